@@ -1,0 +1,228 @@
+/* The CPU backend: builds an engine from a spec and answers the backend interface. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/engine.h"
+#include "base/probe.h"
+#include "base/status.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* ---- What the spec costs ---- */
+
+typedef struct sizes {
+    ewx_gemm gemm;
+    size_t weight_panel, weight, activation_panel, activations, scratch;
+    size_t panel_states, consumers, unreleased;
+} sizes;
+
+static sizes measure_spec(const ewx_spec *spec)
+{
+    const ew_problem *problem = &spec->problem;
+    const ewx_layout *layout = &spec->layout;
+    const int64_t num_panels = spec->num_ranks * layout->max_tile_rows;
+    const int64_t rows = ewx_min64(EWX_TILE_M, ewx_div_up(problem->max_m, spec->num_ranks));
+    const int64_t cols = ewx_min64(EWX_TILE_N, problem->n);
+    sizes s = {.panel_states = (size_t)num_panels,
+               .consumers = (size_t)spec->config.budget * sizeof(ewx_consumer),
+               .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t)};
+    if (spec->config.producer == EW_PRODUCER_BLAS) {
+        s.weight_panel = (size_t)(problem->n * problem->k) * spec->elem_bytes;
+        s.weight = s.weight_panel;
+        return s;
+    }
+    s.gemm =
+        ewx_gemm_build(ewx_kernel_select(problem->dtype, NULL), problem->dtype, problem->k);
+    s.weight_panel = ewx_packed_b_bytes(&s.gemm, cols);
+    s.weight = s.weight_panel * (size_t)layout->tile_cols;
+    s.activation_panel = ewx_packed_a_bytes(&s.gemm, rows);
+    s.activations = s.activation_panel * (size_t)num_panels;
+    s.scratch = (ewx_gemm_scratch_bytes(&s.gemm, rows, cols) + 63) & ~(size_t)63;
+    return s;
+}
+
+static ewx_footprint cpu_footprint(const ewx_spec *spec)
+{
+    const sizes s = measure_spec(spec);
+    return (ewx_footprint){.weight_bytes = s.weight,
+                           .workspace_bytes = s.activations +
+                                              s.scratch * (size_t)spec->config.workers +
+                                              s.panel_states + s.consumers + s.unreleased};
+}
+
+static ew_status cpu_check(const ewx_spec *spec)
+{
+    if (spec->config.transport != EW_TRANSPORT_PULL)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "transport=push is not available on the cpu backend\n"
+                        "  fix: use transport=pull");
+    if (spec->config.producer != EW_PRODUCER_BLAS)
+        return EW_OK;
+    if (spec->problem.dtype != EW_FP32)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "producer=blas has no %s GEMM\n"
+                        "  fix: use fp32, or producer=own",
+                        ew_dtype_name(spec->problem.dtype));
+    if (!ewx_blas_name())
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "no BLAS is installed\n"
+                        "  fix: install libblis4 or libopenblas0, or name one "
+                        "in ENTWINE_BLAS");
+    return EW_OK;
+}
+
+/* ---- Build and tear down ---- */
+
+/* Zeroed, so that the first call meets no page fault; large buffers ask for huge pages,
+ * which spare the packed panels most of their TLB misses. */
+static ew_status allocate(size_t bytes, void **buffer_out)
+{
+    const size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
+    const size_t rounded = (bytes + unit - 1) / unit * unit;
+    void *buffer = aligned_alloc(unit, rounded > 0 ? rounded : unit);
+    if (!buffer)
+        return ewx_fail(EW_ERR_MEMORY,
+                        "no memory for a plan buffer of %zu bytes\n"
+                        "  fix: free memory, or plan for fewer rows (max_m)",
+                        bytes);
+    if (unit == HUGE_PAGE)
+        madvise(buffer, rounded, MADV_HUGEPAGE);
+    memset(buffer, 0, bytes > 0 ? bytes : unit);
+    *buffer_out = buffer;
+    return EW_OK;
+}
+
+static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
+{
+    const ewx_spec *spec = engine->spec;
+    EW_TRY(allocate(s->weight, (void **)&engine->weight));
+    EW_TRY(allocate(s->activations, (void **)&engine->activations));
+    EW_TRY(allocate(s->scratch * (size_t)spec->config.workers, (void **)&engine->scratch));
+    EW_TRY(allocate(s->panel_states, (void **)&engine->panel_states));
+    EW_TRY(allocate(s->consumers, (void **)&engine->consumers));
+    EW_TRY(allocate(s->unreleased, (void **)&engine->unreleased));
+    EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->peer_agrees));
+    for (int j = 0; j < spec->config.budget; j++)
+        atomic_flag_clear(&engine->consumers[j].held);
+    return EW_OK;
+}
+
+static void cpu_destroy(void *state)
+{
+    ewx_cpu_engine *engine = state;
+    if (!engine)
+        return;
+    (void)EWX_PROBE(EWX_PROBE_TEARDOWN, engine->world->rank, 0);
+    ewx_team_close(&engine->team);
+    ewx_heap_close(&engine->heap);
+    free(engine->events);
+    free((void *)engine->peer_agrees);
+    free((void *)engine->unreleased);
+    free(engine->consumers);
+    free((void *)engine->panel_states);
+    free(engine->scratch);
+    free(engine->activations);
+    free(engine->weight);
+    free(engine);
+}
+
+static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_out)
+{
+    const sizes s = measure_spec(spec);
+    void *memory = NULL;
+    EW_TRY(allocate(sizeof(ewx_cpu_engine), &memory));
+    ewx_cpu_engine *engine = memory;
+    *engine = (ewx_cpu_engine){.world = world,
+                               .spec = spec,
+                               .gemm = s.gemm,
+                               .weight_panel_bytes = s.weight_panel,
+                               .activation_panel_bytes = s.activation_panel,
+                               .scratch_bytes = s.scratch};
+    ew_status status = EW_OK;
+    EW_TRY_TO(status, ewx_heap_open(&engine->heap, world, &spec->layout), out);
+    EW_TRY_TO(status, allocate_all(engine, &s), out);
+    EW_TRY_TO(status, ewx_team_open(&engine->team, spec->config.workers), out);
+    if (spec->config.producer == EW_PRODUCER_BLAS)
+        ewx_blas_set_threads(spec->config.workers);
+out:
+    if (status != EW_OK)
+        cpu_destroy(engine);
+    else
+        *state_out = engine;
+    return status;
+}
+
+/* ---- Calls ---- */
+
+static ew_status cpu_set_weight(void *state, const void *B)
+{
+    ewx_cpu_engine *engine = state;
+    EW_TRY(ewx_engine_pack_weight(engine, B));
+    engine->has_weight = true;
+    return EW_OK;
+}
+
+static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B, void *C,
+                         ew_stream stream)
+{
+    ewx_cpu_engine *engine = state;
+    if (stream)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the cpu backend has no streams\n  fix: pass NULL");
+    if (!B && !engine->has_weight)
+        return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
+                                         "  fix: call ew_plan_set_weight first, or pass B");
+    if (B && engine->spec->config.producer == EW_PRODUCER_OWN)
+        engine->has_weight = true;
+    return ewx_engine_run(engine, m, A, B, C);
+}
+
+static ew_status cpu_wait(void *state)
+{
+    return ewx_world_check(((ewx_cpu_engine *)state)->world);
+}
+
+static ew_status enable_trace(ewx_cpu_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    if (engine->events)
+        return EW_OK;
+    engine->events_capacity =
+        (size_t)(spec->layout.num_slots + spec->layout.slots_per_rank);
+    return allocate(engine->events_capacity * sizeof(ew_trace_event),
+                    (void **)&engine->events);
+}
+
+static ew_status cpu_observe(void *state, bool enable, ew_timing *timing_out,
+                             ew_trace_event *events, size_t capacity, size_t *count_out)
+{
+    ewx_cpu_engine *engine = state;
+    if (enable)
+        return enable_trace(engine);
+    if (timing_out)
+        *timing_out = engine->timing;
+    if (!count_out)
+        return EW_OK;
+    size_t count = (size_t)atomic_load(&engine->call.num_events);
+    if (count > engine->events_capacity)
+        count = engine->events_capacity;
+    if (count > 0 && events)
+        memcpy(events, engine->events,
+               (count < capacity ? count : capacity) * sizeof *events);
+    *count_out = count;
+    return EW_OK;
+}
+
+const ewx_backend ewx_backend_cpu = {
+    .name = "cpu",
+    .check = cpu_check,
+    .footprint = cpu_footprint,
+    .create = cpu_create,
+    .set_weight = cpu_set_weight,
+    .run = cpu_run,
+    .wait = cpu_wait,
+    .observe = cpu_observe,
+    .destroy = cpu_destroy,
+};

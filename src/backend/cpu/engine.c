@@ -1,0 +1,194 @@
+/* One call, from its first ticket to its last tile. */
+#include "backend/cpu/engine.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "plan/epoch.h"
+
+void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event)
+{
+    if (!engine->events)
+        return;
+    const uint64_t place =
+        atomic_fetch_add_explicit(&engine->call.num_events, 1, memory_order_relaxed);
+    if (place < engine->events_capacity)
+        engine->events[place] = *event;
+}
+
+void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch)
+{
+    engine->epoch = epoch;
+    atomic_store(&ewx_heap_header(&engine->heap, engine->world->rank)->done, epoch);
+    for (int64_t slot = 0; slot < engine->spec->layout.num_slots; slot++)
+        atomic_store(&ewx_heap_flag(&engine->heap, engine->world->rank, slot)->epoch,
+                     epoch);
+}
+
+/* ---- Workers ---- */
+
+static bool is_aborted(const ewx_cpu_engine *engine)
+{
+    return atomic_load_explicit(&engine->world->control->abort, memory_order_relaxed) != 0;
+}
+
+static bool take_position(ewx_cpu_engine *engine, int64_t *position_out)
+{
+    *position_out =
+        atomic_fetch_add_explicit(&engine->call.next_position, 1, memory_order_relaxed);
+    return *position_out < engine->call.num_positions;
+}
+
+/* Reductions first when their inputs are there, else a block, else the tail. */
+static ew_status work_shared(ewx_cpu_engine *engine, int worker)
+{
+    for (int64_t position;;) {
+        int reduced;
+        EW_TRY(ewx_consume_some(engine, worker, &reduced));
+        if (is_aborted(engine))
+            return EW_ERR_ABORTED;
+        if (reduced > 0)
+            continue;
+        if (!take_position(engine, &position))
+            return ewx_consume_rest(engine, worker);
+        EW_TRY(ewx_produce_block(engine, worker, position));
+    }
+}
+
+/* The last x workers only reduce and keep their core until the GEMM has ended; the
+ * others only compute. */
+static ew_status work_static(ewx_cpu_engine *engine, int worker)
+{
+    const int num_producers = engine->spec->config.workers - engine->spec->config.budget;
+    if (worker < num_producers) {
+        for (int64_t position; take_position(engine, &position);) {
+            if (is_aborted(engine))
+                return EW_ERR_ABORTED;
+            EW_TRY(ewx_produce_block(engine, worker, position));
+        }
+        return EW_OK;
+    }
+    EW_TRY(ewx_consume_rest(engine, worker - num_producers));
+    ewx_wait wait = ewx_world_wait(engine->world);
+    ew_status status;
+    EWX_AWAIT(status, &wait,
+              atomic_load_explicit(&engine->call.positions_done, memory_order_relaxed) >=
+                  engine->call.num_positions);
+    return status;
+}
+
+static ew_status work(void *context, int worker)
+{
+    ewx_cpu_engine *engine = context;
+    if (engine->call.B && engine->spec->config.producer == EW_PRODUCER_OWN)
+        EW_TRY(ewx_produce_weight(engine));
+    return engine->spec->config.pool == EW_POOL_STATIC ? work_static(engine, worker)
+                                                       : work_shared(engine, worker);
+}
+
+static ew_status work_on_weight(void *context, int worker)
+{
+    (void)worker;
+    return ewx_produce_weight(context);
+}
+
+ew_status ewx_engine_pack_weight(ewx_cpu_engine *engine, const void *B)
+{
+    if (engine->spec->config.producer == EW_PRODUCER_BLAS) {
+        memcpy(engine->weight, B, engine->weight_panel_bytes);
+        return EW_OK;
+    }
+    engine->call.B = B;
+    atomic_store_explicit(&engine->call.next_weight_panel, 0, memory_order_relaxed);
+    atomic_store_explicit(&engine->call.weight_panels_done, 0, memory_order_relaxed);
+    const ew_status status = ewx_team_run(&engine->team, work_on_weight, engine);
+    return status == EW_OK ? EW_OK : ewx_world_check(engine->world);
+}
+
+/* ---- A call ---- */
+
+static uint32_t done_of(const ewx_cpu_engine *engine, int rank)
+{
+    /* Acquire: pairs with the release in finish_call; that rank's reads lie before. */
+    return atomic_load_explicit(&ewx_heap_header(&engine->heap, rank)->done,
+                                memory_order_acquire);
+}
+
+/* The slice we are about to overwrite was read in call e-2: every owner must be done
+ * with it.  Mostly true already, since our own call e-1 needed their contributions; a
+ * rank that owns no rows could otherwise run ahead without end. */
+static ew_status await_readers(ewx_cpu_engine *engine)
+{
+#if EW_MUTANT == 2 /* planted bug: overwrite what peers may still read */
+    return EW_OK;
+#endif
+    const uint32_t want = engine->call.epoch - 2;
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
+        ewx_wait wait = ewx_world_wait(engine->world);
+        ew_status status;
+        EWX_AWAIT(status, &wait,
+                  ewx_epoch_reached(done_of(engine, rank), want) ||
+                      ewx_world_departed(engine->world, rank));
+        if (status == EW_ERR_TIMEOUT)
+            return ewx_world_raise(engine->world,
+                                   &(ewx_fault){.status = EW_ERR_TIMEOUT,
+                                                .culprit = rank,
+                                                .reporter = engine->world->rank,
+                                                .place = EWX_FAULT_READERS,
+                                                .detail = {want, done_of(engine, rank)}});
+        if (status != EW_OK)
+            return ewx_world_check(engine->world);
+    }
+    return EW_OK;
+}
+
+static void announce_call(ewx_cpu_engine *engine)
+{
+    ewx_call_record *record =
+        &ewx_heap_header(&engine->heap, engine->world->rank)->calls[engine->call.epoch & 1];
+    record->rows = engine->call.grid.rows;
+    /* Release: pairs with the acquire in consume.c:peer_in_call. */
+    atomic_store_explicit(&record->epoch, engine->call.epoch, memory_order_release);
+}
+
+static void finish_call(ewx_cpu_engine *engine)
+{
+    /* Release: our reads of the peers' slices come before; pairs with done_of. */
+    atomic_store_explicit(&ewx_heap_header(&engine->heap, engine->world->rank)->done,
+                          engine->call.epoch, memory_order_release);
+    engine->timing.end_ns = ewx_now_ns();
+    engine->timing.gemm_end_ns =
+        atomic_load_explicit(&engine->call.gemm_end_ns, memory_order_relaxed);
+}
+
+ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
+                         void *C)
+{
+    ewx_cpu_call *call = &engine->call;
+    const ewx_spec *spec = engine->spec;
+    EW_TRY(ewx_world_check(engine->world));
+    engine->timing.start_ns = ewx_now_ns();
+    call->epoch = ++engine->epoch;
+    call->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    call->A = A;
+    call->B = B;
+    call->C = C;
+    atomic_store_explicit(&call->gemm_end_ns, engine->timing.start_ns,
+                          memory_order_relaxed);
+    atomic_store_explicit(&call->num_events, 0, memory_order_relaxed);
+    EW_TRY(await_readers(engine));
+    ewx_produce_prepare(engine);
+    ewx_consume_prepare(engine);
+    announce_call(engine);
+    /* Every fault in a worker was reported to the world; its text is set here, in the
+     * caller's thread. */
+    if (ewx_team_run(&engine->team, work, engine) != EW_OK) {
+        const ew_status status = ewx_world_check(engine->world);
+        if (status == EW_OK) /* a BLAS that refused: nobody else knows yet */
+            ew_world_abort(engine->world);
+        return ewx_world_check(engine->world);
+    }
+    finish_call(engine);
+    return EW_OK;
+}

@@ -1,0 +1,91 @@
+/* The CPU engine's state.  cpu.c builds it, engine.c runs a call, produce.c computes and
+ * publishes, consume.c waits and reduces.  docs/PROTOCOL.md explains the flags. */
+#ifndef EWX_CPU_ENGINE_H
+#define EWX_CPU_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "backend/backend.h"
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/heap.h"
+#include "backend/cpu/team.h"
+
+/* One of the x consumers of the paper: it owns tasks j, j+x, ... and is served by
+ * whichever worker finds it idle.  step and src belong to the holder of `held`. */
+typedef struct ewx_consumer {
+    _Alignas(64) atomic_flag held;
+    int64_t step;
+    int src; /* contributions below this rank are known to be ready */
+} ewx_consumer;
+
+/* What changes from call to call.  Tickets are taken by fetch_add. */
+typedef struct ewx_cpu_call {
+    uint32_t epoch;
+    ewx_grid grid;
+    const unsigned char *A;
+    const unsigned char *B; /* NULL: the weight is packed already */
+    unsigned char *C;
+    int64_t num_positions; /* P, or 1 when BLAS computes everything at once */
+    int64_t num_tasks;     /* Q of this rank */
+    _Alignas(64) _Atomic int64_t next_position;
+    _Alignas(64) _Atomic int64_t positions_done;
+    _Alignas(64) _Atomic int64_t tasks_done;
+    _Alignas(64) _Atomic int64_t next_weight_panel;
+    _Atomic int64_t weight_panels_done;
+    _Atomic int64_t gemm_end_ns;
+    _Atomic uint64_t num_events;
+} ewx_cpu_call;
+
+typedef struct ewx_cpu_engine {
+    ew_world *world;
+    const ewx_spec *spec;
+    ewx_gemm gemm;
+    ewx_heap heap;
+    ewx_team team;
+    unsigned char *weight; /* packed, one panel per tile column; a plain copy for BLAS */
+    size_t weight_panel_bytes;
+    bool has_weight;
+    unsigned char *activations; /* packed, one panel per tile row of every partition */
+    size_t activation_panel_bytes;
+    _Atomic uint8_t *panel_states; /* ewx_panel_state of each */
+    unsigned char *scratch;        /* one per worker */
+    size_t scratch_bytes;
+    ewx_consumer *consumers;      /* x */
+    _Atomic int64_t *unreleased;  /* tiles missing in each release group */
+    _Atomic uint8_t *peer_agrees; /* this call's m was found equal */
+    ew_trace_event *events;       /* NULL: tracing is off */
+    size_t events_capacity;
+    uint32_t epoch; /* of the last call */
+    ew_timing timing;
+    ewx_cpu_call call;
+} ewx_cpu_engine;
+
+typedef enum ewx_panel_state {
+    EWX_PANEL_UNPACKED,
+    EWX_PANEL_PACKING,
+    EWX_PANEL_PACKED
+} ewx_panel_state;
+
+/* ---- engine.c ---- */
+ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
+                         void *C);
+ew_status ewx_engine_pack_weight(ewx_cpu_engine *engine, const void *B);
+/* The tests' way to reach the wrap of the epoch; all ranks, before the first call. */
+void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch);
+void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event);
+/* Release groups of one call, for sizing. */
+int64_t ewx_release_groups(const ewx_spec *spec);
+
+/* ---- produce.c ---- */
+void ewx_produce_prepare(ewx_cpu_engine *engine);
+ew_status ewx_produce_weight(ewx_cpu_engine *engine);
+ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position);
+
+/* ---- consume.c ---- */
+void ewx_consume_prepare(ewx_cpu_engine *engine);
+/* Reduces up to b tiles of one consumer whose inputs are there; *reduced says how many. */
+ew_status ewx_consume_some(ewx_cpu_engine *engine, int worker, int *reduced);
+/* Returns when all of this rank's tiles are reduced, or with the world's fault. */
+ew_status ewx_consume_rest(ewx_cpu_engine *engine, int worker);
+
+#endif

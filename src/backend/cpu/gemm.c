@@ -1,0 +1,168 @@
+/* The macro-kernel: multiplies a tile out of packed panels, a chunk of K at a time, and
+ * rounds it once.  Every element is one chain of sums over k, continued exactly from
+ * chunk to chunk, so its bits depend neither on the blocking nor on its place in the
+ * tile. */
+#include "backend/cpu/gemm.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+
+/* Most bytes of a chunk of one panel: one of B and two of A fit into L1 together. */
+enum { CHUNK_BYTES = 16384, CACHE_LINE = 64, MIN_PREFETCH_PARTS = 4 };
+
+static int64_t min(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+static int64_t round_up(int64_t value, int64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
+{
+    ewx_gemm gemm = {kernel, dtype, depth, round_up(depth, kernel->kr), 0};
+    const int widest = kernel->mr > kernel->nr ? kernel->mr : kernel->nr;
+    const int64_t longest = CHUNK_BYTES / (int64_t)ewx_packed_elem_bytes(&gemm) / widest;
+    const int64_t chunks = (gemm.padded_depth + longest - 1) / longest;
+    if (chunks > 0) /* of equal length: a short last chunk would cost as many stores */
+        gemm.chunk = round_up((gemm.padded_depth + chunks - 1) / chunks, kernel->kr);
+    return gemm;
+}
+
+size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows)
+{
+    return (size_t)round_up(rows, gemm->kernel->mr) * (size_t)gemm->padded_depth *
+           ewx_packed_elem_bytes(gemm);
+}
+
+size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols)
+{
+    return (size_t)round_up(cols, gemm->kernel->nr) * (size_t)gemm->padded_depth *
+           ewx_packed_elem_bytes(gemm);
+}
+
+size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
+{
+    return (size_t)round_up(min(rows, EWX_PACK_GROUP), gemm->kernel->mr) *
+           (size_t)round_up(min(cols, EWX_PACK_GROUP), gemm->kernel->nr) * sizeof(float);
+}
+
+/* Part of a tile: the product of one group of rows and one group of columns.  The sums
+ * grow in dst itself where its shape and type allow, else in scratch. */
+typedef struct block {
+    int64_t rows, cols;
+    void *dst;
+    int64_t dst_stride;
+    float *acc;
+    int64_t acc_stride;
+} block;
+
+static block block_build(const ewx_gemm *gemm, int64_t rows, int64_t cols, void *dst,
+                         int64_t dst_stride, void *scratch)
+{
+    const ewx_kernel *kernel = gemm->kernel;
+    block out = {rows, cols, dst, dst_stride, dst, dst_stride};
+    if (gemm->dtype != EW_FP32 || rows % kernel->mr != 0 || cols % kernel->nr != 0) {
+        out.acc = scratch;
+        out.acc_stride = round_up(cols, kernel->nr);
+    }
+    return out;
+}
+
+static void store_fp16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
+                       int64_t dst_stride)
+{
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            dst[i * dst_stride + j] = ewx_fp16_from_f32(acc[i * stride + j]);
+}
+
+/* Rounds the register tile at (i, j), still in L1, into its place. */
+static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j)
+{
+    const ewx_kernel *kernel = gemm->kernel;
+    const int rows = (int)min(out->rows - i, kernel->mr);
+    const int cols = (int)min(out->cols - j, kernel->nr);
+    const float *acc = out->acc + i * out->acc_stride + j;
+    const int64_t at = i * out->dst_stride + j;
+    if (gemm->dtype == EW_BF16) {
+        kernel->store_bf16(acc, out->acc_stride, rows, cols, (uint16_t *)out->dst + at,
+                           out->dst_stride);
+    } else if (gemm->dtype == EW_FP16) {
+        store_fp16(acc, out->acc_stride, rows, cols, (uint16_t *)out->dst + at,
+                   out->dst_stride);
+    } else {
+        for (int row = 0; row < rows; row++)
+            memcpy((float *)out->dst + at + row * out->dst_stride,
+                   acc + row * out->acc_stride, (size_t)cols * sizeof(float));
+    }
+}
+
+/* Fetches one of `parts` equal parts of a panel; the burst stays small when there are
+ * many of them, and with few the stream itself moves fast enough to be recognised. */
+static void prefetch_part(const char *panel, size_t bytes, int64_t part, int64_t parts)
+{
+    if (parts < MIN_PREFETCH_PARTS)
+        return;
+    const size_t length = bytes / (size_t)parts;
+    const char *first = panel + length * (size_t)part;
+    for (size_t at = 0; at < length; at += CACHE_LINE)
+        __builtin_prefetch(first + at);
+}
+
+/* One chunk of a group of rows and a group of columns.  The panel of B stays in L1
+ * while the panels of A pass by; meanwhile the next panel of B comes in, from as far as
+ * memory.  Without that the first use of each panel costs up to 10 %. */
+static void multiply_chunk(const ewx_gemm *gemm, const char *a, const char *b,
+                           int64_t first, int64_t depth, const block *out)
+{
+    const ewx_kernel *kernel = gemm->kernel;
+    const size_t elem = ewx_packed_elem_bytes(gemm);
+    const size_t a_step = (size_t)(depth * kernel->mr) * elem;
+    const size_t b_step = (size_t)(depth * kernel->nr) * elem;
+    const int64_t panels = (out->rows + kernel->mr - 1) / kernel->mr;
+    const bool last = first + depth == gemm->padded_depth && out->acc != out->dst;
+
+    for (int64_t j = 0; j < out->cols; j += kernel->nr, b += b_step) {
+        for (int64_t panel = 0; panel < panels; panel++) {
+            const int64_t i = panel * kernel->mr;
+            prefetch_part(b + b_step, b_step, panel, panels);
+            kernel->multiply(depth, a + a_step * (size_t)panel, b,
+                             out->acc + i * out->acc_stride + j, out->acc_stride, first > 0);
+            if (last)
+                store(gemm, out, i, j);
+        }
+    }
+}
+
+static void multiply_block(const ewx_gemm *gemm, const char *a, const char *b,
+                           const block *out)
+{
+    const size_t a_step = ewx_packed_a_bytes(gemm, out->rows) / (size_t)gemm->padded_depth;
+    const size_t b_step = ewx_packed_b_bytes(gemm, out->cols) / (size_t)gemm->padded_depth;
+    for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
+        const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
+        multiply_chunk(gemm, a + a_step * (size_t)first, b + b_step * (size_t)first, first,
+                       depth, out);
+    }
+}
+
+void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packed_b,
+                   int64_t rows, int64_t cols, void *dst, int64_t dst_stride, void *scratch)
+{
+    const size_t elem = ew_dtype_bytes(gemm->dtype);
+    for (int64_t i = 0; i < rows; i += EWX_PACK_GROUP) {
+        const char *a = (const char *)packed_a + ewx_packed_a_bytes(gemm, i);
+        for (int64_t j = 0; j < cols; j += EWX_PACK_GROUP) {
+            const char *b = (const char *)packed_b + ewx_packed_b_bytes(gemm, j);
+            const block out = block_build(gemm, min(rows - i, EWX_PACK_GROUP),
+                                          min(cols - j, EWX_PACK_GROUP),
+                                          (char *)dst + (size_t)(i * dst_stride + j) * elem,
+                                          dst_stride, scratch);
+            multiply_block(gemm, a, b, &out);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+/* Packing, the macro-kernel around a micro-kernel, and the sum over ranks: the CPU
+ * backend's arithmetic.  Pure functions of their arguments; no flags, no threads. */
+#ifndef EWX_CPU_GEMM_H
+#define EWX_CPU_GEMM_H
+
+#include "backend/cpu/kernels/kernel.h"
+
+/* One GEMM's fixed facts, built once per plan. */
+typedef struct ewx_gemm {
+    const ewx_kernel *kernel;
+    ew_dtype dtype;
+    int64_t depth;        /* K */
+    int64_t padded_depth; /* K rounded up to kr */
+    int64_t chunk;        /* k's multiplied at a time so that panels stay in L1 */
+} ewx_gemm;
+
+ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth);
+
+/* Rows of A, or columns of B, are packed in groups of this many, the last group as it
+ * comes.  A group lies as [chunk][panel], exactly the order in which a tile reads it:
+ * one stream for the prefetcher.  So a tile begins at a multiple of a group within what
+ * one pack call wrote, and ends with a whole group. */
+enum { EWX_PACK_GROUP = 128 };
+
+/* Bytes of a packed operand of `rows` rows of A or `cols` columns of B; for a multiple
+ * of a group also the offset of the next row or column. */
+size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows);
+size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols);
+
+static inline size_t ewx_packed_elem_bytes(const ewx_gemm *gemm)
+{
+    return gemm->kernel->packs_bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+/* Element (i, k) of src lies at i * stride + k * k_stride (in elements). */
+void ewx_pack_a(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
+                int64_t rows, void *dst);
+void ewx_pack_b(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
+                int64_t cols, void *dst);
+
+/* dst[rows][cols] = packed A rows x packed B columns, rounded once to the element type.
+ * `scratch` holds ewx_gemm_scratch_bytes(gemm, rows, cols). */
+size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols);
+void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packed_b,
+                   int64_t rows, int64_t cols, void *dst, int64_t dst_stride,
+                   void *scratch);
+
+/* dst[rows][cols] = sum of num_ranks contributions in the order given, in fp32, rounded
+ * once.  Strides in elements. */
+void ewx_reduce_tile(ew_dtype dtype, const void *const *contributions, int num_ranks,
+                     int64_t src_stride, int64_t rows, int64_t cols, void *dst,
+                     int64_t dst_stride);
+
+#endif

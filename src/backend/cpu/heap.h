@@ -1,0 +1,52 @@
+/* The symmetric heap: one segment per rank, all of the same layout.  A rank writes only
+ * its own segment and reads the others', so every word has one writer. */
+#ifndef EWX_CPU_HEAP_H
+#define EWX_CPU_HEAP_H
+
+#include <stdatomic.h>
+
+#include "plan/spec.h"
+#include "world/world.h"
+
+/* The call a rank is in; two, by epoch parity, because a peer may be one call behind. */
+typedef struct ewx_call_record {
+    _Alignas(64) _Atomic uint32_t epoch;
+    int64_t rows; /* m; written before epoch */
+} ewx_call_record;
+
+/* The first page of a segment. */
+typedef struct ewx_segment_header {
+    _Alignas(64) _Atomic uint32_t done; /* last call whose inputs this rank has all read */
+    _Alignas(64) _Atomic uint32_t progress; /* moves whenever this rank computes a block */
+    ewx_call_record calls[2];
+    _Alignas(64) _Atomic int32_t users; /* ranks as threads: unmapped by the last */
+} ewx_segment_header;
+
+typedef struct ewx_flag {
+    _Alignas(EWX_FLAG_BYTES) _Atomic uint32_t epoch; /* last call whose tile is complete */
+    int64_t visible_ns[2]; /* emulated link: when it arrives, by epoch parity */
+} ewx_flag;
+_Static_assert(sizeof(ewx_flag) == EWX_FLAG_BYTES, "a flag is one cache line");
+
+typedef struct ewx_heap {
+    ew_world *world;
+    size_t segment_bytes;
+    size_t flags_offset;
+    unsigned char *segments[EWX_MAX_RANKS];
+} ewx_heap;
+
+/* Collective. */
+ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout);
+void ewx_heap_close(ewx_heap *heap); /* half-open is fine */
+
+static inline ewx_segment_header *ewx_heap_header(const ewx_heap *heap, int rank)
+{
+    return (ewx_segment_header *)(void *)heap->segments[rank];
+}
+
+static inline ewx_flag *ewx_heap_flag(const ewx_heap *heap, int rank, int64_t slot)
+{
+    return (ewx_flag *)(void *)(heap->segments[rank] + heap->flags_offset) + slot;
+}
+
+#endif

@@ -1,0 +1,38 @@
+/* A micro-kernel: all that the CPU backend knows of an instruction set.  One file per
+ * instruction set defines its kernels; kernel.c lists them and picks the best one that
+ * this machine can run.  Kernels know nothing of tiles, ranks or threads. */
+#ifndef EWX_CPU_KERNEL_H
+#define EWX_CPU_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entwine/entwine.h"
+
+/* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), all K deep, as
+ * [k / kr][row][kr] so that a step of the kernel reads consecutive memory.  Missing
+ * rows and the last k's are zero.  Elements are fp32, or bf16 when packs_bf16. */
+typedef struct ewx_kernel {
+    const char *name; /* instruction set, register tile, packed element: "neon-8x8-fp32" */
+    bool packs_bf16;
+    int mr, nr, kr;
+    bool (*available)(void);
+    /* acc[mr][nr], row stride `stride` floats, = (or += when accumulate) the product of
+     * two panels over `depth` k's, a multiple of kr.  Sums run over k in order. */
+    void (*multiply)(int64_t depth, const void *a, const void *b, float *acc,
+                     int64_t stride, bool accumulate);
+    /* Rounds rows x cols of acc to bf16 as ewx_bf16_from_f32 does. */
+    void (*store_bf16)(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
+                       int64_t dst_stride);
+} ewx_kernel;
+
+/* The fastest available kernel for the element type, or the one named by `name` (tests
+ * compare all of them).  NULL when `name` is unknown, unavailable here or cannot serve
+ * the type. */
+const ewx_kernel *ewx_kernel_select(ew_dtype dtype, const char *name);
+
+/* All kernels built into this library, ending with NULL. */
+const ewx_kernel *const *ewx_kernel_list(void);
+
+#endif

@@ -1,0 +1,53 @@
+/* fp32 kernel in GNU C vectors, for machines without a kernel of their own, and the
+ * reference that the others are compared with. */
+#include "backend/cpu/kernels/portable.h"
+
+#include "backend/cpu/kernels/kernel.h"
+#include "base/dtype.h"
+
+/* 4 x 8: eight accumulators of four floats fit the 16 registers of SSE2 as well. */
+enum { MR = 4, NR = 8, LANES = 4 };
+
+typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
+
+static inline vector load(const float *src)
+{
+    vector value;
+    memcpy(&value, src, sizeof value);
+    return value;
+}
+
+static void multiply(int64_t depth, const void *a, const void *b, float *acc,
+                     int64_t stride, bool accumulate)
+{
+    const float *pa = a, *pb = b;
+    vector sum[MR][2];
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < 2; j++)
+            sum[i][j] = accumulate ? load(acc + i * stride + j * LANES) : (vector){0};
+    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+        const vector b0 = load(pb), b1 = load(pb + LANES);
+        for (int i = 0; i < MR; i++) {
+            sum[i][0] += pa[i] * b0;
+            sum[i][1] += pa[i] * b1;
+        }
+    }
+    for (int i = 0; i < MR; i++)
+        memcpy(acc + i * stride, sum[i], sizeof sum[i]);
+}
+
+bool ewx_always_available(void)
+{
+    return true;
+}
+
+void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
+                    int64_t dst_stride)
+{
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            dst[i * dst_stride + j] = ewx_bf16_from_f32(acc[i * stride + j]);
+}
+
+const ewx_kernel ewx_kernel_portable = {"portable-4x8-fp32",  false,    MR, NR, 1,
+                                        ewx_always_available, multiply, ewx_store_bf16};

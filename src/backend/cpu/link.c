@@ -1,0 +1,27 @@
+/* Store-and-forward is not modelled: a transfer occupies both ends for the same time,
+ * each direction serves its transfers in the order booked, and latency adds to the end. */
+#include "backend/cpu/link.h"
+
+#include "base/clock.h"
+
+/* Occupies a direction for `duration_ns` from `earliest_ns` on; returns its end. */
+static int64_t occupy(_Atomic int64_t *free_ns, int64_t earliest_ns, int64_t duration_ns)
+{
+    int64_t before = atomic_load_explicit(free_ns, memory_order_relaxed), end;
+    do
+        end = (before > earliest_ns ? before : earliest_ns) + duration_ns;
+    while (!atomic_compare_exchange_weak_explicit(
+        free_ns, &before, end, memory_order_relaxed, memory_order_relaxed));
+    return end;
+}
+
+int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
+{
+    ewx_post *posts = world->control->posts;
+    const int64_t duration_ns = (int64_t)((double)bytes * 8.0 / world->link_gbps);
+    const int64_t sent =
+        occupy(&posts[world->rank].egress_free_ns, ewx_now_ns(), duration_ns);
+    const int64_t received =
+        occupy(&posts[dst].ingress_free_ns, sent - duration_ns, duration_ns);
+    return (sent > received ? sent : received) + world->link_latency_ns;
+}

@@ -1,0 +1,118 @@
+/* Packing: copies rows of A or columns of B into the panels that kernel.h describes,
+ * widening to fp32 where the kernel has no instructions for the element type. */
+#include "backend/cpu/gemm.h"
+
+#include <string.h>
+
+#include "base/dtype.h"
+
+/* k's packed before moving to the next row: keeps the strided side in L1. */
+enum { STRIP = 64 };
+
+static int64_t min(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+/* A strip of one row: `count` elements, `k_stride` apart. */
+static void widen_fp32(const float *src, int64_t k_stride, int64_t count, int width,
+                       float *dst)
+{
+    for (int64_t k = 0; k < count; k++)
+        dst[k * width] = src[k * k_stride];
+}
+
+static void widen_bf16(const uint16_t *src, int64_t k_stride, int64_t count, int width,
+                       float *dst)
+{
+    for (int64_t k = 0; k < count; k++)
+        dst[k * width] = ewx_f32_from_bf16(src[k * k_stride]);
+}
+
+static void widen_fp16(const uint16_t *src, int64_t k_stride, int64_t count, int width,
+                       float *dst)
+{
+    for (int64_t k = 0; k < count; k++)
+        dst[k * width] = ewx_f32_from_fp16(src[k * k_stride]);
+}
+
+/* Groups of kr k's lie together; groups of one row are width * kr apart. */
+static void group_bf16(const uint16_t *src, int64_t k_stride, int64_t count, int width,
+                       int kr, uint16_t *dst)
+{
+    int64_t k = 0;
+    if (k_stride == 1 && kr == 4) /* BFMMLA: a fixed size makes the copy one move */
+        for (; k + 4 <= count; k += 4)
+            memcpy(dst + k * width, src + k, 4 * sizeof *dst);
+    for (; k < count; k += kr)
+        for (int64_t i = 0; i < min(count - k, kr); i++)
+            dst[k * width + i] = src[(k + i) * k_stride];
+}
+
+typedef struct source {
+    const char *data;
+    int64_t stride, k_stride;
+    int64_t rows;
+} source;
+
+/* Packs `count` k's of one row, beginning at `first`, into its lane of a panel. */
+static void pack_strip(const ewx_gemm *gemm, const source *src, int64_t row, int64_t first,
+                       int64_t count, int width, void *dst)
+{
+    const int64_t at = row * src->stride + first * src->k_stride;
+    const void *from = src->data + (size_t)at * ew_dtype_bytes(gemm->dtype);
+    if (gemm->kernel->packs_bf16)
+        group_bf16(from, src->k_stride, count, width, gemm->kernel->kr, dst);
+    else if (gemm->dtype == EW_FP32)
+        widen_fp32(from, src->k_stride, count, width, dst);
+    else if (gemm->dtype == EW_BF16)
+        widen_bf16(from, src->k_stride, count, width, dst);
+    else
+        widen_fp16(from, src->k_stride, count, width, dst);
+}
+
+/* One panel's part of a chunk: `lanes` rows from `row` on, k's first..first + depth. */
+static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int lanes,
+                       int width, int64_t first, int64_t depth, char *dst)
+{
+    const size_t elem = ewx_packed_elem_bytes(gemm);
+    const int64_t filled = min(depth, gemm->depth - first);
+    if (lanes < width || filled < depth)
+        memset(dst, 0, (size_t)depth * (size_t)width * elem);
+    for (int64_t k = 0; k < filled; k += STRIP) {
+        for (int lane = 0; lane < lanes; lane++) {
+            const int64_t at = k * width + (int64_t)lane * gemm->kernel->kr;
+            pack_strip(gemm, src, row + lane, first + k, min(STRIP, filled - k), width,
+                       dst + (size_t)at * elem);
+        }
+    }
+}
+
+static void pack(const ewx_gemm *gemm, const source *src, int width, char *dst)
+{
+    for (int64_t group = 0; group < src->rows; group += EWX_PACK_GROUP) {
+        const int64_t end = min(src->rows, group + EWX_PACK_GROUP);
+        for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
+            const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
+            for (int64_t row = group; row < end; row += width) {
+                const int lanes = (int)min(width, end - row);
+                pack_panel(gemm, src, row, lanes, width, first, depth, dst);
+                dst += (size_t)depth * (size_t)width * ewx_packed_elem_bytes(gemm);
+            }
+        }
+    }
+}
+
+void ewx_pack_a(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
+                int64_t rows, void *dst)
+{
+    const source from = {src, stride, k_stride, rows};
+    pack(gemm, &from, gemm->kernel->mr, dst);
+}
+
+void ewx_pack_b(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
+                int64_t cols, void *dst)
+{
+    const source from = {src, stride, k_stride, cols};
+    pack(gemm, &from, gemm->kernel->nr, dst);
+}

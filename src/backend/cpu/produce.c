@@ -1,0 +1,271 @@
+/* The producer: computes a block's contributions and releases its tiles to their owner. */
+#include <string.h>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/engine.h"
+#include "backend/cpu/link.h"
+#include "base/clock.h"
+#include "base/probe.h"
+
+/* ---- Release: which tiles become visible together ---- */
+
+/* Tiles of one destination fall into groups of `release` consecutive tasks; a partition
+ * or the whole output is one group. */
+static int64_t groups_per_rank(const ewx_spec *spec)
+{
+    const int64_t tasks = spec->layout.slots_per_rank;
+    return spec->config.release > 0 ? ewx_div_up(tasks, spec->config.release) : 1;
+}
+
+int64_t ewx_release_groups(const ewx_spec *spec)
+{
+    return spec->config.release == EW_RELEASE_OUTPUT
+               ? 1
+               : spec->num_ranks * groups_per_rank(spec);
+}
+
+static int64_t group_of(const ewx_cpu_engine *engine, int dst, int64_t task)
+{
+    const int32_t release = engine->spec->config.release;
+    if (release == EW_RELEASE_OUTPUT)
+        return 0;
+    return dst * groups_per_rank(engine->spec) + (release > 0 ? task / release : 0);
+}
+
+/* The store that hands a tile over.  Release: pairs with the acquire in
+ * consume.c:contribution_ready and makes the tile's bytes visible before the epoch. */
+static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+{
+    const ewx_cpu_call *call = &engine->call;
+    ew_world *world = engine->world;
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
+    ewx_flag *flag = ewx_heap_flag(&engine->heap, world->rank, slot);
+    if (EWX_PROBE(EWX_PROBE_PUBLISH, world->rank, slot))
+        return;
+    if (world->link_gbps > 0.0 && dst != world->rank) {
+        const size_t bytes = (size_t)(ewx_tile_height(&call->grid, dst, tile) *
+                                      ewx_tile_width(&call->grid, tile)) *
+                             engine->spec->elem_bytes;
+        flag->visible_ns[call->epoch & 1] = ewx_link_book(world, dst, bytes);
+    }
+#if EW_MUTANT == 1 /* planted bug: nothing orders the tile before its flag */
+    atomic_store_explicit(&flag->epoch, call->epoch, memory_order_relaxed);
+#else
+    atomic_store_explicit(&flag->epoch, call->epoch, memory_order_release);
+#endif
+}
+
+static void publish_tasks(ewx_cpu_engine *engine, int dst, int64_t first, int64_t count)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const int64_t end = ewx_min64(first + count, ewx_partition_tiles(grid, dst));
+    for (int64_t task = first; task < end; task++)
+        publish(engine, dst, ewx_task_tile(grid, dst, task));
+}
+
+/* Destinations take turns, so that no owner waits for another's whole partition. */
+static void publish_output(ewx_cpu_engine *engine)
+{
+    for (int64_t task = 0; task < engine->spec->layout.slots_per_rank; task++)
+        for (int dst = 0; dst < engine->spec->num_ranks; dst++)
+            publish_tasks(engine, dst, task, 1);
+}
+
+/* A tile is complete: publish it, or its whole group when it was the last one. */
+static void release_tile(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+{
+    const int32_t release = engine->spec->config.release;
+    if (release == 1) {
+        publish(engine, dst, tile);
+        return;
+    }
+    const int64_t task = ewx_tile_task(&engine->call.grid, dst, tile);
+    /* acq_rel: the last worker's publication covers what the others wrote. */
+    if (atomic_fetch_sub_explicit(&engine->unreleased[group_of(engine, dst, task)], 1,
+                                  memory_order_acq_rel) > 1)
+        return;
+    if (release == EW_RELEASE_OUTPUT)
+        publish_output(engine);
+    else if (release == EW_RELEASE_PARTITION)
+        publish_tasks(engine, dst, 0, engine->spec->layout.slots_per_rank);
+    else
+        publish_tasks(engine, dst, task / release * release, release);
+}
+
+static void count_groups(ewx_cpu_engine *engine)
+{
+    const int64_t num_groups = ewx_release_groups(engine->spec);
+    for (int64_t group = 0; group < num_groups; group++)
+        atomic_store_explicit(&engine->unreleased[group], 0, memory_order_relaxed);
+    for (int dst = 0; dst < engine->spec->num_ranks; dst++)
+        for (int64_t task = 0; task < ewx_partition_tiles(&engine->call.grid, dst); task++)
+            atomic_fetch_add_explicit(&engine->unreleased[group_of(engine, dst, task)], 1,
+                                      memory_order_relaxed);
+}
+
+void ewx_produce_prepare(ewx_cpu_engine *engine)
+{
+    ewx_cpu_call *call = &engine->call;
+    const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
+    call->num_positions = whole ? call->grid.rows > 0 : ewx_num_blocks(&call->grid);
+    atomic_store_explicit(&call->next_position, 0, memory_order_relaxed);
+    atomic_store_explicit(&call->positions_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&call->next_weight_panel, 0, memory_order_relaxed);
+    atomic_store_explicit(&call->weight_panels_done, 0, memory_order_relaxed);
+    memset((void *)engine->panel_states, EWX_PANEL_UNPACKED,
+           (size_t)(engine->spec->num_ranks * engine->spec->layout.max_tile_rows));
+    if (engine->spec->config.release != 1)
+        count_groups(engine);
+}
+
+/* ---- Packing ---- */
+
+static void pack_weight_panel(ewx_cpu_engine *engine, int64_t tile_col)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const bool nk = problem->weight_layout == EW_WEIGHT_NK;
+    const int64_t col = tile_col * EWX_TILE_N;
+    const int64_t stride = nk ? problem->k : 1, k_stride = nk ? 1 : problem->n;
+    ewx_pack_b(&engine->gemm,
+               engine->call.B + (size_t)(col * stride) * engine->spec->elem_bytes, stride,
+               k_stride, ewx_min64(EWX_TILE_N, problem->n - col),
+               engine->weight + (size_t)tile_col * engine->weight_panel_bytes);
+}
+
+ew_status ewx_produce_weight(ewx_cpu_engine *engine)
+{
+    ewx_cpu_call *call = &engine->call;
+    const int64_t num_panels = engine->spec->layout.tile_cols;
+    for (;;) {
+        const int64_t panel =
+            atomic_fetch_add_explicit(&call->next_weight_panel, 1, memory_order_relaxed);
+        if (panel >= num_panels)
+            break;
+        pack_weight_panel(engine, panel);
+        atomic_fetch_add_explicit(&call->weight_panels_done, 1, memory_order_release);
+    }
+    ewx_wait wait = ewx_world_wait(engine->world);
+    ew_status status; /* pairs with the release above: other workers' panels are visible */
+    EWX_AWAIT(status, &wait,
+              atomic_load_explicit(&call->weight_panels_done, memory_order_acquire) ==
+                  num_panels);
+    return status;
+}
+
+/* The packed rows of A for one tile row of a partition; the first worker to need them
+ * packs them. */
+static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
+                             const unsigned char **panel_out)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const int64_t depth = engine->spec->problem.k;
+    const int64_t panel = dst * engine->spec->layout.max_tile_rows + tile_row;
+    unsigned char *packed =
+        engine->activations + (size_t)panel * engine->activation_panel_bytes;
+    _Atomic uint8_t *state = &engine->panel_states[panel];
+    uint8_t unpacked = EWX_PANEL_UNPACKED;
+    *panel_out = packed;
+    if (atomic_load_explicit(state, memory_order_acquire) == EWX_PANEL_PACKED)
+        return EW_OK;
+    if (atomic_compare_exchange_strong_explicit(state, &unpacked, EWX_PANEL_PACKING,
+                                                memory_order_relaxed,
+                                                memory_order_relaxed)) {
+        const int64_t row = ewx_partition_first_row(grid, dst) + tile_row * EWX_TILE_M;
+        ewx_pack_a(&engine->gemm,
+                   engine->call.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
+                   1, ewx_tile_height(grid, dst, (ewx_tile){tile_row, 0}), packed);
+        atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
+        return EW_OK;
+    }
+    ewx_wait wait = ewx_world_wait(engine->world);
+    ew_status status; /* pairs with the release above, in another worker */
+    EWX_AWAIT(status, &wait,
+              atomic_load_explicit(state, memory_order_acquire) == EWX_PANEL_PACKED);
+    return status;
+}
+
+/* ---- Blocks ---- */
+
+static unsigned char *own_slice(const ewx_cpu_engine *engine)
+{
+    return engine->heap.segments[engine->world->rank] +
+           engine->spec->layout.slice_offset[engine->call.epoch & 1];
+}
+
+static ew_status compute_tile(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const unsigned char *rows;
+    const ew_status status = packed_rows(engine, dst, tile.row, &rows);
+    if (status != EW_OK)
+        return status;
+    ewx_gemm_tile(&engine->gemm, rows,
+                  engine->weight + (size_t)tile.col * engine->weight_panel_bytes,
+                  ewx_tile_height(grid, dst, tile), ewx_tile_width(grid, tile),
+                  own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, dst, tile),
+                  engine->spec->layout.tile_stride,
+                  engine->scratch + (size_t)worker * engine->scratch_bytes);
+    release_tile(engine, dst, tile);
+    return EW_OK;
+}
+
+static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block block)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const int64_t first_row = block.row * grid->block_rows;
+    const int64_t first_col = block.col * grid->block_cols;
+    const int64_t end_row =
+        ewx_min64(first_row + grid->block_rows, ewx_partition_tile_rows(grid, block.dst));
+    const int64_t end_col = ewx_min64(first_col + grid->block_cols, grid->tile_cols);
+    for (int64_t row = first_row; row < end_row; row++)
+        for (int64_t col = first_col; col < end_col; col++) {
+            const ew_status status =
+                compute_tile(engine, worker, block.dst, (ewx_tile){row, col});
+            if (status != EW_OK)
+                return status;
+        }
+    return EW_OK;
+}
+
+static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const ew_status status = ewx_blas_gemm(
+        problem->weight_layout, engine->call.grid.rows, problem->n, problem->k,
+        (const float *)(const void *)engine->call.A,
+        (const float *)(const void *)(engine->call.B ? engine->call.B : engine->weight),
+        (float *)(void *)own_slice(engine), problem->n);
+    if (status == EW_OK)
+        publish_output(engine);
+    return status;
+}
+
+ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position)
+{
+    ewx_cpu_call *call = &engine->call;
+    const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
+    const ewx_block block = whole ? (ewx_block){0} : ewx_order_block(&call->grid, position);
+    const int64_t begin_ns = ewx_now_ns();
+    (void)EWX_PROBE(EWX_PROBE_BLOCK, engine->world->rank, position);
+    const ew_status status =
+        whole ? compute_output_with_blas(engine) : compute_block(engine, worker, block);
+    if (status != EW_OK)
+        return status;
+    const int64_t end_ns = ewx_now_ns();
+    atomic_fetch_add_explicit(
+        &ewx_heap_header(&engine->heap, engine->world->rank)->progress, 1,
+        memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&call->positions_done, 1, memory_order_relaxed) ==
+        call->num_positions - 1)
+        atomic_store_explicit(&call->gemm_end_ns, end_ns, memory_order_relaxed);
+    ewx_engine_trace(engine,
+                     &(ew_trace_event){.kind = EW_TRACE_BLOCK,
+                                       .worker = worker,
+                                       .dst = block.dst,
+                                       .row = (int32_t)(block.row * call->grid.block_rows),
+                                       .col = (int32_t)(block.col * call->grid.block_cols),
+                                       .position = position,
+                                       .begin_ns = begin_ns,
+                                       .end_ns = end_ns});
+    return EW_OK;
+}

@@ -1,0 +1,26 @@
+/* Points at which tests may delay, drop or kill.  Only test builds (EW_TESTING) carry
+ * them; elsewhere a probe is the constant 0. */
+#ifndef EWX_BASE_PROBE_H
+#define EWX_BASE_PROBE_H
+
+#include <stdint.h>
+
+typedef enum ewx_probe_point {
+    EWX_PROBE_BOOTSTRAP, /* a rank is about to join its world */
+    EWX_PROBE_BLOCK,     /* a producer block is about to be computed; where = p */
+    EWX_PROBE_PUBLISH,   /* a tile is about to be published; where = heap slot */
+    EWX_PROBE_REDUCE,    /* an owned tile is about to be reduced; where = task */
+    EWX_PROBE_TEARDOWN   /* a plan is about to be destroyed */
+} ewx_probe_point;
+
+#ifdef EW_TESTING
+/* Returns non-zero to drop what the point announces. */
+typedef int (*ewx_probe)(void *context, ewx_probe_point point, int rank, int64_t where);
+void ewx_probe_install(ewx_probe probe, void *context); /* NULL removes it */
+int ewx_probe_fire(ewx_probe_point point, int rank, int64_t where);
+#define EWX_PROBE(point, rank, where) ewx_probe_fire(point, rank, where)
+#else
+#define EWX_PROBE(point, rank, where) 0
+#endif
+
+#endif

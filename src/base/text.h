@@ -1,0 +1,25 @@
+/* Building short texts in fixed buffers without losing count. */
+#ifndef EWX_BASE_TEXT_H
+#define EWX_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct ewx_text {
+    char *data;
+    size_t bytes;
+    size_t used;
+    bool truncated;
+} ewx_text;
+
+static inline ewx_text ewx_text_in(char *data, size_t bytes)
+{
+    if (bytes > 0)
+        data[0] = '\0';
+    return (ewx_text){data, bytes, 0, bytes == 0};
+}
+
+__attribute__((format(printf, 2, 3))) void ewx_text_add(ewx_text *text, const char *format,
+                                                        ...);
+
+#endif

@@ -1,0 +1,43 @@
+/* The pacing of a wait: spin, yield, sleep. */
+#include "base/wait.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+/* Yielding is quicker than any wake-up while the peer is about to answer; after this
+ * long it is not, and sleeping gives the core away for good. */
+#define YIELD_NS 2000000
+#define SLEEP_NS 50000
+
+static void relax(void)
+{
+#if defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#elif defined(__x86_64__)
+    __asm__ volatile("pause" ::: "memory");
+#endif
+}
+
+ew_status ewx_wait_turn(ewx_wait *wait)
+{
+#if EW_MUTANT != 6 /* planted bug: deaf to the abort word */
+    if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire))
+        return EW_ERR_ABORTED;
+#endif
+    if (wait->turn++ < wait->spins) {
+        relax();
+        return EW_OK;
+    }
+    const int64_t now = ewx_now_ns();
+    if (wait->started_ns == 0)
+        wait->started_ns = now;
+    if (now - wait->started_ns > wait->timeout_ns)
+        return EW_ERR_TIMEOUT;
+    if (now - wait->started_ns < YIELD_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    return EW_OK;
+}

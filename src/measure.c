@@ -1,0 +1,387 @@
+/* Methods as configs, and the benchmark loop: the only stopwatch of the project. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/kernels/kernel.h"
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/status.h"
+#include "entwine/measure.h"
+
+/* A quiet core never shows a gap this long between two looks at the clock. */
+#define GATE_GAP_NS 600000
+#define GATE_TRIES 10
+
+/* ---- Methods ---- */
+
+static const struct method {
+    const char *name;
+    ew_producer producer;
+    ew_order order;
+    int32_t release;
+} methods[] = {
+    {"entwine", EW_PRODUCER_OWN, (ew_order)0, 0},
+    {"sequential", EW_PRODUCER_OWN, EW_ORDER_DEFAULT, EW_RELEASE_OUTPUT},
+    {"blas", EW_PRODUCER_BLAS, EW_ORDER_DEFAULT, EW_RELEASE_OUTPUT},
+};
+#define NUM_METHODS (sizeof methods / sizeof methods[0])
+
+const char *const *ew_method_list(void)
+{
+    static const char *const names[] = {"entwine", "sequential", "blas", NULL};
+    _Static_assert(sizeof names / sizeof names[0] == NUM_METHODS + 1,
+                   "one name per method");
+    return names;
+}
+
+ew_status ew_method_config(const char *method, const ew_config *base, ew_config *config_out)
+{
+    if (!method || !config_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_method_config needs a method and a config");
+    for (size_t i = 0; i < NUM_METHODS; i++) {
+        if (strcmp(method, methods[i].name) != 0)
+            continue;
+        ew_config config = EW_CONFIG_INIT;
+        if (base)
+            config = *base;
+        config.producer = methods[i].producer;
+        if (methods[i].order)
+            config.order = methods[i].order;
+        if (methods[i].release)
+            config.release = methods[i].release;
+        *config_out = config;
+        return EW_OK;
+    }
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "method '%s' is unknown\n  fix: use entwine, sequential or blas",
+                    method);
+}
+
+const char *ew_cpu_kernel_name(ew_dtype dtype)
+{
+    const ewx_kernel *kernel = ewx_kernel_select(dtype, NULL);
+    return kernel ? kernel->name : "none";
+}
+
+const char *ew_blas_name(void)
+{
+    return ewx_blas_name();
+}
+
+ew_status ew_blas_gemm(ew_weight_layout layout, int64_t m, int64_t n, int64_t k,
+                       const float *A, const float *B, float *C, int64_t c_stride)
+{
+    return ewx_blas_gemm(layout, m, n, k, A, B, C, c_stride);
+}
+
+/* ---- The loop ---- */
+
+typedef struct bench {
+    ew_world *world;
+    const ew_problem *problem;
+    ew_bench_options options;
+    const ew_bench_entry *entries;
+    ew_bench_result *results;
+    int count;
+    int64_t rows; /* m of the calls */
+    size_t c_bytes;
+    void *A, *B, *C;
+    ew_plan **plans;    /* NULL where the entry is custom or skipped */
+    double *samples[3]; /* total, gemm, tail: [entry][iteration] in us */
+} bench;
+
+enum { TOTAL, GEMM, TAIL };
+
+typedef struct sample {
+    int64_t start_ns, gemm_end_ns, end_ns;
+} sample;
+
+static ew_status run_once(bench *b, int entry, sample *sample_out)
+{
+    const ew_bench_custom *custom = b->entries[entry].custom;
+    sample s = {.start_ns = ewx_now_ns()};
+    if (custom) {
+        const int code =
+            custom->run(custom->context, b->rows, b->A, b->B, b->C, &s.gemm_end_ns);
+        if (code != 0)
+            return ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d",
+                            b->entries[entry].label, code);
+    } else {
+        EW_TRY(ew_gemm_rs(b->plans[entry], b->rows, b->A, NULL, b->C, NULL));
+        EW_TRY(ew_plan_wait(b->plans[entry]));
+        ew_timing timing;
+        EW_TRY(ew_plan_timing(b->plans[entry], &timing));
+        s.gemm_end_ns = timing.gemm_end_ns;
+    }
+    s.end_ns = ewx_now_ns();
+    *sample_out = s;
+    return EW_OK;
+}
+
+static ew_status check_once(bench *b, int entry)
+{
+    ew_check check, all[EWX_MAX_RANKS], *total = &b->results[entry].check;
+    sample ignored;
+    memset(b->C, 0xff, b->c_bytes); /* NaN in every element type */
+    EW_TRY(ew_world_barrier(b->world));
+    EW_TRY(run_once(b, entry, &ignored));
+    EW_TRY(ew_exact_verify(b->problem, b->options.seed, ew_world_rank(b->world),
+                           ew_world_size(b->world), b->rows, b->C, &check));
+    EW_TRY(ew_world_allgather(b->world, &check, all, sizeof check));
+    for (int rank = 0; rank < ew_world_size(b->world); rank++) {
+        total->wrong += all[rank].wrong;
+        if (!(all[rank].max_abs_err <= total->max_abs_err))
+            total->max_abs_err = all[rank].max_abs_err;
+    }
+    return EW_OK;
+}
+
+/* Spins for the gate's time; false when this core was taken away meanwhile. */
+static bool core_is_quiet(double gate_ms)
+{
+    const int64_t end_ns = ewx_now_ns() + (int64_t)(gate_ms * 1e6);
+    int64_t before = ewx_now_ns();
+    for (;;) {
+        const int64_t now = ewx_now_ns();
+        if (now - before > GATE_GAP_NS)
+            return false;
+        if (now >= end_ns)
+            return true;
+        before = now;
+    }
+}
+
+/* One sample, or *kept = false when some rank lost its core around it. */
+static ew_status take_sample(bench *b, int entry, sample *sample_out, bool *kept)
+{
+    const double gate_ms = b->options.gate_ms;
+    int32_t quiet = 1, all[EWX_MAX_RANKS];
+    EW_TRY(ew_world_barrier(b->world));
+    if (gate_ms > 0)
+        quiet = core_is_quiet(gate_ms);
+    EW_TRY(ew_world_barrier(b->world));
+    EW_TRY(run_once(b, entry, sample_out));
+    *kept = true;
+    if (gate_ms <= 0)
+        return EW_OK;
+    quiet &= core_is_quiet(gate_ms);
+    EW_TRY(ew_world_allgather(b->world, &quiet, all, sizeof quiet));
+    for (int rank = 0; rank < ew_world_size(b->world); rank++)
+        *kept &= all[rank] != 0;
+    return EW_OK;
+}
+
+static ew_status take_gated_sample(bench *b, int entry, int iteration)
+{
+    ew_bench_result *result = &b->results[entry];
+    sample s = {0};
+    bool kept = false;
+    do {
+        EW_TRY(take_sample(b, entry, &s, &kept));
+        kept |= result->discarded >= GATE_TRIES * b->options.iters;
+        result->discarded += !kept;
+    } while (!kept);
+    const size_t place = (size_t)entry * (size_t)b->options.iters + (size_t)iteration;
+    b->samples[TOTAL][place] = (double)(s.end_ns - s.start_ns) * 1e-3;
+    b->samples[GEMM][place] = (double)(s.gemm_end_ns - s.start_ns) * 1e-3;
+    b->samples[TAIL][place] = (double)(s.end_ns - s.gemm_end_ns) * 1e-3;
+    return EW_OK;
+}
+
+static bool is_active(const bench *b, int entry)
+{
+    return b->results[entry].status == EW_OK;
+}
+
+static ew_status run_all(bench *b)
+{
+    for (int entry = 0; entry < b->count; entry++)
+        if (is_active(b, entry))
+            EW_TRY(check_once(b, entry));
+    for (int i = 0; i < b->options.warmup; i++)
+        for (int entry = 0; entry < b->count; entry++) {
+            sample ignored;
+            bool kept;
+            if (is_active(b, entry))
+                EW_TRY(take_sample(b, entry, &ignored, &kept));
+        }
+    for (int i = 0; i < b->options.iters; i++)
+        for (int entry = 0; entry < b->count; entry++)
+            if (is_active(b, entry))
+                EW_TRY(take_gated_sample(b, entry, i));
+    for (int entry = 0; entry < b->count; entry++)
+        if (is_active(b, entry))
+            EW_TRY(check_once(b, entry));
+    return EW_OK;
+}
+
+/* ---- Statistics ---- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, int count)
+{
+    double sorted[EW_BENCH_MAX_SAMPLES];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return count % 2 ? sorted[count / 2]
+                     : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
+}
+
+static double variation(const double *values, int count)
+{
+    double sum = 0, squares = 0;
+    for (int i = 0; i < count; i++)
+        sum += values[i];
+    const double mean = sum / count;
+    for (int i = 0; i < count; i++)
+        squares += (values[i] - mean) * (values[i] - mean);
+    return count > 1 && mean > 0 ? sqrt(squares / (count - 1)) / mean : 0;
+}
+
+/* The slowest rank's figures become everyone's. */
+static ew_status summarise(bench *b, int entry)
+{
+    const int count = b->options.iters, num_ranks = ew_world_size(b->world);
+    const size_t first = (size_t)entry * (size_t)count;
+    double mine[3], all[EWX_MAX_RANKS][3];
+    for (int part = 0; part < 3; part++)
+        mine[part] = median(&b->samples[part][first], count);
+    EW_TRY(ew_world_allgather(b->world, mine, all, sizeof mine));
+    int slowest = 0;
+    for (int rank = 1; rank < num_ranks; rank++)
+        if (all[rank][TOTAL] > all[slowest][TOTAL])
+            slowest = rank;
+    const size_t bytes = (size_t)count * sizeof(double);
+    double *samples = malloc(bytes * (size_t)num_ranks);
+    if (!samples)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d samples", count);
+    const ew_status status =
+        ew_world_allgather(b->world, &b->samples[TOTAL][first], samples, bytes);
+    ew_bench_result *result = &b->results[entry];
+    memcpy(result->samples_us, samples + (size_t)slowest * (size_t)count, bytes);
+    free(samples);
+    result->num_samples = count;
+    result->time_us = all[slowest][TOTAL];
+    result->gemm_us = all[slowest][GEMM];
+    result->tail_us = all[slowest][TAIL];
+    result->cv = variation(result->samples_us, count);
+    return status;
+}
+
+/* ---- Set-up ---- */
+
+static bool concerns_entry_alone(ew_status status)
+{
+    return status == EW_ERR_UNSUPPORTED || status == EW_ERR_SHAPE ||
+           status == EW_ERR_CONFIG || status == EW_ERR_ARGUMENT;
+}
+
+static ew_status open_entry(bench *b, int entry)
+{
+    ew_bench_result *result = &b->results[entry];
+    memset(result, 0, sizeof *result);
+    if (b->entries[entry].custom)
+        return EW_OK;
+    result->status =
+        ew_plan_create(b->world, b->problem, &b->entries[entry].config, &b->plans[entry]);
+    if (result->status == EW_OK) {
+        EW_TRY(ew_plan_config(b->plans[entry], &result->config));
+        return ew_plan_set_weight(b->plans[entry], b->B);
+    }
+    strncpy(result->error, ew_last_error(), sizeof result->error - 1);
+    return concerns_entry_alone(result->status) ? EW_OK : result->status;
+}
+
+static ew_status allocate_all(bench *b)
+{
+    const size_t elem = ew_dtype_bytes(b->problem->dtype);
+    const int rank = ew_world_rank(b->world), num_ranks = ew_world_size(b->world);
+    int64_t first, owned;
+    EW_TRY(ew_owned_rows(b->rows, num_ranks, rank, &first, &owned));
+    const size_t num_samples = (size_t)b->count * (size_t)b->options.iters;
+    b->c_bytes = (size_t)(owned * b->problem->n) * elem;
+    b->A = malloc((size_t)(b->rows * b->problem->k) * elem + 1);
+    b->B = malloc((size_t)(b->problem->n * b->problem->k) * elem);
+    b->C = malloc(b->c_bytes + 1);
+    b->plans = calloc((size_t)b->count, sizeof *b->plans);
+    bool enough = b->A && b->B && b->C && b->plans;
+    for (int part = 0; part < 3; part++) {
+        b->samples[part] = malloc(num_samples * sizeof(double));
+        enough &= b->samples[part] != NULL;
+    }
+    if (!enough)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for the matrices of the benchmark\n"
+                                       "  fix: use a smaller shape or fewer ranks");
+    EW_TRY(ew_exact_fill_a(b->problem->dtype, b->options.seed, rank, num_ranks, b->rows,
+                           b->problem->k, b->A));
+    return ew_exact_fill_b(b->problem->dtype, b->options.seed, rank,
+                           b->problem->weight_layout, b->problem->n, b->problem->k, b->B);
+}
+
+static void close_all(bench *b)
+{
+    for (int entry = 0; b->plans && entry < b->count; entry++)
+        ew_plan_destroy(b->plans[entry]);
+    for (int part = 0; part < 3; part++)
+        free(b->samples[part]);
+    free(b->plans);
+    free(b->C);
+    free(b->B);
+    free(b->A);
+}
+
+static ew_status check_options(const ew_problem *problem, const ew_bench_options *options)
+{
+    if (options->struct_size < sizeof *options)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the bench options were not initialised\n"
+                        "  fix: initialise them with EW_BENCH_OPTIONS_INIT");
+    if (options->iters < 1 || options->iters > EW_BENCH_MAX_SAMPLES || options->warmup < 0)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "%d iterations after %d warm-ups\n"
+                        "  fix: use 1 to %d iterations and no fewer than 0 warm-ups",
+                        options->iters, options->warmup, EW_BENCH_MAX_SAMPLES);
+    if (options->m < 0 || options->m > problem->max_m)
+        return ewx_fail(EW_ERR_SHAPE, "m=%lld is outside 0..%lld", (long long)options->m,
+                        (long long)problem->max_m);
+    return EW_OK;
+}
+
+ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
+                       const ew_bench_options *options, const ew_bench_entry *entries,
+                       int count, ew_bench_result *results)
+{
+    const ew_bench_options defaults = EW_BENCH_OPTIONS_INIT;
+    if (!world || !problem || !entries || !results || count < 1)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ew_bench_run needs a world, a problem and entries");
+    ew_forecast forecast; /* refuses a bad problem before anything is allocated */
+    EW_TRY(ew_forecast_build(problem, ew_world_size(world), NULL, &forecast));
+    EW_TRY(check_options(problem, options ? options : &defaults));
+    bench b = {.world = world,
+               .problem = problem,
+               .options = options ? *options : defaults,
+               .entries = entries,
+               .results = results,
+               .count = count};
+    b.rows = b.options.m > 0 ? b.options.m : problem->max_m;
+    ew_status status = EW_OK;
+    EW_TRY_TO(status, allocate_all(&b), out);
+    for (int entry = 0; entry < count; entry++)
+        EW_TRY_TO(status, open_entry(&b, entry), out);
+    EW_TRY_TO(status, run_all(&b), out);
+    for (int entry = 0; entry < count; entry++)
+        if (is_active(&b, entry))
+            EW_TRY_TO(status, summarise(&b, entry), out);
+out:
+    close_all(&b);
+    return status;
+}

@@ -1,0 +1,66 @@
+/* Bootstrap through MPI: starting it, an all-gather, ending it.  The methods measured
+ * against are in mpi_methods.c.  Only this folder may know MPI. */
+#include "mpi_methods.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include <mpi.h>
+
+/* The one piece of state: MPI itself is one per process. */
+static bool started_here;
+
+static int module_open(int *rank_out, int *num_ranks_out)
+{
+    int initialised = 0, provided = 0;
+    if (MPI_Initialized(&initialised) != MPI_SUCCESS)
+        return 1;
+    if (!initialised) {
+        /* Lets ewx_mpi_best choose an algorithm per communicator.  Open MPI reads it only
+         * once, here; with no algorithm forced it decides as it does without. */
+        setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0);
+        /* Funneled: our workers never call MPI, the caller's thread does. */
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+            return 1;
+        started_here = true;
+    }
+    return MPI_Comm_rank(MPI_COMM_WORLD, rank_out) != MPI_SUCCESS ||
+           MPI_Comm_size(MPI_COMM_WORLD, num_ranks_out) != MPI_SUCCESS;
+}
+
+static int module_allgather(void *context, const void *mine, void *all, size_t bytes)
+{
+    (void)context;
+    if (bytes > INT_MAX)
+        return 1;
+    return MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
+                         MPI_COMM_WORLD) != MPI_SUCCESS;
+}
+
+static void module_close(void)
+{
+    if (started_here)
+        MPI_Finalize();
+    started_here = false;
+}
+
+static void module_abort(int code)
+{
+    MPI_Abort(MPI_COMM_WORLD, code);
+}
+
+const ew_mpi_module *ew_mpi_module_get(void)
+{
+    static const ew_mpi_module module = {
+        .struct_size = (uint32_t)sizeof(ew_mpi_module),
+        .open = module_open,
+        .allgather = module_allgather,
+        .method_list = ewx_mpi_method_list,
+        .method_create = ewx_mpi_method_create,
+        .method_destroy = ewx_mpi_method_destroy,
+        .close = module_close,
+        .abort = module_abort,
+    };
+    return &module;
+}

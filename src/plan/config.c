@@ -1,0 +1,201 @@
+/* Config as text and back.  One table names every key; printing, parsing and the error
+ * messages all read it. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "plan/order.h"
+
+typedef struct choice {
+    const char *name;
+    int32_t value;
+} choice;
+
+static const choice backends[] = {
+    {"cpu", EW_BACKEND_CPU}, {"cuda", EW_BACKEND_CUDA}, {"sim", EW_BACKEND_SIM}, {0}};
+static const choice producers[] = {
+    {"own", EW_PRODUCER_OWN}, {"blas", EW_PRODUCER_BLAS}, {0}};
+static const choice orders[] = {{"interleaved", EW_ORDER_INTERLEAVED},
+                                {"default", EW_ORDER_DEFAULT},
+                                {"contiguous", EW_ORDER_CONTIGUOUS},
+                                {0}};
+static const choice releases[] = {
+    {"tile", 1}, {"partition", EW_RELEASE_PARTITION}, {"output", EW_RELEASE_OUTPUT}, {0}};
+static const choice pools[] = {{"shared", EW_POOL_SHARED}, {"static", EW_POOL_STATIC}, {0}};
+static const choice transports[] = {
+    {"pull", EW_TRANSPORT_PULL}, {"push", EW_TRANSPORT_PUSH}, {0}};
+
+/* A key's value is one of `names`, or a count when `counts` says so; block is the one
+ * key that holds two fields. */
+typedef struct config_key {
+    const char *name;
+    const choice *names;
+    bool counts;
+    size_t offset;
+    const char *hint;
+} config_key;
+
+#define FIELD(field) offsetof(ew_config, field)
+static const config_key keys[] = {
+    {"backend", backends, false, FIELD(backend), "cpu, cuda or sim"},
+    {"producer", producers, false, FIELD(producer), "own or blas"},
+    {"block", NULL, true, FIELD(block_m), "ROWSxCOLS, multiples of 128, such as 128x256"},
+    {"order", orders, false, FIELD(order), "interleaved, default or contiguous"},
+    {"group", NULL, true, FIELD(group), "a count from 1"},
+    {"release", releases, true, FIELD(release),
+     "tile, a count of tiles, partition or output"},
+    {"x", NULL, true, FIELD(budget), "a count from 1"},
+    {"b", NULL, true, FIELD(batch), "a count from 1"},
+    {"pool", pools, false, FIELD(pool), "shared or static"},
+    {"transport", transports, false, FIELD(transport), "pull or push"},
+    {"workers", NULL, true, FIELD(workers), "a count from 1"},
+};
+#define NUM_KEYS (sizeof keys / sizeof keys[0])
+
+/* Enums and int32_t fields alike are read and written through their bytes. */
+static int32_t get_field(const ew_config *config, size_t offset)
+{
+    int32_t value;
+    memcpy(&value, (const char *)config + offset, sizeof value);
+    return value;
+}
+
+static void set_field(ew_config *config, size_t offset, int32_t value)
+{
+    memcpy((char *)config + offset, &value, sizeof value);
+}
+_Static_assert(sizeof(ew_order) == sizeof(int32_t), "enums are read as int32_t");
+
+static const choice *choice_by_name(const choice *list, const char *name, size_t length)
+{
+    for (; list && list->name; list++)
+        if (strlen(list->name) == length && memcmp(list->name, name, length) == 0)
+            return list;
+    return NULL;
+}
+
+static const choice *choice_by_value(const choice *list, int32_t value)
+{
+    for (; list && list->name; list++)
+        if (list->value == value)
+            return list;
+    return NULL;
+}
+
+/* A decimal count of at least 1 that ends at *text. */
+static bool parse_count(const char **text, int32_t *count_out)
+{
+    char *end;
+    if (**text < '0' || **text > '9')
+        return false;
+    errno = 0;
+    const long value = strtol(*text, &end, 10);
+    if (errno || value < 1 || value > INT32_MAX)
+        return false;
+    *text = end;
+    *count_out = (int32_t)value;
+    return true;
+}
+
+static bool parse_value(const config_key *key, const char *value, size_t length,
+                        ew_config *config)
+{
+    const choice *named = choice_by_name(key->names, value, length);
+    if (named) {
+        set_field(config, key->offset, named->value);
+        return true;
+    }
+    const char *cursor = value;
+    int32_t count;
+    if (!key->counts || !parse_count(&cursor, &count))
+        return false;
+    set_field(config, key->offset, count);
+    if (key->offset == FIELD(block_m)) {
+        if (*cursor++ != 'x' || !parse_count(&cursor, &count))
+            return false;
+        config->block_n = count;
+    }
+    return cursor == value + length;
+}
+
+static const config_key *find_key(const char *name, size_t length)
+{
+    for (size_t i = 0; i < NUM_KEYS; i++)
+        if (strlen(keys[i].name) == length && memcmp(keys[i].name, name, length) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+static ew_status fail_unknown_key(const char *name, size_t length)
+{
+    char list[128];
+    ewx_text text = ewx_text_in(list, sizeof list);
+    for (size_t i = 0; i < NUM_KEYS; i++)
+        ewx_text_add(&text, "%s%s", i ? ", " : "", keys[i].name);
+    return ewx_fail(EW_ERR_CONFIG, "config key '%.*s' is unknown\n  fix: the keys are %s",
+                    (int)length, name, list);
+}
+
+static ew_status parse_item(const char *item, size_t length, ew_config *config)
+{
+    const char *equals = memchr(item, '=', length);
+    if (!equals)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "config item '%.*s' has no '='\n  fix: write key=value,key=value",
+                        (int)length, item);
+    const config_key *key = find_key(item, (size_t)(equals - item));
+    if (!key)
+        return fail_unknown_key(item, (size_t)(equals - item));
+    const size_t value_length = length - (size_t)(equals + 1 - item);
+    if (!parse_value(key, equals + 1, value_length, config))
+        return ewx_fail(EW_ERR_CONFIG, "config %s=%.*s is not valid\n  fix: %s takes %s",
+                        key->name, (int)value_length, equals + 1, key->name, key->hint);
+    return EW_OK;
+}
+
+ew_status ew_config_parse(const char *text, ew_config *config_out)
+{
+    if (!text || !config_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_config_parse needs a text and a config");
+    ew_config config = EW_CONFIG_INIT;
+    while (*text) {
+        const size_t length = strcspn(text, ",");
+        EW_TRY(parse_item(text, length, &config));
+        text += length;
+        if (*text == ',' && *++text == '\0')
+            return ewx_fail(EW_ERR_CONFIG, "the config ends in a comma\n  fix: remove it");
+    }
+    *config_out = config;
+    return EW_OK;
+}
+
+ew_status ew_config_print(const ew_config *config, char *text, size_t bytes)
+{
+    if (!config || !text)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_config_print needs a config and a buffer");
+    ewx_text out = ewx_text_in(text, bytes);
+    for (size_t i = 0; i < NUM_KEYS; i++) {
+        const int32_t value = get_field(config, keys[i].offset);
+        const choice *named = choice_by_value(keys[i].names, value);
+        if (value == 0)
+            continue;
+        ewx_text_add(&out, "%s%s=", out.used ? "," : "", keys[i].name);
+        if (named)
+            ewx_text_add(&out, "%s", named->name);
+        else if (keys[i].offset == FIELD(block_m))
+            ewx_text_add(&out, "%dx%d", config->block_m, config->block_n);
+        else
+            ewx_text_add(&out, "%d", value);
+    }
+    if (out.truncated)
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "%zu bytes are too few for a config\n  fix: use EW_CONFIG_TEXT_BYTES", bytes);
+    return EW_OK;
+}

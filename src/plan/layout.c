@@ -1,0 +1,52 @@
+/* The heap's layout: header, flags, two slices of contributions. */
+#include "base/checked.h"
+#include "base/status.h"
+#include "plan/spec.h"
+
+#define HEADER_BYTES 4096
+#define PAGE_BYTES 4096
+
+ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
+                           const ew_config *config, ewx_layout *layout_out)
+{
+    const int64_t most_rows = ewx_div_up(problem->max_m, num_ranks);
+    ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS};
+    layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
+    layout.tile_cols = ewx_div_up(problem->n, EWX_TILE_N);
+
+    const ewx_size elem = {ew_dtype_bytes(problem->dtype), true};
+    const ewx_size slots_per_rank =
+        ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
+    const ewx_size num_slots = ewx_size_mul(slots_per_rank, ewx_size_of(num_ranks));
+    const ewx_size slot =
+        ewx_size_mul(ewx_size_of(ewx_min64(EWX_TILE_M, most_rows)),
+                     ewx_size_mul(ewx_size_of(ewx_min64(EWX_TILE_N, problem->n)), elem));
+    const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
+    const ewx_size contributions =
+        layout.row_major
+            ? ewx_size_mul(
+                  ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(problem->n)), elem)
+            : ewx_size_mul(num_slots, slot_bytes);
+    const ewx_size slice = ewx_size_round_up(contributions, PAGE_BYTES);
+    const ewx_size flags = ewx_size_round_up(
+        ewx_size_mul(num_slots, (ewx_size){EWX_FLAG_BYTES, true}), PAGE_BYTES);
+    const ewx_size first = ewx_size_add((ewx_size){HEADER_BYTES, true}, flags);
+    const ewx_size second = ewx_size_add(first, slice);
+    const ewx_size total = ewx_size_add(second, slice);
+    if (!total.ok)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "M=%lld with N=%lld needs more bytes than 64 bits can count\n"
+                        "  fix: make M or N smaller",
+                        (long long)problem->max_m, (long long)problem->n);
+
+    layout.slots_per_rank = (int64_t)slots_per_rank.value;
+    layout.num_slots = (int64_t)num_slots.value;
+    layout.tile_stride = layout.row_major ? problem->n : ewx_min64(EWX_TILE_N, problem->n);
+    layout.slot_bytes = slot_bytes.value;
+    layout.flags_offset = HEADER_BYTES;
+    layout.slice_offset[0] = first.value;
+    layout.slice_offset[1] = second.value;
+    layout.segment_bytes = total.value;
+    *layout_out = layout;
+    return EW_OK;
+}

@@ -1,0 +1,102 @@
+/* Problem checks, element types and row ownership. */
+#include <inttypes.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "plan/spec.h"
+
+/* Beyond this no index product below can leave 64 bits unnoticed. */
+#define MAX_EXTENT ((int64_t)1 << 40)
+
+const char *ew_dtype_name(ew_dtype dtype)
+{
+    switch (dtype) {
+    case EW_FP32:
+        return "fp32";
+    case EW_BF16:
+        return "bf16";
+    case EW_FP16:
+        return "fp16";
+    }
+    return "unknown";
+}
+
+size_t ew_dtype_bytes(ew_dtype dtype)
+{
+    return dtype == EW_FP32 ? 4 : dtype == EW_BF16 || dtype == EW_FP16 ? 2 : 0;
+}
+
+static ew_status check_extent(const char *name, int64_t value, int64_t least)
+{
+    if (value < least)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "%s=%" PRId64 " is too small\n  fix: %s must be at least %" PRId64,
+                        name, value, name, least);
+    if (value > MAX_EXTENT)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "%s=%" PRId64 " is too large\n  fix: %s can be at most %" PRId64,
+                        name, value, name, MAX_EXTENT);
+    return EW_OK;
+}
+
+/* A and B, padded and in fp32, must be countable before anyone multiplies their sizes. */
+static ew_status check_operands(const ew_problem *problem)
+{
+    const ewx_size padding = {512, true}, elem = {sizeof(float), true};
+    const ewx_size depth =
+        ewx_size_mul(ewx_size_add(ewx_size_of(problem->k), padding), elem);
+    const ewx_size a =
+        ewx_size_mul(ewx_size_add(ewx_size_of(problem->max_m), padding), depth);
+    const ewx_size b = ewx_size_mul(ewx_size_add(ewx_size_of(problem->n), padding), depth);
+    if (ewx_size_add(a, b).ok)
+        return EW_OK;
+    return ewx_fail(EW_ERR_SHAPE,
+                    "M=%" PRId64 ", N=%" PRId64 ", K=%" PRId64
+                    " need more bytes than 64 bits can count\n  fix: make K smaller",
+                    problem->max_m, problem->n, problem->k);
+}
+
+ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
+{
+    if (!problem || problem->struct_size < sizeof *problem)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the problem is missing or was not initialised\n"
+                        "  fix: initialise it with EW_PROBLEM(max_m, n, k, dtype)");
+    if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
+        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
+                        EWX_MAX_RANKS);
+    if (ew_dtype_bytes(problem->dtype) == 0)
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "element type %d is unknown\n  fix: use EW_FP32, EW_BF16 or EW_FP16",
+            (int)problem->dtype);
+    if (problem->weight_layout != EW_WEIGHT_NK && problem->weight_layout != EW_WEIGHT_KN)
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "weight layout %d is unknown\n  fix: use EW_WEIGHT_NK or EW_WEIGHT_KN",
+            (int)problem->weight_layout);
+    EW_TRY(check_extent("M", problem->max_m, 0));
+    EW_TRY(check_extent("N", problem->n, 1));
+    EW_TRY(check_extent("K", problem->k, 1));
+    return check_operands(problem);
+}
+
+void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text)
+{
+    ewx_text_add(text, "W=%d,M=%" PRId64 ",N=%" PRId64 ",K=%" PRId64 ",type=%s,weight=%s",
+                 num_ranks, problem->max_m, problem->n, problem->k,
+                 ew_dtype_name(problem->dtype),
+                 problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
+}
+
+ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *first_out,
+                        int64_t *count_out)
+{
+    if (m < 0 || num_ranks < 1 || rank < 0 || rank >= num_ranks || !first_out || !count_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "no rows for m=%" PRId64 ", rank %d of %d", m,
+                        rank, num_ranks);
+    const int64_t share = m / num_ranks, extra = m % num_ranks;
+    *first_out = share * rank + ewx_min64(rank, extra);
+    *count_out = share + (rank < extra ? 1 : 0);
+    return EW_OK;
+}

@@ -1,0 +1,133 @@
+/* Policy: which config a problem gets when the caller leaves fields open, and which
+ * configs are refused.  The only place in the tree that chooses. */
+#include "plan/spec.h"
+
+#include <inttypes.h>
+
+#include "base/status.h"
+
+/* The block is one tile high and two wide, as the paper's larger one. */
+#define DEFAULT_BLOCK_M 128
+#define DEFAULT_BLOCK_N 256
+
+static ew_status fail_range(const char *key, int64_t value, const char *fix)
+{
+    return ewx_fail(EW_ERR_CONFIG, "config %s=%" PRId64 " is not valid\n  fix: %s", key,
+                    value, fix);
+}
+
+static void choose_open_fields(int num_ranks, int cores, ew_config *config)
+{
+    if (!config->backend)
+        config->backend = EW_BACKEND_CPU;
+    if (!config->producer)
+        config->producer = EW_PRODUCER_OWN;
+    const bool blas = config->producer == EW_PRODUCER_BLAS;
+    if (!config->release)
+        config->release = blas ? EW_RELEASE_OUTPUT : 1;
+    if (!config->order)
+        config->order = blas ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
+    if (!config->block_m) {
+        config->block_m = DEFAULT_BLOCK_M;
+        config->block_n = DEFAULT_BLOCK_N;
+    }
+    if (!config->group)
+        config->group = 1;
+    if (!config->workers)
+        config->workers = cores / num_ranks > 1 ? cores / num_ranks : 1;
+    if (!config->pool)
+        config->pool = EW_POOL_SHARED;
+    if (!config->budget)
+        config->budget = config->pool == EW_POOL_STATIC ? 1 : config->workers;
+    if (!config->batch)
+        config->batch = 1;
+    if (!config->transport)
+        config->transport = EW_TRANSPORT_PULL;
+}
+
+static ew_status check_config(const ew_config *config)
+{
+    if (config->block_m < EWX_TILE_M || config->block_m % EWX_TILE_M)
+        return fail_range("block rows", config->block_m,
+                          "use a multiple of 128, such as 128x256");
+    if (config->block_n < EWX_TILE_N || config->block_n % EWX_TILE_N)
+        return fail_range("block columns", config->block_n,
+                          "use a multiple of 128, such as 128x256");
+    if (config->group < 1)
+        return fail_range("group", config->group, "use at least 1");
+    if (config->release < EW_RELEASE_OUTPUT)
+        return fail_range("release", config->release,
+                          "use tile, a count, partition or output");
+    if (config->producer == EW_PRODUCER_BLAS && config->release != EW_RELEASE_OUTPUT)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "producer=blas computes the whole output in one call\n"
+                        "  fix: use release=output, or producer=own");
+    if (config->workers < 1 || config->workers > 1024)
+        return fail_range("workers", config->workers, "use 1 to 1024");
+    if (config->budget < 1)
+        return fail_range("x", config->budget, "use at least 1");
+    if (config->batch < 1)
+        return fail_range("b", config->batch, "use at least 1");
+    if (config->pool == EW_POOL_STATIC && config->budget >= config->workers)
+        return ewx_fail(
+            EW_ERR_CONFIG,
+            "pool=static with x=%d reducers leaves no worker of %d for the GEMM\n"
+            "  fix: use x below workers, or pool=shared",
+            config->budget, config->workers);
+    return EW_OK;
+}
+
+ew_status ewx_config_choose(int num_ranks, const ew_config *request, int cores,
+                            ew_config *config_out)
+{
+    ew_config config = EW_CONFIG_INIT;
+    if (request) {
+        if (request->struct_size < sizeof *request)
+            return ewx_fail(EW_ERR_ARGUMENT, "the config was not initialised\n"
+                                             "  fix: initialise it with EW_CONFIG_INIT");
+        config = *request;
+    }
+    choose_open_fields(num_ranks, cores, &config);
+    EW_TRY(check_config(&config));
+    *config_out = config;
+    return EW_OK;
+}
+
+ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_config *request,
+                         int cores, ewx_spec *spec_out)
+{
+    EW_TRY(ewx_problem_check(problem, num_ranks));
+    ewx_spec spec = {.problem = *problem,
+                     .num_ranks = num_ranks,
+                     .elem_bytes = ew_dtype_bytes(problem->dtype)};
+    EW_TRY(ewx_config_choose(num_ranks, request, cores, &spec.config));
+    EW_TRY(ewx_layout_build(problem, num_ranks, &spec.config, &spec.layout));
+    *spec_out = spec;
+    return EW_OK;
+}
+
+void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
+                      ewx_text *text)
+{
+    const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
+    const ew_config *config = &spec->config;
+    char line[EW_CONFIG_TEXT_BYTES];
+    ew_config_print(config, line, sizeof line);
+    ewx_text_add(text, "config: %s\n", line);
+    const ewx_grid grid =
+        ewx_grid_build(spec->problem.max_m, spec->problem.n, spec->num_ranks, config);
+    ewx_text_add(text,
+                 "grid: %" PRId64 " blocks of %dx%d per rank, %" PRId64
+                 " tiles of 128x128 owned by rank 0\n",
+                 ewx_num_blocks(&grid), config->block_m, config->block_n,
+                 ewx_partition_tiles(&grid, 0));
+#define WHY(field) (asked->field ? "asked for" : "chosen")
+    ewx_text_add(text, "workers: %d, %s (%d usable cores, %d ranks on this host)\n",
+                 config->workers, WHY(workers), cores, spec->num_ranks);
+    ewx_text_add(text, "order: %s; release: %s; block: %s; x: %s; b: %s\n", WHY(order),
+                 WHY(release), WHY(block_m), WHY(budget), WHY(batch));
+#undef WHY
+    ewx_text_add(text,
+                 "heap: %zu bytes per rank (two slices by epoch, %" PRId64 " flags)\n",
+                 spec->layout.segment_bytes, spec->layout.num_slots);
+}

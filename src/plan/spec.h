@@ -1,0 +1,87 @@
+/* A spec is everything a backend needs to know, decided before it is called: the
+ * problem, the chosen config, the number of ranks and the heap's layout.  Built by pure
+ * functions; backends only read it. */
+#ifndef EWX_PLAN_SPEC_H
+#define EWX_PLAN_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/limits.h"
+#include "base/text.h"
+#include "entwine/entwine.h"
+#include "plan/order.h"
+
+#define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
+
+/* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a
+ * tile and does not move when m changes from call to call.  Slices alternate by epoch. */
+typedef struct ewx_layout {
+    bool row_major;        /* contributions as one matrix (BLAS), else tile-packed */
+    int64_t max_tile_rows; /* tile rows of the largest partition */
+    int64_t tile_cols;
+    int64_t slots_per_rank; /* slots of one destination */
+    int64_t num_slots;
+    int64_t tile_stride; /* elements between rows of a contribution */
+    size_t slot_bytes;   /* of a packed tile */
+    size_t flags_offset;
+    size_t slice_offset[2];
+    size_t segment_bytes;
+} ewx_layout;
+
+typedef struct ewx_spec {
+    ew_problem problem;
+    ew_config config; /* every field chosen */
+    int num_ranks;
+    size_t elem_bytes;
+    ewx_layout layout;
+} ewx_spec;
+
+/* Checks the problem, chooses the open fields of `request` (NULL: all) for a rank that
+ * may use `cores` cores, checks the result, lays the heap out. */
+ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_config *request,
+                         int cores, ewx_spec *spec_out);
+
+/* Problem and ranks as "key=value" text: what must be equal on all ranks. */
+void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text);
+ew_status ewx_problem_check(const ew_problem *problem, int num_ranks);
+
+ew_status ewx_config_choose(int num_ranks, const ew_config *request, int cores,
+                            ew_config *config_out);
+
+/* One line per choice: what, and why. */
+void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
+                      ewx_text *text);
+
+ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
+                           const ew_config *config, ewx_layout *layout_out);
+
+static inline int64_t ewx_layout_slot(const ewx_layout *layout, int dst, ewx_tile tile)
+{
+    return dst * layout->slots_per_rank + tile.row * layout->tile_cols + tile.col;
+}
+
+/* Bytes from the start of a slice to a tile's first element. */
+static inline size_t ewx_layout_tile_offset(const ewx_spec *spec, const ewx_grid *grid,
+                                            int dst, ewx_tile tile)
+{
+    const ewx_layout *layout = &spec->layout;
+    if (!layout->row_major)
+        return (size_t)ewx_layout_slot(layout, dst, tile) * layout->slot_bytes;
+    const int64_t row = ewx_partition_first_row(grid, dst) + tile.row * EWX_TILE_M;
+    return (size_t)(row * layout->tile_stride + tile.col * EWX_TILE_N) * spec->elem_bytes;
+}
+
+/* Rows and columns of a tile that hold output. */
+static inline int64_t ewx_tile_height(const ewx_grid *grid, int dst, ewx_tile tile)
+{
+    return ewx_min64(EWX_TILE_M, ewx_partition_rows(grid, dst) - tile.row * EWX_TILE_M);
+}
+
+static inline int64_t ewx_tile_width(const ewx_grid *grid, ewx_tile tile)
+{
+    return ewx_min64(EWX_TILE_N, grid->cols - tile.col * EWX_TILE_N);
+}
+
+#endif

@@ -1,0 +1,89 @@
+/* How ranks come into being: started here, or by a launcher whose variables we read. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "world/world.h"
+
+/* ---- Started here ---- */
+
+static ew_status judge_exits(int num_ranks, const int *exits)
+{
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (exits[rank] > 128)
+            return ewx_fail(EW_ERR_PEER_DIED, "rank %d was killed by signal %d (%s)", rank,
+                            exits[rank] - 128, strsignal(exits[rank] - 128));
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (exits[rank] != 0)
+            return ewx_fail(EW_ERR_ABORTED, "rank %d returned %d", rank, exits[rank]);
+    return EW_OK;
+}
+
+ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
+                       ew_rank_main rank_main, void *argument, int *exits_out)
+{
+    if (!rank_main)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_run_ranks needs a function to run");
+    if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
+        return ewx_fail(EW_ERR_ARGUMENT, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
+                        EWX_MAX_RANKS);
+    if (kind != EW_RANKS_AS_PROCESSES && kind != EW_RANKS_AS_THREADS)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ranks as %d\n  fix: use EW_RANKS_AS_PROCESSES or _THREADS",
+                        (int)kind);
+    int exits[EWX_MAX_RANKS] = {0};
+    const ew_status status =
+        kind == EW_RANKS_AS_THREADS
+            ? ewx_run_threads(num_ranks, options, rank_main, argument, exits)
+            : ewx_run_processes(num_ranks, options, rank_main, argument, exits);
+    if (exits_out)
+        memcpy(exits_out, exits, (size_t)num_ranks * sizeof *exits);
+    return status != EW_OK ? status : judge_exits(num_ranks, exits);
+}
+
+/* ---- Started by a launcher ---- */
+
+static const struct launcher_variables {
+    const char *rank, *size;
+} launchers[] = {
+    {"ENTWINE_RANK", "ENTWINE_WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, /* mpirun of Open MPI */
+    {"PMI_RANK", "PMI_SIZE"},                         /* mpirun of MPICH */
+    {"RANK", "WORLD_SIZE"},                           /* torchrun */
+    {"SLURM_PROCID", "SLURM_NTASKS"},
+};
+
+static ew_status read_number(const char *name, int least, int *value_out)
+{
+    char *end;
+    errno = 0;
+    const long value = strtol(getenv(name), &end, 10);
+    if (errno || *end || end == getenv(name) || value < least || value > EWX_MAX_RANKS)
+        return ewx_fail(EW_ERR_ARGUMENT, "%s=%s is not a rank count we can use", name,
+                        getenv(name));
+    *value_out = (int)value;
+    return EW_OK;
+}
+
+ew_status ew_launcher_detect(ew_launcher *launcher_out)
+{
+    if (!launcher_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_launcher_detect needs a place for its answer");
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        if (!getenv(launchers[i].rank) || !getenv(launchers[i].size))
+            continue;
+        ew_launcher found = {.source = launchers[i].rank};
+        EW_TRY(read_number(launchers[i].rank, 0, &found.rank));
+        EW_TRY(read_number(launchers[i].size, 1, &found.num_ranks));
+        if (found.rank >= found.num_ranks)
+            return ewx_fail(EW_ERR_ARGUMENT, "%s=%d with %s=%d", launchers[i].rank,
+                            found.rank, launchers[i].size, found.num_ranks);
+        *launcher_out = found;
+        return EW_OK;
+    }
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "no launcher's variables are set\n"
+                    "  fix: start with mpirun, torchrun or srun, or use "
+                    "ew_run_ranks");
+}

@@ -1,0 +1,302 @@
+/* Local ranks as forked processes.  The parent carries one all-gather, so that the ranks
+ * can find each other, then waits for them; when one fails the others get a short grace
+ * to unwind and are killed after it. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "world/world.h"
+
+#define MAX_CARD_BYTES 512
+#define GRACE_NS 2000000000
+#define EXIT_NO_WORLD 125
+
+typedef struct child {
+    pid_t pid;
+    int socket; /* the parent's end */
+    int death_fd;
+    bool running;
+    bool card_in;
+    unsigned char card[MAX_CARD_BYTES];
+} child;
+
+/* What the parent answers: the cards of all ranks follow when status is EW_OK.  A rank
+ * that could not join sends the same struct back to say why. */
+typedef struct answer {
+    int32_t status;
+    char text[256];
+} answer;
+
+/* ---- In a rank ---- */
+
+typedef struct gather_context {
+    int fd, num_ranks;
+} gather_context;
+
+/* An ew_allgather over the socket to the parent. */
+static int gather_through_parent(void *context, const void *mine, void *all, size_t bytes)
+{
+    const int fd = ((const gather_context *)context)->fd;
+    const int num_ranks = ((const gather_context *)context)->num_ranks;
+    const size_t all_bytes = sizeof(answer) + (size_t)num_ranks * bytes;
+    unsigned char *reply = malloc(all_bytes);
+    if (!reply)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
+    ew_status status = EW_ERR_PEER_DIED;
+    ssize_t got = -1;
+    if (send(fd, mine, bytes, MSG_NOSIGNAL) == (ssize_t)bytes) {
+        do /* bounded: the parent answers at its timeout, and its death hangs up */
+            got = recv(fd, reply, all_bytes, 0);
+        while (got < 0 && errno == EINTR);
+    }
+    if (got < (ssize_t)sizeof(answer)) {
+        ewx_fail(status, "the launcher went away");
+    } else {
+        answer head;
+        memcpy(&head, reply, sizeof head);
+        status = (ew_status)head.status;
+        if (status != EW_OK)
+            ewx_fail(status, "%s", head.text);
+        else
+            memcpy(all, reply + sizeof(answer), (size_t)num_ranks * bytes);
+    }
+    free(reply);
+    return status;
+}
+
+int ewx_rank_body(ew_world *world, ew_rank_main rank_main, void *argument)
+{
+    const int code = rank_main(world, argument);
+    if (code != 0)
+        ew_world_abort(world);
+    ew_world_destroy(world);
+    return code;
+}
+
+_Noreturn static void be_rank(int rank, int num_ranks, int fd, pid_t parent,
+                              const ew_world_options *options, ew_rank_main rank_main,
+                              void *argument)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(EXIT_NO_WORLD);
+    gather_context context = {fd, num_ranks};
+    ew_world *world;
+    int code = EXIT_NO_WORLD;
+    const ew_status status =
+        ew_world_create(rank, num_ranks, gather_through_parent, &context, options, &world);
+    if (status == EW_OK) {
+        code = ewx_rank_body(world, rank_main, argument);
+    } else {
+        answer why = {.status = status};
+        snprintf(why.text, sizeof why.text, "%s", ew_last_error());
+        send(fd, &why, sizeof why, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    fflush(NULL);
+    _exit(code);
+}
+
+/* ---- In the parent ---- */
+
+static ew_status start_child(child *children, int rank, int num_ranks,
+                             const ew_world_options *options, ew_rank_main rank_main,
+                             void *argument)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        return ewx_fail(EW_ERR_SYSTEM, "socketpair failed: %s", strerror(errno));
+    const pid_t parent = getpid(), pid = fork();
+    if (pid < 0) {
+        close(pair[0]);
+        close(pair[1]);
+        return ewx_fail(EW_ERR_SYSTEM, "fork failed: %s", strerror(errno));
+    }
+    if (pid == 0) {
+        for (int other = 0; other < rank; other++)
+            close(children[other].socket);
+        close(pair[0]);
+        be_rank(rank, num_ranks, pair[1], parent, options, rank_main, argument);
+    }
+    close(pair[1]);
+    children[rank] = (child){.pid = pid, .socket = pair[0], .running = true};
+    children[rank].death_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    return EW_OK;
+}
+
+static int exit_code_of(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* Notes the ranks that have ended; returns how many still run. */
+static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_ns,
+                bool *failed)
+{
+    int running = 0;
+    for (int rank = 0; rank < num_ranks; rank++) {
+        int status;
+        if (!children[rank].running)
+            continue;
+        if (waitpid(children[rank].pid, &status, WNOHANG) != children[rank].pid) {
+            running++;
+            continue;
+        }
+        children[rank].running = false;
+        exits[rank] = exit_code_of(status);
+        *last_exit_ns = ewx_now_ns();
+        *failed |= exits[rank] != 0;
+    }
+    return running;
+}
+
+static void sleep_until_something(child *children, int num_ranks, bool cards)
+{
+    struct pollfd entries[2 * EWX_MAX_RANKS];
+    int all_watched = 1;
+    for (int rank = 0; rank < num_ranks; rank++) {
+        const child *c = &children[rank];
+        all_watched &= !c->running || c->death_fd >= 0;
+        entries[2 * rank] =
+            (struct pollfd){.fd = c->running ? c->death_fd : -1, .events = POLLIN};
+        entries[2 * rank + 1] = (struct pollfd){
+            .fd = cards && c->running && !c->card_in ? c->socket : -1, .events = POLLIN};
+    }
+    poll(entries, 2 * (nfds_t)num_ranks, all_watched ? 100 : 5);
+}
+
+/* Waits for every rank's card.  Returns what to answer. */
+static answer collect_cards(child *children, int num_ranks, int64_t timeout_ns, int *exits,
+                            size_t *card_bytes)
+{
+    answer reply = {.status = EW_OK};
+    const int64_t deadline_ns = ewx_now_ns() + timeout_ns;
+    for (;;) {
+        char missing[200];
+        ewx_text text = ewx_text_in(missing, sizeof missing);
+        int64_t last_exit_ns = 0;
+        bool failed = false;
+        const int running = reap(children, num_ranks, exits, &last_exit_ns, &failed);
+        for (int rank = 0; rank < num_ranks; rank++) {
+            child *c = &children[rank];
+            if (c->card_in)
+                continue;
+            const ssize_t got = recv(c->socket, c->card, sizeof c->card, MSG_DONTWAIT);
+            c->card_in = got > 0;
+            if (got > 0)
+                *card_bytes = (size_t)got;
+            else
+                ewx_text_add(&text, " %d", rank);
+        }
+        if (text.used == 0)
+            return reply;
+        if (running < num_ranks || ewx_now_ns() > deadline_ns) {
+            reply.status = running < num_ranks ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT;
+            snprintf(reply.text, sizeof reply.text,
+                     running < num_ranks
+                         ? "rank%s died before joining the world"
+                         : "rank%s did not arrive in %.3g s\n  fix: see why, or raise "
+                           "the timeout",
+                     missing, (double)timeout_ns * 1e-9);
+            return reply;
+        }
+        sleep_until_something(children, num_ranks, true);
+    }
+}
+
+static void answer_all(child *children, int num_ranks, const answer *reply,
+                       size_t card_bytes)
+{
+    const size_t cards = reply->status == EW_OK ? (size_t)num_ranks * card_bytes : 0;
+    unsigned char *message = malloc(sizeof *reply + cards);
+    if (!message)
+        return; /* the ranks see the hang-up when the sockets close */
+    memcpy(message, reply, sizeof *reply);
+    for (int rank = 0; cards && rank < num_ranks; rank++)
+        memcpy(message + sizeof *reply + (size_t)rank * card_bytes, children[rank].card,
+               card_bytes);
+    for (int rank = 0; rank < num_ranks; rank++)
+        send(children[rank].socket, message, sizeof *reply + cards,
+             MSG_NOSIGNAL | MSG_DONTWAIT);
+    free(message);
+}
+
+static void kill_running(child *children, int num_ranks)
+{
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (children[rank].running)
+            kill(children[rank].pid, SIGKILL);
+}
+
+static void wait_for_all(child *children, int num_ranks, int *exits)
+{
+    int64_t last_exit_ns = ewx_now_ns();
+    bool failed = false;
+    while (reap(children, num_ranks, exits, &last_exit_ns, &failed) > 0) {
+        if (failed && ewx_now_ns() - last_exit_ns > GRACE_NS)
+            kill_running(children, num_ranks);
+        sleep_until_something(children, num_ranks, false);
+    }
+}
+
+/* The first rank that could not join the world explains for all. */
+static ew_status explain_no_world(child *children, int num_ranks, const int *exits)
+{
+    for (int rank = 0; rank < num_ranks; rank++) {
+        answer why;
+        if (exits[rank] == EXIT_NO_WORLD &&
+            recv(children[rank].socket, &why, sizeof why, MSG_DONTWAIT) == sizeof why) {
+            why.text[sizeof why.text - 1] = '\0';
+            return ewx_fail((ew_status)why.status, "%s", why.text);
+        }
+    }
+    return EW_OK;
+}
+
+static void close_children(child *children, int num_ranks)
+{
+    for (int rank = 0; rank < num_ranks; rank++) {
+        if (children[rank].socket > 0)
+            close(children[rank].socket);
+        if (children[rank].death_fd > 0)
+            close(children[rank].death_fd);
+    }
+}
+
+ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
+                            ew_rank_main rank_main, void *argument, int *exits)
+{
+    ew_world probe = {0};
+    EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
+    child *children = calloc((size_t)num_ranks, sizeof *children);
+    if (!children)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
+    ew_status status = EW_OK;
+    size_t card_bytes = 0;
+    fflush(NULL); /* else every rank would print the parent's pending output again */
+    for (int rank = 0; rank < num_ranks && status == EW_OK; rank++)
+        status = start_child(children, rank, num_ranks, options, rank_main, argument);
+    if (status == EW_OK && num_ranks > 1) {
+        const answer reply =
+            collect_cards(children, num_ranks, probe.timeout_ns, exits, &card_bytes);
+        answer_all(children, num_ranks, &reply, card_bytes);
+    } else if (status != EW_OK) {
+        kill_running(children, num_ranks);
+    }
+    wait_for_all(children, num_ranks, exits);
+    if (status == EW_OK)
+        status = explain_no_world(children, num_ranks, exits);
+    close_children(children, num_ranks);
+    free(children);
+    return status;
+}

@@ -1,0 +1,76 @@
+/* Local ranks as threads of this process: the same world code on one control block, so
+ * that ThreadSanitizer sees every access of every rank. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "world/world.h"
+
+typedef struct rank_thread {
+    pthread_t thread;
+    int rank, num_ranks;
+    const ew_world_options *options;
+    ewx_control *control;
+    ew_rank_main rank_main;
+    void *argument;
+    int exit_code;
+    bool started;
+} rank_thread;
+
+static void *rank_thread_main(void *argument)
+{
+    rank_thread *self = argument;
+    ew_world *world;
+    self->exit_code = 1;
+    if (ewx_world_create_threads(self->rank, self->num_ranks, self->options, self->control,
+                                 &world) == EW_OK)
+        self->exit_code = ewx_rank_body(world, self->rank_main, self->argument);
+    return NULL;
+}
+
+/* A rank that never starts must not be waited for. */
+static void abort_for(ewx_control *control, int rank)
+{
+    ew_world absent = {.rank = rank, .control = control};
+    ew_world_abort(&absent);
+}
+
+ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
+                          ew_rank_main rank_main, void *argument, int *exits)
+{
+    ew_world probe = {0};
+    EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
+    const size_t control_bytes = (ewx_control_bytes(num_ranks) + 63) & ~(size_t)63;
+    ewx_control *control = aligned_alloc(64, control_bytes);
+    rank_thread *threads = calloc((size_t)num_ranks, sizeof *threads);
+    ew_status status = EW_OK;
+    if (!control || !threads)
+        EW_TRY_TO(status, ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks),
+                  out);
+    memset(control, 0, control_bytes);
+    for (int rank = 0; rank < num_ranks; rank++) {
+        threads[rank] = (rank_thread){.rank = rank,
+                                      .num_ranks = num_ranks,
+                                      .options = options,
+                                      .control = control,
+                                      .rank_main = rank_main,
+                                      .argument = argument};
+        const int error =
+            pthread_create(&threads[rank].thread, NULL, rank_thread_main, &threads[rank]);
+        threads[rank].started = error == 0;
+        if (error) {
+            status = ewx_fail(EW_ERR_SYSTEM, "the thread of rank %d cannot start: %s", rank,
+                              strerror(error));
+            abort_for(control, rank);
+        }
+    }
+    for (int rank = 0; rank < num_ranks; rank++) {
+        if (threads[rank].started)
+            pthread_join(threads[rank].thread, NULL);
+        exits[rank] = threads[rank].started ? threads[rank].exit_code : 1;
+    }
+out:
+    free(threads);
+    free(control);
+    return status;
+}

@@ -1,0 +1,101 @@
+/* A world is the ranks that work together: who am I, small all-gathers, passing file
+ * descriptors, and one abort word that all of them hear.  It knows nothing of problems,
+ * plans or backends. */
+#ifndef EWX_WORLD_WORLD_H
+#define EWX_WORLD_WORLD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/limits.h"
+#include "base/wait.h"
+#include "entwine/entwine.h"
+
+#define EWX_POST_BYTES 4096
+
+/* Why a world stopped.  The first rank to report wins; all ranks tell the same story. */
+typedef struct ewx_fault {
+    int32_t status;   /* ew_status */
+    int32_t culprit;  /* the rank that is to blame */
+    int32_t reporter; /* the rank that noticed */
+    int32_t place;    /* ewx_fault_place */
+    int64_t detail[4];
+} ewx_fault;
+
+typedef enum ewx_fault_place {
+    EWX_FAULT_NOWHERE, /* detail unused */
+    EWX_FAULT_TILE,    /* detail: tile row, tile column, epoch wanted, epoch seen */
+    EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
+    EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
+    EWX_FAULT_MEETING  /* a collective of the world */
+} ewx_fault_place;
+
+/* One rank's corner of the shared control block. */
+typedef struct ewx_post {
+    _Alignas(64) _Atomic uint32_t round; /* collectives this rank has entered */
+    _Atomic uint32_t departed;           /* destroyed its world in good order */
+    _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
+    _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
+    _Alignas(64) unsigned char data[2][EWX_POST_BYTES]; /* by round parity */
+} ewx_post;
+
+/* Shared by all ranks, writable by all; everything else has one writer. */
+typedef struct ewx_control {
+    _Atomic uint64_t abort; /* 0, or 1 + the reporting rank; set once */
+    _Atomic uint32_t fault_ready;
+    ewx_fault fault; /* written by the rank that set abort, then fault_ready */
+    ewx_post posts[];
+} ewx_control;
+
+struct ew_world {
+    int rank;
+    int num_ranks;
+    bool in_threads; /* ranks share this address space */
+    int64_t timeout_ns;
+    int32_t spins;    /* 0 when ranks outnumber cores */
+    double link_gbps; /* emulated link, 0: off */
+    int64_t link_latency_ns;
+    ewx_control *control;
+    uint32_t round;
+    /* Ranks as processes only: */
+    int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
+    pid_t pids[EWX_MAX_RANKS];
+    pthread_t watcher;
+    bool watching;
+    int stop_fd;
+};
+
+/* A wait that hears this world's abort word and knows its timeout. */
+ewx_wait ewx_world_wait(const ew_world *world);
+
+/* Reports a fault to all ranks unless one was reported already, and returns the status
+ * that stands, with its text set. */
+ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
+
+/* EW_OK, or the standing fault's status with its text set. */
+ew_status ewx_world_check(ew_world *world);
+
+bool ewx_world_departed(const ew_world *world, int rank);
+
+/* Collective: hands my_fd to every peer; fds_out[r] is a new descriptor of rank r's
+ * (mine included), to be closed by the caller.  Ranks as processes only. */
+ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out);
+
+/* ---- inside src/world ---- */
+
+size_t ewx_control_bytes(int num_ranks);
+ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
+                         const ew_world_options *options);
+ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
+                                   ewx_control *control, ew_world **world_out);
+ew_status ewx_watch_start(ew_world *world);
+void ewx_watch_stop(ew_world *world);
+ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
+                            ew_rank_main rank_main, void *argument, int *exits);
+ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
+                          ew_rank_main rank_main, void *argument, int *exits);
+int ewx_rank_body(ew_world *world, ew_rank_main rank_main, void *argument);
+
+#endif
