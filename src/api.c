@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "entwine/measure.h"
+#include "testing.h"
 
 #define AGREEMENT_BYTES 512
 
@@ -327,3 +328,10 @@ int ew_usable_cores(void)
 {
     return ewx_usable_cores();
 }
+
+#ifdef EW_TESTING
+void *ewx_plan_state(const ew_plan *plan)
+{
+    return plan->state;
+}
+#endif

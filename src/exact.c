@@ -83,7 +83,8 @@ ew_status ew_exact_fill_a(ew_dtype dtype, uint32_t seed, int rank, int num_ranks
         return ewx_fail(EW_ERR_ARGUMENT,
                         "no exact A of %" PRId64 "x%" PRId64 " for %d ranks", m, k,
                         num_ranks);
-    memset(A, 0, (size_t)(m * k) * ew_dtype_bytes(dtype));
+    if (m > 0) /* A may be NULL otherwise */
+        memset(A, 0, (size_t)(m * k) * ew_dtype_bytes(dtype));
     const uint32_t salt = salt_of(seed, rank);
     for (int64_t row = 0; row < m; row++)
         for (int s = 0; s < entries_per_row(num_ranks); s++) {
@@ -139,7 +140,7 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
         for (int64_t n = 0; n < problem->n; n++) {
             const double got = load(problem->dtype, C, row * problem->n + n);
             const double error = fabs(got - (double)sums[n]);
-            check.wrong += got != (double)sums[n];
+            check.wrong += got != (double)sums[n] || (got == 0.0 && signbit(got));
             if (error > check.max_abs_err || error != error)
                 check.max_abs_err = error;
         }

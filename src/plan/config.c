@@ -58,6 +58,12 @@ static const config_key keys[] = {
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 
+/* How much of an offending text a message shows, so that its fix is never cut off. */
+static int shown(size_t length)
+{
+    return length < 64 ? (int)length : 64;
+}
+
 /* Enums and int32_t fields alike are read and written through their bytes. */
 static int32_t get_field(const ew_config *config, size_t offset)
 {
@@ -139,7 +145,7 @@ static ew_status fail_unknown_key(const char *name, size_t length)
     for (size_t i = 0; i < NUM_KEYS; i++)
         ewx_text_add(&text, "%s%s", i ? ", " : "", keys[i].name);
     return ewx_fail(EW_ERR_CONFIG, "config key '%.*s' is unknown\n  fix: the keys are %s",
-                    (int)length, name, list);
+                    shown(length), name, list);
 }
 
 static ew_status parse_item(const char *item, size_t length, ew_config *config)
@@ -148,14 +154,14 @@ static ew_status parse_item(const char *item, size_t length, ew_config *config)
     if (!equals)
         return ewx_fail(EW_ERR_CONFIG,
                         "config item '%.*s' has no '='\n  fix: write key=value,key=value",
-                        (int)length, item);
+                        shown(length), item);
     const config_key *key = find_key(item, (size_t)(equals - item));
     if (!key)
         return fail_unknown_key(item, (size_t)(equals - item));
     const size_t value_length = length - (size_t)(equals + 1 - item);
     if (!parse_value(key, equals + 1, value_length, config))
         return ewx_fail(EW_ERR_CONFIG, "config %s=%.*s is not valid\n  fix: %s takes %s",
-                        key->name, (int)value_length, equals + 1, key->name, key->hint);
+                        key->name, shown(value_length), equals + 1, key->name, key->hint);
     return EW_OK;
 }
 

@@ -9,6 +9,8 @@
 /* The block is one tile high and two wide, as the paper's larger one. */
 #define DEFAULT_BLOCK_M 128
 #define DEFAULT_BLOCK_N 256
+/* Each consumer has a cache line of state; more than there are tiles is of no use. */
+#define MAX_BUDGET 65536
 
 static ew_status fail_range(const char *key, int64_t value, const char *fix)
 {
@@ -27,10 +29,10 @@ static void choose_open_fields(int num_ranks, int cores, ew_config *config)
         config->release = blas ? EW_RELEASE_OUTPUT : 1;
     if (!config->order)
         config->order = blas ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
-    if (!config->block_m) {
+    if (!config->block_m)
         config->block_m = DEFAULT_BLOCK_M;
+    if (!config->block_n)
         config->block_n = DEFAULT_BLOCK_N;
-    }
     if (!config->group)
         config->group = 1;
     if (!config->workers)
@@ -45,8 +47,30 @@ static void choose_open_fields(int num_ranks, int cores, ew_config *config)
         config->transport = EW_TRANSPORT_PULL;
 }
 
+/* Enum fields of a C caller may hold any number; they count from 1. */
+static ew_status check_names(const ew_config *config)
+{
+    const struct {
+        const char *key;
+        int64_t value, last;
+        const char *fix;
+    } fields[] = {
+        {"backend", config->backend, EW_BACKEND_SIM, "use an EW_BACKEND_... value"},
+        {"producer", config->producer, EW_PRODUCER_BLAS, "use an EW_PRODUCER_... value"},
+        {"order", config->order, EW_ORDER_CONTIGUOUS, "use an EW_ORDER_... value"},
+        {"pool", config->pool, EW_POOL_STATIC, "use an EW_POOL_... value"},
+        {"transport", config->transport, EW_TRANSPORT_PUSH,
+         "use an EW_TRANSPORT_... value"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].last)
+            return fail_range(fields[i].key, fields[i].value, fields[i].fix);
+    return EW_OK;
+}
+
 static ew_status check_config(const ew_config *config)
 {
+    EW_TRY(check_names(config));
     if (config->block_m < EWX_TILE_M || config->block_m % EWX_TILE_M)
         return fail_range("block rows", config->block_m,
                           "use a multiple of 128, such as 128x256");
@@ -64,8 +88,8 @@ static ew_status check_config(const ew_config *config)
                         "  fix: use release=output, or producer=own");
     if (config->workers < 1 || config->workers > 1024)
         return fail_range("workers", config->workers, "use 1 to 1024");
-    if (config->budget < 1)
-        return fail_range("x", config->budget, "use at least 1");
+    if (config->budget < 1 || config->budget > MAX_BUDGET)
+        return fail_range("x", config->budget, "use 1 to 65536");
     if (config->batch < 1)
         return fail_range("b", config->batch, "use at least 1");
     if (config->pool == EW_POOL_STATIC && config->budget >= config->workers)

@@ -21,6 +21,7 @@
 #include "world/world.h"
 
 #define SECRET_BYTES 16
+#define SLICE_MS 20 /* how long a wait for a socket may be deaf to an abort */
 
 /* What a rank tells the others.  Plain data of fixed size: it crosses the caller's
  * all-gather. */
@@ -120,6 +121,12 @@ static ew_status check_card(const card *mine, const card *other, int rank)
     MUST_EQUAL(link_gbps);
     MUST_EQUAL(link_latency_us);
 #undef MUST_EQUAL
+    if (other->address_bytes <= sizeof(sa_family_t) ||
+        other->address_bytes > sizeof other->address)
+        return ewx_fail(EW_ERR_MISMATCH,
+                        "rank %d gave a socket name of %u bytes\n"
+                        "  fix: check the all-gather callback",
+                        rank, (unsigned)other->address_bytes);
     if (strncmp(mine->host, other->host, sizeof mine->host) != 0)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "rank %d runs on another host than rank %d\n"
@@ -130,14 +137,17 @@ static ew_status check_card(const card *mine, const card *other, int rank)
 
 /* ---- Bounded socket calls ---- */
 
-static ew_status await_readable(int fd, int64_t deadline_ns)
+/* `abort` may be NULL: before there is a control block nobody can abort. */
+static ew_status await_readable(int fd, const _Atomic uint64_t *abort, int64_t deadline_ns)
 {
     for (;;) {
+        if (abort && atomic_load_explicit(abort, memory_order_acquire))
+            return EW_ERR_ABORTED;
         const int64_t left_ms = (deadline_ns - ewx_now_ns()) / 1000000;
         if (left_ms <= 0)
             return EW_ERR_TIMEOUT;
         struct pollfd entry = {.fd = fd, .events = POLLIN};
-        const int ready = poll(&entry, 1, left_ms > 1000 ? 1000 : (int)left_ms);
+        const int ready = poll(&entry, 1, left_ms > SLICE_MS ? SLICE_MS : (int)left_ms);
         if (ready > 0)
             return EW_OK;
         if (ready < 0 && errno != EINTR)
@@ -172,7 +182,8 @@ static ew_status send_message(int socket_fd, const void *data, size_t bytes, int
 
 /* Receives exactly one message of `bytes` bytes; *fd_out is -1 when it carried none. */
 static ew_status receive_message(int socket_fd, void *data, size_t bytes,
-                                 int64_t deadline_ns, int *fd_out)
+                                 const _Atomic uint64_t *abort, int64_t deadline_ns,
+                                 int *fd_out)
 {
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -182,13 +193,13 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
     struct msghdr message = {.msg_iov = &part,
                              .msg_iovlen = 1,
                              .msg_control = space.bytes,
-                             .msg_controllen = sizeof space.bytes};
-    EW_TRY(await_readable(socket_fd, deadline_ns));
+                             .msg_controllen = CMSG_LEN(sizeof(int))}; /* one, no more */
+    *fd_out = -1;
+    EW_TRY(await_readable(socket_fd, abort, deadline_ns));
     ssize_t received;
     do
         received = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
     while (received < 0 && errno == EINTR);
-    *fd_out = -1;
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (received >= 0 && header && header->cmsg_type == SCM_RIGHTS)
         memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
@@ -196,6 +207,7 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
         return EW_OK;
     if (*fd_out >= 0)
         close(*fd_out);
+    *fd_out = -1;
     return received == 0 ? EW_ERR_PEER_DIED : EW_ERR_SYSTEM;
 }
 
@@ -227,6 +239,11 @@ static ew_status connect_to(ew_world *world, const card *peer)
     if (fd < 0)
         return fail_system("socket");
     world->sockets[peer->rank] = fd;
+    /* Strangers may fill the peer's queue, and then connect waits for it to accept. */
+    const struct timeval patience = {.tv_sec = world->timeout_ns / 1000000000,
+                                     .tv_usec = world->timeout_ns % 1000000000 / 1000};
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0)
+        return fail_system("setsockopt");
     struct sockaddr_un address;
     memcpy(&address, peer->address, peer->address_bytes);
     int result;
@@ -234,8 +251,8 @@ static ew_status connect_to(ew_world *world, const card *peer)
         result = connect(fd, (struct sockaddr *)&address, peer->address_bytes);
     while (result != 0 && errno == EINTR);
     if (result != 0)
-        return ewx_fail(EW_ERR_PEER_DIED, "rank %d cannot be reached: %s", peer->rank,
-                        strerror(errno));
+        return ewx_fail(errno == EAGAIN ? EW_ERR_TIMEOUT : EW_ERR_PEER_DIED,
+                        "rank %d cannot be reached: %s", peer->rank, strerror(errno));
     hello first = {.rank = world->rank};
     memcpy(first.secret, peer->secret, SECRET_BYTES);
     return send_message(fd, &first, sizeof first, -1);
@@ -256,7 +273,7 @@ static bool is_our_user(int fd, pid_t *pid_out)
 static ew_status accept_one(ew_world *world, int listener, const card *mine,
                             int64_t deadline_ns, int *accepted)
 {
-    EW_TRY(await_readable(listener, deadline_ns));
+    EW_TRY(await_readable(listener, NULL, deadline_ns));
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0)
         return errno == EINTR || errno == ECONNABORTED ? EW_OK : fail_system("accept");
@@ -264,8 +281,8 @@ static ew_status accept_one(ew_world *world, int listener, const card *mine,
     pid_t pid;
     int stray = -1;
     if (is_our_user(fd, &pid) &&
-        receive_message(fd, &first, sizeof first, ewx_now_ns() + 1000000000, &stray) ==
-            EW_OK &&
+        receive_message(fd, &first, sizeof first, NULL, ewx_now_ns() + 1000000000,
+                        &stray) == EW_OK &&
         memcmp(first.secret, mine->secret, SECRET_BYTES) == 0 && first.rank > world->rank &&
         first.rank < world->num_ranks && world->sockets[first.rank] < 0) {
         world->sockets[first.rank] = fd;
@@ -314,10 +331,14 @@ static ew_status build_mesh(ew_world *world, int listener, const card *cards)
 static ew_status receive_fd(ew_world *world, int rank, int *fd_out)
 {
     char note;
-    const ew_status status = receive_message(world->sockets[rank], &note, 1,
-                                             ewx_now_ns() + world->timeout_ns, fd_out);
+    ewx_control *control = world->control; /* NULL while it is being shared */
+    const ew_status status =
+        receive_message(world->sockets[rank], &note, 1, control ? &control->abort : NULL,
+                        ewx_now_ns() + world->timeout_ns, fd_out);
     if (status == EW_OK && *fd_out >= 0)
         return EW_OK;
+    if (control) /* the reason that all ranks give, if there is one */
+        EW_TRY(ewx_world_check(world));
     return ewx_fail(status == EW_OK ? EW_ERR_SYSTEM : status,
                     "rank %d did not get a memory descriptor from rank %d", world->rank,
                     rank);
@@ -366,7 +387,11 @@ static ew_status share_control(ew_world *world)
         fd = memfd_create("entwine-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (fd < 0)
             return fail_system("memfd_create");
-        if (fallocate(fd, 0, 0, (off_t)bytes) != 0 ||
+        int result;
+        do
+            result = fallocate(fd, 0, 0, (off_t)bytes);
+        while (result != 0 && errno == EINTR);
+        if (result != 0 ||
             fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
             EW_TRY_TO(status, fail_system("fallocate of the control block"), out);
         for (int rank = 1; rank < world->num_ranks; rank++)

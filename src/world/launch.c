@@ -11,10 +11,6 @@
 static ew_status judge_exits(int num_ranks, const int *exits)
 {
     for (int rank = 0; rank < num_ranks; rank++)
-        if (exits[rank] > 128)
-            return ewx_fail(EW_ERR_PEER_DIED, "rank %d was killed by signal %d (%s)", rank,
-                            exits[rank] - 128, strsignal(exits[rank] - 128));
-    for (int rank = 0; rank < num_ranks; rank++)
         if (exits[rank] != 0)
             return ewx_fail(EW_ERR_ABORTED, "rank %d returned %d", rank, exits[rank]);
     return EW_OK;

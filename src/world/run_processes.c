@@ -28,6 +28,9 @@ typedef struct child {
     int death_fd;
     bool running;
     bool card_in;
+    bool stopped_by_us; /* killed after the grace: not the cause of anything */
+    bool lost;          /* ended, but somebody else took its exit code */
+    int signal;         /* that ended it, or 0 */
     unsigned char card[MAX_CARD_BYTES];
 } child;
 
@@ -104,10 +107,19 @@ _Noreturn static void be_rank(int rank, int num_ranks, int fd, pid_t parent,
         send(fd, &why, sizeof why, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     fflush(NULL);
-    _exit(code);
+    _exit(code != 0 && (code & 0xff) == 0 ? 1 : code); /* exit codes have eight bits */
 }
 
 /* ---- In the parent ---- */
+
+static void close_children(child *children, int num_ranks)
+{
+    for (int rank = 0; rank < num_ranks && children[rank].pid > 0; rank++) {
+        close(children[rank].socket);
+        if (children[rank].death_fd >= 0)
+            close(children[rank].death_fd);
+    }
+}
 
 static ew_status start_child(child *children, int rank, int num_ranks,
                              const ew_world_options *options, ew_rank_main rank_main,
@@ -123,8 +135,7 @@ static ew_status start_child(child *children, int rank, int num_ranks,
         return ewx_fail(EW_ERR_SYSTEM, "fork failed: %s", strerror(errno));
     }
     if (pid == 0) {
-        for (int other = 0; other < rank; other++)
-            close(children[other].socket);
+        close_children(children, rank);
         close(pair[0]);
         be_rank(rank, num_ranks, pair[1], parent, options, rank_main, argument);
     }
@@ -134,26 +145,25 @@ static ew_status start_child(child *children, int rank, int num_ranks,
     return EW_OK;
 }
 
-static int exit_code_of(int status)
-{
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 /* Notes the ranks that have ended; returns how many still run. */
 static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_ns,
                 bool *failed)
 {
     int running = 0;
     for (int rank = 0; rank < num_ranks; rank++) {
-        int status;
-        if (!children[rank].running)
+        child *c = &children[rank];
+        int status = 0;
+        if (!c->running)
             continue;
-        if (waitpid(children[rank].pid, &status, WNOHANG) != children[rank].pid) {
+        const pid_t ended = waitpid(c->pid, &status, WNOHANG);
+        if (ended == 0 || (ended < 0 && errno != ECHILD)) {
             running++;
             continue;
         }
-        children[rank].running = false;
-        exits[rank] = exit_code_of(status);
+        c->running = false;
+        c->lost = ended < 0;
+        c->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        exits[rank] = c->signal ? 128 + c->signal : WEXITSTATUS(status);
         *last_exit_ns = ewx_now_ns();
         *failed |= exits[rank] != 0;
     }
@@ -175,6 +185,32 @@ static void sleep_until_something(child *children, int num_ranks, bool cards)
     poll(entries, 2 * (nfds_t)num_ranks, all_watched ? 100 : 5);
 }
 
+/* A rank sends its card, or why it has none. */
+static bool is_answer(const void *message, ssize_t bytes, answer *why_out)
+{
+    if (bytes != sizeof *why_out)
+        return false;
+    memcpy(why_out, message, sizeof *why_out);
+    why_out->text[sizeof why_out->text - 1] = '\0';
+    return why_out->status < 0; /* a card starts with letters */
+}
+
+/* Takes what has come from a rank, if anything. */
+static void take_card(child *c, int rank, size_t *card_bytes, answer *reply)
+{
+    const ssize_t got = recv(c->socket, c->card, sizeof c->card, MSG_DONTWAIT);
+    answer why;
+    if (is_answer(c->card, got, &why)) {
+        reply->status = why.status;
+        snprintf(reply->text, sizeof reply->text, "rank %d: %.*s", rank,
+                 (int)sizeof reply->text - 20, why.text);
+        return;
+    }
+    c->card_in = got > 0;
+    if (got > 0)
+        *card_bytes = (size_t)got;
+}
+
 /* Waits for every rank's card.  Returns what to answer. */
 static answer collect_cards(child *children, int num_ranks, int64_t timeout_ns, int *exits,
                             size_t *card_bytes)
@@ -182,32 +218,29 @@ static answer collect_cards(child *children, int num_ranks, int64_t timeout_ns, 
     answer reply = {.status = EW_OK};
     const int64_t deadline_ns = ewx_now_ns() + timeout_ns;
     for (;;) {
-        char missing[200];
-        ewx_text text = ewx_text_in(missing, sizeof missing);
+        char missing_ranks[200], dead_ranks[200];
+        ewx_text missing = ewx_text_in(missing_ranks, sizeof missing_ranks);
+        ewx_text dead = ewx_text_in(dead_ranks, sizeof dead_ranks);
         int64_t last_exit_ns = 0;
         bool failed = false;
-        const int running = reap(children, num_ranks, exits, &last_exit_ns, &failed);
+        reap(children, num_ranks, exits, &last_exit_ns, &failed);
         for (int rank = 0; rank < num_ranks; rank++) {
-            child *c = &children[rank];
-            if (c->card_in)
-                continue;
-            const ssize_t got = recv(c->socket, c->card, sizeof c->card, MSG_DONTWAIT);
-            c->card_in = got > 0;
-            if (got > 0)
-                *card_bytes = (size_t)got;
-            else
-                ewx_text_add(&text, " %d", rank);
+            if (!children[rank].card_in)
+                take_card(&children[rank], rank, card_bytes, &reply);
+            if (!children[rank].card_in)
+                ewx_text_add(&missing, " %d", rank);
+            if (!children[rank].running)
+                ewx_text_add(&dead, " %d", rank);
         }
-        if (text.used == 0)
+        if (missing.used == 0 || reply.status != EW_OK)
             return reply;
-        if (running < num_ranks || ewx_now_ns() > deadline_ns) {
-            reply.status = running < num_ranks ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT;
+        if (dead.used > 0 || ewx_now_ns() > deadline_ns) {
+            reply.status = dead.used > 0 ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT;
             snprintf(reply.text, sizeof reply.text,
-                     running < num_ranks
-                         ? "rank%s died before joining the world"
-                         : "rank%s did not arrive in %.3g s\n  fix: see why, or raise "
-                           "the timeout",
-                     missing, (double)timeout_ns * 1e-9);
+                     dead.used > 0 ? "rank%s died before joining the world"
+                                   : "rank%s did not arrive in %.3g s\n"
+                                     "  fix: see why, or raise the timeout",
+                     dead.used > 0 ? dead_ranks : missing_ranks, (double)timeout_ns * 1e-9);
             return reply;
         }
         sleep_until_something(children, num_ranks, true);
@@ -234,8 +267,10 @@ static void answer_all(child *children, int num_ranks, const answer *reply,
 static void kill_running(child *children, int num_ranks)
 {
     for (int rank = 0; rank < num_ranks; rank++)
-        if (children[rank].running)
+        if (children[rank].running) {
+            children[rank].stopped_by_us = true;
             kill(children[rank].pid, SIGKILL);
+        }
 }
 
 static void wait_for_all(child *children, int num_ranks, int *exits)
@@ -249,28 +284,44 @@ static void wait_for_all(child *children, int num_ranks, int *exits)
     }
 }
 
-/* The first rank that could not join the world explains for all. */
+/* The first rank that could not join the world explains for all.  A card that came after
+ * the answer had been given may lie before its words. */
 static ew_status explain_no_world(child *children, int num_ranks, const int *exits)
 {
     for (int rank = 0; rank < num_ranks; rank++) {
+        unsigned char message[MAX_CARD_BYTES];
         answer why;
-        if (exits[rank] == EXIT_NO_WORLD &&
-            recv(children[rank].socket, &why, sizeof why, MSG_DONTWAIT) == sizeof why) {
-            why.text[sizeof why.text - 1] = '\0';
-            return ewx_fail((ew_status)why.status, "%s", why.text);
-        }
+        if (exits[rank] != EXIT_NO_WORLD)
+            continue;
+        for (ssize_t got; (got = recv(children[rank].socket, message, sizeof message,
+                                      MSG_DONTWAIT)) > 0;)
+            if (is_answer(message, got, &why))
+                return ewx_fail((ew_status)why.status, "%s", why.text);
     }
     return EW_OK;
 }
 
-static void close_children(child *children, int num_ranks)
+/* Those who died on their own first: whoever we killed only failed to follow them. */
+static ew_status blame_the_dead(const child *children, int num_ranks)
 {
-    for (int rank = 0; rank < num_ranks; rank++) {
-        if (children[rank].socket > 0)
-            close(children[rank].socket);
-        if (children[rank].death_fd > 0)
-            close(children[rank].death_fd);
-    }
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (children[rank].signal && !children[rank].stopped_by_us)
+            return ewx_fail(EW_ERR_PEER_DIED, "rank %d was killed by signal %d (%s)", rank,
+                            children[rank].signal, strsignal(children[rank].signal));
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (children[rank].signal)
+            return ewx_fail(EW_ERR_PEER_DIED,
+                            "rank %d was still running %d s after another rank had failed, "
+                            "and was killed",
+                            rank, (int)(GRACE_NS / 1000000000));
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (children[rank].lost)
+            return ewx_fail(EW_ERR_SYSTEM,
+                            "nobody knows how rank %d ended: SIGCHLD is ignored, or "
+                            "another part of the program waits for all children\n"
+                            "  fix: set SIGCHLD to SIG_DFL around ew_run_ranks",
+                            rank);
+    return EW_OK;
 }
 
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
@@ -296,6 +347,8 @@ ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
     wait_for_all(children, num_ranks, exits);
     if (status == EW_OK)
         status = explain_no_world(children, num_ranks, exits);
+    if (status == EW_OK)
+        status = blame_the_dead(children, num_ranks);
     close_children(children, num_ranks);
     free(children);
     return status;

@@ -1,6 +1,7 @@
 /* The watcher: one sleeping thread per process that hears when a peer process ends.  A
  * peer that ends without having left the world in good order is reported to all. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,16 +13,17 @@
 #include "base/status.h"
 #include "world/world.h"
 
-/* A descriptor that becomes readable when the process ends; where the kernel has no
- * pidfd the peer's socket hangs up instead. */
-static int open_death_fd(const ew_world *world, int rank)
+/* A pidfd becomes readable when the process ends.  Where the kernel or a container refuses
+ * one, the peer's socket hangs up instead; it is readable also when a message waits. */
+static struct pollfd open_death_fd(const ew_world *world, int rank)
 {
 #ifdef SYS_pidfd_open
     const int fd = (int)syscall(SYS_pidfd_open, world->pids[rank], 0);
     if (fd >= 0)
-        return fd;
+        return (struct pollfd){.fd = fd, .events = POLLIN};
 #endif
-    return dup(world->sockets[rank]);
+    return (struct pollfd){.fd = fcntl(world->sockets[rank], F_DUPFD_CLOEXEC, 0),
+                           .events = POLLRDHUP};
 }
 
 static void report_death(ew_world *world, int rank)
@@ -55,8 +57,8 @@ static void *watcher_main(void *argument)
     ew_world *world = argument;
     struct pollfd entries[EWX_MAX_RANKS + 1];
     for (int rank = 0; rank < world->num_ranks; rank++)
-        entries[rank] = (struct pollfd){
-            .fd = rank == world->rank ? -1 : open_death_fd(world, rank), .events = POLLIN};
+        entries[rank] =
+            rank == world->rank ? (struct pollfd){.fd = -1} : open_death_fd(world, rank);
     entries[world->num_ranks] = (struct pollfd){.fd = world->stop_fd, .events = POLLIN};
     watch_peers(world, entries);
     for (int rank = 0; rank < world->num_ranks; rank++)

@@ -50,11 +50,12 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the world options were not initialised\n"
                         "  fix: initialise them with EW_WORLD_OPTIONS_INIT");
-    if (!(options->link_gbps >= 0.0 && options->link_gbps <= 1e6) ||
+    if (!(options->link_gbps == 0.0 ||
+          (options->link_gbps >= 1e-3 && options->link_gbps <= 1e6)) ||
         !(options->link_latency_us >= 0.0 && options->link_latency_us <= 1e6))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "emulated link of %g Gb/s with %g us is out of range\n"
-                        "  fix: use 0 (off) to 1e6 Gb/s and 0 to 1e6 us",
+                        "  fix: use 0 (off) or 0.001 to 1e6 Gb/s, and 0 to 1e6 us",
                         options->link_gbps, options->link_latency_us);
     int64_t timeout_ms = options->timeout_ms;
     if (timeout_ms == 0)

@@ -69,7 +69,7 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
         }
         return EW_OK;
     }
-    EW_TRY(ewx_consume_rest(engine, worker - num_producers));
+    EW_TRY(ewx_consume_rest(engine, worker));
     ewx_wait wait = ewx_world_wait(engine->world);
     ew_status status;
     EWX_AWAIT(status, &wait,

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "backend/cpu/kernels/convert.h"
 #include "base/dtype.h"
 
 /* Most bytes of a chunk of one panel: one of B and two of A fit into L1 together. */
@@ -27,8 +28,8 @@ ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
     const int widest = kernel->mr > kernel->nr ? kernel->mr : kernel->nr;
     const int64_t longest = CHUNK_BYTES / (int64_t)ewx_packed_elem_bytes(&gemm) / widest;
     const int64_t chunks = (gemm.padded_depth + longest - 1) / longest;
-    if (chunks > 0) /* of equal length: a short last chunk would cost as many stores */
-        gemm.chunk = round_up((gemm.padded_depth + chunks - 1) / chunks, kernel->kr);
+    /* Of equal length: a short last chunk would load and store as many sums. */
+    gemm.chunk = round_up((gemm.padded_depth + chunks - 1) / chunks, kernel->kr);
     return gemm;
 }
 
@@ -50,66 +51,76 @@ size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
            (size_t)round_up(min(cols, EWX_PACK_GROUP), gemm->kernel->nr) * sizeof(float);
 }
 
-/* Part of a tile: the product of one group of rows and one group of columns.  The sums
- * grow in dst itself where its shape and type allow, else in scratch. */
+/* Part of a tile: the product of one group of rows and one group of columns. */
 typedef struct block {
     int64_t rows, cols;
     void *dst;
     int64_t dst_stride;
-    float *acc;
-    int64_t acc_stride;
+    float *scratch; /* NULL: shape and type allow the sums to grow in dst itself */
 } block;
+
+/* Where the sums of one register tile grow between chunks. */
+typedef struct sums {
+    float *at;
+    int64_t stride;
+} sums;
 
 static block block_build(const ewx_gemm *gemm, int64_t rows, int64_t cols, void *dst,
                          int64_t dst_stride, void *scratch)
 {
-    const ewx_kernel *kernel = gemm->kernel;
-    block out = {rows, cols, dst, dst_stride, dst, dst_stride};
-    if (gemm->dtype != EW_FP32 || rows % kernel->mr != 0 || cols % kernel->nr != 0) {
-        out.acc = scratch;
-        out.acc_stride = round_up(cols, kernel->nr);
-    }
-    return out;
+    const bool whole = rows % gemm->kernel->mr == 0 && cols % gemm->kernel->nr == 0;
+    const bool in_place = gemm->dtype == EW_FP32 && whole;
+    return (block){rows, cols, dst, dst_stride, in_place ? NULL : scratch};
+}
+
+/* Register tiles lie one after the other in scratch; with a single chunk nothing needs
+ * to last and they all use the first place, which stays in L1. */
+static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j)
+{
+    if (!out->scratch)
+        return (sums){(float *)out->dst + i * out->dst_stride + j, out->dst_stride};
+    const bool single = gemm->chunk >= gemm->padded_depth;
+    const int64_t before = i * round_up(out->cols, gemm->kernel->nr) + j * gemm->kernel->mr;
+    return (sums){out->scratch + (single ? 0 : before), gemm->kernel->nr};
 }
 
 static void store_fp16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                        int64_t dst_stride)
 {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j++)
-            dst[i * dst_stride + j] = ewx_fp16_from_f32(acc[i * stride + j]);
+    for (int i = 0; i < rows; i++) {
+        const float *row = acc + i * stride;
+        int j = 0;
+        for (; j + EWX_OCTET <= cols; j += EWX_OCTET)
+            ewx_octet_store(EW_FP16, ewx_octet_load(EW_FP32, row, j), dst + i * dst_stride,
+                            j);
+        for (; j < cols; j++)
+            dst[i * dst_stride + j] = ewx_fp16_from_f32(row[j]);
+    }
 }
 
 /* Rounds the register tile at (i, j), still in L1, into its place. */
-static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j)
+static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, sums sum)
 {
     const ewx_kernel *kernel = gemm->kernel;
     const int rows = (int)min(out->rows - i, kernel->mr);
     const int cols = (int)min(out->cols - j, kernel->nr);
-    const float *acc = out->acc + i * out->acc_stride + j;
     const int64_t at = i * out->dst_stride + j;
     if (gemm->dtype == EW_BF16) {
-        kernel->store_bf16(acc, out->acc_stride, rows, cols, (uint16_t *)out->dst + at,
+        kernel->store_bf16(sum.at, sum.stride, rows, cols, (uint16_t *)out->dst + at,
                            out->dst_stride);
     } else if (gemm->dtype == EW_FP16) {
-        store_fp16(acc, out->acc_stride, rows, cols, (uint16_t *)out->dst + at,
+        store_fp16(sum.at, sum.stride, rows, cols, (uint16_t *)out->dst + at,
                    out->dst_stride);
     } else {
         for (int row = 0; row < rows; row++)
             memcpy((float *)out->dst + at + row * out->dst_stride,
-                   acc + row * out->acc_stride, (size_t)cols * sizeof(float));
+                   sum.at + row * sum.stride, (size_t)cols * sizeof(float));
     }
 }
 
-/* Fetches one of `parts` equal parts of a panel; the burst stays small when there are
- * many of them, and with few the stream itself moves fast enough to be recognised. */
-static void prefetch_part(const char *panel, size_t bytes, int64_t part, int64_t parts)
+static void prefetch(const char *first, size_t bytes)
 {
-    if (parts < MIN_PREFETCH_PARTS)
-        return;
-    const size_t length = bytes / (size_t)parts;
-    const char *first = panel + length * (size_t)part;
-    for (size_t at = 0; at < length; at += CACHE_LINE)
+    for (size_t at = 0; at < bytes; at += CACHE_LINE)
         __builtin_prefetch(first + at);
 }
 
@@ -124,16 +135,20 @@ static void multiply_chunk(const ewx_gemm *gemm, const char *a, const char *b,
     const size_t a_step = (size_t)(depth * kernel->mr) * elem;
     const size_t b_step = (size_t)(depth * kernel->nr) * elem;
     const int64_t panels = (out->rows + kernel->mr - 1) / kernel->mr;
-    const bool last = first + depth == gemm->padded_depth && out->acc != out->dst;
+    /* With few panels of A the parts would be bursts, and B passes by so fast that the
+     * hardware sees the stream. */
+    const size_t part = panels < MIN_PREFETCH_PARTS ? 0 : b_step / (size_t)panels;
+    const bool last = first + depth == gemm->padded_depth && out->scratch;
 
     for (int64_t j = 0; j < out->cols; j += kernel->nr, b += b_step) {
         for (int64_t panel = 0; panel < panels; panel++) {
             const int64_t i = panel * kernel->mr;
-            prefetch_part(b + b_step, b_step, panel, panels);
-            kernel->multiply(depth, a + a_step * (size_t)panel, b,
-                             out->acc + i * out->acc_stride + j, out->acc_stride, first > 0);
+            prefetch(b + b_step + part * (size_t)panel, part);
+            const sums sum = sums_find(gemm, out, i, j);
+            kernel->multiply(depth, a + a_step * (size_t)panel, b, sum.at, sum.stride,
+                             first > 0);
             if (last)
-                store(gemm, out, i, j);
+                store(gemm, out, i, j, sum);
         }
     }
 }
@@ -158,10 +173,9 @@ void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packe
         const char *a = (const char *)packed_a + ewx_packed_a_bytes(gemm, i);
         for (int64_t j = 0; j < cols; j += EWX_PACK_GROUP) {
             const char *b = (const char *)packed_b + ewx_packed_b_bytes(gemm, j);
-            const block out = block_build(gemm, min(rows - i, EWX_PACK_GROUP),
-                                          min(cols - j, EWX_PACK_GROUP),
-                                          (char *)dst + (size_t)(i * dst_stride + j) * elem,
-                                          dst_stride, scratch);
+            const block out = block_build(
+                gemm, min(rows - i, EWX_PACK_GROUP), min(cols - j, EWX_PACK_GROUP),
+                (char *)dst + (size_t)(i * dst_stride + j) * elem, dst_stride, scratch);
             multiply_block(gemm, a, b, &out);
         }
     }

@@ -9,7 +9,7 @@
 typedef struct ewx_gemm {
     const ewx_kernel *kernel;
     ew_dtype dtype;
-    int64_t depth;        /* K */
+    int64_t depth;        /* K, at least 1 */
     int64_t padded_depth; /* K rounded up to kr */
     int64_t chunk;        /* k's multiplied at a time so that panels stay in L1 */
 } ewx_gemm;

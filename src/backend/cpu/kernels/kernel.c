@@ -20,8 +20,7 @@ static const ewx_kernel *const kernels[] = {
 #endif
     &ewx_kernel_neon,
 #elif defined(__x86_64__)
-    &ewx_kernel_avx512_bf16,
-    &ewx_kernel_avx512,
+    &ewx_kernel_avx512_bf16, &ewx_kernel_avx512,
     &ewx_kernel_avx2,
 #endif
     &ewx_kernel_portable,

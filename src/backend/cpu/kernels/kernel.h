@@ -10,9 +10,10 @@
 
 #include "entwine/entwine.h"
 
-/* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), all K deep, as
- * [k / kr][row][kr] so that a step of the kernel reads consecutive memory.  Missing
- * rows and the last k's are zero.  Elements are fp32, or bf16 when packs_bf16. */
+/* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), one chunk of K
+ * deep, as [k / kr][row][kr] so that a step of the kernel reads consecutive memory.
+ * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or bf16 when
+ * packs_bf16.  mr and nr divide EWX_PACK_GROUP. */
 typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x8-fp32" */
     bool packs_bf16;

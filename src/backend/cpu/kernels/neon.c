@@ -9,7 +9,7 @@
 #include "backend/cpu/kernels/portable.h"
 
 /* 16 accumulators hide the latency of 4 FMA pipes and leave 16 registers for operands. */
-enum { MR = 8, NR = 8, PREFETCH_FLOATS = 256 };
+enum { MR = 8, NR = 8 };
 
 /* A 4 x 4 block of sums.  Named members, because GCC keeps arrays in memory here. */
 typedef struct block {
@@ -65,7 +65,7 @@ static void multiply(int64_t depth, const void *a, const void *b, float *acc,
     store_block(sum11, lower + 4, stride);
 }
 
-const ewx_kernel ewx_kernel_neon = {"neon-8x8-fp32",      false,    MR, NR, 1,
-                                    ewx_always_available, multiply, ewx_store_bf16};
+const ewx_kernel ewx_kernel_neon = {
+    "neon-8x8-fp32", false, MR, NR, 1, ewx_always_available, multiply, ewx_store_bf16};
 
 #endif

@@ -15,20 +15,26 @@
 #define HWCAP2_BF16 (1 << 14)
 #endif
 
-enum { MR = 8, NR = 8, KR = 4, PREFETCH_HALVES = 1024 };
+enum { MR = 8, NR = 8, KR = 4 };
+
+#if defined(__clang__)
+#define BF16 __attribute__((target("bf16")))
+#else
+#define BF16 __attribute__((target("+bf16")))
+#endif
 
 /* Assembly, because clang 14 declares the intrinsics only when the whole file is
  * compiled for a machine that has them. */
-static inline float32x4_t bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b)
+BF16 static inline float32x4_t bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b)
 {
-    __asm__(".arch_extension bf16\n\tbfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
+    __asm__("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
     return sum;
 }
 
-static inline uint16x8_t bfcvt(float32x4_t low, float32x4_t high)
+BF16 static inline uint16x8_t bfcvt(float32x4_t low, float32x4_t high)
 {
     uint16x8_t half;
-    __asm__(".arch_extension bf16\n\tbfcvtn %0.4h, %1.4s\n\tbfcvtn2 %0.8h, %2.4s"
+    __asm__("bfcvtn %0.4h, %1.4s\n\tbfcvtn2 %0.8h, %2.4s"
             : "=&w"(half)
             : "w"(low), "w"(high));
     return half;
@@ -71,8 +77,8 @@ static inline void store_pair(row_pair sum, float *acc, int64_t stride)
     vst1q_f32(acc + stride + 4, zip_high(sum.block2, sum.block3));
 }
 
-static inline row_pair multiply_pair(row_pair sum, uint16x8_t a, uint16x8_t b0,
-                                     uint16x8_t b1, uint16x8_t b2, uint16x8_t b3)
+BF16 static inline row_pair multiply_pair(row_pair sum, uint16x8_t a, uint16x8_t b0,
+                                          uint16x8_t b1, uint16x8_t b2, uint16x8_t b3)
 {
     sum.block0 = bfmmla(sum.block0, a, b0);
     sum.block1 = bfmmla(sum.block1, a, b1);
@@ -81,8 +87,8 @@ static inline row_pair multiply_pair(row_pair sum, uint16x8_t a, uint16x8_t b0,
     return sum;
 }
 
-static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                     int64_t stride, bool accumulate)
+BF16 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
+                          int64_t stride, bool accumulate)
 {
     const uint16_t *pa = a, *pb = b;
     row_pair sum0 = load_pair(acc, stride, accumulate);
@@ -103,8 +109,8 @@ static void multiply(int64_t depth, const void *a, const void *b, float *acc,
     store_pair(sum3, acc + 6 * stride, stride);
 }
 
-static void store_bf16(const float *acc, int64_t stride, int rows, int cols,
-                       uint16_t *dst, int64_t dst_stride)
+BF16 static void store_bf16(const float *acc, int64_t stride, int rows, int cols,
+                            uint16_t *dst, int64_t dst_stride)
 {
     if (cols != NR) {
         ewx_store_bf16(acc, stride, rows, cols, dst, dst_stride);

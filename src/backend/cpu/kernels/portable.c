@@ -2,6 +2,7 @@
  * reference that the others are compared with. */
 #include "backend/cpu/kernels/portable.h"
 
+#include "backend/cpu/kernels/convert.h"
 #include "backend/cpu/kernels/kernel.h"
 #include "base/dtype.h"
 
@@ -44,10 +45,16 @@ bool ewx_always_available(void)
 void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                     int64_t dst_stride)
 {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j++)
-            dst[i * dst_stride + j] = ewx_bf16_from_f32(acc[i * stride + j]);
+    for (int i = 0; i < rows; i++) {
+        const float *row = acc + i * stride;
+        int j = 0;
+        for (; j + EWX_OCTET <= cols; j += EWX_OCTET)
+            ewx_octet_store(EW_BF16, ewx_octet_load(EW_FP32, row, j), dst + i * dst_stride,
+                            j);
+        for (; j < cols; j++)
+            dst[i * dst_stride + j] = ewx_bf16_from_f32(row[j]);
+    }
 }
 
-const ewx_kernel ewx_kernel_portable = {"portable-4x8-fp32",  false,    MR, NR, 1,
-                                        ewx_always_available, multiply, ewx_store_bf16};
+const ewx_kernel ewx_kernel_portable = {
+    "portable-4x8-fp32", false, MR, NR, 1, ewx_always_available, multiply, ewx_store_bf16};

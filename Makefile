@@ -1,0 +1,55 @@
+# The front door.  CMake does the work; `make help` lists what there is to do.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+# The presets leave these two open.
+export CMAKE_GENERATOR ?= $(if $(shell command -v ninja),Ninja,Unix Makefiles)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+
+MAKEFLAGS += --no-print-directory
+
+# $(call configure,PRESET,OPTIONS): quiet unless it fails.
+configure = @mkdir -p build && cmake --preset $(1) $(2) >build/$(1).log 2>&1 \
+            || { cat build/$(1).log; exit 1; }
+
+build: ## (default) build the release tool and library into build/release
+	@scripts/setup demo
+	$(call configure,release)
+	@cmake --build build/release --target tools
+
+demo: build ## see it work: builds, then runs a short demonstration (3 minutes at most)
+	@build/release/entwine demo
+
+test: test-release test-asan test-tsan ## run every test: release, ASan + UBSan, TSan
+	@echo "All tests passed."
+
+test-release test-asan test-tsan: test-%:
+	@scripts/setup test
+	$(call configure,$*,-DEW_TESTS=ON -DEW_WERROR=ON)
+	@cmake --build build/$*
+	@ctest --preset $*
+
+install: ## install into PREFIX (default /usr/local), staged under DESTDIR if given
+	@scripts/setup demo
+	$(call configure,release,-DCMAKE_INSTALL_PREFIX=$(PREFIX))
+	@cmake --build build/release --target tools
+	@DESTDIR=$(DESTDIR) cmake --install build/release
+
+bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json
+	@scripts/setup bench
+	$(call configure,release)
+	@cmake --build build/release --target tools kernel_bench
+	@scripts/bench-cpu
+
+format: ## format all C sources with clang-format
+	@find include src cli bench tests -name '*.[ch]' | xargs clang-format -i
+
+clean: ## remove everything that was built
+	rm -rf build
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build demo test test-release test-asan test-tsan install bench-cpu format clean help
+# The test builds share two cores and time their waits: one after the other, always.
+.NOTPARALLEL:

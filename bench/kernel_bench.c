@@ -1,0 +1,498 @@
+/* One core's arithmetic, as ratios measured in one run: the CPU backend's GEMM, tile by
+ * tile with B packed beforehand, against the core's own FMA peak and against each
+ * packaged BLAS called once on the whole matrix.  Variants take turns; a figure is the
+ * median, a peak the best, of samples taken while the host left this core alone.
+ *
+ *     kernel_bench [--core N] [--samples N] [--json FILE] */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "backend/cpu/gemm.h"
+#include "base/dtype.h"
+
+enum { SIDE = 2048, TILE = 128, MAX_K = 2048, DECODE_M = 8, DECODE_N = 4096 };
+enum { MAX_SAMPLES = 99, MAX_TRIES = 20, QUIET_MS = 3 };
+static const int64_t depths[] = {256, 512, 1024, 2048};
+enum { NUM_DEPTHS = sizeof depths / sizeof depths[0] };
+
+/* ---- Time ---------------------------------------------------------------------- */
+
+/* Seconds that this thread has run: other work on the core costs caches but not time. */
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Spins for a few ms.  A gap in the spinning means the host took the core away. */
+static bool quiet(void)
+{
+    const double end = now() + QUIET_MS * 1e-3;
+    double longest = 0.0;
+    for (double last = now(), next; last < end; last = next) {
+        next = now();
+        longest = fmax(longest, next - last);
+    }
+    return longest < 0.6e-3;
+}
+
+static int compare(const void *x, const void *y)
+{
+    const double difference = *(const double *)x - *(const double *)y;
+    return (difference > 0) - (difference < 0);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return values[count / 2];
+}
+
+/* ---- The core's peak: FMAs on registers alone ------------------------------------ */
+
+/* 24 independent sums hide the latency of any FMA unit; 12 fill AVX2's 16 registers. */
+#define SUMS_24 "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23"
+#define SUMS_12 "0,1,2,3,4,5,6,7,8,9,10,11"
+
+typedef struct peak {
+    const char *kernel; /* how names of kernels that it belongs to begin */
+    const char *type;   /* and end */
+    void (*run)(int64_t loops);
+    double flops; /* per loop */
+} peak;
+
+#if defined(__aarch64__)
+
+#define CLOBBERED                                                                    \
+    "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", \
+        "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23"
+
+static void peak_neon(int64_t loops)
+{
+    for (int64_t i = 0; i < loops; i++)
+        __asm__ volatile(".irp r," SUMS_24
+                         "\n\tfmla v\\r\\().4s, v30.4s, v31.4s\n\t.endr" ::
+                             : CLOBBERED);
+}
+
+#if defined(__clang__)
+__attribute__((target("bf16")))
+#else
+__attribute__((target("+bf16")))
+#endif
+static void
+peak_neon_bf16(int64_t loops)
+{
+    for (int64_t i = 0; i < loops; i++)
+        __asm__ volatile(".irp r," SUMS_24
+                         "\n\tbfmmla v\\r\\().4s, v30.8h, v31.8h\n\t.endr" ::
+                             : CLOBBERED);
+}
+
+static const peak peaks[] = {{"neon", "fp32", peak_neon, 24 * 8},
+                             {"neon", "bf16", peak_neon_bf16, 24 * 32}};
+
+#elif defined(__x86_64__)
+
+#define CLOBBERED                                                                   \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", \
+        "xmm10", "xmm11"
+#define CLOBBERED_HIGH                                                               \
+    "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", \
+        "xmm21", "xmm22", "xmm23"
+
+/* Registers start at zero: whatever was in them might be slow subnormals. */
+__attribute__((target("avx2,fma"))) static void peak_avx2(int64_t loops)
+{
+    __asm__ volatile(".irp r," SUMS_12
+                     ",14,15\n\tvxorps %%ymm\\r, %%ymm\\r, %%ymm\\r\n\t.endr" ::
+                         : CLOBBERED);
+    for (int64_t i = 0; i < loops; i++)
+        __asm__ volatile(".irp r," SUMS_12
+                         "\n\tvfmadd231ps %%ymm14, %%ymm15, %%ymm\\r\n\t.endr" ::
+                             : CLOBBERED);
+}
+
+__attribute__((target("avx512f"))) static void peak_avx512(int64_t loops)
+{
+    __asm__ volatile(".irp r," SUMS_24
+                     ",30,31\n\tvpxord %%zmm\\r, %%zmm\\r, %%zmm\\r\n\t.endr" ::
+                         : CLOBBERED, CLOBBERED_HIGH);
+    for (int64_t i = 0; i < loops; i++)
+        __asm__ volatile(".irp r," SUMS_24
+                         "\n\tvfmadd231ps %%zmm30, %%zmm31, %%zmm\\r\n\t.endr" ::
+                             : CLOBBERED, CLOBBERED_HIGH);
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static void peak_avx512_bf16(int64_t loops)
+{
+    __asm__ volatile(".irp r," SUMS_24
+                     ",30,31\n\tvpxord %%zmm\\r, %%zmm\\r, %%zmm\\r\n\t.endr" ::
+                         : CLOBBERED, CLOBBERED_HIGH);
+    for (int64_t i = 0; i < loops; i++)
+        __asm__ volatile(".irp r," SUMS_24
+                         "\n\tvdpbf16ps %%zmm30, %%zmm31, %%zmm\\r\n\t.endr" ::
+                             : CLOBBERED, CLOBBERED_HIGH);
+}
+
+static const peak peaks[] = {{"avx512", "fp32", peak_avx512, 24 * 32},
+                             {"avx512", "bf16", peak_avx512_bf16, 24 * 64},
+                             {"avx2", "fp32", peak_avx2, 12 * 16}};
+
+#else
+
+static const peak peaks[] = {{"none", "none", NULL, 0.0}};
+
+#endif
+
+static const peak *peak_find(const ewx_kernel *kernel)
+{
+    for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++) {
+        const char *type = strrchr(kernel->name, '-') + 1;
+        if (strncmp(kernel->name, peaks[i].kernel, strlen(peaks[i].kernel)) == 0 &&
+            strcmp(type, peaks[i].type) == 0)
+            return &peaks[i];
+    }
+    return NULL;
+}
+
+/* ---- What is measured ---------------------------------------------------------- */
+
+typedef void (*sgemm)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                      const float *a, int lda, const float *b, int ldb, float beta,
+                      float *c, int ldc);
+
+typedef struct rival {
+    const char *name, *library;
+    sgemm call;
+} rival;
+
+static rival rivals[] = {{"blis", "libblis.so.4", NULL},
+                         {"openblas", "libopenblas.so.0", NULL}};
+enum { NUM_RIVALS = sizeof rivals / sizeof rivals[0] };
+
+/* The matrices of one element type; the others read what they need of fp32's. */
+typedef struct operands {
+    ewx_gemm gemm;
+    const peak *peak;
+    char *a, *b, *c;
+    char *packed_a, *packed_b, *scratch;
+} operands;
+
+enum { FP32, BF16, NUM_TYPES };
+enum {
+    OWN = 0,
+    PEAK = NUM_TYPES,
+    RIVAL = 2 * NUM_TYPES,
+    NUM_VARIANTS = RIVAL + NUM_RIVALS
+};
+
+typedef struct bench {
+    operands types[NUM_TYPES];
+    int samples;
+    int noisy; /* samples taken although the core was not quiet */
+    double gflops[NUM_DEPTHS][NUM_VARIANTS];
+    double decode_gbps[NUM_TYPES], read_gbps;
+} bench;
+
+static void *allocate(size_t bytes)
+{
+    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!memory) {
+        perror("kernel_bench");
+        exit(1);
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void fill(ew_dtype dtype, char *dst, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const float value = (float)(rand() % 201 - 100) / 100.0f;
+        if (dtype == EW_FP32)
+            ((float *)dst)[i] = value;
+        else
+            ((uint16_t *)dst)[i] = ewx_bf16_from_f32(value);
+    }
+}
+
+static operands operands_create(ew_dtype dtype)
+{
+    const size_t elem = dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
+    operands x = {.gemm = ewx_gemm_build(ewx_kernel_select(dtype, NULL), dtype, MAX_K)};
+    x.peak = peak_find(x.gemm.kernel);
+    x.a = allocate(SIDE * MAX_K * elem);
+    x.b = allocate((size_t)DECODE_N * MAX_K * elem);
+    x.c = allocate((size_t)SIDE * SIDE * elem);
+    x.packed_a = allocate(ewx_packed_a_bytes(&x.gemm, TILE));
+    x.packed_b = allocate(ewx_packed_b_bytes(&x.gemm, DECODE_N));
+    x.scratch = allocate(ewx_gemm_scratch_bytes(&x.gemm, TILE, TILE));
+    fill(dtype, x.a, (int64_t)SIDE * MAX_K);
+    fill(dtype, x.b, (int64_t)DECODE_N * MAX_K);
+    return x;
+}
+
+static void operands_set_depth(operands *x, int64_t depth, int64_t cols)
+{
+    x->gemm = ewx_gemm_build(x->gemm.kernel, x->gemm.dtype, depth);
+    ewx_pack_b(&x->gemm, x->b, depth, 1, cols, x->packed_b);
+}
+
+/* C[m][n] = A * B^T, 128 x 128 tiles, as the CPU backend does it. */
+static void own_gemm(const operands *x, int64_t m, int64_t n)
+{
+    const size_t elem = x->gemm.dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
+    for (int64_t i = 0; i < m; i += TILE) {
+        const int64_t rows = m - i < TILE ? m - i : TILE, depth = x->gemm.depth;
+        ewx_pack_a(&x->gemm, x->a + (size_t)(i * depth) * elem, depth, 1, rows,
+                   x->packed_a);
+        for (int64_t j = 0; j < n; j += TILE)
+            ewx_gemm_tile(&x->gemm, x->packed_a,
+                          x->packed_b + ewx_packed_b_bytes(&x->gemm, j), rows, TILE,
+                          x->c + (size_t)(i * n + j) * elem, n, x->scratch);
+    }
+}
+
+/* Runs one variant; returns the floating-point operations, 0 when it does not exist. */
+static double run_variant(const bench *b, int variant)
+{
+    const double flops = 2.0 * SIDE * SIDE * (double)b->types[FP32].gemm.depth;
+    const int k = (int)b->types[FP32].gemm.depth;
+    if (variant < PEAK) {
+        own_gemm(&b->types[variant - OWN], SIDE, SIDE);
+        return flops;
+    }
+    if (variant < RIVAL) {
+        const peak *p = b->types[variant - PEAK].peak;
+        if (!p)
+            return 0.0;
+        const int64_t loops = (int64_t)(4e9 / p->flops);
+        p->run(loops);
+        return (double)loops * p->flops;
+    }
+    const sgemm call = rivals[variant - RIVAL].call;
+    if (!call)
+        return 0.0;
+    enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };
+    call(ROW_MAJOR, NO_TRANS, TRANS, SIDE, SIDE, k, 1.0f, (const float *)b->types[FP32].a,
+         k, (const float *)b->types[FP32].b, k, 0.0f, (float *)b->types[FP32].c, SIDE);
+    return flops;
+}
+
+static double sample_gflops(bench *b, int variant)
+{
+    for (int attempt = 1;; attempt++) {
+        const bool before = quiet();
+        const double start = now();
+        const double flops = run_variant(b, variant);
+        const double seconds = now() - start;
+        if ((quiet() && before) || attempt == MAX_TRIES) {
+            b->noisy += attempt == MAX_TRIES;
+            return flops / seconds * 1e-9;
+        }
+    }
+}
+
+static void measure_depth(bench *b, int which)
+{
+    static double samples[NUM_VARIANTS][MAX_SAMPLES];
+    for (int type = 0; type < NUM_TYPES; type++)
+        operands_set_depth(&b->types[type], depths[which], SIDE);
+    for (int variant = 0; variant < NUM_VARIANTS; variant++)
+        run_variant(b, variant);
+    for (int i = 0; i < b->samples; i++)
+        for (int variant = 0; variant < NUM_VARIANTS; variant++)
+            samples[variant][i] = sample_gflops(b, variant);
+    for (int variant = 0; variant < NUM_VARIANTS; variant++)
+        b->gflops[which][variant] = median(samples[variant], b->samples);
+    for (int variant = PEAK; variant < RIVAL; variant++) /* median() has sorted them */
+        b->gflops[which][variant] = samples[variant][b->samples - 1];
+}
+
+/* The peak does not depend on K: the best seen counts for all. */
+static void share_peaks(bench *b)
+{
+    for (int variant = PEAK; variant < RIVAL; variant++) {
+        double best = 0.0;
+        for (int i = 0; i < NUM_DEPTHS; i++)
+            best = fmax(best, b->gflops[i][variant]);
+        for (int i = 0; i < NUM_DEPTHS; i++)
+            b->gflops[i][variant] = best;
+    }
+}
+
+/* Keeps the compiler from dropping the reads. */
+static volatile uint64_t read_sum;
+
+static uint64_t read_all(const char *memory, size_t bytes)
+{
+    const uint64_t *word = (const uint64_t *)(const void *)memory;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < bytes / sizeof *word; i++)
+        sum += word[i];
+    return sum;
+}
+
+/* GB/s of the packed weight, multiplied by few rows or (last variant) merely read. */
+static double sample_stream(bench *b, int variant)
+{
+    const operands *x = &b->types[variant < NUM_TYPES ? variant : FP32];
+    const size_t bytes = ewx_packed_b_bytes(&x->gemm, DECODE_N);
+    for (int attempt = 1;; attempt++) {
+        const bool before = quiet();
+        const double start = now();
+        if (variant < NUM_TYPES)
+            own_gemm(x, DECODE_M, DECODE_N);
+        else
+            read_sum += read_all(x->packed_b, bytes);
+        const double seconds = now() - start;
+        if ((quiet() && before) || attempt == MAX_TRIES) {
+            b->noisy += attempt == MAX_TRIES;
+            return (double)bytes / seconds * 1e-9;
+        }
+    }
+}
+
+static void measure_decode(bench *b)
+{
+    static double samples[NUM_TYPES + 1][MAX_SAMPLES];
+    for (int type = 0; type < NUM_TYPES; type++)
+        operands_set_depth(&b->types[type], MAX_K, DECODE_N);
+    for (int i = 0; i < b->samples; i++)
+        for (int variant = 0; variant <= NUM_TYPES; variant++)
+            samples[variant][i] = sample_stream(b, variant);
+    for (int type = 0; type < NUM_TYPES; type++)
+        b->decode_gbps[type] = median(samples[type], b->samples);
+    b->read_gbps = median(samples[NUM_TYPES], b->samples);
+}
+
+/* The fastest wrong answer is worth nothing: own result against a plain dot product. */
+static void verify(const bench *b)
+{
+    const operands *x = &b->types[FP32];
+    own_gemm(x, SIDE, SIDE);
+    for (int64_t at = 0; at < (int64_t)SIDE * SIDE; at += 99991) {
+        const float *row = (const float *)x->a + at / SIDE * x->gemm.depth;
+        const float *col = (const float *)x->b + at % SIDE * x->gemm.depth;
+        double sum = 0.0;
+        for (int64_t k = 0; k < x->gemm.depth; k++)
+            sum += (double)row[k] * (double)col[k];
+        if (fabs(sum - (double)((const float *)x->c)[at]) > 1e-2) {
+            fprintf(stderr, "kernel_bench: wrong result at element %lld\n", (long long)at);
+            exit(1);
+        }
+    }
+}
+
+/* ---- Report -------------------------------------------------------------------- */
+
+static double ratio(double x, double y)
+{
+    return y > 0.0 ? x / y : 0.0;
+}
+
+static void print_table(const bench *b)
+{
+    printf("%s and %s, one core, M = N = %d, tiles %d x %d, medians of %d, %d noisy\n",
+           b->types[FP32].gemm.kernel->name, b->types[BF16].gemm.kernel->name, SIDE, TILE,
+           TILE, b->samples, b->noisy);
+    printf("GF/s; a missing library or peak shows as 0\n\n");
+    printf("%6s %9s %9s %6s", "K", "fp32 peak", "own fp32", "/peak");
+    for (int i = 0; i < NUM_RIVALS; i++)
+        printf(" %9s %6s", rivals[i].name, "own/");
+    printf(" %9s %9s %6s\n", "bf16 peak", "own bf16", "/peak");
+    for (int i = 0; i < NUM_DEPTHS; i++) {
+        const double *g = b->gflops[i];
+        printf("%6lld %9.1f %9.1f %6.3f", (long long)depths[i], g[PEAK + FP32],
+               g[OWN + FP32], ratio(g[OWN + FP32], g[PEAK + FP32]));
+        for (int j = 0; j < NUM_RIVALS; j++)
+            printf(" %9.1f %6.3f", g[RIVAL + j], ratio(g[OWN + FP32], g[RIVAL + j]));
+        printf(" %9.1f %9.1f %6.3f\n", g[PEAK + BF16], g[OWN + BF16],
+               ratio(g[OWN + BF16], g[PEAK + BF16]));
+    }
+    printf("\n%d x %d x %d, weight streamed once: fp32 %.1f GB/s, bf16 %.1f GB/s, plain "
+           "read %.1f GB/s\n",
+           DECODE_M, DECODE_N, MAX_K, b->decode_gbps[FP32], b->decode_gbps[BF16],
+           b->read_gbps);
+}
+
+static int write_json(const bench *b, const char *path)
+{
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        perror(path);
+        return 1;
+    }
+    fprintf(file, "{\"fp32_kernel\": \"%s\", \"bf16_kernel\": \"%s\", \"side\": %d,\n",
+            b->types[FP32].gemm.kernel->name, b->types[BF16].gemm.kernel->name, SIDE);
+    fprintf(file, " \"samples\": %d, \"noisy\": %d,\n \"gflops\": [\n", b->samples,
+            b->noisy);
+    for (int i = 0; i < NUM_DEPTHS; i++) {
+        const double *g = b->gflops[i];
+        fprintf(file, "  {\"k\": %lld, \"fp32\": %.2f, \"fp32_peak\": %.2f",
+                (long long)depths[i], g[OWN + FP32], g[PEAK + FP32]);
+        fprintf(file, ", \"bf16\": %.2f, \"bf16_peak\": %.2f", g[OWN + BF16],
+                g[PEAK + BF16]);
+        for (int j = 0; j < NUM_RIVALS; j++)
+            fprintf(file, ", \"%s\": %.2f", rivals[j].name, g[RIVAL + j]);
+        fprintf(file, "}%s\n", i + 1 < NUM_DEPTHS ? "," : "");
+    }
+    fprintf(file,
+            " ],\n \"decode_gbps\": {\"fp32\": %.2f, \"bf16\": %.2f, \"read\": %.2f}}\n",
+            b->decode_gbps[FP32], b->decode_gbps[BF16], b->read_gbps);
+    return fclose(file) == 0 ? 0 : 1;
+}
+
+static void load_rivals(void)
+{
+    setenv("BLIS_NUM_THREADS", "1", 1);
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    for (int i = 0; i < NUM_RIVALS; i++) {
+        void *library = dlopen(rivals[i].library, RTLD_NOW | RTLD_LOCAL);
+        if (library) /* POSIX promises that this conversion works */
+            *(void **)(void *)&rivals[i].call = dlsym(library, "cblas_sgemm");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static bench b = {.samples = 9};
+    int core = sched_getcpu();
+    const char *json = NULL;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--core") == 0)
+            core = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--samples") == 0)
+            b.samples = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--json") == 0)
+            json = argv[i + 1];
+        else
+            argc = 0;
+    }
+    if (argc % 2 == 0 || b.samples < 1 || b.samples > MAX_SAMPLES) {
+        fprintf(stderr, "usage: kernel_bench [--core N] [--samples 1..99] [--json FILE]\n");
+        return 2;
+    }
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(core, &cores);
+    sched_setaffinity(0, sizeof cores, &cores);
+    load_rivals();
+    b.types[FP32] = operands_create(EW_FP32);
+    b.types[BF16] = operands_create(EW_BF16);
+    for (int i = 0; i < NUM_DEPTHS; i++)
+        measure_depth(&b, i);
+    share_peaks(&b);
+    verify(&b);
+    measure_decode(&b);
+    print_table(&b);
+    return json ? write_json(&b, json) : 0;
+}

@@ -1,0 +1,13 @@
+/* The commands of the tool; main.c lists them. */
+#ifndef ENTWINE_CLI_COMMANDS_H
+#define ENTWINE_CLI_COMMANDS_H
+
+#include "options.h"
+
+cli_exit cli_run_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_bench_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv);
+
+#endif

@@ -1,0 +1,146 @@
+/* The table of commands and the way to them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+#include "context.h"
+#include "launcher.h"
+
+static const cli_command command_table[] = {
+    {"run", CLI_RUN, "one problem: verify, time, print",
+     "Runs one GEMM + ReduceScatter on W ranks with inputs whose result is known\n"
+     "exactly, checks every value and prints the time.\n",
+     "  entwine run\n"
+     "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
+     "  entwine run --link 2.5 --config order=contiguous\n",
+     cli_run_main},
+    {"bench", CLI_BENCH, "lists of problems, several methods side by side",
+     "Measures every problem with every method, interleaved sample by sample in one\n"
+     "run, and checks every value.  Methods: entwine,sequential,blas unless given.\n",
+     "  entwine bench -m 1024-8192*2 -k 512,2048\n"
+     "  entwine bench --suite smoke -o csv > smoke.csv\n"
+     "  entwine bench --link 2.5 --variant release=partition\n"
+     "  mpirun -np 2 entwine bench --method entwine,blas,blas+mpi\n",
+     cli_bench_main},
+    {"plan", CLI_PLAN, "dry run: grid, memory, bytes, what was chosen and why",
+     "Shows what a plan would do and need, without running it.\n",
+     "  entwine plan -m 8K -N 8K -k 1K -W 8 -d bf16\n"
+     "  entwine plan -m 2K -N 2K --gflops 75 -o json\n",
+     cli_plan_main},
+    {"doctor", CLI_DOCTOR, "checks this machine and tests the installation",
+     "Prints OK, WARN or FAIL with a remedy for everything Entwine relies on, then\n"
+     "runs a self-test of about two seconds.  Exit status 5 when anything FAILs.\n",
+     "  entwine doctor\n"
+     "  entwine doctor -W 8 -o json\n",
+     cli_doctor_main},
+    {"demo", CLI_DEMO, "the idea in one screen, measured here",
+     "Measures the methods as this host is and with an emulated link, and draws when\n"
+     "tiles are reduced under the contiguous and the interleaved order.\n",
+     "  entwine demo\n"
+     "  entwine demo --link 1 -d bf16\n",
+     cli_demo_main},
+};
+
+enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
+
+static void print_help(FILE *stream)
+{
+    fputs("usage: entwine COMMAND [options]\n\n"
+          "GEMM + ReduceScatter whose communication hides behind the computation.\n\n",
+          stream);
+    for (int at = 0; at < NUM_COMMANDS; at++)
+        fprintf(stream, "  %-8s %s\n", command_table[at].name, command_table[at].summary);
+    fputs("  help     this text, or `entwine help COMMAND`\n\n"
+          "  --version, --help\n\n"
+          "exit status: 0 ok, 1 wrong values, 2 usage or shape, 3 a rank died or stalled,\n"
+          "  4 regression (reserved), 5 environment, 77 skipped, 130 interrupted\n\n"
+          "examples:\n"
+          "  entwine demo\n"
+          "  entwine bench -m 1024-4096*2 -W 2\n",
+          stream);
+}
+
+static const cli_command *find_command(const char *name)
+{
+    for (int at = 0; at < NUM_COMMANDS; at++)
+        if (strcmp(command_table[at].name, name) == 0)
+            return &command_table[at];
+    return NULL;
+}
+
+static cli_exit fail_command(const char *name)
+{
+    const char *names[NUM_COMMANDS + 2];
+    char fix[96] = "entwine --help lists the commands";
+    for (int at = 0; at < NUM_COMMANDS; at++)
+        names[at] = command_table[at].name;
+    names[NUM_COMMANDS] = "help";
+    names[NUM_COMMANDS + 1] = NULL;
+    const char *near = cli_closest(name, names);
+    if (near)
+        snprintf(fix, sizeof fix, "did you mean `entwine %s`?", near);
+    return cli_fail_usage(fix, "no command '%.60s'", name);
+}
+
+static cli_exit help_main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stdout);
+        return CLI_EXIT_OK;
+    }
+    const cli_command *command = find_command(argv[1]);
+    if (!command)
+        return fail_command(argv[1]);
+    cli_options_help(command, stdout);
+    return CLI_EXIT_OK;
+}
+
+static cli_exit dispatch(int argc, char **argv)
+{
+    cli_settings settings;
+    if (argc < 2)
+        return cli_fail_usage(
+            "`entwine demo` shows what this is, `entwine --help` the rest",
+            "no command given");
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return CLI_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("entwine %s (commit %s)\n", ew_version(), cli_commit());
+        return CLI_EXIT_OK;
+    }
+    if (strcmp(argv[1], "help") == 0)
+        return help_main(argc - 1, argv + 1);
+    const cli_command *command = find_command(argv[1]);
+    if (!command)
+        return fail_command(argv[1]);
+    cli_exit failed = cli_options_parse(command, argc - 1, argv + 1, &settings);
+    if (failed)
+        return failed;
+    if (settings.help) {
+        cli_options_help(command, stdout);
+        return CLI_EXIT_OK;
+    }
+    return command->main(&settings, argc - 1, argv + 1);
+}
+
+/* Ranks that a launcher started all meet the same errors; rank 0 tells them. */
+static void leave_talking_to_rank_zero(void)
+{
+    cli_launch launch;
+    cli_launch_detect(&launch);
+    if (launch.found && launch.launcher.rank != 0 && !freopen("/dev/null", "w", stderr))
+        return; /* then they all talk */
+}
+
+int main(int argc, char **argv)
+{
+    leave_talking_to_rank_zero();
+    cli_exit status = dispatch(argc, argv);
+    /* A full disk must not look like success. */
+    if ((fflush(stdout) || ferror(stdout)) && status == CLI_EXIT_OK)
+        status = cli_fail(EW_ERR_SYSTEM, "make room, or send the output elsewhere",
+                          "cannot write to standard output");
+    return status;
+}

@@ -1,0 +1,31 @@
+/* What each option does to the settings: one setter per row of the option table. */
+#ifndef ENTWINE_CLI_OPTION_VALUES_H
+#define ENTWINE_CLI_OPTION_VALUES_H
+
+#include "options.h"
+
+typedef struct cli_option cli_option;
+typedef cli_exit cli_setter(cli_settings *settings, const cli_option *option,
+                            const char *value);
+
+struct cli_option {
+    char letter; /* 0: long name only */
+    const char *name;
+    const char *argument; /* what the help calls its value; NULL: takes none */
+    unsigned commands;    /* cli_command_bit */
+    cli_setter *set;
+    const char *help;
+};
+
+cli_setter cli_set_ranks, cli_set_rows, cli_set_cols, cli_set_depth, cli_set_dtypes,
+    cli_set_weight, cli_set_suite, cli_set_methods, cli_add_variant, cli_set_baseline,
+    cli_set_config, cli_set_backend, cli_set_ranks_as, cli_set_link, cli_set_iters,
+    cli_set_warmup, cli_set_gate, cli_set_seed, cli_set_timeout, cli_set_gflops,
+    cli_set_format, cli_set_json_path, cli_set_quiet, cli_set_help;
+
+void cli_settings_init(cli_settings *settings);
+
+/* What no single option can see: combinations, and lists where one value is wanted. */
+cli_exit cli_settings_check(const cli_command *command, const cli_settings *settings);
+
+#endif

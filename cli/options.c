@@ -1,0 +1,222 @@
+/* The option table, its walk over getopt_long, and the help made from it.  What the
+ * values mean is in option_values.c; this file only knows the table. */
+#include "options.h"
+
+#include <getopt.h>
+#include <string.h>
+
+#include "option_values.h"
+
+#define MEASURE (CLI_RUN | CLI_BENCH)
+#define SHAPE (MEASURE | CLI_PLAN | CLI_DEMO)
+#define ALL (SHAPE | CLI_DOCTOR)
+
+static const cli_option option_table[] = {
+    {'W', "ranks", "W", SHAPE | CLI_DOCTOR, cli_set_ranks,
+     "ranks that work together (default 2)"},
+    {'m', "rows", "M", SHAPE, cli_set_rows, "rows of A and of the output (default 1024)"},
+    {'N', "cols", "N", SHAPE, cli_set_cols, "columns of the output (default 1024)"},
+    {'k', "depth", "K", SHAPE, cli_set_depth, "depth of one rank's GEMM (default 512)"},
+    {'d', "datatype", "TYPE", SHAPE, cli_set_dtypes, "fp32, bf16 or fp16 (default fp32)"},
+    {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, cli_set_weight,
+     "nk (N rows of K, the default) or kn"},
+    {0, "suite", "NAME", CLI_BENCH, cli_set_suite,
+     "problems of a suite file: a name such as smoke, or a path"},
+    {0, "method", "A,B", MEASURE | CLI_PLAN, cli_set_methods,
+     "entwine, sequential, blas; under mpirun also blas+mpi, blas+mpi-best"},
+    {0, "variant", "TEXT", MEASURE, cli_add_variant,
+     "one more entwine entry with this config; may be repeated"},
+    {0, "baseline-method", "NAME", MEASURE, cli_set_baseline,
+     "what speedup is relative to (default sequential, else the first)"},
+    {0, "config", "TEXT", MEASURE | CLI_PLAN | CLI_DEMO, cli_set_config,
+     "schedule of every method, e.g. order=contiguous,x=2"},
+    {0, "backend", "NAME", MEASURE | CLI_PLAN, cli_set_backend, "cpu, cuda or sim"},
+    {0, "ranks-as", "KIND", MEASURE | CLI_DEMO, cli_set_ranks_as,
+     "processes (default) or threads"},
+    {0, "link", "GBPS[,US]", MEASURE | CLI_DEMO, cli_set_link,
+     "emulate a link of GBPS Gb/s per rank and US us latency (default 5)"},
+    {'n', "iters", "COUNT", MEASURE | CLI_DEMO, cli_set_iters,
+     "timed calls of each method, 1..1024 (default 15)"},
+    {'w', "warmup", "COUNT", MEASURE | CLI_DEMO, cli_set_warmup,
+     "calls before timing starts (default 3)"},
+    {0, "gate", "MS", MEASURE | CLI_DEMO, cli_set_gate,
+     "quiet gate: take samples again around which a core was lost"},
+    {0, "seed", "NUMBER", MEASURE, cli_set_seed, "of the exact inputs (default 1)"},
+    {'T', "timeout", "SECONDS", MEASURE | CLI_DEMO | CLI_DOCTOR, cli_set_timeout,
+     "give up on a rank that makes no progress for so long (default 30)"},
+    {0, "gflops", "RATE", CLI_PLAN, cli_set_gflops,
+     "GFLOP/s of one rank, for the times and the required bandwidth"},
+    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR, cli_set_format,
+     "table, csv, json or jsonl; plan and doctor: table or json"},
+    {'J', "json", "FILE", MEASURE, cli_set_json_path, "write JSON to FILE besides"},
+    {'q', "quiet", NULL, ALL, cli_set_quiet, "no context lines, no progress"},
+    {'h', "help", NULL, ALL, cli_set_help, "this text"},
+};
+
+enum {
+    NUM_OPTIONS = sizeof option_table / sizeof option_table[0],
+    LONG_BASE = 256, /* getopt values of the table's rows, clear of any letter */
+    HELP_COLUMN = 26,
+    HELP_WIDTH = 79
+};
+
+static bool belongs(const cli_option *option, const cli_command *command)
+{
+    return (option->commands & (unsigned)command->bit) != 0;
+}
+
+/* Fills what getopt wants from the table's rows for this command. */
+static void build_getopt(const cli_command *command, struct option *longs, char *letters)
+{
+    int count = 0;
+    *letters++ = ':'; /* tell a missing argument from an unknown option */
+    for (int row = 0; row < NUM_OPTIONS; row++) {
+        const cli_option *option = &option_table[row];
+        if (!belongs(option, command))
+            continue;
+        longs[count++] = (struct option){option->name,
+                                         option->argument ? required_argument : no_argument,
+                                         NULL, LONG_BASE + row};
+        if (option->letter) {
+            *letters++ = option->letter;
+            if (option->argument)
+                *letters++ = ':';
+        }
+    }
+    longs[count] = (struct option){NULL, 0, NULL, 0};
+    *letters = '\0';
+}
+
+static const cli_option *find_option(int got)
+{
+    if (got >= LONG_BASE && got < LONG_BASE + NUM_OPTIONS)
+        return &option_table[got - LONG_BASE];
+    for (int row = 0; row < NUM_OPTIONS; row++)
+        if (option_table[row].letter && option_table[row].letter == got)
+            return &option_table[row];
+    return NULL;
+}
+
+static void list_names(const cli_command *command, const char **names)
+{
+    int count = 0;
+    for (int row = 0; row < NUM_OPTIONS; row++)
+        if (belongs(&option_table[row], command))
+            names[count++] = option_table[row].name;
+    names[count] = NULL;
+}
+
+static cli_exit fail_unknown(const cli_command *command, const char *word, int letter)
+{
+    const char *names[NUM_OPTIONS + 1];
+    char fix[96], name[64];
+    snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
+    if (letter && strncmp(word, "--", 2) != 0)
+        return cli_fail_usage(fix, "'%s' has no option -%c", command->name, letter);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    list_names(command, names);
+    const char *near = cli_closest(name, names);
+    if (near)
+        snprintf(fix, sizeof fix, "did you mean --%s?", near);
+    return cli_fail_usage(fix, "'%s' has no option '--%s'", command->name, name);
+}
+
+/* getopt has reported ':' or '?'; `word` is the argument it looked at. */
+static cli_exit fail_getopt(const cli_command *command, int got, const char *word)
+{
+    const cli_option *known = find_option(optopt);
+    char fix[96];
+    if (known && belongs(known, command)) {
+        snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
+        if (got == ':')
+            return cli_fail_usage(fix, "--%s needs a value (%s)", known->name,
+                                  known->argument);
+        return cli_fail_usage(fix, "--%s takes no value", known->name);
+    }
+    return fail_unknown(command, word, optopt);
+}
+
+cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
+                           cli_settings *settings_out)
+{
+    struct option longs[NUM_OPTIONS + 1];
+    char letters[2 * NUM_OPTIONS + 2];
+    cli_settings settings;
+    cli_settings_init(&settings);
+    build_getopt(command, longs, letters);
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        int looked_at = optind;
+        int got = getopt_long(argc, argv, letters, longs, NULL);
+        if (got == -1)
+            break;
+        if (got == ':' || got == '?') {
+            /* getopt may have permuted words; the one it refused is just behind it,
+             * unless it is inside a cluster of letters. */
+            const char *word = optind > looked_at ? argv[optind - 1] : argv[optind];
+            return fail_getopt(command, got, word);
+        }
+        const cli_option *option = find_option(got);
+        cli_exit failed = option->set(&settings, option, optarg);
+        if (failed)
+            return failed;
+    }
+    if (optind < argc && !settings.help)
+        return cli_fail_usage("options start with - or --, see entwine help",
+                              "'%s' does not take the argument '%.60s'", command->name,
+                              argv[optind]);
+    if (!settings.help) {
+        cli_exit failed = cli_settings_check(command, &settings);
+        if (failed)
+            return failed;
+    }
+    *settings_out = settings;
+    return CLI_EXIT_OK;
+}
+
+/* Prints `text` from HELP_COLUMN on, broken at blanks before HELP_WIDTH. */
+static void print_wrapped(FILE *stream, const char *text)
+{
+    int column = HELP_COLUMN;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (column > HELP_COLUMN && column + 1 + length > HELP_WIDTH) {
+            fprintf(stream, "\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        } else if (column > HELP_COLUMN) {
+            fputc(' ', stream);
+            column++;
+        }
+        fprintf(stream, "%.*s", length, text);
+        column += length;
+        text += length;
+        text += *text == ' ';
+    }
+    fputc('\n', stream);
+}
+
+void cli_options_help(const cli_command *command, FILE *stream)
+{
+    fprintf(stream, "usage: entwine %s [options]\n\n%s\n", command->name, command->text);
+    for (int row = 0; row < NUM_OPTIONS; row++) {
+        const cli_option *option = &option_table[row];
+        char left[48], letter[5] = "    ";
+        if (!belongs(option, command))
+            continue;
+        if (option->letter)
+            snprintf(letter, sizeof letter, "-%c, ", option->letter);
+        snprintf(left, sizeof left, "  %s--%s%s%s", letter, option->name,
+                 option->argument ? " " : "", option->argument ? option->argument : "");
+        fprintf(stream, "%-*s", HELP_COLUMN - 1, left);
+        if (strlen(left) >= HELP_COLUMN)
+            fprintf(stream, "\n%*s", HELP_COLUMN - 1, "");
+        fputc(' ', stream);
+        print_wrapped(stream, option->help);
+    }
+    if (command->bit & MEASURE)
+        fputs("\nNumbers: 8192, 8K, 1M.  bench also takes lists 8192,16384 and ranges\n"
+              "1024-8192*2 and 1024-4096+512, and runs their cartesian product.\n",
+              stream);
+    fprintf(stream, "\nexamples:\n%s", command->examples);
+}

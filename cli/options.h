@@ -1,0 +1,83 @@
+/* The command line as data.  One table (options.c) drives parsing, the help text of
+ * every command and the suggestions for misspelt options. */
+#ifndef ENTWINE_CLI_OPTIONS_H
+#define ENTWINE_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "entwine/measure.h"
+#include "message.h"
+#include "number.h"
+
+enum {
+    CLI_MAX_METHODS = 16, /* methods and variants together */
+    CLI_MAX_RANKS = 1024,
+    CLI_METHOD_BYTES = 32
+};
+
+typedef enum cli_format {
+    CLI_FORMAT_TABLE,
+    CLI_FORMAT_CSV,
+    CLI_FORMAT_JSON,
+    CLI_FORMAT_JSONL
+} cli_format;
+
+typedef enum cli_command_bit {
+    CLI_RUN = 1,
+    CLI_BENCH = 2,
+    CLI_PLAN = 4,
+    CLI_DOCTOR = 8,
+    CLI_DEMO = 16
+} cli_command_bit;
+
+/* What the user asked for.  Nothing here depends on the machine. */
+typedef struct cli_settings {
+    cli_values ranks, rows, cols, depth; /* W, M, N, K per rank */
+    cli_values dtypes;                   /* ew_dtype values */
+    char methods[CLI_MAX_METHODS][CLI_METHOD_BYTES];
+    int num_methods;
+    const char *variants[CLI_MAX_METHODS]; /* config texts of further entwine entries */
+    ew_config variant_configs[CLI_MAX_METHODS];
+    int num_variants;
+    const char *baseline_method; /* NULL: sequential, or the first */
+    ew_config config;            /* base of every method */
+    int64_t iters, warmup;       /* -1: not given */
+    double timeout_s;            /* 0: the library's default */
+    double link_gbps, link_latency_us;
+    double gate_ms;
+    double gflops; /* 0: not given */
+    ew_ranks_as ranks_as;
+    ew_weight_layout weight;
+    uint32_t seed;
+    const char *suite;
+    cli_format format;
+    const char *json_path;
+    bool quiet;
+    bool help;
+} cli_settings;
+
+typedef struct cli_command {
+    const char *name;
+    cli_command_bit bit;
+    const char *summary; /* one line, for the list of commands */
+    const char *text;    /* a few lines, for the help of the command */
+    const char *examples;
+    cli_exit (*main)(const cli_settings *settings, int argc, char **argv);
+} cli_command;
+
+/* Parses argv[1..] of a command (argv[0] is its name).  On failure the error has been
+ * printed and the exit status is returned; otherwise CLI_EXIT_OK. */
+cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
+                           cli_settings *settings_out);
+
+void cli_options_help(const cli_command *command, FILE *stream);
+
+/* Names of the methods that exist anywhere, the MPI module's included; ends with NULL. */
+const char *const *cli_method_names(void);
+bool cli_method_needs_mpi(const char *method);
+
+/* Fields that `over` leaves open are taken from `base`. */
+ew_config cli_config_merge(const ew_config *base, const ew_config *over);
+
+#endif

@@ -1,0 +1,11 @@
+/* Suite files: problems as text, one a line, `name M N K W dtype`, # comments. */
+#ifndef ENTWINE_CLI_SUITE_H
+#define ENTWINE_CLI_SUITE_H
+
+#include "job.h"
+
+/* Appends the problems of a suite, given by name (looked up) or by path, to the job.  On
+ * failure the error has been printed. */
+cli_exit cli_suite_load(const char *suite, ew_weight_layout weight, cli_job *job);
+
+#endif

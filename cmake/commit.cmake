@@ -1,0 +1,16 @@
+# EW_COMMIT: the short hash that results are stamped with, or "unknown" outside a clone.
+# Git appends to logs/HEAD whenever HEAD moves, which makes CMake look again.
+set(EW_COMMIT unknown)
+find_program(GIT git)
+if(GIT AND EXISTS ${PROJECT_SOURCE_DIR}/.git)
+  execute_process(COMMAND ${GIT} describe --always --dirty --abbrev=12 --exclude=*
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} ERROR_QUIET
+    OUTPUT_VARIABLE EW_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT EW_COMMIT) # no commit yet
+    set(EW_COMMIT unknown)
+  endif()
+  if(EXISTS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+      ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
+  endif()
+endif()

@@ -1,0 +1,165 @@
+/* Counting goes through /proc, so nothing has to be registered to be noticed. */
+#include "faultkit.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "entwine/measure.h"
+
+/* ---- One rank's plan and its buffers ---- */
+
+static size_t output_bytes(const duty *d)
+{
+    const int64_t most = d->problem.max_m / ew_world_size(d->world) + 1;
+    return (size_t)(most * d->problem.n) * ew_dtype_bytes(d->problem.dtype);
+}
+
+ew_status duty_open(duty *d, ew_world *world, ew_problem problem, const char *config)
+{
+    *d = (duty){.world = world, .problem = problem};
+    const size_t elem = ew_dtype_bytes(problem.dtype);
+    d->A = calloc((size_t)(problem.max_m * problem.k) + 1, elem);
+    d->B = calloc((size_t)(problem.n * problem.k), elem);
+    d->C = malloc(output_bytes(d));
+    ew_config parsed = EW_CONFIG_INIT;
+    const ew_status status = ew_config_parse(config, &parsed);
+    return status == EW_OK ? ew_plan_create(world, &problem, &parsed, &d->plan) : status;
+}
+
+ew_status duty_call(duty *d, int64_t m, uint32_t seed)
+{
+    const ew_problem *p = &d->problem;
+    const int rank = ew_world_rank(d->world), num_ranks = ew_world_size(d->world);
+    ew_exact_fill_a(p->dtype, seed, rank, num_ranks, m, p->k, d->A);
+    ew_exact_fill_b(p->dtype, seed, rank, p->weight_layout, p->n, p->k, d->B);
+    memset(d->C, 0xff, output_bytes(d));
+    return ew_gemm_rs(d->plan, m, d->A, d->B, d->C, NULL);
+}
+
+int64_t duty_wrong(const duty *d, int64_t m, uint32_t seed)
+{
+    ew_check check = {.wrong = -1};
+    ew_exact_verify(&d->problem, seed, ew_world_rank(d->world), ew_world_size(d->world), m,
+                    d->C, &check);
+    return check.wrong;
+}
+
+void duty_close(duty *d)
+{
+    ew_plan_destroy(d->plan);
+    free(d->A);
+    free(d->B);
+    free(d->C);
+    *d = (duty){0};
+}
+
+/* ---- Texts ---- */
+
+bool error_has(const char *word, ...)
+{
+    va_list words;
+    va_start(words, word);
+    bool all = true;
+    for (; word; word = va_arg(words, const char *))
+        all &= strstr(ew_last_error(), word) != NULL;
+    va_end(words);
+    return all;
+}
+
+/* ---- What is left behind ---- */
+
+static int entries_in(const char *path)
+{
+    DIR *folder = opendir(path);
+    int count = 0;
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+static int lines_in(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    int count = 0;
+    for (int c; file && (c = fgetc(file)) != EOF;)
+        count += c == '\n';
+    if (file)
+        fclose(file);
+    return count;
+}
+
+static bool is_child(const char *name)
+{
+    char path[300], state;
+    int pid, parent = 0;
+    if (name[0] < '1' || name[0] > '9')
+        return false;
+    snprintf(path, sizeof path, "/proc/%s/stat", name);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    if (fscanf(file, "%d (%*[^)]) %c %d", &pid, &state, &parent) != 3)
+        parent = 0;
+    fclose(file);
+    return parent == getpid();
+}
+
+/* Zombies included: they are still listed under their parent. */
+static int count_children(void)
+{
+    DIR *folder = opendir("/proc");
+    int count = 0;
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        count += is_child(entry->d_name);
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+census census_take(void)
+{
+    return (census){.fds = entries_in("/proc/self/fd"),
+                    .threads = entries_in("/proc/self/task"),
+                    .maps = lines_in("/proc/self/maps"),
+                    .children = count_children(),
+                    .shm_files = entries_in("/dev/shm")};
+}
+
+static bool is_same(const census *before, const census *now)
+{
+    return now->fds <= before->fds && now->threads <= before->threads &&
+           now->children <= before->children && now->shm_files <= before->shm_files;
+}
+
+void census_expect_same(const census *before)
+{
+    census now = census_take();
+    for (int tries = 0; tries < 100 && !is_same(before, &now); tries++) {
+        sleep_ms(10);
+        now = census_take();
+    }
+    if (!is_same(before, &now))
+        fail_msg("left behind: fds %d -> %d, threads %d -> %d, children %d -> %d, /dev/shm "
+                 "%d -> %d",
+                 before->fds, now.fds, before->threads, now.threads, before->children,
+                 now.children, before->shm_files, now.shm_files);
+}
+
+void sleep_ms(int64_t ms)
+{
+    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}

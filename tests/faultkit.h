@@ -1,0 +1,45 @@
+/* What the fault tests share: one rank's plan with exact inputs, and a census of what a
+ * run could leave behind. */
+#ifndef TESTS_FAULTKIT_H
+#define TESTS_FAULTKIT_H
+
+#include <stdbool.h>
+
+#include "entwine/entwine.h"
+
+/* ---- One rank's plan and its buffers ---- */
+
+typedef struct duty {
+    ew_world *world;
+    ew_problem problem;
+    ew_plan *plan;
+    void *A, *B, *C;
+} duty;
+
+/* Collective.  Returns ew_plan_create's status; close it in any case. */
+ew_status duty_open(duty *d, ew_world *world, ew_problem problem, const char *config);
+/* One call on the exact inputs of `seed`, weight passed per call, C poisoned before. */
+ew_status duty_call(duty *d, int64_t m, uint32_t seed);
+/* Elements of the last call's C that are wrong. */
+int64_t duty_wrong(const duty *d, int64_t m, uint32_t seed);
+void duty_close(duty *d);
+
+/* ---- Texts ---- */
+
+/* Whether every one of the words, given up to a NULL, is in ew_last_error(). */
+bool error_has(const char *word, ...);
+
+/* ---- What is left behind ---- */
+
+typedef struct census {
+    int fds, threads, maps, children, shm_files;
+} census;
+
+census census_take(void);
+/* Fails the cmocka test when anything but the mappings has grown.  Threads and
+ * descriptors that are on their way out get a moment. */
+void census_expect_same(const census *before);
+
+void sleep_ms(int64_t ms);
+
+#endif

@@ -1,0 +1,112 @@
+/* One shared page per run carries the first failure to the parent. */
+#include "harness.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+typedef struct note {
+    atomic_int taken;
+    atomic_int written;
+    char text[1024];
+} note;
+
+static note *current; /* of the run in progress; set by the parent alone */
+static char context[512];
+
+void harness_note(ew_world *world, const char *file, int line, const char *format, ...)
+{
+    char text[900];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!current || atomic_exchange(&current->taken, 1))
+        return;
+    snprintf(current->text, sizeof current->text, "%s:%d: rank %d: %s", file, line,
+             world ? ew_world_rank(world) : -1, text);
+    atomic_store(&current->written, 1);
+}
+
+void harness_context(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(context, sizeof context, format, arguments);
+    va_end(arguments);
+}
+
+ew_status harness_run_failing(ew_ranks_as kind, int num_ranks,
+                              const ew_world_options *options, ew_rank_main body,
+                              void *argument, int *exits_out)
+{
+    char text[sizeof current->text] = "";
+    current = harness_share(sizeof *current);
+    const ew_status status =
+        ew_run_ranks(kind, num_ranks, options, body, argument, exits_out);
+    if (atomic_load(&current->taken))
+        memcpy(text, atomic_load(&current->written) ? current->text : "(a note was lost)",
+               atomic_load(&current->written) ? sizeof text : 18);
+    harness_unshare(current, sizeof *current);
+    current = NULL;
+    if (text[0])
+        fail_msg("%s\n  case: %s", text, context);
+    return status;
+}
+
+void harness_run_with(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
+                      ew_rank_main body, void *argument)
+{
+    const ew_status status =
+        harness_run_failing(kind, num_ranks, options, body, argument, NULL);
+    if (status != EW_OK)
+        fail_msg("%s: %s\n  case: %s", ew_status_name(status), ew_last_error(), context);
+}
+
+void harness_run(ew_ranks_as kind, int num_ranks, ew_rank_main body, void *argument)
+{
+    harness_run_with(kind, num_ranks, NULL, body, argument);
+}
+
+void *harness_share(size_t bytes)
+{
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(memory, MAP_FAILED);
+    return memory;
+}
+
+void harness_unshare(void *memory, size_t bytes)
+{
+    munmap(memory, bytes);
+}
+
+harness_random harness_seed(uint64_t seed)
+{
+    /* splitmix64's mixer: never zero but for one seed, which the constant moves away. */
+    uint64_t z = seed + 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (harness_random){z ? z : 1};
+}
+
+uint64_t harness_next(harness_random *random)
+{
+    uint64_t x = random->state;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    random->state = x;
+    return x * 0x2545f4914f6cdd1du;
+}
+
+int64_t harness_between(harness_random *random, int64_t low, int64_t high)
+{
+    return low + (int64_t)(harness_next(random) % (uint64_t)(high - low + 1));
+}

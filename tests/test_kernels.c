@@ -1,0 +1,476 @@
+/* The CPU backend's arithmetic: every kernel this machine can run, packing, the
+ * macro-kernel, the sum over ranks and the conversions between element types. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/gemm.h"
+#include "backend/cpu/kernels/convert.h"
+#include "base/dtype.h"
+
+static const ew_dtype dtypes[] = {EW_FP32, EW_BF16, EW_FP16};
+enum { NUM_DTYPES = sizeof dtypes / sizeof dtypes[0], POISON = 0xa5 };
+
+/* ---- Helpers ------------------------------------------------------------------- */
+
+static uint32_t random_state = 1;
+
+static uint32_t random_bits(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    random_state ^= random_state << 5;
+    return random_state;
+}
+
+static float decode(ew_dtype dtype, const void *src, int64_t at)
+{
+    if (dtype == EW_FP32)
+        return ((const float *)src)[at];
+    const uint16_t half = ((const uint16_t *)src)[at];
+    return dtype == EW_BF16 ? ewx_f32_from_bf16(half) : ewx_f32_from_fp16(half);
+}
+
+static void encode(ew_dtype dtype, float value, void *dst, int64_t at)
+{
+    if (dtype == EW_FP32)
+        ((float *)dst)[at] = value;
+    else
+        ((uint16_t *)dst)[at] =
+            dtype == EW_BF16 ? ewx_bf16_from_f32(value) : ewx_fp16_from_f32(value);
+}
+
+static void *allocate(size_t bytes)
+{
+    void *memory = malloc(bytes ? bytes : 1);
+    assert_non_null(memory);
+    memset(memory, POISON, bytes);
+    return memory;
+}
+
+/* rows x depth elements: small integers, or fractions in -1..1. */
+static void *random_matrix(ew_dtype dtype, int64_t rows, int64_t depth, bool integers)
+{
+    void *matrix = allocate((size_t)(rows * depth) * ew_dtype_bytes(dtype));
+    for (int64_t i = 0; i < rows * depth; i++) {
+        const float integer = (float)(int)(random_bits() % 7) - 3.0f;
+        const float fraction = (float)(random_bits() % 2001) / 1000.0f - 1.0f;
+        encode(dtype, integers ? integer : fraction, matrix, i);
+    }
+    return matrix;
+}
+
+/* A problem small enough to be checked element by element.  Element (i, k) of an operand
+ * lies at i * depth + k, or transposed at k * rows + i. */
+typedef struct problem {
+    ew_dtype dtype;
+    int64_t rows, cols, depth;
+    bool transposed;
+    void *a, *b;
+} problem;
+
+static problem problem_build(ew_dtype dtype, int64_t rows, int64_t cols, int64_t depth,
+                             bool transposed, bool integers)
+{
+    return (problem){dtype,
+                     rows,
+                     cols,
+                     depth,
+                     transposed,
+                     random_matrix(dtype, rows, depth, integers),
+                     random_matrix(dtype, cols, depth, integers)};
+}
+
+static void problem_free(problem *p)
+{
+    free(p->a);
+    free(p->b);
+}
+
+static int64_t operand_at(const problem *p, int64_t rows, int64_t i, int64_t k)
+{
+    return p->transposed ? k * rows + i : i * p->depth + k;
+}
+
+/* The block of `rows` x `cols` at (i0, j0), packed and multiplied on its own. */
+static void multiply_part(const problem *p, const ewx_gemm *gemm, int64_t i0, int64_t j0,
+                          int64_t rows, int64_t cols, void *dst, int64_t dst_stride)
+{
+    const size_t elem = ew_dtype_bytes(p->dtype);
+    void *packed_a = allocate(ewx_packed_a_bytes(gemm, rows));
+    void *packed_b = allocate(ewx_packed_b_bytes(gemm, cols));
+    void *scratch = allocate(ewx_gemm_scratch_bytes(gemm, rows, cols));
+    const char *a = (const char *)p->a + (size_t)operand_at(p, p->rows, i0, 0) * elem;
+    const char *b = (const char *)p->b + (size_t)operand_at(p, p->cols, j0, 0) * elem;
+    ewx_pack_a(gemm, a, p->transposed ? 1 : p->depth, p->transposed ? p->rows : 1, rows,
+               packed_a);
+    ewx_pack_b(gemm, b, p->transposed ? 1 : p->depth, p->transposed ? p->cols : 1, cols,
+               packed_b);
+    ewx_gemm_tile(gemm, packed_a, packed_b, rows, cols, dst, dst_stride, scratch);
+    free(packed_a);
+    free(packed_b);
+    free(scratch);
+}
+
+static void check_element(const problem *p, const void *dst, int64_t stride, int64_t i,
+                          int64_t j, bool exact)
+{
+    double sum = 0.0, magnitude = 0.0;
+    for (int64_t k = 0; k < p->depth; k++) {
+        const double product =
+            (double)decode(p->dtype, p->a, operand_at(p, p->rows, i, k)) *
+            (double)decode(p->dtype, p->b, operand_at(p, p->cols, j, k));
+        sum += product;
+        magnitude += fabs(product);
+    }
+    const float got = decode(p->dtype, dst, i * stride + j);
+    if (exact) {
+        float rounded[1];
+        encode(p->dtype, (float)sum, rounded, 0);
+        assert_int_equal(ewx_f32_bits(got), ewx_f32_bits(decode(p->dtype, rounded, 0)));
+    } else {
+        const double unit = p->dtype == EW_FP32   ? 0.0
+                            : p->dtype == EW_BF16 ? 0x1p-8
+                                                  : 0x1p-11;
+        const double allowed =
+            unit * fabs(sum) + 0x1p-23 * (double)(p->depth + 1) * magnitude;
+        assert_true(fabs((double)got - sum) <= allowed);
+    }
+}
+
+/* Multiplies into a poisoned buffer and checks each element and all around them. */
+static void check_problem(const ewx_kernel *kernel, problem p, bool exact)
+{
+    const size_t elem = ew_dtype_bytes(p.dtype);
+    const int64_t stride = p.cols + 3, guard = 5;
+    const size_t bytes = (size_t)(guard + p.rows * stride + guard) * elem;
+    const ewx_gemm gemm = ewx_gemm_build(kernel, p.dtype, p.depth);
+    char *buffer = allocate(bytes), *dst = buffer + (size_t)guard * elem;
+    multiply_part(&p, &gemm, 0, 0, p.rows, p.cols, dst, stride);
+    for (int64_t i = 0; i < p.rows; i++)
+        for (int64_t j = 0; j < p.cols; j++)
+            check_element(&p, dst, stride, i, j, exact);
+    for (int64_t i = 0; i < p.rows; i++)
+        memset(dst + (size_t)(i * stride) * elem, POISON, (size_t)p.cols * elem);
+    for (size_t at = 0; at < bytes; at++)
+        assert_int_equal((unsigned char)buffer[at], POISON);
+    free(buffer);
+    problem_free(&p);
+}
+
+/* Calls `check` with every kernel that can run here and every type it serves. */
+static void for_each_kernel(void (*check)(const ewx_kernel *kernel, ew_dtype dtype))
+{
+    for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++)
+        for (int i = 0; i < NUM_DTYPES; i++)
+            if (ewx_kernel_select(dtypes[i], (*kernel)->name) == *kernel)
+                check(*kernel, dtypes[i]);
+}
+
+/* ---- Kernels and GEMM ---------------------------------------------------------- */
+
+static void ragged_shapes(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    static const int64_t sides[] = {1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 32, 37, 40};
+    static const int64_t depths[] = {1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 33, 64, 70};
+    enum {
+        SIDES = sizeof sides / sizeof sides[0],
+        DEPTHS = sizeof depths / sizeof depths[0]
+    };
+    int turn = 0;
+    for (int i = 0; i < SIDES; i++)
+        for (int j = 0; j < SIDES; j++, turn++) {
+            const int64_t depth = depths[turn % DEPTHS];
+            const bool transposed = turn / DEPTHS % 2 == 1;
+            check_problem(kernel,
+                          problem_build(dtype, sides[i], sides[j], depth, transposed, true),
+                          true);
+            check_problem(
+                kernel, problem_build(dtype, sides[i], sides[j], depth, !transposed, false),
+                false);
+        }
+}
+
+static void test_ragged_shapes(void **state)
+{
+    (void)state;
+    for_each_kernel(ragged_shapes);
+}
+
+static void several_chunks(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    check_problem(kernel, problem_build(dtype, 9, 35, 2500, false, true), true);
+    check_problem(kernel, problem_build(dtype, 16, 32, 2048, true, false), false);
+    check_problem(kernel, problem_build(dtype, 131, 290, 33, false, true), true);
+    check_problem(kernel, problem_build(dtype, 128, 256, 40, true, true), true);
+}
+
+static void test_several_chunks_and_groups(void **state)
+{
+    (void)state;
+    for_each_kernel(several_chunks);
+}
+
+static void check_same_bits(const problem *p, const ewx_gemm *gemm, const char *whole,
+                            int64_t i0, int64_t j0, int64_t rows, int64_t cols)
+{
+    const size_t elem = ew_dtype_bytes(p->dtype);
+    char *part = allocate((size_t)(rows * cols) * elem);
+    multiply_part(p, gemm, i0, j0, rows, cols, part, cols);
+    for (int64_t i = 0; i < rows; i++)
+        assert_memory_equal(part + (size_t)(i * cols) * elem,
+                            whole + (size_t)((i0 + i) * p->cols + j0) * elem,
+                            (size_t)cols * elem);
+    free(part);
+}
+
+static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    enum { ROWS = 139, COLS = 173, DEPTH = 1101 };
+    static const int64_t parts[][4] = {{0, 0, 1, 1},    {1, 1, 8, 32},    {5, 130, 7, 43},
+                                       {130, 3, 9, 64}, {77, 77, 62, 96}, {138, 172, 1, 1}};
+    problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
+    ewx_gemm gemm = ewx_gemm_build(kernel, dtype, DEPTH);
+    char *whole = allocate(ROWS * COLS * ew_dtype_bytes(dtype));
+    multiply_part(&p, &gemm, 0, 0, ROWS, COLS, whole, COLS);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        check_same_bits(&p, &gemm, whole, parts[i][0], parts[i][1], parts[i][2],
+                        parts[i][3]);
+    gemm.chunk = 5 * kernel->kr;
+    check_same_bits(&p, &gemm, whole, 3, 5, 20, 40);
+    gemm.chunk = gemm.padded_depth;
+    check_same_bits(&p, &gemm, whole, 3, 5, 20, 40);
+    free(whole);
+    problem_free(&p);
+}
+
+static void test_bits_depend_on_row_and_column_only(void **state)
+{
+    (void)state;
+    for_each_kernel(same_bits_anywhere);
+}
+
+static void test_select(void **state)
+{
+    (void)state;
+    assert_null(ewx_kernel_select(EW_FP32, "no-such-kernel"));
+    for (int i = 0; i < NUM_DTYPES; i++)
+        assert_non_null(ewx_kernel_select(dtypes[i], NULL));
+    for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++) {
+        const bool here = (*kernel)->available();
+        assert_ptr_equal(ewx_kernel_select(EW_BF16, (*kernel)->name),
+                         here ? *kernel : NULL);
+        assert_ptr_equal(ewx_kernel_select(EW_FP32, (*kernel)->name),
+                         here && !(*kernel)->packs_bf16 ? *kernel : NULL);
+        assert_int_equal(EWX_PACK_GROUP % (*kernel)->mr, 0);
+        assert_int_equal(EWX_PACK_GROUP % (*kernel)->nr, 0);
+        assert_true((*kernel)->packs_bf16 || (*kernel)->kr == 1);
+    }
+}
+
+static void test_packed_sizes(void **state)
+{
+    (void)state;
+    const ewx_kernel *kernel = ewx_kernel_select(EW_FP32, NULL);
+    const ewx_gemm gemm = ewx_gemm_build(kernel, EW_FP32, 10);
+    assert_int_equal(ewx_packed_a_bytes(&gemm, 0), 0);
+    assert_int_equal(ewx_packed_b_bytes(&gemm, kernel->nr), 40 * kernel->nr);
+    assert_int_equal(ewx_packed_b_bytes(&gemm, EWX_PACK_GROUP + 1) -
+                         ewx_packed_b_bytes(&gemm, EWX_PACK_GROUP),
+                     ewx_packed_b_bytes(&gemm, 1));
+}
+
+/* ---- Conversions --------------------------------------------------------------- */
+
+typedef struct format {
+    float (*widen)(uint16_t half);
+    uint16_t (*narrow)(float value);
+    uint16_t infinity, quiet;
+    double limit; /* what infinity stands for when rounding */
+} format;
+
+static const format formats[] = {
+    {ewx_f32_from_bf16, ewx_bf16_from_f32, 0x7f80, 0x0040, 0x1p128},
+    {ewx_f32_from_fp16, ewx_fp16_from_f32, 0x7c00, 0x0200, 0x1p16},
+};
+
+/* Between a half and its successor values round to the nearer one, the middle to even. */
+static void check_rounding(const format *f, uint16_t half, uint16_t sign)
+{
+    const uint16_t next = (uint16_t)(half + 1);
+    const double upper = next == f->infinity ? f->limit : (double)f->widen(next);
+    const float middle = (float)(((double)f->widen(half) + upper) / 2.0);
+    const uint16_t even = half & 1 ? next : half;
+    const float factor = sign ? -1.0f : 1.0f;
+    assert_int_equal(f->narrow(factor * f->widen(half)), half | sign);
+    assert_int_equal(f->narrow(factor * nextafterf(middle, 0.0f)), half | sign);
+    assert_int_equal(f->narrow(factor * middle), even | sign);
+    assert_int_equal(f->narrow(factor * nextafterf(middle, INFINITY)), next | sign);
+}
+
+static void test_rounding_is_to_nearest_even(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const format *f = &formats[i];
+        for (uint16_t half = 0; half < f->infinity; half++) {
+            check_rounding(f, half, 0);
+            check_rounding(f, half, 0x8000);
+        }
+        assert_int_equal(f->narrow(INFINITY), f->infinity);
+        assert_int_equal(f->narrow(-INFINITY), f->infinity | 0x8000);
+    }
+}
+
+static void test_nan_stays_quiet_nan(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const format *f = &formats[i];
+        for (uint32_t half = f->infinity + 1u; half < 0x8000u; half++) {
+            assert_true(isnan(f->widen((uint16_t)half)));
+            assert_int_equal(f->narrow(f->widen((uint16_t)half)), half | f->quiet);
+        }
+        assert_int_equal(f->narrow(ewx_f32_from_bits(0xff800001u)),
+                         0x8000 | f->infinity | f->quiet);
+    }
+}
+
+static void test_fp16_values(void **state)
+{
+    (void)state;
+    for (int half = 0; half < 0x7c00; half++) {
+        const int exponent = half >> 10, fraction = half & 0x3ff;
+        const double value =
+            exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+        assert_true((double)ewx_f32_from_fp16((uint16_t)half) == value);
+        assert_true((double)ewx_f32_from_fp16((uint16_t)(half | 0x8000)) == -value);
+    }
+    assert_int_equal(ewx_f32_bits(ewx_f32_from_fp16(0x8000)), 0x80000000u);
+}
+
+static void test_octets_agree_with_scalars(void **state)
+{
+    (void)state;
+    for (uint32_t first = 0; first < 0x10000; first += EWX_OCTET) {
+        uint16_t half[2 * EWX_OCTET] = {
+            0}; /* as large as fp32: types are chosen at run time */
+        float wide[EWX_OCTET];
+        for (uint32_t i = 0; i < EWX_OCTET; i++)
+            half[i] = (uint16_t)(first + i);
+        for (int type = 1; type < NUM_DTYPES; type++) {
+            ewx_octet_store(EW_FP32, ewx_octet_load(dtypes[type], half, 0), wide, 0);
+            for (int i = 0; i < EWX_OCTET; i++)
+                assert_int_equal(ewx_f32_bits(wide[i]),
+                                 ewx_f32_bits(decode(dtypes[type], half, i)));
+        }
+    }
+    for (uint64_t bits = 0; bits < 1ull << 32; bits += 8 * 1021) {
+        float wide[EWX_OCTET];
+        uint16_t got[2 * EWX_OCTET], want[EWX_OCTET];
+        for (uint32_t i = 0; i < EWX_OCTET; i++)
+            wide[i] = ewx_f32_from_bits((uint32_t)bits + 1021 * i);
+        for (int type = 1; type < NUM_DTYPES; type++) {
+            ewx_octet_store(dtypes[type], ewx_octet_load(EW_FP32, wide, 0), got, 0);
+            for (int i = 0; i < EWX_OCTET; i++)
+                encode(dtypes[type], wide[i], want, i);
+            assert_memory_equal(got, want, sizeof want);
+        }
+    }
+}
+
+/* Values that trip a conversion: NaN, infinities, subnormals, ties, overflow. */
+static const uint32_t special_bits[] = {
+    0x00000000, 0x80000000, 0x7f800000, 0xff800000, 0x7f800001, 0xffc00000, 0x7fffffff,
+    0x00000001, 0x807fffff, 0x00008000, 0x00018000, 0x3f808000, 0x3f818000, 0x3f808001,
+    0x7f7fffff, 0x7f7f8000, 0x7f7f7fff, 0xff7f8000, 0x7f80ffff, 0x7f810000, 0x3f7fffff};
+
+static void test_store_bf16_agrees_with_scalar(void **state)
+{
+    (void)state;
+    enum {
+        SPECIALS = sizeof special_bits / sizeof special_bits[0],
+        SIDE = 32,
+        STRIDE = 37
+    };
+    float acc[SIDE * STRIDE];
+    uint16_t dst[SIDE * STRIDE];
+    for (int i = 0; i < SIDE * STRIDE; i++)
+        acc[i] = ewx_f32_from_bits(i % 2 ? random_bits() : special_bits[i / 2 % SPECIALS]);
+    for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++)
+        for (int rows = 1; (*kernel)->available() && rows <= (*kernel)->mr; rows++)
+            for (int cols = 1; cols <= (*kernel)->nr; cols++) {
+                memset(dst, POISON, sizeof dst);
+                (*kernel)->store_bf16(acc, STRIDE, rows, cols, dst, STRIDE);
+                for (int i = 0; i < SIDE * STRIDE; i++) {
+                    const bool inside = i / STRIDE < rows && i % STRIDE < cols;
+                    assert_int_equal(dst[i], inside ? ewx_bf16_from_f32(acc[i])
+                                                    : POISON << 8 | POISON);
+                }
+            }
+}
+
+/* ---- Sum over ranks ------------------------------------------------------------ */
+
+static void check_reduce(ew_dtype dtype, int num_ranks, int64_t rows, int64_t cols)
+{
+    enum { MAX_RANKS = 9 };
+    const size_t elem = ew_dtype_bytes(dtype);
+    const int64_t src_stride = cols + 1, dst_stride = cols + 2;
+    const size_t bytes = (size_t)(rows * dst_stride) * elem;
+    void *owned[MAX_RANKS];
+    const void *contributions[MAX_RANKS];
+    for (int rank = 0; rank < num_ranks; rank++)
+        contributions[rank] = owned[rank] = random_matrix(dtype, rows, src_stride, false);
+    encode(dtype, -0.0f, owned[0], 0);
+    char *dst = allocate(bytes), *want = allocate(bytes);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            float sum = decode(dtype, contributions[0], i * src_stride + j);
+            for (int rank = 1; rank < num_ranks; rank++)
+                sum += decode(dtype, contributions[rank], i * src_stride + j);
+            encode(dtype, sum, want, i * dst_stride + j);
+        }
+    ewx_reduce_tile(dtype, contributions, num_ranks, src_stride, rows, cols, dst,
+                    dst_stride);
+    assert_memory_equal(dst, want, bytes);
+    for (int rank = 0; rank < num_ranks; rank++)
+        free(owned[rank]);
+    free(dst);
+    free(want);
+}
+
+static void test_reduce(void **state)
+{
+    (void)state;
+    static const int64_t widths[] = {1, 7, 15, 16, 17, 33, 128};
+    for (int type = 0; type < NUM_DTYPES; type++)
+        for (int num_ranks = 1; num_ranks <= 9; num_ranks++)
+            for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++)
+                check_reduce(dtypes[type], num_ranks, 5, widths[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_select),
+        cmocka_unit_test(test_packed_sizes),
+        cmocka_unit_test(test_ragged_shapes),
+        cmocka_unit_test(test_several_chunks_and_groups),
+        cmocka_unit_test(test_bits_depend_on_row_and_column_only),
+        cmocka_unit_test(test_rounding_is_to_nearest_even),
+        cmocka_unit_test(test_nan_stays_quiet_nan),
+        cmocka_unit_test(test_fp16_values),
+        cmocka_unit_test(test_octets_agree_with_scalars),
+        cmocka_unit_test(test_store_bf16_agrees_with_scalar),
+        cmocka_unit_test(test_reduce),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

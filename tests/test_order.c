@@ -1,0 +1,406 @@
+/* The tile map's properties, for every order, block shape, group and number of ranks:
+ * nothing is computed twice or forgotten, and consumers meet tiles in the order in which
+ * producers make them. */
+#include "harness.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "plan/order.h"
+#include "plan/spec.h"
+
+enum { MAX_W = 16 };
+
+static const ew_order all_orders[] = {EW_ORDER_INTERLEAVED, EW_ORDER_DEFAULT,
+                                      EW_ORDER_CONTIGUOUS};
+static const int32_t block_shapes[][2] = {{128, 128}, {128, 256}, {256, 256}, {128, 512}};
+
+/* Fails with the whole case: one grid out of a hundred thousand. */
+#define EXPECT(grid, condition)                    \
+    do {                                           \
+        if (!(condition))                          \
+            fail_grid(grid, #condition, __LINE__); \
+    } while (0)
+
+static void fail_grid(const ewx_grid *grid, const char *what, int line)
+{
+    fail_msg("line %d: %s\n  m=%lld N=%lld W=%d order=%d group=%d block=%dx%d tiles", line,
+             what, (long long)grid->rows, (long long)grid->cols, grid->num_ranks,
+             grid->order, grid->group, grid->block_rows, grid->block_cols);
+}
+
+/* ---- One grid ---- */
+
+static void check_rows(const ewx_grid *grid)
+{
+    int64_t next = 0;
+    for (int dst = 0; dst < grid->num_ranks; dst++) {
+        int64_t first, count;
+        EXPECT(grid,
+               ew_owned_rows(grid->rows, grid->num_ranks, dst, &first, &count) == EW_OK);
+        EXPECT(grid, first == next && count >= 0);
+        EXPECT(grid, first == ewx_partition_first_row(grid, dst));
+        EXPECT(grid, count == ewx_partition_rows(grid, dst));
+        EXPECT(grid, count - grid->rows / grid->num_ranks <= 1);
+        EXPECT(grid, ewx_partition_tile_rows(grid, dst) * EWX_TILE_M >= count);
+        EXPECT(grid, (ewx_partition_tile_rows(grid, dst) - 1) * EWX_TILE_M < count);
+        next += count;
+    }
+    EXPECT(grid, next == grid->rows);
+}
+
+static int64_t num_tiles(const ewx_grid *grid)
+{
+    int64_t tiles = 0;
+    for (int dst = 0; dst < grid->num_ranks; dst++)
+        tiles += ewx_partition_tiles(grid, dst);
+    return tiles;
+}
+
+/* The number of the output's tile, over all partitions. */
+static int64_t tile_number(const ewx_grid *grid, int dst, ewx_tile tile)
+{
+    int64_t before = 0;
+    for (int other = 0; other < dst; other++)
+        before += ewx_partition_tiles(grid, other);
+    return before + tile.row * grid->tile_cols + tile.col;
+}
+
+/* Notes in positions[tile number] where each tile is produced. */
+static void check_coverage(const ewx_grid *grid, int64_t *positions)
+{
+    const int64_t tiles = num_tiles(grid), blocks = ewx_num_blocks(grid);
+    for (int64_t tile = 0; tile < tiles; tile++)
+        positions[tile] = -1;
+    int64_t covered = 0;
+    for (int64_t pos = 0; pos < blocks; pos++) {
+        const ewx_block block = ewx_order_block(grid, pos);
+        EXPECT(grid, block.dst >= 0 && block.dst < grid->num_ranks);
+        EXPECT(grid,
+               block.row >= 0 && block.row < ewx_partition_block_rows(grid, block.dst));
+        EXPECT(grid, block.col >= 0 && block.col < grid->blocks_per_row);
+        const int64_t end_row = ewx_min64((block.row + 1) * grid->block_rows,
+                                          ewx_partition_tile_rows(grid, block.dst));
+        const int64_t end_col =
+            ewx_min64((block.col + 1) * grid->block_cols, grid->tile_cols);
+        EXPECT(grid, end_row > block.row * grid->block_rows); /* no empty block */
+        EXPECT(grid, end_col > block.col * grid->block_cols);
+        for (int64_t row = block.row * grid->block_rows; row < end_row; row++)
+            for (int64_t col = block.col * grid->block_cols; col < end_col; col++) {
+                int64_t *place =
+                    &positions[tile_number(grid, block.dst, (ewx_tile){row, col})];
+                EXPECT(grid, *place == -1);
+                *place = pos;
+                covered++;
+            }
+    }
+    EXPECT(grid, covered == tiles);
+}
+
+static void check_interleaving(const ewx_grid *grid)
+{
+    const int64_t blocks = ewx_num_blocks(grid);
+    int64_t left[MAX_W];
+    int open = 0, last = -1;
+    bool equal = true;
+    for (int dst = 0; dst < grid->num_ranks; dst++) {
+        left[dst] = ewx_partition_block_rows(grid, dst) * grid->blocks_per_row;
+        open += left[dst] > 0;
+        equal = equal && left[dst] == left[0];
+    }
+    for (int64_t pos = 0; pos < blocks; pos++) {
+        const ewx_block block = ewx_order_block(grid, pos);
+        EXPECT(grid, open < 2 || block.dst != last);
+        EXPECT(grid, !equal || block.dst == pos % grid->num_ranks);
+        last = block.dst;
+        open -= --left[block.dst] == 0;
+    }
+}
+
+static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *seen)
+{
+    const bool follows = grid->order != EW_ORDER_DEFAULT;
+    for (int dst = 0; dst < grid->num_ranks; dst++) {
+        const int64_t tasks = ewx_partition_tiles(grid, dst);
+        memset(seen, 0, (size_t)tasks * sizeof *seen);
+        int64_t last = -1;
+        for (int64_t task = 0; task < tasks; task++) {
+            const ewx_tile tile = ewx_task_tile(grid, dst, task);
+            EXPECT(grid, tile.row >= 0 && tile.row < ewx_partition_tile_rows(grid, dst));
+            EXPECT(grid, tile.col >= 0 && tile.col < grid->tile_cols);
+            EXPECT(grid, ewx_tile_task(grid, dst, tile) == task);
+            bool *place = &seen[tile.row * grid->tile_cols + tile.col];
+            EXPECT(grid, !*place);
+            *place = true;
+            const int64_t position = positions[tile_number(grid, dst, tile)];
+            EXPECT(grid, !follows || position >= last);
+            last = position;
+        }
+    }
+}
+
+static int compare_blocks(const void *x, const void *y)
+{
+    const ewx_block *a = x, *b = y;
+    if (a->dst != b->dst)
+        return a->dst < b->dst ? -1 : 1;
+    if (a->row != b->row)
+        return a->row < b->row ? -1 : 1;
+    return (a->col > b->col) - (a->col < b->col);
+}
+
+static ewx_block *sorted_blocks(const ewx_grid *grid)
+{
+    const int64_t blocks = ewx_num_blocks(grid);
+    ewx_block *list = calloc((size_t)blocks + 1, sizeof *list);
+    for (int64_t pos = 0; pos < blocks; pos++)
+        list[pos] = ewx_order_block(grid, pos);
+    qsort(list, (size_t)blocks, sizeof *list, compare_blocks);
+    return list;
+}
+
+/* All orders visit the same set of blocks, each once. */
+static void check_same_set(const ewx_grid grids[3])
+{
+    ewx_block *first = sorted_blocks(&grids[0]);
+    const int64_t blocks = ewx_num_blocks(&grids[0]);
+    for (int64_t i = 1; i < blocks; i++)
+        EXPECT(&grids[0], compare_blocks(&first[i - 1], &first[i]) < 0);
+    for (int order = 1; order < 3; order++) {
+        EXPECT(&grids[order], ewx_num_blocks(&grids[order]) == blocks);
+        ewx_block *other = sorted_blocks(&grids[order]);
+        for (int64_t i = 0; i < blocks; i++)
+            EXPECT(&grids[order], compare_blocks(&first[i], &other[i]) == 0);
+        free(other);
+    }
+    free(first);
+}
+
+static void check_grids(int64_t rows, int64_t cols, int num_ranks, const int32_t shape[2],
+                        int32_t group)
+{
+    ew_config config = EW_CONFIG_INIT;
+    config.block_m = shape[0];
+    config.block_n = shape[1];
+    config.group = group;
+    ewx_grid grids[3];
+    for (int order = 0; order < 3; order++) {
+        config.order = all_orders[order];
+        grids[order] = ewx_grid_build(rows, cols, num_ranks, &config);
+    }
+    const int64_t tiles = num_tiles(&grids[0]);
+    int64_t *positions = calloc((size_t)tiles + 1, sizeof *positions);
+    bool *seen = calloc((size_t)tiles + 1, sizeof *seen);
+    for (int order = 0; order < 3; order++) {
+        check_coverage(&grids[order], positions);
+        check_tasks(&grids[order], positions, seen);
+    }
+    check_rows(&grids[0]);
+    check_interleaving(&grids[0]);
+    check_same_set(grids);
+    free(seen);
+    free(positions);
+}
+
+/* ---- Tests ---- */
+
+/* Row counts around every boundary that partitions and tiles have. */
+static int list_rows(int num_ranks, int64_t *rows)
+{
+    static const int64_t primes[] = {2, 3, 5, 7, 31, 127, 131, 257, 1009, 2053};
+    const int64_t W = num_ranks;
+    int count = 0;
+    rows[count++] = 0;
+    rows[count++] = 1;
+    rows[count++] = W - 1;
+    rows[count++] = W;
+    for (int64_t share = 127; share <= 129; share++)
+        for (int64_t extra = 0; extra <= W; extra++)
+            rows[count++] = share * W + extra;
+    rows[count++] = 256 * W + W / 2;
+    rows[count++] = 385 * W - 1;
+    for (size_t i = 0; i < sizeof primes / sizeof primes[0]; i++)
+        rows[count++] = primes[i];
+    return count;
+}
+
+static void every_tile_is_made_once_and_met_in_order(void **state)
+{
+    (void)state;
+    for (int W = 1; W <= MAX_W; W++) {
+        int64_t rows[128];
+        const int count = list_rows(W, rows);
+        for (int i = 0; i < count; i++)
+            for (int64_t tile_cols = 1; tile_cols <= 9; tile_cols++)
+                for (size_t shape = 0; shape < 4; shape++)
+                    for (int32_t group = 1; group <= 4; group++)
+                        check_grids(rows[i], tile_cols * 128 - (i + group) % 128, W,
+                                    block_shapes[shape], group);
+    }
+}
+
+static void large_partitions_of_many_groups(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(7);
+    for (int i = 0; i < 300; i++) {
+        const int W = (int)harness_between(&random, 1, MAX_W);
+        const int64_t rows =
+            harness_between(&random, 0, 2500) * W / 2 + harness_between(&random, 0, W);
+        check_grids(rows, harness_between(&random, 1, 1200), W,
+                    block_shapes[harness_between(&random, 0, 3)],
+                    (int32_t)harness_between(&random, 1, 7));
+    }
+}
+
+static void consumers_share_all_tasks_for_every_budget(void **state)
+{
+    (void)state;
+    enum { TASKS = 60 };
+    for (int64_t tasks = 0; tasks <= TASKS; tasks++)
+        for (int64_t x = 1; x <= TASKS + 3; x++) {
+            int seen[TASKS] = {0};
+            for (int64_t j = 0; j < x; j++) {
+                int64_t last = -1;
+                for (int64_t step = 0, task; (task = ewx_consumer_task(j, x, step)) < tasks;
+                     step++) {
+                    assert_true(task > last);
+                    seen[task]++;
+                    last = task;
+                }
+            }
+            for (int64_t task = 0; task < tasks; task++)
+                assert_int_equal(seen[task], 1);
+        }
+}
+
+/* ---- Huge shapes against __int128 ---- */
+
+__extension__ typedef __int128 wide;
+
+static wide div_up(wide a, wide b)
+{
+    return (a + b - 1) / b;
+}
+
+static ew_config random_config(harness_random *random)
+{
+    ew_config config = EW_CONFIG_INIT;
+    config.order = all_orders[harness_between(random, 0, 2)];
+    config.block_m = (int32_t)(128 * harness_between(random, 1, 64));
+    config.block_n = (int32_t)(128 * harness_between(random, 1, 64));
+    config.group = (int32_t)harness_between(random, 1, 64);
+    return config;
+}
+
+/* Uniform in the number of bits, so that small and huge both come often. */
+static int64_t random_extent(harness_random *random)
+{
+    const int64_t limit = (int64_t)1 << harness_between(random, 1, 40);
+    return harness_between(random, limit / 2, limit);
+}
+
+static void check_counts(const ewx_grid *grid)
+{
+    const wide W = grid->num_ranks, m = grid->rows;
+    wide blocks = 0, rows = 0;
+    const int some[] = {0, grid->num_large - 1, grid->num_large, grid->num_ranks - 1};
+    for (int dst = 0; dst < grid->num_ranks; dst++) {
+        const wide own = m / W + (dst < m % W);
+        const wide tile_rows = div_up(own, 128);
+        blocks += div_up(tile_rows, grid->block_rows) *
+                  div_up(div_up(grid->cols, 128), grid->block_cols);
+        EXPECT(grid, ewx_partition_rows(grid, dst) == own);
+        EXPECT(grid, ewx_partition_first_row(grid, dst) == rows);
+        EXPECT(grid, ewx_partition_tiles(grid, dst) == tile_rows * div_up(grid->cols, 128));
+        rows += own;
+    }
+    EXPECT(grid, rows == m);
+    EXPECT(grid, ewx_num_blocks(grid) == blocks);
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        const int dst = some[i] < 0 || some[i] >= grid->num_ranks ? 0 : some[i];
+        const int64_t tasks = ewx_partition_tiles(grid, dst);
+        if (tasks == 0)
+            continue;
+        const ewx_tile last = {ewx_partition_tile_rows(grid, dst) - 1, grid->tile_cols - 1};
+        EXPECT(grid, ewx_tile_task(grid, dst, last) == tasks - 1);
+    }
+}
+
+static void check_random_places(const ewx_grid *grid, harness_random *random)
+{
+    const int64_t blocks = ewx_num_blocks(grid);
+    for (int i = 0; i < 8 && blocks > 0; i++) {
+        const int64_t pos = i == 0   ? 0
+                            : i == 1 ? blocks - 1
+                                     : harness_between(random, 0, blocks - 1);
+        const ewx_block block = ewx_order_block(grid, pos);
+        EXPECT(grid, block.dst >= 0 && block.dst < grid->num_ranks);
+        EXPECT(grid,
+               block.row >= 0 && block.row < ewx_partition_block_rows(grid, block.dst));
+        EXPECT(grid, block.col >= 0 && block.col < grid->blocks_per_row);
+        const int64_t tasks = ewx_partition_tiles(grid, block.dst);
+        const int64_t task = harness_between(random, 0, tasks - 1);
+        const ewx_tile tile = ewx_task_tile(grid, block.dst, task);
+        EXPECT(grid, tile.row >= 0 && tile.row < ewx_partition_tile_rows(grid, block.dst));
+        EXPECT(grid, tile.col >= 0 && tile.col < grid->tile_cols);
+        EXPECT(grid, ewx_tile_task(grid, block.dst, tile) == task);
+    }
+}
+
+/* Shapes whose heap is too large to be counted are refused before any index is made. */
+static void huge_indices_do_not_overflow(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(11);
+    for (int i = 0; i < 200000; i++) {
+        const int W = (int)harness_between(&random, 1, EWX_MAX_RANKS);
+        const ew_config config = random_config(&random);
+        const ew_problem problem =
+            EW_PROBLEM(random_extent(&random), random_extent(&random), 1, EW_BF16);
+        ewx_layout layout;
+        if (ewx_problem_check(&problem, W) != EW_OK ||
+            ewx_layout_build(&problem, W, &config, &layout) != EW_OK)
+            continue;
+        const ewx_grid grid = ewx_grid_build(problem.max_m, problem.n, W, &config);
+        if (i % 64 == 0)
+            check_counts(&grid);
+        check_random_places(&grid, &random);
+    }
+}
+
+/* The largest numbers a config text can hold must not wrap any product either. */
+static void huge_blocks_and_groups_do_not_overflow(void **state)
+{
+    (void)state;
+    ew_config config = EW_CONFIG_INIT;
+    config.block_m = INT32_MAX / 128 * 128;
+    config.block_n = INT32_MAX / 128 * 128;
+    config.group = INT32_MAX;
+    harness_random random = harness_seed(13);
+    for (int order = 0; order < 3; order++)
+        for (int64_t bits = 8; bits <= 34; bits++) {
+            config.order = all_orders[order];
+            const ewx_grid grid = ewx_grid_build(1000, (int64_t)1 << bits, 3, &config);
+            check_counts(&grid);
+            check_random_places(&grid, &random);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_tile_is_made_once_and_met_in_order),
+        cmocka_unit_test(large_partitions_of_many_groups),
+        cmocka_unit_test(consumers_share_all_tasks_for_every_budget),
+        cmocka_unit_test(huge_indices_do_not_overflow),
+        cmocka_unit_test(huge_blocks_and_groups_do_not_overflow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,829 @@
+/* The plan layer: config texts, problem checks, heap layout, analysis and forecast.  All
+ * pure functions, so no ranks are started. */
+#include "harness.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "entwine/measure.h"
+#include "plan/spec.h"
+
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+static void expect_error(ew_status status, ew_status want, const char *value,
+                         const char *what)
+{
+    if (status != want)
+        fail_msg("%s: got %s, want %s", what, ew_status_name(status), ew_status_name(want));
+    if (value && !strstr(ew_last_error(), value))
+        fail_msg("%s: the message does not show '%s': %s", what, value, ew_last_error());
+    if (!strstr(ew_last_error(), "\n  fix: "))
+        fail_msg("%s: the message has no fix: %s", what, ew_last_error());
+}
+
+/* ---- Config as text ---- */
+
+static void expect_same_config(const ew_config *a, const ew_config *b, const char *text)
+{
+    if (memcmp(a, b, sizeof *a) != 0)
+        fail_msg("not the same config after a round trip: %s", text);
+}
+
+static void every_key_round_trips(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "",
+        "backend=cpu",
+        "backend=cuda",
+        "backend=sim",
+        "producer=own",
+        "producer=blas",
+        "block=128x256",
+        "block=2147483520x128",
+        "order=interleaved",
+        "order=default",
+        "order=contiguous",
+        "group=3",
+        "release=tile",
+        "release=7",
+        "release=partition",
+        "release=output",
+        "x=1",
+        "x=2147483647",
+        "b=12",
+        "pool=shared",
+        "pool=static",
+        "transport=pull",
+        "transport=push",
+        "workers=64",
+        "backend=cpu,producer=own,block=128x256,order=interleaved,group=1,release=tile,x=2,"
+        "b=1,pool=shared,transport=pull,workers=2",
+    };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        ew_config config, again;
+        char printed[EW_CONFIG_TEXT_BYTES];
+        assert_int_equal(ew_config_parse(texts[i], &config), EW_OK);
+        assert_int_equal(ew_config_print(&config, printed, sizeof printed), EW_OK);
+        assert_string_equal(printed, texts[i]);
+        assert_int_equal(ew_config_parse(printed, &again), EW_OK);
+        expect_same_config(&config, &again, texts[i]);
+    }
+}
+
+static void parsing_means_what_it_says(void **state)
+{
+    (void)state;
+    ew_config config;
+    assert_int_equal(ew_config_parse("workers=5,x=3,b=2,release=output,block=256x384,"
+                                     "group=4,order=contiguous,pool=static,transport=push,"
+                                     "producer=blas,backend=sim",
+                                     &config),
+                     EW_OK);
+    assert_int_equal(config.struct_size, sizeof config);
+    assert_int_equal(config.workers, 5);
+    assert_int_equal(config.budget, 3);
+    assert_int_equal(config.batch, 2);
+    assert_int_equal(config.release, EW_RELEASE_OUTPUT);
+    assert_int_equal(config.block_m, 256);
+    assert_int_equal(config.block_n, 384);
+    assert_int_equal(config.group, 4);
+    assert_int_equal(config.order, EW_ORDER_CONTIGUOUS);
+    assert_int_equal(config.pool, EW_POOL_STATIC);
+    assert_int_equal(config.transport, EW_TRANSPORT_PUSH);
+    assert_int_equal(config.producer, EW_PRODUCER_BLAS);
+    assert_int_equal(config.backend, EW_BACKEND_SIM);
+    assert_int_equal(ew_config_parse("release=tile", &config), EW_OK);
+    assert_int_equal(config.release, 1);
+    assert_int_equal(config.workers, 0); /* open */
+}
+
+static int32_t random_count(harness_random *random)
+{
+    return (int32_t)harness_between(random, 1,
+                                    ((int64_t)1 << harness_between(random, 1, 31)) - 1);
+}
+
+static ew_config random_config(harness_random *random)
+{
+    ew_config config = EW_CONFIG_INIT;
+    config.backend = (ew_backend)harness_between(random, 0, 3);
+    config.producer = (ew_producer)harness_between(random, 0, 2);
+    config.order = (ew_order)harness_between(random, 0, 3);
+    config.pool = (ew_pool)harness_between(random, 0, 2);
+    config.transport = (ew_transport)harness_between(random, 0, 2);
+    int32_t *const counts[] = {&config.block_m, &config.group, &config.budget,
+                               &config.batch, &config.workers};
+    for (size_t i = 0; i < COUNT(counts); i++)
+        if (harness_between(random, 0, 2) > 0)
+            *counts[i] = random_count(random);
+    if (config.block_m)
+        config.block_n = random_count(random);
+    if (harness_between(random, 0, 2) > 0)
+        config.release = (int32_t)harness_between(random, -2, 4);
+    return config;
+}
+
+static void random_configs_round_trip(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(3);
+    for (int i = 0; i < 20000; i++) {
+        const ew_config config = random_config(&random);
+        ew_config again;
+        char text[EW_CONFIG_TEXT_BYTES];
+        assert_int_equal(ew_config_print(&config, text, sizeof text), EW_OK);
+        if (ew_config_parse(text, &again) != EW_OK)
+            fail_msg("%s: %s", text, ew_last_error());
+        expect_same_config(&config, &again, text);
+    }
+}
+
+static void printing_needs_room(void **state)
+{
+    (void)state;
+    ew_config config;
+    char text[32];
+    assert_int_equal(ew_config_parse("order=interleaved", &config), EW_OK);
+    assert_int_equal(ew_config_print(&config, text, 18), EW_OK);
+    for (size_t bytes = 0; bytes < 18; bytes++) {
+        memset(text, '#', sizeof text);
+        expect_error(ew_config_print(&config, text, bytes), EW_ERR_ARGUMENT, NULL, "print");
+        assert_int_equal(text[bytes], '#'); /* nothing beyond the buffer */
+    }
+}
+
+static void wrong_texts_are_refused_with_a_fix(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *value;
+    } wrong[] = {
+        {"x", "'x'"},
+        {"x=", "x="},
+        {"x=0", "x=0"},
+        {"x=-1", "x=-1"},
+        {"x=+1", "x=+1"},
+        {"x= 1", "x= 1"},
+        {"x=1 ", "x=1 "},
+        {"x=1.5", "x=1.5"},
+        {"x=2147483648", "x=2147483648"},
+        {"x=99999999999999999999", "x=99999999999999999999"},
+        {"x=0x10", "x=0x10"},
+        {"x=two", "x=two"},
+        {"X=1", "'X'"},
+        {"y=1", "'y'"},
+        {"=1", "''"},
+        {"order=Interleaved", "order=Interleaved"},
+        {"order=interleave", "order=interleave"},
+        {"order=interleavedd", "order=interleavedd"},
+        {"order=1", "order=1"},
+        {"order=", "order="},
+        {"block=128", "block=128"},
+        {"block=128x", "block=128x"},
+        {"block=x128", "block=x128"},
+        {"block=128x256x32", "block=128x256x32"},
+        {"block=128*256", "block=128*256"},
+        {"block=0x128", "block=0x128"},
+        {"block=128x0", "block=128x0"},
+        {"block=128,x=256,b", "block=128"},
+        {"release=0", "release=0"},
+        {"release=-1", "release=-1"},
+        {"release=tiles", "release=tiles"},
+        {"pool=dynamic", "pool=dynamic"},
+        {"transport=tcp", "transport=tcp"},
+        {"backend=gpu", "backend=gpu"},
+        {"producer=mkl", "producer=mkl"},
+        {"workers=many", "workers=many"},
+        {"x=1,", NULL},
+        {",", "''"},
+        {",x=1", "''"},
+        {"x=1,,b=1", "''"},
+        {"x=1;b=1", "x=1;b=1"},
+        {"x==1", "x==1"},
+        {"x=1,order=sideways,b=2", "order=sideways"},
+    };
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        ew_config config = EW_CONFIG_INIT;
+        config.workers = 77;
+        expect_error(ew_config_parse(wrong[i].text, &config), EW_ERR_CONFIG, wrong[i].value,
+                     wrong[i].text);
+        assert_int_equal(config.workers, 77); /* written on success only */
+    }
+}
+
+/* However long the offending value is, the fix must not be cut off. */
+static void long_texts_keep_their_fix(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {"", "x=", "order=", "block=128x"};
+    enum { LENGTH = 5000 };
+    for (size_t i = 0; i < COUNT(heads); i++)
+        for (int with_equals = 0; with_equals < 2; with_equals++) {
+            char text[LENGTH + 16];
+            memset(text, 'q', sizeof text);
+            memcpy(text, heads[i], strlen(heads[i]));
+            if (with_equals)
+                text[LENGTH / 2] = '=';
+            text[LENGTH] = '\0';
+            ew_config config;
+            expect_error(ew_config_parse(text, &config), EW_ERR_CONFIG, "qqqq", heads[i]);
+        }
+}
+
+/* Random bytes: refused with a message or accepted, and then printable. */
+static void random_texts_do_no_harm(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "abxob=,=,1208-+ \tworkerslcdtp";
+    harness_random random = harness_seed(17);
+    for (int i = 0; i < 200000; i++) {
+        char text[40], printed[EW_CONFIG_TEXT_BYTES];
+        const int64_t length = harness_between(&random, 0, sizeof text - 1);
+        for (int64_t at = 0; at < length; at++)
+            text[at] = alphabet[harness_between(&random, 0, sizeof alphabet - 2)];
+        text[length] = '\0';
+        ew_config config, again;
+        const ew_status status = ew_config_parse(text, &config);
+        if (status != EW_OK) {
+            expect_error(status, EW_ERR_CONFIG, NULL, text);
+            continue;
+        }
+        assert_int_equal(ew_config_print(&config, printed, sizeof printed), EW_OK);
+        assert_int_equal(ew_config_parse(printed, &again), EW_OK);
+        expect_same_config(&config, &again, text);
+    }
+}
+
+/* ---- Choosing and checking a config ---- */
+
+static void open_fields_are_all_chosen(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1000, 1000, 100, EW_FP32);
+    for (int W = 1; W <= 8; W *= 2)
+        for (int cores = 1; cores <= 64; cores *= 4) {
+            ewx_spec spec;
+            assert_int_equal(ewx_spec_build(&problem, W, NULL, cores, &spec), EW_OK);
+            const ew_config *c = &spec.config;
+            assert_true(c->backend && c->producer && c->order && c->pool && c->transport);
+            assert_true(c->block_m > 0 && c->block_n > 0 && c->group > 0 && c->release);
+            assert_true(c->budget > 0 && c->batch > 0 && c->workers > 0);
+            assert_true(c->workers == 1 || c->workers * W <= cores);
+        }
+}
+
+/* Each field that is asked for is kept when all others are open. */
+static void asked_fields_are_kept(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1000, 1000, 100, EW_FP32);
+    static const char *const asked[] = {
+        "producer=blas", "block=256x384", "order=default",  "order=contiguous",
+        "group=5",       "release=9",     "release=output", "x=3",
+        "b=7",           "workers=6",
+    };
+    for (size_t i = 0; i < COUNT(asked); i++) {
+        ew_config request;
+        ewx_spec spec;
+        char text[EW_CONFIG_TEXT_BYTES + 2] = ",", item[64];
+        assert_int_equal(ew_config_parse(asked[i], &request), EW_OK);
+        assert_int_equal(ewx_spec_build(&problem, 2, &request, 8, &spec), EW_OK);
+        assert_int_equal(ew_config_print(&spec.config, text + 1, EW_CONFIG_TEXT_BYTES),
+                         EW_OK);
+        strcat(text, ",");
+        snprintf(item, sizeof item, ",%s,", asked[i]);
+        if (!strstr(text, item))
+            fail_msg("%s was asked for, %s was chosen", asked[i], text);
+    }
+}
+
+/* "Zero in any field means choose for me": also in one of the block's two. */
+static void half_a_block_is_completed(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1000, 1000, 100, EW_FP32);
+    ewx_spec spec;
+    ew_config request = EW_CONFIG_INIT;
+    request.block_m = 256;
+    assert_int_equal(ewx_spec_build(&problem, 2, &request, 8, &spec), EW_OK);
+    assert_int_equal(spec.config.block_m, 256);
+    assert_true(spec.config.block_n > 0);
+    request.block_m = 0;
+    request.block_n = 512;
+    assert_int_equal(ewx_spec_build(&problem, 2, &request, 8, &spec), EW_OK);
+    assert_int_equal(spec.config.block_n, 512);
+    assert_true(spec.config.block_m > 0);
+}
+
+static void expect_config_refused(const ew_config *request, const char *what)
+{
+    const ew_problem problem = EW_PROBLEM(1000, 1000, 100, EW_FP32);
+    ew_forecast forecast;
+    const ew_status status = ew_forecast_build(&problem, 2, request, &forecast);
+    if (status != EW_ERR_CONFIG && status != EW_ERR_UNSUPPORTED)
+        fail_msg("%s: got %s", what, ew_status_name(status));
+    if (!strstr(ew_last_error(), "fix: "))
+        fail_msg("%s: no fix: %s", what, ew_last_error());
+}
+
+static void impossible_configs_are_refused(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "block=64x128",
+        "block=128x100",
+        "block=129x128",
+        "workers=1025",
+        "pool=static,x=1,workers=1",
+        "pool=static,x=4,workers=4",
+        "producer=blas,release=tile",
+        "backend=cuda",
+        "backend=sim",
+        "transport=push",
+    };
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        ew_config request;
+        assert_int_equal(ew_config_parse(texts[i], &request), EW_OK);
+        expect_config_refused(&request, texts[i]);
+    }
+    int32_t values[] = {-1, INT32_MIN};
+    for (size_t i = 0; i < COUNT(values); i++)
+        for (int field = 0; field < 6; field++) {
+            ew_config request = EW_CONFIG_INIT;
+            int32_t *const fields[] = {&request.block_m, &request.block_n,
+                                       &request.group,   &request.budget,
+                                       &request.batch,   &request.workers};
+            request.block_m = request.block_n = 128;
+            *fields[field] = values[i];
+            expect_config_refused(&request, "a negative field");
+        }
+    ew_config request = EW_CONFIG_INIT;
+    request.release = -3;
+    expect_config_refused(&request, "release=-3");
+}
+
+/* A C caller can put any number into an enum field. */
+static void unknown_enum_values_are_refused(void **state)
+{
+    (void)state;
+    static const int unknown[] = {-1, 9, 1000};
+    for (size_t i = 0; i < COUNT(unknown); i++)
+        for (int field = 0; field < 5; field++) {
+            static const char *const names[] = {"backend", "producer", "order", "pool",
+                                                "transport"};
+            ew_config request = EW_CONFIG_INIT;
+            void *const fields[] = {&request.backend, &request.producer, &request.order,
+                                    &request.pool, &request.transport};
+            memcpy(fields[field], &unknown[i], sizeof(int));
+            expect_config_refused(&request, names[field]);
+        }
+}
+
+/* More consumers than tiles or workers do no harm, and cost next to nothing. */
+static void huge_budgets_cost_no_memory(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1000, 1000, 100, EW_FP32);
+    ew_config request = EW_CONFIG_INIT;
+    ew_forecast small, large;
+    request.budget = 1;
+    assert_int_equal(ew_forecast_build(&problem, 2, &request, &small), EW_OK);
+    request.budget = INT32_MAX;
+    const ew_status status = ew_forecast_build(&problem, 2, &request, &large);
+    if (status == EW_ERR_CONFIG)
+        return; /* a refusal is as good */
+    assert_int_equal(status, EW_OK);
+    assert_true(large.total_bytes < small.total_bytes + (1 << 20));
+}
+
+static void uninitialised_structs_are_refused(void **state)
+{
+    (void)state;
+    ew_problem problem = {0};
+    ew_forecast forecast;
+    expect_error(ew_forecast_build(&problem, 2, NULL, &forecast), EW_ERR_ARGUMENT, NULL,
+                 "problem");
+    expect_error(ew_forecast_build(NULL, 2, NULL, &forecast), EW_ERR_ARGUMENT, NULL,
+                 "NULL");
+    const ew_problem good = EW_PROBLEM(1, 1, 1, EW_FP32);
+    const ew_config config = {0};
+    expect_error(ew_forecast_build(&good, 2, &config, &forecast), EW_ERR_ARGUMENT, NULL,
+                 "config");
+}
+
+/* ---- Problem ---- */
+
+static void wrong_problems_are_refused(void **state)
+{
+    (void)state;
+    static const int64_t huge = (int64_t)1 << 62;
+    const struct {
+        int64_t m, n, k;
+        const char *value;
+    } wrong[] = {
+        {-1, 1, 1, "M=-1"},
+        {INT64_MIN, 1, 1, "M=-9223372036854775808"},
+        {1, 0, 1, "N=0"},
+        {1, -5, 1, "N=-5"},
+        {1, 1, 0, "K=0"},
+        {1, 1, -7, "K=-7"},
+        {huge, 1, 1, "M=4611686018427387904"},
+        {1, huge, 1, "N=4611686018427387904"},
+        {1, 1, huge, "K=4611686018427387904"},
+        {INT64_MAX, 1, 1, "M=9223372036854775807"},
+        {INT64_MAX, INT64_MAX, INT64_MAX, "=9223372036854775807"},
+        {(int64_t)1 << 40, (int64_t)1 << 40, 1, "M=1099511627776"},
+        {(int64_t)1 << 40, 1, (int64_t)1 << 40, "K=1099511627776"},
+        {1, (int64_t)1 << 40, (int64_t)1 << 40, "K=1099511627776"},
+        {(int64_t)1 << 31, (int64_t)1 << 30, 1, "M=2147483648"},
+    };
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        const ew_problem problem = EW_PROBLEM(wrong[i].m, wrong[i].n, wrong[i].k, EW_FP32);
+        ew_forecast forecast;
+        expect_error(ew_forecast_build(&problem, 2, NULL, &forecast), EW_ERR_SHAPE,
+                     wrong[i].value, wrong[i].value);
+    }
+    const ew_problem good = EW_PROBLEM(0, 1, 1, EW_FP32);
+    ew_forecast forecast;
+    static const int ranks[] = {0, -1, EWX_MAX_RANKS + 1, INT32_MAX};
+    for (size_t i = 0; i < COUNT(ranks); i++)
+        expect_error(ew_forecast_build(&good, ranks[i], NULL, &forecast), EW_ERR_SHAPE,
+                     "W=", "ranks");
+    assert_int_equal(ew_forecast_build(&good, EWX_MAX_RANKS, NULL, &forecast), EW_OK);
+    ew_problem problem = good;
+    problem.dtype = (ew_dtype)9;
+    expect_error(ew_forecast_build(&problem, 2, NULL, &forecast), EW_ERR_ARGUMENT, "9",
+                 "type");
+    problem = good;
+    problem.weight_layout = (ew_weight_layout)7;
+    expect_error(ew_forecast_build(&problem, 2, NULL, &forecast), EW_ERR_ARGUMENT, "7",
+                 "layout");
+}
+
+static void owned_rows_check_their_arguments(void **state)
+{
+    (void)state;
+    int64_t first, count;
+    assert_int_equal(ew_owned_rows(INT64_MAX, 3, 2, &first, &count), EW_OK);
+    assert_true(first + count == INT64_MAX);
+    assert_int_equal(ew_owned_rows(-1, 2, 0, &first, &count), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_owned_rows(1, 0, 0, &first, &count), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_owned_rows(1, 2, 2, &first, &count), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_owned_rows(1, 2, -1, &first, &count), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_owned_rows(1, 2, 0, NULL, &count), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_owned_rows(1, 2, 0, &first, NULL), EW_ERR_ARGUMENT);
+}
+
+/* ---- Layout ---- */
+
+typedef struct span {
+    size_t begin, end;
+} span;
+
+static int compare_spans(const void *x, const void *y)
+{
+    const span *a = x, *b = y;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/* Each tile's bytes in both slices, and its flag, for a call of m rows; sorted. */
+static size_t list_spans(const ewx_spec *spec, int64_t m, span *spans)
+{
+    const ewx_layout *layout = &spec->layout;
+    const ewx_grid grid =
+        ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    size_t count = 0;
+    for (int dst = 0; dst < spec->num_ranks; dst++)
+        for (int64_t task = 0; task < ewx_partition_tiles(&grid, dst); task++) {
+            const ewx_tile tile = ewx_task_tile(&grid, dst, task);
+            const int64_t slot = ewx_layout_slot(layout, dst, tile);
+            const size_t flag = layout->flags_offset + (size_t)slot * EWX_FLAG_BYTES;
+            const size_t offset = ewx_layout_tile_offset(spec, &grid, dst, tile);
+            const size_t length =
+                (size_t)((ewx_tile_height(&grid, dst, tile) - 1) * layout->tile_stride +
+                         ewx_tile_width(&grid, tile)) *
+                spec->elem_bytes;
+            assert_in_range(slot, 0, layout->num_slots - 1);
+            assert_int_equal(offset % EWX_FLAG_BYTES, 0);
+            assert_true(length <= layout->slot_bytes);
+            spans[count++] = (span){flag, flag + EWX_FLAG_BYTES};
+            for (int slice = 0; slice < 2; slice++) {
+                const size_t begin = layout->slice_offset[slice] + offset;
+                spans[count++] = (span){begin, begin + length};
+            }
+        }
+    return count;
+}
+
+static void check_layout(const ewx_spec *spec, int64_t m)
+{
+    const ewx_layout *layout = &spec->layout;
+    span *spans = calloc((size_t)layout->num_slots * 3 + 1, sizeof *spans);
+    const size_t count = list_spans(spec, m, spans);
+    qsort(spans, count, sizeof *spans, compare_spans);
+    assert_true(layout->flags_offset >= 512); /* the segment's header lies before */
+    for (size_t i = 0; i < count; i++) {
+        assert_true(spans[i].begin >= layout->flags_offset);
+        assert_true(spans[i].end <= layout->segment_bytes);
+        assert_true(i == 0 || spans[i].begin >= spans[i - 1].end);
+    }
+    assert_int_equal(layout->slice_offset[0] % 4096, 0);
+    assert_int_equal(layout->slice_offset[1] % 4096, 0);
+    assert_int_equal(layout->segment_bytes % 4096, 0);
+    free(spans);
+}
+
+static void slots_are_disjoint_and_inside(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(23);
+    for (int i = 0; i < 400; i++) {
+        ew_config config = EW_CONFIG_INIT;
+        config.block_m = (int32_t)(128 * harness_between(&random, 1, 3));
+        config.block_n = (int32_t)(128 * harness_between(&random, 1, 4));
+        config.group = (int32_t)harness_between(&random, 1, 4);
+        const int W = (int)harness_between(&random, 1, 16);
+        const ew_problem problem = EW_PROBLEM(harness_between(&random, 0, 600 * W),
+                                              harness_between(&random, 1, 900), 3,
+                                              (ew_dtype)harness_between(&random, 1, 3));
+        ewx_spec spec;
+        assert_int_equal(ewx_spec_build(&problem, W, &config, 2, &spec), EW_OK);
+        check_layout(&spec, problem.max_m);
+        check_layout(&spec, harness_between(&random, 0, problem.max_m));
+        check_layout(&spec, problem.max_m > 0 ? problem.max_m - 1 : 0);
+    }
+}
+
+/* A row-major heap is one matrix: rows lie n elements apart, and inside the slice. */
+static void row_major_tiles_are_parts_of_one_matrix(void **state)
+{
+    (void)state;
+    ew_config config = EW_CONFIG_INIT;
+    config.producer = EW_PRODUCER_BLAS;
+    const ew_problem problem = EW_PROBLEM(1001, 300, 3, EW_FP32);
+    ewx_spec spec;
+    assert_int_equal(ewx_spec_build(&problem, 3, &config, 2, &spec), EW_OK);
+    const ewx_grid grid = ewx_grid_build(700, 300, 3, &spec.config);
+    for (int dst = 0; dst < 3; dst++)
+        for (int64_t task = 0; task < ewx_partition_tiles(&grid, dst); task++) {
+            const ewx_tile tile = ewx_task_tile(&grid, dst, task);
+            const int64_t row = ewx_partition_first_row(&grid, dst) + 128 * tile.row;
+            assert_int_equal(ewx_layout_tile_offset(&spec, &grid, dst, tile),
+                             (row * 300 + 128 * tile.col) * 4);
+        }
+    assert_true(spec.layout.slice_offset[0] + 1001 * 300 * 4 <=
+                spec.layout.slice_offset[1]);
+    assert_true(spec.layout.slice_offset[1] + 1001 * 300 * 4 <= spec.layout.segment_bytes);
+}
+
+/* The heap of a plan serves calls of every m: a tile that two calls share has one slot. */
+static void slots_do_not_move_when_m_changes(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(3000, 600, 3, EW_BF16);
+    ewx_spec spec;
+    assert_int_equal(ewx_spec_build(&problem, 4, NULL, 2, &spec), EW_OK);
+    const ewx_grid whole = ewx_grid_build(3000, 600, 4, &spec.config);
+    for (int64_t m = 0; m <= 3000; m += 37) {
+        const ewx_grid grid = ewx_grid_build(m, 600, 4, &spec.config);
+        for (int dst = 0; dst < 4; dst++)
+            for (int64_t row = 0; row < ewx_partition_tile_rows(&grid, dst); row++)
+                for (int64_t col = 0; col < grid.tile_cols; col++) {
+                    const ewx_tile tile = {row, col};
+                    assert_int_equal(ewx_layout_tile_offset(&spec, &grid, dst, tile),
+                                     ewx_layout_tile_offset(&spec, &whole, dst, tile));
+                }
+    }
+}
+
+/* ---- Sizes near the limits ---- */
+
+__extension__ typedef unsigned __int128 wide;
+
+static wide round_up(wide value, wide unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+static wide least_heap(const ew_problem *p)
+{
+    return 2 * (wide)p->max_m * (wide)p->n * ew_dtype_bytes(p->dtype);
+}
+
+static void check_sizes(int64_t m, int64_t n, ew_dtype dtype, int W, int producer)
+{
+    const ew_problem problem = EW_PROBLEM(m, n, 1, dtype);
+    ew_config config = EW_CONFIG_INIT;
+    config.producer = (ew_producer)producer;
+    ewx_layout layout;
+    const wide least = least_heap(&problem);
+    const ew_status status = ewx_layout_build(&problem, W, &config, &layout);
+    if (status != EW_OK) {
+        expect_error(status, EW_ERR_SHAPE, NULL, "layout");
+        assert_true(least * 5 > (wide)1 << 63); /* not refused without need */
+        return;
+    }
+    const wide rows = ((wide)m + (wide)W - 1) / (wide)W;
+    const wide slots = (rows + 127) / 128 * (((wide)n + 127) / 128) * (wide)W;
+    assert_true((wide)layout.num_slots == slots);
+    assert_true((wide)layout.segment_bytes >= least + slots * 64);
+    assert_true((wide)layout.segment_bytes <= (wide)INT64_MAX);
+    assert_true((wide)layout.slice_offset[0] == 4096 + round_up(slots * 64, 4096));
+    assert_true((wide)layout.slice_offset[1] * 2 ==
+                (wide)layout.segment_bytes + layout.slice_offset[0]);
+}
+
+static void sizes_around_powers_of_two(void **state)
+{
+    (void)state;
+    static const int powers[] = {31, 32, 40, 62, 63};
+    for (size_t i = 0; i < COUNT(powers); i++)
+        for (int64_t around = -1; around <= 1; around++)
+            for (int bits = 8; bits <= 33; bits++)
+                for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++)
+                    for (int W = 1; W <= 8; W += 7)
+                        for (int producer = EW_PRODUCER_OWN; producer <= EW_PRODUCER_BLAS;
+                             producer++) {
+                            const int rest = powers[i] - bits - (dtype == EW_FP32 ? 2 : 1);
+                            if (rest < 0 || rest > 40)
+                                continue;
+                            check_sizes(((int64_t)1 << rest) + around, (int64_t)1 << bits,
+                                        (ew_dtype)dtype, W, producer);
+                        }
+}
+
+/* Whatever the shape: every size is what exact arithmetic says, or the shape is refused. */
+static void forecasts_never_wrap(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(29);
+    int accepted = 0;
+    for (int i = 0; i < 200000; i++) {
+        int64_t extents[3];
+        for (int j = 0; j < 3; j++) {
+            const int64_t limit = (int64_t)1 << harness_between(&random, 0, 40);
+            extents[j] = harness_between(&random, limit - limit / 8, limit);
+        }
+        const ew_problem p = EW_PROBLEM(extents[0], extents[1], extents[2],
+                                        (ew_dtype)harness_between(&random, 1, 3));
+        const int W = (int)harness_between(&random, 1, EWX_MAX_RANKS);
+        ew_forecast f;
+        if (ew_forecast_build(&p, W, NULL, &f) != EW_OK)
+            continue;
+        accepted++;
+        const wide least_weight = (wide)p.n * (wide)p.k * ew_dtype_bytes(p.dtype);
+        const wide least_work = (wide)p.max_m * (wide)p.k * ew_dtype_bytes(p.dtype);
+        const wide total = (wide)f.heap_bytes + f.weight_bytes + f.workspace_bytes;
+        if (f.heap_bytes < least_heap(&p) || f.weight_bytes < least_weight ||
+            f.workspace_bytes < least_work || (wide)f.total_bytes != total)
+            fail_msg("M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " W=%d wraps", p.max_m, p.n,
+                     p.k, W);
+    }
+    assert_true(accepted > 20000);
+}
+
+/* Both halves of the footprint just below 2^63, where their sum leaves 64 bits. */
+static void totals_beyond_64_bits_are_refused(void **state)
+{
+    (void)state;
+    const int64_t edge = (int64_t)1 << 30;
+    for (int W = 1; W <= EWX_MAX_RANKS; W *= 4)
+        for (int64_t m = edge - (4 << 20); m < edge; m += 1 << 17)
+            for (int64_t k = edge - 4096; k < edge; k += 64) {
+                const ew_problem p = EW_PROBLEM(m, edge, k, EW_FP32);
+                ew_forecast f;
+                if (ew_forecast_build(&p, W, NULL, &f) != EW_OK)
+                    continue;
+                if ((wide)f.total_bytes !=
+                    (wide)f.heap_bytes + f.weight_bytes + f.workspace_bytes)
+                    fail_msg("M=%" PRId64 " K=%" PRId64 " W=%d: the total wraps", m, k, W);
+            }
+}
+
+/* ---- Analysis and forecast ---- */
+
+static void expect_close(double got, double want)
+{
+    if (!(fabs(got - want) <= 1e-12 * fabs(want)))
+        fail_msg("got %.17g, want %.17g", got, want);
+}
+
+static void analysis_by_hand(void **state)
+{
+    (void)state;
+    /* W=2: half of 2048 x 2048 fp32 is remote: 8 MiB. */
+    expect_close(ew_remote_bytes(2048, 2048, 2, 4), 8388608.0);
+    /* W=8, 8192 x 4096 bf16: 7/8 of 64 MiB. */
+    expect_close(ew_remote_bytes(8192, 4096, 8, 2), 58720256.0);
+    expect_close(ew_remote_bytes(1000, 1000, 1, 4) + 1.0, 1.0);
+    /* 2 * 1000^3 flop at 1 Tflop/s: 2 ms. */
+    expect_close(ew_gemm_seconds(1000, 1000, 1000, 1e12), 2e-3);
+    /* W=2, K=512, fp32, 100 Gflop/s: 0.5 * 4 * 1e11 / 1024. */
+    expect_close(ew_required_bandwidth(512, 2, 4, 1e11), 195312500.0);
+    /* W=8, K=1024, bf16, 1 Pflop/s: 7/8 * 2 * 1e15 / 2048 byte/s. */
+    expect_close(ew_required_bandwidth(1024, 8, 2, 1e15), 854492187500.0);
+}
+
+static void analysis_identities(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(31);
+    for (int i = 0; i < 10000; i++) {
+        const int64_t m = harness_between(&random, 1, 1 << 20);
+        const int64_t n = harness_between(&random, 1, 1 << 20);
+        const int64_t k = harness_between(&random, 1, 1 << 20);
+        const int W = (int)harness_between(&random, 2, 256);
+        const size_t elem = (size_t)harness_between(&random, 1, 2) * 2;
+        const double flops = (double)harness_between(&random, 1, 1 << 30) * 1e6;
+        const double V = ew_remote_bytes(m, n, W, elem),
+                     T = ew_gemm_seconds(m, n, k, flops);
+        const double B = ew_required_bandwidth(k, W, elem, flops);
+        expect_close(B, V / T);
+        expect_close(ew_required_bandwidth(2 * k, W, elem, flops), B / 2);
+        expect_close(V * W, (double)(W - 1) * (double)m * (double)n * (double)elem);
+    }
+}
+
+static void forecast_adds_up(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(37);
+    for (int i = 0; i < 2000; i++) {
+        const int W = (int)harness_between(&random, 1, 16);
+        const ew_problem p = EW_PROBLEM(
+            harness_between(&random, 0, 5000), harness_between(&random, 1, 3000),
+            harness_between(&random, 1, 500), (ew_dtype)harness_between(&random, 1, 3));
+        ew_forecast f;
+        assert_int_equal(ew_forecast_build(&p, W, NULL, &f), EW_OK);
+        int64_t tiles = 0, most = 0;
+        for (int rank = 0; rank < W; rank++) {
+            int64_t first, count;
+            assert_int_equal(ew_owned_rows(p.max_m, W, rank, &first, &count), EW_OK);
+            const int64_t own = (count + 127) / 128 * ((p.n + 127) / 128);
+            tiles += own;
+            most = own > most ? own : most;
+        }
+        assert_int_equal(f.num_tiles, tiles);
+        assert_int_equal(f.max_owned_tiles, most);
+        assert_true(f.num_blocks <= tiles && (tiles == 0) == (f.num_blocks == 0));
+        assert_int_equal(f.total_bytes, f.heap_bytes + f.weight_bytes + f.workspace_bytes);
+        expect_close(f.flops + 1, 2.0 * (double)p.max_m * (double)p.n * (double)p.k + 1);
+        expect_close(f.remote_bytes + 1,
+                     ew_remote_bytes(p.max_m, p.n, W, ew_dtype_bytes(p.dtype)) + 1);
+    }
+}
+
+static void explanations_fit_and_need_room(void **state)
+{
+    (void)state;
+    const ew_problem p = EW_PROBLEM(4096, 4096, 512, EW_BF16);
+    char text[EW_EXPLAIN_BYTES], config[EW_CONFIG_TEXT_BYTES];
+    ew_forecast f;
+    assert_int_equal(ew_forecast_explain(&p, 4, NULL, text, sizeof text), EW_OK);
+    assert_int_equal(ew_forecast_build(&p, 4, NULL, &f), EW_OK);
+    assert_int_equal(ew_config_print(&f.config, config, sizeof config), EW_OK);
+    assert_non_null(strstr(text, config)); /* can be run again from its text */
+    expect_error(ew_forecast_explain(&p, 4, NULL, text, 10), EW_ERR_ARGUMENT, "10", "room");
+    assert_int_equal(ew_forecast_explain(&p, 4, NULL, NULL, 0), EW_ERR_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_round_trips),
+        cmocka_unit_test(parsing_means_what_it_says),
+        cmocka_unit_test(random_configs_round_trip),
+        cmocka_unit_test(printing_needs_room),
+        cmocka_unit_test(wrong_texts_are_refused_with_a_fix),
+        cmocka_unit_test(long_texts_keep_their_fix),
+        cmocka_unit_test(random_texts_do_no_harm),
+        cmocka_unit_test(open_fields_are_all_chosen),
+        cmocka_unit_test(asked_fields_are_kept),
+        cmocka_unit_test(half_a_block_is_completed),
+        cmocka_unit_test(impossible_configs_are_refused),
+        cmocka_unit_test(unknown_enum_values_are_refused),
+        cmocka_unit_test(huge_budgets_cost_no_memory),
+        cmocka_unit_test(uninitialised_structs_are_refused),
+        cmocka_unit_test(wrong_problems_are_refused),
+        cmocka_unit_test(owned_rows_check_their_arguments),
+        cmocka_unit_test(slots_are_disjoint_and_inside),
+        cmocka_unit_test(row_major_tiles_are_parts_of_one_matrix),
+        cmocka_unit_test(slots_do_not_move_when_m_changes),
+        cmocka_unit_test(sizes_around_powers_of_two),
+        cmocka_unit_test(forecasts_never_wrap),
+        cmocka_unit_test(totals_beyond_64_bits_are_refused),
+        cmocka_unit_test(analysis_by_hand),
+        cmocka_unit_test(analysis_identities),
+        cmocka_unit_test(forecast_adds_up),
+        cmocka_unit_test(explanations_fit_and_need_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
