@@ -55,7 +55,7 @@ static void print_head(const demo *d)
            s->rows.at[0], s->cols.at[0], s->depth.at[0],
            ew_dtype_name((ew_dtype)s->dtypes.at[0]), s->ranks.at[0],
            s->ranks_as == EW_RANKS_AS_THREADS ? "threads" : "processes");
-    printf("machine  %.32s, %d cores, %.16s, BLAS %.16s\n", c->cpu, c->cores_usable,
+    printf("machine  %.28s, %d cores, %.16s, BLAS %.15s\n", c->cpu, c->cores_usable,
            c->fp32_kernel, *c->blas ? c->blas : "none");
 }
 
@@ -160,9 +160,8 @@ static cli_exit show_strips(demo *d)
     if (status)
         return cli_fail_status(status, d->error);
     printf(
-        "\nThe idea, traced on W=%d ranks over an EMULATED link of %g Gb/s: the upper "
-        "line\n"
-        "is the rank whose tile rank %d computes, the lower one (*) is when rank %d's own\n"
+        "\nThe idea, traced on W=%d ranks over an EMULATED link of %g Gb/s.  Upper line:\n"
+        "whose tile rank %d computes, in order.  Lower line, *: when rank %d's own\n"
         "tiles are reduced.  Time runs to the right, %.1f ms in all; | is the end.\n",
         num_ranks, ranks.options.link_gbps, num_ranks - 1, num_ranks - 1, axis * 1e3);
     for (int at = 0; at < 2; at++)

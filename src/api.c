@@ -60,23 +60,16 @@ typedef struct agreement {
     ew_config chosen;            /* rank 0's counts */
 } agreement;
 
-/* The first "key=value" in which two texts differ. */
+/* The first "key=value" in which two texts of the same keys differ. */
 static void find_difference(const char *mine, const char *other, ewx_text *my_item,
                             ewx_text *other_item)
 {
-    for (;;) {
-        const size_t my_length = strcspn(mine, ","), other_length = strcspn(other, ",");
-        if (my_length != other_length || memcmp(mine, other, my_length) != 0) {
-            ewx_text_add(my_item, "%.*s", (int)my_length,
-                         my_length ? mine : "nothing more");
-            ewx_text_add(other_item, "%.*s", (int)other_length, other_length ? other : "");
-            return;
-        }
-        if (!mine[my_length])
-            return;
-        mine += my_length + 1;
-        other += other_length + 1;
-    }
+    size_t item = 0;
+    for (size_t i = 0; mine[i] && mine[i] == other[i]; i++)
+        if (mine[i] == ',')
+            item = i + 1;
+    ewx_text_add(my_item, "%.*s", (int)strcspn(mine + item, ","), mine + item);
+    ewx_text_add(other_item, "%.*s", (int)strcspn(other + item, ","), other + item);
 }
 
 static ew_status check_agreement(const ew_world *world, const agreement *all)
@@ -110,11 +103,10 @@ static ew_status agree(ew_plan *plan, const ew_problem *problem, ew_status own_s
     ew_world *world = plan->world;
     agreement mine = {.status = own_status, .chosen = plan->spec.config};
     ewx_text text = ewx_text_in(mine.asked, sizeof mine.asked);
-    char config[EW_CONFIG_TEXT_BYTES] = "";
     if (problem)
         ewx_problem_print(problem, world->num_ranks, &text);
-    if (ew_config_print(&plan->request, config, sizeof config) == EW_OK && config[0])
-        ewx_text_add(&text, ",%s", config);
+    ewx_text_add(&text, ",");
+    ewx_config_print_open(&plan->request, &text);
     agreement *all = calloc((size_t)world->num_ranks, sizeof *all);
     ew_status status =
         all ? ew_world_allgather(world, &mine, all, sizeof mine)

@@ -58,7 +58,10 @@ static uint32_t k_hash_of(int64_t k)
     return mix((uint32_t)k + 0x51ed270bu);
 }
 
-static void store(ew_dtype dtype, void *base, int64_t index, float value)
+/* Inlined always: AddressSanitizer makes the frame of a function per element too dear. */
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void store(ew_dtype dtype, void *base, int64_t index, float value)
 {
     if (dtype == EW_FP32)
         ((float *)base)[index] = value;
@@ -67,7 +70,7 @@ static void store(ew_dtype dtype, void *base, int64_t index, float value)
             dtype == EW_BF16 ? ewx_bf16_from_f32(value) : ewx_fp16_from_f32(value);
 }
 
-static float load(ew_dtype dtype, const void *base, int64_t index)
+INLINE float load(ew_dtype dtype, const void *base, int64_t index)
 {
     if (dtype == EW_FP32)
         return ((const float *)base)[index];

@@ -24,6 +24,17 @@ ew_status duty_call(duty *d, int64_t m, uint32_t seed);
 int64_t duty_wrong(const duty *d, int64_t m, uint32_t seed);
 void duty_close(duty *d);
 
+/* ---- Kinds of ranks ---- */
+
+/* Loops over both kinds start here: ThreadSanitizer does not see other processes. */
+#ifdef __SANITIZE_THREAD__
+enum { FIRST_KIND = 1, NUM_KINDS = 2 };
+#else
+enum { FIRST_KIND = 0, NUM_KINDS = 2 };
+#endif
+static const ew_ranks_as both_kinds[NUM_KINDS] = {EW_RANKS_AS_PROCESSES,
+                                                  EW_RANKS_AS_THREADS};
+
 /* ---- Texts ---- */
 
 /* Whether every one of the words, given up to a NULL, is in ew_last_error(). */

@@ -73,6 +73,17 @@ void harness_run(ew_ranks_as kind, int num_ranks, ew_rank_main body, void *argum
     harness_run_with(kind, num_ranks, NULL, body, argument);
 }
 
+void harness_expect_error(ew_status status, ew_status want, const char *value,
+                          const char *what)
+{
+    if (status != want)
+        fail_msg("%s: got %s, want %s", what, ew_status_name(status), ew_status_name(want));
+    if (value && !strstr(ew_last_error(), value))
+        fail_msg("%s: the message does not show '%s': %s", what, value, ew_last_error());
+    if (!strstr(ew_last_error(), "\n  fix: "))
+        fail_msg("%s: the message has no fix: %s", what, ew_last_error());
+}
+
 void *harness_share(size_t bytes)
 {
     void *memory =

@@ -64,6 +64,11 @@ ew_status harness_run_failing(ew_ranks_as kind, int num_ranks,
                               const ew_world_options *options, ew_rank_main body,
                               void *argument, int *exits_out);
 
+/* Asserts that a call failed as it should: with this status, a text that shows `value`
+ * (NULL: any) and a line that says how to fix it.  `what` names the case. */
+void harness_expect_error(ew_status status, ew_status want, const char *value,
+                          const char *what);
+
 /* What is being tried, shown when it fails: for tests that loop over cases. */
 __attribute__((format(printf, 1, 2))) void harness_context(const char *format, ...);
 

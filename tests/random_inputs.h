@@ -9,7 +9,10 @@
 
 enum { OPERAND_A, OPERAND_B };
 
-static inline void element_put(ew_dtype dtype, void *base, int64_t at, float value)
+/* Inlined always: AddressSanitizer makes the frame of a function per element too dear. */
+#define EACH_ELEMENT static inline __attribute__((always_inline))
+
+EACH_ELEMENT void element_put(ew_dtype dtype, void *base, int64_t at, float value)
 {
     if (dtype == EW_FP32)
         ((float *)base)[at] = value;
@@ -18,7 +21,7 @@ static inline void element_put(ew_dtype dtype, void *base, int64_t at, float val
             dtype == EW_BF16 ? ewx_bf16_from_f32(value) : ewx_fp16_from_f32(value);
 }
 
-static inline float element_get(ew_dtype dtype, const void *base, int64_t at)
+EACH_ELEMENT float element_get(ew_dtype dtype, const void *base, int64_t at)
 {
     if (dtype == EW_FP32)
         return ((const float *)base)[at];

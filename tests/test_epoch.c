@@ -87,19 +87,18 @@ static void expect_wrap(ew_ranks_as kind, int num_ranks, scene base, bool must_l
 
 static void epochs_wrap(void **state)
 {
-    static const ew_ranks_as kinds[] = {EW_RANKS_AS_PROCESSES, EW_RANKS_AS_THREADS};
     static const ewx_probe_point points[] = {EWX_PROBE_BLOCK, EWX_PROBE_PUBLISH,
                                              EWX_PROBE_REDUCE};
     (void)state;
-    for (size_t kind = 0; kind < 2; kind++) {
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
         /* Rank 1 owns no row: it runs a call ahead of rank 0, which finds its flags moved
          * on already. */
-        expect_wrap(kinds[kind], 2, (scene){0, EWX_PROBE_BLOCK, 1, "", NULL}, true);
+        expect_wrap(both_kinds[kind], 2, (scene){0, EWX_PROBE_BLOCK, 1, "", NULL}, true);
         for (size_t point = 0; point < 3; point++)
             for (int slow = 0; slow < 3; slow += 2) {
-                expect_wrap(kinds[kind], 3, (scene){slow, points[point], 64, "", NULL},
+                expect_wrap(both_kinds[kind], 3, (scene){slow, points[point], 64, "", NULL},
                             false);
-                expect_wrap(kinds[kind], 3,
+                expect_wrap(both_kinds[kind], 3,
                             (scene){slow, points[point], 7,
                                     "order=contiguous,release=partition,workers=2", NULL},
                             false);

@@ -17,14 +17,19 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "backend/cpu/engine.h"
 #include "base/clock.h"
 #include "base/probe.h"
+#include "testing.h"
 
 enum { MAX_W = 8 };
+#ifdef __SANITIZE_ADDRESS__ /* processes are costly to fork there */
+enum { KILL_ROUNDS = 1, ABORT_ROUNDS = 5 };
+#else
+enum { KILL_ROUNDS = 4, ABORT_ROUNDS = 20 };
+#endif
 #define LONG_TIMEOUT_MS 30000
 #define SOON_NS 10000000000 /* well below the long timeout */
-
-static const ew_ranks_as kinds[] = {EW_RANKS_AS_PROCESSES, EW_RANKS_AS_THREADS};
 
 /* ---- The stage: shared by the parent, the ranks and their probes ---- */
 
@@ -231,7 +236,7 @@ static void killed_in_every_phase(void **state)
     (void)state;
     for (int num_ranks = 2; num_ranks <= 8; num_ranks *= 2)
         for (size_t i = 0; i < sizeof points / sizeof *points; i++)
-            for (int round = 0; round < 4; round++) {
+            for (int round = 0; round < KILL_ROUNDS; round++) {
                 const bool once =
                     points[i] == EWX_PROBE_BOOTSTRAP || points[i] == EWX_PROBE_TEARDOWN;
                 expect_killed(num_ranks, points[i],
@@ -470,16 +475,16 @@ static void aborts_reach_waiting_ranks(void **state)
 {
     (void)state;
     harness_random random = harness_seed(2);
-    for (size_t kind = 0; kind < 2; kind++)
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++)
         for (int round = 0; round < 5; round++)
-            expect_aborted(kinds[kind], 4, abort_without_working, &random);
+            expect_aborted(both_kinds[kind], 4, abort_without_working, &random);
 }
 
 static void aborts_reach_working_ranks(void **state)
 {
     (void)state;
     harness_random random = harness_seed(3);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < ABORT_ROUNDS; round++) {
         expect_aborted(EW_RANKS_AS_PROCESSES, 3, work_until_aborted, &random);
         expect_aborted(EW_RANKS_AS_THREADS, 3, work_until_aborted, &random);
         expect_aborted(EW_RANKS_AS_PROCESSES, 3, work_until_signalled, &random);
@@ -522,8 +527,8 @@ static void every_lost_publication_is_named(void **state)
             s->where = slot;
             s->nth = 0;
             harness_context("slot %d of rank %d", slot, src);
-            assert_int_not_equal(stage_run(s, kinds[slot % 2], DROP_W, 120, one_call, NULL),
-                                 EW_OK);
+            assert_int_not_equal(
+                stage_run(s, both_kinds[slot % 2], DROP_W, 120, one_call, NULL), EW_OK);
             snprintf(text, sizeof text,
                      "rank %d waited 0.12 s for tile (0,%d) of rank %d (saw epoch 0, "
                      "wanted 1)",
@@ -546,7 +551,7 @@ static void late_and_reordered_publications_are_exact(void **state)
 {
     (void)state;
     for (uint32_t seed = 0; seed < 15; seed++)
-        for (size_t kind = 0; kind < 2; kind++) {
+        for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
             stage *s = stage_open();
             s->act = ACT_JITTER;
             s->point = seed % 3 == 0   ? EWX_PROBE_BLOCK
@@ -554,9 +559,9 @@ static void late_and_reordered_publications_are_exact(void **state)
                                        : EWX_PROBE_REDUCE;
             s->sleep_ms = 4;
             s->seed = seed;
-            harness_context("seed %u, kind %d", seed, (int)kinds[kind]);
-            assert_int_equal(stage_run(s, kinds[kind], 3, LONG_TIMEOUT_MS, ten_calls, NULL),
-                             EW_OK);
+            harness_context("seed %u, kind %d", seed, (int)both_kinds[kind]);
+            assert_int_equal(
+                stage_run(s, both_kinds[kind], 3, LONG_TIMEOUT_MS, ten_calls, NULL), EW_OK);
             stage_close(s);
         }
 }
@@ -614,6 +619,133 @@ static void an_idle_reducer_is_patient(void **state)
                     "block=128x128,order=contiguous,pool=static,workers=2,x=1");
 }
 
+/* ---- Peers that write nonsense ---- */
+
+static ewx_cpu_engine *own_engine; /* of this process's rank */
+
+static void scribble(harness_random *random, ewx_cpu_engine *engine)
+{
+    const int rank = engine->world->rank;
+    ewx_segment_header *header = ewx_heap_header(&engine->heap, rank);
+    const uint32_t epoch = (uint32_t)harness_next(random);
+    const int64_t slot = harness_between(random, 0, engine->spec->layout.num_slots - 1);
+    switch (harness_between(random, 0, 4)) {
+    case 0:
+        atomic_store(&header->done, epoch);
+        break;
+    case 1:
+        atomic_store(&header->progress, epoch);
+        break;
+    case 2:
+        atomic_store(&header->calls[epoch & 1].epoch, epoch);
+        break;
+    case 3:
+        header->calls[epoch & 1].rows = (int64_t)harness_next(random);
+        break;
+    default:
+        atomic_store(&ewx_heap_flag(&engine->heap, rank, slot)->epoch, epoch);
+    }
+}
+
+static void *scribble_on(void *argument)
+{
+    stage *s = argument;
+    harness_random random = harness_seed(s->seed);
+    for (int i = 0; i < 100000 && !atomic_load(&s->finished); i++) {
+        scribble(&random, own_engine);
+        if (i % 16 == 0)
+            usleep(20);
+    }
+    return NULL;
+}
+
+/* Any result will do, but there has to be one: the alarm ends a rank that hangs. */
+static int work_beside_a_scribbler(ew_world *world, void *argument)
+{
+    stage *s = argument;
+    duty d;
+    pthread_t thread;
+    const ew_problem problem = EW_PROBLEM(128, 512, 64, EW_FP32);
+    RANK_OK(duty_open(&d, world, problem, ""));
+    RANK_OK(ew_world_barrier(world));
+    alarm(15);
+    own_engine = ewx_plan_state(d.plan);
+    if (ew_world_rank(world) == 1)
+        RANK_CHECK(pthread_create(&thread, NULL, scribble_on, s) == 0, "no thread");
+    ew_status status = EW_OK;
+    for (uint32_t call = 0; status == EW_OK && call < 300; call++)
+        status = duty_call(&d, 100, call);
+    atomic_store(&s->finished, 1);
+    if (ew_world_rank(world) == 1)
+        pthread_join(thread, NULL);
+    duty_close(&d);
+    return 0;
+}
+
+static void nonsense_from_a_peer_crashes_nobody(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < 10; seed++) {
+        stage *s = stage_open();
+        int exits[2];
+        s->seed = seed;
+        harness_context("seed %u", seed);
+        stage_run(s, EW_RANKS_AS_PROCESSES, 2, 200, work_beside_a_scribbler, exits);
+        for (int rank = 0; rank < 2; rank++)
+            if (exits[rank] != 0)
+                fail_msg("seed %u: rank %d ended with %d", seed, rank, exits[rank]);
+        stage_close(s);
+    }
+}
+
+/* Rank 1 publishes everything but says that it is in another call: rank 0 must not wait
+ * for ever for what it already has. */
+static int lie_about_the_call(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    (void)context;
+    (void)where;
+    if (point == EWX_PROBE_BLOCK && rank == 0)
+        sleep_ms(50);
+    if (point == EWX_PROBE_BLOCK && rank == 1)
+        for (int parity = 0; parity < 2; parity++)
+            atomic_store(&ewx_heap_header(&own_engine->heap, 1)->calls[parity].epoch,
+                         12345);
+    return 0;
+}
+
+static int call_a_liar(ew_world *world, void *argument)
+{
+    stage *s = argument;
+    duty d;
+    const ew_problem problem = EW_PROBLEM(128, 512, 64, EW_FP32);
+    RANK_OK(duty_open(&d, world, problem, ""));
+    RANK_OK(ew_world_barrier(world));
+    alarm(15);
+    own_engine = ewx_plan_state(d.plan);
+    ewx_probe_install(lie_about_the_call, s);
+    ew_status status = duty_call(&d, 100, 1);
+    for (int tries = 0; status == EW_OK && tries < 5000; tries++) {
+        sleep_ms(1);
+        status = ew_plan_wait(d.plan);
+    }
+    const int code = tell(s, world, status);
+    duty_close(&d);
+    return code;
+}
+
+static void a_lying_peer_hangs_nobody(void **state)
+{
+    (void)state;
+    stage *s = stage_open();
+    int exits[2];
+    stage_run(s, EW_RANKS_AS_PROCESSES, 2, 300, call_a_liar, exits);
+    for (int rank = 0; rank < 2; rank++)
+        if (exits[rank] != 3)
+            fail_msg("rank %d ended with %d (142: by its alarm)", rank, exits[rank]);
+    expect_same_story(s, 2, -1, EW_ERR_TIMEOUT, "of rank 1 (");
+    stage_close(s);
+}
+
 /* ---- Left early ---- */
 
 static int leave_early(ew_world *world, void *argument)
@@ -635,11 +767,11 @@ static int meet_without_one(ew_world *world, void *argument)
 static void leaving_early_is_named(void **state)
 {
     (void)state;
-    for (size_t kind = 0; kind < 2; kind++)
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++)
         for (int meeting = 0; meeting < 2; meeting++) {
             stage *s = stage_open();
-            harness_context("kind %d, meeting %d", (int)kinds[kind], meeting);
-            stage_run(s, kinds[kind], 3, LONG_TIMEOUT_MS,
+            harness_context("kind %d, meeting %d", (int)both_kinds[kind], meeting);
+            stage_run(s, both_kinds[kind], 3, LONG_TIMEOUT_MS,
                       meeting ? meet_without_one : leave_early, NULL);
             expect_same_story(s, 3, 1, EW_ERR_PEER_DIED, "rank 1 left the world");
             stage_close(s);
@@ -673,12 +805,12 @@ static void different_rows_are_refused(void **state)
                  {3, {0, 0, 64}, "m=0", "m=64"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (size_t kind = 0; kind < 2; kind++) {
+        for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
             stage *s = stage_open();
             memcpy(s->rows, cases[i].rows, sizeof cases[i].rows);
-            harness_context("case %zu, kind %d", i, (int)kinds[kind]);
+            harness_context("case %zu, kind %d", i, (int)both_kinds[kind]);
             const int64_t start_ns = ewx_now_ns();
-            stage_run(s, kinds[kind], cases[i].num_ranks, LONG_TIMEOUT_MS,
+            stage_run(s, both_kinds[kind], cases[i].num_ranks, LONG_TIMEOUT_MS,
                       call_with_own_rows, NULL);
             expect_same_story(s, cases[i].num_ranks, -1, EW_ERR_MISMATCH, cases[i].one);
             expect_same_story(s, cases[i].num_ranks, -1, EW_ERR_MISMATCH, cases[i].other);
@@ -707,7 +839,7 @@ static int create_then_agree(ew_world *world, void *argument)
 static void expect_refused(const ew_problem *problems, const char *const *configs,
                            const char *one, const char *other)
 {
-    for (size_t kind = 0; kind < 2; kind++) {
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
         stage *s = stage_open();
         for (int rank = 0; rank < 3; rank++) { /* rank 1 is the odd one */
             s->problems[rank] = problems[rank == 1];
@@ -718,7 +850,8 @@ static void expect_refused(const ew_problem *problems, const char *const *config
         snprintf(theirs, sizeof theirs, "rank 1 has %s", other);
         harness_context("%s against %s", one, other);
         assert_int_equal(
-            stage_run(s, kinds[kind], 3, LONG_TIMEOUT_MS, create_then_agree, NULL), EW_OK);
+            stage_run(s, both_kinds[kind], 3, LONG_TIMEOUT_MS, create_then_agree, NULL),
+            EW_OK);
         for (int rank = 0; rank < 3; rank++) {
             expect_story(s, rank, EW_ERR_MISMATCH, theirs);
             if (rank < 2)
@@ -836,9 +969,9 @@ static int good_body(ew_world *world, void *argument)
 
 static void expect_world_still_works(void)
 {
-    for (size_t kind = 0; kind < 2; kind++) {
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
         stage *s = stage_open();
-        harness_run(kinds[kind], 3, good_body, s);
+        harness_run(both_kinds[kind], 3, good_body, s);
         stage_close(s);
     }
 }
@@ -902,6 +1035,8 @@ int main(void)
         TIDY(a_slow_reducer_is_waited_for),
         TIDY(a_slow_reader_is_waited_for),
         TIDY(an_idle_reducer_is_patient),
+        TIDY(nonsense_from_a_peer_crashes_nobody),
+        TIDY(a_lying_peer_hangs_nobody),
         TIDY(leaving_early_is_named),
         TIDY(different_rows_are_refused),
         TIDY(different_problems_are_refused),

@@ -34,8 +34,6 @@
 #define SOME_TIMEOUT_MS 20000 /* never reached unless something hangs */
 #define MOST_CARD_BYTES 1024
 
-static const ew_ranks_as kinds[] = {EW_RANKS_AS_PROCESSES, EW_RANKS_AS_THREADS};
-
 static ew_world_options options_of(uint32_t timeout_ms)
 {
     ew_world_options options = EW_WORLD_OPTIONS_INIT;
@@ -86,10 +84,10 @@ static int gather_sizes(ew_world *world, void *argument)
 static void collectives_carry_every_byte(void **state)
 {
     (void)state;
-    for (size_t kind = 0; kind < 2; kind++)
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++)
         for (int num_ranks = 1; num_ranks <= 8; num_ranks++) {
-            harness_context("kind %d, W=%d", (int)kinds[kind], num_ranks);
-            harness_run(kinds[kind], num_ranks, gather_sizes, NULL);
+            harness_context("kind %d, W=%d", (int)both_kinds[kind], num_ranks);
+            harness_run(both_kinds[kind], num_ranks, gather_sizes, NULL);
         }
 }
 
@@ -111,9 +109,9 @@ static int count_arrivals(ew_world *world, void *argument)
 static void barrier_holds_everyone(void **state)
 {
     (void)state;
-    for (size_t kind = 0; kind < 2; kind++) {
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
         atomic_int *arrived = harness_share(sizeof *arrived);
-        harness_run(kinds[kind], 4, count_arrivals, arrived);
+        harness_run(both_kinds[kind], 4, count_arrivals, arrived);
         harness_unshare(arrived, sizeof *arrived);
     }
 }
@@ -678,15 +676,15 @@ static int storm_from_the_start(void *context, ewx_probe_point point, int rank,
 
 static int work_in_a_storm(ew_world *world, void *argument)
 {
-    const int64_t cols = *(const int64_t *)argument;
+    const int64_t max_m = *(const int64_t *)argument;
     duty d;
     for (int round = 0; round < 100; round++)
         RANK_TRY(gather_and_compare(world, 5000));
-    const ew_problem problem = EW_PROBLEM(256, cols, 32, EW_FP32);
+    const ew_problem problem = EW_PROBLEM(max_m, 512, 32, EW_FP32);
     RANK_OK(duty_open(&d, world, problem, ""));
     for (uint32_t seed = 1; seed <= 5; seed++) {
-        RANK_OK(duty_call(&d, 200, seed));
-        RANK_CHECK(duty_wrong(&d, 200, seed) == 0, "seed %u", seed);
+        RANK_OK(duty_call(&d, 100, seed));
+        RANK_CHECK(duty_wrong(&d, 100, seed) == 0, "seed %u", seed);
     }
     duty_close(&d);
     return 0;
@@ -698,12 +696,12 @@ static void signals_do_not_disturb(void **state)
 {
     (void)state;
     for (int large = 0; large < 2; large++) {
-        int64_t cols = large ? 16384 : 512;
+        int64_t max_m = large ? 16384 : 100; /* 64 MiB each, or little */
         for (int round = 0; round < (large ? 2 : 10); round++) {
             harness_context("%s heap, round %d", large ? "large" : "small", round);
             ewx_probe_install(storm_from_the_start, NULL);
             storm(true);
-            harness_run(EW_RANKS_AS_PROCESSES, 3, work_in_a_storm, &cols);
+            harness_run(EW_RANKS_AS_PROCESSES, 3, work_in_a_storm, &max_m);
             storm(false);
             ewx_probe_install(NULL, NULL);
         }

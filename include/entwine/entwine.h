@@ -247,8 +247,11 @@ typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.
  * A is m x K, C is ew_owned_rows() x N, both row-major.  m may change from call to call,
- * 0..max_m, and must be equal on all ranks.  B is this rank's weight for this call, or
- * NULL for the one bound by ew_plan_set_weight.
+ * 0..max_m, and must be equal on all ranks.
+ *
+ * B is NULL for the weight bound by ew_plan_set_weight, or this rank's weight for this
+ * call alone.  It is packed into the bound one's place (a plan holds one weight), so
+ * bind again before the next call with NULL; that call is refused otherwise.
  *
  * Determinism: on one machine type the bits of C depend on the inputs alone, not on the
  * config, the number of workers, the owner of a row or the run: each rank's products are

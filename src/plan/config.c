@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "base/text.h"
-#include "plan/order.h"
+#include "plan/spec.h"
 
 typedef struct choice {
     const char *name;
@@ -58,10 +58,10 @@ static const config_key keys[] = {
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 
-/* How much of an offending text a message shows, so that its fix is never cut off. */
-static int shown(size_t length)
+/* How much of a bad text an error repeats: its fix must never be cut off. */
+static int quoted(size_t length)
 {
-    return length < 64 ? (int)length : 64;
+    return length > 60 ? 60 : (int)length;
 }
 
 /* Enums and int32_t fields alike are read and written through their bytes. */
@@ -145,7 +145,7 @@ static ew_status fail_unknown_key(const char *name, size_t length)
     for (size_t i = 0; i < NUM_KEYS; i++)
         ewx_text_add(&text, "%s%s", i ? ", " : "", keys[i].name);
     return ewx_fail(EW_ERR_CONFIG, "config key '%.*s' is unknown\n  fix: the keys are %s",
-                    shown(length), name, list);
+                    quoted(length), name, list);
 }
 
 static ew_status parse_item(const char *item, size_t length, ew_config *config)
@@ -154,14 +154,14 @@ static ew_status parse_item(const char *item, size_t length, ew_config *config)
     if (!equals)
         return ewx_fail(EW_ERR_CONFIG,
                         "config item '%.*s' has no '='\n  fix: write key=value,key=value",
-                        shown(length), item);
+                        quoted(length), item);
     const config_key *key = find_key(item, (size_t)(equals - item));
     if (!key)
         return fail_unknown_key(item, (size_t)(equals - item));
     const size_t value_length = length - (size_t)(equals + 1 - item);
     if (!parse_value(key, equals + 1, value_length, config))
         return ewx_fail(EW_ERR_CONFIG, "config %s=%.*s is not valid\n  fix: %s takes %s",
-                        key->name, shown(value_length), equals + 1, key->name, key->hint);
+                        key->name, quoted(value_length), equals + 1, key->name, key->hint);
     return EW_OK;
 }
 
@@ -181,24 +181,43 @@ ew_status ew_config_parse(const char *text, ew_config *config_out)
     return EW_OK;
 }
 
+static void print_value(const config_key *key, const ew_config *config, ewx_text *text)
+{
+    const int32_t value = get_field(config, key->offset);
+    const choice *named = choice_by_value(key->names, value);
+    if (value == 0)
+        ewx_text_add(text, "auto");
+    else if (named)
+        ewx_text_add(text, "%s", named->name);
+    else if (key->offset == FIELD(block_m))
+        ewx_text_add(text, "%dx%d", config->block_m, config->block_n);
+    else
+        ewx_text_add(text, "%d", value);
+}
+
+static void print_keys(const ew_config *config, bool open_too, ewx_text *text)
+{
+    const char *comma = "";
+    for (size_t i = 0; i < NUM_KEYS; i++) {
+        if (!open_too && get_field(config, keys[i].offset) == 0)
+            continue;
+        ewx_text_add(text, "%s%s=", comma, keys[i].name);
+        print_value(&keys[i], config, text);
+        comma = ",";
+    }
+}
+
+void ewx_config_print_open(const ew_config *config, ewx_text *text)
+{
+    print_keys(config, true, text);
+}
+
 ew_status ew_config_print(const ew_config *config, char *text, size_t bytes)
 {
     if (!config || !text)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_config_print needs a config and a buffer");
     ewx_text out = ewx_text_in(text, bytes);
-    for (size_t i = 0; i < NUM_KEYS; i++) {
-        const int32_t value = get_field(config, keys[i].offset);
-        const choice *named = choice_by_value(keys[i].names, value);
-        if (value == 0)
-            continue;
-        ewx_text_add(&out, "%s%s=", out.used ? "," : "", keys[i].name);
-        if (named)
-            ewx_text_add(&out, "%s", named->name);
-        else if (keys[i].offset == FIELD(block_m))
-            ewx_text_add(&out, "%dx%d", config->block_m, config->block_n);
-        else
-            ewx_text_add(&out, "%d", value);
-    }
+    print_keys(config, false, &out);
     if (out.truncated)
         return ewx_fail(
             EW_ERR_ARGUMENT,

@@ -92,13 +92,15 @@ EW_HD static inline ewx_grid ewx_grid_build(int64_t rows, int64_t cols, int num_
     grid.num_ranks = num_ranks;
     grid.num_large = (int32_t)(rows % num_ranks);
     grid.order = (int32_t)config->order;
-    grid.group = config->group;
-    grid.block_rows = config->block_m / EWX_TILE_M;
-    grid.block_cols = config->block_n / EWX_TILE_N;
     grid.rows = rows;
     grid.cols = cols;
     grid.small_rows = rows / num_ranks;
     grid.tile_cols = ewx_div_up(cols, EWX_TILE_N);
+    /* No larger than the partition, which changes nothing but keeps products small. */
+    const int64_t tile_rows = ewx_div_up(grid.small_rows + 1, EWX_TILE_M);
+    grid.group = (int32_t)ewx_min64(config->group, tile_rows);
+    grid.block_rows = (int32_t)ewx_min64(config->block_m / EWX_TILE_M, tile_rows);
+    grid.block_cols = (int32_t)ewx_min64(config->block_n / EWX_TILE_N, grid.tile_cols);
     grid.blocks_per_row = ewx_div_up(grid.tile_cols, grid.block_cols);
     grid.small_blocks =
         ewx_div_up(ewx_div_up(grid.small_rows, EWX_TILE_M), grid.block_rows);

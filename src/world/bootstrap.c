@@ -344,6 +344,18 @@ static ew_status receive_fd(ew_world *world, int rank, int *fd_out)
                     rank);
 }
 
+static ew_status send_fd(ew_world *world, int rank, const char *note, int fd)
+{
+    const ew_status status = send_message(world->sockets[rank], note, 1, fd);
+    const bool left = status != EW_OK && (errno == EPIPE || errno == ECONNRESET);
+    if (status != EW_OK && world->control) /* the reason that all ranks give, as above */
+        EW_TRY(ewx_world_check(world));
+    return left ? ewx_fail(EW_ERR_PEER_DIED,
+                           "rank %d left before it got a memory descriptor from rank %d",
+                           rank, world->rank)
+                : status;
+}
+
 ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out)
 {
     ew_status status = EW_OK;
@@ -351,7 +363,7 @@ ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out)
         fds_out[rank] = -1;
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (rank != world->rank)
-            EW_TRY_TO(status, send_message(world->sockets[rank], "f", 1, my_fd), out);
+            EW_TRY_TO(status, send_fd(world, rank, "f", my_fd), out);
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (rank != world->rank)
             EW_TRY_TO(status, receive_fd(world, rank, &fds_out[rank]), out);
@@ -395,7 +407,7 @@ static ew_status share_control(ew_world *world)
             fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
             EW_TRY_TO(status, fail_system("fallocate of the control block"), out);
         for (int rank = 1; rank < world->num_ranks; rank++)
-            EW_TRY_TO(status, send_message(world->sockets[rank], "c", 1, fd), out);
+            EW_TRY_TO(status, send_fd(world, rank, "c", fd), out);
     }
     status = map_control(world, fd);
 out:

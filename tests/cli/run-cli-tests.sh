@@ -11,7 +11,7 @@
 #     out-has PATTERN                 instead of `out`: one line of stdout matches
 #     err-has PATTERN
 #     out-any / err-any               whatever is there
-#     slow                            left out when ENTWINE_CLI_TESTS=quick
+#     slow                            left out when CLI_TESTS_QUICK is set
 #     end
 #
 # A stream that no line speaks of must be empty, except stderr when the status is 0, where
@@ -22,8 +22,11 @@ set -u
 entwine=$(readlink -f "${1:?usage: run-cli-tests.sh ENTWINE [CASE-FILE...]}")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 shift
-files=("$@")
-[ ${#files[@]} -gt 0 ] || files=("$here"/cases/*.case)
+files=()
+for file in "$@"; do
+    files+=("$(readlink -f "$file")") # cases run in other folders
+done
+[ $# -gt 0 ] || files=("$here"/cases/*.case)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -97,7 +100,7 @@ verdict() {
 
 run_case() {
     local status why folder="$work/case"
-    if [ "$slow" = 1 ] && [ "${ENTWINE_CLI_TESTS:-}" = quick ]; then
+    if [ "$slow" = 1 ] && [ -n "${CLI_TESTS_QUICK:-}" ]; then
         return
     fi
     [ "$err_mode" = default ] && { [ "$want_exit" = 0 ] && err_mode=any || err_mode=all; }

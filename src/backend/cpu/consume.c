@@ -135,6 +135,7 @@ static void finish_task(ewx_cpu_engine *engine, int worker, int64_t task, ewx_ti
                                                .position = task,
                                                .begin_ns = begin_ns,
                                                .end_ns = ewx_now_ns()});
+    ewx_patience_progress(engine);
     atomic_fetch_add_explicit(&engine->call.tasks_done, 1, memory_order_release);
 }
 
@@ -195,17 +196,25 @@ typedef struct missing_input {
     uint32_t seen;
 } missing_input;
 
-/* The first contribution that nobody has published; false when all are there and only
- * the link or another worker is busy with them. */
+/* Whether peer_in_call would let the rank's contributions pass. */
+static bool is_in_call(const ewx_cpu_engine *engine, int src)
+{
+    const ewx_call_record *record =
+        &ewx_heap_header(&engine->heap, src)->calls[engine->call.epoch & 1];
+    return atomic_load_explicit(&engine->peer_agrees[src], memory_order_relaxed) ||
+           atomic_load_explicit(&record->epoch, memory_order_relaxed) == engine->call.epoch;
+}
+
+/* The first contribution that its rank still owes; false when all are there and only the
+ * link or another worker is busy with them. */
 static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
 {
+    const int rank = engine->world->rank;
     for (int64_t task = 0; task < engine->call.num_tasks; task++)
         for (int src = 0; src < engine->spec->num_ranks; src++) {
-            const ewx_tile tile =
-                ewx_task_tile(&engine->call.grid, engine->world->rank, task);
-            const int64_t slot =
-                ewx_layout_slot(&engine->spec->layout, engine->world->rank, tile);
-            if (is_published(engine, src, slot))
+            const ewx_tile tile = ewx_task_tile(&engine->call.grid, rank, task);
+            const int64_t slot = ewx_layout_slot(&engine->spec->layout, rank, tile);
+            if (is_published(engine, src, slot) && is_in_call(engine, src))
                 continue;
             const uint32_t seen = atomic_load_explicit(
                 &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_relaxed);
@@ -215,19 +224,12 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
     return false;
 }
 
-static uint32_t progress_of(const ewx_cpu_engine *engine, int rank)
-{
-    return atomic_load_explicit(&ewx_heap_header(&engine->heap, rank)->progress,
-                                memory_order_relaxed);
-}
-
-/* A timeout counts only when the rank we wait for has computed nothing since the wait
- * began. */
-static ew_status judge_timeout(ewx_cpu_engine *engine, const uint32_t *progress_before)
+/* A slice of the timeout is over: go on waiting, or name the rank that owes us a tile. */
+static ew_status judge_timeout(ewx_cpu_engine *engine, ewx_patience *patience)
 {
     missing_input missing;
     if (!find_missing(engine, &missing) ||
-        progress_of(engine, missing.src) != progress_before[missing.src])
+        ewx_patience_lasts(engine, patience, missing.src))
         return EW_OK;
     return ewx_world_raise(engine->world,
                            &(ewx_fault){.status = EW_ERR_TIMEOUT,
@@ -238,24 +240,26 @@ static ew_status judge_timeout(ewx_cpu_engine *engine, const uint32_t *progress_
                                                    engine->call.epoch, missing.seen}});
 }
 
+/* Waits until this worker has reduced something or nothing is left. */
+static ew_status await_tiles(ewx_cpu_engine *engine, int worker, ewx_patience *patience)
+{
+    ewx_wait wait = ewx_patience_wait(engine);
+    ew_status waited, reducing = EW_OK;
+    int reduced = 0;
+    EWX_AWAIT(waited, &wait,
+              (reducing = ewx_consume_some(engine, worker, &reduced)) != EW_OK ||
+                  reduced > 0 || all_reduced(engine));
+    if (reducing != EW_OK)
+        return reducing;
+    return waited == EW_ERR_TIMEOUT ? judge_timeout(engine, patience) : waited;
+}
+
 ew_status ewx_consume_rest(ewx_cpu_engine *engine, int worker)
 {
-    while (!all_reduced(engine)) {
-        uint32_t progress[EWX_MAX_RANKS];
-        for (int rank = 0; rank < engine->spec->num_ranks; rank++)
-            progress[rank] = progress_of(engine, rank);
-        ewx_wait wait = ewx_world_wait(engine->world);
-        ew_status waited, reducing = EW_OK;
-        int reduced = 0;
-        EWX_AWAIT(waited, &wait,
-                  (reducing = ewx_consume_some(engine, worker, &reduced)) != EW_OK ||
-                      reduced > 0 || all_reduced(engine));
-        if (reducing != EW_OK)
-            return reducing;
-        if (waited == EW_ERR_TIMEOUT)
-            waited = judge_timeout(engine, progress);
-        if (waited != EW_OK)
-            return waited;
-    }
-    return EW_OK;
+    ewx_patience patience = ewx_patience_begin(engine);
+    ew_status status = EW_OK;
+    while (status == EW_OK && !all_reduced(engine))
+        status = await_tiles(engine, worker, &patience);
+    ewx_patience_end(engine);
+    return status;
 }

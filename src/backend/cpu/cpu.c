@@ -174,8 +174,8 @@ static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B, v
     if (!B && !engine->has_weight)
         return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
                                          "  fix: call ew_plan_set_weight first, or pass B");
-    if (B && engine->spec->config.producer == EW_PRODUCER_OWN)
-        engine->has_weight = true;
+    if (B) /* packed where the bound weight was */
+        engine->has_weight = false;
     return ewx_engine_run(engine, m, A, B, C);
 }
 

@@ -56,6 +56,22 @@ static ew_status work_shared(ewx_cpu_engine *engine, int worker)
     }
 }
 
+/* Waits for the other workers of this rank, who are busy computing. */
+static ew_status await_gemm(ewx_cpu_engine *engine)
+{
+    ewx_patience patience = ewx_patience_begin(engine);
+    ew_status status;
+    do {
+        ewx_wait wait = ewx_patience_wait(engine);
+        EWX_AWAIT(status, &wait,
+                  atomic_load_explicit(&engine->call.positions_done,
+                                       memory_order_relaxed) >= engine->call.num_positions);
+    } while (status == EW_ERR_TIMEOUT &&
+             ewx_patience_lasts(engine, &patience, engine->world->rank));
+    ewx_patience_end(engine);
+    return status;
+}
+
 /* The last x workers only reduce and keep their core until the GEMM has ended; the
  * others only compute. */
 static ew_status work_static(ewx_cpu_engine *engine, int worker)
@@ -70,12 +86,7 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
         return EW_OK;
     }
     EW_TRY(ewx_consume_rest(engine, worker));
-    ewx_wait wait = ewx_world_wait(engine->world);
-    ew_status status;
-    EWX_AWAIT(status, &wait,
-              atomic_load_explicit(&engine->call.positions_done, memory_order_relaxed) >=
-                  engine->call.num_positions);
-    return status;
+    return await_gemm(engine);
 }
 
 static ew_status work(void *context, int worker)
@@ -115,6 +126,30 @@ static uint32_t done_of(const ewx_cpu_engine *engine, int rank)
                                 memory_order_acquire);
 }
 
+static ew_status await_reader(ewx_cpu_engine *engine, int rank, uint32_t want)
+{
+    ew_world *world = engine->world;
+    if (ewx_epoch_reached(done_of(engine, rank), want))
+        return EW_OK;
+    ewx_patience patience = ewx_patience_begin(engine);
+    ew_status status;
+    do {
+        ewx_wait wait = ewx_patience_wait(engine);
+        EWX_AWAIT(status, &wait,
+                  ewx_epoch_reached(done_of(engine, rank), want) ||
+                      ewx_world_departed(world, rank));
+    } while (status == EW_ERR_TIMEOUT && ewx_patience_lasts(engine, &patience, rank));
+    ewx_patience_end(engine);
+    if (status == EW_ERR_TIMEOUT)
+        return ewx_world_raise(world,
+                               &(ewx_fault){.status = EW_ERR_TIMEOUT,
+                                            .culprit = rank,
+                                            .reporter = world->rank,
+                                            .place = EWX_FAULT_READERS,
+                                            .detail = {want, done_of(engine, rank)}});
+    return status == EW_OK ? EW_OK : ewx_world_check(world);
+}
+
 /* The slice we are about to overwrite was read in call e-2: every owner must be done
  * with it.  Mostly true already, since our own call e-1 needed their contributions; a
  * rank that owns no rows could otherwise run ahead without end. */
@@ -124,22 +159,8 @@ static ew_status await_readers(ewx_cpu_engine *engine)
     return EW_OK;
 #endif
     const uint32_t want = engine->call.epoch - 2;
-    for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
-        ewx_wait wait = ewx_world_wait(engine->world);
-        ew_status status;
-        EWX_AWAIT(status, &wait,
-                  ewx_epoch_reached(done_of(engine, rank), want) ||
-                      ewx_world_departed(engine->world, rank));
-        if (status == EW_ERR_TIMEOUT)
-            return ewx_world_raise(engine->world,
-                                   &(ewx_fault){.status = EW_ERR_TIMEOUT,
-                                                .culprit = rank,
-                                                .reporter = engine->world->rank,
-                                                .place = EWX_FAULT_READERS,
-                                                .detail = {want, done_of(engine, rank)}});
-        if (status != EW_OK)
-            return ewx_world_check(engine->world);
-    }
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++)
+        EW_TRY(await_reader(engine, rank, want));
     return EW_OK;
 }
 

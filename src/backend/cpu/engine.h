@@ -66,6 +66,26 @@ typedef enum ewx_panel_state {
     EWX_PANEL_PACKED
 } ewx_panel_state;
 
+/* A wait for other ranks: whom it is for, how far every rank was when last looked at,
+ * and for how many slices of the timeout that one has computed nothing. */
+typedef struct ewx_patience {
+    int rank;
+    int quiet_slices;
+    int extensions;
+    uint32_t progress[EWX_MAX_RANKS];
+} ewx_patience;
+
+/* ---- patience.c ---- */
+ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine);
+void ewx_patience_end(ewx_cpu_engine *engine);
+/* A wait that lasts one slice of the timeout. */
+ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine);
+/* Such a wait for `rank` has run out: whether to begin another, because the whole timeout
+ * is not over, the rank has computed something, or it is held up itself. */
+bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank);
+/* This rank has computed something. */
+void ewx_patience_progress(ewx_cpu_engine *engine);
+
 /* ---- engine.c ---- */
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
                          void *C);

@@ -33,16 +33,22 @@ ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
     return gemm;
 }
 
+/* Every group ends with a whole panel, also where the width does not divide it. */
+static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, int width)
+{
+    const int64_t groups = lanes / EWX_PACK_GROUP, rest = lanes % EWX_PACK_GROUP;
+    const int64_t padded = groups * round_up(EWX_PACK_GROUP, width) + round_up(rest, width);
+    return (size_t)padded * (size_t)gemm->padded_depth * ewx_packed_elem_bytes(gemm);
+}
+
 size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows)
 {
-    return (size_t)round_up(rows, gemm->kernel->mr) * (size_t)gemm->padded_depth *
-           ewx_packed_elem_bytes(gemm);
+    return packed_bytes(gemm, rows, gemm->kernel->mr);
 }
 
 size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols)
 {
-    return (size_t)round_up(cols, gemm->kernel->nr) * (size_t)gemm->padded_depth *
-           ewx_packed_elem_bytes(gemm);
+    return packed_bytes(gemm, cols, gemm->kernel->nr);
 }
 
 size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/status.h"
 
 static ew_status fail_segment(const char *what, size_t bytes)
@@ -20,12 +21,27 @@ static ew_status fail_segment(const char *what, size_t bytes)
                     what, bytes, strerror(errno));
 }
 
+/* All ranks of the host allocate at once, and the kernel grants shared memory that it
+ * does not have: it would kill somebody later instead of failing here. */
+static ew_status check_memory(const ewx_heap *heap)
+{
+    const size_t available = ewx_available_memory();
+    const size_t num_ranks = (size_t)heap->world->num_ranks;
+    if (heap->segment_bytes <= available / num_ranks)
+        return EW_OK;
+    return ewx_fail(EW_ERR_MEMORY,
+                    "%zu heap segments of %zu bytes exceed the %zu bytes available\n"
+                    "  fix: free memory, or plan for fewer rows (max_m)",
+                    num_ranks, heap->segment_bytes, available);
+}
+
 /* ---- Processes ---- */
 
 /* Our own segment: allocated in full now (a clean error instead of a later SIGBUS),
  * writable through this one mapping only, of fixed size for ever. */
 static ew_status create_segment(ewx_heap *heap, int *fd_out)
 {
+    EW_TRY(check_memory(heap));
     const int fd = memfd_create("entwine-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return fail_segment("memfd_create", heap->segment_bytes);
@@ -92,25 +108,34 @@ static ew_status open_between_processes(ewx_heap *heap)
 
 /* ---- Threads ---- */
 
-static ew_status open_between_threads(ewx_heap *heap)
+static void *create_shared_pages(const ewx_heap *heap)
 {
-    ew_world *world = heap->world;
+    if (check_memory(heap) != EW_OK)
+        return NULL;
     void *address = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (address == MAP_FAILED)
-        address = NULL;
-    else
-        atomic_store(&((ewx_segment_header *)address)->users, world->num_ranks);
-    void *all[EWX_MAX_RANKS];
-    EW_TRY(ew_world_allgather(world, &address, all, sizeof address));
-    for (int rank = 0; rank < world->num_ranks; rank++)
+        return NULL;
+    atomic_store(&((ewx_segment_header *)address)->users, heap->world->num_ranks);
+    return address;
+}
+
+static ew_status open_between_threads(ewx_heap *heap)
+{
+    ew_world *world = heap->world;
+    void *mine = create_shared_pages(heap), *all[EWX_MAX_RANKS];
+    ew_status status = ew_world_allgather(world, &mine, all, sizeof mine);
+    for (int rank = 0; status == EW_OK && rank < world->num_ranks; rank++)
         if (!all[rank])
-            return ewx_fail(EW_ERR_MEMORY,
-                            "rank %d could not allocate its heap of %zu bytes", rank,
-                            heap->segment_bytes);
-    for (int rank = 0; rank < world->num_ranks; rank++)
+            status = ewx_fail(EW_ERR_MEMORY,
+                              "rank %d could not allocate its heap of %zu bytes\n"
+                              "  fix: free memory, or plan for fewer rows (max_m)",
+                              rank, heap->segment_bytes);
+    if (status != EW_OK && mine) /* nobody uses it: all ranks see the same failure */
+        munmap(mine, heap->segment_bytes);
+    for (int rank = 0; status == EW_OK && rank < world->num_ranks; rank++)
         heap->segments[rank] = all[rank];
-    return EW_OK;
+    return status;
 }
 
 ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout)

@@ -17,10 +17,17 @@ typedef struct ewx_call_record {
 /* The first page of a segment. */
 typedef struct ewx_segment_header {
     _Alignas(64) _Atomic uint32_t done; /* last call whose inputs this rank has all read */
-    _Alignas(64) _Atomic uint32_t progress; /* moves whenever this rank computes a block */
+    _Alignas(64) _Atomic uint32_t progress; /* moves with every block and every tile */
+    _Atomic uint64_t waiting; /* 0, or ewx_waiting_for(): whom this rank waits for */
     ewx_call_record calls[2];
     _Alignas(64) _Atomic int32_t users; /* ranks as threads: unmapped by the last */
 } ewx_segment_header;
+
+/* Who is waited for, and in which call. */
+static inline uint64_t ewx_waiting_for(int rank, uint32_t epoch)
+{
+    return (uint64_t)epoch << 32 | (uint32_t)(rank + 1);
+}
 
 typedef struct ewx_flag {
     _Alignas(EWX_FLAG_BYTES) _Atomic uint32_t epoch; /* last call whose tile is complete */

@@ -252,9 +252,7 @@ ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position
     if (status != EW_OK)
         return status;
     const int64_t end_ns = ewx_now_ns();
-    atomic_fetch_add_explicit(
-        &ewx_heap_header(&engine->heap, engine->world->rank)->progress, 1,
-        memory_order_relaxed);
+    ewx_patience_progress(engine);
     if (atomic_fetch_add_explicit(&call->positions_done, 1, memory_order_relaxed) ==
         call->num_positions - 1)
         atomic_store_explicit(&call->gemm_end_ns, end_ns, memory_order_relaxed);

@@ -64,7 +64,14 @@ static bool available(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-const ewx_kernel ewx_kernel_avx2 = {"avx2-4x16-fp32", false,         MR, NR, 1, available,
-                                    multiply,         ewx_store_bf16};
+const ewx_kernel ewx_kernel_avx2 = {
+    .name = "avx2-4x16-fp32",
+    .mr = MR,
+    .nr = NR,
+    .kr = 1,
+    .available = available,
+    .multiply = multiply,
+    .store_bf16 = ewx_store_bf16,
+};
 
 #endif

@@ -76,6 +76,13 @@ static bool available(void)
 }
 
 const ewx_kernel ewx_kernel_avx512 = {
-    "avx512-8x32-fp32", false, MR, NR, 1, available, multiply, ewx_store_bf16};
+    .name = "avx512-8x32-fp32",
+    .mr = MR,
+    .nr = NR,
+    .kr = 1,
+    .available = available,
+    .multiply = multiply,
+    .store_bf16 = ewx_store_bf16,
+};
 
 #endif

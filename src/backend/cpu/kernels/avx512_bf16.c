@@ -83,7 +83,23 @@ static bool available(void)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
 }
 
+/* Intel's cores issue VDPBF16PS at a quarter of the rate of FMA: on a Xeon with AMX the
+ * fp32 kernel was 1.5 times as fast on bf16 data (103 against 68 GF/s of one core). */
+static bool pays(void)
+{
+    return !__builtin_cpu_is("intel");
+}
+
 const ewx_kernel ewx_kernel_avx512_bf16 = {
-    "avx512-8x32-bf16", true, MR, NR, KR, available, multiply, ewx_store_bf16};
+    .name = "avx512-8x32-bf16",
+    .packs_bf16 = true,
+    .mr = MR,
+    .nr = NR,
+    .kr = KR,
+    .available = available,
+    .pays = pays,
+    .multiply = multiply,
+    .store_bf16 = ewx_store_bf16,
+};
 
 #endif

@@ -36,7 +36,8 @@ const ewx_kernel *ewx_kernel_select(ew_dtype dtype, const char *name)
 {
     for (const ewx_kernel *const *kernel = kernels; *kernel; kernel++) {
         const bool serves = !(*kernel)->packs_bf16 || dtype == EW_BF16;
-        const bool wanted = !name || strcmp((*kernel)->name, name) == 0;
+        const bool wanted = name ? strcmp((*kernel)->name, name) == 0
+                                 : !(*kernel)->pays || (*kernel)->pays();
         if (serves && wanted && (*kernel)->available())
             return *kernel;
     }

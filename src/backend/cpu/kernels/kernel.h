@@ -13,12 +13,13 @@
 /* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), one chunk of K
  * deep, as [k / kr][row][kr] so that a step of the kernel reads consecutive memory.
  * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or bf16 when
- * packs_bf16.  mr and nr divide EWX_PACK_GROUP. */
+ * packs_bf16. */
 typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x8-fp32" */
     bool packs_bf16;
     int mr, nr, kr;
     bool (*available)(void);
+    bool (*pays)(void); /* worth choosing unasked where available; NULL: always */
     /* acc[mr][nr], row stride `stride` floats, = (or += when accumulate) the product of
      * two panels over `depth` k's, a multiple of kr.  Sums run over k in order. */
     void (*multiply)(int64_t depth, const void *a, const void *b, float *acc,
@@ -28,7 +29,7 @@ typedef struct ewx_kernel {
                        int64_t dst_stride);
 } ewx_kernel;
 
-/* The fastest available kernel for the element type, or the one named by `name` (tests
+/* The best available kernel for the element type, or the one named by `name` (tests
  * compare all of them).  NULL when `name` is unknown, unavailable here or cannot serve
  * the type. */
 const ewx_kernel *ewx_kernel_select(ew_dtype dtype, const char *name);

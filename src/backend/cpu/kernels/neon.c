@@ -66,6 +66,13 @@ static void multiply(int64_t depth, const void *a, const void *b, float *acc,
 }
 
 const ewx_kernel ewx_kernel_neon = {
-    "neon-8x8-fp32", false, MR, NR, 1, ewx_always_available, multiply, ewx_store_bf16};
+    .name = "neon-8x8-fp32",
+    .mr = MR,
+    .nr = NR,
+    .kr = 1,
+    .available = ewx_always_available,
+    .multiply = multiply,
+    .store_bf16 = ewx_store_bf16,
+};
 
 #endif

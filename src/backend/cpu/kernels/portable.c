@@ -57,4 +57,11 @@ void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16
 }
 
 const ewx_kernel ewx_kernel_portable = {
-    "portable-4x8-fp32", false, MR, NR, 1, ewx_always_available, multiply, ewx_store_bf16};
+    .name = "portable-4x8-fp32",
+    .mr = MR,
+    .nr = NR,
+    .kr = 1,
+    .available = ewx_always_available,
+    .multiply = multiply,
+    .store_bf16 = ewx_store_bf16,
+};
