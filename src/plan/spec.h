@@ -50,8 +50,8 @@ ew_status ewx_problem_check(const ew_problem *problem, int num_ranks);
 /* As ew_config_print, with every key: those left open are "auto". */
 void ewx_config_print_open(const ew_config *config, ewx_text *text);
 
-ew_status ewx_config_choose(int num_ranks, const ew_config *request, int cores,
-                            ew_config *config_out);
+ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
+                            const ew_config *request, int cores, ew_config *config_out);
 
 /* One line per choice: what, and why. */
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
