@@ -121,23 +121,6 @@ static ew_status agree(ew_plan *plan, const ew_problem *problem, ew_status own_s
 
 /* ---- Plan ---- */
 
-/* Creation succeeds on all ranks or on none. */
-static ew_status create_state(ew_plan *plan)
-{
-    ew_status status = plan->backend->create(plan->world, &plan->spec, &plan->state);
-    int32_t outcomes[EWX_MAX_RANKS];
-    const int32_t outcome = status;
-    const ew_status gathered =
-        ew_world_allgather(plan->world, &outcome, outcomes, sizeof outcome);
-    for (int rank = 0; status == EW_OK && gathered == EW_OK && rank < plan->spec.num_ranks;
-         rank++)
-        if (outcomes[rank] != EW_OK)
-            status =
-                ewx_fail((ew_status)outcomes[rank], "rank %d cannot create the plan (%s)",
-                         rank, ew_status_text((ew_status)outcomes[rank]));
-    return status != EW_OK ? status : gathered;
-}
-
 ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                          const ew_config *config, ew_plan **plan_out)
 {
@@ -163,8 +146,10 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     if (status == EW_OK) /* with rank 0's choices, laid out anew */
         status = build_spec(&plan->spec.problem, world->num_ranks, &plan->spec.config,
                             plan->cores, &plan->spec, &plan->backend);
-    if (status == EW_OK)
-        status = create_state(plan);
+    if (status == EW_OK) { /* on all ranks or on none */
+        status = plan->backend->create(world, &plan->spec, &plan->state);
+        status = ewx_world_agree(world, status, "create the plan");
+    }
     if (status != EW_OK) {
         ew_plan_destroy(plan);
         return status;

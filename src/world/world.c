@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "plan/epoch.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
@@ -242,6 +243,24 @@ ew_status ew_world_allgather(ew_world *world, const void *mine, void *all, size_
         EW_TRY(gather_round(world, (const char *)mine + done, (char *)all + done, part,
                             bytes));
     }
+    return EW_OK;
+}
+
+ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what)
+{
+    char why[1024] = "";
+    ewx_text text = ewx_text_in(why, sizeof why);
+    if (mine != EW_OK)
+        ewx_text_add(&text, "%s", ew_last_error());
+    const int32_t outcome = mine;
+    int32_t outcomes[EWX_MAX_RANKS];
+    EW_TRY(ew_world_allgather(world, &outcome, outcomes, sizeof outcome));
+    if (mine != EW_OK)
+        return ewx_fail(mine, "%s", why);
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (outcomes[rank] != EW_OK)
+            return ewx_fail((ew_status)outcomes[rank], "rank %d could not %s (%s)", rank,
+                            what, ew_status_text((ew_status)outcomes[rank]));
     return EW_OK;
 }
 

@@ -77,6 +77,10 @@ ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
 /* EW_OK, or the standing fault's status with its text set. */
 ew_status ewx_world_check(ew_world *world);
 
+/* Collective: EW_OK when every rank came with EW_OK.  A rank that failed keeps its own
+ * status and text; the others are told who could not do `what`. */
+ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what);
+
 bool ewx_world_departed(const ew_world *world, int rank);
 
 /* Collective: hands my_fd to every peer; fds_out[r] is a new descriptor of rank r's

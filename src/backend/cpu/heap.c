@@ -11,6 +11,8 @@
 #include "base/memory.h"
 #include "base/status.h"
 
+#define PIECE_BYTES ((size_t)1 << 20)
+
 static ew_status fail_segment(const char *what, size_t bytes)
 {
     const ew_status status =
@@ -37,6 +39,19 @@ static ew_status check_memory(const ewx_heap *heap)
 
 /* ---- Processes ---- */
 
+/* In pieces, because a signal makes some kernels give up the whole request. */
+static int allocate_pages(int fd, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        const size_t piece = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        if (fallocate(fd, 0, (off_t)at, (off_t)piece) == 0)
+            at += piece;
+        else if (errno != EINTR)
+            return -1;
+    }
+    return 0;
+}
+
 /* Our own segment: allocated in full now (a clean error instead of a later SIGBUS),
  * writable through this one mapping only, of fixed size for ever. */
 static ew_status create_segment(ewx_heap *heap, int *fd_out)
@@ -46,7 +61,7 @@ static ew_status create_segment(ewx_heap *heap, int *fd_out)
     if (fd < 0)
         return fail_segment("memfd_create", heap->segment_bytes);
     *fd_out = fd;
-    if (fallocate(fd, 0, 0, (off_t)heap->segment_bytes) != 0)
+    if (allocate_pages(fd, heap->segment_bytes) != 0)
         return fail_segment("fallocate", heap->segment_bytes);
     void *address = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
                          MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -81,26 +96,14 @@ static ew_status open_between_processes(ewx_heap *heap)
     int mine = -1, fds[EWX_MAX_RANKS];
     ew_status status = create_segment(heap, &mine);
     /* Everyone must hear of a failure before anyone waits for a descriptor. */
-    int32_t outcomes[EWX_MAX_RANKS];
-    const int32_t outcome = status;
-    const ew_status gathered =
-        ew_world_allgather(world, &outcome, outcomes, sizeof outcome);
-    for (int rank = 0; gathered == EW_OK && status == EW_OK && rank < world->num_ranks;
-         rank++)
-        if (outcomes[rank] != EW_OK)
-            status = ewx_fail((ew_status)outcomes[rank],
-                              "rank %d could not allocate its heap", rank);
-    if (status == EW_OK)
-        status = gathered;
-    if (status == EW_OK)
-        status = ewx_world_exchange_fds(world, mine, fds);
-    if (status == EW_OK) {
-        for (int rank = 0; rank < world->num_ranks; rank++) {
-            if (status == EW_OK && rank != world->rank)
-                status = map_peer(heap, rank, fds[rank]);
-            close(fds[rank]);
-        }
+    EW_TRY_TO(status, ewx_world_agree(world, status, "allocate its heap"), out);
+    EW_TRY_TO(status, ewx_world_exchange_fds(world, mine, fds), out);
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        if (status == EW_OK && rank != world->rank)
+            status = map_peer(heap, rank, fds[rank]);
+        close(fds[rank]);
     }
+out:
     if (mine >= 0)
         close(mine);
     return status;
@@ -108,30 +111,29 @@ static ew_status open_between_processes(ewx_heap *heap)
 
 /* ---- Threads ---- */
 
-static void *create_shared_pages(const ewx_heap *heap)
+static ew_status create_shared_pages(const ewx_heap *heap, void **pages_out)
 {
-    if (check_memory(heap) != EW_OK)
-        return NULL;
-    void *address = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (address == MAP_FAILED)
-        return NULL;
-    atomic_store(&((ewx_segment_header *)address)->users, heap->world->num_ranks);
-    return address;
+    EW_TRY(check_memory(heap));
+    void *pages = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (pages == MAP_FAILED)
+        return fail_segment("mmap", heap->segment_bytes);
+    atomic_store(&((ewx_segment_header *)pages)->users, heap->world->num_ranks);
+    *pages_out = pages;
+    return EW_OK;
 }
 
 static ew_status open_between_threads(ewx_heap *heap)
 {
     ew_world *world = heap->world;
-    void *mine = create_shared_pages(heap), *all[EWX_MAX_RANKS];
-    ew_status status = ew_world_allgather(world, &mine, all, sizeof mine);
-    for (int rank = 0; status == EW_OK && rank < world->num_ranks; rank++)
-        if (!all[rank])
-            status = ewx_fail(EW_ERR_MEMORY,
-                              "rank %d could not allocate its heap of %zu bytes\n"
-                              "  fix: free memory, or plan for fewer rows (max_m)",
-                              rank, heap->segment_bytes);
-    if (status != EW_OK && mine) /* nobody uses it: all ranks see the same failure */
+    void *mine = NULL, *all[EWX_MAX_RANKS];
+    ew_status status = create_shared_pages(heap, &mine);
+    status = ewx_world_agree(world, status, "allocate its heap");
+    if (status == EW_OK)
+        status = ew_world_allgather(world, &mine, all, sizeof mine);
+    /* When all ranks know that one could not, nobody uses the pages.  After an abort in
+     * this very moment a rank might: better to leak them than to pull them away. */
+    if (status != EW_OK && mine && ewx_world_check(world) == EW_OK)
         munmap(mine, heap->segment_bytes);
     for (int rank = 0; status == EW_OK && rank < world->num_ranks; rank++)
         heap->segments[rank] = all[rank];
