@@ -177,18 +177,19 @@ static void print_meaning(void)
         "the CPU, as over the emulated link, the overlap is real.");
 }
 
-static void print_rest(const demo *d)
+static void print_rest(const demo *d, const char *tool)
 {
-    puts("\ntry next\n"
-         "  entwine bench --suite smoke               several shapes and types, checked\n"
-         "  entwine plan -m 8K -N 8K -k 1K -W 8       grid, memory, required bandwidth\n"
-         "  entwine doctor                            what this machine offers");
+    printf("\ntry next\n"
+           "  %s bench --suite smoke            several shapes and types, checked\n"
+           "  %s plan -m 8K -N 8K -k 1K -W 8    grid, memory, required bandwidth\n"
+           "  %s doctor                         what this machine offers\n",
+           tool, tool, tool);
     printf("# Wrong values : %" PRId64 " %s\n", d->wrong, d->wrong ? "FAILED" : "OK");
 }
 
 cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
 {
-    (void)argc, (void)argv;
+    (void)argc;
     demo *d = calloc(1, sizeof *d);
     if (!d || !cli_interrupt_open()) {
         free(d);
@@ -206,7 +207,7 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
         result = show_strips(d);
     }
     if (!result) {
-        print_rest(d);
+        print_rest(d, argv[0]);
         result = d->wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
     }
     cli_interrupt_close();

@@ -171,8 +171,8 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
                          char **argv)
 {
     json_t *words = json_array();
-    json_array_append_new(words, json_string("entwine"));
-    for (int at = 0; at < argc; at++)
+    json_array_append_new(words, json_string("entwine")); /* not the path it lies in */
+    for (int at = 1; at < argc; at++)
         json_array_append_new(words, cli_text_json(argv[at]));
     return json_pack(
         "{ss ss ss ss ss ss ss si sf s{so so so} so so so so}", "time", context->time,

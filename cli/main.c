@@ -122,7 +122,7 @@ static cli_exit dispatch(int argc, char **argv)
         cli_options_help(command, stdout);
         return CLI_EXIT_OK;
     }
-    return command->main(&settings, argc - 1, argv + 1);
+    return command->main(&settings, argc, argv);
 }
 
 /* Ranks that a launcher started all meet the same errors; rank 0 tells them. */

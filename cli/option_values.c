@@ -98,7 +98,7 @@ static cli_exit set_list(const cli_option *option, const char *value, int64_t mo
     char why[CLI_WHY_BYTES];
     if (cli_values_parse(value, (cli_bounds){1, most}, values, why))
         return cli_fail_usage(most == CLI_MAX_RANKS
-                                  ? "1 to 1024 ranks, such as 4 or 2,4,8 or 2-8*2"
+                                  ? "1 to 256 ranks, such as 4 or 2,4,8 or 2-8*2"
                                   : "numbers such as 1024, 8K, 1024,2048 or 1024-8192*2",
                               "--%s: %s", option->name, why);
     return CLI_EXIT_OK;

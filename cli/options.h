@@ -12,7 +12,7 @@
 
 enum {
     CLI_MAX_METHODS = 16, /* methods and variants together */
-    CLI_MAX_RANKS = 1024,
+    CLI_MAX_RANKS = 256,
     CLI_METHOD_BYTES = 32
 };
 

@@ -120,9 +120,9 @@ EW_API void ew_world_destroy(ew_world *world);
  * all of them.  Ranks are forked processes, or threads of this process.  When a rank
  * dies or returns non-zero the others are told and unwind; nothing is left behind.
  *
- * exits_out may be NULL, or hold num_ranks entries: what rank_main returned, or
- * 128 + the signal that killed the rank.  With processes, call it before the program
- * starts threads. */
+ * exits_out may be NULL, or hold num_ranks entries: what rank_main returned (processes
+ * keep 0 to 255), or 128 + the signal that killed the rank.  With processes, call it
+ * before the program starts threads. */
 typedef enum ew_ranks_as { EW_RANKS_AS_PROCESSES = 1, EW_RANKS_AS_THREADS = 2 } ew_ranks_as;
 typedef int (*ew_rank_main)(ew_world *world, void *argument);
 EW_API ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks,
