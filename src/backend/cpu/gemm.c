@@ -33,31 +33,22 @@ ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
     return gemm;
 }
 
-/* Lanes of a group's panels, padding included. */
-static int64_t padded_lanes(ewx_widths widths, int64_t lanes)
-{
-    int64_t at = 0;
-    while (at < lanes)
-        at += ewx_panel_width(widths, lanes - at);
-    return at;
-}
-
-static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, ewx_widths widths)
+/* Every group ends with a whole panel, also where the width does not divide it. */
+static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, int width)
 {
     const int64_t groups = lanes / EWX_PACK_GROUP, rest = lanes % EWX_PACK_GROUP;
-    const int64_t padded =
-        groups * padded_lanes(widths, EWX_PACK_GROUP) + padded_lanes(widths, rest);
+    const int64_t padded = groups * round_up(EWX_PACK_GROUP, width) + round_up(rest, width);
     return (size_t)padded * (size_t)gemm->padded_depth * ewx_packed_elem_bytes(gemm);
 }
 
 size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows)
 {
-    return packed_bytes(gemm, rows, ewx_widths_a(gemm->kernel));
+    return packed_bytes(gemm, rows, gemm->kernel->mr);
 }
 
 size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols)
 {
-    return packed_bytes(gemm, cols, ewx_widths_b(gemm->kernel));
+    return packed_bytes(gemm, cols, gemm->kernel->nr);
 }
 
 size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
@@ -69,7 +60,6 @@ size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
 /* Part of a tile: the product of one group of rows and one group of columns. */
 typedef struct block {
     int64_t rows, cols;
-    int64_t padded_cols;
     void *dst;
     int64_t dst_stride;
     float *scratch; /* NULL: shape and type allow the sums to grow in dst itself */
@@ -84,22 +74,20 @@ typedef struct sums {
 static block block_build(const ewx_gemm *gemm, int64_t rows, int64_t cols, void *dst,
                          int64_t dst_stride, void *scratch)
 {
-    const int64_t padded_cols = padded_lanes(ewx_widths_b(gemm->kernel), cols);
-    const bool whole = rows % gemm->kernel->mr == 0 && cols == padded_cols;
+    const bool whole = rows % gemm->kernel->mr == 0 && cols % gemm->kernel->nr == 0;
     const bool in_place = gemm->dtype == EW_FP32 && whole;
-    return (block){rows, cols, padded_cols, dst, dst_stride, in_place ? NULL : scratch};
+    return (block){rows, cols, dst, dst_stride, in_place ? NULL : scratch};
 }
 
 /* Register tiles lie one after the other in scratch; with a single chunk nothing needs
  * to last and they all use the first place, which stays in L1. */
-static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j,
-                      int width)
+static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j)
 {
     if (!out->scratch)
         return (sums){(float *)out->dst + i * out->dst_stride + j, out->dst_stride};
     const bool single = gemm->chunk >= gemm->padded_depth;
-    const int64_t before = i * out->padded_cols + j * gemm->kernel->mr;
-    return (sums){out->scratch + (single ? 0 : before), width};
+    const int64_t before = i * round_up(out->cols, gemm->kernel->nr) + j * gemm->kernel->mr;
+    return (sums){out->scratch + (single ? 0 : before), gemm->kernel->nr};
 }
 
 static void store_fp16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
@@ -117,9 +105,9 @@ static void store_fp16(const float *acc, int64_t stride, int rows, int cols, uin
 }
 
 /* Rounds the register tile at (i, j), still in L1, into its place. */
-static void store(const ewx_gemm *gemm, const ewx_kernel *kernel, const block *out,
-                  int64_t i, int64_t j, sums sum)
+static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, sums sum)
 {
+    const ewx_kernel *kernel = gemm->kernel;
     const int rows = (int)min(out->rows - i, kernel->mr);
     const int cols = (int)min(out->cols - j, kernel->nr);
     const int64_t at = i * out->dst_stride + j;
@@ -148,30 +136,26 @@ static void prefetch(const char *first, size_t bytes)
 static void multiply_chunk(const ewx_gemm *gemm, const char *a, const char *b,
                            int64_t first, int64_t depth, const block *out)
 {
-    const ewx_kernel *wide = gemm->kernel, *kernel;
-    const ewx_widths widths = ewx_widths_b(wide);
-    const size_t k_bytes = (size_t)depth * ewx_packed_elem_bytes(gemm);
-    const size_t a_step = k_bytes * (size_t)wide->mr;
-    const int64_t panels = (out->rows + wide->mr - 1) / wide->mr;
+    const ewx_kernel *kernel = gemm->kernel;
+    const size_t elem = ewx_packed_elem_bytes(gemm);
+    const size_t a_step = (size_t)(depth * kernel->mr) * elem;
+    const size_t b_step = (size_t)(depth * kernel->nr) * elem;
+    const int64_t panels = (out->rows + kernel->mr - 1) / kernel->mr;
     /* With few panels of A the parts would be bursts, and B passes by so fast that the
      * hardware sees the stream. */
-    const size_t part =
-        panels < MIN_PREFETCH_PARTS ? 0 : k_bytes * (size_t)wide->nr / (size_t)panels;
+    const size_t part = panels < MIN_PREFETCH_PARTS ? 0 : b_step / (size_t)panels;
     const bool last = first + depth == gemm->padded_depth && out->scratch;
 
-    for (int64_t j = 0; j < out->cols; j += kernel->nr) {
-        kernel = ewx_panel_width(widths, out->cols - j) == wide->nr ? wide : wide->narrow;
-        const char *next = b + k_bytes * (size_t)kernel->nr;
+    for (int64_t j = 0; j < out->cols; j += kernel->nr, b += b_step) {
         for (int64_t panel = 0; panel < panels; panel++) {
-            const int64_t i = panel * wide->mr;
-            prefetch(next + part * (size_t)panel, part);
-            const sums sum = sums_find(gemm, out, i, j, kernel->nr);
+            const int64_t i = panel * kernel->mr;
+            prefetch(b + b_step + part * (size_t)panel, part);
+            const sums sum = sums_find(gemm, out, i, j);
             kernel->multiply(depth, a + a_step * (size_t)panel, b, sum.at, sum.stride,
                              first > 0);
             if (last)
-                store(gemm, kernel, out, i, j, sum);
+                store(gemm, out, i, j, sum);
         }
-        b = next;
     }
 }
 

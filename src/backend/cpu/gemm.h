@@ -18,34 +18,10 @@ ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
 
 /* Rows of A, or columns of B, are packed in groups of this many, the last group as it
  * comes.  A group lies as [chunk][panel], exactly the order in which a tile reads it:
- * one stream for the prefetcher.  Its last panel is padded where the kernel's widths do
- * not add up to the group.  So a tile begins at a multiple of a group within what one
- * pack call wrote, and ends with a whole group. */
+ * one stream for the prefetcher.  Its last panel is padded where the kernel's width does
+ * not divide the group.  So a tile begins at a multiple of a group within what one pack
+ * call wrote, and ends with a whole group. */
 enum { EWX_PACK_GROUP = 128 };
-
-/* The two widths of an operand's panels; equal where there is only one. */
-typedef struct ewx_widths {
-    int wide, narrow;
-} ewx_widths;
-
-static inline ewx_widths ewx_widths_a(const ewx_kernel *kernel)
-{
-    return (ewx_widths){kernel->mr, kernel->mr};
-}
-
-static inline ewx_widths ewx_widths_b(const ewx_kernel *kernel)
-{
-    return (ewx_widths){kernel->nr, kernel->narrow ? kernel->narrow->nr : kernel->nr};
-}
-
-/* Width of the next panel when `rest` lanes of a group are left: wide, unless one or two
- * narrow ones end the group with less padding. */
-static inline int ewx_panel_width(ewx_widths widths, int64_t rest)
-{
-    const bool one = rest <= widths.narrow;
-    const bool two = rest > widths.wide && rest <= 2 * widths.narrow;
-    return one || two ? widths.narrow : widths.wide;
-}
 
 /* Bytes of a packed operand of `rows` rows of A or `cols` columns of B; for a multiple
  * of a group also the offset of the next row or column. */

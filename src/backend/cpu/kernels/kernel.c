@@ -5,7 +5,7 @@
 
 extern const ewx_kernel ewx_kernel_portable;
 #if defined(__aarch64__)
-extern const ewx_kernel ewx_kernel_neon, ewx_kernel_neon_narrow;
+extern const ewx_kernel ewx_kernel_neon;
 #if defined(__linux__)
 extern const ewx_kernel ewx_kernel_neon_bf16;
 #endif
@@ -18,12 +18,13 @@ static const ewx_kernel *const kernels[] = {
 #if defined(__linux__)
     &ewx_kernel_neon_bf16,
 #endif
-    &ewx_kernel_neon,      &ewx_kernel_neon_narrow,
+    &ewx_kernel_neon,
 #elif defined(__x86_64__)
     &ewx_kernel_avx512_bf16, &ewx_kernel_avx512,
     &ewx_kernel_avx2,
 #endif
-    &ewx_kernel_portable,  NULL,
+    &ewx_kernel_portable,
+    NULL,
 };
 
 const ewx_kernel *const *ewx_kernel_list(void)

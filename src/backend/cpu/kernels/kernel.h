@@ -15,12 +15,9 @@
  * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or bf16 when
  * packs_bf16. */
 typedef struct ewx_kernel {
-    const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
+    const char *name; /* instruction set, register tile, packed element: "neon-8x8-fp32" */
     bool packs_bf16;
     int mr, nr, kr;
-    /* For the last columns, where panels of nr would need padding.  Equal but for a
-     * smaller nr, and gives the same bits.  NULL: none. */
-    const struct ewx_kernel *narrow;
     bool (*available)(void);
     bool (*pays)(void); /* worth choosing unasked where available; NULL: always */
     /* acc[mr][nr], row stride `stride` floats, = (or += when accumulate) the product of

@@ -1,5 +1,5 @@
-/* fp32 kernels for 64-bit ARM.  Advanced SIMD is part of the base architecture, so they
- * are always available there; elsewhere the file is empty. */
+/* fp32 kernel for 64-bit ARM.  Advanced SIMD is part of the base architecture, so this
+ * kernel is always available there; elsewhere the file is empty. */
 #include "backend/cpu/kernels/kernel.h"
 
 #if defined(__aarch64__)
@@ -8,9 +8,8 @@
 
 #include "backend/cpu/kernels/portable.h"
 
-/* 24 sums keep 4 FMA pipes busier than the 16 of 8 x 8, with fewer loads per FMA; 5
- * vectors of operands still fit into the registers.  8 columns serve the ends of groups. */
-enum { MR = 8, NR = 12, NARROW = 8 };
+/* 16 accumulators hide the latency of 4 FMA pipes and leave 16 registers for operands. */
+enum { MR = 8, NR = 8 };
 
 /* A 4 x 4 block of sums.  Named members, because GCC keeps arrays in memory here. */
 typedef struct block {
@@ -43,74 +42,34 @@ static inline block multiply_block(block sum, float32x4_t a, float32x4_t b)
     return sum;
 }
 
-/* `wide` is a constant for each caller; without it the third column of blocks vanishes. */
-__attribute__((always_inline)) static inline void multiply_tile(int64_t depth,
-                                                                const float *a,
-                                                                const float *b, float *acc,
-                                                                int64_t stride,
-                                                                bool accumulate, bool wide)
+static void multiply(int64_t depth, const void *a, const void *b, float *acc,
+                     int64_t stride, bool accumulate)
 {
+    const float *pa = a, *pb = b;
     float *lower = acc + 4 * stride;
     block sum00 = load_block(acc, stride, accumulate);
     block sum01 = load_block(acc + 4, stride, accumulate);
-    block sum02 = load_block(acc + 8, stride, accumulate && wide);
     block sum10 = load_block(lower, stride, accumulate);
     block sum11 = load_block(lower + 4, stride, accumulate);
-    block sum12 = load_block(lower + 8, stride, accumulate && wide);
-    const float *const end = a + depth * MR;
-    do { /* at least once: with a path around the loop GCC spills sums */
-        const float32x4_t a0 = vld1q_f32(a), a1 = vld1q_f32(a + 4);
-        const float32x4_t b0 = vld1q_f32(b), b1 = vld1q_f32(b + 4);
+    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+        const float32x4_t a0 = vld1q_f32(pa), a1 = vld1q_f32(pa + 4);
+        const float32x4_t b0 = vld1q_f32(pb), b1 = vld1q_f32(pb + 4);
         sum00 = multiply_block(sum00, a0, b0);
         sum01 = multiply_block(sum01, a0, b1);
         sum10 = multiply_block(sum10, a1, b0);
         sum11 = multiply_block(sum11, a1, b1);
-        if (wide) {
-            const float32x4_t b2 = vld1q_f32(b + 8);
-            sum02 = multiply_block(sum02, a0, b2);
-            sum12 = multiply_block(sum12, a1, b2);
-        }
-        a += MR;
-        b += wide ? NR : NARROW;
-    } while (a < end);
+    }
     store_block(sum00, acc, stride);
     store_block(sum01, acc + 4, stride);
     store_block(sum10, lower, stride);
     store_block(sum11, lower + 4, stride);
-    if (wide) {
-        store_block(sum02, acc + 8, stride);
-        store_block(sum12, lower + 8, stride);
-    }
 }
-
-static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                     int64_t stride, bool accumulate)
-{
-    multiply_tile(depth, a, b, acc, stride, accumulate, true);
-}
-
-static void multiply_narrow(int64_t depth, const void *a, const void *b, float *acc,
-                            int64_t stride, bool accumulate)
-{
-    multiply_tile(depth, a, b, acc, stride, accumulate, false);
-}
-
-const ewx_kernel ewx_kernel_neon_narrow = {
-    .name = "neon-8x8-fp32",
-    .mr = MR,
-    .nr = NARROW,
-    .kr = 1,
-    .available = ewx_always_available,
-    .multiply = multiply_narrow,
-    .store_bf16 = ewx_store_bf16,
-};
 
 const ewx_kernel ewx_kernel_neon = {
-    .name = "neon-8x12-fp32",
+    .name = "neon-8x8-fp32",
     .mr = MR,
     .nr = NR,
     .kr = 1,
-    .narrow = &ewx_kernel_neon_narrow,
     .available = ewx_always_available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,
