@@ -71,6 +71,47 @@ static void pack_strip(const ewx_gemm *gemm, const source *src, int64_t row, int
         widen_fp16(from, src->k_stride, count, width, dst);
 }
 
+typedef float quad __attribute__((vector_size(16)));
+
+static inline quad load_quad(const float *src)
+{
+    quad value;
+    memcpy(&value, src, sizeof value);
+    return value;
+}
+
+static inline void store_quad(quad value, float *dst)
+{
+    memcpy(dst, &value, sizeof value);
+}
+
+/* Four rows of four k's, turned: the scalar loop takes three times as long. */
+static void turn_block(const float *src, int64_t stride, int width, float *dst)
+{
+    const quad a = load_quad(src), b = load_quad(src + stride);
+    const quad c = load_quad(src + 2 * stride), d = load_quad(src + 3 * stride);
+    const quad ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    const quad ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const quad cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const quad cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    store_quad(__builtin_shufflevector(ab0, cd0, 0, 1, 4, 5), dst);
+    store_quad(__builtin_shufflevector(ab0, cd0, 2, 3, 6, 7), dst + width);
+    store_quad(__builtin_shufflevector(ab1, cd1, 0, 1, 4, 5), dst + 2 * width);
+    store_quad(__builtin_shufflevector(ab1, cd1, 2, 3, 6, 7), dst + 3 * width);
+}
+
+/* A full panel of fp32 rows whose k's lie side by side, the common case of A and of a
+ * weight as torch keeps it.  Returns how many k's it has packed: all but the last few. */
+static int64_t pack_turned(const float *src, int64_t stride, int width, int64_t depth,
+                           float *dst)
+{
+    const int64_t turned = depth - depth % 4;
+    for (int64_t k = 0; k < turned; k += 4)
+        for (int lane = 0; lane < width; lane += 4)
+            turn_block(src + lane * stride + k, stride, width, dst + k * width + lane);
+    return turned;
+}
+
 /* One panel's part of a chunk: `lanes` rows from `row` on, k's first..first + depth. */
 static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int lanes,
                        int width, int64_t first, int64_t depth, char *dst)
@@ -79,7 +120,11 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
     const int64_t filled = min(depth, gemm->depth - first);
     if (lanes < width || filled < depth)
         memset(dst, 0, (size_t)depth * (size_t)width * elem);
-    for (int64_t k = 0; k < filled; k += STRIP) {
+    int64_t k = 0;
+    if (gemm->dtype == EW_FP32 && src->k_stride == 1 && lanes == width && width % 4 == 0)
+        k = pack_turned((const float *)src->data + row * src->stride + first, src->stride,
+                        width, filled, (float *)dst);
+    for (; k < filled; k += STRIP) {
         for (int lane = 0; lane < lanes; lane++) {
             const int64_t at = k * width + (int64_t)lane * gemm->kernel->kr;
             pack_strip(gemm, src, row + lane, first + k, min(STRIP, filled - k), width,

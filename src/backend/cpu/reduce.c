@@ -51,24 +51,57 @@ SPECIALISED void sum_one(ew_dtype dtype, const void *const *src, int num_ranks,
             dtype == EW_BF16 ? ewx_bf16_from_f32(sum) : ewx_fp16_from_f32(sum);
 }
 
-/* The output's rows lie far apart, which no hardware prefetcher follows: fetching them
- * for writing a few rows ahead makes the whole sum a quarter faster. */
-SPECIALISED void prefetch_row(size_t elem, void *dst, int64_t at, int64_t cols)
+#if defined(__aarch64__)
+/* Whether DC ZVA is permitted and clears exactly a cache line. */
+static inline bool can_clear_lines(void)
 {
-    char *first = (char *)dst + (size_t)at * elem;
-    for (size_t byte = 0; byte < (size_t)cols * elem; byte += CACHE_LINE)
-        __builtin_prefetch(first + byte, 1);
+    uint64_t id;
+    __asm__("mrs %0, dczid_el0" : "=r"(id));
+    return (4u << (id & 31)) == CACHE_LINE;
+}
+#else
+static inline bool can_clear_lines(void)
+{
+    return false;
+}
+#endif
+
+/* Makes ready a line that will be written whole.  Clearing it spares the read from memory
+ * that any other store to a cold line begins with. */
+static inline void claim_line(char *line, bool clear)
+{
+#if defined(__aarch64__)
+    if (clear) {
+        __asm__ volatile("dc zva, %0" ::"r"(line) : "memory");
+        return;
+    }
+#endif
+    (void)clear;
+    __builtin_prefetch(line, 1);
+}
+
+/* The output's rows lie far apart, which no hardware prefetcher follows: claiming them a
+ * few rows ahead makes the sum a quarter to a third faster.  Only lines that lie whole
+ * inside the row are ours to claim. */
+static void claim_row(char *first, size_t bytes, bool clear)
+{
+    const size_t skipped = -(uintptr_t)first % CACHE_LINE;
+    for (size_t at = skipped; at + CACHE_LINE <= bytes; at += CACHE_LINE)
+        claim_line(first + at, clear);
 }
 
 SPECIALISED void sum_rows(ew_dtype dtype, const void *const *src, int num_ranks,
                           int64_t src_stride, int64_t rows, int64_t cols, void *dst,
                           int64_t dst_stride)
 {
+    const bool clear = can_clear_lines();
+    const size_t elem = dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
     for (int64_t i = 0; i < rows; i++) {
         const int64_t from = i * src_stride, to = i * dst_stride;
         int64_t j = 0;
         if (i + ROWS_AHEAD < rows)
-            prefetch_row(dtype == EW_FP32 ? 4 : 2, dst, to + ROWS_AHEAD * dst_stride, cols);
+            claim_row((char *)dst + (size_t)(to + ROWS_AHEAD * dst_stride) * elem,
+                      (size_t)cols * elem, clear);
         for (; j + RUN <= cols; j += RUN)
             sum_run(dtype, src, num_ranks, from + j, dst, to + j);
         for (; j < cols; j++)
