@@ -74,8 +74,16 @@ typedef struct peak {
     "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", \
         "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23"
 
+/* Registers start at zero: whatever was in them might be slow subnormals. */
+static void clear_registers(void)
+{
+    __asm__ volatile(".irp r," SUMS_24 ",30,31\n\tmovi v\\r\\().4s, #0\n\t.endr" ::
+                         : CLOBBERED, "v30", "v31");
+}
+
 static void peak_neon(int64_t loops)
 {
+    clear_registers();
     for (int64_t i = 0; i < loops; i++)
         __asm__ volatile(".irp r," SUMS_24
                          "\n\tfmla v\\r\\().4s, v30.4s, v31.4s\n\t.endr" ::
@@ -90,6 +98,7 @@ __attribute__((target("+bf16")))
 static void
 peak_neon_bf16(int64_t loops)
 {
+    clear_registers();
     for (int64_t i = 0; i < loops; i++)
         __asm__ volatile(".irp r," SUMS_24
                          "\n\tbfmmla v\\r\\().4s, v30.8h, v31.8h\n\t.endr" ::
@@ -246,7 +255,8 @@ static void operands_set_depth(operands *x, int64_t depth, int64_t cols)
     ewx_pack_b(&x->gemm, x->b, depth, 1, cols, x->packed_b);
 }
 
-/* C[m][n] = A * B^T, 128 x 128 tiles, as the CPU backend does it. */
+/* C[m][n] = A * B^T, 128 x 128 tiles as the CPU backend computes them, but into a row-major
+ * C, so that all variants store alike. */
 static void own_gemm(const operands *x, int64_t m, int64_t n)
 {
     const size_t elem = x->gemm.dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
