@@ -55,8 +55,8 @@ static void print_head(const demo *d)
            s->rows.at[0], s->cols.at[0], s->depth.at[0],
            ew_dtype_name((ew_dtype)s->dtypes.at[0]), s->ranks.at[0],
            s->ranks_as == EW_RANKS_AS_THREADS ? "threads" : "processes");
-    printf("machine  %.28s, %d cores, %.16s, BLAS %.15s\n", c->cpu, c->cores_usable,
-           c->fp32_kernel, *c->blas ? c->blas : "none");
+    printf("machine  %.48s, %d usable cores\n", c->cpu, c->cores_usable);
+    printf("kernels  own %s, BLAS %.40s\n", c->fp32_kernel, *c->blas ? c->blas : "none");
 }
 
 static void print_table(const cli_job *job, const ew_bench_result *results)
