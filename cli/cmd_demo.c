@@ -21,6 +21,8 @@ typedef struct demo {
     char error[CLI_ERROR_BYTES];
 } demo;
 
+#define LINK_LATENCY_US 5.0
+
 static void set_default(cli_values *values, int64_t value)
 {
     if (values->count == 0)
@@ -38,10 +40,6 @@ static void choose_defaults(cli_settings *settings)
         settings->iters = 9;
     if (settings->warmup < 0)
         settings->warmup = 1;
-    if (settings->link_gbps <= 0) {
-        settings->link_gbps = 2.5;
-        settings->link_latency_us = 5.0;
-    }
 }
 
 static void print_head(const demo *d)
@@ -66,7 +64,8 @@ static void print_table(const cli_job *job, const ew_bench_result *results)
         const ew_bench_result *result = &results[at];
         const char *label = job->entries[at].label;
         if (result->status) {
-            printf("  %-27s skipped: %.*s\n", label, (int)strcspn(result->error, "\n") % 40,
+            int length = (int)strcspn(result->error, "\n");
+            printf("  %-27s skipped: %.*s\n", label, length < 40 ? length : 40,
                    result->error);
             continue;
         }
@@ -74,6 +73,28 @@ static void print_table(const cli_job *job, const ew_bench_result *results)
                result->gemm_us, result->tail_us,
                base->status ? NAN : base->time_us / result->time_us, result->check.wrong);
     }
+}
+
+/* The rate at which a link needs 0.8 of the GEMM's time for the bytes, so that the demo
+ * shows the same thing on a slow and on a fast machine.  Two digits are enough. */
+static double fitting_link_gbps(double bytes, double gemm_seconds)
+{
+    double gbps = bytes * 8e-9 / (0.8 * gemm_seconds);
+    double digit = pow(10.0, floor(log10(gbps)) - 1.0);
+    return round(gbps / digit) * digit;
+}
+
+/* Unless the user gave a link. */
+static void fit_link(demo *d)
+{
+    cli_settings *s = &d->settings;
+    if (s->link_gbps > 0)
+        return;
+    s->link_gbps =
+        fitting_link_gbps(ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
+                                          ew_dtype_bytes((ew_dtype)s->dtypes.at[0])),
+                          d->results[0].gemm_us * 1e-6);
+    s->link_latency_us = LINK_LATENCY_US;
 }
 
 /* One table; with the emulated link two more configs of the same engine. */
@@ -121,22 +142,11 @@ static cli_exit measure_table(demo *d, bool with_link)
     return result;
 }
 
-/* The rate at which the link needs about 0.8 of the GEMM's time, so that the picture
- * shows the same thing on a slow and on a fast machine.  Two digits are enough. */
-static double fitting_link_gbps(const cli_strip *unpaced, int num_ranks)
-{
-    ew_problem problem = cli_strip_problem();
-    double bytes =
-        ew_remote_bytes(problem.max_m, problem.n, num_ranks, ew_dtype_bytes(EW_FP32));
-    double gbps = bytes * 8e-9 / (0.8 * cli_strip_gemm_seconds(unpaced));
-    double digit = pow(10.0, floor(log10(gbps)) - 1.0);
-    return round(gbps / digit) * digit;
-}
-
 static cli_exit show_strips(demo *d)
 {
     static const ew_order orders[] = {EW_ORDER_CONTIGUOUS, EW_ORDER_INTERLEAVED};
     const ew_world_options world = EW_WORLD_OPTIONS_INIT;
+    const ew_problem problem = cli_strip_problem();
     cli_ranks ranks = {d->settings.ranks_as, world, NULL};
     int cores = d->context.cores_usable;
     int num_ranks = cores < 2                     ? 2
@@ -148,8 +158,10 @@ static cli_exit show_strips(demo *d)
     ew_status status =
         cli_strip_record(&ranks, num_ranks, EW_ORDER_INTERLEAVED, &unpaced, d->error);
     if (status == EW_OK)
-        ranks.options.link_gbps = fitting_link_gbps(&unpaced, num_ranks);
-    ranks.options.link_latency_us = 5.0;
+        ranks.options.link_gbps = fitting_link_gbps(
+            ew_remote_bytes(problem.max_m, problem.n, num_ranks, ew_dtype_bytes(EW_FP32)),
+            cli_strip_gemm_seconds(&unpaced));
+    ranks.options.link_latency_us = LINK_LATENCY_US;
     for (int at = 0; at < 2 && status == EW_OK; at++) {
         status = cli_strip_record(&ranks, num_ranks, orders[at], &strips[at], d->error);
         axis = fmax(axis, cli_strip_seconds(&strips[at]));
@@ -199,8 +211,10 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
     choose_defaults(&d->settings);
     cli_context_init(&d->context);
     cli_exit result = measure_table(d, false);
-    if (!result)
+    if (!result) {
+        fit_link(d);
         result = measure_table(d, true);
+    }
     if (!result) {
         print_meaning();
         fflush(stdout);
