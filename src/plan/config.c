@@ -207,6 +207,12 @@ static void print_keys(const ew_config *config, bool open_too, ewx_text *text)
     }
 }
 
+void ewx_config_print_key(const ew_config *config, const char *name, ewx_text *text)
+{
+    ewx_text_add(text, "%s=", name);
+    print_value(find_key(name, strlen(name)), config, text);
+}
+
 void ewx_config_print_open(const ew_config *config, ewx_text *text)
 {
     print_keys(config, true, text);

@@ -24,13 +24,18 @@ static ew_status fail_range(const char *key, int64_t value, const char *fix)
                     value, fix);
 }
 
-static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int workers)
+int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks)
 {
     const int64_t elem = problem->dtype == EW_BF16 ? 2 : 4; /* as packed */
-    const int64_t panels_bytes = num_ranks * EWX_TILE_M * problem->k * elem;
+    return num_ranks * EWX_TILE_M * problem->k * elem;
+}
+
+static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int workers)
+{
     const int64_t wide_blocks =
         ewx_div_up(problem->max_m, EWX_TILE_M) * ewx_div_up(problem->n, WIDE_BLOCK_N);
-    const bool crowded = panels_bytes > CROWDED_PANELS_BYTES;
+    const bool crowded =
+        ewx_interleaved_panels_bytes(problem, num_ranks) > CROWDED_PANELS_BYTES;
     return crowded && wide_blocks >= BLOCKS_PER_WORKER * workers ? WIDE_BLOCK_N
                                                                  : DEFAULT_BLOCK_N;
 }
@@ -146,30 +151,4 @@ ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_conf
     EW_TRY(ewx_layout_build(problem, num_ranks, &spec.config, &spec.layout));
     *spec_out = spec;
     return EW_OK;
-}
-
-void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
-                      ewx_text *text)
-{
-    const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
-    const ew_config *config = &spec->config;
-    char line[EW_CONFIG_TEXT_BYTES];
-    ew_config_print(config, line, sizeof line);
-    ewx_text_add(text, "config: %s\n", line);
-    const ewx_grid grid =
-        ewx_grid_build(spec->problem.max_m, spec->problem.n, spec->num_ranks, config);
-    ewx_text_add(text,
-                 "grid: %" PRId64 " blocks of %dx%d per rank, %" PRId64
-                 " tiles of 128x128 owned by rank 0\n",
-                 ewx_num_blocks(&grid), config->block_m, config->block_n,
-                 ewx_partition_tiles(&grid, 0));
-#define WHY(field) (asked->field ? "asked for" : "chosen")
-    ewx_text_add(text, "workers: %d, %s (%d usable cores, %d ranks on this host)\n",
-                 config->workers, WHY(workers), cores, spec->num_ranks);
-    ewx_text_add(text, "order: %s; release: %s; block: %s; x: %s; b: %s\n", WHY(order),
-                 WHY(release), WHY(block_m), WHY(budget), WHY(batch));
-#undef WHY
-    ewx_text_add(text,
-                 "heap: %zu bytes per rank (two slices by epoch, %" PRId64 " flags)\n",
-                 spec->layout.segment_bytes, spec->layout.num_slots);
 }

@@ -47,11 +47,17 @@ ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_conf
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text);
 ew_status ewx_problem_check(const ew_problem *problem, int num_ranks);
 
+/* One key as "key=value". */
+void ewx_config_print_key(const ew_config *config, const char *name, ewx_text *text);
+
 /* As ew_config_print, with every key: those left open are "auto". */
 void ewx_config_print_open(const ew_config *config, ewx_text *text);
 
 ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
                             const ew_config *request, int cores, ew_config *config_out);
+
+/* Bytes of the packed row panels that interleaving keeps in use, one per destination. */
+int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks);
 
 /* One line per choice: what, and why. */
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,

@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/cores.h"
 #include "base/status.h"
 #include "base/text.h"
