@@ -192,9 +192,9 @@ static void print_meaning(void)
 static void print_rest(const demo *d, const char *tool)
 {
     printf("\ntry next\n"
-           "  %s bench --suite smoke            several shapes and types, checked\n"
-           "  %s plan -m 8K -N 8K -k 1K -W 8    grid, memory, required bandwidth\n"
-           "  %s doctor                         what this machine offers\n",
+           "  %s bench --suite smoke           many shapes and types\n"
+           "  %s plan -m 8K -N 8K -k 1K -W 8   grid, memory, bandwidth\n"
+           "  %s doctor                        what this machine offers\n",
            tool, tool, tool);
     printf("# Wrong values : %" PRId64 " %s\n", d->wrong, d->wrong ? "FAILED" : "OK");
 }

@@ -60,12 +60,14 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
     const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
     const ewx_grid grid = ewx_grid_build(spec->problem.max_m, spec->problem.n,
                                          spec->num_ranks, &spec->config);
+    char config[EW_CONFIG_TEXT_BYTES];
+    ew_config_print(&spec->config, config, sizeof config);
+    ewx_text_add(text, "config: %s\n", config);
     explain_config(spec, asked, cores, text);
     ewx_text_add(text,
                  "grid: %" PRId64 " blocks per rank, %" PRId64
                  " tiles of 128x128 owned by rank 0\n",
                  ewx_num_blocks(&grid), ewx_partition_tiles(&grid, 0));
-    ewx_text_add(text,
-                 "heap: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
+    ewx_text_add(text, "heap: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
                  spec->layout.segment_bytes, spec->layout.num_slots);
 }
