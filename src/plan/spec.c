@@ -32,12 +32,13 @@ int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks)
 
 static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int workers)
 {
-    const int64_t wide_blocks =
-        ewx_div_up(problem->max_m, EWX_TILE_M) * ewx_div_up(problem->n, WIDE_BLOCK_N);
+    /* Divided instead of multiplied: M and N are not known to fit a product yet. */
+    const int64_t block_rows = ewx_div_up(problem->max_m, EWX_TILE_M);
+    const int64_t rows_needed =
+        ewx_div_up(BLOCKS_PER_WORKER * workers, ewx_div_up(problem->n, WIDE_BLOCK_N));
     const bool crowded =
         ewx_interleaved_panels_bytes(problem, num_ranks) > CROWDED_PANELS_BYTES;
-    return crowded && wide_blocks >= BLOCKS_PER_WORKER * workers ? WIDE_BLOCK_N
-                                                                 : DEFAULT_BLOCK_N;
+    return crowded && block_rows >= rows_needed ? WIDE_BLOCK_N : DEFAULT_BLOCK_N;
 }
 
 static void choose_open_fields(const ew_problem *problem, int num_ranks, int cores,
