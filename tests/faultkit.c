@@ -157,6 +157,22 @@ void census_expect_same(const census *before)
                  now.children, before->shm_files, now.shm_files);
 }
 
+static census found;
+
+int census_before(void **state)
+{
+    (void)state;
+    found = census_take();
+    return 0;
+}
+
+int census_after(void **state)
+{
+    (void)state;
+    census_expect_same(&found);
+    return 0;
+}
+
 void sleep_ms(int64_t ms)
 {
     struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};

@@ -51,6 +51,11 @@ census census_take(void);
  * descriptors that are on their way out get a moment. */
 void census_expect_same(const census *before);
 
+/* A cmocka test that must leave the process as it found it. */
+int census_before(void **state);
+int census_after(void **state);
+#define TIDY(test) cmocka_unit_test_setup_teardown(test, census_before, census_after)
+
 void sleep_ms(int64_t ms);
 
 #endif

@@ -1001,24 +1001,6 @@ static void failed_plans_leave_no_mappings(void **state)
         fail_msg("%d mappings became %d", before.maps, after.maps);
 }
 
-static census found;
-
-static int look_before(void **state)
-{
-    (void)state;
-    found = census_take();
-    return 0;
-}
-
-static int look_after(void **state)
-{
-    (void)state;
-    census_expect_same(&found);
-    return 0;
-}
-
-#define TIDY(test) cmocka_unit_test_setup_teardown(test, look_before, look_after)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {

@@ -761,26 +761,6 @@ static void containers_without_pidfd_work(void **state)
     assert_int_equal(exits[2], 3);
 }
 
-/* ---- Every test leaves the process as it found it ---- */
-
-static census found;
-
-static int look_before(void **state)
-{
-    (void)state;
-    found = census_take();
-    return 0;
-}
-
-static int look_after(void **state)
-{
-    (void)state;
-    census_expect_same(&found);
-    return 0;
-}
-
-#define TIDY(test) cmocka_unit_test_setup_teardown(test, look_before, look_after)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {

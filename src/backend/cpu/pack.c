@@ -85,7 +85,7 @@ static inline void store_quad(quad value, float *dst)
     memcpy(dst, &value, sizeof value);
 }
 
-/* Four rows of four k's, turned: the scalar loop takes three times as long. */
+/* Four rows of four k's, turned: the scalar loop takes twice as long. */
 static void turn_block(const float *src, int64_t stride, int width, float *dst)
 {
     const quad a = load_quad(src), b = load_quad(src + stride);
