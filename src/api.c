@@ -18,38 +18,56 @@ struct ew_plan {
     ew_world *world;
     ewx_spec spec;
     ew_config request;
-    int cores;
+    ewx_machine machine;
     const ewx_backend *backend;
     void *state;
 };
 
 /* ---- Which backend ---- */
 
-static ew_status find_backend(const ewx_spec *spec, const ewx_backend **backend_out)
+static ew_status find_backend(ew_backend name, const ewx_backend **backend_out)
 {
-    switch (spec->config.backend) {
-    case EW_BACKEND_CPU:
-        *backend_out = &ewx_backend_cpu;
-        return ewx_backend_cpu.check(spec);
+    switch (name) {
     case EW_BACKEND_CUDA:
-        return ewx_fail(EW_ERR_UNSUPPORTED, "this build has no cuda backend\n"
-                                            "  fix: use backend=cpu");
+#ifdef EW_HAVE_CUDA
+        *backend_out = &ewx_backend_cuda;
+        return EW_OK;
+#else
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "this build has no cuda backend\n"
+                        "  fix: use backend=cpu, or build where nvcc is installed with "
+                        "make CUDA=1");
+#endif
     case EW_BACKEND_SIM:
         return ewx_fail(EW_ERR_UNSUPPORTED, "this build has no sim backend\n"
                                             "  fix: use backend=cpu");
+    default: /* open, or a name that the config's check refuses */
+        *backend_out = &ewx_backend_cpu;
+        return EW_OK;
     }
-    return ewx_fail(EW_ERR_CONFIG, "backend %d is unknown", (int)spec->config.backend);
 }
 
-static ew_status build_spec(const ew_problem *problem, int num_ranks,
-                            const ew_config *request, int cores, ewx_spec *spec_out,
-                            const ewx_backend **backend_out)
+static ew_status build_spec(const ewx_backend *backend, const ew_problem *problem,
+                            int num_ranks, const ew_config *request,
+                            const ewx_machine *machine, ewx_spec *spec_out)
 {
     ewx_spec spec;
-    EW_TRY(ewx_spec_build(problem, num_ranks, request, cores, &spec));
-    EW_TRY(find_backend(&spec, backend_out));
+    EW_TRY(ewx_spec_build(problem, num_ranks, request, machine, &spec));
+    EW_TRY(backend->check(&spec));
     *spec_out = spec;
     return EW_OK;
+}
+
+/* What `num_ranks` ranks on this machine would get. */
+static ew_status forecast_spec(const ew_problem *problem, int num_ranks,
+                               const ew_config *request, ewx_machine *machine_out,
+                               ewx_spec *spec_out, const ewx_backend **backend_out)
+{
+    *machine_out = (ewx_machine){.cores = ewx_usable_cores()};
+    EW_TRY(find_backend(request ? request->backend : (ew_backend)0, backend_out));
+    EW_TRY(ewx_problem_check(problem, num_ranks));
+    EW_TRY((*backend_out)->survey(NULL, num_ranks, machine_out));
+    return build_spec(*backend_out, problem, num_ranks, request, machine_out, spec_out);
 }
 
 /* ---- Agreement ---- */
@@ -57,7 +75,6 @@ static ew_status build_spec(const ew_problem *problem, int num_ranks,
 typedef struct agreement {
     int32_t status;              /* of this rank's own checks */
     char asked[AGREEMENT_BYTES]; /* must be equal on all ranks */
-    ew_config chosen;            /* rank 0's counts */
 } agreement;
 
 /* The first "key=value" in which two texts of the same keys differ. */
@@ -97,11 +114,11 @@ static ew_status check_agreement(const ew_world *world, const agreement *all)
 }
 
 /* Collective.  `own_status` is what this rank's own checks found; nobody goes on unless
- * all ranks can, and all go on with rank 0's choices. */
+ * all ranks can. */
 static ew_status agree(ew_plan *plan, const ew_problem *problem, ew_status own_status)
 {
     ew_world *world = plan->world;
-    agreement mine = {.status = own_status, .chosen = plan->spec.config};
+    agreement mine = {.status = own_status};
     ewx_text text = ewx_text_in(mine.asked, sizeof mine.asked);
     if (problem)
         ewx_problem_print(problem, world->num_ranks, &text);
@@ -111,12 +128,33 @@ static ew_status agree(ew_plan *plan, const ew_problem *problem, ew_status own_s
     ew_status status =
         all ? ew_world_allgather(world, &mine, all, sizeof mine)
             : ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", world->num_ranks);
-    if (status == EW_OK && own_status == EW_OK) {
+    if (status == EW_OK && own_status == EW_OK)
         status = check_agreement(world, all);
-        plan->spec.config = all[0].chosen;
-    }
     free(all);
     return status;
+}
+
+/* Collective: chooses for the machine that the ranks found together, as rank 0 would. */
+static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
+{
+    ew_world *world = plan->world;
+    ew_config chosen[EWX_MAX_RANKS];
+    EW_TRY(plan->backend->survey(world, world->num_ranks, &plan->machine));
+    ew_status status = build_spec(plan->backend, problem, world->num_ranks, &plan->request,
+                                  &plan->machine, &plan->spec);
+    EW_TRY(ewx_world_agree(world, status, "create the plan"));
+    EW_TRY(ew_world_allgather(world, &plan->spec.config, chosen, sizeof chosen[0]));
+    return build_spec(plan->backend, problem, world->num_ranks, &chosen[0], &plan->machine,
+                      &plan->spec);
+}
+
+/* What this rank can tell by itself. */
+static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
+                             const ew_config *config)
+{
+    EW_TRY(find_backend(plan->request.backend, &plan->backend));
+    return build_spec(plan->backend, problem, plan->world->num_ranks, config,
+                      &plan->machine, &plan->spec);
 }
 
 /* ---- Plan ---- */
@@ -130,12 +168,12 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     ew_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
-    *plan =
-        (ew_plan){.world = world, .request = EW_CONFIG_INIT, .cores = ewx_usable_cores()};
+    *plan = (ew_plan){.world = world,
+                      .request = EW_CONFIG_INIT,
+                      .machine = {.cores = ewx_usable_cores()}};
     if (config && config->struct_size >= sizeof *config)
         plan->request = *config;
-    const ew_status checked = build_spec(problem, world->num_ranks, config, plan->cores,
-                                         &plan->spec, &plan->backend);
+    const ew_status checked = check_alone(plan, problem, config);
     char why[1024];
     ewx_text text = ewx_text_in(why, sizeof why);
     if (checked != EW_OK)
@@ -143,9 +181,8 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     ew_status status = agree(plan, checked == EW_ERR_ARGUMENT ? NULL : problem, checked);
     if (checked != EW_OK)
         status = ewx_fail(checked, "%s", why);
-    if (status == EW_OK) /* with rank 0's choices, laid out anew */
-        status = build_spec(&plan->spec.problem, world->num_ranks, &plan->spec.config,
-                            plan->cores, &plan->spec, &plan->backend);
+    if (status == EW_OK)
+        status = choose_together(plan, problem);
     if (status == EW_OK) { /* on all ranks or on none */
         status = plan->backend->create(world, &plan->spec, &plan->state);
         status = ewx_world_agree(world, status, "create the plan");
@@ -209,13 +246,13 @@ void ew_plan_destroy(ew_plan *plan)
 
 /* ---- Explain and forecast ---- */
 
-static ew_status explain(const ewx_spec *spec, const ew_config *request, int cores,
-                         char *buffer, size_t bytes)
+static ew_status explain(const ewx_spec *spec, const ew_config *request,
+                         const ewx_machine *machine, char *buffer, size_t bytes)
 {
     if (!buffer || bytes == 0)
         return ewx_fail(EW_ERR_ARGUMENT, "an explanation needs a buffer");
     ewx_text text = ewx_text_in(buffer, bytes);
-    ewx_spec_explain(spec, request, cores, &text);
+    ewx_spec_explain(spec, request, machine, &text);
     return text.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                      "%zu bytes are too few for an explanation\n"
                                      "  fix: use EW_EXPLAIN_BYTES",
@@ -227,17 +264,17 @@ ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_explain needs a plan");
-    return explain(&plan->spec, &plan->request, plan->cores, text, bytes);
+    return explain(&plan->spec, &plan->request, &plan->machine, text, bytes);
 }
 
 ew_status ew_forecast_explain(const ew_problem *problem, int num_ranks,
                               const ew_config *config, char *text, size_t bytes)
 {
     ewx_spec spec;
-    const ewx_backend *backend;
-    const int cores = ewx_usable_cores();
-    EW_TRY(build_spec(problem, num_ranks, config, cores, &spec, &backend));
-    return explain(&spec, config, cores, text, bytes);
+    ewx_machine machine;
+    const ewx_backend *backend = NULL;
+    EW_TRY(forecast_spec(problem, num_ranks, config, &machine, &spec, &backend));
+    return explain(&spec, config, &machine, text, bytes);
 }
 
 ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
@@ -246,8 +283,9 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
     if (!forecast_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_forecast_build needs a place for its answer");
     ewx_spec spec;
-    const ewx_backend *backend;
-    EW_TRY(build_spec(problem, num_ranks, config, ewx_usable_cores(), &spec, &backend));
+    ewx_machine machine;
+    const ewx_backend *backend = NULL;
+    EW_TRY(forecast_spec(problem, num_ranks, config, &machine, &spec, &backend));
     const ewx_grid grid =
         ewx_grid_build(problem->max_m, problem->n, num_ranks, &spec.config);
     const ewx_footprint footprint = backend->footprint(&spec);
@@ -294,6 +332,57 @@ ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capa
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_trace needs a plan and places for its answer");
     return plan->backend->observe(plan->state, false, NULL, events, capacity, count_out);
+}
+
+ew_status ew_plan_start_together(ew_plan *plan)
+{
+    if (!plan)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_start_together needs a plan");
+    plan->backend->start_together(plan->state);
+    return EW_OK;
+}
+
+/* ---- Memory ---- */
+
+ew_status ew_memory_alloc(ew_world *world, ew_backend backend, size_t bytes,
+                          void **memory_out)
+{
+    const ewx_backend *found = NULL;
+    if (!world || !memory_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_memory_alloc needs a world and a place");
+    EW_TRY(find_backend(backend, &found));
+    return found->memory.allocate(world, bytes, memory_out);
+}
+
+void ew_memory_free(ew_world *world, ew_backend backend, void *memory)
+{
+    const ewx_backend *found = NULL;
+    if (world && memory && find_backend(backend, &found) == EW_OK)
+        found->memory.release(world, memory);
+}
+
+ew_status ew_memory_copy(ew_world *world, ew_backend backend, void *to, const void *from,
+                         size_t bytes)
+{
+    const ewx_backend *found = NULL;
+    if (bytes == 0)
+        return EW_OK;
+    if (!world || !to || !from)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_memory_copy needs a world and two buffers");
+    EW_TRY(find_backend(backend, &found));
+    return found->memory.copy(world, to, from, bytes);
+}
+
+ew_status ew_memory_fill(ew_world *world, ew_backend backend, void *to, int byte,
+                         size_t bytes)
+{
+    const ewx_backend *found = NULL;
+    if (bytes == 0)
+        return EW_OK;
+    if (!world || !to)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_memory_fill needs a world and a buffer");
+    EW_TRY(find_backend(backend, &found));
+    return found->memory.fill(world, to, byte, bytes);
 }
 
 int64_t ew_now_ns(void)

@@ -111,6 +111,18 @@ ew_status ew_exact_fill_b(ew_dtype dtype, uint32_t seed, int rank, ew_weight_lay
     return EW_OK;
 }
 
+ew_status ew_random_fill(ew_dtype dtype, uint32_t seed, int64_t count, void *values)
+{
+    if (!ew_dtype_bytes(dtype) || count < 0 || (count > 0 && !values))
+        return ewx_fail(EW_ERR_ARGUMENT, "no %" PRId64 " random values", count);
+    const uint32_t salt = mix(seed + 0x2545f491u);
+    for (int64_t i = 0; i < count; i++)
+        store(dtype, values, i,
+              (float)((int32_t)(mix(salt ^ (uint32_t)i * 0x9e3779b1u) >> 16) - 32768) *
+                  0x1p-17f);
+    return EW_OK;
+}
+
 static void expect_row(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
                        int32_t *sums)
 {

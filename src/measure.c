@@ -3,7 +3,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/kernels/kernel.h"
@@ -15,19 +14,17 @@
 /* A quiet core never shows a gap this long between two looks at the clock. */
 #define GATE_GAP_NS 600000
 #define GATE_TRIES 10
-#define HUGE_PAGE ((size_t)2 << 20)
 
 /* ---- Methods ---- */
 
 static const struct method {
     const char *name;
     ew_producer producer;
-    ew_order order;
     int32_t release;
 } methods[] = {
-    {"entwine", EW_PRODUCER_OWN, (ew_order)0, 0},
-    {"sequential", EW_PRODUCER_OWN, EW_ORDER_DEFAULT, EW_RELEASE_OUTPUT},
-    {"blas", EW_PRODUCER_BLAS, EW_ORDER_DEFAULT, EW_RELEASE_OUTPUT},
+    {"entwine", EW_PRODUCER_OWN, 0},
+    {"sequential", EW_PRODUCER_OWN, EW_RELEASE_OUTPUT},
+    {"blas", EW_PRODUCER_BLAS, EW_RELEASE_OUTPUT},
 };
 #define NUM_METHODS (sizeof methods / sizeof methods[0])
 
@@ -50,10 +47,12 @@ ew_status ew_method_config(const char *method, const ew_config *base, ew_config 
         if (base)
             config = *base;
         config.producer = methods[i].producer;
-        if (methods[i].order)
-            config.order = methods[i].order;
-        if (methods[i].release)
+        if (methods[i].release) {
             config.release = methods[i].release;
+            config.order = (ew_order)0; /* the best for a GEMM that nobody waits for */
+            if (config.backend == EW_BACKEND_CUDA) /* no GEMM beside it: all SMs */
+                config.budget = config.batch = 0;
+        }
         *config_out = config;
         return EW_OK;
     }
@@ -81,6 +80,8 @@ ew_status ew_blas_gemm(ew_weight_layout layout, int64_t m, int64_t n, int64_t k,
 
 /* ---- The loop ---- */
 
+enum { TOTAL, GEMM, TAIL, ENQUEUE, NUM_PARTS };
+
 typedef struct bench {
     ew_world *world;
     const ew_problem *problem;
@@ -88,38 +89,82 @@ typedef struct bench {
     const ew_bench_entry *entries;
     ew_bench_result *results;
     int count;
+    ew_backend backend;
     int64_t rows; /* m of the calls */
-    size_t c_bytes;
-    void *A, *B, *C;
-    ew_plan **plans;    /* NULL where the entry is custom or skipped */
-    double *samples[3]; /* total, gemm, tail: [entry][iteration] in us */
+    size_t a_bytes, b_bytes, c_bytes;
+    void *A, *B, *C; /* in the backend's memory */
+    void *host;      /* as large as the largest of them */
+    ew_plan **plans; /* NULL where the entry is custom or skipped */
+    double *samples[NUM_PARTS]; /* [entry][iteration] in us */
 } bench;
 
-enum { TOTAL, GEMM, TAIL };
-
 typedef struct sample {
-    int64_t start_ns, gemm_end_ns, end_ns;
+    int64_t start_ns, enqueued_ns, gemm_end_ns, end_ns;
 } sample;
+
+static ew_status run_custom(bench *b, int entry, sample *s)
+{
+    const ew_bench_custom *custom = b->entries[entry].custom;
+    s->start_ns = ewx_now_ns();
+    const int code =
+        custom->run(custom->context, b->rows, b->A, b->B, b->C, &s->gemm_end_ns);
+    s->end_ns = s->enqueued_ns = ewx_now_ns();
+    return code == 0 ? EW_OK
+                     : ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d",
+                                b->entries[entry].label, code);
+}
+
+/* A GPU's calls are timed by its own clock, from the start of the first kernel to the end
+ * of the last; the host's would add the launch and the wake-up. */
+static ew_status run_plan(bench *b, int entry, sample *s)
+{
+    ew_plan *plan = b->plans[entry];
+    ew_timing timing;
+    const int64_t called_ns = ewx_now_ns();
+    EW_TRY(ew_gemm_rs(plan, b->rows, b->A, NULL, b->C, NULL));
+    const int64_t enqueued_ns = ewx_now_ns();
+    EW_TRY(ew_plan_wait(plan));
+    const int64_t ended_ns = ewx_now_ns();
+    EW_TRY(ew_plan_timing(plan, &timing));
+    const bool on_gpu = b->backend == EW_BACKEND_CUDA;
+    s->start_ns = on_gpu ? timing.start_ns : called_ns;
+    s->enqueued_ns = s->start_ns + (enqueued_ns - called_ns);
+    s->gemm_end_ns = timing.gemm_end_ns;
+    s->end_ns = on_gpu ? timing.end_ns : ended_ns;
+    return EW_OK;
+}
 
 static ew_status run_once(bench *b, int entry, sample *sample_out)
 {
-    const ew_bench_custom *custom = b->entries[entry].custom;
-    sample s = {.start_ns = ewx_now_ns()};
-    if (custom) {
-        const int code =
-            custom->run(custom->context, b->rows, b->A, b->B, b->C, &s.gemm_end_ns);
-        if (code != 0)
-            return ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d",
-                            b->entries[entry].label, code);
-    } else {
-        EW_TRY(ew_gemm_rs(b->plans[entry], b->rows, b->A, NULL, b->C, NULL));
-        EW_TRY(ew_plan_wait(b->plans[entry]));
-        ew_timing timing;
-        EW_TRY(ew_plan_timing(b->plans[entry], &timing));
-        s.gemm_end_ns = timing.gemm_end_ns;
-    }
-    s.end_ns = ewx_now_ns();
-    *sample_out = s;
+    return b->entries[entry].custom ? run_custom(b, entry, sample_out)
+                                    : run_plan(b, entry, sample_out);
+}
+
+/* ---- Inputs ---- */
+
+static bool is_active(const bench *b, int entry)
+{
+    return b->results[entry].status == EW_OK;
+}
+
+/* Exact inputs for a check, random ones for timing, in all plans. */
+static ew_status load_inputs(bench *b, bool exact)
+{
+    const ew_problem *p = b->problem;
+    const uint32_t seed = b->options.seed;
+    const int rank = ew_world_rank(b->world), num_ranks = ew_world_size(b->world);
+    EW_TRY(exact ? ew_exact_fill_a(p->dtype, seed, rank, num_ranks, b->rows, p->k, b->host)
+                 : ew_random_fill(p->dtype, seed + 2u * (uint32_t)rank, b->rows * p->k,
+                                  b->host));
+    EW_TRY(ew_memory_copy(b->world, b->backend, b->A, b->host, b->a_bytes));
+    EW_TRY(exact ? ew_exact_fill_b(p->dtype, seed, rank, p->weight_layout, p->n, p->k,
+                                   b->host)
+                 : ew_random_fill(p->dtype, seed + 2u * (uint32_t)rank + 1, p->n * p->k,
+                                  b->host));
+    EW_TRY(ew_memory_copy(b->world, b->backend, b->B, b->host, b->b_bytes));
+    for (int entry = 0; entry < b->count; entry++)
+        if (is_active(b, entry) && b->plans[entry])
+            EW_TRY(ew_plan_set_weight(b->plans[entry], b->B));
     return EW_OK;
 }
 
@@ -127,11 +172,12 @@ static ew_status check_once(bench *b, int entry)
 {
     ew_check check, all[EWX_MAX_RANKS], *total = &b->results[entry].check;
     sample ignored;
-    memset(b->C, 0xff, b->c_bytes); /* NaN in every element type */
+    EW_TRY(ew_memory_fill(b->world, b->backend, b->C, 0xff, b->c_bytes)); /* NaN */
     EW_TRY(ew_world_barrier(b->world));
     EW_TRY(run_once(b, entry, &ignored));
+    EW_TRY(ew_memory_copy(b->world, b->backend, b->host, b->C, b->c_bytes));
     EW_TRY(ew_exact_verify(b->problem, b->options.seed, ew_world_rank(b->world),
-                           ew_world_size(b->world), b->rows, b->C, &check));
+                           ew_world_size(b->world), b->rows, b->host, &check));
     EW_TRY(ew_world_allgather(b->world, &check, all, sizeof check));
     for (int rank = 0; rank < ew_world_size(b->world); rank++) {
         total->wrong += all[rank].wrong;
@@ -140,6 +186,17 @@ static ew_status check_once(bench *b, int entry)
     }
     return EW_OK;
 }
+
+static ew_status check_all(bench *b)
+{
+    EW_TRY(load_inputs(b, true));
+    for (int entry = 0; entry < b->count; entry++)
+        if (is_active(b, entry))
+            EW_TRY(check_once(b, entry));
+    return EW_OK;
+}
+
+/* ---- Samples ---- */
 
 /* Spins for the gate's time; false when this core was taken away meanwhile. */
 static bool core_is_quiet(double gate_ms)
@@ -176,6 +233,15 @@ static ew_status take_sample(bench *b, int entry, sample *sample_out, bool *kept
     return EW_OK;
 }
 
+/* Lets the chip cool for as long as it was busy. */
+static void rest(const bench *b, const sample *s)
+{
+    const int64_t end_ns =
+        ewx_now_ns() + (int64_t)(b->options.idle * (double)(s->end_ns - s->start_ns));
+    while (ewx_now_ns() < end_ns)
+        ;
+}
+
 static ew_status take_gated_sample(bench *b, int entry, int iteration)
 {
     ew_bench_result *result = &b->results[entry];
@@ -190,19 +256,15 @@ static ew_status take_gated_sample(bench *b, int entry, int iteration)
     b->samples[TOTAL][place] = (double)(s.end_ns - s.start_ns) * 1e-3;
     b->samples[GEMM][place] = (double)(s.gemm_end_ns - s.start_ns) * 1e-3;
     b->samples[TAIL][place] = (double)(s.end_ns - s.gemm_end_ns) * 1e-3;
+    b->samples[ENQUEUE][place] = (double)(s.enqueued_ns - s.start_ns) * 1e-3;
+    rest(b, &s);
     return EW_OK;
-}
-
-static bool is_active(const bench *b, int entry)
-{
-    return b->results[entry].status == EW_OK;
 }
 
 static ew_status run_all(bench *b)
 {
-    for (int entry = 0; entry < b->count; entry++)
-        if (is_active(b, entry))
-            EW_TRY(check_once(b, entry));
+    EW_TRY(check_all(b));
+    EW_TRY(load_inputs(b, false));
     for (int i = 0; i < b->options.warmup; i++)
         for (int entry = 0; entry < b->count; entry++) {
             sample ignored;
@@ -214,10 +276,7 @@ static ew_status run_all(bench *b)
         for (int entry = 0; entry < b->count; entry++)
             if (is_active(b, entry))
                 EW_TRY(take_gated_sample(b, entry, i));
-    for (int entry = 0; entry < b->count; entry++)
-        if (is_active(b, entry))
-            EW_TRY(check_once(b, entry));
-    return EW_OK;
+    return check_all(b);
 }
 
 /* ---- Statistics ---- */
@@ -253,8 +312,8 @@ static ew_status summarise(bench *b, int entry)
 {
     const int count = b->options.iters, num_ranks = ew_world_size(b->world);
     const size_t first = (size_t)entry * (size_t)count;
-    double mine[3], all[EWX_MAX_RANKS][3];
-    for (int part = 0; part < 3; part++)
+    double mine[NUM_PARTS], all[EWX_MAX_RANKS][NUM_PARTS];
+    for (int part = 0; part < NUM_PARTS; part++)
         mine[part] = median(&b->samples[part][first], count);
     EW_TRY(ew_world_allgather(b->world, mine, all, sizeof mine));
     int slowest = 0;
@@ -274,6 +333,7 @@ static ew_status summarise(bench *b, int entry)
     result->time_us = all[slowest][TOTAL];
     result->gemm_us = all[slowest][GEMM];
     result->tail_us = all[slowest][TAIL];
+    result->enqueue_us = all[slowest][ENQUEUE];
     result->cv = variation(result->samples_us, count);
     return status;
 }
@@ -296,21 +356,15 @@ static ew_status open_entry(bench *b, int entry)
         ew_plan_create(b->world, b->problem, &b->entries[entry].config, &b->plans[entry]);
     if (result->status == EW_OK) {
         EW_TRY(ew_plan_config(b->plans[entry], &result->config));
-        return ew_plan_set_weight(b->plans[entry], b->B);
+        return ew_plan_start_together(b->plans[entry]);
     }
     strncpy(result->error, ew_last_error(), sizeof result->error - 1);
     return concerns_entry_alone(result->status) ? EW_OK : result->status;
 }
 
-/* Huge pages where the system grants them: the same for every method, and one source of
- * noise less. */
-static void *allocate_matrix(size_t bytes)
+static size_t largest(size_t a, size_t b)
 {
-    const size_t rounded = (bytes + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
-    void *matrix = aligned_alloc(HUGE_PAGE, rounded);
-    if (matrix)
-        madvise(matrix, rounded, MADV_HUGEPAGE);
-    return matrix;
+    return a > b ? a : b;
 }
 
 static ew_status allocate_all(bench *b)
@@ -320,35 +374,35 @@ static ew_status allocate_all(bench *b)
     int64_t first, owned;
     EW_TRY(ew_owned_rows(b->rows, num_ranks, rank, &first, &owned));
     const size_t num_samples = (size_t)b->count * (size_t)b->options.iters;
+    b->a_bytes = (size_t)(b->rows * b->problem->k) * elem;
+    b->b_bytes = (size_t)(b->problem->n * b->problem->k) * elem;
     b->c_bytes = (size_t)(owned * b->problem->n) * elem;
-    b->A = allocate_matrix((size_t)(b->rows * b->problem->k) * elem);
-    b->B = allocate_matrix((size_t)(b->problem->n * b->problem->k) * elem);
-    b->C = allocate_matrix(b->c_bytes);
+    EW_TRY(ew_memory_alloc(b->world, b->backend, b->a_bytes, &b->A));
+    EW_TRY(ew_memory_alloc(b->world, b->backend, b->b_bytes, &b->B));
+    EW_TRY(ew_memory_alloc(b->world, b->backend, b->c_bytes, &b->C));
+    b->host = malloc(largest(b->a_bytes, largest(b->b_bytes, b->c_bytes)));
     b->plans = calloc((size_t)b->count, sizeof *b->plans);
-    bool enough = b->A && b->B && b->C && b->plans;
-    for (int part = 0; part < 3; part++) {
+    bool enough = b->host && b->plans;
+    for (int part = 0; part < NUM_PARTS; part++) {
         b->samples[part] = malloc(num_samples * sizeof(double));
         enough &= b->samples[part] != NULL;
     }
-    if (!enough)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for the matrices of the benchmark\n"
-                                       "  fix: use a smaller shape or fewer ranks");
-    EW_TRY(ew_exact_fill_a(b->problem->dtype, b->options.seed, rank, num_ranks, b->rows,
-                           b->problem->k, b->A));
-    return ew_exact_fill_b(b->problem->dtype, b->options.seed, rank,
-                           b->problem->weight_layout, b->problem->n, b->problem->k, b->B);
+    return enough ? EW_OK
+                  : ewx_fail(EW_ERR_MEMORY, "no memory for the benchmark\n"
+                                            "  fix: use a smaller shape or fewer ranks");
 }
 
 static void close_all(bench *b)
 {
     for (int entry = 0; b->plans && entry < b->count; entry++)
         ew_plan_destroy(b->plans[entry]);
-    for (int part = 0; part < 3; part++)
+    for (int part = 0; part < NUM_PARTS; part++)
         free(b->samples[part]);
     free(b->plans);
-    free(b->C);
-    free(b->B);
-    free(b->A);
+    free(b->host);
+    ew_memory_free(b->world, b->backend, b->C);
+    ew_memory_free(b->world, b->backend, b->B);
+    ew_memory_free(b->world, b->backend, b->A);
 }
 
 static ew_status check_options(const ew_problem *problem, const ew_bench_options *options)
@@ -368,6 +422,23 @@ static ew_status check_options(const ew_problem *problem, const ew_bench_options
     return EW_OK;
 }
 
+static ew_status find_backend(const ew_bench_entry *entries, int count,
+                              ew_backend *backend_out)
+{
+    *backend_out = (ew_backend)0;
+    for (int entry = 0; entry < count; entry++) {
+        const ew_backend open = entries[entry].custom ? (ew_backend)0
+                                                      : entries[entry].config.backend;
+        const ew_backend wanted = open ? open : EW_BACKEND_CPU;
+        if (*backend_out && *backend_out != wanted)
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "the entries of a benchmark are of different backends\n"
+                            "  fix: measure them in two runs");
+        *backend_out = wanted;
+    }
+    return EW_OK;
+}
+
 ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                        const ew_bench_options *options, const ew_bench_entry *entries,
                        int count, ew_bench_result *results)
@@ -376,7 +447,9 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
     if (!world || !problem || !entries || !results || count < 1)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_bench_run needs a world, a problem and entries");
+    ew_backend backend;
     ew_forecast forecast; /* refuses a bad problem before anything is allocated */
+    EW_TRY(find_backend(entries, count, &backend));
     EW_TRY(ew_forecast_build(problem, ew_world_size(world), NULL, &forecast));
     EW_TRY(check_options(problem, options ? options : &defaults));
     bench b = {.world = world,
@@ -384,7 +457,8 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                .options = options ? *options : defaults,
                .entries = entries,
                .results = results,
-               .count = count};
+               .count = count,
+               .backend = backend};
     b.rows = b.options.m > 0 ? b.options.m : problem->max_m;
     ew_status status = EW_OK;
     EW_TRY_TO(status, allocate_all(&b), out);

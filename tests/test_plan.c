@@ -17,6 +17,8 @@
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
 
+static const ewx_machine two_cores = {.cores = 2};
+
 /* ---- Problem ---- */
 
 static void wrong_problems_are_refused(void **state)
@@ -153,7 +155,7 @@ static void slots_are_disjoint_and_inside(void **state)
                                               harness_between(&random, 1, 900), 3,
                                               (ew_dtype)harness_between(&random, 1, 3));
         ewx_spec spec;
-        assert_int_equal(ewx_spec_build(&problem, W, &config, 2, &spec), EW_OK);
+        assert_int_equal(ewx_spec_build(&problem, W, &config, &two_cores, &spec), EW_OK);
         check_layout(&spec, problem.max_m);
         check_layout(&spec, harness_between(&random, 0, problem.max_m));
         check_layout(&spec, problem.max_m > 0 ? problem.max_m - 1 : 0);
@@ -168,7 +170,7 @@ static void row_major_tiles_are_parts_of_one_matrix(void **state)
     config.producer = EW_PRODUCER_BLAS;
     const ew_problem problem = EW_PROBLEM(1001, 300, 3, EW_FP32);
     ewx_spec spec;
-    assert_int_equal(ewx_spec_build(&problem, 3, &config, 2, &spec), EW_OK);
+    assert_int_equal(ewx_spec_build(&problem, 3, &config, &two_cores, &spec), EW_OK);
     const ewx_grid grid = ewx_grid_build(700, 300, 3, &spec.config);
     for (int dst = 0; dst < 3; dst++)
         for (int64_t task = 0; task < ewx_partition_tiles(&grid, dst); task++) {
@@ -188,7 +190,7 @@ static void slots_do_not_move_when_m_changes(void **state)
     (void)state;
     const ew_problem problem = EW_PROBLEM(3000, 600, 3, EW_BF16);
     ewx_spec spec;
-    assert_int_equal(ewx_spec_build(&problem, 4, NULL, 2, &spec), EW_OK);
+    assert_int_equal(ewx_spec_build(&problem, 4, NULL, &two_cores, &spec), EW_OK);
     const ewx_grid whole = ewx_grid_build(3000, 600, 4, &spec.config);
     for (int64_t m = 0; m <= 3000; m += 37) {
         const ewx_grid grid = ewx_grid_build(m, 600, 4, &spec.config);
@@ -199,6 +201,65 @@ static void slots_do_not_move_when_m_changes(void **state)
                     assert_int_equal(ewx_layout_tile_offset(&spec, &grid, dst, tile),
                                      ewx_layout_tile_offset(&spec, &whole, dst, tile));
                 }
+    }
+}
+
+/* ---- Layout on a GPU ---- */
+
+/* The word that rank src sets in this segment for a tile its rank owns, as kernels.h says:
+ * uint32_t[unit][W]. */
+static span cuda_flag(const ewx_spec *spec, int64_t unit, int src)
+{
+    const size_t begin = spec->layout.flags_offset +
+                         (size_t)(unit * spec->num_ranks + src) * sizeof(uint32_t);
+    return (span){begin, begin + sizeof(uint32_t)};
+}
+
+static void check_cuda_layout(const ewx_spec *spec)
+{
+    const ewx_layout *layout = &spec->layout;
+    const int W = spec->num_ranks;
+    /* done, gate and two calls of each rank, and the link's two clocks */
+    assert_true(layout->flags_offset >= EWX_MAX_RANKS * (4 + 4 + 16) + 16);
+    assert_int_equal(layout->flags_offset % 4096, 0);
+    if (layout->num_slots > 0)
+        assert_true(cuda_flag(spec, layout->slots_per_rank - 1, W - 1).end <=
+                    layout->slice_offset[0]);
+    assert_int_equal(layout->slice_offset[0] % 1024, 0);
+    assert_int_equal(layout->slice_offset[1] % 1024, 0);
+    const size_t slice = layout->segment_bytes - layout->slice_offset[1];
+    if (layout->row_major) { /* cuBLAS has one slice */
+        assert_int_equal(layout->slice_offset[1], layout->slice_offset[0]);
+        assert_int_equal(layout->tile_stride, spec->problem.n);
+        assert_true(slice >= (size_t)(spec->problem.max_m * spec->problem.n * 2));
+        return;
+    }
+    assert_int_equal(layout->slice_offset[1], layout->slice_offset[0] + slice);
+    assert_int_equal(layout->tile_stride, 128);
+    assert_int_equal(layout->slot_bytes, 32768);
+    assert_int_equal(slice, layout->num_slots * 32768); /* one tensor for both */
+    assert_true(2 * layout->num_slots * 128 <= INT32_MAX);
+}
+
+static void cuda_layouts_serve_the_kernels(void **state)
+{
+    (void)state;
+    harness_random random = harness_seed(41);
+    const ewx_machine machine = {.cores = 2, .gpu_sms = 16, .gpu_arch = 90};
+    for (int i = 0; i < 2000; i++) {
+        ew_config config = EW_CONFIG_INIT;
+        config.backend = EW_BACKEND_CUDA;
+        config.producer = (ew_producer)harness_between(&random, 1, 2);
+        const int W = (int)harness_between(&random, 1, i % 8 ? 16 : EWX_MAX_RANKS);
+        const ew_problem problem = EW_PROBLEM(
+            harness_between(&random, 0, 600 * W), 8 * harness_between(&random, 1, 200), 8,
+            (ew_dtype)harness_between(&random, EW_BF16, EW_FP16));
+        ewx_spec spec;
+        assert_int_equal(ewx_spec_build(&problem, W, &config, &machine, &spec), EW_OK);
+        check_cuda_layout(&spec);
+        const ewx_grid grid = ewx_grid_build(problem.max_m, problem.n, W, &spec.config);
+        for (int dst = 0; dst < W; dst++) /* a unit per tile is the most there can be */
+            assert_true(ewx_partition_tiles(&grid, dst) <= spec.layout.slots_per_rank);
     }
 }
 
@@ -394,6 +455,51 @@ static void explanations_fit_and_need_room(void **state)
     assert_int_equal(ew_forecast_explain(&p, 4, NULL, NULL, 0), EW_ERR_ARGUMENT);
 }
 
+static const char *explain_cuda(const char *asked, int W, ewx_machine machine)
+{
+    static char buffer[EW_EXPLAIN_BYTES];
+    const ew_problem p = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    ew_config request;
+    ewx_spec spec;
+    assert_int_equal(ew_config_parse(asked, &request), EW_OK);
+    request.backend = EW_BACKEND_CUDA;
+    assert_int_equal(ewx_spec_build(&p, W, &request, &machine, &spec), EW_OK);
+    ewx_text text = ewx_text_in(buffer, sizeof buffer);
+    ewx_spec_explain(&spec, &request, &machine, &text);
+    assert_false(text.truncated);
+    return buffer;
+}
+
+static void expect_line(const char *text, const char *start)
+{
+    for (const char *at = text; (at = strstr(at, start)); at++)
+        if (at == text || at[-1] == '\n')
+            return;
+    fail_msg("no line starts with '%s' in\n%s", start, text);
+}
+
+static void cuda_choices_are_explained(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "order=",   "release=",   "kernel=sm90: ", "block=", "ctas=",
+        "cluster=", "group=1: ",  "pool=",         "x=16: ", "b=256: ",
+        "grid: ",   "GPU heap: ", "config: "};
+    const ewx_machine slice = {16, 16, 90, 8}, ampere = {16, 108, 80, 1};
+    const char *text = explain_cuda("", 8, slice);
+    for (size_t i = 0; i < COUNT(keys); i++)
+        expect_line(text, keys[i]);
+    expect_line(text, "virtual node: 8 ranks share this GPU, 16 SMs each\n");
+    text = explain_cuda("cluster=1,release=output", 8, slice);
+    expect_line(text, "cluster=1: asked for\n");
+    expect_line(text, "pool=after: nothing is released before");
+    text = explain_cuda("", 2, ampere);
+    assert_null(strstr(text, "virtual node"));
+    expect_line(text, "kernel=sm80: compute capability 8.0");
+    assert_null(strstr(explain_cuda("producer=blas", 2, ampere), "\nkernel="));
+    expect_line(explain_cuda("", 2, two_cores), "gpu: none here");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +508,7 @@ int main(void)
         cmocka_unit_test(slots_are_disjoint_and_inside),
         cmocka_unit_test(row_major_tiles_are_parts_of_one_matrix),
         cmocka_unit_test(slots_do_not_move_when_m_changes),
+        cmocka_unit_test(cuda_layouts_serve_the_kernels),
         cmocka_unit_test(sizes_around_powers_of_two),
         cmocka_unit_test(forecasts_never_wrap),
         cmocka_unit_test(totals_beyond_64_bits_are_refused),
@@ -409,6 +516,7 @@ int main(void)
         cmocka_unit_test(analysis_identities),
         cmocka_unit_test(forecast_adds_up),
         cmocka_unit_test(explanations_fit_and_need_room),
+        cmocka_unit_test(cuda_choices_are_explained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

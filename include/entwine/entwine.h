@@ -188,14 +188,23 @@ typedef enum ew_order {
     EW_ORDER_CONTIGUOUS = 3   /* one destination's partition after the other */
 } ew_order;
 typedef enum ew_pool {
-    EW_POOL_SHARED = 1, /* workers take GEMM blocks and reductions as they come */
-    EW_POOL_STATIC = 2  /* x workers only reduce until the GEMM has ended */
+    EW_POOL_SHARED = 1, /* GEMM blocks and reductions share the workers, or the SMs */
+    EW_POOL_STATIC = 2, /* x workers only reduce until the GEMM has ended (cpu) */
+    EW_POOL_AFTER = 3   /* the reduction starts when the GEMM has ended (cuda) */
 } ew_pool;
 typedef enum ew_transport { EW_TRANSPORT_PULL = 1, EW_TRANSPORT_PUSH = 2 } ew_transport;
 typedef enum ew_producer {
     EW_PRODUCER_OWN = 1, /* Entwine's kernels, tile-packed contributions */
-    EW_PRODUCER_BLAS = 2 /* cblas_sgemm found at run time, row-major contributions */
+    EW_PRODUCER_BLAS = 2 /* cblas or cuBLAS found at run time, row-major contributions */
 } ew_producer;
+typedef enum ew_kernel {
+    EW_KERNEL_SM80 = 1, /* mma.sync, from Ampere on */
+    EW_KERNEL_SM90 = 2  /* wgmma and TMA, Hopper */
+} ew_kernel;
+typedef enum ew_ctas {
+    EW_CTAS_PERSISTENT = 1, /* as many as fit, each takes blocks until none is left */
+    EW_CTAS_BLOCK = 2       /* one CTA per block, as in the paper */
+} ew_ctas;
 
 #define EW_RELEASE_PARTITION (-1) /* release a destination's tiles when all are done */
 #define EW_RELEASE_OUTPUT (-2)    /* release nothing before the whole GEMM is done */
@@ -208,16 +217,20 @@ typedef struct ew_config {
     ew_order order;
     int32_t group;   /* block rows walked together inside a partition */
     int32_t release; /* tiles released together, or EW_RELEASE_... */
-    int32_t budget;  /* x: how many workers may reduce at once */
-    int32_t batch;   /* b: tiles a worker reduces before it looks for GEMM work */
+    int32_t budget;  /* x: how many workers, or CTAs, may reduce at once */
+    int32_t batch;   /* b: tiles a worker reduces before it looks for GEMM work; on a GPU
+                        the threads of a reducing CTA: 128, 256 or 512 */
     ew_pool pool;
     ew_transport transport;
-    int32_t workers; /* threads per rank, the caller's included */
+    int32_t workers; /* cpu: threads per rank, the caller's included */
+    ew_kernel kernel; /* cuda only, as the next two */
+    ew_ctas ctas;
+    int32_t cluster; /* producer CTAs that share their columns of B: 1 or 2 */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
-            0, 0, 0, (ew_pool)0, (ew_transport)0, 0                                       \
+            0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0          \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
@@ -242,7 +255,8 @@ EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
 /* Packs this rank's weight into the plan; B may be freed afterwards.  Local. */
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 
-/* CUDA stream, or NULL.  The CPU backend takes NULL only. */
+/* A CUDA stream; NULL is the default stream (the calling thread's own where ranks are
+ * threads).  The CPU backend takes NULL only. */
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.

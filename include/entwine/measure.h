@@ -4,6 +4,8 @@
 #ifndef ENTWINE_MEASURE_H
 #define ENTWINE_MEASURE_H
 
+#include <stdbool.h>
+
 #include "entwine/entwine.h"
 
 #ifdef __cplusplus
@@ -53,6 +55,10 @@ typedef struct ew_timing {
 } ew_timing;
 EW_API ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out);
 
+/* From now on the calls of all ranks start at one time, inside the kernels where there
+ * are kernels: what a benchmark wants.  On all ranks or on none. */
+EW_API ew_status ew_plan_start_together(ew_plan *plan);
+
 typedef enum ew_trace_kind {
     EW_TRACE_BLOCK = 1, /* a producer block was computed; position is p */
     EW_TRACE_REDUCE = 2 /* an owned tile was reduced; position is the task number */
@@ -74,6 +80,19 @@ EW_API ew_status ew_plan_trace_enable(ew_plan *plan);
 EW_API ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
                                size_t *count_out);
 
+/* ---- Memory of a backend ------------------------------------------------------------ */
+
+/* Matrices for plans of a backend: host memory for the cpu, memory of the rank's GPU for
+ * cuda.  Programs with memory of their own need none of this.  Copies take host memory on
+ * either side and return when they are done.  The first call of a world is collective. */
+EW_API ew_status ew_memory_alloc(ew_world *world, ew_backend backend, size_t bytes,
+                                 void **memory_out);
+EW_API void ew_memory_free(ew_world *world, ew_backend backend, void *memory);
+EW_API ew_status ew_memory_copy(ew_world *world, ew_backend backend, void *to,
+                                const void *from, size_t bytes);
+EW_API ew_status ew_memory_fill(ew_world *world, ew_backend backend, void *to, int byte,
+                                size_t bytes);
+
 /* ---- Exact inputs ------------------------------------------------------------------- */
 
 /* Small integers, reproducible from (seed, rank), chosen so that every partial result
@@ -82,6 +101,10 @@ EW_API ew_status ew_exact_fill_a(ew_dtype dtype, uint32_t seed, int rank, int nu
                                  int64_t m, int64_t k, void *A);
 EW_API ew_status ew_exact_fill_b(ew_dtype dtype, uint32_t seed, int rank,
                                  ew_weight_layout layout, int64_t n, int64_t k, void *B);
+
+/* Uniform in (-0.25, 0.25), reproducible from the seed: what timed calls run on, since a
+ * GPU's clock depends on the data. */
+EW_API ew_status ew_random_fill(ew_dtype dtype, uint32_t seed, int64_t count, void *values);
 
 typedef struct ew_check {
     int64_t wrong; /* elements whose bits differ from the exact result */
@@ -99,7 +122,9 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
 /* The methods that are configs of the engine, ending with NULL:
  *   "entwine"     the config given, interleaved one-tile release unless it says otherwise
  *   "sequential"  the same kernels, GEMM, then wait for all ranks, then reduce
- *   "blas"        one cblas_sgemm into the heap, then wait for all ranks, then reduce */
+ *   "blas"        one BLAS call (cblas_sgemm, or cuBLAS on a GPU) into the heap, then wait
+ *                 for all ranks, then reduce
+ * On a GPU the reduction of the last two gets the whole GPU, or slice, to itself. */
 EW_API const char *const *ew_method_list(void);
 
 /* The config that `method` stands for, with the open fields taken from `base` (or
@@ -131,10 +156,13 @@ typedef struct ew_bench_options {
      * around which any rank lost its core is taken again (at most 10 times as many
      * tries as iters).  0: off. */
     double gate_ms;
+    /* Rest after each sample, in units of its time: a hot GPU lowers its clock, and then
+     * methods are not comparable. */
+    double idle;
 } ew_bench_options;
-#define EW_BENCH_OPTIONS_INIT                                \
-    {                                                        \
-        (uint32_t)sizeof(ew_bench_options), 3, 15, 0, 1, 0.0 \
+#define EW_BENCH_OPTIONS_INIT                                     \
+    {                                                             \
+        (uint32_t)sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0 \
     }
 
 #define EW_BENCH_MAX_SAMPLES 1024
@@ -146,6 +174,7 @@ typedef struct ew_bench_result {
     double time_us;    /* maximum over ranks of the rank's median */
     double gemm_us;    /* of that rank: median GEMM window */
     double tail_us;    /* of that rank: median of end - gemm_end */
+    double enqueue_us; /* of that rank: median host time of ew_gemm_rs */
     double cv;         /* of that rank's samples: standard deviation / mean */
     int32_t discarded; /* samples taken again because of the quiet gate */
     int32_t num_samples;
@@ -153,9 +182,10 @@ typedef struct ew_bench_result {
     ew_check check; /* over all ranks: first and last iteration, output poisoned */
 } ew_bench_result;
 
-/* Collective.  Runs the entries interleaved, sample by sample, on exact inputs, checks
- * the results and fills `results` equally on every rank.  Fails only when the world
- * does; what concerns one entry is in its result. */
+/* Collective.  Runs the entries interleaved, sample by sample, on random inputs, checks
+ * them on exact inputs before and after, and fills `results` equally on every rank.  The
+ * entries must be of one backend.  Fails only when the world does; what concerns one entry
+ * is in its result. */
 EW_API ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                               const ew_bench_options *options,
                               const ew_bench_entry *entries, int count,
@@ -181,6 +211,41 @@ EW_API const char *ew_blas_name(void);
  * the given row strides. */
 EW_API ew_status ew_blas_gemm(ew_weight_layout layout, int64_t m, int64_t n, int64_t k,
                               const float *A, const float *B, float *C, int64_t c_stride);
+
+/* GPUs, as the cuda backend sees them.  The two functions with an index fail with
+ * EW_ERR_UNSUPPORTED, in one sentence that says why, where no GPU can be used; then the
+ * count is 0.  All three start CUDA in this process: a program that forks ranks later
+ * must ask in a child, because CUDA does not survive fork. */
+typedef struct ew_gpu {
+    char name[64];
+    char uuid[48]; /* "GPU-..." as nvidia-smi prints it */
+    int32_t sms;
+    int32_t arch;                            /* 90: compute capability 9.0 */
+    int32_t driver_version, runtime_version; /* of CUDA: 13000 is 13.0 */
+    int32_t clock_mhz;                       /* the highest SM clock */
+    int64_t memory_bytes;
+    bool mig;       /* a MIG slice of a GPU */
+    bool exclusive; /* the compute mode admits one process, or none */
+} ew_gpu;
+EW_API int ew_gpu_count(void);
+EW_API ew_status ew_gpu_describe(int index, ew_gpu *gpu_out);
+
+typedef struct ew_gpu_kernel {
+    char name[64]; /* "producer_sm90 128x256 cluster 2 bf16" */
+    int32_t threads;
+    int32_t registers;    /* of a thread */
+    int32_t shared_bytes; /* of a CTA */
+    int32_t spill_bytes;  /* of a thread; 0 is what one wants */
+    int32_t ctas_per_sm;
+    /* Producers: reducing CTAs of 128, 256 and 512 threads, whatever W, that fit on an SM
+     * beside as many producers as it holds.  Others: -1. */
+    int32_t reducers_beside[3];
+} ew_gpu_kernel;
+
+/* The kernels that GPU `index` can run, at most `capacity`; count_out says how many there
+ * are. */
+EW_API ew_status ew_gpu_kernels(int index, ew_gpu_kernel *kernels, int capacity,
+                                int *count_out);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-/* What a backend is: eight functions over a spec that has been decided above.  Backends
- * choose nothing; they run what the spec says or refuse it. */
+/* What a backend is: functions over a spec that has been decided above.  Backends choose
+ * nothing; they run what the spec says or refuse it. */
 #ifndef EWX_BACKEND_BACKEND_H
 #define EWX_BACKEND_BACKEND_H
 
@@ -13,8 +13,20 @@ typedef struct ewx_footprint {
     size_t workspace_bytes;
 } ewx_footprint;
 
+/* Memory in which a backend's matrices lie.  The first call of a world may be collective;
+ * copies take host memory on either side. */
+typedef struct ewx_memory {
+    ew_status (*allocate)(ew_world *world, size_t bytes, void **memory_out);
+    void (*release)(ew_world *world, void *memory);
+    ew_status (*copy)(ew_world *world, void *to, const void *from, size_t bytes);
+    ew_status (*fill)(ew_world *world, void *to, int byte, size_t bytes);
+} ewx_memory;
+
 typedef struct ewx_backend {
     const char *name;
+    /* What this rank may use.  Collective; without a world, what a rank would get if
+     * num_ranks of them were started here. */
+    ew_status (*survey)(ew_world *world, int num_ranks, ewx_machine *machine_out);
     /* EW_ERR_UNSUPPORTED when this machine or this backend cannot run the spec. */
     ew_status (*check)(const ewx_spec *spec);
     ewx_footprint (*footprint)(const ewx_spec *spec);
@@ -28,9 +40,15 @@ typedef struct ewx_backend {
     /* The last call's timing; its trace when events is not NULL (enable: start tracing). */
     ew_status (*observe)(void *state, bool enable_trace, ew_timing *timing_out,
                          ew_trace_event *events, size_t capacity, size_t *count_out);
+    /* From now on ranks start each call at one time: for benchmarks. */
+    void (*start_together)(void *state);
     void (*destroy)(void *state); /* NULL and half-built are fine */
+    ewx_memory memory;
 } ewx_backend;
 
 extern const ewx_backend ewx_backend_cpu;
+#ifdef EW_HAVE_CUDA
+extern const ewx_backend ewx_backend_cuda;
+#endif
 
 #endif

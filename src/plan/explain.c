@@ -21,6 +21,28 @@ __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *c
     ewx_text_add(text, ": %s\n", why);
 }
 
+static const char *why_order(const ew_config *config)
+{
+    if (config->producer == EW_PRODUCER_BLAS)
+        return "one BLAS call computes all";
+    if (config->order == EW_ORDER_DEFAULT)
+        return "nothing is released early, so no destination needs to come early";
+    return config->release == EW_RELEASE_OUTPUT || config->pool == EW_POOL_AFTER
+               ? "destinations take turns: they share columns of B, the fastest GEMM"
+               : "destinations take turns, so that every owner can reduce early";
+}
+
+static const char *why_release(const ew_config *config)
+{
+    if (config->producer == EW_PRODUCER_BLAS)
+        return "one BLAS call computes all";
+    return config->pool == EW_POOL_AFTER
+               ? "a tile waits for its own contributions only"
+               : "a tile is reduced as soon as every rank has computed it";
+}
+
+/* ---- CPU ---- */
+
 static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
 {
     const int64_t panels_kib =
@@ -33,18 +55,13 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
                 spec->num_ranks, panels_kib);
 }
 
-static void explain_config(const ewx_spec *spec, const ew_config *asked, int cores,
-                           ewx_text *text)
+static void explain_cpu(const ewx_spec *spec, const ew_config *asked, int cores,
+                        ewx_text *text)
 {
     const ew_config *config = &spec->config;
-    const bool blas = config->producer == EW_PRODUCER_BLAS;
-    explain_key(config, "order", asked->order, text,
-                blas ? "one BLAS call computes all"
-                     : "destinations take turns, so that every owner can reduce early");
-    explain_key(config, "release", asked->release, text,
-                blas ? "one BLAS call computes all"
-                     : "a tile is reduced as soon as every rank has computed it");
-    if (!blas)
+    explain_key(config, "order", asked->order, text, "%s", why_order(config));
+    explain_key(config, "release", asked->release, text, "%s", why_release(config));
+    if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
     explain_key(config, "workers", asked->workers, text, "%d usable cores for %d ranks",
                 cores, spec->num_ranks);
@@ -54,20 +71,96 @@ static void explain_config(const ewx_spec *spec, const ew_config *asked, int cor
     explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
 }
 
-void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
-                      ewx_text *text)
+/* ---- CUDA ---- */
+
+static void explain_gpu(const ewx_machine *machine, ewx_text *text)
 {
+    if (machine->gpu_sms < 1)
+        ewx_text_add(text, "gpu: none here, so chosen as for %d SMs of an H200\n",
+                     ewx_machine_planned(machine).gpu_sms);
+    else if (machine->gpu_sharers > 1)
+        ewx_text_add(text, "virtual node: %d ranks share this GPU, %d SMs each\n",
+                     machine->gpu_sharers, machine->gpu_sms);
+}
+
+static void explain_cuda_producer(const ewx_spec *spec, const ew_config *asked,
+                                  const ewx_machine *gpu, ewx_text *text)
+{
+    const ew_config *config = &spec->config;
+    const bool sm90 = config->kernel == EW_KERNEL_SM90;
+    explain_key(config, "kernel", asked->kernel, text,
+                sm90 ? "compute capability %d.%d has wgmma and TMA"
+                     : "compute capability %d.%d, and wgmma exists on 9.0 only",
+                gpu->gpu_arch / 10, gpu->gpu_arch % 10);
+    explain_key(config, "block", asked->block_m && asked->block_n, text, "%s",
+                config->block_n == 256
+                    ? "two tiles that share their rows of A: less L2 traffic"
+                    : "one tile, which leaves room for reducers");
+    explain_key(config, "ctas", asked->ctas, text, "%s",
+                config->ctas == EW_CTAS_PERSISTENT
+                    ? "a CTA stores and publishes a block while it computes the next"
+                    : "a CTA per block, so that reducers find room whenever one ends");
+    explain_key(config, "cluster", asked->cluster, text, "%s",
+                config->cluster == 2 ? "a column of B is loaded once for two CTAs"
+                                     : "every CTA loads its own columns of B");
+    explain_key(config, "group", asked->group, text,
+                "with %d ranks in turn, what %d SMs compute at a time is about square",
+                spec->num_ranks, gpu->gpu_sms);
+}
+
+static void explain_cuda_reducers(const ew_config *config, const ew_config *asked,
+                                  const ewx_machine *gpu, ewx_text *text)
+{
+    const bool after = config->pool == EW_POOL_AFTER;
+    const bool beside = config->kernel == EW_KERNEL_SM90;
+    explain_key(config, "pool", asked->pool, text, "%s",
+                after ? "nothing is released before the GEMM has ended"
+                      : "tiles are reduced on the SMs that compute the next ones");
+    explain_key(config, "x", asked->budget, text,
+                after    ? "two CTAs on each of %d SMs, which are free by then"
+                : beside ? "one CTA beside the GEMM on each of %d SMs"
+                         : "a quarter of %d SMs, the GEMM keeps the others",
+                gpu->gpu_sms);
+    explain_key(config, "b", asked->batch, text, "%s",
+                after    ? "threads of a CTA, as many as hide the loads"
+                : beside ? "threads of a CTA, what the GEMM's registers leave"
+                         : "threads of a CTA, small enough to fit beside the GEMM");
+}
+
+static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
+                         const ewx_machine *machine, ewx_text *text)
+{
+    const ew_config *config = &spec->config;
+    const ewx_machine gpu = ewx_machine_planned(machine);
+    explain_gpu(machine, text);
+    explain_key(config, "order", asked->order, text, "%s", why_order(config));
+    explain_key(config, "release", asked->release, text, "%s", why_release(config));
+    if (config->producer != EW_PRODUCER_BLAS)
+        explain_cuda_producer(spec, asked, &gpu, text);
+    explain_cuda_reducers(config, asked, &gpu, text);
+}
+
+/* ---- All together ---- */
+
+void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
+                      const ewx_machine *machine, ewx_text *text)
+{
+    const bool cuda = spec->config.backend == EW_BACKEND_CUDA;
     const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
     const ewx_grid grid = ewx_grid_build(spec->problem.max_m, spec->problem.n,
                                          spec->num_ranks, &spec->config);
     char config[EW_CONFIG_TEXT_BYTES];
     ew_config_print(&spec->config, config, sizeof config);
     ewx_text_add(text, "config: %s\n", config);
-    explain_config(spec, asked, cores, text);
+    if (cuda)
+        explain_cuda(spec, asked, machine, text);
+    else
+        explain_cpu(spec, asked, machine->cores, text);
     ewx_text_add(text,
                  "grid: %" PRId64 " blocks per rank, %" PRId64
                  " tiles of 128x128 owned by rank 0\n",
                  ewx_num_blocks(&grid), ewx_partition_tiles(&grid, 0));
-    ewx_text_add(text, "heap: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
-                 spec->layout.segment_bytes, spec->layout.num_slots);
+    ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
+                 cuda ? "GPU heap" : "heap", spec->layout.segment_bytes,
+                 spec->layout.num_slots);
 }

@@ -1,15 +1,37 @@
-/* The heap's layout: header, flags, two slices of contributions. */
+/* The heap's layout: header, flags, two slices of contributions.  One formula; backends
+ * differ in the sizes it is given. */
 #include "base/checked.h"
 #include "base/status.h"
 #include "plan/spec.h"
 
-#define HEADER_BYTES 4096
+#define CPU_HEADER_BYTES 4096
 #define PAGE_BYTES 4096
+/* A whole tile of two-byte elements: slices that start and end on one lie back to back. */
+#define CUDA_TILE_BYTES 32768
+
+typedef struct heap_rules {
+    size_t header_bytes;
+    size_t flag_bytes; /* per slot */
+    size_t unit_bytes; /* where slices start and end */
+    int64_t slot_rows, slot_cols;
+} heap_rules;
+
+static heap_rules choose_rules(const ew_problem *problem, int64_t most_rows,
+                               ew_backend backend)
+{
+    if (backend == EW_BACKEND_CUDA) /* TMA stores whole tiles, whatever the edge needs */
+        return (heap_rules){EWX_CUDA_HEADER_BYTES, sizeof(uint32_t), CUDA_TILE_BYTES,
+                            EWX_TILE_M, EWX_TILE_N};
+    return (heap_rules){CPU_HEADER_BYTES, EWX_FLAG_BYTES, PAGE_BYTES,
+                        ewx_min64(EWX_TILE_M, most_rows),
+                        ewx_min64(EWX_TILE_N, problem->n)};
+}
 
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out)
 {
     const int64_t most_rows = ewx_div_up(problem->max_m, num_ranks);
+    const heap_rules rules = choose_rules(problem, most_rows, config->backend);
     ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS};
     layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
     layout.tile_cols = ewx_div_up(problem->n, EWX_TILE_N);
@@ -18,20 +40,21 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size slots_per_rank =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
     const ewx_size num_slots = ewx_size_mul(slots_per_rank, ewx_size_of(num_ranks));
-    const ewx_size slot =
-        ewx_size_mul(ewx_size_of(ewx_min64(EWX_TILE_M, most_rows)),
-                     ewx_size_mul(ewx_size_of(ewx_min64(EWX_TILE_N, problem->n)), elem));
+    const ewx_size slot = ewx_size_mul(ewx_size_of(rules.slot_rows),
+                                       ewx_size_mul(ewx_size_of(rules.slot_cols), elem));
     const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
     const ewx_size contributions =
         layout.row_major
             ? ewx_size_mul(
                   ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(problem->n)), elem)
             : ewx_size_mul(num_slots, slot_bytes);
-    const ewx_size slice = ewx_size_round_up(contributions, PAGE_BYTES);
-    const ewx_size flags = ewx_size_round_up(
-        ewx_size_mul(num_slots, (ewx_size){EWX_FLAG_BYTES, true}), PAGE_BYTES);
-    const ewx_size first = ewx_size_add((ewx_size){HEADER_BYTES, true}, flags);
-    const ewx_size second = ewx_size_add(first, slice);
+    const ewx_size slice = ewx_size_round_up(contributions, rules.unit_bytes);
+    const ewx_size flags = ewx_size_mul(num_slots, (ewx_size){rules.flag_bytes, true});
+    const ewx_size first = ewx_size_round_up(
+        ewx_size_add((ewx_size){rules.header_bytes, true}, flags), rules.unit_bytes);
+    /* cuBLAS is told where to write by the host, which does not count the calls. */
+    const bool one_slice = layout.row_major && config->backend == EW_BACKEND_CUDA;
+    const ewx_size second = one_slice ? first : ewx_size_add(first, slice);
     const ewx_size total = ewx_size_add(second, slice);
     if (!total.ok)
         return ewx_fail(EW_ERR_SHAPE,
@@ -41,9 +64,9 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
 
     layout.slots_per_rank = (int64_t)slots_per_rank.value;
     layout.num_slots = (int64_t)num_slots.value;
-    layout.tile_stride = layout.row_major ? problem->n : ewx_min64(EWX_TILE_N, problem->n);
+    layout.tile_stride = layout.row_major ? problem->n : rules.slot_cols;
     layout.slot_bytes = slot_bytes.value;
-    layout.flags_offset = HEADER_BYTES;
+    layout.flags_offset = rules.header_bytes;
     layout.slice_offset[0] = first.value;
     layout.slice_offset[1] = second.value;
     layout.segment_bytes = total.value;

@@ -14,9 +14,22 @@
 #include "plan/order.h"
 
 #define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
+#define EWX_CUDA_HEADER_BYTES 8192 /* room for an ewx_cuda_segment */
+
+/* What one rank may use; policy reads it, backends fill it in. */
+typedef struct ewx_machine {
+    int cores;       /* of the host, for all its ranks */
+    int gpu_sms;     /* of this rank's GPU or slice of one; 0: no GPU */
+    int gpu_arch;    /* 80, 90, ... */
+    int gpu_sharers; /* ranks on this GPU; above 1 it is a virtual node */
+} ewx_machine;
 
 /* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a
- * tile and does not move when m changes from call to call.  Slices alternate by epoch. */
+ * tile and does not move when m changes from call to call.  Slices alternate by epoch.
+ *
+ * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment.
+ * cuda: uint32_t flags[slots_per_rank][W], of the tiles this segment's rank owns; packed
+ * slots are whole tiles, and the second slice follows the first without a gap. */
 typedef struct ewx_layout {
     bool row_major;        /* contributions as one matrix (BLAS), else tile-packed */
     int64_t max_tile_rows; /* tile rows of the largest partition */
@@ -38,10 +51,10 @@ typedef struct ewx_spec {
     ewx_layout layout;
 } ewx_spec;
 
-/* Checks the problem, chooses the open fields of `request` (NULL: all) for a rank that
- * may use `cores` cores, checks the result, lays the heap out. */
+/* Checks the problem, chooses the open fields of `request` (NULL: all) for a rank on such
+ * a machine, checks the result, lays the heap out. */
 ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_config *request,
-                         int cores, ewx_spec *spec_out);
+                         const ewx_machine *machine, ewx_spec *spec_out);
 
 /* Problem and ranks as "key=value" text: what must be equal on all ranks. */
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text);
@@ -54,14 +67,19 @@ void ewx_config_print_key(const ew_config *config, const char *name, ewx_text *t
 void ewx_config_print_open(const ew_config *config, ewx_text *text);
 
 ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
-                            const ew_config *request, int cores, ew_config *config_out);
+                            const ew_config *request, const ewx_machine *machine,
+                            ew_config *config_out);
+
+/* The GPU that policy has in mind: the machine's, or an H200 where there is none, so that
+ * a plan can be looked at anywhere. */
+ewx_machine ewx_machine_planned(const ewx_machine *machine);
 
 /* Bytes of the packed row panels that interleaving keeps in use, one per destination. */
 int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks);
 
 /* One line per choice: what, and why. */
-void ewx_spec_explain(const ewx_spec *spec, const ew_config *request, int cores,
-                      ewx_text *text);
+void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
+                      const ewx_machine *machine, ewx_text *text);
 
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out);

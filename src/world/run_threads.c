@@ -40,8 +40,8 @@ ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
 {
     ew_world probe = {0};
     EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
-    const size_t control_bytes = (ewx_control_bytes(num_ranks) + 63) & ~(size_t)63;
-    ewx_control *control = aligned_alloc(64, control_bytes);
+    const size_t control_bytes = (ewx_control_bytes(num_ranks) + 4095) & ~(size_t)4095;
+    ewx_control *control = aligned_alloc(4096, control_bytes); /* pages a GPU can map */
     rank_thread *threads = calloc((size_t)num_ranks, sizeof *threads);
     ew_status status = EW_OK;
     if (!control || !threads)

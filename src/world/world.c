@@ -275,6 +275,8 @@ void ew_world_destroy(ew_world *world)
 {
     if (!world)
         return;
+    if (world->close_companion)
+        world->close_companion(world->companion);
     if (world->control)
         atomic_store_explicit(&world->control->posts[world->rank].departed, 1,
                               memory_order_release);

@@ -59,6 +59,9 @@ struct ew_world {
     int64_t link_latency_ns;
     ewx_control *control;
     uint32_t round;
+    /* What a layer above keeps for as long as the world lives; closed before it ends. */
+    void *companion;
+    void (*close_companion)(void *companion);
     /* Ranks as processes only: */
     int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
     pid_t pids[EWX_MAX_RANKS];

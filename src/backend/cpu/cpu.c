@@ -5,6 +5,7 @@
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/engine.h"
+#include "base/cores.h"
 #include "base/probe.h"
 #include "base/status.h"
 
@@ -50,6 +51,14 @@ static ewx_footprint cpu_footprint(const ewx_spec *spec)
                            .workspace_bytes = s.activations +
                                               s.scratch * (size_t)spec->config.workers +
                                               s.panel_states + s.consumers + s.unreleased};
+}
+
+static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
+{
+    (void)world;
+    (void)num_ranks;
+    machine_out->cores = ewx_usable_cores();
+    return EW_OK;
 }
 
 static ew_status cpu_check(const ewx_spec *spec)
@@ -215,8 +224,52 @@ static ew_status cpu_observe(void *state, bool enable, ew_timing *timing_out,
     return EW_OK;
 }
 
+static void cpu_start_together(void *state)
+{
+    (void)state; /* a barrier before the call does it */
+}
+
+/* ---- Memory ---- */
+
+/* Huge pages where the system grants them: one source of noise less. */
+static ew_status cpu_allocate(ew_world *world, size_t bytes, void **memory_out)
+{
+    (void)world;
+    const size_t rounded = (bytes + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
+    void *memory = aligned_alloc(HUGE_PAGE, rounded);
+    if (!memory)
+        return ewx_fail(EW_ERR_MEMORY,
+                        "no memory for a matrix of %zu bytes\n"
+                        "  fix: use a smaller shape or fewer ranks",
+                        bytes);
+    madvise(memory, rounded, MADV_HUGEPAGE);
+    *memory_out = memory;
+    return EW_OK;
+}
+
+static void cpu_release(ew_world *world, void *memory)
+{
+    (void)world;
+    free(memory);
+}
+
+static ew_status cpu_copy(ew_world *world, void *to, const void *from, size_t bytes)
+{
+    (void)world;
+    memcpy(to, from, bytes);
+    return EW_OK;
+}
+
+static ew_status cpu_fill(ew_world *world, void *to, int byte, size_t bytes)
+{
+    (void)world;
+    memset(to, byte, bytes);
+    return EW_OK;
+}
+
 const ewx_backend ewx_backend_cpu = {
     .name = "cpu",
+    .survey = cpu_survey,
     .check = cpu_check,
     .footprint = cpu_footprint,
     .create = cpu_create,
@@ -224,5 +277,10 @@ const ewx_backend ewx_backend_cpu = {
     .run = cpu_run,
     .wait = cpu_wait,
     .observe = cpu_observe,
+    .start_together = cpu_start_together,
     .destroy = cpu_destroy,
+    .memory = {.allocate = cpu_allocate,
+               .release = cpu_release,
+               .copy = cpu_copy,
+               .fill = cpu_fill},
 };

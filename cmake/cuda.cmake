@@ -1,0 +1,60 @@
+# The CUDA backend: host code in C, kernels through nvcc, the runtime linked statically so
+# that the library also loads where there is no driver.  Sets cuda_sources and cuda_objects
+# (empty when it is not built); the target ew_cuda carries what it needs.
+add_library(ew_cuda INTERFACE)
+set(cuda_sources)
+set(cuda_objects)
+
+find_program(EW_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+set(build_cuda ${EW_CUDA})
+if(EW_CUDA STREQUAL AUTO)
+  set(build_cuda OFF)
+  if(EW_NVCC AND EXISTS /dev/nvidiactl)
+    set(build_cuda ON)
+  endif()
+endif()
+if(build_cuda AND NOT EW_NVCC)
+  message(FATAL_ERROR "the CUDA backend needs nvcc: install the CUDA toolkit, or set CUDA_HOME")
+endif()
+if(NOT build_cuda)
+  message(STATUS "CUDA backend: no (EW_CUDA=${EW_CUDA})")
+  return()
+endif()
+
+get_filename_component(cuda_bin ${EW_NVCC} REALPATH)
+get_filename_component(cuda_bin ${cuda_bin} DIRECTORY)
+get_filename_component(cuda_root ${cuda_bin} DIRECTORY)
+find_path(EW_CUDA_INCLUDE cuda_runtime_api.h
+  HINTS ${cuda_root}/include ${cuda_root}/targets/x86_64-linux/include
+        ${cuda_root}/targets/sbsa-linux/include REQUIRED)
+find_library(EW_CUDART cudart_static
+  HINTS ${cuda_root}/lib64 ${cuda_root}/lib ${cuda_root}/targets/x86_64-linux/lib
+        ${cuda_root}/targets/sbsa-linux/lib REQUIRED)
+message(STATUS "CUDA backend: ${EW_NVCC}")
+
+set(kernels ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels)
+# wgmma exists on sm_90a alone; the rest runs from Ampere on, on newer chips through PTX.
+set(portable_targets -gencode=arch=compute_80,code=[sm_80,compute_80]
+                     -gencode=arch=compute_90,code=sm_90)
+set(producer_sm90_targets -gencode=arch=compute_90a,code=sm_90a)
+set(producer_sm80_targets -gencode=arch=compute_80,code=[sm_80,compute_80])
+foreach(name producer_sm90 producer_sm80 reducer control)
+  set(targets ${portable_targets})
+  if(DEFINED ${name}_targets)
+    set(targets ${${name}_targets})
+  endif()
+  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+    COMMAND ${EW_NVCC} -O3 -std=c++17 ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
+            -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
+            -MD -MF ${object}.d -c ${kernels}/${name}.cu -o ${object}
+    DEPENDS ${kernels}/${name}.cu DEPFILE ${object}.d
+    COMMENT "Building CUDA object ${name}" VERBATIM)
+  list(APPEND cuda_objects ${object})
+endforeach()
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
+
+target_compile_definitions(ew_cuda INTERFACE EW_HAVE_CUDA=1)
+target_include_directories(ew_cuda SYSTEM INTERFACE ${EW_CUDA_INCLUDE})
+target_link_libraries(ew_cuda INTERFACE ${EW_CUDART} Threads::Threads rt ${CMAKE_DL_LIBS})

@@ -1,0 +1,423 @@
+/* The CUDA backend: builds an engine from a spec and answers the backend interface. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/engine.h"
+#include "base/clock.h"
+
+#define OPERAND_ALIGNMENT 16 /* of TMA, and of 16-byte loads */
+#define MAX_COLS (1 << 23)   /* kernels count bytes inside a tile of a matrix in 32 bits */
+
+/* ---- What the spec costs, and whether it can run here ---- */
+
+static size_t weight_bytes(const ewx_spec *spec)
+{
+    return (size_t)(spec->problem.n * spec->problem.k) * spec->elem_bytes;
+}
+
+static size_t counters_bytes(const ewx_spec *spec)
+{
+    return sizeof(ewx_cuda_counters) + (size_t)spec->layout.num_slots * sizeof(uint32_t);
+}
+
+static ewx_footprint cuda_footprint(const ewx_spec *spec)
+{
+    return (ewx_footprint){.weight_bytes = weight_bytes(spec),
+                           .workspace_bytes = counters_bytes(spec)};
+}
+
+static ew_status cuda_check(const ewx_spec *spec)
+{
+    const ewx_driver *driver;
+    EW_TRY(ewx_driver_get(&driver));
+    if (spec->problem.n > MAX_COLS)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "N=%" PRId64 " is too large for the cuda backend\n"
+                        "  fix: use at most %d",
+                        spec->problem.n, MAX_COLS);
+    return spec->config.producer == EW_PRODUCER_BLAS ? ewx_cuda_blas_check() : EW_OK;
+}
+
+static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
+{
+    if (!world)
+        return ewx_device_survey(num_ranks, machine_out);
+    const ewx_device *device;
+    EW_TRY(ewx_device_of(world, &device));
+    machine_out->gpu_sms = device->sms;
+    machine_out->gpu_arch = device->arch;
+    machine_out->gpu_sharers = device->sharers;
+    return EW_OK;
+}
+
+/* ---- Build and tear down ---- */
+
+static ew_status find_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const ew_config *config = &spec->config;
+    const ew_dtype dtype = spec->problem.dtype;
+    if (config->kernel == EW_KERNEL_SM90 && engine->device->arch / 10 != 9)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "kernel=sm90 runs on compute capability 9.0, this GPU has %d.%d\n"
+                        "  fix: use kernel=sm80",
+                        engine->device->arch / 10, engine->device->arch % 10);
+    engine->producer = config->kernel == EW_KERNEL_SM90
+                           ? ewx_cuda_producer_sm90(dtype, config->block_n, config->cluster)
+                           : ewx_cuda_producer_sm80(dtype, config->block_n);
+    engine->reducer = ewx_cuda_reducer(dtype, spec->num_ranks, config->batch);
+    engine->starter = ewx_cuda_starter();
+    engine->transpose = ewx_cuda_transpose();
+    const ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer, &engine->starter,
+                                       &engine->transpose};
+    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
+        if (!entries[i]->function)
+            return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
+                                                "  fix: leave kernel, block and b open");
+        EW_TRY(ewx_cuda_entry_prepare(entries[i]));
+    }
+    EW_TRY(ewx_budget_measure(engine->device, &engine->producer, config->cluster,
+                              &engine->reducer, &engine->budget));
+    return ewx_budget_check(&engine->budget, config);
+}
+
+static ew_status allocate_all(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    EW_CUDA_TRY(cudaMalloc(&engine->weight, weight_bytes(spec)), "allocating the weight");
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->counters, counters_bytes(spec)),
+                "allocating counters");
+    EW_CUDA_TRY(cudaMemset(engine->counters, 0, counters_bytes(spec)), "clearing counters");
+    EW_CUDA_TRY(cudaHostAlloc((void **)&engine->report, sizeof *engine->report,
+                              cudaHostAllocMapped | cudaHostAllocPortable),
+                "allocating the report");
+    memset(engine->report, 0, sizeof *engine->report);
+    EW_TRY(ewx_device_stream(engine->device, false, &engine->producer_stream));
+    EW_TRY(ewx_device_stream(engine->device, true, &engine->reducer_stream));
+    cudaEvent_t *events[] = {&engine->forked, &engine->produced, &engine->reduced};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        EW_CUDA_TRY(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
+                    "creating an event");
+    return EW_OK;
+}
+
+/* Reads both clocks at one time, to within a launch. */
+static ew_status calibrate_clock(ewx_cuda_engine *engine)
+{
+    const ewx_cuda_entry entry = ewx_cuda_clock();
+    unsigned long long *ns = &engine->report->start_ns;
+    void *arguments[] = {&ns};
+    const dim3 one = {1, 1, 1};
+    for (int i = 0; i < 2; i++) { /* the first launch loads the kernel */
+        EW_TRY(ewx_cuda_launch(&entry, one, one, 1, engine->producer_stream, arguments));
+        EW_CUDA_TRY(cudaStreamSynchronize(engine->producer_stream), "reading the timer");
+        engine->clock_offset_ns = ewx_now_ns() - (int64_t)*ns;
+    }
+    return EW_OK;
+}
+
+static ew_status build(ewx_cuda_engine *engine)
+{
+    EW_TRY(find_kernels(engine));
+    EW_TRY(allocate_all(engine));
+    EW_TRY(calibrate_clock(engine));
+    if (engine->spec->config.producer == EW_PRODUCER_BLAS)
+        EW_TRY(ewx_cuda_blas_open(&engine->blas, engine->device));
+    EW_CUDA_TRY(cudaDeviceSynchronize(), "preparing the plan");
+    return EW_OK;
+}
+
+static void tear_down(ewx_cuda_engine *engine)
+{
+    uint32_t epoch = 0;
+    cudaStream_t streams[] = {engine->producer_stream, engine->reducer_stream};
+    for (size_t i = 0; i < 2; i++)
+        if (streams[i])
+            cudaStreamSynchronize(streams[i]);
+    if (engine->counters)
+        cudaMemcpy(&epoch, &engine->counters->producer_epoch, sizeof epoch,
+                   cudaMemcpyDeviceToHost);
+    ewx_cuda_heap_close(&engine->heap, epoch);
+    ewx_cuda_blas_close(&engine->blas);
+    cudaEvent_t events[] = {engine->forked, engine->produced, engine->reduced};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+    for (size_t i = 0; i < 2; i++)
+        if (streams[i])
+            cudaStreamDestroy(streams[i]);
+    cudaFreeHost(engine->report);
+    cudaFree(engine->counters);
+    cudaFree(engine->weight);
+    (void)cudaGetLastError();
+}
+
+static void cuda_destroy(void *state)
+{
+    ewx_cuda_engine *engine = state;
+    if (!engine)
+        return;
+    if (engine->device && ewx_device_enter(engine->device) == EW_OK) {
+        tear_down(engine);
+        ewx_device_leave(engine->device);
+    }
+    free(engine);
+}
+
+static ew_status cuda_create(ew_world *world, const ewx_spec *spec, void **state_out)
+{
+    ewx_cuda_engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
+    engine->world = world;
+    engine->spec = spec;
+    ew_status status = ewx_device_of(world, &engine->device);
+    if (status == EW_OK && (status = ewx_device_enter(engine->device)) == EW_OK) {
+        status = build(engine);
+        /* The heap is collective: nobody may stay away because of an error of its own. */
+        status = ewx_world_agree(world, status, "prepare its kernels");
+        if (status == EW_OK)
+            status = ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
+        ewx_device_leave(engine->device);
+    }
+    if (status == EW_OK)
+        *state_out = engine;
+    else
+        cuda_destroy(engine);
+    return status;
+}
+
+/* ---- Calls ---- */
+
+static ew_status check_pointer(const char *name, const void *pointer)
+{
+    if ((uintptr_t)pointer % OPERAND_ALIGNMENT == 0)
+        return EW_OK;
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "%s=%p is not aligned to %d bytes\n"
+                    "  fix: start the matrix at an aligned address",
+                    name, pointer, OPERAND_ALIGNMENT);
+}
+
+/* The plan's own copy, N x K, on the stream that the next producer runs on. */
+static ew_status pack_weight(ewx_cuda_engine *engine, const void *B)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const cudaStream_t stream = engine->producer_stream;
+    if (problem->weight_layout == EW_WEIGHT_NK) {
+        EW_CUDA_TRY(cudaMemcpyAsync(engine->weight, B, weight_bytes(engine->spec),
+                                    cudaMemcpyDefault, stream),
+                    "copying the weight");
+        return EW_OK;
+    }
+    int64_t rows = problem->k, cols = problem->n;
+    void *arguments[] = {&B, &engine->weight, &rows, &cols};
+    const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
+    const dim3 block = {32, (unsigned)engine->transpose.threads / 32, 1};
+    return ewx_cuda_launch(&engine->transpose, grid, block, 1, stream, arguments);
+}
+
+static ew_status cuda_set_weight(void *state, const void *B)
+{
+    ewx_cuda_engine *engine = state;
+    EW_TRY(check_pointer("B", B));
+    EW_TRY(ewx_device_enter(engine->device));
+    ew_status status = pack_weight(engine, B);
+    if (status == EW_OK) {
+        const cudaError_t error = cudaStreamSynchronize(engine->producer_stream);
+        if (error != cudaSuccess)
+            status = ewx_cuda_fail(error, "copying the weight");
+    }
+    engine->has_weight = status == EW_OK;
+    ewx_device_leave(engine->device);
+    return status;
+}
+
+static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
+                             const void *B, void *C, cudaStream_t stream)
+{
+    const void *weight = engine->weight;
+    if (B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
+        weight = B; /* used where it lies */
+    } else if (B) {
+        engine->has_weight = false;
+        EW_CUDA_TRY(cudaEventRecord(engine->forked, stream ? stream : engine->producer_stream),
+                    "recording an event");
+        EW_CUDA_TRY(cudaStreamWaitEvent(engine->producer_stream, engine->forked, 0),
+                    "waiting for an event");
+        EW_TRY(pack_weight(engine, B));
+    }
+    return ewx_cuda_enqueue(engine, m, A, weight, C, stream);
+}
+
+static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, void *C,
+                          ew_stream stream)
+{
+    ewx_cuda_engine *engine = state;
+    if (!B && !engine->has_weight)
+        return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
+                                         "  fix: call ew_plan_set_weight first, or pass B");
+    EW_TRY(check_pointer("A", A));
+    EW_TRY(check_pointer("B", B));
+    EW_TRY(check_pointer("C", C));
+    EW_TRY(ewx_cuda_collect_fault(engine));
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = run_entered(engine, m, A, B, C, stream);
+    ewx_device_leave(engine->device);
+    if (status != EW_OK)
+        ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+    return status;
+}
+
+static ew_status synchronise(const ewx_cuda_engine *engine)
+{
+    EW_CUDA_TRY(cudaStreamSynchronize(engine->producer_stream), "the producer");
+    EW_CUDA_TRY(cudaStreamSynchronize(engine->reducer_stream), "the reducer");
+    return EW_OK;
+}
+
+static ew_status cuda_wait(void *state)
+{
+    ewx_cuda_engine *engine = state;
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = synchronise(engine); /* kernels bound their own waits */
+    ewx_device_leave(engine->device);
+    if (status != EW_OK)
+        ew_world_abort(engine->world);
+    EW_TRY(status);
+    return ewx_cuda_collect_fault(engine);
+}
+
+/* ---- Observation ---- */
+
+static ew_status cuda_observe(void *state, bool enable_trace, ew_timing *timing_out,
+                              ew_trace_event *events, size_t capacity, size_t *count_out)
+{
+    ewx_cuda_engine *engine = state;
+    (void)events;
+    (void)capacity;
+    if (enable_trace)
+        return ewx_fail(EW_ERR_UNSUPPORTED, "the cuda backend has no trace\n"
+                                            "  fix: use backend=cpu to see the schedule");
+    if (timing_out) {
+        const ewx_cuda_report *report = engine->report;
+        const int64_t offset = engine->clock_offset_ns;
+        *timing_out = (ew_timing){.start_ns = (int64_t)report->start_ns + offset,
+                                  .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
+                                  .end_ns = (int64_t)report->end_ns + offset};
+    }
+    if (count_out)
+        *count_out = 0;
+    return EW_OK;
+}
+
+static void cuda_start_together(void *state)
+{
+    ((ewx_cuda_engine *)state)->gate = true;
+}
+
+/* ---- Memory ---- */
+
+typedef enum memory_action { ALLOCATE, RELEASE, COPY, FILL } memory_action;
+
+static ew_status act_on_memory(memory_action action, void **memory, const void *from,
+                               int byte, size_t bytes)
+{
+    switch (action) {
+    case ALLOCATE:
+        EW_CUDA_TRY(cudaMalloc(memory, bytes > 0 ? bytes : 1), "allocating a matrix");
+        break;
+    case RELEASE:
+        EW_CUDA_TRY(cudaFree(*memory), "freeing a matrix");
+        break;
+    case COPY:
+        EW_CUDA_TRY(cudaMemcpy(*memory, from, bytes, cudaMemcpyDefault), "copying a matrix");
+        break;
+    case FILL:
+        EW_CUDA_TRY(cudaMemset(*memory, byte, bytes), "filling a matrix");
+        EW_CUDA_TRY(cudaDeviceSynchronize(), "filling a matrix");
+        break;
+    }
+    return EW_OK;
+}
+
+static ew_status on_device(ew_world *world, memory_action action, void **memory,
+                           const void *from, int byte, size_t bytes)
+{
+    const ewx_device *device;
+    EW_TRY(ewx_device_of(world, &device));
+    EW_TRY(ewx_device_enter(device));
+    const ew_status status = act_on_memory(action, memory, from, byte, bytes);
+    ewx_device_leave(device);
+    return status;
+}
+
+static ew_status cuda_allocate(ew_world *world, size_t bytes, void **memory_out)
+{
+    return on_device(world, ALLOCATE, memory_out, NULL, 0, bytes);
+}
+
+static void cuda_release(ew_world *world, void *memory)
+{
+    (void)on_device(world, RELEASE, &memory, NULL, 0, 0);
+}
+
+static ew_status cuda_copy(ew_world *world, void *to, const void *from, size_t bytes)
+{
+    return on_device(world, COPY, &to, from, 0, bytes);
+}
+
+static ew_status cuda_fill(ew_world *world, void *to, int byte, size_t bytes)
+{
+    return on_device(world, FILL, &to, NULL, byte, bytes);
+}
+
+#ifdef EW_TESTING
+ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
+{
+    unsigned char *mine = engine->heap.segments[engine->world->rank];
+    ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)mine;
+    const size_t num_flags =
+        (size_t)(engine->spec->layout.slots_per_rank * engine->spec->num_ranks);
+    const size_t most = num_flags > EWX_MAX_RANKS ? num_flags : EWX_MAX_RANKS;
+    uint32_t *words = malloc(most * sizeof *words);
+    if (!words)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %zu flags", most);
+    for (size_t i = 0; i < most; i++)
+        words[i] = epoch;
+    const struct {
+        void *to;
+        size_t count;
+    } targets[] = {{mine + engine->spec->layout.flags_offset, num_flags},
+                   {head->done, EWX_MAX_RANKS},
+                   {head->gate, EWX_MAX_RANKS},
+                   {&engine->counters->producer_epoch, 1},
+                   {&engine->counters->reducer_epoch, 1}};
+    ew_status status = ewx_device_enter(engine->device);
+    for (size_t i = 0; i < sizeof targets / sizeof targets[0] && status == EW_OK; i++)
+        status = act_on_memory(COPY, &(void *){targets[i].to}, words, 0,
+                               targets[i].count * sizeof *words);
+    ewx_device_leave(engine->device);
+    free(words);
+    return status;
+}
+#endif
+
+const ewx_backend ewx_backend_cuda = {
+    .name = "cuda",
+    .survey = cuda_survey,
+    .check = cuda_check,
+    .footprint = cuda_footprint,
+    .create = cuda_create,
+    .set_weight = cuda_set_weight,
+    .run = cuda_run,
+    .wait = cuda_wait,
+    .observe = cuda_observe,
+    .start_together = cuda_start_together,
+    .destroy = cuda_destroy,
+    .memory = {.allocate = cuda_allocate,
+               .release = cuda_release,
+               .copy = cuda_copy,
+               .fill = cuda_fill},
+};

@@ -1,0 +1,306 @@
+#include "backend/cuda/device.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLICE_UNIT 8 /* SMs that a green context comes in */
+
+/* ---- Which device, and how much of it ---- */
+
+static ew_status device_attributes(int ordinal, int *sms_out, int *arch_out)
+{
+    int major, minor;
+    EW_CUDA_TRY(cudaDeviceGetAttribute(sms_out, cudaDevAttrMultiProcessorCount, ordinal),
+                "reading the GPU's SM count");
+    EW_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+                "reading the GPU's compute capability");
+    EW_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
+                "reading the GPU's compute capability");
+    *arch_out = major * 10 + minor;
+    if (major < 8)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "GPU %d has compute capability %d.%d\n"
+                        "  fix: use one of 8.0 or later, or backend=cpu",
+                        ordinal, major, minor);
+    return EW_OK;
+}
+
+static ew_status slice_size(int sms, int sharers, int *slice_sms_out)
+{
+    const int groups = sms / SLICE_UNIT;
+    if (sharers > groups)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%d ranks cannot share a GPU of %d SMs, which has %d groups of %d\n"
+                        "  fix: use %d ranks or fewer per GPU",
+                        sharers, sms, groups, SLICE_UNIT, groups);
+    *slice_sms_out = sharers > 1 ? groups / sharers * SLICE_UNIT : sms;
+    return EW_OK;
+}
+
+ew_status ewx_device_survey(int num_ranks, ewx_machine *machine_out)
+{
+    const ewx_driver *driver;
+    int count, sms, arch;
+    EW_TRY(ewx_driver_get(&driver));
+    EW_CUDA_TRY(cudaGetDeviceCount(&count), "counting GPUs");
+    EW_TRY(device_attributes(0, &sms, &arch));
+    const int sharers = (num_ranks + count - 1) / count;
+    EW_TRY(slice_size(sms, sharers, &machine_out->gpu_sms));
+    machine_out->gpu_arch = arch;
+    machine_out->gpu_sharers = sharers;
+    return EW_OK;
+}
+
+static ew_status choose_ordinal(const ewx_driver *driver, int rank, int *ordinal_out)
+{
+    CUcontext current = NULL;
+    int count;
+    driver->cuCtxGetCurrent(&current);
+    if (current) {
+        EW_CUDA_TRY(cudaGetDevice(ordinal_out), "finding the current GPU");
+        return EW_OK;
+    }
+    EW_CUDA_TRY(cudaGetDeviceCount(&count), "counting GPUs");
+    *ordinal_out = rank % count;
+    return EW_OK;
+}
+
+typedef struct identity {
+    int32_t status;
+    char uuid[16];
+    int32_t arch, sms;
+} identity;
+
+static ew_status identify(ewx_device *device, int rank, identity *me)
+{
+    struct cudaDeviceProp properties;
+    EW_TRY(ewx_driver_get(&device->driver));
+    EW_TRY(choose_ordinal(device->driver, rank, &device->ordinal));
+    EW_TRY(device_attributes(device->ordinal, &device->sms, &device->arch));
+    EW_CUDA_TRY(cudaGetDeviceProperties(&properties, device->ordinal), "reading the GPU");
+    memcpy(me->uuid, properties.uuid.bytes, sizeof me->uuid);
+    me->arch = device->arch;
+    me->sms = device->sms;
+    return EW_OK;
+}
+
+/* All ranks learn where all ranks are. */
+static ew_status place(ewx_device *device, ew_world *world)
+{
+    identity me = {0}, all[EWX_MAX_RANKS];
+    const ew_status mine = identify(device, world->rank, &me);
+    EW_TRY(ewx_world_agree(world, mine, "use its GPU"));
+    EW_TRY(ew_world_allgather(world, &me, all, sizeof me));
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        if (all[rank].arch != me.arch || all[rank].sms != me.sms)
+            return ewx_fail(EW_ERR_MISMATCH,
+                            "ranks disagree: rank %d has a GPU of %d SMs (sm_%d), rank %d "
+                            "one of %d SMs (sm_%d)\n  fix: use GPUs of one kind",
+                            world->rank, me.sms, me.arch, rank, all[rank].sms,
+                            all[rank].arch);
+        const bool same = memcmp(all[rank].uuid, me.uuid, sizeof me.uuid) == 0;
+        device->slice += same && rank < world->rank;
+        device->sharers += same;
+    }
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        int sharers = 0;
+        for (int other = 0; other < world->num_ranks; other++)
+            sharers += memcmp(all[rank].uuid, all[other].uuid, sizeof me.uuid) == 0;
+        if (sharers != device->sharers)
+            return ewx_fail(EW_ERR_UNSUPPORTED,
+                            "rank %d shares its GPU with %d ranks, rank %d with %d\n"
+                            "  fix: put the same number of ranks on every GPU",
+                            world->rank, device->sharers - 1, rank, sharers - 1);
+    }
+    return slice_size(me.sms, device->sharers, &device->sms);
+}
+
+/* ---- Contexts ---- */
+
+static ew_status open_slice(ewx_device *device)
+{
+    const ewx_driver *driver = device->driver;
+    const CUdevice handle = device->ordinal; /* the runtime's ordinals are the driver's */
+    CUdevResource whole, groups[64], rest;
+    unsigned count = sizeof groups / sizeof groups[0];
+    CUdevResourceDesc description;
+    EW_DRIVER_TRY(driver->cuDeviceGetDevResource(handle, &whole, CU_DEV_RESOURCE_TYPE_SM),
+                  "reading the GPU's SMs");
+    EW_DRIVER_TRY(driver->cuDevSmResourceSplitByCount(groups, &count, &whole, &rest, 0,
+                                                      (unsigned)device->sms),
+                  "splitting the GPU's SMs");
+    if (device->slice >= (int)count)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the GPU splits into %u groups of %d SMs, too few for %d ranks\n"
+                        "  fix: use %u ranks or fewer per GPU",
+                        count, device->sms, device->sharers, count);
+    device->sms = (int)groups[device->slice].sm.smCount;
+    EW_DRIVER_TRY(driver->cuDevResourceGenerateDesc(&description, &groups[device->slice], 1),
+                  "describing a slice of the GPU");
+    EW_DRIVER_TRY(driver->cuGreenCtxCreate(&device->green, description, handle,
+                                           CU_GREEN_CTX_DEFAULT_STREAM),
+                  "opening a slice of the GPU");
+    EW_DRIVER_TRY(driver->cuCtxFromGreenCtx(&device->context, device->green),
+                  "opening a slice of the GPU");
+    return EW_OK;
+}
+
+static ew_status open_context(ewx_device *device)
+{
+    const ewx_driver *driver = device->driver;
+    CUcontext primary;
+    /* The slice lives inside the primary context, which must stay. */
+    EW_DRIVER_TRY(driver->cuDevicePrimaryCtxRetain(&primary, device->ordinal),
+                  "opening the GPU");
+    device->context = primary;
+    return device->sharers > 1 ? open_slice(device) : EW_OK;
+}
+
+/* ---- The abort word, which kernels read where the host writes it ---- */
+
+#define PAGE_BYTES 4096
+
+/* Ranks as threads have one word in common: mapped by the first, unmapped by the last. */
+typedef struct mapped_page {
+    struct mapped_page *next;
+    void *page;
+    int users;
+} mapped_page;
+
+static pthread_mutex_t pages_lock = PTHREAD_MUTEX_INITIALIZER;
+static mapped_page *pages;
+
+static mapped_page **find_page(const void *page)
+{
+    mapped_page **at = &pages;
+    while (*at && (*at)->page != page)
+        at = &(*at)->next;
+    return at;
+}
+
+static ew_status add_page(void *page)
+{
+    mapped_page *fresh = calloc(1, sizeof *fresh);
+    if (!fresh)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for a device");
+    const cudaError_t error = cudaHostRegister(
+        page, PAGE_BYTES, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (error != cudaSuccess) {
+        free(fresh);
+        return ewx_cuda_fail(error, "mapping the abort word");
+    }
+    *fresh = (mapped_page){.next = pages, .page = page};
+    pages = fresh;
+    return EW_OK;
+}
+
+static ew_status map_abort_word(ewx_device *device, const ew_world *world)
+{
+    const uintptr_t word = (uintptr_t)&world->control->abort;
+    void *page = (void *)(word & ~(uintptr_t)(PAGE_BYTES - 1)), *mapped;
+    ew_status status = EW_OK;
+    pthread_mutex_lock(&pages_lock);
+    if (!*find_page(page))
+        status = add_page(page);
+    if (status == EW_OK) {
+        (*find_page(page))->users++;
+        device->abort_page = page;
+    }
+    pthread_mutex_unlock(&pages_lock);
+    EW_TRY(status);
+    EW_CUDA_TRY(cudaHostGetDevicePointer(&mapped, page, 0), "mapping the abort word");
+    device->abort =
+        (const uint64_t *)(void *)((char *)mapped + (word & (uintptr_t)(PAGE_BYTES - 1)));
+    return EW_OK;
+}
+
+static void unmap_abort_word(const ewx_device *device)
+{
+    if (!device->abort_page)
+        return;
+    pthread_mutex_lock(&pages_lock);
+    mapped_page **at = find_page(device->abort_page), *entry = *at;
+    if (--entry->users == 0) {
+        cudaHostUnregister(entry->page);
+        *at = entry->next;
+        free(entry);
+    }
+    pthread_mutex_unlock(&pages_lock);
+}
+
+/* ---- The world's device ---- */
+
+static void close_device(void *companion)
+{
+    ewx_device *device = companion;
+    if (device->context && ewx_device_enter(device) == EW_OK) {
+        unmap_abort_word(device);
+        ewx_device_leave(device);
+    }
+    if (device->green)
+        device->driver->cuGreenCtxDestroy(device->green);
+    if (device->context)
+        device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
+    free(device);
+}
+
+static ew_status open_device(ewx_device *device, ew_world *world)
+{
+    EW_TRY(place(device, world));
+    EW_TRY(open_context(device));
+    EW_TRY(ewx_device_enter(device));
+    const ew_status status = map_abort_word(device, world);
+    ewx_device_leave(device);
+    return status;
+}
+
+ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)
+{
+    if (!world->companion) {
+        ewx_device *device = calloc(1, sizeof *device);
+        ew_status status =
+            device ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for a device");
+        EW_TRY(ewx_world_agree(world, status, "open its GPU"));
+        status = ewx_world_agree(world, open_device(device, world), "open its GPU");
+        if (status != EW_OK) {
+            close_device(device);
+            return status;
+        }
+        world->companion = device;
+        world->close_companion = close_device;
+    }
+    *device_out = world->companion;
+    return EW_OK;
+}
+
+/* ---- Use ---- */
+
+ew_status ewx_device_enter(const ewx_device *device)
+{
+    EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->context), "entering the GPU");
+    return EW_OK;
+}
+
+void ewx_device_leave(const ewx_device *device)
+{
+    CUcontext ours;
+    device->driver->cuCtxPopCurrent(&ours);
+}
+
+ew_status ewx_device_stream(const ewx_device *device, bool high_priority,
+                            cudaStream_t *stream_out)
+{
+    int low, high;
+    EW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high), "reading stream priorities");
+    const int priority = high_priority ? high : low;
+    if (device->green) {
+        EW_DRIVER_TRY(device->driver->cuGreenCtxStreamCreate(
+                          stream_out, device->green, CU_STREAM_NON_BLOCKING, priority),
+                      "creating a stream");
+        return EW_OK;
+    }
+    EW_CUDA_TRY(cudaStreamCreateWithPriority(stream_out, cudaStreamNonBlocking, priority),
+                "creating a stream");
+    return EW_OK;
+}

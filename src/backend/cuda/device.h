@@ -1,0 +1,44 @@
+/* A rank's GPU, or its slice of one, shared by all of the rank's plans.
+ *
+ * A rank that has a CUDA context when its first plan is created keeps that device; else it
+ * gets device rank mod count.  Ranks that find themselves on the same GPU split its SMs
+ * into disjoint groups of equal size (green contexts): a virtual node. */
+#ifndef EWX_CUDA_DEVICE_H
+#define EWX_CUDA_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/cuda/driver.h"
+#include "plan/spec.h"
+#include "world/world.h"
+
+typedef struct ewx_device {
+    const ewx_driver *driver;
+    int ordinal;
+    int arch;
+    int sms;     /* of this rank */
+    int sharers; /* ranks on this GPU */
+    int slice;   /* which of them this one is */
+    CUcontext context;
+    CUgreenCtx green; /* NULL: the whole GPU */
+    const uint64_t *abort; /* the world's abort word, as kernels see it */
+    void *abort_page;      /* of the host, if this device mapped it */
+} ewx_device;
+
+/* The world's device, kept until the world ends.  Collective the first time. */
+ew_status ewx_device_of(ew_world *world, const ewx_device **device_out);
+
+/* What a rank would get if num_ranks ranks were started here. */
+ew_status ewx_device_survey(int num_ranks, ewx_machine *machine_out);
+
+/* Between enter and leave this thread's CUDA calls go to the device; whatever context it
+ * had before comes back. */
+ew_status ewx_device_enter(const ewx_device *device);
+void ewx_device_leave(const ewx_device *device);
+
+/* Priority: 0 default, 1 high. */
+ew_status ewx_device_stream(const ewx_device *device, bool high_priority,
+                            cudaStream_t *stream_out);
+
+#endif

@@ -1,0 +1,44 @@
+/* From a kernel's report to the story that all ranks tell. */
+#include "backend/cuda/engine.h"
+
+static ewx_fault fault_of(const ewx_cuda_report *report, int reporter)
+{
+    ewx_fault fault = {.status = EW_ERR_TIMEOUT,
+                       .culprit = report->culprit,
+                       .reporter = reporter,
+                       .place = EWX_FAULT_MEETING};
+    switch ((ewx_cuda_place)report->place) {
+    case EWX_CUDA_TILE:
+        fault.place = EWX_FAULT_TILE;
+        fault.detail[0] = report->tile_row;
+        fault.detail[1] = report->tile_col;
+        fault.detail[2] = report->wanted;
+        fault.detail[3] = report->seen;
+        break;
+    case EWX_CUDA_READERS:
+        fault.place = EWX_FAULT_READERS;
+        fault.detail[0] = report->wanted;
+        fault.detail[1] = report->seen;
+        break;
+    case EWX_CUDA_ROWS:
+        fault.status = EW_ERR_MISMATCH;
+        fault.place = EWX_FAULT_ROWS;
+        fault.detail[0] = report->wanted;
+        fault.detail[1] = report->seen;
+        break;
+    case EWX_CUDA_GATE:
+    case EWX_CUDA_CALL:
+        break;
+    }
+    return fault;
+}
+
+ew_status ewx_cuda_collect_fault(const ewx_cuda_engine *engine)
+{
+    const ewx_cuda_report *report = engine->report;
+    /* Written last by the kernel that gave up, behind a system-wide fence. */
+    if (__atomic_load_n(&report->place, __ATOMIC_ACQUIRE) == 0 || report->aborted)
+        return ewx_world_check(engine->world);
+    const ewx_fault fault = fault_of(report, engine->world->rank);
+    return ewx_world_raise(engine->world, &fault);
+}

@@ -1,0 +1,54 @@
+/* Small kernels around the two that matter. */
+#include "backend/cuda/kernels/protocol.cuh"
+
+namespace {
+
+/* One warp: opens the call for a GEMM that is not ours, and closes its producer's part: what
+ * follows in the stream is ordered by the stream. */
+__global__ void starter(const __grid_constant__ ewx_cuda_call call)
+{
+    uint32_t epoch = 0;
+    if (threadIdx.x == 0)
+        epoch = open_producer(call);
+    epoch = __shfl_sync(~0u, epoch, 0);
+    if (await_readers(call, epoch, threadIdx.x) && threadIdx.x == 0)
+        call.counters->producer_epoch = epoch;
+}
+
+constexpr int PATCH = 32;
+constexpr int PATCH_ROWS = 8;
+
+__global__ void transpose(const uint16_t *from, uint16_t *to, int64_t rows, int64_t cols)
+{
+    __shared__ uint16_t patch[PATCH][PATCH + 1]; /* one more: no bank conflicts */
+    const int64_t col = (int64_t)blockIdx.x * PATCH, row = (int64_t)blockIdx.y * PATCH;
+    for (int i = threadIdx.y; i < PATCH; i += PATCH_ROWS)
+        if (row + i < rows && col + threadIdx.x < cols)
+            patch[i][threadIdx.x] = from[(row + i) * cols + col + threadIdx.x];
+    __syncthreads();
+    for (int i = threadIdx.y; i < PATCH; i += PATCH_ROWS)
+        if (col + i < cols && row + threadIdx.x < rows)
+            to[(col + i) * rows + row + threadIdx.x] = patch[threadIdx.x][i];
+}
+
+__global__ void read_clock(unsigned long long *ns_out)
+{
+    *ns_out = global_timer_ns();
+}
+
+} // namespace
+
+ewx_cuda_entry ewx_cuda_starter(void)
+{
+    return {(const void *)starter, 32, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_transpose(void)
+{
+    return {(const void *)transpose, PATCH * PATCH_ROWS, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_clock(void)
+{
+    return {(const void *)read_clock, 1, 0, 0};
+}

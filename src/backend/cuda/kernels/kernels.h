@@ -1,0 +1,132 @@
+/* What the host tells the kernels, and how it finds them.  Plain C, read by both sides.
+ * All device code lives in this folder; the host launches by the entries below. */
+#ifndef EWX_CUDA_KERNELS_H
+#define EWX_CUDA_KERNELS_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+#include "base/limits.h"
+#include "plan/order.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
+
+/* ---- Shared state ---- */
+
+/* The head of every rank's heap segment.  Index r of an array is written by rank r alone,
+ * into the owner's memory, so that an owner polls nothing but its own. */
+typedef struct ewx_cuda_segment {
+    uint32_t done[EWX_MAX_RANKS]; /* last call whose contributions of mine r has read */
+    uint32_t gate[EWX_MAX_RANKS]; /* start gate: last call that r is ready to start */
+    uint64_t calls[2][EWX_MAX_RANKS]; /* by epoch parity: epoch << 32 | rows of r's call */
+    /* Emulated link: when each direction of this rank's link is free again, in ns of the
+     * GPU's timer.  Everyone who moves bytes over it adds to them. */
+    unsigned long long egress_free_ns;
+    unsigned long long ingress_free_ns;
+} ewx_cuda_segment;
+
+/* One rank's own words, in its memory, touched by its kernels only.  Two epochs, because
+ * the reducer may end before the producer does. */
+typedef struct ewx_cuda_counters {
+    uint32_t producer_epoch; /* last call whose producer has ended */
+    uint32_t reducer_epoch;
+    uint32_t producer_exits; /* CTAs of the running call that have ended */
+    uint32_t reducer_exits;
+    uint32_t next_position; /* next producer position that nobody has taken */
+    uint32_t stop;          /* a CTA gave up: the others leave too, nothing is published */
+    uint32_t unit_tiles[];  /* tiles done of each release unit, all destinations */
+} ewx_cuda_counters;
+
+typedef enum ewx_cuda_place {
+    EWX_CUDA_TILE = 1, /* a rank's contribution to a tile */
+    EWX_CUDA_READERS,  /* a rank's last reads of an earlier call */
+    EWX_CUDA_GATE,     /* a rank at the start gate */
+    EWX_CUDA_CALL,     /* a rank's word on how many rows the call has ... */
+    EWX_CUDA_ROWS      /* ... which was another: wanted mine, seen theirs */
+} ewx_cuda_place;
+
+/* Host memory that kernels write: when things happened (GPU timer, ns) and, if a wait
+ * ended without its word, which. */
+typedef struct ewx_cuda_report {
+    unsigned long long start_ns, gemm_end_ns, end_ns;
+    unsigned long long start_clock, gemm_end_clock; /* SM cycles of the first producer CTA */
+    unsigned long long gemm_clock_ns[2];            /* ... and the times they were taken */
+    int32_t place; /* ewx_cuda_place; written last */
+    int32_t culprit;
+    int32_t aborted; /* the world's word ended the wait, not the clock */
+    int32_t tile_row, tile_col;
+    uint32_t wanted, seen;
+} ewx_cuda_report;
+
+/* ---- Parameters ---- */
+
+typedef struct ewx_cuda_call {
+    ewx_grid grid;
+    int32_t rank;
+    int32_t release;   /* tiles of a unit, or EW_RELEASE_... */
+    int32_t tile_rows; /* slots of one destination are tile_rows x grid.tile_cols */
+    int32_t row_major; /* contributions lie as one matrix, not tile by tile */
+    int64_t flags_offset;        /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t slice_offset[2];     /* contributions, by epoch parity */
+    int32_t num_slices;          /* 1: both offsets are the same */
+    ewx_cuda_counters *counters;
+    ewx_cuda_report *report;
+    const uint64_t *abort; /* the world's word, in host memory */
+    uint64_t timeout_ns;
+    int32_t gate; /* ranks meet before they start: benchmarks only */
+    unsigned char *heaps[EWX_MAX_RANKS]; /* every rank's segment */
+} ewx_cuda_call;
+
+/* A: rows x K; B: N x K, both K-major; out: all tiles of both slices, 128 columns wide. */
+typedef struct ewx_cuda_maps {
+    CUtensorMap a, b, out;
+} ewx_cuda_maps;
+
+typedef struct ewx_cuda_operands {
+    const void *a, *b; /* for kernels without TMA */
+    int64_t k;
+    int32_t persistent; /* take positions until none is left, else one per CTA (cluster) */
+} ewx_cuda_operands;
+
+typedef struct ewx_cuda_link {
+    double ns_per_byte; /* 0: off */
+    uint64_t latency_ns;
+} ewx_cuda_link;
+
+typedef struct ewx_cuda_output {
+    void *c;          /* owned rows x N */
+    int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
+    ewx_cuda_link link;
+} ewx_cuda_output;
+
+/* ---- Entries ---- */
+
+/* A kernel as cudaLaunchKernelExC takes it, with what its launch needs. */
+typedef struct ewx_cuda_entry {
+    const void *function; /* NULL: there is no such variant */
+    int32_t threads;
+    int32_t dynamic_smem;
+    int32_t box_cols_b; /* rows of B that one TMA load brings; 0 without TMA */
+} ewx_cuda_entry;
+
+/* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
+ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster);
+/* (ewx_cuda_operands, ewx_cuda_call) */
+ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n);
+/* (ewx_cuda_output, ewx_cuda_call); threads 128, 256 or 512 */
+ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
+ewx_cuda_entry ewx_cuda_starter(void);
+/* (const void *from [rows x cols], void *to [cols x rows], int64_t rows, int64_t cols) */
+ewx_cuda_entry ewx_cuda_transpose(void);
+/* (unsigned long long *ns_out): the GPU's timer now */
+ewx_cuda_entry ewx_cuda_clock(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

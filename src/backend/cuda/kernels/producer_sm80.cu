@@ -1,0 +1,473 @@
+/* The producer for Ampere and later: blocks of 128 rows by 128 or 256 columns, in the order
+ * of the plan, each tile published as soon as it is in memory.
+ *
+ * All eight warps load, multiply and store together.  cp.async brings a k-tile of A and B
+ * into a ring of stages while earlier ones are multiplied; within a k-tile, ldmatrix brings
+ * the next step's fragments while mma.sync works on this one's.  A finished block goes
+ * through the same shared memory, so that it leaves in rows of 16-byte stores. */
+#include "backend/cuda/kernels/protocol.cuh"
+
+namespace
+{
+
+constexpr int THREADS = 256;
+constexpr int DEPTH = 32;            /* columns of A and B in a k-tile */
+constexpr int ROW_BYTES = DEPTH * 2; /* two rows fill the 32 banks once */
+constexpr int CHUNK_BYTES = 16;      /* what one cp.async and one ldmatrix row move */
+constexpr int CHUNKS = ROW_BYTES / CHUNK_BYTES;
+constexpr int ROWS_PER_PASS = THREADS / CHUNKS; /* loaded when every thread loads a chunk */
+constexpr int A_PASSES = EWX_TILE_M / ROWS_PER_PASS;
+constexpr int STEPS = DEPTH / 16; /* an mma is 16 rows x 8 columns x 16 deep */
+constexpr int WARPS_DOWN = 2, WARPS_ACROSS = 4;
+constexpr int WARP_ROWS = EWX_TILE_M / WARPS_DOWN;
+constexpr int MMAS_DOWN = WARP_ROWS / 16;
+constexpr int TILE_ROW_BYTES = EWX_TILE_N * 2;
+constexpr int TILE_CHUNKS = EWX_CUDA_TILE_BYTES / CHUNK_BYTES;
+
+static_assert(STEPS == 2, "multiply() alternates between two sets of fragments");
+
+template <int BLOCK_N>
+struct shape {
+    /* Two narrow CTAs share an SM and hide each other's latency: three stages each fit in
+     * the 100 KB of the smaller GPUs.  So do four of one wide CTA. */
+    static constexpr int CTAS_PER_SM = BLOCK_N == 128 ? 2 : 1;
+    static constexpr int STAGES = BLOCK_N == 128 ? 3 : 4;
+    static constexpr int PASSES = A_PASSES + BLOCK_N / ROWS_PER_PASS;
+    static constexpr int STAGE_BYTES = (EWX_TILE_M + BLOCK_N) * ROW_BYTES; /* A, then B */
+    static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
+    static constexpr int WARP_COLS = BLOCK_N / WARPS_ACROSS;
+    static constexpr int MMAS_ACROSS = WARP_COLS / 8;
+    static_assert(MMAS_ACROSS / 2 <= MMAS_DOWN, "multiply_step() brings two columns a row");
+    static_assert(BLOCK_N / EWX_TILE_N * EWX_CUDA_TILE_BYTES <= RING_BYTES,
+                  "the block leaves through the stages");
+};
+
+/* What the CTA does next; thread 0's answer to a position. */
+struct work {
+    int64_t a_row, b_row; /* first row of A and of B */
+    unsigned char *out;   /* place of the first tile; the second lies behind it */
+    int64_t task;         /* of the first tile; the second is the next */
+    int dst;
+    int rows, cols; /* that exist, at most a block of them */
+    int num_tiles;  /* 0: no more work */
+};
+
+/* What thread 0, or warp 0, tells the others. */
+struct notices {
+    work items[2]; /* one block in hand and the next, in turn */
+    uint32_t epoch;
+    int may_store;
+};
+
+/* ---- Instructions ---- */
+
+/* threadIdx.x, read where it is needed.  Were the compiler to know that it never changes,
+ * it would compute all addresses of a block's output before the first block and keep them
+ * in registers through every main loop, which needs these. */
+__device__ __forceinline__ int thread_index()
+{
+    int index;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void *pointer)
+{
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* Copies the first `bytes` of 16, asynchronously, and makes the rest zero. */
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, int bytes,
+                                            uint64_t policy)
+{
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+            to),
+        "l"(from), "r"(bytes), "l"(policy)
+        : "memory");
+}
+
+__device__ __forceinline__ void cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&m)[4], uint32_t row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+template <class T>
+__device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+
+template <>
+__device__ __forceinline__ void mma<__half>(float (&c)[4], const uint32_t (&a)[4],
+                                            uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4],
+                                                   uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---- Which block: thread 0 ---- */
+
+__device__ __forceinline__ int64_t first_position(const ewx_cuda_operands &operands,
+                                                  const ewx_cuda_call &call)
+{
+    return operands.persistent ? atomicAdd(&call.counters->next_position, 1u) : blockIdx.x;
+}
+
+__device__ __forceinline__ int64_t next_position(const ewx_cuda_operands &operands,
+                                                 const ewx_cuda_call &call)
+{
+    return operands.persistent ? atomicAdd(&call.counters->next_position, 1u) : INT64_MAX;
+}
+
+__device__ __forceinline__ work describe_block(const ewx_cuda_call &call, uint32_t epoch,
+                                               int64_t position)
+{
+    const ewx_grid *grid = &call.grid;
+    work item = {};
+    if (position >= ewx_num_blocks(grid) || has_stopped(call))
+        return item;
+    const ewx_block block = ewx_order_block(grid, position);
+    const ewx_tile tile = {block.row, block.col * grid->block_cols};
+    const int64_t done_rows = tile.row * EWX_TILE_M, done_cols = tile.col * EWX_TILE_N;
+    item.dst = block.dst;
+    item.a_row = ewx_partition_first_row(grid, block.dst) + done_rows;
+    item.b_row = done_cols;
+    item.rows = (int)ewx_min64(ewx_partition_rows(grid, block.dst) - done_rows, EWX_TILE_M);
+    item.cols = (int)ewx_min64(grid->cols - done_cols, grid->block_cols * EWX_TILE_N);
+    item.num_tiles = (int)ewx_div_up(item.cols, EWX_TILE_N);
+    const int64_t slot =
+        (block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile.col;
+    item.out =
+        call.heaps[call.rank] + call.slice_offset[epoch & 1] + slot * EWX_CUDA_TILE_BYTES;
+    item.task = ewx_tile_task(grid, block.dst, tile);
+    return item;
+}
+
+/* ---- Loads ---- */
+
+/* Where chunk `chunk` of a row lies in a k-tile.  Any eight consecutive rows have the same
+ * chunk in different banks, and so have the chunks of any two. */
+__device__ __forceinline__ uint32_t swizzled(int row, int chunk)
+{
+    return row * ROW_BYTES + (chunk ^ (row >> 1 & 3)) * CHUNK_BYTES;
+}
+
+/* What one thread loads: a chunk of every ROWS_PER_PASS-th row of A, then of B. */
+struct sources {
+    const unsigned char *a, *b; /* the first row's chunk, in the next k-tile to load */
+    int left;                   /* k-tiles to load; below 0: turns since there was none */
+    uint32_t to;                /* place of the first row's chunk in a stage */
+    uint32_t rows, last_rows;   /* a bit for each pass: this chunk exists */
+};
+
+template <int BLOCK_N>
+__device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operands,
+                                                const work &item)
+{
+    const int row = thread_index() / CHUNKS;
+    const int k = thread_index() % CHUNKS * (CHUNK_BYTES / 2);
+    sources from;
+    from.a = (const unsigned char *)operands.a + ((item.a_row + row) * operands.k + k) * 2;
+    from.b = (const unsigned char *)operands.b + ((item.b_row + row) * operands.k + k) * 2;
+    from.left = (int)ewx_div_up(operands.k, DEPTH);
+    from.to = swizzled(row, thread_index() % CHUNKS);
+    from.rows = 0;
+#pragma unroll
+    for (int pass = 0; pass < shape<BLOCK_N>::PASSES; pass++) {
+        const bool exists = pass < A_PASSES
+                                ? row + pass * ROWS_PER_PASS < item.rows
+                                : row + (pass - A_PASSES) * ROWS_PER_PASS < item.cols;
+        from.rows |= exists << pass;
+    }
+    from.last_rows = k < operands.k - (from.left - 1) * (int64_t)DEPTH ? from.rows : 0;
+    return from;
+}
+
+/* Always commits a group, if need be an empty one: waits count them.  What does not exist
+ * is not read, wherever its address may point, and becomes zero. */
+template <int BLOCK_N>
+__device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64_t depth,
+                                            uint64_t policy)
+{
+    if (from.left > 0) {
+        const uint32_t rows = from.left > 1 ? from.rows : from.last_rows;
+#pragma unroll
+        for (int pass = 0; pass < shape<BLOCK_N>::PASSES; pass++) {
+            const unsigned char *first = pass < A_PASSES ? from.a : from.b;
+            const int row = (pass < A_PASSES ? pass : pass - A_PASSES) * ROWS_PER_PASS;
+            cp_async_16(stage + from.to + pass * ROWS_PER_PASS * ROW_BYTES,
+                        first + row * depth * 2, rows >> pass & 1 ? CHUNK_BYTES : 0,
+                        policy);
+        }
+        from.a += ROW_BYTES;
+        from.b += ROW_BYTES;
+    }
+    from.left--;
+    cp_async_commit();
+}
+
+/* All stages but one: the last is filled by the first turn of the main loop. */
+template <int BLOCK_N>
+__device__ __forceinline__ void start_loads(uint32_t ring, sources &from, int64_t depth,
+                                            uint64_t policy)
+{
+    for (int stage = 0; stage < shape<BLOCK_N>::STAGES - 1; stage++)
+        load_k_tile<BLOCK_N>(ring + stage * shape<BLOCK_N>::STAGE_BYTES, from, depth,
+                             policy);
+}
+
+/* ---- Multiplication ---- */
+
+template <int BLOCK_N>
+struct accumulators {
+    float c[MMAS_DOWN][shape<BLOCK_N>::MMAS_ACROSS][4];
+};
+
+template <int BLOCK_N>
+struct columns {
+    uint32_t b[shape<BLOCK_N>::MMAS_ACROSS / 2][4]; /* of two mmas side by side */
+};
+
+struct rows {
+    uint32_t a[MMAS_DOWN][4];
+};
+
+/* The first rows of A and B whose addresses this lane gives to ldmatrix, in a stage, at one
+ * step.  The others follow at multiples of 16 rows, over which the swizzle repeats. */
+struct addresses {
+    uint32_t a, b;
+};
+
+template <int BLOCK_N>
+__device__ __forceinline__ addresses find_addresses(uint32_t ring)
+{
+    const int warp = thread_index() / 32, lane = thread_index() % 32;
+    const int a_row = warp % WARPS_DOWN * WARP_ROWS;
+    const int b_row = EWX_TILE_M + warp / WARPS_DOWN * shape<BLOCK_N>::WARP_COLS;
+    /* The four matrices of A: rows 0-7 and 8-15 at depth 0-7, then both at 8-15.  Of B:
+     * depth 0-7 and 8-15 of columns 0-7, then of 8-15. */
+    return {ring + swizzled(a_row + lane % 16, lane / 16),
+            ring + swizzled(b_row + lane / 16 * 8 + lane % 8, lane / 8 % 2)};
+}
+
+__device__ __forceinline__ addresses at(const addresses &first, uint32_t stage, int step)
+{
+    /* Two chunks on, under the swizzle: stages and rows begin at multiples of 64 bytes. */
+    const uint32_t flip = step * 2 * CHUNK_BYTES;
+    return {(first.a + stage) ^ flip, (first.b + stage) ^ flip};
+}
+
+__device__ __forceinline__ void load_rows(rows &to, int i, const addresses &from)
+{
+    ldmatrix_x4(to.a[i], from.a + i * 16 * ROW_BYTES);
+}
+
+template <int BLOCK_N>
+__device__ __forceinline__ void load_columns(columns<BLOCK_N> &to, int j,
+                                             const addresses &from)
+{
+    if (j < shape<BLOCK_N>::MMAS_ACROSS / 2)
+        ldmatrix_x4(to.b[j], from.b + j * 16 * ROW_BYTES);
+}
+
+/* Loads the next step's fragments meanwhile: of B into registers of their own, of A into
+ * those of the rows that have just been used. */
+template <class T, int BLOCK_N>
+__device__ __forceinline__ void multiply_step(accumulators<BLOCK_N> &sum, rows &a,
+                                              const columns<BLOCK_N> &b,
+                                              columns<BLOCK_N> &next_b,
+                                              const addresses &next)
+{
+    constexpr int ACROSS = shape<BLOCK_N>::MMAS_ACROSS;
+#pragma unroll
+    for (int i = 0; i < MMAS_DOWN; i++) {
+#pragma unroll
+        for (int there = 0; there < ACROSS; there++) {
+            /* and back again, so that neighbours in time share a fragment */
+            const int j = i % 2 == 0 ? there : ACROSS - 1 - there;
+            mma<T>(sum.c[i][j], a.a[i], b.b[j / 2][j % 2 * 2], b.b[j / 2][j % 2 * 2 + 1]);
+        }
+        load_columns<BLOCK_N>(next_b, i, next);
+        load_rows(a, i, next);
+    }
+}
+
+/* Expects start_loads; leaves no load in flight, but other warps may still be reading.
+ *
+ * At the top of a turn, this k-tile has arrived and the fragments of its first step are in
+ * registers.  The stage that the turn refills is the previous turn's, whose fragments all
+ * warps had loaded before they passed the barrier at its end.  The last turn loads
+ * fragments from a stage that was not filled, and nobody uses them. */
+template <class T, int BLOCK_N>
+__device__ __forceinline__ void multiply(accumulators<BLOCK_N> &sum, uint32_t ring,
+                                         sources &from, int64_t depth, uint64_t policy)
+{
+    using S = shape<BLOCK_N>;
+    const addresses first = find_addresses<BLOCK_N>(ring);
+    uint32_t stage = 0;
+    rows a;
+    columns<BLOCK_N> b, b_too;
+    sum = {};
+    cp_async_wait<S::STAGES - 2>();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < MMAS_DOWN; i++) {
+        load_columns<BLOCK_N>(b, i, first);
+        load_rows(a, i, first);
+    }
+#pragma unroll 1
+    while (from.left > 1 - S::STAGES) { /* that far ahead are the loads */
+        const uint32_t refill = (stage == 0 ? S::RING_BYTES : stage) - S::STAGE_BYTES;
+        load_k_tile<BLOCK_N>(ring + refill, from, depth, policy);
+        multiply_step<T, BLOCK_N>(sum, a, b, b_too, at(first, stage, 1));
+        stage = stage + S::STAGE_BYTES == S::RING_BYTES ? 0 : stage + S::STAGE_BYTES;
+        cp_async_wait<S::STAGES - 2>();
+        __syncthreads();
+        multiply_step<T, BLOCK_N>(sum, a, b_too, b, at(first, stage, 0));
+    }
+}
+
+/* ---- Output ---- */
+
+/* Where a chunk of a row lies in the image of a tile.  A warp writes a quarter of the same
+ * chunk of eight rows, and reads whole rows: neither meets a bank twice. */
+__device__ __forceinline__ int in_image(int row, int chunk)
+{
+    return row * TILE_ROW_BYTES + (chunk ^ (row & 7)) * CHUNK_BYTES;
+}
+
+/* Rounds the block, once, into images of its tiles. */
+template <class T, int BLOCK_N>
+__device__ __forceinline__ void fill_images(unsigned char *images,
+                                            const accumulators<BLOCK_N> &sum)
+{
+    const int warp = thread_index() / 32, lane = thread_index() % 32;
+    const int first_row = warp % WARPS_DOWN * WARP_ROWS + lane / 4;
+    const int first_col = warp / WARPS_DOWN * shape<BLOCK_N>::WARP_COLS;
+    unsigned char *image =
+        images + first_col / EWX_TILE_N * EWX_CUDA_TILE_BYTES + lane % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < MMAS_DOWN; i++)
+#pragma unroll
+        for (int j = 0; j < shape<BLOCK_N>::MMAS_ACROSS; j++) {
+            const int row = first_row + i * 16, chunk = first_col % EWX_TILE_N / 8 + j;
+            const float(&c)[4] = sum.c[i][j];
+            *(uint32_t *)(image + in_image(row, chunk)) = element<T>::pack(c[0], c[1]);
+            *(uint32_t *)(image + in_image(row + 8, chunk)) = element<T>::pack(c[2], c[3]);
+        }
+}
+
+__device__ __forceinline__ void store_tile(unsigned char *slot, const unsigned char *image)
+{
+#pragma unroll
+    for (int i = 0; i < TILE_CHUNKS / THREADS; i++) {
+        const int chunk = i * THREADS + thread_index(),
+                  row = chunk / (TILE_ROW_BYTES / CHUNK_BYTES);
+        const int within = chunk % (TILE_ROW_BYTES / CHUNK_BYTES);
+        ((uint4 *)slot)[chunk] = *(const uint4 *)(image + in_image(row, within));
+    }
+}
+
+/* ---- The kernel ---- */
+
+template <class T, int BLOCK_N>
+__global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
+    producer(const __grid_constant__ ewx_cuda_operands operands,
+             const __grid_constant__ ewx_cuda_call call)
+{
+    extern __shared__ __align__(128) unsigned char stages[];
+    __shared__ notices notice;
+    const uint32_t ring = shared_address(stages);
+    const uint64_t keep = l2_evict_last();
+    if (thread_index() == 0) {
+        notice.epoch = open_producer(call);
+        notice.items[0] =
+            describe_block(call, notice.epoch, first_position(operands, call));
+    }
+    __syncthreads();
+    sources from = find_sources<BLOCK_N>(operands, notice.items[0]);
+    if (notice.items[0].num_tiles > 0)
+        start_loads<BLOCK_N>(ring, from, operands.k, keep);
+
+    for (int turn = 0; notice.items[turn & 1].num_tiles > 0; turn++) {
+        const work &item = notice.items[turn & 1];
+        work &next = notice.items[~turn & 1];
+        accumulators<BLOCK_N> sum;
+        multiply<T, BLOCK_N>(sum, ring, from, operands.k, keep);
+        __syncthreads(); /* the stages have been read */
+        fill_images<T, BLOCK_N>(stages, sum);
+        if (turn == 0 && thread_index() < 32)
+            notice.may_store = await_readers(call, notice.epoch, thread_index());
+        __syncthreads(); /* the images are full, the readers' word is everyone's */
+        if (!notice.may_store)
+            break;
+        int64_t position = 0;
+        if (thread_index() == 0)
+            position = next_position(operands, call); /* answered during the stores */
+        for (int tile = 0; tile < item.num_tiles; tile++)
+            store_tile(item.out + tile * EWX_CUDA_TILE_BYTES,
+                       stages + tile * EWX_CUDA_TILE_BYTES);
+        if (thread_index() == 0)
+            next = describe_block(call, notice.epoch, position);
+        __syncthreads();          /* all stores of the CTA precede its releases, below */
+        if (next.num_tiles > 0) { /* these loads fly while the releases wait */
+            from = find_sources<BLOCK_N>(operands, next);
+            start_loads<BLOCK_N>(ring, from, operands.k, keep);
+        }
+        if (thread_index() < item.num_tiles)
+            publish(call, notice.epoch, item.dst, item.task + thread_index());
+    }
+    __syncthreads();
+    if (thread_index() == 0)
+        close_producer(call, notice.epoch);
+}
+
+template <class T, int BLOCK_N>
+ewx_cuda_entry entry()
+{
+    return {(const void *)producer<T, BLOCK_N>, THREADS, shape<BLOCK_N>::RING_BYTES, 0};
+}
+
+template <class T>
+ewx_cuda_entry entry_of(int block_n)
+{
+    return block_n == 256 ? entry<T, 256>() : entry<T, 128>();
+}
+
+} // namespace
+
+ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n)
+{
+    if (block_n != 128 && block_n != 256)
+        return {};
+    if (dtype == EW_FP16)
+        return entry_of<__half>(block_n);
+    if (dtype == EW_BF16)
+        return entry_of<__nv_bfloat16>(block_n);
+    return {};
+}

@@ -1,0 +1,457 @@
+/* The producer for Hopper: blocks of 128 rows by 128 or 256 columns, in the order of the
+ * plan, each tile published as soon as it is in memory.
+ *
+ * Warpgroup 0 moves data, the others multiply, one 128 x 128 tile each:
+ *
+ *     warp 3 (scheduler) --work--> loader, storers, multipliers
+ *     warp 0 (loader)    --full stages of A and B--> multipliers --empty stages--> loader
+ *     multipliers        --full boxes of output--> warps 1, 2 (storers) --empty boxes-->
+ *
+ * A storer publishes its tile while the multipliers are already at the next one.  The CTA
+ * asks for few enough registers and leaves enough shared memory that a reducing CTA fits
+ * beside it on every SM; without that, overlap costs more than it hides.
+ *
+ * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
+ * need the same columns of B, so each loads half of them for both. */
+#include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/protocol.cuh"
+
+namespace {
+
+constexpr int WARPGROUP = 128;
+constexpr int DEPTH = 64; /* columns of A and B in one stage: a 128-byte row */
+constexpr int BOX = 64;   /* rows and columns of one store */
+constexpr int BOX_BYTES = BOX * BOX * 2;
+constexpr int BOXES_PER_TILE = 4;
+constexpr int WORK_SLOTS = 2; /* one block in hand and the next: more would be unfair */
+constexpr int A_BYTES = EWX_TILE_M * DEPTH * 2;
+constexpr int TILE_B_BYTES = EWX_TILE_N * DEPTH * 2;
+constexpr int HALF_TILE_DESCRIPTOR = 64 * DEPTH * 2 / 16; /* 64 rows further down A */
+
+enum { LOADER_WARP, FIRST_STORER_WARP, SCHEDULER_WARP = 3 };
+
+/* What one CTA does next; the scheduler's answer to a position. */
+struct work {
+    int a_row, b_row; /* first row of A and of B */
+    int slot;         /* of the first tile, in the slice */
+    int dst;
+    int task;       /* of the first tile; the second is the next */
+    int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
+    int shares_b;   /* both CTAs of the cluster need the same rows of B */
+    int exists;     /* 0: no more work */
+};
+
+template <int TILES> struct shape {
+    static constexpr int THREADS = WARPGROUP * (1 + TILES);
+    static constexpr int STAGES = TILES == 2 ? 4 : 3;
+    static constexpr int STAGE_BYTES = A_BYTES + TILES * TILE_B_BYTES;
+    static constexpr int BOXES = 2 * TILES; /* two per storer, in turn */
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + BOXES * BOX_BYTES +
+                                        2 * (STAGES + WORK_SLOTS) * 8 +
+                                        WORK_SLOTS * (int)sizeof(work) + 32;
+    /* What makes room for a reducing CTA: 384 x 128 or, twice per SM, 256 x 96 registers
+     * at launch, shared out unevenly afterwards. */
+    static constexpr int LAUNCH_BOUND = TILES == 2 ? 512 : 640;
+    static constexpr int MOVER_REGISTERS = TILES == 2 ? 48 : 32;
+    static constexpr int MULTIPLIER_REGISTERS = TILES == 2 ? 168 : 160;
+};
+
+/* Addresses in shared memory. */
+template <int TILES> struct arena {
+    using S = shape<TILES>;
+    uint32_t base;
+
+    __device__ uint32_t a(int stage) const { return base + stage * S::STAGE_BYTES; }
+    __device__ uint32_t b(int stage) const { return a(stage) + A_BYTES; }
+    __device__ uint32_t box(int tile, int which) const
+    {
+        return base + S::STAGES * S::STAGE_BYTES + (2 * tile + which) * BOX_BYTES;
+    }
+    __device__ uint32_t full(int stage) const { return box(TILES, 0) + 8 * stage; }
+    __device__ uint32_t empty(int stage) const { return full(S::STAGES + stage); }
+    __device__ uint32_t work_full(int slot) const { return full(2 * S::STAGES + slot); }
+    __device__ uint32_t work_empty(int slot) const { return work_full(WORK_SLOTS + slot); }
+    __device__ uint32_t work_item(int slot) const
+    {
+        return ((work_full(2 * WORK_SLOTS) + 15) & ~15u) + slot * (int)sizeof(work);
+    }
+    __device__ uint32_t epoch() const { return work_item(WORK_SLOTS); }
+};
+
+/* A place that moves round a ring. */
+template <int SIZE> struct ring {
+    int at = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++at == SIZE) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ int box_full(int tile, int which)
+{
+    return 1 + tile * 4 + which * 2;
+}
+
+__device__ __forceinline__ int box_empty(int tile, int which)
+{
+    return box_full(tile, which) + 1;
+}
+
+constexpr int BOX_THREADS = WARPGROUP + 32; /* multipliers and a storer */
+
+/* ---- Scheduler ---- */
+
+__device__ work describe_block(const ewx_cuda_call &call, int64_t position)
+{
+    const ewx_grid *grid = &call.grid;
+    const ewx_block block = ewx_order_block(grid, position);
+    const ewx_tile tile = {block.row, block.col * grid->block_cols};
+    work w;
+    w.a_row = (int)(ewx_partition_first_row(grid, block.dst) + block.row * EWX_TILE_M);
+    w.b_row = (int)(tile.col * EWX_TILE_N);
+    w.slot = (int)((block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile.col);
+    w.dst = block.dst;
+    w.task = (int)ewx_tile_task(grid, block.dst, tile);
+    w.num_stored = (int)ewx_min64(grid->block_cols, grid->tile_cols - tile.col);
+    w.shares_b = 0;
+    w.exists = 1;
+    return w;
+}
+
+template <int TILES, int CLUSTER> class work_giver
+{
+  public:
+    __device__ work_giver(const arena<TILES> &memory) : memory(memory) {}
+
+    __device__ void give(const work *items)
+    {
+        mbarrier_wait_cluster(memory.work_empty(slot.at), slot.parity ^ 1);
+        for (int cta = 0; cta < CLUSTER; cta++) {
+            const int4 *halves = reinterpret_cast<const int4 *>(&items[cta]);
+            const uint32_t to = in_cta(memory.work_item(slot.at), cta);
+            st_cluster_16(to, halves[0]);
+            st_cluster_16(to + 16, halves[1]);
+            mbarrier_arrive_release(in_cta(memory.work_full(slot.at), cta));
+        }
+        slot.advance();
+    }
+
+  private:
+    const arena<TILES> &memory;
+    ring<WORK_SLOTS> slot;
+};
+
+/* One thread of the cluster.  A cluster that takes the odd last block computes it twice
+ * and stores it once: its CTAs must stay in step. */
+template <int TILES, int CLUSTER>
+__device__ void schedule(const ewx_cuda_call &call, bool persistent, const arena<TILES> &memory)
+{
+    const int64_t num_blocks = ewx_num_blocks(&call.grid);
+    work_giver<TILES, CLUSTER> giver(memory);
+    work items[CLUSTER];
+    int64_t position = blockIdx.x; /* of the cluster's first CTA, which is this one */
+    for (bool first = true;; first = false) {
+        if (persistent)
+            position = atomicAdd(&call.counters->next_position, (uint32_t)CLUSTER);
+        if ((!persistent && !first) || position >= num_blocks || has_stopped(call))
+            break;
+        items[0] = describe_block(call, position);
+        if (CLUSTER == 2) {
+            work &second = items[CLUSTER - 1];
+            const bool odd_end = position + 1 >= num_blocks;
+            second = odd_end ? items[0] : describe_block(call, position + 1);
+            if (odd_end)
+                second.num_stored = 0;
+            items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
+        }
+        giver.give(items);
+    }
+    for (int cta = 0; cta < CLUSTER; cta++)
+        items[cta].exists = 0;
+    giver.give(items);
+}
+
+/* How a warp or warpgroup learns of its work.  Every reader must let go of an item before
+ * the scheduler fills its slot again. */
+template <int TILES> class work_taker
+{
+  public:
+    __device__ work_taker(const arena<TILES> &memory, bool lets_go)
+        : memory(memory), lets_go(lets_go)
+    {
+    }
+
+    __device__ work take()
+    {
+        mbarrier_wait_cluster(memory.work_full(slot.at), slot.parity);
+        union {
+            int4 halves[2];
+            work item;
+        } read;
+        const uint32_t from = memory.work_item(slot.at);
+        read.halves[0] = ld_shared_16(from);
+        read.halves[1] = ld_shared_16(from + 16);
+        return read.item;
+    }
+
+    /* After all threads that share this taker's role have read the item. */
+    __device__ void let_go()
+    {
+        if (lets_go)
+            mbarrier_arrive_release(in_cta(memory.work_empty(slot.at), 0));
+        slot.advance();
+    }
+
+  private:
+    const arena<TILES> &memory;
+    const bool lets_go;
+    ring<WORK_SLOTS> slot;
+};
+
+/* ---- Loader: one thread ---- */
+
+template <int TILES, int CLUSTER>
+__device__ void load(const ewx_cuda_maps &maps, int num_steps, const arena<TILES> &memory,
+                     uint32_t cta)
+{
+    using S = shape<TILES>;
+    constexpr int B_ROWS = TILES * EWX_TILE_N / CLUSTER; /* of one load */
+    constexpr int B_BYTES = B_ROWS * DEPTH * 2;
+    constexpr uint16_t EVERY_CTA = (1 << CLUSTER) - 1;
+    const uint64_t keep = l2_evict_last();
+    work_taker<TILES> taker(memory, true);
+    ring<S::STAGES> stage;
+    for (;;) {
+        const work item = taker.take();
+        taker.let_go();
+        if (!item.exists)
+            return;
+        for (int step = 0; step < num_steps; step++, stage.advance()) {
+            const uint32_t full = memory.full(stage.at), b = memory.b(stage.at);
+            mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
+            mbarrier_expect(full, S::STAGE_BYTES);
+            tensor_load(memory.a(stage.at), &maps.a, full, step * DEPTH, item.a_row, keep);
+            if (CLUSTER > 1 && item.shares_b) {
+                tensor_load_multicast(b + cta * B_BYTES, &maps.b, full, step * DEPTH,
+                                      item.b_row + cta * B_ROWS, EVERY_CTA, keep);
+                continue;
+            }
+            for (int part = 0; part < CLUSTER; part++)
+                tensor_load(b + part * B_BYTES, &maps.b, full, step * DEPTH,
+                            item.b_row + part * B_ROWS, keep);
+        }
+    }
+}
+
+/* ---- Multipliers: one warpgroup per tile ---- */
+
+template <class T, int TILES, int CLUSTER>
+__device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int thread,
+                              const arena<TILES> &memory, ring<shape<TILES>::STAGES> &stage)
+{
+    int previous = 0;
+    /* A stage is free when every CTA's multipliers are done with it: the loads of one CTA
+     * fill the stages of all. */
+    const auto release = [&](int which) {
+        if (thread < CLUSTER)
+            mbarrier_arrive(in_cta(memory.empty(which), thread));
+    };
+#pragma unroll 1
+    for (int step = 0; step < num_steps; step++) {
+        mbarrier_wait(memory.full(stage.at), stage.parity);
+        const uint64_t a = wgmma_descriptor(memory.a(stage.at));
+        const uint64_t b = wgmma_descriptor(memory.b(stage.at) + tile * TILE_B_BYTES);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < DEPTH / 16; k++) { /* 16 elements are 2 units of 16 bytes */
+            const int accumulate = (step | k) != 0;
+            wgmma_m64n128k16<T>(acc[0], a + 2 * k, b + 2 * k, accumulate);
+            wgmma_m64n128k16<T>(acc[1], a + HALF_TILE_DESCRIPTOR + 2 * k, b + 2 * k, accumulate);
+        }
+        wgmma_commit();
+        wgmma_wait<1>(); /* one step stays in flight; the one before is over */
+        if (step > 0)
+            release(previous);
+        previous = stage.at;
+        stage.advance();
+    }
+    wgmma_wait<0>();
+    release(previous);
+}
+
+/* 64 x 64 elements into a box, under the swizzle that its store undoes. */
+template <class T>
+__device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int warp, int lane)
+{
+    const int row = warp * 16 + (lane >> 3 & 1) * 8 + (lane & 7);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int chunk = (j * 2 + (lane >> 4)) ^ (row & 7);
+        const float *v = acc + j * 8;
+        stmatrix_x4(box + row * 128 + chunk * 16, element<T>::pack(v[0], v[1]),
+                    element<T>::pack(v[2], v[3]), element<T>::pack(v[4], v[5]),
+                    element<T>::pack(v[6], v[7]));
+    }
+}
+
+template <class T, int TILES, int CLUSTER>
+__device__ void multiply(int num_steps, int tile, int thread, const arena<TILES> &memory)
+{
+    work_taker<TILES> taker(memory, thread == 0);
+    ring<shape<TILES>::STAGES> stage;
+    bool boxes_used = false;
+    for (;;) {
+        const work item = taker.take();
+        if (!item.exists)
+            break;
+        float acc[2][64];
+        multiply_tile<T, TILES, CLUSTER>(acc, num_steps, tile, thread, memory, stage);
+#pragma unroll
+        for (int i = 0; i < BOXES_PER_TILE; i++) {
+            const int which = i & 1;
+            if (boxes_used || i >= 2)
+                named_sync(box_empty(tile, which), BOX_THREADS);
+            fill_box<T>(memory.box(tile, which), &acc[i >> 1][which * 32], thread >> 5,
+                        thread & 31);
+            writes_before_bulk();
+            named_arrive(box_full(tile, which), BOX_THREADS);
+        }
+        boxes_used = true;
+        taker.let_go(); /* the barriers above: everyone has read the item */
+    }
+    if (boxes_used) /* take the storer's last two arrivals */
+        for (int which = 0; which < 2; which++)
+            named_sync(box_empty(tile, which), BOX_THREADS);
+}
+
+/* ---- Storers: one warp per tile ---- */
+
+template <int TILES>
+__device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint32_t epoch,
+                      int tile, int lane, const arena<TILES> &memory)
+{
+    const int num_slots = call.grid.num_ranks * call.tile_rows * (int)call.grid.tile_cols;
+    const int first_slot = (epoch & 1) * num_slots; /* the slices lie one behind the other */
+    work_taker<TILES> taker(memory, lane == 0);
+    bool may_store = true, asked = false;
+    for (;;) {
+        const work item = taker.take();
+        __syncwarp();
+        taker.let_go();
+        if (!item.exists)
+            return;
+        if (!asked)
+            may_store = await_readers(call, epoch, lane);
+        asked = true;
+        const bool stores = may_store && lane == 0 && tile < item.num_stored;
+        const int row = (first_slot + item.slot + tile) * EWX_TILE_M;
+        for (int i = 0; i < BOXES_PER_TILE; i++) {
+            const int which = i & 1;
+            named_sync(box_full(tile, which), BOX_THREADS);
+            if (stores) {
+                tensor_store(&maps.out, memory.box(tile, which), which * BOX, row + (i >> 1) * BOX);
+                stores_have_read();
+            }
+            __syncwarp();
+            named_arrive(box_empty(tile, which), BOX_THREADS);
+        }
+        if (stores) {
+            stores_are_complete();
+            publish(call, epoch, item.dst, item.task + tile);
+        }
+        __syncwarp();
+    }
+}
+
+/* ---- The kernel ---- */
+
+template <int CLUSTER> __device__ __forceinline__ void everyone()
+{
+    if (CLUSTER > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+}
+
+template <int TILES, int CLUSTER> __device__ void prepare(const arena<TILES> &memory)
+{
+    using S = shape<TILES>;
+    constexpr int READERS = 1 + 2 * TILES; /* a loader, storers, multipliers */
+    for (int stage = 0; stage < S::STAGES; stage++) {
+        mbarrier_init(memory.full(stage), 1);
+        mbarrier_init(memory.empty(stage), TILES * CLUSTER);
+    }
+    for (int slot = 0; slot < WORK_SLOTS; slot++) {
+        mbarrier_init(memory.work_full(slot), 1);
+        mbarrier_init(memory.work_empty(slot), READERS * CLUSTER);
+    }
+    mbarrier_init_done();
+}
+
+template <class T, int TILES, int CLUSTER>
+__global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
+    producer(const __grid_constant__ ewx_cuda_maps maps,
+             const __grid_constant__ ewx_cuda_operands operands,
+             const __grid_constant__ ewx_cuda_call call)
+{
+    using S = shape<TILES>;
+    extern __shared__ __align__(1024) uint8_t shared[];
+    const arena<TILES> memory = {shared_address(shared)};
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t cta = CLUSTER > 1 ? cluster_rank() : 0;
+    const int num_steps = (int)ewx_div_up(operands.k, DEPTH);
+    if (threadIdx.x == 0) {
+        tensor_prefetch(&maps.a);
+        tensor_prefetch(&maps.b);
+        prepare<TILES, CLUSTER>(memory);
+        st_shared(memory.epoch(), open_producer(call));
+    }
+    everyone<CLUSTER>();
+    const uint32_t epoch = ld_shared(memory.epoch());
+    if (threadIdx.x >= WARPGROUP) {
+        take_registers<S::MULTIPLIER_REGISTERS>();
+        multiply<T, TILES, CLUSTER>(num_steps, threadIdx.x / WARPGROUP - 1,
+                                    threadIdx.x % WARPGROUP, memory);
+    } else {
+        give_registers<S::MOVER_REGISTERS>();
+        if (warp == LOADER_WARP && lane == 0)
+            load<TILES, CLUSTER>(maps, num_steps, memory, cta);
+        else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
+            schedule<TILES, CLUSTER>(call, operands.persistent, memory);
+        else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
+            store<TILES>(maps, call, epoch, warp - FIRST_STORER_WARP, lane, memory);
+    }
+    __syncwarp(); /* lanes that had nothing to do have gone ahead */
+    everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
+    if (threadIdx.x == 0)
+        close_producer(call, epoch);
+}
+
+template <class T, int TILES, int CLUSTER> ewx_cuda_entry entry()
+{
+    using S = shape<TILES>;
+    return {(const void *)producer<T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
+            TILES * EWX_TILE_N / CLUSTER};
+}
+
+template <class T> ewx_cuda_entry entry_of(int block_n, int cluster)
+{
+    if (block_n == 256)
+        return cluster == 2 ? entry<T, 2, 2>() : entry<T, 2, 1>();
+    return cluster == 2 ? entry<T, 1, 2>() : entry<T, 1, 1>();
+}
+
+} // namespace
+
+ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster)
+{
+    if (dtype == EW_FP32 || (block_n != 128 && block_n != 256) || cluster < 1 || cluster > 2)
+        return {};
+    return dtype == EW_BF16 ? entry_of<__nv_bfloat16>(block_n, cluster)
+                            : entry_of<__half>(block_n, cluster);
+}

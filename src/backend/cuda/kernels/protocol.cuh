@@ -1,0 +1,252 @@
+/* The flag protocol on the device: the one wait, publication, and how a call begins and
+ * ends.  docs/PROTOCOL.md says why it is safe.  No other file polls. */
+#ifndef EWX_CUDA_PROTOCOL_CUH
+#define EWX_CUDA_PROTOCOL_CUH
+
+#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/ptx.cuh"
+#include "plan/epoch.h"
+
+#define POLLS_PER_LOOK 16       /* between looks at the clock and at `stop` */
+#define ABORT_LOOK_NS 200000ull /* the abort word is across the bus: look rarely */
+#define POLL_SLEEP_NS 64
+
+__device__ __forceinline__ ewx_cuda_segment *segment_of(const ewx_cuda_call &call, int rank)
+{
+    return reinterpret_cast<ewx_cuda_segment *>(call.heaps[rank]);
+}
+
+/* ---- Giving up ---- */
+
+/* What a wait was for, in case it has to be reported. */
+struct waited_for {
+    ewx_cuda_place place;
+    int culprit;
+    int tile_row, tile_col;
+};
+
+__device__ __forceinline__ bool has_stopped(const ewx_cuda_call &call)
+{
+    return *(volatile uint32_t *)&call.counters->stop != 0;
+}
+
+/* The first to give up tells the host why; all others only leave. */
+__device__ __forceinline__ void give_up(const ewx_cuda_call &call, const waited_for &what,
+                                     uint32_t wanted, uint32_t seen, bool aborted)
+{
+    if (atomicExch(&call.counters->stop, 1u) != 0)
+        return;
+    ewx_cuda_report *report = call.report;
+    report->culprit = what.culprit;
+    report->tile_row = what.tile_row;
+    report->tile_col = what.tile_col;
+    report->wanted = wanted;
+    report->seen = seen;
+    report->aborted = aborted;
+    __threadfence_system();
+    *(volatile int32_t *)&report->place = what.place;
+}
+
+/* ---- The one wait ---- */
+
+/* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
+ * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
+ * Pairs with st_release_sys in publish, close_reducer and meet_gate. */
+__device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
+                                            uint32_t wanted, const waited_for &what)
+{
+    unsigned long long started_ns = 0, next_look_ns = 0;
+    for (int polls = 1; !ewx_epoch_reached(ld_relaxed_sys(word), wanted); polls++) {
+        __nanosleep(POLL_SLEEP_NS);
+        if (polls % POLLS_PER_LOOK != 0)
+            continue;
+        const unsigned long long now = global_timer_ns();
+        if (started_ns == 0) {
+            started_ns = now;
+            next_look_ns = now + ABORT_LOOK_NS;
+        }
+        bool aborted = false;
+        if (now >= next_look_ns) {
+            next_look_ns = now + ABORT_LOOK_NS;
+            aborted = ld_relaxed_sys(call.abort) != 0;
+        }
+        if (aborted || now - started_ns > call.timeout_ns)
+            give_up(call, what, wanted, ld_relaxed_sys(word), aborted);
+        if (has_stopped(call))
+            return false;
+    }
+    (void)ld_acquire_sys(word);
+    return true;
+}
+
+/* Waits for the time at which an emulated transfer would end. */
+__device__ __forceinline__ void await_time(unsigned long long until_ns)
+{
+    while (global_timer_ns() < until_ns)
+        __nanosleep(POLL_SLEEP_NS);
+}
+
+/* ---- A call begins: one thread of every producer CTA ---- */
+
+__device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t epoch)
+{
+    const int num_ranks = call.grid.num_ranks;
+    if (blockIdx.x == 0)
+        for (int rank = 0; rank < num_ranks; rank++)
+            st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (!await_epoch(call, &segment_of(call, call.rank)->gate[rank], epoch,
+                         {EWX_CUDA_GATE, rank, 0, 0}))
+            return;
+}
+
+/* Tells the others how many rows this rank thinks the call has. */
+__device__ __forceinline__ void note_rows(const ewx_cuda_call &call, uint32_t epoch)
+{
+    for (int rank = 0; rank < call.grid.num_ranks; rank++)
+        st_relaxed_sys(&segment_of(call, rank)->calls[epoch & 1][call.rank],
+                       (uint64_t)epoch << 32 | (uint64_t)call.grid.rows);
+}
+
+/* One warp: true when all ranks are in a call of the same number of rows.  Were they not,
+ * tiles would be published in time and be the wrong ones. */
+__device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t epoch, int lane)
+{
+    const uint64_t *words = segment_of(call, call.rank)->calls[epoch & 1];
+    bool ok = true;
+    for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32) {
+        const waited_for what = {EWX_CUDA_CALL, rank, 0, 0};
+        ok = await_epoch(call, reinterpret_cast<const uint32_t *>(words + rank) + 1, epoch, what);
+        const uint32_t rows = (uint32_t)ld_relaxed_sys(words + rank);
+        if (ok && rows != (uint32_t)call.grid.rows) {
+            give_up(call, {EWX_CUDA_ROWS, rank, 0, 0}, (uint32_t)call.grid.rows, rows, false);
+            ok = false;
+        }
+    }
+    return __all_sync(~0u, ok);
+}
+
+__device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call)
+{
+    const uint32_t epoch = call.counters->producer_epoch + 1;
+    if (blockIdx.x == 0)
+        note_rows(call, epoch);
+    if (call.gate)
+        meet_gate(call, epoch);
+    if (blockIdx.x == 0) {
+        call.report->start_ns = call.report->gemm_clock_ns[0] = global_timer_ns();
+        call.report->start_clock = clock64();
+    }
+    return epoch;
+}
+
+/* Before the first store of a call: everyone must have read what it overwrites, which with
+ * two slices is the call before the last.  Lanes of one warp; false when the call is given up. */
+__device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_t epoch,
+                                              int lane)
+{
+    bool ok = true;
+    for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32)
+        ok = await_epoch(call, &segment_of(call, call.rank)->done[rank],
+                         epoch - (uint32_t)call.num_slices,
+                         {EWX_CUDA_READERS, rank, 0, 0});
+    return __all_sync(~0u, ok);
+}
+
+/* ---- Publication ---- */
+
+__device__ __forceinline__ uint32_t *flag_of(const ewx_cuda_call &call, int owner,
+                                             int64_t unit, int source)
+{
+    return reinterpret_cast<uint32_t *>(call.heaps[owner] + call.flags_offset) +
+           unit * call.grid.num_ranks + source;
+}
+
+/* Tiles of a release unit of dst, and which unit a task belongs to. */
+__device__ __forceinline__ int64_t unit_of_task(const ewx_cuda_call &call, int64_t task)
+{
+    return call.release > 0 ? task / call.release : 0;
+}
+
+__device__ __forceinline__ int64_t tiles_of_unit(const ewx_cuda_call &call, int dst,
+                                                 int64_t unit)
+{
+    if (call.release == EW_RELEASE_OUTPUT) {
+        int64_t tiles = 0;
+        for (int rank = 0; rank < call.grid.num_ranks; rank++)
+            tiles += ewx_partition_tiles(&call.grid, rank);
+        return tiles;
+    }
+    const int64_t tiles = ewx_partition_tiles(&call.grid, dst);
+    return call.release == EW_RELEASE_PARTITION
+               ? tiles
+               : ewx_min64(call.release, tiles - unit * call.release);
+}
+
+/* True for the tile that completes its unit.  The counter is private and goes back to zero
+ * with the last tile, so that the next call finds it so. */
+__device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int dst, int64_t unit)
+{
+    const int64_t units_per_rank = (int64_t)call.tile_rows * call.grid.tile_cols;
+    uint32_t *count = &call.counters->unit_tiles[call.release == EW_RELEASE_OUTPUT
+                                                     ? 0
+                                                     : dst * units_per_rank + unit];
+    __threadfence(); /* this tile, before its count; and all counted tiles, before flags */
+    const bool last = atomicAdd(count, 1u) + 1 == tiles_of_unit(call, dst, unit);
+    if (last)
+        *count = 0;
+    __threadfence();
+    return last;
+}
+
+/* One thread, after the tile's bytes are in memory: by its own full bulk wait, or behind a
+ * block barrier that all writers have passed. */
+__device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoch, int dst,
+                                        int64_t task)
+{
+    const int64_t unit = unit_of_task(call, task);
+    if (call.release != 1 && !completes_unit(call, dst, unit))
+        return;
+    if (call.release != EW_RELEASE_OUTPUT) {
+        st_release_sys(flag_of(call, dst, unit, call.rank), epoch);
+        return;
+    }
+    for (int owner = 0; owner < call.grid.num_ranks; owner++)
+        st_release_sys(flag_of(call, owner, 0, call.rank), epoch);
+}
+
+/* ---- A call ends: one thread of every CTA, when the CTA has done everything ---- */
+
+__device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32_t epoch)
+{
+    ewx_cuda_counters *counters = call.counters;
+    if (blockIdx.x == 0) {
+        call.report->gemm_end_clock = clock64();
+        call.report->gemm_clock_ns[1] = global_timer_ns();
+    }
+    __threadfence();
+    if (atomicAdd(&counters->producer_exits, 1u) + 1 != gridDim.x)
+        return;
+    counters->producer_exits = 0;
+    counters->next_position = 0;
+    counters->producer_epoch = epoch;
+    call.report->gemm_end_ns = global_timer_ns();
+}
+
+__device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_t epoch)
+{
+    ewx_cuda_counters *counters = call.counters;
+    __threadfence(); /* this CTA's reads, before its ticket */
+    if (atomicAdd(&counters->reducer_exits, 1u) + 1 != gridDim.x)
+        return;
+    counters->reducer_exits = 0;
+    counters->reducer_epoch = epoch;
+    call.report->end_ns = global_timer_ns();
+    if (has_stopped(call)) /* not everything was read */
+        return;
+    __threadfence();
+    for (int rank = 0; rank < call.grid.num_ranks; rank++)
+        st_release_sys(&segment_of(call, rank)->done[call.rank], epoch);
+}
+
+#endif
