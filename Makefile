@@ -8,8 +8,15 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
 
 MAKEFLAGS += --no-print-directory
 
+# The CUDA backend is built where there is a GPU, or when asked for: make CUDA=1.
+cuda  = $(if $(CUDA),-DEW_CUDA=$(if $(filter 0,$(CUDA)),OFF,ON))
+# The tests compile it wherever there is a compiler for it.
+nvcc := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+test-release: cuda = -DEW_CUDA=$(if $(nvcc),ON,OFF)
+test-asan test-tsan: cuda = -DEW_CUDA=OFF
+
 # $(call configure,PRESET,OPTIONS): quiet unless it fails.
-configure = @mkdir -p build && cmake --preset $(1) $(2) >build/$(1).log 2>&1 \
+configure = @mkdir -p build && cmake --preset $(1) $(cuda) $(2) >build/$(1).log 2>&1 \
             || { cat build/$(1).log; exit 1; }
 
 build: ## (default) build the release tool and library into build/release
@@ -41,8 +48,19 @@ bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-
 	@cmake --build build/release --target tools kernel_bench
 	@scripts/bench-cpu
 
+gpu-check: ## check the CUDA backend on this machine's GPU, bit for bit
+	@scripts/gpu-check
+
+gpu-bench: ## measure the speed targets on this GPU and write bench/results/gpu-*.json
+	@scripts/setup demo
+	@mkdir -p build && cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DEW_CUDA=ON \
+	   >build/gpu.log 2>&1 || { cat build/gpu.log; exit 1; }
+	@cmake --build build/gpu --target tools
+	@scripts/bench-gpu
+
 format: ## format all C sources with clang-format
-	@find include src cli bench tests -name '*.[ch]' | xargs clang-format -i
+	@find include src cli bench tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \
+	  | xargs clang-format -i
 
 clean: ## remove everything that was built
 	rm -rf build
@@ -50,6 +68,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-asan test-tsan install bench-cpu format clean help
+.PHONY: build demo test test-release test-asan test-tsan install bench-cpu gpu-check gpu-bench format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

@@ -88,9 +88,9 @@ static double fitting_link_gbps(double bytes, double gemm_seconds)
 static void fit_link(demo *d)
 {
     cli_settings *s = &d->settings;
-    if (s->link_gbps > 0)
+    if (s->link_rate > 0)
         return;
-    s->link_gbps =
+    s->link_rate =
         fitting_link_gbps(ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
                                           ew_dtype_bytes((ew_dtype)s->dtypes.at[0])),
                           d->results[0].gemm_us * 1e-6);
@@ -103,7 +103,7 @@ static cli_exit measure_table(demo *d, bool with_link)
     cli_settings settings = d->settings;
     cli_job job;
     if (!with_link) {
-        settings.link_gbps = settings.link_latency_us = 0.0;
+        settings.link_rate = 0.0;
     } else {
         static const char *const variants[] = {"release=partition", "order=contiguous"};
         for (int at = 0; at < 2; at++) {
@@ -129,8 +129,8 @@ static cli_exit measure_table(demo *d, bool with_link)
         if (!with_link)
             print_head(d); /* not before: wrong input must print nothing here */
         if (with_link)
-            printf("EMULATED link of %g Gb/s per rank, %g us\n", settings.link_gbps,
-                   settings.link_latency_us);
+            printf("EMULATED link of %g Gb/s per rank, %g us\n",
+                   job.ranks.options.link_gbps, job.ranks.options.link_latency_us);
         else
             printf("as this host is %21s %9s %9s %9s %8s\n", "time(us)", "gemm(us)",
                    "tail(us)", "speedup", "#wrong");

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu.h"
 #include "launcher.h"
 
-/* What one worker of the CPU backend is assumed to reach when no rate is given. */
+/* What one worker, or one SM, is assumed to reach when no rate is given. */
 static const double assumed_gflops_per_worker = 64.0;
+static const double assumed_gflops_per_sm = 5000.0;
 
 typedef struct plan_view {
     ew_problem problem;
@@ -29,15 +31,26 @@ static int64_t or_default(const cli_values *values, int64_t value)
     return values->count ? values->at[0] : value;
 }
 
+static double assumed_gflops(const cli_settings *settings, const plan_view *view)
+{
+    cli_gpus gpus;
+    int workers = view->forecast.config.workers > 0 ? view->forecast.config.workers : 1;
+    if (cli_settings_backend(settings) != EW_BACKEND_CUDA)
+        return assumed_gflops_per_worker * workers;
+    cli_gpus_find(&gpus); /* in this very process: a plan starts no ranks */
+    return assumed_gflops_per_sm * cli_gpu_sms_per_rank(&gpus, view->num_ranks);
+}
+
 static ew_status build_view(const cli_settings *settings, const cli_launch *launch,
                             plan_view *view)
 {
     ew_config config;
+    bool on_gpu = cli_settings_backend(settings) == EW_BACKEND_CUDA;
     int default_ranks = launch->found ? launch->launcher.num_ranks : 2;
     ew_problem shape =
         EW_PROBLEM(or_default(&settings->rows, 1024), or_default(&settings->cols, 1024),
                    or_default(&settings->depth, 512),
-                   (ew_dtype)or_default(&settings->dtypes, EW_FP32));
+                   (ew_dtype)or_default(&settings->dtypes, on_gpu ? EW_BF16 : EW_FP32));
     shape.weight_layout = settings->weight;
     view->problem = shape;
     view->num_ranks = (int)or_default(&settings->ranks, default_ranks);
@@ -52,10 +65,9 @@ static ew_status build_view(const cli_settings *settings, const cli_launch *laun
         status = ew_config_print(&view->forecast.config, view->config, sizeof view->config);
     if (status)
         return status;
-    int workers = view->forecast.config.workers > 0 ? view->forecast.config.workers : 1;
     view->rate_given = settings->gflops > 0;
     view->flops_rate =
-        1e9 * (view->rate_given ? settings->gflops : assumed_gflops_per_worker * workers);
+        1e9 * (view->rate_given ? settings->gflops : assumed_gflops(settings, view));
     view->gemm_seconds = ew_gemm_seconds(shape.max_m, shape.n, shape.k, view->flops_rate);
     view->breq = ew_required_bandwidth(shape.k, view->num_ranks,
                                        ew_dtype_bytes(shape.dtype), view->flops_rate);

@@ -186,15 +186,27 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
         "argv", words, "env", environment_json());
 }
 
-void cli_context_print(const cli_context *context, const cli_launch *launch)
+static void print_computes(const cli_context *context, const cli_gpus *gpus)
+{
+    char text[320];
+    if (gpus) {
+        cli_gpus_text(gpus, text, sizeof text);
+        fprintf(stderr, "# %s\n", text);
+    } else {
+        fprintf(stderr, "# kernels %s %s %s, BLAS %s\n", context->fp32_kernel,
+                context->bf16_kernel, context->fp16_kernel,
+                *context->blas ? context->blas : "none");
+    }
+}
+
+void cli_context_print(const cli_context *context, const cli_launch *launch,
+                       const cli_gpus *gpus)
 {
     fprintf(stderr, "# entwine %s, commit %s\n", ew_version(), EW_COMMIT);
     fprintf(stderr, "# %s, %d usable cores, %.1f GiB, %s %s\n", context->cpu,
             context->cores_usable, context->memory_bytes / 0x1p30, context->kernel,
             context->arch);
-    fprintf(stderr, "# kernels %s %s %s, BLAS %s\n", context->fp32_kernel,
-            context->bf16_kernel, context->fp16_kernel,
-            *context->blas ? context->blas : "none");
+    print_computes(context, gpus);
     if (launch && launch->joined)
         fprintf(stderr, "# ranks of a launcher, found in %s\n", launch->launcher.source);
 }

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "gpu.h"
 #include "launcher.h"
 
 enum { CLI_TEXT_BYTES = 128 };
@@ -32,8 +33,9 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
 /* A JSON string, whatever bytes the text holds. */
 json_t *cli_text_json(const char *text);
 
-/* `# ...` lines on stderr. */
-void cli_context_print(const cli_context *context, const cli_launch *launch);
+/* `# ...` lines on stderr; with GPUs (else NULL) they stand for what computes. */
+void cli_context_print(const cli_context *context, const cli_launch *launch,
+                       const cli_gpus *gpus);
 
 /* From /proc/meminfo, in bytes; 0: unknown. */
 double cli_memory_available(void);

@@ -1,6 +1,7 @@
 /* From settings to a checked list of work.  Nothing is measured here. */
 #include "job.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,9 @@ static cli_exit add_methods(cli_job *job, const cli_settings *settings,
             !(job->ranks.launch && cli_launch_wants_join(job->ranks.launch, settings)))
             return cli_fail_usage("mpirun -np 2 entwine bench --method blas+mpi,...",
                                   "method '%s' runs under mpirun only", method);
+        if (cli_method_needs_mpi(method) && job->backend != EW_BACKEND_CPU)
+            return cli_fail_usage("leave --backend out",
+                                  "method '%s' is for the cpu backend", method);
         failed = cli_job_add_entry(job, method, NULL, &settings->config);
     }
     while (settings->num_methods == 0 && *default_methods && !failed) {
@@ -90,10 +94,11 @@ static cli_values or_default(const cli_values *given, int64_t value)
 
 static cli_exit add_product(cli_job *job, const cli_settings *settings, int default_ranks)
 {
+    const ew_dtype default_dtype = job->backend == EW_BACKEND_CUDA ? EW_BF16 : EW_FP32;
     cli_values dims[5] = {
-        or_default(&settings->dtypes, EW_FP32), or_default(&settings->ranks, default_ranks),
-        or_default(&settings->rows, 1024), or_default(&settings->cols, 1024),
-        or_default(&settings->depth, 512)};
+        or_default(&settings->dtypes, default_dtype),
+        or_default(&settings->ranks, default_ranks), or_default(&settings->rows, 1024),
+        or_default(&settings->cols, 1024), or_default(&settings->depth, 512)};
     int at[5] = {0};
     for (;;) {
         ew_problem shape = EW_PROBLEM(dims[2].at[at[2]], dims[3].at[at[3]],
@@ -129,23 +134,34 @@ static cli_exit keep_launchers_ranks(cli_job *job, int num_ranks, bool quiet)
     return CLI_EXIT_OK;
 }
 
+static void set_options(cli_job *job, const cli_settings *settings)
+{
+    const bool on_gpu = job->backend == EW_BACKEND_CUDA;
+    ew_world_options *world = &job->ranks.options;
+    world->timeout_ms = (uint32_t)(settings->timeout_s * 1000.0 + 0.5);
+    if (settings->link_rate > 0) {
+        double latency_us = settings->link_latency_us;
+        world->link_gbps = settings->link_rate * (on_gpu ? 8.0 : 1.0);
+        world->link_latency_us = latency_us >= 0 ? latency_us : on_gpu ? 1.0 : 5.0;
+    }
+    job->bench.seed = settings->seed;
+    job->bench.gate_ms = settings->gate_ms;
+    job->bench.idle = settings->idle >= 0 ? settings->idle : on_gpu ? 1.0 : 0.0;
+    if (settings->iters >= 0)
+        job->bench.iters = (int32_t)settings->iters;
+    if (settings->warmup >= 0)
+        job->bench.warmup = (int32_t)settings->warmup;
+}
+
 cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *launch,
                       const char *default_methods)
 {
     const ew_bench_options bench = EW_BENCH_OPTIONS_INIT;
     const ew_world_options world = EW_WORLD_OPTIONS_INIT;
     bool join = launch && cli_launch_wants_join(launch, settings);
-    *job = (cli_job){.bench = bench};
+    *job = (cli_job){.bench = bench, .backend = cli_settings_backend(settings)};
     job->ranks = (cli_ranks){settings->ranks_as, world, launch};
-    job->ranks.options.timeout_ms = (uint32_t)(settings->timeout_s * 1000.0 + 0.5);
-    job->ranks.options.link_gbps = settings->link_gbps;
-    job->ranks.options.link_latency_us = settings->link_latency_us;
-    job->bench.seed = settings->seed;
-    job->bench.gate_ms = settings->gate_ms;
-    if (settings->iters >= 0)
-        job->bench.iters = (int32_t)settings->iters;
-    if (settings->warmup >= 0)
-        job->bench.warmup = (int32_t)settings->warmup;
+    set_options(job, settings);
     cli_exit failed = add_methods(job, settings, default_methods);
     if (!failed)
         failed = choose_baseline(job, settings);
@@ -158,8 +174,32 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
     return failed;
 }
 
+bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem)
+{
+    return job->backend == EW_BACKEND_CUDA &&
+           cli_gpu_sharers(&job->gpus, problem->num_ranks) > 1;
+}
+
+void cli_job_prepare(cli_job *job)
+{
+    const cli_launch *launch = job->ranks.launch;
+    bool shared = false;
+    for (int at = 0; at < job->num_problems; at++)
+        shared = shared || cli_job_is_virtual(job, &job->problems[at]);
+    if (!shared)
+        return;
+    if (launch && launch->found) { /* a daemon of one rank would not be the others' */
+        bool runs = cli_mps_probe() == CLI_MPS_RUNNING;
+        job->mps = (cli_mps){.kind = runs ? CLI_MPS_RUNNING : CLI_MPS_NONE,
+                             .why = "none was started before the ranks"};
+    } else if (job->ranks.kind == EW_RANKS_AS_PROCESSES) {
+        cli_mps_open(&job->mps);
+    }
+}
+
 void cli_job_fini(cli_job *job)
 {
+    cli_mps_close(&job->mps);
     free(job->problems);
     job->problems = NULL;
 }
@@ -167,8 +207,10 @@ void cli_job_fini(cli_job *job)
 /* ---- The check before the run -------------------------------------------------------- */
 
 typedef struct check_call {
-    cli_job job; /* a copy: problems are read through the pointer, entries written here */
-    double memory_bytes;
+    /* A copy: problems are read through the pointer, entries and GPUs written here. */
+    cli_job job;
+    double memory_bytes;     /* of the host, for the problem that needs most */
+    double gpu_memory_bytes; /* of one GPU */
     int num_runnable;
     ew_status failure;     /* of a problem or config that can never run */
     ew_status unsupported; /* of one that cannot run on this machine */
@@ -185,13 +227,35 @@ static bool is_unsupported(check_call *call, ew_status status)
     return true;
 }
 
-/* What the ranks of one host need for the inputs, beside the plan. */
+/* What one rank needs for its matrices, beside the plan. */
 static double matrix_bytes(const cli_problem *problem)
 {
     const ew_problem *shape = &problem->problem;
     double m = (double)shape->max_m, n = (double)shape->n, k = (double)shape->k;
-    double ranks = problem->num_ranks;
-    return (double)ew_dtype_bytes(shape->dtype) * (ranks * (m * k + n * k) + m * n);
+    return (double)ew_dtype_bytes(shape->dtype) *
+           (m * k + n * k + m * n / problem->num_ranks);
+}
+
+/* On a GPU a rank's matrices pass through host memory one at a time. */
+static double staging_bytes(const cli_problem *problem)
+{
+    const ew_problem *shape = &problem->problem;
+    double m = (double)shape->max_m, n = (double)shape->n, k = (double)shape->k;
+    return (double)ew_dtype_bytes(shape->dtype) *
+           fmax(fmax(m * k, n * k), m * n / problem->num_ranks);
+}
+
+/* Takes `rank_bytes`, the matrices and plans of one rank, into the account. */
+static void add_memory(check_call *call, const cli_problem *problem, double rank_bytes)
+{
+    double host_bytes = rank_bytes * problem->num_ranks;
+    if (call->job.backend == EW_BACKEND_CUDA) {
+        double gpu_bytes =
+            rank_bytes * cli_gpu_sharers(&call->job.gpus, problem->num_ranks);
+        call->gpu_memory_bytes = fmax(call->gpu_memory_bytes, gpu_bytes);
+        host_bytes = staging_bytes(problem) * problem->num_ranks;
+    }
+    call->memory_bytes = fmax(call->memory_bytes, host_bytes);
 }
 
 static ew_status check_pair(check_call *call, const cli_problem *problem,
@@ -209,7 +273,7 @@ static ew_status check_pair(check_call *call, const cli_problem *problem,
         return EW_OK;
     if (status == EW_OK) {
         call->num_runnable++;
-        *bytes += (double)forecast.total_bytes * problem->num_ranks;
+        *bytes += (double)forecast.total_bytes;
     }
     return status;
 }
@@ -218,6 +282,8 @@ static ew_status check_all(check_call *call)
 {
     cli_job *job = &call->job;
     bool known[CLI_MAX_METHODS] = {false};
+    if (job->backend == EW_BACKEND_CUDA)
+        cli_gpus_find(&job->gpus);
     for (int at = 0; at < job->num_entries; at++) {
         cli_entry *entry = &job->entries[at];
         ew_config config = entry->config;
@@ -239,8 +305,7 @@ static ew_status check_all(check_call *call)
             if (status)
                 return status;
         }
-        if (bytes > call->memory_bytes)
-            call->memory_bytes = bytes;
+        add_memory(call, problem, bytes);
     }
     return EW_OK;
 }
@@ -253,19 +318,28 @@ static void check_in_child(void *argument)
         snprintf(call->text, sizeof call->text, "%s", ew_last_error());
 }
 
+static cli_exit fail_memory(const char *whose, double needed, double there)
+{
+    return cli_fail(EW_ERR_MEMORY,
+                    "smaller -m, -N or -k, fewer ranks, or one method at a time",
+                    "the largest problem needs %.1f GiB%s, %.1f GiB are available",
+                    needed / 0x1p30, whose, there / 0x1p30);
+}
+
 static cli_exit judge(cli_job *job, const check_call *call)
 {
     double free_bytes = cli_memory_available();
+    double gpu_bytes = (double)call->job.gpus.at[0].memory_bytes;
     if (call->failure)
         return cli_fail_status(call->failure, call->text);
     if (call->num_runnable == 0)
         return cli_fail_status(call->unsupported, call->unsupported_text);
     if (free_bytes > 0 && call->memory_bytes > free_bytes)
-        return cli_fail(EW_ERR_MEMORY,
-                        "smaller -m, -N or -k, fewer ranks, or one method at a time",
-                        "the largest problem needs %.1f GiB, %.1f GiB are available",
-                        call->memory_bytes / 0x1p30, free_bytes / 0x1p30);
+        return fail_memory("", call->memory_bytes, free_bytes);
+    if (gpu_bytes > 0 && call->gpu_memory_bytes > gpu_bytes)
+        return fail_memory(" on a GPU", call->gpu_memory_bytes, gpu_bytes);
     memcpy(job->entries, call->job.entries, sizeof job->entries);
+    job->gpus = call->job.gpus;
     return CLI_EXIT_OK;
 }
 
@@ -274,6 +348,8 @@ cli_exit cli_job_check(cli_job *job)
     check_call *call = cli_shared_alloc(sizeof *call);
     if (!call)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory to check the job");
+    if (job->backend == EW_BACKEND_CUDA)
+        cli_cuda_environment(job->ranks.kind == EW_RANKS_AS_THREADS);
     call->job = *job;
     cli_exit result;
     if (cli_run_in_child(check_in_child, call))

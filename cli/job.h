@@ -3,6 +3,8 @@
 #ifndef ENTWINE_CLI_JOB_H
 #define ENTWINE_CLI_JOB_H
 
+#include "gpu.h"
+#include "mps.h"
 #include "ranks.h"
 
 enum { CLI_LABEL_BYTES = 96, CLI_NAME_BYTES = 32, CLI_MAX_PROBLEMS = 4096 };
@@ -27,6 +29,9 @@ typedef struct cli_job {
     int baseline; /* the entry that speedups are relative to, or -1 */
     ew_bench_options bench;
     cli_ranks ranks;
+    ew_backend backend; /* of every entry */
+    cli_gpus gpus;      /* of the cuda backend; known after the check */
+    cli_mps mps;        /* of a virtual node; known after the preparation */
 } cli_job;
 
 /* Builds problems and entries from the settings; default_methods is a comma-separated
@@ -42,6 +47,13 @@ cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant
 /* Checks every problem with every entry before anything runs or prints, and fits the
  * whole into memory.  On failure the error has been printed. */
 cli_exit cli_job_check(cli_job *job);
+
+/* Gives the job's ranks what must be there before they start: an MPS daemon where ranks
+ * that are processes share a GPU.  cli_job_fini ends it. */
+void cli_job_prepare(cli_job *job);
+
+/* Whether a problem's ranks share GPUs. */
+bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
 
 /* Measures one problem.  results holds num_entries entries; error CLI_ERROR_BYTES. */
 ew_status cli_job_run(const cli_job *job, const cli_problem *problem,

@@ -1,4 +1,5 @@
 /* The table of commands and the way to them. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@ static const cli_command command_table[] = {
      "exactly, checks every value and prints the time.\n",
      "  entwine run\n"
      "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
-     "  entwine run --link 2.5 --config order=contiguous\n",
+     "  entwine run --link 2.5 --config order=contiguous\n"
+     "  entwine run --backend cuda -W 8 -m 8K -N 8K -k 2K --link 46\n",
      cli_run_main},
     {"bench", CLI_BENCH, "lists of problems, several methods side by side",
      "Measures every problem with every method, interleaved sample by sample in one\n"
@@ -31,6 +33,7 @@ static const cli_command command_table[] = {
      "Prints OK, WARN or FAIL with a remedy for everything Entwine relies on, then\n"
      "runs a self-test of about two seconds.  Exit status 5 when anything FAILs.\n",
      "  entwine doctor\n"
+     "  entwine doctor --verbose\n"
      "  entwine doctor -W 8 -o json\n",
      cli_doctor_main},
     {"demo", CLI_DEMO, "the idea in one screen, measured here",
@@ -136,6 +139,7 @@ static void leave_talking_to_rank_zero(void)
 
 int main(int argc, char **argv)
 {
+    signal(SIGCHLD, SIG_DFL); /* whoever ignored it before us: we wait for children */
     leave_talking_to_rank_zero();
     cli_exit status = dispatch(argc, argv);
     /* A full disk must not look like success. */

@@ -30,19 +30,26 @@ static bool has_entry(const cli_job *job, const char *method)
 static void print_context(const cli_job *job, const cli_settings *settings,
                           const cli_context *context)
 {
+    if (job->mps.kind == CLI_MPS_NONE)
+        cli_warn("ranks will take turns on the GPU, without MPS: %s", job->mps.why);
     if (settings->quiet)
         return;
     if (settings->format == CLI_FORMAT_TABLE) {
-        cli_context_print(context, job->ranks.launch);
-        fprintf(stderr, "# ranks as %s, %d warm-up and %d timed calls, seed %u\n",
-                cli_ranks_as_name(&job->ranks), job->bench.warmup, job->bench.iters,
-                job->bench.seed);
+        bool on_gpu = job->backend == EW_BACKEND_CUDA;
+        const char *mps = cli_mps_text(&job->mps);
+        cli_context_print(context, job->ranks.launch, on_gpu ? &job->gpus : NULL);
+        fprintf(stderr, "# ranks as %s%s%s, %d warm-up and %d timed calls, seed %u",
+                cli_ranks_as_name(&job->ranks), mps ? ", " : "", mps ? mps : "",
+                job->bench.warmup, job->bench.iters, job->bench.seed);
+        if (job->bench.idle > 0)
+            fprintf(stderr, ", idle %g", job->bench.idle);
+        fputc('\n', stderr);
     } else {
-        cli_link_print(job, stderr);
+        cli_caveats_print(job, stderr);
     }
     cli_environment_check(warn_variable, NULL);
     if (has_entry(job, "blas+mpi") && has_entry(job, "blas+mpi-best"))
-        cli_warn("blas+mpi and blas+mpi-best share malloc in one run and flatter each "
+        cli_warn("blas+mpi and blas+mpi-best share malloc in one run and disturb each "
                  "other: measure them in separate runs");
 }
 
@@ -83,6 +90,18 @@ static cli_exit measure_all(const cli_job *job, const cli_settings *settings,
     return status ? cli_exit_of(status) : CLI_EXIT_OK;
 }
 
+static json_t *context_json(const cli_job *job, const cli_context *context, int argc,
+                            char **argv)
+{
+    json_t *object = cli_context_json(context, job->ranks.launch, argc, argv);
+    const char *mps = cli_mps_text(&job->mps);
+    if (job->backend == EW_BACKEND_CUDA) {
+        json_object_set_new(object, "gpus", cli_gpus_json(&job->gpus));
+        json_object_set_new(object, "mps", mps ? json_string(mps) : json_null());
+    }
+    return object;
+}
+
 /* Measures and prints; on ranks of a launcher other than 0 only measures. */
 static cli_exit measure_job(cli_job *job, const cli_settings *settings,
                             const cli_context *context, int argc, char **argv)
@@ -91,8 +110,8 @@ static cli_exit measure_job(cli_job *job, const cli_settings *settings,
     const cli_launch *launch = job->ranks.launch;
     if (!cli_launch_prints(launch))
         return measure_all(job, settings, NULL);
-    cli_exit result = cli_output_open(
-        job, settings, cli_context_json(context, launch, argc, argv), &output);
+    cli_exit result =
+        cli_output_open(job, settings, context_json(job, context, argc, argv), &output);
     if (result)
         return result;
     print_context(job, settings, context);
@@ -118,10 +137,12 @@ cli_exit cli_measure(const cli_settings *settings, const char *default_methods, 
         cli_job_fini(&job);
         return result;
     }
-    /* Both fork, so they come before MPI starts. */
+    /* These fork, so they come before MPI starts. */
     cli_context_init(&context);
     if (!cli_interrupt_open())
         result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+    else
+        cli_job_prepare(&job);
     if (!result && cli_launch_wants_join(&launch, settings))
         result = cli_launch_join(&launch, &job.ranks.options);
     if (!result)

@@ -31,6 +31,8 @@ void cli_settings_init(cli_settings *settings)
     *settings = (cli_settings){.config = open_config,
                                .iters = -1,
                                .warmup = -1,
+                               .link_latency_us = -1.0,
+                               .idle = -1.0,
                                .ranks_as = EW_RANKS_AS_PROCESSES,
                                .weight = EW_WEIGHT_NK,
                                .seed = 1};
@@ -54,8 +56,16 @@ ew_config cli_config_merge(const ew_config *base, const ew_config *over)
     TAKE_OPEN(pool)
     TAKE_OPEN(transport)
     TAKE_OPEN(workers)
+    TAKE_OPEN(kernel)
+    TAKE_OPEN(ctas)
+    TAKE_OPEN(cluster)
 #undef TAKE_OPEN
     return merged;
+}
+
+ew_backend cli_settings_backend(const cli_settings *settings)
+{
+    return settings->config.backend ? settings->config.backend : EW_BACKEND_CPU;
 }
 
 /* The library's methods are known only to the library, the MPI module's only under
@@ -260,14 +270,15 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
 {
     char rate[CLI_METHOD_BYTES], why[CLI_WHY_BYTES];
     const char *at = value;
-    double gbps, latency_us = 5.0;
+    double number, latency_us = -1.0;
     next_word(&at, rate, sizeof rate);
-    if (cli_real_parse(rate, 0.0, 1e6, &gbps, why) ||
+    if (cli_real_parse(rate, 0.0, 1e6, &number, why) ||
         (at && cli_real_parse(at, 0.0, 1e6, &latency_us, why)))
-        return cli_fail_usage("Gb/s and, if wanted, a latency in us: --link 2.5,5",
-                              "--%s: %s", option->name, why);
-    settings->link_gbps = gbps;
-    settings->link_latency_us = gbps > 0 ? latency_us : 0.0;
+        return cli_fail_usage(
+            "Gb/s (cuda: GB/s) and, if wanted, a latency in us: --link 2.5,5", "--%s: %s",
+            option->name, why);
+    settings->link_rate = number;
+    settings->link_latency_us = latency_us;
     return CLI_EXIT_OK;
 }
 
@@ -324,6 +335,13 @@ cli_exit cli_set_gate(cli_settings *settings, const cli_option *option, const ch
                     "milliseconds, 20 is a good value, 0 is off", &settings->gate_ms);
 }
 
+cli_exit cli_set_idle(cli_settings *settings, const cli_option *option, const char *value)
+{
+    return set_real(option, value, 0.0, 100.0,
+                    "a multiple of the sample's time, 1 is a good value on a GPU, 0 is off",
+                    &settings->idle);
+}
+
 cli_exit cli_set_gflops(cli_settings *settings, const cli_option *option, const char *value)
 {
     return set_real(option, value, 1e-3, 1e9, "GFLOP/s of one rank, for example 75",
@@ -357,6 +375,14 @@ cli_exit cli_set_quiet(cli_settings *settings, const cli_option *option, const c
     return CLI_EXIT_OK;
 }
 
+cli_exit cli_set_verbose(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    (void)option, (void)value;
+    settings->verbose = true;
+    return CLI_EXIT_OK;
+}
+
 cli_exit cli_set_help(cli_settings *settings, const cli_option *option, const char *value)
 {
     (void)option, (void)value;
@@ -380,6 +406,23 @@ static cli_exit check_single(const cli_command *command, const char *option,
     return cli_fail_usage("entwine bench takes lists and ranges",
                           "'%s' takes one value for --%s, not %d", command->name, option,
                           values->count);
+}
+
+/* One run is one backend: its matrices, its clock, its link. */
+static cli_exit check_backends(const cli_command *command, const cli_settings *settings)
+{
+    const ew_backend backend = cli_settings_backend(settings);
+    if (command->bit == CLI_DEMO && backend != EW_BACKEND_CPU)
+        return cli_fail_usage("entwine bench --backend NAME measures another",
+                              "'demo' shows the cpu backend");
+    for (int at = 0; at < settings->num_variants; at++) {
+        ew_backend other = settings->variant_configs[at].backend;
+        if (other && other != backend)
+            return cli_fail_usage("give --backend, and leave it out of --variant",
+                                  "--variant %.60s has another backend than the rest",
+                                  settings->variants[at]);
+    }
+    return CLI_EXIT_OK;
 }
 
 cli_exit cli_settings_check(const cli_command *command, const cli_settings *settings)
@@ -408,5 +451,5 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
         (s->format == CLI_FORMAT_CSV || s->format == CLI_FORMAT_JSONL))
         return cli_fail_usage("-o table or -o json", "'%s' prints no csv or jsonl",
                               command->name);
-    return CLI_EXIT_OK;
+    return check_backends(command, s);
 }

@@ -44,8 +44,10 @@ typedef struct cli_settings {
     ew_config config;            /* base of every method */
     int64_t iters, warmup;       /* -1: not given */
     double timeout_s;            /* 0: the library's default */
-    double link_gbps, link_latency_us;
+    double link_rate;            /* Gb/s, or GB/s on a GPU; 0: no emulated link */
+    double link_latency_us;      /* -1: not given */
     double gate_ms;
+    double idle;   /* -1: not given */
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;
@@ -54,6 +56,7 @@ typedef struct cli_settings {
     cli_format format;
     const char *json_path;
     bool quiet;
+    bool verbose;
     bool help;
 } cli_settings;
 
@@ -76,6 +79,9 @@ void cli_options_help(const cli_command *command, FILE *stream);
 /* Names of the methods that exist anywhere, the MPI module's included; ends with NULL. */
 const char *const *cli_method_names(void);
 bool cli_method_needs_mpi(const char *method);
+
+/* The backend that the job runs on: the config's, or the cpu. */
+ew_backend cli_settings_backend(const cli_settings *settings);
 
 /* Fields that `over` leaves open are taken from `base`. */
 ew_config cli_config_merge(const ew_config *base, const ew_config *over);

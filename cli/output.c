@@ -26,6 +26,7 @@ struct cli_output {
     FILE *json_file;
     json_t *document;
     json_t *results; /* borrowed from document */
+    bool wants_clocks;
     cli_summary summary;
     /* The table shows each config once, below the rows. */
     config_line config_lines[MAX_CONFIG_LINES];
@@ -104,12 +105,19 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     output->json_path = settings->json_path;
     output->document = document;
     output->results = json_object_get(document, "results");
+    output->wants_clocks = job->backend == EW_BACKEND_CUDA &&
+                           (settings->json_path || settings->format == CLI_FORMAT_JSON ||
+                            settings->format == CLI_FORMAT_JSONL);
     cli_exit failed = open_json_file(output);
     if (failed) {
         json_decref(document);
         free(output);
         return failed;
     }
+    if (output->wants_clocks)
+        json_object_set_new(document, "clocks",
+                            json_pack("{ss so so}", "query", CLI_CLOCKS_QUERY, "before",
+                                      cli_gpu_clocks(), "after", json_null()));
     if (output->format == CLI_FORMAT_JSONL)
         print_begin(output);
     *output_out = output;
@@ -222,6 +230,19 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
     write_json_file(output, false); /* a failure is reported at the end */
 }
 
+void cli_link_text(const cli_job *job, char *text, size_t bytes)
+{
+    const ew_world_options *options = &job->ranks.options;
+    const bool on_gpu = job->backend == EW_BACKEND_CUDA;
+    if (!(options->link_gbps > 0))
+        snprintf(text, bytes, "none");
+    else
+        snprintf(text, bytes, "EMULATED %g %s, %g us",
+                 options->link_gbps / (on_gpu ? 8.0 : 1.0),
+                 on_gpu ? "GB/s per rank and direction" : "Gb/s per rank",
+                 options->link_latency_us);
+}
+
 const cli_summary *cli_output_summary(const cli_output *output)
 {
     return &output->summary;
@@ -247,6 +268,7 @@ static void print_end(cli_output *output, bool complete)
         break;
     case CLI_FORMAT_JSONL:
         line = json_pack("{ss sb}", "type", "end", "complete", (int)complete);
+        json_object_set(line, "clocks", json_object_get(output->document, "clocks"));
         print_json_line(line);
         json_decref(line);
         break;
@@ -257,6 +279,9 @@ cli_exit cli_output_close(cli_output *output, bool complete)
 {
     cli_exit failed = CLI_EXIT_OK;
     json_object_set_new(output->document, "complete", json_boolean(complete));
+    if (output->wants_clocks && complete)
+        json_object_set_new(json_object_get(output->document, "clocks"), "after",
+                            cli_gpu_clocks());
     print_end(output, complete);
     if (!write_json_file(output, true))
         failed = fail_json_file(output->json_path);

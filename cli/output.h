@@ -57,7 +57,11 @@ void cli_csv_begin(void);
 void cli_csv_row(const cli_row *row);
 json_t *cli_row_json(const cli_row *row);
 
-/* `# link : EMULATED ...` when a link is emulated. */
-void cli_link_print(const cli_job *job, FILE *stream);
+/* "none", or "EMULATED 2.5 Gb/s per rank, 5 us", in the unit that the user gave. */
+void cli_link_text(const cli_job *job, char *text, size_t bytes);
+
+/* What makes the results others than this machine's own: `# VIRTUAL NODE: ...` when ranks
+ * share a GPU, `# link : EMULATED ...` when a link is emulated. */
+void cli_caveats_print(const cli_job *job, FILE *stream);
 
 #endif

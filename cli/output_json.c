@@ -16,12 +16,10 @@ static json_t *params_json(const cli_row *row)
     const ew_problem *shape = &row->problem->problem;
     const cli_ranks *ranks = &row->job->ranks;
     const ew_world_options *options = &ranks->options;
-    char link[96] = "none";
-    if (options->link_gbps > 0)
-        snprintf(link, sizeof link, "EMULATED %g Gb/s per rank, %g us", options->link_gbps,
-                 options->link_latency_us);
-    return json_pack(
-        "{so sI sI sI si ss ss ss ss sf sf sI si si sf}", "name",
+    char link[96];
+    cli_link_text(row->job, link, sizeof link);
+    json_t *params = json_pack(
+        "{so sI sI sI si ss ss ss ss sf sf sI si si sf sf}", "name",
         *row->problem->name ? cli_text_json(row->problem->name) : json_null(), "m",
         (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k,
         "ranks", row->problem->num_ranks, "dtype", ew_dtype_name(shape->dtype), "weight",
@@ -29,7 +27,16 @@ static json_t *params_json(const cli_row *row)
         cli_ranks_as_name(ranks), "link", link, "link_gbps", options->link_gbps,
         "link_latency_us", options->link_latency_us, "seed",
         (json_int_t)row->job->bench.seed, "iters", (int)row->job->bench.iters, "warmup",
-        (int)row->job->bench.warmup, "gate_ms", row->job->bench.gate_ms);
+        (int)row->job->bench.warmup, "gate_ms", row->job->bench.gate_ms, "idle",
+        row->job->bench.idle);
+    if (row->job->backend == EW_BACKEND_CUDA) {
+        int num_ranks = row->problem->num_ranks;
+        json_object_set_new(params, "virtual_node",
+                            json_boolean(cli_job_is_virtual(row->job, row->problem)));
+        json_object_set_new(params, "sms_per_rank",
+                            json_integer(cli_gpu_sms_per_rank(&row->job->gpus, num_ranks)));
+    }
+    return params;
 }
 
 static json_t *samples_json(const ew_bench_result *result)
@@ -52,13 +59,14 @@ json_t *cli_row_json(const cli_row *row)
         return object;
     }
     json_t *values = json_pack(
-        "{so so so so so si so so so so s{sI so}}", "samples_us", samples_json(result),
+        "{so so so so so so si so so so so s{sI so}}", "samples_us", samples_json(result),
         "time_us", number_or_null(result->time_us), "gemm_us",
-        number_or_null(result->gemm_us), "tail_us", number_or_null(result->tail_us), "cv",
-        number_or_null(result->cv), "discarded", (int)result->discarded, "gflops",
-        number_or_null(row->gflops), "algbw_gbs", number_or_null(row->algbw), "breq_gbs",
-        number_or_null(row->breq), "speedup", number_or_null(row->speedup), "check",
-        "wrong", (json_int_t)result->check.wrong, "max_abs_err",
+        number_or_null(result->gemm_us), "tail_us", number_or_null(result->tail_us),
+        "enqueue_us", number_or_null(result->enqueue_us), "cv", number_or_null(result->cv),
+        "discarded", (int)result->discarded, "gflops", number_or_null(row->gflops),
+        "algbw_gbs", number_or_null(row->algbw), "breq_gbs", number_or_null(row->breq),
+        "speedup", number_or_null(row->speedup), "check", "wrong",
+        (json_int_t)result->check.wrong, "max_abs_err",
         number_or_null(result->check.max_abs_err));
     json_object_update(object, values);
     json_decref(values);

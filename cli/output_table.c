@@ -17,18 +17,36 @@ static int label_width(const cli_job *job)
     return (int)width;
 }
 
-void cli_link_print(const cli_job *job, FILE *stream)
+/* One line for each W. */
+static void print_virtual_node(const cli_job *job, int which, FILE *stream)
 {
-    const ew_world_options *options = &job->ranks.options;
-    if (options->link_gbps > 0)
-        fprintf(stream, "# link : EMULATED %g Gb/s per rank, %g us\n", options->link_gbps,
-                options->link_latency_us);
+    const cli_problem *problem = &job->problems[which];
+    char gpus[24] = "one GPU";
+    for (int before = 0; before < which; before++)
+        if (job->problems[before].num_ranks == problem->num_ranks)
+            return;
+    if (!cli_job_is_virtual(job, problem))
+        return;
+    if (job->gpus.count > 1)
+        snprintf(gpus, sizeof gpus, "%d GPUs", job->gpus.count);
+    fprintf(stream, "# VIRTUAL NODE: %d ranks share %s, %d SMs each\n", problem->num_ranks,
+            gpus, cli_gpu_sms_per_rank(&job->gpus, problem->num_ranks));
+}
+
+void cli_caveats_print(const cli_job *job, FILE *stream)
+{
+    char text[96];
+    for (int which = 0; which < job->num_problems; which++)
+        print_virtual_node(job, which, stream);
+    cli_link_text(job, text, sizeof text);
+    if (job->ranks.options.link_gbps > 0)
+        fprintf(stream, "# link : %s\n", text);
 }
 
 void cli_table_begin(const cli_job *job)
 {
     int width = label_width(job);
-    cli_link_print(job, stdout);
+    cli_caveats_print(job, stdout);
     printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s\n", "M", "N",
            "K", "W", "type", width, "method", "time", "gemm", "tail", "cv", "rate", "algbw",
            "Breq", "speedup", "#wrong");

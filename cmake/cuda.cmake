@@ -38,7 +38,7 @@ set(portable_targets -gencode=arch=compute_80,code=[sm_80,compute_80]
                      -gencode=arch=compute_90,code=sm_90)
 set(producer_sm90_targets -gencode=arch=compute_90a,code=sm_90a)
 set(producer_sm80_targets -gencode=arch=compute_80,code=[sm_80,compute_80])
-foreach(name producer_sm90 producer_sm80 reducer control)
+foreach(name producer_sm90 producer_sm80 reducer control inputs)
   set(targets ${portable_targets})
   if(DEFINED ${name}_targets)
     set(targets ${${name}_targets})

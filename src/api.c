@@ -23,29 +23,7 @@ struct ew_plan {
     void *state;
 };
 
-/* ---- Which backend ---- */
-
-static ew_status find_backend(ew_backend name, const ewx_backend **backend_out)
-{
-    switch (name) {
-    case EW_BACKEND_CUDA:
-#ifdef EW_HAVE_CUDA
-        *backend_out = &ewx_backend_cuda;
-        return EW_OK;
-#else
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "this build has no cuda backend\n"
-                        "  fix: use backend=cpu, or build where nvcc is installed with "
-                        "make CUDA=1");
-#endif
-    case EW_BACKEND_SIM:
-        return ewx_fail(EW_ERR_UNSUPPORTED, "this build has no sim backend\n"
-                                            "  fix: use backend=cpu");
-    default: /* open, or a name that the config's check refuses */
-        *backend_out = &ewx_backend_cpu;
-        return EW_OK;
-    }
-}
+/* ---- Specs ---- */
 
 static ew_status build_spec(const ewx_backend *backend, const ew_problem *problem,
                             int num_ranks, const ew_config *request,
@@ -64,7 +42,7 @@ static ew_status forecast_spec(const ew_problem *problem, int num_ranks,
                                ewx_spec *spec_out, const ewx_backend **backend_out)
 {
     *machine_out = (ewx_machine){.cores = ewx_usable_cores()};
-    EW_TRY(find_backend(request ? request->backend : (ew_backend)0, backend_out));
+    EW_TRY(ewx_backend_find(request ? request->backend : (ew_backend)0, backend_out));
     EW_TRY(ewx_problem_check(problem, num_ranks));
     EW_TRY((*backend_out)->survey(NULL, num_ranks, machine_out));
     return build_spec(*backend_out, problem, num_ranks, request, machine_out, spec_out);
@@ -152,7 +130,7 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
                              const ew_config *config)
 {
-    EW_TRY(find_backend(plan->request.backend, &plan->backend));
+    EW_TRY(ewx_backend_find(plan->request.backend, &plan->backend));
     return build_spec(plan->backend, problem, plan->world->num_ranks, config,
                       &plan->machine, &plan->spec);
 }
@@ -350,14 +328,14 @@ ew_status ew_memory_alloc(ew_world *world, ew_backend backend, size_t bytes,
     const ewx_backend *found = NULL;
     if (!world || !memory_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_memory_alloc needs a world and a place");
-    EW_TRY(find_backend(backend, &found));
+    EW_TRY(ewx_backend_find(backend, &found));
     return found->memory.allocate(world, bytes, memory_out);
 }
 
 void ew_memory_free(ew_world *world, ew_backend backend, void *memory)
 {
     const ewx_backend *found = NULL;
-    if (world && memory && find_backend(backend, &found) == EW_OK)
+    if (world && memory && ewx_backend_find(backend, &found) == EW_OK)
         found->memory.release(world, memory);
 }
 
@@ -369,7 +347,7 @@ ew_status ew_memory_copy(ew_world *world, ew_backend backend, void *to, const vo
         return EW_OK;
     if (!world || !to || !from)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_memory_copy needs a world and two buffers");
-    EW_TRY(find_backend(backend, &found));
+    EW_TRY(ewx_backend_find(backend, &found));
     return found->memory.copy(world, to, from, bytes);
 }
 
@@ -381,7 +359,7 @@ ew_status ew_memory_fill(ew_world *world, ew_backend backend, void *to, int byte
         return EW_OK;
     if (!world || !to)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_memory_fill needs a world and a buffer");
-    EW_TRY(find_backend(backend, &found));
+    EW_TRY(ewx_backend_find(backend, &found));
     return found->memory.fill(world, to, byte, bytes);
 }
 

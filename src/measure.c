@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "backend/cpu/blas.h"
 #include "backend/cpu/kernels/kernel.h"
 #include "base/clock.h"
@@ -89,12 +90,11 @@ typedef struct bench {
     const ew_bench_entry *entries;
     ew_bench_result *results;
     int count;
-    ew_backend backend;
+    const ewx_backend *backend;
     int64_t rows; /* m of the calls */
-    size_t a_bytes, b_bytes, c_bytes;
-    void *A, *B, *C; /* in the backend's memory */
-    void *host;      /* as large as the largest of them */
-    ew_plan **plans; /* NULL where the entry is custom or skipped */
+    size_t c_bytes;
+    void *A, *B, *C;            /* in the backend's memory */
+    ew_plan **plans;            /* NULL where the entry is custom or skipped */
     double *samples[NUM_PARTS]; /* [entry][iteration] in us */
 } bench;
 
@@ -126,7 +126,7 @@ static ew_status run_plan(bench *b, int entry, sample *s)
     EW_TRY(ew_plan_wait(plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(plan, &timing));
-    const bool on_gpu = b->backend == EW_BACKEND_CUDA;
+    const bool on_gpu = b->backend != &ewx_backend_cpu;
     s->start_ns = on_gpu ? timing.start_ns : called_ns;
     s->enqueued_ns = s->start_ns + (enqueued_ns - called_ns);
     s->gemm_end_ns = timing.gemm_end_ns;
@@ -151,17 +151,20 @@ static bool is_active(const bench *b, int entry)
 static ew_status load_inputs(bench *b, bool exact)
 {
     const ew_problem *p = b->problem;
-    const uint32_t seed = b->options.seed;
-    const int rank = ew_world_rank(b->world), num_ranks = ew_world_size(b->world);
-    EW_TRY(exact ? ew_exact_fill_a(p->dtype, seed, rank, num_ranks, b->rows, p->k, b->host)
-                 : ew_random_fill(p->dtype, seed + 2u * (uint32_t)rank, b->rows * p->k,
-                                  b->host));
-    EW_TRY(ew_memory_copy(b->world, b->backend, b->A, b->host, b->a_bytes));
-    EW_TRY(exact ? ew_exact_fill_b(p->dtype, seed, rank, p->weight_layout, p->n, p->k,
-                                   b->host)
-                 : ew_random_fill(p->dtype, seed + 2u * (uint32_t)rank + 1, p->n * p->k,
-                                  b->host));
-    EW_TRY(ew_memory_copy(b->world, b->backend, b->B, b->host, b->b_bytes));
+    const ewx_memory *memory = &b->backend->memory;
+    ewx_input input = {.kind = exact ? EWX_INPUT_EXACT_A : EWX_INPUT_RANDOM,
+                       .dtype = p->dtype,
+                       .layout = p->weight_layout,
+                       .seed = b->options.seed + (exact ? 0 : (uint32_t)b->world->rank),
+                       .rank = b->world->rank,
+                       .num_ranks = b->world->num_ranks,
+                       .rows = b->rows,
+                       .depth = p->k};
+    EW_TRY(memory->generate(b->world, &input, b->A));
+    if (exact)
+        input.kind = EWX_INPUT_EXACT_B;
+    input.rows = p->n;
+    EW_TRY(memory->generate(b->world, &input, b->B));
     for (int entry = 0; entry < b->count; entry++)
         if (is_active(b, entry) && b->plans[entry])
             EW_TRY(ew_plan_set_weight(b->plans[entry], b->B));
@@ -172,12 +175,11 @@ static ew_status check_once(bench *b, int entry)
 {
     ew_check check, all[EWX_MAX_RANKS], *total = &b->results[entry].check;
     sample ignored;
-    EW_TRY(ew_memory_fill(b->world, b->backend, b->C, 0xff, b->c_bytes)); /* NaN */
+    const ewx_memory *memory = &b->backend->memory;
+    EW_TRY(memory->fill(b->world, b->C, 0xff, b->c_bytes)); /* NaN in every type */
     EW_TRY(ew_world_barrier(b->world));
     EW_TRY(run_once(b, entry, &ignored));
-    EW_TRY(ew_memory_copy(b->world, b->backend, b->host, b->C, b->c_bytes));
-    EW_TRY(ew_exact_verify(b->problem, b->options.seed, ew_world_rank(b->world),
-                           ew_world_size(b->world), b->rows, b->host, &check));
+    EW_TRY(memory->verify(b->world, b->problem, b->options.seed, b->rows, b->C, &check));
     EW_TRY(ew_world_allgather(b->world, &check, all, sizeof check));
     for (int rank = 0; rank < ew_world_size(b->world); rank++) {
         total->wrong += all[rank].wrong;
@@ -362,11 +364,6 @@ static ew_status open_entry(bench *b, int entry)
     return concerns_entry_alone(result->status) ? EW_OK : result->status;
 }
 
-static size_t largest(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 static ew_status allocate_all(bench *b)
 {
     const size_t elem = ew_dtype_bytes(b->problem->dtype);
@@ -374,15 +371,14 @@ static ew_status allocate_all(bench *b)
     int64_t first, owned;
     EW_TRY(ew_owned_rows(b->rows, num_ranks, rank, &first, &owned));
     const size_t num_samples = (size_t)b->count * (size_t)b->options.iters;
-    b->a_bytes = (size_t)(b->rows * b->problem->k) * elem;
-    b->b_bytes = (size_t)(b->problem->n * b->problem->k) * elem;
+    const ewx_memory *memory = &b->backend->memory;
     b->c_bytes = (size_t)(owned * b->problem->n) * elem;
-    EW_TRY(ew_memory_alloc(b->world, b->backend, b->a_bytes, &b->A));
-    EW_TRY(ew_memory_alloc(b->world, b->backend, b->b_bytes, &b->B));
-    EW_TRY(ew_memory_alloc(b->world, b->backend, b->c_bytes, &b->C));
-    b->host = malloc(largest(b->a_bytes, largest(b->b_bytes, b->c_bytes)));
+    EW_TRY(memory->allocate(b->world, (size_t)(b->rows * b->problem->k) * elem, &b->A));
+    EW_TRY(
+        memory->allocate(b->world, (size_t)(b->problem->n * b->problem->k) * elem, &b->B));
+    EW_TRY(memory->allocate(b->world, b->c_bytes, &b->C));
     b->plans = calloc((size_t)b->count, sizeof *b->plans);
-    bool enough = b->host && b->plans;
+    bool enough = b->plans != NULL;
     for (int part = 0; part < NUM_PARTS; part++) {
         b->samples[part] = malloc(num_samples * sizeof(double));
         enough &= b->samples[part] != NULL;
@@ -399,10 +395,10 @@ static void close_all(bench *b)
     for (int part = 0; part < NUM_PARTS; part++)
         free(b->samples[part]);
     free(b->plans);
-    free(b->host);
-    ew_memory_free(b->world, b->backend, b->C);
-    ew_memory_free(b->world, b->backend, b->B);
-    ew_memory_free(b->world, b->backend, b->A);
+    void *matrices[] = {b->C, b->B, b->A};
+    for (int i = 0; i < 3; i++)
+        if (matrices[i])
+            b->backend->memory.release(b->world, matrices[i]);
 }
 
 static ew_status check_options(const ew_problem *problem, const ew_bench_options *options)
@@ -423,19 +419,20 @@ static ew_status check_options(const ew_problem *problem, const ew_bench_options
 }
 
 static ew_status find_backend(const ew_bench_entry *entries, int count,
-                              ew_backend *backend_out)
+                              const ewx_backend **backend_out)
 {
-    *backend_out = (ew_backend)0;
+    const ewx_backend *found = NULL;
     for (int entry = 0; entry < count; entry++) {
-        const ew_backend open = entries[entry].custom ? (ew_backend)0
-                                                      : entries[entry].config.backend;
-        const ew_backend wanted = open ? open : EW_BACKEND_CPU;
-        if (*backend_out && *backend_out != wanted)
+        const ewx_backend *wanted = &ewx_backend_cpu;
+        if (!entries[entry].custom)
+            EW_TRY(ewx_backend_find(entries[entry].config.backend, &wanted));
+        if (found && found != wanted)
             return ewx_fail(EW_ERR_ARGUMENT,
                             "the entries of a benchmark are of different backends\n"
                             "  fix: measure them in two runs");
-        *backend_out = wanted;
+        found = wanted;
     }
+    *backend_out = found;
     return EW_OK;
 }
 
@@ -447,7 +444,7 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
     if (!world || !problem || !entries || !results || count < 1)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_bench_run needs a world, a problem and entries");
-    ew_backend backend;
+    const ewx_backend *backend = NULL;
     ew_forecast forecast; /* refuses a bad problem before anything is allocated */
     EW_TRY(find_backend(entries, count, &backend));
     EW_TRY(ew_forecast_build(problem, ew_world_size(world), NULL, &forecast));

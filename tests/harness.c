@@ -3,21 +3,23 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <setjmp.h>
-#include <cmocka.h>
+enum { CONTEXT_BYTES = 512 };
 
 typedef struct note {
     atomic_int taken;
     atomic_int written;
     char text[1024];
+    char context[CONTEXT_BYTES];
 } note;
 
 static note *current; /* of the run in progress; set by the parent alone */
-static char context[512];
+/* The parent's, which forked ranks inherit; a rank may set its own. */
+static _Thread_local char context[CONTEXT_BYTES];
 
 void harness_note(ew_world *world, const char *file, int line, const char *format, ...)
 {
@@ -30,6 +32,7 @@ void harness_note(ew_world *world, const char *file, int line, const char *forma
         return;
     snprintf(current->text, sizeof current->text, "%s:%d: rank %d: %s", file, line,
              world ? ew_world_rank(world) : -1, text);
+    memcpy(current->context, context, sizeof context);
     atomic_store(&current->written, 1);
 }
 
@@ -41,21 +44,39 @@ void harness_context(const char *format, ...)
     va_end(arguments);
 }
 
+/* What was noted and in which case, as one text; "" when nothing was. */
+static void read_note(const note *noted, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (!atomic_load(&noted->taken))
+        return;
+    const bool whole = atomic_load(&noted->written);
+    snprintf(text, bytes, "%s\n  case: %s", whole ? noted->text : "(a note was lost)",
+             whole && noted->context[0] ? noted->context : context);
+}
+
+ew_status harness_try(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
+                      ew_rank_main body, void *argument, int *exits_out, char *text,
+                      size_t bytes)
+{
+    current = harness_share(sizeof *current);
+    const ew_status status =
+        ew_run_ranks(kind, num_ranks, options, body, argument, exits_out);
+    read_note(current, text, bytes);
+    harness_unshare(current, sizeof *current);
+    current = NULL;
+    return status;
+}
+
 ew_status harness_run_failing(ew_ranks_as kind, int num_ranks,
                               const ew_world_options *options, ew_rank_main body,
                               void *argument, int *exits_out)
 {
-    char text[sizeof current->text] = "";
-    current = harness_share(sizeof *current);
+    char text[HARNESS_TEXT_BYTES];
     const ew_status status =
-        ew_run_ranks(kind, num_ranks, options, body, argument, exits_out);
-    if (atomic_load(&current->taken))
-        memcpy(text, atomic_load(&current->written) ? current->text : "(a note was lost)",
-               atomic_load(&current->written) ? sizeof text : 18);
-    harness_unshare(current, sizeof *current);
-    current = NULL;
+        harness_try(kind, num_ranks, options, body, argument, exits_out, text, sizeof text);
     if (text[0])
-        fail_msg("%s\n  case: %s", text, context);
+        harness_fail("%s", text);
     return status;
 }
 
@@ -65,7 +86,8 @@ void harness_run_with(ew_ranks_as kind, int num_ranks, const ew_world_options *o
     const ew_status status =
         harness_run_failing(kind, num_ranks, options, body, argument, NULL);
     if (status != EW_OK)
-        fail_msg("%s: %s\n  case: %s", ew_status_name(status), ew_last_error(), context);
+        harness_fail("%s: %s\n  case: %s", ew_status_name(status), ew_last_error(),
+                     context);
 }
 
 void harness_run(ew_ranks_as kind, int num_ranks, ew_rank_main body, void *argument)
@@ -77,18 +99,21 @@ void harness_expect_error(ew_status status, ew_status want, const char *value,
                           const char *what)
 {
     if (status != want)
-        fail_msg("%s: got %s, want %s", what, ew_status_name(status), ew_status_name(want));
+        harness_fail("%s: got %s, want %s", what, ew_status_name(status),
+                     ew_status_name(want));
     if (value && !strstr(ew_last_error(), value))
-        fail_msg("%s: the message does not show '%s': %s", what, value, ew_last_error());
+        harness_fail("%s: the message does not show '%s': %s", what, value,
+                     ew_last_error());
     if (!strstr(ew_last_error(), "\n  fix: "))
-        fail_msg("%s: the message has no fix: %s", what, ew_last_error());
+        harness_fail("%s: the message has no fix: %s", what, ew_last_error());
 }
 
 void *harness_share(size_t bytes)
 {
     void *memory =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(memory, MAP_FAILED);
+    if (memory == MAP_FAILED)
+        harness_fail("no %zu bytes to share", bytes);
     return memory;
 }
 

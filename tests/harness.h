@@ -1,6 +1,6 @@
-/* Running a test's body on W ranks.  cmocka's assertions end a test by longjmp, which only
- * the parent may do: ranks use the RANK_ macros instead, whose first failure travels to the
- * parent through shared memory and is asserted there.
+/* Running a test's body on W ranks.  Only the parent can fail a test (cmocka's assertions
+ * longjmp, a plain program exits): ranks use the RANK_ macros instead, whose first failure
+ * travels to the parent through shared memory and fails the test there.
  *
  *     static int body(ew_world *world, void *argument)
  *     {
@@ -21,6 +21,10 @@
 #include <stdint.h>
 
 #include "entwine/entwine.h"
+
+/* In the parent: the test has failed.  harness_cmocka.c tells cmocka, gpu/harness_plain.c
+ * serves a program that must do without it. */
+_Noreturn __attribute__((format(printf, 1, 2))) void harness_fail(const char *format, ...);
 
 /* In a rank (any thread of it): notes the failure unless one was noted before. */
 __attribute__((format(printf, 4, 5))) void harness_note(ew_world *world, const char *file,
@@ -52,7 +56,7 @@ __attribute__((format(printf, 4, 5))) void harness_note(ew_world *world, const c
             return 1;        \
     } while (0)
 
-/* Runs `body` on num_ranks ranks and fails the cmocka test unless every rank returned 0
+/* Runs `body` on num_ranks ranks and fails the test unless every rank returned 0
  * and noted nothing; the failure shows `harness_context` and the first note. */
 void harness_run(ew_ranks_as kind, int num_ranks, ew_rank_main body, void *argument);
 void harness_run_with(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
@@ -64,12 +68,20 @@ ew_status harness_run_failing(ew_ranks_as kind, int num_ranks,
                               const ew_world_options *options, ew_rank_main body,
                               void *argument, int *exits_out);
 
+/* The same without failing anything: `text` receives the first note and its case, or "".
+ * HARNESS_TEXT_BYTES hold any. */
+enum { HARNESS_TEXT_BYTES = 1600 };
+ew_status harness_try(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
+                      ew_rank_main body, void *argument, int *exits_out, char *text,
+                      size_t bytes);
+
 /* Asserts that a call failed as it should: with this status, a text that shows `value`
  * (NULL: any) and a line that says how to fix it.  `what` names the case. */
 void harness_expect_error(ew_status status, ew_status want, const char *value,
                           const char *what);
 
-/* What is being tried, shown when it fails: for tests that loop over cases. */
+/* What is being tried, shown when it fails: for tests that loop over cases.  A rank that
+ * tries several sets its own. */
 __attribute__((format(printf, 1, 2))) void harness_context(const char *format, ...);
 
 /* Zeroed memory that ranks and parent share, whatever ranks are. */

@@ -527,7 +527,10 @@ static void cuda_choices(void **state)
     };
     const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        const ewx_machine machine = {16, cases[i].sms, cases[i].arch, cases[i].W};
+        const ewx_machine machine = {.cores = 16,
+                                     .gpu_sms = cases[i].sms,
+                                     .gpu_arch = cases[i].arch,
+                                     .gpu_sharers = cases[i].W};
         ew_config request, chosen, again;
         char text[EW_CONFIG_TEXT_BYTES];
         assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
@@ -546,7 +549,8 @@ static void cuda_choices(void **state)
 static void expect_cuda_refusal(const ew_problem *problem, int W, const ew_config *request,
                                 ew_status status, const char *text)
 {
-    const ewx_machine machine = {16, 16, 90, 8};
+    const ewx_machine machine = {
+        .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
     ewx_spec spec;
     harness_expect_error(ewx_spec_build(problem, W, request, &machine, &spec), status, text,
                          text);

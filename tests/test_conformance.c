@@ -12,199 +12,29 @@
 #include <cmocka.h>
 
 #include "base/dtype.h"
-#include "trial.h"
-
-/* ---- The options, and trials built from a choice of each ---- */
-
-enum {
-    RANKS,
-    SHAPE,
-    DTYPE,
-    ORDER,
-    RELEASE,
-    GROUP,
-    BLOCK,
-    BUDGET,
-    BATCH,
-    WORKERS,
-    POOL,
-    LAYOUT,
-    BINDING,
-    KIND,
-    NUM_OPTIONS
-};
-
-static const int rank_counts[] = {1, 2, 3, 4, 8};
-static const int32_t releases[] = {1, 3, EW_RELEASE_PARTITION, EW_RELEASE_OUTPUT};
-static const int32_t groups[] = {1, 2, 3};
-static const int32_t blocks[][2] = {{128, 128}, {128, 256}, {256, 256}, {128, 512}};
-static const int32_t budgets[] = {1, 2, 5};
-static const int32_t batches[] = {1, 4};
-
-/* m = per_rank * W + extra; an extra of -1 leaves one rank a row short. */
-static const struct shape {
-    int64_t per_rank, extra, n, k;
-} shapes[] = {
-    {256, 0, 512, 64}, /* aligned */
-    {129, 1, 300, 77}, /* ragged everywhere */
-    {1, 0, 1, 1},      /* tiny */
-    {200, -1, 37, 50}, /* N < 128 */
-    {1, -1, 129, 33},  /* m < W */
-    {0, 0, 64, 9},     /* m = 0 */
-    {130, 2, 257, 1},  /* K = 1 */
-    {140, 1, 260, 509} /* K prime, several chunks */,
-    {5, 1, 1153, 31},  /* wide */
-    {521, 3, 140, 20}, /* tall: several groups */
-};
+#include "conformance.h"
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof(list)[0]))
-static const int num_values[NUM_OPTIONS] = {
-    [RANKS] = COUNT(rank_counts),
-    [SHAPE] = COUNT(shapes),
-    [DTYPE] = 3,
-    [ORDER] = 3,
-    [RELEASE] = COUNT(releases),
-    [GROUP] = COUNT(groups),
-    [BLOCK] = COUNT(blocks),
-    [BUDGET] = COUNT(budgets),
-    [BATCH] = COUNT(batches),
-    [WORKERS] = 3,
-    [POOL] = 2,
-    [LAYOUT] = 2,
-    [BINDING] = 2,
-    [KIND] = 2,
-};
 
-typedef struct choice {
-    int value[NUM_OPTIONS]; /* indices into the lists above */
-} choice;
+/* ---- Trials ---- */
 
-/* A static pool keeps at least one worker for the GEMM. */
-static bool is_valid(const choice *c)
+static void run_it(void *context, const trial *t)
 {
-    return c->value[POOL] == 0 || budgets[c->value[BUDGET]] < c->value[WORKERS] + 1;
-}
-
-static trial build_trial(const choice *c, uint32_t seed)
-{
-    const struct shape *shape = &shapes[c->value[SHAPE]];
-    const int W = rank_counts[c->value[RANKS]];
-    const int64_t m = shape->per_rank * W + shape->extra;
-    const int64_t rows = m < 0 ? 0 : m;
-    trial t = {
-        .kind = c->value[KIND] ? EW_RANKS_AS_THREADS : EW_RANKS_AS_PROCESSES,
-        .num_ranks = W,
-        .problem = EW_PROBLEM(rows, shape->n, shape->k, (ew_dtype)(c->value[DTYPE] + 1)),
-        .config = EW_CONFIG_INIT,
-        .weight_per_call = c->value[BINDING] == 1,
-        .seed = seed,
-        .num_calls = 5,
-        .rows = {rows, rows / 3, 0, rows > 0 ? rows - 1 : 0, rows},
-    };
-    t.problem.weight_layout = c->value[LAYOUT] ? EW_WEIGHT_KN : EW_WEIGHT_NK;
-    t.config.order = (ew_order)(c->value[ORDER] + 1);
-    t.config.release = releases[c->value[RELEASE]];
-    t.config.group = groups[c->value[GROUP]];
-    t.config.block_m = blocks[c->value[BLOCK]][0];
-    t.config.block_n = blocks[c->value[BLOCK]][1];
-    t.config.budget = budgets[c->value[BUDGET]];
-    t.config.batch = batches[c->value[BATCH]];
-    t.config.workers = c->value[WORKERS] + 1;
-    t.config.pool = c->value[POOL] ? EW_POOL_STATIC : EW_POOL_SHARED;
-    return t;
-}
-
-static choice random_choice(harness_random *random)
-{
-    choice c;
-    do
-        for (int option = 0; option < NUM_OPTIONS; option++)
-            c.value[option] = (int)harness_between(random, 0, num_values[option] - 1);
-    while (!is_valid(&c));
-    return c;
-}
-
-/* ---- Pairs ---- */
-
-enum { MAX_VALUES = 10 };
-typedef bool pair_set[NUM_OPTIONS][MAX_VALUES][NUM_OPTIONS][MAX_VALUES];
-static pair_set covered;
-
-/* Pairs of the choice that are new; marks them when asked to. */
-static int new_pairs(const choice *c, bool mark)
-{
-    int count = 0;
-    for (int a = 0; a < NUM_OPTIONS; a++)
-        for (int b = a + 1; b < NUM_OPTIONS; b++) {
-            bool *seen = &covered[a][c->value[a]][b][c->value[b]];
-            count += !*seen;
-            *seen |= mark;
-        }
-    return count;
-}
-
-/* The best of many random choices that contain the pair; false when none is valid. */
-static bool choose_for_pair(harness_random *random, int a, int va, int b, int vb,
-                            choice *choice_out)
-{
-    int best = 0;
-    for (int attempt = 0; attempt < 400; attempt++) {
-        choice c = random_choice(random);
-        c.value[a] = va;
-        c.value[b] = vb;
-        const int pairs = is_valid(&c) ? new_pairs(&c, false) : 0;
-        if (pairs > best) {
-            best = pairs;
-            *choice_out = c;
-        }
-    }
-    return best > 0;
-}
-
-/* static with one worker; static with more reducers than any pool here has workers. */
-static bool may_be_impossible(int a, int va, int b, int vb)
-{
-    return (a == WORKERS && va == 0 && b == POOL && vb == 1) ||
-           (a == BUDGET && budgets[va] >= 3 && b == POOL && vb == 1);
+    (void)context;
+    trial_run(t);
 }
 
 static void every_pair_of_options(void **state)
 {
     (void)state;
-    harness_random random = harness_seed(1);
-    uint32_t trials = 0;
-    for (int a = 0; a < NUM_OPTIONS; a++)
-        for (int va = 0; va < num_values[a]; va++)
-            for (int b = a + 1; b < NUM_OPTIONS; b++)
-                for (int vb = 0; vb < num_values[b]; vb++) {
-                    choice c;
-                    if (covered[a][va][b][vb])
-                        continue;
-                    if (!choose_for_pair(&random, a, va, b, vb, &c)) {
-                        assert_true(may_be_impossible(a, va, b, vb));
-                        continue;
-                    }
-                    new_pairs(&c, true);
-                    const trial t = build_trial(&c, 1000 + trials++);
-                    trial_run(&t);
-                }
-    print_message("%u trials cover every pair\n", trials);
+    const int trials = conformance_every_pair(&conformance_cpu, run_it, NULL);
+    print_message("%d trials cover every pair\n", trials);
 }
 
 static void random_combinations(void **state)
 {
     (void)state;
-    for (uint32_t seed = 1; seed <= 100; seed++) {
-        harness_random random = harness_seed(seed);
-        const choice c = random_choice(&random);
-        trial t = build_trial(&c, seed); /* the seed is part of what a failure prints */
-        t.problem.max_m = harness_between(&random, 0, 160 * t.num_ranks);
-        t.problem.n = harness_between(&random, 1, 420);
-        t.problem.k = harness_between(&random, 1, 150);
-        for (int number = 0; number < t.num_calls; number++)
-            t.rows[number] = harness_between(&random, 0, t.problem.max_m);
-        trial_run(&t);
-    }
+    conformance_random(&conformance_cpu, 100, run_it, NULL);
 }
 
 static void whole_output_through_blas(void **state)
@@ -282,9 +112,12 @@ static int plain_body(ew_world *world, void *argument)
     const bool nk = p->weight_layout == EW_WEIGHT_NK;
     int64_t first, count;
     RANK_OK(ew_owned_rows(p->max_m, W, rank, &first, &count));
-    guarded A = guarded_create((size_t)(p->max_m * p->k) * elem, elem);
-    guarded B = guarded_create((size_t)(p->n * p->k) * elem, elem);
-    guarded C = guarded_create((size_t)(count * p->n) * elem, elem);
+    guarded A, B, C;
+    RANK_TRY(
+        guarded_create(&A, world, EW_BACKEND_CPU, (size_t)(p->max_m * p->k) * elem, elem));
+    RANK_TRY(guarded_create(&B, world, EW_BACKEND_CPU, (size_t)(p->n * p->k) * elem, elem));
+    RANK_TRY(
+        guarded_create(&C, world, EW_BACKEND_CPU, (size_t)(count * p->n) * elem, elem));
     for (int64_t k = 0; k < p->k; k++) {
         for (int64_t row = 0; row < p->max_m; row++)
             put(p->dtype, A.data, row * p->k + k, plain_value(pc->seed, rank, 0, row, k));
@@ -292,7 +125,7 @@ static int plain_body(ew_world *world, void *argument)
             put(p->dtype, B.data, nk ? col * p->k + k : k * p->n + col,
                 plain_value(pc->seed, rank, 1, col, k));
     }
-    guarded_poison(&C);
+    RANK_TRY(guarded_poison(&C));
     ew_plan *plan;
     RANK_OK(ew_plan_create(world, p, NULL, &plan));
     RANK_OK(ew_gemm_rs(plan, p->max_m, A.data, B.data, C.data, NULL));
@@ -303,7 +136,7 @@ static int plain_body(ew_world *world, void *argument)
             RANK_CHECK(got == want, "row %lld column %lld: got %g, want %d",
                        (long long)(first + row), (long long)col, got, want);
         }
-    RANK_CHECK(guarded_intact(&C), "written outside C");
+    RANK_TRY(guarded_check(&C, "C"));
     ew_plan_destroy(plan);
     guarded_destroy(&A);
     guarded_destroy(&B);

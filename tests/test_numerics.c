@@ -15,72 +15,10 @@
 #include <cmocka.h>
 
 #include "backend/cpu/gemm.h"
+#include "error_bound.h"
 #include "random_inputs.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
-
-/* Unit roundoff of a rounding to the type, and half its smallest subnormal. */
-static double roundoff(ew_dtype dtype)
-{
-    return dtype == EW_FP32 ? 0x1p-24 : dtype == EW_BF16 ? 0x1p-8 : 0x1p-11;
-}
-
-static double underflow(ew_dtype dtype)
-{
-    return dtype == EW_FP16 ? 0x1p-25 : 0x1p-134;
-}
-
-/* Largest relative Frobenius error that is still fine. */
-static double frobenius_limit(ew_dtype dtype)
-{
-    return dtype == EW_FP32 ? 1e-6 : dtype == EW_BF16 ? 1e-2 : 1e-3;
-}
-
-/* One element's exact value and how far from it the documented arithmetic may be. */
-typedef struct expectation {
-    double value, tolerance;
-} expectation;
-
-/* a[r] and b[r]: the K elements of rank r that meet here, as doubles.  eps is that of the
- * kernel's additions: BFMMLA rounds to odd, which loses twice as much as to nearest. */
-static expectation expect_element(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
-                                  const double *const *a, const double *const *b)
-{
-    double total = 0, magnitude = 0, contributions = 0;
-    for (int rank = 0; rank < num_ranks; rank++) {
-        double own = 0;
-        for (int64_t k = 0; k < depth; k++) {
-            own += a[rank][k] * b[rank][k];
-            magnitude += fabs(a[rank][k] * b[rank][k]);
-        }
-        total += own;
-        contributions += fabs(own);
-    }
-    const double sums = ((double)depth + num_ranks) * eps * magnitude;
-    const double roundings =
-        dtype == EW_FP32 ? 0.0 : roundoff(dtype) * (contributions + fabs(total));
-    return (expectation){total, 1.02 * (sums + roundings) +
-                                    (num_ranks + 1) * underflow(dtype) +
-                                    roundoff(dtype) * sums};
-}
-
-typedef struct error_sum {
-    double squares, reference_squares;
-} error_sum;
-
-/* False when the element is outside its tolerance, or NaN. */
-static bool add_error(error_sum *sum, double got, const expectation *want)
-{
-    const double error = got - want->value;
-    sum->squares += error * error;
-    sum->reference_squares += want->value * want->value;
-    return fabs(error) <= want->tolerance;
-}
-
-static double relative_error(const error_sum *sum)
-{
-    return sqrt(sum->squares / sum->reference_squares);
-}
 
 static double *widened(ew_dtype dtype, const void *src, int64_t count)
 {
@@ -90,6 +28,7 @@ static double *widened(ew_dtype dtype, const void *src, int64_t count)
     return wide;
 }
 
+/* BFMMLA rounds to odd. */
 static double kernel_eps(const ewx_kernel *kernel)
 {
     return kernel->packs_bf16 ? 0x1p-23 : 0x1p-24;

@@ -222,7 +222,7 @@ typedef struct ew_config {
                         the threads of a reducing CTA: 128, 256 or 512 */
     ew_pool pool;
     ew_transport transport;
-    int32_t workers; /* cpu: threads per rank, the caller's included */
+    int32_t workers;  /* cpu: threads per rank, the caller's included */
     ew_kernel kernel; /* cuda only, as the next two */
     ew_ctas ctas;
     int32_t cluster; /* producer CTAs that share their columns of B: 1 or 2 */
@@ -255,8 +255,10 @@ EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
 /* Packs this rank's weight into the plan; B may be freed afterwards.  Local. */
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 
-/* A CUDA stream; NULL is the default stream (the calling thread's own where ranks are
- * threads).  The CPU backend takes NULL only. */
+/* A CUDA stream of the rank's GPU; calls can be captured into a graph and replayed.  NULL
+ * is a stream of the rank's own: A must be ready before the call, and C is there after
+ * ew_plan_wait.  For CUDA's default stream pass cudaStreamLegacy or cudaStreamPerThread.
+ * The CPU backend takes NULL only. */
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.

@@ -27,17 +27,18 @@ typedef struct ew_mpi_module {
     int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
 
     /* Methods for ew_bench_run, ending with NULL.  Each is one cblas_sgemm into private
-     * memory, then MPI_Reduce_scatter_block (MPI_Reduce_scatter when W does not divide m):
-     *   "blas+mpi"       with the algorithm that the MPI library picks by itself
-     *   "blas+mpi-best"  as an expert tunes it: the fastest of Open MPI's algorithms for
-     *                    this problem, and malloc told to keep its pages */
+     * memory, then a ReduceScatter of MPI's:
+     *   "blas+mpi"       MPI_Reduce_scatter_block (MPI_Reduce_scatter when W does not divide
+     *                    m) with the algorithm that the MPI library picks by itself
+     *   "blas+mpi-best"  the fastest for this problem of all algorithms that Open MPI has
+     *                    for either of the two */
     const char *const *(*method_list)(void);
 
     /* Fills custom_out for a bench entry.  `error` receives the reason of a failure; on
      * success a remark (which algorithm won) or an empty text.  0 on success.
      *
-     * "blas+mpi-best" changes malloc for the whole process, which also speeds up a
-     * "blas+mpi" beside it: measure them in separate runs. */
+     * MPI's temporaries come from malloc, whose state the two methods would share: measure
+     * them in separate runs. */
     int (*method_create)(const char *method, const ew_problem *problem, int rank,
                          int num_ranks, ew_bench_custom *custom_out, char *error,
                          size_t error_bytes);

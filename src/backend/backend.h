@@ -5,6 +5,7 @@
 
 #include "entwine/entwine.h"
 #include "entwine/measure.h"
+#include "plan/exact.h"
 #include "plan/spec.h"
 #include "world/world.h"
 
@@ -20,6 +21,10 @@ typedef struct ewx_memory {
     void (*release)(ew_world *world, void *memory);
     ew_status (*copy)(ew_world *world, void *to, const void *from, size_t bytes);
     ew_status (*fill)(ew_world *world, void *to, int byte, size_t bytes);
+    /* Inputs and the check of an output, where the matrix lies. */
+    ew_status (*generate)(ew_world *world, const ewx_input *input, void *matrix);
+    ew_status (*verify)(ew_world *world, const ew_problem *problem, uint32_t seed,
+                        int64_t m, const void *C, ew_check *check_out);
 } ewx_memory;
 
 typedef struct ewx_backend {
@@ -50,5 +55,8 @@ extern const ewx_backend ewx_backend_cpu;
 #ifdef EW_HAVE_CUDA
 extern const ewx_backend ewx_backend_cuda;
 #endif
+
+/* The backend of that name; open is the cpu.  EW_ERR_UNSUPPORTED: not in this build. */
+ew_status ewx_backend_find(ew_backend name, const ewx_backend **backend_out);
 
 #endif

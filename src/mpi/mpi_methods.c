@@ -2,13 +2,17 @@
  * ReduceScatter.  What a user without Entwine would write, so nothing here is shared with
  * the engine but the BLAS and the rule of who owns which rows.
  *
- * Open MPI fixes a communicator's algorithm when the communicator is made, from two
- * control variables.  So the best algorithm is found by making one communicator per
- * algorithm and timing each on the real problem size. */
+ * Open MPI has two collectives that do this, each with several algorithms, and fixes a
+ * communicator's algorithms when the communicator is made, from control variables.  So the
+ * best is found by making a communicator per algorithm and timing it at the real size.
+ *
+ * malloc is left as the system sets it.  Open MPI takes its temporaries from it at every
+ * call; where glibc gives them back to the kernel each time, fresh pages are two thirds of
+ * the cost, and whether it does depends on the algorithm and on what else is allocated.
+ * MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 in the environment makes it keep them. */
 #include "mpi_methods.h"
 
 #include <limits.h>
-#include <malloc.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,20 +20,38 @@
 
 #include <mpi.h>
 
-enum { LAST_ALGORITHM = 4, TRIAL_ROUNDS = 5 };
+enum { TRIAL_ROUNDS = 5, TRIAL_CALLS = 3, TRIALS = TRIAL_ROUNDS * TRIAL_CALLS };
+enum { TRIAL_SIDE = 64 };
 
-static const char *const block_names[] = {"default", "basic_linear", "recursive_doubling",
-                                          "recursive_halving", "butterfly"};
-static const char *const ragged_names[] = {"default", "non-overlapping",
-                                           "recursive_halving", "ring", "butterfly"};
+/* One way in which Open MPI reduces and scatters; `block` takes equal counts only. */
+typedef struct algorithm {
+    const char *name;
+    bool block;
+    int number; /* as the control variable counts; 0 leaves the choice to Open MPI */
+} algorithm;
+
+static const algorithm algorithms[] = {
+    {"block default", true, 0},
+    {"block basic_linear", true, 1},
+    {"block recursive_doubling", true, 2},
+    {"block recursive_halving", true, 3},
+    {"block butterfly", true, 4},
+    {"default", false, 0},
+    {"non-overlapping", false, 1},
+    {"recursive_halving", false, 2},
+    {"ring", false, 3},
+    {"butterfly", false, 4},
+};
+enum { NUM_ALGORITHMS = sizeof algorithms / sizeof algorithms[0] };
 
 typedef struct mpi_method {
     ew_problem problem;
     int num_ranks;
     MPI_Comm comm;
+    bool block;     /* MPI_Reduce_scatter_block where counts are equal */
     float *partial; /* max_m x n: this rank's contribution */
     float *trial;   /* an output for choose_best */
-    int *counts;    /* elements per rank, for ragged partitions */
+    int *counts;    /* elements per rank */
 } mpi_method;
 
 const char *const *ewx_mpi_method_list(void)
@@ -38,11 +60,12 @@ const char *const *ewx_mpi_method_list(void)
     return list;
 }
 
-static int reduce_scatter(const mpi_method *method, MPI_Comm comm, int64_t m, float *C)
+static int reduce_scatter(const mpi_method *method, MPI_Comm comm, bool block, int64_t m,
+                          float *C)
 {
     const int num_ranks = method->num_ranks;
     const int64_t n = method->problem.n;
-    if (m % num_ranks == 0)
+    if (block && m % num_ranks == 0)
         return MPI_Reduce_scatter_block(method->partial, C, (int)(m / num_ranks * n),
                                         MPI_FLOAT, MPI_SUM, comm);
     for (int dst = 0; dst < num_ranks; dst++) {
@@ -65,18 +88,20 @@ static int method_run(void *context, int64_t m, const void *A, const void *B, vo
         ew_blas_gemm(p->weight_layout, m, p->n, p->k, A, B, method->partial, p->n) != EW_OK)
         return 1;
     *gemm_end_ns_out = ew_now_ns();
-    return reduce_scatter(method, method->comm, m, C) != MPI_SUCCESS;
+    return reduce_scatter(method, method->comm, method->block, m, C) != MPI_SUCCESS;
 }
 
 /* Forces an algorithm on communicators made from now on; 0 forces none. */
-static bool force_algorithm(const char *variable, int algorithm)
+static bool force_algorithm(bool block, int number)
 {
     int index, count;
     MPI_T_cvar_handle handle;
+    const char *variable = block ? "coll_tuned_reduce_scatter_block_algorithm"
+                                 : "coll_tuned_reduce_scatter_algorithm";
     if (MPI_T_cvar_get_index(variable, &index) != MPI_SUCCESS ||
         MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS)
         return false;
-    const bool written = MPI_T_cvar_write(handle, &algorithm) == MPI_SUCCESS;
+    const bool written = MPI_T_cvar_write(handle, &number) == MPI_SUCCESS;
     MPI_T_cvar_handle_free(&handle);
     return written;
 }
@@ -95,81 +120,106 @@ static bool rules_are_dynamic(void)
     return rc == MPI_SUCCESS && on;
 }
 
-static MPI_Comm comm_with_algorithm(int algorithm)
+static MPI_Comm comm_with_algorithm(const algorithm *a)
 {
     MPI_Comm comm = MPI_COMM_NULL;
-    if (force_algorithm("coll_tuned_reduce_scatter_block_algorithm", algorithm) &&
-        force_algorithm("coll_tuned_reduce_scatter_algorithm", algorithm) &&
+    if (force_algorithm(a->block, a->number) &&
         MPI_Comm_dup(MPI_COMM_WORLD, &comm) == MPI_SUCCESS)
         MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    force_algorithm("coll_tuned_reduce_scatter_block_algorithm", 0);
-    force_algorithm("coll_tuned_reduce_scatter_algorithm", 0);
+    force_algorithm(a->block, 0);
     return comm;
+}
+
+/* A BLAS call as small as it may be: BLAS, too, allocates. */
+static void call_blas(const mpi_method *method)
+{
+    const ew_problem *p = &method->problem;
+    const int64_t rows = p->max_m / method->num_ranks;
+    const int64_t shorter = rows < p->n ? rows : p->n;
+    const int64_t side = shorter < TRIAL_SIDE ? shorter : TRIAL_SIDE;
+    if (side > 0)
+        ew_blas_gemm(p->weight_layout, side, side, side, method->partial, method->partial,
+                     method->trial, side);
 }
 
 /* Seconds of one reduction at max_m, the slowest rank's, so equal on all ranks.  Negative
  * when this communicator cannot do it. */
-static double time_once(const mpi_method *method, MPI_Comm comm)
+static double time_once(const mpi_method *method, MPI_Comm comm, bool block)
 {
+    call_blas(method);
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
-    const int rc = reduce_scatter(method, comm, method->problem.max_m, method->trial);
+    const int rc =
+        reduce_scatter(method, comm, block, method->problem.max_m, method->trial);
     double mine[2] = {MPI_Wtime() - start, rc != MPI_SUCCESS}, slowest[2] = {0, 1};
     MPI_Allreduce(mine, slowest, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest[1] != 0 ? -1 : slowest[0];
 }
 
-/* Keeps the communicator whose best time is the least.  Rounds go through all candidates
- * in turn, so that a moment of noise does not decide; every rank sees the same times and
- * decides alike. */
-static bool choose_best(mpi_method *method, char *remark, size_t remark_bytes)
+/* Times a few calls in a row, on a communicator that is alone and after a BLAS call each:
+ * malloc is then in the state in which the timed calls will find it.  False when the
+ * algorithm does not work here. */
+static bool time_algorithm(const mpi_method *method, const algorithm *a, double *times)
 {
-    const int64_t m = method->problem.max_m;
-    MPI_Comm comms[LAST_ALGORITHM + 1];
-    double best_time[LAST_ALGORITHM + 1];
-    int best = -1;
-    for (int algorithm = 0; algorithm <= LAST_ALGORITHM; algorithm++) {
-        comms[algorithm] = comm_with_algorithm(algorithm);
-        best_time[algorithm] = -1;
-    }
-    for (int round = 0; round < TRIAL_ROUNDS; round++) {
-        for (int algorithm = 0; algorithm <= LAST_ALGORITHM; algorithm++) {
-            if (comms[algorithm] == MPI_COMM_NULL)
-                continue;
-            const double t = time_once(method, comms[algorithm]);
-            if (t >= 0 && (best_time[algorithm] < 0 || t < best_time[algorithm]))
-                best_time[algorithm] = t;
-        }
-    }
-    for (int algorithm = 0; algorithm <= LAST_ALGORITHM; algorithm++)
-        if (best_time[algorithm] >= 0 &&
-            (best < 0 || best_time[algorithm] < best_time[best]))
-            best = algorithm;
-
-    int used = snprintf(remark, remark_bytes, "Open MPI algorithms:");
-    const char *const *names = m % method->num_ranks == 0 ? block_names : ragged_names;
-    for (int algorithm = 0; algorithm <= LAST_ALGORITHM; algorithm++) {
-        if (best_time[algorithm] >= 0 && used >= 0 && (size_t)used < remark_bytes)
-            used += snprintf(remark + used, remark_bytes - (size_t)used, " %d %s %.2f ms%s",
-                             algorithm, names[algorithm], best_time[algorithm] * 1e3,
-                             algorithm == best ? " (taken);" : ";");
-        if (algorithm != best && comms[algorithm] != MPI_COMM_NULL)
-            MPI_Comm_free(&comms[algorithm]);
-    }
-    if (best < 0)
+    MPI_Comm comm = comm_with_algorithm(a);
+    if (comm == MPI_COMM_NULL)
         return false;
-    method->comm = comms[best];
-    return true;
+    bool works = time_once(method, comm, a->block) >= 0; /* connects the ranks */
+    for (int call = 0; call < TRIAL_CALLS && works; call++) {
+        times[call] = time_once(method, comm, a->block);
+        works = times[call] >= 0;
+    }
+    MPI_Comm_free(&comm);
+    return works;
 }
 
-/* Open MPI takes its temporaries from malloc at every call, and glibc by default gives
- * large blocks back to the kernel, so that every call pays for fresh pages: two thirds of
- * the time at 16 MiB.  Whether it does depends on what else the process freed before.
- * The best that Open MPI can do is with pages kept, whoever ran before. */
-static void keep_pages(void)
+static int compare_times(const void *x, const void *y)
 {
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, -1);
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+/* A typical time of each algorithm, negative where it does not work.  Rounds go through
+ * all of them in turn and the lower quartile counts, so that moments of noise do not
+ * decide. */
+static void time_all(const mpi_method *method, double *typical)
+{
+    double times[NUM_ALGORITHMS][TRIALS];
+    const bool even = method->problem.max_m % method->num_ranks == 0;
+    bool works[NUM_ALGORITHMS];
+    for (int at = 0; at < NUM_ALGORITHMS; at++)
+        works[at] = even || !algorithms[at].block;
+    for (int round = 0; round < TRIAL_ROUNDS; round++)
+        for (int at = 0; at < NUM_ALGORITHMS; at++)
+            works[at] = works[at] && time_algorithm(method, &algorithms[at],
+                                                    &times[at][round * TRIAL_CALLS]);
+    for (int at = 0; at < NUM_ALGORITHMS; at++) {
+        if (works[at])
+            qsort(times[at], TRIALS, sizeof(double), compare_times);
+        typical[at] = works[at] ? times[at][TRIALS / 4] : -1;
+    }
+}
+
+/* Every rank sees the same times and decides alike. */
+static bool choose_best(mpi_method *method, char *remark, size_t remark_bytes)
+{
+    double typical[NUM_ALGORITHMS];
+    int best = -1;
+    time_all(method, typical);
+    for (int at = 0; at < NUM_ALGORITHMS; at++)
+        if (typical[at] >= 0 && (best < 0 || typical[at] < typical[best]))
+            best = at;
+    if (best < 0)
+        return false;
+
+    int used = snprintf(remark, remark_bytes, "%s taken; ms:", algorithms[best].name);
+    for (int at = 0; at < NUM_ALGORITHMS; at++)
+        if (typical[at] >= 0 && used >= 0 && (size_t)used < remark_bytes)
+            used += snprintf(remark + used, remark_bytes - (size_t)used, " %s %.2f",
+                             algorithms[at].name, typical[at] * 1e3);
+    method->block = algorithms[best].block;
+    method->comm = comm_with_algorithm(&algorithms[best]);
+    return method->comm != MPI_COMM_NULL;
 }
 
 static const char *refusal(const ew_problem *problem, int num_ranks)
@@ -205,7 +255,6 @@ static bool open_comm(mpi_method *method, bool best, char *text, size_t text_byt
                  "  fix: use Open MPI, and leave the variable "
                  "OMPI_MCA_coll_tuned_use_dynamic_rules unset");
     else {
-        keep_pages();
         chosen = choose_best(method, text, text_bytes);
         if (!chosen)
             snprintf(text, text_bytes, "none of Open MPI's algorithms worked");
@@ -229,8 +278,8 @@ static mpi_method *method_alloc(const ew_problem *problem, int num_ranks)
     mpi_method *method = malloc(sizeof *method);
     if (!method)
         return NULL;
-    *method =
-        (mpi_method){.problem = *problem, .num_ranks = num_ranks, .comm = MPI_COMM_NULL};
+    *method = (mpi_method){
+        .problem = *problem, .num_ranks = num_ranks, .comm = MPI_COMM_NULL, .block = true};
     method->partial = malloc((elems + 1) * sizeof(float));
     method->trial = malloc(((size_t)(problem->max_m / num_ranks) + 1) * n * sizeof(float));
     method->counts = malloc((size_t)num_ranks * sizeof(int));

@@ -137,6 +137,10 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
     explain_key(config, "release", asked->release, text, "%s", why_release(config));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_cuda_producer(spec, asked, &gpu, text);
+    else
+        ewx_text_add(text, "reduce-scatter: %s\n",
+                     gpu.has_nccl ? "NCCL when m divides by W, else Entwine's"
+                                  : "Entwine's, on all SMs (NCCL wants a GPU per rank)");
     explain_cuda_reducers(config, asked, &gpu, text);
 }
 

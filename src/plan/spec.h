@@ -22,6 +22,7 @@ typedef struct ewx_machine {
     int gpu_sms;     /* of this rank's GPU or slice of one; 0: no GPU */
     int gpu_arch;    /* 80, 90, ... */
     int gpu_sharers; /* ranks on this GPU; above 1 it is a virtual node */
+    bool has_nccl;   /* which producer=blas then reduces with */
 } ewx_machine;
 
 /* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a

@@ -12,6 +12,8 @@
 #     err-has PATTERN
 #     out-any / err-any               whatever is there
 #     slow                            left out when CLI_TESTS_QUICK is set
+#     fake-gpu                        with fake_gpu.c preloaded and fake_bin/ on PATH; left out
+#                                     where that cannot be (no compiler, sanitizers)
 #     end
 #
 # A stream that no line speaks of must be empty, except stderr when the status is 0, where
@@ -32,9 +34,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ln -s "$entwine" "$work/entwine"
 export PATH="$work:$PATH" CLI_TESTS="$here" REPO="$here/../.." TERM=xterm LC_ALL=C
-unset NO_COLOR "${!ENTWINE_@}" "${!OMPI_@}" RANK WORLD_SIZE SLURM_PROCID
+unset NO_COLOR "${!ENTWINE_@}" "${!CUDA_@}" "${!OMPI_@}" RANK WORLD_SIZE SLURM_PROCID
 num_passed=0
 num_failed=0
+
+fake=$work/fake_gpu.so
+${CC:-cc} -std=c11 -shared -fPIC -I"$REPO/include" "$here/fake_gpu.c" -ldl -o "$fake" 2>/dev/null &&
+    LD_PRELOAD=$fake "$entwine" --version >/dev/null 2>&1 || fake=
 
 # Everything but * means itself.
 to_glob() {
@@ -103,6 +109,10 @@ run_case() {
     if [ "$slow" = 1 ] && [ -n "${CLI_TESTS_QUICK:-}" ]; then
         return
     fi
+    if [ "$fake_gpu" = 1 ]; then
+        [ -n "$fake" ] || return
+        command="export LD_PRELOAD='$fake' PATH='$here/fake_bin':\$PATH; $command"
+    fi
     [ "$err_mode" = default ] && { [ "$want_exit" = 0 ] && err_mode=any || err_mode=all; }
     rm -rf "$folder"
     mkdir "$folder"
@@ -126,7 +136,7 @@ run_file() {
         case $line in
         'case '*)
             name=${line#case }
-            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0
+            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 fake_gpu=0
             ;;
         'run '*) command=${line#run } ;;
         'exit '*) want_exit=${line#exit } ;;
@@ -137,6 +147,7 @@ run_file() {
         out-any) out_mode=any ;;
         err-any) err_mode=any ;;
         slow) slow=1 ;;
+        fake-gpu) fake_gpu=1 ;;
         end) run_case ;;
         '' | '#'*) ;;
         *) echo "$1: cannot read: $line"; num_failed=$((num_failed + 1)) ;;

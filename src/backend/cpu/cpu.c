@@ -267,6 +267,28 @@ static ew_status cpu_fill(ew_world *world, void *to, int byte, size_t bytes)
     return EW_OK;
 }
 
+static ew_status cpu_generate(ew_world *world, const ewx_input *input, void *matrix)
+{
+    (void)world;
+    switch (input->kind) {
+    case EWX_INPUT_EXACT_A:
+        return ew_exact_fill_a(input->dtype, input->seed, input->rank, input->num_ranks,
+                               input->rows, input->depth, matrix);
+    case EWX_INPUT_EXACT_B:
+        return ew_exact_fill_b(input->dtype, input->seed, input->rank, input->layout,
+                               input->rows, input->depth, matrix);
+    case EWX_INPUT_RANDOM:
+        break;
+    }
+    return ew_random_fill(input->dtype, input->seed, input->rows * input->depth, matrix);
+}
+
+static ew_status cpu_verify(ew_world *world, const ew_problem *problem, uint32_t seed,
+                            int64_t m, const void *C, ew_check *check_out)
+{
+    return ew_exact_verify(problem, seed, world->rank, world->num_ranks, m, C, check_out);
+}
+
 const ewx_backend ewx_backend_cpu = {
     .name = "cpu",
     .survey = cpu_survey,
@@ -282,5 +304,7 @@ const ewx_backend ewx_backend_cpu = {
     .memory = {.allocate = cpu_allocate,
                .release = cpu_release,
                .copy = cpu_copy,
-               .fill = cpu_fill},
+               .fill = cpu_fill,
+               .generate = cpu_generate,
+               .verify = cpu_verify},
 };

@@ -79,8 +79,8 @@ void ewx_cuda_blas_close(ewx_cuda_blas *blas)
     *blas = (ewx_cuda_blas){0};
 }
 
-ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m, int64_t n,
-                             int64_t k, const void *A, const void *B, void *C,
+ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m,
+                             int64_t n, int64_t k, const void *A, const void *B, void *C,
                              cudaStream_t stream)
 {
     const float one = 1.0f, zero = 0.0f;
@@ -92,8 +92,8 @@ ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t 
     EW_TRY(check(cublas.set_workspace(blas->handle, blas->workspace, WORKSPACE_BYTES),
                  "set workspace"));
     /* Column-major: C^T [n x m] = B * A^T. */
-    return check(cublas.gemm(blas->handle, OP_T, OP_N, (int)n, (int)m, (int)k, &one, B, type,
-                             (int)k, A, type, (int)k, &zero, C, type, (int)n, COMPUTE_32F,
-                             GEMM_DEFAULT),
+    return check(cublas.gemm(blas->handle, OP_T, OP_N, (int)n, (int)m, (int)k, &one, B,
+                             type, (int)k, A, type, (int)k, &zero, C, type, (int)n,
+                             COMPUTE_32F, GEMM_DEFAULT),
                  "gemm");
 }

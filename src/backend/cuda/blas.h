@@ -17,8 +17,8 @@ ew_status ewx_cuda_blas_open(ewx_cuda_blas *blas, const ewx_device *device);
 void ewx_cuda_blas_close(ewx_cuda_blas *blas); /* half-open is fine */
 
 /* C[m x n] = A[m x k] * B[n x k]^T, all row-major, enqueued on the stream. */
-ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m, int64_t n,
-                             int64_t k, const void *A, const void *B, void *C,
+ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m,
+                             int64_t n, int64_t k, const void *A, const void *B, void *C,
                              cudaStream_t stream);
 
 #endif

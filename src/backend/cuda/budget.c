@@ -77,14 +77,15 @@ static int fits(const resources *sm, const resources *resident, int count,
     return least > 0 ? least : 0;
 }
 
-static ew_status resident_producers(const ewx_device *device, const ewx_cuda_entry *producer,
-                                    int cluster, int per_sm, int *producers_out)
+static ew_status resident_producers(const ewx_device *device,
+                                    const ewx_cuda_entry *producer, int cluster, int per_sm,
+                                    int *producers_out)
 {
     *producers_out = per_sm * device->sms;
     if (cluster == 1)
         return EW_OK;
     cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension,
-                                            .val.clusterDim = {(unsigned)cluster, 1, 1}};
+                                     .val.clusterDim = {(unsigned)cluster, 1, 1}};
     cudaLaunchConfig_t config = {
         .gridDim = {(unsigned)(device->sms / cluster * cluster), 1, 1},
         .blockDim = {(unsigned)producer->threads, 1, 1},
@@ -131,9 +132,10 @@ ew_status ewx_budget_check(const ewx_budget *budget, const ew_config *config)
 {
     if (config->pool == EW_POOL_AFTER || config->budget <= budget->largest_safe_budget)
         return EW_OK;
-    return ewx_fail(EW_ERR_CONFIG,
-                    "x=%d reducing CTAs of b=%d threads could keep the producer off its SMs "
-                    "for ever\n  fix: use x=%d or fewer%s",
-                    config->budget, config->batch, budget->largest_safe_budget,
-                    config->batch > 128 ? ", or a smaller b" : "");
+    return ewx_fail(
+        EW_ERR_CONFIG,
+        "x=%d reducing CTAs of b=%d threads could keep the producer off its SMs "
+        "for ever\n  fix: use x=%d or fewer%s",
+        config->budget, config->batch, budget->largest_safe_budget,
+        config->batch > 128 ? ", or a smaller b" : "");
 }

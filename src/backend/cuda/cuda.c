@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/cuda/engine.h"
+#include "backend/cuda/memory.h"
 #include "base/clock.h"
 
 #define OPERAND_ALIGNMENT 16 /* of TMA, and of 16-byte loads */
@@ -48,6 +49,7 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
     machine_out->gpu_sms = device->sms;
     machine_out->gpu_arch = device->arch;
     machine_out->gpu_sharers = device->sharers;
+    machine_out->has_nccl = device->sharers == 1 && ewx_nccl_available();
     return EW_OK;
 }
 
@@ -68,9 +70,12 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                            : ewx_cuda_producer_sm80(dtype, config->block_n);
     engine->reducer = ewx_cuda_reducer(dtype, spec->num_ranks, config->batch);
     engine->starter = ewx_cuda_starter();
+    engine->marker = ewx_cuda_marker();
+    engine->finisher = ewx_cuda_finisher();
     engine->transpose = ewx_cuda_transpose();
-    const ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer, &engine->starter,
-                                       &engine->transpose};
+    const ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer,
+                                       &engine->starter,  &engine->marker,
+                                       &engine->finisher, &engine->transpose};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
@@ -93,8 +98,6 @@ static ew_status allocate_all(ewx_cuda_engine *engine)
                               cudaHostAllocMapped | cudaHostAllocPortable),
                 "allocating the report");
     memset(engine->report, 0, sizeof *engine->report);
-    EW_TRY(ewx_device_stream(engine->device, false, &engine->producer_stream));
-    EW_TRY(ewx_device_stream(engine->device, true, &engine->reducer_stream));
     cudaEvent_t *events[] = {&engine->forked, &engine->produced, &engine->reduced};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         EW_CUDA_TRY(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
@@ -110,8 +113,8 @@ static ew_status calibrate_clock(ewx_cuda_engine *engine)
     void *arguments[] = {&ns};
     const dim3 one = {1, 1, 1};
     for (int i = 0; i < 2; i++) { /* the first launch loads the kernel */
-        EW_TRY(ewx_cuda_launch(&entry, one, one, 1, engine->producer_stream, arguments));
-        EW_CUDA_TRY(cudaStreamSynchronize(engine->producer_stream), "reading the timer");
+        EW_TRY(ewx_cuda_launch(&entry, one, one, 1, engine->device->producing, arguments));
+        EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "reading the timer");
         engine->clock_offset_ns = ewx_now_ns() - (int64_t)*ns;
     }
     return EW_OK;
@@ -128,25 +131,50 @@ static ew_status build(ewx_cuda_engine *engine)
     return EW_OK;
 }
 
+/* cuBLAS loads a kernel when it first needs it, and waits for the GPU to do so: not while a
+ * peer's reducer waits for this very GEMM. */
+static ew_status warm_blas(const ewx_cuda_engine *engine)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    void *A;
+    EW_CUDA_TRY(cudaMalloc(&A, (size_t)(problem->max_m * problem->k + 1) * 2),
+                "allocating for cuBLAS");
+    const ew_status status = ewx_cuda_blas_gemm(
+        &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, A,
+        engine->weight,
+        engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0],
+        engine->device->producing);
+    cudaStreamSynchronize(engine->device->producing);
+    cudaFree(A);
+    return status;
+}
+
+/* A first call, of no rows: whatever the driver does at a kernel's first launch, such as
+ * making room for its stack, happens before any kernel waits for another rank. */
+static ew_status warm_up(ewx_cuda_engine *engine)
+{
+    if (engine->spec->config.producer == EW_PRODUCER_BLAS)
+        EW_TRY(warm_blas(engine));
+    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, NULL));
+    EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
+    return EW_OK;
+}
+
 static void tear_down(ewx_cuda_engine *engine)
 {
     uint32_t epoch = 0;
-    cudaStream_t streams[] = {engine->producer_stream, engine->reducer_stream};
-    for (size_t i = 0; i < 2; i++)
-        if (streams[i])
-            cudaStreamSynchronize(streams[i]);
+    cudaStreamSynchronize(engine->device->producing);
+    cudaStreamSynchronize(engine->device->reducing);
     if (engine->counters)
         cudaMemcpy(&epoch, &engine->counters->producer_epoch, sizeof epoch,
                    cudaMemcpyDeviceToHost);
     ewx_cuda_heap_close(&engine->heap, epoch);
+    ewx_nccl_close(&engine->nccl);
     ewx_cuda_blas_close(&engine->blas);
     cudaEvent_t events[] = {engine->forked, engine->produced, engine->reduced};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             cudaEventDestroy(events[i]);
-    for (size_t i = 0; i < 2; i++)
-        if (streams[i])
-            cudaStreamDestroy(streams[i]);
     cudaFreeHost(engine->report);
     cudaFree(engine->counters);
     cudaFree(engine->weight);
@@ -178,7 +206,12 @@ static ew_status cuda_create(ew_world *world, const ewx_spec *spec, void **state
         /* The heap is collective: nobody may stay away because of an error of its own. */
         status = ewx_world_agree(world, status, "prepare its kernels");
         if (status == EW_OK)
-            status = ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
+            status =
+                ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
+        if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS)
+            status = ewx_nccl_open(&engine->nccl, world, engine->device);
+        if (status == EW_OK)
+            status = warm_up(engine);
         ewx_device_leave(engine->device);
     }
     if (status == EW_OK)
@@ -204,7 +237,7 @@ static ew_status check_pointer(const char *name, const void *pointer)
 static ew_status pack_weight(ewx_cuda_engine *engine, const void *B)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const cudaStream_t stream = engine->producer_stream;
+    const cudaStream_t stream = engine->device->producing;
     if (problem->weight_layout == EW_WEIGHT_NK) {
         EW_CUDA_TRY(cudaMemcpyAsync(engine->weight, B, weight_bytes(engine->spec),
                                     cudaMemcpyDefault, stream),
@@ -225,7 +258,7 @@ static ew_status cuda_set_weight(void *state, const void *B)
     EW_TRY(ewx_device_enter(engine->device));
     ew_status status = pack_weight(engine, B);
     if (status == EW_OK) {
-        const cudaError_t error = cudaStreamSynchronize(engine->producer_stream);
+        const cudaError_t error = cudaStreamSynchronize(engine->device->producing);
         if (error != cudaSuccess)
             status = ewx_cuda_fail(error, "copying the weight");
     }
@@ -242,9 +275,10 @@ static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
         weight = B; /* used where it lies */
     } else if (B) {
         engine->has_weight = false;
-        EW_CUDA_TRY(cudaEventRecord(engine->forked, stream ? stream : engine->producer_stream),
-                    "recording an event");
-        EW_CUDA_TRY(cudaStreamWaitEvent(engine->producer_stream, engine->forked, 0),
+        EW_CUDA_TRY(
+            cudaEventRecord(engine->forked, stream ? stream : engine->device->producing),
+            "recording an event");
+        EW_CUDA_TRY(cudaStreamWaitEvent(engine->device->producing, engine->forked, 0),
                     "waiting for an event");
         EW_TRY(pack_weight(engine, B));
     }
@@ -272,8 +306,8 @@ static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, 
 
 static ew_status synchronise(const ewx_cuda_engine *engine)
 {
-    EW_CUDA_TRY(cudaStreamSynchronize(engine->producer_stream), "the producer");
-    EW_CUDA_TRY(cudaStreamSynchronize(engine->reducer_stream), "the reducer");
+    EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "the producer");
+    EW_CUDA_TRY(cudaStreamSynchronize(engine->device->reducing), "the reducer");
     return EW_OK;
 }
 
@@ -317,62 +351,6 @@ static void cuda_start_together(void *state)
     ((ewx_cuda_engine *)state)->gate = true;
 }
 
-/* ---- Memory ---- */
-
-typedef enum memory_action { ALLOCATE, RELEASE, COPY, FILL } memory_action;
-
-static ew_status act_on_memory(memory_action action, void **memory, const void *from,
-                               int byte, size_t bytes)
-{
-    switch (action) {
-    case ALLOCATE:
-        EW_CUDA_TRY(cudaMalloc(memory, bytes > 0 ? bytes : 1), "allocating a matrix");
-        break;
-    case RELEASE:
-        EW_CUDA_TRY(cudaFree(*memory), "freeing a matrix");
-        break;
-    case COPY:
-        EW_CUDA_TRY(cudaMemcpy(*memory, from, bytes, cudaMemcpyDefault), "copying a matrix");
-        break;
-    case FILL:
-        EW_CUDA_TRY(cudaMemset(*memory, byte, bytes), "filling a matrix");
-        EW_CUDA_TRY(cudaDeviceSynchronize(), "filling a matrix");
-        break;
-    }
-    return EW_OK;
-}
-
-static ew_status on_device(ew_world *world, memory_action action, void **memory,
-                           const void *from, int byte, size_t bytes)
-{
-    const ewx_device *device;
-    EW_TRY(ewx_device_of(world, &device));
-    EW_TRY(ewx_device_enter(device));
-    const ew_status status = act_on_memory(action, memory, from, byte, bytes);
-    ewx_device_leave(device);
-    return status;
-}
-
-static ew_status cuda_allocate(ew_world *world, size_t bytes, void **memory_out)
-{
-    return on_device(world, ALLOCATE, memory_out, NULL, 0, bytes);
-}
-
-static void cuda_release(ew_world *world, void *memory)
-{
-    (void)on_device(world, RELEASE, &memory, NULL, 0, 0);
-}
-
-static ew_status cuda_copy(ew_world *world, void *to, const void *from, size_t bytes)
-{
-    return on_device(world, COPY, &to, from, 0, bytes);
-}
-
-static ew_status cuda_fill(ew_world *world, void *to, int byte, size_t bytes)
-{
-    return on_device(world, FILL, &to, NULL, byte, bytes);
-}
-
 #ifdef EW_TESTING
 ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
 {
@@ -394,11 +372,10 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
                    {head->gate, EWX_MAX_RANKS},
                    {&engine->counters->producer_epoch, 1},
                    {&engine->counters->reducer_epoch, 1}};
-    ew_status status = ewx_device_enter(engine->device);
+    ew_status status = EW_OK;
     for (size_t i = 0; i < sizeof targets / sizeof targets[0] && status == EW_OK; i++)
-        status = act_on_memory(COPY, &(void *){targets[i].to}, words, 0,
+        status = ewx_cuda_copy(engine->world, targets[i].to, words,
                                targets[i].count * sizeof *words);
-    ewx_device_leave(engine->device);
     free(words);
     return status;
 }
@@ -416,8 +393,10 @@ const ewx_backend ewx_backend_cuda = {
     .observe = cuda_observe,
     .start_together = cuda_start_together,
     .destroy = cuda_destroy,
-    .memory = {.allocate = cuda_allocate,
-               .release = cuda_release,
-               .copy = cuda_copy,
-               .fill = cuda_fill},
+    .memory = {.allocate = ewx_cuda_allocate,
+               .release = ewx_cuda_release,
+               .copy = ewx_cuda_copy,
+               .fill = ewx_cuda_fill,
+               .generate = ewx_cuda_generate,
+               .verify = ewx_cuda_verify},
 };

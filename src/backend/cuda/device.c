@@ -136,8 +136,9 @@ static ew_status open_slice(ewx_device *device)
                         "  fix: use %u ranks or fewer per GPU",
                         count, device->sms, device->sharers, count);
     device->sms = (int)groups[device->slice].sm.smCount;
-    EW_DRIVER_TRY(driver->cuDevResourceGenerateDesc(&description, &groups[device->slice], 1),
-                  "describing a slice of the GPU");
+    EW_DRIVER_TRY(
+        driver->cuDevResourceGenerateDesc(&description, &groups[device->slice], 1),
+        "describing a slice of the GPU");
     EW_DRIVER_TRY(driver->cuGreenCtxCreate(&device->green, description, handle,
                                            CU_GREEN_CTX_DEFAULT_STREAM),
                   "opening a slice of the GPU");
@@ -231,10 +232,31 @@ static void unmap_abort_word(const ewx_device *device)
 
 /* ---- The world's device ---- */
 
+static ew_status open_stream(const ewx_device *device, bool high_priority,
+                             cudaStream_t *stream_out)
+{
+    int low, high;
+    EW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high), "reading stream priorities");
+    const int priority = high_priority ? high : low;
+    if (device->green) {
+        EW_DRIVER_TRY(device->driver->cuGreenCtxStreamCreate(
+                          stream_out, device->green, CU_STREAM_NON_BLOCKING, priority),
+                      "creating a stream");
+        return EW_OK;
+    }
+    EW_CUDA_TRY(cudaStreamCreateWithPriority(stream_out, cudaStreamNonBlocking, priority),
+                "creating a stream");
+    return EW_OK;
+}
+
 static void close_device(void *companion)
 {
     ewx_device *device = companion;
     if (device->context && ewx_device_enter(device) == EW_OK) {
+        if (device->producing)
+            cudaStreamDestroy(device->producing);
+        if (device->reducing)
+            cudaStreamDestroy(device->reducing);
         unmap_abort_word(device);
         ewx_device_leave(device);
     }
@@ -250,7 +272,11 @@ static ew_status open_device(ewx_device *device, ew_world *world)
     EW_TRY(place(device, world));
     EW_TRY(open_context(device));
     EW_TRY(ewx_device_enter(device));
-    const ew_status status = map_abort_word(device, world);
+    ew_status status = map_abort_word(device, world);
+    if (status == EW_OK)
+        status = open_stream(device, false, &device->producing);
+    if (status == EW_OK)
+        status = open_stream(device, true, &device->reducing);
     ewx_device_leave(device);
     return status;
 }
@@ -286,21 +312,4 @@ void ewx_device_leave(const ewx_device *device)
 {
     CUcontext ours;
     device->driver->cuCtxPopCurrent(&ours);
-}
-
-ew_status ewx_device_stream(const ewx_device *device, bool high_priority,
-                            cudaStream_t *stream_out)
-{
-    int low, high;
-    EW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high), "reading stream priorities");
-    const int priority = high_priority ? high : low;
-    if (device->green) {
-        EW_DRIVER_TRY(device->driver->cuGreenCtxStreamCreate(
-                          stream_out, device->green, CU_STREAM_NON_BLOCKING, priority),
-                      "creating a stream");
-        return EW_OK;
-    }
-    EW_CUDA_TRY(cudaStreamCreateWithPriority(stream_out, cudaStreamNonBlocking, priority),
-                "creating a stream");
-    return EW_OK;
 }

@@ -22,8 +22,13 @@ typedef struct ewx_device {
     int slice;   /* which of them this one is */
     CUcontext context;
     CUgreenCtx green; /* NULL: the whole GPU */
-    const uint64_t *abort; /* the world's abort word, as kernels see it */
-    void *abort_page;      /* of the host, if this device mapped it */
+    /* Shared by all plans of the rank, which therefore never run side by side: the budget
+     * of one would not hold for two.  It also keeps the number of streams below that of the
+     * hardware's queues, in which a waiting kernel holds up whatever lies behind it. */
+    cudaStream_t producing; /* default priority */
+    cudaStream_t reducing;  /* high priority */
+    const uint64_t *abort;  /* the world's abort word, as kernels see it */
+    void *abort_page;       /* of the host, if this device mapped it */
 } ewx_device;
 
 /* The world's device, kept until the world ends.  Collective the first time. */
@@ -36,9 +41,5 @@ ew_status ewx_device_survey(int num_ranks, ewx_machine *machine_out);
  * had before comes back. */
 ew_status ewx_device_enter(const ewx_device *device);
 void ewx_device_leave(const ewx_device *device);
-
-/* Priority: 0 default, 1 high. */
-ew_status ewx_device_stream(const ewx_device *device, bool high_priority,
-                            cudaStream_t *stream_out);
 
 #endif

@@ -31,8 +31,8 @@ ew_status ewx_driver_fail(CUresult result, const char *what)
 static bool find(const char *name, unsigned version, void **function_out)
 {
     enum cudaDriverEntryPointQueryResult result;
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        name, function_out, version, cudaEnableDefault, &result);
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(name, function_out, version,
+                                                               cudaEnableDefault, &result);
     return error == cudaSuccess && result == cudaDriverEntryPointSuccess && *function_out;
 }
 
@@ -50,11 +50,11 @@ static void look(void)
         (void)cudaGetLastError();
         return;
     }
-#define FIND(name, version)                                            \
-    if (!find(#name, version, (void **)&driver.name)) {                \
-        ewx_text text = ewx_text_in(reason, sizeof reason);            \
+#define FIND(name, version)                                             \
+    if (!find(#name, version, (void **)&driver.name)) {                 \
+        ewx_text text = ewx_text_in(reason, sizeof reason);             \
         ewx_text_add(&text, "the driver is too old: it has no " #name); \
-        return;                                                        \
+        return;                                                         \
     }
     EWX_DRIVER_FUNCTIONS(FIND)
 #undef FIND

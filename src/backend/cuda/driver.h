@@ -10,20 +10,20 @@
 #include "base/status.h"
 #include "base/text.h"
 
-#define EWX_DRIVER_FUNCTIONS(X)        \
-    X(cuCtxFromGreenCtx, 12040)        \
-    X(cuCtxGetCurrent, 4000)           \
-    X(cuCtxPopCurrent, 4000)           \
-    X(cuCtxPushCurrent, 4000)          \
-    X(cuDevResourceGenerateDesc, 12040) \
+#define EWX_DRIVER_FUNCTIONS(X)           \
+    X(cuCtxFromGreenCtx, 12040)           \
+    X(cuCtxGetCurrent, 4000)              \
+    X(cuCtxPopCurrent, 4000)              \
+    X(cuCtxPushCurrent, 4000)             \
+    X(cuDevResourceGenerateDesc, 12040)   \
     X(cuDevSmResourceSplitByCount, 12040) \
-    X(cuDeviceGetDevResource, 12040)   \
-    X(cuDevicePrimaryCtxRetain, 7000)  \
-    X(cuDevicePrimaryCtxRelease, 11000) \
-    X(cuGetErrorString, 6000)          \
-    X(cuGreenCtxCreate, 12040)         \
-    X(cuGreenCtxDestroy, 12040)        \
-    X(cuGreenCtxStreamCreate, 12050)   \
+    X(cuDeviceGetDevResource, 12040)      \
+    X(cuDevicePrimaryCtxRetain, 7000)     \
+    X(cuDevicePrimaryCtxRelease, 11000)   \
+    X(cuGetErrorString, 6000)             \
+    X(cuGreenCtxCreate, 12040)            \
+    X(cuGreenCtxDestroy, 12040)           \
+    X(cuGreenCtxStreamCreate, 12050)      \
     X(cuTensorMapEncodeTiled, 12000)
 
 typedef struct ewx_driver {

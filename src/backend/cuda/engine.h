@@ -7,6 +7,7 @@
 #include "backend/cuda/blas.h"
 #include "backend/cuda/budget.h"
 #include "backend/cuda/heap.h"
+#include "backend/cuda/nccl.h"
 
 typedef struct ewx_cuda_engine {
     ew_world *world;
@@ -17,10 +18,10 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *weight;            /* N x K */
     bool has_weight;
-    ewx_cuda_entry producer, reducer, starter, transpose;
+    ewx_cuda_entry producer, reducer, starter, marker, finisher, transpose;
     ewx_budget budget;
-    ewx_cuda_blas blas;
-    cudaStream_t producer_stream, reducer_stream;
+    ewx_cuda_blas blas; /* producer=blas, as the next */
+    ewx_nccl nccl;
     cudaEvent_t forked, produced, reduced;
     /* The maps of the last call, and what they were made for. */
     ewx_cuda_maps maps;

@@ -31,32 +31,33 @@ static ew_status create_segment(ewx_cuda_heap *heap, const ewx_device *device, h
     return EW_OK;
 }
 
-static ew_status fail_peer(int rank, cudaError_t error)
+static ew_status fail_peer(const ewx_cuda_heap *heap, int rank, cudaError_t error)
 {
     (void)cudaGetLastError();
     return ewx_fail(EW_ERR_UNSUPPORTED,
-                    "the GPU memory of rank %d cannot be reached from here: %s\n"
+                    "rank %d cannot reach the GPU memory of rank %d: %s\n"
                     "  fix: use GPUs with peer access (NVLink or one PCIe root), see "
                     "entwine doctor",
-                    rank, cudaGetErrorString(error));
+                    heap->world->rank, rank, cudaGetErrorString(error));
 }
 
 /* Ranks as threads on different GPUs: pointers are common, access is not. */
-static ew_status enable_peer(int rank, int mine, int theirs)
+static ew_status enable_peer(const ewx_cuda_heap *heap, int rank, int mine, int theirs)
 {
     if (mine == theirs)
         return EW_OK;
     const cudaError_t error = cudaDeviceEnablePeerAccess(theirs, 0);
     if (error != cudaSuccess && error != cudaErrorPeerAccessAlreadyEnabled)
-        return fail_peer(rank, error);
+        return fail_peer(heap, rank, error);
     (void)cudaGetLastError();
     return EW_OK;
 }
 
-static ew_status map_peer(ewx_cuda_heap *heap, int rank, const handle *theirs, int my_ordinal)
+static ew_status map_peer(ewx_cuda_heap *heap, int rank, const handle *theirs,
+                          int my_ordinal)
 {
     if (heap->world->in_threads) {
-        EW_TRY(enable_peer(rank, my_ordinal, theirs->ordinal));
+        EW_TRY(enable_peer(heap, rank, my_ordinal, theirs->ordinal));
         heap->segments[rank] = theirs->address;
         return EW_OK;
     }
@@ -64,7 +65,7 @@ static ew_status map_peer(ewx_cuda_heap *heap, int rank, const handle *theirs, i
     const cudaError_t error =
         cudaIpcOpenMemHandle(&mapped, theirs->ipc, cudaIpcMemLazyEnablePeerAccess);
     if (error != cudaSuccess)
-        return fail_peer(rank, error);
+        return fail_peer(heap, rank, error);
     heap->segments[rank] = mapped;
     return EW_OK;
 }
@@ -74,7 +75,8 @@ ew_status ewx_cuda_heap_open(ewx_cuda_heap *heap, ew_world *world, const ewx_dev
 {
     *heap = (ewx_cuda_heap){.world = world, .segment_bytes = layout->segment_bytes};
     handle mine = {.address = NULL}, all[EWX_MAX_RANKS];
-    EW_TRY(ewx_world_agree(world, create_segment(heap, device, &mine), "allocate its heap"));
+    EW_TRY(
+        ewx_world_agree(world, create_segment(heap, device, &mine), "allocate its heap"));
     EW_TRY(ew_world_allgather(world, &mine, all, sizeof mine));
     ew_status status = EW_OK;
     for (int rank = 0; rank < world->num_ranks && status == EW_OK; rank++)

@@ -53,28 +53,29 @@ static ewx_cuda_call describe_call(const ewx_cuda_engine *engine, int64_t m)
     return call;
 }
 
-static ew_status encode_map(const ewx_cuda_engine *engine, const void *address, int64_t cols,
-                            int64_t rows, int box_cols, int box_rows, CUtensorMap *map)
+static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
+                            int64_t cols, int64_t rows, int box_cols, int box_rows,
+                            CUtensorMap *map)
 {
     const cuuint64_t extent[2] = {(cuuint64_t)cols, (cuuint64_t)rows};
     const cuuint64_t stride[1] = {(cuuint64_t)cols * 2};
     const cuuint32_t box[2] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows};
     const cuuint32_t step[2] = {1, 1};
-    EW_DRIVER_TRY(engine->device->driver->cuTensorMapEncodeTiled(
-                      map,
-                      engine->spec->problem.dtype == EW_BF16
-                          ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                      2, (void *)(uintptr_t)address, extent, stride, box, step,
-                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                  "describing a matrix to the GPU");
+    EW_DRIVER_TRY(
+        engine->device->driver->cuTensorMapEncodeTiled(
+            map,
+            engine->spec->problem.dtype == EW_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            2, (void *)(uintptr_t)address, extent, stride, box, step,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "describing a matrix to the GPU");
     return EW_OK;
 }
 
 /* Only what changed since the last call. */
-static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B)
+static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
+                             const void *B)
 {
     const ewx_spec *spec = engine->spec;
     const ew_problem *problem = &spec->problem;
@@ -86,14 +87,13 @@ static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A, 
         EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP,
                           engine->producer.box_cols_b, &engine->maps.b));
     if (!engine->mapped_a) /* the output's never changes; of no rows it is never used */
-        EW_TRY(encode_map(engine,
-                          engine->heap.segments[engine->world->rank] +
-                              (spec->layout.num_slots > 0 ? spec->layout.slice_offset[0] : 0),
-                          EWX_TILE_N,
-                          spec->layout.num_slots > 0
-                              ? 2 * spec->layout.num_slots * EWX_TILE_M
-                              : 1,
-                          BOX, BOX, &engine->maps.out));
+        EW_TRY(encode_map(
+            engine,
+            engine->heap.segments[engine->world->rank] +
+                (spec->layout.num_slots > 0 ? spec->layout.slice_offset[0] : 0),
+            EWX_TILE_N,
+            spec->layout.num_slots > 0 ? 2 * spec->layout.num_slots * EWX_TILE_M : 1, BOX,
+            BOX, &engine->maps.out));
     engine->mapped_a = a;
     engine->mapped_b = B;
     engine->mapped_rows = rows;
@@ -109,9 +109,9 @@ static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const
     /* The epoch, hence the slice, is known to the device alone: cuBLAS has only one. */
     unsigned char *C = call->heaps[call->rank] + call->slice_offset[0];
     void *arguments[] = {call};
-    EW_TRY(launch_ctas(&engine->starter, 1, 1, engine->producer_stream, arguments));
+    EW_TRY(launch_ctas(&engine->starter, 1, 1, engine->device->producing, arguments));
     return ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
-                              problem->k, A, B, C, engine->producer_stream);
+                              problem->k, A, B, C, engine->device->producing);
 }
 
 static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
@@ -130,11 +130,13 @@ static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const 
         ctas = cluster;
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
-        return launch_ctas(&engine->producer, ctas, 1, engine->producer_stream, arguments);
+        return launch_ctas(&engine->producer, ctas, 1, engine->device->producing,
+                           arguments);
     }
     EW_TRY(update_maps(engine, call->grid.rows, A, B));
     void *arguments[] = {&engine->maps, &operands, call};
-    return launch_ctas(&engine->producer, ctas, cluster, engine->producer_stream, arguments);
+    return launch_ctas(&engine->producer, ctas, cluster, engine->device->producing,
+                       arguments);
 }
 
 /* ---- Reducer ---- */
@@ -150,6 +152,23 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
                  .latency_ns = (uint64_t)world->link_latency_ns}};
     void *arguments[] = {&output, call};
     return launch_ctas(&engine->reducer, engine->spec->config.budget, 1, stream, arguments);
+}
+
+/* The vendor's collective, when there is one and the rows divide evenly. */
+static ew_status launch_nccl(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
+{
+    const cudaStream_t stream = engine->device->producing;
+    const unsigned char *from = call->heaps[call->rank] + call->slice_offset[0];
+    void *arguments[] = {call};
+    EW_TRY(launch_ctas(&engine->marker, 1, 1, stream, arguments));
+    EW_TRY(ewx_nccl_reduce_scatter(&engine->nccl, engine->spec->problem.dtype, from, C,
+                                   call->grid.small_rows * call->grid.cols, stream));
+    return launch_ctas(&engine->finisher, 1, 1, stream, arguments);
+}
+
+static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
+{
+    return engine->nccl.communicator && call->grid.num_large == 0 && call->grid.rows > 0;
 }
 
 /* ---- Streams ---- */
@@ -169,16 +188,17 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, co
                            void *C, cudaStream_t stream)
 {
     const ew_config *config = &engine->spec->config;
-    const cudaStream_t producing = engine->producer_stream;
+    const cudaStream_t producing = engine->device->producing;
     const cudaStream_t reducing =
-        config->pool == EW_POOL_AFTER ? producing : engine->reducer_stream;
+        config->pool == EW_POOL_AFTER ? producing : engine->device->reducing;
     const cudaStream_t caller = stream ? stream : producing;
     ewx_cuda_call call = describe_call(engine, m);
     EW_TRY(follow(producing, engine->forked, caller));
     EW_TRY(follow(reducing, engine->forked, producing));
     EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
                                                 : launch_own(engine, &call, A, B));
-    EW_TRY(launch_reducer(engine, &call, C, reducing));
+    EW_TRY(uses_nccl(engine, &call) ? launch_nccl(engine, &call, C)
+                                    : launch_reducer(engine, &call, C, reducing));
     EW_TRY(follow(producing, engine->reduced, reducing));
     return follow(caller, engine->produced, producing);
 }

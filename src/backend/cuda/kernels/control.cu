@@ -1,10 +1,11 @@
 /* Small kernels around the two that matter. */
 #include "backend/cuda/kernels/protocol.cuh"
 
-namespace {
+namespace
+{
 
-/* One warp: opens the call for a GEMM that is not ours, and closes its producer's part: what
- * follows in the stream is ordered by the stream. */
+/* One warp: opens the call for a GEMM that is not ours, and closes its producer's part:
+ * what follows in the stream is ordered by the stream. */
 __global__ void starter(const __grid_constant__ ewx_cuda_call call)
 {
     uint32_t epoch = 0;
@@ -13,6 +14,18 @@ __global__ void starter(const __grid_constant__ ewx_cuda_call call)
     epoch = __shfl_sync(~0u, epoch, 0);
     if (await_readers(call, epoch, threadIdx.x) && threadIdx.x == 0)
         call.counters->producer_epoch = epoch;
+}
+
+/* Between a GEMM and a collective that are both not ours. */
+__global__ void marker(const __grid_constant__ ewx_cuda_call call)
+{
+    call.report->gemm_end_ns = global_timer_ns();
+}
+
+/* Counts a call whose reduction was not ours as reduced. */
+__global__ void finisher(const __grid_constant__ ewx_cuda_call call)
+{
+    close_reducer(call, call.counters->reducer_epoch + 1);
 }
 
 constexpr int PATCH = 32;
@@ -41,6 +54,16 @@ __global__ void read_clock(unsigned long long *ns_out)
 ewx_cuda_entry ewx_cuda_starter(void)
 {
     return {(const void *)starter, 32, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_marker(void)
+{
+    return {(const void *)marker, 1, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_finisher(void)
+{
+    return {(const void *)finisher, 1, 0, 0};
 }
 
 ewx_cuda_entry ewx_cuda_transpose(void)

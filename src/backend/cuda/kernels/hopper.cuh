@@ -93,7 +93,8 @@ __device__ __forceinline__ void mbarrier_wait_cluster(uint32_t barrier, uint32_t
     asm volatile("{\n"
                  ".reg .pred done;\n"
                  "again:\n"
-                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1, 0x989680;\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1, "
+                 "0x989680;\n"
                  "@!done bra again;\n"
                  "}" ::"r"(barrier),
                  "r"(parity)
@@ -145,10 +146,11 @@ __device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap *map,
                                             uint32_t barrier, int col, int row,
                                             uint64_t policy)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%3,%4}], [%2], %5;" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(col), "r"(row), "l"(policy)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3,%4}], [%2], %5;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(col), "r"(row), "l"(policy)
+        : "memory");
 }
 
 /* Into the same place of every CTA in `mask`, whose barriers all count the bytes. */
@@ -156,20 +158,21 @@ __device__ __forceinline__ void tensor_load_multicast(uint32_t to, const CUtenso
                                                       uint32_t barrier, int col, int row,
                                                       uint16_t mask, uint64_t policy)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster.L2::cache_hint [%0], [%1, {%3,%4}], [%2], %5, %6;" ::"r"(
-                     to),
-                 "l"(map), "r"(barrier), "r"(col), "r"(row), "h"(mask), "l"(policy)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3,%4}], [%2], %5, %6;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(col), "r"(row), "h"(mask), "l"(policy)
+        : "memory");
 }
 
 __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t from, int col,
                                              int row)
 {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2,%3}], [%1];" ::"l"(
-                     map),
-                 "r"(from), "r"(col), "r"(row)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2,%3}], [%1];" ::"l"(
+            map),
+        "r"(from), "r"(col), "r"(row)
+        : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
@@ -196,7 +199,8 @@ __device__ __forceinline__ void writes_before_bulk()
 /* K-major operand, rows of 128 bytes under the 128-byte swizzle. */
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address)
 {
-    return (uint64_t)((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+    return (uint64_t)((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) |
+           (1ull << 62);
 }
 
 __device__ __forceinline__ void wgmma_fence()
@@ -209,7 +213,8 @@ __device__ __forceinline__ void wgmma_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-template <int PENDING> __device__ __forceinline__ void wgmma_wait()
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
@@ -217,18 +222,19 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait()
 #define WGMMA_4(acc, i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3])
 #define WGMMA_16(acc, i) \
     WGMMA_4(acc, i), WGMMA_4(acc, i + 4), WGMMA_4(acc, i + 8), WGMMA_4(acc, i + 12)
-#define WGMMA_M64N128K16(type)                                                              \
-    asm volatile("{\n"                                                                      \
-                 ".reg .pred accumulate;\n"                                                 \
-                 "setp.ne.b32 accumulate, %66, 0;\n"                                        \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " "           \
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,"  \
-                 "%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37," \
-                 "%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55," \
-                 "%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, accumulate, 1, 1, 0, 0;\n"    \
-                 "}"                                                                        \
-                 : WGMMA_16(acc, 0), WGMMA_16(acc, 16), WGMMA_16(acc, 32), WGMMA_16(acc, 48) \
-                 : "l"(a), "l"(b), "r"(accumulate))
+#define WGMMA_M64N128K16(type)                                                      \
+    asm volatile(                                                                   \
+        "{\n"                                                                       \
+        ".reg .pred accumulate;\n"                                                  \
+        "setp.ne.b32 accumulate, %66, 0;\n"                                         \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " "            \
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,"   \
+        "%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,"  \
+        "%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"  \
+        "%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, accumulate, 1, 1, 0, 0;\n"     \
+        "}"                                                                         \
+        : WGMMA_16(acc, 0), WGMMA_16(acc, 16), WGMMA_16(acc, 32), WGMMA_16(acc, 48) \
+        : "l"(a), "l"(b), "r"(accumulate))
 
 template <class T>
 __device__ __forceinline__ void wgmma_m64n128k16(float (&acc)[64], uint64_t a, uint64_t b,
@@ -242,8 +248,9 @@ __device__ __forceinline__ void wgmma_m64n128k16<__half>(float (&acc)[64], uint6
 }
 
 template <>
-__device__ __forceinline__ void wgmma_m64n128k16<__nv_bfloat16>(float (&acc)[64], uint64_t a,
-                                                                uint64_t b, int accumulate)
+__device__ __forceinline__ void wgmma_m64n128k16<__nv_bfloat16>(float (&acc)[64],
+                                                                uint64_t a, uint64_t b,
+                                                                int accumulate)
 {
     WGMMA_M64N128K16("bf16");
 }
@@ -252,17 +259,20 @@ __device__ __forceinline__ void wgmma_m64n128k16<__nv_bfloat16>(float (&acc)[64]
 __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t m0, uint32_t m1,
                                             uint32_t m2, uint32_t m3)
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
-                 "r"(m0), "r"(m1), "r"(m2), "r"(m3)
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+        : "memory");
 }
 
-template <int REGISTERS> __device__ __forceinline__ void give_registers()
+template <int REGISTERS>
+__device__ __forceinline__ void give_registers()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-template <int REGISTERS> __device__ __forceinline__ void take_registers()
+template <int REGISTERS>
+__device__ __forceinline__ void take_registers()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }

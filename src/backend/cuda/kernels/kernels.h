@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/limits.h"
+#include "plan/exact.h"
 #include "plan/order.h"
 
 #ifdef __cplusplus
@@ -103,6 +104,18 @@ typedef struct ewx_cuda_output {
     ewx_cuda_link link;
 } ewx_cuda_output;
 
+/* The owned rows of an output on exact inputs, and how many of its elements are not. */
+typedef struct ewx_cuda_expectation {
+    uint32_t seed;
+    int32_t num_ranks;
+    int64_t first_row, rows, cols, depth;
+} ewx_cuda_expectation;
+
+typedef struct ewx_cuda_verdict {
+    unsigned long long wrong;
+    unsigned long long worst_bits; /* of a double */
+} ewx_cuda_verdict;
+
 /* ---- Entries ---- */
 
 /* A kernel as cudaLaunchKernelExC takes it, with what its launch needs. */
@@ -121,10 +134,19 @@ ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n);
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
 ewx_cuda_entry ewx_cuda_starter(void);
+/* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours */
+ewx_cuda_entry ewx_cuda_marker(void);
+/* (ewx_cuda_call): ends the call after such a collective */
+ewx_cuda_entry ewx_cuda_finisher(void);
 /* (const void *from [rows x cols], void *to [cols x rows], int64_t rows, int64_t cols) */
 ewx_cuda_entry ewx_cuda_transpose(void);
 /* (unsigned long long *ns_out): the GPU's timer now */
 ewx_cuda_entry ewx_cuda_clock(void);
+
+/* (ewx_input, void *matrix); an exact A must be zero before */
+ewx_cuda_entry ewx_cuda_generator(ew_dtype dtype);
+/* (ewx_cuda_expectation, const void *c, ewx_cuda_verdict *verdict); added to what is there */
+ewx_cuda_entry ewx_cuda_verifier(ew_dtype dtype);
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,8 @@ constexpr int WARPS_DOWN = 2, WARPS_ACROSS = 4;
 constexpr int WARP_ROWS = EWX_TILE_M / WARPS_DOWN;
 constexpr int MMAS_DOWN = WARP_ROWS / 16;
 constexpr int TILE_ROW_BYTES = EWX_TILE_N * 2;
-constexpr int TILE_CHUNKS = EWX_CUDA_TILE_BYTES / CHUNK_BYTES;
+constexpr int TILE_ROW_CHUNKS = TILE_ROW_BYTES / CHUNK_BYTES;
+constexpr int TILE_CHUNKS = EWX_TILE_M * TILE_ROW_CHUNKS;
 
 static_assert(STEPS == 2, "multiply() alternates between two sets of fragments");
 
@@ -37,7 +38,8 @@ struct shape {
     static constexpr int RING_BYTES = STAGES * STAGE_BYTES;
     static constexpr int WARP_COLS = BLOCK_N / WARPS_ACROSS;
     static constexpr int MMAS_ACROSS = WARP_COLS / 8;
-    static_assert(MMAS_ACROSS / 2 <= MMAS_DOWN, "multiply_step() brings two columns a row");
+    static_assert(MMAS_ACROSS / 2 <= MMAS_DOWN,
+                  "multiply_step() loads a pair of columns with every row");
     static_assert(BLOCK_N / EWX_TILE_N * EWX_CUDA_TILE_BYTES <= RING_BYTES,
                   "the block leaves through the stages");
 };
@@ -45,7 +47,7 @@ struct shape {
 /* What the CTA does next; thread 0's answer to a position. */
 struct work {
     int64_t a_row, b_row; /* first row of A and of B */
-    unsigned char *out;   /* place of the first tile; the second lies behind it */
+    int64_t out;          /* place of the first tile in the heap; the second is behind it */
     int64_t task;         /* of the first tile; the second is the next */
     int dst;
     int rows, cols; /* that exist, at most a block of them */
@@ -77,14 +79,11 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 }
 
 /* Copies the first `bytes` of 16, asynchronously, and makes the rest zero. */
-__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, int bytes,
-                                            uint64_t policy)
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, int bytes)
 {
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-            to),
-        "l"(from), "r"(bytes), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(from), "r"(bytes)
+                 : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit()
@@ -162,16 +161,15 @@ __device__ __forceinline__ work describe_block(const ewx_cuda_call &call, uint32
     item.num_tiles = (int)ewx_div_up(item.cols, EWX_TILE_N);
     const int64_t slot =
         (block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile.col;
-    item.out =
-        call.heaps[call.rank] + call.slice_offset[epoch & 1] + slot * EWX_CUDA_TILE_BYTES;
+    item.out = call.slice_offset[epoch & 1] + slot * EWX_CUDA_TILE_BYTES;
     item.task = ewx_tile_task(grid, block.dst, tile);
     return item;
 }
 
 /* ---- Loads ---- */
 
-/* Where chunk `chunk` of a row lies in a k-tile.  Any eight consecutive rows have the same
- * chunk in different banks, and so have the chunks of any two. */
+/* Where a chunk of a row lies in a k-tile.  Eight lanes at a time, ldmatrix reads the same
+ * chunk of eight rows and cp.async writes all chunks of two: neither meets a bank twice. */
 __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
 {
     return row * ROW_BYTES + (chunk ^ (row >> 1 & 3)) * CHUNK_BYTES;
@@ -211,8 +209,7 @@ __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operand
 /* Always commits a group, if need be an empty one: waits count them.  What does not exist
  * is not read, wherever its address may point, and becomes zero. */
 template <int BLOCK_N>
-__device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64_t depth,
-                                            uint64_t policy)
+__device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64_t depth)
 {
     if (from.left > 0) {
         const uint32_t rows = from.left > 1 ? from.rows : from.last_rows;
@@ -221,8 +218,7 @@ __device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64
             const unsigned char *first = pass < A_PASSES ? from.a : from.b;
             const int row = (pass < A_PASSES ? pass : pass - A_PASSES) * ROWS_PER_PASS;
             cp_async_16(stage + from.to + pass * ROWS_PER_PASS * ROW_BYTES,
-                        first + row * depth * 2, rows >> pass & 1 ? CHUNK_BYTES : 0,
-                        policy);
+                        first + row * depth * 2, rows >> pass & 1 ? CHUNK_BYTES : 0);
         }
         from.a += ROW_BYTES;
         from.b += ROW_BYTES;
@@ -231,14 +227,17 @@ __device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64
     cp_async_commit();
 }
 
-/* All stages but one: the last is filled by the first turn of the main loop. */
+/* Fills all stages but one, which the first turn of the main loop fills. */
 template <int BLOCK_N>
-__device__ __forceinline__ void start_loads(uint32_t ring, sources &from, int64_t depth,
-                                            uint64_t policy)
+__device__ __forceinline__ void start_loads(sources &from, uint32_t ring,
+                                            const ewx_cuda_operands &operands,
+                                            const work &item)
 {
+    if (item.num_tiles == 0)
+        return;
+    from = find_sources<BLOCK_N>(operands, item);
     for (int stage = 0; stage < shape<BLOCK_N>::STAGES - 1; stage++)
-        load_k_tile<BLOCK_N>(ring + stage * shape<BLOCK_N>::STAGE_BYTES, from, depth,
-                             policy);
+        load_k_tile<BLOCK_N>(ring + stage * shape<BLOCK_N>::STAGE_BYTES, from, operands.k);
 }
 
 /* ---- Multiplication ---- */
@@ -248,13 +247,13 @@ struct accumulators {
     float c[MMAS_DOWN][shape<BLOCK_N>::MMAS_ACROSS][4];
 };
 
-template <int BLOCK_N>
-struct columns {
-    uint32_t b[shape<BLOCK_N>::MMAS_ACROSS / 2][4]; /* of two mmas side by side */
+struct a_fragments {
+    uint32_t rows[MMAS_DOWN][4];
 };
 
-struct rows {
-    uint32_t a[MMAS_DOWN][4];
+template <int BLOCK_N>
+struct b_fragments {
+    uint32_t pairs[shape<BLOCK_N>::MMAS_ACROSS / 2][4]; /* of two mmas side by side */
 };
 
 /* The first rows of A and B whose addresses this lane gives to ldmatrix, in a stage, at one
@@ -282,25 +281,22 @@ __device__ __forceinline__ addresses at(const addresses &first, uint32_t stage, 
     return {(first.a + stage) ^ flip, (first.b + stage) ^ flip};
 }
 
-__device__ __forceinline__ void load_rows(rows &to, int i, const addresses &from)
-{
-    ldmatrix_x4(to.a[i], from.a + i * 16 * ROW_BYTES);
-}
-
+/* Row i of A and, if there are as many, pair i of B. */
 template <int BLOCK_N>
-__device__ __forceinline__ void load_columns(columns<BLOCK_N> &to, int j,
-                                             const addresses &from)
+__device__ __forceinline__ void load_fragments(a_fragments &a, b_fragments<BLOCK_N> &b,
+                                               int i, const addresses &from)
 {
-    if (j < shape<BLOCK_N>::MMAS_ACROSS / 2)
-        ldmatrix_x4(to.b[j], from.b + j * 16 * ROW_BYTES);
+    if (i < shape<BLOCK_N>::MMAS_ACROSS / 2)
+        ldmatrix_x4(b.pairs[i], from.b + i * 16 * ROW_BYTES);
+    ldmatrix_x4(a.rows[i], from.a + i * 16 * ROW_BYTES);
 }
 
 /* Loads the next step's fragments meanwhile: of B into registers of their own, of A into
- * those of the rows that have just been used. */
+ * those of the row that has just been used. */
 template <class T, int BLOCK_N>
-__device__ __forceinline__ void multiply_step(accumulators<BLOCK_N> &sum, rows &a,
-                                              const columns<BLOCK_N> &b,
-                                              columns<BLOCK_N> &next_b,
+__device__ __forceinline__ void multiply_step(accumulators<BLOCK_N> &sum, a_fragments &a,
+                                              const b_fragments<BLOCK_N> &b,
+                                              b_fragments<BLOCK_N> &next_b,
                                               const addresses &next)
 {
     constexpr int ACROSS = shape<BLOCK_N>::MMAS_ACROSS;
@@ -310,40 +306,38 @@ __device__ __forceinline__ void multiply_step(accumulators<BLOCK_N> &sum, rows &
         for (int there = 0; there < ACROSS; there++) {
             /* and back again, so that neighbours in time share a fragment */
             const int j = i % 2 == 0 ? there : ACROSS - 1 - there;
-            mma<T>(sum.c[i][j], a.a[i], b.b[j / 2][j % 2 * 2], b.b[j / 2][j % 2 * 2 + 1]);
+            const uint32_t *column = &b.pairs[j / 2][j % 2 * 2];
+            mma<T>(sum.c[i][j], a.rows[i], column[0], column[1]);
         }
-        load_columns<BLOCK_N>(next_b, i, next);
-        load_rows(a, i, next);
+        load_fragments<BLOCK_N>(a, next_b, i, next);
     }
 }
 
-/* Expects start_loads; leaves no load in flight, but other warps may still be reading.
+/* Expects start_loads; leaves no cp.async in flight.
  *
  * At the top of a turn, this k-tile has arrived and the fragments of its first step are in
  * registers.  The stage that the turn refills is the previous turn's, whose fragments all
- * warps had loaded before they passed the barrier at its end.  The last turn loads
- * fragments from a stage that was not filled, and nobody uses them. */
+ * warps had loaded before they passed the barrier in its middle.  The last turn ends by
+ * loading fragments from a stage that was not filled; nobody uses them. */
 template <class T, int BLOCK_N>
 __device__ __forceinline__ void multiply(accumulators<BLOCK_N> &sum, uint32_t ring,
-                                         sources &from, int64_t depth, uint64_t policy)
+                                         sources &from, int64_t depth)
 {
     using S = shape<BLOCK_N>;
     const addresses first = find_addresses<BLOCK_N>(ring);
     uint32_t stage = 0;
-    rows a;
-    columns<BLOCK_N> b, b_too;
+    a_fragments a;
+    b_fragments<BLOCK_N> b, b_too;
     sum = {};
     cp_async_wait<S::STAGES - 2>();
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < MMAS_DOWN; i++) {
-        load_columns<BLOCK_N>(b, i, first);
-        load_rows(a, i, first);
-    }
+    for (int i = 0; i < MMAS_DOWN; i++)
+        load_fragments<BLOCK_N>(a, b, i, first);
 #pragma unroll 1
     while (from.left > 1 - S::STAGES) { /* that far ahead are the loads */
         const uint32_t refill = (stage == 0 ? S::RING_BYTES : stage) - S::STAGE_BYTES;
-        load_k_tile<BLOCK_N>(ring + refill, from, depth, policy);
+        load_k_tile<BLOCK_N>(ring + refill, from, depth);
         multiply_step<T, BLOCK_N>(sum, a, b, b_too, at(first, stage, 1));
         stage = stage + S::STAGE_BYTES == S::RING_BYTES ? 0 : stage + S::STAGE_BYTES;
         cp_async_wait<S::STAGES - 2>();
@@ -384,12 +378,12 @@ __device__ __forceinline__ void fill_images(unsigned char *images,
 
 __device__ __forceinline__ void store_tile(unsigned char *slot, const unsigned char *image)
 {
+    const int thread = thread_index();
 #pragma unroll
     for (int i = 0; i < TILE_CHUNKS / THREADS; i++) {
-        const int chunk = i * THREADS + thread_index(),
-                  row = chunk / (TILE_ROW_BYTES / CHUNK_BYTES);
-        const int within = chunk % (TILE_ROW_BYTES / CHUNK_BYTES);
-        ((uint4 *)slot)[chunk] = *(const uint4 *)(image + in_image(row, within));
+        const int chunk = i * THREADS + thread;
+        const int place = in_image(chunk / TILE_ROW_CHUNKS, chunk % TILE_ROW_CHUNKS);
+        ((uint4 *)slot)[chunk] = *(const uint4 *)(image + place);
     }
 }
 
@@ -403,23 +397,21 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
     extern __shared__ __align__(128) unsigned char stages[];
     __shared__ notices notice;
     const uint32_t ring = shared_address(stages);
-    const uint64_t keep = l2_evict_last();
     if (thread_index() == 0) {
         notice.epoch = open_producer(call);
         notice.items[0] =
             describe_block(call, notice.epoch, first_position(operands, call));
     }
     __syncthreads();
-    sources from = find_sources<BLOCK_N>(operands, notice.items[0]);
-    if (notice.items[0].num_tiles > 0)
-        start_loads<BLOCK_N>(ring, from, operands.k, keep);
+    sources from;
+    start_loads<BLOCK_N>(from, ring, operands, notice.items[0]);
 
     for (int turn = 0; notice.items[turn & 1].num_tiles > 0; turn++) {
         const work &item = notice.items[turn & 1];
         work &next = notice.items[~turn & 1];
         accumulators<BLOCK_N> sum;
-        multiply<T, BLOCK_N>(sum, ring, from, operands.k, keep);
-        __syncthreads(); /* the stages have been read */
+        multiply<T, BLOCK_N>(sum, ring, from, operands.k);
+        __syncthreads(); /* nobody reads the stages, not even in vain */
         fill_images<T, BLOCK_N>(stages, sum);
         if (turn == 0 && thread_index() < 32)
             notice.may_store = await_readers(call, notice.epoch, thread_index());
@@ -430,15 +422,13 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         if (thread_index() == 0)
             position = next_position(operands, call); /* answered during the stores */
         for (int tile = 0; tile < item.num_tiles; tile++)
-            store_tile(item.out + tile * EWX_CUDA_TILE_BYTES,
+            store_tile(call.heaps[call.rank] + item.out + tile * EWX_CUDA_TILE_BYTES,
                        stages + tile * EWX_CUDA_TILE_BYTES);
         if (thread_index() == 0)
             next = describe_block(call, notice.epoch, position);
-        __syncthreads();          /* all stores of the CTA precede its releases, below */
-        if (next.num_tiles > 0) { /* these loads fly while the releases wait */
-            from = find_sources<BLOCK_N>(operands, next);
-            start_loads<BLOCK_N>(ring, from, operands.k, keep);
-        }
+        __syncthreads(); /* all stores of the CTA precede its releases, below */
+        /* Before the releases, so that these loads fly while those wait. */
+        start_loads<BLOCK_N>(from, ring, operands, next);
         if (thread_index() < item.num_tiles)
             publish(call, notice.epoch, item.dst, item.task + thread_index());
     }

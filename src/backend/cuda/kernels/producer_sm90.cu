@@ -16,7 +16,8 @@
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/protocol.cuh"
 
-namespace {
+namespace
+{
 
 constexpr int WARPGROUP = 128;
 constexpr int DEPTH = 64; /* columns of A and B in one stage: a 128-byte row */
@@ -41,7 +42,8 @@ struct work {
     int exists;     /* 0: no more work */
 };
 
-template <int TILES> struct shape {
+template <int TILES>
+struct shape {
     static constexpr int THREADS = WARPGROUP * (1 + TILES);
     static constexpr int STAGES = TILES == 2 ? 4 : 3;
     static constexpr int STAGE_BYTES = A_BYTES + TILES * TILE_B_BYTES;
@@ -57,29 +59,52 @@ template <int TILES> struct shape {
 };
 
 /* Addresses in shared memory. */
-template <int TILES> struct arena {
+template <int TILES>
+struct arena {
     using S = shape<TILES>;
     uint32_t base;
 
-    __device__ uint32_t a(int stage) const { return base + stage * S::STAGE_BYTES; }
-    __device__ uint32_t b(int stage) const { return a(stage) + A_BYTES; }
+    __device__ uint32_t a(int stage) const
+    {
+        return base + stage * S::STAGE_BYTES;
+    }
+    __device__ uint32_t b(int stage) const
+    {
+        return a(stage) + A_BYTES;
+    }
     __device__ uint32_t box(int tile, int which) const
     {
         return base + S::STAGES * S::STAGE_BYTES + (2 * tile + which) * BOX_BYTES;
     }
-    __device__ uint32_t full(int stage) const { return box(TILES, 0) + 8 * stage; }
-    __device__ uint32_t empty(int stage) const { return full(S::STAGES + stage); }
-    __device__ uint32_t work_full(int slot) const { return full(2 * S::STAGES + slot); }
-    __device__ uint32_t work_empty(int slot) const { return work_full(WORK_SLOTS + slot); }
+    __device__ uint32_t full(int stage) const
+    {
+        return box(TILES, 0) + 8 * stage;
+    }
+    __device__ uint32_t empty(int stage) const
+    {
+        return full(S::STAGES + stage);
+    }
+    __device__ uint32_t work_full(int slot) const
+    {
+        return full(2 * S::STAGES + slot);
+    }
+    __device__ uint32_t work_empty(int slot) const
+    {
+        return work_full(WORK_SLOTS + slot);
+    }
     __device__ uint32_t work_item(int slot) const
     {
         return ((work_full(2 * WORK_SLOTS) + 15) & ~15u) + slot * (int)sizeof(work);
     }
-    __device__ uint32_t epoch() const { return work_item(WORK_SLOTS); }
+    __device__ uint32_t epoch() const
+    {
+        return work_item(WORK_SLOTS);
+    }
 };
 
 /* A place that moves round a ring. */
-template <int SIZE> struct ring {
+template <int SIZE>
+struct ring {
     int at = 0;
     uint32_t parity = 0;
 
@@ -114,7 +139,8 @@ __device__ work describe_block(const ewx_cuda_call &call, int64_t position)
     work w;
     w.a_row = (int)(ewx_partition_first_row(grid, block.dst) + block.row * EWX_TILE_M);
     w.b_row = (int)(tile.col * EWX_TILE_N);
-    w.slot = (int)((block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile.col);
+    w.slot = (int)((block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols +
+                   tile.col);
     w.dst = block.dst;
     w.task = (int)ewx_tile_task(grid, block.dst, tile);
     w.num_stored = (int)ewx_min64(grid->block_cols, grid->tile_cols - tile.col);
@@ -123,10 +149,13 @@ __device__ work describe_block(const ewx_cuda_call &call, int64_t position)
     return w;
 }
 
-template <int TILES, int CLUSTER> class work_giver
+template <int TILES, int CLUSTER>
+class work_giver
 {
   public:
-    __device__ work_giver(const arena<TILES> &memory) : memory(memory) {}
+    __device__ work_giver(const arena<TILES> &memory) : memory(memory)
+    {
+    }
 
     __device__ void give(const work *items)
     {
@@ -149,7 +178,8 @@ template <int TILES, int CLUSTER> class work_giver
 /* One thread of the cluster.  A cluster that takes the odd last block computes it twice
  * and stores it once: its CTAs must stay in step. */
 template <int TILES, int CLUSTER>
-__device__ void schedule(const ewx_cuda_call &call, bool persistent, const arena<TILES> &memory)
+__device__ void schedule(const ewx_cuda_call &call, bool persistent,
+                         const arena<TILES> &memory)
 {
     const int64_t num_blocks = ewx_num_blocks(&call.grid);
     work_giver<TILES, CLUSTER> giver(memory);
@@ -178,7 +208,8 @@ __device__ void schedule(const ewx_cuda_call &call, bool persistent, const arena
 
 /* How a warp or warpgroup learns of its work.  Every reader must let go of an item before
  * the scheduler fills its slot again. */
-template <int TILES> class work_taker
+template <int TILES>
+class work_taker
 {
   public:
     __device__ work_taker(const arena<TILES> &memory, bool lets_go)
@@ -271,7 +302,8 @@ __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int 
         for (int k = 0; k < DEPTH / 16; k++) { /* 16 elements are 2 units of 16 bytes */
             const int accumulate = (step | k) != 0;
             wgmma_m64n128k16<T>(acc[0], a + 2 * k, b + 2 * k, accumulate);
-            wgmma_m64n128k16<T>(acc[1], a + HALF_TILE_DESCRIPTOR + 2 * k, b + 2 * k, accumulate);
+            wgmma_m64n128k16<T>(acc[1], a + HALF_TILE_DESCRIPTOR + 2 * k, b + 2 * k,
+                                accumulate);
         }
         wgmma_commit();
         wgmma_wait<1>(); /* one step stays in flight; the one before is over */
@@ -336,7 +368,8 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
                       int tile, int lane, const arena<TILES> &memory)
 {
     const int num_slots = call.grid.num_ranks * call.tile_rows * (int)call.grid.tile_cols;
-    const int first_slot = (epoch & 1) * num_slots; /* the slices lie one behind the other */
+    const int first_slot =
+        (epoch & 1) * num_slots; /* the slices lie one behind the other */
     work_taker<TILES> taker(memory, lane == 0);
     bool may_store = true, asked = false;
     for (;;) {
@@ -354,7 +387,8 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
             if (stores) {
-                tensor_store(&maps.out, memory.box(tile, which), which * BOX, row + (i >> 1) * BOX);
+                tensor_store(&maps.out, memory.box(tile, which), which * BOX,
+                             row + (i >> 1) * BOX);
                 stores_have_read();
             }
             __syncwarp();
@@ -370,7 +404,8 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
 
 /* ---- The kernel ---- */
 
-template <int CLUSTER> __device__ __forceinline__ void everyone()
+template <int CLUSTER>
+__device__ __forceinline__ void everyone()
 {
     if (CLUSTER > 1)
         cluster_sync();
@@ -378,7 +413,8 @@ template <int CLUSTER> __device__ __forceinline__ void everyone()
         __syncthreads();
 }
 
-template <int TILES, int CLUSTER> __device__ void prepare(const arena<TILES> &memory)
+template <int TILES, int CLUSTER>
+__device__ void prepare(const arena<TILES> &memory)
 {
     using S = shape<TILES>;
     constexpr int READERS = 1 + 2 * TILES; /* a loader, storers, multipliers */
@@ -426,20 +462,22 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
             store<TILES>(maps, call, epoch, warp - FIRST_STORER_WARP, lane, memory);
     }
-    __syncwarp(); /* lanes that had nothing to do have gone ahead */
+    __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
     if (threadIdx.x == 0)
         close_producer(call, epoch);
 }
 
-template <class T, int TILES, int CLUSTER> ewx_cuda_entry entry()
+template <class T, int TILES, int CLUSTER>
+ewx_cuda_entry entry()
 {
     using S = shape<TILES>;
     return {(const void *)producer<T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
             TILES * EWX_TILE_N / CLUSTER};
 }
 
-template <class T> ewx_cuda_entry entry_of(int block_n, int cluster)
+template <class T>
+ewx_cuda_entry entry_of(int block_n, int cluster)
 {
     if (block_n == 256)
         return cluster == 2 ? entry<T, 2, 2>() : entry<T, 2, 1>();
@@ -450,7 +488,8 @@ template <class T> ewx_cuda_entry entry_of(int block_n, int cluster)
 
 ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster)
 {
-    if (dtype == EW_FP32 || (block_n != 128 && block_n != 256) || cluster < 1 || cluster > 2)
+    if (dtype == EW_FP32 || (block_n != 128 && block_n != 256) || cluster < 1 ||
+        cluster > 2)
         return {};
     return dtype == EW_BF16 ? entry_of<__nv_bfloat16>(block_n, cluster)
                             : entry_of<__half>(block_n, cluster);

@@ -9,7 +9,8 @@
 
 #define POLLS_PER_LOOK 16       /* between looks at the clock and at `stop` */
 #define ABORT_LOOK_NS 200000ull /* the abort word is across the bus: look rarely */
-#define POLL_SLEEP_NS 64
+#define SHORT_SLEEP_NS 32       /* first, and again and again twice as long ... */
+#define LONG_SLEEP_NS 512       /* ... up to this: polls cost the GEMM power and L2 */
 
 __device__ __forceinline__ ewx_cuda_segment *segment_of(const ewx_cuda_call &call, int rank)
 {
@@ -32,7 +33,7 @@ __device__ __forceinline__ bool has_stopped(const ewx_cuda_call &call)
 
 /* The first to give up tells the host why; all others only leave. */
 __device__ __forceinline__ void give_up(const ewx_cuda_call &call, const waited_for &what,
-                                     uint32_t wanted, uint32_t seen, bool aborted)
+                                        uint32_t wanted, uint32_t seen, bool aborted)
 {
     if (atomicExch(&call.counters->stop, 1u) != 0)
         return;
@@ -56,8 +57,10 @@ __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uin
                                             uint32_t wanted, const waited_for &what)
 {
     unsigned long long started_ns = 0, next_look_ns = 0;
+    unsigned sleep_ns = SHORT_SLEEP_NS;
     for (int polls = 1; !ewx_epoch_reached(ld_relaxed_sys(word), wanted); polls++) {
-        __nanosleep(POLL_SLEEP_NS);
+        __nanosleep(sleep_ns);
+        sleep_ns = min(2 * sleep_ns, LONG_SLEEP_NS);
         if (polls % POLLS_PER_LOOK != 0)
             continue;
         const unsigned long long now = global_timer_ns();
@@ -82,8 +85,9 @@ __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uin
 /* Waits for the time at which an emulated transfer would end. */
 __device__ __forceinline__ void await_time(unsigned long long until_ns)
 {
-    while (global_timer_ns() < until_ns)
-        __nanosleep(POLL_SLEEP_NS);
+    for (unsigned long long now = global_timer_ns(); now < until_ns;
+         now = global_timer_ns())
+        __nanosleep((unsigned)min(until_ns - now, (unsigned long long)LONG_SLEEP_NS));
 }
 
 /* ---- A call begins: one thread of every producer CTA ---- */
@@ -110,16 +114,19 @@ __device__ __forceinline__ void note_rows(const ewx_cuda_call &call, uint32_t ep
 
 /* One warp: true when all ranks are in a call of the same number of rows.  Were they not,
  * tiles would be published in time and be the wrong ones. */
-__device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t epoch, int lane)
+__device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t epoch,
+                                           int lane)
 {
     const uint64_t *words = segment_of(call, call.rank)->calls[epoch & 1];
     bool ok = true;
     for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32) {
         const waited_for what = {EWX_CUDA_CALL, rank, 0, 0};
-        ok = await_epoch(call, reinterpret_cast<const uint32_t *>(words + rank) + 1, epoch, what);
+        ok = await_epoch(call, reinterpret_cast<const uint32_t *>(words + rank) + 1, epoch,
+                         what);
         const uint32_t rows = (uint32_t)ld_relaxed_sys(words + rank);
         if (ok && rows != (uint32_t)call.grid.rows) {
-            give_up(call, {EWX_CUDA_ROWS, rank, 0, 0}, (uint32_t)call.grid.rows, rows, false);
+            give_up(call, {EWX_CUDA_ROWS, rank, 0, 0}, (uint32_t)call.grid.rows, rows,
+                    false);
             ok = false;
         }
     }
@@ -141,15 +148,15 @@ __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call)
 }
 
 /* Before the first store of a call: everyone must have read what it overwrites, which with
- * two slices is the call before the last.  Lanes of one warp; false when the call is given up. */
+ * two slices is the call before the last.  Lanes of one warp; false when the call is given
+ * up. */
 __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_t epoch,
                                               int lane)
 {
     bool ok = true;
     for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32)
         ok = await_epoch(call, &segment_of(call, call.rank)->done[rank],
-                         epoch - (uint32_t)call.num_slices,
-                         {EWX_CUDA_READERS, rank, 0, 0});
+                         epoch - (uint32_t)call.num_slices, {EWX_CUDA_READERS, rank, 0, 0});
     return __all_sync(~0u, ok);
 }
 
@@ -185,12 +192,14 @@ __device__ __forceinline__ int64_t tiles_of_unit(const ewx_cuda_call &call, int 
 
 /* True for the tile that completes its unit.  The counter is private and goes back to zero
  * with the last tile, so that the next call finds it so. */
-__device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int dst, int64_t unit)
+__device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int dst,
+                                               int64_t unit)
 {
     const int64_t units_per_rank = (int64_t)call.tile_rows * call.grid.tile_cols;
-    uint32_t *count = &call.counters->unit_tiles[call.release == EW_RELEASE_OUTPUT
-                                                     ? 0
-                                                     : dst * units_per_rank + unit];
+    uint32_t *count =
+        &call.counters
+             ->unit_tiles[call.release == EW_RELEASE_OUTPUT ? 0
+                                                            : dst * units_per_rank + unit];
     __threadfence(); /* this tile, before its count; and all counted tiles, before flags */
     const bool last = atomicAdd(count, 1u) + 1 == tiles_of_unit(call, dst, unit);
     if (last)

@@ -12,21 +12,30 @@
 __device__ __forceinline__ uint32_t ld_relaxed_sys(const uint32_t *word)
 {
     uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "l"(word)
+                 : "memory");
     return value;
 }
 
 __device__ __forceinline__ uint32_t ld_acquire_sys(const uint32_t *word)
 {
     uint32_t value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "l"(word)
+                 : "memory");
     return value;
 }
 
 __device__ __forceinline__ uint64_t ld_relaxed_sys(const uint64_t *word)
 {
     uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(word)
+                 : "memory");
     return value;
 }
 
@@ -85,9 +94,11 @@ __device__ __forceinline__ void st_16(void *to, uint4 v, uint64_t policy)
 
 /* ---- Element types ---- */
 
-template <class T> struct element;
+template <class T>
+struct element;
 
-template <> struct element<__half> {
+template <>
+struct element<__half> {
     static __device__ __forceinline__ float2 unpack(uint32_t pair)
     {
         return __half22float2(*reinterpret_cast<__half2 *>(&pair));
@@ -99,7 +110,8 @@ template <> struct element<__half> {
     }
 };
 
-template <> struct element<__nv_bfloat16> {
+template <>
+struct element<__nv_bfloat16> {
     static __device__ __forceinline__ float2 unpack(uint32_t pair)
     {
         return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&pair));

@@ -6,14 +6,16 @@
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
 #include "backend/cuda/kernels/protocol.cuh"
 
-namespace {
+namespace
+{
 
-constexpr int PIECE = 8;                             /* elements of 16 bytes */
-constexpr int PIECES_PER_ROW = EWX_TILE_N / PIECE;   /* of a tile */
+constexpr int PIECE = 8;                           /* elements of 16 bytes */
+constexpr int PIECES_PER_ROW = EWX_TILE_N / PIECE; /* of a tile */
 constexpr int PIECES = EWX_TILE_M * PIECES_PER_ROW;
 
 /* What caps the registers at 64, and at 32 for 512 threads. */
-template <int THREADS> constexpr int CTAS_PER_SM = THREADS == 512 ? 4 : 1024 / THREADS;
+template <int THREADS>
+constexpr int CTAS_PER_SM = THREADS == 512 ? 4 : 1024 / THREADS;
 
 /* Where the contributions to a tile, and their sum, lie.  Offsets inside a tile fit 32
  * bits: the plan keeps N below 2^23. */
@@ -36,9 +38,9 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     place.out_stride = (uint32_t)grid->cols * 2;
     place.out = (unsigned char *)output.c + (row * grid->cols + col) * 2;
     place.source_stride = call.row_major ? place.out_stride : EWX_TILE_N * 2;
-    place.source = call.slice_offset[epoch & 1] +
-                   (call.row_major ? (matrix_row * grid->cols + col) * 2
-                                   : slot * EWX_CUDA_TILE_BYTES);
+    place.source =
+        call.slice_offset[epoch & 1] +
+        (call.row_major ? (matrix_row * grid->cols + col) * 2 : slot * EWX_CUDA_TILE_BYTES);
     place.height = (int)ewx_min64(EWX_TILE_M, ewx_partition_rows(grid, call.rank) - row);
     place.pieces = (int)(ewx_min64(EWX_TILE_N, grid->cols - col) / PIECE);
     return place;
@@ -56,15 +58,18 @@ __device__ __forceinline__ unsigned long long reserve(unsigned long long *free_n
 }
 
 /* One warp: when the remote contributions to a tile would have arrived. */
-__device__ unsigned long long transfer_end(const ewx_cuda_link &link, const ewx_cuda_call &call,
-                                           int64_t tile_bytes, int lane)
+__device__ unsigned long long transfer_end(const ewx_cuda_link &link,
+                                           const ewx_cuda_call &call, int64_t tile_bytes,
+                                           int lane)
 {
     const int num_ranks = call.grid.num_ranks;
     const unsigned long long now = global_timer_ns();
-    const unsigned long long cost = (unsigned long long)(tile_bytes * link.ns_per_byte + 0.5);
+    const unsigned long long cost =
+        (unsigned long long)(tile_bytes * link.ns_per_byte + 0.5);
     unsigned long long end = now;
     if (lane == 0 && num_ranks > 1)
-        end = reserve(&segment_of(call, call.rank)->ingress_free_ns, now, cost * (num_ranks - 1));
+        end = reserve(&segment_of(call, call.rank)->ingress_free_ns, now,
+                      cost * (num_ranks - 1));
     for (int rank = lane; rank < num_ranks; rank += 32)
         if (rank != call.rank)
             end = max(end, reserve(&segment_of(call, rank)->egress_free_ns, now, cost));
@@ -75,7 +80,8 @@ __device__ unsigned long long transfer_end(const ewx_cuda_link &link, const ewx_
 
 /* ---- Arithmetic ---- */
 
-template <class T> __device__ __forceinline__ void add(float (&sum)[PIECE], uint4 v)
+template <class T>
+__device__ __forceinline__ void add(float (&sum)[PIECE], uint4 v)
 {
     const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -86,7 +92,8 @@ template <class T> __device__ __forceinline__ void add(float (&sum)[PIECE], uint
     }
 }
 
-template <class T> __device__ __forceinline__ uint4 rounded(const float (&sum)[PIECE])
+template <class T>
+__device__ __forceinline__ uint4 rounded(const float (&sum)[PIECE])
 {
     return make_uint4(element<T>::pack(sum[0], sum[1]), element<T>::pack(sum[2], sum[3]),
                       element<T>::pack(sum[4], sum[5]), element<T>::pack(sum[6], sum[7]));
@@ -95,7 +102,8 @@ template <class T> __device__ __forceinline__ uint4 rounded(const float (&sum)[P
 /* Adds the contributions of ranks first..first+SOURCES-1, all in flight at once, to ROWS
  * pieces of a thread. */
 template <class T, int THREADS, int SOURCES, int ROWS>
-__device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE], const tile_place &place,
+__device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
+                                            const tile_place &place,
                                             const ewx_cuda_call &call, int first_rank,
                                             int num_sources, int first_piece)
 {
@@ -205,7 +213,8 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
 
 /* How many contributions of how many pieces a thread has in flight: the product hides the
  * latency of remote loads and must fit the registers. */
-template <class T, int THREADS, int W> const void *function_for()
+template <class T, int THREADS, int W>
+const void *function_for()
 {
     constexpr int MOST = THREADS == 512 ? 2 : 8;
     constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
@@ -213,7 +222,8 @@ template <class T, int THREADS, int W> const void *function_for()
     return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
 }
 
-template <class T, int THREADS> const void *function_of(int num_ranks)
+template <class T, int THREADS>
+const void *function_of(int num_ranks)
 {
     switch (num_ranks) {
     case 2:
@@ -226,7 +236,8 @@ template <class T, int THREADS> const void *function_of(int num_ranks)
     return function_for<T, THREADS, 0>();
 }
 
-template <class T> const void *function_of(int num_ranks, int threads)
+template <class T>
+const void *function_of(int num_ranks, int threads)
 {
     switch (threads) {
     case 128:

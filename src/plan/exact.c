@@ -1,7 +1,4 @@
-/* Inputs whose results are known exactly.  A has a few entries of +-1 per row at random
- * places, B is dense in {-1, 0, 1}, both computed from (seed, rank, index), so any rank
- * can work out any element of the result cheaply and without the other ranks' data.
- * Partial results stay below 256 in magnitude, which all element types hold exactly. */
+/* Exact inputs and their check, on the host. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,53 +7,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "entwine/measure.h"
-
-#define LARGEST_EXACT 256 /* the largest count up to which bf16 holds every integer */
-#define MOST_ENTRIES 16
-
-static uint32_t mix(uint32_t h)
-{
-    h ^= h >> 15;
-    h *= 0x2c1b3c6du;
-    h ^= h >> 12;
-    h *= 0x297a2d39u;
-    h ^= h >> 15;
-    return h;
-}
-
-static uint32_t salt_of(uint32_t seed, int rank)
-{
-    return mix(seed * 0x9e3779b1u + (uint32_t)rank * 0x7feb352du + 1u);
-}
-
-typedef struct entry {
-    int64_t k;
-    int32_t sign;
-} entry;
-
-static int entries_per_row(int num_ranks)
-{
-    const int most = LARGEST_EXACT / num_ranks;
-    return most > MOST_ENTRIES ? MOST_ENTRIES : most;
-}
-
-/* Entry s of a row of A.  Two entries may meet in one place and then add up. */
-static entry a_entry(uint32_t salt, int64_t row, int s, int64_t depth)
-{
-    const uint32_t h = mix(salt ^ mix((uint32_t)row * 0x85ebca77u + (uint32_t)s));
-    return (entry){(int64_t)(mix(h) % (uint64_t)depth), h & 1 ? 1 : -1};
-}
-
-static inline int32_t b_value(uint32_t salt, uint32_t n, uint32_t k_hash)
-{
-    const uint32_t h = (salt ^ k_hash ^ (n * 0x9e3779b1u)) * 0x2c1b3c6du;
-    return (int32_t)(((h >> 16) * 3u) >> 16) - 1;
-}
-
-static uint32_t k_hash_of(int64_t k)
-{
-    return mix((uint32_t)k + 0x51ed270bu);
-}
+#include "plan/exact.h"
 
 /* Inlined always: AddressSanitizer makes the frame of a function per element too dear. */
 #define INLINE static inline __attribute__((always_inline))
@@ -81,17 +32,17 @@ INLINE float load(ew_dtype dtype, const void *base, int64_t index)
 ew_status ew_exact_fill_a(ew_dtype dtype, uint32_t seed, int rank, int num_ranks, int64_t m,
                           int64_t k, void *A)
 {
-    if (!ew_dtype_bytes(dtype) || num_ranks < 1 || num_ranks > LARGEST_EXACT || m < 0 ||
+    if (!ew_dtype_bytes(dtype) || num_ranks < 1 || num_ranks > EWX_LARGEST_EXACT || m < 0 ||
         k < 1 || (m > 0 && !A))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "no exact A of %" PRId64 "x%" PRId64 " for %d ranks", m, k,
                         num_ranks);
     if (m > 0) /* A may be NULL otherwise */
         memset(A, 0, (size_t)(m * k) * ew_dtype_bytes(dtype));
-    const uint32_t salt = salt_of(seed, rank);
+    const uint32_t salt = ewx_exact_salt(seed, rank);
     for (int64_t row = 0; row < m; row++)
-        for (int s = 0; s < entries_per_row(num_ranks); s++) {
-            const entry e = a_entry(salt, row, s, k);
+        for (int s = 0; s < ewx_exact_entries(num_ranks); s++) {
+            const ewx_exact_entry e = ewx_exact_a(salt, row, s, k);
             const int64_t index = row * k + e.k;
             store(dtype, A, index, load(dtype, A, index) + (float)e.sign);
         }
@@ -103,11 +54,11 @@ ew_status ew_exact_fill_b(ew_dtype dtype, uint32_t seed, int rank, ew_weight_lay
 {
     if (!ew_dtype_bytes(dtype) || n < 1 || k < 1 || !B)
         return ewx_fail(EW_ERR_ARGUMENT, "no exact B of %" PRId64 "x%" PRId64, n, k);
-    const uint32_t salt = salt_of(seed, rank);
+    const uint32_t salt = ewx_exact_salt(seed, rank);
     for (int64_t col = 0; col < n; col++)
         for (int64_t depth = 0; depth < k; depth++)
             store(dtype, B, layout == EW_WEIGHT_NK ? col * k + depth : depth * n + col,
-                  (float)b_value(salt, (uint32_t)col, k_hash_of(depth)));
+                  (float)ewx_exact_b(salt, (uint32_t)col, ewx_exact_k_hash(depth)));
     return EW_OK;
 }
 
@@ -115,11 +66,9 @@ ew_status ew_random_fill(ew_dtype dtype, uint32_t seed, int64_t count, void *val
 {
     if (!ew_dtype_bytes(dtype) || count < 0 || (count > 0 && !values))
         return ewx_fail(EW_ERR_ARGUMENT, "no %" PRId64 " random values", count);
-    const uint32_t salt = mix(seed + 0x2545f491u);
+    const uint32_t salt = ewx_random_salt(seed);
     for (int64_t i = 0; i < count; i++)
-        store(dtype, values, i,
-              (float)((int32_t)(mix(salt ^ (uint32_t)i * 0x9e3779b1u) >> 16) - 32768) *
-                  0x1p-17f);
+        store(dtype, values, i, ewx_random_value(salt, i));
     return EW_OK;
 }
 
@@ -128,12 +77,12 @@ static void expect_row(const ew_problem *problem, uint32_t seed, int num_ranks, 
 {
     memset(sums, 0, (size_t)problem->n * sizeof *sums);
     for (int rank = 0; rank < num_ranks; rank++) {
-        const uint32_t salt = salt_of(seed, rank);
-        for (int s = 0; s < entries_per_row(num_ranks); s++) {
-            const entry e = a_entry(salt, row, s, problem->k);
-            const uint32_t k_hash = k_hash_of(e.k);
+        const uint32_t salt = ewx_exact_salt(seed, rank);
+        for (int s = 0; s < ewx_exact_entries(num_ranks); s++) {
+            const ewx_exact_entry e = ewx_exact_a(salt, row, s, problem->k);
+            const uint32_t k_hash = ewx_exact_k_hash(e.k);
             for (int64_t n = 0; n < problem->n; n++)
-                sums[n] += e.sign * b_value(salt, (uint32_t)n, k_hash);
+                sums[n] += e.sign * ewx_exact_b(salt, (uint32_t)n, k_hash);
         }
     }
 }

@@ -1,0 +1,26 @@
+/* Which backends this build has. */
+#include "backend/backend.h"
+
+#include "base/status.h"
+
+ew_status ewx_backend_find(ew_backend name, const ewx_backend **backend_out)
+{
+    switch (name) {
+    case EW_BACKEND_CUDA:
+#ifdef EW_HAVE_CUDA
+        *backend_out = &ewx_backend_cuda;
+        return EW_OK;
+#else
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "this build has no cuda backend\n"
+                        "  fix: use backend=cpu, or build where nvcc is installed with "
+                        "make CUDA=1");
+#endif
+    case EW_BACKEND_SIM:
+        return ewx_fail(EW_ERR_UNSUPPORTED, "this build has no sim backend\n"
+                                            "  fix: use backend=cpu");
+    default: /* open, or a name that the config's check refuses */
+        *backend_out = &ewx_backend_cpu;
+        return EW_OK;
+    }
+}

@@ -1,0 +1,12 @@
+# gpu_check: the checks of the CUDA backend on a real GPU, for `make gpu-check`.  Included
+# where the backend is built; needs neither cmocka nor the command-line tool.
+if(TARGET gpu_check)
+  return()
+endif()
+set(tests ${PROJECT_SOURCE_DIR}/tests)
+file(GLOB gpu_check_sources CONFIGURE_DEPENDS ${tests}/gpu/*.c)
+add_executable(gpu_check EXCLUDE_FROM_ALL ${gpu_check_sources}
+  ${tests}/harness.c ${tests}/trial.c ${tests}/conformance.c ${tests}/error_bound.c)
+target_link_libraries(gpu_check PRIVATE entwine_internal ew_cuda ew_warnings m)
+target_include_directories(gpu_check PRIVATE ${tests} ${tests}/gpu)
+target_compile_definitions(gpu_check PRIVATE _GNU_SOURCE=)

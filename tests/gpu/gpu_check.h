@@ -1,0 +1,52 @@
+/* The checks of the CUDA backend on a real GPU, and what they have in common.  A check is a
+ * function that returns when all is well; it fails through the harness.  Each runs in a
+ * process of its own, with a time limit.
+ *
+ * CUDA does not survive fork: a check whose ranks are processes starts them before it
+ * touches CUDA itself, also through ranks that are threads. */
+#ifndef TESTS_GPU_CHECK_H
+#define TESTS_GPU_CHECK_H
+
+#include <stdbool.h>
+
+#include "entwine/measure.h"
+
+/*     name, function, seconds it may take, what its ranks are */
+#define GPU_CHECKS(X)                                                      \
+    X("conformance-threads", check_conformance_threads, 120, THREADS)      \
+    X("start-together", check_start_together, 30, THREADS)                 \
+    X("numerics", check_numerics, 60, THREADS)                             \
+    X("determinism", check_determinism, 60, THREADS)                       \
+    X("streams", check_streams, 45, THREADS)                               \
+    X("reuse", check_reuse, 45, THREADS)                                   \
+    X("epoch-wrap", check_epoch_wrap, 30, THREADS)                         \
+    X("graph", check_graph, 60, THREADS)                                   \
+    X("blas", check_blas, 30, THREADS)                                     \
+    X("link", check_link, 30, THREADS)                                     \
+    X("bad-input", check_bad_input, 60, THREADS)                           \
+    X("deadline", check_deadline, 60, THREADS)                             \
+    X("abort", check_abort, 30, THREADS)                                   \
+    X("rows-disagree", check_rows_disagree, 30, THREADS)                   \
+    X("conformance-processes", check_conformance_processes, 90, PROCESSES) \
+    X("killed", check_killed, 60, PROCESSES)                               \
+    X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)               \
+    X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)
+
+#define GPU_DECLARE(name, function, seconds, ranks) void function(void);
+GPU_CHECKS(GPU_DECLARE)
+#undef GPU_DECLARE
+
+/* Fewer repetitions were asked for. */
+extern bool gpu_quick;
+
+/* The first GPU. */
+extern ew_gpu gpu_here;
+bool gpu_has_kernel(ew_kernel kernel);
+
+/* This check cannot be made here: ends it, with the reason. */
+_Noreturn __attribute__((format(printf, 1, 2))) void gpu_skip(const char *format, ...);
+
+/* Something worth reading beside "ok". */
+__attribute__((format(printf, 1, 2))) void gpu_remark(const char *format, ...);
+
+#endif

@@ -1,0 +1,189 @@
+/* The CPU's conformance suite on the GPU: the same kinds of cases, exact inputs, every bit
+ * compared.  Opening a world costs more than a trial, so all trials of one W share one; one
+ * that fails is reported with its case, and the rest goes on in a new world. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conformance.h"
+#include "gpu_check.h"
+#include "gpukit.h"
+
+enum { MAX_TRIALS = 256, MAX_FAILURES = 6, LARGEST_W = 8 };
+
+static trial list[MAX_TRIALS];
+static int num_listed;
+static ew_world_options options;
+
+static void add(void *context, const trial *t)
+{
+    const ew_ranks_as *kind = context;
+    if (!gpu_has_kernel(t->config.kernel))
+        return;
+    if (num_listed == MAX_TRIALS)
+        harness_fail("more than %d trials", MAX_TRIALS);
+    list[num_listed] = *t;
+    list[num_listed].kind = *kind;
+    list[num_listed++].options = &options;
+}
+
+/* ---- The trials of one W in one world ---- */
+
+typedef struct batch {
+    int num_ranks;
+    int64_t deadline_ns;
+    int at;        /* the trial in hand; when all went well, num_listed */
+    int completed; /* of all batches */
+} batch;
+
+/* Rank 0's watch counts for all. */
+static int time_is_up(ew_world *world, const batch *b, bool *up_out)
+{
+    int32_t mine = ew_now_ns() > b->deadline_ns, all[GPU_MAX_RANKS];
+    RANK_OK(ew_world_allgather(world, &mine, all, sizeof mine));
+    *up_out = all[0];
+    return 0;
+}
+
+static int batch_body(ew_world *world, void *argument)
+{
+    batch *b = argument;
+    const bool keeps_book = ew_world_rank(world) == 0;
+    for (int i = b->at; i < num_listed; i++) {
+        bool up;
+        if (list[i].num_ranks != b->num_ranks)
+            continue;
+        RANK_TRY(time_is_up(world, b, &up));
+        if (up)
+            break;
+        if (keeps_book)
+            b->at = i;
+        trial_describe(&list[i]);
+        RANK_TRY(trial_body(world, &list[i]));
+        if (keeps_book)
+            b->completed++;
+    }
+    RANK_OK(ew_world_barrier(world));
+    if (keeps_book)
+        b->at = num_listed;
+    return 0;
+}
+
+/* Runs all listed trials; returns how many were completed before the time was up. */
+static int run_listed(int budget_s)
+{
+    const int64_t deadline_ns = ew_now_ns() + (int64_t)budget_s * 1000000000;
+    batch *b = harness_share(sizeof *b);
+    int failures = 0;
+    for (int W = 1; W <= LARGEST_W && failures < MAX_FAILURES; W++)
+        for (b->at = 0; b->at < num_listed && failures < MAX_FAILURES; b->at++) {
+            char text[HARNESS_TEXT_BYTES];
+            b->num_ranks = W;
+            b->deadline_ns = deadline_ns;
+            const ew_status status = harness_try(list[0].kind, W, &options, batch_body, b,
+                                                 NULL, text, sizeof text);
+            if (status == EW_OK && !text[0])
+                break;
+            gpu_remark("%s", text[0] ? text : ew_last_error());
+            failures++;
+        }
+    const int completed = b->completed;
+    harness_unshare(b, sizeof *b);
+    if (failures > 0)
+        harness_fail("%d trials failed%s, %d went well", failures,
+                     failures == MAX_FAILURES ? " and the rest was left out" : "",
+                     completed);
+    return completed;
+}
+
+static void start_list(uint32_t timeout_ms)
+{
+    num_listed = 0;
+    options = gpu_options(timeout_ms);
+}
+
+/* ---- Checks ---- */
+
+void check_conformance_threads(void)
+{
+    ew_ranks_as kind = EW_RANKS_AS_THREADS;
+    start_list(10000);
+    conformance_every_pair(&conformance_cuda, add, &kind);
+    if (gpu_quick)
+        num_listed = num_listed / 3;
+    else
+        conformance_random(&conformance_cuda, 40, add, &kind);
+    const int completed = run_listed(gpu_quick ? 25 : 75);
+    gpu_remark("%d of %d trials in time%s", completed, num_listed,
+               completed == num_listed && !gpu_quick ? ", every pair among them" : "");
+}
+
+void check_conformance_processes(void)
+{
+    ew_ranks_as kind = EW_RANKS_AS_PROCESSES;
+    start_list(15000);
+    conformance_random(&conformance_cuda, gpu_quick ? 8 : 30, add, &kind);
+    const int completed = run_listed(gpu_quick ? 20 : 45);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
+}
+
+static trial small_trial(int num_ranks, const char *config, ew_dtype dtype, uint32_t seed)
+{
+    const int64_t rows = 140 * num_ranks + 1;
+    trial t = {.kind = EW_RANKS_AS_THREADS,
+               .num_ranks = num_ranks,
+               .problem = gpu_problem(rows, 264, 136, dtype),
+               .config = EW_CONFIG_INIT,
+               .weight_per_call = seed % 2 == 1,
+               .seed = seed,
+               .num_calls = 3,
+               .rows = {rows, rows / 3, rows}};
+    t.problem.weight_layout = seed % 4 < 2 ? EW_WEIGHT_NK : EW_WEIGHT_KN;
+    if (ew_config_parse(config, &t.config) != EW_OK)
+        harness_fail("%s", ew_last_error());
+    t.config.backend = EW_BACKEND_CUDA;
+    return t;
+}
+
+static const char *const every_kernel[] = {
+    "kernel=sm80,block=128x128,x=2,b=128",
+    "kernel=sm80,block=128x256,x=1,b=256,ctas=persistent",
+    "kernel=sm90,block=128x128,cluster=1,x=2,b=128",
+    "kernel=sm90,block=128x256,cluster=1,x=2,b=256,release=partition",
+    "kernel=sm90,block=128x256,cluster=2,x=2,b=512",
+    "kernel=sm90,block=128x128,cluster=2,ctas=block,x=1,pool=after,release=output",
+};
+enum { NUM_KERNELS = sizeof every_kernel / sizeof every_kernel[0] };
+
+static void list_every_kernel(int num_ranks, bool start_together)
+{
+    ew_ranks_as kind = EW_RANKS_AS_THREADS;
+    for (uint32_t i = 0; i < NUM_KERNELS; i++) {
+        trial t = small_trial(num_ranks, every_kernel[i], i % 2 ? EW_BF16 : EW_FP16, i);
+        t.start_together = start_together;
+        add(&kind, &t);
+    }
+}
+
+void check_start_together(void)
+{
+    start_list(10000);
+    for (int W = 1; W <= 4; W *= 2)
+        list_every_kernel(W, true);
+    run_listed(25);
+}
+
+/* Under compute-sanitizer kernels are a hundred times slower. */
+void check_sanitizer_one(void)
+{
+    start_list(60000);
+    list_every_kernel(1, false);
+    run_listed(100);
+}
+
+void check_sanitizer_two(void)
+{
+    start_list(60000);
+    list_every_kernel(2, false);
+    run_listed(100);
+}

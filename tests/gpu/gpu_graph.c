@@ -1,0 +1,127 @@
+/* Calls in CUDA graphs: captured once, replayed 10^5 times in all.  Epochs live in the
+ * GPU's memory, so every replay is a call of its own. */
+#include <stdio.h>
+#include <string.h>
+
+#include "gpu_check.h"
+#include "gpukit.h"
+
+/* As many launches as are sure not to fill a queue: a rank whose launch blocks may keep the
+ * others, which share its process, from making theirs. */
+enum { LAUNCHES_AT_ONCE = 100, MAX_CALLS = 2 };
+
+typedef struct replay {
+    int num_calls; /* in the graph */
+    int64_t rows[MAX_CALLS];
+    int launches;
+    int inputs; /* so often are new ones written */
+} replay;
+
+typedef struct recording {
+    void *C[MAX_CALLS];
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t runnable;
+} recording;
+
+static int record(gpu_job *job, const replay *r, recording *g)
+{
+    ew_world *world = job->world;
+    RANK_TRY(job_stream(job, &g->stream));
+    for (int i = 0; i < r->num_calls; i++)
+        RANK_CUDA(cudaMalloc(&g->C[i], job->c_bytes));
+    RANK_OK(ew_world_barrier(world));
+    RANK_CUDA(cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < r->num_calls; i++)
+        RANK_OK(ew_gemm_rs(job->plan, r->rows[i], job->A, job->B, g->C[i], g->stream));
+    RANK_CUDA(cudaStreamEndCapture(g->stream, &g->graph));
+    RANK_CUDA(cudaGraphInstantiate(&g->runnable, g->graph, 0));
+    RANK_CUDA(cudaGraphUpload(g->runnable, g->stream));
+    RANK_CUDA(cudaStreamSynchronize(g->stream));
+    return 0;
+}
+
+static int launch(gpu_job *job, recording *g, int launches)
+{
+    ew_world *world = job->world;
+    RANK_OK(ew_world_barrier(world));
+    for (int done = 0; done < launches; done++) {
+        RANK_CUDA(cudaGraphLaunch(g->runnable, g->stream));
+        if (done % LAUNCHES_AT_ONCE == LAUNCHES_AT_ONCE - 1)
+            RANK_CUDA(cudaStreamSynchronize(g->stream));
+    }
+    RANK_CUDA(cudaStreamSynchronize(g->stream));
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_world_barrier(world));
+    return 0;
+}
+
+static int verify(gpu_job *job, const replay *r, const recording *g, uint32_t seed)
+{
+    ew_world *world = job->world;
+    for (int i = 0; i < r->num_calls; i++) {
+        RANK_CUDA(cudaMemcpy(job->staging, g->C[i], job->c_bytes, cudaMemcpyDefault));
+        RANK_TRY(job_verify_copy(job, r->rows[i], seed, job->staging));
+    }
+    return 0;
+}
+
+static int play(gpu_job *job, const replay *r, recording *g)
+{
+    ew_world *world = job->world;
+    for (uint32_t seed = 0; seed < (uint32_t)r->inputs; seed++) {
+        RANK_TRY(job_fill(job, seed));
+        for (int i = 0; i < r->num_calls; i++)
+            RANK_CUDA(cudaMemset(g->C[i], 0xff, job->c_bytes));
+        RANK_CUDA(cudaDeviceSynchronize());
+        RANK_TRY(launch(job, g, r->launches / r->inputs));
+        RANK_TRY(verify(job, r, g, seed));
+    }
+    return 0;
+}
+
+static int record_and_play(gpu_job *job, void *argument)
+{
+    const replay *r = argument;
+    ew_world *world = job->world;
+    recording g = {.stream = NULL};
+    /* Not the plan's first call, and not its last. */
+    RANK_TRY(job_compute(job, job->problem.max_m, 1, NULL));
+    RANK_TRY(record(job, r, &g));
+    RANK_TRY(play(job, r, &g));
+    RANK_TRY(job_compute(job, job->problem.max_m, 2, NULL));
+    RANK_CUDA(cudaGraphExecDestroy(g.runnable));
+    RANK_CUDA(cudaGraphDestroy(g.graph));
+    for (int i = 0; i < r->num_calls; i++)
+        RANK_CUDA(cudaFree(g.C[i]));
+    RANK_CUDA(cudaStreamDestroy(g.stream));
+    return 0;
+}
+
+static void run_replay(int num_ranks, const char *config, ew_weight_layout layout,
+                       int num_calls, int launches)
+{
+    const int64_t most = 130 * num_ranks + 1;
+    ew_problem problem = gpu_problem(most, 264, 72, EW_FP16);
+    problem.weight_layout = layout;
+    replay r = {.num_calls = num_calls,
+                .rows = {most, most / 2},
+                .launches = launches,
+                .inputs = 10};
+    gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, record_and_play, &r);
+}
+
+void check_graph(void)
+{
+    const int unit = gpu_quick ? 200 : 10000;
+    const char *const *kernels = gpu_kernels();
+    for (int i = 0; kernels[i]; i++)
+        for (int W = 1; W <= 4; W *= 2)
+            run_replay(W, kernels[i], EW_WEIGHT_NK, 1, unit / 10);
+    run_replay(2, "", EW_WEIGHT_KN, 2,
+               unit / 10); /* two calls, weights packed in the graph */
+    run_replay(2, "release=output,pool=after", EW_WEIGHT_NK, 2, unit / 10);
+    run_replay(1, "", EW_WEIGHT_NK, 1, 4 * unit);
+    run_replay(2, "", EW_WEIGHT_NK, 1, 3 * unit);
+    run_replay(4, "", EW_WEIGHT_NK, 1, 3 * unit);
+}

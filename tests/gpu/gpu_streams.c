@@ -1,0 +1,290 @@
+/* Calls in the caller's streams: ordered with the work before and behind them, back to back
+ * without the host in between, on slices and epochs that come round again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_check.h"
+#include "gpukit.h"
+
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+/* ---- Copies, call, copy, next call: all enqueued, nothing awaited ---- */
+
+enum { CALLS = 8 };
+
+typedef struct sequence {
+    int64_t rows[CALLS];
+    cudaStream_t stream; /* NULL: one of the rank's own */
+    int late_rank;       /* starts when the others have enqueued everything; -1: none */
+    size_t busy_bytes; /* so much is set before, again and again, to keep the stream busy */
+} sequence;
+
+/* The host's side of the copies, in pages that copies need not wait for. */
+typedef struct pinned {
+    unsigned char *memory;
+    unsigned char *A[CALLS], *B[CALLS], *C[CALLS];
+} pinned;
+
+static int pin(const gpu_job *job, pinned *p)
+{
+    ew_world *world = job->world;
+    const ew_problem *problem = &job->problem;
+    const size_t bytes = job->a_bytes + job->b_bytes + job->c_bytes;
+    RANK_CUDA(cudaHostAlloc((void **)&p->memory, CALLS * bytes, cudaHostAllocDefault));
+    for (uint32_t i = 0; i < CALLS; i++) {
+        p->A[i] = p->memory + i * bytes;
+        p->B[i] = p->A[i] + job->a_bytes;
+        p->C[i] = p->B[i] + job->b_bytes;
+        RANK_OK(ew_exact_fill_a(problem->dtype, i, job->rank, job->num_ranks,
+                                problem->max_m, problem->k, p->A[i]));
+        RANK_OK(ew_exact_fill_b(problem->dtype, i, job->rank, problem->weight_layout,
+                                problem->n, problem->k, p->B[i]));
+    }
+    return 0;
+}
+
+static int enqueue(const gpu_job *job, const pinned *p, const sequence *s, int number,
+                   cudaStream_t stream)
+{
+    ew_world *world = job->world;
+    const size_t result_bytes =
+        (size_t)(job_rows(job, s->rows[number]) * job->problem.n) * 2;
+    RANK_CUDA(cudaMemcpyAsync(job->A, p->A[number], job->a_bytes, cudaMemcpyHostToDevice,
+                              stream));
+    RANK_CUDA(cudaMemcpyAsync(job->B, p->B[number], job->b_bytes, cudaMemcpyHostToDevice,
+                              stream));
+    RANK_CUDA(cudaMemsetAsync(job->C, 0xff, job->c_bytes, stream));
+    RANK_OK(ew_gemm_rs(job->plan, s->rows[number], job->A, job->B, job->C, stream));
+    RANK_CUDA(cudaMemcpyAsync(p->C[number], job->C, result_bytes, cudaMemcpyDeviceToHost,
+                              stream));
+    return 0;
+}
+
+static int enqueue_all(const gpu_job *job, const pinned *p, const sequence *s,
+                       cudaStream_t stream, void *busy)
+{
+    ew_world *world = job->world;
+    RANK_OK(ew_world_barrier(world));
+    if (job->rank == s->late_rank)
+        gpu_sleep_ms(100);
+    for (int i = 0; busy && i < 20; i++)
+        RANK_CUDA(cudaMemsetAsync(busy, i, s->busy_bytes, stream));
+    for (int i = 0; i < CALLS; i++)
+        RANK_TRY(enqueue(job, p, s, i, stream));
+    RANK_CUDA(cudaStreamSynchronize(stream));
+    RANK_OK(ew_plan_wait(job->plan));
+    return 0;
+}
+
+static int in_a_stream(gpu_job *job, void *argument)
+{
+    ew_world *world = job->world;
+    const sequence *s = argument;
+    cudaStream_t stream = s->stream;
+    void *busy = NULL;
+    pinned p;
+    RANK_TRY(job_use_device(job));
+    if (!stream)
+        RANK_TRY(job_stream(job, &stream));
+    if (s->busy_bytes)
+        RANK_CUDA(cudaMalloc(&busy, s->busy_bytes));
+    RANK_TRY(pin(job, &p));
+    RANK_TRY(enqueue_all(job, &p, s, stream, busy));
+    for (uint32_t i = 0; i < CALLS; i++)
+        RANK_TRY(job_verify_copy(job, s->rows[i], i, p.C[i]));
+    RANK_OK(ew_world_barrier(world)); /* frees may wait for the whole GPU */
+    RANK_CUDA(cudaFree(busy));
+    RANK_CUDA(cudaFreeHost(p.memory));
+    if (!s->stream)
+        RANK_CUDA(cudaStreamDestroy(stream));
+    return 0;
+}
+
+/* The special handles in a slice of the GPU, whose default streams are its own: only the
+ * call itself is in them. */
+static int in_special_streams(gpu_job *job, void *argument)
+{
+    (void)argument;
+    const ew_stream streams[] = {NULL, cudaStreamLegacy, cudaStreamPerThread};
+    for (uint32_t i = 0; i < 2 * COUNT(streams); i++)
+        RANK_TRY(job_compute(job, job->problem.max_m - i, i, streams[i % COUNT(streams)]));
+    return 0;
+}
+
+static void run_sequences(int num_ranks, const char *config, ew_weight_layout layout)
+{
+    const int64_t most = 130 * num_ranks + 1;
+    ew_problem problem = gpu_problem(most, 264, 72, EW_BF16);
+    problem.weight_layout = layout;
+    sequence s = {.rows = {most, 1, most / 2, 0, most - 1, num_ranks, 129, most},
+                  .late_rank = num_ranks - 1};
+    gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, in_a_stream, &s);
+}
+
+/* Ranks without rows wait for nobody and run ahead, into calls with another m. */
+static void run_ahead(const char *config)
+{
+    sequence s = {.rows = {1, 2, 3, 1, 3, 2, 1, 2}, .late_rank = 0};
+    gpu_run(EW_RANKS_AS_THREADS, 4, NULL, gpu_problem(3, 264, 72, EW_FP16), config,
+            in_a_stream, &s);
+}
+
+void check_streams(void)
+{
+    static const cudaStream_t special[] = {cudaStreamLegacy, cudaStreamPerThread};
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        for (int W = 1; W <= 4; W *= 2) {
+            run_sequences(W, *kernel, EW_WEIGHT_NK);
+            run_sequences(W, *kernel, EW_WEIGHT_KN);
+        }
+    for (size_t i = 0; i < COUNT(special); i++) {
+        sequence s = {.rows = {131, 1, 64, 0, 130, 1, 129, 131},
+                      .stream = special[i],
+                      .late_rank = -1,
+                      .busy_bytes = (size_t)256 << 20};
+        gpu_run(EW_RANKS_AS_THREADS, 1, NULL, gpu_problem(131, 264, 72, EW_FP16), "",
+                in_a_stream, &s);
+    }
+    gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(200, 264, 72, EW_FP16), "",
+            in_special_streams, NULL);
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        run_ahead(*kernel);
+}
+
+/* ---- Many calls back to back, inputs in turn ---- */
+
+enum { SETS = 3, CHUNK = 48 }; /* three sets on two slices: stale bytes are wrong bytes */
+
+typedef struct rotation {
+    int64_t m;
+    int chunks;
+    uint32_t epoch; /* to start from; 0: as a plan starts */
+} rotation;
+
+typedef struct wheel {
+    void *A[SETS], *B[SETS], *C[CHUNK];
+    unsigned char *expected[SETS], *results;
+    size_t bytes; /* of a result */
+    cudaStream_t stream;
+} wheel;
+
+static int build_wheel(gpu_job *job, const rotation *r, wheel *w)
+{
+    ew_world *world = job->world;
+    w->bytes = (size_t)(job_rows(job, r->m) * job->problem.n) * 2;
+    w->results = malloc(w->bytes + 1);
+    RANK_TRY(job_stream(job, &w->stream));
+    for (uint32_t set = 0; set < SETS; set++) {
+        RANK_CUDA(cudaMalloc(&w->A[set], job->a_bytes));
+        RANK_CUDA(cudaMalloc(&w->B[set], job->b_bytes));
+        w->expected[set] = malloc(w->bytes + 1);
+        RANK_CHECK(w->expected[set] && w->results, "no memory");
+        /* Alone, and verified. */
+        RANK_TRY(job_compute(job, r->m, set, NULL));
+        memcpy(w->expected[set], job->staging, w->bytes);
+        RANK_CUDA(cudaMemcpy(w->A[set], job->A, job->a_bytes, cudaMemcpyDefault));
+        RANK_CUDA(cudaMemcpy(w->B[set], job->B, job->b_bytes, cudaMemcpyDefault));
+    }
+    for (int i = 0; i < CHUNK; i++)
+        RANK_CUDA(cudaMalloc(&w->C[i], w->bytes + 1));
+    return 0;
+}
+
+static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
+{
+    ew_world *world = job->world;
+    for (int i = 0; i < CHUNK; i++)
+        RANK_CUDA(cudaMemset(w->C[i], 0xff, w->bytes + 1));
+    RANK_CUDA(cudaDeviceSynchronize());
+    RANK_OK(ew_world_barrier(world));
+    if (job->rank == 0)
+        gpu_sleep_ms(10); /* the others get as far ahead as they may */
+    for (int i = 0; i < CHUNK; i++)
+        RANK_OK(ew_gemm_rs(job->plan, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i],
+                           w->stream));
+    RANK_CUDA(cudaStreamSynchronize(w->stream));
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_world_barrier(world));
+    for (int i = 0; i < CHUNK; i++) {
+        const int set = i % SETS;
+        RANK_CUDA(cudaMemcpy(w->results, w->C[i], w->bytes, cudaMemcpyDefault));
+        RANK_CHECK(memcmp(w->results, w->expected[set], w->bytes) == 0,
+                   "chunk %d, call %d, inputs %d: wrong bits", chunk, i, set);
+    }
+    return 0;
+}
+
+static int free_wheel(const gpu_job *job, wheel *w)
+{
+    ew_world *world = job->world;
+    for (int set = 0; set < SETS; set++) {
+        RANK_CUDA(cudaFree(w->A[set]));
+        RANK_CUDA(cudaFree(w->B[set]));
+        free(w->expected[set]);
+    }
+    for (int i = 0; i < CHUNK; i++)
+        RANK_CUDA(cudaFree(w->C[i]));
+    free(w->results);
+    RANK_CUDA(cudaStreamDestroy(w->stream));
+    return 0;
+}
+
+static int in_turn(gpu_job *job, void *argument)
+{
+    const rotation *r = argument;
+    ew_world *world = job->world;
+    wheel w = {.results = NULL};
+    RANK_TRY(build_wheel(job, r, &w));
+    if (r->epoch) {
+        RANK_OK(ew_world_barrier(world)); /* nobody's kernels touch the words now */
+        RANK_OK(ewx_cuda_engine_set_epoch(job_engine(job), r->epoch));
+    }
+    for (int chunk = 0; chunk < r->chunks; chunk++)
+        RANK_TRY(turn_wheel(job, r, &w, chunk));
+    return free_wheel(job, &w);
+}
+
+/* m < W: ranks without rows would run ahead without end, were it not for the readers. */
+void check_reuse(void)
+{
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        for (int W = 2; W <= 8; W *= 2) {
+            rotation full = {.m = 130 * W + 1, .chunks = gpu_quick ? 1 : 5};
+            rotation few = {.m = W / 2, .chunks = gpu_quick ? 1 : 5};
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(full.m, 264, 72, EW_FP16),
+                    *kernel, in_turn, &full);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(few.m, 520, 72, EW_BF16),
+                    *kernel, in_turn, &few);
+        }
+}
+
+/* ---- The wrap of the epoch ---- */
+
+static int across_the_wrap(gpu_job *job, void *argument)
+{
+    const uint32_t *epoch = argument;
+    ew_world *world = job->world;
+    RANK_OK(ewx_cuda_engine_set_epoch(job_engine(job), *epoch));
+    for (uint32_t call = 0; call < 6; call++)
+        RANK_TRY(
+            job_compute(job, call % 3 == 1 ? 1 : job->problem.max_m - call, call, NULL));
+    return 0;
+}
+
+void check_epoch_wrap(void)
+{
+    uint32_t epochs[] = {0xfffffffdu, 0xfffffffeu}; /* the wrap in either slice */
+    rotation back_to_back = {.chunks = 1, .epoch = 0xfffffff0u};
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        for (int W = 1; W <= 3; W++) {
+            for (size_t i = 0; i < COUNT(epochs); i++)
+                gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                        gpu_problem(130 * W + 8, 264, 72, EW_FP16), *kernel,
+                        across_the_wrap, &epochs[i]);
+            back_to_back.m = 130 * W + 8;
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(back_to_back.m, 264, 72, EW_FP16), *kernel, in_turn,
+                    &back_to_back);
+        }
+}
