@@ -53,7 +53,7 @@ gpu-check: ## check the CUDA backend on this machine's GPU, bit for bit
 
 gpu-bench: ## measure the speed targets on this GPU and write bench/results/gpu-*.json
 	@scripts/setup demo
-	@mkdir -p build && cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DEW_CUDA=ON \
+	@mkdir -p build && cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DEW_CUDA=ON -DEW_CLI=ON \
 	   >build/gpu.log 2>&1 || { cat build/gpu.log; exit 1; }
 	@cmake --build build/gpu --target tools
 	@scripts/bench-gpu

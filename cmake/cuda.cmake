@@ -38,6 +38,10 @@ set(portable_targets -gencode=arch=compute_80,code=[sm_80,compute_80]
                      -gencode=arch=compute_90,code=sm_90)
 set(producer_sm90_targets -gencode=arch=compute_90a,code=sm_90a)
 set(producer_sm80_targets -gencode=arch=compute_80,code=[sm_80,compute_80])
+set(mutant) # a planted bug in the kernels, for gpu-check --mutants
+if(EW_MUTANT)
+  set(mutant -DEW_MUTANT=${EW_MUTANT})
+endif()
 foreach(name producer_sm90 producer_sm80 reducer control inputs)
   set(targets ${portable_targets})
   if(DEFINED ${name}_targets)
@@ -46,7 +50,7 @@ foreach(name producer_sm90 producer_sm80 reducer control inputs)
   set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND ${EW_NVCC} -O3 -std=c++17 ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
+    COMMAND ${EW_NVCC} -O3 -std=c++17 ${mutant} ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
             -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
             -MD -MF ${object}.d -c ${kernels}/${name}.cu -o ${object}
     DEPENDS ${kernels}/${name}.cu DEPFILE ${object}.d

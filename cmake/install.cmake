@@ -3,7 +3,9 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS entwine EXPORT entwineTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS entwine_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(EW_CLI)
+  install(TARGETS entwine_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 if(TARGET entwine_mpi)
   install(TARGETS entwine_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/entwine)
 endif()

@@ -485,7 +485,10 @@ static void cuda_choices_are_explained(void **state)
         "order=",   "release=",   "kernel=sm90: ", "block=", "ctas=",
         "cluster=", "group=1: ",  "pool=",         "x=16: ", "b=256: ",
         "grid: ",   "GPU heap: ", "config: "};
-    const ewx_machine slice = {16, 16, 90, 8}, ampere = {16, 108, 80, 1};
+    const ewx_machine slice = {
+        .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
+    const ewx_machine ampere = {
+        .cores = 16, .gpu_sms = 108, .gpu_arch = 80, .gpu_sharers = 1};
     const char *text = explain_cuda("", 8, slice);
     for (size_t i = 0; i < COUNT(keys); i++)
         expect_line(text, keys[i]);

@@ -176,7 +176,7 @@ EW_API ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *firs
 /* ---- Config: how the work is scheduled --------------------------------------------- */
 
 /* Zero in any field means "choose for me".  No field changes a single bit of the
- * result, except producer (another GEMM, another rounding). */
+ * result, except producer and kernel (another GEMM, another rounding). */
 typedef enum ew_backend {
     EW_BACKEND_CPU = 1,
     EW_BACKEND_CUDA = 2,
@@ -281,7 +281,8 @@ typedef void *ew_stream;
 EW_API ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             ew_stream stream);
 
-/* Waits for all that was enqueued and reports its fault, if any: EW_ERR_TIMEOUT,
+/* Waits for all that was enqueued (not for replays of a graph: wait for their stream, then
+ * call this) and reports its fault, if any: EW_ERR_TIMEOUT,
  * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error(). */
 EW_API ew_status ew_plan_wait(ew_plan *plan);
 

@@ -174,7 +174,7 @@ typedef struct ew_bench_result {
     double time_us;    /* maximum over ranks of the rank's median */
     double gemm_us;    /* of that rank: median GEMM window */
     double tail_us;    /* of that rank: median of end - gemm_end */
-    double enqueue_us; /* of that rank: median host time of ew_gemm_rs */
+    double enqueue_us; /* maximum over ranks: host time of a call among 16; cpu: 0 */
     double cv;         /* of that rank's samples: standard deviation / mean */
     int32_t discarded; /* samples taken again because of the quiet gate */
     int32_t num_samples;

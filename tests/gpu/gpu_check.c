@@ -267,6 +267,21 @@ static wishes read_arguments(int argc, char **argv)
     return w;
 }
 
+/* What the tool sets, unless the user has: for ranks as threads a queue for every stream,
+ * and no kernel of cuBLAS's loaded while another waits for it. */
+static void set_variables(ranks kind)
+{
+    static const char queues[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+    static int given = -1;
+    if (given < 0)
+        given = getenv(queues) != NULL;
+    if (!given && kind == PROCESSES)
+        unsetenv(queues);
+    else if (!given)
+        setenv(queues, "32", 1);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 int main(int argc, char **argv)
 {
     const wishes w = read_arguments(argc, argv);
@@ -276,6 +291,7 @@ int main(int argc, char **argv)
         if (w.some ? !w.only[i] : !(checks[i].ranks & w.kinds))
             continue;
         ran++;
+        set_variables(checks[i].ranks);
         if (w.here) {
             alarm((unsigned)checks[i].limit_s);
             checks[i].run();

@@ -5,7 +5,7 @@
 #define REGISTER_UNIT 256 /* registers are handed out to warps in such units */
 #define SHARED_UNIT 128
 
-ew_status ewx_cuda_entry_prepare(const ewx_cuda_entry *entry)
+ew_status ewx_cuda_entry_prepare(ewx_cuda_entry *entry)
 {
     struct cudaFuncAttributes attributes;
     EW_CUDA_TRY(cudaFuncGetAttributes(&attributes, entry->function), "loading a kernel");
@@ -19,6 +19,7 @@ ew_status ewx_cuda_entry_prepare(const ewx_cuda_entry *entry)
                                      cudaFuncAttributePreferredSharedMemoryCarveout,
                                      cudaSharedmemCarveoutMaxShared),
                 "setting a kernel's carveout");
+    EW_CUDA_TRY(cudaGetFuncBySymbol(&entry->handle, entry->function), "finding a kernel");
     return EW_OK;
 }
 

@@ -22,6 +22,6 @@ ew_status ewx_budget_check(const ewx_budget *budget, const ew_config *config);
 
 /* Loads a kernel and sets what its launches need: nothing is loaded later, while another
  * kernel waits. */
-ew_status ewx_cuda_entry_prepare(const ewx_cuda_entry *entry);
+ew_status ewx_cuda_entry_prepare(ewx_cuda_entry *entry);
 
 #endif

@@ -32,6 +32,11 @@ static ew_status cuda_check(const ewx_spec *spec)
 {
     const ewx_driver *driver;
     EW_TRY(ewx_driver_get(&driver));
+    if (spec->num_ranks > EWX_CUDA_MAX_RANKS)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "W=%d ranks are too many for the cuda backend\n"
+                        "  fix: use at most %d",
+                        spec->num_ranks, EWX_CUDA_MAX_RANKS);
     if (spec->problem.n > MAX_COLS)
         return ewx_fail(EW_ERR_SHAPE,
                         "N=%" PRId64 " is too large for the cuda backend\n"
@@ -73,9 +78,8 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
     engine->marker = ewx_cuda_marker();
     engine->finisher = ewx_cuda_finisher();
     engine->transpose = ewx_cuda_transpose();
-    const ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer,
-                                       &engine->starter,  &engine->marker,
-                                       &engine->finisher, &engine->transpose};
+    ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer,  &engine->starter,
+                                 &engine->marker,   &engine->finisher, &engine->transpose};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
@@ -98,22 +102,35 @@ static ew_status allocate_all(ewx_cuda_engine *engine)
                               cudaHostAllocMapped | cudaHostAllocPortable),
                 "allocating the report");
     memset(engine->report, 0, sizeof *engine->report);
-    cudaEvent_t *events[] = {&engine->forked, &engine->produced, &engine->reduced};
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
-        EW_CUDA_TRY(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
-                    "creating an event");
+    EW_CUDA_TRY(cudaEventCreateWithFlags(&engine->produced, cudaEventDisableTiming),
+                "creating an event");
+    EW_CUDA_TRY(cudaEventCreateWithFlags(&engine->reduced, cudaEventDisableTiming),
+                "creating an event");
     return EW_OK;
+}
+
+/* Recorded in the caller's streams, so of the context that these have. */
+static ew_status create_fork_event(ewx_cuda_engine *engine)
+{
+    const ewx_device *device = engine->device;
+    EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->primary), "entering the GPU");
+    const cudaError_t error =
+        cudaEventCreateWithFlags(&engine->forked, cudaEventDisableTiming);
+    ewx_device_leave(device);
+    return error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "creating an event");
 }
 
 /* Reads both clocks at one time, to within a launch. */
 static ew_status calibrate_clock(ewx_cuda_engine *engine)
 {
-    const ewx_cuda_entry entry = ewx_cuda_clock();
+    ewx_cuda_entry entry = ewx_cuda_clock();
     unsigned long long *ns = &engine->report->start_ns;
     void *arguments[] = {&ns};
     const dim3 one = {1, 1, 1};
+    EW_TRY(ewx_cuda_entry_prepare(&entry));
     for (int i = 0; i < 2; i++) { /* the first launch loads the kernel */
-        EW_TRY(ewx_cuda_launch(&entry, one, one, 1, engine->device->producing, arguments));
+        EW_TRY(ewx_cuda_launch(engine->device, &entry, one, one, 1,
+                               engine->device->producing, arguments));
         EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "reading the timer");
         engine->clock_offset_ns = ewx_now_ns() - (int64_t)*ns;
     }
@@ -124,6 +141,7 @@ static ew_status build(ewx_cuda_engine *engine)
 {
     EW_TRY(find_kernels(engine));
     EW_TRY(allocate_all(engine));
+    EW_TRY(create_fork_event(engine));
     EW_TRY(calibrate_clock(engine));
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(ewx_cuda_blas_open(&engine->blas, engine->device));
@@ -155,7 +173,7 @@ static ew_status warm_up(ewx_cuda_engine *engine)
 {
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(warm_blas(engine));
-    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, NULL));
+    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, false));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;
 }
@@ -248,7 +266,8 @@ static ew_status pack_weight(ewx_cuda_engine *engine, const void *B)
     void *arguments[] = {&B, &engine->weight, &rows, &cols};
     const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
     const dim3 block = {32, (unsigned)engine->transpose.threads / 32, 1};
-    return ewx_cuda_launch(&engine->transpose, grid, block, 1, stream, arguments);
+    return ewx_cuda_launch(engine->device, &engine->transpose, grid, block, 1, stream,
+                           arguments);
 }
 
 static ew_status cuda_set_weight(void *state, const void *B)
@@ -268,21 +287,48 @@ static ew_status cuda_set_weight(void *state, const void *B)
 }
 
 static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, void *C, cudaStream_t stream)
+                             const void *B, void *C, bool forked)
 {
     const void *weight = engine->weight;
     if (B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
         weight = B; /* used where it lies */
     } else if (B) {
         engine->has_weight = false;
-        EW_CUDA_TRY(
-            cudaEventRecord(engine->forked, stream ? stream : engine->device->producing),
-            "recording an event");
-        EW_CUDA_TRY(cudaStreamWaitEvent(engine->device->producing, engine->forked, 0),
-                    "waiting for an event");
+        if (forked)
+            EW_CUDA_TRY(cudaStreamWaitEvent(engine->device->producing, engine->forked, 0),
+                        "waiting for an event");
         EW_TRY(pack_weight(engine, B));
     }
-    return ewx_cuda_enqueue(engine, m, A, weight, C, stream);
+    return ewx_cuda_enqueue(engine, m, A, weight, C, forked);
+}
+
+/* Without a context of its own the caller gets the GPU's usual one. */
+static ew_status in_callers_context(ewx_cuda_engine *engine, cudaStream_t stream,
+                                    ew_status (*action)(ewx_cuda_engine *, cudaStream_t))
+{
+    const ewx_device *device = engine->device;
+    CUcontext current = NULL;
+    if (!stream)
+        return EW_OK;
+    EW_DRIVER_TRY(device->driver->cuCtxGetCurrent(&current), "finding the caller's GPU");
+    if (!current)
+        EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->primary),
+                      "entering the GPU");
+    const ew_status status = action(engine, stream);
+    if (!current)
+        ewx_device_leave(device);
+    return status;
+}
+
+static ew_status enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
+                         void *C, cudaStream_t stream)
+{
+    EW_TRY(in_callers_context(engine, stream, ewx_cuda_fork));
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = run_entered(engine, m, A, B, C, stream != NULL);
+    ewx_device_leave(engine->device);
+    EW_TRY(status);
+    return in_callers_context(engine, stream, ewx_cuda_join);
 }
 
 static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, void *C,
@@ -296,9 +342,7 @@ static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, 
     EW_TRY(check_pointer("B", B));
     EW_TRY(check_pointer("C", C));
     EW_TRY(ewx_cuda_collect_fault(engine));
-    EW_TRY(ewx_device_enter(engine->device));
-    const ew_status status = run_entered(engine, m, A, B, C, stream);
-    ewx_device_leave(engine->device);
+    const ew_status status = enqueue(engine, m, A, B, C, stream);
     if (status != EW_OK)
         ew_world_abort(engine->world); /* or peers would wait for this rank's part */
     return status;
@@ -352,32 +396,31 @@ static void cuda_start_together(void *state)
 }
 
 #ifdef EW_TESTING
+static ew_status set_words(ewx_cuda_engine *engine, void *to, size_t count, uint32_t low,
+                           uint32_t high)
+{
+    uint32_t *words = malloc(count * sizeof *words);
+    if (!words)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %zu words", count);
+    for (size_t i = 0; i < count; i++)
+        words[i] = i % 2 ? high : low;
+    const ew_status status = ewx_cuda_copy(engine->world, to, words, count * sizeof *words);
+    free(words);
+    return status;
+}
+
 ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
 {
     unsigned char *mine = engine->heap.segments[engine->world->rank];
     ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)mine;
-    const size_t num_flags =
-        (size_t)(engine->spec->layout.slots_per_rank * engine->spec->num_ranks);
-    const size_t most = num_flags > EWX_MAX_RANKS ? num_flags : EWX_MAX_RANKS;
-    uint32_t *words = malloc(most * sizeof *words);
-    if (!words)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for %zu flags", most);
-    for (size_t i = 0; i < most; i++)
-        words[i] = epoch;
-    const struct {
-        void *to;
-        size_t count;
-    } targets[] = {{mine + engine->spec->layout.flags_offset, num_flags},
-                   {head->done, EWX_MAX_RANKS},
-                   {head->gate, EWX_MAX_RANKS},
-                   {&engine->counters->producer_epoch, 1},
-                   {&engine->counters->reducer_epoch, 1}};
-    ew_status status = EW_OK;
-    for (size_t i = 0; i < sizeof targets / sizeof targets[0] && status == EW_OK; i++)
-        status = ewx_cuda_copy(engine->world, targets[i].to, words,
-                               targets[i].count * sizeof *words);
-    free(words);
-    return status;
+    const ewx_layout *layout = &engine->spec->layout;
+    const size_t num_flags = (size_t)(layout->slots_per_rank * engine->spec->num_ranks);
+    EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
+    EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
+    EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
+    EW_TRY(set_words(engine, head->calls, 4 * EWX_MAX_RANKS, 0, epoch));
+    EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
+    return set_words(engine, &engine->counters->reducer_epoch, 1, epoch, 0);
 }
 #endif
 

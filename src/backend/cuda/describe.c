@@ -94,7 +94,8 @@ typedef struct kernel_list {
 static ew_status measure(const ewx_cuda_entry *entry, ew_gpu_kernel *kernel)
 {
     struct cudaFuncAttributes attributes;
-    EW_TRY(ewx_cuda_entry_prepare(entry));
+    ewx_cuda_entry loaded = *entry;
+    EW_TRY(ewx_cuda_entry_prepare(&loaded));
     EW_CUDA_TRY(cudaFuncGetAttributes(&attributes, entry->function), "reading a kernel");
     EW_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
                     &kernel->ctas_per_sm, entry->function, entry->threads,

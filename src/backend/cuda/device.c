@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_UNIT 8 /* SMs that a green context comes in */
+#define SLICE_UNIT 8       /* SMs that a green context comes in */
+#define DEFAULT_QUEUES 8   /* hardware queues of a process */
+#define MOST_QUEUES 32     /* that it can be given */
+#define STREAMS_PER_RANK 3 /* two of ours and the caller's */
 
 /* ---- Which device, and how much of it ---- */
 
@@ -85,6 +88,23 @@ static ew_status identify(ewx_device *device, int rank, identity *me)
     return EW_OK;
 }
 
+/* Streams beyond the number of the process's hardware queues share one, and then a kernel
+ * that waits for another rank may lie in front of that rank's own.  CUDA reads the variable
+ * when it starts. */
+static ew_status check_queues(const ew_world *world, int sharers)
+{
+    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const int queues = text ? atoi(text) : DEFAULT_QUEUES;
+    const int wanted = STREAMS_PER_RANK * sharers;
+    if (!world->in_threads || sharers == 1 || queues >= wanted || queues >= MOST_QUEUES)
+        return EW_OK;
+    return ewx_fail(
+        EW_ERR_UNSUPPORTED,
+        "%d ranks as threads on one GPU need %d hardware queues, CUDA was given "
+        "%d\n  fix: set CUDA_DEVICE_MAX_CONNECTIONS=%d before CUDA starts",
+        sharers, wanted, queues, MOST_QUEUES);
+}
+
 /* All ranks learn where all ranks are. */
 static ew_status place(ewx_device *device, ew_world *world)
 {
@@ -113,6 +133,7 @@ static ew_status place(ewx_device *device, ew_world *world)
                             "  fix: put the same number of ranks on every GPU",
                             world->rank, device->sharers - 1, rank, sharers - 1);
     }
+    EW_TRY(check_queues(world, device->sharers));
     return slice_size(me.sms, device->sharers, &device->sms);
 }
 
@@ -150,11 +171,9 @@ static ew_status open_slice(ewx_device *device)
 static ew_status open_context(ewx_device *device)
 {
     const ewx_driver *driver = device->driver;
-    CUcontext primary;
-    /* The slice lives inside the primary context, which must stay. */
-    EW_DRIVER_TRY(driver->cuDevicePrimaryCtxRetain(&primary, device->ordinal),
+    EW_DRIVER_TRY(driver->cuDevicePrimaryCtxRetain(&device->primary, device->ordinal),
                   "opening the GPU");
-    device->context = primary;
+    device->context = device->primary;
     return device->sharers > 1 ? open_slice(device) : EW_OK;
 }
 
@@ -262,7 +281,7 @@ static void close_device(void *companion)
     }
     if (device->green)
         device->driver->cuGreenCtxDestroy(device->green);
-    if (device->context)
+    if (device->primary)
         device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
     free(device);
 }

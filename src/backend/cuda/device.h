@@ -17,11 +17,12 @@ typedef struct ewx_device {
     const ewx_driver *driver;
     int ordinal;
     int arch;
-    int sms;     /* of this rank */
-    int sharers; /* ranks on this GPU */
-    int slice;   /* which of them this one is */
-    CUcontext context;
-    CUgreenCtx green; /* NULL: the whole GPU */
+    int sms;           /* of this rank */
+    int sharers;       /* ranks on this GPU */
+    int slice;         /* which of them this one is */
+    CUcontext primary; /* the one that programs use */
+    CUcontext context; /* this rank's: the same, or a slice of it */
+    CUgreenCtx green;  /* NULL: the whole GPU */
     /* Shared by all plans of the rank, which therefore never run side by side: the budget
      * of one would not hold for two.  It also keeps the number of streams below that of the
      * hardware's queues, in which a waiting kernel holds up whatever lies behind it. */

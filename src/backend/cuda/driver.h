@@ -24,6 +24,7 @@
     X(cuGreenCtxCreate, 12040)            \
     X(cuGreenCtxDestroy, 12040)           \
     X(cuGreenCtxStreamCreate, 12050)      \
+    X(cuLaunchKernelEx, 11060)            \
     X(cuTensorMapEncodeTiled, 12000)
 
 typedef struct ewx_driver {

@@ -22,6 +22,7 @@ typedef struct ewx_cuda_engine {
     ewx_budget budget;
     ewx_cuda_blas blas; /* producer=blas, as the next */
     ewx_nccl nccl;
+    int64_t blas_rows; /* m of the last call, which starts with one of 0 */
     cudaEvent_t forked, produced, reduced;
     /* The maps of the last call, and what they were made for. */
     ewx_cuda_maps maps;
@@ -31,11 +32,19 @@ typedef struct ewx_cuda_engine {
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
 } ewx_cuda_engine;
 
+/* A call on a stream of the caller's begins with fork and ends with join, both in the
+ * caller's context: handles such as cudaStreamLegacy mean another stream in another one.
+ * Without, calls follow each other on the rank's two streams by themselves, and the end of
+ * one overlaps the beginning of the next: the protocol guards what must not be overwritten
+ * yet. */
+ew_status ewx_cuda_fork(ewx_cuda_engine *engine, cudaStream_t caller);
+ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller);
+
 /* Enqueues one call; arguments have been checked.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                           void *C, cudaStream_t stream);
-ew_status ewx_cuda_launch(const ewx_cuda_entry *entry, dim3 grid, dim3 block, int cluster,
-                          cudaStream_t stream, void **arguments);
+                           void *C, bool forked);
+ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
+                          dim3 block, int cluster, cudaStream_t stream, void **arguments);
 
 #ifdef EW_TESTING
 /* The tests' way to reach the wrap of the epoch; all ranks, before the first call. */

@@ -25,6 +25,7 @@ static ewx_fault fault_of(const ewx_cuda_report *report, int reporter)
         fault.place = EWX_FAULT_ROWS;
         fault.detail[0] = report->wanted;
         fault.detail[1] = report->seen;
+        fault.detail[2] = report->epoch;
         break;
     case EWX_CUDA_GATE:
     case EWX_CUDA_CALL:

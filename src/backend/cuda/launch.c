@@ -3,27 +3,32 @@
 
 enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
 
-ew_status ewx_cuda_launch(const ewx_cuda_entry *entry, dim3 grid, dim3 block, int cluster,
-                          cudaStream_t stream, void **arguments)
+ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
+                          dim3 block, int cluster, cudaStream_t stream, void **arguments)
 {
-    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeClusterDimension,
-                                     .val.clusterDim = {(unsigned)cluster, 1, 1}};
-    const cudaLaunchConfig_t config = {.gridDim = grid,
-                                       .blockDim = block,
-                                       .dynamicSmemBytes = (size_t)entry->dynamic_smem,
-                                       .stream = stream,
-                                       .attrs = &attribute,
-                                       .numAttrs = cluster > 1 ? 1 : 0};
-    EW_CUDA_TRY(cudaLaunchKernelExC(&config, entry->function, arguments),
-                "launching a kernel");
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                   .value.clusterDim = {(unsigned)cluster, 1, 1}};
+    const CUlaunchConfig config = {.gridDimX = grid.x,
+                                   .gridDimY = grid.y,
+                                   .gridDimZ = grid.z,
+                                   .blockDimX = block.x,
+                                   .blockDimY = block.y,
+                                   .blockDimZ = block.z,
+                                   .sharedMemBytes = (unsigned)entry->dynamic_smem,
+                                   .hStream = stream,
+                                   .attrs = &attribute,
+                                   .numAttrs = cluster > 1 ? 1 : 0};
+    EW_DRIVER_TRY(device->driver->cuLaunchKernelEx(&config, entry->handle, arguments, NULL),
+                  "launching a kernel");
     return EW_OK;
 }
 
-static ew_status launch_ctas(const ewx_cuda_entry *entry, int64_t ctas, int cluster,
-                             cudaStream_t stream, void **arguments)
+static ew_status launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                             int64_t ctas, int cluster, cudaStream_t stream,
+                             void **arguments)
 {
     const dim3 grid = {(unsigned)ctas, 1, 1}, block = {(unsigned)entry->threads, 1, 1};
-    return ewx_cuda_launch(entry, grid, block, cluster, stream, arguments);
+    return ewx_cuda_launch(engine->device, entry, grid, block, cluster, stream, arguments);
 }
 
 /* ---- Parameters ---- */
@@ -109,9 +114,15 @@ static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const
     /* The epoch, hence the slice, is known to the device alone: cuBLAS has only one. */
     unsigned char *C = call->heaps[call->rank] + call->slice_offset[0];
     void *arguments[] = {call};
-    EW_TRY(launch_ctas(&engine->starter, 1, 1, engine->device->producing, arguments));
-    return ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
-                              problem->k, A, B, C, engine->device->producing);
+    EW_TRY(
+        launch_ctas(engine, &engine->starter, 1, 1, engine->device->producing, arguments));
+    EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
+                              problem->k, A, B, C, engine->device->producing));
+    /* For another m cuBLAS may have loaded another kernel, which waits for the whole
+     * process to be idle: no reducer of another thread may wait for this GEMM yet. */
+    const bool new_rows = engine->blas_rows != call->grid.rows;
+    engine->blas_rows = call->grid.rows;
+    return new_rows && engine->world->in_threads ? ew_world_barrier(engine->world) : EW_OK;
 }
 
 static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
@@ -130,12 +141,12 @@ static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const 
         ctas = cluster;
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
-        return launch_ctas(&engine->producer, ctas, 1, engine->device->producing,
+        return launch_ctas(engine, &engine->producer, ctas, 1, engine->device->producing,
                            arguments);
     }
     EW_TRY(update_maps(engine, call->grid.rows, A, B));
     void *arguments[] = {&engine->maps, &operands, call};
-    return launch_ctas(&engine->producer, ctas, cluster, engine->device->producing,
+    return launch_ctas(engine, &engine->producer, ctas, cluster, engine->device->producing,
                        arguments);
 }
 
@@ -151,7 +162,8 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
         .link = {.ns_per_byte = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0,
                  .latency_ns = (uint64_t)world->link_latency_ns}};
     void *arguments[] = {&output, call};
-    return launch_ctas(&engine->reducer, engine->spec->config.budget, 1, stream, arguments);
+    return launch_ctas(engine, &engine->reducer, engine->spec->config.budget, 1, stream,
+                       arguments);
 }
 
 /* The vendor's collective, when there is one and the rows divide evenly. */
@@ -160,10 +172,10 @@ static ew_status launch_nccl(ewx_cuda_engine *engine, ewx_cuda_call *call, void 
     const cudaStream_t stream = engine->device->producing;
     const unsigned char *from = call->heaps[call->rank] + call->slice_offset[0];
     void *arguments[] = {call};
-    EW_TRY(launch_ctas(&engine->marker, 1, 1, stream, arguments));
+    EW_TRY(launch_ctas(engine, &engine->marker, 1, 1, stream, arguments));
     EW_TRY(ewx_nccl_reduce_scatter(&engine->nccl, engine->spec->problem.dtype, from, C,
                                    call->grid.small_rows * call->grid.cols, stream));
-    return launch_ctas(&engine->finisher, 1, 1, stream, arguments);
+    return launch_ctas(engine, &engine->finisher, 1, 1, stream, arguments);
 }
 
 static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
@@ -173,32 +185,61 @@ static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 
 /* ---- Streams ---- */
 
-static ew_status follow(cudaStream_t stream, cudaEvent_t event, cudaStream_t leader)
+static ew_status follow(cudaStream_t stream, cudaEvent_t event)
 {
-    if (stream == leader)
-        return EW_OK;
-    EW_CUDA_TRY(cudaEventRecord(event, leader), "recording an event");
     EW_CUDA_TRY(cudaStreamWaitEvent(stream, event, 0), "waiting for an event");
     return EW_OK;
 }
 
+static ew_status record(cudaEvent_t event, cudaStream_t stream)
+{
+    EW_CUDA_TRY(cudaEventRecord(event, stream), "recording an event");
+    return EW_OK;
+}
+
+static bool reduces_apart(const ewx_cuda_engine *engine)
+{
+    return engine->spec->config.pool != EW_POOL_AFTER;
+}
+
+ew_status ewx_cuda_fork(ewx_cuda_engine *engine, cudaStream_t caller)
+{
+    return record(engine->forked, caller);
+}
+
+ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller)
+{
+    EW_TRY(follow(caller, engine->produced));
+    return reduces_apart(engine) ? follow(caller, engine->reduced) : EW_OK;
+}
+
 /* The producer first, always: whatever serialises the two, it must not be a reducer that
  * waits for a producer behind it. */
-ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                           void *C, cudaStream_t stream)
+static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
+                             const void *B, void *C, cudaStream_t reducing)
 {
-    const ew_config *config = &engine->spec->config;
-    const cudaStream_t producing = engine->device->producing;
-    const cudaStream_t reducing =
-        config->pool == EW_POOL_AFTER ? producing : engine->device->reducing;
-    const cudaStream_t caller = stream ? stream : producing;
     ewx_cuda_call call = describe_call(engine, m);
-    EW_TRY(follow(producing, engine->forked, caller));
-    EW_TRY(follow(reducing, engine->forked, producing));
-    EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
-                                                : launch_own(engine, &call, A, B));
-    EW_TRY(uses_nccl(engine, &call) ? launch_nccl(engine, &call, C)
-                                    : launch_reducer(engine, &call, C, reducing));
-    EW_TRY(follow(producing, engine->reduced, reducing));
-    return follow(caller, engine->produced, producing);
+    EW_TRY(engine->spec->config.producer == EW_PRODUCER_BLAS
+               ? launch_blas(engine, &call, A, B)
+               : launch_own(engine, &call, A, B));
+    return uses_nccl(engine, &call) ? launch_nccl(engine, &call, C)
+                                    : launch_reducer(engine, &call, C, reducing);
+}
+
+ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
+                           void *C, bool forked)
+{
+    const cudaStream_t producing = engine->device->producing;
+    const bool apart = reduces_apart(engine);
+    const cudaStream_t reducing = apart ? engine->device->reducing : producing;
+    if (forked) {
+        EW_TRY(follow(producing, engine->forked));
+        EW_TRY(apart ? follow(reducing, engine->forked) : EW_OK);
+    }
+    EW_TRY(launch_both(engine, m, A, B, C, reducing));
+    if (forked) {
+        EW_TRY(record(engine->produced, producing));
+        EW_TRY(apart ? record(engine->reduced, reducing) : EW_OK);
+    }
+    return EW_OK;
 }

@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* As many as one NVLink domain has; every launch carries their addresses. */
+#define EWX_CUDA_MAX_RANKS 72
+
 #define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
 
 /* ---- Shared state ---- */
@@ -21,8 +24,8 @@ extern "C" {
 /* The head of every rank's heap segment.  Index r of an array is written by rank r alone,
  * into the owner's memory, so that an owner polls nothing but its own. */
 typedef struct ewx_cuda_segment {
-    uint32_t done[EWX_MAX_RANKS]; /* last call whose contributions of mine r has read */
-    uint32_t gate[EWX_MAX_RANKS]; /* start gate: last call that r is ready to start */
+    uint32_t done[EWX_MAX_RANKS];     /* last call whose contributions of mine r has read */
+    uint32_t gate[EWX_MAX_RANKS];     /* start gate: last call that r is ready to start */
     uint64_t calls[2][EWX_MAX_RANKS]; /* by epoch parity: epoch << 32 | rows of r's call */
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
@@ -54,13 +57,15 @@ typedef enum ewx_cuda_place {
  * ended without its word, which. */
 typedef struct ewx_cuda_report {
     unsigned long long start_ns, gemm_end_ns, end_ns;
-    unsigned long long start_clock, gemm_end_clock; /* SM cycles of the first producer CTA */
-    unsigned long long gemm_clock_ns[2];            /* ... and the times they were taken */
-    int32_t place; /* ewx_cuda_place; written last */
+    unsigned long long start_clock,
+        gemm_end_clock;                  /* SM cycles of the first producer CTA */
+    unsigned long long gemm_clock_ns[2]; /* ... and the times they were taken */
+    int32_t place;                       /* ewx_cuda_place; written last */
     int32_t culprit;
     int32_t aborted; /* the world's word ended the wait, not the clock */
     int32_t tile_row, tile_col;
     uint32_t wanted, seen;
+    uint32_t epoch; /* of a call with other rows */
 } ewx_cuda_report;
 
 /* ---- Parameters ---- */
@@ -68,18 +73,18 @@ typedef struct ewx_cuda_report {
 typedef struct ewx_cuda_call {
     ewx_grid grid;
     int32_t rank;
-    int32_t release;   /* tiles of a unit, or EW_RELEASE_... */
-    int32_t tile_rows; /* slots of one destination are tile_rows x grid.tile_cols */
-    int32_t row_major; /* contributions lie as one matrix, not tile by tile */
-    int64_t flags_offset;        /* uint32_t[unit][W]: r's epoch of a unit I own */
-    int64_t slice_offset[2];     /* contributions, by epoch parity */
-    int32_t num_slices;          /* 1: both offsets are the same */
+    int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
+    int32_t tile_rows;       /* slots of one destination are tile_rows x grid.tile_cols */
+    int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
+    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t slice_offset[2]; /* contributions, by epoch parity */
+    int32_t num_slices;      /* 1: both offsets are the same */
     ewx_cuda_counters *counters;
     ewx_cuda_report *report;
     const uint64_t *abort; /* the world's word, in host memory */
     uint64_t timeout_ns;
     int32_t gate; /* ranks meet before they start: benchmarks only */
-    unsigned char *heaps[EWX_MAX_RANKS]; /* every rank's segment */
+    unsigned char *heaps[EWX_CUDA_MAX_RANKS]; /* every rank's segment */
 } ewx_cuda_call;
 
 /* A: rows x K; B: N x K, both K-major; out: all tiles of both slices, 128 columns wide. */
@@ -118,12 +123,13 @@ typedef struct ewx_cuda_verdict {
 
 /* ---- Entries ---- */
 
-/* A kernel as cudaLaunchKernelExC takes it, with what its launch needs. */
+/* A kernel, with what its launch needs. */
 typedef struct ewx_cuda_entry {
-    const void *function; /* NULL: there is no such variant */
+    const void *function; /* as the runtime knows it; NULL: there is no such variant */
     int32_t threads;
     int32_t dynamic_smem;
     int32_t box_cols_b; /* rows of B that one TMA load brings; 0 without TMA */
+    CUfunction handle;  /* as the driver knows it, once it is loaded */
 } ewx_cuda_entry;
 
 /* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
@@ -134,7 +140,8 @@ ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n);
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
 ewx_cuda_entry ewx_cuda_starter(void);
-/* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours */
+/* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours
+ */
 ewx_cuda_entry ewx_cuda_marker(void);
 /* (ewx_cuda_call): ends the call after such a collective */
 ewx_cuda_entry ewx_cuda_finisher(void);
@@ -145,7 +152,8 @@ ewx_cuda_entry ewx_cuda_clock(void);
 
 /* (ewx_input, void *matrix); an exact A must be zero before */
 ewx_cuda_entry ewx_cuda_generator(ew_dtype dtype);
-/* (ewx_cuda_expectation, const void *c, ewx_cuda_verdict *verdict); added to what is there */
+/* (ewx_cuda_expectation, const void *c, ewx_cuda_verdict *verdict); added to what is there
+ */
 ewx_cuda_entry ewx_cuda_verifier(ew_dtype dtype);
 
 #ifdef __cplusplus

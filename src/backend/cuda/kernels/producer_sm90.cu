@@ -383,6 +383,10 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
         const int row = (first_slot + item.slot + tile) * EWX_TILE_M;
+#if EW_MUTANT == 1 /* planted bug: the flag before the tile */
+        if (stores)
+            publish(call, epoch, item.dst, item.task + tile);
+#endif
         for (int i = 0; i < BOXES_PER_TILE; i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
@@ -396,7 +400,9 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
         }
         if (stores) {
             stores_are_complete();
+#if EW_MUTANT != 1
             publish(call, epoch, item.dst, item.task + tile);
+#endif
         }
         __syncwarp();
     }

@@ -31,8 +31,13 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
 {
     const ewx_grid *grid = &call.grid;
     const int64_t row = tile.row * EWX_TILE_M, col = tile.col * EWX_TILE_N;
+#if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
+    const int64_t tile_col = (tile.col + 1) % grid->tile_cols;
+#else
+    const int64_t tile_col = tile.col;
+#endif
     const int64_t slot =
-        (call.rank * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile.col;
+        (call.rank * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile_col;
     const int64_t matrix_row = ewx_partition_first_row(grid, call.rank) + row;
     tile_place place;
     place.out_stride = (uint32_t)grid->cols * 2;
@@ -57,25 +62,30 @@ __device__ __forceinline__ unsigned long long reserve(unsigned long long *free_n
     return atomicAdd(free_ns, cost_ns) + cost_ns;
 }
 
-/* One warp: when the remote contributions to a tile would have arrived. */
-__device__ unsigned long long transfer_end(const ewx_cuda_link &link,
-                                           const ewx_cuda_call &call, int64_t tile_bytes,
-                                           int lane)
+/* When the remote contributions to a tile are on the link. */
+struct transfer {
+    unsigned long long begin_ns, end_ns;
+};
+
+/* One warp.  The bytes come one after the other while the tile is being reduced, so that
+ * its sum can begin with the first of them and end with the last. */
+__device__ transfer book_transfer(const ewx_cuda_link &link, const ewx_cuda_call &call,
+                                  int64_t tile_bytes, int lane)
 {
     const int num_ranks = call.grid.num_ranks;
     const unsigned long long now = global_timer_ns();
     const unsigned long long cost =
         (unsigned long long)(tile_bytes * link.ns_per_byte + 0.5);
-    unsigned long long end = now;
-    if (lane == 0 && num_ranks > 1)
-        end = reserve(&segment_of(call, call.rank)->ingress_free_ns, now,
-                      cost * (num_ranks - 1));
+    const unsigned long long all = cost * (num_ranks - 1);
+    unsigned long long end = now + all;
+    if (lane == 0)
+        end = reserve(&segment_of(call, call.rank)->ingress_free_ns, now, all);
     for (int rank = lane; rank < num_ranks; rank += 32)
         if (rank != call.rank)
             end = max(end, reserve(&segment_of(call, rank)->egress_free_ns, now, cost));
     for (int distance = 16; distance > 0; distance /= 2)
         end = max(end, __shfl_xor_sync(~0u, end, distance));
-    return end + link.latency_ns;
+    return {end - all + link.latency_ns, end + link.latency_ns};
 }
 
 /* ---- Arithmetic ---- */
@@ -118,8 +128,13 @@ __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
 #pragma unroll
         for (int s = 0; s < SOURCES; s++) {
             v[s][i] = make_uint4(0, 0, 0, 0);
+#if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
+            const int source = (first_rank + s + call.rank) % call.grid.num_ranks;
+#else
+            const int source = first_rank + s;
+#endif
             if (exists && s < num_sources)
-                v[s][i] = ld_16(call.heaps[first_rank + s] + offset, once);
+                v[s][i] = ld_16(call.heaps[source] + offset, once);
         }
     }
 #pragma unroll
@@ -192,19 +207,24 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     for (int64_t task = blockIdx.x; task < num_tasks; task += gridDim.x) {
         const ewx_tile tile = ewx_task_tile(&call.grid, call.rank, task);
         const tile_place place = place_of(output, call, epoch, tile);
+        const bool paced = output.link.ns_per_byte > 0;
+        transfer on_link = {0, 0};
         bool ready = true;
         if (threadIdx.x < 32) {
             if (task == blockIdx.x)
                 ready = rows_agree(call, epoch, threadIdx.x);
             ready = ready && await_tile(call, epoch, task, tile, threadIdx.x);
-            if (ready && output.link.ns_per_byte > 0) {
+            if (ready && paced) {
                 const int64_t bytes = (int64_t)place.height * place.pieces * 16;
-                await_time(transfer_end(output.link, call, bytes, threadIdx.x));
+                on_link = book_transfer(output.link, call, bytes, threadIdx.x);
+                await_time(on_link.begin_ns);
             }
         }
         if (!__syncthreads_and(ready))
             break;
         reduce_tile<T, THREADS, W, SOURCES, ROWS>(place, call);
+        if (paced && threadIdx.x < 32)
+            await_time(on_link.end_ns);
     }
     __syncthreads();
     if (threadIdx.x == 0)
