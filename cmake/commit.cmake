@@ -1,5 +1,8 @@
-# EW_COMMIT: the short hash that results are stamped with, or "unknown" outside a clone.
-# Git appends to logs/HEAD whenever HEAD moves, which makes CMake look again.
+# EW_COMMIT: the short hash that results are stamped with, or "unknown" outside a clone unless
+# given.  Git appends to logs/HEAD whenever HEAD moves, which makes CMake look again.
+if(DEFINED CACHE{EW_COMMIT})
+  return()
+endif()
 set(EW_COMMIT unknown)
 find_program(GIT git)
 if(GIT AND EXISTS ${PROJECT_SOURCE_DIR}/.git)
