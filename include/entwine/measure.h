@@ -172,9 +172,9 @@ typedef struct ew_bench_result {
     char error[512];   /* ew_last_error() then */
     ew_config config;  /* as used; zero for custom methods */
     double time_us;    /* maximum over ranks of the rank's median */
-    double gemm_us;    /* of that rank: median GEMM window */
-    double tail_us;    /* of that rank: median of end - gemm_end */
-    double enqueue_us; /* maximum over ranks: host time of a call among 16; cpu: 0 */
+    double gemm_us;    /* maximum over ranks of the rank's median GEMM window */
+    double tail_us;    /* of the slowest rank: median of end - gemm_end */
+    double enqueue_us; /* maximum over ranks: host time of a call among 64; cpu: 0 */
     double cv;         /* of that rank's samples: standard deviation / mean */
     int32_t discarded; /* samples taken again because of the quiet gate */
     int32_t num_samples;
