@@ -258,8 +258,8 @@ static void add_memory(check_call *call, const cli_problem *problem, double rank
     call->memory_bytes = fmax(call->memory_bytes, host_bytes);
 }
 
-static ew_status check_pair(check_call *call, const cli_problem *problem,
-                            const cli_entry *entry, double *bytes)
+static ew_status check_pair(check_call *call, const cli_problem *problem, cli_entry *entry,
+                            double *bytes)
 {
     ew_forecast forecast;
     if (cli_method_needs_mpi(entry->method)) {
@@ -274,6 +274,7 @@ static ew_status check_pair(check_call *call, const cli_problem *problem,
     if (status == EW_OK) {
         call->num_runnable++;
         *bytes += (double)forecast.total_bytes;
+        entry->uses_nccl = forecast.uses_nccl;
     }
     return status;
 }

@@ -255,9 +255,16 @@ static void print_end(cli_output *output, bool complete)
     case CLI_FORMAT_TABLE:
         if (!output->begun)
             break;
-        for (int at = 0; at < output->num_config_lines; at++)
-            printf("# config %s : %s\n", output->config_lines[at].entry->label,
-                   output->config_lines[at].config);
+        for (int at = 0; at < output->num_config_lines; at++) {
+            const cli_entry *entry = output->config_lines[at].entry;
+            printf("# config %s : %s\n", entry->label, output->config_lines[at].config);
+            if (output->job->backend == EW_BACKEND_CUDA &&
+                strcmp(entry->method, "blas") == 0)
+                printf("# %s : cuBLAS, then %s\n", entry->label,
+                       entry->uses_nccl
+                           ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
+                           : "Entwine's ReduceScatter on all SMs of a rank");
+        }
         cli_table_end(output->job, &output->summary, complete);
         break;
     case CLI_FORMAT_CSV:

@@ -283,6 +283,7 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
         .flops = 2.0 * (double)problem->max_m * (double)problem->n * (double)problem->k,
         .remote_bytes =
             ew_remote_bytes(problem->max_m, problem->n, num_ranks, spec.elem_bytes),
+        .uses_nccl = machine.has_nccl && spec.config.producer == EW_PRODUCER_BLAS,
     };
     return EW_OK;
 }

@@ -33,6 +33,7 @@ typedef struct ew_forecast {
     size_t total_bytes;      /* one rank's plan, all of the above */
     double flops;            /* of one rank's GEMM */
     double remote_bytes;     /* Eq. 2: what one rank reads from its peers */
+    int32_t uses_nccl; /* producer=blas on a GPU per rank: NCCL reduces when W divides m */
 } ew_forecast;
 
 /* The dry run behind ew_plan_create: same checks, same choices, no world, no memory.

@@ -47,14 +47,16 @@ static ew_status cuda_check(const ewx_spec *spec)
 
 static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
 {
-    if (!world)
-        return ewx_device_survey(num_ranks, machine_out);
     const ewx_device *device;
-    EW_TRY(ewx_device_of(world, &device));
-    machine_out->gpu_sms = device->sms;
-    machine_out->gpu_arch = device->arch;
-    machine_out->gpu_sharers = device->sharers;
-    machine_out->has_nccl = device->sharers == 1 && ewx_nccl_available();
+    if (!world)
+        EW_TRY(ewx_device_survey(num_ranks, machine_out));
+    else {
+        EW_TRY(ewx_device_of(world, &device));
+        machine_out->gpu_sms = device->sms;
+        machine_out->gpu_arch = device->arch;
+        machine_out->gpu_sharers = device->sharers;
+    }
+    machine_out->has_nccl = machine_out->gpu_sharers == 1 && ewx_nccl_available();
     return EW_OK;
 }
 
