@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "entwine/measure.h"
+#include "plan/tuning.h"
 #include "testing.h"
 
 #define AGREEMENT_BYTES 512
@@ -19,6 +20,7 @@ struct ew_plan {
     ewx_spec spec;
     ew_config request;
     ewx_machine machine;
+    ewx_tuning_origin origin; /* of the config, if it was tuned */
     const ewx_backend *backend;
     void *state;
 };
@@ -36,16 +38,51 @@ static ew_status build_spec(const ewx_backend *backend, const ew_problem *proble
     return EW_OK;
 }
 
-/* What `num_ranks` ranks on this machine would get. */
-static ew_status forecast_spec(const ew_problem *problem, int num_ranks,
-                               const ew_config *request, ewx_machine *machine_out,
-                               ewx_spec *spec_out, const ewx_backend **backend_out)
+/* The caller has no wish but for the backend: a tuned config may serve. */
+static bool is_open(const ew_config *request)
 {
-    *machine_out = (ewx_machine){.cores = ewx_usable_cores()};
-    EW_TRY(ewx_backend_find(request ? request->backend : (ew_backend)0, backend_out));
+    ew_config open = EW_CONFIG_INIT;
+    open.struct_size = request->struct_size;
+    open.backend = request->backend;
+    open.producer = request->producer == EW_PRODUCER_OWN ? EW_PRODUCER_OWN : (ew_producer)0;
+    return memcmp(&open, request, sizeof open) == 0;
+}
+
+/* As build_spec, with the tuned config if there is one that can still run. */
+static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *problem,
+                                  int num_ranks, const ew_config *request,
+                                  const ewx_machine *machine, ewx_spec *spec_out,
+                                  ewx_tuning_origin *origin_out)
+{
+    ew_config tuned = EW_CONFIG_INIT;
+    *origin_out = (ewx_tuning_origin){0};
+    if ((!request || is_open(request)) &&
+        ewx_tuning_find(problem, num_ranks,
+                        request && request->backend ? request->backend : EW_BACKEND_CPU,
+                        machine->device, &tuned, origin_out) &&
+        build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
+        return EW_OK;
+    *origin_out = (ewx_tuning_origin){0};
+    return build_spec(backend, problem, num_ranks, request, machine, spec_out);
+}
+
+typedef struct forecast {
+    ewx_machine machine;
+    ewx_spec spec;
+    ewx_tuning_origin origin;
+    const ewx_backend *backend;
+} forecast;
+
+/* What `num_ranks` ranks on this machine would get. */
+static ew_status forecast_plan(const ew_problem *problem, int num_ranks,
+                               const ew_config *request, forecast *f)
+{
+    *f = (forecast){.machine = {.cores = ewx_usable_cores()}};
+    EW_TRY(ewx_backend_find(request ? request->backend : (ew_backend)0, &f->backend));
     EW_TRY(ewx_problem_check(problem, num_ranks));
-    EW_TRY((*backend_out)->survey(NULL, num_ranks, machine_out));
-    return build_spec(*backend_out, problem, num_ranks, request, machine_out, spec_out);
+    EW_TRY(f->backend->survey(NULL, num_ranks, &f->machine));
+    return build_tuned_spec(f->backend, problem, num_ranks, request, &f->machine, &f->spec,
+                            &f->origin);
 }
 
 /* ---- Agreement ---- */
@@ -112,18 +149,26 @@ static ew_status agree(ew_plan *plan, const ew_problem *problem, ew_status own_s
     return status;
 }
 
-/* Collective: chooses for the machine that the ranks found together, as rank 0 would. */
+typedef struct choice {
+    ew_config config;
+    ewx_tuning_origin origin;
+} choice;
+
+/* Collective: chooses for the machine that the ranks found together, as rank 0 does. */
 static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 {
     ew_world *world = plan->world;
-    ew_config chosen[EWX_MAX_RANKS];
+    choice mine, all[EWX_MAX_RANKS];
     EW_TRY(plan->backend->survey(world, world->num_ranks, &plan->machine));
-    ew_status status = build_spec(plan->backend, problem, world->num_ranks, &plan->request,
-                                  &plan->machine, &plan->spec);
+    const ew_status status =
+        build_tuned_spec(plan->backend, problem, world->num_ranks, &plan->request,
+                         &plan->machine, &plan->spec, &plan->origin);
     EW_TRY(ewx_world_agree(world, status, "create the plan"));
-    EW_TRY(ew_world_allgather(world, &plan->spec.config, chosen, sizeof chosen[0]));
-    return build_spec(plan->backend, problem, world->num_ranks, &chosen[0], &plan->machine,
-                      &plan->spec);
+    mine = (choice){plan->spec.config, plan->origin};
+    EW_TRY(ew_world_allgather(world, &mine, all, sizeof mine));
+    plan->origin = all[0].origin;
+    return build_spec(plan->backend, problem, world->num_ranks, &all[0].config,
+                      &plan->machine, &plan->spec);
 }
 
 /* What this rank can tell by itself. */
@@ -225,12 +270,18 @@ void ew_plan_destroy(ew_plan *plan)
 /* ---- Explain and forecast ---- */
 
 static ew_status explain(const ewx_spec *spec, const ew_config *request,
-                         const ewx_machine *machine, char *buffer, size_t bytes)
+                         const ewx_machine *machine, const ewx_tuning_origin *origin,
+                         char *buffer, size_t bytes)
 {
     if (!buffer || bytes == 0)
         return ewx_fail(EW_ERR_ARGUMENT, "an explanation needs a buffer");
     ewx_text text = ewx_text_in(buffer, bytes);
-    ewx_spec_explain(spec, request, machine, &text);
+    if (origin->bucket > 0)
+        ewx_text_add(&text,
+                     "tuned: from the entry for M up to %" PRId64
+                     " (%.1f us, the built-in choice %.1f us)\n",
+                     origin->bucket, origin->time_us, origin->default_us);
+    ewx_spec_explain(spec, origin->bucket > 0 ? &spec->config : request, machine, &text);
     return text.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                      "%zu bytes are too few for an explanation\n"
                                      "  fix: use EW_EXPLAIN_BYTES",
@@ -242,48 +293,44 @@ ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_explain needs a plan");
-    return explain(&plan->spec, &plan->request, &plan->machine, text, bytes);
+    return explain(&plan->spec, &plan->request, &plan->machine, &plan->origin, text, bytes);
 }
 
 ew_status ew_forecast_explain(const ew_problem *problem, int num_ranks,
                               const ew_config *config, char *text, size_t bytes)
 {
-    ewx_spec spec;
-    ewx_machine machine;
-    const ewx_backend *backend = NULL;
-    EW_TRY(forecast_spec(problem, num_ranks, config, &machine, &spec, &backend));
-    return explain(&spec, config, &machine, text, bytes);
+    forecast f;
+    EW_TRY(forecast_plan(problem, num_ranks, config, &f));
+    return explain(&f.spec, config, &f.machine, &f.origin, text, bytes);
 }
 
 ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
                             const ew_config *config, ew_forecast *forecast_out)
 {
+    forecast f;
     if (!forecast_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_forecast_build needs a place for its answer");
-    ewx_spec spec;
-    ewx_machine machine;
-    const ewx_backend *backend = NULL;
-    EW_TRY(forecast_spec(problem, num_ranks, config, &machine, &spec, &backend));
+    EW_TRY(forecast_plan(problem, num_ranks, config, &f));
     const ewx_grid grid =
-        ewx_grid_build(problem->max_m, problem->n, num_ranks, &spec.config);
-    const ewx_footprint footprint = backend->footprint(&spec);
+        ewx_grid_build(problem->max_m, problem->n, num_ranks, &f.spec.config);
+    const ewx_footprint footprint = f.backend->footprint(&f.spec);
     int64_t num_tiles = 0;
     for (int dst = 0; dst < num_ranks; dst++)
         num_tiles += ewx_partition_tiles(&grid, dst);
     *forecast_out = (ew_forecast){
-        .config = spec.config,
+        .config = f.spec.config,
         .num_blocks = ewx_num_blocks(&grid),
         .num_tiles = num_tiles,
         .max_owned_tiles = ewx_partition_tiles(&grid, 0),
-        .heap_bytes = spec.layout.segment_bytes,
+        .heap_bytes = f.spec.layout.segment_bytes,
         .weight_bytes = footprint.weight_bytes,
         .workspace_bytes = footprint.workspace_bytes,
-        .total_bytes =
-            spec.layout.segment_bytes + footprint.weight_bytes + footprint.workspace_bytes,
+        .total_bytes = f.spec.layout.segment_bytes + footprint.weight_bytes +
+                       footprint.workspace_bytes,
         .flops = 2.0 * (double)problem->max_m * (double)problem->n * (double)problem->k,
         .remote_bytes =
-            ew_remote_bytes(problem->max_m, problem->n, num_ranks, spec.elem_bytes),
-        .uses_nccl = machine.has_nccl && spec.config.producer == EW_PRODUCER_BLAS,
+            ew_remote_bytes(problem->max_m, problem->n, num_ranks, f.spec.elem_bytes),
+        .uses_nccl = f.machine.has_nccl && f.spec.config.producer == EW_PRODUCER_BLAS,
     };
     return EW_OK;
 }

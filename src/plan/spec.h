@@ -18,11 +18,12 @@
 
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {
-    int cores;       /* of the host, for all its ranks */
-    int gpu_sms;     /* of this rank's GPU or slice of one; 0: no GPU */
-    int gpu_arch;    /* 80, 90, ... */
-    int gpu_sharers; /* ranks on this GPU; above 1 it is a virtual node */
-    bool has_nccl;   /* which producer=blas then reduces with */
+    int cores;        /* of the host, for all its ranks */
+    int gpu_sms;      /* of this rank's GPU or slice of one; 0: no GPU */
+    int gpu_arch;     /* 80, 90, ... */
+    int gpu_sharers;  /* ranks on this GPU; above 1 it is a virtual node */
+    bool has_nccl;    /* which producer=blas then reduces with */
+    char device[128]; /* what times depend on, as tuning entries name it */
 } ewx_machine;
 
 /* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a

@@ -58,6 +58,9 @@ static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine
     (void)world;
     (void)num_ranks;
     machine_out->cores = ewx_usable_cores();
+    ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
+    ewx_cpu_model(&text);
+    ewx_text_add(&text, "/%dcores", machine_out->cores);
     return EW_OK;
 }
 

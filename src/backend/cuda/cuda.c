@@ -47,7 +47,7 @@ static ew_status cuda_check(const ewx_spec *spec)
 
 static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
 {
-    const ewx_device *device;
+    const ewx_device *device = NULL;
     if (!world)
         EW_TRY(ewx_device_survey(num_ranks, machine_out));
     else {
@@ -57,6 +57,13 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
         machine_out->gpu_sharers = device->sharers;
     }
     machine_out->has_nccl = machine_out->gpu_sharers == 1 && ewx_nccl_available();
+    struct cudaDeviceProp properties;
+    int driver = 0;
+    EW_CUDA_TRY(cudaGetDeviceProperties(&properties, world ? device->ordinal : 0),
+                "reading the GPU");
+    EW_CUDA_TRY(cudaDriverGetVersion(&driver), "reading the driver's version");
+    ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
+    ewx_text_add(&text, "%s/%dsms/driver%d", properties.name, machine_out->gpu_sms, driver);
     return EW_OK;
 }
 

@@ -1,0 +1,87 @@
+/* Entwine's third header, opt-in: finding a config by measuring, and keeping it.
+ *
+ * A tuning entry belongs to a key: the operation, the shape (rows rounded up to a power of
+ * two, the M bucket), the ranks, the element type, the device and the library's version.
+ * Entries are small JSON files under $ENTWINE_CACHE_DIR, else $XDG_CACHE_HOME/entwine, else
+ * ~/.cache/entwine.  ew_plan_create without a config of the caller's uses the entry of its
+ * key, else that of the nearest M bucket, else the built-in choice; ew_plan_explain says
+ * which.  A file that cannot be read, is malformed or has another key is no entry.
+ * ENTWINE_TUNING=off makes plans ignore all entries. */
+#ifndef ENTWINE_TUNE_H
+#define ENTWINE_TUNE_H
+
+#include "entwine/measure.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Entries ------------------------------------------------------------------------ */
+
+#define EW_TUNING_KEY_BYTES 320
+#define EW_TUNING_TEXT_BYTES 1024 /* of an entry as JSON */
+
+typedef struct ew_tuning {
+    char key[EW_TUNING_KEY_BYTES]; /* "op=gemm-rs,m=8192,n=8192,k=1024,ranks=8,..." */
+    ew_config config;              /* every field chosen */
+    double time_us;                /* of the config */
+    double default_us;             /* of the built-in choice, in the same run */
+    int64_t when;                  /* seconds since 1970 */
+} ew_tuning;
+
+/* An entry as JSON and back; EW_ERR_ARGUMENT says what is wrong with a text.  What is
+ * printed can be parsed. */
+EW_API ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes);
+EW_API ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out);
+
+/* The folder of the entries; EW_ERR_SYSTEM when there is none to be had (no HOME). */
+EW_API ew_status ew_tuning_folder(char *path, size_t bytes);
+
+/* Path of the file that an entry with this key has. */
+EW_API ew_status ew_tuning_path(const char *key, char *path, size_t bytes);
+
+/* Stores an entry: written beside its place, flushed, then renamed into it, so that a
+ * reader sees the old one, the new one, or none. */
+EW_API ew_status ew_tuning_store(const ew_tuning *tuning);
+
+/* Reads one file, whole or not at all. */
+EW_API ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out);
+
+/* ---- Tuning -------------------------------------------------------------------------- */
+
+typedef struct ew_tune_options {
+    uint32_t struct_size;
+    double budget_s; /* give or take one round; 0: until the search ends */
+    int32_t samples; /* of each candidate and round; 0: chosen */
+    uint32_t seed;
+    int32_t store; /* rank 0 writes the entry */
+    /* Called on rank 0 after each round, may be NULL.  Non-zero ends the search early, with
+     * the best so far. */
+    int (*progress)(void *context, int round, int num_rounds, const char *best_config,
+                    double best_us, double default_us);
+    void *context;
+} ew_tune_options;
+#define EW_TUNE_OPTIONS_INIT                                        \
+    {                                                               \
+        (uint32_t)sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL \
+    }
+
+typedef struct ew_tune_result {
+    ew_tuning tuning;
+    int32_t num_candidates; /* measured, the built-in choice among them */
+    int32_t num_refused;    /* that this machine cannot run */
+    int32_t complete;       /* 0: ended by the budget or by progress */
+} ew_tune_result;
+
+/* Collective.  Measures candidates by the time of whole calls, interleaved sample by
+ * sample, the built-in choice always among them, in rounds that vary the block, its walk
+ * and the budget in turn around the best so far; the best is confirmed against the
+ * built-in choice in a last round and must beat it by more than a per cent to replace it.
+ * All ranks end with the same result. */
+EW_API ew_status ew_tune(ew_world *world, const ew_problem *problem, ew_backend backend,
+                         const ew_tune_options *options, ew_tune_result *result_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,286 @@
+/* The store of tuning entries: one small JSON file each.  Files come from outside: every
+ * byte is checked, and whatever is not a whole entry of the right key is no entry. */
+#include "plan/tuning.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/status.h"
+
+#define SCHEMA "entwine-tuning/1"
+#define MOST_FILE_BYTES 4096
+#define FARTHEST_BUCKET 20 /* doublings: beyond, an entry says nothing about the problem \
+                            */
+
+/* ---- Keys ---- */
+
+int64_t ewx_tuning_bucket(int64_t rows)
+{
+    int64_t bucket = 1;
+    while (bucket < rows)
+        bucket *= 2;
+    return bucket;
+}
+
+/* Names of devices come from drivers: only what needs no escaping stays. */
+static void add_plain(ewx_text *text, const char *name)
+{
+    for (; *name; name++)
+        ewx_text_add(text, "%c",
+                     isalnum((unsigned char)*name) || strchr("-._/", *name) ? *name : '_');
+}
+
+void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
+                    const char *device, int64_t bucket, ewx_text *text)
+{
+    const ew_config named = {.backend = backend};
+    ewx_text_add(text,
+                 "op=gemm-rs,m=%" PRId64 ",n=%" PRId64 ",k=%" PRId64 ",ranks=%d,type=%s,"
+                 "weight=%s,",
+                 bucket, problem->n, problem->k, num_ranks, ew_dtype_name(problem->dtype),
+                 problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
+    ewx_config_print_key(&named, "backend", text);
+    ewx_text_add(text, ",device=");
+    add_plain(text, device);
+    ewx_text_add(text, ",version=%s", ew_version());
+}
+
+/* ---- Text ---- */
+
+ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes)
+{
+    char config[EW_CONFIG_TEXT_BYTES];
+    if (!tuning || !text)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_print needs an entry and a buffer");
+    EW_TRY(ew_config_print(&tuning->config, config, sizeof config));
+    ewx_text out = ewx_text_in(text, bytes);
+    ewx_text_add(&out,
+                 "{\n \"schema\": \"" SCHEMA
+                 "\",\n \"key\": \"%s\",\n \"config\": \"%s\",\n"
+                 " \"time_us\": %.3f,\n \"default_us\": %.3f,\n \"when\": %" PRId64 "\n}\n",
+                 tuning->key, config, tuning->time_us, tuning->default_us, tuning->when);
+    return out.truncated ? ewx_fail(EW_ERR_ARGUMENT,
+                                    "%zu bytes are too few for a tuning entry\n"
+                                    "  fix: use EW_TUNING_TEXT_BYTES",
+                                    bytes)
+                         : EW_OK;
+}
+
+/* A flat object of strings without escapes and numbers: all that an entry is. */
+typedef struct reader {
+    const char *at, *end;
+} reader;
+
+static void skip_blanks(reader *r)
+{
+    while (r->at < r->end && strchr(" \t\r\n", *r->at) && *r->at)
+        r->at++;
+}
+
+static bool take(reader *r, char wanted)
+{
+    skip_blanks(r);
+    if (r->at == r->end || *r->at != wanted)
+        return false;
+    r->at++;
+    return true;
+}
+
+static bool take_string(reader *r, char *text, size_t bytes)
+{
+    size_t used = 0;
+    if (!take(r, '"'))
+        return false;
+    while (r->at < r->end && *r->at != '"') {
+        if (*r->at == '\\' || (unsigned char)*r->at < 0x20 || used + 1 >= bytes)
+            return false;
+        text[used++] = *r->at++;
+    }
+    text[used] = '\0';
+    return take(r, '"');
+}
+
+static bool take_number(reader *r, double *number_out)
+{
+    char digits[40], *stop;
+    size_t used = 0;
+    skip_blanks(r);
+    while (r->at < r->end && used + 1 < sizeof digits &&
+           (isdigit((unsigned char)*r->at) || strchr("+-.eE", *r->at)) && *r->at)
+        digits[used++] = *r->at++;
+    digits[used] = '\0';
+    *number_out = strtod(digits, &stop);
+    return used > 0 && *stop == '\0' && isfinite(*number_out) && *number_out >= 0;
+}
+
+enum { SCHEMA_SEEN = 1, KEY_SEEN = 2, CONFIG_SEEN = 4, TIME_SEEN = 8, ALL_SEEN = 15 };
+
+static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
+{
+    char name[32], value[EW_TUNING_KEY_BYTES];
+    double number = 0;
+    if (!take_string(r, name, sizeof name) || !take(r, ':'))
+        return "a member has no name";
+    skip_blanks(r);
+    const bool is_text = r->at < r->end && *r->at == '"';
+    if (is_text ? !take_string(r, value, sizeof value) : !take_number(r, &number))
+        return "a value is neither a plain string nor a number";
+    if (is_text && strcmp(name, "schema") == 0) {
+        *seen |= SCHEMA_SEEN;
+        return strcmp(value, SCHEMA) == 0 ? NULL : "it is of another schema";
+    }
+    if (is_text && strcmp(name, "key") == 0) {
+        *seen |= KEY_SEEN;
+        memcpy(tuning->key, value, sizeof value);
+    } else if (is_text && strcmp(name, "config") == 0) {
+        *seen |= CONFIG_SEEN;
+        if (ew_config_parse(value, &tuning->config) != EW_OK)
+            return "its config is not valid";
+    } else if (!is_text && strcmp(name, "time_us") == 0) {
+        *seen |= TIME_SEEN;
+        tuning->time_us = number;
+    } else if (!is_text && strcmp(name, "default_us") == 0) {
+        tuning->default_us = number;
+    } else if (!is_text && strcmp(name, "when") == 0) {
+        tuning->when = number < 9e15 ? (int64_t)number : 0;
+    }
+    return NULL;
+}
+
+/* NULL, or what is wrong. */
+static const char *read_entry(reader *r, ew_tuning *tuning)
+{
+    int seen = 0;
+    if (!take(r, '{'))
+        return "it is no JSON object";
+    do {
+        const char *wrong = take_member(r, tuning, &seen);
+        if (wrong)
+            return wrong;
+    } while (take(r, ','));
+    if (!take(r, '}'))
+        return "it ends too early";
+    skip_blanks(r);
+    if (r->at != r->end)
+        return "something follows it";
+    return seen == ALL_SEEN ? NULL : "schema, key, config or time_us is missing";
+}
+
+ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out)
+{
+    if (!text || !tuning_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_parse needs a text and an entry");
+    ew_tuning tuning = {.config = EW_CONFIG_INIT};
+    reader r = {text, text + bytes};
+    const char *wrong = read_entry(&r, &tuning);
+    if (wrong)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "this is no tuning entry: %s\n  fix: tune again, or remove it",
+                        wrong);
+    *tuning_out = tuning;
+    return EW_OK;
+}
+
+/* ---- Files ---- */
+
+ew_status ew_tuning_folder(char *path, size_t bytes)
+{
+    const char *own = getenv("ENTWINE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+    int length = -1;
+    if (!path)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_folder needs a buffer");
+    if (own && *own)
+        length = snprintf(path, bytes, "%s", own);
+    else if (cache && *cache == '/')
+        length = snprintf(path, bytes, "%s/entwine", cache);
+    else if (home && *home == '/')
+        length = snprintf(path, bytes, "%s/.cache/entwine", home);
+    else
+        return ewx_fail(EW_ERR_SYSTEM, "there is no folder for tuning entries\n"
+                                       "  fix: set HOME, or ENTWINE_CACHE_DIR");
+    return length < (int)bytes
+               ? EW_OK
+               : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
+}
+
+static uint64_t hash(const char *text)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h;
+}
+
+ew_status ew_tuning_path(const char *key, char *path, size_t bytes)
+{
+    char folder[PATH_MAX];
+    if (!key || !path)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_path needs a key and a buffer");
+    EW_TRY(ew_tuning_folder(folder, sizeof folder));
+    return snprintf(path, bytes, "%s/%016" PRIx64 ".json", folder, hash(key)) < (int)bytes
+               ? EW_OK
+               : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
+}
+
+ew_status ew_tuning_store(const ew_tuning *tuning)
+{
+    char path[PATH_MAX], text[EW_TUNING_TEXT_BYTES];
+    EW_TRY(ew_tuning_print(tuning, text, sizeof text));
+    EW_TRY(ew_tuning_path(tuning->key, path, sizeof path));
+    return ewx_file_replace(path, text, strlen(text));
+}
+
+ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
+{
+    char text[MOST_FILE_BYTES];
+    size_t bytes;
+    if (!path || !tuning_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_load needs a path and an entry");
+    EW_TRY(ewx_file_read(path, text, sizeof text, &bytes));
+    return ew_tuning_parse(text, bytes, tuning_out);
+}
+
+/* ---- Finding ---- */
+
+static bool find_in_bucket(const ew_problem *problem, int num_ranks, ew_backend backend,
+                           const char *device, int64_t bucket, ew_tuning *tuning)
+{
+    char key[EW_TUNING_KEY_BYTES], path[PATH_MAX];
+    ewx_text text = ewx_text_in(key, sizeof key);
+    ewx_tuning_key(problem, num_ranks, backend, device, bucket, &text);
+    return !text.truncated && ew_tuning_path(key, path, sizeof path) == EW_OK &&
+           access(path, R_OK) == 0 && ew_tuning_load(path, tuning) == EW_OK &&
+           strcmp(tuning->key, key) == 0; /* two keys may share a hash */
+}
+
+bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backend,
+                     const char *device, ew_config *config_out,
+                     ewx_tuning_origin *origin_out)
+{
+    const char *wish = getenv("ENTWINE_TUNING");
+    char folder[PATH_MAX];
+    if ((wish && strcmp(wish, "off") == 0) ||
+        ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0)
+        return false;
+    const int64_t own = ewx_tuning_bucket(problem->max_m);
+    ew_tuning tuning;
+    for (int distance = 0; distance <= FARTHEST_BUCKET; distance++)
+        for (int down = 0; down <= (distance > 0); down++) {
+            const int64_t bucket = down ? own >> distance : own << distance;
+            if (bucket < 1 || bucket > ((int64_t)1 << 40) ||
+                !find_in_bucket(problem, num_ranks, backend, device, bucket, &tuning))
+                continue;
+            *config_out = tuning.config;
+            *origin_out = (ewx_tuning_origin){bucket, tuning.time_us, tuning.default_us};
+            return true;
+        }
+    return false;
+}

@@ -1,0 +1,325 @@
+/* Tuning entries as text and files, what plans make of them, and a tuning on real ranks. */
+#include "harness.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "entwine/tune.h"
+#include "backend/backend.h"
+#include "plan/tuning.h"
+
+static char folder[] = "/tmp/entwine-tuning-XXXXXX";
+
+static void remove_entries(void)
+{
+    DIR *listing = opendir(folder);
+    for (struct dirent *entry; listing && (entry = readdir(listing));) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (entry->d_name[0] != '.')
+            unlink(path);
+    }
+    if (listing)
+        closedir(listing);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    unsetenv("ENTWINE_TUNING"); /* off for all other tests: a developer may have entries */
+    if (!mkdtemp(folder))
+        return 1;
+    return setenv("ENTWINE_CACHE_DIR", folder, 1);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove_entries();
+    return rmdir(folder);
+}
+
+static ew_tuning sample_entry(const char *key)
+{
+    ew_tuning tuning = {.time_us = 12.5, .default_us = 14.0, .when = 1700000000};
+    snprintf(tuning.key, sizeof tuning.key, "%s", key);
+    assert_int_equal(
+        ew_config_parse("backend=cpu,block=128x512,group=2,x=1,b=2", &tuning.config),
+        EW_OK);
+    return tuning;
+}
+
+/* ---- Text ---- */
+
+static void entries_survive_a_round_trip(void **state)
+{
+    (void)state;
+    const ew_tuning tuning = sample_entry("op=gemm-rs,m=64");
+    char text[EW_TUNING_TEXT_BYTES];
+    ew_tuning again;
+    assert_int_equal(ew_tuning_print(&tuning, text, sizeof text), EW_OK);
+    assert_int_equal(ew_tuning_parse(text, strlen(text), &again), EW_OK);
+    assert_string_equal(again.key, tuning.key);
+    assert_memory_equal(&again.config, &tuning.config, sizeof tuning.config);
+    assert_true(again.time_us == 12.5 && again.default_us == 14.0);
+    assert_int_equal(again.when, tuning.when);
+}
+
+static void every_truncation_is_refused(void **state)
+{
+    (void)state;
+    const ew_tuning tuning = sample_entry("op=gemm-rs,m=64");
+    char text[EW_TUNING_TEXT_BYTES];
+    ew_tuning again;
+    assert_int_equal(ew_tuning_print(&tuning, text, sizeof text), EW_OK);
+    const size_t whole = strlen(text) - 1; /* the last newline may go */
+    for (size_t bytes = 0; bytes < whole; bytes++)
+        assert_int_equal(ew_tuning_parse(text, bytes, &again), EW_ERR_ARGUMENT);
+}
+
+/* A flipped bit makes another text; it is refused, or is an entry that parses whole. */
+static void flipped_bits_crash_nobody(void **state)
+{
+    (void)state;
+    const ew_tuning tuning = sample_entry("op=gemm-rs,m=64");
+    char text[EW_TUNING_TEXT_BYTES];
+    ew_tuning again;
+    assert_int_equal(ew_tuning_print(&tuning, text, sizeof text), EW_OK);
+    const size_t bytes = strlen(text);
+    for (size_t i = 0; i < bytes * 8; i++) {
+        text[i / 8] ^= (char)(1 << i % 8);
+        (void)ew_tuning_parse(text, bytes, &again);
+        text[i / 8] ^= (char)(1 << i % 8);
+    }
+}
+
+static void nonsense_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *reason;
+    } cases[] = {
+        {"", "no JSON object"},
+        {"[]", "no JSON object"},
+        {"{}", "no name"},
+        {"{\"schema\": \"other/1\"}", "another schema"},
+        {"{\"schema\": \"entwine-tuning/1\"}", "missing"},
+        {"{\"schema\": \"entwine-tuning/1\", \"key\": \"a\", \"config\": \"x=many\", "
+         "\"time_us\": 1}",
+         "config is not valid"},
+        {"{\"schema\": \"entwine-tuning/1\", \"key\": \"a\", \"config\": \"x=1\", "
+         "\"time_us\": -1}",
+         "neither"},
+        {"{\"key\": \"a\\n\"}", "neither"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ew_tuning tuning;
+        harness_expect_error(ew_tuning_parse(cases[i].text, strlen(cases[i].text), &tuning),
+                             EW_ERR_ARGUMENT, cases[i].reason, cases[i].text);
+    }
+}
+
+/* ---- Keys and buckets ---- */
+
+static void buckets_are_powers_of_two(void **state)
+{
+    (void)state;
+    assert_int_equal(ewx_tuning_bucket(0), 1);
+    assert_int_equal(ewx_tuning_bucket(1), 1);
+    assert_int_equal(ewx_tuning_bucket(4096), 4096);
+    assert_int_equal(ewx_tuning_bucket(4097), 8192);
+}
+
+static void keys_tell_problems_apart(void **state)
+{
+    (void)state;
+    const ew_problem problems[] = {
+        EW_PROBLEM(64, 128, 32, EW_FP32), EW_PROBLEM(64, 129, 32, EW_FP32),
+        EW_PROBLEM(64, 128, 33, EW_FP32), EW_PROBLEM(64, 128, 32, EW_BF16)};
+    char keys[6][EW_TUNING_KEY_BYTES];
+    for (int i = 0; i < 6; i++) {
+        ewx_text text = ewx_text_in(keys[i], sizeof keys[i]);
+        ewx_tuning_key(&problems[i < 4 ? i : 0], i == 4 ? 3 : 2, EW_BACKEND_CPU,
+                       i == 5 ? "a \"b\"" : "a", 64, &text);
+        assert_false(text.truncated);
+        assert_null(strchr(keys[i], '"')); /* needs no escape, whatever a driver says */
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(keys[i], keys[j]);
+    }
+}
+
+/* ---- Plans ---- */
+
+static void store_for(const ew_problem *problem, const char *config)
+{
+    ew_forecast forecast;
+    ewx_machine machine = {0};
+    assert_int_equal(ew_forecast_build(problem, 2, NULL, &forecast), EW_OK);
+    assert_int_equal(ewx_backend_cpu.survey(NULL, 2, &machine), EW_OK);
+    ew_tuning tuning = {.config = forecast.config, .time_us = 1, .default_us = 2};
+    ew_config change;
+    assert_int_equal(ew_config_parse(config, &change), EW_OK);
+    tuning.config.block_n = change.block_n;
+    ewx_text key = ewx_text_in(tuning.key, sizeof tuning.key);
+    ewx_tuning_key(problem, 2, EW_BACKEND_CPU, machine.device,
+                   ewx_tuning_bucket(problem->max_m), &key);
+    assert_int_equal(ew_tuning_store(&tuning), EW_OK);
+}
+
+static int32_t forecast_block(int64_t m, char *explanation)
+{
+    const ew_problem problem = EW_PROBLEM(m, 2048, 64, EW_FP32);
+    ew_forecast forecast;
+    assert_int_equal(ew_forecast_build(&problem, 2, NULL, &forecast), EW_OK);
+    assert_int_equal(ew_forecast_explain(&problem, 2, NULL, explanation, EW_EXPLAIN_BYTES),
+                     EW_OK);
+    return forecast.config.block_n;
+}
+
+static void plans_use_the_entry_of_their_bucket_or_the_nearest(void **state)
+{
+    (void)state;
+    char text[EW_EXPLAIN_BYTES];
+    const ew_problem near = EW_PROBLEM(1000, 2048, 64, EW_FP32);
+    const ew_problem far = EW_PROBLEM(60, 2048, 64, EW_FP32);
+    assert_int_equal(forecast_block(1000, text), 256);
+    assert_null(strstr(text, "tuned:"));
+    store_for(&near, "block=128x512");
+    store_for(&far, "block=128x128");
+    assert_int_equal(forecast_block(1024, text), 512);
+    assert_non_null(strstr(text, "tuned: from the entry for M up to 1024"));
+    assert_int_equal(forecast_block(2048, text), 512); /* nearer than 64 */
+    assert_int_equal(forecast_block(40, text), 128);
+    setenv("ENTWINE_TUNING", "off", 1);
+    assert_int_equal(forecast_block(1024, text), 256);
+    unsetenv("ENTWINE_TUNING");
+    remove_entries();
+    assert_int_equal(forecast_block(1024, text), 256);
+}
+
+static void a_wish_of_the_callers_outweighs_the_entry(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1000, 2048, 64, EW_FP32);
+    ew_config config = EW_CONFIG_INIT;
+    ew_forecast forecast;
+    store_for(&problem, "block=128x512");
+    config.group = 1;
+    assert_int_equal(ew_forecast_build(&problem, 2, &config, &forecast), EW_OK);
+    assert_int_equal(forecast.config.block_n, 256);
+    remove_entries();
+}
+
+static void a_damaged_file_is_no_entry(void **state)
+{
+    (void)state;
+    char text[EW_EXPLAIN_BYTES], path[PATH_MAX], key[EW_TUNING_KEY_BYTES];
+    const ew_problem problem = EW_PROBLEM(1000, 2048, 64, EW_FP32);
+    ewx_machine machine = {0};
+    store_for(&problem, "block=128x512");
+    assert_int_equal(ewx_backend_cpu.survey(NULL, 2, &machine), EW_OK);
+    ewx_text out = ewx_text_in(key, sizeof key);
+    ewx_tuning_key(&problem, 2, EW_BACKEND_CPU, machine.device, 1024, &out);
+    assert_int_equal(ew_tuning_path(key, path, sizeof path), EW_OK);
+    assert_int_equal(truncate(path, 40), 0);
+    assert_int_equal(forecast_block(1000, text), 256);
+    /* Another key under this name, as if two hashes met. */
+    const ew_tuning other = sample_entry("op=gemm-rs,m=1");
+    char wrong[EW_TUNING_TEXT_BYTES];
+    assert_int_equal(ew_tuning_print(&other, wrong, sizeof wrong), EW_OK);
+    FILE *file = fopen(path, "w");
+    fputs(wrong, file);
+    fclose(file);
+    assert_int_equal(forecast_block(1000, text), 256);
+    remove_entries();
+}
+
+static void no_folder_is_no_error(void **state)
+{
+    (void)state;
+    char text[EW_EXPLAIN_BYTES];
+    const ew_tuning tuning = sample_entry("op=gemm-rs,m=64");
+    setenv("ENTWINE_CACHE_DIR", "/proc/nowhere", 1);
+    assert_int_equal(forecast_block(1000, text), 256);
+    harness_expect_error(ew_tuning_store(&tuning), EW_ERR_SYSTEM, "/proc/nowhere", "store");
+    setenv("ENTWINE_CACHE_DIR", folder, 1);
+}
+
+/* ---- Tuning ---- */
+
+typedef struct tuning_job {
+    ew_tune_result results[2];
+    int rounds;
+} tuning_job;
+
+static int count_round(void *context, int round, int num_rounds, const char *best_config,
+                       double best_us, double default_us)
+{
+    tuning_job *job = context;
+    job->rounds = round;
+    return !(num_rounds >= round && *best_config && best_us > 0 && default_us > 0);
+}
+
+static int tune_body(ew_world *world, void *argument)
+{
+    tuning_job *job = argument;
+    const ew_problem problem = EW_PROBLEM(200, 300, 64, EW_FP32);
+    ew_tune_options options = EW_TUNE_OPTIONS_INIT;
+    options.samples = 2;
+    options.progress = count_round;
+    options.context = job;
+    RANK_OK(ew_tune(world, &problem, EW_BACKEND_CPU, &options,
+                    &job->results[ew_world_rank(world)]));
+    ew_plan *plan;
+    ew_config config;
+    RANK_OK(ew_plan_create(world, &problem, NULL, &plan));
+    RANK_OK(ew_plan_config(plan, &config));
+    RANK_CHECK(memcmp(&config, &job->results[0].tuning.config, sizeof config) == 0,
+               "the plan does not use the entry");
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+static void ranks_tune_and_agree(void **state)
+{
+    (void)state;
+    tuning_job *job = harness_share(sizeof *job);
+    for (int kind = EW_RANKS_AS_PROCESSES; kind <= EW_RANKS_AS_THREADS; kind++) {
+        memset(job, 0, sizeof *job);
+        harness_run((ew_ranks_as)kind, 2, tune_body, job);
+        assert_int_equal(job->rounds, 4);
+        assert_true(job->results[0].complete && job->results[0].num_candidates > 8);
+        assert_memory_equal(&job->results[0].tuning.config, &job->results[1].tuning.config,
+                            sizeof(ew_config));
+        assert_true(job->results[0].tuning.time_us <= job->results[0].tuning.default_us);
+        remove_entries();
+    }
+    harness_unshare(job, sizeof *job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(entries_survive_a_round_trip),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(flipped_bits_crash_nobody),
+        cmocka_unit_test(nonsense_is_named),
+        cmocka_unit_test(buckets_are_powers_of_two),
+        cmocka_unit_test(keys_tell_problems_apart),
+        cmocka_unit_test(plans_use_the_entry_of_their_bucket_or_the_nearest),
+        cmocka_unit_test(a_wish_of_the_callers_outweighs_the_entry),
+        cmocka_unit_test(a_damaged_file_is_no_entry),
+        cmocka_unit_test(no_folder_is_no_error),
+        cmocka_unit_test(ranks_tune_and_agree),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
