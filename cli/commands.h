@@ -9,5 +9,8 @@ cli_exit cli_bench_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_tune_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_cache_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv);
 
 #endif

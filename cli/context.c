@@ -23,6 +23,8 @@ static const cli_variable variable_table[] = {
     {"ENTWINE_RANK", "this process's rank, when no launcher says it"},
     {"ENTWINE_WORLD_SIZE", "number of ranks, when no launcher says it"},
     {"ENTWINE_MPI_MODULE", "path of entwine_mpi.so"},
+    {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
+    {"ENTWINE_TUNING", "off: plans use no tuning entries"},
     {NULL, NULL}};
 
 const char *cli_commit(void)
@@ -232,4 +234,18 @@ void cli_environment_check(void (*report)(void *argument, const char *name,
         if (!is_known)
             report(argument, name, near ? near - PREFIX : NULL);
     }
+}
+
+static void warn_variable(void *argument, const char *name, const char *near)
+{
+    (void)argument;
+    if (near)
+        cli_warn("%s is not known (maybe: %s?)", name, near);
+    else
+        cli_warn("%s is not known; entwine doctor lists the variables", name);
+}
+
+void cli_environment_warn(void)
+{
+    cli_environment_check(warn_variable, NULL);
 }

@@ -50,6 +50,9 @@ void cli_environment_check(void (*report)(void *argument, const char *name,
                                           const char *near),
                            void *argument);
 
+/* The same as warnings. */
+void cli_environment_warn(void);
+
 /* The variables that are read, ending with a NULL name. */
 typedef struct cli_variable {
     const char *name;

@@ -273,7 +273,8 @@ static ew_status check_pair(check_call *call, const cli_problem *problem, cli_en
         return EW_OK;
     if (status == EW_OK) {
         call->num_runnable++;
-        *bytes += (double)forecast.total_bytes;
+        *bytes +=
+            (double)forecast.total_bytes * (call->job.num_plans ? call->job.num_plans : 1);
         entry->uses_nccl = forecast.uses_nccl;
     }
     return status;

@@ -31,6 +31,7 @@ typedef struct cli_job {
     ew_bench_options bench;
     cli_ranks ranks;
     ew_backend backend; /* of every entry */
+    int num_plans;      /* of an entry that exist at once; 0 means 1 */
     cli_gpus gpus;      /* of the cuda backend; known after the check */
     cli_mps mps;        /* of a virtual node; known after the preparation */
 } cli_job;

@@ -15,7 +15,7 @@ static const cli_command command_table[] = {
      "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
      "  entwine run --link 2.5 --config order=contiguous\n"
      "  entwine run --backend cuda -W 8 -m 8K -N 8K -k 2K --link 46\n",
-     cli_run_main},
+     NULL, cli_run_main},
     {"bench", CLI_BENCH, "lists of problems, several methods side by side",
      "Measures every problem with every method, interleaved sample by sample in one\n"
      "run, and checks every value.  Methods: entwine,sequential,blas unless given.\n",
@@ -23,25 +23,51 @@ static const cli_command command_table[] = {
      "  entwine bench --suite smoke -o csv > smoke.csv\n"
      "  entwine bench --link 2.5 --variant release=partition\n"
      "  mpirun -np 2 entwine bench --method entwine,blas,blas+mpi\n",
-     cli_bench_main},
+     NULL, cli_bench_main},
     {"plan", CLI_PLAN, "dry run: grid, memory, bytes, what was chosen and why",
      "Shows what a plan would do and need, without running it.\n",
      "  entwine plan -m 8K -N 8K -k 1K -W 8 -d bf16\n"
      "  entwine plan -m 2K -N 2K --gflops 75 -o json\n",
-     cli_plan_main},
+     NULL, cli_plan_main},
     {"doctor", CLI_DOCTOR, "checks this machine and tests the installation",
      "Prints OK, WARN or FAIL with a remedy for everything Entwine relies on, then\n"
      "runs a self-test of about two seconds.  Exit status 5 when anything FAILs.\n",
      "  entwine doctor\n"
      "  entwine doctor --verbose\n"
      "  entwine doctor -W 8 -o json\n",
-     cli_doctor_main},
+     NULL, cli_doctor_main},
     {"demo", CLI_DEMO, "the idea in one screen, measured here",
      "Measures the methods as this host is and with an emulated link, and draws when\n"
      "tiles are reduced under the contiguous and the interleaved order.\n",
      "  entwine demo\n"
      "  entwine demo --link 1 -d bf16\n",
-     cli_demo_main},
+     NULL, cli_demo_main},
+    {"tune", CLI_TUNE, "finds the fastest schedule by measuring, and keeps it",
+     "Measures candidates for each problem, interleaved with the built-in choice, and\n"
+     "stores the best as an entry that plans use from then on.\n",
+     "  entwine tune -m 8K -N 8K -k 1K -W 8 -d bf16 --budget 60s\n"
+     "  entwine tune --suite smoke --resume\n"
+     "  entwine tune --repeat 5 --dry-run\n",
+     NULL, cli_tune_main},
+    {"cache", CLI_CACHE, "lists, shows, moves and checks tuning entries",
+     "ACTION is one of\n"
+     "  list          one line for each entry\n"
+     "  show WHICH    one entry: the start of its file's name, or of its key\n"
+     "  export FILE   all entries as one JSON array; - is standard output\n"
+     "  import FILE   stores the entries of such an array, all or none; - is input\n"
+     "  prune         removes damaged entries and leftovers of interrupted writes\n"
+     "  verify        checks every entry; exit status 1 when one is damaged\n",
+     "  entwine cache list\n"
+     "  entwine cache export entries.json\n"
+     "  entwine cache prune --older 90\n",
+     "ACTION [WHICH|FILE]", cli_cache_main},
+    {"compare", CLI_COMPARE, "two results of bench: what became slower",
+     "Pairs the results of two `bench -o json` files by problem and method.  A ratio\n"
+     "is the second file's median time over the first one's, with a 95 % confidence\n"
+     "interval; REGRESSION when all of it lies beyond the threshold (exit status 4).\n",
+     "  entwine compare before.json after.json\n"
+     "  entwine compare before.json after.json --threshold 2% -o json\n",
+     "BEFORE.json AFTER.json", cli_compare_main},
 };
 
 enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
@@ -56,7 +82,7 @@ static void print_help(FILE *stream)
     fputs("  help     this text, or `entwine help COMMAND`\n\n"
           "  --version, --help\n\n"
           "exit status: 0 ok, 1 wrong values, 2 usage or shape, 3 a rank died or stalled,\n"
-          "  4 regression (reserved), 5 environment, 77 skipped, 130 interrupted\n\n"
+          "  4 regression, 5 environment, 77 skipped, 130 interrupted\n\n"
           "examples:\n"
           "  entwine demo\n"
           "  entwine bench -m 1024-4096*2 -W 2\n",

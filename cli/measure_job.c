@@ -9,15 +9,6 @@
 #include "output.h"
 #include "progress.h"
 
-static void warn_variable(void *argument, const char *name, const char *near)
-{
-    (void)argument;
-    if (near)
-        cli_warn("%s is not known (maybe: %s?)", name, near);
-    else
-        cli_warn("%s is not known; entwine doctor lists the variables", name);
-}
-
 static bool has_entry(const cli_job *job, const char *method)
 {
     for (int at = 0; at < job->num_entries; at++)
@@ -47,7 +38,7 @@ static void print_context(const cli_job *job, const cli_settings *settings,
     } else {
         cli_caveats_print(job, stderr);
     }
-    cli_environment_check(warn_variable, NULL);
+    cli_environment_warn();
     if (has_entry(job, "blas+mpi") && has_entry(job, "blas+mpi-best"))
         cli_warn("blas+mpi and blas+mpi-best share malloc in one run and disturb each "
                  "other: measure them in separate runs");

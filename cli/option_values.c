@@ -35,6 +35,9 @@ void cli_settings_init(cli_settings *settings)
                                .idle = -1.0,
                                .ranks_as = EW_RANKS_AS_PROCESSES,
                                .weight = EW_WEIGHT_NK,
+                               .repeats = 1,
+                               .older_days = -1.0,
+                               .threshold = 0.05,
                                .seed = 1};
 }
 
@@ -390,6 +393,96 @@ cli_exit cli_set_help(cli_settings *settings, const cli_option *option, const ch
     return CLI_EXIT_OK;
 }
 
+/* ---- tune, cache, compare ---- */
+
+cli_exit cli_refuse_link(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    (void)settings, (void)value;
+    return cli_fail_usage("tune without it; bench --link then measures what was found",
+                          "--%s: entries are for this machine, not for an emulated link",
+                          option->name);
+}
+
+/* A number with one of the endings; `ending` gets its place in the list, -1 for none. */
+static int split_ending(const char *value, const char *endings, char *digits, size_t bytes)
+{
+    size_t length = strlen(value);
+    const char *found = length > 1 ? strchr(endings, value[length - 1]) : NULL;
+    snprintf(digits, bytes, "%.*s", (int)(found ? length - 1 : length), value);
+    return found ? (int)(found - endings) : -1;
+}
+
+cli_exit cli_set_budget(cli_settings *settings, const cli_option *option, const char *value)
+{
+    char digits[CLI_METHOD_BYTES];
+    double number = 0.0;
+    int ending = split_ending(value, "sm", digits, sizeof digits);
+    cli_exit failed = set_real(option, digits, 0.001, 86400.0,
+                               "a time for each problem, such as 60s or 2m", &number);
+    if (!failed)
+        settings->budget_s = number * (ending == 1 ? 60.0 : 1.0);
+    return failed;
+}
+
+cli_exit cli_set_threshold(cli_settings *settings, const cli_option *option,
+                           const char *value)
+{
+    char digits[CLI_METHOD_BYTES];
+    double percent = 0.0;
+    split_ending(value, "%", digits, sizeof digits);
+    cli_exit failed =
+        set_real(option, digits, 0.0, 1000.0, "per cent, such as 5%", &percent);
+    if (!failed)
+        settings->threshold = percent / 100.0;
+    return failed;
+}
+
+cli_exit cli_set_repeats(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    return set_number(option, value, (cli_bounds){1, CLI_MAX_REPEATS},
+                      "a count from 1 to 100", &settings->repeats);
+}
+
+cli_exit cli_set_older(cli_settings *settings, const cli_option *option, const char *value)
+{
+    return set_real(option, value, 0.0, 36500.0, "a number of days, such as 30",
+                    &settings->older_days);
+}
+
+cli_exit cli_set_resume(cli_settings *settings, const cli_option *option, const char *value)
+{
+    (void)option, (void)value;
+    settings->resume = true;
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_dry_run(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    (void)option, (void)value;
+    settings->dry_run = true;
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_all(cli_settings *settings, const cli_option *option, const char *value)
+{
+    (void)option, (void)value;
+    settings->all = true;
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_across_machines(cli_settings *settings, const cli_option *option,
+                                 const char *value)
+{
+    (void)option, (void)value;
+    settings->across_machines = true;
+    return CLI_EXIT_OK;
+}
+
+/* ---- Combinations ---- */
+
 static bool uses_method(const cli_settings *settings, const char *name)
 {
     for (int at = 0; at < settings->num_methods; at++)
@@ -429,7 +522,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
 {
     const cli_settings *s = settings;
     cli_exit failed = CLI_EXIT_OK;
-    if (command->bit != CLI_BENCH &&
+    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) &&
         ((failed = check_single(command, "ranks", &s->ranks)) ||
          (failed = check_single(command, "rows", &s->rows)) ||
          (failed = check_single(command, "cols", &s->cols)) ||
@@ -447,7 +540,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
         return cli_fail_usage("plan one method at a time",
                               "'plan' takes one value for --method, not %d",
                               s->num_methods);
-    if ((command->bit & (CLI_PLAN | CLI_DOCTOR)) &&
+    if (!(command->bit & (CLI_RUN | CLI_BENCH)) &&
         (s->format == CLI_FORMAT_CSV || s->format == CLI_FORMAT_JSONL))
         return cli_fail_usage("-o table or -o json", "'%s' prints no csv or jsonl",
                               command->name);

@@ -8,8 +8,10 @@
 #include "option_values.h"
 
 #define MEASURE (CLI_RUN | CLI_BENCH)
-#define SHAPE (MEASURE | CLI_PLAN | CLI_DEMO)
-#define ALL (SHAPE | CLI_DOCTOR)
+#define LISTS (CLI_BENCH | CLI_TUNE)
+#define SHAPE (MEASURE | CLI_PLAN | CLI_DEMO | CLI_TUNE)
+#define TALKS (SHAPE | CLI_DOCTOR)
+#define ALL (TALKS | CLI_CACHE | CLI_COMPARE)
 
 static const cli_option option_table[] = {
     {'W', "ranks", "W", SHAPE | CLI_DOCTOR, cli_set_ranks,
@@ -21,7 +23,7 @@ static const cli_option option_table[] = {
      "fp32, bf16 or fp16 (default fp32, with cuda bf16)"},
     {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, cli_set_weight,
      "nk (N rows of K, the default) or kn"},
-    {0, "suite", "NAME", CLI_BENCH, cli_set_suite,
+    {0, "suite", "NAME", LISTS, cli_set_suite,
      "problems of a suite file: a name such as smoke, or a path"},
     {0, "method", "A,B", MEASURE | CLI_PLAN, cli_set_methods,
      "entwine, sequential, blas; under mpirun also blas+mpi, blas+mpi-best"},
@@ -31,14 +33,17 @@ static const cli_option option_table[] = {
      "what speedup is relative to (default sequential, else the first)"},
     {0, "config", "TEXT", MEASURE | CLI_PLAN | CLI_DEMO, cli_set_config,
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", MEASURE | CLI_PLAN, cli_set_backend, "cpu, cuda or sim"},
-    {0, "ranks-as", "KIND", MEASURE | CLI_DEMO, cli_set_ranks_as,
+    {0, "backend", "NAME", MEASURE | CLI_PLAN | CLI_TUNE, cli_set_backend,
+     "cpu, cuda or sim"},
+    {0, "ranks-as", "KIND", MEASURE | CLI_DEMO | CLI_TUNE, cli_set_ranks_as,
      "processes (default) or threads"},
     {0, "link", "RATE[,US]", MEASURE | CLI_DEMO, cli_set_link,
      "emulate a link of RATE Gb/s per rank and US us latency (default 5); with cuda RATE "
      "is GB/s per rank and direction (default 1 us)"},
-    {'n', "iters", "COUNT", MEASURE | CLI_DEMO, cli_set_iters,
-     "timed calls of each method, 1..1024 (default 15)"},
+    {0, "link", "RATE[,US]", CLI_TUNE, cli_refuse_link, NULL},
+    {'n', "iters", "COUNT", MEASURE | CLI_DEMO | CLI_TUNE, cli_set_iters,
+     "timed calls of each method, 1..1024 (default 15; tune: of each candidate in a round, "
+     "chosen)"},
     {'w', "warmup", "COUNT", MEASURE | CLI_DEMO, cli_set_warmup,
      "calls before timing starts (default 3)"},
     {0, "gate", "MS", MEASURE | CLI_DEMO, cli_set_gate,
@@ -46,17 +51,32 @@ static const cli_option option_table[] = {
     {0, "idle", "X", MEASURE, cli_set_idle,
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
      "(default 0, with cuda 1)"},
-    {0, "seed", "NUMBER", MEASURE, cli_set_seed, "of the exact inputs (default 1)"},
-    {'T', "timeout", "SECONDS", MEASURE | CLI_DEMO | CLI_DOCTOR, cli_set_timeout,
+    {0, "seed", "NUMBER", MEASURE | CLI_TUNE, cli_set_seed, "of the inputs (default 1)"},
+    {'T', "timeout", "SECONDS", MEASURE | CLI_DEMO | CLI_DOCTOR | CLI_TUNE, cli_set_timeout,
      "give up on a rank that makes no progress for so long (default 30)"},
     {0, "gflops", "RATE", CLI_PLAN, cli_set_gflops,
      "GFLOP/s of one rank, for the times and the required bandwidth"},
-    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR, cli_set_format,
-     "table, csv, json or jsonl; plan and doctor: table or json"},
+    {0, "budget", "TIME", CLI_TUNE, cli_set_budget,
+     "time for each problem, e.g. 60s or 2m (default: until the search ends)"},
+    {0, "repeat", "COUNT", CLI_TUNE, cli_set_repeats,
+     "tune each problem so often and report how far the winners agree; exit status 4 when "
+     "flips exceed 10 % and their regret 2 %"},
+    {0, "resume", NULL, CLI_TUNE, cli_set_resume,
+     "leave problems alone that have an entry"},
+    {0, "dry-run", NULL, CLI_TUNE, cli_set_dry_run, "store nothing"},
+    {0, "older", "DAYS", CLI_CACHE, cli_set_older,
+     "prune: also entries that were stored more days ago"},
+    {0, "all", NULL, CLI_CACHE, cli_set_all, "prune: every entry"},
+    {0, "threshold", "PERCENT", CLI_COMPARE, cli_set_threshold,
+     "slower by more than this is a regression (default 5%)"},
+    {0, "across-machines", NULL, CLI_COMPARE, cli_set_across_machines,
+     "judge results of different machines all the same"},
+    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE,
+     cli_set_format, "table, csv, json or jsonl; only run and bench print csv and jsonl"},
     {'J', "json", "FILE", MEASURE, cli_set_json_path, "write JSON to FILE besides"},
     {'v', "verbose", NULL, CLI_DOCTOR, cli_set_verbose,
      "also the GPU's kernels: registers, shared memory, occupancy"},
-    {'q', "quiet", NULL, ALL, cli_set_quiet, "no context lines, no progress"},
+    {'q', "quiet", NULL, TALKS, cli_set_quiet, "no context lines, no progress"},
     {'h', "help", NULL, ALL, cli_set_help, "this text"},
 };
 
@@ -169,10 +189,13 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
         if (failed)
             return failed;
     }
-    if (optind < argc && !settings.help)
-        return cli_fail_usage("options start with - or --, see entwine help",
-                              "'%s' does not take the argument '%.60s'", command->name,
-                              argv[optind]);
+    while (optind < argc && !settings.help) {
+        if (!command->words || settings.num_words == CLI_MAX_WORDS)
+            return cli_fail_usage("options start with - or --, see entwine help",
+                                  "'%s' does not take the argument '%.60s'", command->name,
+                                  argv[optind]);
+        settings.words[settings.num_words++] = argv[optind++];
+    }
     if (!settings.help) {
         cli_exit failed = cli_settings_check(command, &settings);
         if (failed)
@@ -205,11 +228,12 @@ static void print_wrapped(FILE *stream, const char *text)
 
 void cli_options_help(const cli_command *command, FILE *stream)
 {
-    fprintf(stream, "usage: entwine %s [options]\n\n%s\n", command->name, command->text);
+    fprintf(stream, "usage: entwine %s%s%s [options]\n\n%s\n", command->name,
+            command->words ? " " : "", command->words ? command->words : "", command->text);
     for (int row = 0; row < NUM_OPTIONS; row++) {
         const cli_option *option = &option_table[row];
         char left[48], letter[5] = "    ";
-        if (!belongs(option, command))
+        if (!belongs(option, command) || !option->help)
             continue;
         if (option->letter)
             snprintf(letter, sizeof letter, "-%c, ", option->letter);
@@ -221,9 +245,9 @@ void cli_options_help(const cli_command *command, FILE *stream)
         fputc(' ', stream);
         print_wrapped(stream, option->help);
     }
-    if (command->bit & MEASURE)
-        fputs("\nNumbers: 8192, 8K, 1M.  bench also takes lists 8192,16384 and ranges\n"
-              "1024-8192*2 and 1024-4096+512, and runs their cartesian product.\n",
+    if (command->bit & (MEASURE | CLI_TUNE))
+        fputs("\nNumbers: 8192, 8K, 1M.  bench and tune also take lists 8192,16384 and\n"
+              "ranges 1024-8192*2 and 1024-4096+512, and run their cartesian product.\n",
               stream);
     fprintf(stream, "\nexamples:\n%s", command->examples);
 }

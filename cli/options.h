@@ -13,6 +13,8 @@
 enum {
     CLI_MAX_METHODS = 16, /* methods and variants together */
     CLI_MAX_RANKS = 256,
+    CLI_MAX_REPEATS = 100,
+    CLI_MAX_WORDS = 2, /* arguments of a command that are no options */
     CLI_METHOD_BYTES = 32
 };
 
@@ -28,7 +30,10 @@ typedef enum cli_command_bit {
     CLI_BENCH = 2,
     CLI_PLAN = 4,
     CLI_DOCTOR = 8,
-    CLI_DEMO = 16
+    CLI_DEMO = 16,
+    CLI_TUNE = 32,
+    CLI_CACHE = 64,
+    CLI_COMPARE = 128
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -55,6 +60,16 @@ typedef struct cli_settings {
     const char *suite;
     cli_format format;
     const char *json_path;
+    const char *words[CLI_MAX_WORDS];
+    int num_words;
+    double budget_s;      /* tune: of each problem; 0: none */
+    int64_t repeats;      /* tune: 1 unless given */
+    bool dry_run;         /* tune: store nothing */
+    bool resume;          /* tune: leave problems alone that have an entry */
+    double older_days;    /* cache prune; -1: not given */
+    bool all;             /* cache prune */
+    double threshold;     /* compare: 0.05 is five per cent */
+    bool across_machines; /* compare */
     bool quiet;
     bool verbose;
     bool help;
@@ -66,6 +81,7 @@ typedef struct cli_command {
     const char *summary; /* one line, for the list of commands */
     const char *text;    /* a few lines, for the help of the command */
     const char *examples;
+    const char *words; /* arguments as the help shows them; NULL: the command takes none */
     cli_exit (*main)(const cli_settings *settings, int argc, char **argv);
 } cli_command;
 

@@ -165,7 +165,9 @@ static ew_status run_round(search *s, int number)
     add(s, &s->built_in);
     add(s, &s->best);
     rounds[number].vary(s);
-    EW_TRY(measure_candidates(s, samples * rounds[number].samples_factor));
+    EW_TRY(measure_candidates(
+        s, (int32_t)ewx_min64((int64_t)samples * rounds[number].samples_factor,
+                              EW_BENCH_MAX_SAMPLES)));
     return judge_round(s);
 }
 

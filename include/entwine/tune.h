@@ -37,7 +37,8 @@ EW_API ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuni
 /* The folder of the entries; EW_ERR_SYSTEM when there is none to be had (no HOME). */
 EW_API ew_status ew_tuning_folder(char *path, size_t bytes);
 
-/* Path of the file that an entry with this key has. */
+/* Path of the file that an entry with this key has: 16 hexadecimal digits and ".json".
+ * While it is being written, ".tmp-" and more follow. */
 EW_API ew_status ew_tuning_path(const char *key, char *path, size_t bytes);
 
 /* Stores an entry: written beside its place, flushed, then renamed into it, so that a
@@ -55,8 +56,8 @@ typedef struct ew_tune_options {
     int32_t samples; /* of each candidate and round; 0: chosen */
     uint32_t seed;
     int32_t store; /* rank 0 writes the entry */
-    /* Called on rank 0 after each round, may be NULL.  Non-zero ends the search early, with
-     * the best so far. */
+    /* Called on rank 0 after each round, counted from 1, may be NULL.  Non-zero ends the
+     * search early, with the best so far. */
     int (*progress)(void *context, int round, int num_rounds, const char *best_config,
                     double best_us, double default_us);
     void *context;
@@ -68,7 +69,7 @@ typedef struct ew_tune_options {
 
 typedef struct ew_tune_result {
     ew_tuning tuning;
-    int32_t num_candidates; /* measured, the built-in choice among them */
+    int32_t num_candidates; /* measured in all rounds; some in several */
     int32_t num_refused;    /* that this machine cannot run */
     int32_t complete;       /* 0: ended by the budget or by progress */
 } ew_tune_result;

@@ -16,8 +16,9 @@
 
 #define SCHEMA "entwine-tuning/1"
 #define MOST_FILE_BYTES 4096
-#define FARTHEST_BUCKET 20 /* doublings: beyond, an entry says nothing about the problem \
-                            */
+#define FARTHEST_BUCKET                                              \
+    20 /* doublings: beyond, an entry says nothing about the problem \
+        */
 
 /* ---- Keys ---- */
 
@@ -99,7 +100,7 @@ static bool take_string(reader *r, char *text, size_t bytes)
     if (!take(r, '"'))
         return false;
     while (r->at < r->end && *r->at != '"') {
-        if (*r->at == '\\' || (unsigned char)*r->at < 0x20 || used + 1 >= bytes)
+        if (*r->at == '\\' || *r->at < 0x20 || *r->at > 0x7e || used + 1 >= bytes)
             return false;
         text[used++] = *r->at++;
     }
@@ -120,7 +121,14 @@ static bool take_number(reader *r, double *number_out)
     return used > 0 && *stop == '\0' && isfinite(*number_out) && *number_out >= 0;
 }
 
-enum { SCHEMA_SEEN = 1, KEY_SEEN = 2, CONFIG_SEEN = 4, TIME_SEEN = 8, ALL_SEEN = 15 };
+enum {
+    SCHEMA_SEEN = 1,
+    KEY_SEEN = 2,
+    CONFIG_SEEN = 4,
+    TIME_SEEN = 8,
+    DEFAULT_SEEN = 16,
+    ALL_SEEN = 31
+};
 
 static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
 {
@@ -139,14 +147,17 @@ static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
     if (is_text && strcmp(name, "key") == 0) {
         *seen |= KEY_SEEN;
         memcpy(tuning->key, value, sizeof value);
+        if (strncmp(value, "op=", 3) != 0)
+            return "its key is none";
     } else if (is_text && strcmp(name, "config") == 0) {
         *seen |= CONFIG_SEEN;
         if (ew_config_parse(value, &tuning->config) != EW_OK)
             return "its config is not valid";
     } else if (!is_text && strcmp(name, "time_us") == 0) {
-        *seen |= TIME_SEEN;
+        *seen |= number > 0 ? TIME_SEEN : 0;
         tuning->time_us = number;
     } else if (!is_text && strcmp(name, "default_us") == 0) {
+        *seen |= number > 0 ? DEFAULT_SEEN : 0;
         tuning->default_us = number;
     } else if (!is_text && strcmp(name, "when") == 0) {
         tuning->when = number < 9e15 ? (int64_t)number : 0;
@@ -170,7 +181,7 @@ static const char *read_entry(reader *r, ew_tuning *tuning)
     skip_blanks(r);
     if (r->at != r->end)
         return "something follows it";
-    return seen == ALL_SEEN ? NULL : "schema, key, config or time_us is missing";
+    return seen == ALL_SEEN ? NULL : "schema, key, config or a time is missing";
 }
 
 ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out)

@@ -14,11 +14,13 @@
 #     slow                            left out when CLI_TESTS_QUICK is set
 #     fake-gpu                        with fake_gpu.c preloaded and fake_bin/ on PATH; left out
 #                                     where that cannot be (no compiler, sanitizers)
+#     fake-tune                       with fake_tune.c preloaded, likewise
 #     end
 #
 # A stream that no line speaks of must be empty, except stderr when the status is 0, where
 # the context lines go.  In every case: no ESC byte in either stream, and at most six
-# lines on stderr when the status is 2.  Each case has 60 seconds and a folder of its own.
+# lines on stderr when the status is 2.  Each case has 60 seconds and a folder of its own,
+# the tuning entries' included: a developer's own ones change nothing here.
 set -u
 
 entwine=$(readlink -f "${1:?usage: run-cli-tests.sh ENTWINE [CASE-FILE...]}")
@@ -34,13 +36,18 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ln -s "$entwine" "$work/entwine"
 export PATH="$work:$PATH" CLI_TESTS="$here" REPO="$here/../.." TERM=xterm LC_ALL=C
+export XDG_CACHE_HOME="$work/case/.cache"
 unset NO_COLOR "${!ENTWINE_@}" "${!CUDA_@}" "${!OMPI_@}" RANK WORLD_SIZE SLURM_PROCID
 num_passed=0
 num_failed=0
 
-fake=$work/fake_gpu.so
-${CC:-cc} -std=c11 -shared -fPIC -I"$REPO/include" "$here/fake_gpu.c" -ldl -o "$fake" 2>/dev/null &&
-    LD_PRELOAD=$fake "$entwine" --version >/dev/null 2>&1 || fake=
+# build_fake NAME: prints the library to preload, or nothing where that cannot be.
+build_fake() {
+    ${CC:-cc} -std=c11 -shared -fPIC -I"$REPO/include" "$here/$1.c" -ldl -o "$work/$1.so" 2>/dev/null &&
+        LD_PRELOAD=$work/$1.so "$entwine" --version >/dev/null 2>&1 && echo "$work/$1.so"
+}
+fake=$(build_fake fake_gpu)
+tuner=$(build_fake fake_tune)
 
 # Everything but * means itself.
 to_glob() {
@@ -113,6 +120,10 @@ run_case() {
         [ -n "$fake" ] || return
         command="export LD_PRELOAD='$fake' PATH='$here/fake_bin':\$PATH; $command"
     fi
+    if [ "$fake_tune" = 1 ]; then
+        [ -n "$tuner" ] || return
+        command="export LD_PRELOAD='$tuner'; $command"
+    fi
     [ "$err_mode" = default ] && { [ "$want_exit" = 0 ] && err_mode=any || err_mode=all; }
     rm -rf "$folder"
     mkdir "$folder"
@@ -136,7 +147,7 @@ run_file() {
         case $line in
         'case '*)
             name=${line#case }
-            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 fake_gpu=0
+            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 fake_gpu=0 fake_tune=0
             ;;
         'run '*) command=${line#run } ;;
         'exit '*) want_exit=${line#exit } ;;
@@ -148,6 +159,7 @@ run_file() {
         err-any) err_mode=any ;;
         slow) slow=1 ;;
         fake-gpu) fake_gpu=1 ;;
+        fake-tune) fake_tune=1 ;;
         end) run_case ;;
         '' | '#'*) ;;
         *) echo "$1: cannot read: $line"; num_failed=$((num_failed + 1)) ;;
