@@ -284,6 +284,9 @@ static void packed_sizes(const ewx_kernel *kernel, ew_dtype dtype)
     assert_int_equal(ewx_packed_a_bytes(&gemm, 0), 0);
     assert_int_equal(ewx_packed_a_bytes(&gemm, 1), lane * (size_t)kernel->mr);
     assert_int_equal(ewx_packed_b_bytes(&gemm, kernel->nr), lane * (size_t)kernel->nr);
+    if (kernel->narrow_nr)
+        assert_int_equal(ewx_packed_b_bytes(&gemm, kernel->nr + 1),
+                         lane * (size_t)(kernel->nr + kernel->narrow_nr));
     assert_in_range(group, lane * EWX_PACK_GROUP,
                     lane * (size_t)(EWX_PACK_GROUP + kernel->nr - 1));
     for (int64_t cols = 0; cols <= EWX_PACK_GROUP; cols++)

@@ -9,8 +9,7 @@
 #include "backend/cpu/kernels/convert.h"
 #include "base/dtype.h"
 
-/* Most bytes of a chunk of one panel: one of B and two of A fit into L1 together. */
-enum { CHUNK_BYTES = 16384, CACHE_LINE = 64, MIN_PREFETCH_PARTS = 4 };
+enum { MIN_PREFETCH_PARTS = 4 };
 
 static int64_t min(int64_t x, int64_t y)
 {
@@ -25,30 +24,35 @@ static int64_t round_up(int64_t value, int64_t unit)
 ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
 {
     ewx_gemm gemm = {kernel, dtype, depth, round_up(depth, kernel->kr), 0};
-    const int widest = kernel->mr > kernel->nr ? kernel->mr : kernel->nr;
-    const int64_t longest = CHUNK_BYTES / (int64_t)ewx_packed_elem_bytes(&gemm) / widest;
-    const int64_t chunks = (gemm.padded_depth + longest - 1) / longest;
+    const int64_t chunks = (gemm.padded_depth + kernel->max_chunk - 1) / kernel->max_chunk;
     /* Of equal length: a short last chunk would load and store as many sums. */
     gemm.chunk = round_up((gemm.padded_depth + chunks - 1) / chunks, kernel->kr);
     return gemm;
 }
 
-/* Every group ends with a whole panel, also where the width does not divide it. */
-static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, int width)
+/* Rows or columns of (part of) a group with the last panel made whole. */
+static int64_t whole_panels(int64_t lanes, int width, int narrow)
+{
+    const int64_t rest = lanes % width;
+    return lanes - rest + (rest ? ewx_panel_width(rest, width, narrow) : 0);
+}
+
+static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, int width, int narrow)
 {
     const int64_t groups = lanes / EWX_PACK_GROUP, rest = lanes % EWX_PACK_GROUP;
-    const int64_t padded = groups * round_up(EWX_PACK_GROUP, width) + round_up(rest, width);
+    const int64_t padded = groups * whole_panels(EWX_PACK_GROUP, width, narrow) +
+                           whole_panels(rest, width, narrow);
     return (size_t)padded * (size_t)gemm->padded_depth * ewx_packed_elem_bytes(gemm);
 }
 
 size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows)
 {
-    return packed_bytes(gemm, rows, gemm->kernel->mr);
+    return packed_bytes(gemm, rows, gemm->kernel->mr, 0);
 }
 
 size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols)
 {
-    return packed_bytes(gemm, cols, gemm->kernel->nr);
+    return packed_bytes(gemm, cols, gemm->kernel->nr, gemm->kernel->narrow_nr);
 }
 
 size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
@@ -74,7 +78,9 @@ typedef struct sums {
 static block block_build(const ewx_gemm *gemm, int64_t rows, int64_t cols, void *dst,
                          int64_t dst_stride, void *scratch)
 {
-    const bool whole = rows % gemm->kernel->mr == 0 && cols % gemm->kernel->nr == 0;
+    const ewx_kernel *kernel = gemm->kernel;
+    const bool whole = rows == whole_panels(rows, kernel->mr, 0) &&
+                       cols == whole_panels(cols, kernel->nr, kernel->narrow_nr);
     const bool in_place = gemm->dtype == EW_FP32 && whole;
     return (block){rows, cols, dst, dst_stride, in_place ? NULL : scratch};
 }
@@ -124,12 +130,6 @@ static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, 
     }
 }
 
-static void prefetch(const char *first, size_t bytes)
-{
-    for (size_t at = 0; at < bytes; at += CACHE_LINE)
-        __builtin_prefetch(first + at);
-}
-
 /* One chunk of a group of rows and a group of columns.  The panel of B stays in L1
  * while the panels of A pass by; meanwhile the next panel of B comes in, from as far as
  * memory.  Without that the first use of each panel costs up to 10 %. */
@@ -137,25 +137,31 @@ static void multiply_chunk(const ewx_gemm *gemm, const char *a, const char *b,
                            int64_t first, int64_t depth, const block *out)
 {
     const ewx_kernel *kernel = gemm->kernel;
-    const size_t elem = ewx_packed_elem_bytes(gemm);
-    const size_t a_step = (size_t)(depth * kernel->mr) * elem;
-    const size_t b_step = (size_t)(depth * kernel->nr) * elem;
+    const size_t lane = (size_t)depth * ewx_packed_elem_bytes(gemm);
+    const size_t a_step = lane * (size_t)kernel->mr;
     const int64_t panels = (out->rows + kernel->mr - 1) / kernel->mr;
     /* With few panels of A the parts would be bursts, and B passes by so fast that the
      * hardware sees the stream. */
-    const size_t part = panels < MIN_PREFETCH_PARTS ? 0 : b_step / (size_t)panels;
+    const size_t part =
+        panels < MIN_PREFETCH_PARTS ? 0 : lane * (size_t)kernel->nr / (size_t)panels;
     const bool last = first + depth == gemm->padded_depth && out->scratch;
 
-    for (int64_t j = 0; j < out->cols; j += kernel->nr, b += b_step) {
+    for (int64_t j = 0; j < out->cols;) {
+        const int width = ewx_panel_width(out->cols - j, kernel->nr, kernel->narrow_nr);
+        ewx_multiply *multiply =
+            width == kernel->nr ? kernel->multiply : kernel->multiply_narrow;
+        const char *next = b + lane * (size_t)width;
         for (int64_t panel = 0; panel < panels; panel++) {
             const int64_t i = panel * kernel->mr;
-            prefetch(b + b_step + part * (size_t)panel, part);
+            const ewx_ahead ahead = {next + part * (size_t)panel, part};
             const sums sum = sums_find(gemm, out, i, j);
-            kernel->multiply(depth, a + a_step * (size_t)panel, b, sum.at, sum.stride,
-                             first > 0);
+            multiply(depth, a + a_step * (size_t)panel, b, sum.at, sum.stride, first > 0,
+                     ahead);
             if (last)
                 store(gemm, out, i, j, sum);
         }
+        b = next;
+        j += width;
     }
 }
 

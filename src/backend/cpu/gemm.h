@@ -18,10 +18,16 @@ ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
 
 /* Rows of A, or columns of B, are packed in groups of this many, the last group as it
  * comes.  A group lies as [chunk][panel], exactly the order in which a tile reads it:
- * one stream for the prefetcher.  Its last panel is padded where the kernel's width does
- * not divide the group.  So a tile begins at a multiple of a group within what one pack
- * call wrote, and ends with a whole group. */
+ * one stream for the prefetcher.  Its last panel is narrow where that suffices and the
+ * kernel can, and padded where the width does not divide the group.  So a tile begins at a
+ * multiple of a group within what one pack call wrote, and ends with a whole group. */
 enum { EWX_PACK_GROUP = 128 };
+
+/* Width of the next panel where `left` rows or columns of a group remain. */
+static inline int ewx_panel_width(int64_t left, int width, int narrow)
+{
+    return left <= narrow ? narrow : width;
+}
 
 /* Bytes of a packed operand of `rows` rows of A or `cols` columns of B; for a multiple
  * of a group also the offset of the next row or column. */

@@ -133,16 +133,18 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
     }
 }
 
-static void pack(const ewx_gemm *gemm, const source *src, int width, char *dst)
+static void pack(const ewx_gemm *gemm, const source *src, int widest, int narrow, char *dst)
 {
     for (int64_t group = 0; group < src->rows; group += EWX_PACK_GROUP) {
         const int64_t end = min(src->rows, group + EWX_PACK_GROUP);
         for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
             const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
-            for (int64_t row = group; row < end; row += width) {
+            for (int64_t row = group; row < end;) {
+                const int width = ewx_panel_width(end - row, widest, narrow);
                 const int lanes = (int)min(width, end - row);
                 pack_panel(gemm, src, row, lanes, width, first, depth, dst);
                 dst += (size_t)depth * (size_t)width * ewx_packed_elem_bytes(gemm);
+                row += width;
             }
         }
     }
@@ -152,12 +154,12 @@ void ewx_pack_a(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k
                 int64_t rows, void *dst)
 {
     const source from = {src, stride, k_stride, rows};
-    pack(gemm, &from, gemm->kernel->mr, dst);
+    pack(gemm, &from, gemm->kernel->mr, 0, dst);
 }
 
 void ewx_pack_b(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
                 int64_t cols, void *dst)
 {
     const source from = {src, stride, k_stride, cols};
-    pack(gemm, &from, gemm->kernel->nr, dst);
+    pack(gemm, &from, gemm->kernel->nr, gemm->kernel->narrow_nr, dst);
 }

@@ -39,8 +39,9 @@ AVX2 static inline row multiply_row(row sum, const float *a, __m256 left, __m256
 }
 
 AVX2 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                          int64_t stride, bool accumulate)
+                          int64_t stride, bool accumulate, ewx_ahead ahead)
 {
+    ewx_prefetch(ahead);
     const float *pa = a, *pb = b;
     row sum0 = load_row(acc, accumulate);
     row sum1 = load_row(acc + stride, accumulate);
@@ -69,6 +70,7 @@ const ewx_kernel ewx_kernel_avx2 = {
     .mr = MR,
     .nr = NR,
     .kr = 1,
+    .max_chunk = 256,
     .available = available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,

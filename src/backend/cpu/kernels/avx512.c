@@ -38,8 +38,9 @@ AVX512 static inline row multiply_row(row sum, float a, __m512 left, __m512 righ
 }
 
 AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                            int64_t stride, bool accumulate)
+                            int64_t stride, bool accumulate, ewx_ahead ahead)
 {
+    ewx_prefetch(ahead);
     const float *pa = a, *pb = b;
     row sum0 = load_row(acc, accumulate);
     row sum1 = load_row(acc + stride, accumulate);
@@ -80,6 +81,7 @@ const ewx_kernel ewx_kernel_avx512 = {
     .mr = MR,
     .nr = NR,
     .kr = 1,
+    .max_chunk = 128,
     .available = available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,

@@ -45,8 +45,9 @@ AVX512BF16 static inline row multiply_row(row sum, const uint16_t *a, __m512bh l
 }
 
 AVX512BF16 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                                int64_t stride, bool accumulate)
+                                int64_t stride, bool accumulate, ewx_ahead ahead)
 {
+    ewx_prefetch(ahead);
     const uint16_t *pa = a, *pb = b;
     row sum0 = load_row(acc, accumulate);
     row sum1 = load_row(acc + stride, accumulate);
@@ -96,6 +97,7 @@ const ewx_kernel ewx_kernel_avx512_bf16 = {
     .mr = MR,
     .nr = NR,
     .kr = KR,
+    .max_chunk = 256,
     .available = available,
     .pays = pays,
     .multiply = multiply,

@@ -10,20 +10,30 @@
 
 #include "entwine/entwine.h"
 
+/* Memory that a later call reads: brought nearer during this one. */
+typedef struct ewx_ahead {
+    const char *at;
+    size_t bytes;
+} ewx_ahead;
+
+/* acc[mr][nr], row stride `stride` floats, = (or += when accumulate) the product of two
+ * panels over `depth` k's, a positive multiple of kr.  Sums run over k in order. */
+typedef void ewx_multiply(int64_t depth, const void *a, const void *b, float *acc,
+                          int64_t stride, bool accumulate, ewx_ahead ahead);
+
 /* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), one chunk of K
  * deep, as [k / kr][row][kr] so that a step of the kernel reads consecutive memory.
  * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or bf16 when
  * packs_bf16. */
 typedef struct ewx_kernel {
-    const char *name; /* instruction set, register tile, packed element: "neon-8x8-fp32" */
+    const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
     bool packs_bf16;
     int mr, nr, kr;
+    int narrow_nr; /* columns of a group's last panel where so few are left; 0: nr */
+    int max_chunk; /* most k's at a time: a panel of B and two of A fit into L1 */
     bool (*available)(void);
     bool (*pays)(void); /* worth choosing unasked where available; NULL: always */
-    /* acc[mr][nr], row stride `stride` floats, = (or += when accumulate) the product of
-     * two panels over `depth` k's, a multiple of kr.  Sums run over k in order. */
-    void (*multiply)(int64_t depth, const void *a, const void *b, float *acc,
-                     int64_t stride, bool accumulate);
+    ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
     /* Rounds rows x cols of acc to bf16 as ewx_bf16_from_f32 does. */
     void (*store_bf16)(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                        int64_t dst_stride);

@@ -114,8 +114,9 @@ BF16 static inline columns multiply_columns(columns sum, uint16x8_t a0, uint16x8
 }
 
 BF16 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                          int64_t stride, bool accumulate)
+                          int64_t stride, bool accumulate, ewx_ahead ahead)
 {
+    ewx_prefetch(ahead);
     const uint16_t *pa = a, *pb = b;
     const float32x4_t zero = vdupq_n_f32(0.0f);
     const columns none = {zero, zero, zero, zero, zero, zero, zero, zero};
@@ -167,6 +168,7 @@ const ewx_kernel ewx_kernel_neon_bf16 = {
     .mr = MR,
     .nr = NR,
     .kr = KR,
+    .max_chunk = 680,
     .available = available,
     .multiply = multiply,
     .store_bf16 = store_bf16,

@@ -19,8 +19,9 @@ static inline vector load(const float *src)
 }
 
 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                     int64_t stride, bool accumulate)
+                     int64_t stride, bool accumulate, ewx_ahead ahead)
 {
+    ewx_prefetch(ahead);
     const float *pa = a, *pb = b;
     vector sum[MR][2];
     for (int i = 0; i < MR; i++)
@@ -61,6 +62,7 @@ const ewx_kernel ewx_kernel_portable = {
     .mr = MR,
     .nr = NR,
     .kr = 1,
+    .max_chunk = 512,
     .available = ewx_always_available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,
