@@ -12,5 +12,6 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_tune_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_cache_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv);
+cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv);
 
 #endif

@@ -68,6 +68,14 @@ static const cli_command command_table[] = {
      "  entwine compare before.json after.json\n"
      "  entwine compare before.json after.json --threshold 2% -o json\n",
      "BEFORE.json AFTER.json", cli_compare_main},
+    {"trace", CLI_TRACE, "one call as a timeline for Perfetto or Chrome",
+     "Records the quickest of some calls on every rank, checks its values and writes it\n"
+     "as trace events: slices for blocks and reductions, arrows for contributions.\n"
+     "Sequential calls in the same run say how much of the communication was hidden.\n",
+     "  entwine trace\n"
+     "  entwine trace -W 4 --link 2.5 -o link.json\n"
+     "  entwine trace --config order=contiguous -o - > contiguous.json\n",
+     NULL, cli_trace_main},
 };
 
 enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };

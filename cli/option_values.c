@@ -371,6 +371,12 @@ cli_exit cli_set_json_path(cli_settings *settings, const cli_option *option,
     return set_text(option, value, &settings->json_path);
 }
 
+cli_exit cli_set_trace_path(cli_settings *settings, const cli_option *option,
+                            const char *value)
+{
+    return set_text(option, value, &settings->trace_path);
+}
+
 cli_exit cli_set_quiet(cli_settings *settings, const cli_option *option, const char *value)
 {
     (void)option, (void)value;

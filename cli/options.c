@@ -9,7 +9,8 @@
 
 #define MEASURE (CLI_RUN | CLI_BENCH)
 #define LISTS (CLI_BENCH | CLI_TUNE)
-#define SHAPE (MEASURE | CLI_PLAN | CLI_DEMO | CLI_TUNE)
+#define RECORDS (MEASURE | CLI_TRACE)
+#define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
 #define TALKS (SHAPE | CLI_DOCTOR)
 #define ALL (TALKS | CLI_CACHE | CLI_COMPARE)
 
@@ -31,28 +32,28 @@ static const cli_option option_table[] = {
      "one more entwine entry with this config; may be repeated"},
     {0, "baseline-method", "NAME", MEASURE, cli_set_baseline,
      "what speedup is relative to (default sequential, else the first)"},
-    {0, "config", "TEXT", MEASURE | CLI_PLAN | CLI_DEMO, cli_set_config,
+    {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, cli_set_config,
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", MEASURE | CLI_PLAN | CLI_TUNE, cli_set_backend,
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, cli_set_backend,
      "cpu, cuda or sim"},
-    {0, "ranks-as", "KIND", MEASURE | CLI_DEMO | CLI_TUNE, cli_set_ranks_as,
+    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_ranks_as,
      "processes (default) or threads"},
-    {0, "link", "RATE[,US]", MEASURE | CLI_DEMO, cli_set_link,
+    {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, cli_set_link,
      "emulate a link of RATE Gb/s per rank and US us latency (default 5); with cuda RATE "
      "is GB/s per rank and direction (default 1 us)"},
     {0, "link", "RATE[,US]", CLI_TUNE, cli_refuse_link, NULL},
-    {'n', "iters", "COUNT", MEASURE | CLI_DEMO | CLI_TUNE, cli_set_iters,
+    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_iters,
      "timed calls of each method, 1..1024 (default 15; tune: of each candidate in a round, "
      "chosen)"},
-    {'w', "warmup", "COUNT", MEASURE | CLI_DEMO, cli_set_warmup,
+    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO, cli_set_warmup,
      "calls before timing starts (default 3)"},
     {0, "gate", "MS", MEASURE | CLI_DEMO, cli_set_gate,
      "quiet gate: take samples again around which a core was lost"},
     {0, "idle", "X", MEASURE, cli_set_idle,
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
      "(default 0, with cuda 1)"},
-    {0, "seed", "NUMBER", MEASURE | CLI_TUNE, cli_set_seed, "of the inputs (default 1)"},
-    {'T', "timeout", "SECONDS", MEASURE | CLI_DEMO | CLI_DOCTOR | CLI_TUNE, cli_set_timeout,
+    {0, "seed", "NUMBER", RECORDS | CLI_TUNE, cli_set_seed, "of the inputs (default 1)"},
+    {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE, cli_set_timeout,
      "give up on a rank that makes no progress for so long (default 30)"},
     {0, "gflops", "RATE", CLI_PLAN, cli_set_gflops,
      "GFLOP/s of one rank, for the times and the required bandwidth"},
@@ -73,6 +74,8 @@ static const cli_option option_table[] = {
      "judge results of different machines all the same"},
     {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE,
      cli_set_format, "table, csv, json or jsonl; only run and bench print csv and jsonl"},
+    {'o', "output", "FILE", CLI_TRACE, cli_set_trace_path,
+     "where the trace goes (default trace.json); - is stdout"},
     {'J', "json", "FILE", MEASURE, cli_set_json_path, "write JSON to FILE besides"},
     {'v', "verbose", NULL, CLI_DOCTOR, cli_set_verbose,
      "also the GPU's kernels: registers, shared memory, occupancy"},
@@ -114,12 +117,14 @@ static void build_getopt(const cli_command *command, struct option *longs, char 
     *letters = '\0';
 }
 
-static const cli_option *find_option(int got)
+/* A letter may stand for one thing here and for another in the next command. */
+static const cli_option *find_option(const cli_command *command, int got)
 {
     if (got >= LONG_BASE && got < LONG_BASE + NUM_OPTIONS)
         return &option_table[got - LONG_BASE];
     for (int row = 0; row < NUM_OPTIONS; row++)
-        if (option_table[row].letter && option_table[row].letter == got)
+        if (option_table[row].letter && option_table[row].letter == got &&
+            belongs(&option_table[row], command))
             return &option_table[row];
     return NULL;
 }
@@ -151,9 +156,9 @@ static cli_exit fail_unknown(const cli_command *command, const char *word, int l
 /* getopt has reported ':' or '?'; `word` is the argument it looked at. */
 static cli_exit fail_getopt(const cli_command *command, int got, const char *word)
 {
-    const cli_option *known = find_option(optopt);
+    const cli_option *known = find_option(command, optopt);
     char fix[96];
-    if (known && belongs(known, command)) {
+    if (known) {
         snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
         if (got == ':')
             return cli_fail_usage(fix, "--%s needs a value (%s)", known->name,
@@ -184,7 +189,7 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
             const char *word = optind > looked_at ? argv[optind - 1] : argv[optind];
             return fail_getopt(command, got, word);
         }
-        const cli_option *option = find_option(got);
+        const cli_option *option = find_option(command, got);
         cli_exit failed = option->set(&settings, option, optarg);
         if (failed)
             return failed;

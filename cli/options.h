@@ -33,7 +33,8 @@ typedef enum cli_command_bit {
     CLI_DEMO = 16,
     CLI_TUNE = 32,
     CLI_CACHE = 64,
-    CLI_COMPARE = 128
+    CLI_COMPARE = 128,
+    CLI_TRACE = 256
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -60,6 +61,7 @@ typedef struct cli_settings {
     const char *suite;
     cli_format format;
     const char *json_path;
+    const char *trace_path; /* trace: NULL: trace.json; -: stdout */
     const char *words[CLI_MAX_WORDS];
     int num_words;
     double budget_s;      /* tune: of each problem; 0: none */

@@ -1,0 +1,207 @@
+/* entwine trace: one call as a timeline for Perfetto or Chrome, and what it says about the
+ * overlap in four numbers. */
+#include "commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "context.h"
+#include "interrupt.h"
+#include "output.h"
+#include "trace.h"
+
+/* Where the document goes: stdout, or a temporary that takes the file's name at the end,
+ * or, for a pipe or device, which must not be replaced, the file itself. */
+typedef struct target {
+    const char *path;
+    char temporary[PATH_MAX]; /* empty: none */
+    FILE *stream;
+} target;
+
+static cli_exit fail_target(const char *path)
+{
+    return cli_fail_usage("give a file in a folder you may write to",
+                          "cannot write the trace to '%.200s': %s", path, strerror(errno));
+}
+
+static cli_exit open_target(target *t, const char *path)
+{
+    struct stat about;
+    *t = (target){.path = path};
+    if (strcmp(path, "-") == 0) {
+        t->stream = stdout;
+    } else if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
+        t->stream = fopen(path, "we");
+    } else {
+        int length =
+            snprintf(t->temporary, sizeof t->temporary, "%s.tmp-%ld", path, (long)getpid());
+        if (length < 0 || (size_t)length >= sizeof t->temporary)
+            errno = ENAMETOOLONG;
+        else
+            t->stream = fopen(t->temporary, "wxe");
+    }
+    return t->stream ? CLI_EXIT_OK : fail_target(path);
+}
+
+/* Puts the file in place when all is written, else takes back what there is of it. */
+static cli_exit close_target(target *t, bool written)
+{
+    cli_exit failed = CLI_EXIT_OK;
+    if (!t->stream || t->stream == stdout)
+        return failed;
+    if (fclose(t->stream) && written)
+        failed = fail_target(t->path);
+    if (*t->temporary && written && !failed && rename(t->temporary, t->path))
+        failed = fail_target(t->path);
+    if (*t->temporary && (!written || failed))
+        unlink(t->temporary);
+    return failed;
+}
+
+static json_t *numbers_json(const cli_trace_numbers *n)
+{
+    return json_pack("{sf sf sf sf sf sf sf sf sf}", "time_us", n->time_us, "gemm_us",
+                     n->gemm_us, "tail_us", n->tail_us, "gemm_alone_us", n->gemm_alone_us,
+                     "overlap_efficiency", n->overlap, "tail_share", n->tail_share,
+                     "breq_gbs", n->breq, "achieved_gbs", n->achieved, "gemm_slowdown",
+                     n->slowdown);
+}
+
+static json_t *metadata_json(const cli_job *job, const cli_trace *trace,
+                             const cli_trace_numbers *numbers, const char *config,
+                             json_t *context)
+{
+    const ew_problem *shape = &trace->problem;
+    char link[96];
+    cli_link_text(job, link, sizeof link);
+    return json_pack("{ss s{sI sI sI si ss ss ss sI si si} ss so sI so}", "schema",
+                     "entwine-trace/1", "params", "m", (json_int_t)shape->max_m, "n",
+                     (json_int_t)shape->n, "k", (json_int_t)shape->k, "ranks",
+                     trace->num_ranks, "dtype", ew_dtype_name(shape->dtype), "ranks_as",
+                     cli_ranks_as_name(&job->ranks), "link", link, "seed",
+                     (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
+                     job->bench.warmup, "config", config, "numbers", numbers_json(numbers),
+                     "wrong", (json_int_t)numbers->wrong, "context", context);
+}
+
+static void print_numbers(const cli_job *job, const cli_trace *trace,
+                          const cli_trace_numbers *n, const char *config)
+{
+    const ew_problem *shape = &trace->problem;
+    cli_caveats_print(job, stdout);
+    printf("problem    M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
+           shape->max_m, shape->n, shape->k, trace->num_ranks, ew_dtype_name(shape->dtype));
+    printf("config     %s\n", config);
+    printf("traced     the quickest of %d calls, %.1f us\n", job->bench.iters, n->time_us);
+    printf(
+        "overlap    efficiency %.3f: GEMM of a sequential call, %.1f us, over that time\n",
+        n->overlap, n->gemm_alone_us);
+    printf("tail       %.1f us after the GEMM, %.1f %% of the time\n", n->tail_us,
+           100.0 * n->tail_share);
+    printf("bandwidth  %.3f GB/s per rank needed to hide all (Eq. 4), %.3f achieved\n",
+           n->breq, n->achieved);
+    printf("GEMM       %.1f us, %.3f times as long as in the sequential call\n", n->gemm_us,
+           n->slowdown);
+    printf("# Wrong values : %" PRId64 " %s\n", n->wrong, n->wrong ? "FAILED" : "OK");
+}
+
+static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *context,
+                            target *t, bool *written_out)
+{
+    cli_trace_numbers numbers;
+    char config[EW_CONFIG_TEXT_BYTES];
+    cli_trace_derive(trace, &numbers);
+    if (ew_config_print(&trace->config, config, sizeof config))
+        config[0] = '\0';
+    json_t *metadata = metadata_json(job, trace, &numbers, config, context);
+    errno = metadata ? 0 : ENOMEM;
+    *written_out = metadata && cli_trace_write(trace, metadata, t->stream);
+    json_decref(metadata);
+    if (!*written_out)
+        return fail_target(t->path);
+    if (t->stream != stdout)
+        print_numbers(job, trace, &numbers, config);
+    return numbers.wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
+}
+
+static cli_exit record_and_write(const cli_job *job, const cli_context *context, int argc,
+                                 char **argv, target *t)
+{
+    char error[CLI_ERROR_BYTES];
+    cli_trace *trace = NULL;
+    bool written = false;
+    ew_status status = cli_trace_record(job, &trace, error);
+    cli_exit result = CLI_EXIT_OK;
+    if (cli_interrupted())
+        result = CLI_EXIT_INTERRUPTED;
+    else if (status)
+        result = cli_fail_status(status, error);
+    else
+        result = write_trace(job, trace, cli_context_json(context, NULL, argc, argv), t,
+                             &written);
+    cli_trace_free(trace);
+    cli_exit failed = close_target(t, written);
+    if (written && !failed && t->stream != stdout)
+        printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n", t->path);
+    return failed ? failed : result;
+}
+
+static cli_exit refuse_launcher(const cli_settings *settings)
+{
+    cli_launch launch;
+    cli_launch_detect(&launch);
+    if (!cli_launch_wants_join(&launch, settings))
+        return CLI_EXIT_OK;
+    if (launch.launcher.rank != 0)
+        return CLI_EXIT_USAGE;
+    return cli_fail_usage("start it without the launcher, with -W",
+                          "'trace' starts its ranks itself, but %s says rank 0 of %d",
+                          launch.launcher.source, launch.launcher.num_ranks);
+}
+
+static void print_context(const cli_job *job, const cli_settings *settings,
+                          const cli_context *context, bool to_stdout)
+{
+    if (settings->quiet)
+        return;
+    cli_context_print(context, NULL, NULL);
+    fprintf(stderr, "# ranks as %s, %d warm-up and %d timed calls, seed %u\n",
+            cli_ranks_as_name(&job->ranks), job->bench.warmup, job->bench.iters,
+            job->bench.seed);
+    if (to_stdout) /* else it stands above the numbers */
+        cli_caveats_print(job, stderr);
+    cli_environment_warn();
+}
+
+cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
+{
+    cli_job job;
+    cli_context context;
+    target t;
+    cli_exit result = refuse_launcher(settings);
+    if (result)
+        return result;
+    result = cli_job_init(&job, settings, NULL, "entwine,sequential");
+    if (!result)
+        result = cli_job_check(&job);
+    if (!result)
+        result =
+            open_target(&t, settings->trace_path ? settings->trace_path : "trace.json");
+    if (!result) {
+        cli_context_init(&context);
+        if (cli_interrupt_open()) {
+            print_context(&job, settings, &context, t.stream == stdout);
+            result = record_and_write(&job, &context, argc, argv, &t);
+            cli_interrupt_close();
+        } else {
+            close_target(&t, false);
+            result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+        }
+    }
+    cli_job_fini(&job);
+    return result;
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Checks a trace file of `entwine trace` against its own params, and prints a summary.
+
+    check_trace.py FILE [EXPRESSION]    - is stdin; EXPRESSION sees otherData as d
+"""
+import json
+import sys
+
+
+def div_up(a, b):
+    return -(-a // b)
+
+
+def is_inside(ts, piece):
+    # in whole nanoseconds: the file has three digits behind the point
+    return round(piece["ts"] * 1e3) <= round(ts * 1e3) <= round((piece["ts"] + piece["dur"]) * 1e3)
+
+
+def check_slices(slices, ranks, m, n, block_rows, block_cols):
+    """Every rank computes every block once and reduces its own tiles once."""
+    cols = div_up(n, 128)
+    rows = [div_up(m // ranks + (r < m % ranks), 128) for r in range(ranks)]
+    blocks = {(dst, row, col) for dst in range(ranks) for row in range(0, rows[dst], block_rows)
+              for col in range(0, cols, block_cols)}
+    for rank in range(ranks):
+        mine = [s for s in slices if s["pid"] == rank + 1]
+        made = [s["args"] for s in mine if s["cat"] == "block"]
+        assert sorted(a["position"] for a in made) == list(range(len(blocks))), "positions"
+        assert {(a["dst"], a["row"], a["col"]) for a in made} == blocks, "blocks"
+        done = [(s["args"]["row"], s["args"]["col"]) for s in mine if s["cat"] == "reduce"]
+        assert sorted(done) == [(r, c) for r in range(rows[rank]) for c in range(cols)], "tiles"
+        assert all(s["args"]["dst"] == rank for s in mine if s["cat"] == "reduce"), "owner"
+    return len(blocks), sum(rows) * cols
+
+
+def check_flows(events, slices, ranks, num_tiles, block_rows, block_cols):
+    """One arrow from every rank's contribution to every tile, forward in time."""
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys() and len(starts) == num_tiles * ranks, "flow ends"
+    assert len([e for e in events if e["ph"] in "sf"]) == 2 * len(starts), "flow ids"
+    seen = set()
+    for key, start in starts.items():
+        end = ends[key]
+        assert start["ts"] < end["ts"] and end["bp"] == "e", "flow goes back in time"
+        tile = [s for s in slices if s["cat"] == "reduce" and s["pid"] == end["pid"]
+                and s["tid"] == end["tid"] and s["ts"] == end["ts"]]
+        assert len(tile) == 1, "flow ends at no reduction"
+        tile = tile[0]["args"]
+        first = (tile["dst"], tile["row"] // block_rows * block_rows,
+                 tile["col"] // block_cols * block_cols)
+        assert any((b["args"]["dst"], b["args"]["row"], b["args"]["col"]) == first
+                   for b in slices if b["cat"] == "block" and b["pid"] == start["pid"]
+                   and b["tid"] == start["tid"] and is_inside(start["ts"], b)), "flow's block"
+        seen.add((start["pid"], tile["dst"], tile["row"], tile["col"]))
+    assert len(seen) == len(starts), "a contribution has two arrows"
+
+
+def main():
+    with (sys.stdin if sys.argv[1] == "-" else open(sys.argv[1])) as file:
+        document = json.load(file)
+    events, d = document["traceEvents"], document["otherData"]
+    p, config = d["params"], dict(pair.split("=") for pair in d["config"].split(","))
+    block_rows, block_cols = (int(x) // 128 for x in config["block"].split("x"))
+    slices = [e for e in events if e["ph"] == "X"]
+    names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+    threads = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert d["schema"] == "entwine-trace/1" and d["wrong"] == 0
+    assert names == [f"rank {r}" for r in range(p["ranks"])], names
+    assert all((s["pid"], s["tid"]) in threads and s["ts"] >= 0 and s["dur"] >= 0 for s in slices)
+    assert all(0 <= value for value in d["numbers"].values())
+    blocks, tiles = check_slices(slices, p["ranks"], p["m"], p["n"], block_rows, block_cols)
+    check_flows(events, slices, p["ranks"], tiles, block_rows, block_cols)
+    print(f"W={p['ranks']} {blocks} blocks {tiles} tiles")
+    if len(sys.argv) > 2:
+        print(eval(sys.argv[2], {"d": d, "slices": slices, "threads": threads}))
+
+
+main()
