@@ -1,8 +1,9 @@
 #include "backend/cuda/blas.h"
 
-#include <dlfcn.h>
 #include <library_types.h>
 #include <pthread.h>
+
+#include "base/symbol.h"
 
 #define WORKSPACE_BYTES ((size_t)64 << 20) /* ours, so that calls allocate nothing */
 
@@ -24,12 +25,6 @@ static struct {
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
 static bool found;
 
-static bool find(void *library, const char *name, void *function_out)
-{
-    *(void **)function_out = dlsym(library, name);
-    return *(void **)function_out != NULL;
-}
-
 static void look(void)
 {
     static const char *const names[] = {"libcublas.so.13", "libcublas.so.12",
@@ -37,12 +32,12 @@ static void look(void)
     void *library = NULL;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && !library; i++)
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    found = library && find(library, "cublasCreate_v2", &cublas.create) &&
-            find(library, "cublasDestroy_v2", &cublas.destroy) &&
-            find(library, "cublasSetStream_v2", &cublas.set_stream) &&
-            find(library, "cublasSetWorkspace_v2", &cublas.set_workspace) &&
-            find(library, "cublasSetSmCountTarget", &cublas.set_sm_count) &&
-            find(library, "cublasGemmEx", &cublas.gemm);
+    found = library && ewx_symbol_find(library, "cublasCreate_v2", &cublas.create) &&
+            ewx_symbol_find(library, "cublasDestroy_v2", &cublas.destroy) &&
+            ewx_symbol_find(library, "cublasSetStream_v2", &cublas.set_stream) &&
+            ewx_symbol_find(library, "cublasSetWorkspace_v2", &cublas.set_workspace) &&
+            ewx_symbol_find(library, "cublasSetSmCountTarget", &cublas.set_sm_count) &&
+            ewx_symbol_find(library, "cublasGemmEx", &cublas.gemm);
 }
 
 ew_status ewx_cuda_blas_check(void)

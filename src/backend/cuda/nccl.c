@@ -1,7 +1,8 @@
 #include "backend/cuda/nccl.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
+
+#include "base/symbol.h"
 
 /* NCCL's names and values, fixed by its ABI; its header may not be installed. */
 enum { UNIQUE_ID_BYTES = 128, TYPE_FP16 = 6, TYPE_BF16 = 9, OP_SUM = 0, SUCCESS = 0 };
@@ -21,20 +22,15 @@ static struct {
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
 static bool found;
 
-static bool find(void *library, const char *name, void *function_out)
-{
-    *(void **)function_out = dlsym(library, name);
-    return *(void **)function_out != NULL;
-}
-
 static void look(void)
 {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    found = library && find(library, "ncclGetUniqueId", &nccl_library.get_unique_id) &&
-            find(library, "ncclCommInitRank", &nccl_library.init_rank) &&
-            find(library, "ncclCommDestroy", &nccl_library.destroy) &&
-            find(library, "ncclReduceScatter", &nccl_library.reduce_scatter) &&
-            find(library, "ncclGetErrorString", &nccl_library.error_text);
+    found = library &&
+            ewx_symbol_find(library, "ncclGetUniqueId", &nccl_library.get_unique_id) &&
+            ewx_symbol_find(library, "ncclCommInitRank", &nccl_library.init_rank) &&
+            ewx_symbol_find(library, "ncclCommDestroy", &nccl_library.destroy) &&
+            ewx_symbol_find(library, "ncclReduceScatter", &nccl_library.reduce_scatter) &&
+            ewx_symbol_find(library, "ncclGetErrorString", &nccl_library.error_text);
 }
 
 bool ewx_nccl_available(void)

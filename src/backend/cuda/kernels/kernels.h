@@ -57,10 +57,7 @@ typedef enum ewx_cuda_place {
  * ended without its word, which. */
 typedef struct ewx_cuda_report {
     unsigned long long start_ns, gemm_end_ns, end_ns;
-    unsigned long long start_clock,
-        gemm_end_clock;                  /* SM cycles of the first producer CTA */
-    unsigned long long gemm_clock_ns[2]; /* ... and the times they were taken */
-    int32_t place;                       /* ewx_cuda_place; written last */
+    int32_t place; /* ewx_cuda_place; written last */
     int32_t culprit;
     int32_t aborted; /* the world's word ended the wait, not the clock */
     int32_t tile_row, tile_col;

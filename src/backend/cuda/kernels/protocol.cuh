@@ -146,10 +146,8 @@ __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call)
         note_rows(call, epoch);
     if (call.gate)
         meet_gate(call, epoch);
-    if (blockIdx.x == 0) {
-        call.report->start_ns = call.report->gemm_clock_ns[0] = global_timer_ns();
-        call.report->start_clock = clock64();
-    }
+    if (blockIdx.x == 0)
+        call.report->start_ns = global_timer_ns();
     return epoch;
 }
 
@@ -237,10 +235,6 @@ __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoc
 __device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32_t epoch)
 {
     ewx_cuda_counters *counters = call.counters;
-    if (blockIdx.x == 0) {
-        call.report->gemm_end_clock = clock64();
-        call.report->gemm_clock_ns[1] = global_timer_ns();
-    }
     __threadfence();
     if (atomicAdd(&counters->producer_exits, 1u) + 1 != gridDim.x)
         return;
