@@ -28,6 +28,7 @@
     X("abort", check_abort, 30, THREADS)                                   \
     X("rows-disagree", check_rows_disagree, 30, THREADS)                   \
     X("conformance-processes", check_conformance_processes, 90, PROCESSES) \
+    X("many-ranks", check_many_ranks, 90, PROCESSES)                       \
     X("killed", check_killed, 60, PROCESSES)                               \
     X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)               \
     X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)

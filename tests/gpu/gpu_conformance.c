@@ -9,7 +9,7 @@
 #include "gpu_check.h"
 #include "gpukit.h"
 
-enum { MAX_TRIALS = 256, MAX_FAILURES = 6, LARGEST_W = 8 };
+enum { MAX_TRIALS = 256, MAX_FAILURES = 6, LARGEST_W = 16 };
 
 static trial list[MAX_TRIALS];
 static int num_listed;
@@ -155,9 +155,8 @@ static const char *const every_kernel[] = {
 };
 enum { NUM_KERNELS = sizeof every_kernel / sizeof every_kernel[0] };
 
-static void list_every_kernel(int num_ranks, bool start_together)
+static void list_every_kernel(ew_ranks_as kind, int num_ranks, bool start_together)
 {
-    ew_ranks_as kind = EW_RANKS_AS_THREADS;
     for (uint32_t i = 0; i < NUM_KERNELS; i++) {
         trial t = small_trial(num_ranks, every_kernel[i], i % 2 ? EW_BF16 : EW_FP16, i);
         t.start_together = start_together;
@@ -169,21 +168,33 @@ void check_start_together(void)
 {
     start_list(10000);
     for (int W = 1; W <= 4; W *= 2)
-        list_every_kernel(W, true);
+        list_every_kernel(EW_RANKS_AS_THREADS, W, true);
     run_listed(25);
+}
+
+/* More ranks than one thread of a reducer has contributions in flight. */
+void check_many_ranks(void)
+{
+    if (gpu_here.sms < 8 * LARGEST_W)
+        gpu_skip("%d SMs are too few for %d ranks", gpu_here.sms, LARGEST_W);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 1); /* MPS has few for so many processes */
+    start_list(20000);
+    list_every_kernel(EW_RANKS_AS_PROCESSES, LARGEST_W, false);
+    const int completed = run_listed(45);
+    gpu_remark("%d of %d trials in time, W=%d", completed, num_listed, LARGEST_W);
 }
 
 /* Under compute-sanitizer kernels are a hundred times slower. */
 void check_sanitizer_one(void)
 {
     start_list(60000);
-    list_every_kernel(1, false);
+    list_every_kernel(EW_RANKS_AS_THREADS, 1, false);
     run_listed(100);
 }
 
 void check_sanitizer_two(void)
 {
     start_list(60000);
-    list_every_kernel(2, false);
+    list_every_kernel(EW_RANKS_AS_THREADS, 2, false);
     run_listed(100);
 }

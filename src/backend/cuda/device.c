@@ -96,8 +96,13 @@ static ew_status check_queues(const ew_world *world, int sharers)
     const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     const int queues = text ? atoi(text) : DEFAULT_QUEUES;
     const int wanted = STREAMS_PER_RANK * sharers;
-    if (!world->in_threads || sharers == 1 || queues >= wanted || queues >= MOST_QUEUES)
+    if (!world->in_threads || sharers == 1 || queues >= wanted)
         return EW_OK;
+    if (wanted > MOST_QUEUES)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%d ranks as threads on one GPU need %d hardware queues, a process "
+                        "has %d at most\n  fix: use processes as ranks, or %d ranks",
+                        sharers, wanted, MOST_QUEUES, MOST_QUEUES / STREAMS_PER_RANK);
     return ewx_fail(
         EW_ERR_UNSUPPORTED,
         "%d ranks as threads on one GPU need %d hardware queues, CUDA was given "
@@ -133,8 +138,8 @@ static ew_status place(ewx_device *device, ew_world *world)
                             "  fix: put the same number of ranks on every GPU",
                             world->rank, device->sharers - 1, rank, sharers - 1);
     }
-    EW_TRY(check_queues(world, device->sharers));
-    return slice_size(me.sms, device->sharers, &device->sms);
+    EW_TRY(slice_size(me.sms, device->sharers, &device->sms));
+    return check_queues(world, device->sharers);
 }
 
 /* ---- Contexts ---- */

@@ -176,10 +176,12 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t fr
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* The stores have read their shared memory; nobody else can see them yet. */
+/* All stores but the last PENDING have read their shared memory; nobody else can see them
+ * yet. */
+template <int PENDING>
 __device__ __forceinline__ void stores_have_read()
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 /* The stores are in memory. */

@@ -390,14 +390,18 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
         for (int i = 0; i < BOXES_PER_TILE; i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
-            if (stores) {
+            if (stores)
                 tensor_store(&maps.out, memory.box(tile, which), which * BOX,
                              row + (i >> 1) * BOX);
-                stores_have_read();
+            if (i > 0) { /* while this store reads, the one before it is waited for */
+                stores_have_read<1>();
+                __syncwarp();
+                named_arrive(box_empty(tile, which ^ 1), BOX_THREADS);
             }
-            __syncwarp();
-            named_arrive(box_empty(tile, which), BOX_THREADS);
         }
+        stores_have_read<0>();
+        __syncwarp();
+        named_arrive(box_empty(tile, 1), BOX_THREADS);
         if (stores) {
             stores_are_complete();
 #if EW_MUTANT != 1
