@@ -62,6 +62,7 @@ ew_config cli_config_merge(const ew_config *base, const ew_config *over)
     TAKE_OPEN(kernel)
     TAKE_OPEN(ctas)
     TAKE_OPEN(cluster)
+    TAKE_OPEN(launches)
 #undef TAKE_OPEN
     return merged;
 }
@@ -75,8 +76,9 @@ ew_backend cli_settings_backend(const cli_settings *settings)
  * mpirun; a user may name either anywhere and must get the right answer. */
 const char *const *cli_method_names(void)
 {
-    static const char *const with_mpi[] = {"entwine",  "sequential",    "blas",
-                                           "blas+mpi", "blas+mpi-best", NULL};
+    static const char *const with_mpi[] = {
+        "entwine", "sequential", "blas",     "static",        "wavegroup",
+        "chunked", "fused-push", "blas+mpi", "blas+mpi-best", NULL};
     return with_mpi;
 }
 

@@ -17,7 +17,9 @@ typedef struct recorder {
     cli_trace *trace;
     uint32_t seed;
     ew_plan *plan, *sequential;
-    void *A, *B, *C;
+    ew_backend backend;
+    void *A, *B, *C; /* where the backend wants them */
+    void *staging;   /* on the host, for any of them */
     size_t c_bytes;
     int64_t best_ns; /* 0: no call was kept yet */
 } recorder;
@@ -39,27 +41,65 @@ static ew_status make_plans(recorder *r, const ew_config *traced)
         status = ew_method_config("sequential", &used, &plain);
     if (status == EW_OK)
         status = ew_plan_create(r->world, problem, &plain, &r->sequential);
-    if (status == EW_OK && ew_world_rank(r->world) == 0)
+    if (status == EW_OK)
+        status = ew_plan_start_together(r->plan);
+    if (status == EW_OK)
+        status = ew_plan_start_together(r->sequential);
+    if (status)
+        return status;
+    r->backend = used.backend;
+    if (ew_world_rank(r->world) == 0)
         r->trace->config = used;
+    return EW_OK;
+}
+
+static size_t largest(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A copy of what the staging holds. */
+static ew_status make_matrix(recorder *r, size_t bytes, void **matrix_out)
+{
+    const ew_status status = ew_memory_alloc(r->world, r->backend, bytes, matrix_out);
+    return status ? status
+                  : ew_memory_copy(r->world, r->backend, *matrix_out, r->staging, bytes);
+}
+
+/* Simulated calls touch no values, however many there would be. */
+static ew_status make_no_matrices(recorder *r)
+{
+    void **places[] = {&r->A, &r->B, &r->C};
+    ew_status status = EW_OK;
+    for (size_t at = 0; at < 3 && status == EW_OK; at++)
+        status = ew_memory_alloc(r->world, r->backend, 1, places[at]);
     return status;
 }
 
 static ew_status make_matrices(recorder *r)
 {
+    if (r->backend == EW_BACKEND_SIM)
+        return make_no_matrices(r);
     const ew_problem *p = &r->trace->problem;
     const size_t elem_bytes = ew_dtype_bytes(p->dtype);
     const int rank = ew_world_rank(r->world), num_ranks = ew_world_size(r->world);
+    const size_t a_bytes = (size_t)(p->max_m * p->k) * elem_bytes;
+    const size_t b_bytes = (size_t)(p->n * p->k) * elem_bytes;
     r->c_bytes = (size_t)((p->max_m / num_ranks + 1) * p->n) * elem_bytes;
-    r->A = malloc((size_t)(p->max_m * p->k) * elem_bytes);
-    r->B = malloc((size_t)(p->n * p->k) * elem_bytes);
-    r->C = malloc(r->c_bytes);
-    if (!r->A || !r->B || !r->C)
-        return EW_ERR_MEMORY;
-    ew_status status =
-        ew_exact_fill_a(p->dtype, r->seed, rank, num_ranks, p->max_m, p->k, r->A);
+    r->staging = malloc(largest(largest(a_bytes, b_bytes), r->c_bytes));
+    ew_status status = r->staging ? EW_OK : EW_ERR_MEMORY;
     if (status == EW_OK)
         status =
-            ew_exact_fill_b(p->dtype, r->seed, rank, p->weight_layout, p->n, p->k, r->B);
+            ew_exact_fill_a(p->dtype, r->seed, rank, num_ranks, p->max_m, p->k, r->staging);
+    if (status == EW_OK)
+        status = make_matrix(r, a_bytes, &r->A);
+    if (status == EW_OK)
+        status = ew_exact_fill_b(p->dtype, r->seed, rank, p->weight_layout, p->n, p->k,
+                                 r->staging);
+    if (status == EW_OK)
+        status = make_matrix(r, b_bytes, &r->B);
+    if (status == EW_OK)
+        status = ew_memory_alloc(r->world, r->backend, r->c_bytes, &r->C);
     if (status == EW_OK)
         status = ew_plan_set_weight(r->plan, r->B);
     if (status == EW_OK)
@@ -72,10 +112,13 @@ static ew_status call_plan(recorder *r, ew_plan *plan, call_times *slowest_out)
 {
     call_times all[CLI_MAX_RANKS], mine, slowest = {0, 0};
     ew_timing timing;
-    memset(r->C, 0xff, r->c_bytes); /* poison */
-    ew_status status = ew_world_barrier(r->world);
+    ew_status status = ew_memory_fill(r->world, r->backend, r->C, 0xff, r->c_bytes);
+    if (status == EW_OK) /* the values before this call are poison now */
+        status = ew_world_barrier(r->world);
     if (status == EW_OK)
         status = ew_gemm_rs(plan, r->trace->problem.max_m, r->A, NULL, r->C, NULL);
+    if (status == EW_OK)
+        status = ew_plan_wait(plan);
     if (status == EW_OK)
         status = ew_plan_timing(plan, &timing);
     if (status)
@@ -107,9 +150,13 @@ static ew_status keep_call(recorder *r)
                           trace->events_per_rank, &mine->num_events);
     if (mine->num_events > trace->events_per_rank)
         mine->num_events = trace->events_per_rank;
+    if (status || r->backend == EW_BACKEND_SIM)
+        return status;
+    if (status == EW_OK)
+        status = ew_memory_copy(r->world, r->backend, r->staging, r->C, r->c_bytes);
     if (status == EW_OK)
         status = ew_exact_verify(&trace->problem, r->seed, rank, ew_world_size(r->world),
-                                 trace->problem.max_m, r->C, &check);
+                                 trace->problem.max_m, r->staging, &check);
     mine->wrong = check.wrong;
     return status;
 }
@@ -150,9 +197,10 @@ static ew_status record_body(ew_world *world, void *argument)
         status = run_calls(&r, bench->warmup, bench->iters);
     ew_plan_destroy(r.sequential);
     ew_plan_destroy(r.plan);
-    free(r.C);
-    free(r.B);
-    free(r.A);
+    free(r.staging);
+    ew_memory_free(world, r.backend, r.C);
+    ew_memory_free(world, r.backend, r.B);
+    ew_memory_free(world, r.backend, r.A);
     return status;
 }
 

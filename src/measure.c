@@ -1,4 +1,4 @@
-/* Methods as configs, and the benchmark loop: the only stopwatch of the project. */
+/* The benchmark loop: the only stopwatch of the project. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -15,52 +15,6 @@
 /* A quiet core never shows a gap this long between two looks at the clock. */
 #define GATE_GAP_NS 600000
 #define GATE_TRIES 10
-
-/* ---- Methods ---- */
-
-static const struct method {
-    const char *name;
-    ew_producer producer;
-    int32_t release;
-} methods[] = {
-    {"entwine", EW_PRODUCER_OWN, 0},
-    {"sequential", EW_PRODUCER_OWN, EW_RELEASE_OUTPUT},
-    {"blas", EW_PRODUCER_BLAS, EW_RELEASE_OUTPUT},
-};
-#define NUM_METHODS (sizeof methods / sizeof methods[0])
-
-const char *const *ew_method_list(void)
-{
-    static const char *const names[] = {"entwine", "sequential", "blas", NULL};
-    _Static_assert(sizeof names / sizeof names[0] == NUM_METHODS + 1,
-                   "one name per method");
-    return names;
-}
-
-ew_status ew_method_config(const char *method, const ew_config *base, ew_config *config_out)
-{
-    if (!method || !config_out)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_method_config needs a method and a config");
-    for (size_t i = 0; i < NUM_METHODS; i++) {
-        if (strcmp(method, methods[i].name) != 0)
-            continue;
-        ew_config config = EW_CONFIG_INIT;
-        if (base)
-            config = *base;
-        config.producer = methods[i].producer;
-        if (methods[i].release) {
-            config.release = methods[i].release;
-            config.order = (ew_order)0; /* the best for a GEMM that nobody waits for */
-            if (config.backend == EW_BACKEND_CUDA) /* no GEMM beside it: all SMs */
-                config.budget = config.batch = 0;
-        }
-        *config_out = config;
-        return EW_OK;
-    }
-    return ewx_fail(EW_ERR_ARGUMENT,
-                    "method '%s' is unknown\n  fix: use entwine, sequential or blas",
-                    method);
-}
 
 const char *ew_cpu_kernel_name(ew_dtype dtype)
 {

@@ -19,6 +19,8 @@ enum {
     CTAS,
     CLUSTER,
     POOL,
+    TRANSPORT,
+    LAUNCHES,
     LAYOUT,
     BINDING,
     KIND,
@@ -43,7 +45,7 @@ struct conformance_bed {
     int32_t blocks[MAX_VALUES][2];
     int32_t budgets[MAX_VALUES]; /* 0: chosen by the library */
     int32_t batches[MAX_VALUES];
-    ew_pool pools[2];
+    ew_pool pools[3];
     int64_t unit; /* N and K are multiples of it */
     bool (*is_valid)(const conformance_bed *bed, const choice *c);
     bool (*may_be_impossible)(const conformance_bed *bed, int a, int va, int b, int vb);
@@ -110,17 +112,19 @@ const conformance_bed conformance_cpu = {
 
 /* ---- GPUs ---- */
 
-/* Clusters are Hopper's. */
+/* Clusters are Hopper's, and SMs are reserved from producers that stay where they are. */
 static bool cuda_is_valid(const conformance_bed *bed, const choice *c)
 {
-    (void)bed;
-    return c->value[CLUSTER] == 0 || c->value[KERNEL] + 1 == EW_KERNEL_SM90;
+    return (c->value[CLUSTER] == 0 || c->value[KERNEL] + 1 == EW_KERNEL_SM90) &&
+           (bed->pools[c->value[POOL]] != EW_POOL_STATIC ||
+            c->value[CTAS] + 1 == EW_CTAS_PERSISTENT);
 }
 
 static bool cuda_may_be_impossible(const conformance_bed *bed, int a, int va, int b, int vb)
 {
-    (void)bed;
-    return a == KERNEL && va + 1 == EW_KERNEL_SM80 && b == CLUSTER && vb == 1;
+    return (a == KERNEL && va + 1 == EW_KERNEL_SM80 && b == CLUSTER && vb == 1) ||
+           (a == CTAS && va + 1 == EW_CTAS_BLOCK && b == POOL &&
+            bed->pools[vb] == EW_POOL_STATIC);
 }
 
 const conformance_bed conformance_cuda = {
@@ -137,7 +141,9 @@ const conformance_bed conformance_cuda = {
                    [KERNEL] = 2,
                    [CTAS] = 2,
                    [CLUSTER] = 2,
-                   [POOL] = 2,
+                   [POOL] = 3,
+                   [TRANSPORT] = 2,
+                   [LAUNCHES] = 2,
                    [LAYOUT] = 2,
                    [BINDING] = 2},
     .shapes =
@@ -158,7 +164,7 @@ const conformance_bed conformance_cuda = {
     .blocks = {{128, 128}, {128, 256}},
     .budgets = {1, 2, 5, 0},
     .batches = {128, 256, 512},
-    .pools = {EW_POOL_SHARED, EW_POOL_AFTER},
+    .pools = {EW_POOL_SHARED, EW_POOL_AFTER, EW_POOL_STATIC},
     .unit = 8,
     .is_valid = cuda_is_valid,
     .may_be_impossible = cuda_may_be_impossible,
@@ -188,6 +194,8 @@ static void choose_config(const conformance_bed *bed, const choice *c, ew_config
         config->kernel = (ew_kernel)(c->value[KERNEL] + 1);
         config->ctas = (ew_ctas)(c->value[CTAS] + 1);
         config->cluster = c->value[CLUSTER] + 1;
+        config->transport = (ew_transport)(c->value[TRANSPORT] + 1); /* pull, push */
+        config->launches = (ew_launches)(c->value[LAUNCHES] + 1);
     }
 }
 

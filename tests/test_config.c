@@ -53,17 +53,20 @@ static void every_key_round_trips(void **state)
         "pool=after",
         "transport=pull",
         "transport=push",
+        "transport=copy",
+        "launches=unit",
         "workers=64",
         "kernel=sm80",
         "kernel=sm90",
         "ctas=persistent",
         "ctas=block",
         "cluster=2",
+        "launches=once",
         "backend=cpu,producer=own,block=128x256,order=interleaved,group=1,release=tile,x=2,"
         "b=1,pool=shared,transport=pull,workers=2",
         "backend=cuda,producer=own,block=128x256,order=interleaved,group=1,release=tile,"
         "x=16,b=256,pool=shared,transport=pull,workers=1,kernel=sm90,ctas=persistent,"
-        "cluster=2",
+        "cluster=2,launches=once",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
         ew_config config, again;
@@ -83,7 +86,7 @@ static void parsing_means_what_it_says(void **state)
     assert_int_equal(ew_config_parse("workers=5,x=3,b=2,release=output,block=256x384,"
                                      "group=4,order=contiguous,pool=static,transport=push,"
                                      "producer=blas,backend=sim,cluster=6,ctas=block,"
-                                     "kernel=sm90",
+                                     "kernel=sm90,launches=unit",
                                      &config),
                      EW_OK);
     assert_int_equal(config.struct_size, sizeof config);
@@ -102,6 +105,7 @@ static void parsing_means_what_it_says(void **state)
     assert_int_equal(config.kernel, EW_KERNEL_SM90);
     assert_int_equal(config.ctas, EW_CTAS_BLOCK);
     assert_int_equal(config.cluster, 6);
+    assert_int_equal(config.launches, EW_LAUNCHES_UNIT);
     assert_int_equal(ew_config_parse("pool=after", &config), EW_OK);
     assert_int_equal(config.pool, EW_POOL_AFTER);
     assert_int_equal(ew_config_parse("release=tile", &config), EW_OK);
@@ -122,9 +126,10 @@ static ew_config random_config(harness_random *random)
     config.producer = (ew_producer)harness_between(random, 0, 2);
     config.order = (ew_order)harness_between(random, 0, 3);
     config.pool = (ew_pool)harness_between(random, 0, 3);
-    config.transport = (ew_transport)harness_between(random, 0, 2);
+    config.transport = (ew_transport)harness_between(random, 0, 3);
     config.kernel = (ew_kernel)harness_between(random, 0, 2);
     config.ctas = (ew_ctas)harness_between(random, 0, 2);
+    config.launches = (ew_launches)harness_between(random, 0, 2);
     int32_t *const counts[] = {&config.block_m, &config.group,   &config.budget,
                                &config.batch,   &config.workers, &config.cluster};
     for (size_t i = 0; i < COUNT(counts); i++)
@@ -158,7 +163,8 @@ static void the_longest_text_fits(void **state)
     static const char longest[] =
         "backend=cuda,producer=blas,block=2147483647x2147483647,order=interleaved,"
         "group=2147483647,release=2147483647,x=2147483647,b=2147483647,pool=shared,"
-        "transport=pull,workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647";
+        "transport=pull,workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647,"
+        "launches=once";
     ew_config config;
     char text[EW_CONFIG_TEXT_BYTES];
     assert_int_equal(ew_config_parse(longest, &config), EW_OK);
@@ -475,178 +481,6 @@ static void uninitialised_structs_are_refused(void **state)
                          NULL, "config");
 }
 
-/* ---- Configs for a GPU: machines are data, so none is needed ---- */
-
-#define OWN_CUDA "backend=cuda,producer=own,"
-#define SM90_TAIL "transport=pull,workers=1,kernel=sm90,ctas=persistent,cluster="
-
-/* What is chosen for 8192 x 8192 x 2048 in bf16. */
-static void cuda_choices(void **state)
-{
-    (void)state;
-    static const struct {
-        int W, sms, arch;
-        const char *asked, *chosen;
-    } cases[] = {
-        {8, 16, 90, "",
-         OWN_CUDA "block=128x256,order=interleaved,group=1,release=tile,x=16,b=256,"
-                  "pool=shared," SM90_TAIL "2"},
-        {4, 32, 90, "",
-         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=32,b=256,"
-                  "pool=shared," SM90_TAIL "2"},
-        {2, 64, 90, "",
-         OWN_CUDA "block=128x256,order=interleaved,group=8,release=tile,x=64,b=256,"
-                  "pool=shared," SM90_TAIL "2"},
-        {8, 132, 90, "",
-         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=132,b=256,"
-                  "pool=shared," SM90_TAIL "2"},
-        {1, 132, 90, "block=128x128",
-         OWN_CUDA "block=128x128,order=interleaved,group=16,release=tile,x=132,b=256,"
-                  "pool=shared," SM90_TAIL "1"},
-        {4, 32, 90, "release=output",
-         OWN_CUDA "block=128x256,order=interleaved,group=2,release=output,x=64,b=512,"
-                  "pool=after," SM90_TAIL "2"},
-        {4, 32, 90, "pool=after",
-         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=64,b=512,"
-                  "pool=after," SM90_TAIL "2"},
-        {4, 32, 90, "producer=blas",
-         "backend=cuda,producer=blas,block=128x256,order=default,group=2,release=output,"
-         "x=64,b=512,pool=after," SM90_TAIL "2"},
-        {8, 108, 80, "",
-         OWN_CUDA "block=128x128,order=interleaved,group=1,release=tile,x=27,b=128,"
-                  "pool=shared,transport=pull,workers=1,kernel=sm80,ctas=block,cluster=1"},
-        {2, 3, 89, "order=contiguous",
-         OWN_CUDA "block=128x128,order=contiguous,group=1,release=tile,x=1,b=128,"
-                  "pool=shared,transport=pull,workers=1,kernel=sm80,ctas=block,cluster=1"},
-        {2, 148, 100, "",
-         OWN_CUDA "block=128x128,order=interleaved,group=8,release=tile,x=37,b=128,"
-                  "pool=shared,transport=pull,workers=1,kernel=sm80,ctas=block,cluster=1"},
-        {8, 0, 0, "", /* no GPU here: as for a whole H200 */
-         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=132,b=256,"
-                  "pool=shared," SM90_TAIL "2"},
-    };
-    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const ewx_machine machine = {.cores = 16,
-                                     .gpu_sms = cases[i].sms,
-                                     .gpu_arch = cases[i].arch,
-                                     .gpu_sharers = cases[i].W};
-        ew_config request, chosen, again;
-        char text[EW_CONFIG_TEXT_BYTES];
-        assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
-        request.backend = EW_BACKEND_CUDA;
-        assert_int_equal(
-            ewx_config_choose(&problem, cases[i].W, &request, &machine, &chosen), EW_OK);
-        assert_int_equal(ew_config_print(&chosen, text, sizeof text), EW_OK);
-        assert_string_equal(text, cases[i].chosen);
-        /* Rank 0's choice is chosen again by every rank, whatever its GPU. */
-        assert_int_equal(
-            ewx_config_choose(&problem, cases[i].W, &chosen, &eight_cores, &again), EW_OK);
-        expect_same_config(&chosen, &again, text);
-    }
-}
-
-static void expect_cuda_refusal(const ew_problem *problem, int W, const ew_config *request,
-                                ew_status status, const char *text)
-{
-    const ewx_machine machine = {
-        .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
-    ewx_spec spec;
-    harness_expect_error(ewx_spec_build(problem, W, request, &machine, &spec), status, text,
-                         text);
-}
-
-static void impossible_cuda_configs_are_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *asked, *text;
-        ew_status status;
-    } cases[] = {
-        {"transport=push", "transport=push is not available on the cuda backend",
-         EW_ERR_UNSUPPORTED},
-        {"pool=static", "pool=static is not available on the cuda backend",
-         EW_ERR_UNSUPPORTED},
-        {"producer=blas,pool=shared", "fix: use pool=after", EW_ERR_CONFIG},
-        {"producer=blas,release=tile", "fix: use release=output", EW_ERR_CONFIG},
-        {"block=256x128", "block=256x128 has no kernel", EW_ERR_CONFIG},
-        {"block=128x384", "fix: use block=128x128 or block=128x256", EW_ERR_CONFIG},
-        {"block=128x100", "block columns=100", EW_ERR_CONFIG},
-        {"cluster=3", "cluster=3", EW_ERR_CONFIG},
-        {"cluster=2,kernel=sm80", "cluster=2 needs kernel=sm90", EW_ERR_CONFIG},
-        {"b=1", "b=1 ", EW_ERR_CONFIG},
-        {"b=384", "fix: use 128, 256 or 512", EW_ERR_CONFIG},
-        {"x=65537", "x=65537", EW_ERR_CONFIG},
-    };
-    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
-    ew_config request;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
-        request.backend = EW_BACKEND_CUDA;
-        expect_cuda_refusal(&problem, 8, &request, cases[i].status, cases[i].text);
-    }
-    assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
-    request.kernel = (ew_kernel)3;
-    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "kernel=3");
-    request.kernel = (ew_kernel)0;
-    request.ctas = (ew_ctas)9;
-    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "ctas=9");
-    request.ctas = (ew_ctas)0;
-    request.cluster = -2;
-    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "cluster=-2");
-}
-
-static void impossible_cuda_problems_are_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        int64_t m, n, k;
-        ew_dtype dtype;
-        ew_status status;
-        const char *text;
-    } cases[] = {
-        {64, 64, 64, EW_FP32, EW_ERR_UNSUPPORTED, "computes in bf16 and fp16"},
-        {64, 100, 64, EW_BF16, EW_ERR_SHAPE, "fix: use N=96 or N=104, or backend=cpu"},
-        {64, 3, 64, EW_BF16, EW_ERR_SHAPE, "fix: use N=8, or backend=cpu"},
-        {64, 64, 1023, EW_FP16, EW_ERR_SHAPE, "K=1023 is not a multiple of 8"},
-        {(int64_t)1 << 31, 8, 8, EW_BF16, EW_ERR_SHAPE, "M=2147483648"},
-        {8, (int64_t)1 << 31, 8, EW_BF16, EW_ERR_SHAPE, "N=2147483648"},
-        {8, 8, (int64_t)1 << 31, EW_BF16, EW_ERR_SHAPE, "K=2147483648"},
-        {(int64_t)1 << 20, 1 << 17, 8, EW_BF16, EW_ERR_SHAPE, "8388608 tiles"},
-        {0x7fffffff, 0x7ffffff8, 8, EW_BF16, EW_ERR_SHAPE, "fix: make M or N smaller"},
-    };
-    ew_config request;
-    assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const ew_problem problem =
-            EW_PROBLEM(cases[i].m, cases[i].n, cases[i].k, cases[i].dtype);
-        expect_cuda_refusal(&problem, 8, &request, cases[i].status, cases[i].text);
-    }
-    const ew_problem edges[] = {EW_PROBLEM(0, 8, 8, EW_BF16), EW_PROBLEM(1, 8, 8, EW_FP16),
-                                EW_PROBLEM((1 << 20) - 1024, 1 << 17, 8, EW_BF16)};
-    for (size_t i = 0; i < COUNT(edges); i++) {
-        ewx_spec spec;
-        assert_int_equal(ewx_spec_build(&edges[i], 8, &request, &eight_cores, &spec),
-                         EW_OK);
-    }
-}
-
-/* What belongs to a GPU is not passed over in silence on the CPU. */
-static void cuda_keys_are_refused_on_the_cpu(void **state)
-{
-    (void)state;
-    static const char *const keys[] = {"kernel=sm90", "ctas=block", "cluster=2",
-                                       "pool=after"};
-    const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_BF16);
-    for (size_t i = 0; i < COUNT(keys); i++) {
-        ew_config request;
-        char text[64];
-        snprintf(text, sizeof text, "%s is for the cuda backend", keys[i]);
-        assert_int_equal(ew_config_parse(keys[i], &request), EW_OK);
-        expect_cuda_refusal(&problem, 2, &request, EW_ERR_CONFIG, text);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -666,10 +500,6 @@ int main(void)
         cmocka_unit_test(unknown_enum_values_are_refused),
         cmocka_unit_test(huge_budgets_cost_no_memory),
         cmocka_unit_test(uninitialised_structs_are_refused),
-        cmocka_unit_test(cuda_choices),
-        cmocka_unit_test(impossible_cuda_configs_are_refused),
-        cmocka_unit_test(impossible_cuda_problems_are_refused),
-        cmocka_unit_test(cuda_keys_are_refused_on_the_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,10 +189,14 @@ typedef enum ew_order {
 } ew_order;
 typedef enum ew_pool {
     EW_POOL_SHARED = 1, /* GEMM blocks and reductions share the workers, or the SMs */
-    EW_POOL_STATIC = 2, /* x workers only reduce until the GEMM has ended (cpu) */
+    EW_POOL_STATIC = 2, /* x workers, or the SMs that x CTAs fill, only reduce */
     EW_POOL_AFTER = 3   /* the reduction starts when the GEMM has ended (cuda) */
 } ew_pool;
-typedef enum ew_transport { EW_TRANSPORT_PULL = 1, EW_TRANSPORT_PUSH = 2 } ew_transport;
+typedef enum ew_transport {
+    EW_TRANSPORT_PULL = 1, /* the owner of a tile reads its contributions from the peers */
+    EW_TRANSPORT_PUSH = 2, /* producers write them into the owner's memory (cuda) */
+    EW_TRANSPORT_COPY = 3  /* copy engines move whole partitions there (cuda) */
+} ew_transport;
 typedef enum ew_producer {
     EW_PRODUCER_OWN = 1, /* Entwine's kernels, tile-packed contributions */
     EW_PRODUCER_BLAS = 2 /* cblas or cuBLAS found at run time, row-major contributions */
@@ -205,6 +209,11 @@ typedef enum ew_ctas {
     EW_CTAS_PERSISTENT = 1, /* as many as fit, each takes blocks until none is left */
     EW_CTAS_BLOCK = 2       /* one CTA per block, as in the paper */
 } ew_ctas;
+
+typedef enum ew_launches {
+    EW_LAUNCHES_ONCE = 1, /* one reducing kernel per call */
+    EW_LAUNCHES_UNIT = 2  /* one per release unit, each after the one before */
+} ew_launches;
 
 #define EW_RELEASE_PARTITION (-1) /* release a destination's tiles when all are done */
 #define EW_RELEASE_OUTPUT (-2)    /* release nothing before the whole GEMM is done */
@@ -223,14 +232,16 @@ typedef struct ew_config {
     ew_pool pool;
     ew_transport transport;
     int32_t workers;  /* cpu: threads per rank, the caller's included */
-    ew_kernel kernel; /* cuda only, as the next two */
+    ew_kernel kernel; /* cuda only, as the next three */
     ew_ctas ctas;
     int32_t cluster; /* producer CTAs that share their columns of B: 1 or 2 */
+    ew_launches launches;
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
-            0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0          \
+            0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
+            (ew_launches)0                                                                \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".

@@ -67,12 +67,13 @@ typedef enum ew_trace_kind {
 
 typedef struct ew_trace_event {
     ew_trace_kind kind;
-    int32_t worker;
+    int32_t worker; /* one at a time per worker; on a GPU a row to draw it in */
     int32_t dst; /* the rank that owns the tile */
     int32_t row,
         col; /* of the block's first tile, or of the tile, inside dst's partition */
     int64_t position;
     int64_t begin_ns, end_ns;
+    int64_t published_ns; /* a block's last tile became visible to its owner; else 0 */
 } ew_trace_event;
 
 /* Tracing is off until asked for.  ew_plan_trace copies the last call's events, at most
@@ -125,7 +126,16 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
  *   "sequential"  the same kernels, GEMM, then wait for all ranks, then reduce
  *   "blas"        one BLAS call (cblas_sgemm, or cuBLAS on a GPU) into the heap, then wait
  *                 for all ranks, then reduce
- * On a GPU the reduction of the last two gets the whole GPU, or slice, to itself. */
+ * and the ideas of others on the same kernels:
+ *   "static"      reducers have workers, or SMs, of their own until the call ends
+ *   "wavegroup"   tiles are released in groups of whole waves, on a GPU each group reduced
+ *                 by a launch of its own (FlashOverlap)
+ *   "chunked"     one destination's partition after the other, each moved whole, on a GPU
+ *                 by copy engines, and summed at the end (PyTorch's Async-TP)
+ *   "fused-push"  the epilogue writes tiles into the owner's memory; when all have, the
+ *                 owner sums (FLUX); the cpu refuses it, whose ranks share their memory
+ * On a GPU the reduction of sequential, blas, chunked and fused-push has the whole GPU, or
+ * slice, to itself. */
 EW_API const char *const *ew_method_list(void);
 
 /* The config that `method` stands for, with the open fields taken from `base` (or

@@ -29,11 +29,15 @@ static const choice releases[] = {
     {"tile", 1}, {"partition", EW_RELEASE_PARTITION}, {"output", EW_RELEASE_OUTPUT}, {0}};
 static const choice pools[] = {
     {"shared", EW_POOL_SHARED}, {"static", EW_POOL_STATIC}, {"after", EW_POOL_AFTER}, {0}};
-static const choice transports[] = {
-    {"pull", EW_TRANSPORT_PULL}, {"push", EW_TRANSPORT_PUSH}, {0}};
+static const choice transports[] = {{"pull", EW_TRANSPORT_PULL},
+                                    {"push", EW_TRANSPORT_PUSH},
+                                    {"copy", EW_TRANSPORT_COPY},
+                                    {0}};
 static const choice kernels[] = {{"sm80", EW_KERNEL_SM80}, {"sm90", EW_KERNEL_SM90}, {0}};
 static const choice ctas[] = {
     {"persistent", EW_CTAS_PERSISTENT}, {"block", EW_CTAS_BLOCK}, {0}};
+static const choice launches[] = {
+    {"once", EW_LAUNCHES_ONCE}, {"unit", EW_LAUNCHES_UNIT}, {0}};
 
 /* A key's value is one of `names`, or a count when `counts` says so; block is the one
  * key that holds two fields. */
@@ -57,11 +61,12 @@ static const config_key keys[] = {
     {"x", NULL, true, FIELD(budget), "a count from 1"},
     {"b", NULL, true, FIELD(batch), "a count from 1"},
     {"pool", pools, false, FIELD(pool), "shared, static or after"},
-    {"transport", transports, false, FIELD(transport), "pull or push"},
+    {"transport", transports, false, FIELD(transport), "pull, push or copy"},
     {"workers", NULL, true, FIELD(workers), "a count from 1"},
     {"kernel", kernels, false, FIELD(kernel), "sm80 or sm90"},
     {"ctas", ctas, false, FIELD(ctas), "persistent or block"},
     {"cluster", NULL, true, FIELD(cluster), "a count from 1"},
+    {"launches", launches, false, FIELD(launches), "once or unit"},
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 

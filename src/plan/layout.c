@@ -52,8 +52,10 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size flags = ewx_size_mul(num_slots, (ewx_size){rules.flag_bytes, true});
     const ewx_size first = ewx_size_round_up(
         ewx_size_add((ewx_size){rules.header_bytes, true}, flags), rules.unit_bytes);
-    /* cuBLAS is told where to write by the host, which does not count the calls. */
-    const bool one_slice = layout.row_major && config->backend == EW_BACKEND_CUDA;
+    /* cuBLAS and copy engines are told where to write by the host, which does not count
+     * the calls. */
+    const bool one_slice = config->backend == EW_BACKEND_CUDA &&
+                           (layout.row_major || config->transport == EW_TRANSPORT_COPY);
     const ewx_size second = one_slice ? first : ewx_size_add(first, slice);
     const ewx_size total = ewx_size_add(second, slice);
     if (!total.ok)

@@ -47,11 +47,14 @@ static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int work
 static void choose_for_cpu(const ew_problem *problem, int num_ranks, int cores,
                            ew_config *config)
 {
+    if (!config->release)
+        config->release = config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT : 1;
     if (!config->order) /* without early release there is nothing to interleave for */
         config->order =
             config->release == EW_RELEASE_OUTPUT ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
+    const int fewest = config->pool == EW_POOL_STATIC ? 2 : 1; /* one of them reduces */
     if (!config->workers)
-        config->workers = cores / num_ranks > 1 ? cores / num_ranks : 1;
+        config->workers = cores / num_ranks > fewest ? cores / num_ranks : fewest;
     if (!config->block_m)
         config->block_m = DEFAULT_BLOCK_M;
     if (!config->block_n)
@@ -81,29 +84,53 @@ ewx_machine ewx_machine_planned(const ewx_machine *machine)
 /* Row blocks of each destination that are walked together, so that the blocks computed at
  * a time, one per SM, cover an area about as high as wide and share most of their loads:
  * W * group is the root of `wave_tiles`, to the nearest power of two. */
-static int32_t choose_group(int num_ranks, int sms, int32_t block_n)
+static int32_t choose_group(int num_destinations, int sms, int32_t block_n)
 {
     const int64_t wave_tiles = (int64_t)sms * (block_n / EWX_TILE_N);
     int64_t group = 1;
-    while (2 * group * group * num_ranks * num_ranks <= wave_tiles)
+    while (2 * group * group * num_destinations * num_destinations <= wave_tiles)
         group *= 2;
     return (int32_t)group;
 }
 
+#define MAX_LAUNCHES 256 /* of reducers in one call */
+
+/* Tiles of the largest partition; of problems that are refused later, something. */
+static int64_t most_owned_tiles(const ew_problem *problem, int num_ranks)
+{
+    const int64_t rows = ewx_div_up(ewx_min64(problem->max_m, INT32_MAX), num_ranks);
+    return ewx_div_up(rows, EWX_TILE_M) *
+           ewx_div_up(ewx_min64(problem->n, INT32_MAX), EWX_TILE_N);
+}
+
+/* As many tiles of a destination as two waves of the producer hold: the smallest group
+ * that hides one launch behind the next group's GEMM. */
+static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
+                           int32_t block_n)
+{
+    const int64_t waves = ewx_div_up(2 * (int64_t)sms * (block_n / EWX_TILE_N), num_ranks);
+    const int64_t least = ewx_div_up(most_owned_tiles(problem, num_ranks), MAX_LAUNCHES);
+    return (int32_t)(waves > least ? waves : least);
+}
+
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
  * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
- * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free. */
+ * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
+ * own hold four of the largest. */
 static void choose_reducers(int sms, ew_config *config)
 {
     const bool after = config->pool == EW_POOL_AFTER;
+    const bool apart = config->pool == EW_POOL_STATIC;
     const bool beside = config->kernel == EW_KERNEL_SM90;
+    const int quarter = sms >= 4 ? sms / 4 : 1;
     if (!config->budget)
-        config->budget = after ? 2 * sms : beside ? sms : sms >= 4 ? sms / 4 : 1;
+        config->budget = after ? 2 * sms : apart ? 2 * quarter : beside ? sms : quarter;
     if (!config->batch)
-        config->batch = after ? 512 : beside ? 256 : 128;
+        config->batch = after || apart ? 512 : beside ? 256 : 128;
 }
 
-static void choose_for_cuda(int num_ranks, const ewx_machine *machine, ew_config *config)
+static void choose_for_cuda(const ew_problem *problem, int num_ranks,
+                            const ewx_machine *machine, ew_config *config)
 {
     const ewx_machine gpu = ewx_machine_planned(machine);
     if (!config->kernel) /* wgmma exists on 9.0 alone */
@@ -115,20 +142,39 @@ static void choose_for_cuda(int num_ranks, const ewx_machine *machine, ew_config
     if (!config->block_n)
         config->block_n = sm90 ? 256 : 128;
     if (!config->ctas)
-        config->ctas = sm90 ? EW_CTAS_PERSISTENT : EW_CTAS_BLOCK;
+        config->ctas =
+            sm90 || config->pool == EW_POOL_STATIC ? EW_CTAS_PERSISTENT : EW_CTAS_BLOCK;
     if (!config->cluster)
         config->cluster = sm90 && config->block_n == 256 ? 2 : 1;
+    const bool copies = config->transport == EW_TRANSPORT_COPY;
     if (!config->order) /* also when nothing is released early: it is the fastest GEMM */
-        config->order =
-            config->producer == EW_PRODUCER_BLAS ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
+        config->order = config->producer == EW_PRODUCER_BLAS ? EW_ORDER_DEFAULT
+                        : copies                             ? EW_ORDER_CONTIGUOUS
+                                                             : EW_ORDER_INTERLEAVED;
     if (!config->group)
-        config->group = choose_group(num_ranks, gpu.gpu_sms, config->block_n);
+        config->group = choose_group(config->order == EW_ORDER_CONTIGUOUS ? 1 : num_ranks,
+                                     gpu.gpu_sms, config->block_n);
+    if (!config->launches)
+        config->launches = EW_LAUNCHES_ONCE;
+    if (!config->release)
+        config->release =
+            config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT
+            : copies                             ? EW_RELEASE_PARTITION
+            : config->launches == EW_LAUNCHES_UNIT
+                ? choose_unit(problem, num_ranks, gpu.gpu_sms, config->block_n)
+                : 1;
     if (!config->pool) /* reducers that can only wait would be in the GEMM's way */
         config->pool =
-            config->release == EW_RELEASE_OUTPUT ? EW_POOL_AFTER : EW_POOL_SHARED;
+            config->release == EW_RELEASE_OUTPUT || copies ? EW_POOL_AFTER : EW_POOL_SHARED;
     choose_reducers(gpu.gpu_sms, config);
     if (!config->workers)
         config->workers = 1;
+}
+
+/* A simulated rank is what its profile says: the survey has filled the machine in. */
+static bool simulates_gpu(const ew_config *config, const ewx_machine *machine)
+{
+    return config->backend == EW_BACKEND_SIM && machine->gpu_sms > 0;
 }
 
 static void choose_open_fields(const ew_problem *problem, int num_ranks,
@@ -138,12 +184,10 @@ static void choose_open_fields(const ew_problem *problem, int num_ranks,
         config->backend = EW_BACKEND_CPU;
     if (!config->producer)
         config->producer = EW_PRODUCER_OWN;
-    if (!config->release)
-        config->release = config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT : 1;
     if (!config->transport)
         config->transport = EW_TRANSPORT_PULL;
-    if (config->backend == EW_BACKEND_CUDA)
-        choose_for_cuda(num_ranks, machine, config);
+    if (config->backend == EW_BACKEND_CUDA || simulates_gpu(config, machine))
+        choose_for_cuda(problem, num_ranks, machine, config);
     else
         choose_for_cpu(problem, num_ranks, machine->cores, config);
 }
@@ -172,7 +216,7 @@ static ew_status check_common_names(const ew_config *config)
         {"producer", config->producer, EW_PRODUCER_BLAS, "use an EW_PRODUCER_... value"},
         {"order", config->order, EW_ORDER_CONTIGUOUS, "use an EW_ORDER_... value"},
         {"pool", config->pool, EW_POOL_AFTER, "use an EW_POOL_... value"},
-        {"transport", config->transport, EW_TRANSPORT_PUSH,
+        {"transport", config->transport, EW_TRANSPORT_COPY,
          "use an EW_TRANSPORT_... value"},
     };
     return check_names(fields, sizeof fields / sizeof fields[0]);
@@ -226,6 +270,8 @@ static ew_status check_for_cpu(const ew_config *config)
         return refuse_cuda_key(config, "ctas");
     if (config->cluster)
         return refuse_cuda_key(config, "cluster");
+    if (config->launches)
+        return refuse_cuda_key(config, "launches");
     if (config->pool == EW_POOL_AFTER)
         return refuse_cuda_key(config, "pool");
     if (config->pool == EW_POOL_STATIC && config->budget >= config->workers)
@@ -297,6 +343,7 @@ static ew_status check_cuda_producer(const ew_config *config)
     const name_range fields[] = {
         {"kernel", config->kernel, EW_KERNEL_SM90, "use an EW_KERNEL_... value"},
         {"ctas", config->ctas, EW_CTAS_BLOCK, "use an EW_CTAS_... value"},
+        {"launches", config->launches, EW_LAUNCHES_UNIT, "use an EW_LAUNCHES_... value"},
     };
     EW_TRY(check_names(fields, sizeof fields / sizeof fields[0]));
     if (config->block_m != 128 || (config->block_n != 128 && config->block_n != 256))
@@ -312,19 +359,39 @@ static ew_status check_cuda_producer(const ew_config *config)
     return EW_OK;
 }
 
+static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
+                                      const ew_config *config)
+{
+    if (config->transport != EW_TRANSPORT_PULL && config->producer == EW_PRODUCER_BLAS)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "producer=blas leaves its output where it was computed\n"
+                        "  fix: use transport=pull, or producer=own");
+    if (config->transport == EW_TRANSPORT_COPY &&
+        (config->order != EW_ORDER_CONTIGUOUS || config->release != EW_RELEASE_PARTITION ||
+         config->pool != EW_POOL_AFTER))
+        return ewx_fail(EW_ERR_CONFIG, "transport=copy moves whole partitions\n"
+                                       "  fix: leave order, release and pool out");
+    const int64_t tiles = most_owned_tiles(problem, num_ranks);
+    const int64_t units = config->release > 0 ? ewx_div_up(tiles, config->release) : 1;
+    if (config->launches == EW_LAUNCHES_UNIT && units > MAX_LAUNCHES)
+        return ewx_fail(
+            EW_ERR_CONFIG,
+            "config launches=unit,release=%d would launch %" PRId64
+            " reducers in a call, the most is %d\n  fix: use release=%" PRId64 " or more",
+            config->release, units, MAX_LAUNCHES, ewx_div_up(tiles, MAX_LAUNCHES));
+    return EW_OK;
+}
+
 static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
                                 const ew_config *config)
 {
     EW_TRY(check_cuda_problem(problem, num_ranks));
     EW_TRY(check_cuda_producer(config));
-    if (config->transport != EW_TRANSPORT_PULL)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "transport=push is not available on the cuda backend\n"
-                        "  fix: use transport=pull");
-    if (config->pool == EW_POOL_STATIC)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "pool=static is not available on the cuda backend\n"
-                        "  fix: use pool=shared or pool=after");
+    EW_TRY(check_cuda_transport(problem, num_ranks, config));
+    if (config->pool == EW_POOL_STATIC && config->ctas != EW_CTAS_PERSISTENT)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "pool=static keeps SMs free of producers, and one CTA per block "
+                        "would take them all\n  fix: use ctas=persistent, or pool=shared");
     if (config->producer == EW_PRODUCER_BLAS && config->pool != EW_POOL_AFTER)
         return ewx_fail(EW_ERR_CONFIG,
                         "producer=blas leaves no room for reducers beside its GEMM\n"
@@ -349,8 +416,11 @@ ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
     }
     choose_open_fields(problem, num_ranks, machine, &config);
     EW_TRY(check_common(&config));
-    EW_TRY(config.backend == EW_BACKEND_CUDA ? check_for_cuda(problem, num_ranks, &config)
-                                             : check_for_cpu(&config));
+    if (config.backend == EW_BACKEND_CUDA || simulates_gpu(&config, machine))
+        EW_TRY(check_for_cuda(problem, num_ranks, &config));
+    else if (config.backend !=
+             EW_BACKEND_SIM) /* whose profile is not known yet, or a CPU's */
+        EW_TRY(check_for_cpu(&config));
     *config_out = config;
     return EW_OK;
 }

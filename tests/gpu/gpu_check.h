@@ -14,6 +14,8 @@
 /*     name, function, seconds it may take, what its ranks are */
 #define GPU_CHECKS(X)                                                      \
     X("conformance-threads", check_conformance_threads, 120, THREADS)      \
+    X("copies", check_copies, 60, THREADS)                                 \
+    X("trace", check_trace, 30, THREADS)                                   \
     X("start-together", check_start_together, 30, THREADS)                 \
     X("numerics", check_numerics, 60, THREADS)                             \
     X("determinism", check_determinism, 60, THREADS)                       \

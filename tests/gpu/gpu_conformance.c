@@ -9,7 +9,7 @@
 #include "gpu_check.h"
 #include "gpukit.h"
 
-enum { MAX_TRIALS = 256, MAX_FAILURES = 6, LARGEST_W = 16 };
+enum { MAX_TRIALS = 256, MAX_FAILURES = 6, LARGEST_W = 12 };
 
 static trial list[MAX_TRIALS];
 static int num_listed;
@@ -170,6 +170,27 @@ void check_start_together(void)
     for (int W = 1; W <= 4; W *= 2)
         list_every_kernel(EW_RANKS_AS_THREADS, W, true);
     run_listed(25);
+}
+
+/* transport=copy fixes too much to be one value among others. */
+void check_copies(void)
+{
+    static const char *const configs[] = {
+        "transport=copy,kernel=sm80,block=128x128",
+        "transport=copy,kernel=sm80,block=128x256,ctas=persistent,group=3",
+        "transport=copy,kernel=sm90,block=128x256,x=3,b=128",
+        "transport=copy,kernel=sm90,block=128x128,cluster=2,ctas=block",
+    };
+    ew_ranks_as kind = EW_RANKS_AS_THREADS;
+    start_list(10000);
+    for (int W = 1; W <= 8; W += W < 4 ? 1 : 4)
+        for (uint32_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+            trial t = small_trial(W, configs[i], i % 2 ? EW_BF16 : EW_FP16, i);
+            t.start_together = W % 2 == 0;
+            add(&kind, &t);
+        }
+    const int completed = run_listed(45);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
 }
 
 /* More ranks than one thread of a reducer has contributions in flight. */

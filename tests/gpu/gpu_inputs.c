@@ -35,13 +35,12 @@ static const struct bad_plan {
     {12, 64, EW_FP16, "", EW_ERR_SHAPE, "N=12"},
     {64, 20, EW_FP16, "", EW_ERR_SHAPE, "K=20"},
     {64, 64, EW_FP32, "", EW_ERR_UNSUPPORTED, "fp32"},
-    {64, 64, EW_BF16, "pool=static", EW_ERR_UNSUPPORTED, "pool=static"},
-    {64, 64, EW_BF16, "kernel=sm90,pool=static", EW_ERR_UNSUPPORTED, "pool=static"},
+    {64, 64, EW_BF16, "pool=static,x=65536", EW_ERR_CONFIG, "x=65536"},
     {64, 64, EW_BF16, "kernel=sm80,cluster=2", EW_ERR_CONFIG, "cluster=2"},
     {64, 64, EW_BF16, "cluster=3", EW_ERR_CONFIG, "cluster=3"},
     {64, 64, EW_BF16, "block=256x256", EW_ERR_CONFIG, "256x256"},
     {64, 64, EW_BF16, "b=64", EW_ERR_CONFIG, "b=64"},
-    {64, 64, EW_BF16, "transport=push", EW_ERR_UNSUPPORTED, "transport=push"},
+    {64, 64, EW_BF16, "transport=copy,order=default", EW_ERR_CONFIG, "transport=copy"},
     {64, 64, EW_BF16, "producer=blas,pool=shared", EW_ERR_CONFIG, "producer=blas"},
 };
 

@@ -167,6 +167,11 @@ static const char *const configs[] = {
     "release=partition,ctas=persistent",
     "release=output,pool=after",
     "pool=after,ctas=block",
+    "pool=static,x=2",
+    "transport=push",
+    "transport=push,release=output",
+    "transport=copy",
+    "launches=unit,release=2",
     "block=128x128,ctas=block",
     "block=128x256,ctas=persistent,x=3",
 };

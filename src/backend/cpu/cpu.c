@@ -68,8 +68,9 @@ static ew_status cpu_check(const ewx_spec *spec)
 {
     if (spec->config.transport != EW_TRANSPORT_PULL)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "transport=push is not available on the cpu backend\n"
-                        "  fix: use transport=pull");
+                        "transport=%s is not available on the cpu backend, whose ranks "
+                        "share their memory\n  fix: use transport=pull",
+                        spec->config.transport == EW_TRANSPORT_PUSH ? "push" : "copy");
     if (spec->config.producer != EW_PRODUCER_BLAS)
         return EW_OK;
     if (spec->problem.dtype != EW_FP32)

@@ -264,6 +264,7 @@ ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position
                                        .col = (int32_t)(block.col * call->grid.block_cols),
                                        .position = position,
                                        .begin_ns = begin_ns,
-                                       .end_ns = end_ns});
+                                       .end_ns = end_ns,
+                                       .published_ns = end_ns});
     return EW_OK;
 }

@@ -129,6 +129,43 @@ ew_status ewx_budget_measure(const ewx_device *device, const ewx_cuda_entry *pro
     return EW_OK;
 }
 
+static ew_status fail_reserve(const ew_config *config, int reducers_per_sm, int reserved,
+                              int sms)
+{
+    const int most = (sms - config->cluster) * reducers_per_sm;
+    return ewx_fail(
+        EW_ERR_CONFIG,
+        "pool=static with x=%d reducing CTAs of b=%d threads takes %d of %d SMs "
+        "and leaves too few for the GEMM\n  fix: use x=%d or fewer",
+        config->budget, config->batch, reserved, sms, most > 0 ? most : 1);
+}
+
+ew_status ewx_budget_reserve(const ewx_device *device, const ewx_cuda_entry *producer,
+                             const ew_config *config, ewx_cuda_entry *reducer,
+                             ewx_budget *budget)
+{
+    resources sm = {0}, producing = {0}, reducing = {0};
+    const resources nothing = {0};
+    int reserved_bytes = 0;
+    EW_TRY(sm_resources(device->ordinal, &sm, &reserved_bytes));
+    EW_TRY(cta_resources(producer, reserved_bytes, &producing));
+    EW_TRY(cta_resources(reducer, reserved_bytes, &reducing));
+    const int producers_per_sm = fits(&sm, &nothing, 0, &producing);
+    const int left = sm.shared - producers_per_sm * producing.shared;
+    const int by_shared = sm.shared / (left + SHARED_UNIT);
+    const int by_others = fits(&sm, &nothing, 0, &reducing);
+    const int reducers_per_sm = by_shared < by_others ? by_shared : by_others;
+    const int reserved = (config->budget + reducers_per_sm - 1) / reducers_per_sm;
+    const int producers = (device->sms - reserved) * producers_per_sm;
+    if (producers < config->cluster)
+        return fail_reserve(config, reducers_per_sm, reserved, device->sms);
+    reducer->dynamic_smem +=
+        (sm.shared / reducers_per_sm - reducing.shared) / SHARED_UNIT * SHARED_UNIT;
+    if (producers < budget->producers)
+        budget->producers = producers / config->cluster * config->cluster;
+    return ewx_cuda_entry_prepare(reducer);
+}
+
 ew_status ewx_budget_check(const ewx_budget *budget, const ew_config *config)
 {
     if (config->pool == EW_POOL_AFTER || config->budget <= budget->largest_safe_budget)

@@ -17,6 +17,12 @@ ew_status ewx_budget_measure(const ewx_device *device, const ewx_cuda_entry *pro
                              int cluster, const ewx_cuda_entry *reducer,
                              ewx_budget *budget_out);
 
+/* Gives x reducing CTAs SMs of their own: the reducer asks for so much shared memory that
+ * none fits beside a producer, and fewer producers are launched. */
+ew_status ewx_budget_reserve(const ewx_device *device, const ewx_cuda_entry *producer,
+                             const ew_config *config, ewx_cuda_entry *reducer,
+                             ewx_budget *budget);
+
 /* Refuses a spec whose reducers could keep its producers out. */
 ew_status ewx_budget_check(const ewx_budget *budget, const ew_config *config);
 

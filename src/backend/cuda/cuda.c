@@ -22,10 +22,17 @@ static size_t counters_bytes(const ewx_spec *spec)
     return sizeof(ewx_cuda_counters) + (size_t)spec->layout.num_slots * sizeof(uint32_t);
 }
 
+static size_t outbox_bytes(const ewx_spec *spec)
+{
+    return spec->config.transport == EW_TRANSPORT_COPY
+               ? (size_t)spec->layout.num_slots * EWX_CUDA_TILE_BYTES + 1
+               : 0;
+}
+
 static ewx_footprint cuda_footprint(const ewx_spec *spec)
 {
     return (ewx_footprint){.weight_bytes = weight_bytes(spec),
-                           .workspace_bytes = counters_bytes(spec)};
+                           .workspace_bytes = counters_bytes(spec) + outbox_bytes(spec)};
 }
 
 static ew_status cuda_check(const ewx_spec *spec)
@@ -87,8 +94,11 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
     engine->marker = ewx_cuda_marker();
     engine->finisher = ewx_cuda_finisher();
     engine->transpose = ewx_cuda_transpose();
+    engine->courier = ewx_cuda_courier();
+    engine->deliverer = ewx_cuda_deliverer();
     ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer,  &engine->starter,
-                                 &engine->marker,   &engine->finisher, &engine->transpose};
+                                 &engine->marker,   &engine->finisher, &engine->transpose,
+                                 &engine->courier,  &engine->deliverer};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
@@ -97,7 +107,10 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
     }
     EW_TRY(ewx_budget_measure(engine->device, &engine->producer, config->cluster,
                               &engine->reducer, &engine->budget));
-    return ewx_budget_check(&engine->budget, config);
+    return config->pool == EW_POOL_STATIC
+               ? ewx_budget_reserve(engine->device, &engine->producer, config,
+                                    &engine->reducer, &engine->budget)
+               : ewx_budget_check(&engine->budget, config);
 }
 
 static ew_status allocate_all(ewx_cuda_engine *engine)
@@ -111,10 +124,14 @@ static ew_status allocate_all(ewx_cuda_engine *engine)
                               cudaHostAllocMapped | cudaHostAllocPortable),
                 "allocating the report");
     memset(engine->report, 0, sizeof *engine->report);
-    EW_CUDA_TRY(cudaEventCreateWithFlags(&engine->produced, cudaEventDisableTiming),
-                "creating an event");
-    EW_CUDA_TRY(cudaEventCreateWithFlags(&engine->reduced, cudaEventDisableTiming),
-                "creating an event");
+    if (outbox_bytes(spec) > 0)
+        EW_CUDA_TRY(cudaMalloc((void **)&engine->outbox, outbox_bytes(spec)),
+                    "allocating the outbox");
+    cudaEvent_t *events[] = {&engine->started, &engine->produced, &engine->reduced,
+                             &engine->chunked, &engine->copied};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        EW_CUDA_TRY(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
+                    "creating an event");
     return EW_OK;
 }
 
@@ -138,7 +155,7 @@ static ew_status calibrate_clock(ewx_cuda_engine *engine)
     const dim3 one = {1, 1, 1};
     EW_TRY(ewx_cuda_entry_prepare(&entry));
     for (int i = 0; i < 2; i++) { /* the first launch loads the kernel */
-        EW_TRY(ewx_cuda_launch(engine->device, &entry, one, one, 1,
+        EW_TRY(ewx_cuda_launch(engine->device, &entry, one, one, 1, NULL,
                                engine->device->producing, arguments));
         EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "reading the timer");
         engine->clock_offset_ns = ewx_now_ns() - (int64_t)*ns;
@@ -198,13 +215,16 @@ static void tear_down(ewx_cuda_engine *engine)
     ewx_cuda_heap_close(&engine->heap, epoch);
     ewx_nccl_close(&engine->nccl);
     ewx_cuda_blas_close(&engine->blas);
-    cudaEvent_t events[] = {engine->forked, engine->produced, engine->reduced};
+    cudaEvent_t events[] = {engine->forked,  engine->started, engine->produced,
+                            engine->reduced, engine->chunked, engine->copied};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             cudaEventDestroy(events[i]);
     cudaFreeHost(engine->report);
-    cudaFree(engine->counters);
-    cudaFree(engine->weight);
+    void *memory[] = {engine->trace.produced, engine->trace.reduced, engine->out_maps,
+                      engine->outbox,         engine->counters,      engine->weight};
+    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
+        cudaFree(memory[i]);
     (void)cudaGetLastError();
 }
 
@@ -235,6 +255,8 @@ static ew_status cuda_create(ew_world *world, const ewx_spec *spec, void **state
         if (status == EW_OK)
             status =
                 ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
+        if (status == EW_OK && spec->config.kernel == EW_KERNEL_SM90)
+            status = ewx_cuda_create_out_maps(engine);
         if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS)
             status = ewx_nccl_open(&engine->nccl, world, engine->device);
         if (status == EW_OK)
@@ -275,7 +297,7 @@ static ew_status pack_weight(ewx_cuda_engine *engine, const void *B)
     void *arguments[] = {&B, &engine->weight, &rows, &cols};
     const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
     const dim3 block = {32, (unsigned)engine->transpose.threads / 32, 1};
-    return ewx_cuda_launch(engine->device, &engine->transpose, grid, block, 1, stream,
+    return ewx_cuda_launch(engine->device, &engine->transpose, grid, block, 1, NULL, stream,
                            arguments);
 }
 
@@ -382,11 +404,14 @@ static ew_status cuda_observe(void *state, bool enable_trace, ew_timing *timing_
                               ew_trace_event *events, size_t capacity, size_t *count_out)
 {
     ewx_cuda_engine *engine = state;
-    (void)events;
-    (void)capacity;
-    if (enable_trace)
-        return ewx_fail(EW_ERR_UNSUPPORTED, "the cuda backend has no trace\n"
-                                            "  fix: use backend=cpu to see the schedule");
+    if (enable_trace || count_out) {
+        EW_TRY(ewx_device_enter(engine->device));
+        const ew_status status =
+            enable_trace ? ewx_cuda_trace_enable(engine)
+                         : ewx_cuda_trace_read(engine, events, capacity, count_out);
+        ewx_device_leave(engine->device);
+        return status;
+    }
     if (timing_out) {
         const ewx_cuda_report *report = engine->report;
         const int64_t offset = engine->clock_offset_ns;
@@ -394,8 +419,6 @@ static ew_status cuda_observe(void *state, bool enable_trace, ew_timing *timing_
                                   .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
                                   .end_ns = (int64_t)report->end_ns + offset};
     }
-    if (count_out)
-        *count_out = 0;
     return EW_OK;
 }
 
@@ -429,6 +452,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->calls, 4 * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
+    EW_TRY(set_words(engine, &engine->counters->courier_epoch, 1, epoch, 0));
     return set_words(engine, &engine->counters->reducer_epoch, 1, epoch, 0);
 }
 #endif

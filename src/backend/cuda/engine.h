@@ -19,16 +19,23 @@ typedef struct ewx_cuda_engine {
     void *weight;            /* N x K */
     bool has_weight;
     ewx_cuda_entry producer, reducer, starter, marker, finisher, transpose;
+    ewx_cuda_entry courier, deliverer;
     ewx_budget budget;
     ewx_cuda_blas blas; /* producer=blas, as the next */
     ewx_nccl nccl;
     int64_t blas_rows; /* m of the last call, which starts with one of 0 */
     cudaEvent_t forked, produced, reduced;
+    cudaEvent_t started;         /* pool=static: all producing CTAs have */
+    cudaEvent_t chunked, copied; /* transport=copy, as the next */
+    unsigned char *outbox;       /* all contributions, by destination */
     /* The maps of the last call, and what they were made for. */
     ewx_cuda_maps maps;
+    CUtensorMap *out_maps; /* in the GPU's memory */
     const void *mapped_a, *mapped_b;
     int64_t mapped_rows;
     bool gate;
+    ewx_cuda_trace trace;    /* NULLs: off */
+    int64_t last_rows;       /* m of the last call */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
 } ewx_cuda_engine;
 
@@ -43,8 +50,35 @@ ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller);
 /* Enqueues one call; arguments have been checked.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
                            void *C, bool forked);
+ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
+
+/* ---- For launch.c and chunks.c ---- */
+
+/* `started`, unless it is NULL, is recorded when the last CTA has started. */
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
-                          dim3 block, int cluster, cudaStream_t stream, void **arguments);
+                          dim3 block, int cluster, cudaEvent_t started, cudaStream_t stream,
+                          void **arguments);
+
+ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               int64_t ctas, cudaStream_t stream, void **arguments);
+/* The positions, and the part of the call, that `part` says; the rest of it is filled in.
+ */
+ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   ewx_cuda_operands part, const void *A, const void *B);
+ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event);
+ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
+
+/* transport=copy: one GEMM per destination, each followed by a copy to it beside the next.
+ */
+ew_status ewx_cuda_launch_chunks(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                 const void *A, const void *B);
+
+/* ---- Trace ---- */
+
+ew_status ewx_cuda_trace_enable(ewx_cuda_engine *engine);
+/* The events of the last call, at most `capacity`, in the order in which they ended. */
+ew_status ewx_cuda_trace_read(const ewx_cuda_engine *engine, ew_trace_event *events,
+                              size_t capacity, size_t *count_out);
 
 #ifdef EW_TESTING
 /* The tests' way to reach the wrap of the epoch; all ranks, before the first call. */

@@ -4,10 +4,19 @@
 enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
 
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
-                          dim3 block, int cluster, cudaStream_t stream, void **arguments)
+                          dim3 block, int cluster, cudaEvent_t started, cudaStream_t stream,
+                          void **arguments)
 {
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                   .value.clusterDim = {(unsigned)cluster, 1, 1}};
+    CUlaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (cluster > 1)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                .value.clusterDim = {(unsigned)cluster, 1, 1}};
+    if (started)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
+                                .value.launchCompletionEvent = {.event = started}};
     const CUlaunchConfig config = {.gridDimX = grid.x,
                                    .gridDimY = grid.y,
                                    .gridDimZ = grid.z,
@@ -16,33 +25,56 @@ ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry,
                                    .blockDimZ = block.z,
                                    .sharedMemBytes = (unsigned)entry->dynamic_smem,
                                    .hStream = stream,
-                                   .attrs = &attribute,
-                                   .numAttrs = cluster > 1 ? 1 : 0};
+                                   .attrs = attributes,
+                                   .numAttrs = count};
     EW_DRIVER_TRY(device->driver->cuLaunchKernelEx(&config, entry->handle, arguments, NULL),
                   "launching a kernel");
     return EW_OK;
 }
 
-static ew_status launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
-                             int64_t ctas, int cluster, cudaStream_t stream,
-                             void **arguments)
+static ew_status launch_line(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                             int64_t ctas, int cluster, cudaEvent_t started,
+                             cudaStream_t stream, void **arguments)
 {
     const dim3 grid = {(unsigned)ctas, 1, 1}, block = {(unsigned)entry->threads, 1, 1};
-    return ewx_cuda_launch(engine->device, entry, grid, block, cluster, stream, arguments);
+    return ewx_cuda_launch(engine->device, entry, grid, block, cluster, started, stream,
+                           arguments);
+}
+
+ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               int64_t ctas, cudaStream_t stream, void **arguments)
+{
+    return launch_line(engine, entry, ctas, 1, NULL, stream, arguments);
 }
 
 /* ---- Parameters ---- */
+
+/* Slots of a partition lie together, by owner where contributions stay with their source,
+ * by source where they lie with their owner. */
+static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
+{
+    const int64_t partition_bytes =
+        engine->spec->layout.slots_per_rank * EWX_CUDA_TILE_BYTES;
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
+        call->heaps[rank] = engine->heap.segments[rank];
+        call->sources[rank] = call->pushed ? engine->heap.segments[call->rank] +
+                                                 (rank - call->rank) * partition_bytes
+                                           : engine->heap.segments[rank];
+    }
+}
 
 static ewx_cuda_call describe_call(const ewx_cuda_engine *engine, int64_t m)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_layout *layout = &spec->layout;
+    const ew_world *world = engine->world;
     ewx_cuda_call call = {
         .grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config),
-        .rank = engine->world->rank,
+        .rank = world->rank,
         .release = spec->config.release,
         .tile_rows = (int32_t)layout->max_tile_rows,
         .row_major = layout->row_major,
+        .pushed = spec->config.transport != EW_TRANSPORT_PULL,
         .flags_offset = (int64_t)layout->flags_offset,
         .slice_offset = {(int64_t)layout->slice_offset[0],
                          (int64_t)layout->slice_offset[1]},
@@ -50,11 +82,13 @@ static ewx_cuda_call describe_call(const ewx_cuda_engine *engine, int64_t m)
         .counters = engine->counters,
         .report = engine->report,
         .abort = engine->device->abort,
-        .timeout_ns = (uint64_t)engine->world->timeout_ns,
+        .timeout_ns = (uint64_t)world->timeout_ns,
         .gate = engine->gate,
+        .link = {.ns_per_byte = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0,
+                 .latency_ns = (uint64_t)world->link_latency_ns},
+        .trace = engine->trace,
     };
-    for (int rank = 0; rank < spec->num_ranks; rank++)
-        call.heaps[rank] = engine->heap.segments[rank];
+    describe_heaps(engine, &call);
     return call;
 }
 
@@ -78,12 +112,36 @@ static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
     return EW_OK;
 }
 
+/* They never change.  Of no rows they are never used, but must be of something. */
+ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const int num_ranks = engine->spec->num_ranks;
+    const int64_t tiles = layout->num_slots > 0 ? layout->num_slots : 1;
+    const int64_t slices = layout->slice_offset[0] == layout->slice_offset[1] ? 1 : 2;
+    const size_t first = layout->num_slots > 0 ? layout->slice_offset[0] : 0;
+    CUtensorMap maps[EWX_CUDA_MAX_RANKS + 1];
+    int count = 0;
+    for (; count < num_ranks; count++)
+        EW_TRY(encode_map(engine, engine->heap.segments[count] + first, EWX_TILE_N,
+                          layout->num_slots > 0 ? slices * tiles * EWX_TILE_M : 1, BOX, BOX,
+                          &maps[count]));
+    if (engine->outbox)
+        EW_TRY(encode_map(engine, engine->outbox, EWX_TILE_N, tiles * EWX_TILE_M, BOX, BOX,
+                          &maps[count++]));
+    const size_t bytes = (size_t)count * sizeof maps[0];
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->out_maps, bytes), "allocating descriptors");
+    EW_CUDA_TRY(cudaMemcpy(engine->out_maps, maps, bytes, cudaMemcpyHostToDevice),
+                "copying descriptors");
+    engine->maps.out = engine->out_maps;
+    return EW_OK;
+}
+
 /* Only what changed since the last call. */
 static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
                              const void *B)
 {
-    const ewx_spec *spec = engine->spec;
-    const ew_problem *problem = &spec->problem;
+    const ew_problem *problem = &engine->spec->problem;
     const void *a = m > 0 ? A : B; /* of no rows nothing is read, but the address counts */
     const int64_t rows = m > 0 ? m : 1;
     if (engine->mapped_a != a || engine->mapped_rows != rows)
@@ -91,14 +149,6 @@ static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
     if (engine->mapped_b != B)
         EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP,
                           engine->producer.box_cols_b, &engine->maps.b));
-    if (!engine->mapped_a) /* the output's never changes; of no rows it is never used */
-        EW_TRY(encode_map(
-            engine,
-            engine->heap.segments[engine->world->rank] +
-                (spec->layout.num_slots > 0 ? spec->layout.slice_offset[0] : 0),
-            EWX_TILE_N,
-            spec->layout.num_slots > 0 ? 2 * spec->layout.num_slots * EWX_TILE_M : 1, BOX,
-            BOX, &engine->maps.out));
     engine->mapped_a = a;
     engine->mapped_b = B;
     engine->mapped_rows = rows;
@@ -114,8 +164,8 @@ static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const
     /* The epoch, hence the slice, is known to the device alone: cuBLAS has only one. */
     unsigned char *C = call->heaps[call->rank] + call->slice_offset[0];
     void *arguments[] = {call};
-    EW_TRY(
-        launch_ctas(engine, &engine->starter, 1, 1, engine->device->producing, arguments));
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->starter, 1, engine->device->producing,
+                                arguments));
     EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
                               problem->k, A, B, C, engine->device->producing));
     /* For another m cuBLAS may have loaded another kernel, which waits for the whole
@@ -125,29 +175,39 @@ static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const
     return new_rows && engine->world->in_threads ? ew_world_barrier(engine->world) : EW_OK;
 }
 
-static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
-                            const void *B)
+ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   ewx_cuda_operands part, const void *A, const void *B)
 {
     const ew_config *config = &engine->spec->config;
     const int cluster = config->cluster;
-    ewx_cuda_operands operands = {.a = A,
-                                  .b = B,
-                                  .k = engine->spec->problem.k,
-                                  .persistent = config->ctas == EW_CTAS_PERSISTENT};
-    int64_t ctas = ewx_div_up(ewx_num_blocks(&call->grid), cluster) * cluster;
+    ewx_cuda_operands operands = part;
+    operands.a = A;
+    operands.b = B;
+    operands.k = engine->spec->problem.k;
+    operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
+    int64_t ctas = ewx_div_up(part.end_position - part.first_position, cluster) * cluster;
     if (operands.persistent)
         ctas = ewx_min64(ctas, engine->budget.producers);
     if (ctas == 0) /* the call must still be counted */
         ctas = cluster;
+    const cudaStream_t stream = engine->device->producing;
+    const cudaEvent_t started = config->pool == EW_POOL_STATIC ? engine->started : NULL;
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
-        return launch_ctas(engine, &engine->producer, ctas, 1, engine->device->producing,
-                           arguments);
+        return launch_line(engine, &engine->producer, ctas, 1, started, stream, arguments);
     }
     EW_TRY(update_maps(engine, call->grid.rows, A, B));
     void *arguments[] = {&engine->maps, &operands, call};
-    return launch_ctas(engine, &engine->producer, ctas, cluster, engine->device->producing,
+    return launch_line(engine, &engine->producer, ctas, cluster, started, stream,
                        arguments);
+}
+
+static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
+                            const void *B)
+{
+    const ewx_cuda_operands whole = {
+        .end_position = ewx_num_blocks(&call->grid), .opens = true, .closes = true};
+    return ewx_cuda_launch_producer(engine, call, whole, A, B);
 }
 
 /* ---- Reducer ---- */
@@ -155,15 +215,24 @@ static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const 
 static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
                                 cudaStream_t stream)
 {
-    const ew_world *world = engine->world;
-    ewx_cuda_output output = {
-        .c = C,
-        .announce = engine->spec->config.producer == EW_PRODUCER_BLAS,
-        .link = {.ns_per_byte = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0,
-                 .latency_ns = (uint64_t)world->link_latency_ns}};
+    const ew_config *config = &engine->spec->config;
+    const int64_t num_tasks = ewx_partition_tiles(&call->grid, call->rank);
+    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
+    const int64_t tasks = by_unit ? config->release : num_tasks;
+    ewx_cuda_output output = {.c = C, .announce = config->producer == EW_PRODUCER_BLAS};
     void *arguments[] = {&output, call};
-    return launch_ctas(engine, &engine->reducer, engine->spec->config.budget, 1, stream,
-                       arguments);
+    /* Were reducers that let no producer beside them the first, they could take every SM.
+     */
+    if (config->pool == EW_POOL_STATIC)
+        EW_TRY(ewx_cuda_follow(stream, engine->started));
+    do { /* a call without tasks must still be counted */
+        output.end_task = ewx_min64(output.first_task + tasks, num_tasks);
+        output.closes = output.end_task == num_tasks;
+        EW_TRY(ewx_cuda_launch_ctas(engine, &engine->reducer, config->budget, stream,
+                                    arguments));
+        output.first_task = output.end_task;
+    } while (!output.closes);
+    return EW_OK;
 }
 
 /* The vendor's collective, when there is one and the rows divide evenly. */
@@ -172,10 +241,10 @@ static ew_status launch_nccl(ewx_cuda_engine *engine, ewx_cuda_call *call, void 
     const cudaStream_t stream = engine->device->producing;
     const unsigned char *from = call->heaps[call->rank] + call->slice_offset[0];
     void *arguments[] = {call};
-    EW_TRY(launch_ctas(engine, &engine->marker, 1, 1, stream, arguments));
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->marker, 1, stream, arguments));
     EW_TRY(ewx_nccl_reduce_scatter(&engine->nccl, engine->spec->problem.dtype, from, C,
                                    call->grid.small_rows * call->grid.cols, stream));
-    return launch_ctas(engine, &engine->finisher, 1, 1, stream, arguments);
+    return ewx_cuda_launch_ctas(engine, &engine->finisher, 1, stream, arguments);
 }
 
 static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
@@ -185,13 +254,13 @@ static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 
 /* ---- Streams ---- */
 
-static ew_status follow(cudaStream_t stream, cudaEvent_t event)
+ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event)
 {
     EW_CUDA_TRY(cudaStreamWaitEvent(stream, event, 0), "waiting for an event");
     return EW_OK;
 }
 
-static ew_status record(cudaEvent_t event, cudaStream_t stream)
+ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream)
 {
     EW_CUDA_TRY(cudaEventRecord(event, stream), "recording an event");
     return EW_OK;
@@ -204,13 +273,13 @@ static bool reduces_apart(const ewx_cuda_engine *engine)
 
 ew_status ewx_cuda_fork(ewx_cuda_engine *engine, cudaStream_t caller)
 {
-    return record(engine->forked, caller);
+    return ewx_cuda_record(engine->forked, caller);
 }
 
 ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller)
 {
-    EW_TRY(follow(caller, engine->produced));
-    return reduces_apart(engine) ? follow(caller, engine->reduced) : EW_OK;
+    EW_TRY(ewx_cuda_follow(caller, engine->produced));
+    return reduces_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
 /* The producer first, always: whatever serialises the two, it must not be a reducer that
@@ -218,9 +287,12 @@ ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller)
 static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
                              const void *B, void *C, cudaStream_t reducing)
 {
+    const ew_config *config = &engine->spec->config;
     ewx_cuda_call call = describe_call(engine, m);
-    EW_TRY(engine->spec->config.producer == EW_PRODUCER_BLAS
-               ? launch_blas(engine, &call, A, B)
+    engine->last_rows = m;
+    EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
+           : config->transport == EW_TRANSPORT_COPY
+               ? ewx_cuda_launch_chunks(engine, &call, A, B)
                : launch_own(engine, &call, A, B));
     return uses_nccl(engine, &call) ? launch_nccl(engine, &call, C)
                                     : launch_reducer(engine, &call, C, reducing);
@@ -233,13 +305,13 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, co
     const bool apart = reduces_apart(engine);
     const cudaStream_t reducing = apart ? engine->device->reducing : producing;
     if (forked) {
-        EW_TRY(follow(producing, engine->forked));
-        EW_TRY(apart ? follow(reducing, engine->forked) : EW_OK);
+        EW_TRY(ewx_cuda_follow(producing, engine->forked));
+        EW_TRY(apart ? ewx_cuda_follow(reducing, engine->forked) : EW_OK);
     }
     EW_TRY(launch_both(engine, m, A, B, C, reducing));
     if (forked) {
-        EW_TRY(record(engine->produced, producing));
-        EW_TRY(apart ? record(engine->reduced, reducing) : EW_OK);
+        EW_TRY(ewx_cuda_record(engine->produced, producing));
+        EW_TRY(apart ? ewx_cuda_record(engine->reduced, reducing) : EW_OK);
     }
     return EW_OK;
 }

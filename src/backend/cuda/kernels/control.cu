@@ -1,5 +1,5 @@
 /* Small kernels around the two that matter. */
-#include "backend/cuda/kernels/protocol.cuh"
+#include "backend/cuda/kernels/link.cuh"
 
 namespace
 {
@@ -10,7 +10,7 @@ __global__ void starter(const __grid_constant__ ewx_cuda_call call)
 {
     uint32_t epoch = 0;
     if (threadIdx.x == 0)
-        epoch = open_producer(call);
+        epoch = open_producer(call, true);
     epoch = __shfl_sync(~0u, epoch, 0);
     if (await_readers(call, epoch, threadIdx.x) && threadIdx.x == 0)
         call.counters->producer_epoch = epoch;
@@ -25,7 +25,25 @@ __global__ void marker(const __grid_constant__ ewx_cuda_call call)
 /* Counts a call whose reduction was not ours as reduced. */
 __global__ void finisher(const __grid_constant__ ewx_cuda_call call)
 {
-    close_reducer(call, call.counters->reducer_epoch + 1);
+    close_reducer(call, call.counters->reducer_epoch + 1, true);
+}
+
+/* One warp. */
+__global__ void courier(const __grid_constant__ ewx_cuda_call call)
+{
+    (void)await_readers(call, call.counters->courier_epoch + 1, threadIdx.x);
+}
+
+/* The copy lies before this kernel in its stream. */
+__global__ void deliverer(const __grid_constant__ ewx_cuda_call call, int dst, int closes)
+{
+    const uint32_t epoch = call.counters->courier_epoch + 1;
+    if (!has_stopped(call)) {
+        await_push(call, dst, 2 * ewx_partition_rows(&call.grid, dst) * call.grid.cols);
+        st_release_sys(flag_of(call, dst, 0, call.rank), epoch);
+    }
+    if (closes)
+        call.counters->courier_epoch = epoch;
 }
 
 constexpr int PATCH = 32;
@@ -64,6 +82,16 @@ ewx_cuda_entry ewx_cuda_marker(void)
 ewx_cuda_entry ewx_cuda_finisher(void)
 {
     return {(const void *)finisher, 1, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_courier(void)
+{
+    return {(const void *)courier, 32, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_deliverer(void)
+{
+    return {(const void *)deliverer, 1, 0, 0};
 }
 
 ewx_cuda_entry ewx_cuda_transpose(void)

@@ -38,7 +38,8 @@ typedef struct ewx_cuda_segment {
 typedef struct ewx_cuda_counters {
     uint32_t producer_epoch; /* last call whose producer has ended */
     uint32_t reducer_epoch;
-    uint32_t producer_exits; /* CTAs of the running call that have ended */
+    uint32_t courier_epoch;  /* of copied partitions */
+    uint32_t producer_exits; /* CTAs of the running launch that have ended */
     uint32_t reducer_exits;
     uint32_t next_position; /* next producer position that nobody has taken */
     uint32_t stop;          /* a CTA gave up: the others leave too, nothing is published */
@@ -65,6 +66,25 @@ typedef struct ewx_cuda_report {
     uint32_t epoch; /* of a call with other rows */
 } ewx_cuda_report;
 
+/* Emulated link of each rank. */
+typedef struct ewx_cuda_link {
+    double ns_per_byte; /* 0: off */
+    uint64_t latency_ns;
+} ewx_cuda_link;
+
+/* When a tile was worked on, in ns of the GPU's timer. */
+typedef struct ewx_cuda_stamp {
+    unsigned long long begin_ns, end_ns;
+    unsigned long long published_ns; /* of contributions */
+} ewx_cuda_stamp;
+
+/* Of one call; NULL: not wanted.  This rank's contributions by destination and task: the
+ * tile's GEMM, from its first to its last step; its own tiles by task: from the last
+ * contribution's arrival to the stored sum. */
+typedef struct ewx_cuda_trace {
+    ewx_cuda_stamp *produced, *reduced;
+} ewx_cuda_trace;
+
 /* ---- Parameters ---- */
 
 typedef struct ewx_cuda_call {
@@ -73,6 +93,7 @@ typedef struct ewx_cuda_call {
     int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
     int32_t tile_rows;       /* slots of one destination are tile_rows x grid.tile_cols */
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
+    int32_t pushed;          /* contributions lie with their owner, not with their source */
     int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
@@ -81,29 +102,39 @@ typedef struct ewx_cuda_call {
     const uint64_t *abort; /* the world's word, in host memory */
     uint64_t timeout_ns;
     int32_t gate; /* ranks meet before they start: benchmarks only */
+    ewx_cuda_link link;
+    ewx_cuda_trace trace;
     unsigned char *heaps[EWX_CUDA_MAX_RANKS]; /* every rank's segment */
+    /* What to add to the place of a contribution of mine to a tile of mine, to get that of
+     * each rank's. */
+    const unsigned char *sources[EWX_CUDA_MAX_RANKS];
 } ewx_cuda_call;
 
-/* A: rows x K; B: N x K, both K-major; out: all tiles of both slices, 128 columns wide. */
+/* A: rows x K; B: N x K, both K-major; out: the tiles of every rank's slices, and last of
+ * the outbox, 128 columns wide; in the GPU's memory. */
 typedef struct ewx_cuda_maps {
-    CUtensorMap a, b, out;
+    CUtensorMap a, b;
+    const CUtensorMap *out;
 } ewx_cuda_maps;
 
+/* A call is one launch of the producer, or several, one after the other. */
 typedef struct ewx_cuda_operands {
     const void *a, *b; /* for kernels without TMA */
     int64_t k;
     int32_t persistent; /* take positions until none is left, else one per CTA (cluster) */
+    int64_t first_position, end_position; /* of this launch */
+    int32_t opens, closes;                /* the call */
+    /* Contributions go here, by destination, and a courier publishes them; NULL: the heap
+     */
+    unsigned char *outbox;
 } ewx_cuda_operands;
 
-typedef struct ewx_cuda_link {
-    double ns_per_byte; /* 0: off */
-    uint64_t latency_ns;
-} ewx_cuda_link;
-
+/* As many launches, or one. */
 typedef struct ewx_cuda_output {
-    void *c;          /* owned rows x N */
+    void *c;                      /* owned rows x N */
+    int64_t first_task, end_task; /* of this launch */
+    int32_t closes;               /* the call */
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
-    ewx_cuda_link link;
 } ewx_cuda_output;
 
 /* The owned rows of an output on exact inputs, and how many of its elements are not. */
@@ -142,6 +173,11 @@ ewx_cuda_entry ewx_cuda_starter(void);
 ewx_cuda_entry ewx_cuda_marker(void);
 /* (ewx_cuda_call): ends the call after such a collective */
 ewx_cuda_entry ewx_cuda_finisher(void);
+/* (ewx_cuda_call): waits until copies may overwrite the peers' memory */
+ewx_cuda_entry ewx_cuda_courier(void);
+/* (ewx_cuda_call, int dst, int closes): the partition of dst has been copied: publishes it
+ */
+ewx_cuda_entry ewx_cuda_deliverer(void);
 /* (const void *from [rows x cols], void *to [cols x rows], int64_t rows, int64_t cols) */
 ewx_cuda_entry ewx_cuda_transpose(void);
 /* (unsigned long long *ns_out): the GPU's timer now */

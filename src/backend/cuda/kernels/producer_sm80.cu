@@ -5,7 +5,7 @@
  * into a ring of stages while earlier ones are multiplied; within a k-tile, ldmatrix brings
  * the next step's fragments while mma.sync works on this one's.  A finished block goes
  * through the same shared memory, so that it leaves in rows of 16-byte stores. */
-#include "backend/cuda/kernels/protocol.cuh"
+#include "backend/cuda/kernels/link.cuh"
 
 namespace
 {
@@ -47,7 +47,7 @@ struct shape {
 /* What the CTA does next; thread 0's answer to a position. */
 struct work {
     int64_t a_row, b_row; /* first row of A and of B */
-    int64_t out;          /* place of the first tile in the heap; the second is behind it */
+    unsigned char *out;   /* place of the first tile; the second is behind it */
     int64_t task;         /* of the first tile; the second is the next */
     int dst;
     int rows, cols; /* that exist, at most a block of them */
@@ -134,21 +134,34 @@ __device__ __forceinline__ void mma<__nv_bfloat16>(float (&c)[4], const uint32_t
 __device__ __forceinline__ int64_t first_position(const ewx_cuda_operands &operands,
                                                   const ewx_cuda_call &call)
 {
-    return operands.persistent ? atomicAdd(&call.counters->next_position, 1u) : blockIdx.x;
+    return operands.first_position + (operands.persistent
+                                          ? atomicAdd(&call.counters->next_position, 1u)
+                                          : blockIdx.x);
 }
 
 __device__ __forceinline__ int64_t next_position(const ewx_cuda_operands &operands,
                                                  const ewx_cuda_call &call)
 {
-    return operands.persistent ? atomicAdd(&call.counters->next_position, 1u) : INT64_MAX;
+    return operands.persistent ? first_position(operands, call) : INT64_MAX;
 }
 
-__device__ __forceinline__ work describe_block(const ewx_cuda_call &call, uint32_t epoch,
+__device__ __forceinline__ unsigned char *place_of(const ewx_cuda_operands &operands,
+                                                   const ewx_cuda_call &call,
+                                                   uint32_t epoch, int dst, ewx_tile tile)
+{
+    if (operands.outbox)
+        return operands.outbox + slot_of(call, dst, tile) * EWX_CUDA_TILE_BYTES;
+    return call.heaps[home_of(call, dst)] + call.slice_offset[epoch & 1] +
+           heap_slot_of(call, dst, tile) * EWX_CUDA_TILE_BYTES;
+}
+
+__device__ __forceinline__ work describe_block(const ewx_cuda_operands &operands,
+                                               const ewx_cuda_call &call, uint32_t epoch,
                                                int64_t position)
 {
     const ewx_grid *grid = &call.grid;
     work item = {};
-    if (position >= ewx_num_blocks(grid) || has_stopped(call))
+    if (position >= operands.end_position || has_stopped(call))
         return item;
     const ewx_block block = ewx_order_block(grid, position);
     const ewx_tile tile = {block.row, block.col * grid->block_cols};
@@ -159,9 +172,7 @@ __device__ __forceinline__ work describe_block(const ewx_cuda_call &call, uint32
     item.rows = (int)ewx_min64(ewx_partition_rows(grid, block.dst) - done_rows, EWX_TILE_M);
     item.cols = (int)ewx_min64(grid->cols - done_cols, grid->block_cols * EWX_TILE_N);
     item.num_tiles = (int)ewx_div_up(item.cols, EWX_TILE_N);
-    const int64_t slot =
-        (block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile.col;
-    item.out = call.slice_offset[epoch & 1] + slot * EWX_CUDA_TILE_BYTES;
+    item.out = place_of(operands, call, epoch, block.dst, tile);
     item.task = ewx_tile_task(grid, block.dst, tile);
     return item;
 }
@@ -398,9 +409,9 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
     __shared__ notices notice;
     const uint32_t ring = shared_address(stages);
     if (thread_index() == 0) {
-        notice.epoch = open_producer(call);
+        notice.epoch = open_producer(call, operands.opens);
         notice.items[0] =
-            describe_block(call, notice.epoch, first_position(operands, call));
+            describe_block(operands, call, notice.epoch, first_position(operands, call));
     }
     __syncthreads();
     sources from;
@@ -410,11 +421,18 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         const work &item = notice.items[turn & 1];
         work &next = notice.items[~turn & 1];
         accumulators<BLOCK_N> sum;
+        if (thread_index() < item.num_tiles)
+            stamp_begin(call.trace.produced,
+                        produced_at(call, item.dst, item.task + thread_index()));
         multiply<T, BLOCK_N>(sum, ring, from, operands.k);
         __syncthreads(); /* nobody reads the stages, not even in vain */
         fill_images<T, BLOCK_N>(stages, sum);
+        if (thread_index() < item.num_tiles)
+            stamp_end(call.trace.produced,
+                      produced_at(call, item.dst, item.task + thread_index()));
         if (turn == 0 && thread_index() < 32)
-            notice.may_store = await_readers(call, notice.epoch, thread_index());
+            notice.may_store =
+                operands.outbox || await_readers(call, notice.epoch, thread_index());
         __syncthreads(); /* the images are full, the readers' word is everyone's */
         if (!notice.may_store)
             break;
@@ -422,19 +440,19 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         if (thread_index() == 0)
             position = next_position(operands, call); /* answered during the stores */
         for (int tile = 0; tile < item.num_tiles; tile++)
-            store_tile(call.heaps[call.rank] + item.out + tile * EWX_CUDA_TILE_BYTES,
+            store_tile(item.out + tile * EWX_CUDA_TILE_BYTES,
                        stages + tile * EWX_CUDA_TILE_BYTES);
         if (thread_index() == 0)
-            next = describe_block(call, notice.epoch, position);
+            next = describe_block(operands, call, notice.epoch, position);
         __syncthreads(); /* all stores of the CTA precede its releases, below */
         /* Before the releases, so that these loads fly while those wait. */
         start_loads<BLOCK_N>(from, ring, operands, next);
         if (thread_index() < item.num_tiles)
-            publish(call, notice.epoch, item.dst, item.task + thread_index());
+            hand_over(operands, call, notice.epoch, item.dst, item.task + thread_index());
     }
     __syncthreads();
     if (thread_index() == 0)
-        close_producer(call, notice.epoch);
+        close_producer(call, notice.epoch, operands.closes);
 }
 
 template <class T, int BLOCK_N>

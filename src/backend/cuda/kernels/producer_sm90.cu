@@ -14,7 +14,7 @@
  * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
  * need the same columns of B, so each loads half of them for both. */
 #include "backend/cuda/kernels/hopper.cuh"
-#include "backend/cuda/kernels/protocol.cuh"
+#include "backend/cuda/kernels/link.cuh"
 
 namespace
 {
@@ -27,7 +27,8 @@ constexpr int BOXES_PER_TILE = 4;
 constexpr int WORK_SLOTS = 2; /* one block in hand and the next: more would be unfair */
 constexpr int A_BYTES = EWX_TILE_M * DEPTH * 2;
 constexpr int TILE_B_BYTES = EWX_TILE_N * DEPTH * 2;
-constexpr int HALF_TILE_DESCRIPTOR = 64 * DEPTH * 2 / 16; /* 64 rows further down A */
+constexpr int HALF_ROWS = 64;                                    /* of one wgmma */
+constexpr int HALF_TILE_DESCRIPTOR = HALF_ROWS * DEPTH * 2 / 16; /* so far down A */
 
 enum { LOADER_WARP, FIRST_STORER_WARP, SCHEDULER_WARP = 3 };
 
@@ -39,7 +40,7 @@ struct work {
     int task;       /* of the first tile; the second is the next */
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
     int shares_b;   /* both CTAs of the cluster need the same rows of B */
-    int exists;     /* 0: no more work */
+    int halves;     /* of 64 rows that hold output: 1 or 2; 0: no more work */
 };
 
 template <int TILES>
@@ -131,7 +132,8 @@ constexpr int BOX_THREADS = WARPGROUP + 32; /* multipliers and a storer */
 
 /* ---- Scheduler ---- */
 
-__device__ work describe_block(const ewx_cuda_call &call, int64_t position)
+__device__ work describe_block(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
+                               int64_t position)
 {
     const ewx_grid *grid = &call.grid;
     const ewx_block block = ewx_order_block(grid, position);
@@ -139,13 +141,14 @@ __device__ work describe_block(const ewx_cuda_call &call, int64_t position)
     work w;
     w.a_row = (int)(ewx_partition_first_row(grid, block.dst) + block.row * EWX_TILE_M);
     w.b_row = (int)(tile.col * EWX_TILE_N);
-    w.slot = (int)((block.dst * (int64_t)call.tile_rows + tile.row) * grid->tile_cols +
-                   tile.col);
+    w.slot = (int)(operands.outbox ? slot_of(call, block.dst, tile)
+                                   : heap_slot_of(call, block.dst, tile));
     w.dst = block.dst;
     w.task = (int)ewx_tile_task(grid, block.dst, tile);
     w.num_stored = (int)ewx_min64(grid->block_cols, grid->tile_cols - tile.col);
     w.shares_b = 0;
-    w.exists = 1;
+    w.halves =
+        ewx_partition_rows(grid, block.dst) - tile.row * EWX_TILE_M > HALF_ROWS ? 2 : 1;
     return w;
 }
 
@@ -178,23 +181,26 @@ class work_giver
 /* One thread of the cluster.  A cluster that takes the odd last block computes it twice
  * and stores it once: its CTAs must stay in step. */
 template <int TILES, int CLUSTER>
-__device__ void schedule(const ewx_cuda_call &call, bool persistent,
+__device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
                          const arena<TILES> &memory)
 {
-    const int64_t num_blocks = ewx_num_blocks(&call.grid);
+    const int64_t end = operands.end_position;
     work_giver<TILES, CLUSTER> giver(memory);
     work items[CLUSTER];
-    int64_t position = blockIdx.x; /* of the cluster's first CTA, which is this one */
-    for (bool first = true;; first = false) {
-        if (persistent)
-            position = atomicAdd(&call.counters->next_position, (uint32_t)CLUSTER);
-        if ((!persistent && !first) || position >= num_blocks || has_stopped(call))
+    for (bool first = true; first || operands.persistent; first = false) {
+        /* blockIdx is that of the cluster's first CTA, which is this one */
+        const int64_t position =
+            operands.first_position +
+            (operands.persistent
+                 ? atomicAdd(&call.counters->next_position, (uint32_t)CLUSTER)
+                 : blockIdx.x);
+        if (position >= end || has_stopped(call))
             break;
-        items[0] = describe_block(call, position);
+        items[0] = describe_block(operands, call, position);
         if (CLUSTER == 2) {
             work &second = items[CLUSTER - 1];
-            const bool odd_end = position + 1 >= num_blocks;
-            second = odd_end ? items[0] : describe_block(call, position + 1);
+            const bool odd_end = position + 1 >= end;
+            second = odd_end ? items[0] : describe_block(operands, call, position + 1);
             if (odd_end)
                 second.num_stored = 0;
             items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
@@ -202,7 +208,7 @@ __device__ void schedule(const ewx_cuda_call &call, bool persistent,
         giver.give(items);
     }
     for (int cta = 0; cta < CLUSTER; cta++)
-        items[cta].exists = 0;
+        items[cta].halves = 0;
     giver.give(items);
 }
 
@@ -260,7 +266,7 @@ __device__ void load(const ewx_cuda_maps &maps, int num_steps, const arena<TILES
     for (;;) {
         const work item = taker.take();
         taker.let_go();
-        if (!item.exists)
+        if (item.halves == 0)
             return;
         for (int step = 0; step < num_steps; step++, stage.advance()) {
             const uint32_t full = memory.full(stage.at), b = memory.b(stage.at);
@@ -281,7 +287,9 @@ __device__ void load(const ewx_cuda_maps &maps, int num_steps, const arena<TILES
 
 /* ---- Multipliers: one warpgroup per tile ---- */
 
-template <class T, int TILES, int CLUSTER>
+/* Small partitions fill the upper half of a tile only; the lower one is not computed then.
+ */
+template <class T, int TILES, int CLUSTER, int HALVES>
 __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int thread,
                               const arena<TILES> &memory, ring<shape<TILES>::STAGES> &stage)
 {
@@ -302,8 +310,9 @@ __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int 
         for (int k = 0; k < DEPTH / 16; k++) { /* 16 elements are 2 units of 16 bytes */
             const int accumulate = (step | k) != 0;
             wgmma_m64n128k16<T>(acc[0], a + 2 * k, b + 2 * k, accumulate);
-            wgmma_m64n128k16<T>(acc[1], a + HALF_TILE_DESCRIPTOR + 2 * k, b + 2 * k,
-                                accumulate);
+            if (HALVES == 2)
+                wgmma_m64n128k16<T>(acc[1], a + HALF_TILE_DESCRIPTOR + 2 * k, b + 2 * k,
+                                    accumulate);
         }
         wgmma_commit();
         wgmma_wait<1>(); /* one step stays in flight; the one before is over */
@@ -332,28 +341,39 @@ __device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int war
 }
 
 template <class T, int TILES, int CLUSTER>
-__device__ void multiply(int num_steps, int tile, int thread, const arena<TILES> &memory)
+__device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int thread,
+                         const arena<TILES> &memory)
 {
     work_taker<TILES> taker(memory, thread == 0);
     ring<shape<TILES>::STAGES> stage;
     bool boxes_used = false;
     for (;;) {
         const work item = taker.take();
-        if (!item.exists)
+        if (item.halves == 0)
             break;
+        if (thread == 0 && tile < item.num_stored)
+            stamp_begin(call.trace.produced, produced_at(call, item.dst, item.task + tile));
         float acc[2][64];
-        multiply_tile<T, TILES, CLUSTER>(acc, num_steps, tile, thread, memory, stage);
+        if (item.halves == 2)
+            multiply_tile<T, TILES, CLUSTER, 2>(acc, num_steps, tile, thread, memory,
+                                                stage);
+        else
+            multiply_tile<T, TILES, CLUSTER, 1>(acc, num_steps, tile, thread, memory,
+                                                stage);
 #pragma unroll
         for (int i = 0; i < BOXES_PER_TILE; i++) {
             const int which = i & 1;
             if (boxes_used || i >= 2)
                 named_sync(box_empty(tile, which), BOX_THREADS);
-            fill_box<T>(memory.box(tile, which), &acc[i >> 1][which * 32], thread >> 5,
-                        thread & 31);
+            if (i / 2 < item.halves)
+                fill_box<T>(memory.box(tile, which), &acc[i / 2][which * 32], thread >> 5,
+                            thread & 31);
             writes_before_bulk();
             named_arrive(box_full(tile, which), BOX_THREADS);
         }
         boxes_used = true;
+        if (thread == 0 && tile < item.num_stored)
+            stamp_end(call.trace.produced, produced_at(call, item.dst, item.task + tile));
         taker.let_go(); /* the barriers above: everyone has read the item */
     }
     if (boxes_used) /* take the storer's last two arrivals */
@@ -364,25 +384,29 @@ __device__ void multiply(int num_steps, int tile, int thread, const arena<TILES>
 /* ---- Storers: one warp per tile ---- */
 
 template <int TILES>
-__device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint32_t epoch,
-                      int tile, int lane, const arena<TILES> &memory)
+__device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operands,
+                      const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
+                      const arena<TILES> &memory)
 {
-    const int num_slots = call.grid.num_ranks * call.tile_rows * (int)call.grid.tile_cols;
-    const int first_slot =
-        (epoch & 1) * num_slots; /* the slices lie one behind the other */
+    const int num_ranks = call.grid.num_ranks;
+    const int num_slots = num_ranks * call.tile_rows * (int)call.grid.tile_cols;
+    /* Slices lie one behind the other. */
+    const int first_slot = call.num_slices == 2 ? (epoch & 1) * num_slots : 0;
     work_taker<TILES> taker(memory, lane == 0);
     bool may_store = true, asked = false;
     for (;;) {
         const work item = taker.take();
         __syncwarp();
         taker.let_go();
-        if (!item.exists)
+        if (item.halves == 0)
             return;
         if (!asked)
-            may_store = await_readers(call, epoch, lane);
+            may_store = operands.outbox || await_readers(call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
         const int row = (first_slot + item.slot + tile) * EWX_TILE_M;
+        const CUtensorMap *out =
+            &maps.out[operands.outbox ? num_ranks : home_of(call, item.dst)];
 #if EW_MUTANT == 1 /* planted bug: the flag before the tile */
         if (stores)
             publish(call, epoch, item.dst, item.task + tile);
@@ -391,7 +415,7 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
             if (stores)
-                tensor_store(&maps.out, memory.box(tile, which), which * BOX,
+                tensor_store(out, memory.box(tile, which), which * BOX,
                              row + (i >> 1) * BOX);
             if (i > 0) { /* while this store reads, the one before it is waited for */
                 stores_have_read<1>();
@@ -405,7 +429,7 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint
         if (stores) {
             stores_are_complete();
 #if EW_MUTANT != 1
-            publish(call, epoch, item.dst, item.task + tile);
+            hand_over(operands, call, epoch, item.dst, item.task + tile);
 #endif
         }
         __syncwarp();
@@ -455,27 +479,28 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         tensor_prefetch(&maps.a);
         tensor_prefetch(&maps.b);
         prepare<TILES, CLUSTER>(memory);
-        st_shared(memory.epoch(), open_producer(call));
+        st_shared(memory.epoch(), open_producer(call, operands.opens));
     }
     everyone<CLUSTER>();
     const uint32_t epoch = ld_shared(memory.epoch());
     if (threadIdx.x >= WARPGROUP) {
         take_registers<S::MULTIPLIER_REGISTERS>();
-        multiply<T, TILES, CLUSTER>(num_steps, threadIdx.x / WARPGROUP - 1,
+        multiply<T, TILES, CLUSTER>(call, num_steps, threadIdx.x / WARPGROUP - 1,
                                     threadIdx.x % WARPGROUP, memory);
     } else {
         give_registers<S::MOVER_REGISTERS>();
         if (warp == LOADER_WARP && lane == 0)
             load<TILES, CLUSTER>(maps, num_steps, memory, cta);
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
-            schedule<TILES, CLUSTER>(call, operands.persistent, memory);
+            schedule<TILES, CLUSTER>(operands, call, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
-            store<TILES>(maps, call, epoch, warp - FIRST_STORER_WARP, lane, memory);
+            store<TILES>(maps, operands, call, epoch, warp - FIRST_STORER_WARP, lane,
+                         memory);
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
     if (threadIdx.x == 0)
-        close_producer(call, epoch);
+        close_producer(call, epoch, operands.closes);
 }
 
 template <class T, int TILES, int CLUSTER>

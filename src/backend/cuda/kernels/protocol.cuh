@@ -87,12 +87,31 @@ __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uin
     return true;
 }
 
-/* Waits for the time at which an emulated transfer would end. */
-__device__ __forceinline__ void await_time(unsigned long long until_ns)
+/* ---- Trace ---- */
+
+__device__ __forceinline__ void stamp_begin(ewx_cuda_stamp *stamps, int64_t at)
 {
-    for (unsigned long long now = global_timer_ns(); now < until_ns;
-         now = global_timer_ns())
-        __nanosleep((unsigned)min(until_ns - now, (unsigned long long)LONG_SLEEP_NS));
+    if (stamps)
+        stamps[at].begin_ns = global_timer_ns();
+}
+
+__device__ __forceinline__ void stamp_end(ewx_cuda_stamp *stamps, int64_t at)
+{
+    if (stamps)
+        stamps[at].end_ns = global_timer_ns();
+}
+
+__device__ __forceinline__ void stamp_published(ewx_cuda_stamp *stamps, int64_t at)
+{
+    if (stamps)
+        stamps[at].published_ns = global_timer_ns();
+}
+
+/* Of a contribution to dst's tile number `task`. */
+__device__ __forceinline__ int64_t produced_at(const ewx_cuda_call &call, int dst,
+                                               int64_t task)
+{
+    return (int64_t)dst * call.tile_rows * call.grid.tile_cols + task;
 }
 
 /* ---- A call begins: one thread of every producer CTA ---- */
@@ -139,9 +158,11 @@ __device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t e
     return __all_sync(~0u, ok);
 }
 
-__device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call)
+__device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call, bool opens)
 {
     const uint32_t epoch = call.counters->producer_epoch + 1;
+    if (!opens)
+        return epoch;
     if (blockIdx.x == 0)
         note_rows(call, epoch);
     if (call.gate)
@@ -164,6 +185,27 @@ __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_
                          epoch - (uint32_t)call.num_slices, {EWX_CUDA_READERS, rank, 0, 0});
 #endif
     return __all_sync(~0u, ok);
+}
+
+/* ---- Contributions ---- */
+
+/* Whose segment holds this rank's contribution to a tile of dst, and in which slot. */
+__device__ __forceinline__ int home_of(const ewx_cuda_call &call, int dst)
+{
+    return call.pushed ? dst : call.rank;
+}
+
+__device__ __forceinline__ int64_t slot_of(const ewx_cuda_call &call, int partition,
+                                           ewx_tile tile)
+{
+    return (partition * (int64_t)call.tile_rows + tile.row) * call.grid.tile_cols +
+           tile.col;
+}
+
+__device__ __forceinline__ int64_t heap_slot_of(const ewx_cuda_call &call, int dst,
+                                                ewx_tile tile)
+{
+    return slot_of(call, call.pushed ? call.rank : dst, tile);
 }
 
 /* ---- Publication ---- */
@@ -232,7 +274,8 @@ __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoc
 
 /* ---- A call ends: one thread of every CTA, when the CTA has done everything ---- */
 
-__device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32_t epoch)
+__device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32_t epoch,
+                                               bool closes)
 {
     ewx_cuda_counters *counters = call.counters;
     __threadfence();
@@ -240,17 +283,22 @@ __device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32
         return;
     counters->producer_exits = 0;
     counters->next_position = 0;
+    if (!closes)
+        return;
     counters->producer_epoch = epoch;
     call.report->gemm_end_ns = global_timer_ns();
 }
 
-__device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_t epoch)
+__device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_t epoch,
+                                              bool closes)
 {
     ewx_cuda_counters *counters = call.counters;
     __threadfence(); /* this CTA's reads, before its ticket */
     if (atomicAdd(&counters->reducer_exits, 1u) + 1 != gridDim.x)
         return;
     counters->reducer_exits = 0;
+    if (!closes)
+        return;
     counters->reducer_epoch = epoch;
     call.report->end_ns = global_timer_ns();
     if (has_stopped(call)) /* not everything was read */

@@ -4,7 +4,7 @@
  * the rounded sum into the caller's matrix.
  *
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
-#include "backend/cuda/kernels/protocol.cuh"
+#include "backend/cuda/kernels/link.cuh"
 
 namespace
 {
@@ -49,43 +49,6 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     place.height = (int)ewx_min64(EWX_TILE_M, ewx_partition_rows(grid, call.rank) - row);
     place.pieces = (int)(ewx_min64(EWX_TILE_N, grid->cols - col) / PIECE);
     return place;
-}
-
-/* ---- Emulated link ---- */
-
-/* Takes the next `cost_ns` of one direction of a link; returns when they end. */
-__device__ __forceinline__ unsigned long long reserve(unsigned long long *free_ns,
-                                                      unsigned long long now,
-                                                      unsigned long long cost_ns)
-{
-    atomicMax(free_ns, now);
-    return atomicAdd(free_ns, cost_ns) + cost_ns;
-}
-
-/* When the remote contributions to a tile are on the link. */
-struct transfer {
-    unsigned long long begin_ns, end_ns;
-};
-
-/* One warp.  The bytes come one after the other while the tile is being reduced, so that
- * its sum can begin with the first of them and end with the last. */
-__device__ transfer book_transfer(const ewx_cuda_link &link, const ewx_cuda_call &call,
-                                  int64_t tile_bytes, int lane)
-{
-    const int num_ranks = call.grid.num_ranks;
-    const unsigned long long now = global_timer_ns();
-    const unsigned long long cost =
-        (unsigned long long)(tile_bytes * link.ns_per_byte + 0.5);
-    const unsigned long long all = cost * (num_ranks - 1);
-    unsigned long long end = now + all;
-    if (lane == 0)
-        end = reserve(&segment_of(call, call.rank)->ingress_free_ns, now, all);
-    for (int rank = lane; rank < num_ranks; rank += 32)
-        if (rank != call.rank)
-            end = max(end, reserve(&segment_of(call, rank)->egress_free_ns, now, cost));
-    for (int distance = 16; distance > 0; distance /= 2)
-        end = max(end, __shfl_xor_sync(~0u, end, distance));
-    return {end - all + link.latency_ns, end + link.latency_ns};
 }
 
 /* ---- Arithmetic ---- */
@@ -134,7 +97,7 @@ __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
             const int source = first_rank + s;
 #endif
             if (exists && s < num_sources)
-                v[s][i] = ld_16(call.heaps[source] + offset, once);
+                v[s][i] = ld_16(call.sources[source] + offset, once);
         }
     }
 #pragma unroll
@@ -201,22 +164,24 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
             const __grid_constant__ ewx_cuda_call call)
 {
     const uint32_t epoch = call.counters->reducer_epoch + 1;
-    const int64_t num_tasks = ewx_partition_tiles(&call.grid, call.rank);
+    const int64_t first_task = output.first_task + blockIdx.x;
     if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
         announce_output(call, epoch);
-    for (int64_t task = blockIdx.x; task < num_tasks; task += gridDim.x) {
+    for (int64_t task = first_task; task < output.end_task; task += gridDim.x) {
         const ewx_tile tile = ewx_task_tile(&call.grid, call.rank, task);
         const tile_place place = place_of(output, call, epoch, tile);
-        const bool paced = output.link.ns_per_byte > 0;
+        const bool paced = is_paced(call) && !call.pushed;
         transfer on_link = {0, 0};
         bool ready = true;
         if (threadIdx.x < 32) {
-            if (task == blockIdx.x)
+            if (task == first_task)
                 ready = rows_agree(call, epoch, threadIdx.x);
             ready = ready && await_tile(call, epoch, task, tile, threadIdx.x);
+            if (ready && threadIdx.x == 0)
+                stamp_begin(call.trace.reduced, task);
             if (ready && paced) {
-                const int64_t bytes = (int64_t)place.height * place.pieces * 16;
-                on_link = book_transfer(output.link, call, bytes, threadIdx.x);
+                on_link =
+                    book_pull(call, tile_bytes(call.grid, call.rank, tile), threadIdx.x);
                 await_time(on_link.begin_ns);
             }
         }
@@ -225,10 +190,12 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
         reduce_tile<T, THREADS, W, SOURCES, ROWS>(place, call);
         if (paced && threadIdx.x < 32)
             await_time(on_link.end_ns);
+        if (threadIdx.x == 0)
+            stamp_end(call.trace.reduced, task);
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        close_reducer(call, epoch);
+        close_reducer(call, epoch, output.closes);
 }
 
 /* How many contributions of how many pieces a thread has in flight: the product hides the

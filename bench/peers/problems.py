@@ -1,0 +1,88 @@
+"""Problems, and what is computed from samples: nothing here needs torch or a GPU."""
+import statistics
+from dataclasses import dataclass
+
+DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+SLICE_UNIT = 8  # SMs that a green context comes in
+ELEMENT_BYTES = 2
+
+
+class Usage(Exception):
+    """What is wrong with the input, and how to mend it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    name: object  # None: not from a suite
+    m: int
+    n: int
+    k: int
+    dtype: str
+
+    def workspace_bytes(self, ranks):
+        """Async-TP's two buffers for one destination's part of the output each."""
+        return 2 * (self.m // ranks) * self.n * ELEMENT_BYTES
+
+
+def parse_line(line, where):
+    fields = line.split("#")[0].split()
+    if not fields:
+        return None
+    if len(fields) != 6:
+        raise Usage(f"{where}: {len(fields)} fields\n  fix: write name M N K W dtype")
+    name, *sizes, dtype = fields
+    if not all(size.isdigit() and int(size) > 0 for size in sizes):
+        raise Usage(f"{where}: M, N, K and W are '{' '.join(sizes)}'\n  fix: write counts above 0")
+    if dtype not in DTYPES:
+        raise Usage(f"{where}: type '{dtype}' cannot be measured\n  fix: use {' or '.join(DTYPES)}")
+    m, n, k, _ = map(int, sizes)
+    return Problem(name, m, n, k, dtype)
+
+
+def read_suite(path):
+    """The problems of a suite file; its W is the caller's to choose."""
+    try:
+        with open(path) as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Usage(f"suite {path}: {error}\n  fix: name a file like bench/suites/paper.suite")
+    found = [parse_line(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    found = [problem for problem in found if problem]
+    if not found:
+        raise Usage(f"suite {path} has no problem\n  fix: write lines of name M N K W dtype")
+    return found
+
+
+def why_not(problem, ranks):
+    """Why Async-TP cannot run the problem, or None."""
+    if problem.m % ranks:
+        return f"Async-TP needs M to be a multiple of W, and M={problem.m} is none of {ranks}"
+    return None
+
+
+def slice_sms(sms, ranks):
+    """SMs of a rank: what Entwine gives its ranks on a GPU that they share."""
+    return sms // SLICE_UNIT // ranks * SLICE_UNIT if ranks > 1 else sms
+
+
+def iterations(estimate_us, least, idle, budget_s):
+    """As many samples as the time allows, and no fewer than `least`."""
+    affordable = int(budget_s * 1e6 / (max(estimate_us, 1.0) * (1 + idle)))
+    return max(least, min(affordable, 4 * least))
+
+
+def tolerance(contributions, dtype):
+    """How far a result may be from the sum.  Every contribution, and the sum of them, is
+    rounded with an error of half a unit in the last place at most; twice that is allowed."""
+    half_unit = {"fp16": 2.0 ** -11, "bf16": 2.0 ** -8}[dtype]
+    return 2 * half_unit * (sum(map(abs, contributions)) + abs(sum(contributions)) + 1)
+
+
+def slowest(samples_of_ranks):
+    """The samples of the rank with the largest median."""
+    return max(samples_of_ranks, key=statistics.median)
+
+
+def coefficient_of_variation(samples):
+    mean = statistics.fmean(samples)
+    return statistics.stdev(samples) / mean if len(samples) > 1 and mean else 0.0

@@ -1,0 +1,67 @@
+/* transport=copy: the output is computed destination by destination, the own partition
+ * last. Each partition goes through the outbox and is copied to its owner by a copy engine,
+ * on the reducers' stream, while the next one is computed. */
+#include "backend/cuda/engine.h"
+
+/* Where the positions of dst's partition begin in the contiguous order. */
+static int64_t first_position_of(const ewx_grid *grid, int dst)
+{
+    int64_t rows = 0;
+    for (int before = 0; before < dst; before++)
+        rows += ewx_partition_block_rows(grid, before);
+    return rows * grid->blocks_per_row;
+}
+
+static ew_status deliver(ewx_cuda_engine *engine, ewx_cuda_call *call, int dst, int closes)
+{
+    const cudaStream_t couriers = engine->device->reducing;
+    const size_t partition_bytes =
+        (size_t)engine->spec->layout.slots_per_rank * EWX_CUDA_TILE_BYTES;
+    const size_t bytes =
+        (size_t)ewx_partition_tiles(&call->grid, dst) * EWX_CUDA_TILE_BYTES;
+    unsigned char *inbox = call->heaps[dst] + call->slice_offset[0];
+    void *arguments[] = {call, &dst, &closes};
+    EW_TRY(ewx_cuda_record(engine->chunked, engine->device->producing));
+    EW_TRY(ewx_cuda_follow(couriers, engine->chunked));
+    if (bytes > 0)
+        EW_CUDA_TRY(cudaMemcpyAsync(inbox + (size_t)call->rank * partition_bytes,
+                                    engine->outbox + (size_t)dst * partition_bytes, bytes,
+                                    cudaMemcpyDefault, couriers),
+                    "copying a partition");
+    return ewx_cuda_launch_ctas(engine, &engine->deliverer, 1, couriers, arguments);
+}
+
+/* Copies into the peers' memory begin when they have read what lies there. */
+static ew_status open_couriers(ewx_cuda_engine *engine, ewx_cuda_call *call)
+{
+    const cudaStream_t couriers = engine->device->reducing;
+    void *arguments[] = {call};
+    EW_TRY(ewx_cuda_record(engine->chunked, engine->device->producing));
+    EW_TRY(ewx_cuda_follow(couriers, engine->chunked));
+    return ewx_cuda_launch_ctas(engine, &engine->courier, 1, couriers, arguments);
+}
+
+ew_status ewx_cuda_launch_chunks(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                 const void *A, const void *B)
+{
+    const int num_ranks = engine->spec->num_ranks;
+    if (num_ranks > 1)
+        EW_TRY(open_couriers(engine, call));
+    for (int step = 1; step <= num_ranks; step++) {
+        const int dst = (call->rank + step) % num_ranks;
+        const bool own = dst == call->rank;
+        const ewx_cuda_operands part = {
+            .first_position = first_position_of(&call->grid, dst),
+            .end_position = first_position_of(&call->grid, dst + 1),
+            .opens = step == 1,
+            .closes = step == num_ranks,
+            .outbox = own ? NULL : engine->outbox};
+        EW_TRY(ewx_cuda_launch_producer(engine, call, part, A, B));
+        if (!own)
+            EW_TRY(deliver(engine, call, dst, step == num_ranks - 1));
+    }
+    if (num_ranks == 1)
+        return EW_OK;
+    EW_TRY(ewx_cuda_record(engine->copied, engine->device->reducing));
+    return ewx_cuda_follow(engine->device->producing, engine->copied);
+}

@@ -1,0 +1,88 @@
+/* The methods of the evaluation, ours and the rivals' ideas, as configs of one engine: what
+ * each fixes.  The rest is chosen, or tuned, as for any config. */
+#include <string.h>
+
+#include "base/status.h"
+#include "entwine/measure.h"
+
+typedef struct method {
+    const char *name;
+    const char *cpu;
+    const char *cuda; /* and sim */
+} method;
+
+static const method methods[] = {
+    {"entwine", "producer=own", "producer=own"},
+    {"sequential", "producer=own,release=output", "producer=own,release=output"},
+    {"blas", "producer=blas,release=output", "producer=blas,release=output"},
+    {"static", "producer=own,pool=static", "producer=own,pool=static"},
+    {"wavegroup", "producer=own,release=4", "producer=own,launches=unit"},
+    {"chunked", "producer=own,order=contiguous,release=partition",
+     "producer=own,transport=copy,order=contiguous,release=partition"},
+    {"fused-push", "producer=own,transport=push,release=output",
+     "producer=own,transport=push,release=output"},
+};
+#define NUM_METHODS (sizeof methods / sizeof methods[0])
+
+const char *const *ew_method_list(void)
+{
+    static const char *const names[] = {"entwine",   "sequential", "blas",       "static",
+                                        "wavegroup", "chunked",    "fused-push", NULL};
+    _Static_assert(sizeof names / sizeof names[0] == NUM_METHODS + 1,
+                   "one name per method");
+    return names;
+}
+
+/* The base without what it says about a reduction that runs beside the GEMM, for a method
+ * whose reduction does not. */
+static ew_config without_overlap(ew_config base)
+{
+    base.order = (ew_order)0; /* the best for a GEMM that nobody waits for */
+    base.pool = (ew_pool)0;
+    base.transport = (ew_transport)0;
+    base.launches = (ew_launches)0;
+    if (base.backend == EW_BACKEND_CUDA) /* no GEMM beside it: all SMs */
+        base.budget = base.batch = 0;
+    return base;
+}
+
+static ew_status apply(const method *m, const ew_config *base, ew_config *config_out)
+{
+    const char *text = base->backend == EW_BACKEND_CUDA || base->backend == EW_BACKEND_SIM
+                           ? m->cuda
+                           : m->cpu;
+    ew_config fixed;
+    EW_TRY(ew_config_parse(text, &fixed));
+    ew_config config = *base;
+    if (fixed.release == EW_RELEASE_OUTPUT || fixed.transport == EW_TRANSPORT_COPY)
+        config = without_overlap(config);
+    config.producer = fixed.producer;
+    if (fixed.order)
+        config.order = fixed.order;
+    /* How many tiles a group has is the method's knob; that it is a group is not. */
+    if (fixed.release && !(fixed.release > 0 && base->release > 0))
+        config.release = fixed.release;
+    if (fixed.pool)
+        config.pool = fixed.pool;
+    if (fixed.transport)
+        config.transport = fixed.transport;
+    if (fixed.launches)
+        config.launches = fixed.launches;
+    *config_out = config;
+    return EW_OK;
+}
+
+ew_status ew_method_config(const char *name, const ew_config *base, ew_config *config_out)
+{
+    const ew_config open = EW_CONFIG_INIT;
+    if (!name || !config_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_method_config needs a method and a config\n"
+                                         "  fix: pass both");
+    for (size_t i = 0; i < NUM_METHODS; i++)
+        if (strcmp(name, methods[i].name) == 0)
+            return apply(&methods[i], base ? base : &open, config_out);
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "method '%s' is unknown\n  fix: use entwine, sequential, blas, static, "
+                    "wavegroup, chunked or fused-push",
+                    name);
+}

@@ -1,0 +1,291 @@
+/* Which configs are chosen, kept or refused for a GPU, and what the methods stand for
+ * there. Machines are data, so no GPU is needed. */
+#include "harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "entwine/measure.h"
+#include "plan/spec.h"
+
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+static const ewx_machine eight_cores = {.cores = 8};
+
+#define OWN_CUDA "backend=cuda,producer=own,"
+#define SM90(cluster)                                                                    \
+    "transport=pull,workers=1,kernel=sm90,ctas=persistent,cluster=" cluster ",launches=" \
+    "once"
+#define SM80 "transport=pull,workers=1,kernel=sm80,ctas=block,cluster=1,launches=once"
+
+/* What is chosen for 8192 x 8192 x 2048 in bf16. */
+static void cuda_choices(void **state)
+{
+    (void)state;
+    static const struct {
+        int W, sms, arch;
+        const char *asked, *chosen;
+    } cases[] = {
+        {8, 16, 90, "",
+         OWN_CUDA "block=128x256,order=interleaved,group=1,release=tile,x=16,b=256,"
+                  "pool=shared," SM90("2")},
+        {4, 32, 90, "",
+         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=32,b=256,"
+                  "pool=shared," SM90("2")},
+        {2, 64, 90, "",
+         OWN_CUDA "block=128x256,order=interleaved,group=8,release=tile,x=64,b=256,"
+                  "pool=shared," SM90("2")},
+        {8, 132, 90, "",
+         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=132,b=256,"
+                  "pool=shared," SM90("2")},
+        {1, 132, 90, "block=128x128",
+         OWN_CUDA "block=128x128,order=interleaved,group=16,release=tile,x=132,b=256,"
+                  "pool=shared," SM90("1")},
+        {4, 32, 90, "release=output",
+         OWN_CUDA "block=128x256,order=interleaved,group=2,release=output,x=64,b=512,"
+                  "pool=after," SM90("2")},
+        {4, 32, 90, "pool=after",
+         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=64,b=512,"
+                  "pool=after," SM90("2")},
+        {4, 32, 90, "producer=blas",
+         "backend=cuda,producer=blas,block=128x256,order=default,group=2,release=output,"
+         "x=64,b=512,pool=after," SM90("2")},
+        {8, 16, 90, "pool=static",
+         OWN_CUDA "block=128x256,order=interleaved,group=1,release=tile,x=8,b=512,"
+                  "pool=static," SM90("2")},
+        {8, 16, 90, "launches=unit",
+         OWN_CUDA "block=128x256,order=interleaved,group=1,release=8,x=16,b=256,"
+                  "pool=shared,transport=pull,workers=1,kernel=sm90,ctas=persistent,"
+                  "cluster=2,launches=unit"},
+        {8, 16, 90, "transport=push",
+         OWN_CUDA "block=128x256,order=interleaved,group=1,release=tile,x=16,b=256,"
+                  "pool=shared,transport=push,workers=1,kernel=sm90,ctas=persistent,"
+                  "cluster=2,launches=once"},
+        {8, 16, 90, "transport=copy",
+         OWN_CUDA "block=128x256,order=contiguous,group=8,release=partition,x=32,b=512,"
+                  "pool=after,transport=copy,workers=1,kernel=sm90,ctas=persistent,"
+                  "cluster=2,launches=once"},
+        {8, 108, 80, "",
+         OWN_CUDA "block=128x128,order=interleaved,group=1,release=tile,x=27,b=128,"
+                  "pool=shared," SM80},
+        {2, 3, 89, "order=contiguous",
+         OWN_CUDA "block=128x128,order=contiguous,group=2,release=tile,x=1,b=128,"
+                  "pool=shared," SM80},
+        {2, 148, 100, "",
+         OWN_CUDA "block=128x128,order=interleaved,group=8,release=tile,x=37,b=128,"
+                  "pool=shared," SM80},
+        {8, 0, 0, "", /* no GPU here: as for a whole H200 */
+         OWN_CUDA "block=128x256,order=interleaved,group=2,release=tile,x=132,b=256,"
+                  "pool=shared," SM90("2")},
+    };
+    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ewx_machine machine = {.cores = 16,
+                                     .gpu_sms = cases[i].sms,
+                                     .gpu_arch = cases[i].arch,
+                                     .gpu_sharers = cases[i].W};
+        ew_config request, chosen, again;
+        char text[EW_CONFIG_TEXT_BYTES];
+        assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        assert_int_equal(
+            ewx_config_choose(&problem, cases[i].W, &request, &machine, &chosen), EW_OK);
+        assert_int_equal(ew_config_print(&chosen, text, sizeof text), EW_OK);
+        assert_string_equal(text, cases[i].chosen);
+        /* Rank 0's choice is chosen again by every rank, whatever its GPU. */
+        assert_int_equal(
+            ewx_config_choose(&problem, cases[i].W, &chosen, &eight_cores, &again), EW_OK);
+        assert_memory_equal(&chosen, &again, sizeof chosen);
+    }
+}
+
+static void expect_cuda_refusal(const ew_problem *problem, int W, const ew_config *request,
+                                ew_status status, const char *text)
+{
+    const ewx_machine machine = {
+        .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
+    ewx_spec spec;
+    harness_expect_error(ewx_spec_build(problem, W, request, &machine, &spec), status, text,
+                         text);
+}
+
+static void impossible_cuda_configs_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked, *text;
+        ew_status status;
+    } cases[] = {
+        {"transport=push,producer=blas", "fix: use transport=pull", EW_ERR_CONFIG},
+        {"transport=copy,producer=blas", "fix: use transport=pull", EW_ERR_CONFIG},
+        {"transport=copy,order=interleaved", "moves whole partitions", EW_ERR_CONFIG},
+        {"transport=copy,release=tile", "moves whole partitions", EW_ERR_CONFIG},
+        {"transport=copy,pool=shared", "moves whole partitions", EW_ERR_CONFIG},
+        {"pool=static,ctas=block", "fix: use ctas=persistent", EW_ERR_CONFIG},
+        {"launches=unit,release=1", "would launch 512 reducers", EW_ERR_CONFIG},
+        {"launches=unit,release=1", "fix: use release=2 or more", EW_ERR_CONFIG},
+        {"producer=blas,pool=shared", "fix: use pool=after", EW_ERR_CONFIG},
+        {"producer=blas,release=tile", "fix: use release=output", EW_ERR_CONFIG},
+        {"block=256x128", "block=256x128 has no kernel", EW_ERR_CONFIG},
+        {"block=128x384", "fix: use block=128x128 or block=128x256", EW_ERR_CONFIG},
+        {"block=128x100", "block columns=100", EW_ERR_CONFIG},
+        {"cluster=3", "cluster=3", EW_ERR_CONFIG},
+        {"cluster=2,kernel=sm80", "cluster=2 needs kernel=sm90", EW_ERR_CONFIG},
+        {"b=1", "b=1 ", EW_ERR_CONFIG},
+        {"b=384", "fix: use 128, 256 or 512", EW_ERR_CONFIG},
+        {"x=65537", "x=65537", EW_ERR_CONFIG},
+    };
+    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
+    ew_config request;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        expect_cuda_refusal(&problem, 8, &request, cases[i].status, cases[i].text);
+    }
+    assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
+    request.kernel = (ew_kernel)3;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "kernel=3");
+    request.kernel = (ew_kernel)0;
+    request.ctas = (ew_ctas)9;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "ctas=9");
+    request.ctas = (ew_ctas)0;
+    request.launches = (ew_launches)3;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "launches=3");
+    request.launches = (ew_launches)0;
+    request.cluster = -2;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "cluster=-2");
+}
+
+static void impossible_cuda_problems_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        ew_dtype dtype;
+        ew_status status;
+        const char *text;
+    } cases[] = {
+        {64, 64, 64, EW_FP32, EW_ERR_UNSUPPORTED, "computes in bf16 and fp16"},
+        {64, 100, 64, EW_BF16, EW_ERR_SHAPE, "fix: use N=96 or N=104, or backend=cpu"},
+        {64, 3, 64, EW_BF16, EW_ERR_SHAPE, "fix: use N=8, or backend=cpu"},
+        {64, 64, 1023, EW_FP16, EW_ERR_SHAPE, "K=1023 is not a multiple of 8"},
+        {(int64_t)1 << 31, 8, 8, EW_BF16, EW_ERR_SHAPE, "M=2147483648"},
+        {8, (int64_t)1 << 31, 8, EW_BF16, EW_ERR_SHAPE, "N=2147483648"},
+        {8, 8, (int64_t)1 << 31, EW_BF16, EW_ERR_SHAPE, "K=2147483648"},
+        {(int64_t)1 << 20, 1 << 17, 8, EW_BF16, EW_ERR_SHAPE, "8388608 tiles"},
+        {0x7fffffff, 0x7ffffff8, 8, EW_BF16, EW_ERR_SHAPE, "fix: make M or N smaller"},
+    };
+    ew_config request;
+    assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ew_problem problem =
+            EW_PROBLEM(cases[i].m, cases[i].n, cases[i].k, cases[i].dtype);
+        expect_cuda_refusal(&problem, 8, &request, cases[i].status, cases[i].text);
+    }
+    const ew_problem edges[] = {EW_PROBLEM(0, 8, 8, EW_BF16), EW_PROBLEM(1, 8, 8, EW_FP16),
+                                EW_PROBLEM((1 << 20) - 1024, 1 << 17, 8, EW_BF16)};
+    for (size_t i = 0; i < COUNT(edges); i++) {
+        ewx_spec spec;
+        assert_int_equal(ewx_spec_build(&edges[i], 8, &request, &eight_cores, &spec),
+                         EW_OK);
+    }
+}
+
+/* What belongs to a GPU is not passed over in silence on the CPU. */
+static void cuda_keys_are_refused_on_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"kernel=sm90", "ctas=block", "cluster=2",
+                                       "launches=once", "pool=after"};
+    const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_BF16);
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        ew_config request;
+        char text[64];
+        snprintf(text, sizeof text, "%s is for the cuda backend", keys[i]);
+        assert_int_equal(ew_config_parse(keys[i], &request), EW_OK);
+        expect_cuda_refusal(&problem, 2, &request, EW_ERR_CONFIG, text);
+    }
+}
+
+/* ---- Methods ---- */
+
+static void methods_are_configs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *method, *base, *config;
+    } cases[] = {
+        {"entwine", "x=3", "producer=own,x=3"},
+        {"sequential", "x=3,order=contiguous", "producer=own,release=output,x=3"},
+        {"blas", "workers=2", "producer=blas,release=output,workers=2"},
+        {"static", "x=1,pool=shared", "producer=own,x=1,pool=static"},
+        {"wavegroup", "", "producer=own,release=4"},
+        {"wavegroup", "release=6", "producer=own,release=6"},
+        {"wavegroup", "release=output", "producer=own,release=4"},
+        {"fused-push", "x=2", "producer=own,release=output,x=2,transport=push"},
+        {"chunked", "x=2", "producer=own,order=contiguous,release=partition,x=2"},
+        {"sequential", "backend=cuda,x=3,b=256,pool=shared",
+         "backend=cuda,producer=own,release=output"},
+        {"wavegroup", "backend=cuda,release=16,x=8",
+         "backend=cuda,producer=own,release=16,x=8,launches=unit"},
+        {"chunked", "backend=cuda,x=8,b=128,block=128x128",
+         "backend=cuda,producer=own,block=128x128,order=contiguous,release=partition,"
+         "transport=copy"},
+        {"fused-push", "backend=cuda,x=8,order=default",
+         "backend=cuda,producer=own,release=output,transport=push"},
+        {"static", "backend=cuda,x=8", "backend=cuda,producer=own,x=8,pool=static"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        ew_config base, config;
+        char text[EW_CONFIG_TEXT_BYTES];
+        assert_int_equal(ew_config_parse(cases[i].base, &base), EW_OK);
+        assert_int_equal(ew_method_config(cases[i].method, &base, &config), EW_OK);
+        assert_int_equal(ew_config_print(&config, text, sizeof text), EW_OK);
+        assert_string_equal(text, cases[i].config);
+    }
+}
+
+static void every_method_can_be_planned(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
+    const ewx_machine machine = {
+        .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
+    for (const char *const *name = ew_method_list(); *name; name++) {
+        ew_config base = EW_CONFIG_INIT, config;
+        ewx_spec spec;
+        base.backend = EW_BACKEND_CUDA;
+        assert_int_equal(ew_method_config(*name, &base, &config), EW_OK);
+        if (ewx_spec_build(&problem, 8, &config, &machine, &spec) != EW_OK)
+            fail_msg("%s: %s", *name, ew_last_error());
+    }
+}
+
+static void unknown_methods_are_refused(void **state)
+{
+    (void)state;
+    ew_config config;
+    harness_expect_error(ew_method_config("sequentiel", NULL, &config), EW_ERR_ARGUMENT,
+                         "sequentiel", "fix: use entwine, sequential");
+    harness_expect_error(ew_method_config(NULL, NULL, &config), EW_ERR_ARGUMENT, NULL,
+                         "needs a method");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuda_choices),
+        cmocka_unit_test(impossible_cuda_configs_are_refused),
+        cmocka_unit_test(impossible_cuda_problems_are_refused),
+        cmocka_unit_test(cuda_keys_are_refused_on_the_cpu),
+        cmocka_unit_test(methods_are_configs),
+        cmocka_unit_test(every_method_can_be_planned),
+        cmocka_unit_test(unknown_methods_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
