@@ -1,0 +1,72 @@
+/* Ranks as threads of one program: a long prompt, then single tokens, with one plan.
+ *
+ *     cc threads.c $(pkg-config --cflags --libs entwine) -o threads && ./threads
+ *
+ * Inputs are small integers whose result is known exactly; exits with 0 when every rank has
+ * its bits. */
+#include <entwine/entwine.h>
+#include <entwine/measure.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { W = 4, MAX_M = 300, N = 384, K = 128, SEED = 1 };
+
+/* Calls may have any number of rows up to MAX_M; the weight was packed once. */
+static ew_status compute(ew_world *world, ew_plan *plan, const ew_problem *problem,
+                         float *A, float *C)
+{
+    static const int64_t rows[] = {MAX_M, 1, 17, MAX_M};
+    const int rank = ew_world_rank(world);
+    ew_status status = EW_OK;
+    for (size_t call = 0; status == EW_OK && call < sizeof rows / sizeof rows[0]; call++) {
+        ew_check check = {0, 0.0};
+        status = ew_exact_fill_a(EW_FP32, SEED, rank, W, rows[call], K, A);
+        if (status == EW_OK)
+            status = ew_gemm_rs(plan, rows[call], A, NULL, C, NULL);
+        if (status == EW_OK)
+            status = ew_exact_verify(problem, SEED, rank, W, rows[call], C, &check);
+        if (status == EW_OK && check.wrong > 0) {
+            fprintf(stderr, "rank %d: %d wrong values\n", rank, (int)check.wrong);
+            return EW_ERR_SYSTEM;
+        }
+    }
+    return status;
+}
+
+static int rank_main(ew_world *world, void *argument)
+{
+    ew_plan *plan = NULL;
+    ew_problem problem = EW_PROBLEM(MAX_M, N, K, EW_FP32);
+    float *A = malloc(sizeof(float) * MAX_M * K);
+    float *B = malloc(sizeof(float) * N * K);
+    float *C = malloc(sizeof(float) * MAX_M * N); /* more than the rows that a rank owns */
+    ew_status status = A && B && C ? EW_OK : EW_ERR_MEMORY;
+    if (status == EW_OK)
+        status =
+            ew_exact_fill_b(EW_FP32, SEED, ew_world_rank(world), EW_WEIGHT_NK, N, K, B);
+    if (status == EW_OK)
+        status = ew_plan_create(world, &problem, NULL, &plan);
+    if (status == EW_OK)
+        status = ew_plan_set_weight(plan, B);
+    if (status == EW_OK)
+        status = compute(world, plan, &problem, A, C);
+    if (status != EW_OK)
+        fprintf(stderr, "rank %d: %s\n", ew_world_rank(world), ew_last_error());
+    ew_plan_destroy(plan);
+    free(C);
+    free(B);
+    free(A);
+    (void)argument;
+    return status != EW_OK; /* non-zero: the other ranks are told and unwind */
+}
+
+int main(void)
+{
+    if (ew_run_ranks(EW_RANKS_AS_THREADS, W, NULL, rank_main, NULL, NULL) != EW_OK) {
+        fprintf(stderr, "%s\n", ew_last_error());
+        return 1;
+    }
+    printf("%d threads: every value exact\n", W);
+    return 0;
+}

@@ -1,0 +1,162 @@
+"""Starts local ranks as processes, collects what they return, and leaves nothing behind."""
+import ctypes
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import time
+import traceback
+from multiprocessing.connection import wait
+
+from ._buffers import count
+from ._errors import (AbortedError, ArgumentError, ArgumentTypeError, PeerDiedError, RankError,
+                      RankTimeoutError)
+from ._world import MAX_RANKS, World, _real
+
+_UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed
+_PR_SET_PDEATHSIG = 1
+
+
+# ---- In a rank -------------------------------------------------------------------------------
+
+def _die_with(parent):
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # too late for the request
+        os._exit(1)
+
+
+def _run(rank, size, meeting, options, function, arguments):
+    world = World._meet(rank, size, meeting, options)
+    with world:  # aborts it when the function raises
+        return function(world, *arguments)
+
+
+def _rank_main(parent, answer, rank, *run_arguments):
+    _die_with(parent)
+    try:
+        outcome = ("returned", _run(rank, *run_arguments))
+    except BaseException as error:
+        blamed = isinstance(error, (PeerDiedError, AbortedError, RankTimeoutError))
+        outcome = ("raised", f"{type(error).__name__}: {error}", traceback.format_exc(), blamed)
+    try:
+        message = pickle.dumps(outcome)
+    except Exception as error:
+        message = pickle.dumps(("raised", f"its result cannot be sent to the parent process: "
+                                f"{error}", "", False))
+    try:
+        answer.send_bytes(message)
+        answer.close()
+    except OSError:
+        pass  # the parent has given up and says why
+
+
+# ---- In the parent ---------------------------------------------------------------------------
+
+class _Rank:
+    """A child process and what became of it."""
+
+    def __init__(self, context, rank, *run_arguments):
+        self.rank = rank
+        self.outcome = None
+        self.answer, theirs = context.Pipe(duplex=False)
+        self.process = context.Process(target=_rank_main, name=f"entwine-rank-{rank}", daemon=True,
+                                       args=(os.getpid(), theirs, rank, *run_arguments))
+        self.process.start()
+        theirs.close()
+
+    def read(self):
+        """Its answer, or the fact that it ended without one."""
+        try:
+            self.outcome = pickle.loads(self.answer.recv_bytes())
+        except EOFError:
+            self.process.join(_UNWIND_S)
+            self.outcome = ("died",)
+        except Exception as error:
+            self.outcome = ("raised", f"its result cannot be read: {error}", "", False)
+
+    def failure(self):
+        """(how much it is to blame, exception), or None."""
+        if self.outcome is None or self.outcome[0] == "returned":
+            return None
+        if self.outcome[0] == "died":
+            return 2, RankError(f"rank {self.rank} died: {_ending(self.process.exitcode)}",
+                                self.rank, self.process.exitcode)
+        _, text, trace, blamed = self.outcome
+        return (0 if blamed else 1), RankError(
+            f"rank {self.rank} failed: {text}" + (f"\n\n{trace}" if trace else ""), self.rank)
+
+
+def _ending(exitcode):
+    if exitcode is None:
+        return "it closed its connection"
+    if exitcode < 0:
+        return f"killed by signal {-exitcode} ({signal.strsignal(-exitcode)})"
+    return f"exit code {exitcode}"
+
+
+def _collect(ranks, deadline):
+    """Reads answers until all are there, or until a failure has had its time to unwind."""
+    waiting = {rank.answer: rank for rank in ranks}
+    while waiting:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return
+        for answer in wait(list(waiting), left):
+            rank = waiting.pop(answer)
+            rank.read()
+            if rank.failure():
+                unwound = time.monotonic() + _UNWIND_S
+                deadline = unwound if deadline is None else min(deadline, unwound)
+
+
+def _end(ranks):
+    for stop in ("terminate", "kill"):
+        for rank in ranks:
+            if rank.outcome is None or stop == "kill":
+                getattr(rank.process, stop)()
+        give_up_at = time.monotonic() + 1.0
+        for rank in ranks:
+            rank.process.join(max(0.0, give_up_at - time.monotonic()))
+        if all(rank.process.exitcode is not None for rank in ranks):
+            break
+    for rank in ranks:
+        rank.answer.close()
+
+
+def spawn(num_ranks, function, *arguments, timeout=None, method="spawn", **options):
+    """Runs ``function(world, *arguments)`` in ``num_ranks`` processes of this machine and
+    returns the list of what they returned.
+
+    With method "spawn" the processes start afresh: the function must be importable, and a script
+    needs ``if __name__ == "__main__":`` around the call.  With "fork" they are copies of this
+    process, which must not have started threads or CUDA.
+
+    When a rank raises or dies, the others are told, and RankError names it; on Ctrl-C all end;
+    when this process dies, they do too.  ``timeout`` limits the whole run in seconds.  Other
+    options are those of ``World``; give its timeout as ``world_timeout``.
+    """
+    num_ranks = count(num_ranks, "num_ranks", 1, MAX_RANKS)
+    if not callable(function):
+        raise ArgumentTypeError(f"function is {function!r}; expected a function of a world")
+    if method not in ("spawn", "fork"):
+        raise ArgumentError(f"method is {method!r}; expected 'spawn' or 'fork'")
+    deadline = None if timeout is None else time.monotonic() + _real(timeout, "timeout")
+    if "world_timeout" in options:
+        options["timeout"] = options.pop("world_timeout")
+    context = multiprocessing.get_context(method)
+    meeting = secrets.token_hex(16)
+    ranks = []
+    try:
+        for rank in range(num_ranks):
+            ranks.append(_Rank(context, rank, num_ranks, meeting, options, function, arguments))
+        _collect(ranks, deadline)
+        late = [rank.rank for rank in ranks if rank.outcome is None]
+    finally:
+        _end(ranks)
+    failures = [rank.failure() for rank in ranks if rank.failure()]
+    if failures:  # who died before who raised before who only heard of it
+        raise max(failures, key=lambda failure: failure[0])[1]
+    if late:
+        raise RankTimeoutError(f"rank {late[0]} was still running after {timeout} s", late[0])
+    return [rank.outcome[1] for rank in ranks]

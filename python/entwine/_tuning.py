@@ -1,0 +1,60 @@
+"""Finding a config by measuring."""
+import collections
+import ctypes
+
+from ._buffers import count
+from ._errors import ArgumentTypeError
+from ._library import (PROGRESS, TuneOptions, TuneResultStruct, lib, print_config)
+from ._plan import make_config, make_problem
+from ._world import _real, check_world
+
+
+class TuneResult(collections.namedtuple(
+        "TuneResult", "config time_us default_us num_candidates num_refused complete stored")):
+    """The best config found, as text; its time and that of the built-in choice, in
+    microseconds, from the same run; how many configs were measured, and refused by this
+    machine; whether the search came to its end; and whether plans will now use the result."""
+
+    __slots__ = ()
+
+    @property
+    def speedup(self):
+        """Over the built-in choice."""
+        return self.default_us / self.time_us
+
+
+def tune(world, max_m, n, k, dtype="float32", config=None, *, backend=None, layout="nk",
+         budget=0.0, samples=0, seed=1, store=True, progress=None):
+    """Measures configs for a shape and returns the best, as a TuneResult.  Collective.
+
+    Fields given in ``config`` stay as they are.  Without any, and without an emulated link, the
+    result is stored, unless ``store`` is False: plans without a config of their own then use it,
+    here and in later runs.  ``budget`` is in seconds, 0 for as long as it takes.
+    ``progress(round, num_rounds, best_config, best_us, default_us)`` is called on rank 0 after
+    each round; a true result ends the search early.
+    """
+    check_world(world)
+    problem = make_problem(max_m, n, k, dtype, layout)
+    fixed = make_config(config, backend)
+    if progress is not None and not callable(progress):
+        raise ArgumentTypeError(f"progress is {progress!r}; expected a function or None")
+    raised = []
+
+    def report(_context, number, total, best, best_us, default_us):
+        try:
+            return 1 if progress(number, total, best.decode(), best_us, default_us) else 0
+        except BaseException as error:  # it cannot cross C
+            raised.append(error)
+            return 1
+
+    options = TuneOptions(ctypes.sizeof(TuneOptions), _real(budget, "budget"),
+                          count(samples, "samples", 0, 1000), count(seed, "seed", 0, 2**32 - 1),
+                          1 if store else 0, PROGRESS(report) if progress else PROGRESS(), None,
+                          None)
+    found = TuneResultStruct()
+    world._call(lib.ew_tune, world._check_open(), problem, fixed, options, ctypes.byref(found))
+    if raised:
+        raise raised[0]
+    return TuneResult(print_config(found.tuning.config), found.tuning.time_us,
+                      found.tuning.default_us, found.num_candidates, found.num_refused,
+                      bool(found.complete), bool(found.stored))

@@ -1,0 +1,335 @@
+"""The ranks that work together, and the ways in which they meet."""
+import atexit
+import ctypes
+import itertools
+import os
+import sys
+import threading
+import weakref
+
+from . import _interrupt
+from ._buffers import count
+from ._errors import ArgumentError, ArgumentTypeError, EntwineError
+from ._library import ALLGATHER, Launcher, WorldOptions, check, lib
+from ._rendezvous import Rendezvous
+
+MAX_RANKS = 256
+_DEFAULT_TIMEOUT_S = 30.0
+
+_worlds = weakref.WeakValueDictionary()  # by name
+_counter = itertools.count()
+_meetings = itertools.count()  # of launched ranks, so that two worlds do not mix
+
+
+class World:
+    """The ranks that work together, on one host.
+
+    ``World()`` is a world of one rank.  For more, use ``entwine.init()``, one of the ``from_``
+    constructors, or ``entwine.spawn``; or pass ``allgather``, a function that takes this
+    rank's bytes and returns the list of all ranks' bytes.  It is called a few times, only
+    here.
+
+    ``timeout`` is how long, in seconds, a rank may make no progress before its peers give up
+    on it (default: ENTWINE_TIMEOUT_MS, else 30).  ``link_gbps`` and ``link_latency_us``
+    emulate a link between the ranks, for demonstrations.
+
+    A world and its plans serve one thread at a time.  Leave it with ``close()`` or ``with``.
+    """
+
+    def __init__(self, rank=0, size=1, allgather=None, *, timeout=None, link_gbps=0.0,
+                 link_latency_us=0.0):
+        self._handle = None
+        self._gone = "was never made"
+        size = count(size, "size", 1, MAX_RANKS)
+        rank = count(rank, "rank", 0, size - 1)
+        if size > 1 and not callable(allgather):
+            raise ArgumentTypeError(
+                f"allgather is {allgather!r}; {size} ranks need a function from this rank's bytes "
+                f"to the list of all ranks' bytes\n  fix: use entwine.init() or entwine.spawn")
+        options = WorldOptions(ctypes.sizeof(WorldOptions), _milliseconds(timeout),
+                               _real(link_gbps, "link_gbps"),
+                               _real(link_latency_us, "link_latency_us"))
+        gather = _Gather(allgather, size)
+        handle = ctypes.c_void_p()
+        status = lib.ew_world_create(rank, size, gather.callback, None, options, handle)
+        if status and gather.error is not None:
+            raise gather.error
+        check(status)
+        self._handle = handle.value
+        self._rank, self._size = rank, size
+        self._busy = threading.Lock()
+        self._ending = threading.Lock()  # an abort from another thread, and close
+        self._plan_handles = set()  # of its open plans; they end with it
+        self._cache = {}  # plans of gemm_rs without a plan
+        self._frozen = {}  # plans of entwine.torch that have packed a weight
+        self.group = None  # of torch.distributed, if it came from there
+        self.name = f"world-{next(_counter)}"
+        _worlds[self.name] = self
+
+    # ---- Ways to meet ----
+
+    @classmethod
+    def from_torch(cls, group=None, **options):
+        """The ranks of a torch.distributed process group, whatever its backend."""
+        import torch.distributed as dist
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ArgumentError("torch.distributed is not initialised\n"
+                                "  fix: call torch.distributed.init_process_group() first")
+        size = dist.get_world_size(group)
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise ArgumentError("group does not contain this process\n"
+                                "  fix: call it only on the group's ranks")
+
+        def allgather(mine):
+            everybody = [None] * size
+            dist.all_gather_object(everybody, mine, group=group)
+            return everybody
+
+        world = cls(rank, size, allgather, **options)
+        world.group = group if group is not None else dist.group.WORLD
+        return world
+
+    @classmethod
+    def from_mpi(cls, comm=None, **options):
+        """The ranks of an mpi4py communicator (default: MPI.COMM_WORLD)."""
+        if comm is None:
+            from mpi4py import MPI
+            comm = MPI.COMM_WORLD
+        for method in ("Get_rank", "Get_size", "allgather"):
+            if not hasattr(comm, method):
+                raise ArgumentTypeError(f"comm is a {type(comm).__name__}; expected an mpi4py "
+                                        f"communicator")
+        return cls(comm.Get_rank(), comm.Get_size(), comm.allgather, **options)
+
+    @classmethod
+    def from_launcher(cls, **options):
+        """The ranks that mpirun, torchrun or srun started, or that ENTWINE_RANK and
+        ENTWINE_WORLD_SIZE name; neither MPI nor torch is needed.
+
+        They find each other by their common parent process, or by ENTWINE_JOB, any text that
+        is equal on the ranks of a job.
+        """
+        place = Launcher()
+        check(lib.ew_launcher_detect(place))
+        job = os.environ.get("ENTWINE_JOB") or f"child-of-{os.getppid()}"
+        return cls._meet(place.rank, place.num_ranks, f"{job}-{next(_meetings)}", options)
+
+    @classmethod
+    def _meet(cls, rank, size, name, options):
+        timeout_ms = _milliseconds(options.get("timeout"))
+        timeout_s = timeout_ms / 1000 if timeout_ms else _timeout_from_environment()
+        return cls(rank, size, Rendezvous(rank, size, name, timeout_s), **options)
+
+    # ---- What it is ----
+
+    @property
+    def rank(self):
+        """This process's place, from 0."""
+        self._check_open()
+        return self._rank
+
+    @property
+    def size(self):
+        """W, the number of ranks."""
+        self._check_open()
+        return self._size
+
+    def owned_rows(self, m):
+        """The rows of an m-row output that this rank owns: (first, count)."""
+        self._check_open()
+        return owned_rows(m, self._size, self._rank)
+
+    def __repr__(self):
+        return (f"<entwine.World rank {self._rank} of {self._size}>" if self._handle
+                else f"<entwine.World that {self._gone}>")
+
+    # ---- What it does ----
+
+    def barrier(self):
+        """Waits until every rank is here.  Collective."""
+        self._call(lib.ew_world_barrier, self._check_open())
+
+    def allgather(self, data):
+        """Everybody's bytes, in rank order; their lengths may differ.  Collective, for small
+        messages."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise ArgumentTypeError(f"data is a {type(data).__name__}; expected bytes")
+        data = bytes(data)
+        lengths = self._allgather(len(data).to_bytes(8, "little"), 8)
+        lengths = [int.from_bytes(length, "little") for length in lengths]
+        parts = self._allgather(data.ljust(max(lengths), b"\0"), max(lengths))
+        return [part[:length] for part, length in zip(parts, lengths)]
+
+    def _allgather(self, mine, num_bytes):
+        everybody = ctypes.create_string_buffer(num_bytes * self.size or 1)
+        self._call(lib.ew_world_allgather, self._check_open(), mine, everybody, num_bytes)
+        return [everybody.raw[i * num_bytes:(i + 1) * num_bytes] for i in range(self._size)]
+
+    def abort(self):
+        """Tells every rank to stop: calls in flight and later ones raise AbortedError on all
+        ranks.  From any thread."""
+        with self._ending:
+            if self._handle:
+                lib.ew_world_abort(self._handle)
+
+    def close(self):
+        """Leaves the world, after closing its plans.  May be called again."""
+        if self._handle is None:
+            return
+        if not self._busy.acquire(blocking=False):
+            raise _busy_error("closed")
+        try:
+            self._cache.clear()
+            self._frozen.clear()
+            while self._plan_handles:
+                lib.ew_plan_destroy(self._plan_handles.pop())
+            with self._ending:
+                handle, self._handle = self._handle, None
+                self._gone = "was closed"
+            lib.ew_world_destroy(handle)
+        finally:
+            self._busy.release()
+
+    def __enter__(self):
+        self._check_open()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if error is not None:
+            self.abort()  # the others must not wait for this rank
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            try:
+                self.close()
+            except Exception:
+                pass  # the interpreter is going away
+
+    # ---- Inside the package ----
+
+    def _check_open(self):
+        if self._handle is None:
+            raise ArgumentError(f"the world {self._gone}")
+        return self._handle
+
+    def _call(self, function, *arguments):
+        """A C call that may block, by one thread at a time."""
+        if not self._busy.acquire(blocking=False):
+            raise _busy_error("used")
+        try:
+            status = _interrupt.call(self, function, *arguments)
+            if status:
+                check(status)
+        finally:
+            self._busy.release()
+
+
+def _busy_error(verb):
+    return EntwineError(f"the world is {verb} by a thread while another one is inside a call\n"
+                        f"  fix: use a world and its plans from one thread at a time")
+
+
+class _Gather:
+    """The C library's all-gather callback over a function of bytes."""
+
+    def __init__(self, function, size):
+        self.function, self.size, self.error = function, size, None
+        self.callback = ALLGATHER(self._run)
+
+    def _run(self, _context, mine, everybody, num_bytes):
+        try:
+            parts = self.function(ctypes.string_at(mine, num_bytes))
+            sizes = [len(part) for part in parts]
+            if sizes != [num_bytes] * self.size:
+                raise ArgumentError(f"allgather returned parts of {sizes} bytes; expected "
+                                    f"{self.size} parts of {num_bytes}")
+            ctypes.memmove(everybody, b"".join(parts), num_bytes * self.size)
+            return 0
+        except BaseException as error:  # KeyboardInterrupt too: it cannot cross C
+            self.error = error
+            return 1
+
+
+def _real(value, name):
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"{name} is {value!r}; expected a number") from None
+
+
+def _milliseconds(timeout):
+    if timeout is None:
+        return 0
+    seconds = _real(timeout, "timeout")
+    if not 0.001 <= seconds <= 4e6:
+        raise ArgumentError(f"timeout is {timeout!r}; expected 0.001 to 4000000 seconds")
+    return int(seconds * 1000)
+
+
+def _timeout_from_environment():
+    text = os.environ.get("ENTWINE_TIMEOUT_MS", "")
+    return int(text) / 1000 if text.isdigit() else _DEFAULT_TIMEOUT_S
+
+
+def owned_rows(m, size, rank):
+    """The rows of an m-row output that `rank` of `size` owns: (first, count).  The first
+    m mod size ranks own one row more."""
+    m = count(m, "m", 0)
+    size = count(size, "size", 1, MAX_RANKS)
+    rank = count(rank, "rank", 0, size - 1)
+    share, extra = divmod(m, size)
+    return rank * share + min(rank, extra), share + (rank < extra)
+
+
+def find_world(name):
+    """The open world of that name."""
+    world = _worlds.get(name)
+    if world is None:
+        known = ", ".join(sorted(_worlds)) or "none"
+        raise ArgumentError(f"there is no world named {name!r}; open are: {known}")
+    world._check_open()
+    return world
+
+
+def check_world(world):
+    """The world, if it is one and open."""
+    if not isinstance(world, World):
+        raise ArgumentTypeError(f"world is a {type(world).__name__}; expected an entwine.World")
+    world._check_open()
+    return world
+
+
+def init(**options):
+    """A world of the ranks that are already there: those of torch.distributed if it is
+    initialised, of mpi4py if it was imported, of a launcher (mpirun, torchrun, srun) if its
+    variables are set, else this process alone.  Options are those of ``World``."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return World.from_torch(**options)
+    if "mpi4py.MPI" in sys.modules:
+        return World.from_mpi(**options)
+    place = Launcher()
+    if lib.ew_launcher_detect(place) == -4:  # EW_ERR_UNSUPPORTED: no launcher
+        return World(**options)
+    return World.from_launcher(**options)
+
+
+def _leave_all():
+    for world in list(_worlds.values()):
+        try:
+            world.close()
+        except EntwineError:
+            pass
+
+
+def _disown_all():
+    for world in list(_worlds.values()):
+        world._handle = None
+        world._gone = "belongs to the process that this one was forked from"
+        world._plan_handles.clear()
+
+
+atexit.register(_leave_all)
+os.register_at_fork(after_in_child=_disown_all)

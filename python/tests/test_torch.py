@@ -1,0 +1,226 @@
+"""Entwine in PyTorch.  Skipped as a whole where torch is not installed."""
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
+
+import torch.distributed as dist  # noqa: E402
+
+import entwine  # noqa: E402
+import entwine.torch as et  # noqa: E402
+from matrices import bits, expected, operands  # noqa: E402
+
+M, N, K = 20, 16, 24
+
+
+def tensors(rank, m, n, k, dtype=torch.float32):
+    return tuple(torch.from_numpy(array).to(dtype) for array in operands(rank, m, n, k))
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+# ---- Tensors as arguments ----
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_tensors_bit_for_bit(world, dtype):
+    A, B = tensors(0, M, N, K, dtype)
+    want = torch.from_numpy(expected(1, M, N, K)).to(dtype)
+    plan = entwine.Plan(world, M, N, K, dtype)
+    plan.set_weight(B)
+    assert same_bits(plan.gemm_rs(A), want)
+    out = torch.full((M, N), 77.0, dtype=dtype)
+    assert plan.gemm_rs(A, out=out) is out and same_bits(out, want)
+    assert same_bits(entwine.gemm_rs(A, B.t().contiguous().t(), world), want)
+    assert same_bits(et.gemm_rs(A, B, world), want)
+
+
+def test_numpy_and_torch_mix(world):
+    A, B = operands(0, M, N, K)
+    result = entwine.gemm_rs(torch.from_numpy(A), B, world)
+    assert isinstance(result, torch.Tensor) and bits(result.numpy()) == bits(expected(1, M, N, K))
+
+
+class OnlyDLPack:
+    def __init__(self, tensor):
+        self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+
+def test_bfloat16_through_dlpack(world):
+    A, B = tensors(0, M, N, K, torch.bfloat16)
+    out = torch.zeros(M, N, dtype=torch.bfloat16)
+    plan = entwine.Plan(world, M, N, K, "bfloat16")
+    plan.gemm_rs(OnlyDLPack(A), OnlyDLPack(B), out=out)
+    assert same_bits(out, torch.from_numpy(expected(1, M, N, K)).bfloat16())
+    with pytest.raises(entwine.ArgumentError, match="out is missing"):
+        plan.gemm_rs(OnlyDLPack(A), OnlyDLPack(B))
+
+
+A, B = tensors(0, M, N, K)
+BAD = {
+    "float64": (lambda p: p.gemm_rs(A.double()), "A has element type torch.float64"),
+    "int": (lambda p: p.gemm_rs(A.int()), "A has element type"),
+    "bfloat16": (lambda p: p.gemm_rs(A.bfloat16()), "A has element type bfloat16"),
+    "complex": (lambda p: p.gemm_rs(A.to(torch.complex64)), "A has element type"),
+    "meta": (lambda p: p.gemm_rs(A.to("meta")), "A is on device meta"),
+    "sparse": (lambda p: p.gemm_rs(A.to_sparse()), "A has layout"),
+    "grad": (lambda p: p.gemm_rs(A.clone().requires_grad_()), "A requires grad"),
+    "negated view": (lambda p: p.gemm_rs(torch._neg_view(A)), "A is a Tensor without plain"),
+    "transposed": (lambda p: p.gemm_rs(torch.zeros(K, M).t()), "A has strides"),
+    "expanded": (lambda p: p.gemm_rs(A[:1].expand(M, K)), "A has strides"),
+    "3-D": (lambda p: p.gemm_rs(A[None]), "A has shape"),
+    "B of numpy float16": (lambda p: p.gemm_rs(A, B.numpy().astype("f2")), "B has element type"),
+    "out expanded": (lambda p: p.gemm_rs(A, out=torch.zeros(1, N).expand(M, N)), "out has strides"),
+    "out is a view of A": (
+        lambda p: p.gemm_rs(A, out=A.view(-1)[:M * N].view(M, N)), "out shares memory with A"),
+    "stream": (lambda p: p.gemm_rs(A, stream=torch.cuda.Stream), "stream is"),
+    "op with 1-D": (lambda p: et.gemm_rs(A[0], B, p.world), "a has shape"),
+    "op with two types": (lambda p: et.gemm_rs(A, B.bfloat16(), p.world), "a has element type"),
+    "op with two depths": (lambda p: et.gemm_rs(A, B[:, 1:].contiguous(), p.world), "same depth"),
+    "op without a world": (lambda p: torch.ops.entwine.gemm_rs(A, B, "atlantis"), "no world named"),
+    "op with None as world": (lambda p: et.gemm_rs(A, B, None), "world is a NoneType"),
+    "frozen with gaps": (
+        lambda p: et.gemm_rs(A, torch.zeros(N, 2 * K)[:, ::2], p.world, True), "frozen weight"),
+    "layer with a wrong input": (
+        lambda p: et.RowParallelLinear(K, N, world=p.world)(A[:, 1:]), "x has shape"),
+    "layer without a group": (lambda p: et.RowParallelLinear(K, N), "not initialised"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_tensors(world, what):
+    attempt, says = BAD[what]
+    plan = entwine.Plan(world, M, N, K, "float32")
+    plan.set_weight(B)
+    with pytest.raises(entwine.ArgumentError, match=says):
+        attempt(plan)
+    assert bits(plan.gemm_rs(A).numpy()) == bits(expected(1, M, N, K))
+
+
+# ---- Operators ----
+
+def test_opcheck(world):
+    a, b = (tensor.clone().requires_grad_() for tensor in (A, B))
+    torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b, world.name))
+    torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b.detach(), world.name, True))
+    torch.library.opcheck(torch.ops.entwine.all_gather_rows, (A, M, world.name))
+    torch.library.opcheck(torch.ops.entwine.replicate, (a, world.name))
+
+
+def test_gradients_of_one_rank(world):
+    a, b = (tensor.clone().requires_grad_() for tensor in (A, B))
+    weights = torch.arange(M * N).view(M, N) % 7 - 3.0
+    (et.gemm_rs(a, b, world) * weights).sum().backward()
+    assert torch.equal(a.grad, weights @ B) and torch.equal(b.grad, weights.t() @ A)
+
+
+def test_a_frozen_weight_is_packed_once(world):
+    weight = B.clone()
+    before = et.gemm_rs(A, weight, world, frozen=True)
+    weight.zero_()  # breaks the promise, to see that nobody looks
+    assert torch.equal(et.gemm_rs(A, weight, world, frozen=True), before)
+    assert not et.gemm_rs(A, weight, world).any()
+
+
+def test_compile_sees_one_graph(world):
+    layer = et.RowParallelLinear(K, N, world=world)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for m in (M, 7, 13):  # the number of rows becomes symbolic
+        x = tensors(0, m, N, K)[0].requires_grad_()
+        y = compiled(x)
+        y.sum().backward()
+        assert torch.equal(y, layer(x)) and x.grad is not None
+    assert torch._dynamo.explain(layer)(A).graph_break_count == 0
+
+
+# ---- The layer, on several ranks ----
+
+def open_gloo(world):
+    """torch.distributed among the ranks of a world."""
+    port = None
+    if world.rank == 0:
+        import socket
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    port = int(world.allgather(str(port).encode())[0])
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=world.rank,
+                            world_size=world.size)
+    torch.set_num_threads(1)
+
+
+def whole_problem(size, shape):
+    """Exact inputs: the same on every rank."""
+    generator = torch.Generator().manual_seed(1)
+
+    def integers(*extents):
+        return torch.randint(-1, 2, extents, generator=generator).float()
+
+    linear = torch.nn.Linear(8 * size, 6)
+    with torch.no_grad():
+        linear.weight.copy_(integers(6, 8 * size))
+        linear.bias.copy_(integers(6))
+    return linear, integers(*shape, 8 * size), integers(*shape, 6)
+
+
+def train_a_step(spawned, source, shape):
+    open_gloo(spawned)
+    world = et.world_of() if source == "torch" else spawned
+    linear, x, grad = whole_problem(world.size, shape)
+    share = x.shape[-1] // world.size
+    mine = x[..., world.rank * share:(world.rank + 1) * share].clone().requires_grad_()
+    layer = et.RowParallelLinear.from_linear(linear, world)
+    first, count = world.owned_rows(shape[0])
+    y = layer(mine)
+    y.backward(grad[first:first + count])
+    x.requires_grad_()
+    whole = linear(x)
+    whole.backward(grad)
+    columns = slice(world.rank * share, (world.rank + 1) * share)
+    assert torch.equal(y, whole[first:first + count])
+    assert torch.equal(mine.grad, x.grad[..., columns])
+    assert torch.equal(layer.weight.grad, linear.weight.grad[:, columns])
+    assert torch.equal(layer.bias.grad, linear.bias.grad)
+    with torch.no_grad():
+        assert torch.equal(layer.freeze()(mine), y)
+    dist.destroy_process_group()
+    return "equal"
+
+
+@pytest.mark.parametrize("source, shape", [("torch", (12,)), ("torch", (7,)), ("own", (7,)),
+                                           ("own", (6, 3))])
+def test_the_layer_is_the_whole_linear_layer(source, shape):
+    assert entwine.spawn(3, train_a_step, source, shape, timeout=100) == ["equal"] * 3
+
+
+def refuse_rows(world):
+    layer = et.RowParallelLinear(8, 4, world=world)
+    with pytest.raises(entwine.ShapeError, match="multiple of the 2 ranks"):
+        layer(torch.zeros(5, 3, 4))
+    with pytest.raises(entwine.ShapeError, match="multiple of the 2 ranks"):
+        et.RowParallelLinear(9, 4, world=world)
+
+
+def test_rows_that_cannot_be_split():
+    entwine.spawn(2, refuse_rows, timeout=60)
+
+
+def run_example(name):
+    example = Path(__file__).resolve().parents[2] / "examples" / name
+    return subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=200)
+
+
+def test_the_llama_block():
+    ran = run_example("torch_llama_block.py")
+    assert ran.returncode == 0 and "rank 1: difference" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_the_cuda_graph():
+    ran = run_example("torch_cuda_graph.py")
+    if ran.returncode == 77:
+        pytest.skip(ran.stdout.strip() + ": NO GPU TEST WAS RUN")
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,0 +1,359 @@
+"""Ranks: how they meet, and how they end when something goes wrong."""
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import entwine
+
+WAIT = 60  # seconds that a world waits for a silent rank: far longer than these tests take
+
+
+def test_a_world_of_one(world):
+    assert (world.rank, world.size) == (0, 1)
+    world.barrier()
+    assert world.allgather(b"abc") == [b"abc"]
+
+
+def place(world):
+    world.barrier()
+    return world.rank, world.size, world.allgather(b"x" * world.rank)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_spawn_returns_in_rank_order(method):
+    assert entwine.spawn(3, place, method=method, timeout=60) == [
+        (rank, 3, [b"", b"x", b"xx"]) for rank in range(3)]
+
+
+def test_owned_rows_cover_everything_once():
+    for size in (1, 2, 3, 7):
+        for m in (0, 1, 6, 7, 100):
+            rows = []
+            for rank in range(size):
+                first, count = entwine.owned_rows(m, size, rank)
+                rows += range(first, first + count)
+            assert rows == list(range(m))
+
+
+# ---- Ranks that others started ----
+
+def start_ranks(size, code, **variables):
+    """Processes that know their place from variables alone; their outputs in rank order."""
+    ranks = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                              env={**os.environ, "ENTWINE_RANK": str(rank),
+                                   "ENTWINE_WORLD_SIZE": str(size), **variables})
+             for rank in range(size)]
+    return [rank.communicate(timeout=60)[0] for rank in ranks]
+
+
+def test_launched_ranks_meet_twice():
+    code = ("import entwine\n"
+            "for _ in range(2):\n"
+            "    with entwine.init() as world:\n"
+            "        world.barrier(); print(world.rank, world.size)\n")
+    assert start_ranks(3, code) == [f"{rank} 3\n" * 2 for rank in range(3)]
+
+
+def test_a_launched_rank_without_peers_gives_up():
+    code = ("import entwine\n"
+            "try: entwine.init(timeout=0.3)\n"
+            "except entwine.RankTimeoutError as error: print(error.rank)\n")
+    variables = {"ENTWINE_RANK": "1", "ENTWINE_WORLD_SIZE": "2", "ENTWINE_JOB": "nobody"}
+    alone = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                           timeout=60, env={**os.environ, **variables})
+    assert alone.stdout == "0\n"
+    variables["ENTWINE_RANK"] = "0"
+    alone = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                           timeout=60, env={**os.environ, **variables})
+    assert alone.stdout == "1\n"
+
+
+class Communicator:
+    """As mpi4py's, of one rank."""
+
+    def Get_rank(self):
+        return 0
+
+    def Get_size(self):
+        return 1
+
+    def allgather(self, value):
+        return [value]
+
+
+def test_mpi_communicators():
+    with entwine.World.from_mpi(Communicator()) as world:
+        assert world.size == 1
+
+
+def test_an_exception_in_allgather_comes_out():
+    def allgather(mine):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        entwine.World(0, 2, allgather)
+    with pytest.raises(entwine.ArgumentError, match="allgather returned parts"):
+        entwine.World(0, 2, lambda mine: [mine])
+
+
+# ---- Ranks that fail ----
+
+def die(world, how):
+    if world.rank == 1:
+        how()
+    world.barrier()
+    world.barrier()
+
+
+def kill_oneself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exit_with_3():
+    os._exit(3)
+
+
+def raise_value_error():
+    raise ValueError("out of ideas")
+
+
+@pytest.mark.parametrize("how, exitcode, says", [
+    (kill_oneself, -9, "rank 1 died: killed by signal 9"),
+    (exit_with_3, 3, "rank 1 died: exit code 3"),
+    (raise_value_error, None, "rank 1 failed: ValueError: out of ideas"),
+])
+def test_a_failing_rank_ends_all_and_is_named(how, exitcode, says):
+    with pytest.raises(entwine.RankError) as caught:
+        entwine.spawn(3, die, how, timeout=WAIT, world_timeout=WAIT)
+    assert caught.value.rank == 1 and caught.value.exitcode == exitcode
+    assert str(caught.value).startswith(says)
+
+
+def see_death(world):
+    if world.rank == 1:
+        world.barrier()
+        os._exit(0)
+    world.barrier()
+    try:
+        world.barrier()
+    except entwine.PeerDiedError as error:
+        print(error.rank, error.status, error.code, flush=True)
+
+
+def test_survivors_see_who_died(capfd):
+    with pytest.raises(entwine.RankError, match="rank 1 died"):
+        entwine.spawn(2, see_death, timeout=WAIT, world_timeout=WAIT)
+    assert "1 EW_ERR_PEER_DIED -9" in capfd.readouterr().out
+
+
+def stay_silent(world):
+    if world.rank == 1:
+        time.sleep(2)
+    try:
+        world.barrier()
+    except entwine.RankTimeoutError as error:
+        return error.rank
+
+
+def test_a_silent_rank_is_named():
+    assert entwine.spawn(2, stay_silent, timeout=WAIT, world_timeout=0.5) == [1, 1]
+
+
+def sleep_on_rank_1(world):
+    time.sleep(WAIT * world.rank)
+
+
+def test_the_whole_run_can_be_limited():
+    with pytest.raises(entwine.RankTimeoutError, match="rank 1 was still running") as caught:
+        entwine.spawn(2, sleep_on_rank_1, timeout=2)
+    assert caught.value.rank == 1
+
+
+def disagree(world):
+    try:
+        entwine.Plan(world, 64, 64 + world.rank, 64, "float32")
+    except entwine.MismatchError as error:
+        return error.rank
+
+
+def test_ranks_that_disagree():
+    assert entwine.spawn(2, disagree, timeout=60) == [1, 0]
+
+
+def give_a_lock(world):
+    return threading.Lock()
+
+
+def test_a_result_that_cannot_be_sent():
+    with pytest.raises(entwine.RankError, match="cannot be sent"):
+        entwine.spawn(1, give_a_lock, timeout=60)
+
+
+def test_ranks_die_with_their_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text("import entwine, os, time\n"
+                      "def rank_main(world):\n"
+                      "    os.write(1, b'%d\\n' % os.getpid())\n"
+                      "    time.sleep(600)\n"
+                      "if __name__ == '__main__':\n"
+                      "    entwine.spawn(2, rank_main)\n")
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    children = [int(parent.stdout.readline()) for _ in range(2)]
+    parent.kill()
+    parent.wait(timeout=30)
+    for _ in range(200):
+        alive = [child for child in children if os.path.exists(f"/proc/{child}/exe")]
+        if not alive:
+            break
+        time.sleep(0.1)
+    assert not alive
+
+
+# ---- Ctrl-C ----
+
+def await_file(path):
+    """Ranks that must not meet in the world tell each other by files."""
+    give_up_at = time.monotonic() + WAIT
+    while not path.exists():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+
+
+def interrupt_soon(told):
+    """Ctrl-C in half a second; later, when a call would have been aborted, the file."""
+    def interrupt():
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+        told.touch()
+
+    threading.Thread(target=interrupt).start()
+
+
+def wait_in_barrier(world):
+    world.barrier()
+
+
+def wait_in_gemm_rs(world):
+    entwine.gemm_rs(np.zeros((256, 64), "f4"), np.zeros((128, 64), "f4"), world)
+
+
+def wait_and_interrupt(world, wait, told):
+    try:
+        if world.rank == 0:
+            interrupt_soon(told.with_suffix(".unused"))
+            wait(world)
+        else:
+            await_file(told)
+            world.barrier()
+    except KeyboardInterrupt:
+        told.touch()
+        return "interrupted"
+    except entwine.AbortedError as error:
+        return f"rank {error.rank} aborted"
+
+
+@pytest.mark.parametrize("wait", [wait_in_barrier, wait_in_gemm_rs])
+def test_control_c_ends_a_call_that_waits(wait, tmp_path):
+    assert entwine.spawn(2, wait_and_interrupt, wait, tmp_path / "told", timeout=WAIT,
+                         world_timeout=2 * WAIT) == ["interrupted", "rank 0 aborted"]
+
+
+def wait_with_a_handler(world, told):
+    heard = []
+    signal.signal(signal.SIGINT, lambda *_: heard.append("handler"))
+    if world.rank == 0:
+        interrupt_soon(told)
+    else:
+        await_file(told)
+    world.barrier()
+    return heard
+
+
+def test_a_handler_of_ones_own_is_left_to_decide(tmp_path):
+    assert entwine.spawn(2, wait_with_a_handler, tmp_path / "told", timeout=WAIT) == [
+        ["handler"], []]
+
+
+def test_the_wakeup_descriptor_is_given_back(world):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        world.barrier()
+    finally:
+        assert signal.set_wakeup_fd(before) == writer
+        os.close(reader)
+        os.close(writer)
+
+
+def test_control_c_in_the_parent_of_spawn(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text("import entwine, os, time\n"
+                      "def rank_main(world):\n"
+                      "    os.write(1, b'ready\\n')\n"
+                      "    time.sleep(600)\n"
+                      "if __name__ == '__main__':\n"
+                      "    try: entwine.spawn(2, rank_main)\n"
+                      "    except KeyboardInterrupt: print('ended')\n")
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    parent.send_signal(signal.SIGINT)
+    assert parent.communicate(timeout=30)[0] == "ended\n"
+
+
+# ---- Threads and forks ----
+
+def use_from_two_threads(world, told):
+    if world.rank == 1:
+        await_file(told)
+        world.barrier()
+        return None
+    errors = []
+
+    def second():
+        while not world._busy.locked():
+            time.sleep(0.01)
+        for attempt in (world.barrier, world.close):
+            try:
+                attempt()
+            except entwine.EntwineError as error:
+                errors.append(str(error))
+        told.touch()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    world.barrier()
+    thread.join()
+    return errors
+
+
+def test_one_thread_at_a_time(tmp_path):
+    errors, _ = entwine.spawn(2, use_from_two_threads, tmp_path / "told", timeout=WAIT)
+    assert len(errors) == 2 and all("one thread at a time" in error for error in errors)
+
+
+def test_a_forked_child_cannot_use_its_parents_world(world):
+    plan = entwine.Plan(world, 8, 8, 8, "float32")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for use in (world.barrier, plan.explain):
+                try:
+                    use()
+                except entwine.ArgumentError as error:
+                    os.write(writer, b"refused\n" if "forked" in str(error) else b"odd\n")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    assert os.read(reader, 100) == b"refused\nrefused\n"
+    os.close(reader)
+    world.barrier()
