@@ -42,6 +42,14 @@ install: ## install into PREFIX (default /usr/local), staged under DESTDIR if gi
 	@cmake --build build/release --target tools
 	@DESTDIR=$(DESTDIR) cmake --install build/release
 
+wheel: build ## make a Python wheel with the library inside, in build/wheel
+	@rm -rf build/wheel && mkdir -p build/wheel/source
+	@cp -r python/pyproject.toml python/entwine build/wheel/source
+	@cp -L build/release/libentwine.so.0 build/wheel/source/entwine/
+	@printf '[bdist_wheel]\nplat_name = linux_%s\n' $$(uname -m) >build/wheel/source/setup.cfg
+	@python3 -m pip -q wheel --no-deps -w build/wheel build/wheel/source
+	@rm -rf build/wheel/source && ls build/wheel/*.whl
+
 bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json
 	@scripts/setup bench
 	$(call configure,release)
@@ -68,6 +76,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-asan test-tsan install bench-cpu gpu-check gpu-bench format clean help
+.PHONY: build demo test test-release test-asan test-tsan install wheel bench-cpu gpu-check gpu-bench format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

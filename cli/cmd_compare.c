@@ -9,7 +9,7 @@
 
 #include "result_file.h"
 
-enum { NUM_RESAMPLES = 2000 };
+enum { NUM_RESAMPLES = 2000, LEAST_SAMPLES = 5 };
 
 typedef enum verdict { FASTER, SAME, SLOWER, REGRESSION, NUM_VERDICTS } verdict;
 static const char *const verdict_names[] = {"faster", "same", "slower", "REGRESSION"};
@@ -139,6 +139,18 @@ static cli_exit check_machines(comparison *c)
                           "  %.100s: %.60s%s%.100s",
                           a->path, a->cpu, *a->gpus ? ", " : "", a->gpus, b->path, b->cpu,
                           *b->gpus ? ", " : "", b->gpus);
+}
+
+static cli_exit check_samples(const cli_result_file *file)
+{
+    for (int at = 0; at < file->num_results; at++)
+        if (file->results[at].ran && file->results[at].num_samples < LEAST_SAMPLES)
+            return cli_fail_usage(
+                "measure again",
+                "%.200s: result %d (%.60s): it has fewer than %d samples, "
+                "too few to judge (bench -n 15)",
+                file->path, at + 1, file->results[at].method, LEAST_SAMPLES);
+    return CLI_EXIT_OK;
 }
 
 /* ---- Table ---- */
@@ -284,8 +296,11 @@ cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv)
                               settings->num_words);
     comparison c = {.settings = settings};
     cli_exit result = CLI_EXIT_OK;
-    for (int at = 0; at < 2 && !result; at++)
+    for (int at = 0; at < 2 && !result; at++) {
         result = cli_result_file_open(&c.files[at], settings->words[at]);
+        if (!result)
+            result = check_samples(&c.files[at]);
+    }
     if (!result)
         result = check_machines(&c);
     if (!result)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "context.h"
+#include "demo_report.h"
 #include "demo_strip.h"
 #include "interrupt.h"
 #include "job.h"
@@ -16,6 +17,7 @@
 typedef struct demo {
     cli_settings settings;
     cli_context context;
+    cli_demo_report report;
     ew_bench_result results[CLI_MAX_METHODS];
     int64_t wrong;
     char error[CLI_ERROR_BYTES];
@@ -135,6 +137,8 @@ static cli_exit measure_table(demo *d, bool with_link)
             printf("as this host is %21s %9s %9s %9s %8s\n", "time(us)", "gemm(us)",
                    "tail(us)", "speedup", "#wrong");
         print_table(&job, d->results);
+        cli_demo_keep_results(&d->report, with_link ? "demo, emulated link" : "demo", &job,
+                              d->results);
         for (int at = 0; at < job.num_entries; at++)
             d->wrong += d->results[at].status ? 0 : d->results[at].check.wrong;
     }
@@ -181,6 +185,17 @@ static cli_exit show_strips(demo *d)
     return CLI_EXIT_OK;
 }
 
+/* Both orders once more, on every rank, for the page. */
+static cli_exit trace_orders(demo *d)
+{
+    static const ew_order orders[] = {EW_ORDER_CONTIGUOUS, EW_ORDER_INTERLEAVED};
+    static const char *const names[] = {"demo, contiguous", "demo, interleaved"};
+    cli_exit result = CLI_EXIT_OK;
+    for (int at = 0; at < 2 && !result; at++)
+        result = cli_demo_keep_trace(&d->report, names[at], &d->settings, orders[at]);
+    return result;
+}
+
 static void print_meaning(void)
 {
     puts(
@@ -201,7 +216,6 @@ static void print_rest(const demo *d, const char *tool)
 
 cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
 {
-    (void)argc;
     demo *d = calloc(1, sizeof *d);
     if (!d || !cli_interrupt_open()) {
         free(d);
@@ -210,6 +224,7 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
     d->settings = *settings;
     choose_defaults(&d->settings);
     cli_context_init(&d->context);
+    d->report = (cli_demo_report){.context = &d->context, .argc = argc, .argv = argv};
     cli_exit result = measure_table(d, false);
     if (!result) {
         fit_link(d);
@@ -220,10 +235,14 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
         fflush(stdout);
         result = show_strips(d);
     }
+    if (!result)
+        result = trace_orders(d);
     if (!result) {
         print_rest(d, argv[0]);
-        result = d->wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
+        fflush(stdout);
+        result = d->wrong ? CLI_EXIT_WRONG : cli_demo_write_page(&d->report);
     }
+    cli_demo_report_fini(&d->report);
     cli_interrupt_close();
     free(d);
     return result;

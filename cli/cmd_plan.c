@@ -8,6 +8,7 @@
 
 #include "gpu.h"
 #include "launcher.h"
+#include "sim_view.h"
 
 /* What one worker, or one SM, is assumed to reach when no rate is given. */
 static const double assumed_gflops_per_worker = 64.0;
@@ -147,6 +148,8 @@ cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
         return cli_fail_usage("--method entwine, sequential or blas",
                               "method '%s' has no plan: MPI does its work",
                               settings->methods[0]);
+    if (cli_settings_backend(settings) == EW_BACKEND_SIM)
+        return cli_sim_plan(settings);
     plan_view *view = calloc(1, sizeof *view);
     if (!view)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the plan");

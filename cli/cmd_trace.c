@@ -4,89 +4,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "context.h"
 #include "interrupt.h"
+#include "out_file.h"
 #include "output.h"
 #include "trace.h"
-
-/* Where the document goes: stdout, or a temporary that takes the file's name at the end,
- * or, for a pipe or device, which must not be replaced, the file itself. */
-typedef struct target {
-    const char *path;
-    char temporary[PATH_MAX]; /* empty: none */
-    FILE *stream;
-} target;
-
-static cli_exit fail_target(const char *path)
-{
-    return cli_fail_usage("give a file in a folder you may write to",
-                          "cannot write the trace to '%.200s': %s", path, strerror(errno));
-}
-
-static cli_exit open_target(target *t, const char *path)
-{
-    struct stat about;
-    *t = (target){.path = path};
-    if (strcmp(path, "-") == 0) {
-        t->stream = stdout;
-    } else if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) {
-        t->stream = fopen(path, "we");
-    } else {
-        int length =
-            snprintf(t->temporary, sizeof t->temporary, "%s.tmp-%ld", path, (long)getpid());
-        if (length < 0 || (size_t)length >= sizeof t->temporary)
-            errno = ENAMETOOLONG;
-        else
-            t->stream = fopen(t->temporary, "wxe");
-    }
-    return t->stream ? CLI_EXIT_OK : fail_target(path);
-}
-
-/* Puts the file in place when all is written, else takes back what there is of it. */
-static cli_exit close_target(target *t, bool written)
-{
-    cli_exit failed = CLI_EXIT_OK;
-    if (!t->stream || t->stream == stdout)
-        return failed;
-    if (fclose(t->stream) && written)
-        failed = fail_target(t->path);
-    if (*t->temporary && written && !failed && rename(t->temporary, t->path))
-        failed = fail_target(t->path);
-    if (*t->temporary && (!written || failed))
-        unlink(t->temporary);
-    return failed;
-}
-
-static json_t *numbers_json(const cli_trace_numbers *n)
-{
-    return json_pack("{sf sf sf sf sf sf sf sf sf}", "time_us", n->time_us, "gemm_us",
-                     n->gemm_us, "tail_us", n->tail_us, "gemm_alone_us", n->gemm_alone_us,
-                     "overlap_efficiency", n->overlap, "tail_share", n->tail_share,
-                     "breq_gbs", n->breq, "achieved_gbs", n->achieved, "gemm_slowdown",
-                     n->slowdown);
-}
-
-static json_t *metadata_json(const cli_job *job, const cli_trace *trace,
-                             const cli_trace_numbers *numbers, const char *config,
-                             json_t *context)
-{
-    const ew_problem *shape = &trace->problem;
-    char link[96];
-    cli_link_text(job, link, sizeof link);
-    return json_pack("{ss s{sI sI sI si ss ss ss sI si si} ss so sI so}", "schema",
-                     "entwine-trace/1", "params", "m", (json_int_t)shape->max_m, "n",
-                     (json_int_t)shape->n, "k", (json_int_t)shape->k, "ranks",
-                     trace->num_ranks, "dtype", ew_dtype_name(shape->dtype), "ranks_as",
-                     cli_ranks_as_name(&job->ranks), "link", link, "seed",
-                     (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
-                     job->bench.warmup, "config", config, "numbers", numbers_json(numbers),
-                     "wrong", (json_int_t)numbers->wrong, "context", context);
-}
 
 static void print_numbers(const cli_job *job, const cli_trace *trace,
                           const cli_trace_numbers *n, const char *config)
@@ -106,30 +29,33 @@ static void print_numbers(const cli_job *job, const cli_trace *trace,
            n->breq, n->achieved);
     printf("GEMM       %.1f us, %.3f times as long as in the sequential call\n", n->gemm_us,
            n->slowdown);
-    printf("# Wrong values : %" PRId64 " %s\n", n->wrong, n->wrong ? "FAILED" : "OK");
+    if (job->backend == EW_BACKEND_SIM)
+        puts("# Wrong values : not applicable, SIMULATED");
+    else
+        printf("# Wrong values : %" PRId64 " %s\n", n->wrong, n->wrong ? "FAILED" : "OK");
 }
 
 static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *context,
-                            target *t, bool *written_out)
+                            cli_out_file *t, bool *written_out)
 {
     cli_trace_numbers numbers;
     char config[EW_CONFIG_TEXT_BYTES];
     cli_trace_derive(trace, &numbers);
     if (ew_config_print(&trace->config, config, sizeof config))
         config[0] = '\0';
-    json_t *metadata = metadata_json(job, trace, &numbers, config, context);
+    json_t *metadata = cli_trace_metadata(job, trace, &numbers, config, context);
     errno = metadata ? 0 : ENOMEM;
     *written_out = metadata && cli_trace_write(trace, metadata, t->stream);
     json_decref(metadata);
     if (!*written_out)
-        return fail_target(t->path);
+        return cli_out_file_fail(t);
     if (t->stream != stdout)
         print_numbers(job, trace, &numbers, config);
     return numbers.wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
 }
 
 static cli_exit record_and_write(const cli_job *job, const cli_context *context, int argc,
-                                 char **argv, target *t)
+                                 char **argv, cli_out_file *t)
 {
     char error[CLI_ERROR_BYTES];
     cli_trace *trace = NULL;
@@ -144,7 +70,7 @@ static cli_exit record_and_write(const cli_job *job, const cli_context *context,
         result = write_trace(job, trace, cli_context_json(context, NULL, argc, argv), t,
                              &written);
     cli_trace_free(trace);
-    cli_exit failed = close_target(t, written);
+    cli_exit failed = cli_out_file_close(t, written);
     if (written && !failed && t->stream != stdout)
         printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n", t->path);
     return failed ? failed : result;
@@ -181,7 +107,7 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
 {
     cli_job job;
     cli_context context;
-    target t;
+    cli_out_file t;
     cli_exit result = refuse_launcher(settings);
     if (result)
         return result;
@@ -190,7 +116,8 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
         result = cli_job_check(&job);
     if (!result)
         result =
-            open_target(&t, settings->trace_path ? settings->trace_path : "trace.json");
+            cli_out_file_open(&t, "the trace",
+                              settings->output_path ? settings->output_path : "trace.json");
     if (!result) {
         cli_context_init(&context);
         if (cli_interrupt_open()) {
@@ -198,7 +125,7 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
             result = record_and_write(&job, &context, argc, argv, &t);
             cli_interrupt_close();
         } else {
-            close_target(&t, false);
+            cli_out_file_close(&t, false);
             result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
         }
     }

@@ -14,8 +14,14 @@
 #include "tune_output.h"
 #include "tuning_files.h"
 
-/* Candidates of one round, all of which have a plan: what memory must hold. */
-enum { PLANS_AT_ONCE = 10 };
+/* Keys of all problems, found in a child: a driver must not start in a process that forks
+ * ranks. */
+typedef struct key_call {
+    const cli_job *job;
+    ew_status status;
+    char error[CLI_ERROR_BYTES];
+    char keys[][EW_TUNING_KEY_BYTES];
+} key_call;
 
 typedef struct tuner {
     const cli_settings *settings;
@@ -24,6 +30,7 @@ typedef struct tuner {
     cli_context context;
     cli_progress progress;
     cli_tuning_files files; /* those that were there before */
+    key_call *keys;         /* with --resume, else NULL */
     ew_tune_result repeats[CLI_MAX_REPEATS];
     cli_tuned tuned;
 } tuner;
@@ -67,8 +74,9 @@ static ew_status tune_body(ew_world *world, void *argument)
     options.store = !settings->dry_run && settings->repeats == 1;
     options.progress = show_round;
     options.context = call;
+    options.method = call->t->job.entries[0].method;
     ew_status status = ew_tune(world, &call->t->job.problems[call->at].problem,
-                               call->t->job.backend, &options, &mine);
+                               &settings->config, &options, &mine);
     if (status == EW_OK && ew_world_rank(world) == 0)
         call->result = mine;
     return status;
@@ -95,7 +103,8 @@ static ew_status tune_once(tuner *t, int at, int repeat)
 static ew_status store_chosen(tuner *t)
 {
     ew_status status = EW_OK;
-    if (t->settings->repeats > 1 && !t->settings->dry_run && cli_launch_prints(&t->launch))
+    if (t->settings->repeats > 1 && cli_tune_stores(t->settings) &&
+        cli_launch_prints(&t->launch))
         status = ew_tuning_store(&t->tuned.tuning);
     if (status)
         snprintf(t->tuned.error, CLI_ERROR_BYTES, "%s", ew_last_error());
@@ -125,9 +134,7 @@ static ew_status tune_problem(tuner *t, int at)
 
 static const cli_tuning_file *find_entry(const tuner *t, int at)
 {
-    if (!t->settings->resume)
-        return NULL;
-    return cli_tuning_files_find(&t->files, &t->job.problems[at], t->job.backend);
+    return t->keys ? cli_tuning_files_find(&t->files, t->keys->keys[at]) : NULL;
 }
 
 static ew_status tune_or_resume(tuner *t, int at)
@@ -204,6 +211,36 @@ static cli_exit tune_and_print(tuner *t, int argc, char **argv)
     return result ? result : judged;
 }
 
+static void find_keys_in_child(void *argument)
+{
+    key_call *call = argument;
+    for (int at = 0; at < call->job->num_problems && call->status == EW_OK; at++) {
+        const cli_problem *problem = &call->job->problems[at];
+        call->status =
+            ew_tuning_key(&problem->problem, problem->num_ranks, call->job->backend,
+                          call->keys[at], sizeof call->keys[at]);
+    }
+    if (call->status)
+        snprintf(call->error, sizeof call->error, "%s", ew_last_error());
+}
+
+static size_t key_bytes(const tuner *t)
+{
+    return sizeof *t->keys + (size_t)t->job.num_problems * EW_TUNING_KEY_BYTES;
+}
+
+static cli_exit find_keys(tuner *t)
+{
+    t->keys = cli_shared_alloc(key_bytes(t));
+    if (!t->keys)
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the keys");
+    t->keys->job = &t->job;
+    if (cli_run_in_child(find_keys_in_child, t->keys))
+        return cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
+                        "the search for entries ended abnormally");
+    return t->keys->status ? cli_fail_status(t->keys->status, t->keys->error) : CLI_EXIT_OK;
+}
+
 /* Better now than after the work: the folder, or the nearest above it, must take files. */
 static cli_exit check_folder(const char *folder)
 {
@@ -227,12 +264,14 @@ static cli_exit prepare(tuner *t)
 {
     cli_launch_detect(&t->launch);
     cli_exit result = cli_job_init(&t->job, t->settings, &t->launch, "entwine");
-    t->job.num_plans = PLANS_AT_ONCE;
+    t->job.num_plans = EW_TUNE_PLANS;
     if (!result)
         result = cli_job_check(&t->job);
-    if (!result && (t->settings->resume || !t->settings->dry_run))
+    if (!result && (t->settings->resume || cli_tune_stores(t->settings)))
         result = cli_tuning_files_open(&t->files);
-    if (!result && !t->settings->dry_run)
+    if (!result && t->settings->resume)
+        result = find_keys(t);
+    if (!result && cli_tune_stores(t->settings))
         result = check_folder(t->files.folder);
     if (result)
         return result;
@@ -258,6 +297,8 @@ cli_exit cli_tune_main(const cli_settings *settings, int argc, char **argv)
         result = tune_and_print(t, argc, argv);
     cli_launch_close(&t->launch, result);
     cli_interrupt_close();
+    if (t->keys)
+        cli_shared_free(t->keys, key_bytes(t));
     cli_job_fini(&t->job);
     cli_tuning_files_close(&t->files);
     free(t);

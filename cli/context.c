@@ -25,6 +25,7 @@ static const cli_variable variable_table[] = {
     {"ENTWINE_MPI_MODULE", "path of entwine_mpi.so"},
     {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
     {"ENTWINE_TUNING", "off: plans use no tuning entries"},
+    {"ENTWINE_PROFILE", "hardware that the sim backend simulates (default h200-8)"},
     {NULL, NULL}};
 
 const char *cli_commit(void)

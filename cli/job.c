@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "context.h"
+#include "entwine/tune.h"
+#include "sim_view.h"
 #include "suite.h"
 
 cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem)
@@ -35,7 +37,7 @@ cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant
         snprintf(entry->label, sizeof entry->label, "%s[%.60s]", method, variant);
     else
         snprintf(entry->label, sizeof entry->label, "%s", method);
-    entry->config = *config;
+    entry->base = entry->config = *config;
     return CLI_EXIT_OK;
 }
 
@@ -94,7 +96,7 @@ static cli_values or_default(const cli_values *given, int64_t value)
 
 static cli_exit add_product(cli_job *job, const cli_settings *settings, int default_ranks)
 {
-    const ew_dtype default_dtype = job->backend == EW_BACKEND_CUDA ? EW_BF16 : EW_FP32;
+    const ew_dtype default_dtype = cli_backend_is_gpu(job->backend) ? EW_BF16 : EW_FP32;
     cli_values dims[5] = {
         or_default(&settings->dtypes, default_dtype),
         or_default(&settings->ranks, default_ranks), or_default(&settings->rows, 1024),
@@ -136,7 +138,7 @@ static cli_exit keep_launchers_ranks(cli_job *job, int num_ranks, bool quiet)
 
 static void set_options(cli_job *job, const cli_settings *settings)
 {
-    const bool on_gpu = job->backend == EW_BACKEND_CUDA;
+    const bool on_gpu = cli_backend_is_gpu(job->backend);
     ew_world_options *world = &job->ranks.options;
     world->timeout_ms = (uint32_t)(settings->timeout_s * 1000.0 + 0.5);
     if (settings->link_rate > 0) {
@@ -146,7 +148,11 @@ static void set_options(cli_job *job, const cli_settings *settings)
     }
     job->bench.seed = settings->seed;
     job->bench.gate_ms = settings->gate_ms;
-    job->bench.idle = settings->idle >= 0 ? settings->idle : on_gpu ? 1.0 : 0.0;
+    job->bench.idle = settings->idle >= 0                  ? settings->idle
+                      : job->backend == EW_BACKEND_CUDA ? 1.0
+                                                        : 0.0;
+    if (settings->tuned)
+        job->tune_budget_s = settings->budget_s > 0 ? settings->budget_s : 20.0;
     if (settings->iters >= 0)
         job->bench.iters = (int32_t)settings->iters;
     if (settings->warmup >= 0)
@@ -167,7 +173,7 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
         failed = choose_baseline(job, settings);
     if (!failed)
         failed = settings->suite
-                     ? cli_suite_load(settings->suite, settings->weight, job)
+                     ? cli_suite_load(settings, job)
                      : add_product(job, settings, join ? launch->launcher.num_ranks : 2);
     if (!failed && join)
         failed = keep_launchers_ranks(job, launch->launcher.num_ranks, settings->quiet);
@@ -249,6 +255,8 @@ static double staging_bytes(const cli_problem *problem)
 static void add_memory(check_call *call, const cli_problem *problem, double rank_bytes)
 {
     double host_bytes = rank_bytes * problem->num_ranks;
+    if (call->job.backend == EW_BACKEND_SIM)
+        return; /* its matrices lie nowhere */
     if (call->job.backend == EW_BACKEND_CUDA) {
         double gpu_bytes =
             rank_bytes * cli_gpu_sharers(&call->job.gpus, problem->num_ranks);
@@ -299,14 +307,18 @@ static ew_status check_all(check_call *call)
     }
     for (int which = 0; which < job->num_problems; which++) {
         const cli_problem *problem = &job->problems[which];
-        double bytes = matrix_bytes(problem);
+        double bytes = matrix_bytes(problem), before, largest = 0;
         for (int at = 0; at < job->num_entries; at++) {
             ew_status status = EW_OK;
+            before = bytes;
             if (known[at])
                 status = check_pair(call, problem, &job->entries[at], &bytes);
             if (status)
                 return status;
+            largest = fmax(largest, bytes - before);
         }
+        if (job->tune_budget_s > 0)
+            bytes = fmax(bytes, matrix_bytes(problem) + EW_TUNE_PLANS * largest);
         add_memory(call, problem, bytes);
     }
     return EW_OK;

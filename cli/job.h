@@ -18,6 +18,7 @@ typedef struct cli_problem {
 typedef struct cli_entry {
     char label[CLI_LABEL_BYTES]; /* the method, or entwine[config text] */
     char method[CLI_METHOD_BYTES];
+    ew_config base;   /* what the user has set */
     ew_config config; /* base until the preflight, then what the method stands for */
     bool uses_nccl;   /* blas on a GPU per rank; known after the preflight */
 } cli_entry;
@@ -32,6 +33,7 @@ typedef struct cli_job {
     cli_ranks ranks;
     ew_backend backend; /* of every entry */
     int num_plans;      /* of an entry that exist at once; 0 means 1 */
+    double tune_budget_s; /* of each entry of a problem, before it is measured; 0: none */
     cli_gpus gpus;      /* of the cuda backend; known after the check */
     cli_mps mps;        /* of a virtual node; known after the preparation */
 } cli_job;

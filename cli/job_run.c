@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "entwine/tune.h"
+
 /* What rank 0 hands back, in memory shared with forked ranks. */
 typedef struct bench_call {
     const cli_job *job;
@@ -76,6 +78,38 @@ static ew_status make_entries(ew_world *world, const bench_call *call, entry_set
     return EW_OK;
 }
 
+static bool concerns_entry_alone(ew_status status)
+{
+    return status == EW_ERR_UNSUPPORTED || status == EW_ERR_SHAPE ||
+           status == EW_ERR_CONFIG;
+}
+
+/* Finds what the entries leave open, with the same effort for each, in the world in which
+ * they are measured: an emulated link counts.  One that cannot run is left to the
+ * benchmark, which says why. */
+static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set *set)
+{
+    const cli_job *job = call->job;
+    for (int at = 0; at < set->count && job->tune_budget_s > 0; at++) {
+        const cli_entry *entry = &job->entries[set->from[at]];
+        ew_tune_options options = EW_TUNE_OPTIONS_INIT;
+        ew_tune_result found;
+        if (set->entries[at].custom)
+            continue;
+        options.budget_s = job->tune_budget_s;
+        options.seed = job->bench.seed;
+        options.store = 0;
+        options.method = entry->method;
+        ew_status status =
+            ew_tune(world, &call->problem->problem, &entry->base, &options, &found);
+        if (status == EW_OK)
+            set->entries[at].config = found.tuning.config;
+        else if (!concerns_entry_alone(status))
+            return status;
+    }
+    return EW_OK;
+}
+
 static ew_status bench_body(ew_world *world, void *argument)
 {
     bench_call *call = argument;
@@ -85,6 +119,8 @@ static ew_status bench_body(ew_world *world, void *argument)
     ew_status status = EW_ERR_MEMORY;
     if (set && mine && skipped)
         status = make_entries(world, call, set, skipped);
+    if (status == EW_OK)
+        status = tune_entries(world, call, set);
     if (status == EW_OK && set->count > 0)
         status = ew_bench_run(world, &call->problem->problem, &call->job->bench,
                               set->entries, set->count, mine);

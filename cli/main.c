@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "context.h"
+#include "figures.h"
 #include "launcher.h"
 
 static const cli_command command_table[] = {
@@ -18,17 +19,51 @@ static const cli_command command_table[] = {
      NULL, cli_run_main},
     {"bench", CLI_BENCH, "lists of problems, several methods side by side",
      "Measures every problem with every method, interleaved sample by sample in one\n"
-     "run, and checks every value.  Methods: entwine,sequential,blas unless given.\n",
+     "run, and checks every value.  Methods: entwine,sequential,blas unless given.\n"
+     "Its figure is speedup: every method over the baseline, per workload and as\n"
+     "geomean, and overlap efficiency.\n",
      "  entwine bench -m 1024-8192*2 -k 512,2048\n"
      "  entwine bench --suite smoke -o csv > smoke.csv\n"
      "  entwine bench --link 2.5 --variant release=partition\n"
+     "  entwine bench --figure speedup -J speedup.json\n"
      "  mpirun -np 2 entwine bench --method entwine,blas,blas+mpi\n",
      NULL, cli_bench_main},
+    {"ablate", CLI_ABLATE, "one mechanism changed at a time: the paper's ablations",
+     "Measures policies side by side, each with several budgets, and compares the\n"
+     "best of each.  Figures:\n"
+     "  order         interleaved, default and contiguous order of computation\n"
+     "  release       from one tile to the whole output released together\n"
+     "  pool          reducers that share the GEMM's workers or SMs, or not\n",
+     "  entwine ablate --figure order\n"
+     "  entwine ablate --figure release -m 2K -N 2K -k 512 --link 1\n"
+     "  entwine ablate --figure pool --backend cuda --link 46 -J pool.json\n",
+     NULL, cli_ablate_main},
+    {"sweep", CLI_SWEEP, "one quantity varied: budget, bandwidth, waves, ranks",
+     "Figures:\n"
+     "  budget        time, GEMM window and tail against the budget x, at eight K\n"
+     "  bandwidth     of the ReduceScatter alone, against the budget x\n"
+     "  required      bandwidth of Eq. 4 against the measured one, for a suite\n"
+     "  waves         speedup over each method against the GEMM's number of waves\n"
+     "  scaling       speedup over each method at W = 2, 4 and 8\n",
+     "  entwine sweep --figure budget\n"
+     "  entwine sweep --figure waves -m 256-8192*2 -N 1K -k 512\n"
+     "  entwine sweep --figure required --backend cuda --link 46 -J required.json\n",
+     NULL, cli_sweep_main},
     {"plan", CLI_PLAN, "dry run: grid, memory, bytes, what was chosen and why",
-     "Shows what a plan would do and need, without running it.\n",
+     "Shows what a plan would do and need, without running it.  With --profile: what\n"
+     "every method would take on that hardware, the best schedule, and what matters.\n",
      "  entwine plan -m 8K -N 8K -k 1K -W 8 -d bf16\n"
-     "  entwine plan -m 2K -N 2K --gflops 75 -o json\n",
+     "  entwine plan -m 2K -N 2K --gflops 75 -o json\n"
+     "  entwine plan --profile h200-8 -m 8K -N 8K -k 2K -W 8\n",
      NULL, cli_plan_main},
+    {"sim", CLI_SIM, "profiles of hardware to simulate, and how far to trust them",
+     "Lists the built-in profiles.  With --validate it prints simulated times beside\n"
+     "the measured ones of a file of results or, without one, beside published\n"
+     "figures; exit status 4 when the errors exceed their bounds.\n",
+     "  entwine sim\n"
+     "  entwine sim --validate --profile h200-vnode-8 results.json\n"
+     "  entwine bench --profile h200-8 -W 8 -m 8K -N 8K -k 1K,2K,4K\n",
+     "[RESULTS.json]", cli_sim_main},
     {"doctor", CLI_DOCTOR, "checks this machine and tests the installation",
      "Prints OK, WARN or FAIL with a remedy for everything Entwine relies on, then\n"
      "runs a self-test of about two seconds.  Exit status 5 when anything FAILs.\n",
@@ -69,13 +104,20 @@ static const cli_command command_table[] = {
      "  entwine compare before.json after.json --threshold 2% -o json\n",
      "BEFORE.json AFTER.json", cli_compare_main},
     {"trace", CLI_TRACE, "one call as a timeline for Perfetto or Chrome",
-     "Records the quickest of some calls on every rank, checks its values and writes it\n"
-     "as trace events: slices for blocks and reductions, arrows for contributions.\n"
+     "Records the quickest of some calls on every rank, checks its values and writes\n"
+     "it as trace events: slices for blocks and reductions, arrows for contributions.\n"
      "Sequential calls in the same run say how much of the communication was hidden.\n",
      "  entwine trace\n"
      "  entwine trace -W 4 --link 2.5 -o link.json\n"
      "  entwine trace --config order=contiguous -o - > contiguous.json\n",
      NULL, cli_trace_main},
+    {"report", CLI_REPORT, "results and timelines as one HTML page",
+     "Makes one self-contained page from files of `bench -J` and `trace`: charts,\n"
+     "drawn by gnuplot where there is one, timelines, tables, the machine, and the\n"
+     "commands that measured it.  Machines and commits are never mixed.\n",
+     "  entwine bench --suite smoke -J smoke.json\n"
+     "  entwine report smoke.json trace.json -o report.html\n",
+     "FILE.json...", cli_report_main},
 };
 
 enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
@@ -159,7 +201,11 @@ static cli_exit dispatch(int argc, char **argv)
         cli_options_help(command, stdout);
         return CLI_EXIT_OK;
     }
-    return command->main(&settings, argc, argv);
+    const bool needs_figure = command->bit & (CLI_ABLATE | CLI_SWEEP);
+    cli_figure_line line; /* the settings point into it */
+    if (settings.figure || needs_figure)
+        failed = cli_figure_apply(command, argc - 1, argv + 1, &line, &settings);
+    return failed ? failed : command->main(&settings, argc, argv);
 }
 
 /* Ranks that a launcher started all meet the same errors; rank 0 tells them. */

@@ -34,6 +34,8 @@ static void print_context(const cli_job *job, const cli_settings *settings,
                 job->bench.warmup, job->bench.iters, job->bench.seed);
         if (job->bench.idle > 0)
             fprintf(stderr, ", idle %g", job->bench.idle);
+        if (job->tune_budget_s > 0)
+            fprintf(stderr, ", each method tuned in up to %g s", job->tune_budget_s);
         fputc('\n', stderr);
     } else {
         cli_caveats_print(job, stderr);

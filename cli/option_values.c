@@ -2,7 +2,10 @@
  * it in one message, and writes to the settings only when all is well. */
 #include "option_values.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "entwine/sim.h"
 
 enum { MAX_CHOICES = 8 };
 
@@ -213,7 +216,8 @@ static cli_exit check_method(const cli_option *option, const char *name)
         if (strcmp(*known, name) == 0)
             return CLI_EXIT_OK;
     cli_suggestion(name, cli_method_names(), near, sizeof near);
-    return cli_fail_usage("one of entwine, sequential, blas, blas+mpi, blas+mpi-best",
+    return cli_fail_usage("one of entwine, sequential, blas, static, wavegroup, chunked, "
+                          "fused-push, blas+mpi, blas+mpi-best",
                           "--%s does not know '%s'%s", option->name, name, near);
 }
 
@@ -367,16 +371,21 @@ cli_exit cli_set_suite(cli_settings *settings, const cli_option *option, const c
     return set_text(option, value, &settings->suite);
 }
 
+cli_exit cli_set_figure(cli_settings *settings, const cli_option *option, const char *value)
+{
+    return set_text(option, value, &settings->figure);
+}
+
 cli_exit cli_set_json_path(cli_settings *settings, const cli_option *option,
                            const char *value)
 {
     return set_text(option, value, &settings->json_path);
 }
 
-cli_exit cli_set_trace_path(cli_settings *settings, const cli_option *option,
-                            const char *value)
+cli_exit cli_set_output_path(cli_settings *settings, const cli_option *option,
+                             const char *value)
 {
-    return set_text(option, value, &settings->trace_path);
+    return set_text(option, value, &settings->output_path);
 }
 
 cli_exit cli_set_quiet(cli_settings *settings, const cli_option *option, const char *value)
@@ -391,6 +400,32 @@ cli_exit cli_set_verbose(cli_settings *settings, const cli_option *option,
 {
     (void)option, (void)value;
     settings->verbose = true;
+    return CLI_EXIT_OK;
+}
+
+/* The library reads the variable, in this process and in ranks that it starts. */
+cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    ew_sim_hardware hardware;
+    cli_exit failed = set_text(option, value, &settings->profile);
+    if (failed)
+        return failed;
+    ew_status status = ew_sim_describe(value, 1, &hardware);
+    if (status)
+        return cli_fail_status(status, ew_last_error());
+    if (!settings->config.backend)
+        settings->config.backend = EW_BACKEND_SIM;
+    if (setenv("ENTWINE_PROFILE", value, 1))
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the profile");
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_validate(cli_settings *settings, const cli_option *option,
+                          const char *value)
+{
+    (void)option, (void)value;
+    settings->validate = true;
     return CLI_EXIT_OK;
 }
 
@@ -474,6 +509,13 @@ cli_exit cli_set_dry_run(cli_settings *settings, const cli_option *option,
     return CLI_EXIT_OK;
 }
 
+cli_exit cli_set_tuned(cli_settings *settings, const cli_option *option, const char *value)
+{
+    (void)option, (void)value;
+    settings->tuned = true;
+    return CLI_EXIT_OK;
+}
+
 cli_exit cli_set_all(cli_settings *settings, const cli_option *option, const char *value)
 {
     (void)option, (void)value;
@@ -509,6 +551,26 @@ static cli_exit check_single(const cli_command *command, const char *option,
                           values->count);
 }
 
+/* What is tuned, and by whom. */
+static cli_exit check_tuning(const cli_command *command, const cli_settings *settings)
+{
+    const bool tunes = command->bit == CLI_TUNE;
+    const char *method = settings->num_methods ? settings->methods[0] : "entwine";
+    if (tunes && settings->num_methods > 1)
+        return cli_fail_usage("tune one method at a time, or entwine bench --tuned",
+                              "'tune' takes one value for --method, not %d",
+                              settings->num_methods);
+    if (tunes && cli_method_needs_mpi(method))
+        return cli_fail_usage("entwine bench measures it", "method '%s' has nothing to tune",
+                              method);
+    if (tunes && settings->resume && strcmp(method, "entwine") != 0)
+        return cli_fail_usage("leave --resume out",
+                              "--resume: nothing is stored for method '%s'", method);
+    if (!tunes && settings->budget_s > 0 && !settings->tuned)
+        return cli_fail_usage("add --tuned", "--tune-budget is for --tuned");
+    return CLI_EXIT_OK;
+}
+
 /* One run is one backend: its matrices, its clock, its link. */
 static cli_exit check_backends(const cli_command *command, const cli_settings *settings)
 {
@@ -516,6 +578,9 @@ static cli_exit check_backends(const cli_command *command, const cli_settings *s
     if (command->bit == CLI_DEMO && backend != EW_BACKEND_CPU)
         return cli_fail_usage("entwine bench --backend NAME measures another",
                               "'demo' shows the cpu backend");
+    if (settings->profile && backend != EW_BACKEND_SIM)
+        return cli_fail_usage("leave --backend out, or use --backend sim",
+                              "--profile describes hardware for the sim backend");
     for (int at = 0; at < settings->num_variants; at++) {
         ew_backend other = settings->variant_configs[at].backend;
         if (other && other != backend)
@@ -530,16 +595,15 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
 {
     const cli_settings *s = settings;
     cli_exit failed = CLI_EXIT_OK;
-    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) &&
+    if (!(command->bit & (CLI_BENCH | CLI_ABLATE | CLI_SWEEP | CLI_TUNE)) &&
         ((failed = check_single(command, "ranks", &s->ranks)) ||
          (failed = check_single(command, "rows", &s->rows)) ||
          (failed = check_single(command, "cols", &s->cols)) ||
          (failed = check_single(command, "depth", &s->depth)) ||
          (failed = check_single(command, "datatype", &s->dtypes))))
         return failed;
-    if (s->suite && (s->ranks.count || s->rows.count || s->cols.count || s->depth.count ||
-                     s->dtypes.count))
-        return cli_fail_usage("leave -W, -m, -N, -k and -d out, or write your own suite",
+    if (s->suite && (s->rows.count || s->cols.count || s->depth.count))
+        return cli_fail_usage("leave -m, -N and -k out, or write your own suite",
                               "--suite already says which problems to run");
     if (s->baseline_method && s->num_methods && !uses_method(s, s->baseline_method))
         return cli_fail_usage("add it to --method", "--baseline-method %s is not measured",
@@ -548,9 +612,10 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
         return cli_fail_usage("plan one method at a time",
                               "'plan' takes one value for --method, not %d",
                               s->num_methods);
-    if (!(command->bit & (CLI_RUN | CLI_BENCH)) &&
+    if (!(command->bit & (CLI_RUN | CLI_BENCH | CLI_ABLATE | CLI_SWEEP)) &&
         (s->format == CLI_FORMAT_CSV || s->format == CLI_FORMAT_JSONL))
         return cli_fail_usage("-o table or -o json", "'%s' prints no csv or jsonl",
                               command->name);
-    return check_backends(command, s);
+    failed = check_tuning(command, s);
+    return failed ? failed : check_backends(command, s);
 }

@@ -7,12 +7,13 @@
 
 #include "option_values.h"
 
-#define MEASURE (CLI_RUN | CLI_BENCH)
-#define LISTS (CLI_BENCH | CLI_TUNE)
+#define FIGURES (CLI_BENCH | CLI_ABLATE | CLI_SWEEP)
+#define MEASURE (CLI_RUN | FIGURES)
+#define LISTS (FIGURES | CLI_TUNE)
 #define RECORDS (MEASURE | CLI_TRACE)
 #define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
 #define TALKS (SHAPE | CLI_DOCTOR)
-#define ALL (TALKS | CLI_CACHE | CLI_COMPARE)
+#define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM)
 
 static const cli_option option_table[] = {
     {'W', "ranks", "W", SHAPE | CLI_DOCTOR, cli_set_ranks,
@@ -24,10 +25,17 @@ static const cli_option option_table[] = {
      "fp32, bf16 or fp16 (default fp32, with cuda bf16)"},
     {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, cli_set_weight,
      "nk (N rows of K, the default) or kn"},
-    {0, "suite", "NAME", LISTS, cli_set_suite,
-     "problems of a suite file: a name such as smoke, or a path"},
+    {0, "suite", "NAME[:TEXT]", LISTS, cli_set_suite,
+     "problems of a suite file: a name such as smoke, or a path; with :TEXT those whose "
+     "names start so. -W and -d replace what the suite says"},
+    {0, "figure", "NAME", FIGURES, cli_set_figure,
+     "a figure of the paper's evaluation: its problems, methods and derived numbers; other "
+     "options replace parts of it"},
     {0, "method", "A,B", MEASURE | CLI_PLAN, cli_set_methods,
-     "entwine, sequential, blas; under mpirun also blas+mpi, blas+mpi-best"},
+     "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, fused-push; "
+     "under mpirun also blas+mpi, blas+mpi-best"},
+    {0, "method", "NAME", CLI_TUNE, cli_set_methods,
+     "the method to tune (default entwine, whose configs alone are stored)"},
     {0, "variant", "TEXT", MEASURE, cli_add_variant,
      "one more entwine entry with this config; may be repeated"},
     {0, "baseline-method", "NAME", MEASURE, cli_set_baseline,
@@ -36,6 +44,11 @@ static const cli_option option_table[] = {
      "schedule of every method, e.g. order=contiguous,x=2"},
     {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, cli_set_backend,
      "cpu, cuda or sim"},
+    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_SIM, cli_set_profile,
+     "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
+     "one; means --backend sim (default h200-8)"},
+    {0, "validate", NULL, CLI_SIM, cli_set_validate,
+     "predicted beside measured times of a file of results, or beside published figures"},
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_ranks_as,
      "processes (default) or threads"},
     {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, cli_set_link,
@@ -43,8 +56,8 @@ static const cli_option option_table[] = {
      "is GB/s per rank and direction (default 1 us)"},
     {0, "link", "RATE[,US]", CLI_TUNE, cli_refuse_link, NULL},
     {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_iters,
-     "timed calls of each method, 1..1024 (default 15; tune: of each candidate in a round, "
-     "chosen)"},
+     "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "
+     "ones drop out, chosen)"},
     {'w', "warmup", "COUNT", RECORDS | CLI_DEMO, cli_set_warmup,
      "calls before timing starts (default 3)"},
     {0, "gate", "MS", MEASURE | CLI_DEMO, cli_set_gate,
@@ -59,6 +72,10 @@ static const cli_option option_table[] = {
      "GFLOP/s of one rank, for the times and the required bandwidth"},
     {0, "budget", "TIME", CLI_TUNE, cli_set_budget,
      "time for each problem, e.g. 60s or 2m (default: until the search ends)"},
+    {0, "tuned", NULL, FIGURES, cli_set_tuned,
+     "first find what every entry leaves open, as tune does, each with the same effort"},
+    {0, "tune-budget", "TIME", FIGURES, cli_set_budget,
+     "with --tuned: time for each entry of a problem (default 20s)"},
     {0, "repeat", "COUNT", CLI_TUNE, cli_set_repeats,
      "tune each problem so often and report how far the winners agree; exit status 4 when "
      "flips exceed 10 % and their regret 2 %"},
@@ -72,10 +89,12 @@ static const cli_option option_table[] = {
      "slower by more than this is a regression (default 5%)"},
     {0, "across-machines", NULL, CLI_COMPARE, cli_set_across_machines,
      "judge results of different machines all the same"},
-    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE,
-     cli_set_format, "table, csv, json or jsonl; only run and bench print csv and jsonl"},
-    {'o', "output", "FILE", CLI_TRACE, cli_set_trace_path,
+    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM,
+     cli_set_format, "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
+    {'o', "output", "FILE", CLI_TRACE, cli_set_output_path,
      "where the trace goes (default trace.json); - is stdout"},
+    {'o', "output", "FILE", CLI_REPORT, cli_set_output_path,
+     "where the page goes (default report.html); - is stdout"},
     {'J', "json", "FILE", MEASURE, cli_set_json_path, "write JSON to FILE besides"},
     {'v', "verbose", NULL, CLI_DOCTOR, cli_set_verbose,
      "also the GPU's kernels: registers, shared memory, occupancy"},
@@ -168,6 +187,15 @@ static cli_exit fail_getopt(const cli_command *command, int got, const char *wor
     return fail_unknown(command, word, optopt);
 }
 
+/* As many as the help shows, where ... stands for any number. */
+static int most_words(const cli_command *command)
+{
+    int count = command->words ? 1 : 0;
+    for (const char *at = command->words; at && *at; at++)
+        count += *at == ' ';
+    return command->words && strstr(command->words, "...") ? CLI_MAX_WORDS : count;
+}
+
 cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
                            cli_settings *settings_out)
 {
@@ -195,7 +223,7 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
             return failed;
     }
     while (optind < argc && !settings.help) {
-        if (!command->words || settings.num_words == CLI_MAX_WORDS)
+        if (settings.num_words == most_words(command))
             return cli_fail_usage("options start with - or --, see entwine help",
                                   "'%s' does not take the argument '%.60s'", command->name,
                                   argv[optind]);

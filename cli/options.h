@@ -11,10 +11,10 @@
 #include "number.h"
 
 enum {
-    CLI_MAX_METHODS = 16, /* methods and variants together */
+    CLI_MAX_METHODS = 32, /* methods and variants together */
     CLI_MAX_RANKS = 256,
     CLI_MAX_REPEATS = 100,
-    CLI_MAX_WORDS = 2, /* arguments of a command that are no options */
+    CLI_MAX_WORDS = 64, /* arguments of a command that are no options */
     CLI_METHOD_BYTES = 32
 };
 
@@ -34,7 +34,11 @@ typedef enum cli_command_bit {
     CLI_TUNE = 32,
     CLI_CACHE = 64,
     CLI_COMPARE = 128,
-    CLI_TRACE = 256
+    CLI_TRACE = 256,
+    CLI_REPORT = 512,
+    CLI_ABLATE = 1024,
+    CLI_SWEEP = 2048,
+    CLI_SIM = 4096
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -59,14 +63,18 @@ typedef struct cli_settings {
     ew_weight_layout weight;
     uint32_t seed;
     const char *suite;
+    const char *figure; /* its name; NULL: none */
     cli_format format;
     const char *json_path;
-    const char *trace_path; /* trace: NULL: trace.json; -: stdout */
+    const char *output_path; /* trace, report: NULL: not given; -: stdout */
     const char *words[CLI_MAX_WORDS];
     int num_words;
-    double budget_s;      /* tune: of each problem; 0: none */
+    bool tuned;           /* bench: find what every entry leaves open before measuring */
+    double budget_s;      /* tune: of each problem, bench: of each entry; 0: not given */
     int64_t repeats;      /* tune: 1 unless given */
     bool dry_run;         /* tune: store nothing */
+    const char *profile;  /* of the sim backend; NULL: the library's choice */
+    bool validate;        /* sim */
     bool resume;          /* tune: leave problems alone that have an entry */
     double older_days;    /* cache prune; -1: not given */
     bool all;             /* cache prune */

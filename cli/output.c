@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "context.h"
+#include "figures.h"
+#include "sim_view.h"
 
 enum { MAX_CONFIG_LINES = 64 };
 
@@ -28,6 +30,7 @@ struct cli_output {
     json_t *results; /* borrowed from document */
     bool wants_clocks;
     cli_summary summary;
+    cli_figure_data figure; /* its figure is NULL where none was asked for */
     /* The table shows each config once, below the rows. */
     config_line config_lines[MAX_CONFIG_LINES];
     int num_config_lines;
@@ -54,6 +57,23 @@ static cli_exit open_json_file(cli_output *output)
         return fail_json_file(output->json_path);
     }
     return CLI_EXIT_OK;
+}
+
+static cli_exit open_figure(cli_output *output, const cli_settings *settings)
+{
+    if (settings->figure &&
+        !cli_figure_init(&output->figure, cli_figure_find(settings->figure), output->job))
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the figure");
+    return CLI_EXIT_OK;
+}
+
+/* From all results so far. */
+static void renew_figure(cli_output *output)
+{
+    if (!output->figure.figure)
+        return;
+    cli_figure_derive(&output->figure);
+    json_object_set_new(output->document, "figure", cli_figure_json(&output->figure));
 }
 
 static void print_json_line(json_t *object)
@@ -108,8 +128,11 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     output->wants_clocks = job->backend == EW_BACKEND_CUDA &&
                            (settings->json_path || settings->format == CLI_FORMAT_JSON ||
                             settings->format == CLI_FORMAT_JSONL);
-    cli_exit failed = open_json_file(output);
+    cli_exit failed = open_figure(output, settings);
+    if (!failed)
+        failed = open_json_file(output);
     if (failed) {
+        cli_figure_fini(&output->figure);
         json_decref(document);
         free(output);
         return failed;
@@ -142,8 +165,8 @@ static bool write_json_file(cli_output *output, bool last)
     return !regular || ftruncate(fileno(file), ftello(file)) == 0;
 }
 
-static void derive_row(const cli_job *job, const cli_problem *problem, int at,
-                       const ew_bench_result *results, cli_row *row)
+void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
+                    const ew_bench_result *results, cli_row *row)
 {
     const ew_problem *shape = &problem->problem;
     const ew_bench_result *result = &results[at];
@@ -220,22 +243,25 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
 {
     for (int at = 0; at < output->job->num_entries; at++) {
         cli_row row;
-        derive_row(output->job, problem, at, results, &row);
+        cli_row_derive(output->job, problem, at, results, &row);
         add_to_summary(&output->summary, &row, at);
         json_t *json = cli_row_json(&row);
         print_row(output, &row, json);
+        if (output->figure.figure)
+            cli_figure_add(&output->figure, &row, (int)json_array_size(output->results));
         json_array_append_new(output->results, json);
     }
     fflush(stdout);
+    renew_figure(output);
     write_json_file(output, false); /* a failure is reported at the end */
 }
 
 void cli_link_text(const cli_job *job, char *text, size_t bytes)
 {
     const ew_world_options *options = &job->ranks.options;
-    const bool on_gpu = job->backend == EW_BACKEND_CUDA;
+    const bool on_gpu = cli_backend_is_gpu(job->backend);
     if (!(options->link_gbps > 0))
-        snprintf(text, bytes, "none");
+        snprintf(text, bytes, job->backend == EW_BACKEND_SIM ? "the profile's" : "none");
     else
         snprintf(text, bytes, "EMULATED %g %s, %g us",
                  options->link_gbps / (on_gpu ? 8.0 : 1.0),
@@ -265,6 +291,8 @@ static void print_end(cli_output *output, bool complete)
                            ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
                            : "Entwine's ReduceScatter on all SMs of a rank");
         }
+        if (output->figure.figure)
+            cli_figure_print(&output->figure);
         cli_table_end(output->job, &output->summary, complete);
         break;
     case CLI_FORMAT_CSV:
@@ -276,6 +304,7 @@ static void print_end(cli_output *output, bool complete)
     case CLI_FORMAT_JSONL:
         line = json_pack("{ss sb}", "type", "end", "complete", (int)complete);
         json_object_set(line, "clocks", json_object_get(output->document, "clocks"));
+        json_object_set(line, "figure", json_object_get(output->document, "figure"));
         print_json_line(line);
         json_decref(line);
         break;
@@ -286,6 +315,7 @@ cli_exit cli_output_close(cli_output *output, bool complete)
 {
     cli_exit failed = CLI_EXIT_OK;
     json_object_set_new(output->document, "complete", json_boolean(complete));
+    renew_figure(output); /* also where nothing was measured */
     if (output->wants_clocks && complete)
         json_object_set_new(json_object_get(output->document, "clocks"), "after",
                             cli_gpu_clocks());
@@ -294,6 +324,7 @@ cli_exit cli_output_close(cli_output *output, bool complete)
         failed = fail_json_file(output->json_path);
     if (output->json_file && fclose(output->json_file) && !failed)
         failed = fail_json_file(output->json_path);
+    cli_figure_fini(&output->figure);
     json_decref(output->document);
     free(output);
     return failed;

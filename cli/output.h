@@ -32,6 +32,10 @@ typedef struct cli_summary {
     ew_status entry_failure; /* the first entry that failed without being skipped */
 } cli_summary;
 
+/* The row of the entry `at`; `results` are those of all entries of the problem. */
+void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
+                    const ew_bench_result *results, cli_row *row);
+
 typedef struct cli_output cli_output;
 
 /* Takes over context (a JSON object).  Opens the JSON file, so that an unwritable one is

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "context.h"
+#include "sim_view.h"
 
 /* JSON has no NaN and no infinity. */
 static json_t *number_or_null(double value)
@@ -29,6 +30,10 @@ static json_t *params_json(const cli_row *row)
         (json_int_t)row->job->bench.seed, "iters", (int)row->job->bench.iters, "warmup",
         (int)row->job->bench.warmup, "gate_ms", row->job->bench.gate_ms, "idle",
         row->job->bench.idle);
+    if (row->job->tune_budget_s > 0)
+        json_object_set_new(params, "tuned", json_true());
+    if (row->job->backend == EW_BACKEND_SIM)
+        cli_sim_params(params, row->problem->num_ranks);
     if (row->job->backend == EW_BACKEND_CUDA) {
         int num_ranks = row->problem->num_ranks;
         json_object_set_new(params, "virtual_node",
@@ -70,5 +75,8 @@ json_t *cli_row_json(const cli_row *row)
         number_or_null(result->check.max_abs_err));
     json_object_update(object, values);
     json_decref(values);
+    if (row->job->backend == EW_BACKEND_SIM) /* no values, so none right or wrong */
+        json_object_set_new(object, "check",
+                            json_pack("{sn sn}", "wrong", "max_abs_err"));
     return object;
 }

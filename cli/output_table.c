@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "sim_view.h"
+
 /* Above this a comparison of a few per cent means nothing. */
 static const double noisy_cv = 0.05;
 
@@ -33,11 +35,26 @@ static void print_virtual_node(const cli_job *job, int which, FILE *stream)
             gpus, cli_gpu_sms_per_rank(&job->gpus, problem->num_ranks));
 }
 
+/* One line for each W. */
+static void print_simulated(const cli_job *job, int which, FILE *stream)
+{
+    const int num_ranks = job->problems[which].num_ranks;
+    char text[192];
+    for (int before = 0; before < which; before++)
+        if (job->problems[before].num_ranks == num_ranks)
+            return;
+    cli_sim_text(NULL, num_ranks, text, sizeof text);
+    fprintf(stream, "# %s\n", text);
+}
+
 void cli_caveats_print(const cli_job *job, FILE *stream)
 {
     char text[96];
     for (int which = 0; which < job->num_problems; which++)
-        print_virtual_node(job, which, stream);
+        if (job->backend == EW_BACKEND_SIM)
+            print_simulated(job, which, stream);
+        else
+            print_virtual_node(job, which, stream);
     cli_link_text(job, text, sizeof text);
     if (job->ranks.options.link_gbps > 0)
         fprintf(stream, "# link : %s\n", text);
@@ -74,7 +91,10 @@ static void print_values(const cli_row *row)
     print_number(7, 2, row->algbw);
     print_number(7, 3, row->breq);
     print_number(7, 2, row->speedup);
-    printf(" %6" PRId64 "\n", result->check.wrong);
+    if (row->job->backend == EW_BACKEND_SIM)
+        printf(" %6s\n", "-");
+    else
+        printf(" %6" PRId64 "\n", result->check.wrong);
 }
 
 void cli_table_row(const cli_row *row)
@@ -107,7 +127,10 @@ void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete
         if (job->bench.iters > 1)
             printf("# Noise : cv %.1f %% %s\n", 100.0 * summary->worst_cv,
                    summary->worst_cv <= noisy_cv ? "OK" : "NOISY, try --gate 20");
-        printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
+        if (job->backend == EW_BACKEND_SIM)
+            puts("# Wrong values : not applicable, SIMULATED");
+        else
+            printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
                summary->wrong ? "FAILED" : "OK");
     }
     if (!complete)

@@ -9,7 +9,7 @@
 
 #include "output.h"
 
-enum { LEAST_SAMPLES = 5, MOST_SAMPLES = EW_BENCH_MAX_SAMPLES };
+enum { MOST_SAMPLES = EW_BENCH_MAX_SAMPLES };
 static const char fix_document[] = "give a file that `entwine bench -o json` or -J wrote";
 
 double cli_median_of_sorted(const double *values, int count)
@@ -39,18 +39,18 @@ static int by_value(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static cli_exit load_document(cli_result_file *file)
+cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out)
 {
     json_error_t error;
-    FILE *stream = fopen(file->path, "r");
+    FILE *stream = fopen(path, "r");
     if (!stream)
-        return cli_fail_usage(fix_document, "cannot read '%.200s': %s", file->path,
-                              strerror(errno));
-    file->document = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
+        return cli_fail_usage(fix, "cannot read '%.200s': %s", path, strerror(errno));
+    json_t *document = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
     fclose(stream);
-    if (!file->document)
-        return cli_fail_usage(fix_document, "%.200s:%d: no JSON document: %.120s",
-                              file->path, error.line, error.text);
+    if (!document)
+        return cli_fail_usage(fix, "%.200s:%d: no JSON document: %.120s", path, error.line,
+                              error.text);
+    *document_out = document;
     return CLI_EXIT_OK;
 }
 
@@ -117,8 +117,8 @@ static const char *read_samples(const json_t *array, cli_measured *result)
             return "a sample is no positive number";
         result->samples_us[at] = value;
     }
-    if (count < LEAST_SAMPLES)
-        return "it has fewer than 5 samples, too few to judge (bench -n 15)";
+    if (count == 0)
+        return "it has no samples";
     result->num_samples = (int)count;
     qsort(result->samples_us, count, sizeof(double), by_value);
     result->median_us = cli_median_of_sorted(result->samples_us, result->num_samples);
@@ -133,12 +133,13 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
     const char *status;
     json_t *samples = NULL;
     json_int_t wrong = 0;
+    int simulated = 0;
     if (json_unpack_ex(object, error, 0,
-                       "{s:{s:I, s:I, s:I, s:I, s:s, s:s, s:s}, s:s, s:s, s?o}", "params",
-                       "m", &result->m, "n", &result->n, "k", &result->k, "ranks",
+                       "{s:{s:I, s:I, s:I, s:I, s:s, s:s, s:s, s?b}, s:s, s:s, s?o}",
+                       "params", "m", &result->m, "n", &result->n, "k", &result->k, "ranks",
                        &result->ranks, "dtype", &result->dtype, "weight", &result->weight,
-                       "link", &result->link, "method", &result->method, "status", &status,
-                       "samples_us", &samples))
+                       "link", &result->link, "simulated", &simulated, "method",
+                       &result->method, "status", &status, "samples_us", &samples))
         return error->text;
     if (result->m < 1 || result->n < 1 || result->k < 1 || result->ranks < 1)
         return "its m, n, k or ranks is less than 1";
@@ -149,7 +150,9 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
     result->ran = strcmp(status, "EW_OK") == 0;
     if (!result->ran)
         return NULL;
-    if (json_unpack_ex(object, error, 0, "{s:{s:I}}", "check", "wrong", &wrong))
+    /* A simulation computes no values that could be wrong. */
+    if (!simulated &&
+        json_unpack_ex(object, error, 0, "{s:{s:I}}", "check", "wrong", &wrong))
         return error->text;
     if (wrong != 0)
         return "it computed wrong values";
@@ -175,16 +178,22 @@ static cli_exit read_results(cli_result_file *file, json_t *results)
     return CLI_EXIT_OK;
 }
 
-cli_exit cli_result_file_open(cli_result_file *file, const char *path)
+cli_exit cli_result_file_take(cli_result_file *file, const char *path, json_t *document)
 {
     json_t *results = NULL;
-    *file = (cli_result_file){.path = path};
-    cli_exit failed = load_document(file);
-    if (!failed)
-        failed = read_head(file, &results);
+    *file = (cli_result_file){.path = path, .document = document};
+    cli_exit failed = read_head(file, &results);
     if (!failed)
         failed = read_results(file, results);
     return failed;
+}
+
+cli_exit cli_result_file_open(cli_result_file *file, const char *path)
+{
+    json_t *document = NULL;
+    *file = (cli_result_file){.path = path};
+    cli_exit failed = cli_json_load(path, fix_document, &document);
+    return failed ? failed : cli_result_file_take(file, path, document);
 }
 
 void cli_result_file_close(cli_result_file *file)

@@ -30,7 +30,12 @@ typedef struct cli_result_file {
 
 /* On failure the error has been printed; close either way. */
 cli_exit cli_result_file_open(cli_result_file *file, const char *path);
+/* The same with a document that was loaded before; takes it over. */
+cli_exit cli_result_file_take(cli_result_file *file, const char *path, json_t *document);
 void cli_result_file_close(cli_result_file *file);
+
+/* Any JSON file; the error says `fix`. */
+cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out);
 
 double cli_median_of_sorted(const double *values, int count);
 

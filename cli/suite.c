@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,8 +41,29 @@ static int split_fields(char *line, char **fields)
     return count;
 }
 
-static cli_exit parse_line(const char *path, int number, char *line,
-                           ew_weight_layout weight, cli_job *job)
+/* One line's problem, as often as -W and -d have values that replace its own. */
+static cli_exit add_line(const cli_settings *settings, const char *name,
+                         const int64_t *sizes, ew_dtype dtype, cli_job *job)
+{
+    const cli_values *ranks = &settings->ranks, *dtypes = &settings->dtypes;
+    cli_exit failed = CLI_EXIT_OK;
+    for (int w = 0; w < (ranks->count ? ranks->count : 1); w++) {
+        for (int d = 0; d < (dtypes->count ? dtypes->count : 1) && !failed; d++) {
+            cli_problem problem = {.num_ranks =
+                                       (int)(ranks->count ? ranks->at[w] : sizes[3])};
+            ew_problem shape = EW_PROBLEM(sizes[0], sizes[1], sizes[2],
+                                          dtypes->count ? (ew_dtype)dtypes->at[d] : dtype);
+            shape.weight_layout = settings->weight;
+            problem.problem = shape;
+            snprintf(problem.name, sizeof problem.name, "%s", name);
+            failed = cli_job_add_problem(job, &problem);
+        }
+    }
+    return failed;
+}
+
+static cli_exit parse_line(const char *path, int number, char *line, const char *start,
+                           const cli_settings *settings, cli_job *job)
 {
     char *fields[NUM_FIELDS], why[CLI_WHY_BYTES];
     int64_t sizes[4];
@@ -65,12 +87,39 @@ static cli_exit parse_line(const char *path, int number, char *line,
     if (!parse_dtype(fields[5], &dtype))
         return cli_fail_usage("one of fp32, bf16, fp16", "%s:%d: no type '%.40s'", path,
                               number, fields[5]);
-    cli_problem problem = {.num_ranks = (int)sizes[3]};
-    ew_problem shape = EW_PROBLEM(sizes[0], sizes[1], sizes[2], dtype);
-    shape.weight_layout = weight;
-    problem.problem = shape;
-    snprintf(problem.name, sizeof problem.name, "%s", fields[0]);
-    return cli_job_add_problem(job, &problem);
+    if (strncmp(fields[0], start, strlen(start)) != 0)
+        return CLI_EXIT_OK;
+    return add_line(settings, fields[0], sizes, dtype, job);
+}
+
+/* The names of the suites that lie where smoke does, or just that of smoke. */
+static const char *list_suites(char *text, size_t bytes)
+{
+    char path[PATH_MAX];
+    size_t used = 0;
+    glob_t found = {.gl_pathc = 0};
+    snprintf(text, bytes, "smoke");
+    if (!cli_path_find("suites", EW_SUITES_FROM_BIN, "smoke.suite", path, sizeof path))
+        return text;
+    snprintf(strrchr(path, '/'), sizeof "/*.suite", "/*.suite");
+    glob(path, 0, NULL, &found);
+    for (size_t at = 0; at < found.gl_pathc; at++) {
+        const char *name = strrchr(found.gl_pathv[at], '/') + 1;
+        int length = (int)strlen(name) - (int)strlen(".suite");
+        if (used + (size_t)length + 3 < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%.*s", used ? ", " : "",
+                                     length, name);
+    }
+    globfree(&found);
+    return text;
+}
+
+static cli_exit fail_read(const char *path)
+{
+    char suites[128], fix[192];
+    snprintf(fix, sizeof fix, "one of %s, or the path of a .suite file",
+             list_suites(suites, sizeof suites));
+    return cli_fail_usage(fix, "cannot read suite '%.200s': %s", path, strerror(errno));
 }
 
 static FILE *open_suite(const char *suite, char *path, size_t bytes)
@@ -89,26 +138,38 @@ static FILE *open_suite(const char *suite, char *path, size_t bytes)
     return fopen(path, "r");
 }
 
-cli_exit cli_suite_load(const char *suite, ew_weight_layout weight, cli_job *job)
+/* "paper:main" is the suite paper and its problems whose names start with main. */
+static const char *split_start(const char *text, char *suite, size_t bytes)
 {
-    char path[PATH_MAX], line[MAX_LINE];
+    const char *colon = strrchr(text, ':');
+    int length = colon ? (int)(colon - text) : (int)strlen(text);
+    snprintf(suite, bytes, "%.*s", length, text);
+    return colon ? colon + 1 : "";
+}
+
+cli_exit cli_suite_load(const cli_settings *settings, cli_job *job)
+{
+    char suite[PATH_MAX], path[PATH_MAX], line[MAX_LINE];
     cli_exit failed = CLI_EXIT_OK;
+    const char *start = split_start(settings->suite, suite, sizeof suite);
     FILE *file = open_suite(suite, path, sizeof path);
     if (!file)
-        return cli_fail_usage("--suite smoke, or the path of a .suite file",
-                              "cannot read suite '%.200s': %s", path, strerror(errno));
+        return fail_read(path);
     for (int number = 1; !failed && fgets(line, sizeof line, file); number++) {
         if (!strchr(line, '\n') && !feof(file))
             failed = cli_fail_usage(LINE_SHAPE, "%s:%d: line longer than %d bytes", path,
                                     number, MAX_LINE - 2);
         else
-            failed = parse_line(path, number, line, weight, job);
+            failed = parse_line(path, number, line, start, settings, job);
     }
     if (!failed && ferror(file))
-        failed = cli_fail_usage("--suite smoke, or the path of a .suite file",
-                                "cannot read suite '%.200s': %s", path, strerror(errno));
+        failed = fail_read(path);
     fclose(file);
     if (!failed && job->num_problems == 0)
-        failed = cli_fail_usage(LINE_SHAPE, "suite '%.200s' holds no problem", path);
+        failed =
+            *start
+                ? cli_fail_usage("the start of a name in the file",
+                                 "no problem of '%.200s' starts with '%.60s'", path, start)
+                : cli_fail_usage(LINE_SHAPE, "suite '%.200s' holds no problem", path);
     return failed;
 }

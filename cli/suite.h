@@ -4,8 +4,9 @@
 
 #include "job.h"
 
-/* Appends the problems of a suite, given by name (looked up) or by path, to the job.  On
- * failure the error has been printed. */
-cli_exit cli_suite_load(const char *suite, ew_weight_layout weight, cli_job *job);
+/* Appends the problems of the settings' suite, given by name (looked up) or by path, to
+ * the job; the settings' ranks and types replace the suite's.  On failure the error has
+ * been printed. */
+cli_exit cli_suite_load(const cli_settings *settings, cli_job *job);
 
 #endif

@@ -48,6 +48,11 @@ void cli_trace_free(cli_trace *trace); /* NULL is fine */
 const ew_trace_event *cli_trace_events(const cli_trace *trace, int rank);
 void cli_trace_derive(const cli_trace *trace, cli_trace_numbers *numbers_out);
 
+/* The document's otherData; takes over `context`.  NULL: no memory. */
+json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
+                           const cli_trace_numbers *numbers, const char *config,
+                           json_t *context);
+
 /* Writes the document; false: the stream has failed. */
 bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *stream);
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output.h"
+#include "sim_view.h"
 #include "trace.h"
 
 typedef struct writer {
@@ -61,8 +63,11 @@ static void write_slice(writer *w, int rank, const ew_trace_event *event)
         fprintf(w->stream, ",\"cat\":\"reduce\",\"name\":\"reduce tile (%d,%d)\"",
                 event->row, event->col);
     fprintf(w->stream,
-            ",\"args\":{\"position\":%" PRId64 ",\"dst\":%d,\"row\":%d,\"col\":%d}}",
+            ",\"args\":{\"position\":%" PRId64 ",\"dst\":%d,\"row\":%d,\"col\":%d",
             event->position, event->dst, event->row, event->col);
+    if (event->kind == EW_TRACE_BLOCK)
+        write_us(w, "published_us", event->published_ns - w->start_ns);
+    fputs("}}", w->stream);
 }
 
 /* ---- Arrows ---- */
@@ -156,4 +161,37 @@ bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *strea
     bool dumped = json_dumpf(metadata, stream, JSON_INDENT(1)) == 0;
     fputs("}\n", stream);
     return dumped && fflush(stream) == 0 && !ferror(stream);
+}
+
+/* ---- What belongs to the events ---- */
+
+static json_t *numbers_json(const cli_trace_numbers *n)
+{
+    return json_pack("{sf sf sf sf sf sf sf sf sf}", "time_us", n->time_us, "gemm_us",
+                     n->gemm_us, "tail_us", n->tail_us, "gemm_alone_us", n->gemm_alone_us,
+                     "overlap_efficiency", n->overlap, "tail_share", n->tail_share,
+                     "breq_gbs", n->breq, "achieved_gbs", n->achieved, "gemm_slowdown",
+                     n->slowdown);
+}
+
+json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
+                           const cli_trace_numbers *numbers, const char *config,
+                           json_t *context)
+{
+    const ew_problem *shape = &trace->problem;
+    char link[96];
+    cli_link_text(job, link, sizeof link);
+    json_t *metadata = json_pack(
+        "{ss s{sI sI sI si ss ss ss sI si si} ss so sI so}", "schema", "entwine-trace/1",
+        "params", "m", (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k",
+        (json_int_t)shape->k, "ranks", trace->num_ranks, "dtype",
+        ew_dtype_name(shape->dtype), "ranks_as", cli_ranks_as_name(&job->ranks), "link", link,
+        "seed", (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
+        job->bench.warmup, "config", config, "numbers", numbers_json(numbers), "wrong",
+        (json_int_t)numbers->wrong, "context", context);
+    if (metadata && job->backend == EW_BACKEND_SIM) {
+        cli_sim_params(json_object_get(metadata, "params"), trace->num_ranks);
+        json_object_del(metadata, "wrong"); /* no values, so none right or wrong */
+    }
+    return metadata;
 }

@@ -13,18 +13,30 @@
 /* Tuning is stable when either is kept. */
 static const double most_flips = 0.10, most_regret = 0.02;
 
+static const char *method_of(const cli_settings *settings)
+{
+    return settings->num_methods ? settings->methods[0] : "entwine";
+}
+
+bool cli_tune_stores(const cli_settings *settings)
+{
+    return !settings->dry_run && strcmp(method_of(settings), "entwine") == 0;
+}
+
 cli_exit cli_tune_output_open(cli_tune_output *output, const cli_settings *settings,
                               const cli_job *job, const char *folder, json_t *context)
 {
     size_t most = (size_t)job->num_problems * (size_t)settings->repeats;
     *output = (cli_tune_output){.settings = settings, .job = job, .folder = folder};
-    output->document =
-        json_pack("{ss so so sb so s[]}", "schema", "entwine-tune/1", "context", context,
-                  "folder", *folder ? cli_text_json(folder) : json_null(), "stored",
-                  (int)!settings->dry_run, "complete", json_false(), "results");
+    output->document = json_pack(
+        "{ss so ss so sb so s[]}", "schema", "entwine-tune/1", "context", context, "method",
+        method_of(settings), "folder", *folder ? cli_text_json(folder) : json_null(),
+        "stored", (int)cli_tune_stores(settings), "complete", json_false(), "results");
     output->results = json_object_get(output->document, "results");
     output->regrets = calloc(most + 1, sizeof *output->regrets);
-    if (!output->document || !output->regrets)
+    output->default_regrets =
+        calloc((size_t)job->num_problems + 1, sizeof *output->default_regrets);
+    if (!output->document || !output->regrets || !output->default_regrets)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
     return CLI_EXIT_OK;
 }
@@ -110,9 +122,10 @@ static json_t *tuned_json(const cli_tune_output *output, const cli_tuned *tuned,
         return object;
     }
     json_t *values =
-        json_pack("{so ss sf sf so}", "key", cli_text_json(tuning->key), "config", config,
-                  "time_us", tuning->time_us, "default_us", tuning->default_us, "gain",
-                  number_or_null(cli_tuning_gain(tuning)));
+        json_pack("{so ss sf sf so so}", "key", cli_text_json(tuning->key), "config",
+                  config, "time_us", tuning->time_us, "default_us", tuning->default_us,
+                  "gain", number_or_null(cli_tuning_gain(tuning)), "default_regret",
+                  number_or_null(cli_tuning_gain(tuning) - 1));
     json_object_update(object, values);
     json_decref(values);
     if (tuned->kind == CLI_TUNED) {
@@ -131,6 +144,8 @@ static void add_to_summary(cli_tune_output *output, const cli_tuned *tuned)
 {
     double gain = cli_tuning_gain(&tuned->tuning);
     output->num_kinds[tuned->kind]++;
+    if (tuned->kind != CLI_TUNE_SKIPPED && isfinite(gain))
+        output->default_regrets[output->num_default_regrets++] = gain - 1;
     if (tuned->kind != CLI_TUNED)
         return;
     output->log_gain_sum += gain > 0 ? log(gain) : 0.0;
@@ -157,12 +172,23 @@ void cli_tune_output_problem(cli_tune_output *output, const cli_tuned *tuned)
 
 /* ---- The end ---- */
 
+static void print_default_regret(const cli_tune_output *output)
+{
+    const int count = output->num_default_regrets;
+    if (count < 2)
+        return;
+    double median = cli_median(output->default_regrets, count);
+    printf("# Built-in choice : regret %.2f %% median, %.2f %% worst, %d problems\n",
+           100 * median, 100 * output->default_regrets[count - 1], count);
+}
+
 static void print_stored(const cli_tune_output *output)
 {
     int num_tuned = output->num_kinds[CLI_TUNED];
     if (num_tuned > 1)
         printf("# Geomean gain : %.3f over the built-in choice, %d problems\n",
                exp(output->log_gain_sum / num_tuned), num_tuned);
+    print_default_regret(output);
     if (output->num_cut_short)
         printf("# Budget : it ended %d of %d searches early\n", output->num_cut_short,
                output->num_repeats);
@@ -171,6 +197,8 @@ static void print_stored(const cli_tune_output *output)
                output->num_kinds[CLI_TUNE_RESUMED], output->folder);
     if (output->settings->dry_run)
         puts("# Stored : nothing (--dry-run)");
+    else if (!cli_tune_stores(output->settings))
+        puts("# Stored : nothing (only entwine's configs are)");
     else
         printf("# Stored : %d entries in %s\n", num_tuned, output->folder);
 }
@@ -194,7 +222,12 @@ static void print_end(const cli_tune_output *output, double flips, double regret
 static void print_json(cli_tune_output *output, double flips, double regret, double worst,
                        bool complete)
 {
+    const int count = output->num_default_regrets;
+    const double median = cli_median(output->default_regrets, count); /* sorts */
     json_object_set_new(output->document, "complete", json_boolean(complete));
+    json_object_set_new(output->document, "default_regret",
+                        json_pack("{si sf sf}", "problems", count, "median", median,
+                                  "worst", count ? output->default_regrets[count - 1] : 0));
     json_object_set_new(output->document, "stability",
                         json_pack("{si sf sf sf}", "tunings", output->num_repeats,
                                   "flip_rate", flips, "median_regret", regret,
@@ -217,6 +250,7 @@ cli_exit cli_tune_output_close(cli_tune_output *output, bool complete)
     bool any = output->num_kinds[CLI_TUNED] + output->num_kinds[CLI_TUNE_RESUMED] > 0;
     json_decref(output->document);
     free(output->regrets);
+    free(output->default_regrets);
     if (!stable)
         return CLI_EXIT_REGRESSION;
     return any ? CLI_EXIT_OK : CLI_EXIT_SKIPPED;

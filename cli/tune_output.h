@@ -32,10 +32,15 @@ typedef struct cli_tune_output {
     int num_kinds[3];
     int num_cut_short; /* searches that the budget ended */
     int num_repeats, num_flips;
-    double *regrets; /* one for each repeat of each problem */
+    double *regrets;         /* one for each repeat of each problem */
+    double *default_regrets; /* of the built-in choice, one for each problem */
+    int num_default_regrets;
     double log_gain_sum;
     bool begun;
 } cli_tune_output;
+
+/* Whether what is found is kept: only entwine's, which plans look for. */
+bool cli_tune_stores(const cli_settings *settings);
 
 /* Takes over context.  On failure the error has been printed; close either way. */
 cli_exit cli_tune_output_open(cli_tune_output *output, const cli_settings *settings,

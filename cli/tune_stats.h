@@ -8,8 +8,9 @@
 typedef struct cli_repeats {
     int count;
     int num_flips; /* repeats whose config is not the most frequent one */
-    int chosen;    /* the fastest repeat with that config: what is worth keeping */
-    double median_regret, worst_regret; /* 0.02: two per cent over the best time seen */
+    int chosen;    /* the repeat with that config that gained most: worth keeping */
+    /* 0.02: two per cent over the best time seen, both over the built-in choice's */
+    double median_regret, worst_regret;
 } cli_repeats;
 
 /* `regrets` gets one value for each repeat. */

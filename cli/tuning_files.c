@@ -5,8 +5,8 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -128,39 +128,12 @@ bool cli_tuning_key_part(const char *key, const char *name, char *text, size_t b
     return false;
 }
 
-static bool part_is(const char *key, const char *name, const char *value)
+const cli_tuning_file *cli_tuning_files_find(const cli_tuning_files *files, const char *key)
 {
-    char text[EW_TUNING_KEY_BYTES];
-    return cli_tuning_key_part(key, name, text, sizeof text) && strcmp(text, value) == 0;
-}
-
-static bool part_is_number(const char *key, const char *name, int64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%" PRId64, value);
-    return part_is(key, name, text);
-}
-
-const cli_tuning_file *cli_tuning_files_find(const cli_tuning_files *files,
-                                             const cli_problem *problem, ew_backend backend)
-{
-    static const char *const backends[] = {"", "cpu", "cuda", "sim"};
-    const ew_problem *shape = &problem->problem;
-    int64_t bucket = 1;
-    while (bucket < shape->max_m && bucket < INT64_MAX / 2)
-        bucket *= 2;
-    for (int at = 0; at < files->count; at++) {
-        const char *key = files->at[at].tuning.key;
-        if (files->at[at].kind == CLI_TUNING_ENTRY && part_is(key, "op", "gemm-rs") &&
-            part_is_number(key, "m", bucket) && part_is_number(key, "n", shape->n) &&
-            part_is_number(key, "k", shape->k) &&
-            part_is_number(key, "ranks", problem->num_ranks) &&
-            part_is(key, "type", ew_dtype_name(shape->dtype)) &&
-            part_is(key, "weight", shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn") &&
-            part_is(key, "backend", backends[backend]) &&
-            part_is(key, "version", ew_version()))
+    for (int at = 0; at < files->count; at++)
+        if (files->at[at].kind == CLI_TUNING_ENTRY &&
+            strcmp(files->at[at].tuning.key, key) == 0)
             return &files->at[at];
-    }
     return NULL;
 }
 

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "entwine/tune.h"
-#include "job.h"
+#include "message.h"
 
 typedef enum cli_tuning_kind {
     CLI_TUNING_ENTRY,
@@ -41,10 +41,9 @@ void cli_tuning_file_path(const cli_tuning_files *files, const cli_tuning_file *
 /* Copies the value of `name=` from a key; false, and an empty text, when it has none. */
 bool cli_tuning_key_part(const char *key, const char *name, char *text, size_t bytes);
 
-/* The entry for a problem's own M bucket, whatever device it is for; NULL: none. */
+/* The entry with this key; NULL: none. */
 const cli_tuning_file *cli_tuning_files_find(const cli_tuning_files *files,
-                                             const cli_problem *problem,
-                                             ew_backend backend);
+                                             const char *key);
 
 /* How much faster than the built-in choice; NAN when the entry does not say. */
 double cli_tuning_gain(const ew_tuning *tuning);

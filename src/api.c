@@ -38,16 +38,6 @@ static ew_status build_spec(const ewx_backend *backend, const ew_problem *proble
     return EW_OK;
 }
 
-/* The caller has no wish but for the backend: a tuned config may serve. */
-static bool is_open(const ew_config *request)
-{
-    ew_config open = EW_CONFIG_INIT;
-    open.struct_size = request->struct_size;
-    open.backend = request->backend;
-    open.producer = request->producer == EW_PRODUCER_OWN ? EW_PRODUCER_OWN : (ew_producer)0;
-    return memcmp(&open, request, sizeof open) == 0;
-}
-
 /* As build_spec, with the tuned config if there is one that can still run. */
 static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *problem,
                                   int num_ranks, const ew_config *request,
@@ -56,7 +46,7 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
 {
     ew_config tuned = EW_CONFIG_INIT;
     *origin_out = (ewx_tuning_origin){0};
-    if ((!request || is_open(request)) &&
+    if ((!request || ewx_tuning_serves(request)) &&
         ewx_tuning_find(problem, num_ranks,
                         request && request->backend ? request->backend : EW_BACKEND_CPU,
                         machine->device, &tuned, origin_out) &&

@@ -41,7 +41,7 @@ static ew_config without_overlap(ew_config base)
     base.pool = (ew_pool)0;
     base.transport = (ew_transport)0;
     base.launches = (ew_launches)0;
-    if (base.backend == EW_BACKEND_CUDA) /* no GEMM beside it: all SMs */
+    if (base.backend != EW_BACKEND_CPU && base.backend) /* no GEMM beside it: all SMs */
         base.budget = base.batch = 0;
     return base;
 }

@@ -284,7 +284,6 @@ static void wrong_config_fields(void **state)
         REFUSED(ew_plan_create(r->world, &r->problem, &bad, &plan), status, text); \
     } while (0)
     BAD_FIELD(backend, EW_BACKEND_CUDA, ERR_UNSUPPORTED, "cuda");
-    BAD_FIELD(backend, EW_BACKEND_SIM, ERR_UNSUPPORTED, "sim");
     BAD_FIELD(backend, (ew_backend)9, ERR_CONFIG, "9");
     BAD_FIELD(backend, (ew_backend)-1, ERR_CONFIG, "backend");
     BAD_FIELD(block_m, 100, ERR_CONFIG, "100");

@@ -16,6 +16,7 @@
 #include "entwine/tune.h"
 #include "backend/backend.h"
 #include "plan/tuning.h"
+#include "search.h"
 
 static char folder[] = "/tmp/entwine-tuning-XXXXXX";
 
@@ -261,8 +262,10 @@ static void no_folder_is_no_error(void **state)
 /* ---- Tuning ---- */
 
 typedef struct tuning_job {
+    const char *fixed, *method; /* fixed: a config's text */
+    double budget_s;
     ew_tune_result results[2];
-    int rounds;
+    int rounds, num_rounds;
 } tuning_job;
 
 static int count_round(void *context, int round, int num_rounds, const char *best_config,
@@ -270,24 +273,57 @@ static int count_round(void *context, int round, int num_rounds, const char *bes
 {
     tuning_job *job = context;
     job->rounds = round;
+    job->num_rounds = num_rounds;
     return !(num_rounds >= round && *best_config && best_us > 0 && default_us > 0);
 }
+
+static const ew_problem tuned_problem = EW_PROBLEM(520, 600, 64, EW_FP32);
 
 static int tune_body(ew_world *world, void *argument)
 {
     tuning_job *job = argument;
-    const ew_problem problem = EW_PROBLEM(200, 300, 64, EW_FP32);
     ew_tune_options options = EW_TUNE_OPTIONS_INIT;
+    ew_config fixed = EW_CONFIG_INIT;
     options.samples = 2;
     options.progress = count_round;
     options.context = job;
-    RANK_OK(ew_tune(world, &problem, EW_BACKEND_CPU, &options,
+    options.method = job->method;
+    options.budget_s = job->budget_s;
+    if (job->fixed)
+        RANK_OK(ew_config_parse(job->fixed, &fixed));
+    RANK_OK(ew_tune(world, &tuned_problem, job->fixed ? &fixed : NULL, &options,
                     &job->results[ew_world_rank(world)]));
+    return 0;
+}
+
+static tuning_job *tune_on_two(ew_ranks_as kind, const char *fixed, const char *method,
+                               const ew_world_options *world_options)
+{
+    tuning_job *job = harness_share(sizeof *job);
+    *job = (tuning_job){.fixed = fixed, .method = method};
+    harness_run_with(kind, 2, world_options, tune_body, job);
+    return job;
+}
+
+static int num_entries(void)
+{
+    int count = 0;
+    DIR *listing = opendir(folder);
+    for (struct dirent *entry; listing && (entry = readdir(listing));)
+        count += entry->d_name[0] != '.';
+    if (listing)
+        closedir(listing);
+    return count;
+}
+
+static int plan_body(ew_world *world, void *argument)
+{
+    const ew_tuning *tuning = argument;
     ew_plan *plan;
     ew_config config;
-    RANK_OK(ew_plan_create(world, &problem, NULL, &plan));
+    RANK_OK(ew_plan_create(world, &tuned_problem, NULL, &plan));
     RANK_OK(ew_plan_config(plan, &config));
-    RANK_CHECK(memcmp(&config, &job->results[0].tuning.config, sizeof config) == 0,
+    RANK_CHECK(memcmp(&config, &tuning->config, sizeof config) == 0,
                "the plan does not use the entry");
     ew_plan_destroy(plan);
     return 0;
@@ -296,18 +332,137 @@ static int tune_body(ew_world *world, void *argument)
 static void ranks_tune_and_agree(void **state)
 {
     (void)state;
-    tuning_job *job = harness_share(sizeof *job);
     for (int kind = EW_RANKS_AS_PROCESSES; kind <= EW_RANKS_AS_THREADS; kind++) {
-        memset(job, 0, sizeof *job);
-        harness_run((ew_ranks_as)kind, 2, tune_body, job);
-        assert_int_equal(job->rounds, 4);
-        assert_true(job->results[0].complete && job->results[0].num_candidates > 8);
-        assert_memory_equal(&job->results[0].tuning.config, &job->results[1].tuning.config,
+        tuning_job *job = tune_on_two((ew_ranks_as)kind, NULL, NULL, NULL);
+        const ew_tune_result *result = &job->results[0];
+        char key[EW_TUNING_KEY_BYTES];
+        assert_int_equal(job->rounds, 4); /* block, group, budget, and the last */
+        assert_int_equal(job->num_rounds, 4);
+        assert_true(result->complete && result->stored && result->num_candidates > 5);
+        assert_memory_equal(&result->tuning.config, &job->results[1].tuning.config,
                             sizeof(ew_config));
-        assert_true(job->results[0].tuning.time_us <= job->results[0].tuning.default_us);
+        assert_true(result->tuning.time_us <= result->tuning.default_us);
+        assert_int_equal(ew_tuning_key(&tuned_problem, 2, EW_BACKEND_CPU, key, sizeof key),
+                         EW_OK);
+        assert_string_equal(result->tuning.key, key);
+        assert_int_equal(num_entries(), 1);
+        harness_run((ew_ranks_as)kind, 2, plan_body, &job->results[0].tuning);
         remove_entries();
+        harness_unshare(job, sizeof *job);
     }
+}
+
+/* What is set stays, whoever set it; and only what all plans would use is stored. */
+static void fixed_fields_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixed, *method;
+        int num_rounds;
+        ew_config want; /* fields of the result; 0: any */
+    } cases[] = {
+        {"group=2,x=1,b=3", NULL, 2, {.group = 2, .budget = 1, .batch = 3}},
+        {"block=128x128,b=2", NULL, 3, {.block_n = 128, .batch = 2}},
+        {"order=contiguous,release=partition",
+         "entwine",
+         4,
+         {.order = EW_ORDER_CONTIGUOUS, .release = EW_RELEASE_PARTITION}},
+        {NULL, "sequential", 3, {.order = EW_ORDER_DEFAULT, .release = EW_RELEASE_OUTPUT}},
+        {NULL, "chunked", 4, {.order = EW_ORDER_CONTIGUOUS, .release = -1}},
+        {NULL, "wavegroup", 5, {.order = EW_ORDER_INTERLEAVED}},
+        {"release=3", "wavegroup", 4, {.release = 3}},
+        {"workers=3", "static", 4, {.workers = 3, .pool = EW_POOL_STATIC}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tuning_job *job =
+            tune_on_two(EW_RANKS_AS_THREADS, cases[i].fixed, cases[i].method, NULL);
+        const ew_config *got = &job->results[0].tuning.config, *want = &cases[i].want;
+        harness_context("case %zu", i);
+        assert_int_equal(job->num_rounds, cases[i].num_rounds);
+        assert_false(job->results[0].stored);
+        assert_true(!want->block_n || want->block_n == got->block_n);
+        assert_true(!want->group || want->group == got->group);
+        assert_true(!want->budget || want->budget == got->budget);
+        assert_true(!want->batch || want->batch == got->batch);
+        assert_true(!want->order || want->order == got->order);
+        assert_true(!want->release || want->release == got->release);
+        assert_true(!want->workers || want->workers == got->workers);
+        assert_true(!want->pool || want->pool == got->pool);
+        harness_unshare(job, sizeof *job);
+    }
+    assert_int_equal(num_entries(), 0);
+}
+
+static void an_emulated_link_leaves_no_entry(void **state)
+{
+    (void)state;
+    ew_world_options options = EW_WORLD_OPTIONS_INIT;
+    options.link_gbps = 1000;
+    tuning_job *job = tune_on_two(EW_RANKS_AS_THREADS, NULL, NULL, &options);
+    assert_false(job->results[0].stored);
+    assert_int_equal(num_entries(), 0);
     harness_unshare(job, sizeof *job);
+}
+
+/* One heat of the first knob, and no more. */
+static void a_spent_budget_ends_the_search(void **state)
+{
+    (void)state;
+    tuning_job *job = harness_share(sizeof *job);
+    job->budget_s = 1e-9;
+    harness_run(EW_RANKS_AS_PROCESSES, 2, tune_body, job);
+    assert_false(job->results[0].complete);
+    assert_true(job->results[0].num_candidates <= EW_TUNE_PLANS);
+    assert_true(job->results[0].tuning.time_us > 0);
+    remove_entries();
+    harness_unshare(job, sizeof *job);
+}
+
+/* ---- Wrong values ---- */
+
+static _Atomic int num_checks;
+
+/* The third candidate that is checked has a wrong value, on one rank. */
+static ew_status verify_badly(ew_world *world, const ew_problem *problem, uint32_t seed,
+                              int64_t m, const void *C, ew_check *check_out)
+{
+    const ew_status status =
+        ewx_backend_cpu.memory.verify(world, problem, seed, m, C, check_out);
+    if (ew_world_rank(world) == 1)
+        check_out->wrong += ++num_checks == 3;
+    return status;
+}
+
+static int wrong_body(ew_world *world, void *argument)
+{
+    ewx_backend spoilt = ewx_backend_cpu;
+    ewx_search *s = calloc(1, sizeof *s);
+    RANK_CHECK(s != NULL, "no memory");
+    (void)argument;
+    spoilt.memory.verify = verify_badly;
+    s->options = (ew_tune_options)EW_TUNE_OPTIONS_INIT;
+    s->space = (ewx_knob_space){.problem = &tuned_problem, .num_ranks = 2};
+    s->space.machine.cores = 2;
+    s->space.fixed = s->built_in.request = (ew_config)EW_CONFIG_INIT;
+    RANK_OK(
+        ewx_stand_open(&s->stand, world, &tuned_problem, &spoilt, tuned_problem.max_m, 1));
+    RANK_OK(ewx_search_choose(s, &s->built_in.request, &s->built_in.config));
+    s->space.built_in = s->built_in.config;
+    RANK_CHECK(ewx_search_run(s) == EW_ERR_SYSTEM, "wrong values were accepted");
+    RANK_CHECK(strstr(ew_last_error(), "1 wrong values") &&
+                   strstr(ew_last_error(), "block=128x512"),
+               "%s", ew_last_error());
+    ewx_search_close(s);
+    ewx_stand_close(&s->stand);
+    free(s);
+    return 0;
+}
+
+static void wrong_values_end_it(void **state)
+{
+    (void)state;
+    num_checks = 0;
+    harness_run(EW_RANKS_AS_THREADS, 2, wrong_body, NULL);
 }
 
 int main(void)
@@ -324,6 +479,10 @@ int main(void)
         cmocka_unit_test(a_damaged_file_is_no_entry),
         cmocka_unit_test(no_folder_is_no_error),
         cmocka_unit_test(ranks_tune_and_agree),
+        cmocka_unit_test(fixed_fields_stay),
+        cmocka_unit_test(an_emulated_link_leaves_no_entry),
+        cmocka_unit_test(a_spent_budget_ends_the_search),
+        cmocka_unit_test(wrong_values_end_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

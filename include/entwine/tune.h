@@ -2,6 +2,9 @@
  *
  * A tuning entry belongs to a key: the operation, the shape (rows rounded up to a power of
  * two, the M bucket), the ranks, the element type, the device and the library's version.
+ * The device is what times depend on: a GPU's name, the SMs that a rank has of it and the
+ * driver, or a processor's model and the cores that this process may use (affinity and
+ * cgroup).  So tune the way you run: with other cores it is another key.
  * Entries are small JSON files under $ENTWINE_CACHE_DIR, else $XDG_CACHE_HOME/entwine, else
  * ~/.cache/entwine.  ew_plan_create without a config of the caller's uses the entry of its
  * key, else that of the nearest M bucket, else the built-in choice; ew_plan_explain says
@@ -29,6 +32,11 @@ typedef struct ew_tuning {
     int64_t when;                  /* seconds since 1970 */
 } ew_tuning;
 
+/* The key that num_ranks ranks on this machine have for the problem's M bucket.  With cuda
+ * it starts CUDA in this process, as ew_gpu_count does.  EW_TUNING_KEY_BYTES hold any. */
+EW_API ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
+                               char *text, size_t bytes);
+
 /* An entry as JSON and back; EW_ERR_ARGUMENT says what is wrong with a text.  What is
  * printed can be parsed. */
 EW_API ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes);
@@ -50,36 +58,53 @@ EW_API ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out);
 
 /* ---- Tuning -------------------------------------------------------------------------- */
 
+#define EW_TUNE_PLANS 6 /* that exist at once while a problem is tuned */
+
 typedef struct ew_tune_options {
     uint32_t struct_size;
-    double budget_s; /* give or take one round; 0: until the search ends */
-    int32_t samples; /* of each candidate and round; 0: chosen */
+    double budget_s; /* give or take one heat; 0: until the search ends */
+    int32_t samples; /* of each candidate before slow ones are dropped; 0: chosen */
     uint32_t seed;
-    int32_t store; /* rank 0 writes the entry */
+    /* Rank 0 writes the entry, if it is one that plans would use: nothing but the backend
+     * was fixed, and no link is emulated. */
+    int32_t store;
     /* Called on rank 0 after each round, counted from 1, may be NULL.  Non-zero ends the
      * search early, with the best so far. */
     int (*progress)(void *context, int round, int num_rounds, const char *best_config,
                     double best_us, double default_us);
     void *context;
+    /* The method that is tuned, with the fixed fields as its base (ew_method_config). NULL:
+     * what the fixed fields say. */
+    const char *method;
 } ew_tune_options;
-#define EW_TUNE_OPTIONS_INIT                                        \
-    {                                                               \
-        (uint32_t)sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL \
+#define EW_TUNE_OPTIONS_INIT                                              \
+    {                                                                     \
+        (uint32_t)sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL, NULL \
     }
 
 typedef struct ew_tune_result {
     ew_tuning tuning;
-    int32_t num_candidates; /* measured in all rounds; some in several */
+    int32_t num_candidates; /* different configs that were measured */
     int32_t num_refused;    /* that this machine cannot run */
     int32_t complete;       /* 0: ended by the budget or by progress */
+    int32_t stored;
 } ew_tune_result;
 
-/* Collective.  Measures candidates by the time of whole calls, interleaved sample by
- * sample, the built-in choice always among them, in rounds that vary the block, its walk
- * and the budget in turn around the best so far; the best is confirmed against the
- * built-in choice in a last round and must beat it by more than a per cent to replace it.
+/* Collective.  Searches the fields that `fixed` leaves open (NULL: all, for the cpu) for
+ * the shortest time of a whole call, that of its slowest rank.
+ *
+ * Round by round one knob is turned: how tiles travel (cuda), the block, its walk, how many
+ * tiles are released together (wavegroup), and who reduces, x and b.  A knob is left alone
+ * where it makes no difference, so a rival method is tuned by its own knobs with the same
+ * effort as ours.  In a round the best so far and other values of the knob take turns, call
+ * by call, at most EW_TUNE_PLANS in a heat, and those that are clearly slower drop out
+ * (more than 4 % by median, or by a sign test).  The last round confirms the best against
+ * the built-in choice, what a plan has without tuning: it must gain more than a per cent to
+ * replace it.
+ *
+ * The values of every candidate are checked once; wrong ones end the tuning with an error.
  * All ranks end with the same result. */
-EW_API ew_status ew_tune(ew_world *world, const ew_problem *problem, ew_backend backend,
+EW_API ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *fixed,
                          const ew_tune_options *options, ew_tune_result *result_out);
 
 #ifdef __cplusplus

@@ -52,6 +52,7 @@ typedef struct ewx_backend {
 } ewx_backend;
 
 extern const ewx_backend ewx_backend_cpu;
+extern const ewx_backend ewx_backend_sim;
 #ifdef EW_HAVE_CUDA
 extern const ewx_backend ewx_backend_cuda;
 #endif

@@ -149,7 +149,8 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
                       const ewx_machine *machine, ewx_text *text)
 {
-    const bool cuda = spec->config.backend == EW_BACKEND_CUDA;
+    const bool cuda = spec->config.backend == EW_BACKEND_CUDA ||
+                      (spec->config.backend == EW_BACKEND_SIM && machine->gpu_sms > 0);
     const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
     const ewx_grid grid = ewx_grid_build(spec->problem.max_m, spec->problem.n,
                                          spec->num_ranks, &spec->config);

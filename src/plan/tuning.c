@@ -16,9 +16,8 @@
 
 #define SCHEMA "entwine-tuning/1"
 #define MOST_FILE_BYTES 4096
-#define FARTHEST_BUCKET                                              \
-    20 /* doublings: beyond, an entry says nothing about the problem \
-        */
+/* Doublings; beyond, an entry says nothing about the problem. */
+#define FARTHEST_BUCKET 20
 
 /* ---- Keys ---- */
 
@@ -51,6 +50,15 @@ void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend
     ewx_text_add(text, ",device=");
     add_plain(text, device);
     ewx_text_add(text, ",version=%s", ew_version());
+}
+
+bool ewx_tuning_serves(const ew_config *request)
+{
+    ew_config open = EW_CONFIG_INIT;
+    open.struct_size = request->struct_size;
+    open.backend = request->backend;
+    open.producer = request->producer == EW_PRODUCER_OWN ? EW_PRODUCER_OWN : (ew_producer)0;
+    return memcmp(&open, request, sizeof open) == 0;
 }
 
 /* ---- Text ---- */

@@ -13,6 +13,10 @@ int64_t ewx_tuning_bucket(int64_t rows);
 void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
                     const char *device, int64_t bucket, ewx_text *text);
 
+/* Whether a request leaves all to the library but for the backend, so that a tuning entry
+ * may serve it. */
+bool ewx_tuning_serves(const ew_config *request);
+
 /* Where a config came from. */
 typedef struct ewx_tuning_origin {
     int64_t bucket; /* of the entry that was used; 0: none */

@@ -15,6 +15,7 @@
 #     fake-gpu                        with fake_gpu.c preloaded and fake_bin/ on PATH; left out
 #                                     where that cannot be (no compiler, sanitizers)
 #     fake-tune                       with fake_tune.c preloaded, likewise
+#     fake-bench                      with fake_bench.c preloaded, likewise
 #     end
 #
 # A stream that no line speaks of must be empty, except stderr when the status is 0, where
@@ -48,6 +49,7 @@ build_fake() {
 }
 fake=$(build_fake fake_gpu)
 tuner=$(build_fake fake_tune)
+bench=$(build_fake fake_bench)
 
 # Everything but * means itself.
 to_glob() {
@@ -124,6 +126,10 @@ run_case() {
         [ -n "$tuner" ] || return
         command="export LD_PRELOAD='$tuner'; $command"
     fi
+    if [ "$fake_bench" = 1 ]; then
+        [ -n "$bench" ] || return
+        command="export LD_PRELOAD='$bench'; $command"
+    fi
     [ "$err_mode" = default ] && { [ "$want_exit" = 0 ] && err_mode=any || err_mode=all; }
     rm -rf "$folder"
     mkdir "$folder"
@@ -147,7 +153,7 @@ run_file() {
         case $line in
         'case '*)
             name=${line#case }
-            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 fake_gpu=0 fake_tune=0
+            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 fake_gpu=0 fake_tune=0 fake_bench=0
             ;;
         'run '*) command=${line#run } ;;
         'exit '*) want_exit=${line#exit } ;;
@@ -160,6 +166,7 @@ run_file() {
         slow) slow=1 ;;
         fake-gpu) fake_gpu=1 ;;
         fake-tune) fake_tune=1 ;;
+        fake-bench) fake_bench=1 ;;
         end) run_case ;;
         '' | '#'*) ;;
         *) echo "$1: cannot read: $line"; num_failed=$((num_failed + 1)) ;;

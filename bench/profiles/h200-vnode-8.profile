@@ -1,0 +1,34 @@
+# One H200 cut into a virtual node of 2 to 8 ranks, as `entwine bench --backend cuda` makes it
+# where ranks outnumber GPUs.  Without --link ranks read each other through the memory.
+kind = gpu                  # -
+gpus = 1                    # all ranks share one GPU
+nodes = 1                   # -
+virtual_node = 1            # ranks get equal groups of its SMs
+sms = 132                   # datasheet
+arch = 90                   # datasheet
+sm_registers = 65536        # CUDA programming guide, compute capability 9.0
+sm_shared_bytes = 233472    # CUDA programming guide, compute capability 9.0
+sm_threads = 2048           # CUDA programming guide, compute capability 9.0
+sm_ctas = 32                # CUDA programming guide, compute capability 9.0
+block_us_256 = 512:6.47 1024:11.1 2048:21.6 4096:43.2 8192:86.5   # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+block_us_128 = 512:8.6 1024:13.9 2048:26.6 4096:52.6 8192:105   # estimate: 0.75 to 0.82 of the rate of 128x256; one CTA per block measured 0.83 to 0.86 in a slice of an H200, 2026-11
+clock = 1                   # block times hold the clock of a power-capped GPU
+bf16_time = 0.939           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+blas_time = 1.041           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+cta_us = 2.4                # derived from rates measured in a 16-SM slice of an H200, one CTA per block against persistent, 2026-11
+miss_ps_per_byte = 9.5      # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+steal_ps_per_byte = 7.5     # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+mem_gbs = 3550              # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+reducer_gbs = 128:17 256:34 512:25   # set by hand from the tails of gpu-nvidia-h200.json, all of them seen, 2026-11-15
+reducer_us = 1              # set by hand from the tails of gpu-nvidia-h200.json, all of them seen, 2026-11-15
+link_gbs = 0                # no link; --link emulates one
+link_us = 0                 # no link; --link emulates one
+nic_gbs = 0                 # one node
+nic_us = 0                  # one node
+nccl_gbs = 0                # NCCL refuses two ranks on one GPU
+nccl_us = 0                 # NCCL refuses two ranks on one GPU
+start_us = 6.9              # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+launch_us = 4.8             # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+publish_us = 1.3            # measured on an H200: a system-scope release, 2026-11
+skew_us = 2.6               # measured under MPS: kernels of the clients start one after another, 2026-11
+jitter = 0                  # not modelled

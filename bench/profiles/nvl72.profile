@@ -1,0 +1,35 @@
+# An NVL72-class rack: 72 GPUs of 148 SMs in one NVLink domain.  All of it is scaled from an
+# H200 by datasheets, and it assumes a producer that uses the tensor cores as well as the sm90
+# one does on Hopper: Entwine has none for this GPU yet.
+kind = gpu                  # -
+gpus = 72                    # of a node
+nodes = 1                   # -
+virtual_node = 0            # a GPU for every rank
+sms = 148                   # datasheet
+arch = 90                   # assumption, see above
+sm_registers = 65536        # CUDA programming guide, compute capability 9.0
+sm_shared_bytes = 233472    # CUDA programming guide, compute capability 9.0
+sm_threads = 2048           # CUDA programming guide, compute capability 9.0
+sm_ctas = 32                # CUDA programming guide, compute capability 9.0
+block_us_256 = 512:2.88 1024:4.93 2048:9.6 4096:19.2 8192:38.4   # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
+block_us_128 = 512:3.82 1024:6.18 2048:11.8 4096:23.4 8192:46.7   # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
+clock = 1                   # block times hold the clock of a power-capped GPU
+bf16_time = 0.939           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+blas_time = 1.041           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+cta_us = 2.4                # derived from rates measured in a 16-SM slice of an H200, one CTA per block against persistent, 2026-11
+miss_ps_per_byte = 9.5      # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+steal_ps_per_byte = 7.5     # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+mem_gbs = 5900              # the H200's, scaled by the datasheets: 8 to 4.8 TB/s
+reducer_gbs = 128:16 256:32 512:23   # estimate, 2026-11
+reducer_us = 1              # set by hand from the tails of gpu-nvidia-h200.json, all of them seen, 2026-11-15
+link_gbs = 680                # estimate: 75 % of the datasheet's 900 GB/s per direction, 2026-11
+link_us = 1.2                 # estimate: a remote read beyond a local one, 2026-11
+nic_gbs = 0                 # one domain
+nic_us = 0                  # one domain
+nccl_gbs = 650                # estimate, 2026-11
+nccl_us = 20                 # estimate, 2026-11
+start_us = 6.9              # as on an H200
+launch_us = 4.8             # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+publish_us = 1.3            # measured on an H200: a system-scope release, 2026-11
+skew_us = 2               # estimate, 2026-11
+jitter = 0                  # not modelled

@@ -1,0 +1,259 @@
+/* entwine sim --validate FILE: every measured result of a file beside its simulation. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "entwine/sim.h"
+#include "result_file.h"
+#include "sim_view.h"
+
+/* Of whole calls: what a simulation must keep to be worth asking. */
+typedef struct bounds {
+    double median, p95;
+} bounds;
+static const bounds gpu_bounds = {0.03, 0.08}, cpu_bounds = {0.05, INFINITY};
+/* Every so manieth workload of the file, from the first, is for calibration. */
+enum { CALIBRATION = 3 };
+
+typedef struct pair {
+    json_int_t m, n, k, ranks;
+    double link_gbps;
+    const char *dtype, *method;
+    int workload;       /* equal for the methods of one problem */
+    double measured_us; /* and simulated: */
+    double time_us;
+    bool skipped;
+} pair;
+
+typedef struct pairs {
+    pair *at;
+    int count, num_workloads;
+    const char *profile;
+    bool is_cpu;
+} pairs;
+
+static bool same_workload(const pair *a, const pair *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->ranks == b->ranks &&
+           a->link_gbps == b->link_gbps && strcmp(a->dtype, b->dtype) == 0;
+}
+
+static int number_workload(pairs *all, const pair *new)
+{
+    for (int at = 0; at < all->count; at++)
+        if (same_workload(&all->at[at], new))
+            return all->at[at].workload;
+    return all->num_workloads++;
+}
+
+static ew_status simulate(const pairs *all, pair *p, const char *config_text,
+                          double latency_us)
+{
+    const ew_dtype dtype = strcmp(p->dtype, "fp32") == 0   ? EW_FP32
+                           : strcmp(p->dtype, "bf16") == 0 ? EW_BF16
+                                                           : EW_FP16;
+    const ew_problem problem = EW_PROBLEM(p->m, p->n, p->k, dtype);
+    ew_sim_options options = EW_SIM_OPTIONS_INIT;
+    ew_sim_report report;
+    ew_config config;
+    options.profile = all->profile;
+    options.link_gbs = p->link_gbps / 8;
+    options.link_us = latency_us;
+    ew_status status = ew_config_parse(config_text, &config);
+    config.backend = EW_BACKEND_SIM;
+    if (status == EW_OK)
+        status = ew_sim_call(&problem, (int)p->ranks, &config, &options, &report);
+    p->time_us = status == EW_OK ? report.time_us : 0;
+    p->skipped = status != EW_OK;
+    return status;
+}
+
+/* One result; those that were skipped, or are no config of the engine, are left out. */
+static cli_exit add_result(pairs *all, const json_t *result)
+{
+    const char *status = NULL, *config = NULL;
+    double latency_us = 0;
+    pair p = {0};
+    json_error_t error;
+    if (json_unpack_ex(
+            (json_t *)result, &error, 0, "{ss ss s?s s?F s{sI sI sI sI ss sF sF}}",
+            "status", &status, "method", &p.method, "config", &config, "time_us",
+            &p.measured_us, "params", "m", &p.m, "n", &p.n, "k", &p.k, "ranks", &p.ranks,
+            "dtype", &p.dtype, "link_gbps", &p.link_gbps, "link_latency_us", &latency_us))
+        return cli_fail_usage("give a file of bench -o json", "a result is not one: %.80s",
+                              error.text);
+    if (strcmp(status, "EW_OK") != 0 || !config || !*config || !(p.measured_us > 0) ||
+        p.ranks < 1 || p.ranks > CLI_MAX_RANKS)
+        return CLI_EXIT_OK;
+    pair *grown = realloc(all->at, ((size_t)all->count + 1) * sizeof *grown);
+    if (!grown)
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+    all->at = grown;
+    p.workload = number_workload(all, &p);
+    ew_status failed = simulate(all, &p, config, latency_us);
+    all->at[all->count++] = p;
+    return failed == EW_ERR_ARGUMENT ? cli_fail_status(failed, ew_last_error())
+                                     : CLI_EXIT_OK;
+}
+
+static cli_exit add_document(pairs *all, const json_t *document)
+{
+    size_t at;
+    const json_t *result;
+    cli_exit failed = CLI_EXIT_OK;
+    json_array_foreach(json_object_get(document, "results"), at, result)
+    {
+        failed = add_result(all, result);
+        if (failed)
+            break;
+    }
+    return failed;
+}
+
+/* A document of bench, or one of the project's files with many of them. */
+static cli_exit read_pairs(const char *path, pairs *all, json_t **document_out)
+{
+    size_t at;
+    const json_t *run;
+    cli_exit failed = cli_json_load(path, "give a file of bench -o json", document_out);
+    if (failed)
+        return failed;
+    failed = add_document(all, *document_out);
+    json_array_foreach(json_object_get(*document_out, "runs"), at, run)
+    {
+        if (!failed)
+            failed = add_document(all, json_object_get(run, "output"));
+    }
+    if (!failed && all->count == 0)
+        failed = cli_fail_usage("give a file of bench -o json",
+                                "'%.200s' holds no result of an engine", path);
+    return failed;
+}
+
+/* ---- Errors ---- */
+
+typedef struct errors {
+    int count;
+    double median, p95, worst;
+} errors;
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static errors errors_of(const pairs *all, bool calibration, double *space)
+{
+    errors e = {0};
+    for (int at = 0; at < all->count; at++) {
+        const pair *p = &all->at[at];
+        if (!p->skipped && (p->workload % CALIBRATION == 0) == calibration)
+            space[e.count++] = fabs(p->time_us / p->measured_us - 1);
+    }
+    qsort(space, (size_t)e.count, sizeof *space, compare);
+    if (e.count > 0) {
+        e.median = cli_median_of_sorted(space, e.count);
+        e.p95 = space[(int)(0.95 * (e.count - 1) + 0.5)];
+        e.worst = space[e.count - 1];
+    }
+    return e;
+}
+
+static void print_errors(const char *name, const errors *e)
+{
+    printf("# %-28s %4d results, error of the time: median %.2f %%, p95 %.2f %%, worst "
+           "%.2f %%\n",
+           name, e->count, 100 * e->median, 100 * e->p95, 100 * e->worst);
+}
+
+static void print_pairs(const pairs *all)
+{
+    printf("#%6s %7s %7s %4s %4s %7s %-26s %11s %11s %7s\n", "M", "N", "K", "W", "type",
+           "link", "method", "measured", "SIMULATED", "error");
+    printf("#%6s %7s %7s %4s %4s %7s %-26s %11s %11s %7s\n", "", "", "", "", "", "(Gb/s)",
+           "", "(us)", "(us)", "(%)");
+    for (int at = 0; at < all->count; at++) {
+        const pair *p = &all->at[at];
+        printf("%7lld %7lld %7lld %4lld %4s %7g %-26.26s %11.1f", (long long)p->m,
+               (long long)p->n, (long long)p->k, (long long)p->ranks, p->dtype,
+               p->link_gbps, p->method, p->measured_us);
+        if (p->skipped)
+            printf(" %11s\n", "-");
+        else
+            printf(" %11.1f %+7.2f%s\n", p->time_us,
+                   100 * (p->time_us / p->measured_us - 1),
+                   p->workload % CALIBRATION == 0 ? " c" : "");
+    }
+}
+
+static json_t *errors_json(const errors *e)
+{
+    return json_pack("{si sf sf sf}", "results", e->count, "median", e->median, "p95",
+                     e->p95, "worst", e->worst);
+}
+
+static void print_pairs_json(const pairs *all, const errors *calibration,
+                             const errors *rest)
+{
+    json_t *results = json_array();
+    for (int at = 0; at < all->count; at++) {
+        const pair *p = &all->at[at];
+        json_array_append_new(
+            results,
+            json_pack("{sI sI sI sI ss sf ss sf so sb}", "m", p->m, "n", p->n, "k", p->k,
+                      "ranks", p->ranks, "dtype", p->dtype, "link_gbps", p->link_gbps,
+                      "method", p->method, "measured_us", p->measured_us, "simulated_us",
+                      p->skipped ? json_null() : json_real(p->time_us), "calibration",
+                      (int)(p->workload % CALIBRATION == 0)));
+    }
+    json_t *document =
+        json_pack("{ss ss so so so}", "schema", "entwine-validation/1", "profile",
+                  all->profile, "calibration", errors_json(calibration), "predicted",
+                  errors_json(rest), "results", results);
+    json_dumpf(document, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(document);
+}
+
+static cli_exit report(const pairs *all, const cli_settings *settings)
+{
+    double *space = malloc((size_t)all->count * sizeof *space);
+    if (!space)
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the errors");
+    const errors calibration = errors_of(all, true, space);
+    const errors rest = errors_of(all, false, space);
+    const errors *judged = rest.count > 0 ? &rest : &calibration;
+    const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
+    const bool kept = judged->median <= most->median && judged->p95 <= most->p95;
+    free(space);
+    if (settings->format == CLI_FORMAT_JSON) {
+        print_pairs_json(all, &calibration, &rest);
+        return kept ? CLI_EXIT_OK : CLI_EXIT_REGRESSION;
+    }
+    printf("# SIMULATED beside measured, profile %s; c: of the calibration third\n",
+           all->profile);
+    print_pairs(all);
+    print_errors("calibration third", &calibration);
+    print_errors("the rest, predicted", &rest);
+    printf("# Bounds : median %.0f %%, p95 %.0f %% %s\n", 100 * most->median,
+           100 * most->p95, kept ? "OK" : "MISSED");
+    return kept ? CLI_EXIT_OK : CLI_EXIT_REGRESSION;
+}
+
+cli_exit cli_sim_validate_file(const cli_settings *settings, const char *path)
+{
+    pairs all = {.profile = settings->profile ? settings->profile : "h200-vnode-8"};
+    json_t *document = NULL;
+    ew_sim_hardware hardware;
+    ew_status status = ew_sim_describe(all.profile, 1, &hardware);
+    if (status)
+        return cli_fail_status(status, ew_last_error());
+    all.is_cpu = hardware.is_cpu;
+    cli_exit result = read_pairs(path, &all, &document);
+    if (!result)
+        result = report(&all, settings);
+    json_decref(document);
+    free(all.at);
+    return result;
+}

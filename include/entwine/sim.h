@@ -1,0 +1,64 @@
+/* Entwine's third, opt-in header: what a call would take on hardware that a profile
+ * describes.  Nothing runs and nothing is measured; docs/SIMULATOR.md says what is modelled
+ * and how far to trust it.  Plans with backend=sim use the same simulation, with the
+ * profile that the variable ENTWINE_PROFILE names. */
+#ifndef ENTWINE_SIM_H
+#define ENTWINE_SIM_H
+
+#include "entwine/measure.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The built-in profiles, ending with NULL. */
+EW_API const char *const *ew_sim_profiles(void);
+
+#define EW_SIM_NAME_BYTES 64
+
+/* A profile, for num_ranks ranks. */
+typedef struct ew_sim_hardware {
+    char name[EW_SIM_NAME_BYTES];
+    int32_t is_cpu;
+    int32_t gpus;    /* of a node */
+    int32_t nodes;   /* that the ranks lie on */
+    int32_t sharers; /* ranks on one GPU; above 1 it is a virtual node */
+    int32_t sms;     /* of one rank; a CPU's cores */
+    double link_gbs; /* per rank and direction, inside a node; 0: memory alone */
+    double nic_gbs;  /* between nodes */
+} ew_sim_hardware;
+
+/* `profile` is a built-in name or a path; NULL: ENTWINE_PROFILE, else "h200-8". */
+EW_API ew_status ew_sim_describe(const char *profile, int num_ranks,
+                                 ew_sim_hardware *hardware_out);
+
+typedef struct ew_sim_options {
+    uint32_t struct_size;
+    const char *profile; /* as above */
+    double link_gbs; /* in place of the profile's link inside a node; 0: the profile's */
+    double link_us;  /* its latency */
+} ew_sim_options;
+#define EW_SIM_OPTIONS_INIT                              \
+    {                                                    \
+        (uint32_t)sizeof(ew_sim_options), NULL, 0.0, 0.0 \
+    }
+
+/* Times as in ew_bench_result: of the slowest rank, when all start at one time. */
+typedef struct ew_sim_report {
+    ew_config config; /* every field chosen */
+    double time_us, gemm_us, tail_us;
+    double link_us;      /* what the busiest link alone needs */
+    int64_t moved_bytes; /* from other ranks, of all ranks together */
+    uint64_t events;     /* that the simulation took */
+} ew_sim_report;
+
+/* One simulated call of problem->max_m rows.  config may be NULL or partly zero; its
+ * backend is taken to be sim. */
+EW_API ew_status ew_sim_call(const ew_problem *problem, int num_ranks,
+                             const ew_config *config, const ew_sim_options *options,
+                             ew_sim_report *report_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

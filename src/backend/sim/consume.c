@@ -1,0 +1,253 @@
+/* Reducers: where they sit, what they wait for, what they move. */
+#include "backend/sim/engine.h"
+
+/* ---- Links and memory: each serves its bookings in their order ---- */
+
+static int64_t occupy(int64_t *busy_until_ps, int64_t now_ps, double duration_ps)
+{
+    const int64_t begin = *busy_until_ps > now_ps ? *busy_until_ps : now_ps;
+    *busy_until_ps = ewx_sim_after(begin, duration_ps);
+    return *busy_until_ps;
+}
+
+static int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static bool share_node(const ewx_sim *sim, int a, int b)
+{
+    return a / sim->model.ranks_per_node == b / sim->model.ranks_per_node;
+}
+
+int64_t ewx_sim_book_send(ewx_sim *sim, int src, int dst, int64_t bytes)
+{
+    const ewx_sim_model *model = &sim->model;
+    ewx_sim_rank *from = &sim->ranks[src], *to = &sim->ranks[dst];
+    const bool near = share_node(sim, src, dst);
+    const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
+    int64_t *out = near ? &from->egress_ps : &from->nic_out_ps;
+    int64_t *in = near ? &to->ingress_ps : &to->nic_in_ps;
+    const int64_t sent = occupy(out, sim->now_ps, ps);
+    const int64_t received = occupy(in, sent - ewx_sim_after(0, ps), ps);
+    to->remote_bytes += bytes;
+    return later(sent, received) + (near ? model->link_latency_ps : model->nic_latency_ps);
+}
+
+/* Pull: all sources at once, each over its egress, together over the owner's ingress. */
+static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes)
+{
+    const ewx_sim_model *model = &sim->model;
+    ewx_sim_rank *owner = &sim->ranks[rank];
+    int num_near = 0, num_far = 0;
+    int64_t near_ps = sim->now_ps, far_ps = sim->now_ps;
+    for (int src = 0; src < sim->num_ranks; src++) {
+        if (src == rank)
+            continue;
+        ewx_sim_rank *from = &sim->ranks[src];
+        if (share_node(sim, src, rank)) {
+            num_near++;
+            near_ps = later(near_ps, occupy(&from->egress_ps, sim->now_ps,
+                                            (double)bytes * model->link_ps));
+        } else {
+            num_far++;
+            far_ps = later(far_ps, occupy(&from->nic_out_ps, sim->now_ps,
+                                          (double)bytes * model->nic_ps));
+        }
+    }
+    owner->remote_bytes += bytes * (num_near + num_far);
+    if (num_near > 0)
+        near_ps = later(near_ps, occupy(&owner->ingress_ps, sim->now_ps,
+                                        (double)(bytes * num_near) * model->link_ps)) +
+                  model->link_latency_ps;
+    if (num_far > 0)
+        far_ps = later(far_ps, occupy(&owner->nic_in_ps, sim->now_ps,
+                                      (double)(bytes * num_far) * model->nic_ps)) +
+                 model->nic_latency_ps;
+    return later(near_ps, far_ps);
+}
+
+int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task)
+{
+    const ewx_sim_model *model = &sim->model;
+    const ewx_grid *grid = &model->grid;
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const ewx_tile tile = ewx_task_tile(grid, rank, task);
+    const int64_t bytes = ewx_tile_height(grid, rank, tile) * ewx_tile_width(grid, tile) *
+                          (int64_t)sim->spec->elem_bytes;
+    const double moved = (double)(bytes * (sim->num_ranks + 1)); /* read W, write one */
+    int64_t end = ewx_sim_after(sim->now_ps + model->reducer_ps, moved * model->cta_ps);
+    const int gpu = model->sharers > 1 ? rank % (int)sim->request->profile->gpus : rank;
+    end = later(end, occupy(&sim->memory_ps[gpu], sim->now_ps, moved * model->mem_ps));
+    if (sim->spec->config.transport == EW_TRANSPORT_PULL && !sim->request->profile->is_cpu)
+        end = later(end, book_pull(sim, rank, bytes));
+    if (r->num_computing > 0)
+        r->stolen_ps =
+            ewx_sim_after(r->stolen_ps, moved * model->steal_ps / r->num_computing);
+    return end;
+}
+
+/* ---- Tasks ---- */
+
+bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready_ps_out)
+{
+    const int64_t unit = ewx_sim_unit(sim, rank, task);
+    *ready_ps_out = sim->ready_ps[unit];
+    return sim->missing[unit] == 0;
+}
+
+void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task, int64_t begin_ps)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const ewx_tile tile = ewx_task_tile(&sim->model.grid, rank, task);
+    ewx_sim_trace(sim, rank,
+                  &(ew_trace_event){.kind = EW_TRACE_REDUCE,
+                                    .worker = worker,
+                                    .dst = rank,
+                                    .row = (int32_t)tile.row,
+                                    .col = (int32_t)tile.col,
+                                    .position = task,
+                                    .begin_ns = begin_ps / 1000,
+                                    .end_ns = sim->now_ps / 1000});
+    if (--r->tasks_left == 0)
+        r->end_ps = sim->now_ps;
+}
+
+/* The reducer's current task: begins it, sleeps until it is ready, or waits. */
+static void try_task(ewx_sim *sim, int rank, int at)
+{
+    ewx_sim_consumer *consumer = &sim->ranks[rank].consumers[at];
+    int64_t ready_ps;
+    if (!ewx_sim_is_ready(sim, rank, consumer->task, &ready_ps)) {
+        consumer->phase = EWX_SIM_WAITING;
+        return;
+    }
+    consumer->phase = EWX_SIM_ACTIVE;
+    if (ready_ps > sim->now_ps) {
+        ewx_sim_push(&sim->queue, ready_ps, EWX_SIM_RESUME, rank, at);
+        return;
+    }
+    consumer->begin_ps = sim->now_ps;
+    ewx_sim_push(&sim->queue, ewx_sim_book_reduce(sim, rank, consumer->task),
+                 EWX_SIM_REDUCE_END, rank, at);
+}
+
+void ewx_sim_resume(ewx_sim *sim, int rank, int consumer)
+{
+    try_task(sim, rank, consumer);
+}
+
+/* The reducers that wait for a unit are those of its tasks. */
+void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
+{
+    ewx_sim_rank *r = &sim->ranks[dst];
+    const int budget = r->budget;
+    const int32_t release = sim->spec->config.release;
+    if (sim->request->profile->is_cpu) {
+        ewx_sim_push(&sim->queue, later(sim->ready_ps[unit], sim->now_ps), EWX_SIM_WAKE,
+                     dst, 0);
+        return;
+    }
+    const bool few = release > 0 && release < budget;
+    const int64_t first = few ? (unit - sim->first_unit[dst]) * release - r->first_task : 0;
+    for (int64_t i = 0; i < (few ? release : budget); i++) {
+        const int64_t task = first + i;
+        if (task < 0)
+            continue;
+        ewx_sim_consumer *consumer = &r->consumers[task % budget];
+        if (consumer->phase == EWX_SIM_WAITING &&
+            ewx_sim_unit(sim, dst, consumer->task) == unit)
+            try_task(sim, dst, (int)(task % budget));
+    }
+}
+
+/* ---- Kernels and SMs ---- */
+
+static void admit(ewx_sim *sim, int rank, int at, int sm)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    r->sms[sm].reducers++;
+    r->num_resident++;
+    r->consumers[at].sm = sm;
+    try_task(sim, rank, at);
+}
+
+static bool has_room(const ewx_sim *sim, const ewx_sim_rank *r, int sm)
+{
+    const ewx_sim_sm *s = &r->sms[sm];
+    if (sim->spec->config.pool == EW_POOL_STATIC && !s->only_reduces)
+        return false;
+    return s->reducers < sim->model.reducers_beside[s->producers];
+}
+
+/* SMs in turn, one reducer each, while there is room anywhere. */
+static void admit_pending(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int sms = sim->model.sms;
+    for (int full = 0; r->first_pending < r->num_ctas && full < sms;) {
+        const int sm = r->next_sm;
+        r->next_sm = (sm + 1) % sms;
+        if (!has_room(sim, r, sm)) {
+            full++;
+            continue;
+        }
+        full = 0;
+        admit(sim, rank, r->first_pending++, sm);
+    }
+}
+
+void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int64_t num_tasks = ewx_partition_tiles(&sim->model.grid, rank);
+    const int32_t release = sim->spec->config.release;
+    const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT && release > 0;
+    r->first_task = r->end_task;
+    r->end_task = by_unit ? ewx_min64(r->end_task + release, num_tasks) : num_tasks;
+    r->num_ctas = (int)ewx_min64(r->budget, r->end_task - r->first_task);
+    r->first_pending = 0;
+    for (int at = 0; at < r->budget; at++)
+        r->consumers[at] =
+            (ewx_sim_consumer){.phase = EWX_SIM_PENDING, .task = r->first_task + at};
+    admit_pending(sim, rank);
+}
+
+void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int per_sm = sim->model.producers_per_sm;
+    while (r->first_pending < r->num_ctas && has_room(sim, r, sm))
+        admit(sim, rank, r->first_pending++, sm);
+    if (r->sms[sm].only_reduces || sim->spec->config.ctas != EW_CTAS_BLOCK)
+        return;
+    for (int i = 0; i < per_sm; i++) {
+        const int slot = sm * per_sm + i;
+        const int producers = r->sms[sm].producers + 1;
+        if (r->producers[slot].busy || producers > per_sm ||
+            r->sms[sm].reducers > sim->model.reducers_beside[producers] ||
+            !ewx_sim_begin_block(sim, rank, slot))
+            continue;
+        r->sms[sm].producers++;
+        r->num_computing++;
+    }
+}
+
+void ewx_sim_end_reduce(ewx_sim *sim, int rank, int at)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    ewx_sim_consumer *consumer = &r->consumers[at];
+    ewx_sim_finish_task(sim, rank, r->num_slots + at, consumer->task, consumer->begin_ps);
+    consumer->task += r->budget;
+    if (consumer->task < r->end_task) {
+        try_task(sim, rank, at);
+        return;
+    }
+    consumer->phase = EWX_SIM_GONE;
+    r->sms[consumer->sm].reducers--;
+    r->num_resident--;
+    ewx_sim_fill_sm(sim, rank, consumer->sm);
+    if (r->num_resident == 0 && r->tasks_left > 0 && r->first_pending == r->num_ctas)
+        ewx_sim_push(&sim->queue, sim->now_ps + sim->model.launch_ps, EWX_SIM_LAUNCH, rank,
+                     0);
+}

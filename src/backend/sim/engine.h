@@ -1,0 +1,128 @@
+/* The state of one simulation.  simulate.c sets it up and runs the clock, produce.c
+ * computes and releases, consume.c reduces, workers.c is the CPU engine's way of doing
+ * both. */
+#ifndef EWX_SIM_ENGINE_H
+#define EWX_SIM_ENGINE_H
+
+#include "backend/sim/model.h"
+#include "backend/sim/queue.h"
+
+/* Where the clock ends: 26 days.  Times stick there, and the result is refused. */
+#define EWX_SIM_LAST_PS ((int64_t)1 << 61)
+
+static inline int64_t ewx_sim_after(int64_t time_ps, double duration_ps)
+{
+    return (double)time_ps + duration_ps < (double)EWX_SIM_LAST_PS
+               ? time_ps + (int64_t)(duration_ps + 0.5)
+               : EWX_SIM_LAST_PS;
+}
+
+enum ewx_sim_kind {
+    EWX_SIM_START,      /* a rank's kernels begin */
+    EWX_SIM_BLOCK_END,  /* who: producer slot, or worker */
+    EWX_SIM_LAUNCH,     /* a rank's next reducing kernel begins */
+    EWX_SIM_RESUME,     /* who: a reducer whose tile has become ready */
+    EWX_SIM_REDUCE_END, /* who: reducer, or worker */
+    EWX_SIM_WAKE        /* a rank's idle workers look again */
+};
+
+/* Room for one producer CTA on an SM, or a worker of the CPU. */
+typedef struct ewx_sim_producer {
+    bool busy;
+    int tile;         /* CPU: of the block, next to be computed */
+    int consumer;     /* CPU: being served; -1: none */
+    int served;       /* CPU: tiles of this visit */
+    int64_t position; /* of the block in hand */
+    int64_t begin_ps;
+    int64_t stolen_ps;     /* of the rank's, already paid for */
+    int64_t stores_end_ps; /* push: of the block before */
+} ewx_sim_producer;
+
+typedef enum ewx_sim_phase {
+    EWX_SIM_PENDING, /* not on an SM yet */
+    EWX_SIM_WAITING, /* for contributions, on its SM */
+    EWX_SIM_ACTIVE,  /* reducing, or about to */
+    EWX_SIM_GONE
+} ewx_sim_phase;
+
+typedef struct ewx_sim_consumer {
+    ewx_sim_phase phase;
+    int sm;
+    int64_t task, begin_ps;
+} ewx_sim_consumer;
+
+typedef struct ewx_sim_sm {
+    int16_t producers, reducers;
+    bool only_reduces; /* pool=static */
+} ewx_sim_sm;
+
+typedef struct ewx_sim_rank {
+    ewx_sim_producer *producers;
+    ewx_sim_consumer *consumers;
+    ewx_sim_sm *sms;
+    int budget;                   /* x, or as many as there are tasks */
+    int num_ctas;                 /* of the reducing kernel in flight */
+    int num_slots;                /* for producers */
+    int num_computing;            /* producers at work */
+    int first_pending;            /* reducers from here on are not on an SM */
+    int num_resident;             /* reducers on SMs */
+    int next_sm;                  /* where the next reducer is tried first */
+    int64_t first_task, end_task; /* of the reducing kernel in flight */
+    int64_t next_position, blocks_left, tasks_left;
+    int64_t start_ps, gemm_end_ps, end_ps;
+    int64_t stolen_ps; /* from every producer slot so far */
+    int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
+    int64_t arrival_ps;                                   /* push: of the last tile sent */
+    int64_t remote_bytes;
+} ewx_sim_rank;
+
+typedef struct ewx_sim {
+    const ewx_sim_request *request;
+    const ewx_spec *spec;
+    ewx_sim_model model;
+    ewx_sim_queue queue;
+    int num_ranks;
+    int64_t now_ps;
+    ewx_sim_rank ranks[EWX_MAX_RANKS];
+    int64_t memory_ps[EWX_MAX_RANKS];      /* of each GPU: busy until */
+    int64_t first_unit[EWX_MAX_RANKS + 1]; /* of each destination's release units */
+    int32_t *missing;    /* [unit] contributions that are not published yet */
+    int64_t *ready_ps;   /* [unit] when the last of those published is visible */
+    int64_t *unreleased; /* [src][unit] tiles missing; NULL when a tile is a unit */
+    size_t num_traced;
+} ewx_sim;
+
+/* ---- produce.c ---- */
+int64_t ewx_sim_unit(const ewx_sim *sim, int dst, int64_t task);
+/* Takes the next position for a slot that has room; false: none is left. */
+bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot);
+void ewx_sim_end_block(ewx_sim *sim, int rank, int slot);
+/* A tile is complete on `src`: releases it, or its unit when it was the last one. */
+void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile);
+void ewx_sim_count_block(ewx_sim *sim, int rank);
+
+/* ---- consume.c ---- */
+void ewx_sim_launch_reducers(ewx_sim *sim, int rank);
+/* An SM has room: pending reducers first, then producers. */
+void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm);
+void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit);
+void ewx_sim_resume(ewx_sim *sim, int rank, int consumer);
+void ewx_sim_end_reduce(ewx_sim *sim, int rank, int consumer);
+bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready_ps_out);
+/* Books what the reduction of a tile moves; returns when it ends. */
+int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task);
+/* Books a tile's, or a partition's, way from src to dst; returns its arrival. */
+int64_t ewx_sim_book_send(ewx_sim *sim, int src, int dst, int64_t bytes);
+void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,
+                         int64_t begin_ps);
+
+/* ---- workers.c ---- */
+void ewx_sim_start_workers(ewx_sim *sim, int rank);
+void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker);
+void ewx_sim_worker_reduced(ewx_sim *sim, int rank, int worker);
+void ewx_sim_wake_workers(ewx_sim *sim, int rank);
+
+/* ---- simulate.c ---- */
+void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event);
+
+#endif

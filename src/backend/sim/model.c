@@ -1,0 +1,301 @@
+#include "backend/sim/model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/status.h"
+
+enum {
+    REGISTER_UNIT = 256,
+    RESERVED_SHARED = 1024,
+    MAX_WAVE = 512 /* blocks that are looked at; the rest of a larger wave is alike */
+};
+
+/* What a CTA takes of an SM, as the kernels are compiled (entwine doctor --verbose). */
+typedef struct needs {
+    int threads, registers, shared;
+} needs;
+
+static needs producer_needs(const ew_config *config)
+{
+    const bool wide = config->block_n > EWX_TILE_N;
+    if (config->kernel == EW_KERNEL_SM90)
+        return wide ? (needs){384, 128, 229664} : (needs){256, 96, 114880};
+    return wide ? (needs){256, 255, 98304} : (needs){256, 128, 49152};
+}
+
+static needs reducer_needs(int threads)
+{
+    return (needs){threads, threads > 256 ? 32 : 64, 0};
+}
+
+/* How many CTAs of `kind` fit on an SM beside `count` of `resident`. */
+static int fits(const ewx_sim_profile *profile, needs resident, int count, needs kind)
+{
+    const int unit = REGISTER_UNIT;
+    const double kind_registers =
+        ceil(kind.registers * 32.0 / unit) * unit * (kind.threads / 32);
+    const double resident_registers =
+        ceil(resident.registers * 32.0 / unit) * unit * (resident.threads / 32);
+    const double room[] = {
+        (profile->sm_registers - count * resident_registers) / kind_registers,
+        (profile->sm_shared_bytes - count * (resident.shared + RESERVED_SHARED)) /
+            (kind.shared + RESERVED_SHARED),
+        (profile->sm_threads - count * resident.threads) / kind.threads,
+        profile->sm_ctas - count};
+    double least = room[0];
+    for (size_t i = 1; i < sizeof room / sizeof room[0]; i++)
+        least = room[i] < least ? room[i] : least;
+    return least >= 1 ? (int)least : 0;
+}
+
+ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_out,
+                        int *sharers_out)
+{
+    if (profile->is_cpu) {
+        *sms_out =
+            (int)profile->cores / num_ranks > 1 ? (int)profile->cores / num_ranks : 1;
+        *sharers_out = 1;
+        return EW_OK;
+    }
+    const int gpus = (int)(profile->gpus * profile->nodes);
+    *sharers_out = (num_ranks + gpus - 1) / gpus;
+    if (*sharers_out > 1 && !(profile->virtual_node > 0))
+        return ewx_fail(EW_ERR_SHAPE,
+                        "profile %s has %d GPUs, not enough for W=%d\n"
+                        "  fix: use fewer ranks, or a profile with more GPUs or nodes",
+                        profile->name, gpus, num_ranks);
+    /* As the cuda backend cuts a GPU: in whole groups of 8 SMs. */
+    *sms_out =
+        *sharers_out > 1 ? (int)profile->sms / 8 / *sharers_out * 8 : (int)profile->sms;
+    return *sms_out > 0
+               ? EW_OK
+               : ewx_fail(EW_ERR_SHAPE,
+                          "profile %s has %g SMs, not enough for %d ranks on a GPU\n"
+                          "  fix: use fewer ranks",
+                          profile->name, profile->sms, *sharers_out);
+}
+
+ew_status ewx_sim_machine(const ewx_sim_profile *profile, int num_ranks,
+                          ewx_machine *machine_out)
+{
+    int sms = 0, sharers = 0;
+    EW_TRY(ewx_sim_share(profile, num_ranks, &sms, &sharers));
+    *machine_out = (ewx_machine){.cores = profile->is_cpu ? (int)profile->cores : 1,
+                                 .gpu_sms = profile->is_cpu ? 0 : sms,
+                                 .gpu_arch = (int)profile->arch,
+                                 .gpu_sharers = sharers,
+                                 .has_nccl = profile->nccl_gbs > 0 && sharers == 1};
+    ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
+    ewx_text_add(&text, "SIMULATED %s/%d", profile->name, sms);
+    return EW_OK;
+}
+
+static int64_t round_ps(double ps)
+{
+    return ps < 1e18 ? (int64_t)(ps + 0.5) : (int64_t)1e18;
+}
+
+/* ---- Producers ---- */
+
+/* Rows and columns of A and B, in elements, that the first wave touches, per block:
+ * what the L2 must bring in while the wave computes. */
+static double wave_elements(const ewx_grid *grid, int slots)
+{
+    const int64_t num_blocks = ewx_num_blocks(grid);
+    const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
+    int64_t rows = 0, cols = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const ewx_block block = ewx_order_block(grid, i);
+        bool new_row = true, new_col = true;
+        for (int64_t j = 0; j < i && (new_row || new_col); j++) {
+            const ewx_block other = ewx_order_block(grid, j);
+            new_row = new_row && (other.dst != block.dst || other.row != block.row);
+            new_col = new_col && other.col != block.col;
+        }
+        rows += new_row;
+        cols += new_col;
+    }
+    return count > 0 ? (double)(rows * grid->block_rows * EWX_TILE_M +
+                                cols * grid->block_cols * EWX_TILE_N) /
+                           (double)count
+                     : 0;
+}
+
+/* What a BLAS is granted: a wave that covers a square. */
+static double square_wave_elements(const ewx_grid *grid, int slots)
+{
+    const double area = (double)slots * grid->block_rows * grid->block_cols;
+    return 2 * EWX_TILE_M * sqrt(area) / slots;
+}
+
+static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
+                       const ewx_grid *grid, int slots)
+{
+    const ew_config *config = &spec->config;
+    const double depth = (double)spec->problem.k;
+    const double tiles = (double)grid->block_rows * grid->block_cols;
+    const bool wide = !profile->is_cpu && tiles > 1;
+    const double area = wide ? tiles / 2 : tiles;
+    double us = area * ewx_sim_curve_at(
+                           wide ? &profile->block_us_256 : &profile->block_us_128, depth);
+    const bool blas = config->producer == EW_PRODUCER_BLAS;
+    if (!profile->is_cpu) {
+        const double elements =
+            blas ? square_wave_elements(grid, slots) : wave_elements(grid, slots);
+        us +=
+            elements * depth * (double)spec->elem_bytes * profile->miss_ps_per_byte * 1e-6;
+        us += !blas && config->ctas == EW_CTAS_BLOCK ? profile->cta_us : 0;
+    }
+    us *= (blas ? profile->blas_time : 1) *
+          (spec->problem.dtype == EW_BF16 ? profile->bf16_time : 1) / profile->clock;
+    if (profile->is_cpu) /* more workers than cores take turns */
+        us *= fmax(1, spec->num_ranks * config->workers / profile->cores);
+    return us > 1e-6 ? us : 1e-6;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdull;
+    x ^= x >> 33;
+    x *= 0xc4ceb9fe1a85ec53ull;
+    return x ^ x >> 33;
+}
+
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position)
+{
+    if (!(model->jitter > 0))
+        return model->block_ps;
+    const uint64_t hash = mix((uint64_t)rank << 40 ^ (uint64_t)position ^ 0x5bd1e995u);
+    const double unit = (double)(hash >> 11) * 0x1p-53; /* 0 to 1 */
+    return round_ps((double)model->block_ps * (1 + model->jitter * (2 * unit - 1)));
+}
+
+/* ---- All together ---- */
+
+static void place_ctas(const ewx_sim_profile *profile, const ew_config *config,
+                       ewx_sim_model *model)
+{
+    const needs producing = producer_needs(config);
+    const needs reducing = reducer_needs(config->batch), none = {0};
+    model->producers_per_sm = fits(profile, none, 0, producing);
+    if (model->producers_per_sm > EWX_SIM_MAX_PRODUCERS)
+        model->producers_per_sm = EWX_SIM_MAX_PRODUCERS;
+    for (int count = 0; count <= model->producers_per_sm; count++)
+        model->reducers_beside[count] = fits(profile, producing, count, reducing);
+}
+
+/* As the cuda backend does it: with room beside every producer that many can never keep
+ * one out; without, each reducer may cost an SM, and a producer must still find one. */
+static ew_status check_budget(const ewx_sim_profile *profile, const ew_config *config,
+                              const ewx_sim_model *model)
+{
+    const int beside = model->reducers_beside[model->producers_per_sm];
+    const int alone = model->reducers_beside[0];
+    int most = beside > 0 ? beside * model->sms : model->sms / config->cluster - 1;
+    if (config->pool == EW_POOL_STATIC)
+        most = alone * (model->sms - config->cluster);
+    if (most < 1)
+        most = 1;
+    if (config->pool == EW_POOL_AFTER || config->budget <= most)
+        return EW_OK;
+    return ewx_fail(EW_ERR_CONFIG,
+                    "x=%d reducing CTAs of b=%d threads could keep the producer off the %d "
+                    "SMs of profile %s for ever\n  fix: use x=%d or fewer%s",
+                    config->budget, config->batch, model->sms, profile->name, most,
+                    config->batch > 128 ? ", or a smaller b" : "");
+}
+
+/* What the cpu engine does not run, a simulated one does not either. */
+static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *config)
+{
+    if (config->transport == EW_TRANSPORT_PULL && config->launches != EW_LAUNCHES_UNIT &&
+        config->pool != EW_POOL_AFTER &&
+        !(config->pool == EW_POOL_STATIC && config->budget >= config->workers))
+        return EW_OK;
+    return ewx_fail(
+        EW_ERR_UNSUPPORTED,
+        "profile %s is a CPU's, whose engine only pulls, launches nothing and "
+        "keeps a worker for the GEMM\n  fix: leave transport, launches and pool "
+        "out, or use the profile of a GPU",
+        profile->name);
+}
+
+ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
+{
+    ewx_sim_model model = {0};
+    EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
+    if (profile->is_cpu)
+        return check_cpu(profile, &spec->config);
+    if (!spec->config.kernel) /* chosen before the profile was known */
+        return EW_OK;
+    place_ctas(profile, &spec->config, &model);
+    if (model.producers_per_sm < 1)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the producer does not fit on an SM of profile %s\n"
+                        "  fix: use kernel=sm80 or block=128x128",
+                        profile->name);
+    return check_budget(profile, &spec->config, &model);
+}
+
+static void set_link(const ewx_sim_request *request, ewx_sim_model *model)
+{
+    const ewx_sim_profile *profile = request->profile;
+    const bool given = request->link_gbs > 0;
+    const double gbs = given ? request->link_gbs : profile->link_gbs;
+    model->link_ps = gbs > 0 ? 1e3 / gbs : 0;
+    model->link_latency_ps = round_ps(1e6 * (given ? request->link_us : profile->link_us));
+    model->nic_ps = profile->nic_gbs > 0 ? 1e3 / profile->nic_gbs : 0;
+    model->nic_latency_ps = round_ps(1e6 * profile->nic_us);
+    model->ranks_per_node = profile->is_cpu      ? request->spec->num_ranks
+                            : model->sharers > 1 ? (int)profile->gpus * model->sharers
+                                                 : (int)profile->gpus;
+}
+
+static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
+{
+    const ewx_sim_profile *profile = request->profile;
+    const ewx_spec *spec = request->spec;
+    model->uses_nccl = spec->config.producer == EW_PRODUCER_BLAS && profile->nccl_gbs > 0 &&
+                       model->sharers == 1 && model->grid.num_large == 0;
+    const bool across = spec->num_ranks > model->ranks_per_node;
+    const double gbs =
+        across ? fmin(profile->nccl_gbs, profile->nic_gbs) : profile->nccl_gbs;
+    if (model->uses_nccl)
+        model->nccl_ps = round_ps(1e6 * profile->nccl_us +
+                                  1e3 / gbs *
+                                      ew_remote_bytes(request->rows, spec->problem.n,
+                                                      spec->num_ranks, spec->elem_bytes));
+}
+
+ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)
+{
+    const ewx_sim_profile *profile = request->profile;
+    const ewx_spec *spec = request->spec;
+    const ew_config *config = &spec->config;
+    ewx_sim_model model = {
+        .grid = ewx_grid_build(request->rows, spec->problem.n, spec->num_ranks, config)};
+    EW_TRY(ewx_sim_check(profile, spec));
+    EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
+    if (profile->is_cpu)
+        model.sms = config->workers;
+    else
+        place_ctas(profile, config, &model);
+    const int slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
+    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, slots));
+    model.jitter = profile->jitter;
+    model.tile_bytes = EWX_TILE_M * EWX_TILE_N * (int64_t)spec->elem_bytes;
+    model.steal_ps = profile->steal_ps_per_byte;
+    model.mem_ps = profile->mem_gbs > 0 ? 1e3 / profile->mem_gbs : 0;
+    model.cta_ps = 1e3 / fmax(1e-3, ewx_sim_curve_at(&profile->reducer_gbs, config->batch));
+    model.reducer_ps = round_ps(1e6 * profile->reducer_us);
+    model.start_ps = round_ps(1e6 * profile->start_us);
+    model.launch_ps = round_ps(1e6 * profile->launch_us);
+    model.publish_ps = round_ps(1e6 * profile->publish_us);
+    model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);
+    set_link(request, &model);
+    set_nccl(request, &model);
+    *model_out = model;
+    return EW_OK;
+}

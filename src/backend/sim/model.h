@@ -1,0 +1,34 @@
+/* What a profile makes of a spec: how many CTAs fit where, and how long things take. */
+#ifndef EWX_SIM_MODEL_H
+#define EWX_SIM_MODEL_H
+
+#include "backend/sim/simulate.h"
+
+enum { EWX_SIM_MAX_PRODUCERS = 8 }; /* on one SM */
+
+typedef struct ewx_sim_model {
+    ewx_grid grid;
+    int sms;     /* of a rank; a CPU's workers */
+    int sharers; /* ranks on one GPU */
+    int producers_per_sm;
+    int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* so many producers on an SM */
+    int64_t block_ps;                               /* of a whole block */
+    double jitter;
+    int64_t tile_bytes;     /* of a whole tile's contribution */
+    double steal_ps;        /* of producers, per byte that a reducer moves */
+    double mem_ps, cta_ps;  /* per byte: of a GPU's memory, of one reducer */
+    int64_t reducer_ps;     /* per tile */
+    double link_ps, nic_ps; /* per byte; 0: none */
+    int64_t link_latency_ps, nic_latency_ps;
+    int ranks_per_node;
+    int64_t start_ps, launch_ps, publish_ps, skew_ps;
+    bool uses_nccl;
+    int64_t nccl_ps; /* of the whole ReduceScatter */
+} ewx_sim_model;
+
+ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out);
+
+/* The time of a rank's block, with its jitter. */
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position);
+
+#endif

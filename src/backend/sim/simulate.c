@@ -1,0 +1,264 @@
+/* Sets a simulation up, runs its clock and reads the result off. */
+#include "backend/sim/simulate.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "backend/sim/engine.h"
+#include "base/status.h"
+
+enum { MAX_BLOCKS = 1 << 25 };
+
+void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event)
+{
+    const ewx_sim_request *request = sim->request;
+    if (rank != request->traced_rank)
+        return;
+    if (sim->num_traced < request->capacity)
+        request->events[sim->num_traced] = *event;
+    sim->num_traced++;
+}
+
+/* ---- Set-up ---- */
+
+static void *allocate(size_t count, size_t bytes, bool *enough)
+{
+    void *memory = calloc(count > 0 ? count : 1, bytes);
+    *enough = *enough && memory;
+    return memory;
+}
+
+static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const ewx_sim_model *model = &sim->model;
+    const int64_t num_tasks = ewx_partition_tiles(&model->grid, rank);
+    const bool is_cpu = sim->request->profile->is_cpu;
+    r->budget = (int)ewx_min64(sim->spec->config.budget, num_tasks);
+    r->num_slots = is_cpu ? model->sms : model->sms * model->producers_per_sm;
+    r->producers = allocate((size_t)r->num_slots, sizeof *r->producers, enough);
+    r->consumers = allocate((size_t)r->budget, sizeof *r->consumers, enough);
+    r->sms = allocate((size_t)model->sms, sizeof *r->sms, enough);
+    r->blocks_left = ewx_num_blocks(&model->grid);
+    r->tasks_left = num_tasks;
+    r->start_ps = rank * model->skew_ps;
+    r->gemm_end_ps = r->end_ps = r->start_ps + model->start_ps;
+    ewx_sim_push(&sim->queue, r->start_ps + model->start_ps, EWX_SIM_START, rank, 0);
+}
+
+static int64_t units_of(const ewx_sim *sim, int dst)
+{
+    const int64_t tiles = ewx_partition_tiles(&sim->model.grid, dst);
+    const int32_t release = sim->spec->config.release;
+    return release > 0 ? ewx_div_up(tiles, release) : tiles > 0;
+}
+
+/* Tiles that a rank must complete before a unit is released. */
+static void count_unreleased(ewx_sim *sim)
+{
+    const int64_t num_units = sim->first_unit[sim->num_ranks];
+    const bool output = sim->spec->config.release == EW_RELEASE_OUTPUT;
+    for (int dst = 0; dst < sim->num_ranks; dst++) {
+        const int64_t tiles = ewx_partition_tiles(&sim->model.grid, dst);
+        for (int src = 0; src < sim->num_ranks && output; src++)
+            sim->unreleased[src] += tiles;
+        for (int64_t task = 0; task < tiles && !output; task++)
+            for (int src = 0; src < sim->num_ranks; src++)
+                sim->unreleased[src * num_units + ewx_sim_unit(sim, dst, task)]++;
+    }
+}
+
+static ew_status set_up(ewx_sim *sim)
+{
+    bool enough = true;
+    for (int rank = 0; rank < sim->num_ranks; rank++) {
+        set_up_rank(sim, rank, &enough);
+        sim->first_unit[rank + 1] = sim->first_unit[rank] + units_of(sim, rank);
+    }
+    const size_t num_units = (size_t)sim->first_unit[sim->num_ranks];
+    sim->missing = allocate(num_units, sizeof *sim->missing, &enough);
+    sim->ready_ps = allocate(num_units, sizeof *sim->ready_ps, &enough);
+    if (sim->spec->config.release != 1)
+        sim->unreleased = allocate((num_units + 1) * (size_t)sim->num_ranks,
+                                   sizeof *sim->unreleased, &enough);
+    if (!enough || sim->queue.failed)
+        return ewx_fail(EW_ERR_MEMORY,
+                        "no memory to simulate %zu units of release\n"
+                        "  fix: use a smaller shape",
+                        num_units);
+    for (size_t unit = 0; unit < num_units; unit++)
+        sim->missing[unit] = sim->num_ranks;
+    if (sim->unreleased)
+        count_unreleased(sim);
+    return EW_OK;
+}
+
+static void tear_down(ewx_sim *sim)
+{
+    for (int rank = 0; rank < sim->num_ranks; rank++) {
+        free(sim->ranks[rank].producers);
+        free(sim->ranks[rank].consumers);
+        free(sim->ranks[rank].sms);
+    }
+    free(sim->missing);
+    free(sim->ready_ps);
+    free(sim->unreleased);
+    free(sim->queue.events);
+}
+
+/* ---- The clock ---- */
+
+/* pool=static: the SMs that x reducers fill. */
+static void reserve_sms(ewx_sim *sim, ewx_sim_rank *r)
+{
+    const int per_sm = sim->model.reducers_beside[0];
+    const int count = per_sm > 0 ? (r->budget + per_sm - 1) / per_sm : 0;
+    for (int sm = 0; sm < count && sm < sim->model.sms; sm++)
+        r->sms[sm].only_reduces = true;
+}
+
+/* Producers first, one on each SM, then a second one, as the hardware spreads them. */
+static void start_kernels(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const ew_config *config = &sim->spec->config;
+    const int per_sm = sim->model.producers_per_sm;
+    if (config->pool == EW_POOL_STATIC)
+        reserve_sms(sim, r);
+    for (int i = 0; i < per_sm; i++)
+        for (int sm = 0; sm < sim->model.sms; sm++) {
+            if (r->sms[sm].only_reduces || !ewx_sim_begin_block(sim, rank, sm * per_sm + i))
+                continue;
+            r->sms[sm].producers++;
+            r->num_computing++;
+        }
+    if (config->pool != EW_POOL_AFTER)
+        ewx_sim_launch_reducers(sim, rank);
+}
+
+static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
+{
+    const bool is_cpu = sim->request->profile->is_cpu;
+    const int rank = event->rank, who = event->who;
+    switch ((enum ewx_sim_kind)event->kind) {
+    case EWX_SIM_START:
+        is_cpu ? ewx_sim_start_workers(sim, rank) : start_kernels(sim, rank);
+        break;
+    case EWX_SIM_BLOCK_END:
+        is_cpu ? ewx_sim_worker_block(sim, rank, who) : ewx_sim_end_block(sim, rank, who);
+        break;
+    case EWX_SIM_LAUNCH:
+        ewx_sim_launch_reducers(sim, rank);
+        break;
+    case EWX_SIM_RESUME:
+        ewx_sim_resume(sim, rank, who);
+        break;
+    case EWX_SIM_REDUCE_END:
+        is_cpu ? ewx_sim_worker_reduced(sim, rank, who)
+               : ewx_sim_end_reduce(sim, rank, who);
+        break;
+    case EWX_SIM_WAKE:
+        ewx_sim_wake_workers(sim, rank);
+        break;
+    }
+}
+
+/* A vendor's collective behind the last rank's GEMM, in place of reducers. */
+static void run_nccl(ewx_sim *sim)
+{
+    int64_t begin_ps = 0;
+    for (int rank = 0; rank < sim->num_ranks; rank++)
+        if (sim->ranks[rank].gemm_end_ps > begin_ps)
+            begin_ps = sim->ranks[rank].gemm_end_ps;
+    for (int rank = 0; rank < sim->num_ranks; rank++) {
+        ewx_sim_rank *r = &sim->ranks[rank];
+        const int64_t rows = ewx_partition_rows(&sim->model.grid, rank);
+        r->end_ps = begin_ps + sim->model.nccl_ps;
+        r->tasks_left = 0;
+        r->remote_bytes = (sim->num_ranks - 1) * rows * sim->model.grid.cols *
+                          (int64_t)sim->spec->elem_bytes;
+    }
+}
+
+static ew_status run_clock(ewx_sim *sim)
+{
+    ewx_sim_event event;
+    while (ewx_sim_pop(&sim->queue, &event)) {
+        sim->now_ps = event.time_ps;
+        dispatch(sim, &event);
+    }
+    if (sim->queue.failed)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for the simulation's events\n"
+                                       "  fix: use a smaller shape");
+    if (sim->model.uses_nccl)
+        run_nccl(sim);
+    for (int rank = 0; rank < sim->num_ranks; rank++)
+        if (sim->ranks[rank].blocks_left > 0 || sim->ranks[rank].tasks_left > 0)
+            return ewx_fail(
+                EW_ERR_CONFIG,
+                "x=%d reducing CTAs of b=%d threads would keep the producer off "
+                "its SMs for ever\n  fix: use a smaller x or b",
+                sim->spec->config.budget, sim->spec->config.batch);
+    return EW_OK;
+}
+
+static ew_status check_end(const ewx_sim *sim)
+{
+    for (int rank = 0; rank < sim->num_ranks; rank++)
+        if (sim->ranks[rank].end_ps >= EWX_SIM_LAST_PS ||
+            sim->ranks[rank].gemm_end_ps >= EWX_SIM_LAST_PS)
+            return ewx_fail(EW_ERR_SHAPE,
+                            "a call of M=%" PRId64 " rows would take weeks on profile %s\n"
+                            "  fix: make the shape smaller, or the profile faster",
+                            sim->request->rows, sim->request->profile->name);
+    return EW_OK;
+}
+
+/* Events take time and memory; nobody waits for so many. */
+static ew_status check_size(const ewx_sim *sim)
+{
+    const double blocks = (double)ewx_num_blocks(&sim->model.grid) * sim->num_ranks;
+    if (blocks <= MAX_BLOCKS)
+        return EW_OK;
+    return ewx_fail(EW_ERR_SHAPE,
+                    "%g blocks of all ranks are too many to simulate\n"
+                    "  fix: make M or N smaller, below %d blocks",
+                    blocks, MAX_BLOCKS);
+}
+
+static void read_result(const ewx_sim *sim, ewx_sim_result *result)
+{
+    for (int rank = 0; rank < sim->num_ranks; rank++) {
+        const ewx_sim_rank *r = &sim->ranks[rank];
+        const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
+        result->ranks[rank] = (ewx_sim_rank_result){
+            .timing = {r->start_ps / 1000, r->gemm_end_ps / 1000, end_ps / 1000},
+            .remote_bytes = r->remote_bytes};
+    }
+    result->num_events = sim->queue.serial;
+    result->num_traced = sim->num_traced;
+}
+
+ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result)
+{
+    ewx_sim *sim = calloc(1, sizeof *sim);
+    if (!sim)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for a simulation");
+    sim->request = request;
+    sim->spec = request->spec;
+    sim->num_ranks = request->spec->num_ranks;
+    ew_status status = ewx_sim_model_build(request, &sim->model);
+    if (status == EW_OK)
+        status = check_size(sim);
+    if (status == EW_OK)
+        status = set_up(sim);
+    if (status == EW_OK)
+        status = run_clock(sim);
+    if (status == EW_OK)
+        status = check_end(sim);
+    if (status == EW_OK)
+        read_result(sim, result);
+    tear_down(sim);
+    free(sim);
+    return status;
+}

@@ -1,0 +1,48 @@
+/* One call of all ranks on an event clock: the plan's own tile map, layout and config, a
+ * profile's times.  No data, no threads, no randomness: the same input, the same answer. */
+#ifndef EWX_SIM_SIMULATE_H
+#define EWX_SIM_SIMULATE_H
+
+#include "backend/sim/profile.h"
+#include "entwine/measure.h"
+#include "plan/spec.h"
+
+typedef struct ewx_sim_rank_result {
+    ew_timing timing;
+    int64_t remote_bytes; /* that came from other ranks */
+} ewx_sim_rank_result;
+
+typedef struct ewx_sim_request {
+    const ewx_sim_profile *profile;
+    const ewx_spec *spec;
+    int64_t rows;           /* m of the call */
+    double link_gbs;        /* in place of the profile's link; 0: the profile's */
+    double link_us;         /* its latency */
+    bool together;          /* ranks start at one time */
+    int traced_rank;        /* whose events are wanted; -1: nobody's */
+    ew_trace_event *events; /* of that rank, in the order of their ends */
+    size_t capacity;
+} ewx_sim_request;
+
+typedef struct ewx_sim_result {
+    ewx_sim_rank_result *ranks; /* num_ranks, the caller's */
+    uint64_t num_events;        /* of the queue */
+    size_t num_traced;
+} ewx_sim_result;
+
+/* EW_ERR_CONFIG: the schedule would never end, with the reason. */
+ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result);
+
+/* EW_ERR_CONFIG: more reducers than can wait without keeping a producer out for ever. */
+ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec);
+
+/* SMs, or cores, of one rank, and the ranks that share a GPU.  EW_ERR_SHAPE: the profile
+ * has no room for so many ranks. */
+ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_out,
+                        int *sharers_out);
+
+/* What policy is told about a rank of the profile. */
+ew_status ewx_sim_machine(const ewx_sim_profile *profile, int num_ranks,
+                          ewx_machine *machine_out);
+
+#endif

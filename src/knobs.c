@@ -1,0 +1,232 @@
+/* The table of knobs, and which of their values are worth a measurement. */
+#include "knobs.h"
+
+#define MANY_WAVES 16
+
+typedef struct requests {
+    ew_config *at;
+    int count;
+} requests;
+
+static void add(requests *list, const ew_config *request)
+{
+    if (list->count < EWX_KNOB_VALUES)
+        list->at[list->count++] = *request;
+}
+
+static bool on_gpu(const ewx_knob_space *space)
+{
+    return space->built_in.kernel != 0;
+}
+
+static int64_t partition_tile_rows(const ewx_knob_space *space)
+{
+    return ewx_div_up(ewx_div_up(space->problem->max_m, space->num_ranks), EWX_TILE_M);
+}
+
+static int64_t partition_tiles(const ewx_knob_space *space)
+{
+    return partition_tile_rows(space) * ewx_div_up(space->problem->n, EWX_TILE_N);
+}
+
+/* ---- Transport ---- */
+
+static bool has_transport(const ewx_knob_space *space)
+{
+    const ew_config *c = &space->built_in;
+    return on_gpu(space) && space->num_ranks > 1 && !space->fixed.transport &&
+           c->pool == EW_POOL_SHARED && c->release == 1 && c->launches == EW_LAUNCHES_ONCE;
+}
+
+static void vary_transport(const ewx_knob_space *space, ew_config request,
+                           const ew_config *best, requests *list)
+{
+    (void)space, (void)best;
+    request.transport = EW_TRANSPORT_PUSH;
+    add(list, &request);
+    request.transport = EW_TRANSPORT_PULL;
+    add(list, &request);
+}
+
+/* ---- Block ---- */
+
+/* A GEMM of ours, not a library's. */
+static bool has_gemm(const ewx_knob_space *space)
+{
+    return space->built_in.producer == EW_PRODUCER_OWN;
+}
+
+static bool has_block(const ewx_knob_space *space)
+{
+    const ew_config *fixed = &space->fixed;
+    const bool is_set =
+        fixed->block_n && (!on_gpu(space) || (fixed->cluster && fixed->ctas));
+    return has_gemm(space) && !is_set;
+}
+
+static void vary_gpu_block(const ewx_knob_space *space, ew_config request, requests *list)
+{
+    static const struct {
+        int32_t cols, cluster;
+        ew_ctas ctas;
+    } blocks[] = {{256, 1, EW_CTAS_PERSISTENT},
+                  {256, 2, EW_CTAS_PERSISTENT},
+                  {256, 1, EW_CTAS_BLOCK},
+                  {128, 1, EW_CTAS_PERSISTENT},
+                  {128, 1, EW_CTAS_BLOCK}};
+    const ew_config *fixed = &space->fixed;
+    const int64_t wide_blocks = space->num_ranks * partition_tile_rows(space) *
+                                ewx_div_up(space->problem->n, 2 * EWX_TILE_N);
+    const bool many_waves = wide_blocks >= (int64_t)MANY_WAVES * space->machine.gpu_sms;
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        if (blocks[i].cols < 256 && many_waves)
+            continue;
+        if (!fixed->block_n)
+            request.block_n = blocks[i].cols;
+        if (!fixed->cluster)
+            request.cluster = blocks[i].cluster;
+        if (!fixed->ctas)
+            request.ctas = blocks[i].ctas;
+        add(list, &request);
+    }
+}
+
+static void vary_block(const ewx_knob_space *space, ew_config request,
+                       const ew_config *best, requests *list)
+{
+    (void)best;
+    if (on_gpu(space)) {
+        vary_gpu_block(space, request, list);
+        return;
+    }
+    for (int32_t cols = 128; cols <= 1024 && !space->fixed.block_n; cols *= 2) {
+        request.block_n = cols;
+        if (cols - EWX_TILE_N < space->problem->n)
+            add(list, &request);
+    }
+}
+
+/* ---- Group ---- */
+
+static bool has_group(const ewx_knob_space *space)
+{
+    return has_gemm(space) && space->built_in.order != EW_ORDER_DEFAULT &&
+           !space->fixed.group;
+}
+
+static void vary_group(const ewx_knob_space *space, ew_config request,
+                       const ew_config *best, requests *list)
+{
+    const int64_t block_rows =
+        ewx_div_up(partition_tile_rows(space), best->block_m / EWX_TILE_M);
+    const int32_t least = best->group > 1 ? best->group / 2 : 1;
+    for (int64_t group = least; group <= 4 * (int64_t)best->group; group *= 2) {
+        request.group = (int32_t)group;
+        if (group <= block_rows)
+            add(list, &request);
+    }
+}
+
+/* ---- Release ---- */
+
+static bool has_release(const ewx_knob_space *space)
+{
+    const ew_config *c = &space->built_in;
+    return !space->fixed.release && (c->release > 1 || c->launches == EW_LAUNCHES_UNIT);
+}
+
+static void vary_release(const ewx_knob_space *space, ew_config request,
+                         const ew_config *best, requests *list)
+{
+    const int64_t most = partition_tiles(space);
+    const int32_t least = best->release > 2 ? best->release / 2 : 2;
+    for (int64_t release = least; release <= 16 * (int64_t)best->release; release *= 2) {
+        request.release = (int32_t)release;
+        if (release <= most)
+            add(list, &request);
+    }
+}
+
+/* ---- Budget ---- */
+
+static bool has_budget(const ewx_knob_space *space)
+{
+    const bool nccl = space->built_in.producer == EW_PRODUCER_BLAS &&
+                      space->machine.has_nccl &&
+                      space->problem->max_m % space->num_ranks == 0;
+    return space->num_ranks > 1 && !nccl && !(space->fixed.budget && space->fixed.batch);
+}
+
+static void add_budget(const ewx_knob_space *space, ew_config request, int64_t budget,
+                       int32_t batch, requests *list)
+{
+    if (budget < 1 || budget > partition_tiles(space))
+        return;
+    if (!space->fixed.budget)
+        request.budget = (int32_t)budget;
+    if (!space->fixed.batch)
+        request.batch = batch;
+    add(list, &request);
+}
+
+/* Reducers beside the GEMM: about one per SM, or fewer, larger ones.  On SMs of their own:
+ * four of the largest fill one, so that is a count of SMs.  After the GEMM: enough to hide
+ * the latency of their loads. */
+static void vary_gpu_budget(const ewx_knob_space *space, ew_config request,
+                            const ew_config *best, requests *list)
+{
+    const int32_t sms = space->machine.gpu_sms;
+    const int32_t few = best->kernel == EW_KERNEL_SM90 ? 512 : 256;
+    const int32_t beside[][2] = {{sms, 256},     {sms, 128},     {sms, 512},
+                                 {2 * sms, 128}, {sms / 2, 256}, {sms / 4, few}};
+    const int32_t apart[][2] = {
+        {sms / 8, 512}, {sms / 4, 512}, {sms / 2, 512}, {sms, 512}, {2 * sms, 512}};
+    const int32_t after[][2] = {
+        {sms, 512}, {2 * sms, 512}, {4 * sms, 512}, {2 * sms, 256}, {4 * sms, 256}};
+    const int32_t(*pairs)[2] = best->pool == EW_POOL_AFTER    ? after
+                               : best->pool == EW_POOL_STATIC ? apart
+                                                              : beside;
+    const int count = best->pool == EW_POOL_SHARED ? 6 : 5;
+    for (int i = 0; i < count; i++)
+        add_budget(space, request, pairs[i][0], pairs[i][1], list);
+}
+
+static void vary_budget(const ewx_knob_space *space, ew_config request,
+                        const ew_config *best, requests *list)
+{
+    if (on_gpu(space)) {
+        vary_gpu_budget(space, request, best, list);
+        return;
+    }
+    const int32_t most = best->pool == EW_POOL_STATIC ? best->workers - 1 : best->workers;
+    for (int32_t batch = 1; batch <= 4; batch *= 2) {
+        for (int32_t budget = 1; budget < most; budget *= 2)
+            add_budget(space, request, budget, batch, list);
+        add_budget(space, request, most, batch, list);
+    }
+}
+
+/* ---- The table ---- */
+
+static const struct {
+    bool (*applies)(const ewx_knob_space *space);
+    void (*vary)(const ewx_knob_space *space, ew_config request, const ew_config *best,
+                 requests *list);
+} knobs[] = {
+    {has_transport, vary_transport}, {has_block, vary_block},   {has_group, vary_group},
+    {has_release, vary_release},     {has_budget, vary_budget},
+};
+_Static_assert(sizeof knobs / sizeof knobs[0] == EWX_KNOBS, "one row for each knob");
+
+bool ewx_knob_applies(const ewx_knob_space *space, int knob)
+{
+    return knobs[knob].applies(space);
+}
+
+int ewx_knob_vary(const ewx_knob_space *space, int knob, const ew_config *request,
+                  const ew_config *best, ew_config found[EWX_KNOB_VALUES])
+{
+    requests list = {.at = found};
+    knobs[knob].vary(space, *request, best, &list);
+    return list.count;
+}

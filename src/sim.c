@@ -1,0 +1,113 @@
+/* The simulator without a world: one call, its times. */
+#include <string.h>
+
+#include "backend/backend.h"
+#include "backend/sim/simulate.h"
+#include "base/status.h"
+#include "entwine/sim.h"
+
+const char *const *ew_sim_profiles(void)
+{
+    return ewx_sim_names;
+}
+
+ew_status ew_sim_describe(const char *profile, int num_ranks, ew_sim_hardware *hardware_out)
+{
+    ewx_sim_profile p;
+    int sms = 0, sharers = 0;
+    if (!hardware_out || num_ranks < 1)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_sim_describe needs ranks and a place");
+    EW_TRY(ewx_sim_profile_load(profile, &p));
+    EW_TRY(ewx_sim_share(&p, num_ranks, &sms, &sharers));
+    ew_sim_hardware hardware = {.is_cpu = p.is_cpu,
+                                .gpus = (int32_t)p.gpus,
+                                .nodes = 1,
+                                .sharers = sharers,
+                                .sms = sms,
+                                .link_gbs = p.link_gbs,
+                                .nic_gbs = p.nic_gbs};
+    if (!p.is_cpu && sharers == 1)
+        hardware.nodes = (num_ranks + (int)p.gpus - 1) / (int)p.gpus;
+    memcpy(hardware.name, p.name, sizeof hardware.name);
+    *hardware_out = hardware;
+    return EW_OK;
+}
+
+/* What the busiest of a rank's links needs for Eq. 2. */
+static double link_us(const ewx_sim_request *request)
+{
+    const ewx_sim_profile *p = request->profile;
+    const ewx_spec *spec = request->spec;
+    const double bytes =
+        ew_remote_bytes(request->rows, spec->problem.n, spec->num_ranks, spec->elem_bytes);
+    const double link = request->link_gbs > 0 ? request->link_gbs : p->link_gbs;
+    const double peers = spec->num_ranks - 1;
+    double near = peers;
+    if (!p->is_cpu && !(p->virtual_node > 0) && spec->num_ranks > p->gpus)
+        near = p->gpus - 1;
+    const double near_us = link > 0 && peers > 0 ? bytes * near / peers / link * 1e-3 : 0;
+    const double far_us =
+        peers > near ? bytes * (peers - near) / peers / p->nic_gbs * 1e-3 : 0;
+    return near_us > far_us ? near_us : far_us;
+}
+
+static void read_times(const ewx_sim_rank_result *ranks, int num_ranks,
+                       ew_sim_report *report)
+{
+    for (int rank = 0; rank < num_ranks; rank++) {
+        const ew_timing *t = &ranks[rank].timing;
+        const double time_us = (double)(t->end_ns - t->start_ns) * 1e-3;
+        const double gemm_us = (double)(t->gemm_end_ns - t->start_ns) * 1e-3;
+        if (time_us > report->time_us) {
+            report->time_us = time_us;
+            report->tail_us = (double)(t->end_ns - t->gemm_end_ns) * 1e-3;
+        }
+        if (gemm_us > report->gemm_us)
+            report->gemm_us = gemm_us;
+        report->moved_bytes += ranks[rank].remote_bytes;
+    }
+}
+
+/* The spec as a plan of the sim backend would get it. */
+static ew_status build_spec(const ew_problem *problem, int num_ranks,
+                            const ew_config *config, const ewx_sim_profile *profile,
+                            ewx_spec *spec_out)
+{
+    ewx_machine machine = {0};
+    ew_config request = EW_CONFIG_INIT;
+    if (config)
+        request = *config;
+    request.backend = EW_BACKEND_SIM;
+    EW_TRY(ewx_problem_check(problem, num_ranks));
+    EW_TRY(ewx_sim_machine(profile, num_ranks, &machine));
+    EW_TRY(ewx_spec_build(problem, num_ranks, &request, &machine, spec_out));
+    return ewx_sim_check(profile, spec_out);
+}
+
+ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config *config,
+                      const ew_sim_options *options, ew_sim_report *report_out)
+{
+    const ew_sim_options defaults = EW_SIM_OPTIONS_INIT, *o = options ? options : &defaults;
+    ewx_sim_profile profile;
+    ewx_spec spec;
+    ewx_sim_rank_result ranks[EWX_MAX_RANKS];
+    ewx_sim_result result = {.ranks = ranks};
+    if (!problem || !report_out || o->struct_size < sizeof *o)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_sim_call needs a problem, options that were "
+                                         "initialised and a place for its answer");
+    EW_TRY(ewx_sim_profile_load(o->profile, &profile));
+    EW_TRY(build_spec(problem, num_ranks, config, &profile, &spec));
+    const ewx_sim_request request = {.profile = &profile,
+                                     .spec = &spec,
+                                     .rows = problem->max_m,
+                                     .link_gbs = o->link_gbs,
+                                     .link_us = o->link_us,
+                                     .together = true,
+                                     .traced_rank = -1};
+    EW_TRY(ewx_sim_run(&request, &result));
+    ew_sim_report report = {
+        .config = spec.config, .link_us = link_us(&request), .events = result.num_events};
+    read_times(ranks, num_ranks, &report);
+    *report_out = report;
+    return EW_OK;
+}

@@ -1,0 +1,169 @@
+/* Runs, checks and times calls. */
+#include "stand.h"
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/status.h"
+
+/* A quiet core never shows a gap this long between two looks at the clock. */
+#define GATE_GAP_NS 600000
+
+/* ---- Matrices ---- */
+
+ew_status ewx_stand_open(ewx_stand *stand, ew_world *world, const ew_problem *problem,
+                         const ewx_backend *backend, int64_t rows, uint32_t seed)
+{
+    const size_t elem = ew_dtype_bytes(problem->dtype);
+    const ewx_memory *memory = &backend->memory;
+    int64_t first, owned;
+    *stand = (ewx_stand){
+        .world = world, .problem = problem, .backend = backend, .rows = rows, .seed = seed};
+    EW_TRY(ew_owned_rows(rows, world->num_ranks, world->rank, &first, &owned));
+    stand->c_bytes = (size_t)(owned * problem->n) * elem;
+    EW_TRY(memory->allocate(world, (size_t)(rows * problem->k) * elem, &stand->A));
+    EW_TRY(memory->allocate(world, (size_t)(problem->n * problem->k) * elem, &stand->B));
+    return memory->allocate(world, stand->c_bytes, &stand->C);
+}
+
+void ewx_stand_close(ewx_stand *stand)
+{
+    void *matrices[] = {stand->C, stand->B, stand->A};
+    for (int i = 0; i < 3; i++)
+        if (matrices[i])
+            stand->backend->memory.release(stand->world, matrices[i]);
+    stand->A = stand->B = stand->C = NULL;
+}
+
+ew_status ewx_stand_load(ewx_stand *stand, bool exact)
+{
+    const ew_problem *p = stand->problem;
+    const ewx_memory *memory = &stand->backend->memory;
+    const int rank = stand->world->rank;
+    ewx_input input = {.kind = exact ? EWX_INPUT_EXACT_A : EWX_INPUT_RANDOM,
+                       .dtype = p->dtype,
+                       .layout = p->weight_layout,
+                       .seed = stand->seed + (exact ? 0 : (uint32_t)rank),
+                       .rank = rank,
+                       .num_ranks = stand->world->num_ranks,
+                       .rows = stand->rows,
+                       .depth = p->k};
+    EW_TRY(memory->generate(stand->world, &input, stand->A));
+    if (exact)
+        input.kind = EWX_INPUT_EXACT_B;
+    input.rows = p->n;
+    return memory->generate(stand->world, &input, stand->B);
+}
+
+ew_status ewx_stand_bind(ewx_stand *stand, const ewx_runner *runner)
+{
+    return runner->plan ? ew_plan_set_weight(runner->plan, stand->B) : EW_OK;
+}
+
+bool ewx_stand_refuses(ew_status status)
+{
+    return status == EW_ERR_UNSUPPORTED || status == EW_ERR_SHAPE ||
+           status == EW_ERR_CONFIG || status == EW_ERR_ARGUMENT;
+}
+
+/* ---- Calls ---- */
+
+static ew_status run_custom(ewx_stand *stand, const ewx_runner *runner, ewx_sample *s)
+{
+    const ew_bench_custom *custom = runner->custom;
+    s->start_ns = ewx_now_ns();
+    const int code = custom->run(custom->context, stand->rows, stand->A, stand->B, stand->C,
+                                 &s->gemm_end_ns);
+    s->end_ns = ewx_now_ns();
+    return code == 0 ? EW_OK
+                     : ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d",
+                                runner->label, code);
+}
+
+/* A GPU's calls are timed by its own clock, from the start of the first kernel to the end
+ * of the last; the host's would add the launch and the wake-up. */
+static ew_status run_plan(ewx_stand *stand, const ewx_runner *runner, ewx_sample *s)
+{
+    ew_timing timing;
+    const int64_t called_ns = ewx_now_ns();
+    EW_TRY(ew_gemm_rs(runner->plan, stand->rows, stand->A, NULL, stand->C, NULL));
+    EW_TRY(ew_plan_wait(runner->plan));
+    const int64_t ended_ns = ewx_now_ns();
+    EW_TRY(ew_plan_timing(runner->plan, &timing));
+    const bool on_gpu = stand->backend != &ewx_backend_cpu;
+    s->start_ns = on_gpu ? timing.start_ns : called_ns;
+    s->gemm_end_ns = timing.gemm_end_ns;
+    s->end_ns = on_gpu ? timing.end_ns : ended_ns;
+    return EW_OK;
+}
+
+static ew_status run_once(ewx_stand *stand, const ewx_runner *runner,
+                          ewx_sample *sample_out)
+{
+    return runner->custom ? run_custom(stand, runner, sample_out)
+                          : run_plan(stand, runner, sample_out);
+}
+
+ew_status ewx_stand_check(ewx_stand *stand, const ewx_runner *runner, ew_check *total)
+{
+    ew_world *world = stand->world;
+    const ewx_memory *memory = &stand->backend->memory;
+    ew_check check, all[EWX_MAX_RANKS];
+    ewx_sample ignored;
+    EW_TRY(memory->fill(world, stand->C, 0xff, stand->c_bytes)); /* NaN in every type */
+    EW_TRY(ew_world_barrier(world));
+    EW_TRY(run_once(stand, runner, &ignored));
+    EW_TRY(
+        memory->verify(world, stand->problem, stand->seed, stand->rows, stand->C, &check));
+    EW_TRY(ew_world_allgather(world, &check, all, sizeof check));
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        total->wrong += all[rank].wrong;
+        if (!(all[rank].max_abs_err <= total->max_abs_err))
+            total->max_abs_err = all[rank].max_abs_err;
+    }
+    return EW_OK;
+}
+
+/* ---- Samples ---- */
+
+/* Spins for the gate's time; false when this core was taken away meanwhile. */
+static bool core_is_quiet(double gate_ms)
+{
+    const int64_t end_ns = ewx_now_ns() + (int64_t)(gate_ms * 1e6);
+    int64_t before = ewx_now_ns();
+    for (;;) {
+        const int64_t now = ewx_now_ns();
+        if (now - before > GATE_GAP_NS)
+            return false;
+        if (now >= end_ns)
+            return true;
+        before = now;
+    }
+}
+
+ew_status ewx_stand_sample(ewx_stand *stand, const ewx_runner *runner, double gate_ms,
+                           ewx_sample *sample_out, bool *kept)
+{
+    ew_world *world = stand->world;
+    int32_t quiet = 1, all[EWX_MAX_RANKS];
+    EW_TRY(ew_world_barrier(world));
+    if (gate_ms > 0)
+        quiet = core_is_quiet(gate_ms);
+    EW_TRY(ew_world_barrier(world));
+    EW_TRY(run_once(stand, runner, sample_out));
+    *kept = true;
+    if (gate_ms <= 0)
+        return EW_OK;
+    quiet &= core_is_quiet(gate_ms);
+    EW_TRY(ew_world_allgather(world, &quiet, all, sizeof quiet));
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        *kept &= all[rank] != 0;
+    return EW_OK;
+}
+
+void ewx_stand_rest(const ewx_sample *sample, double idle)
+{
+    const int64_t end_ns =
+        ewx_now_ns() + (int64_t)(idle * (double)(sample->end_ns - sample->start_ns));
+    while (ewx_now_ns() < end_ns)
+        ;
+}

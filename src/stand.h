@@ -1,0 +1,57 @@
+/* A test stand: the matrices of a problem, on which plans (or a caller's own method) are
+ * run, checked and timed.  The benchmark and the tuner share it; nothing else in the
+ * project holds a stopwatch.  Every call is collective. */
+#ifndef EWX_STAND_H
+#define EWX_STAND_H
+
+#include <stdbool.h>
+
+#include "backend/backend.h"
+#include "entwine/measure.h"
+
+typedef struct ewx_stand {
+    ew_world *world;
+    const ew_problem *problem;
+    const ewx_backend *backend;
+    int64_t rows; /* m of the calls */
+    uint32_t seed;
+    size_t c_bytes;
+    void *A, *B, *C; /* in the backend's memory */
+} ewx_stand;
+
+/* What is run: a plan, or a custom method with its label. */
+typedef struct ewx_runner {
+    ew_plan *plan;
+    const ew_bench_custom *custom;
+    const char *label;
+} ewx_runner;
+
+typedef struct ewx_sample {
+    int64_t start_ns, gemm_end_ns, end_ns;
+} ewx_sample;
+
+/* Close either way. */
+ew_status ewx_stand_open(ewx_stand *stand, ew_world *world, const ew_problem *problem,
+                         const ewx_backend *backend, int64_t rows, uint32_t seed);
+void ewx_stand_close(ewx_stand *stand);
+
+/* Exact inputs for a check, random ones for timing; plans then need ewx_stand_bind. */
+ew_status ewx_stand_load(ewx_stand *stand, bool exact);
+ew_status ewx_stand_bind(ewx_stand *stand, const ewx_runner *runner);
+
+/* Whether a plan could not be opened for a reason of its own, on all ranks alike: others
+ * may still run. */
+bool ewx_stand_refuses(ew_status status);
+
+/* A call on exact inputs into poisoned memory; adds what is wrong, over all ranks. */
+ew_status ewx_stand_check(ewx_stand *stand, const ewx_runner *runner, ew_check *total);
+
+/* One call of all ranks, started together.  With gate_ms every rank spins that long before
+ * and after, and *kept is false when some rank lost its core meanwhile. */
+ew_status ewx_stand_sample(ewx_stand *stand, const ewx_runner *runner, double gate_ms,
+                           ewx_sample *sample_out, bool *kept);
+
+/* Lets the chip cool for `idle` times as long as the sample took. */
+void ewx_stand_rest(const ewx_sample *sample, double idle);
+
+#endif

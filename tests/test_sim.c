@@ -1,0 +1,543 @@
+/* The simulator against what can be known without it: closed forms, conservation, order,
+ * monotony, and the schedule that the CPU engine records. */
+#include "harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "backend/sim/simulate.h"
+#include "entwine/sim.h"
+
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+enum { SMS = 4, MAX_EVENTS = 1 << 16 };
+
+/* Times that are easy to add up: a block takes 10 us, a tile's reduction 1 us, and nothing
+ * else takes any time or is ever short. */
+static ewx_sim_profile simple_gpu(void)
+{
+    ewx_sim_profile profile = {.name = "simple",
+                               .gpus = 64,
+                               .nodes = 1,
+                               .sms = SMS,
+                               .arch = 90,
+                               .sm_registers = 65536,
+                               .sm_shared_bytes = 233472,
+                               .sm_threads = 2048,
+                               .sm_ctas = 32,
+                               .block_us_128 = {1, {1024}, {10}},
+                               .block_us_256 = {1, {1024}, {10}},
+                               .clock = 1,
+                               .bf16_time = 1,
+                               .blas_time = 1,
+                               .reducer_gbs = {1, {256}, {1e6}},
+                               .reducer_us = 1};
+    return profile;
+}
+
+typedef struct outcome {
+    ewx_sim_rank_result ranks[EWX_MAX_RANKS];
+    ewx_sim_result result;
+    ewx_spec spec;
+    double time_us, gemm_us, tail_us;
+} outcome;
+
+static ew_status try_run(const ewx_sim_profile *profile, int64_t m, int64_t n,
+                         int num_ranks, const char *config_text, double link_gbs,
+                         int traced_rank, ew_trace_event *events, outcome *o)
+{
+    const ew_problem problem = EW_PROBLEM(m, n, 1024, profile->is_cpu ? EW_FP32 : EW_FP16);
+    ewx_machine machine;
+    ew_config config;
+    memset(o, 0, sizeof *o);
+    assert_int_equal(ew_config_parse(config_text, &config), EW_OK);
+    config.backend = EW_BACKEND_SIM;
+    assert_int_equal(ewx_sim_machine(profile, num_ranks, &machine), EW_OK);
+    const ew_status built =
+        ewx_spec_build(&problem, num_ranks, &config, &machine, &o->spec);
+    if (built != EW_OK)
+        return built;
+    const ewx_sim_request request = {.profile = profile,
+                                     .spec = &o->spec,
+                                     .rows = m,
+                                     .link_gbs = link_gbs,
+                                     .together = true,
+                                     .traced_rank = traced_rank,
+                                     .events = events,
+                                     .capacity = events ? MAX_EVENTS : 0};
+    o->result.ranks = o->ranks;
+    const ew_status status = ewx_sim_run(&request, &o->result);
+    for (int rank = 0; rank < num_ranks && status == EW_OK; rank++) {
+        const ew_timing *t = &o->ranks[rank].timing;
+        const double gemm_us = (double)(t->gemm_end_ns - t->start_ns) * 1e-3;
+        o->gemm_us = fmax(o->gemm_us, gemm_us);
+        if ((double)(t->end_ns - t->start_ns) * 1e-3 > o->time_us) {
+            o->time_us = (double)(t->end_ns - t->start_ns) * 1e-3;
+            o->tail_us = o->time_us - gemm_us;
+        }
+    }
+    return status;
+}
+
+static outcome run(const ewx_sim_profile *profile, int64_t m, int64_t n, int num_ranks,
+                   const char *config, double link_gbs)
+{
+    outcome o;
+    if (try_run(profile, m, n, num_ranks, config, link_gbs, -1, NULL, &o) != EW_OK)
+        fail_msg("%s: %s", config, ew_last_error());
+    return o;
+}
+
+static void assert_near(double value, double want)
+{
+    if (fabs(value - want) > 0.002 + 1e-6 * fabs(want))
+        fail_msg("%.4f instead of %.4f", value, want);
+}
+
+/* ---- Closed forms ---- */
+
+static void waves_are_whole(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    static const struct {
+        int64_t m, n;
+        double us;
+    } cases[] = {
+        {128, 256, 10}, {512, 256, 10}, {640, 256, 20}, {1024, 512, 40}, {1152, 512, 50}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_near(run(&profile, cases[i].m, cases[i].n, 1, "", 0).gemm_us, cases[i].us);
+        assert_near(run(&profile, cases[i].m, cases[i].n, 1, "ctas=block", 0).gemm_us,
+                    cases[i].us);
+    }
+}
+
+static void parts_of_a_call_add_up(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu();
+    profile.start_us = 3;
+    profile.publish_us = 0.5;
+    profile.launch_us = 7;
+    profile.cta_us = 2;
+    profile.clock = 0.5;
+    /* One wave: start, block at half the clock, flag, one reduction beside it. */
+    outcome o = run(&profile, 512, 256, 1, "x=4", 0);
+    assert_near(o.gemm_us, 3 + 20);
+    assert_near(o.tail_us, 0.5 + 2 * 1); /* 8 tiles, 4 reducers */
+    o = run(&profile, 512, 256, 1, "release=output,x=8", 0);
+    assert_near(o.tail_us, 7 + 1);
+    o = run(&profile, 512, 256, 1, "ctas=block,x=4", 0);
+    assert_near(o.gemm_us, 3 + 24); /* the CTA's own time is at that clock too */
+}
+
+static void budgets_divide_the_tail(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    static const int budgets[] = {1, 2, 3, 8, 32, 64};
+    for (size_t i = 0; i < COUNT(budgets); i++) { /* 32 tiles, all there */
+        char config[64];
+        snprintf(config, sizeof config, "release=output,b=128,x=%d", budgets[i]);
+        const double rounds = ceil(32.0 / fmin(budgets[i], 32));
+        assert_near(run(&profile, 512, 1024, 1, config, 0).tail_us, rounds);
+    }
+}
+
+static void links_bound_the_time(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    const double bytes = ew_remote_bytes(2048, 1024, 4, 2);
+    const outcome none = run(&profile, 2048, 1024, 4, "", 0);
+    assert_near(run(&profile, 2048, 1024, 4, "", 1e6).time_us, none.time_us);
+    for (double gbs = 1; gbs < 100; gbs *= 4) {
+        const outcome o = run(&profile, 2048, 1024, 4, "", gbs);
+        const double link_us = bytes / gbs * 1e-3;
+        assert_near(o.gemm_us, none.gemm_us);
+        assert_true(o.time_us > link_us);
+        assert_true(o.time_us < link_us + none.time_us);
+    }
+}
+
+static void static_pools_take_their_sms(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    /* Four reducers of 512 threads fill one of the four SMs: 8 blocks on 3. */
+    assert_near(run(&profile, 1024, 256, 1, "pool=static,x=4,b=512,cluster=1", 0).gemm_us,
+                30);
+    assert_near(run(&profile, 1024, 256, 1, "x=4", 0).gemm_us, 20);
+}
+
+static void reducers_that_exclude_producers_cost_their_sms(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu();
+    profile.sm_registers = 49152; /* no room beside the producer */
+    profile.block_us_256 = (ewx_sim_curve){1, {1024}, {10}};
+    const outcome alone = run(&profile, 4096, 256, 1, "release=output", 0);
+    const outcome shared = run(&profile, 4096, 256, 1, "ctas=block,x=1,cluster=1", 0);
+    assert_near(alone.gemm_us, 80);
+    assert_true(shared.gemm_us > 1.2 * alone.gemm_us);
+    outcome o;
+    harness_expect_error(
+        try_run(&profile, 4096, 256, 1, "ctas=block,x=4,cluster=1", 0, -1, NULL, &o),
+        EW_ERR_CONFIG, "x=4", "more reducers than SMs can spare");
+}
+
+static void thieves_delay_producers(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu();
+    const double before = run(&profile, 2048, 1024, 2, "", 0).gemm_us;
+    profile.steal_ps_per_byte = 10;
+    const double after = run(&profile, 2048, 1024, 2, "", 0).gemm_us;
+    assert_true(after > before);
+    assert_near(run(&profile, 2048, 1024, 2, "release=output", 0).gemm_us, before);
+}
+
+/* ---- Conservation ---- */
+
+static const char *const schedules[] = {
+    "",
+    "order=default",
+    "order=contiguous,group=2",
+    "release=3",
+    "release=partition",
+    "release=output",
+    "block=128x128,group=2",
+    "ctas=block",
+    "x=1",
+    "x=2,b=128",
+    "pool=static,x=4,b=512",
+    "transport=push",
+    "transport=push,release=output",
+    "transport=copy",
+    "launches=unit",
+    "launches=unit,release=5",
+    "pool=after",
+};
+
+static void check_events(const outcome *o, const ew_trace_event *events, int rank,
+                         const char *config)
+{
+    const ewx_grid grid = ewx_grid_build(o->spec.problem.max_m, o->spec.problem.n,
+                                         o->spec.num_ranks, &o->spec.config);
+    const int64_t blocks = ewx_num_blocks(&grid), tiles = ewx_partition_tiles(&grid, rank);
+    char *seen = calloc((size_t)(blocks + tiles) + 1, 1);
+    int64_t before_ns = 0;
+    assert_int_equal(o->result.num_traced, blocks + tiles);
+    for (size_t i = 0; i < o->result.num_traced; i++) {
+        const ew_trace_event *e = &events[i];
+        const bool is_block = e->kind == EW_TRACE_BLOCK;
+        const int64_t at = e->position + (is_block ? 0 : blocks);
+        assert_true(e->position >= 0 && e->position < (is_block ? blocks : tiles));
+        if (seen[at]++)
+            fail_msg("%s: position %lld twice", config, (long long)e->position);
+        assert_true(e->end_ns >= before_ns && e->begin_ns <= e->end_ns);
+        before_ns = e->end_ns;
+        if (is_block) {
+            const ewx_block block = ewx_order_block(&grid, e->position);
+            assert_int_equal(e->dst, block.dst);
+            assert_int_equal(e->row, block.row * grid.block_rows);
+            assert_int_equal(e->col, block.col * grid.block_cols);
+        } else {
+            const ewx_tile tile = ewx_task_tile(&grid, rank, e->position);
+            assert_int_equal(e->dst, rank);
+            assert_int_equal(e->row, tile.row);
+            assert_int_equal(e->col, tile.col);
+        }
+    }
+    free(seen);
+}
+
+static void every_tile_once_and_every_byte(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    static const int64_t rows[] = {1, 129, 1000, 2048};
+    ew_trace_event *events = malloc(MAX_EVENTS * sizeof *events);
+    for (size_t i = 0; i < COUNT(schedules); i++)
+        for (size_t m = 0; m < COUNT(rows); m++)
+            for (int num_ranks = 1; num_ranks <= 4; num_ranks += num_ranks == 1 ? 2 : 1) {
+                outcome o;
+                const int rank = num_ranks - 1;
+                if (try_run(&profile, rows[m], 776, num_ranks, schedules[i], 20, rank,
+                            events, &o) != EW_OK)
+                    fail_msg("%s: %s", schedules[i], ew_last_error());
+                check_events(&o, events, rank, schedules[i]);
+                int64_t first, owned, moved = 0;
+                for (int r = 0; r < num_ranks; r++) {
+                    moved += o.ranks[r].remote_bytes;
+                    assert_true(o.ranks[r].timing.end_ns >= o.ranks[r].timing.gemm_end_ns);
+                }
+                ew_owned_rows(rows[m], num_ranks, rank, &first, &owned);
+                assert_int_equal(o.ranks[rank].remote_bytes,
+                                 (num_ranks - 1) * owned * 776 * 2);
+                assert_int_equal(moved, (num_ranks - 1) * rows[m] * 776 * 2);
+            }
+    free(events);
+}
+
+/* No reduction before all contributions to its tile are there. */
+static void nothing_is_reduced_early(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu();
+    profile.jitter = 0.2; /* ranks differ */
+    static ew_trace_event events[4][4096];
+    for (size_t i = 0; i < COUNT(schedules); i++) {
+        outcome o;
+        for (int rank = 0; rank < 4; rank++)
+            assert_int_equal(
+                try_run(&profile, 1024, 768, 4, schedules[i], 20, rank, events[rank], &o),
+                EW_OK);
+        const ewx_grid grid = ewx_grid_build(1024, 768, 4, &o.spec.config);
+        const size_t count = o.result.num_traced;
+        for (size_t e = 0; e < count; e++) {
+            const ew_trace_event *reduced = &events[2][e];
+            if (reduced->kind != EW_TRACE_REDUCE)
+                continue;
+            for (int src = 0; src < 4; src++)
+                for (size_t b = 0; b < count; b++) {
+                    const ew_trace_event *block = &events[src][b];
+                    if (block->kind == EW_TRACE_BLOCK && block->dst == 2 &&
+                        block->row / grid.block_rows == reduced->row / grid.block_rows &&
+                        block->col / grid.block_cols == reduced->col / grid.block_cols)
+                        assert_true(reduced->begin_ns >= block->end_ns);
+                }
+        }
+    }
+}
+
+/* ---- Monotony and determinism ---- */
+
+static void more_link_is_never_slower(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    for (size_t i = 0; i < COUNT(schedules); i++) {
+        double before = INFINITY;
+        for (double gbs = 2; gbs < 5000; gbs *= 1.5) {
+            const double us = run(&profile, 2048, 1024, 4, schedules[i], gbs).time_us;
+            if (us > before * 1.002)
+                fail_msg("%s: %g us at %g GB/s, %g us with less", schedules[i], us, gbs,
+                         before);
+            before = us;
+        }
+    }
+}
+
+static void more_budget_never_shortens_the_gemm(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu();
+    profile.steal_ps_per_byte = 5;
+    double before = 0;
+    for (int budget = 1; budget <= SMS; budget++) {
+        char config[32];
+        snprintf(config, sizeof config, "x=%d", budget);
+        const double us = run(&profile, 4096, 1024, 4, config, 0).gemm_us;
+        assert_true(us >= before * 0.999);
+        before = us;
+    }
+}
+
+static void the_same_input_gives_the_same_answer(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu();
+    profile.jitter = 0.1;
+    profile.steal_ps_per_byte = 5;
+    profile.skew_us = 2;
+    for (size_t i = 0; i < COUNT(schedules); i++) {
+        const outcome a = run(&profile, 1536, 1024, 3, schedules[i], 30);
+        const outcome b = run(&profile, 1536, 1024, 3, schedules[i], 30);
+        assert_memory_equal(a.ranks, b.ranks, 3 * sizeof a.ranks[0]);
+        assert_int_equal(a.result.num_events, b.result.num_events);
+    }
+}
+
+/* Events, hence time and memory, grow with the tiles. */
+static void events_grow_with_the_tiles(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = simple_gpu();
+    const outcome small = run(&profile, 4096, 1024, 4, "", 20);
+    const outcome large = run(&profile, 32768, 1024, 4, "", 20);
+    assert_true(large.result.num_events < 9 * small.result.num_events);
+}
+
+/* ---- The CPU engine's schedule ---- */
+
+typedef struct recorded {
+    const char *config;
+    ew_trace_event *events; /* of rank 1, shared with the ranks */
+    size_t *count;
+} recorded;
+
+static int record_engine(ew_world *world, void *argument)
+{
+    recorded *r = argument;
+    const ew_problem problem = EW_PROBLEM(700, 640, 64, EW_FP32);
+    ew_config config;
+    ew_plan *plan;
+    RANK_OK(ew_config_parse(r->config, &config));
+    config.workers = 1;
+    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
+    RANK_OK(ew_plan_trace_enable(plan));
+    float *A = calloc(700 * 64, sizeof *A), *B = calloc(640 * 64, sizeof *B);
+    float *C = calloc(700 * 640, sizeof *C);
+    RANK_OK(ew_plan_set_weight(plan, B));
+    RANK_OK(ew_gemm_rs(plan, 700, A, NULL, C, NULL));
+    if (ew_world_rank(world) == 1)
+        RANK_OK(ew_plan_trace(plan, r->events, MAX_EVENTS, r->count));
+    RANK_OK(ew_world_barrier(world));
+    ew_plan_destroy(plan);
+    free(A);
+    free(B);
+    free(C);
+    return 0;
+}
+
+/* The events of one kind, in their order; false: there are no more. */
+static bool next_of(const ew_trace_event *events, size_t count, ew_trace_kind kind,
+                    size_t *at)
+{
+    while (*at < count && events[*at].kind != kind)
+        ++*at;
+    return *at < count;
+}
+
+static void engines_run_the_simulated_schedule(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {"block=128x256,x=1",
+                                          "block=128x256,x=1,order=contiguous",
+                                          "block=128x256,x=1,order=default",
+                                          "block=256x128,x=1,group=2",
+                                          "block=128x256,x=1,release=partition",
+                                          "block=128x512,x=1,release=output"};
+    ewx_sim_profile profile = {.name = "simple-cpu",
+                               .is_cpu = true,
+                               .nodes = 1,
+                               .cores = 3,
+                               .block_us_128 = {1, {1024}, {10}},
+                               .clock = 1,
+                               .bf16_time = 1,
+                               .blas_time = 1,
+                               .reducer_gbs = {1, {1}, {10}}};
+    ew_trace_event *simulated = malloc(MAX_EVENTS * sizeof *simulated);
+    for (size_t i = 0; i < COUNT(configs); i++) {
+        recorded r = {configs[i], malloc(MAX_EVENTS * sizeof *r.events), &(size_t){0}};
+        outcome o;
+        harness_run(EW_RANKS_AS_THREADS, 3, record_engine, &r);
+        assert_int_equal(try_run(&profile, 700, 640, 3, configs[i], 0, 1, simulated, &o),
+                         EW_OK);
+        assert_int_equal(*r.count, o.result.num_traced);
+        for (int kind = EW_TRACE_BLOCK; kind <= EW_TRACE_REDUCE; kind++) {
+            size_t a = 0, b = 0;
+            while (next_of(r.events, *r.count, (ew_trace_kind)kind, &a)) {
+                assert_true(next_of(simulated, *r.count, (ew_trace_kind)kind, &b));
+                assert_int_equal(r.events[a].position, simulated[b].position);
+                assert_int_equal(r.events[a].dst, simulated[b].dst);
+                assert_int_equal(r.events[a].row, simulated[b].row);
+                assert_int_equal(r.events[a].col, simulated[b].col);
+                a++, b++;
+            }
+        }
+        free(r.events);
+    }
+    free(simulated);
+}
+
+/* ---- The backend ---- */
+
+static int run_backend(ew_world *world, void *argument)
+{
+    const ew_sim_report *want = argument;
+    const ew_problem problem = EW_PROBLEM((int64_t)1 << 20, 8192, 2048, EW_BF16);
+    ew_config config = EW_CONFIG_INIT;
+    config.backend = EW_BACKEND_SIM;
+    config.group = 4;
+    ew_plan *plan;
+    void *memory;
+    ew_timing timing;
+    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
+    RANK_OK(ew_plan_start_together(plan));
+    /* Petabytes, if anything lay in them. */
+    RANK_OK(ew_memory_alloc(world, EW_BACKEND_SIM, (size_t)1 << 50, &memory));
+    RANK_OK(ew_plan_set_weight(plan, memory));
+    for (int call = 0; call < 3; call++)
+        RANK_OK(ew_gemm_rs(plan, 8192, memory, NULL, memory, NULL));
+    RANK_OK(ew_plan_timing(plan, &timing));
+    const double us = (double)(timing.end_ns - timing.start_ns) * 1e-3;
+    RANK_CHECK(us <= want->time_us && us > 0.9 * want->time_us, "%g against %g", us,
+               want->time_us);
+    ew_memory_free(world, EW_BACKEND_SIM, memory);
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+static void plans_give_the_simulated_times(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    ew_config config = EW_CONFIG_INIT;
+    ew_sim_report report;
+    config.group = 4;
+    assert_int_equal(ew_sim_call(&problem, 8, &config, NULL, &report), EW_OK);
+    harness_run(EW_RANKS_AS_THREADS, 8, run_backend, &report);
+}
+
+static int run_with_another_m(ew_world *world, void *argument)
+{
+    const ew_problem problem = EW_PROBLEM(1024, 1024, 512, EW_BF16);
+    ew_config config = EW_CONFIG_INIT;
+    config.backend = EW_BACKEND_SIM;
+    ew_plan *plan;
+    char memory[1];
+    (void)argument;
+    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
+    const int64_t rows = ew_world_rank(world) == 1 ? 512 : 1024;
+    const ew_status status = ew_gemm_rs(plan, rows, memory, NULL, memory, NULL);
+    RANK_CHECK(status == EW_ERR_MISMATCH, "%s", ew_status_name(status));
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+static void ranks_with_another_m_are_told(void **state)
+{
+    (void)state;
+    harness_run(EW_RANKS_AS_THREADS, 3, run_with_another_m, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waves_are_whole),
+        cmocka_unit_test(parts_of_a_call_add_up),
+        cmocka_unit_test(budgets_divide_the_tail),
+        cmocka_unit_test(links_bound_the_time),
+        cmocka_unit_test(static_pools_take_their_sms),
+        cmocka_unit_test(reducers_that_exclude_producers_cost_their_sms),
+        cmocka_unit_test(thieves_delay_producers),
+        cmocka_unit_test(every_tile_once_and_every_byte),
+        cmocka_unit_test(nothing_is_reduced_early),
+        cmocka_unit_test(more_link_is_never_slower),
+        cmocka_unit_test(more_budget_never_shortens_the_gemm),
+        cmocka_unit_test(the_same_input_gives_the_same_answer),
+        cmocka_unit_test(events_grow_with_the_tiles),
+        cmocka_unit_test(engines_run_the_simulated_schedule),
+        cmocka_unit_test(plans_give_the_simulated_times),
+        cmocka_unit_test(ranks_with_another_m_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
