@@ -3,6 +3,7 @@ out of them, judging ratios against targets, printing and writing the outcome.""
 import json
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -93,6 +94,21 @@ def measure(name, target, function, runs):
     return figure
 
 
+def measure_all(figures, runs):
+    """All figures, and whether none is missing: Ctrl-C or SIGTERM ends the list early."""
+    def stop(*_):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGTERM, stop)
+    done = []
+    try:
+        for name, target, function in figures:
+            done.append(measure(name, target, function, runs))
+    except KeyboardInterrupt:
+        print("interrupted: what was measured follows", file=sys.stderr)
+        return done, False
+    return done, True
+
+
 def print_table(figures):
     print(f"{'figure':<60} {'target':>12} {'measured':>9}  verdict")
     for f in figures:
@@ -115,10 +131,10 @@ def commit(runs):
     return "unknown"
 
 
-def write(path, schema, machine, figures, runs):
+def write(path, schema, machine, figures, runs, complete=True):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as file:
-        json.dump({"schema": schema, **machine, "commit": commit(runs),
+        json.dump({"schema": schema, **machine, "complete": complete, "commit": commit(runs),
                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                    "figures": figures, "runs": list(runs.raw())}, file, indent=1)
         file.write("\n")
