@@ -1,4 +1,4 @@
-/* Why a spec is what it is, in words.  Says what spec.c did; decides nothing. */
+/* Why a spec is what it is, in words.  Says what choose.c did; decides nothing. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

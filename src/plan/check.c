@@ -1,0 +1,231 @@
+/* Which configs are refused, each with its value and a fix. */
+#include <inttypes.h>
+
+#include "base/status.h"
+#include "plan/policy.h"
+
+/* Each consumer has a cache line of state; more than there are tiles is of no use. */
+#define MAX_BUDGET 65536
+
+static ew_status fail_range(const char *key, int64_t value, const char *fix)
+{
+    return ewx_fail(EW_ERR_CONFIG, "config %s=%" PRId64 " is not valid\n  fix: %s", key,
+                    value, fix);
+}
+
+/* ---- Checks of every config ---- */
+
+typedef struct name_range {
+    const char *key;
+    int64_t value, last;
+    const char *fix;
+} name_range;
+
+/* Enum fields of a C caller may hold any number; they count from 1. */
+static ew_status check_names(const name_range *fields, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].last)
+            return fail_range(fields[i].key, fields[i].value, fields[i].fix);
+    return EW_OK;
+}
+
+static ew_status check_common_names(const ew_config *config)
+{
+    const name_range fields[] = {
+        {"backend", config->backend, EW_BACKEND_SIM, "use an EW_BACKEND_... value"},
+        {"producer", config->producer, EW_PRODUCER_BLAS, "use an EW_PRODUCER_... value"},
+        {"order", config->order, EW_ORDER_CONTIGUOUS, "use an EW_ORDER_... value"},
+        {"pool", config->pool, EW_POOL_AFTER, "use an EW_POOL_... value"},
+        {"transport", config->transport, EW_TRANSPORT_COPY,
+         "use an EW_TRANSPORT_... value"},
+    };
+    return check_names(fields, sizeof fields / sizeof fields[0]);
+}
+
+static ew_status check_common(const ew_config *config)
+{
+    EW_TRY(check_common_names(config));
+    if (config->block_m < EWX_TILE_M || config->block_m % EWX_TILE_M)
+        return fail_range("block rows", config->block_m,
+                          "use a multiple of 128, such as 128x256");
+    if (config->block_n < EWX_TILE_N || config->block_n % EWX_TILE_N)
+        return fail_range("block columns", config->block_n,
+                          "use a multiple of 128, such as 128x256");
+    if (config->group < 1)
+        return fail_range("group", config->group, "use at least 1");
+    if (config->release < EW_RELEASE_OUTPUT)
+        return fail_range("release", config->release,
+                          "use tile, a count, partition or output");
+    if (config->producer == EW_PRODUCER_BLAS && config->release != EW_RELEASE_OUTPUT)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "producer=blas computes the whole output in one call\n"
+                        "  fix: use release=output, or producer=own");
+    if (config->workers < 1 || config->workers > 1024)
+        return fail_range("workers", config->workers, "use 1 to 1024");
+    if (config->budget < 1 || config->budget > MAX_BUDGET)
+        return fail_range("x", config->budget, "use 1 to 65536");
+    if (config->batch < 1)
+        return fail_range("b", config->batch, "use at least 1");
+    return EW_OK;
+}
+
+/* ---- Checks for the CPU ---- */
+
+static ew_status refuse_cuda_key(const ew_config *config, const char *key)
+{
+    char item[64];
+    ewx_text text = ewx_text_in(item, sizeof item);
+    ewx_config_print_key(config, key, &text);
+    return ewx_fail(EW_ERR_CONFIG,
+                    "config %s is for the cuda backend\n"
+                    "  fix: leave %s out, or use backend=cuda",
+                    item, key);
+}
+
+static ew_status check_for_cpu(const ew_config *config)
+{
+    if (config->kernel)
+        return refuse_cuda_key(config, "kernel");
+    if (config->ctas)
+        return refuse_cuda_key(config, "ctas");
+    if (config->cluster)
+        return refuse_cuda_key(config, "cluster");
+    if (config->launches)
+        return refuse_cuda_key(config, "launches");
+    if (config->pool == EW_POOL_AFTER)
+        return refuse_cuda_key(config, "pool");
+    if (config->pool == EW_POOL_STATIC && config->budget >= config->workers)
+        return ewx_fail(
+            EW_ERR_CONFIG,
+            "pool=static with x=%d reducers leaves no worker of %d for the GEMM\n"
+            "  fix: use x below workers, or pool=shared",
+            config->budget, config->workers);
+    return EW_OK;
+}
+
+/* ---- Checks for a GPU: what none can do.  What this one can, its backend knows. ---- */
+
+#define CUDA_ALIGN 8 /* elements: TMA and vector loads take rows of whole 16 bytes */
+/* Rows of both slices are the coordinates of one tensor map, and those are int32_t. */
+#define CUDA_MAX_SLOTS (INT32_MAX / (2 * EWX_TILE_M))
+
+static ew_status check_cuda_extent(const char *name, int64_t value)
+{
+    if (value > INT32_MAX)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "%s=%" PRId64 " is too large for the cuda backend\n"
+                        "  fix: make %s smaller than 2147483648",
+                        name, value, name);
+    return EW_OK;
+}
+
+static ew_status check_cuda_multiple(const char *name, int64_t value)
+{
+    const int64_t below = value / CUDA_ALIGN * CUDA_ALIGN, above = below + CUDA_ALIGN;
+    if (value == below)
+        return EW_OK;
+    char nearest[64];
+    ewx_text text = ewx_text_in(nearest, sizeof nearest);
+    if (below > 0)
+        ewx_text_add(&text, "%s=%" PRId64 " or ", name, below);
+    ewx_text_add(&text, "%s=%" PRId64, name, above);
+    return ewx_fail(EW_ERR_SHAPE,
+                    "%s=%" PRId64 " is not a multiple of 8, as the cuda backend needs it\n"
+                    "  fix: use %s, or backend=cpu",
+                    name, value, nearest);
+}
+
+static ew_status check_cuda_problem(const ew_problem *problem, int num_ranks)
+{
+    if (problem->dtype == EW_FP32)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the cuda backend computes in bf16 and fp16, not in fp32\n"
+                        "  fix: use bf16 or fp16, or backend=cpu");
+    EW_TRY(check_cuda_extent("M", problem->max_m));
+    EW_TRY(check_cuda_extent("N", problem->n));
+    EW_TRY(check_cuda_extent("K", problem->k));
+    EW_TRY(check_cuda_multiple("N", problem->n));
+    EW_TRY(check_cuda_multiple("K", problem->k));
+    const int64_t tile_rows =
+        num_ranks * ewx_div_up(ewx_div_up(problem->max_m, num_ranks), EWX_TILE_M);
+    const int64_t slots = tile_rows * ewx_div_up(problem->n, EWX_TILE_N);
+    if (slots > CUDA_MAX_SLOTS)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "M=%" PRId64 " with N=%" PRId64 " has %" PRId64
+                        " tiles of 128x128, and the cuda backend counts up to %d\n"
+                        "  fix: make M or N smaller",
+                        problem->max_m, problem->n, slots, CUDA_MAX_SLOTS);
+    return EW_OK;
+}
+
+static ew_status check_cuda_producer(const ew_config *config)
+{
+    const name_range fields[] = {
+        {"kernel", config->kernel, EW_KERNEL_SM90, "use an EW_KERNEL_... value"},
+        {"ctas", config->ctas, EW_CTAS_BLOCK, "use an EW_CTAS_... value"},
+        {"launches", config->launches, EW_LAUNCHES_UNIT, "use an EW_LAUNCHES_... value"},
+    };
+    EW_TRY(check_names(fields, sizeof fields / sizeof fields[0]));
+    if (config->block_m != 128 || (config->block_n != 128 && config->block_n != 256))
+        return ewx_fail(EW_ERR_CONFIG,
+                        "config block=%dx%d has no kernel in the cuda backend\n"
+                        "  fix: use block=128x128 or block=128x256",
+                        config->block_m, config->block_n);
+    if (config->cluster < 1 || config->cluster > 2)
+        return fail_range("cluster", config->cluster, "use 1 or 2");
+    if (config->cluster == 2 && config->kernel != EW_KERNEL_SM90)
+        return ewx_fail(EW_ERR_CONFIG, "config cluster=2 needs kernel=sm90\n"
+                                       "  fix: use cluster=1, or kernel=sm90");
+    return EW_OK;
+}
+
+static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
+                                      const ew_config *config)
+{
+    if (config->transport != EW_TRANSPORT_PULL && config->producer == EW_PRODUCER_BLAS)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "producer=blas leaves its output where it was computed\n"
+                        "  fix: use transport=pull, or producer=own");
+    if (config->transport == EW_TRANSPORT_COPY &&
+        (config->order != EW_ORDER_CONTIGUOUS || config->release != EW_RELEASE_PARTITION ||
+         config->pool != EW_POOL_AFTER))
+        return ewx_fail(EW_ERR_CONFIG, "transport=copy moves whole partitions\n"
+                                       "  fix: leave order, release and pool out");
+    const int64_t tiles = ewx_most_owned_tiles(problem, num_ranks);
+    const int64_t units = config->release > 0 ? ewx_div_up(tiles, config->release) : 1;
+    if (config->launches == EW_LAUNCHES_UNIT && units > EWX_MAX_LAUNCHES)
+        return ewx_fail(
+            EW_ERR_CONFIG,
+            "config launches=unit,release=%d would launch %" PRId64
+            " reducers in a call, the most is %d\n  fix: use release=%" PRId64 " or more",
+            config->release, units, EWX_MAX_LAUNCHES, ewx_div_up(tiles, EWX_MAX_LAUNCHES));
+    return EW_OK;
+}
+
+static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
+                                const ew_config *config)
+{
+    EW_TRY(check_cuda_problem(problem, num_ranks));
+    EW_TRY(check_cuda_producer(config));
+    EW_TRY(check_cuda_transport(problem, num_ranks, config));
+    if (config->pool == EW_POOL_STATIC && config->ctas != EW_CTAS_PERSISTENT)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "pool=static keeps SMs free of producers, and one CTA per block "
+                        "would take them all\n  fix: use ctas=persistent, or pool=shared");
+    if (config->producer == EW_PRODUCER_BLAS && config->pool != EW_POOL_AFTER)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "producer=blas leaves no room for reducers beside its GEMM\n"
+                        "  fix: use pool=after, or producer=own");
+    if (config->batch != 128 && config->batch != 256 && config->batch != 512)
+        return fail_range("b", config->batch, "use 128, 256 or 512 threads");
+    return EW_OK;
+}
+
+ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
+                           const ewx_machine *machine, const ew_config *config)
+{
+    EW_TRY(check_common(config));
+    return ewx_is_gpu(config, machine) ? check_for_cuda(problem, num_ranks, config)
+                                       : check_for_cpu(config);
+}

@@ -1,0 +1,165 @@
+/* Which config a problem gets when the caller leaves fields open.  The only place in the
+ * tree that chooses. */
+#include "plan/policy.h"
+
+/* ---- Choosing for the CPU ---- */
+
+/* The block is one tile high and two wide, as the paper's larger one.  Interleaving keeps
+ * one row panel of A per destination in use; when they crowd the cache, a wide block
+ * stays longer with one of them (2 to 4 % of the GEMM at W=2, K=512, fp32) and still
+ * releases tile by tile. */
+#define DEFAULT_BLOCK_M 128
+#define DEFAULT_BLOCK_N 256
+#define WIDE_BLOCK_N 1024
+#define CROWDED_PANELS_BYTES (384 * 1024)
+#define BLOCKS_PER_WORKER 4 /* fewer would leave workers idle at the end */
+
+int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks)
+{
+    const int64_t elem = problem->dtype == EW_BF16 ? 2 : 4; /* as packed */
+    return num_ranks * EWX_TILE_M * problem->k * elem;
+}
+
+static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int workers)
+{
+    /* Divided instead of multiplied: M and N are not known to fit a product yet. */
+    const int64_t block_rows = ewx_div_up(problem->max_m, EWX_TILE_M);
+    const int64_t rows_needed =
+        ewx_div_up(BLOCKS_PER_WORKER * workers, ewx_div_up(problem->n, WIDE_BLOCK_N));
+    const bool crowded =
+        ewx_interleaved_panels_bytes(problem, num_ranks) > CROWDED_PANELS_BYTES;
+    return crowded && block_rows >= rows_needed ? WIDE_BLOCK_N : DEFAULT_BLOCK_N;
+}
+
+static void choose_for_cpu(const ew_problem *problem, int num_ranks, int cores,
+                           ew_config *config)
+{
+    if (!config->release)
+        config->release = config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT : 1;
+    if (!config->order) /* without early release there is nothing to interleave for */
+        config->order =
+            config->release == EW_RELEASE_OUTPUT ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
+    const int fewest = config->pool == EW_POOL_STATIC ? 2 : 1; /* one of them reduces */
+    if (!config->workers)
+        config->workers = cores / num_ranks > fewest ? cores / num_ranks : fewest;
+    if (!config->block_m)
+        config->block_m = DEFAULT_BLOCK_M;
+    if (!config->block_n)
+        config->block_n = choose_block_n(problem, num_ranks, config->workers);
+    if (!config->group)
+        config->group = 1;
+    if (!config->pool)
+        config->pool = EW_POOL_SHARED;
+    if (!config->budget)
+        config->budget = config->pool == EW_POOL_STATIC ? 1 : config->workers;
+    if (!config->batch)
+        config->batch = 1;
+}
+
+/* ---- Choosing for a GPU ---- */
+
+ewx_machine ewx_machine_planned(const ewx_machine *machine)
+{
+    ewx_machine planned = *machine;
+    if (planned.gpu_sms < 1) {
+        planned.gpu_sms = 132;
+        planned.gpu_arch = 90;
+    }
+    return planned;
+}
+
+/* Row blocks of each destination that are walked together, so that the blocks computed at
+ * a time, one per SM, cover an area about as high as wide and share most of their loads:
+ * W * group is the root of `wave_tiles`, to the nearest power of two. */
+static int32_t choose_group(int num_destinations, int sms, int32_t block_n)
+{
+    const int64_t wave_tiles = (int64_t)sms * (block_n / EWX_TILE_N);
+    int64_t group = 1;
+    while (2 * group * group * num_destinations * num_destinations <= wave_tiles)
+        group *= 2;
+    return (int32_t)group;
+}
+
+/* As many tiles of a destination as two waves of the producer hold: the smallest group
+ * that hides one launch behind the next group's GEMM. */
+static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
+                           int32_t block_n)
+{
+    const int64_t waves = ewx_div_up(2 * (int64_t)sms * (block_n / EWX_TILE_N), num_ranks);
+    const int64_t least =
+        ewx_div_up(ewx_most_owned_tiles(problem, num_ranks), EWX_MAX_LAUNCHES);
+    return (int32_t)(waves > least ? waves : least);
+}
+
+/* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
+ * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
+ * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
+ * own hold four of the largest. */
+static void choose_reducers(int sms, ew_config *config)
+{
+    const bool after = config->pool == EW_POOL_AFTER;
+    const bool apart = config->pool == EW_POOL_STATIC;
+    const bool beside = config->kernel == EW_KERNEL_SM90;
+    const int quarter = sms >= 4 ? sms / 4 : 1;
+    if (!config->budget)
+        config->budget = after ? 2 * sms : apart ? 2 * quarter : beside ? sms : quarter;
+    if (!config->batch)
+        config->batch = after || apart ? 512 : beside ? 256 : 128;
+}
+
+static void choose_for_cuda(const ew_problem *problem, int num_ranks,
+                            const ewx_machine *machine, ew_config *config)
+{
+    const ewx_machine gpu = ewx_machine_planned(machine);
+    if (!config->kernel) /* wgmma exists on 9.0 alone */
+        config->kernel =
+            gpu.gpu_arch >= 90 && gpu.gpu_arch < 100 ? EW_KERNEL_SM90 : EW_KERNEL_SM80;
+    const bool sm90 = config->kernel == EW_KERNEL_SM90;
+    if (!config->block_m)
+        config->block_m = EWX_TILE_M;
+    if (!config->block_n)
+        config->block_n = sm90 ? 256 : 128;
+    if (!config->ctas)
+        config->ctas =
+            sm90 || config->pool == EW_POOL_STATIC ? EW_CTAS_PERSISTENT : EW_CTAS_BLOCK;
+    if (!config->cluster)
+        config->cluster = sm90 && config->block_n == 256 ? 2 : 1;
+    const bool copies = config->transport == EW_TRANSPORT_COPY;
+    if (!config->order) /* also when nothing is released early: it is the fastest GEMM */
+        config->order = config->producer == EW_PRODUCER_BLAS ? EW_ORDER_DEFAULT
+                        : copies                             ? EW_ORDER_CONTIGUOUS
+                                                             : EW_ORDER_INTERLEAVED;
+    if (!config->group)
+        config->group = choose_group(config->order == EW_ORDER_CONTIGUOUS ? 1 : num_ranks,
+                                     gpu.gpu_sms, config->block_n);
+    if (!config->launches)
+        config->launches = EW_LAUNCHES_ONCE;
+    if (!config->release)
+        config->release =
+            config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT
+            : copies                             ? EW_RELEASE_PARTITION
+            : config->launches == EW_LAUNCHES_UNIT
+                ? choose_unit(problem, num_ranks, gpu.gpu_sms, config->block_n)
+                : 1;
+    if (!config->pool) /* reducers that can only wait would be in the GEMM's way */
+        config->pool =
+            config->release == EW_RELEASE_OUTPUT || copies ? EW_POOL_AFTER : EW_POOL_SHARED;
+    choose_reducers(gpu.gpu_sms, config);
+    if (!config->workers)
+        config->workers = 1;
+}
+
+void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
+                     ew_config *config)
+{
+    if (!config->backend)
+        config->backend = EW_BACKEND_CPU;
+    if (!config->producer)
+        config->producer = EW_PRODUCER_OWN;
+    if (!config->transport)
+        config->transport = EW_TRANSPORT_PULL;
+    if (ewx_is_gpu(config, machine))
+        choose_for_cuda(problem, num_ranks, machine, config);
+    else
+        choose_for_cpu(problem, num_ranks, machine->cores, config);
+}

@@ -1,0 +1,32 @@
+/* Between spec.c and the two halves of its policy: what is chosen, what is refused. */
+#ifndef EWX_PLAN_POLICY_H
+#define EWX_PLAN_POLICY_H
+
+#include "plan/spec.h"
+
+#define EWX_MAX_LAUNCHES 256 /* of reducers in one call */
+
+/* Tiles of the largest partition; of problems that are refused later, something. */
+static inline int64_t ewx_most_owned_tiles(const ew_problem *problem, int num_ranks)
+{
+    const int64_t rows = ewx_div_up(ewx_min64(problem->max_m, INT32_MAX), num_ranks);
+    return ewx_div_up(rows, EWX_TILE_M) *
+           ewx_div_up(ewx_min64(problem->n, INT32_MAX), EWX_TILE_N);
+}
+
+/* A GPU, or a rank that its profile says is one: the survey has filled the machine in. */
+static inline bool ewx_is_gpu(const ew_config *config, const ewx_machine *machine)
+{
+    return config->backend == EW_BACKEND_CUDA ||
+           (config->backend == EW_BACKEND_SIM && machine->gpu_sms > 0);
+}
+
+/* Fills in every open field. */
+void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
+                     ew_config *config);
+
+/* Refuses what no machine of the backend can run; what this one can, its backend knows. */
+ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
+                           const ewx_machine *machine, const ew_config *config);
+
+#endif
