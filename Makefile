@@ -59,12 +59,21 @@ bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-
 gpu-check: ## check the CUDA backend on this machine's GPU, bit for bit
 	@scripts/gpu-check
 
-gpu-bench: ## measure the speed targets on this GPU and write bench/results/gpu-*.json
+# The tool with the CUDA backend.
+build-gpu:
 	@scripts/setup demo
 	@mkdir -p build && cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DEW_CUDA=ON -DEW_CLI=ON \
 	   >build/gpu.log 2>&1 || { cat build/gpu.log; exit 1; }
 	@cmake --build build/gpu --target tools
+
+gpu-bench: build-gpu ## measure the speed targets on this GPU and write bench/results/gpu-*.json
 	@scripts/bench-gpu
+
+gpu-eval: build-gpu ## run the paper's evaluation on this GPU, into bench/results/eval-*/
+	@scripts/evaluate-gpu
+
+gpu-peers: build-gpu ## compare with PyTorch's Async-TP on this GPU (needs torch)
+	@scripts/bench-peers
 
 format: ## format all C sources with clang-format
 	@find include src cli bench tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \
