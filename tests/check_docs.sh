@@ -15,11 +15,15 @@ awk '/^```console$/ { inside = 1; next } /^```$/ { inside = 0 } inside && sub(/^
     README.md docs/*.md >"$work/commands"
 [ -s "$work/commands" ] || { echo "no commands found in the documents"; exit 1; }
 while read -r line; do
-    if ! (cd "$work" && PATH=$build:$PATH timeout 60 sh -c "$line") >"$work/out" 2>&1 </dev/null; then
+    (cd "$work" && PATH=$build:$PATH timeout 60 sh -c "$line") >"$work/out" 2>&1 </dev/null
+    case $? in
+    0 | 4) ;; # 4 is a verdict on this machine's speed, which no test judges
+    *)
         echo "FAILED: $line"
         tail -n 5 "$work/out"
         failed=1
-    fi
+        ;;
+    esac
 done <"$work/commands"
 
 awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' README.md >"$work/example.c"
