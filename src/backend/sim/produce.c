@@ -160,15 +160,17 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
     release_block(sim, rank, block);
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
         producer->stores_end_ps = r->arrival_ps - sim->model.link_latency_ps;
-    ewx_sim_trace(sim, rank,
-                  &(ew_trace_event){.kind = EW_TRACE_BLOCK,
-                                    .worker = slot,
-                                    .dst = block.dst,
-                                    .row = (int32_t)(block.row * grid->block_rows),
-                                    .col = (int32_t)(block.col * grid->block_cols),
-                                    .position = producer->position,
-                                    .begin_ns = producer->begin_ps / 1000,
-                                    .end_ns = sim->now_ps / 1000});
+    ewx_sim_trace(
+        sim, rank,
+        &(ew_trace_event){.kind = EW_TRACE_BLOCK,
+                          .worker = slot,
+                          .dst = block.dst,
+                          .row = (int32_t)(block.row * grid->block_rows),
+                          .col = (int32_t)(block.col * grid->block_cols),
+                          .position = producer->position,
+                          .begin_ns = producer->begin_ps / 1000,
+                          .end_ns = sim->now_ps / 1000,
+                          .published_ns = (sim->now_ps + sim->model.publish_ps) / 1000});
     if (sim->spec->config.ctas != EW_CTAS_BLOCK && ewx_sim_begin_block(sim, rank, slot))
         return;
     producer->busy = false;

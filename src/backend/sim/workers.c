@@ -141,7 +141,8 @@ void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker)
                                     .col = (int32_t)(block.col * grid->block_cols),
                                     .position = producer->position,
                                     .begin_ns = producer->begin_ps / 1000,
-                                    .end_ns = sim->now_ps / 1000});
+                                    .end_ns = sim->now_ps / 1000,
+                                    .published_ns = sim->now_ps / 1000});
     look_for_work(sim, rank, worker);
 }
 
