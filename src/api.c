@@ -23,7 +23,6 @@ struct ew_plan {
     ewx_tuning_origin origin; /* of the config, if it was tuned */
     const ewx_backend *backend;
     void *state;
-    uint64_t fingerprint; /* of the problem and the chosen config */
 };
 
 /* ---- Specs ---- */
@@ -175,44 +174,6 @@ static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
 
 /* ---- Plan ---- */
 
-static uint64_t fingerprint(const ewx_spec *spec)
-{
-    char words[AGREEMENT_BYTES];
-    ewx_text text = ewx_text_in(words, sizeof words);
-    ewx_problem_print(&spec->problem, spec->num_ranks, &text);
-    ewx_text_add(&text, ",");
-    ewx_config_print_open(&spec->config, &text);
-    return ewx_text_hash(words);
-}
-
-/* Collective.  plan->request is set. */
-static ew_status create_together(ew_plan *plan, const ew_problem *problem,
-                                 const ew_config *config)
-{
-    ew_world *world = plan->world;
-    const ew_status checked = check_alone(plan, problem, config);
-    char why[1024];
-    ewx_text text = ewx_text_in(why, sizeof why);
-    if (checked != EW_OK)
-        ewx_text_add(&text, "%s", ew_last_error());
-    ew_status status = agree(plan, checked == EW_ERR_ARGUMENT ? NULL : problem, checked);
-    if (checked != EW_OK)
-        status = ewx_fail(checked, "%s", why);
-    if (status == EW_OK)
-        status = choose_together(plan, problem);
-    if (status == EW_OK) { /* on all ranks or on none */
-        status = plan->backend->create(world, &plan->spec, &plan->state);
-        status = ewx_world_agree(world, status, "create the plan");
-        plan->fingerprint = fingerprint(&plan->spec);
-    }
-    return status;
-}
-
-static bool replays(ew_backend backend)
-{
-    return backend == EW_BACKEND_CUDA;
-}
-
 ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                          const ew_config *config, ew_plan **plan_out)
 {
@@ -227,14 +188,20 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                       .machine = {.cores = ewx_usable_cores()}};
     if (config && config->struct_size >= sizeof *config)
         plan->request = *config;
-    ewx_deed deed = {.kind = EWX_RECORD_PLAN, .replays = replays(plan->request.backend)};
-    if (problem && problem->struct_size >= sizeof *problem)
-        deed = (ewx_deed){EWX_RECORD_PLAN, problem->max_m, problem->n, problem->k, 0,
-                          deed.replays};
-    ew_status status = ewx_recorder_begin(world, &deed);
+    const ew_status checked = check_alone(plan, problem, config);
+    char why[1024];
+    ewx_text text = ewx_text_in(why, sizeof why);
+    if (checked != EW_OK)
+        ewx_text_add(&text, "%s", ew_last_error());
+    ew_status status = agree(plan, checked == EW_ERR_ARGUMENT ? NULL : problem, checked);
+    if (checked != EW_OK)
+        status = ewx_fail(checked, "%s", why);
     if (status == EW_OK)
-        status = create_together(plan, problem, config);
-    ewx_recorder_end(world, status, false);
+        status = choose_together(plan, problem);
+    if (status == EW_OK) { /* on all ranks or on none */
+        status = plan->backend->create(world, &plan->spec, &plan->state);
+        status = ewx_world_agree(world, status, "create the plan");
+    }
     if (status != EW_OK) {
         ew_plan_destroy(plan);
         return status;
@@ -265,25 +232,14 @@ ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, voi
     if ((m > 0 && !A) || (count > 0 && !C))
         return ewx_fail(EW_ERR_ARGUMENT, "ew_gemm_rs needs %s for m=%" PRId64,
                         A ? "C" : "A", m);
-    EW_TRY(plan->backend->admit(plan->state, A, B, C, stream));
-    const ew_problem *problem = &plan->spec.problem;
-    const bool enqueues = replays(plan->spec.config.backend);
-    const ewx_deed deed = {EWX_RECORD_CALL,   m,       problem->n, problem->k,
-                           plan->fingerprint, enqueues};
-    ew_status status = ewx_recorder_begin(plan->world, &deed);
-    if (status == EW_OK)
-        status = plan->backend->run(plan->state, m, A, B, C, stream);
-    ewx_recorder_end(plan->world, status, enqueues && status == EW_OK);
-    return status;
+    return plan->backend->run(plan->state, m, A, B, C, stream);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_wait needs a plan");
-    const ew_status status = plan->backend->wait(plan->state);
-    ewx_recorder_drain(plan->world, status);
-    return status;
+    return plan->backend->wait(plan->state);
 }
 
 ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out)

@@ -230,13 +230,21 @@ ew_status ew_tuning_folder(char *path, size_t bytes)
                : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
 }
 
+static uint64_t hash(const char *text)
+{
+    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h;
+}
+
 ew_status ew_tuning_path(const char *key, char *path, size_t bytes)
 {
     char folder[PATH_MAX];
     if (!key || !path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_path needs a key and a buffer");
     EW_TRY(ew_tuning_folder(folder, sizeof folder));
-    return snprintf(path, bytes, "%s/%016" PRIx64 ".json", folder, ewx_text_hash(key)) < (int)bytes
+    return snprintf(path, bytes, "%s/%016" PRIx64 ".json", folder, hash(key)) < (int)bytes
                ? EW_OK
                : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
 }
