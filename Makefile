@@ -50,6 +50,15 @@ wheel: build ## make a Python wheel with the library inside, in build/wheel
 	@python3 -m pip -q wheel --no-deps -w build/wheel build/wheel/source
 	@rm -rf build/wheel/source && ls build/wheel/*.whl
 
+dist: ## make build/entwine-VERSION.tar.gz from the last commit
+	@mkdir -p build
+	@name=entwine-$$(sed -n 's/^#define EW_VERSION_[A-Z]* //p' include/entwine/entwine.h | paste -sd .); \
+	  git archive --format=tar --prefix=$$name/ HEAD | gzip -9n >build/$$name.tar.gz && ls build/$$name.tar.gz
+
+fuzz: ## fuzz every parser for 60 s each (FUZZ_SECONDS=N for another time)
+	@scripts/setup test
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-60} tests/fuzz/run.sh build/fuzz
+
 bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json
 	@scripts/setup bench
 	$(call configure,release)
@@ -75,8 +84,11 @@ gpu-eval: build-gpu ## run the paper's evaluation on this GPU, into bench/result
 gpu-peers: build-gpu ## compare with PyTorch's Async-TP on this GPU (needs torch)
 	@scripts/bench-peers
 
+api-docs: ## make docs/API.md from the headers
+	@scripts/api-docs
+
 format: ## format all C sources with clang-format
-	@find include src cli bench tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \
+	@find include src cli bench tests examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \
 	  | xargs clang-format -i
 
 clean: ## remove everything that was built
@@ -85,6 +97,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-asan test-tsan install wheel bench-cpu gpu-check gpu-bench format clean help
+.PHONY: build demo test test-release test-asan test-tsan install wheel dist api-docs fuzz bench-cpu gpu-check gpu-bench format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

@@ -1,10 +1,6 @@
 /* entwine report: result files and timelines as one HTML page. */
 #include "commands.h"
 
-#include <errno.h>
-
-#include "out_file.h"
-#include "process.h"
 #include "report.h"
 #include "result_file.h"
 
@@ -22,22 +18,6 @@ static cli_exit add_files(cli_report *report, const cli_settings *settings)
     return failed;
 }
 
-static cli_exit write_page(cli_report *report, const char *path)
-{
-    cli_out_file file;
-    cli_exit failed = cli_out_file_open(&file, "the report", path);
-    if (failed)
-        return failed;
-    errno = 0;
-    failed = cli_report_write(report, file.stream);
-    if (!failed && (fflush(file.stream) || ferror(file.stream)))
-        failed = cli_out_file_fail(&file);
-    cli_exit not_closed = cli_out_file_close(&file, !failed);
-    if (!failed && !not_closed && file.stream != stdout)
-        printf("# Report : %s\n", path);
-    return failed ? failed : not_closed;
-}
-
 cli_exit cli_report_main(const cli_settings *settings, int argc, char **argv)
 {
     (void)argc, (void)argv;
@@ -48,10 +28,8 @@ cli_exit cli_report_main(const cli_settings *settings, int argc, char **argv)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the report");
     cli_exit result = add_files(report, settings);
     if (!result)
-        result = write_page(report,
-                            settings->output_path ? settings->output_path : "report.html");
-    if (!result && !cli_process_exists("gnuplot"))
-        cli_warn("gnuplot was not found: the page has tables and timelines, no charts");
+        result = cli_report_save(report, settings->output_path ? settings->output_path
+                                                               : "report.html");
     cli_report_destroy(report);
     return result;
 }

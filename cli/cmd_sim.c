@@ -53,9 +53,6 @@ static cli_exit list_profiles(const cli_settings *settings)
 cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv)
 {
     (void)argc, (void)argv;
-    if (settings->num_words > 1)
-        return cli_fail_usage("name one file", "'sim' takes one file, not %d",
-                              settings->num_words);
     if (settings->num_words && !settings->validate)
         return cli_fail_usage("entwine sim --validate FILE",
                               "'sim' reads a file only with --validate");

@@ -108,6 +108,12 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
     cli_job job;
     cli_context context;
     cli_out_file t;
+    if (settings->merge)
+        return cli_trace_merge(settings);
+    if (settings->num_words)
+        return cli_fail_usage("--merge puts flight recordings together",
+                              "'trace' does not take the argument '%.60s'",
+                              settings->words[0]);
     cli_exit result = refuse_launcher(settings);
     if (result)
         return result;

@@ -1,12 +1,15 @@
 /* Facts about the machine, gathered from the library, uname and /proc. */
 #include "context.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "entwine/tune.h"
 #include "ranks.h"
 
 #ifndef EW_COMMIT
@@ -25,6 +28,9 @@ static const cli_variable variable_table[] = {
     {"ENTWINE_MPI_MODULE", "path of entwine_mpi.so"},
     {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
     {"ENTWINE_TUNING", "off: plans use no tuning entries"},
+    {"ENTWINE_LIBRARY", "path of libentwine.so.0 that the Python package loads"},
+    {"ENTWINE_JOB", "one name for all ranks of a launcher, where Python cannot tell"},
+    {"ENTWINE_DUMP_DIR", "folder for the flight recording of a job that fails"},
     {"ENTWINE_PROFILE", "hardware that the sim backend simulates (default h200-8)"},
     {NULL, NULL}};
 
@@ -246,7 +252,19 @@ static void warn_variable(void *argument, const char *name, const char *near)
         cli_warn("%s is not known; entwine doctor lists the variables", name);
 }
 
+/* Plans do without tuning entries; somebody may wonder why. */
+static void warn_cache(void)
+{
+    char folder[PATH_MAX];
+    if (ew_tuning_folder(folder, sizeof folder))
+        cli_warn("no tuning entries are used: neither HOME nor ENTWINE_CACHE_DIR is set");
+    else if (access(folder, R_OK | X_OK) && errno != ENOENT)
+        cli_warn("no tuning entries are used: %s cannot be read: %s", folder,
+                 strerror(errno));
+}
+
 void cli_environment_warn(void)
 {
+    warn_cache();
     cli_environment_check(warn_variable, NULL);
 }

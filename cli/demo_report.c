@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include "interrupt.h"
-#include "out_file.h"
 #include "output.h"
-#include "process.h"
 #include "report.h"
 #include "trace.h"
 
@@ -58,10 +56,12 @@ static json_t *trace_document(const cli_demo_report *report, const cli_job *job,
 cli_exit cli_demo_keep_trace(cli_demo_report *report, const char *name,
                              const cli_settings *settings, ew_order order)
 {
+    const ew_config open_config = EW_CONFIG_INIT;
     cli_settings traced = *settings;
     char error[CLI_ERROR_BYTES];
     cli_trace *trace = NULL;
     cli_job job;
+    traced.config = open_config;
     traced.config.order = order;
     traced.config.block_m = traced.config.block_n = 256; /* few enough for the eye */
     traced.config.workers = 1;
@@ -85,7 +85,6 @@ cli_exit cli_demo_keep_trace(cli_demo_report *report, const char *name,
 
 cli_exit cli_demo_write_page(cli_demo_report *report)
 {
-    cli_out_file file;
     if (access(".", W_OK)) {
         cli_warn("no %s: this folder cannot be written to", CLI_DEMO_PAGE);
         return CLI_EXIT_OK;
@@ -99,15 +98,7 @@ cli_exit cli_demo_write_page(cli_demo_report *report)
         report->at[at].document = NULL;
     }
     if (!result)
-        result = cli_out_file_open(&file, "the report", CLI_DEMO_PAGE);
-    if (!result) {
-        result = cli_report_write(page, file.stream);
-        cli_exit not_closed = cli_out_file_close(&file, !result);
-        result = result ? result : not_closed;
-    }
-    if (!result)
-        printf("# Report : %s%s\n", CLI_DEMO_PAGE,
-               cli_process_exists("gnuplot") ? "" : " (no charts: gnuplot was not found)");
+        result = cli_report_save(page, CLI_DEMO_PAGE);
     cli_report_destroy(page);
     return result;
 }

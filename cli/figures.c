@@ -38,6 +38,9 @@ static const cli_figure_column ratio_columns[] = {
 #define CPU_METHODS "--method entwine,sequential,blas,wavegroup,chunked"
 #define GPU_METHODS "--method entwine,blas,sequential,wavegroup,chunked,fused-push,static"
 #define BLAS_BASELINE " --baseline-method blas" /* as in the paper */
+#define LAYER_METHODS                                                                \
+    "--method entwine+fused,entwine+following,entwine+separate,sequential+separate," \
+    "blas+separate --baseline-method entwine+separate"
 #define RELEASES "release=tile release=2 release=4 release=8 release=16"
 #define ORDERS "order=interleaved order=default order=contiguous"
 #define SLICE_SHAPE \
@@ -51,6 +54,15 @@ static const cli_figure figures[] = {
      .cpu = {"--suite cpu:main", CPU_METHODS, NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
      .sim = {"--suite paper:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
+     .axis = "workload",
+     .columns = speedup_columns,
+     .derive = cli_derive_speedup},
+    {.name = "layer",
+     .command = CLI_BENCH,
+     .shows = "a layer's GEMM-RS, residual addition and RMSNorm, fused or one by one",
+     .cpu = {"--suite layer:cpu", LAYER_METHODS, NULL, NULL, ""},
+     .cuda = {"--suite layer:vnode", LAYER_METHODS, NULL, NULL, ""},
+     .sim = {"--suite layer:node", LAYER_METHODS, NULL, NULL, ""},
      .axis = "workload",
      .columns = speedup_columns,
      .derive = cli_derive_speedup},
@@ -153,20 +165,25 @@ const cli_figure *cli_figure_find(const char *name)
     return NULL;
 }
 
+int cli_figure_names(const cli_command *command, const char **names)
+{
+    int count = 0;
+    for (int at = 0; at < NUM_FIGURES; at++)
+        if (figures[at].command == command->bit)
+            names[count++] = figures[at].name;
+    return count;
+}
+
 /* ---- Choosing one ---------------------------------------------------------------- */
 
 static cli_exit fail_figure(const cli_command *command, const char *name)
 {
     const char *names[NUM_FIGURES + 1];
     char fix[128] = "--figure", near[96];
-    int count = 0;
-    for (int at = 0; at < NUM_FIGURES; at++) {
-        if (figures[at].command != command->bit)
-            continue;
-        snprintf(fix + strlen(fix), sizeof fix - strlen(fix), "%s %s", count ? "," : "",
-                 figures[at].name);
-        names[count++] = figures[at].name;
-    }
+    const int count = cli_figure_names(command, names);
+    for (int at = 0; at < count; at++)
+        snprintf(fix + strlen(fix), sizeof fix - strlen(fix), "%s %s", at ? "," : "",
+                 names[at]);
     names[count] = NULL;
     if (!name)
         return cli_fail_usage(fix, "'%s' needs a figure", command->name);

@@ -47,6 +47,9 @@ typedef struct cli_figure {
 /* NULL: none has this name. */
 const cli_figure *cli_figure_find(const char *name);
 
+/* The names of a command's figures; returns how many, CLI_MAX_CHOICES at most. */
+int cli_figure_names(const cli_command *command, const char **names);
+
 /* A figure's options and the user's behind them. */
 typedef struct cli_figure_line {
     char text[CLI_FIGURE_TEXT]; /* of the figure's words, each ended by a NUL */

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "dump.h"
 #include "message.h"
 #include "options.h"
 
@@ -47,6 +48,28 @@ static void on_signal(int number)
     atomic_fetch_sub(&at->handlers_running, 1);
 }
 
+/* A launcher passes it on to its first rank, whose memory shows all of them. */
+static void on_dump_signal(int number)
+{
+    board *at = shared_board;
+    if (cli_dump_request() || !at)
+        return;
+    for (int rank = 0; rank < CLI_MAX_RANKS; rank++) {
+        int pid = atomic_load(&at->pids[rank]);
+        if (pid > 0 && pid != getpid()) {
+            kill(pid, number);
+            return;
+        }
+    }
+}
+
+static void set_dump_handler(void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR1, &action, NULL);
+}
+
 static void set_handlers(void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
@@ -63,12 +86,14 @@ bool cli_interrupt_open(void)
         return false;
     shared_board = mapping; /* anonymous memory starts as zeroes: nobody entered */
     set_handlers(on_signal);
+    set_dump_handler(on_dump_signal);
     return true;
 }
 
 void cli_interrupt_close(void)
 {
     set_handlers(SIG_DFL);
+    set_dump_handler(SIG_DFL);
     if (shared_board)
         munmap(shared_board, sizeof(board));
     shared_board = NULL;

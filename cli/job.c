@@ -32,7 +32,9 @@ cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant
         return cli_fail_usage("run the rest in a second bench",
                               "more than %d methods and variants", CLI_MAX_METHODS);
     cli_entry *entry = &job->entries[job->num_entries++];
-    snprintf(entry->method, sizeof entry->method, "%s", method);
+    int length;
+    entry->layer = cli_method_layer(method, &length);
+    snprintf(entry->method, sizeof entry->method, "%.*s", length, method);
     if (variant)
         snprintf(entry->label, sizeof entry->label, "%s[%.60s]", method, variant);
     else
@@ -242,6 +244,18 @@ static double matrix_bytes(const cli_problem *problem)
            (m * k + n * k + m * n / problem->num_ranks);
 }
 
+/* And for the rest of a layer: residual and normed, and the host's copies to check them. */
+static double layer_bytes(const cli_job *job, const cli_problem *problem)
+{
+    const ew_problem *shape = &problem->problem;
+    bool wanted = false;
+    for (int at = 0; at < job->num_entries; at++)
+        wanted = wanted || job->entries[at].layer;
+    return wanted ? 5.0 * (double)ew_dtype_bytes(shape->dtype) * (double)shape->max_m *
+                        (double)shape->n / problem->num_ranks
+                  : 0.0;
+}
+
 /* On a GPU a rank's matrices pass through host memory one at a time. */
 static double staging_bytes(const cli_problem *problem)
 {
@@ -307,7 +321,8 @@ static ew_status check_all(check_call *call)
     }
     for (int which = 0; which < job->num_problems; which++) {
         const cli_problem *problem = &job->problems[which];
-        double bytes = matrix_bytes(problem), before, largest = 0;
+        double bytes = matrix_bytes(problem) + layer_bytes(job, problem), before,
+               largest = 0;
         for (int at = 0; at < job->num_entries; at++) {
             ew_status status = EW_OK;
             before = bytes;

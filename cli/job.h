@@ -18,9 +18,10 @@ typedef struct cli_problem {
 typedef struct cli_entry {
     char label[CLI_LABEL_BYTES]; /* the method, or entwine[config text] */
     char method[CLI_METHOD_BYTES];
-    ew_config base;   /* what the user has set */
-    ew_config config; /* base until the preflight, then what the method stands for */
-    bool uses_nccl;   /* blas on a GPU per rank; known after the preflight */
+    ew_config base;       /* what the user has set */
+    ew_config config;     /* base until the preflight, then what the method stands for */
+    ew_bench_layer layer; /* what follows the call */
+    bool uses_nccl;       /* blas on a GPU per rank; known after the preflight */
 } cli_entry;
 
 typedef struct cli_job {

@@ -65,7 +65,7 @@ static ew_status make_entries(ew_world *world, const bench_call *call, entry_set
         const cli_entry *entry = &call->job->entries[at];
         bool made = true;
         ew_bench_entry *slot = &set->entries[set->count];
-        *slot = (ew_bench_entry){entry->label, entry->config, NULL};
+        *slot = (ew_bench_entry){entry->label, entry->config, NULL, entry->layer};
         if (cli_method_needs_mpi(entry->method)) {
             ew_status status = make_custom(world, call, at, set, &results[at], &made);
             if (status)

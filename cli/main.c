@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "context.h"
 #include "figures.h"
+#include "help_pages.h"
 #include "launcher.h"
 
 static const cli_command command_table[] = {
@@ -109,8 +110,17 @@ static const cli_command command_table[] = {
      "Sequential calls in the same run say how much of the communication was hidden.\n",
      "  entwine trace\n"
      "  entwine trace -W 4 --link 2.5 -o link.json\n"
-     "  entwine trace --config order=contiguous -o - > contiguous.json\n",
-     NULL, cli_trace_main},
+     "  entwine trace --config order=contiguous -o - > contiguous.json\n"
+     "  entwine trace --merge entwine-1700000000-4711.json\n",
+     "[FILE.json...]", cli_trace_main},
+    {"status", CLI_STATUS, "running jobs: ranks, progress, who holds up whom",
+     "Shows the Entwine jobs of this user on this host, or that of process PID, which\n"
+     "is a rank or started one: every rank's operations, meetings, last step and what\n"
+     "it waits for, and the rank that holds up the others.\n",
+     "  entwine status\n"
+     "  entwine status 4711\n"
+     "  entwine status 4711 -o json > job.json\n",
+     "[PID]", cli_status_main},
     {"report", CLI_REPORT, "results and timelines as one HTML page",
      "Makes one self-contained page from files of `bench -J` and `trace`: charts,\n"
      "drawn by gnuplot where there is one, timelines, tables, the machine, and the\n"
@@ -118,6 +128,12 @@ static const cli_command command_table[] = {
      "  entwine bench --suite smoke -J smoke.json\n"
      "  entwine report smoke.json trace.json -o report.html\n",
      "FILE.json...", cli_report_main},
+    {"explain", CLI_EXPLAIN, "what an error's code means, and what to do",
+     "CODE is what stands in brackets behind the word error, or the number of a\n"
+     "status.  Without one: the list of codes.\n",
+     "  entwine explain\n"
+     "  entwine explain EW_ERR_TIMEOUT\n",
+     "[CODE]", cli_explain_main},
 };
 
 enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
@@ -161,8 +177,32 @@ static cli_exit fail_command(const char *name)
     return cli_fail_usage(fix, "no command '%.60s'", name);
 }
 
+/* The pages that are made from the tables; false: the words ask for none. */
+static bool print_page(int argc, char **argv)
+{
+    static const struct {
+        const char *shell;
+        void (*print)(cli_commands commands);
+    } shells[] = {{"bash", cli_help_bash}, {"zsh", cli_help_zsh}, {"fish", cli_help_fish}};
+    const cli_commands commands = {command_table, NUM_COMMANDS};
+    if (argc == 2 && strcmp(argv[1], "--man") == 0) {
+        cli_help_man(commands);
+        return true;
+    }
+    if (argc != 3 || strcmp(argv[1], "--completion") != 0)
+        return false;
+    for (size_t at = 0; at < sizeof shells / sizeof shells[0]; at++)
+        if (strcmp(argv[2], shells[at].shell) == 0) {
+            shells[at].print(commands);
+            return true;
+        }
+    return false;
+}
+
 static cli_exit help_main(int argc, char **argv)
 {
+    if (print_page(argc, argv))
+        return CLI_EXIT_OK;
     if (argc < 2) {
         print_help(stdout);
         return CLI_EXIT_OK;

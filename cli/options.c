@@ -13,7 +13,7 @@
 #define RECORDS (MEASURE | CLI_TRACE)
 #define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
 #define TALKS (SHAPE | CLI_DOCTOR)
-#define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM)
+#define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_EXPLAIN | CLI_STATUS)
 
 static const cli_option option_table[] = {
     {'W', "ranks", "W", SHAPE | CLI_DOCTOR, cli_set_ranks,
@@ -49,6 +49,9 @@ static const cli_option option_table[] = {
      "one; means --backend sim (default h200-8)"},
     {0, "validate", NULL, CLI_SIM, cli_set_validate,
      "predicted beside measured times of a file of results, or beside published figures"},
+    {0, "merge", NULL, CLI_TRACE, cli_set_merge,
+     "puts flight recordings of one job together and names the rank that diverged first; "
+     "exit status 3 when there is one"},
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_ranks_as,
      "processes (default) or threads"},
     {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, cli_set_link,
@@ -89,7 +92,7 @@ static const cli_option option_table[] = {
      "slower by more than this is a regression (default 5%)"},
     {0, "across-machines", NULL, CLI_COMPARE, cli_set_across_machines,
      "judge results of different machines all the same"},
-    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM,
+    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
      cli_set_format, "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
     {'o', "output", "FILE", CLI_TRACE, cli_set_output_path,
      "where the trace goes (default trace.json); - is stdout"},
@@ -162,6 +165,9 @@ static cli_exit fail_unknown(const cli_command *command, const char *word, int l
     const char *names[NUM_OPTIONS + 1];
     char fix[96], name[64];
     snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
+    if (letter >= '0' && letter <= '9' && command->words)
+        snprintf(fix, sizeof fix, "entwine %s -- -%c, when it is no option", command->name,
+                 letter);
     if (letter && strncmp(word, "--", 2) != 0)
         return cli_fail_usage(fix, "'%s' has no option -%c", command->name, letter);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
@@ -259,15 +265,21 @@ static void print_wrapped(FILE *stream, const char *text)
     fputc('\n', stream);
 }
 
+const cli_option *cli_options_next(const cli_command *command, const cli_option *after)
+{
+    const cli_option *end = option_table + NUM_OPTIONS;
+    for (const cli_option *at = after ? after + 1 : option_table; at < end; at++)
+        if (at->help && (!command || belongs(at, command)))
+            return at;
+    return NULL;
+}
+
 void cli_options_help(const cli_command *command, FILE *stream)
 {
     fprintf(stream, "usage: entwine %s%s%s [options]\n\n%s\n", command->name,
             command->words ? " " : "", command->words ? command->words : "", command->text);
-    for (int row = 0; row < NUM_OPTIONS; row++) {
-        const cli_option *option = &option_table[row];
+    for (const cli_option *option = NULL; (option = cli_options_next(command, option));) {
         char left[48], letter[5] = "    ";
-        if (!belongs(option, command) || !option->help)
-            continue;
         if (option->letter)
             snprintf(letter, sizeof letter, "-%c, ", option->letter);
         snprintf(left, sizeof left, "  %s--%s%s%s", letter, option->name,

@@ -38,7 +38,9 @@ typedef enum cli_command_bit {
     CLI_REPORT = 512,
     CLI_ABLATE = 1024,
     CLI_SWEEP = 2048,
-    CLI_SIM = 4096
+    CLI_SIM = 4096,
+    CLI_EXPLAIN = 8192,
+    CLI_STATUS = 16384
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -75,6 +77,7 @@ typedef struct cli_settings {
     bool dry_run;         /* tune: store nothing */
     const char *profile;  /* of the sim backend; NULL: the library's choice */
     bool validate;        /* sim */
+    bool merge;           /* trace: of recordings, not of a call */
     bool resume;          /* tune: leave problems alone that have an entry */
     double older_days;    /* cache prune; -1: not given */
     bool all;             /* cache prune */
@@ -102,9 +105,18 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
 
 void cli_options_help(const cli_command *command, FILE *stream);
 
+/* The rows of the table that the help shows, one after the other: those of a command, or
+ * with NULL all.  NULL as `after` gives the first, and NULL is the end. */
+typedef struct cli_option cli_option;
+const cli_option *cli_options_next(const cli_command *command, const cli_option *after);
+
 /* Names of the methods that exist anywhere, the MPI module's included; ends with NULL. */
 const char *const *cli_method_names(void);
 bool cli_method_needs_mpi(const char *method);
+
+/* What the name of a method ends with, "entwine+fused": how the rest of a layer follows its
+ * call.  Bytes of the name before that, or all of it, go to length_out. */
+ew_bench_layer cli_method_layer(const char *name, int *length_out);
 
 /* The backend that the job runs on: the config's, or the cpu. */
 ew_backend cli_settings_backend(const cli_settings *settings);

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "dump.h"
 #include "interrupt.h"
 
 typedef struct rank_report {
@@ -70,11 +71,13 @@ static int rank_main(ew_world *world, void *argument)
     bool forked = call->kind == EW_RANKS_AS_PROCESSES && !call->joined;
     bool in_time =
         forked ? cli_interrupt_enter_process(rank) : cli_interrupt_enter_world(rank, world);
+    cli_dump_open(world);
     ew_status status = in_time ? call->body(world, call->argument) : EW_ERR_ABORTED;
     if (status)
         snprintf(report->text, sizeof report->text, "%s",
                  in_time ? ew_last_error() : "interrupted");
     report->status = status;
+    cli_dump_close(world);
     cli_interrupt_leave(rank);
     return status ? 1 : 0;
 }

@@ -18,8 +18,8 @@ void cli_report_destroy(cli_report *report); /* NULL is fine */
  * messages.  On failure the error has been printed; the report can only be destroyed. */
 cli_exit cli_report_add(cli_report *report, const char *name, json_t *document);
 
-/* Writes the page; the stream's own failures are left to the caller.  On another failure
- * the error has been printed. */
-cli_exit cli_report_write(cli_report *report, FILE *page);
+/* Writes the page, whole or not at all (- is stdout), and prints a line about it.  On
+ * failure the error has been printed. */
+cli_exit cli_report_save(cli_report *report, const char *path);
 
 #endif

@@ -1,8 +1,11 @@
 /* The report as its users see it: documents in, a page out. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "report_data.h"
+#include "out_file.h"
+#include "process.h"
+#include "report_page.h"
 
 cli_report *cli_report_create(void)
 {
@@ -54,4 +57,24 @@ cli_exit cli_report_add(cli_report *report, const char *name, json_t *document)
     return json_is_array(json_object_get(document, "traceEvents"))
                ? report_read_trace(source, document)
                : report_read_results(source, document);
+}
+
+cli_exit cli_report_save(cli_report *report, const char *path)
+{
+    cli_out_file file;
+    cli_exit failed = cli_out_file_open(&file, "the report", path);
+    if (failed)
+        return failed;
+    errno = 0;
+    failed = report_write(report, file.stream);
+    if (!failed && (fflush(file.stream) || ferror(file.stream)))
+        failed = cli_out_file_fail(&file);
+    cli_exit not_closed = cli_out_file_close(&file, !failed);
+    if (failed || not_closed)
+        return failed ? failed : not_closed;
+    if (file.stream != stdout)
+        printf("# Report : %s\n", path);
+    if (!cli_process_exists("gnuplot"))
+        cli_warn("gnuplot was not found: the page has tables and timelines, no charts");
+    return CLI_EXIT_OK;
 }

@@ -359,7 +359,7 @@ static void write_foot(FILE *out)
         out);
 }
 
-cli_exit cli_report_write(cli_report *report, FILE *out)
+cli_exit report_write(const cli_report *report, FILE *out)
 {
     report_page page = {.report = report, .out = out};
     report_group all;

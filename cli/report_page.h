@@ -65,6 +65,9 @@ const char *report_mark(int colour);
 
 /* ---- What the page shows ---- */
 
+/* All of it.  The stream's own failures are left to the caller. */
+cli_exit report_write(const cli_report *report, FILE *out);
+
 void report_overview_figures(report_page *page, const report_group *group);
 void report_curve_figures(report_page *page, const report_group *group);
 void report_budget_figure(report_page *page, const report_group *group);

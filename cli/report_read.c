@@ -59,8 +59,10 @@ static void read_context(report_source *source, json_t *context)
     source->host = report_string(context, "host", "unknown");
     json_array_foreach(json_object_get(context, "gpus"), at, gpu)
     {
-        snprintf(source->machine + used, sizeof source->machine - used, "%.60s (%d SMs), ",
-                 report_string(gpu, "name", "GPU"), (int)report_number(gpu, "sms"));
+        const double sms = report_number(gpu, "sms");
+        snprintf(source->machine + used, sizeof source->machine - used,
+                 sms >= 1 ? "%.60s (%.0f SMs), " : "%.60s, ",
+                 report_string(gpu, "name", "GPU"), sms);
         used = strlen(source->machine);
     }
     snprintf(source->machine + used, sizeof source->machine - used, "%.100s",

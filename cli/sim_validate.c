@@ -82,8 +82,9 @@ static cli_exit add_result(pairs *all, const json_t *result)
             "dtype", &p.dtype, "link_gbps", &p.link_gbps, "link_latency_us", &latency_us))
         return cli_fail_usage("give a file of bench -o json", "a result is not one: %.80s",
                               error.text);
+    /* One rank has nothing to overlap. */
     if (strcmp(status, "EW_OK") != 0 || !config || !*config || !(p.measured_us > 0) ||
-        p.ranks < 1 || p.ranks > CLI_MAX_RANKS)
+        p.ranks < 2 || p.ranks > CLI_MAX_RANKS)
         return CLI_EXIT_OK;
     pair *grown = realloc(all->at, ((size_t)all->count + 1) * sizeof *grown);
     if (!grown)

@@ -53,6 +53,9 @@ json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
                            const cli_trace_numbers *numbers, const char *config,
                            json_t *context);
 
+/* The recordings that the settings name, put together and judged. */
+cli_exit cli_trace_merge(const cli_settings *settings);
+
 /* Writes the document; false: the stream has failed. */
 bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *stream);
 

@@ -42,7 +42,7 @@ set(mutant) # a planted bug in the kernels, for gpu-check --mutants
 if(EW_MUTANT)
   set(mutant -DEW_MUTANT=${EW_MUTANT})
 endif()
-foreach(name producer_sm90 producer_sm80 reducer control inputs)
+foreach(name producer_sm90 producer_sm80 reducer layer control inputs)
   set(targets ${portable_targets})
   if(DEFINED ${name}_targets)
     set(targets ${${name}_targets})

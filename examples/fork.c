@@ -19,7 +19,7 @@ static void explain(const ew_plan *plan)
 {
     char text[EW_EXPLAIN_BYTES];
     if (ew_plan_explain(plan, text, sizeof text) == EW_OK)
-        puts(text);
+        fputs(text, stdout);
     fflush(stdout); /* a forked rank ends without doing so */
 }
 

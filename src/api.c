@@ -4,16 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agreement.h"
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "entwine/measure.h"
+#include "epilogue.h"
 #include "plan/tuning.h"
 #include "testing.h"
-
-#define AGREEMENT_BYTES 512
 
 struct ew_plan {
     ew_world *world;
@@ -23,6 +23,7 @@ struct ew_plan {
     ewx_tuning_origin origin; /* of the config, if it was tuned */
     const ewx_backend *backend;
     void *state;
+    uint64_t fingerprint; /* of the problem and the chosen config */
 };
 
 /* ---- Specs ---- */
@@ -77,68 +78,6 @@ static ew_status forecast_plan(const ew_problem *problem, int num_ranks,
 
 /* ---- Agreement ---- */
 
-typedef struct agreement {
-    int32_t status;              /* of this rank's own checks */
-    char asked[AGREEMENT_BYTES]; /* must be equal on all ranks */
-} agreement;
-
-/* The first "key=value" in which two texts of the same keys differ. */
-static void find_difference(const char *mine, const char *other, ewx_text *my_item,
-                            ewx_text *other_item)
-{
-    size_t item = 0;
-    for (size_t i = 0; mine[i] && mine[i] == other[i]; i++)
-        if (mine[i] == ',')
-            item = i + 1;
-    ewx_text_add(my_item, "%.*s", (int)strcspn(mine + item, ","), mine + item);
-    ewx_text_add(other_item, "%.*s", (int)strcspn(other + item, ","), other + item);
-}
-
-static ew_status check_agreement(const ew_world *world, const agreement *all)
-{
-    const char *mine = all[world->rank].asked;
-    for (int rank = 0; rank < world->num_ranks; rank++) {
-        char my_item[64], other_item[64];
-        ewx_text my_text = ewx_text_in(my_item, sizeof my_item);
-        ewx_text other_text = ewx_text_in(other_item, sizeof other_item);
-        if (strncmp(mine, all[rank].asked, AGREEMENT_BYTES) == 0)
-            continue;
-        find_difference(mine, all[rank].asked, &my_text, &other_text);
-        return ewx_fail(EW_ERR_MISMATCH,
-                        "ranks disagree: rank %d has %s, rank %d has %s\n"
-                        "  fix: create the plan with the same problem and config "
-                        "on all ranks",
-                        world->rank, my_item, rank, other_item);
-    }
-    for (int rank = 0; rank < world->num_ranks; rank++)
-        if (all[rank].status != EW_OK)
-            return ewx_fail((ew_status)all[rank].status,
-                            "rank %d cannot create the plan (%s)", rank,
-                            ew_status_text((ew_status)all[rank].status));
-    return EW_OK;
-}
-
-/* Collective.  `own_status` is what this rank's own checks found; nobody goes on unless
- * all ranks can. */
-static ew_status agree(ew_plan *plan, const ew_problem *problem, ew_status own_status)
-{
-    ew_world *world = plan->world;
-    agreement mine = {.status = own_status};
-    ewx_text text = ewx_text_in(mine.asked, sizeof mine.asked);
-    if (problem)
-        ewx_problem_print(problem, world->num_ranks, &text);
-    ewx_text_add(&text, ",");
-    ewx_config_print_open(&plan->request, &text);
-    agreement *all = calloc((size_t)world->num_ranks, sizeof *all);
-    ew_status status =
-        all ? ew_world_allgather(world, &mine, all, sizeof mine)
-            : ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", world->num_ranks);
-    if (status == EW_OK && own_status == EW_OK)
-        status = check_agreement(world, all);
-    free(all);
-    return status;
-}
-
 typedef struct choice {
     ew_config config;
     ewx_tuning_origin origin;
@@ -157,8 +96,14 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
     mine = (choice){plan->spec.config, plan->origin};
     EW_TRY(ew_world_allgather(world, &mine, all, sizeof mine));
     plan->origin = all[0].origin;
-    return build_spec(plan->backend, problem, world->num_ranks, &all[0].config,
-                      &plan->machine, &plan->spec);
+    const ew_status built = build_spec(plan->backend, problem, world->num_ranks,
+                                       &all[0].config, &plan->machine, &plan->spec);
+    char facts[EWX_FACTS_BYTES];
+    ewx_text text = ewx_text_in(facts, sizeof facts);
+    if (built == EW_OK)
+        ewx_facts_decided(&plan->spec, &text);
+    plan->fingerprint = ewx_text_hash(facts);
+    return ewx_agree_on(world, built, facts);
 }
 
 /* What this rank can tell by itself. */
@@ -174,6 +119,28 @@ static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
 
 /* ---- Plan ---- */
 
+/* Collective.  plan->request is set. */
+static ew_status create_together(ew_plan *plan, const ew_problem *problem,
+                                 const ew_config *config)
+{
+    ew_world *world = plan->world;
+    const ew_status checked = check_alone(plan, problem, config);
+    char facts[EWX_FACTS_BYTES];
+    ewx_text text = ewx_text_in(facts, sizeof facts);
+    if (checked != EW_ERR_ARGUMENT)
+        ewx_facts_asked(problem, world->num_ranks, &plan->request, &text);
+    EW_TRY(ewx_agree_on(world, checked, facts));
+    EW_TRY(choose_together(plan, problem));
+    return ewx_world_agree(world,
+                           plan->backend->create(world, &plan->spec, &plan->state),
+                           "create the plan");
+}
+
+static bool replays(ew_backend backend)
+{
+    return backend == EW_BACKEND_CUDA;
+}
+
 ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                          const ew_config *config, ew_plan **plan_out)
 {
@@ -182,26 +149,20 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                         "ew_plan_create needs a world and a place for the plan");
     ew_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
+        return ewx_agree_on(world, ewx_fail(EW_ERR_MEMORY, "no memory for a plan"), "");
     *plan = (ew_plan){.world = world,
                       .request = EW_CONFIG_INIT,
                       .machine = {.cores = ewx_usable_cores()}};
     if (config && config->struct_size >= sizeof *config)
         plan->request = *config;
-    const ew_status checked = check_alone(plan, problem, config);
-    char why[1024];
-    ewx_text text = ewx_text_in(why, sizeof why);
-    if (checked != EW_OK)
-        ewx_text_add(&text, "%s", ew_last_error());
-    ew_status status = agree(plan, checked == EW_ERR_ARGUMENT ? NULL : problem, checked);
-    if (checked != EW_OK)
-        status = ewx_fail(checked, "%s", why);
+    ewx_deed deed = {.kind = EWX_RECORD_PLAN, .replays = replays(plan->request.backend)};
+    if (problem && problem->struct_size >= sizeof *problem)
+        deed = (ewx_deed){EWX_RECORD_PLAN, problem->max_m, problem->n, problem->k, 0,
+                          deed.replays};
+    ew_status status = ewx_recorder_begin(world, &deed);
     if (status == EW_OK)
-        status = choose_together(plan, problem);
-    if (status == EW_OK) { /* on all ranks or on none */
-        status = plan->backend->create(world, &plan->spec, &plan->state);
-        status = ewx_world_agree(world, status, "create the plan");
-    }
+        status = create_together(plan, problem, config);
+    ewx_recorder_end(world, status, false);
     if (status != EW_OK) {
         ew_plan_destroy(plan);
         return status;
@@ -217,29 +178,66 @@ ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
     return plan->backend->set_weight(plan->state, B);
 }
 
-ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
-                     ew_stream stream)
+/* What can be told before any rank can see that the call was made. */
+static ew_status check_call(const ew_plan *plan, const char *function, int64_t m,
+                            const void *A, const void *C, const ew_epilogue *epilogue)
 {
+    int64_t first, count;
     if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_gemm_rs needs a plan");
+        return ewx_fail(EW_ERR_ARGUMENT, "%s needs a plan", function);
     if (m < 0 || m > plan->spec.problem.max_m)
         return ewx_fail(EW_ERR_SHAPE,
                         "m=%" PRId64 " is outside the plan's 0..%" PRId64 "\n"
                         "  fix: create the plan with a larger max_m",
                         m, plan->spec.problem.max_m);
-    int64_t first, count;
     EW_TRY(ew_owned_rows(m, plan->spec.num_ranks, plan->world->rank, &first, &count));
-    if ((m > 0 && !A) || (count > 0 && !C))
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_gemm_rs needs %s for m=%" PRId64,
+    if ((m > 0 && !A) || (count > 0 && !C && !epilogue))
+        return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         A ? "C" : "A", m);
-    return plan->backend->run(plan->state, m, A, B, C, stream);
+    return epilogue ? ewx_epilogue_check(epilogue, C, count) : EW_OK;
+}
+
+static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                          const ew_epilogue *epilogue, ew_stream stream)
+{
+    EW_TRY(plan->backend->admit(plan->state, A, B, C, epilogue, stream));
+    const ew_problem *problem = &plan->spec.problem;
+    const bool enqueues = replays(plan->spec.config.backend);
+    const ewx_deed deed = {EWX_RECORD_CALL,   m,       problem->n, problem->k,
+                           plan->fingerprint, enqueues};
+    ew_status status = ewx_recorder_begin(plan->world, &deed);
+    if (status == EW_OK)
+        status = plan->backend->run(plan->state, m, A, B, C, epilogue, stream);
+    ewx_recorder_end(plan->world, status, enqueues && status == EW_OK);
+    return status;
+}
+
+ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                     ew_stream stream)
+{
+    EW_TRY(check_call(plan, "ew_gemm_rs", m, A, C, NULL));
+    return run_call(plan, m, A, B, C, NULL, stream);
+}
+
+ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                           const ew_epilogue *epilogue, ew_stream stream)
+{
+    EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, C, epilogue));
+    return run_call(plan, m, A, B, C, epilogue, stream);
+}
+
+ew_status ewx_plan_finish(ew_plan *plan, int64_t m, void *sum, const ew_epilogue *epilogue)
+{
+    return plan->backend->finish(plan->state, m, sum, epilogue);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_wait needs a plan");
-    return plan->backend->wait(plan->state);
+    const ew_status status = plan->backend->wait(plan->state);
+    ewx_recorder_drain(plan->world, status);
+    return status;
 }
 
 ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out)

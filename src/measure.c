@@ -83,7 +83,7 @@ static ew_status measure_enqueue(bench *b, int entry)
     EW_TRY(ew_world_barrier(stand->world));
     const int64_t start_ns = ewx_now_ns();
     for (int i = 0; i < CALLS; i++)
-        EW_TRY(ew_gemm_rs(plan, stand->rows, stand->A, NULL, stand->C, NULL));
+        EW_TRY(ewx_stand_call(stand, &b->runners[entry]));
     mine = (double)(ewx_now_ns() - start_ns) * 1e-3 / CALLS;
     EW_TRY(ew_plan_wait(plan));
     EW_TRY(ew_world_allgather(stand->world, &mine, all, sizeof mine));
@@ -203,11 +203,14 @@ static ew_status open_entry(bench *b, int entry)
     ew_bench_result *result = &b->results[entry];
     ewx_runner *runner = &b->runners[entry];
     memset(result, 0, sizeof *result);
-    *runner = (ewx_runner){NULL, b->entries[entry].custom, b->entries[entry].label};
+    *runner = (ewx_runner){NULL, b->entries[entry].custom, b->entries[entry].label,
+                           b->entries[entry].layer};
     if (runner->custom)
         return EW_OK;
     result->status = ew_plan_create(b->stand.world, b->stand.problem,
                                     &b->entries[entry].config, &runner->plan);
+    if (result->status == EW_OK && runner->layer && b->stand.backend == &ewx_backend_sim)
+        result->status = ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
     if (result->status == EW_OK) {
         EW_TRY(ew_plan_config(runner->plan, &result->config));
         return ew_plan_start_together(runner->plan);
@@ -297,8 +300,11 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
     EW_TRY_TO(status,
               ewx_stand_open(&b.stand, world, problem, backend, rows, b.options.seed), out);
     EW_TRY_TO(status, allocate_all(&b), out);
-    for (int entry = 0; entry < count; entry++)
+    for (int entry = 0; entry < count; entry++) {
+        if (entries[entry].layer && !b.stand.residual)
+            EW_TRY_TO(status, ewx_stand_open_layer(&b.stand), out);
         EW_TRY_TO(status, open_entry(&b, entry), out);
+    }
     EW_TRY_TO(status, run_all(&b), out);
     for (int entry = 0; entry < count; entry++)
         if (is_active(&b, entry))

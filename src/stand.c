@@ -27,6 +27,7 @@ ew_status ewx_stand_open(ewx_stand *stand, ew_world *world, const ew_problem *pr
 
 void ewx_stand_close(ewx_stand *stand)
 {
+    ewx_stand_close_layer(stand);
     void *matrices[] = {stand->C, stand->B, stand->A};
     for (int i = 0; i < 3; i++)
         if (matrices[i])
@@ -51,7 +52,8 @@ ew_status ewx_stand_load(ewx_stand *stand, bool exact)
     if (exact)
         input.kind = EWX_INPUT_EXACT_B;
     input.rows = p->n;
-    return memory->generate(stand->world, &input, stand->B);
+    EW_TRY(memory->generate(stand->world, &input, stand->B));
+    return stand->residual ? ewx_stand_load_layer(stand) : EW_OK;
 }
 
 ew_status ewx_stand_bind(ewx_stand *stand, const ewx_runner *runner)
@@ -79,13 +81,20 @@ static ew_status run_custom(ewx_stand *stand, const ewx_runner *runner, ewx_samp
                                 runner->label, code);
 }
 
+ew_status ewx_stand_call(const ewx_stand *stand, const ewx_runner *runner)
+{
+    return runner->layer
+               ? ewx_stand_call_layer(stand, runner)
+               : ew_gemm_rs(runner->plan, stand->rows, stand->A, NULL, stand->C, NULL);
+}
+
 /* A GPU's calls are timed by its own clock, from the start of the first kernel to the end
  * of the last; the host's would add the launch and the wake-up. */
 static ew_status run_plan(ewx_stand *stand, const ewx_runner *runner, ewx_sample *s)
 {
     ew_timing timing;
     const int64_t called_ns = ewx_now_ns();
-    EW_TRY(ew_gemm_rs(runner->plan, stand->rows, stand->A, NULL, stand->C, NULL));
+    EW_TRY(ewx_stand_call(stand, runner));
     EW_TRY(ew_plan_wait(runner->plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(runner->plan, &timing));
@@ -103,17 +112,40 @@ static ew_status run_once(ewx_stand *stand, const ewx_runner *runner,
                           : run_plan(stand, runner, sample_out);
 }
 
-ew_status ewx_stand_check(ewx_stand *stand, const ewx_runner *runner, ew_check *total)
+static ew_status check_bare(ewx_stand *stand, ewx_runner runner, ew_check *check_out)
 {
     ew_world *world = stand->world;
     const ewx_memory *memory = &stand->backend->memory;
-    ew_check check, all[EWX_MAX_RANKS];
     ewx_sample ignored;
+    runner.layer = EW_BENCH_BARE;
     EW_TRY(memory->fill(world, stand->C, 0xff, stand->c_bytes)); /* NaN in every type */
     EW_TRY(ew_world_barrier(world));
+    EW_TRY(run_once(stand, &runner, &ignored));
+    return memory->verify(world, stand->problem, stand->seed, stand->rows, stand->C,
+                          check_out);
+}
+
+static ew_status check_layer(ewx_stand *stand, const ewx_runner *runner, ew_check *check)
+{
+    ew_check more;
+    ewx_sample ignored;
+    EW_TRY(ewx_stand_poison_layer(stand));
+    EW_TRY(ew_world_barrier(stand->world));
     EW_TRY(run_once(stand, runner, &ignored));
-    EW_TRY(
-        memory->verify(world, stand->problem, stand->seed, stand->rows, stand->C, &check));
+    EW_TRY(ewx_stand_verify_layer(stand, &more));
+    check->wrong += more.wrong;
+    if (!(more.max_abs_err <= check->max_abs_err))
+        check->max_abs_err = more.max_abs_err;
+    return EW_OK;
+}
+
+ew_status ewx_stand_check(ewx_stand *stand, const ewx_runner *runner, ew_check *total)
+{
+    ew_world *world = stand->world;
+    ew_check check, all[EWX_MAX_RANKS];
+    EW_TRY(check_bare(stand, *runner, &check));
+    if (runner->layer)
+        EW_TRY(check_layer(stand, runner, &check));
     EW_TRY(ew_world_allgather(world, &check, all, sizeof check));
     for (int rank = 0; rank < world->num_ranks; rank++) {
         total->wrong += all[rank].wrong;

@@ -17,6 +17,9 @@ typedef struct ewx_stand {
     uint32_t seed;
     size_t c_bytes;
     void *A, *B, *C; /* in the backend's memory */
+    /* Of layers, NULL unless one was asked for: */
+    void *residual, *norm_weight, *normed;
+    void *host_sum, *host_residual, *host_weight, *host_normed; /* for their check */
 } ewx_stand;
 
 /* What is run: a plan, or a custom method with its label. */
@@ -24,6 +27,7 @@ typedef struct ewx_runner {
     ew_plan *plan;
     const ew_bench_custom *custom;
     const char *label;
+    ew_bench_layer layer;
 } ewx_runner;
 
 typedef struct ewx_sample {
@@ -39,6 +43,9 @@ void ewx_stand_close(ewx_stand *stand);
 ew_status ewx_stand_load(ewx_stand *stand, bool exact);
 ew_status ewx_stand_bind(ewx_stand *stand, const ewx_runner *runner);
 
+/* Starts one call of a plan, with what follows it. */
+ew_status ewx_stand_call(const ewx_stand *stand, const ewx_runner *runner);
+
 /* Whether a plan could not be opened for a reason of its own, on all ranks alike: others
  * may still run. */
 bool ewx_stand_refuses(ew_status status);
@@ -50,6 +57,15 @@ ew_status ewx_stand_check(ewx_stand *stand, const ewx_runner *runner, ew_check *
  * and after, and *kept is false when some rank lost its core meanwhile. */
 ew_status ewx_stand_sample(ewx_stand *stand, const ewx_runner *runner, double gate_ms,
                            ewx_sample *sample_out, bool *kept);
+
+/* ---- stand_layer.c: residual and norm ---- */
+ew_status ewx_stand_open_layer(ewx_stand *stand);
+void ewx_stand_close_layer(ewx_stand *stand);
+ew_status ewx_stand_load_layer(ewx_stand *stand);
+ew_status ewx_stand_call_layer(const ewx_stand *stand, const ewx_runner *runner);
+/* C holds the sum; the outputs are written and checked by these two, around a call. */
+ew_status ewx_stand_poison_layer(ewx_stand *stand);
+ew_status ewx_stand_verify_layer(ewx_stand *stand, ew_check *check_out);
 
 /* Lets the chip cool for `idle` times as long as the sample took. */
 void ewx_stand_rest(const ewx_sample *sample, double idle);

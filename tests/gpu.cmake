@@ -6,7 +6,7 @@ endif()
 set(tests ${PROJECT_SOURCE_DIR}/tests)
 file(GLOB gpu_check_sources CONFIGURE_DEPENDS ${tests}/gpu/*.c)
 add_executable(gpu_check EXCLUDE_FROM_ALL ${gpu_check_sources}
-  ${tests}/harness.c ${tests}/trial.c ${tests}/conformance.c ${tests}/error_bound.c)
+  ${tests}/harness.c ${tests}/trial.c ${tests}/layer_trial.c ${tests}/conformance.c ${tests}/error_bound.c)
 target_link_libraries(gpu_check PRIVATE entwine_internal ew_cuda ew_warnings m)
 target_include_directories(gpu_check PRIVATE ${tests} ${tests}/gpu)
 target_compile_definitions(gpu_check PRIVATE _GNU_SOURCE=)

@@ -21,15 +21,22 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HAND_OFFS 200000u
 #else
-#define HAND_OFFS 20000000u
+#define HAND_OFFS 5000000u
 #endif
-#define RING 64u
-#define PAYLOAD_WORDS 4
+/* Few slots, so that their lines travel between the cores; every word of a payload in a
+ * line of its own, read from the last to the first.  With 64 slots of one line each, builds
+ * without release or acquire went unnoticed. */
+#define RING 4u
+#define PAYLOAD_LINES 4
+
+typedef struct line {
+    _Alignas(256) uint32_t word;
+} line;
 
 /* Slots as the heap has them: a payload away from its flag. */
 typedef struct slot {
     ewx_flag flag;
-    _Alignas(64) uint32_t payload[PAYLOAD_WORDS];
+    line payload[PAYLOAD_LINES];
 } slot;
 
 typedef struct litmus {
@@ -51,9 +58,9 @@ static void *publish_all(void *argument)
                                     epoch - RING));
         if (l->statuses[0] != EW_OK)
             break;
-        for (uint32_t i = 0; i < PAYLOAD_WORDS; i++)
-            s->payload[i] = epoch + i;
-        atomic_store_explicit(&s->flag.epoch, epoch, memory_order_release);
+        for (uint32_t i = 0; i < PAYLOAD_LINES; i++)
+            s->payload[i].word = epoch + i;
+        ewx_flag_publish(&s->flag, epoch);
     }
     return NULL;
 }
@@ -64,13 +71,11 @@ static void *read_all(void *argument)
     for (uint32_t epoch = 1; epoch <= HAND_OFFS; epoch++) {
         slot *s = &l->slots[epoch % RING];
         ewx_wait wait = ewx_wait_begin(NULL, 60000000000, 100);
-        EWX_AWAIT(l->statuses[1], &wait,
-                  ewx_epoch_reached(
-                      atomic_load_explicit(&s->flag.epoch, memory_order_acquire), epoch));
+        EWX_AWAIT(l->statuses[1], &wait, ewx_flag_reached(&s->flag, epoch));
         if (l->statuses[1] != EW_OK)
             break;
-        for (uint32_t i = 0; i < PAYLOAD_WORDS; i++)
-            l->stale += s->payload[i] != epoch + i;
+        for (uint32_t i = PAYLOAD_LINES; i-- > 0;)
+            l->stale += s->payload[i].word != epoch + i;
         atomic_store_explicit(&l->done, epoch, memory_order_release);
     }
     return NULL;

@@ -220,7 +220,7 @@ static void check_cuda_layout(const ewx_spec *spec)
     const ewx_layout *layout = &spec->layout;
     const int W = spec->num_ranks;
     /* done, gate and two calls of each rank, and the link's two clocks */
-    assert_true(layout->flags_offset >= EWX_MAX_RANKS * (4 + 4 + 16) + 16);
+    assert_true(layout->flags_offset >= EWX_MAX_RANKS * (4 + 4 + 32) + 16);
     assert_int_equal(layout->flags_offset % 4096, 0);
     if (layout->num_slots > 0)
         assert_true(cuda_flag(spec, layout->slots_per_rank - 1, W - 1).end <=

@@ -36,6 +36,7 @@ static ewx_sim_profile simple_gpu(void)
                                .clock = 1,
                                .bf16_time = 1,
                                .blas_time = 1,
+                               .half_time = 1,
                                .reducer_gbs = {1, {256}, {1e6}},
                                .reducer_us = 1};
     return profile;
@@ -433,6 +434,7 @@ static void engines_run_the_simulated_schedule(void **state)
                                .clock = 1,
                                .bf16_time = 1,
                                .blas_time = 1,
+                               .half_time = 1,
                                .reducer_gbs = {1, {1}, {10}}};
     ew_trace_event *simulated = malloc(MAX_EVENTS * sizeof *simulated);
     for (size_t i = 0; i < COUNT(configs); i++) {

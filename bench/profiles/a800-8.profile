@@ -14,6 +14,7 @@ block_us_128 = 512:17.5 1024:32 2048:61 4096:123 8192:252 # as above, two on an 
 clock = 1                   # -
 bf16_time = 1               # fp16 and bf16 alike
 blas_time = 0.955           # fitted by hand to four published figures with all of them in sight (entwine sim --validate), 2026-11-15
+half_time = 1               # the sm80 kernel computes whole tiles
 cta_us = 1                  # estimate, 2026-11
 miss_ps_per_byte = 4        # estimate: half of an H200's, whose SMs compute three times as fast, 2026-11
 steal_ps_per_byte = 35      # fitted by hand to four published figures with all of them in sight (entwine sim --validate), 2026-11-15

@@ -14,6 +14,7 @@ block_us_128 = 512:8.6 1024:13.9 2048:26.6 4096:52.6 8192:105   # estimate: 0.75
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.939           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
 blas_time = 1.041           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+half_time = 0.7             # measured: rows of 64 against 128 in a 16-SM slice of an H200, K = 1024 to 3696, 2026-11-15
 cta_us = 2.4                # derived from rates measured in a 16-SM slice of an H200, one CTA per block against persistent, 2026-11
 miss_ps_per_byte = 9.5      # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
 steal_ps_per_byte = 7.5     # fitted to a third of gpu-nvidia-h200.json, 2026-11-15

@@ -292,6 +292,42 @@ typedef void *ew_stream;
 EW_API ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             ew_stream stream);
 
+/* What follows the sum in a transformer layer, for the rows this rank owns:
+ *
+ *     c      = sum over ranks                      (what ew_gemm_rs computes)
+ *     c      = round(c + bias)                     if there is a bias
+ *     h      = round(c + residual)                 if there is a residual, else c
+ *     normed = round(round(h * r) * norm_weight)   if wanted: RMSNorm as Llama has it,
+ *              r = 1 / sqrt(mean of h * h + eps)
+ *
+ * Every round() is to the element type, as if each line were an operator of its own;
+ * everything inside one is fp32.  All parts are in the element type, and like A and C in
+ * the backend's memory.  Parts left NULL are left out. */
+typedef struct ew_epilogue {
+    uint32_t struct_size;
+    float eps;               /* of the norm, 0 or more */
+    const void *bias;        /* N */
+    void *residual;          /* owned rows x N; holds h afterwards */
+    const void *norm_weight; /* N; together with normed */
+    void *normed;            /* owned rows x N */
+} ew_epilogue;
+#define EW_EPILOGUE_INIT                                             \
+    {                                                                \
+        (uint32_t)sizeof(ew_epilogue), 1e-5f, NULL, NULL, NULL, NULL \
+    }
+
+/* ew_gemm_rs and an epilogue in one, while the GEMM is still running where it can be.  C
+ * gets c, with the bias; it may be NULL when the epilogue has a residual or a norm, and c
+ * alone is not wanted.  C, residual and normed are three different matrices.  The epilogue
+ * is this rank's own business: others may have another.  NULL: ew_gemm_rs.
+ *
+ * Determinism: as for ew_gemm_rs, and the squares are summed in one fixed order
+ * (docs/DESIGN.md), so all bits are those of ew_gemm_rs with the lines above behind it.
+ * Cpu and cuda agree in every bit where their sums over k do.  After an error residual and
+ * normed are undefined, as C is. */
+EW_API ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B,
+                                  void *C, const ew_epilogue *epilogue, ew_stream stream);
+
 /* Waits for all that was enqueued (not for replays of a graph: wait for their stream, then
  * call this) and reports its fault, if any: EW_ERR_TIMEOUT,
  * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error(). */

@@ -82,6 +82,22 @@ EW_API ew_status ew_plan_trace_enable(ew_plan *plan);
 EW_API ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
                                size_t *count_out);
 
+/* ---- Flight recorder ----------------------------------------------------------------- */
+
+/* Every world keeps its ranks' last 1024 operations (plans and calls: sequence, shape,
+ * config, state, times, progress) in memory that outlives a rank.  When a world stops with
+ * a fault, the first rank to hear of it writes them as JSON into the folder that
+ * ENTWINE_DUMP_DIR names, if it does.  docs/CLI.md describes the file. */
+
+/* Writes the recording of all ranks to `path`, replacing it whole.  Safe beside calls in
+ * other threads; not in a signal handler. */
+EW_API ew_status ew_world_dump(const ew_world *world, const char *path);
+
+/* Calls `read` once for every world of this user's processes on this host, with its
+ * recording; the text is gone when `read` returns.  The ranks notice nothing. */
+typedef void (*ew_recording_reader)(void *context, const char *json, size_t bytes);
+EW_API ew_status ew_jobs_read(ew_recording_reader read, void *context);
+
 /* ---- Memory of a backend ------------------------------------------------------------ */
 
 /* Matrices for plans of a backend: host memory for the cpu, memory of the rank's GPU for
@@ -151,10 +167,20 @@ typedef struct ew_bench_custom {
                int64_t *gemm_end_ns_out);
 } ew_bench_custom;
 
+/* What is timed: the bare call, or with the residual addition and the RMSNorm that follow
+ * it in a layer. */
+typedef enum ew_bench_layer {
+    EW_BENCH_BARE = 0,
+    EW_BENCH_FUSED = 1,     /* ew_gemm_rs_layer */
+    EW_BENCH_FOLLOWING = 2, /* ew_gemm_rs, then one step over its result */
+    EW_BENCH_SEPARATE = 3   /* ew_gemm_rs, then one step for each */
+} ew_bench_layer;
+
 typedef struct ew_bench_entry {
     const char *label;
     ew_config config;              /* used when custom is NULL */
-    const ew_bench_custom *custom; /* or NULL */
+    const ew_bench_custom *custom; /* or NULL; always bare */
+    ew_bench_layer layer;
 } ew_bench_entry;
 
 typedef struct ew_bench_options {
@@ -190,7 +216,9 @@ typedef struct ew_bench_result {
     int32_t discarded; /* samples taken again because of the quiet gate */
     int32_t num_samples;
     double samples_us[EW_BENCH_MAX_SAMPLES]; /* of that rank, in the order taken */
-    ew_check check; /* over all ranks: first and last iteration, output poisoned */
+    /* Over all ranks: first and last iteration, output poisoned.  Of a layer: the bare sum
+     * against the exact one, then the rest against the sequence in ew_epilogue. */
+    ew_check check;
 } ew_bench_result;
 
 /* Collective.  Runs the entries interleaved, sample by sample, on random inputs, checks

@@ -38,9 +38,16 @@ typedef struct ewx_backend {
     /* Collective.  The spec outlives the state. */
     ew_status (*create)(ew_world *world, const ewx_spec *spec, void **state_out);
     ew_status (*set_weight)(void *state, const void *B);
-    /* m is within the spec and pointers are not NULL where they matter. */
+    /* Refuses what a call cannot be given, before any rank can see that it was made.  m is
+     * within the spec and pointers are not NULL where they matter. */
+    ew_status (*admit)(const void *state, const void *A, const void *B, const void *C,
+                       const ew_epilogue *epilogue, ew_stream stream);
+    /* The epilogue may be NULL; else it has been checked, and C may be NULL. */
     ew_status (*run)(void *state, int64_t m, const void *A, const void *B, void *C,
-                     ew_stream stream);
+                     const ew_epilogue *epilogue, ew_stream stream);
+    /* An epilogue alone, after the call whose sum lies in `sum`: what a call with one is
+     * compared with. */
+    ew_status (*finish)(void *state, int64_t m, void *sum, const ew_epilogue *epilogue);
     ew_status (*wait)(void *state);
     /* The last call's timing; its trace when events is not NULL (enable: start tracing). */
     ew_status (*observe)(void *state, bool enable_trace, ew_timing *timing_out,

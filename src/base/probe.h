@@ -9,8 +9,13 @@ typedef enum ewx_probe_point {
     EWX_PROBE_BOOTSTRAP, /* a rank is about to join its world */
     EWX_PROBE_BLOCK,     /* a producer block is about to be computed; where = p */
     EWX_PROBE_PUBLISH,   /* a tile is about to be published; where = heap slot */
+    EWX_PROBE_PUBLISHED, /* a tile was published; where = heap slot */
+    EWX_PROBE_WAIT,      /* a wait is about to take its first turn; rank = -1 */
     EWX_PROBE_REDUCE,    /* an owned tile is about to be reduced; where = task */
-    EWX_PROBE_TEARDOWN   /* a plan is about to be destroyed */
+    EWX_PROBE_DONE,      /* a call is about to be marked done; where = epoch */
+    EWX_PROBE_TEARDOWN,  /* a plan is about to be destroyed */
+    EWX_PROBE_CARD,      /* a rank introduces itself; where = the fact to bend */
+    EWX_PROBE_FACT       /* ... tells its plan; where = the fact to bend */
 } ewx_probe_point;
 
 #ifdef EW_TESTING

@@ -18,3 +18,11 @@ void ewx_text_add(ewx_text *text, const char *format, ...)
     else
         text->used += (size_t)length;
 }
+
+uint64_t ewx_text_hash(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3u;
+    return hash;
+}

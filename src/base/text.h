@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct ewx_text {
     char *data;
@@ -18,6 +19,9 @@ static inline ewx_text ewx_text_in(char *data, size_t bytes)
         data[0] = '\0';
     return (ewx_text){data, bytes, 0, bytes == 0};
 }
+
+/* FNV-1a. */
+uint64_t ewx_text_hash(const char *text);
 
 __attribute__((format(printf, 2, 3))) void ewx_text_add(ewx_text *text, const char *format,
                                                         ...);

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 
 /* Yielding is quicker than any wake-up while the peer is about to answer; after this
  * long it is not, and sleeping gives the core away for good. */
@@ -26,6 +27,8 @@ ew_status ewx_wait_turn(ewx_wait *wait)
     if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire))
         return EW_ERR_ABORTED;
 #endif
+    if (wait->turn == 0)
+        (void)EWX_PROBE(EWX_PROBE_WAIT, -1, 0);
     if (wait->turn++ < wait->spins) {
         relax();
         return EW_OK;

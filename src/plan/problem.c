@@ -39,7 +39,8 @@ static ew_status check_extent(const char *name, int64_t value, int64_t least)
     return EW_OK;
 }
 
-/* A and B, padded and in fp32, must be countable before anyone multiplies their sizes. */
+/* A and B, padded and in fp32, and an epilogue's sums, one for each row of a tile, must be
+ * countable before anyone multiplies their sizes. */
 static ew_status check_operands(const ew_problem *problem)
 {
     const ewx_size padding = {512, true}, elem = {sizeof(float), true};
@@ -48,7 +49,9 @@ static ew_status check_operands(const ew_problem *problem)
     const ewx_size a =
         ewx_size_mul(ewx_size_add(ewx_size_of(problem->max_m), padding), depth);
     const ewx_size b = ewx_size_mul(ewx_size_add(ewx_size_of(problem->n), padding), depth);
-    if (ewx_size_add(a, b).ok)
+    const ewx_size sums = ewx_size_mul(ewx_size_mul(ewx_size_of(problem->max_m), elem),
+                                       ewx_size_of(ewx_div_up(problem->n, EWX_TILE_N)));
+    if (ewx_size_add(ewx_size_add(a, b), sums).ok)
         return EW_OK;
     return ewx_fail(EW_ERR_SHAPE,
                     "M=%" PRId64 ", N=%" PRId64 ", K=%" PRId64

@@ -63,6 +63,10 @@ bool ewx_tuning_serves(const ew_config *request)
 
 /* ---- Text ---- */
 
+/* What an entry's file ends in: a hash of all that stands before it. */
+#define TAIL ",\n \"sum\": \"%016" PRIx64 "\"\n}\n"
+#define TAIL_BYTES (sizeof ",\n \"sum\": \"0123456789abcdef\"\n}\n" - 1)
+
 ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes)
 {
     char config[EW_CONFIG_TEXT_BYTES];
@@ -73,8 +77,9 @@ ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes)
     ewx_text_add(&out,
                  "{\n \"schema\": \"" SCHEMA
                  "\",\n \"key\": \"%s\",\n \"config\": \"%s\",\n"
-                 " \"time_us\": %.3f,\n \"default_us\": %.3f,\n \"when\": %" PRId64 "\n}\n",
+                 " \"time_us\": %.3f,\n \"default_us\": %.3f,\n \"when\": %" PRId64,
                  tuning->key, config, tuning->time_us, tuning->default_us, tuning->when);
+    ewx_text_add(&out, TAIL, ewx_text_hash(out.data));
     return out.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                     "%zu bytes are too few for a tuning entry\n"
                                     "  fix: use EW_TUNING_TEXT_BYTES",
@@ -138,6 +143,12 @@ enum {
     ALL_SEEN = 31
 };
 
+/* From what the printed digits can hold to eleven days; anything else counts as missing. */
+static bool is_time(double us)
+{
+    return us >= 0.001 && us <= 1e12;
+}
+
 static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
 {
     char name[32], value[EW_TUNING_KEY_BYTES];
@@ -162,10 +173,10 @@ static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
         if (ew_config_parse(value, &tuning->config) != EW_OK)
             return "its config is not valid";
     } else if (!is_text && strcmp(name, "time_us") == 0) {
-        *seen |= number > 0 ? TIME_SEEN : 0;
+        *seen = is_time(number) ? *seen | TIME_SEEN : *seen & ~TIME_SEEN;
         tuning->time_us = number;
     } else if (!is_text && strcmp(name, "default_us") == 0) {
-        *seen |= number > 0 ? DEFAULT_SEEN : 0;
+        *seen = is_time(number) ? *seen | DEFAULT_SEEN : *seen & ~DEFAULT_SEEN;
         tuning->default_us = number;
     } else if (!is_text && strcmp(name, "when") == 0) {
         tuning->when = number < 9e15 ? (int64_t)number : 0;
@@ -230,21 +241,14 @@ ew_status ew_tuning_folder(char *path, size_t bytes)
                : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
 }
 
-static uint64_t hash(const char *text)
-{
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-    return h;
-}
-
 ew_status ew_tuning_path(const char *key, char *path, size_t bytes)
 {
     char folder[PATH_MAX];
     if (!key || !path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_path needs a key and a buffer");
     EW_TRY(ew_tuning_folder(folder, sizeof folder));
-    return snprintf(path, bytes, "%s/%016" PRIx64 ".json", folder, hash(key)) < (int)bytes
+    return snprintf(path, bytes, "%s/%016" PRIx64 ".json", folder, ewx_text_hash(key)) <
+                   (int)bytes
                ? EW_OK
                : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
 }
@@ -257,6 +261,18 @@ ew_status ew_tuning_store(const ew_tuning *tuning)
     return ewx_file_replace(path, text, strlen(text));
 }
 
+/* Files suffer what texts do not: every byte of one must be as it was written. */
+static bool has_sum(const char *text, size_t bytes)
+{
+    char body[MOST_FILE_BYTES + 1], tail[TAIL_BYTES + 1];
+    if (bytes < TAIL_BYTES)
+        return false;
+    memcpy(body, text, bytes - TAIL_BYTES);
+    body[bytes - TAIL_BYTES] = '\0';
+    snprintf(tail, sizeof tail, TAIL, ewx_text_hash(body));
+    return memcmp(tail, text + bytes - TAIL_BYTES, TAIL_BYTES) == 0;
+}
+
 ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
 {
     char text[MOST_FILE_BYTES];
@@ -264,6 +280,10 @@ ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
     if (!path || !tuning_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_load needs a path and an entry");
     EW_TRY(ewx_file_read(path, text, sizeof text, &bytes));
+    if (!has_sum(text, bytes))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "this is no tuning entry: its sum does not fit what it holds\n"
+                        "  fix: tune again, or remove it");
     return ew_tuning_parse(text, bytes, tuning_out);
 }
 

@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/inject.h"
 #include "base/probe.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -23,18 +23,47 @@
 #define SECRET_BYTES 16
 #define SLICE_MS 20 /* how long a wait for a socket may be deaf to an abort */
 
+/* What must be equal on all ranks.  Every value is exact as a double. */
+#define CARD_FACTS(X)                                           \
+    X(version, ewx_library_version())                           \
+    X(byte_order, byte_order())                                 \
+    X(card_bytes, sizeof(card))                                 \
+    X(control_bytes, ewx_control_bytes(1))                      \
+    X(post_bytes, sizeof(ewx_post))                             \
+    X(record_bytes, sizeof(ewx_record))                         \
+    X(fault_bytes, sizeof(ewx_fault))                           \
+    X(problem_bytes, sizeof(ew_problem))                        \
+    X(config_bytes, sizeof(ew_config))                          \
+    X(pointer_bytes, sizeof(void *))                            \
+    X(page_bytes, sysconf(_SC_PAGESIZE))                        \
+    X(max_ranks, EWX_MAX_RANKS)                                 \
+    X(num_ranks, world->num_ranks)                              \
+    X(uid, geteuid())                                           \
+    X(timeout_ms, world->timeout_ns / 1000000)                  \
+    X(link_gbps, world->link_gbps)                              \
+    X(link_latency_us, (double)world->link_latency_ns * 1e-3)
+
+enum {
+#define FACT_INDEX(name, value) FACT_##name,
+    CARD_FACTS(FACT_INDEX)
+#undef FACT_INDEX
+        NUM_FACTS
+};
+
+static const char *const fact_names[NUM_FACTS] = {
+#define FACT_NAME(name, value) #name,
+    CARD_FACTS(FACT_NAME)
+#undef FACT_NAME
+};
+
 /* What a rank tells the others.  Plain data of fixed size: it crosses the caller's
  * all-gather. */
 typedef struct card {
     char magic[8]; /* "entwine" */
-    uint32_t version, card_bytes, control_bytes, byte_order;
-    int32_t rank, num_ranks;
-    uint32_t uid;
-    uint32_t timeout_ms;
-    double link_gbps;
-    double link_latency_us;
-    char host[40]; /* the kernel's boot id: equal exactly on one running host */
+    double facts[NUM_FACTS];
+    int32_t rank;
     uint32_t address_bytes;
+    char host[40]; /* the kernel's boot id, or "": equal exactly on one running host */
     unsigned char address[32];
     unsigned char secret[SECRET_BYTES];
 } card;
@@ -50,35 +79,36 @@ static ew_status fail_system(const char *what)
     return ewx_fail(EW_ERR_SYSTEM, "%s failed: %s", what, strerror(errno));
 }
 
-static uint32_t library_version(void)
-{
-    return EW_VERSION_MAJOR * 1000000u + EW_VERSION_MINOR * 1000u + EW_VERSION_PATCH;
-}
-
 /* ---- The card ---- */
+
+static uint32_t byte_order(void)
+{
+    const unsigned char bytes[4] = {1, 2, 3, 4};
+    uint32_t word;
+    memcpy(&word, bytes, sizeof word);
+    return word;
+}
 
 static ew_status fill_card(const ew_world *world, const struct sockaddr_un *address,
                            socklen_t address_bytes, card *card_out)
 {
     card mine = {.magic = "entwine",
-                 .version = library_version(),
-                 .card_bytes = sizeof(card),
-                 .control_bytes = (uint32_t)ewx_control_bytes(1),
-                 .byte_order = 0x01020304,
                  .rank = world->rank,
-                 .num_ranks = world->num_ranks,
-                 .uid = (uint32_t)geteuid(),
-                 .timeout_ms = (uint32_t)(world->timeout_ns / 1000000),
-                 .link_gbps = world->link_gbps,
-                 .link_latency_us = (double)world->link_latency_ns * 1e-3,
-                 .address_bytes = (uint32_t)address_bytes};
+                 .address_bytes = (uint32_t)address_bytes,
+                 .facts = {
+#define FACT_VALUE(name, value) (double)(value),
+                     CARD_FACTS(FACT_VALUE)
+#undef FACT_VALUE
+                 }};
+    for (int fact = 0; fact < NUM_FACTS; fact++)
+        mine.facts[fact] += EWX_PROBE(EWX_PROBE_CARD, world->rank, fact);
     if (address_bytes > sizeof mine.address)
         return ewx_fail(EW_ERR_SYSTEM, "the kernel chose a socket name of %u bytes",
                         (unsigned)address_bytes);
     memcpy(mine.address, address, address_bytes);
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (!file || !fgets(mine.host, sizeof mine.host, file))
-        memcpy(mine.host, "unknown", 8);
+        mine.host[0] = '\0'; /* then connecting has to tell */
     if (file)
         fclose(file);
     if (getrandom(mine.secret, SECRET_BYTES, 0) != SECRET_BYTES)
@@ -87,47 +117,33 @@ static ew_status fill_card(const ew_world *world, const struct sockaddr_un *addr
     return EW_OK;
 }
 
-static ew_status fail_card(int mine, int rank, const char *name, double my_value,
-                           double value)
-{
-    return ewx_fail(EW_ERR_MISMATCH,
-                    "ranks disagree: rank %d has %s=%.10g, rank %d has %s=%.10g\n"
-                    "  fix: start all ranks with the same library and options",
-                    mine, name, my_value, rank, name, value);
-}
-
 static ew_status check_card(const card *mine, const card *other, int rank)
 {
-#define MUST_EQUAL(field)            \
-    if (mine->field != other->field) \
-    return fail_card(mine->rank, rank, #field, (double)mine->field, (double)other->field)
     if (memcmp(mine->magic, other->magic, sizeof mine->magic) != 0)
         return ewx_fail(EW_ERR_MISMATCH,
                         "what came from rank %d is not Entwine's\n"
                         "  fix: check the all-gather callback",
                         rank);
-    MUST_EQUAL(version);
-    MUST_EQUAL(card_bytes);
-    MUST_EQUAL(byte_order);
-    MUST_EQUAL(control_bytes);
-    MUST_EQUAL(num_ranks);
+    for (int fact = 0; fact < NUM_FACTS; fact++)
+        if (mine->facts[fact] != other->facts[fact])
+            return ewx_fail(EW_ERR_MISMATCH,
+                            "ranks disagree: rank %d has %s=%.10g, rank %d has %s=%.10g\n"
+                            "  fix: start all ranks with the same library and options",
+                            mine->rank, fact_names[fact], mine->facts[fact], rank,
+                            fact_names[fact], other->facts[fact]);
     if (other->rank != rank)
         return ewx_fail(EW_ERR_MISMATCH,
                         "the all-gather put rank %d in place %d\n"
                         "  fix: check the all-gather callback",
                         other->rank, rank);
-    MUST_EQUAL(uid);
-    MUST_EQUAL(timeout_ms);
-    MUST_EQUAL(link_gbps);
-    MUST_EQUAL(link_latency_us);
-#undef MUST_EQUAL
     if (other->address_bytes <= sizeof(sa_family_t) ||
         other->address_bytes > sizeof other->address)
         return ewx_fail(EW_ERR_MISMATCH,
                         "rank %d gave a socket name of %u bytes\n"
                         "  fix: check the all-gather callback",
                         rank, (unsigned)other->address_bytes);
-    if (strncmp(mine->host, other->host, sizeof mine->host) != 0)
+    if (mine->host[0] && other->host[0] &&
+        strncmp(mine->host, other->host, sizeof mine->host) != 0)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "rank %d runs on another host than rank %d\n"
                         "  fix: start all ranks on one host",
@@ -203,7 +219,8 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (received >= 0 && header && header->cmsg_type == SCM_RIGHTS)
         memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
-    if (received == (ssize_t)bytes)
+    /* A longer message, or one with more descriptors, was cut to what there is room for. */
+    if (received == (ssize_t)bytes && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
         return EW_OK;
     if (*fd_out >= 0)
         close(*fd_out);
@@ -251,7 +268,9 @@ static ew_status connect_to(ew_world *world, const card *peer)
         result = connect(fd, (struct sockaddr *)&address, peer->address_bytes);
     while (result != 0 && errno == EINTR);
     if (result != 0)
-        return ewx_fail(errno == EAGAIN ? EW_ERR_TIMEOUT : EW_ERR_PEER_DIED,
+        return ewx_fail(errno == EAGAIN         ? EW_ERR_TIMEOUT
+                        : errno == ECONNREFUSED ? EW_ERR_PEER_DIED
+                                                : EW_ERR_SYSTEM,
                         "rank %d cannot be reached: %s", peer->rank, strerror(errno));
     hello first = {.rank = world->rank};
     memcpy(first.secret, peer->secret, SECRET_BYTES);
@@ -326,7 +345,7 @@ static ew_status build_mesh(ew_world *world, int listener, const card *cards)
     return EW_OK;
 }
 
-/* ---- Descriptors and the control block ---- */
+/* ---- Descriptors ---- */
 
 static ew_status receive_fd(ew_world *world, int rank, int *fd_out)
 {
@@ -374,45 +393,22 @@ out:
     for (int rank = 0; status != EW_OK && rank < world->num_ranks; rank++)
         if (fds_out[rank] >= 0)
             close(fds_out[rank]);
+    if (status != EW_OK)
+        ew_world_abort(world); /* or peers would wait for what we did not send */
     return status;
 }
 
-static ew_status map_control(ew_world *world, int fd)
-{
-    void *address = mmap(NULL, ewx_control_bytes(world->num_ranks), PROT_READ | PROT_WRITE,
-                         MAP_SHARED, fd, 0);
-    if (address == MAP_FAILED)
-        return fail_system("mmap of the control block");
-    world->control = address;
-    return EW_OK;
-}
-
-/* Rank 0 owns the control block; all ranks may write to it. */
+/* Rank 0 owns the control block; all ranks may write to it.  Its descriptor stays open, so
+ * that `entwine status` can find it. */
 static ew_status share_control(ew_world *world)
 {
-    const size_t bytes = ewx_control_bytes(world->num_ranks);
-    ew_status status = EW_OK;
-    int fd = -1;
-    if (world->rank > 0) {
-        EW_TRY(receive_fd(world, 0, &fd));
-    } else {
-        fd = memfd_create("entwine-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd < 0)
-            return fail_system("memfd_create");
-        int result;
-        do
-            result = fallocate(fd, 0, 0, (off_t)bytes);
-        while (result != 0 && errno == EINTR);
-        if (result != 0 ||
-            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-            EW_TRY_TO(status, fail_system("fallocate of the control block"), out);
-        for (int rank = 1; rank < world->num_ranks; rank++)
-            EW_TRY_TO(status, send_fd(world, rank, "c", fd), out);
-    }
-    status = map_control(world, fd);
-out:
-    close(fd);
-    return status;
+    if (world->rank > 0)
+        EW_TRY(receive_fd(world, 0, &world->control_fd));
+    else
+        EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
+    for (int rank = 1; world->rank == 0 && rank < world->num_ranks; rank++)
+        EW_TRY(send_fd(world, rank, "c", world->control_fd));
+    return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
 }
 
 /* ---- Create ---- */
@@ -452,6 +448,7 @@ static ew_status join(ew_world *world, ew_allgather allgather, void *context)
     EW_TRY_TO(status, gather_cards(world, allgather, context, &mine, cards), out);
     EW_TRY_TO(status, build_mesh(world, listener, cards), out);
     EW_TRY_TO(status, share_control(world), out);
+    atomic_store(&world->control->posts[world->rank].lane.pid, (int32_t)getpid());
     EW_TRY_TO(status, ewx_watch_start(world), out);
     status = ew_world_barrier(world);
 out:
@@ -475,12 +472,13 @@ ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void 
                         "W=%d ranks cannot meet without an all-gather\n"
                         "  fix: pass one, or use ew_run_ranks",
                         num_ranks);
+    EW_TRY(EWX_INJECT_LOAD(rank));
     ew_world *world = calloc(1, sizeof *world);
     if (!world)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a world");
     for (int peer = 0; peer < num_ranks; peer++)
         world->sockets[peer] = -1;
-    world->stop_fd = -1;
+    world->stop_fd = world->control_fd = -1;
     (void)EWX_PROBE(EWX_PROBE_BOOTSTRAP, rank, 0);
     ew_status status = ewx_world_init(world, rank, num_ranks, options);
     if (status == EW_OK)

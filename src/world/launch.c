@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/inject.h"
 #include "base/status.h"
 #include "world/world.h"
 
@@ -28,6 +29,7 @@ ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks, const ew_world_options *
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ranks as %d\n  fix: use EW_RANKS_AS_PROCESSES or _THREADS",
                         (int)kind);
+    EW_TRY(EWX_INJECT_LOAD(-1));
     int exits[EWX_MAX_RANKS] = {0};
     const ew_status status =
         kind == EW_RANKS_AS_THREADS

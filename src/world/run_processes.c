@@ -284,21 +284,36 @@ static void wait_for_all(child *children, int num_ranks, int *exits)
     }
 }
 
-/* The first rank that could not join the world explains for all.  A card that came after
- * the answer had been given may lie before its words. */
+/* Those that only noticed that another did not come know less than that one. */
+static bool only_noticed(int32_t status)
+{
+    return status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT ||
+           status == EW_ERR_ABORTED;
+}
+
+/* What a rank that could not join said last, if anything.  A card that came after the
+ * answer had been given may lie before its words. */
+static bool take_last_words(const child *c, answer *words_out)
+{
+    unsigned char message[MAX_CARD_BYTES];
+    for (ssize_t got;
+         (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;)
+        if (is_answer(message, got, words_out))
+            return true;
+    return false;
+}
+
+/* One rank that could not join the world explains for all: the first that knows why. */
 static ew_status explain_no_world(child *children, int num_ranks, const int *exits)
 {
-    for (int rank = 0; rank < num_ranks; rank++) {
-        unsigned char message[MAX_CARD_BYTES];
-        answer why;
-        if (exits[rank] != EXIT_NO_WORLD)
-            continue;
-        for (ssize_t got; (got = recv(children[rank].socket, message, sizeof message,
-                                      MSG_DONTWAIT)) > 0;)
-            if (is_answer(message, got, &why))
-                return ewx_fail((ew_status)why.status, "%s", why.text);
-    }
-    return EW_OK;
+    answer best = {.status = EW_OK}, words;
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (exits[rank] == EXIT_NO_WORLD && take_last_words(&children[rank], &words) &&
+            (best.status == EW_OK ||
+             (only_noticed(best.status) && !only_noticed(words.status))))
+            best = words;
+    return best.status == EW_OK ? EW_OK
+                                : ewx_fail((ew_status)best.status, "%s", best.text);
 }
 
 /* Those who died on their own first: whoever we killed only failed to follow them. */

@@ -2,6 +2,8 @@
  * that ThreadSanitizer sees every access of every rank. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "world/world.h"
@@ -11,6 +13,7 @@ typedef struct rank_thread {
     int rank, num_ranks;
     const ew_world_options *options;
     ewx_control *control;
+    int control_fd;
     ew_rank_main rank_main;
     void *argument;
     int exit_code;
@@ -23,7 +26,7 @@ static void *rank_thread_main(void *argument)
     ew_world *world;
     self->exit_code = 1;
     if (ewx_world_create_threads(self->rank, self->num_ranks, self->options, self->control,
-                                 &world) == EW_OK)
+                                 self->control_fd, &world) == EW_OK)
         self->exit_code = ewx_rank_body(world, self->rank_main, self->argument);
     return NULL;
 }
@@ -40,19 +43,20 @@ ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
 {
     ew_world probe = {0};
     EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
-    const size_t control_bytes = (ewx_control_bytes(num_ranks) + 4095) & ~(size_t)4095;
-    ewx_control *control = aligned_alloc(4096, control_bytes); /* pages a GPU can map */
+    int control_fd = -1;
+    ewx_control *control = NULL;
     rank_thread *threads = calloc((size_t)num_ranks, sizeof *threads);
     ew_status status = EW_OK;
-    if (!control || !threads)
-        EW_TRY_TO(status, ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks),
-                  out);
-    memset(control, 0, control_bytes);
+    if (!threads)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
+    EW_TRY_TO(status, ewx_control_create(num_ranks, true, &control_fd), out);
+    EW_TRY_TO(status, ewx_control_map(control_fd, num_ranks, &control), out);
     for (int rank = 0; rank < num_ranks; rank++) {
         threads[rank] = (rank_thread){.rank = rank,
                                       .num_ranks = num_ranks,
                                       .options = options,
                                       .control = control,
+                                      .control_fd = control_fd,
                                       .rank_main = rank_main,
                                       .argument = argument};
         const int error =
@@ -71,6 +75,9 @@ ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
     }
 out:
     free(threads);
-    free(control);
+    if (control)
+        munmap(control, ewx_control_bytes(num_ranks));
+    if (control_fd >= 0)
+        close(control_fd);
     return status;
 }

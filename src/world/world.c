@@ -17,11 +17,6 @@
 #define DEFAULT_TIMEOUT_MS 30000
 #define SPINS_WHEN_CORES_SUFFICE 200
 
-size_t ewx_control_bytes(int num_ranks)
-{
-    return sizeof(ewx_control) + (size_t)num_ranks * sizeof(ewx_post);
-}
-
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 {
     const char *text = getenv("ENTWINE_TIMEOUT_MS");
@@ -103,6 +98,38 @@ static ew_status tell_tile(const ew_world *world, const ewx_fault *f)
                     (uint32_t)f->detail[2], f->culprit);
 }
 
+static const char *deed_name(int64_t kind)
+{
+    return kind == EWX_RECORD_PLAN ? "created a plan" : "called ew_gemm_rs";
+}
+
+/* Two ranks that do not make the same calls in the same order. */
+static ew_status tell_deed(const ewx_fault *f)
+{
+    static const char *const names[] = {
+        [EWX_DEED_M] = "m", [EWX_DEED_N] = "N", [EWX_DEED_K] = "K"};
+    const int64_t mine = f->detail[1], theirs = f->detail[2];
+    if (f->detail[0] == EWX_DEED_KIND)
+        return ewx_fail(f->status,
+                        "ranks disagree: rank %d %s, rank %d %s (operation %" PRId64 ")\n"
+                        "  fix: make the same calls in the same order on all ranks",
+                        f->reporter, deed_name(mine), f->culprit, deed_name(theirs),
+                        f->detail[3]);
+    if (f->detail[0] < EWX_DEED_M || f->detail[0] > EWX_DEED_K)
+        return ewx_fail(f->status,
+                        "ranks disagree: rank %d has config %016" PRIx64
+                        ", rank %d has config %016" PRIx64 " (operation %" PRId64 ")\n"
+                        "  fix: use the plans in the same order on all ranks",
+                        f->reporter, (uint64_t)mine, f->culprit, (uint64_t)theirs,
+                        f->detail[3]);
+    return ewx_fail(f->status,
+                    "ranks disagree: rank %d has %s=%" PRId64 ", rank %d has %s=%" PRId64
+                    " (operation %" PRId64 ")\n"
+                    "  fix: make the same calls in the same order on all ranks",
+                    f->reporter, names[f->detail[0]], mine, f->culprit,
+                    names[f->detail[0]], theirs, f->detail[3]);
+}
+
 /* Sets the text that belongs to a fault and returns its status. */
 static ew_status tell(const ew_world *world, const ewx_fault *f)
 {
@@ -131,6 +158,8 @@ static ew_status tell(const ew_world *world, const ewx_fault *f)
                         " (call %" PRIu32 ")\n  fix: pass the same m on all ranks",
                         f->reporter, f->detail[0], f->culprit, f->detail[1],
                         (uint32_t)f->detail[2]);
+    if (f->place == EWX_FAULT_DEED)
+        return tell_deed(f);
     if (f->place == EWX_FAULT_MEETING)
         return ewx_fail(
             f->status,
@@ -156,6 +185,7 @@ ew_status ewx_world_check(ew_world *world)
     if (told != EW_OK)
         return ewx_fail(EW_ERR_ABORTED, "rank %d stopped the world", (int)(word - 1));
     const ewx_fault fault = control->fault;
+    ewx_recorder_dump_once(world);
     return tell(world, &fault);
 }
 
@@ -253,9 +283,11 @@ ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what)
         ewx_text_add(&text, "%s", ew_last_error());
     const int32_t outcome = mine;
     int32_t outcomes[EWX_MAX_RANKS];
-    EW_TRY(ew_world_allgather(world, &outcome, outcomes, sizeof outcome));
+    const ew_status met =
+        ew_world_allgather(world, &outcome, outcomes, sizeof outcome);
     if (mine != EW_OK)
         return ewx_fail(mine, "%s", why);
+    EW_TRY(met);
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (outcomes[rank] != EW_OK)
             return ewx_fail((ew_status)outcomes[rank], "rank %d could not %s (%s)", rank,
@@ -287,12 +319,15 @@ void ew_world_destroy(ew_world *world)
                 close(world->sockets[rank]);
         if (world->control)
             munmap(world->control, ewx_control_bytes(world->num_ranks));
+        if (world->control_fd >= 0)
+            close(world->control_fd);
     }
     free(world);
 }
 
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
-                                   ewx_control *control, ew_world **world_out)
+                                   ewx_control *control, int control_fd,
+                                   ew_world **world_out)
 {
     ew_world *world = calloc(1, sizeof *world);
     if (!world)
@@ -304,6 +339,8 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     }
     world->in_threads = true;
     world->control = control;
+    world->control_fd = control_fd;
+    atomic_store(&control->posts[rank].lane.pid, (int32_t)getpid());
     *world_out = world;
     return EW_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/wait.h"
 #include "entwine/entwine.h"
+#include "world/recorder.h"
 
 #define EWX_POST_BYTES 4096
 
@@ -29,7 +30,8 @@ typedef enum ewx_fault_place {
     EWX_FAULT_TILE,    /* detail: tile row, tile column, epoch wanted, epoch seen */
     EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
     EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
-    EWX_FAULT_MEETING  /* a collective of the world */
+    EWX_FAULT_MEETING, /* a collective of the world */
+    EWX_FAULT_DEED     /* detail: ewx_deed_field, reporter's, culprit's, sequence */
 } ewx_fault_place;
 
 /* One rank's corner of the shared control block. */
@@ -39,12 +41,27 @@ typedef struct ewx_post {
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
     _Alignas(64) unsigned char data[2][EWX_POST_BYTES]; /* by round parity */
+    ewx_lane lane;
 } ewx_post;
+
+/* What a stranger needs to know before it reads on. */
+typedef struct ewx_control_card {
+    char magic[8]; /* "entwine" */
+    uint32_t version;
+    uint32_t post_bytes;
+    int32_t num_ranks;
+    int32_t in_threads;
+    int64_t started_ns;    /* CLOCK_MONOTONIC */
+    int64_t started_ticks; /* the same moment */
+    int64_t started_unix; /* seconds */
+} ewx_control_card;
 
 /* Shared by all ranks, writable by all; everything else has one writer. */
 typedef struct ewx_control {
+    ewx_control_card card;
     _Atomic uint64_t abort; /* 0, or 1 + the reporting rank; set once */
     _Atomic uint32_t fault_ready;
+    _Atomic uint32_t dumped;
     ewx_fault fault; /* written by the rank that set abort, then fault_ready */
     ewx_post posts[];
 } ewx_control;
@@ -58,7 +75,10 @@ struct ew_world {
     double link_gbps; /* emulated link, 0: off */
     int64_t link_latency_ns;
     ewx_control *control;
+    int control_fd;
     uint32_t round;
+    uint64_t sequence; /* of this rank's newest record */
+    uint64_t drained;  /* ... of the newest that is known to have ended */
     /* What a layer above keeps for as long as the world lives; closed before it ends. */
     void *companion;
     void (*close_companion)(void *companion);
@@ -93,10 +113,15 @@ ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out);
 /* ---- inside src/world ---- */
 
 size_t ewx_control_bytes(int num_ranks);
+uint32_t ewx_library_version(void);
+/* A new control block in memory that has no name and cannot change its size. */
+ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out);
+ew_status ewx_control_map(int fd, int num_ranks, ewx_control **control_out);
 ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
                          const ew_world_options *options);
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
-                                   ewx_control *control, ew_world **world_out);
+                                   ewx_control *control, int control_fd,
+                                   ew_world **world_out);
 ew_status ewx_watch_start(ew_world *world);
 void ewx_watch_stop(ew_world *world);
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,

@@ -1,8 +1,7 @@
 /* A stopwatch that does not measure, for golden tests of what the tool derives from its
- * results: preloaded, it answers for ew_bench_run with times that can be worked out by hand.
- * In microseconds, with x the budget and K the depth:
- *   GEMM  K, with producer=blas 1.25 K, with pool=static 1.5 K; and 10 x where reductions
- *         run beside it
+ * results: preloaded, it answers for ew_bench_run with times that can be worked out by
+ * hand. In microseconds, with x the budget and K the depth: GEMM  K, with
+ * producer=blas 1.25 K, with pool=static 1.5 K; and 10 x where reductions run beside it
  *   tail  1000 / x with release=output, else 10 for each tile released together (partition:
  *         400), and 500 more in the default order, 200 more in the contiguous one */
 #define _GNU_SOURCE

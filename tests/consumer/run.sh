@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh BUILD: installs BUILD into a prefix of its own, then builds and runs a user's
-# program against that by pkg-config, find_package and hand, and looks at what was
-# installed: symbols, libraries, and no path of this machine.
+# program and the examples against that by pkg-config, find_package and hand, and looks at
+# what was installed: symbols, libraries, and no path of this machine.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,14 +25,54 @@ ${CC:-cc} -std=c11 $warnings "$here/consumer.c" -I"$prefix/include" -L"$lib" -le
 ./plain
 ${CC:-cc} -std=c11 $warnings "$here/consumer.c" $(pkg-config --cflags --libs entwine) -o by_pkgconfig
 ./by_pkgconfig
-cmake -S "$here" -B by_cmake -DCMAKE_PREFIX_PATH="$prefix" >cmake.log 2>&1 || { cat cmake.log; exit 1; }
-cmake --build by_cmake >>cmake.log 2>&1 || { cat cmake.log; exit 1; }
-env -u LD_LIBRARY_PATH by_cmake/consumer
 if command -v c++ >/dev/null; then
     c++ -std=c++11 $warnings -x c++ "$here/consumer.c" $(pkg-config --cflags --libs entwine) -o as_cxx
     ./as_cxx
 fi
+# by_cmake SOURCE FOLDER
+by_cmake() {
+    { cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$2"; } >"$2.log" 2>&1 ||
+        { cat "$2.log"; exit 1; }
+}
+by_cmake "$here" by_cmake
+for program in by_cmake/consumer*; do
+    env -u LD_LIBRARY_PATH "$program"
+done
 env -u LD_LIBRARY_PATH "$prefix/bin/entwine" --version >/dev/null || die "the installed tool does not start"
+
+# ---- The examples ------------------------------------------------------------------------
+
+examples=$prefix/share/doc/entwine/examples
+# Warnings are on; the language is the compiler's own, as in the command that each shows.
+flags="$warnings $(pkg-config --cflags --libs entwine)"
+export OMPI_MCA_plm_rsh_agent=sh # it looks for ssh, which it does not need here
+mpirun='mpirun --allow-run-as-root --oversubscribe --bind-to none -np 4'
+say() { "$@" | grep -q 'every value exact' || die "$* does not say that all is well"; }
+
+mkdir by_hand
+for example in threads fork; do
+    ${CC:-cc} "$examples/$example.c" $flags -o by_hand/$example
+done
+say by_hand/threads
+say by_hand/fork
+if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
+    mpicc "$examples/mpi.c" $flags -o by_hand/mpi
+    say $mpirun by_hand/mpi
+fi
+by_cmake "$examples" examples
+say env -u LD_LIBRARY_PATH examples/threads
+say env -u LD_LIBRARY_PATH examples/fork
+[ ! -e examples/mpi ] || say $mpirun examples/mpi
+if [ -e examples/cuda_stream ]; then # compiled where there is a toolkit; 77: no GPU here
+    status=0
+    examples/cuda_stream || status=$?
+    [ $status = 0 ] || [ $status = 77 ] || die "examples/cuda_stream ended with $status"
+else
+    echo "examples/cuda_stream.c was not compiled: no CUDA toolkit"
+fi
+for example in "$examples"/*.c; do
+    [ "$(wc -l <"$example")" -lt 80 ] || die "$example has 80 lines or more"
+done
 
 # ---- What was installed ------------------------------------------------------------------
 

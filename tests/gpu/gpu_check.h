@@ -24,6 +24,8 @@
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                         \
     X("graph", check_graph, 60, THREADS)                                   \
     X("blas", check_blas, 30, THREADS)                                     \
+    X("layer", check_layer, 120, THREADS)                                  \
+    X("layer-repeats", check_layer_repeats, 90, THREADS)                   \
     X("link", check_link, 30, THREADS)                                     \
     X("bad-input", check_bad_input, 60, THREADS)                           \
     X("deadline", check_deadline, 60, THREADS)                             \

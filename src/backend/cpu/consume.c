@@ -49,10 +49,7 @@ static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
 
 static bool is_published(const ewx_cpu_engine *engine, int src, int64_t slot)
 {
-    /* Acquire: pairs with the release in produce.c:publish. */
-    const uint32_t seen = atomic_load_explicit(
-        &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_acquire);
-    return ewx_epoch_reached(seen, engine->call.epoch);
+    return ewx_flag_reached(ewx_heap_flag(&engine->heap, src, slot), engine->call.epoch);
 }
 
 static bool has_arrived(const ewx_cpu_engine *engine, int src, int64_t slot)
@@ -99,7 +96,7 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
 
 /* ---- Reduction ---- */
 
-static void reduce_tile(ewx_cpu_engine *engine, ewx_tile tile)
+static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
@@ -118,10 +115,15 @@ static void reduce_tile(ewx_cpu_engine *engine, ewx_tile tile)
 #endif
     }
     const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
+    unsigned char *out = engine->call.C
+                             ? engine->call.C + (size_t)first * spec->elem_bytes
+                             : engine->scratch + (size_t)worker * engine->scratch_bytes;
+    const int64_t stride = engine->call.C ? spec->problem.n : EWX_TILE_N;
     ewx_reduce_tile(spec->problem.dtype, contributions, spec->num_ranks,
                     spec->layout.tile_stride, ewx_tile_height(grid, rank, tile),
-                    ewx_tile_width(grid, tile),
-                    engine->call.C + (size_t)first * spec->elem_bytes, spec->problem.n);
+                    ewx_tile_width(grid, tile), out, stride);
+    if (engine->call.layer.is_wanted)
+        ewx_layer_tile(engine, tile, out, stride);
 }
 
 static void finish_task(ewx_cpu_engine *engine, int worker, int64_t task, ewx_tile tile,
@@ -135,7 +137,7 @@ static void finish_task(ewx_cpu_engine *engine, int worker, int64_t task, ewx_ti
                                                .position = task,
                                                .begin_ns = begin_ns,
                                                .end_ns = ewx_now_ns()});
-    ewx_patience_progress(engine);
+    ewx_patience_progress(engine, EWX_STEP_TILE, task);
     atomic_fetch_add_explicit(&engine->call.tasks_done, 1, memory_order_release);
 }
 
@@ -156,7 +158,7 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int j, int *reduced)
             return status;
         (void)EWX_PROBE(EWX_PROBE_REDUCE, engine->world->rank, task);
         const int64_t begin_ns = engine->events ? ewx_now_ns() : 0;
-        reduce_tile(engine, tile);
+        reduce_tile(engine, worker, tile);
         finish_task(engine, worker, task, tile, begin_ns);
         consumer->step++;
         consumer->src = 0;
@@ -169,7 +171,7 @@ ew_status ewx_consume_some(ewx_cpu_engine *engine, int worker, int *reduced)
 {
     const int budget = engine->spec->config.budget;
     ew_status status = EW_OK;
-    *reduced = 0;
+    *reduced = ewx_layer_some(engine);
     for (int i = 0; i < budget && *reduced == 0 && status == EW_OK; i++) {
         const int j = (worker + i) % budget;
         /* Acquire and release hand step and src from one worker to the next. */
@@ -187,7 +189,8 @@ ew_status ewx_consume_some(ewx_cpu_engine *engine, int worker, int *reduced)
 static bool all_reduced(const ewx_cpu_engine *engine)
 {
     return atomic_load_explicit(&engine->call.tasks_done, memory_order_acquire) ==
-           engine->call.num_tasks;
+               engine->call.num_tasks &&
+           ewx_layer_done(engine);
 }
 
 typedef struct missing_input {

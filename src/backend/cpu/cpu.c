@@ -16,7 +16,7 @@
 typedef struct sizes {
     ewx_gemm gemm;
     size_t weight_panel, weight, activation_panel, activations, scratch;
-    size_t panel_states, consumers, unreleased;
+    size_t panel_states, consumers, unreleased, squares, row_tiles;
 } sizes;
 
 static sizes measure_spec(const ewx_spec *spec)
@@ -28,7 +28,13 @@ static sizes measure_spec(const ewx_spec *spec)
     const int64_t cols = ewx_min64(EWX_TILE_N, problem->n);
     sizes s = {.panel_states = (size_t)num_panels,
                .consumers = (size_t)spec->config.budget * sizeof(ewx_consumer),
-               .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t)};
+               .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t),
+               /* what an epilogue needs */
+               .scratch = (size_t)(EWX_TILE_M * EWX_TILE_N) * spec->elem_bytes,
+               .squares = (size_t)(ewx_div_up(problem->max_m, spec->num_ranks) *
+                                   layout->tile_cols) *
+                          sizeof(float),
+               .row_tiles = (size_t)layout->max_tile_rows * sizeof(int64_t)};
     if (spec->config.producer == EW_PRODUCER_BLAS) {
         s.weight_panel = (size_t)(problem->n * problem->k) * spec->elem_bytes;
         s.weight = s.weight_panel;
@@ -40,7 +46,9 @@ static sizes measure_spec(const ewx_spec *spec)
     s.weight = s.weight_panel * (size_t)layout->tile_cols;
     s.activation_panel = ewx_packed_a_bytes(&s.gemm, rows);
     s.activations = s.activation_panel * (size_t)num_panels;
-    s.scratch = (ewx_gemm_scratch_bytes(&s.gemm, rows, cols) + 63) & ~(size_t)63;
+    const size_t scratch = ewx_gemm_scratch_bytes(&s.gemm, rows, cols);
+    if (scratch > s.scratch)
+        s.scratch = (scratch + 63) & ~(size_t)63;
     return s;
 }
 
@@ -50,7 +58,8 @@ static ewx_footprint cpu_footprint(const ewx_spec *spec)
     return (ewx_footprint){.weight_bytes = s.weight,
                            .workspace_bytes = s.activations +
                                               s.scratch * (size_t)spec->config.workers +
-                                              s.panel_states + s.consumers + s.unreleased};
+                                              s.panel_states + s.consumers + s.unreleased +
+                                              s.squares + s.row_tiles};
 }
 
 static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
@@ -117,6 +126,8 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     EW_TRY(allocate(s->consumers, (void **)&engine->consumers));
     EW_TRY(allocate(s->unreleased, (void **)&engine->unreleased));
     EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->peer_agrees));
+    EW_TRY(allocate(s->squares, (void **)&engine->squares));
+    EW_TRY(allocate(s->row_tiles, (void **)&engine->row_tiles));
     for (int j = 0; j < spec->config.budget; j++)
         atomic_flag_clear(&engine->consumers[j].held);
     return EW_OK;
@@ -131,6 +142,8 @@ static void cpu_destroy(void *state)
     ewx_team_close(&engine->team);
     ewx_heap_close(&engine->heap);
     free(engine->events);
+    free((void *)engine->row_tiles);
+    free(engine->squares);
     free((void *)engine->peer_agrees);
     free((void *)engine->unreleased);
     free(engine->consumers);
@@ -177,19 +190,33 @@ static ew_status cpu_set_weight(void *state, const void *B)
     return EW_OK;
 }
 
-static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B, void *C,
-                         ew_stream stream)
+static ew_status cpu_admit(const void *state, const void *A, const void *B, const void *C,
+                           const ew_epilogue *epilogue, ew_stream stream)
 {
-    ewx_cpu_engine *engine = state;
+    const ewx_cpu_engine *engine = state;
+    (void)A, (void)C, (void)epilogue;
     if (stream)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the cpu backend has no streams\n  fix: pass NULL");
     if (!B && !engine->has_weight)
         return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
                                          "  fix: call ew_plan_set_weight first, or pass B");
+    return EW_OK;
+}
+
+static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B, void *C,
+                         const ew_epilogue *epilogue, ew_stream stream)
+{
+    ewx_cpu_engine *engine = state;
+    (void)stream;
     if (B) /* packed where the bound weight was */
         engine->has_weight = false;
-    return ewx_engine_run(engine, m, A, B, C);
+    return ewx_engine_run(engine, m, A, B, C, epilogue);
+}
+
+static ew_status cpu_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
+{
+    return ewx_layer_finish(state, m, sum, epilogue);
 }
 
 static ew_status cpu_wait(void *state)
@@ -300,7 +327,9 @@ const ewx_backend ewx_backend_cpu = {
     .footprint = cpu_footprint,
     .create = cpu_create,
     .set_weight = cpu_set_weight,
+    .admit = cpu_admit,
     .run = cpu_run,
+    .finish = cpu_finish,
     .wait = cpu_wait,
     .observe = cpu_observe,
     .start_together = cpu_start_together,

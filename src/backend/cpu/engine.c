@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 #include "base/status.h"
 #include "plan/epoch.h"
 
@@ -175,6 +176,7 @@ static void announce_call(ewx_cpu_engine *engine)
 
 static void finish_call(ewx_cpu_engine *engine)
 {
+    (void)EWX_PROBE(EWX_PROBE_DONE, engine->world->rank, engine->call.epoch);
     /* Release: our reads of the peers' slices come before; pairs with done_of. */
     atomic_store_explicit(&ewx_heap_header(&engine->heap, engine->world->rank)->done,
                           engine->call.epoch, memory_order_release);
@@ -184,7 +186,7 @@ static void finish_call(ewx_cpu_engine *engine)
 }
 
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         void *C)
+                         void *C, const ew_epilogue *epilogue)
 {
     ewx_cpu_call *call = &engine->call;
     const ewx_spec *spec = engine->spec;
@@ -201,6 +203,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     EW_TRY(await_readers(engine));
     ewx_produce_prepare(engine);
     ewx_consume_prepare(engine);
+    ewx_layer_prepare(engine, C, epilogue);
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */

@@ -1,5 +1,6 @@
 /* The CPU engine's state.  cpu.c builds it, engine.c runs a call, produce.c computes and
- * publishes, consume.c waits and reduces.  docs/PROTOCOL.md explains the flags. */
+ * publishes, consume.c waits and reduces, epilogue.c does what follows.  docs/PROTOCOL.md
+ * explains the flags. */
 #ifndef EWX_CPU_ENGINE_H
 #define EWX_CPU_ENGINE_H
 
@@ -18,6 +19,17 @@ typedef struct ewx_consumer {
     int src; /* contributions below this rank are known to be ready */
 } ewx_consumer;
 
+/* A call's epilogue, and how far it is. */
+typedef struct ewx_cpu_layer {
+    bool is_wanted;
+    ew_epilogue parts;
+    void *c; /* or NULL */
+    void *h; /* the residual, else C, else normed */
+    int64_t num_strips;
+    _Alignas(64) _Atomic int64_t next_strip;
+    _Alignas(64) _Atomic int64_t strips_done;
+} ewx_cpu_layer;
+
 /* What changes from call to call.  Tickets are taken by fetch_add. */
 typedef struct ewx_cpu_call {
     uint32_t epoch;
@@ -34,6 +46,7 @@ typedef struct ewx_cpu_call {
     _Atomic int64_t weight_panels_done;
     _Atomic int64_t gemm_end_ns;
     _Atomic uint64_t num_events;
+    ewx_cpu_layer layer;
 } ewx_cpu_call;
 
 typedef struct ewx_cpu_engine {
@@ -53,6 +66,8 @@ typedef struct ewx_cpu_engine {
     ewx_consumer *consumers;      /* x */
     _Atomic int64_t *unreleased;  /* tiles missing in each release group */
     _Atomic uint8_t *peer_agrees; /* this call's m was found equal */
+    float *squares;               /* sums of them, of each owned row's tiles */
+    _Atomic int64_t *row_tiles;   /* of each owned row of tiles, how many are summed */
     ew_trace_event *events;       /* NULL: tracing is off */
     size_t events_capacity;
     uint32_t epoch; /* of the last call */
@@ -83,12 +98,12 @@ ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine);
 /* Such a wait for `rank` has run out: whether to begin another, because the whole timeout
  * is not over, the rank has computed something, or it is held up itself. */
 bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank);
-/* This rank has computed something. */
-void ewx_patience_progress(ewx_cpu_engine *engine);
+/* This rank has computed a block or reduced a tile. */
+void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where);
 
 /* ---- engine.c ---- */
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         void *C);
+                         void *C, const ew_epilogue *epilogue);
 ew_status ewx_engine_pack_weight(ewx_cpu_engine *engine, const void *B);
 /* The tests' way to reach the wrap of the epoch; all ranks, before the first call. */
 void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch);
@@ -107,5 +122,17 @@ void ewx_consume_prepare(ewx_cpu_engine *engine);
 ew_status ewx_consume_some(ewx_cpu_engine *engine, int worker, int *reduced);
 /* Returns when all of this rank's tiles are reduced, or with the world's fault. */
 ew_status ewx_consume_rest(ewx_cpu_engine *engine, int worker);
+
+/* ---- epilogue.c ---- */
+void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue);
+/* The tile's sum is there, rows `stride` elements apart; may be C itself. */
+void ewx_layer_tile(ewx_cpu_engine *engine, ewx_tile tile, const unsigned char *sum,
+                    int64_t stride);
+/* Normalises some rows whose tiles are all there; false when there are none. */
+bool ewx_layer_some(ewx_cpu_engine *engine);
+bool ewx_layer_done(const ewx_cpu_engine *engine);
+/* The epilogue of a call that had none, over what it left in `sum`. */
+ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
+                           const ew_epilogue *epilogue);
 
 #endif

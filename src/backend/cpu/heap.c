@@ -68,7 +68,8 @@ static ew_status create_segment(ewx_heap *heap, int *fd_out)
     if (address == MAP_FAILED)
         return fail_segment("mmap", heap->segment_bytes);
     heap->segments[heap->world->rank] = address;
-    if (fcntl(fd, F_ADD_SEALS,
+    if (fchmod(fd, 0600) != 0 ||
+        fcntl(fd, F_ADD_SEALS,
               F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL))
         return fail_segment("sealing", heap->segment_bytes);
     return EW_OK;
@@ -78,8 +79,9 @@ static ew_status map_peer(ewx_heap *heap, int rank, int fd)
 {
     struct stat info;
     const int seals = fcntl(fd, F_GET_SEALS);
-    if (fstat(fd, &info) != 0 || (size_t)info.st_size != heap->segment_bytes || seals < 0 ||
-        !(seals & F_SEAL_SHRINK))
+    if (seals < 0 || fstat(fd, &info) != 0)
+        return fail_segment("inspection", heap->segment_bytes);
+    if ((size_t)info.st_size != heap->segment_bytes || !(seals & F_SEAL_SHRINK))
         return ewx_fail(EW_ERR_MISMATCH,
                         "the heap segment of rank %d is not the size agreed on", rank);
     void *address =

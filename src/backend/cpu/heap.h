@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "plan/epoch.h"
 #include "plan/spec.h"
 #include "world/world.h"
 
@@ -34,6 +35,30 @@ typedef struct ewx_flag {
     int64_t visible_ns[2]; /* emulated link: when it arrives, by epoch parity */
 } ewx_flag;
 _Static_assert(sizeof(ewx_flag) == EWX_FLAG_BYTES, "a flag is one cache line");
+
+/* The store that hands a tile over and the load that takes it.  Release: the tile's bytes
+ * and its arrival time come before the epoch.  Acquire: they are read after it. */
+#if EW_MUTANT == 1 || EW_MUTANT == 9 /* planted bug: nothing orders the tile before */
+#define EWX_FLAG_STORE_ORDER memory_order_relaxed
+#else
+#define EWX_FLAG_STORE_ORDER memory_order_release
+#endif
+#if EW_MUTANT == 8 || EW_MUTANT == 9 /* planted bug: nothing orders the tile after */
+#define EWX_FLAG_LOAD_ORDER memory_order_relaxed
+#else
+#define EWX_FLAG_LOAD_ORDER memory_order_acquire
+#endif
+
+static inline void ewx_flag_publish(ewx_flag *flag, uint32_t epoch)
+{
+    atomic_store_explicit(&flag->epoch, epoch, EWX_FLAG_STORE_ORDER);
+}
+
+static inline bool ewx_flag_reached(const ewx_flag *flag, uint32_t epoch)
+{
+    return ewx_epoch_reached(atomic_load_explicit(&flag->epoch, EWX_FLAG_LOAD_ORDER),
+                             epoch);
+}
 
 typedef struct ewx_heap {
     ew_world *world;

@@ -17,8 +17,9 @@ static uint32_t progress_of(const ewx_cpu_engine *engine, int rank)
     return atomic_load_explicit(&header_of(engine, rank)->progress, memory_order_relaxed);
 }
 
-void ewx_patience_progress(ewx_cpu_engine *engine)
+void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where)
 {
+    ewx_recorder_step(engine->world, step, where);
     atomic_fetch_add_explicit(&header_of(engine, engine->world->rank)->progress, 1,
                               memory_order_relaxed);
 }
@@ -40,6 +41,7 @@ ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine)
 void ewx_patience_end(ewx_cpu_engine *engine)
 {
     tell_waiting(engine, 0);
+    ewx_recorder_wait(engine->world, -1);
 }
 
 ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine)
@@ -69,6 +71,7 @@ bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank
         moved || rank != patience->rank ? !moved : patience->quiet_slices + 1;
     patience->rank = rank;
     tell_waiting(engine, ewx_waiting_for(rank, engine->call.epoch));
+    ewx_recorder_wait(engine->world, rank);
     if (patience->quiet_slices < SLICES)
         return true;
     /* Bounded: should all wait in a circle, somebody has to speak. */

@@ -32,8 +32,7 @@ static int64_t group_of(const ewx_cpu_engine *engine, int dst, int64_t task)
     return dst * groups_per_rank(engine->spec) + (release > 0 ? task / release : 0);
 }
 
-/* The store that hands a tile over.  Release: pairs with the acquire in
- * consume.c:contribution_ready and makes the tile's bytes visible before the epoch. */
+/* Hands a tile over; pairs with is_published in consume.c. */
 static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
 {
     const ewx_cpu_call *call = &engine->call;
@@ -48,11 +47,8 @@ static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
                              engine->spec->elem_bytes;
         flag->visible_ns[call->epoch & 1] = ewx_link_book(world, dst, bytes);
     }
-#if EW_MUTANT == 1 /* planted bug: nothing orders the tile before its flag */
-    atomic_store_explicit(&flag->epoch, call->epoch, memory_order_relaxed);
-#else
-    atomic_store_explicit(&flag->epoch, call->epoch, memory_order_release);
-#endif
+    ewx_flag_publish(flag, call->epoch);
+    (void)EWX_PROBE(EWX_PROBE_PUBLISHED, world->rank, slot);
 }
 
 static void publish_tasks(ewx_cpu_engine *engine, int dst, int64_t first, int64_t count)
@@ -252,7 +248,7 @@ ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position
     if (status != EW_OK)
         return status;
     const int64_t end_ns = ewx_now_ns();
-    ewx_patience_progress(engine);
+    ewx_patience_progress(engine, EWX_STEP_BLOCK, position);
     if (atomic_fetch_add_explicit(&call->positions_done, 1, memory_order_relaxed) ==
         call->num_positions - 1)
         atomic_store_explicit(&call->gemm_end_ns, end_ns, memory_order_relaxed);

@@ -32,7 +32,8 @@ static size_t outbox_bytes(const ewx_spec *spec)
 static ewx_footprint cuda_footprint(const ewx_spec *spec)
 {
     return (ewx_footprint){.weight_bytes = weight_bytes(spec),
-                           .workspace_bytes = counters_bytes(spec) + outbox_bytes(spec)};
+                           .workspace_bytes = counters_bytes(spec) + outbox_bytes(spec) +
+                                              ewx_cuda_layer_bytes(spec)};
 }
 
 static ew_status cuda_check(const ewx_spec *spec)
@@ -167,6 +168,7 @@ static ew_status build(ewx_cuda_engine *engine)
 {
     EW_TRY(find_kernels(engine));
     EW_TRY(allocate_all(engine));
+    EW_TRY(ewx_cuda_layer_open(engine));
     EW_TRY(create_fork_event(engine));
     EW_TRY(calibrate_clock(engine));
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
@@ -199,7 +201,8 @@ static ew_status warm_up(ewx_cuda_engine *engine)
 {
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(warm_blas(engine));
-    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, false));
+    EW_TRY(ewx_cuda_layer_warm(engine));
+    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, NULL, false));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;
 }
@@ -215,6 +218,7 @@ static void tear_down(ewx_cuda_engine *engine)
     ewx_cuda_heap_close(&engine->heap, epoch);
     ewx_nccl_close(&engine->nccl);
     ewx_cuda_blas_close(&engine->blas);
+    ewx_cuda_layer_close(engine);
     cudaEvent_t events[] = {engine->forked,  engine->started, engine->produced,
                             engine->reduced, engine->chunked, engine->copied};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
@@ -318,7 +322,8 @@ static ew_status cuda_set_weight(void *state, const void *B)
 }
 
 static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, void *C, bool forked)
+                             const void *B, void *C, const ew_epilogue *epilogue,
+                             bool forked)
 {
     const void *weight = engine->weight;
     if (B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
@@ -330,7 +335,7 @@ static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
                         "waiting for an event");
         EW_TRY(pack_weight(engine, B));
     }
-    return ewx_cuda_enqueue(engine, m, A, weight, C, forked);
+    return ewx_cuda_enqueue(engine, m, A, weight, C, epilogue, forked);
 }
 
 /* Without a context of its own the caller gets the GPU's usual one. */
@@ -352,31 +357,52 @@ static ew_status in_callers_context(ewx_cuda_engine *engine, cudaStream_t stream
 }
 
 static ew_status enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                         void *C, cudaStream_t stream)
+                         void *C, const ew_epilogue *epilogue, cudaStream_t stream)
 {
     EW_TRY(in_callers_context(engine, stream, ewx_cuda_fork));
     EW_TRY(ewx_device_enter(engine->device));
-    const ew_status status = run_entered(engine, m, A, B, C, stream != NULL);
+    const ew_status status = run_entered(engine, m, A, B, C, epilogue, stream != NULL);
     ewx_device_leave(engine->device);
     EW_TRY(status);
     return in_callers_context(engine, stream, ewx_cuda_join);
 }
 
-static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, void *C,
-                          ew_stream stream)
+static ew_status check_epilogue(const ew_epilogue *epilogue)
 {
-    ewx_cuda_engine *engine = state;
+    EW_TRY(check_pointer("bias", epilogue->bias));
+    EW_TRY(check_pointer("residual", epilogue->residual));
+    EW_TRY(check_pointer("norm_weight", epilogue->norm_weight));
+    return check_pointer("normed", epilogue->normed);
+}
+
+static ew_status cuda_admit(const void *state, const void *A, const void *B, const void *C,
+                            const ew_epilogue *epilogue, ew_stream stream)
+{
+    const ewx_cuda_engine *engine = state;
+    (void)stream;
     if (!B && !engine->has_weight)
         return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
                                          "  fix: call ew_plan_set_weight first, or pass B");
     EW_TRY(check_pointer("A", A));
     EW_TRY(check_pointer("B", B));
     EW_TRY(check_pointer("C", C));
+    return epilogue ? check_epilogue(epilogue) : EW_OK;
+}
+
+static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, void *C,
+                          const ew_epilogue *epilogue, ew_stream stream)
+{
+    ewx_cuda_engine *engine = state;
     EW_TRY(ewx_cuda_collect_fault(engine));
-    const ew_status status = enqueue(engine, m, A, B, C, stream);
+    const ew_status status = enqueue(engine, m, A, B, C, epilogue, stream);
     if (status != EW_OK)
         ew_world_abort(engine->world); /* or peers would wait for this rank's part */
     return status;
+}
+
+static ew_status cuda_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
+{
+    return ewx_cuda_layer_finish(state, m, sum, epilogue);
 }
 
 static ew_status synchronise(const ewx_cuda_engine *engine)
@@ -450,7 +476,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
-    EW_TRY(set_words(engine, head->calls, 4 * EWX_MAX_RANKS, 0, epoch));
+    EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
     EW_TRY(set_words(engine, &engine->counters->courier_epoch, 1, epoch, 0));
     return set_words(engine, &engine->counters->reducer_epoch, 1, epoch, 0);
@@ -464,7 +490,9 @@ const ewx_backend ewx_backend_cuda = {
     .footprint = cuda_footprint,
     .create = cuda_create,
     .set_weight = cuda_set_weight,
+    .admit = cuda_admit,
     .run = cuda_run,
+    .finish = cuda_finish,
     .wait = cuda_wait,
     .observe = cuda_observe,
     .start_together = cuda_start_together,

@@ -179,12 +179,33 @@ static ew_status add_reducers(kernel_list *list, ew_dtype dtype)
     return EW_OK;
 }
 
+/* The reducer with an epilogue at the W of a node, and what follows it. */
+static ew_status add_layers(kernel_list *list, ew_dtype dtype)
+{
+    char name[64];
+    for (int width = 0; width < COUNT_OF(reducer_threads); width++) {
+        const ewx_cuda_entry entry =
+            ewx_cuda_layer_reducer(dtype, 8, reducer_threads[width]);
+        snprintf(name, sizeof name, "layer reducer W=8 b=%d %s", reducer_threads[width],
+                 ew_dtype_name(dtype));
+        EW_TRY(add_kernel(list, &entry, 0, dtype, name));
+    }
+    const ewx_cuda_entry rest = ewx_cuda_layer_rest(dtype);
+    const ewx_cuda_entry whole = ewx_cuda_layer_whole(dtype);
+    snprintf(name, sizeof name, "layer rest %s", ew_dtype_name(dtype));
+    EW_TRY(add_kernel(list, &rest, 0, dtype, name));
+    snprintf(name, sizeof name, "layer whole %s", ew_dtype_name(dtype));
+    return add_kernel(list, &whole, 0, dtype, name);
+}
+
 static ew_status add_all(kernel_list *list)
 {
     for (int i = 0; i < COUNT_OF(gpu_dtypes); i++)
         EW_TRY(add_producers(list, gpu_dtypes[i]));
     for (int i = 0; i < COUNT_OF(gpu_dtypes); i++)
         EW_TRY(add_reducers(list, gpu_dtypes[i]));
+    for (int i = 0; i < COUNT_OF(gpu_dtypes); i++)
+        EW_TRY(add_layers(list, gpu_dtypes[i]));
     const ewx_cuda_entry starter = ewx_cuda_starter(), transpose = ewx_cuda_transpose();
     EW_TRY(add_kernel(list, &starter, 0, EW_BF16, "starter"));
     return add_kernel(list, &transpose, 0, EW_BF16, "transpose");

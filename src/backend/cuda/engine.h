@@ -20,6 +20,12 @@ typedef struct ewx_cuda_engine {
     bool has_weight;
     ewx_cuda_entry producer, reducer, starter, marker, finisher, transpose;
     ewx_cuda_entry courier, deliverer;
+    ewx_cuda_entry layer_reducer, layer_rest, layer_whole;
+    bool fuses;       /* the layer_reducer keeps to the budget */
+    bool fits_beside; /* the kernel that follows, beside a producer */
+    void *spare_sum;  /* where it does not: a sum's place in a call without C */
+    float *squares;   /* of a call's epilogue, as the next */
+    ewx_cuda_layer_counters *layer_counters;
     ewx_budget budget;
     ewx_cuda_blas blas; /* producer=blas, as the next */
     ewx_nccl nccl;
@@ -49,10 +55,34 @@ ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller);
 
 /* Enqueues one call; arguments have been checked.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                           void *C, bool forked);
+                           void *C, const ew_epilogue *epilogue, bool forked);
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
-/* ---- For launch.c and chunks.c ---- */
+/* ---- layer.c ---- */
+
+/* What epilogues need of the GPU's memory. */
+size_t ewx_cuda_layer_bytes(const ewx_spec *spec);
+/* Their kernels and memory, after the budget is known. */
+ew_status ewx_cuda_layer_open(ewx_cuda_engine *engine);
+void ewx_cuda_layer_close(ewx_cuda_engine *engine);
+/* Launches every kernel of it once, over no rows. */
+ew_status ewx_cuda_layer_warm(ewx_cuda_engine *engine);
+/* The sum lies in `sum`, or, when that is NULL, is about to be made by the fused reducer.
+ */
+ewx_cuda_layer ewx_cuda_layer_describe(const ewx_cuda_engine *engine, void *sum, void *C,
+                                       const ew_epilogue *epilogue);
+/* What is left after the fused reducer, or all of it after another sum. */
+ew_status ewx_cuda_layer_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                ewx_cuda_layer *layer, cudaStream_t stream);
+/* An epilogue behind a call that had none, on the rank's own stream. */
+ew_status ewx_cuda_layer_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
+                                const ew_epilogue *epilogue);
+
+/* ---- For launch.c, layer.c and chunks.c ---- */
+
+ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m);
+/* The stream of the plan's reducers. */
+cudaStream_t ewx_cuda_reducing(const ewx_cuda_engine *engine);
 
 /* `started`, unless it is NULL, is recorded when the last CTA has started. */
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,

@@ -63,7 +63,7 @@ static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
     }
 }
 
-static ewx_cuda_call describe_call(const ewx_cuda_engine *engine, int64_t m)
+ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_layout *layout = &spec->layout;
@@ -212,15 +212,18 @@ static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const 
 
 /* ---- Reducer ---- */
 
+/* `layer` is NULL without an epilogue that is fused. */
 static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
-                                cudaStream_t stream)
+                                ewx_cuda_layer *layer, cudaStream_t stream)
 {
     const ew_config *config = &engine->spec->config;
     const int64_t num_tasks = ewx_partition_tiles(&call->grid, call->rank);
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
     const int64_t tasks = by_unit ? config->release : num_tasks;
-    ewx_cuda_output output = {.c = C, .announce = config->producer == EW_PRODUCER_BLAS};
-    void *arguments[] = {&output, call};
+    ewx_cuda_output output = {.c = layer ? layer->h : C,
+                              .announce = config->producer == EW_PRODUCER_BLAS};
+    const ewx_cuda_entry *entry = layer ? &engine->layer_reducer : &engine->reducer;
+    void *arguments[] = {&output, call, layer};
     /* Were reducers that let no producer beside them the first, they could take every SM.
      */
     if (config->pool == EW_POOL_STATIC)
@@ -228,8 +231,7 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
     do { /* a call without tasks must still be counted */
         output.end_task = ewx_min64(output.first_task + tasks, num_tasks);
         output.closes = output.end_task == num_tasks;
-        EW_TRY(ewx_cuda_launch_ctas(engine, &engine->reducer, config->budget, stream,
-                                    arguments));
+        EW_TRY(ewx_cuda_launch_ctas(engine, entry, config->budget, stream, arguments));
         output.first_task = output.end_task;
     } while (!output.closes);
     return EW_OK;
@@ -271,6 +273,11 @@ static bool reduces_apart(const ewx_cuda_engine *engine)
     return engine->spec->config.pool != EW_POOL_AFTER;
 }
 
+cudaStream_t ewx_cuda_reducing(const ewx_cuda_engine *engine)
+{
+    return reduces_apart(engine) ? engine->device->reducing : engine->device->producing;
+}
+
 ew_status ewx_cuda_fork(ewx_cuda_engine *engine, cudaStream_t caller)
 {
     return ewx_cuda_record(engine->forked, caller);
@@ -282,33 +289,59 @@ ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller)
     return reduces_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
+/* Where a sum goes that a following epilogue reads and nobody else wants.  NCCL sums in
+ * place. */
+static void *spare_place(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
+                         bool by_nccl)
+{
+    const int64_t row = ewx_partition_first_row(&call->grid, call->rank);
+    return by_nccl
+               ? call->heaps[call->rank] + call->slice_offset[0] + row * call->grid.cols * 2
+               : engine->spare_sum;
+}
+
+static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
+                            const ew_epilogue *epilogue, cudaStream_t reducing)
+{
+    const bool by_nccl = uses_nccl(engine, call);
+    if (!epilogue)
+        return by_nccl ? launch_nccl(engine, call, C)
+                       : launch_reducer(engine, call, C, NULL, reducing);
+    const bool fused = engine->fuses && !by_nccl;
+    void *sum = fused ? NULL : C ? C : spare_place(engine, call, by_nccl);
+    ewx_cuda_layer layer = ewx_cuda_layer_describe(engine, sum, C, epilogue);
+    EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
+                   : launch_reducer(engine, call, sum, fused ? &layer : NULL, reducing));
+    return ewx_cuda_layer_launch(engine, call, &layer, reducing);
+}
+
 /* The producer first, always: whatever serialises the two, it must not be a reducer that
  * waits for a producer behind it. */
 static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, void *C, cudaStream_t reducing)
+                             const void *B, void *C, const ew_epilogue *epilogue,
+                             cudaStream_t reducing)
 {
     const ew_config *config = &engine->spec->config;
-    ewx_cuda_call call = describe_call(engine, m);
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
     engine->last_rows = m;
     EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
            : config->transport == EW_TRANSPORT_COPY
                ? ewx_cuda_launch_chunks(engine, &call, A, B)
                : launch_own(engine, &call, A, B));
-    return uses_nccl(engine, &call) ? launch_nccl(engine, &call, C)
-                                    : launch_reducer(engine, &call, C, reducing);
+    return launch_sum(engine, &call, C, epilogue, reducing);
 }
 
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                           void *C, bool forked)
+                           void *C, const ew_epilogue *epilogue, bool forked)
 {
     const cudaStream_t producing = engine->device->producing;
+    const cudaStream_t reducing = ewx_cuda_reducing(engine);
     const bool apart = reduces_apart(engine);
-    const cudaStream_t reducing = apart ? engine->device->reducing : producing;
     if (forked) {
         EW_TRY(ewx_cuda_follow(producing, engine->forked));
         EW_TRY(apart ? ewx_cuda_follow(reducing, engine->forked) : EW_OK);
     }
-    EW_TRY(launch_both(engine, m, A, B, C, reducing));
+    EW_TRY(launch_both(engine, m, A, B, C, epilogue, reducing));
     if (forked) {
         EW_TRY(ewx_cuda_record(engine->produced, producing));
         EW_TRY(apart ? ewx_cuda_record(engine->reduced, reducing) : EW_OK);

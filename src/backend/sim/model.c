@@ -163,13 +163,24 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 33;
 }
 
+/* Whether a block's output fills the upper half of its tiles only. */
+static bool is_half(const ewx_grid *grid, int64_t position)
+{
+    const ewx_block block = ewx_order_block(grid, position);
+    return ewx_partition_rows(grid, block.dst) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
+}
+
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position)
 {
+    const int64_t block_ps =
+        model->half_ps < model->block_ps && is_half(&model->grid, position)
+            ? model->half_ps
+            : model->block_ps;
     if (!(model->jitter > 0))
-        return model->block_ps;
+        return block_ps;
     const uint64_t hash = mix((uint64_t)rank << 40 ^ (uint64_t)position ^ 0x5bd1e995u);
     const double unit = (double)(hash >> 11) * 0x1p-53; /* 0 to 1 */
-    return round_ps((double)model->block_ps * (1 + model->jitter * (2 * unit - 1)));
+    return round_ps((double)block_ps * (1 + model->jitter * (2 * unit - 1)));
 }
 
 /* ---- All together ---- */
@@ -284,6 +295,9 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         place_ctas(profile, config, &model);
     const int slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
     model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, slots));
+    model.half_ps = model.block_ps;
+    if (!profile->is_cpu && config->producer == EW_PRODUCER_OWN)
+        model.half_ps = round_ps((double)model.block_ps * profile->half_time);
     model.jitter = profile->jitter;
     model.tile_bytes = EWX_TILE_M * EWX_TILE_N * (int64_t)spec->elem_bytes;
     model.steal_ps = profile->steal_ps_per_byte;

@@ -13,6 +13,7 @@ typedef struct ewx_sim_model {
     int producers_per_sm;
     int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* so many producers on an SM */
     int64_t block_ps;                               /* of a whole block */
+    int64_t half_ps; /* of a block that fills half its tiles */
     double jitter;
     int64_t tile_bytes;     /* of a whole tile's contribution */
     double steal_ps;        /* of producers, per byte that a reducer moves */

@@ -49,6 +49,7 @@ static const field fields[] = {
     NUMBER(clock, BOTH, 0.1, 10),
     NUMBER(bf16_time, BOTH, 0.1, 10),
     NUMBER(blas_time, BOTH, 0.1, 10),
+    NUMBER(half_time, GPU, 0.1, 1),
     NUMBER(cta_us, GPU, 0, 1e4),
     NUMBER(miss_ps_per_byte, GPU, 0, 1e4),
     NUMBER(steal_ps_per_byte, GPU, 0, 1e4),

@@ -29,9 +29,10 @@ typedef struct ewx_sim_profile {
     ewx_sim_curve block_us_128, block_us_256; /* by K: a block of 128 x 128 or 256 */
     double clock;                             /* of the SMs, as a factor */
     double bf16_time, blas_time;              /* as factors of the block's time */
-    double cta_us;                            /* more for a block with a CTA of its own */
-    double miss_ps_per_byte;                  /* of A and B that a wave loads anew */
-    double steal_ps_per_byte;                 /* of SM time per byte that reducers move */
+    double half_time;          /* the same, of our blocks of at most 64 rows of output */
+    double cta_us;             /* more for a block with a CTA of its own */
+    double miss_ps_per_byte;   /* of A and B that a wave loads anew */
+    double steal_ps_per_byte;  /* of SM time per byte that reducers move */
     double mem_gbs;            /* of one GPU, for its reducers; 0: no limit */
     ewx_sim_curve reducer_gbs; /* by b: of one reducer */
     double reducer_us;         /* per tile, beside its bytes */

@@ -149,13 +149,33 @@ out:
     return status;
 }
 
+static ew_status refuse_epilogue(void)
+{
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "the simulator knows no epilogue\n"
+                    "  fix: use backend=cpu or backend=cuda, or leave it out");
+}
+
+static ew_status sim_admit(const void *state, const void *A, const void *B, const void *C,
+                           const ew_epilogue *epilogue, ew_stream stream)
+{
+    (void)state, (void)A, (void)B, (void)C, (void)stream;
+    return epilogue ? refuse_epilogue() : EW_OK;
+}
+
 static ew_status sim_run(void *state, int64_t m, const void *A, const void *B, void *C,
-                         ew_stream stream)
+                         const ew_epilogue *epilogue, ew_stream stream)
 {
     sim_plan *plan = state;
-    (void)A, (void)B, (void)C, (void)stream;
+    (void)A, (void)B, (void)C, (void)epilogue, (void)stream;
     EW_TRY(ewx_world_check(plan->world));
     return m == plan->known_rows ? EW_OK : learn_timing(plan, m);
+}
+
+static ew_status sim_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
+{
+    (void)state, (void)m, (void)sum, (void)epilogue;
+    return refuse_epilogue();
 }
 
 static ew_status sim_wait(void *state)
@@ -265,7 +285,9 @@ const ewx_backend ewx_backend_sim = {
     .footprint = sim_footprint,
     .create = sim_create,
     .set_weight = sim_set_weight,
+    .admit = sim_admit,
     .run = sim_run,
+    .finish = sim_finish,
     .wait = sim_wait,
     .observe = sim_observe,
     .start_together = sim_start_together,

@@ -19,14 +19,18 @@ extern "C" {
 
 #define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
 
+#define EWX_CUDA_CALLS 4 /* announced calls that are kept */
+
 /* ---- Shared state ---- */
 
 /* The head of every rank's heap segment.  Index r of an array is written by rank r alone,
  * into the owner's memory, so that an owner polls nothing but its own. */
 typedef struct ewx_cuda_segment {
-    uint32_t done[EWX_MAX_RANKS];     /* last call whose contributions of mine r has read */
-    uint32_t gate[EWX_MAX_RANKS];     /* start gate: last call that r is ready to start */
-    uint64_t calls[2][EWX_MAX_RANKS]; /* by epoch parity: epoch << 32 | rows of r's call */
+    uint32_t done[EWX_MAX_RANKS]; /* last call whose contributions of mine r has read */
+    uint32_t gate[EWX_MAX_RANKS]; /* start gate: last call that r is ready to start */
+    /* epoch << 32 | rows of r's call, by epoch: r may announce a call that is two ahead of
+     * one whose owner has not looked yet. */
+    uint64_t calls[EWX_CUDA_CALLS][EWX_MAX_RANKS];
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
     unsigned long long egress_free_ns;
@@ -137,6 +141,26 @@ typedef struct ewx_cuda_output {
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
 } ewx_cuda_output;
 
+/* How far a call's epilogue is; all zero between calls. */
+typedef struct ewx_cuda_layer_counters {
+    uint32_t next_strip;  /* next rows to normalise, EWX_STRIP_ROWS at a time */
+    uint32_t exits;       /* CTAs of the following kernel that have ended */
+    uint32_t row_tiles[]; /* of each owned row of tiles, how many are summed */
+} ewx_cuda_layer_counters;
+
+/* What follows the sum, for the owned rows; parts that are not wanted are NULL. */
+typedef struct ewx_cuda_layer {
+    const void *bias, *norm_weight;
+    const void *sum; /* for the kernel that follows a sum of others */
+    void *c;         /* sum + bias */
+    void *h;         /* c + residual: the residual's place, else that of c, else normed */
+    void *normed;
+    int32_t has_residual, stores_h; /* else it is there already */
+    float eps;
+    float *squares; /* sums of them, [owned row][tile column] */
+    ewx_cuda_layer_counters *counters;
+} ewx_cuda_layer;
+
 /* The owned rows of an output on exact inputs, and how many of its elements are not. */
 typedef struct ewx_cuda_expectation {
     uint32_t seed;
@@ -166,6 +190,13 @@ ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster);
 ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call); threads 128, 256 or 512 */
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_layer): the same with an epilogue, less the
+ * rows that were not complete in time */
+ewx_cuda_entry ewx_cuda_layer_reducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_layer, ewx_cuda_call): those rows */
+ewx_cuda_entry ewx_cuda_layer_rest(ew_dtype dtype);
+/* (ewx_cuda_layer, ewx_cuda_call): the whole epilogue, after a sum */
+ewx_cuda_entry ewx_cuda_layer_whole(ew_dtype dtype);
 /* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
 ewx_cuda_entry ewx_cuda_starter(void);
 /* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours

@@ -132,7 +132,7 @@ __device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t ep
 __device__ __forceinline__ void note_rows(const ewx_cuda_call &call, uint32_t epoch)
 {
     for (int rank = 0; rank < call.grid.num_ranks; rank++)
-        st_relaxed_sys(&segment_of(call, rank)->calls[epoch & 1][call.rank],
+        st_relaxed_sys(&segment_of(call, rank)->calls[epoch % EWX_CUDA_CALLS][call.rank],
                        (uint64_t)epoch << 32 | (uint64_t)call.grid.rows);
 }
 
@@ -141,7 +141,7 @@ __device__ __forceinline__ void note_rows(const ewx_cuda_call &call, uint32_t ep
 __device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t epoch,
                                            int lane)
 {
-    const uint64_t *words = segment_of(call, call.rank)->calls[epoch & 1];
+    const uint64_t *words = segment_of(call, call.rank)->calls[epoch % EWX_CUDA_CALLS];
     bool ok = true;
     for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32) {
         const waited_for what = {EWX_CUDA_CALL, rank, 0, 0};

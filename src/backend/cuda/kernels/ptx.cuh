@@ -67,6 +67,13 @@ __device__ __forceinline__ uint64_t l2_evict_first()
     return policy;
 }
 
+__device__ __forceinline__ uint64_t l2_evict_normal()
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 __device__ __forceinline__ uint64_t l2_evict_last()
 {
     uint64_t policy;

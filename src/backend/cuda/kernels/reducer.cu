@@ -4,13 +4,12 @@
  * the rounded sum into the caller's matrix.
  *
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
+#include "backend/cuda/kernels/layer.cuh"
 #include "backend/cuda/kernels/link.cuh"
 
 namespace
 {
 
-constexpr int PIECE = 8;                           /* elements of 16 bytes */
-constexpr int PIECES_PER_ROW = EWX_TILE_N / PIECE; /* of a tile */
 constexpr int PIECES = EWX_TILE_M * PIECES_PER_ROW;
 
 /* What caps the registers at 64, and at 32 for 512 threads. */
@@ -53,25 +52,6 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
 
 /* ---- Arithmetic ---- */
 
-template <class T>
-__device__ __forceinline__ void add(float (&sum)[PIECE], uint4 v)
-{
-    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 f = element<T>::unpack(pairs[i]);
-        sum[2 * i] += f.x;
-        sum[2 * i + 1] += f.y;
-    }
-}
-
-template <class T>
-__device__ __forceinline__ uint4 rounded(const float (&sum)[PIECE])
-{
-    return make_uint4(element<T>::pack(sum[0], sum[1]), element<T>::pack(sum[2], sum[3]),
-                      element<T>::pack(sum[4], sum[5]), element<T>::pack(sum[6], sum[7]));
-}
-
 /* Adds the contributions of ranks first..first+SOURCES-1, all in flight at once, to ROWS
  * pieces of a thread. */
 template <class T, int THREADS, int SOURCES, int ROWS>
@@ -110,21 +90,29 @@ __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
 
 /* W is the number of ranks, or 0 when it is known at run time only. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
+__device__ __forceinline__ void add_ranks(float (&sum)[ROWS][PIECE],
+                                          const tile_place &place,
+                                          const ewx_cuda_call &call, int first)
+{
+    const int num_ranks = W ? W : call.grid.num_ranks;
+#pragma unroll
+    for (int rank = 0; rank < (W ? W : 1); rank += SOURCES)
+        add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank,
+                                               W ? W - rank : num_ranks, first);
+#pragma unroll 1
+    for (int rank = SOURCES; !W && rank < num_ranks; rank += SOURCES)
+        add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank, num_ranks - rank,
+                                               first);
+}
+
+template <class T, int THREADS, int W, int SOURCES, int ROWS>
 __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call)
 {
     const uint64_t once = l2_evict_first();
 #pragma unroll 1
     for (int first = threadIdx.x; first < PIECES; first += THREADS * ROWS) {
         float sum[ROWS][PIECE] = {};
-        const int num_ranks = W ? W : call.grid.num_ranks;
-#pragma unroll
-        for (int rank = 0; rank < (W ? W : 1); rank += SOURCES)
-            add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank,
-                                                   W ? W - rank : num_ranks, first);
-#pragma unroll 1
-        for (int rank = SOURCES; !W && rank < num_ranks; rank += SOURCES)
-            add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank, num_ranks - rank,
-                                                   first);
+        add_ranks<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const int piece = first + i * THREADS;
@@ -134,6 +122,69 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call)
                       rounded<T>(sum[i]), once);
         }
     }
+}
+
+/* ---- With an epilogue ---- */
+
+/* As reduce_tile.  The residual is asked for first, so that it is there with the sum. */
+template <class T, int THREADS, int W, int SOURCES, int ROWS>
+__device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
+                            const ewx_cuda_layer &layer, ewx_tile tile)
+{
+    const uint64_t once = l2_evict_first();
+    const int64_t origin = place.out - (unsigned char *)layer.h;
+    const int tile_cols = (int)call.grid.tile_cols, tile_col = (int)tile.col;
+    float *squares_out = squares_at(layer, call.grid, tile.row * EWX_TILE_M) + tile_col;
+#pragma unroll 1
+    for (int first = threadIdx.x; first < PIECES; first += THREADS * ROWS) {
+        float sum[ROWS][PIECE] = {};
+        uint4 residual[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const int piece = first + i * THREADS;
+            const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
+            residual[i] = make_uint4(0, 0, 0, 0);
+            if (layer.has_residual && row < place.height && column < place.pieces)
+                residual[i] =
+                    ld_16(place.out + (size_t)row * place.out_stride + column * 16, once);
+        }
+        add_ranks<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const int piece = first + i * THREADS;
+            const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
+            float squares = 0;
+            if (row < place.height && column < place.pieces)
+                squares = squares_of_piece<T>(
+                    finish_piece<T>(layer, rounded<T>(sum[i]), residual[i],
+                                    origin + (int64_t)row * place.out_stride + column * 16,
+                                    tile_col * EWX_TILE_N * 2 + column * 16));
+            squares = squares_of_tile(squares);
+            if (layer.normed && column == 0 && row < place.height)
+                squares_out[row * tile_cols] = squares;
+        }
+    }
+}
+
+/* The whole CTA, after a tile: counts it, and normalises rows that are complete. */
+template <class T, int THREADS>
+__device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_layer &layer,
+                               int tile_row)
+{
+    __shared__ int taken;
+    const int rows = (int)ewx_partition_rows(&call.grid, call.rank);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        count_tile(layer, tile_row);
+        taken = take_strip(layer, call.grid, rows);
+    }
+    __syncthreads();
+    const int strip = taken;
+    if (strip < 0)
+        return;
+    const int first = strip * EWX_STRIP_ROWS, end = min(first + EWX_STRIP_ROWS, rows);
+    for (int row = first + threadIdx.x / WARP; row < end; row += THREADS / WARP)
+        normalise_row<T, 2>(layer, call.grid, row, threadIdx.x % WARP);
 }
 
 /* ---- The kernel ---- */
@@ -158,10 +209,11 @@ __device__ void announce_output(const ewx_cuda_call &call, uint32_t epoch)
         st_release_sys(flag_of(call, owner, 0, call.rank), epoch);
 }
 
-template <class T, int THREADS, int W, int SOURCES, int ROWS>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
-    reducer(const __grid_constant__ ewx_cuda_output output,
-            const __grid_constant__ ewx_cuda_call call)
+/* LAYER: with its epilogue; else that is not looked at. */
+template <class T, int THREADS, int W, int SOURCES, int ROWS, bool LAYER>
+__device__ __forceinline__ void reduce(const ewx_cuda_output &output,
+                                       const ewx_cuda_call &call,
+                                       const ewx_cuda_layer &layer)
 {
     const uint32_t epoch = call.counters->reducer_epoch + 1;
     const int64_t first_task = output.first_task + blockIdx.x;
@@ -187,63 +239,100 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
         }
         if (!__syncthreads_and(ready))
             break;
-        reduce_tile<T, THREADS, W, SOURCES, ROWS>(place, call);
+        if (LAYER)
+            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, layer, tile);
+        else
+            reduce_tile<T, THREADS, W, SOURCES, ROWS>(place, call);
         if (paced && threadIdx.x < 32)
             await_time(on_link.end_ns);
         if (threadIdx.x == 0)
             stamp_end(call.trace.reduced, task);
+        if (LAYER && layer.normed)
+            normalise_some<T, THREADS>(call, layer, (int)tile.row);
     }
     __syncthreads();
     if (threadIdx.x == 0)
         close_reducer(call, epoch, output.closes);
 }
 
-/* How many contributions of how many pieces a thread has in flight: the product hides the
- * latency of remote loads and must fit the registers. */
-template <class T, int THREADS, int W>
-const void *function_for()
+template <class T, int THREADS, int W, int SOURCES, int ROWS>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
+    reducer(const __grid_constant__ ewx_cuda_output output,
+            const __grid_constant__ ewx_cuda_call call)
 {
-    constexpr int MOST = THREADS == 512 ? 2 : 8;
-    constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
-    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : 8 / SOURCES;
-    return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
+    reduce<T, THREADS, W, SOURCES, ROWS, false>(output, call, ewx_cuda_layer());
 }
 
-template <class T, int THREADS>
+/* At most 64 registers for 512 threads too: 32 are too few for all this. */
+template <class T, int THREADS, int W, int SOURCES, int ROWS>
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    layer_reducer(const __grid_constant__ ewx_cuda_output output,
+                  const __grid_constant__ ewx_cuda_call call,
+                  const __grid_constant__ ewx_cuda_layer layer)
+{
+    reduce<T, THREADS, W, SOURCES, ROWS, true>(output, call, layer);
+}
+
+/* How many contributions of how many pieces a thread has in flight: the product hides the
+ * latency of remote loads and must fit the registers, beside what an epilogue needs. */
+template <class T, int THREADS, int W, bool LAYER>
+const void *function_for()
+{
+    constexpr int MOST = LAYER ? (W == 8 && THREADS < 512 ? 8 : 4) : THREADS == 512 ? 2 : 8;
+    constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
+    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (LAYER ? 4 : 8) / SOURCES;
+    if constexpr (LAYER)
+        return (const void *)layer_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
+    else
+        return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
+}
+
+template <class T, int THREADS, bool LAYER>
 const void *function_of(int num_ranks)
 {
     switch (num_ranks) {
     case 2:
-        return function_for<T, THREADS, 2>();
+        return function_for<T, THREADS, 2, LAYER>();
     case 4:
-        return function_for<T, THREADS, 4>();
+        return function_for<T, THREADS, 4, LAYER>();
     case 8:
-        return function_for<T, THREADS, 8>();
+        return function_for<T, THREADS, 8, LAYER>();
     }
-    return function_for<T, THREADS, 0>();
+    return function_for<T, THREADS, 0, LAYER>();
 }
 
-template <class T>
+template <class T, bool LAYER>
 const void *function_of(int num_ranks, int threads)
 {
     switch (threads) {
     case 128:
-        return function_of<T, 128>(num_ranks);
+        return function_of<T, 128, LAYER>(num_ranks);
     case 256:
-        return function_of<T, 256>(num_ranks);
+        return function_of<T, 256, LAYER>(num_ranks);
     case 512:
-        return function_of<T, 512>(num_ranks);
+        return function_of<T, 512, LAYER>(num_ranks);
     }
     return nullptr;
+}
+
+template <bool LAYER>
+ewx_cuda_entry entry_of(ew_dtype dtype, int num_ranks, int threads)
+{
+    if (dtype == EW_FP32)
+        return {};
+    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, LAYER>(num_ranks, threads)
+                             : function_of<__half, LAYER>(num_ranks, threads),
+            threads, 0, 0};
 }
 
 } // namespace
 
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads)
 {
-    if (dtype == EW_FP32)
-        return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16>(num_ranks, threads)
-                             : function_of<__half>(num_ranks, threads),
-            threads, 0, 0};
+    return entry_of<false>(dtype, num_ranks, threads);
+}
+
+ewx_cuda_entry ewx_cuda_layer_reducer(ew_dtype dtype, int num_ranks, int threads)
+{
+    return entry_of<true>(dtype, num_ranks, threads);
 }

@@ -1,0 +1,180 @@
+/* A layer's epilogue in the engine.  Whoever has summed a tile adds bias and residual to it
+ * while it is in the cache.  When a row of tiles is complete its rows can be normalised:
+ * workers take them strip by strip between tiles and blocks, so that only the last strips
+ * are left when the GEMM ends. */
+#include "backend/cpu/engine.h"
+#include "backend/cpu/layer.h"
+#include "base/status.h"
+#include "plan/layer.h"
+
+enum { ROWS_AHEAD = 4, CACHE_LINE = 64 };
+
+static unsigned char *at(const ewx_cpu_engine *engine, const void *matrix, int64_t row,
+                         int64_t col)
+{
+    const size_t offset =
+        (size_t)(row * engine->spec->problem.n + col) * engine->spec->elem_bytes;
+    return matrix ? (unsigned char *)(uintptr_t)matrix + offset : NULL;
+}
+
+static float *squares_of(const ewx_cpu_engine *engine, int64_t row)
+{
+    return engine->squares + row * engine->spec->layout.tile_cols;
+}
+
+void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue)
+{
+    ewx_cpu_layer *layer = &engine->call.layer;
+    const int rank = engine->world->rank;
+    const int64_t rows = ewx_partition_rows(&engine->call.grid, rank);
+    const bool norms = epilogue && epilogue->norm_weight;
+    layer->is_wanted = epilogue;
+    layer->num_strips = norms ? ewx_num_strips(rows) : 0;
+    atomic_store_explicit(&layer->next_strip, 0, memory_order_relaxed);
+    atomic_store_explicit(&layer->strips_done, 0, memory_order_relaxed);
+    if (!epilogue)
+        return;
+    layer->parts = *epilogue;
+    layer->c = C;
+    layer->h = epilogue->residual ? epilogue->residual : C ? C : epilogue->normed;
+    for (int64_t row = 0; row < ewx_partition_tile_rows(&engine->call.grid, rank); row++)
+        atomic_store_explicit(&engine->row_tiles[row], 0, memory_order_relaxed);
+}
+
+/* ---- Tiles ---- */
+
+/* The residual's rows lie far apart, which no hardware prefetcher follows. */
+static void ask_for(const unsigned char *row, size_t bytes)
+{
+    for (size_t offset = 0; row && offset < bytes; offset += CACHE_LINE)
+        __builtin_prefetch(row + offset, 1);
+}
+
+/* c and h of one row of a tile, from its sum. */
+static void add_parts(ewx_cpu_engine *engine, int64_t row, int64_t tile_col,
+                      const void *sum)
+{
+    const ewx_cpu_layer *layer = &engine->call.layer;
+    const ew_problem *problem = &engine->spec->problem;
+    const int64_t col = tile_col * EWX_TILE_N;
+    ewx_layer_row parts = {.sum = sum,
+                           .bias = at(engine, layer->parts.bias, 0, col),
+                           .residual = at(engine, layer->parts.residual, row, col),
+                           .c = at(engine, layer->c, row, col),
+                           .h = at(engine, layer->h, row, col)};
+    if (parts.h == parts.c)
+        parts.h = NULL;
+    if (parts.c == sum && !parts.bias)
+        parts.c = NULL;
+    squares_of(engine, row)[tile_col] =
+        ewx_layer_add(problem->dtype, &parts, ewx_min64(EWX_TILE_N, problem->n - col));
+}
+
+void ewx_layer_tile(ewx_cpu_engine *engine, ewx_tile tile, const unsigned char *sum,
+                    int64_t stride)
+{
+    const size_t elem = engine->spec->elem_bytes;
+    const ewx_grid *grid = &engine->call.grid;
+    const void *residual = engine->call.layer.parts.residual;
+    const int64_t first = tile.row * EWX_TILE_M;
+    const int64_t rows = ewx_tile_height(grid, engine->world->rank, tile);
+    const size_t row_bytes = (size_t)ewx_tile_width(grid, tile) * elem;
+    for (int64_t i = 0; i < rows; i++) {
+        if (i + ROWS_AHEAD < rows)
+            ask_for(at(engine, residual, first + i + ROWS_AHEAD, tile.col * EWX_TILE_N),
+                    row_bytes);
+        add_parts(engine, first + i, tile.col, sum + (size_t)(i * stride) * elem);
+    }
+    /* Release: this tile's h and squares; acquire is take_strip's. */
+    atomic_fetch_add_explicit(&engine->row_tiles[tile.row], 1, memory_order_release);
+}
+
+/* ---- Strips ---- */
+
+static bool take_strip(ewx_cpu_engine *engine, int64_t *strip_out)
+{
+    ewx_cpu_layer *layer = &engine->call.layer;
+    int64_t tiles = engine->spec->layout.tile_cols;
+#if EW_MUTANT == 7 /* planted bug: rows are normalised before their last tile is there */
+    tiles--;
+#endif
+    int64_t strip = atomic_load_explicit(&layer->next_strip, memory_order_relaxed);
+    do {
+        if (strip >= layer->num_strips)
+            return false;
+        /* Acquire: pairs with the releases of all the row's tiles. */
+        if (atomic_load_explicit(&engine->row_tiles[strip / EWX_BLOCK_STRIPS],
+                                 memory_order_acquire) < tiles)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(
+        &layer->next_strip, &strip, strip + 1, memory_order_relaxed, memory_order_relaxed));
+    *strip_out = strip;
+    return true;
+}
+
+static void normalise_row(ewx_cpu_engine *engine, int64_t row)
+{
+    const ewx_cpu_layer *layer = &engine->call.layer;
+    const ew_problem *problem = &engine->spec->problem;
+    const float r = ewx_layer_scale(squares_of(engine, row), engine->spec->layout.tile_cols,
+                                    problem->n, layer->parts.eps);
+    ewx_layer_normalise(problem->dtype, at(engine, layer->h, row, 0), r,
+                        layer->parts.norm_weight, at(engine, layer->parts.normed, row, 0),
+                        problem->n);
+}
+
+static int64_t strip_end(const ewx_cpu_engine *engine, int64_t strip)
+{
+    return ewx_min64((strip + 1) * EWX_STRIP_ROWS,
+                     ewx_partition_rows(&engine->call.grid, engine->world->rank));
+}
+
+bool ewx_layer_some(ewx_cpu_engine *engine)
+{
+    int64_t strip;
+    if (!take_strip(engine, &strip))
+        return false;
+    for (int64_t row = strip * EWX_STRIP_ROWS; row < strip_end(engine, strip); row++)
+        normalise_row(engine, row);
+    atomic_fetch_add_explicit(&engine->call.layer.strips_done, 1, memory_order_release);
+    return true;
+}
+
+bool ewx_layer_done(const ewx_cpu_engine *engine)
+{
+    const ewx_cpu_layer *layer = &engine->call.layer;
+    return atomic_load_explicit(&layer->strips_done, memory_order_acquire) ==
+           layer->num_strips;
+}
+
+/* ---- An epilogue alone ---- */
+
+static ew_status work(void *context, int worker)
+{
+    ewx_cpu_engine *engine = context;
+    ewx_cpu_layer *layer = &engine->call.layer;
+    (void)worker;
+    for (;;) {
+        const int64_t strip =
+            atomic_fetch_add_explicit(&layer->next_strip, 1, memory_order_relaxed);
+        if (strip >= layer->num_strips)
+            return EW_OK;
+        for (int64_t row = strip * EWX_STRIP_ROWS; row < strip_end(engine, strip); row++) {
+            for (int64_t col = 0; col < engine->spec->layout.tile_cols; col++)
+                add_parts(engine, row, col, at(engine, layer->c, row, col * EWX_TILE_N));
+            if (layer->parts.norm_weight)
+                normalise_row(engine, row);
+        }
+    }
+}
+
+ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
+                           const ew_epilogue *epilogue)
+{
+    const ewx_spec *spec = engine->spec;
+    engine->call.grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    ewx_layer_prepare(engine, sum, epilogue);
+    engine->call.layer.num_strips =
+        ewx_num_strips(ewx_partition_rows(&engine->call.grid, engine->world->rank));
+    return ewx_team_run(&engine->team, work, engine);
+}

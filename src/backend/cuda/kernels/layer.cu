@@ -1,0 +1,103 @@
+/* What is left of a layer's epilogue when the sums are there: rows that the reducer could
+ * not normalise in time, or all of it after a sum that was not ours.  A warp per row. */
+#include "backend/cuda/kernels/layer.cuh"
+#include "backend/cuda/kernels/protocol.cuh"
+
+namespace
+{
+
+/* Fits where a reducing CTA does, beside a producer that is still at work. */
+constexpr int THREADS = 256, WARPS = THREADS / WARP, CTAS_PER_SM = 4, BATCH = 4;
+
+/* One warp: c, h and the squares of a row, from its sum. */
+template <class T>
+__device__ void add_row(const ewx_cuda_layer &layer, const ewx_grid &grid, int64_t row,
+                        int lane)
+{
+    const uint64_t once = l2_evict_first();
+    const int pieces = (int)(grid.cols / PIECE);
+    const int64_t at = row * grid.cols * 2;
+#pragma unroll 1
+    for (int first = lane; first - lane < pieces; first += WARP * BATCH) {
+        uint4 sum[BATCH], residual[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int piece = first + i * WARP;
+            residual[i] = make_uint4(0, 0, 0, 0);
+            if (piece < pieces)
+                sum[i] = ld_16((const unsigned char *)layer.sum + at + piece * 16, once);
+            if (piece < pieces && layer.has_residual)
+                residual[i] = ld_16((const unsigned char *)layer.h + at + piece * 16, once);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int piece = first + i * WARP;
+            float squares = 0;
+            if (piece < pieces)
+                squares = squares_of_piece<T>(finish_piece<T>(layer, sum[i], residual[i],
+                                                              at + piece * 16, piece * 16));
+            squares = squares_of_tile(squares);
+            if (piece < pieces && piece % PIECES_PER_ROW == 0)
+                squares_at(layer, grid, row)[piece / PIECES_PER_ROW] = squares;
+        }
+    }
+    __syncwarp(); /* the squares, before other lanes read them */
+}
+
+/* One thread of every CTA, when the CTA has done everything. */
+__device__ void close_layer(const ewx_cuda_layer &layer, const ewx_cuda_call &call)
+{
+    ewx_cuda_layer_counters *counters = layer.counters;
+    __threadfence();
+    if (atomicAdd(&counters->exits, 1u) + 1 != gridDim.x)
+        return;
+    counters->exits = 0;
+    counters->next_strip = 0;
+    for (int64_t row = 0; row < ewx_partition_tile_rows(&call.grid, call.rank); row++)
+        counters->row_tiles[row] = 0;
+    call.report->end_ns = global_timer_ns();
+}
+
+template <class T, bool WHOLE>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+    finisher(const __grid_constant__ ewx_cuda_layer layer,
+             const __grid_constant__ ewx_cuda_call call)
+{
+    const int lane = threadIdx.x % WARP;
+    const int64_t rows = ewx_partition_rows(&call.grid, call.rank);
+    const int64_t done = WHOLE ? 0 : layer.counters->next_strip * EWX_STRIP_ROWS;
+    if (__syncthreads_or(has_stopped(call))) /* not everything was summed */
+        return;
+    for (int64_t row = done + blockIdx.x * WARPS + threadIdx.x / WARP; row < rows;
+         row += gridDim.x * WARPS) {
+        if (WHOLE)
+            add_row<T>(layer, call.grid, row, lane);
+        if (layer.normed)
+            normalise_row<T, BATCH>(layer, call.grid, row, lane);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        close_layer(layer, call);
+}
+
+template <bool WHOLE>
+ewx_cuda_entry entry_of(ew_dtype dtype)
+{
+    if (dtype == EW_FP32)
+        return {};
+    return {dtype == EW_BF16 ? (const void *)finisher<__nv_bfloat16, WHOLE>
+                             : (const void *)finisher<__half, WHOLE>,
+            THREADS, 0, 0};
+}
+
+} // namespace
+
+ewx_cuda_entry ewx_cuda_layer_rest(ew_dtype dtype)
+{
+    return entry_of<false>(dtype);
+}
+
+ewx_cuda_entry ewx_cuda_layer_whole(ew_dtype dtype)
+{
+    return entry_of<true>(dtype);
+}

@@ -1,0 +1,166 @@
+/* A layer's epilogue: its memory, its parameters and its launches.  Kernels do the rest. */
+#include "plan/layer.h"
+
+#include "backend/cuda/engine.h"
+
+/* ---- Memory and kernels ---- */
+
+static size_t squares_bytes(const ewx_spec *spec)
+{
+    const int64_t rows = ewx_div_up(spec->problem.max_m, spec->num_ranks);
+    return (size_t)(rows * spec->layout.tile_cols + 1) * sizeof(float);
+}
+
+static size_t counters_bytes(const ewx_spec *spec)
+{
+    return sizeof(ewx_cuda_layer_counters) +
+           (size_t)(spec->layout.max_tile_rows + 1) * sizeof(uint32_t);
+}
+
+static size_t sum_bytes(const ewx_spec *spec)
+{
+    return (size_t)(ewx_div_up(spec->problem.max_m, spec->num_ranks) * spec->problem.n +
+                    1) *
+           spec->elem_bytes;
+}
+
+/* Reducers on SMs of their own are padded until they fill these, which is done for the
+ * plain one alone. */
+static bool may_fuse(const ewx_spec *spec)
+{
+    return spec->config.pool != EW_POOL_STATIC;
+}
+
+size_t ewx_cuda_layer_bytes(const ewx_spec *spec)
+{
+    return squares_bytes(spec) + counters_bytes(spec) +
+           (may_fuse(spec) ? 0 : sum_bytes(spec));
+}
+
+static ew_status find_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const ew_config *config = &spec->config;
+    const ew_dtype dtype = spec->problem.dtype;
+    engine->layer_reducer = ewx_cuda_layer_reducer(dtype, spec->num_ranks, config->batch);
+    engine->layer_rest = ewx_cuda_layer_rest(dtype);
+    engine->layer_whole = ewx_cuda_layer_whole(dtype);
+    EW_TRY(ewx_cuda_entry_prepare(&engine->layer_reducer));
+    EW_TRY(ewx_cuda_entry_prepare(&engine->layer_rest));
+    EW_TRY(ewx_cuda_entry_prepare(&engine->layer_whole));
+    /* It may need more registers than the plain one, for which x was checked. */
+    ewx_budget budget;
+    EW_TRY(ewx_budget_measure(engine->device, &engine->producer, config->cluster,
+                              &engine->layer_reducer, &budget));
+    engine->fuses = may_fuse(spec) && (config->pool == EW_POOL_AFTER ||
+                                       config->budget <= budget.largest_safe_budget);
+    EW_TRY(ewx_budget_measure(engine->device, &engine->producer, config->cluster,
+                              &engine->layer_rest, &budget));
+    engine->fits_beside = budget.reducers_beside > 0 || config->pool == EW_POOL_STATIC;
+    return EW_OK;
+}
+
+ew_status ewx_cuda_layer_open(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    EW_TRY(find_kernels(engine));
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->squares, squares_bytes(spec)),
+                "allocating sums of squares");
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->layer_counters, counters_bytes(spec)),
+                "allocating counters");
+    EW_CUDA_TRY(cudaMemset(engine->layer_counters, 0, counters_bytes(spec)),
+                "clearing counters");
+    if (!engine->fuses)
+        EW_CUDA_TRY(cudaMalloc(&engine->spare_sum, sum_bytes(spec)), "allocating a sum");
+    return EW_OK;
+}
+
+void ewx_cuda_layer_close(ewx_cuda_engine *engine)
+{
+    cudaFree(engine->squares);
+    cudaFree(engine->layer_counters);
+    cudaFree(engine->spare_sum);
+}
+
+/* ---- Calls ---- */
+
+ewx_cuda_layer ewx_cuda_layer_describe(const ewx_cuda_engine *engine, void *sum, void *C,
+                                       const ew_epilogue *epilogue)
+{
+    void *h = epilogue->residual ? epilogue->residual : C ? C : epilogue->normed;
+    const bool is_there = sum && !epilogue->bias; /* c, in the sum's place */
+    return (ewx_cuda_layer){
+        .bias = epilogue->bias,
+        .norm_weight = epilogue->norm_weight,
+        .sum = sum,
+        .c = is_there && C == sum ? NULL : C,
+        .h = h,
+        .normed = epilogue->norm_weight ? epilogue->normed : NULL,
+        .has_residual = epilogue->residual != NULL,
+        .stores_h = h != C,
+        .eps = epilogue->eps,
+        .squares = engine->squares,
+        .counters = engine->layer_counters,
+    };
+}
+
+/* A warp per row; what is left of them is known to the device alone. */
+static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
+                        const ewx_cuda_entry *entry)
+{
+    enum { WARP = 32, CTAS_PER_SM = 8 };
+    const int64_t rows = ewx_partition_rows(&call->grid, call->rank);
+    const int64_t ctas = ewx_div_up(rows, entry->threads / WARP);
+    return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
+}
+
+/* Producers of later calls wait for readers that come behind this kernel.  Were it to wait
+ * for room among them in turn, nobody would go on. */
+static ew_status hold_producers(const ewx_cuda_engine *engine, cudaStream_t stream)
+{
+    if (engine->fits_beside || stream == engine->device->producing)
+        return EW_OK;
+    EW_TRY(ewx_cuda_record(engine->reduced, stream));
+    return ewx_cuda_follow(engine->device->producing, engine->reduced);
+}
+
+ew_status ewx_cuda_layer_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                ewx_cuda_layer *layer, cudaStream_t stream)
+{
+    const ewx_cuda_entry *entry = layer->sum ? &engine->layer_whole : &engine->layer_rest;
+    void *arguments[] = {layer, call};
+    if (!layer->sum && !layer->normed) /* the reducer has done it all */
+        return EW_OK;
+    EW_TRY(ewx_cuda_launch_ctas(engine, entry, ctas_for(engine, call, entry), stream,
+                                arguments));
+    return hold_producers(engine, stream);
+}
+
+static ew_status finish_entered(ewx_cuda_engine *engine, int64_t m, void *sum,
+                                const ew_epilogue *epilogue)
+{
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
+    ewx_cuda_layer layer = ewx_cuda_layer_describe(engine, sum, sum, epilogue);
+    return ewx_cuda_layer_launch(engine, &call, &layer, ewx_cuda_reducing(engine));
+}
+
+ew_status ewx_cuda_layer_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
+                                const ew_epilogue *epilogue)
+{
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = finish_entered(engine, m, sum, epilogue);
+    ewx_device_leave(engine->device);
+    return status;
+}
+
+ew_status ewx_cuda_layer_warm(ewx_cuda_engine *engine)
+{
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
+    ewx_cuda_output output = {0}; /* no task, and no call that ends */
+    ewx_cuda_layer layer = {.counters = engine->layer_counters};
+    void *reducing[] = {&output, &call, &layer}, *following[] = {&layer, &call};
+    const cudaStream_t stream = ewx_cuda_reducing(engine);
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->layer_reducer, 1, stream, reducing));
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->layer_rest, 1, stream, following));
+    return ewx_cuda_launch_ctas(engine, &engine->layer_whole, 1, stream, following);
+}

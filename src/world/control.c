@@ -1,0 +1,73 @@
+/* The memory that all ranks of a world share. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "world/world.h"
+
+uint32_t ewx_library_version(void)
+{
+    return EW_VERSION_MAJOR * 1000000u + EW_VERSION_MINOR * 1000u + EW_VERSION_PATCH;
+}
+
+size_t ewx_control_bytes(int num_ranks)
+{
+    return sizeof(ewx_control) + (size_t)num_ranks * sizeof(ewx_post);
+}
+
+static ew_status write_card(int fd, int num_ranks, bool in_threads)
+{
+    const ewx_control_card card = {.magic = "entwine",
+                                   .version = ewx_library_version(),
+                                   .post_bytes = sizeof(ewx_post),
+                                   .num_ranks = num_ranks,
+                                   .in_threads = in_threads,
+                                   .started_ns = ewx_now_ns(),
+                                   .started_ticks = ewx_ticks(),
+                                   .started_unix = (int64_t)time(NULL)};
+    return pwrite(fd, &card, sizeof card, 0) == sizeof card
+               ? EW_OK
+               : ewx_fail(EW_ERR_SYSTEM, "the control block cannot be written: %s",
+                          strerror(errno));
+}
+
+ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out)
+{
+    const int fd = memfd_create("entwine-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return ewx_fail(EW_ERR_SYSTEM, "memfd_create failed: %s", strerror(errno));
+    int result;
+    do
+        result = fallocate(fd, 0, 0, (off_t)ewx_control_bytes(num_ranks));
+    while (result != 0 && errno == EINTR);
+    ew_status status = EW_OK;
+    if (result != 0 || fchmod(fd, 0600) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        status =
+            ewx_fail(errno == ENOSPC || errno == ENOMEM ? EW_ERR_MEMORY : EW_ERR_SYSTEM,
+                     "fallocate of the control block failed: %s", strerror(errno));
+    if (status == EW_OK)
+        status = write_card(fd, num_ranks, in_threads);
+    if (status != EW_OK)
+        close(fd);
+    else
+        *fd_out = fd;
+    return status;
+}
+
+ew_status ewx_control_map(int fd, int num_ranks, ewx_control **control_out)
+{
+    void *address =
+        mmap(NULL, ewx_control_bytes(num_ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED)
+        return ewx_fail(EW_ERR_SYSTEM, "mmap of the control block failed: %s",
+                        strerror(errno));
+    *control_out = address;
+    return EW_OK;
+}

@@ -1,0 +1,134 @@
+/* Writing records, and comparing them with what the others wrote. */
+#include "world/recorder.h"
+
+#include "base/clock.h"
+#include "world/world.h"
+
+static ewx_lane *own_lane(const ew_world *world)
+{
+    return &world->control->posts[world->rank].lane;
+}
+
+static ewx_record *record_of(ewx_lane *lane, uint64_t sequence)
+{
+    return &lane->records[sequence % EWX_RECORDS];
+}
+
+#define PUT(field, value) atomic_store_explicit(&(field), value, memory_order_relaxed)
+#define GET(field) atomic_load_explicit(&(field), memory_order_relaxed)
+
+/* ---- Agreement ---- */
+
+static ew_status refuse(ew_world *world, int peer, ewx_deed_field field, int64_t mine,
+                        int64_t theirs)
+{
+    return ewx_world_raise(
+        world, &(ewx_fault){.status = EW_ERR_MISMATCH,
+                            .culprit = peer,
+                            .reporter = world->rank,
+                            .place = EWX_FAULT_DEED,
+                            .detail = {field, mine, theirs, (int64_t)world->sequence}});
+}
+
+/* One look per peer and call.  A peer that is not there yet will look at us. */
+static ew_status compare(ew_world *world, int peer, const ewx_deed *mine)
+{
+    ewx_record *record = record_of(&world->control->posts[peer].lane, world->sequence);
+    /* Sequentially consistent, as the store in ewx_recorder_begin: of two ranks at least
+     * one sees the other. */
+    if (atomic_load(&record->sequence) != world->sequence)
+        return EW_OK;
+    const int64_t kind = (int64_t)(GET(record->outcome) & 0xff);
+    const int64_t m = GET(record->m), n = GET(record->n), k = GET(record->k);
+    const int64_t config = (int64_t)GET(record->config);
+    if (kind == mine->kind && n == mine->n && k == mine->k && m == mine->m &&
+        config == (int64_t)mine->config)
+        return EW_OK;
+    if (atomic_load(&record->sequence) != world->sequence) /* it was being replaced */
+        return EW_OK;
+    if (kind != mine->kind)
+        return refuse(world, peer, EWX_DEED_KIND, mine->kind, kind);
+    if (mine->kind == EWX_RECORD_PLAN) /* whose fields are compared one by one elsewhere */
+        return EW_OK;
+    if (n != mine->n)
+        return refuse(world, peer, EWX_DEED_N, mine->n, n);
+    if (k != mine->k)
+        return refuse(world, peer, EWX_DEED_K, mine->k, k);
+    if (config != (int64_t)mine->config)
+        return refuse(world, peer, EWX_DEED_CONFIG, (int64_t)mine->config, config);
+    return refuse(world, peer, EWX_DEED_M, mine->m, m);
+}
+
+/* ---- Records ---- */
+
+ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
+{
+    ewx_lane *lane = own_lane(world);
+    const uint64_t sequence = ++world->sequence;
+    ewx_record *record = record_of(lane, sequence);
+    PUT(lane->steps_before, GET(lane->steps));
+    PUT(lane->last, 0);
+    PUT(lane->sequence, sequence);
+    PUT(record->m, deed->m);
+    PUT(record->n, deed->n);
+    PUT(record->k, deed->k);
+    PUT(record->config, deed->config);
+    PUT(record->begin, ewx_ticks());
+    PUT(record->end, 0);
+    PUT(record->outcome, ewx_outcome(deed->kind, EWX_RECORD_RUNNING, EW_OK, 0));
+    atomic_store(&record->sequence, sequence);
+    for (int peer = 0; peer < world->num_ranks && !deed->replays; peer++)
+        if (peer != world->rank) {
+            const ew_status status = compare(world, peer, deed);
+            if (status != EW_OK)
+                return status;
+        }
+    return EW_OK;
+}
+
+void ewx_recorder_end(ew_world *world, ew_status status, bool enqueued)
+{
+    ewx_lane *lane = own_lane(world);
+    ewx_record *record = record_of(lane, world->sequence);
+    const ewx_record_kind kind = (ewx_record_kind)(GET(record->outcome) & 0xff);
+    const uint32_t steps = GET(lane->steps) - GET(lane->steps_before);
+    const ewx_record_state state = status != EW_OK ? EWX_RECORD_FAILED
+                                   : enqueued      ? EWX_RECORD_ENQUEUED
+                                                   : EWX_RECORD_DONE;
+    PUT(record->end, ewx_ticks());
+    PUT(record->outcome, ewx_outcome(kind, state, status, steps));
+    if (!enqueued)
+        world->drained = world->sequence;
+}
+
+void ewx_recorder_drain(ew_world *world, ew_status status)
+{
+    ewx_lane *lane = own_lane(world);
+    uint64_t sequence = world->drained;
+    if (world->sequence - sequence > EWX_RECORDS)
+        sequence = world->sequence - EWX_RECORDS;
+    while (sequence < world->sequence) {
+        ewx_record *record = record_of(lane, ++sequence);
+        const uint64_t outcome = GET(record->outcome);
+        if ((outcome >> 8 & 0xff) != EWX_RECORD_ENQUEUED)
+            continue;
+        PUT(record->end, ewx_ticks());
+        PUT(record->outcome,
+            ewx_outcome((ewx_record_kind)(outcome & 0xff),
+                        status == EW_OK ? EWX_RECORD_DONE : EWX_RECORD_FAILED, status,
+                        (uint32_t)(outcome >> 32)));
+    }
+    world->drained = world->sequence;
+}
+
+void ewx_recorder_step(ew_world *world, ewx_step step, int64_t where)
+{
+    ewx_lane *lane = own_lane(world);
+    atomic_fetch_add_explicit(&lane->steps, 1, memory_order_relaxed);
+    PUT(lane->last, (uint64_t)step << 56 | (uint64_t)where);
+}
+
+void ewx_recorder_wait(ew_world *world, int rank)
+{
+    PUT(own_lane(world)->waiting, (uint64_t)(rank + 1));
+}

@@ -1,0 +1,103 @@
+/* What peers and strangers send while a world is made: the cards of the all-gather, and
+ * first words on a connection.  The source is included, because none of this is visible
+ * outside it.
+ *
+ * The first byte chooses.  Odd: the rest are pairs of a place and a value to put there in
+ * an otherwise good card.  Even: the rest is sent to a listener as a first message, with a
+ * descriptor when bit 1 is set and with the right secret in front when bit 2 is. */
+#include "fuzz.h"
+
+#include "world/bootstrap.c"
+
+static int count_fds(void)
+{
+    const int fd = dup(0);
+    FUZZ_DEMAND(fd >= 0);
+    close(fd);
+    return fd; /* the lowest free one: it rises when one is left open */
+}
+
+static void make_world(ew_world *world)
+{
+    *world = (ew_world){.num_ranks = 3, .timeout_ns = 1000000000, .stop_fd = -1};
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        world->sockets[rank] = -1;
+}
+
+static void close_sockets(ew_world *world)
+{
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (world->sockets[rank] >= 0)
+            close(world->sockets[rank]);
+}
+
+static void try_card(const card *mine, const uint8_t *data, size_t bytes)
+{
+    card other = *mine;
+    ew_world world;
+    other.rank = 1;
+    for (size_t at = 0; at + 2 < bytes; at += 3)
+        ((unsigned char *)&other)[(data[at] << 8 | data[at + 1]) % sizeof other] =
+            data[at + 2];
+    if (check_card(mine, &other, 1) != EW_OK)
+        return;
+    FUZZ_DEMAND(other.rank == 1);
+    make_world(&world);
+    (void)connect_to(&world, &other); /* nobody listens under such a name */
+    close_sockets(&world);
+}
+
+static void try_hello(const card *mine, uint8_t mode, const uint8_t *data, size_t bytes)
+{
+    unsigned char message[256];
+    struct sockaddr_un address;
+    socklen_t address_bytes;
+    ew_world world;
+    int listener, accepted = 0;
+    size_t used = 0;
+    make_world(&world);
+    FUZZ_DEMAND(open_listener(3, &listener, &address, &address_bytes) == EW_OK);
+    const int client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    FUZZ_DEMAND(connect(client, (struct sockaddr *)&address, address_bytes) == 0);
+    if (mode & 4) {
+        memcpy(message, mine->secret, SECRET_BYTES);
+        used = SECRET_BYTES;
+    }
+    if (bytes > sizeof message - used)
+        bytes = sizeof message - used;
+    memcpy(message + used, data, bytes);
+    (void)send_message(client, message, used + bytes, mode & 2 ? client : -1);
+    (void)shutdown(client, SHUT_WR); /* an empty message must not cost a wait */
+    FUZZ_DEMAND(accept_one(&world, listener, mine, ewx_now_ns() + 1000000000, &accepted) ==
+                EW_OK);
+    hello first = {.rank = 0};
+    if (used + bytes == sizeof first)
+        memcpy(&first, message, sizeof first);
+    FUZZ_DEMAND(accepted == (memcmp(first.secret, mine->secret, SECRET_BYTES) == 0 &&
+                             (first.rank == 1 || first.rank == 2)));
+    close_sockets(&world);
+    close(client);
+    close(listener);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static const struct sockaddr_un nowhere = {.sun_family = AF_UNIX,
+                                               .sun_path = "\0entwine-fuzz-nobody"};
+    static card mine;
+    ew_world world;
+    const int fds_before = count_fds();
+    if (bytes == 0)
+        return 0;
+    if (!mine.magic[0]) {
+        make_world(&world);
+        FUZZ_DEMAND(fill_card(&world, &nowhere, 22, &mine) == EW_OK);
+        memset(mine.secret, 0x5a, SECRET_BYTES); /* runs must repeat */
+    }
+    if (data[0] & 1)
+        try_card(&mine, data + 1, bytes - 1);
+    else
+        try_hello(&mine, data[0], data + 1, bytes - 1);
+    FUZZ_DEMAND(count_fds() == fds_before);
+    return 0;
+}

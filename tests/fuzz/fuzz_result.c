@@ -1,0 +1,19 @@
+/* Result documents, as `entwine compare` reads them back. */
+#include "fuzz.h"
+
+#include "result_file.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    json_error_t error;
+    json_t *document =
+        json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, &error);
+    cli_result_file file;
+    if (!document)
+        return 0;
+    if (cli_result_file_take(&file, "fuzz.json", document) == CLI_EXIT_OK)
+        for (int at = 0; at < file.num_results; at++)
+            FUZZ_DEMAND(!file.results[at].ran || file.results[at].median_us > 0);
+    cli_result_file_close(&file);
+    return 0;
+}

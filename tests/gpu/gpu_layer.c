@@ -1,0 +1,249 @@
+/* ew_gemm_rs_layer on the GPU: the CPU's trials with the GPU's configs, whose bits are
+ * compared with the same plain sequence; calls without a pause between them, and replays of
+ * a graph. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu_check.h"
+#include "gpukit.h"
+#include "layer_trial.h"
+
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+/* ---- Trials ---- */
+
+typedef struct batch {
+    layer_trial trials[64];
+    int count;
+} batch;
+
+static int run_batch(ew_world *world, void *argument)
+{
+    batch *b = argument;
+    for (int i = 0; i < b->count; i++) {
+        const layer_trial *t = &b->trials[i];
+        harness_context("%s max_m=%lld N=%lld parts=%u config=%s",
+                        ew_dtype_name(t->problem.dtype), (long long)t->problem.max_m,
+                        (long long)t->problem.n, t->parts, t->config);
+        RANK_TRY(layer_trial_body(world, &b->trials[i]));
+    }
+    return 0;
+}
+
+static void add(batch *b, int W, int64_t n, const char *config)
+{
+    const int number = b->count;
+    const int64_t rows = 300 * W + 2;
+    const ew_problem problem = gpu_problem(rows, n, 72, number % 2 ? EW_BF16 : EW_FP16);
+    ew_forecast forecast;
+    ew_config parsed;
+    if (ew_config_parse(config, &parsed) != EW_OK)
+        harness_fail("%s", ew_last_error());
+    if (!gpu_has_kernel(parsed.kernel) || /* or there is no cuBLAS */
+        ew_forecast_build(&problem, W, &parsed, &forecast) == EW_ERR_UNSUPPORTED)
+        return;
+    b->count++;
+    b->trials[number] = (layer_trial){.problem = problem,
+                                      .config = config,
+                                      .parts = LAYER_ALL | (number % 3 ? 0 : LAYER_C),
+                                      .num_calls = 4,
+                                      .rows = {rows, W - 1, 0, 129 * W + 1},
+                                      .seed = (uint64_t)(100 * W + number)};
+}
+
+static const char *const configs[] = {
+    "backend=cuda",
+    "backend=cuda,kernel=sm80,block=128x128,x=2,b=128",
+    "backend=cuda,kernel=sm80,block=128x256,x=1,b=256,order=contiguous,release=partition",
+    "backend=cuda,x=3,b=128,order=default,release=3",
+    "backend=cuda,group=3,x=2,b=256",
+    "backend=cuda,pool=after,release=output,b=512",
+    "backend=cuda,pool=static,x=2",
+    "backend=cuda,transport=push,release=output",
+    "backend=cuda,transport=copy",
+    "backend=cuda,launches=unit,release=4",
+    "backend=cuda,producer=blas",
+};
+
+void check_layer(void)
+{
+    static const int64_t widths[] = {264, 128, 8, 4240}; /* 4240: more than 32 tiles */
+    for (int W = 1; W <= 8; W += W < 4 ? 1 : 4) {        /* 3: any other W */
+        batch b = {.count = 0};
+        const ew_world_options options = gpu_options(10000);
+        for (size_t i = 0; i < COUNT(configs); i++)
+            if (!gpu_quick || i < 3)
+                add(&b, W, widths[i % COUNT(widths)], configs[i]);
+        harness_run_with(EW_RANKS_AS_THREADS, W, &options, run_batch, &b);
+    }
+}
+
+/* ---- Back to back, and replayed ---- */
+
+enum { CALLS = 5 };
+
+typedef struct layer_job {
+    gpu_job *job;
+    ew_epilogue epilogue;
+    void *start, *first, *second; /* on the host: the residual before, after, and after */
+} layer_job;
+
+static int allocate(layer_job *l)
+{
+    gpu_job *job = l->job;
+    ew_world *world = job->world;
+    const ew_epilogue none = EW_EPILOGUE_INIT;
+    void *weight;
+    l->epilogue = none;
+    RANK_CUDA(cudaMalloc(&l->epilogue.residual, job->c_bytes));
+    RANK_CUDA(cudaMalloc(&l->epilogue.normed, job->c_bytes));
+    RANK_CUDA(cudaMalloc(&weight, job->b_bytes));
+    RANK_CUDA(cudaMemset(weight, 0x3c, job->b_bytes)); /* about 1, or 0.01 */
+    l->epilogue.norm_weight = weight;
+    l->start = malloc(job->c_bytes);
+    l->first = malloc(2 * job->c_bytes);
+    l->second = malloc(2 * job->c_bytes);
+    RANK_CHECK(l->start && l->first && l->second, "no memory");
+    RANK_OK(ew_random_fill(job->problem.dtype, 7, (int64_t)(job->c_bytes / 2), l->start));
+    return 0;
+}
+
+static int reset(layer_job *l)
+{
+    gpu_job *job = l->job;
+    ew_world *world = job->world;
+    RANK_CUDA(cudaMemcpy(l->epilogue.residual, l->start, job->c_bytes, cudaMemcpyDefault));
+    RANK_CUDA(cudaMemset(l->epilogue.normed, 0xff, job->c_bytes));
+    RANK_CUDA(cudaDeviceSynchronize());
+    RANK_OK(ew_world_barrier(world));
+    return 0;
+}
+
+/* Both outputs, one after the other. */
+static int fetch(layer_job *l, void *to)
+{
+    gpu_job *job = l->job;
+    ew_world *world = job->world;
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_world_barrier(world));
+    RANK_CUDA(cudaMemcpy(to, l->epilogue.residual, job->c_bytes, cudaMemcpyDefault));
+    RANK_CUDA(cudaMemcpy((char *)to + job->c_bytes, l->epilogue.normed, job->c_bytes,
+                         cudaMemcpyDefault));
+    return 0;
+}
+
+static int call(layer_job *l, cudaStream_t stream)
+{
+    gpu_job *job = l->job;
+    ew_world *world = job->world;
+    RANK_OK(ew_gemm_rs_layer(job->plan, job->problem.max_m, job->A, job->B, NULL,
+                             &l->epilogue, stream));
+    return 0;
+}
+
+/* Each call adds to the residual, so that a call that ran twice, not at all or too early
+ * shows in every bit that follows. */
+static int run_one_by_one(layer_job *l)
+{
+    ew_world *world = l->job->world;
+    RANK_TRY(reset(l));
+    for (int i = 0; i < CALLS; i++) {
+        RANK_TRY(call(l, NULL));
+        RANK_OK(ew_plan_wait(l->job->plan));
+        RANK_OK(ew_world_barrier(world));
+    }
+    return fetch(l, l->first);
+}
+
+static int run_back_to_back(layer_job *l)
+{
+    ew_world *world = l->job->world;
+    RANK_TRY(reset(l));
+    for (int i = 0; i < CALLS; i++)
+        RANK_TRY(call(l, NULL));
+    RANK_TRY(fetch(l, l->second));
+    RANK_CHECK(memcmp(l->first, l->second, 2 * l->job->c_bytes) == 0,
+               "calls without a pause differ");
+    return 0;
+}
+
+static int run_graph(layer_job *l)
+{
+    gpu_job *job = l->job;
+    ew_world *world = job->world;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t runnable;
+    RANK_TRY(job_stream(job, &stream));
+    RANK_OK(ew_world_barrier(world));
+    RANK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    RANK_TRY(call(l, stream));
+    RANK_CUDA(cudaStreamEndCapture(stream, &graph));
+    RANK_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
+    RANK_CUDA(cudaGraphUpload(runnable, stream));
+    RANK_CUDA(cudaStreamSynchronize(stream));
+    RANK_OK(ew_world_barrier(world)); /* nobody is still capturing */
+    RANK_TRY(reset(l));
+    for (int i = 0; i < CALLS; i++)
+        RANK_CUDA(cudaGraphLaunch(runnable, stream));
+    RANK_CUDA(cudaStreamSynchronize(stream));
+    RANK_TRY(fetch(l, l->second));
+    RANK_CHECK(memcmp(l->first, l->second, 2 * job->c_bytes) == 0, "replays differ");
+    RANK_CUDA(cudaGraphExecDestroy(runnable));
+    RANK_CUDA(cudaGraphDestroy(graph));
+    RANK_CUDA(cudaStreamDestroy(stream));
+    return 0;
+}
+
+static int repeat(gpu_job *job, void *argument)
+{
+    layer_job l = {.job = job};
+    const bool captures = *(const bool *)argument;
+    RANK_TRY(job_use_device(job));
+    RANK_TRY(job_fill(job, 3));
+    RANK_TRY(allocate(&l));
+    RANK_TRY(run_one_by_one(&l));
+    for (int i = 0; i < (gpu_quick ? 3 : 20); i++) {
+        RANK_TRY(run_back_to_back(&l));
+        if (captures)
+            RANK_TRY(run_graph(&l));
+    }
+    void *memory[] = {l.epilogue.residual, l.epilogue.normed,
+                      (void *)(uintptr_t)l.epilogue.norm_weight};
+    for (size_t i = 0; i < COUNT(memory); i++)
+        cudaFree(memory[i]);
+    free(l.start);
+    free(l.first);
+    free(l.second);
+    return 0;
+}
+
+static bool has_cublas(void)
+{
+    const ew_problem problem = gpu_problem(128, 128, 128, EW_BF16);
+    ew_forecast forecast;
+    ew_config config;
+    return ew_config_parse("backend=cuda,producer=blas", &config) == EW_OK &&
+           ew_forecast_build(&problem, 1, &config, &forecast) == EW_OK;
+}
+
+void check_layer_repeats(void)
+{
+    static const struct {
+        const char *config;
+        bool captures;
+    } cases[] = {{"", true},
+                 {"x=1,b=128", true},
+                 {"pool=after,release=output", true},
+                 {"pool=static,x=2", false},
+                 {"producer=blas", false}};
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int W = 1; W <= 4; W *= 2) {
+            bool captures = cases[i].captures;
+            if (strcmp(cases[i].config, "producer=blas") == 0 && !has_cublas())
+                continue;
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(400 * W + 3, 1032, 136, i % 2 ? EW_BF16 : EW_FP16),
+                    cases[i].config, repeat, &captures);
+        }
+}

@@ -1,0 +1,107 @@
+#!/bin/bash
+# tests/model/run.sh: checks the Spin model of the protocol at several sizes, then demands
+# that every planted bug is found.  Needs spin and a C compiler.  About a minute.
+set -u
+model=$(cd "$(dirname "$0")" && pwd)/protocol.pml
+command -v spin >/dev/null || {
+    echo "SKIPPED: spin is not installed, so the protocol's model is not checked"
+    echo "  fix: apt-get install spin"
+    exit 77
+}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# What must hold, as definitions for the model.
+sizes=(
+    "RANKS=2 CALLS=3 TILES=2"
+    "RANKS=2 CALLS=4 SAME_M"
+    "RANKS=3 CALLS=2 SAME_M"
+    "RANKS=2 CALLS=2 TILES=2 UNIT=2 WORKERS=2 SAME_M"
+    "RANKS=2 CALLS=3 DEVICE SAME_M"
+    "RANKS=2 CALLS=3 DEVICE SLICES=1"
+    "RANKS=2 CALLS=3 DISAGREE"
+    "RANKS=2 CALLS=3 DEVICE DISAGREE SAME_M"
+    "RANKS=2 CALLS=3 DEATH SAME_M"
+    "RANKS=2 CALLS=3 STALL"
+    "RANKS=2 CALLS=2 ABORT"
+    "RANKS=2 CALLS=2 DEVICE STALL"
+    "RANKS=2 CALLS=2 DEVICE DEATH SAME_M"
+)
+# name: the size at which it shows.
+mutants=(
+    "flag_before_tile: RANKS=2 CALLS=1"
+    "no_wait_for_readers: RANKS=2 CALLS=3"
+    "readers_off_by_one: RANKS=2 CALLS=4"
+    "one_slice: RANKS=2 CALLS=2"
+    "done_before_read: RANKS=2 CALLS=3 DEVICE"
+    "equality: RANKS=2 CALLS=3"
+    "no_wrap: RANKS=2 CALLS=3"
+    "flags_are_reset: RANKS=2 CALLS=2"
+    "first_of_unit_publishes: RANKS=2 CALLS=1 TILES=2 UNIT=2"
+    "count_in_two_steps: RANKS=2 CALLS=1 TILES=2 UNIT=2 WORKERS=2"
+    "rows_unchecked: RANKS=2 CALLS=1 DISAGREE"
+    "two_call_slots: RANKS=2 CALLS=3 DEVICE DISAGREE CALL_SLOTS=2"
+    "deaf_to_abort: RANKS=2 CALLS=1 ABORT"
+    "nobody_watches: RANKS=2 CALLS=1 DEATH"
+    "last_story_wins: RANKS=2 CALLS=1 DISAGREE"
+)
+
+# search "DEFINITIONS": 0 when nothing is wrong, 1 when something is, 2 when it did not end.
+search() {
+    local folder result
+    folder=$(mktemp -d "$work/XXXXXX") || return 2
+    cd "$folder" || return 2
+    # shellcheck disable=SC2086
+    spin -a $(printf -- '-D%s ' $1) "$model" >log 2>&1 &&
+        ${CC:-cc} -O2 -w -DSAFETY -DNOBOUNDCHECK -DVECTORSZ=4096 -DMEMLIM=4000 -o pan pan.c 2>>log ||
+        { cat log; return 2; }
+    timeout 300 ./pan -m100000 >log 2>&1
+    result=$?
+    cd "$work" && cat "$folder/log" && rm -rf "$folder"
+    [ $result = 0 ] || return 2
+}
+
+check_size() {
+    search "$1" >"$2"
+    local ended=$?
+    if [ $ended != 0 ] || ! grep -q 'errors: 0' "$2" || grep -q 'max search depth too small' "$2"; then
+        echo "FAILED: $1"
+        grep -m1 '^pan:' "$2" || tail -n 3 "$2"
+        return 1
+    fi
+    echo "ok: $1: $(awk '/states, stored/ { print $1 }' "$2") states"
+}
+
+check_mutant() {
+    local name=${1%%:*} size=${1#*: }
+    search "MUTANT_$name $size" >"$2"
+    if grep -q 'errors: 1' "$2"; then
+        echo "ok: $name is found: $(sed -n 's/^pan:1: \(.\{1,60\}\).*/\1/p' "$2")"
+        return 0
+    fi
+    echo "FAILED: the planted bug $name went unnoticed ($size)"
+    tail -n 3 "$2"
+    return 1
+}
+
+# in_pairs COMMAND LIST...: two at a time; false when any failed.
+in_pairs() {
+    local command=$1 failed=0 at=0 pids=()
+    shift
+    for item in "$@"; do
+        $command "$item" "$work/log.$command.$((at++))" &
+        pids+=($!)
+        if [ ${#pids[@]} = 2 ]; then
+            wait "${pids[0]}" || failed=1
+            pids=("${pids[1]}")
+        fi
+    done
+    wait "${pids[@]}" || failed=1
+    return $failed
+}
+
+failed=0
+in_pairs check_size "${sizes[@]}" || failed=1
+in_pairs check_mutant "${mutants[@]}" || failed=1
+echo "${#sizes[@]} sizes, ${#mutants[@]} planted bugs"
+exit $failed

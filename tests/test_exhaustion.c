@@ -1,0 +1,192 @@
+/* The n-th allocation, or the n-th system call, fails: for every n until a run needs no
+ * more of them.  Each run ends in bounded time with the right error on the rank that had
+ * it, an error on the others, and nothing left behind; or it did without and is right. */
+#include "faultkit.h"
+#include "harness.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "entwine/measure.h"
+#include "exhaust.h"
+
+enum { W = 2, VICTIM = 1, MOST = 500, M = 40, N = 130, K = 8 };
+#define SOON_NS 20000000000 /* a hang would last as long as the timeout, 30 s */
+
+typedef struct outcome {
+    atomic_int fired;
+    ew_status statuses[W];
+    char texts[W][512];
+    bool wrong[W];
+} outcome;
+
+/* Buffers of its own: what the test allocates is not to fail. */
+static float A[M * K], B[N * K], C[M * N];
+
+static ew_status work(ew_world *world, bool *wrong_out)
+{
+    const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    const int rank = ew_world_rank(world), num_ranks = ew_world_size(world);
+    ew_config config = EW_CONFIG_INIT;
+    ew_plan *plan = NULL;
+    ew_check check = {0};
+    config.workers = 2;
+    ew_status status = ew_plan_create(world, &problem, &config, &plan);
+    ew_exact_fill_a(EW_FP32, 1, rank, num_ranks, M, K, A);
+    ew_exact_fill_b(EW_FP32, 1, rank, EW_WEIGHT_NK, N, K, B);
+    for (int call = 0; call < 2 && status == EW_OK; call++)
+        status = ew_gemm_rs(plan, M, A, B, C, NULL);
+    if (status == EW_OK &&
+        ew_exact_verify(&problem, 1, rank, num_ranks, M, C, &check) == EW_OK)
+        *wrong_out = check.wrong != 0;
+    ew_plan_destroy(plan);
+    return status;
+}
+
+static int work_and_tell(ew_world *world, void *argument)
+{
+    outcome *o = argument;
+    const int rank = ew_world_rank(world);
+    o->statuses[rank] = work(world, &o->wrong[rank]);
+    snprintf(o->texts[rank], sizeof o->texts[rank], "%s", ew_last_error());
+    return o->statuses[rank] == EW_OK ? 0 : 3;
+}
+
+static void set_fault(const char *place, int rank, int nth)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s:rank=%d,nth=%d", place, rank, nth);
+    setenv("ENTWINE_FAULT", text, 1);
+    harness_context("%s", text);
+}
+
+static void clear_fault(void)
+{
+    unsetenv("ENTWINE_FAULT");
+    assert_int_equal(ewx_inject_load(-1), EW_OK);
+}
+
+static bool is_shortage(ew_status status)
+{
+    return status == EW_ERR_MEMORY || status == EW_ERR_SYSTEM;
+}
+
+/* ---- Two ranks ---- */
+
+/* The victim says what it lacked; a rank that never joined a world speaks through the
+ * launcher.  No rank works on. */
+static void judge(const outcome *o, ew_status status, const char *place, int nth)
+{
+    const ew_status own = o->statuses[VICTIM] ? o->statuses[VICTIM] : status;
+    for (int rank = 0; rank < W; rank++)
+        if (o->wrong[rank])
+            fail_msg("%s %d: rank %d computed nonsense", place, nth, rank);
+    if (status != EW_OK && !is_shortage(own))
+        fail_msg("%s %d: %s \"%s\", launcher \"%s\"", place, nth, ew_status_name(own),
+                 o->texts[VICTIM], ew_last_error());
+}
+
+static void fail_every(const char *place)
+{
+    int nth = 1, survived = 0;
+    for (; nth <= MOST; nth++) {
+        outcome *o = harness_share(sizeof *o);
+        set_fault(place, VICTIM, nth);
+        exhaust_fired = &o->fired;
+        const int64_t start_ns = ewx_now_ns();
+        const ew_status status =
+            harness_run_failing(EW_RANKS_AS_PROCESSES, W, NULL, work_and_tell, o, NULL);
+        const bool fired = atomic_load(&o->fired) > 0;
+        exhaust_fired = NULL;
+        if (ewx_now_ns() - start_ns > SOON_NS)
+            fail_msg("%s %d took %.1f s", place, nth,
+                     (double)(ewx_now_ns() - start_ns) * 1e-9);
+        judge(o, status, place, nth);
+        survived += status == EW_OK;
+        clear_fault();
+        harness_unshare(o, sizeof *o);
+        if (!fired)
+            break;
+    }
+    print_message("%s: %d failures tried, %d of them did no harm\n", place, nth - 1,
+                  survived - 1);
+    assert_in_range(nth, 5, MOST);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    fail_every("memory");
+}
+
+static void every_system_call_may_fail(void **state)
+{
+    (void)state;
+    fail_every("system");
+}
+
+/* ---- One rank, in this process, where every byte can be counted ---- */
+
+static ew_status live_and_die(bool *wrong)
+{
+    ew_world *world = NULL;
+    ew_status status = ew_world_create(0, 1, NULL, NULL, NULL, &world);
+    if (status == EW_OK)
+        status = work(world, wrong);
+    ew_world_destroy(world);
+    return status;
+}
+
+static void leak_none(const char *place)
+{
+    bool wrong = false;
+    atomic_int fired = 0;
+    int nth = 1;
+    assert_int_equal(live_and_die(&wrong),
+                     EW_OK); /* whatever is kept for ever is kept now */
+    const long live = atomic_load(&exhaust_live);
+    const census before = census_take();
+    exhaust_fired = &fired;
+    for (; nth <= MOST; nth++) {
+        atomic_store(&fired, 0);
+        set_fault(place, 0, nth);
+        const ew_status status = live_and_die(&wrong);
+        clear_fault();
+        if (wrong || (status != EW_OK && !is_shortage(status)))
+            fail_msg("%s %d: %s \"%s\"", place, nth, ew_status_name(status),
+                     ew_last_error());
+        if (atomic_load(&exhaust_live) != live)
+            fail_msg("%s %d: %ld allocations were not freed", place, nth,
+                     atomic_load(&exhaust_live) - live);
+        census_expect_same(&before);
+        if (!atomic_load(&fired))
+            break;
+    }
+    exhaust_fired = NULL;
+    assert_in_range(nth, 5, MOST);
+#ifndef __SANITIZE_ADDRESS__ /* which maps memory of its own */
+    assert_true(census_take().maps <= before.maps + 5);
+#endif
+}
+
+static void failures_leak_nothing(void **state)
+{
+    (void)state;
+    leak_none("memory");
+    leak_none("system");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TIDY(failures_leak_nothing),
+        TIDY(every_allocation_may_fail),
+        TIDY(every_system_call_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

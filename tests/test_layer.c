@@ -1,0 +1,233 @@
+/* ew_gemm_rs_layer on the CPU: every bit of c, h and normed as documented, whatever the
+ * type, the shape, the config and the mixture of parts; and its refusals. */
+#include "harness.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "entwine/measure.h"
+#include "layer_trial.h"
+
+#define COUNT(list) (sizeof(list) / sizeof(list)[0])
+
+static const ew_dtype dtypes[] = {EW_FP32, EW_BF16, EW_FP16};
+
+static void run(int W, layer_trial t)
+{
+    harness_context("W=%d %s max_m=%lld N=%lld K=%lld parts=%u config=%s", W,
+                    ew_dtype_name(t.problem.dtype), (long long)t.problem.max_m,
+                    (long long)t.problem.n, (long long)t.problem.k, t.parts, t.config);
+    harness_run(EW_RANKS_AS_THREADS, W, layer_trial_body, &t);
+    harness_context("%s", "");
+}
+
+static layer_trial trial_of(ew_dtype dtype, int64_t m, int64_t n, const char *config,
+                            unsigned parts)
+{
+    const layer_trial t = {.problem = EW_PROBLEM(m, n, 24, dtype),
+                           .config = config,
+                           .parts = parts,
+                           .num_calls = 1,
+                           .rows = {m},
+                           .seed = (uint64_t)(m + n + dtype)};
+    return t;
+}
+
+static void test_every_mixture_of_parts(void **state)
+{
+    (void)state;
+    for (unsigned parts = 0; parts < 16; parts++)
+        for (size_t type = 0; type < COUNT(dtypes); type++)
+            if (layer_parts_valid(parts))
+                run(2, trial_of(dtypes[type], 70, 140, "", parts));
+}
+
+/* Columns around what a vector, a tile and the row's 32 sums hold. */
+static void test_every_width(void **state)
+{
+    static const int64_t widths[] = {1, 7, 8, 9, 127, 128, 129, 1000, 4096, 4240};
+    (void)state;
+    for (size_t i = 0; i < COUNT(widths); i++)
+        run(1,
+            trial_of(dtypes[i % 3], 19, widths[i], "", LAYER_ALL | (i % 2 ? LAYER_C : 0)));
+}
+
+/* Another m in every call, fewer rows than ranks and none at all among them. */
+static void test_ragged_rows(void **state)
+{
+    (void)state;
+    for (int W = 1; W <= 5; W += 2)
+        for (size_t type = 0; type < COUNT(dtypes); type++) {
+            layer_trial t = trial_of(dtypes[type], 300 * W + 2, 200, "", LAYER_ALL);
+            t.num_calls = 4;
+            t.rows[1] = W - 1;
+            t.rows[2] = 0;
+            t.rows[3] = 129 * W + 1;
+            run(W, t);
+        }
+}
+
+/* Each is compared with one sequence, so all of them agree with each other. */
+static void test_every_config(void **state)
+{
+    static const char *const configs[] = {
+        "workers=1",
+        "workers=3,x=1,b=4",
+        "workers=3,x=3,order=contiguous,release=partition",
+        "workers=2,x=2,order=default,release=output",
+        "workers=3,pool=static,x=1,release=3",
+        "workers=4,group=2,block=256x128",
+        "workers=2,block=128x384,x=2,b=2",
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(configs); i++) {
+        layer_trial t = trial_of(dtypes[i % 3], 600, 520, configs[i], LAYER_ALL);
+        t.num_calls = 2;
+        t.rows[1] = 411;
+        run(2, t);
+    }
+}
+
+static void test_blas(void **state)
+{
+    (void)state;
+    if (!ew_blas_name())
+        skip();
+    for (int workers = 1; workers <= 2; workers++)
+        run(2,
+            trial_of(EW_FP32, 300, 200,
+                     workers == 1 ? "producer=blas,workers=1" : "producer=blas,workers=2",
+                     LAYER_ALL));
+}
+
+static void test_over_an_emulated_link(void **state)
+{
+    layer_trial t = trial_of(EW_BF16, 300, 300, "workers=2", LAYER_ALL);
+    ew_world_options options = EW_WORLD_OPTIONS_INIT;
+    (void)state;
+    options.link_gbps = 1;
+    options.link_latency_us = 200;
+    harness_run_with(EW_RANKS_AS_THREADS, 3, &options, layer_trial_body, &t);
+}
+
+/* ---- Refusals ---- */
+
+enum { M = 8, N = 16, K = 4 };
+
+static ew_world *lone_world(void)
+{
+    ew_world *world;
+    assert_int_equal(ew_world_create(0, 1, NULL, NULL, NULL, &world), EW_OK);
+    return world;
+}
+
+static void test_refusals(void **state)
+{
+    static float A[M * K], B[N * K], C[M * N], D[M * N], vector[N];
+    static const float bad_eps[] = {-1.0f, NAN, INFINITY};
+    ew_world *world = lone_world();
+    const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    const ew_epilogue none = EW_EPILOGUE_INIT;
+    ew_epilogue e = none;
+    ew_plan *plan;
+    (void)state;
+    assert_int_equal(ew_plan_create(world, &problem, NULL, &plan), EW_OK);
+    assert_int_equal(ew_plan_set_weight(plan, B), EW_OK);
+#define REFUSES(value, C, what)                                                            \
+    harness_expect_error(ew_gemm_rs_layer(plan, M, A, NULL, C, &e, NULL), EW_ERR_ARGUMENT, \
+                         value, what);                                                     \
+    e = none
+    e.struct_size = 4;
+    REFUSES("EW_EPILOGUE_INIT", C, "not initialised");
+    e.norm_weight = vector;
+    REFUSES("normed", C, "a weight without a place");
+    e.normed = D;
+    REFUSES("norm_weight", C, "a place without a weight");
+    REFUSES("no place", NULL, "nowhere to put the result");
+    e.bias = vector;
+    REFUSES("no place", NULL, "a bias and nowhere to put it");
+    e.residual = C;
+    REFUSES("C and residual", C, "C is the residual");
+    e.residual = D, e.norm_weight = vector, e.normed = D;
+    REFUSES("residual and normed", C, "normed is the residual");
+    e.norm_weight = vector, e.normed = C;
+    REFUSES("C and normed", C, "normed is C");
+    for (size_t i = 0; i < COUNT(bad_eps); i++) {
+        e.norm_weight = vector, e.normed = D, e.eps = bad_eps[i];
+        REFUSES("eps", C, "an eps that is no number");
+    }
+#undef REFUSES
+    harness_expect_error(ew_gemm_rs_layer(plan, M + 1, A, NULL, C, &e, NULL), EW_ERR_SHAPE,
+                         "9", "too many rows");
+    assert_int_equal(ew_gemm_rs_layer(NULL, M, A, NULL, C, &e, NULL), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_gemm_rs_layer(plan, M, NULL, NULL, C, &e, NULL), EW_ERR_ARGUMENT);
+    /* The plan is as good as before. */
+    assert_int_equal(ew_gemm_rs_layer(plan, M, A, NULL, C, &none, NULL), EW_OK);
+    assert_int_equal(ew_gemm_rs_layer(plan, M, A, NULL, C, NULL, NULL), EW_OK);
+    assert_int_equal(ew_gemm_rs_layer(plan, 0, NULL, NULL, NULL, &none, NULL), EW_OK);
+    ew_plan_destroy(plan);
+    ew_world_destroy(world);
+}
+
+static void test_simulator_refuses(void **state)
+{
+    ew_world *world = lone_world();
+    const ew_problem problem = EW_PROBLEM(M, N, 64, EW_BF16);
+    const ew_epilogue none = EW_EPILOGUE_INIT;
+    float place;
+    ew_config config = EW_CONFIG_INIT;
+    ew_plan *plan;
+    (void)state;
+    config.backend = EW_BACKEND_SIM;
+    assert_int_equal(ew_plan_create(world, &problem, &config, &plan), EW_OK);
+    harness_expect_error(ew_gemm_rs_layer(plan, M, &place, &place, &place, &none, NULL),
+                         EW_ERR_UNSUPPORTED, "simulator", "an epilogue in the simulator");
+    ew_plan_destroy(plan);
+    ew_world_destroy(world);
+}
+
+/* Sums of 0: a row of twos has a mean of squares of 4, and where that is 0, eps counts. */
+static void test_known_values(void **state)
+{
+    static float A[M * K], B[N * K], residual[M * N], weight[N], normed[M * N];
+    ew_world *world = lone_world();
+    const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    ew_epilogue e = EW_EPILOGUE_INIT;
+    ew_plan *plan;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        weight[i] = 1;
+        residual[i] = 2;
+    }
+    e.residual = residual, e.norm_weight = weight, e.normed = normed, e.eps = 0;
+    assert_int_equal(ew_plan_create(world, &problem, NULL, &plan), EW_OK);
+    assert_int_equal(ew_gemm_rs_layer(plan, M, A, B, NULL, &e, NULL), EW_OK);
+    assert_true(normed[0] == 1 && normed[N - 1] == 1);
+    assert_true(isnan(normed[N])); /* 0 times infinity */
+    e.eps = 1;
+    assert_int_equal(ew_gemm_rs_layer(plan, M, A, B, NULL, &e, NULL), EW_OK);
+    assert_true(normed[N] == 0 && normed[0] == 2 * (1.0f / sqrtf(5.0f)));
+    ew_plan_destroy(plan);
+    ew_world_destroy(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_mixture_of_parts),
+        cmocka_unit_test(test_every_width),
+        cmocka_unit_test(test_ragged_rows),
+        cmocka_unit_test(test_every_config),
+        cmocka_unit_test(test_blas),
+        cmocka_unit_test(test_over_an_emulated_link),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_simulator_refuses),
+        cmocka_unit_test(test_known_values),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
