@@ -85,6 +85,7 @@ static void wrong_lines_are_named(void **state)
          "block_us_256 has 512 after 512"},
         {"block_us_256", "block_us_256 = 512:7 1024  # x", "block_us_256 = ''"},
         {"block_us_256", "block_us_256 = 512:-7  # x", "block_us_256 has -7"},
+        {"block_us_256", "block_us_256 =  # x", "block_us_256 = ''"},
         {"reducer_gbs", "reducer_gbs = 0:7  # x", "reducer_gbs has 0"},
         {"jitter", "jitter = 0.9  # x", "jitter has 0.9"},
     };

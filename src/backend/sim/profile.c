@@ -125,7 +125,7 @@ static ew_status read_curve(const reader *r, const field *f, const char *value,
                             ewx_sim_curve *curve_out)
 {
     ewx_sim_curve curve = {0};
-    while (*value) {
+    do {
         if (curve.count == EWX_SIM_POINTS)
             return refuse(r, f->key, "has too many points\n  fix: use at most %d",
                           EWX_SIM_POINTS);
@@ -137,7 +137,7 @@ static ew_status read_curve(const reader *r, const field *f, const char *value,
                           x[-1]);
         curve.count++;
         value += strspn(value, " \t");
-    }
+    } while (*value);
     *curve_out = curve;
     return EW_OK;
 }
