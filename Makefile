@@ -57,7 +57,7 @@ dist: ## make build/entwine-VERSION.tar.gz from the last commit
 
 fuzz: ## fuzz every parser for 60 s each (FUZZ_SECONDS=N for another time)
 	@scripts/setup test
-	@FUZZ_SECONDS=$${FUZZ_SECONDS:-60} tests/fuzz/run.sh build/fuzz
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-0} tests/fuzz/run.sh build/fuzz
 
 bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json
 	@scripts/setup bench
@@ -97,6 +97,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-asan test-tsan install wheel dist api-docs fuzz bench-cpu gpu-check gpu-bench format clean help
+.PHONY: build demo test test-release test-asan test-tsan install wheel dist api-docs fuzz bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:
