@@ -121,9 +121,8 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
     if (!result)
         result = cli_job_check(&job);
     if (!result)
-        result =
-            cli_out_file_open(&t, "the trace",
-                              settings->output_path ? settings->output_path : "trace.json");
+        result = cli_out_file_open(
+            &t, "the trace", settings->output_path ? settings->output_path : "trace.json");
     if (!result) {
         cli_context_init(&context);
         if (cli_interrupt_open()) {

@@ -150,7 +150,7 @@ static void set_options(cli_job *job, const cli_settings *settings)
     }
     job->bench.seed = settings->seed;
     job->bench.gate_ms = settings->gate_ms;
-    job->bench.idle = settings->idle >= 0                  ? settings->idle
+    job->bench.idle = settings->idle >= 0               ? settings->idle
                       : job->backend == EW_BACKEND_CUDA ? 1.0
                                                         : 0.0;
     if (settings->tuned)

@@ -13,7 +13,8 @@
 #define RECORDS (MEASURE | CLI_TRACE)
 #define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
 #define TALKS (SHAPE | CLI_DOCTOR)
-#define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_EXPLAIN | CLI_STATUS)
+#define ALL \
+    (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_EXPLAIN | CLI_STATUS)
 
 static const cli_option option_table[] = {
     {'W', "ranks", "W", SHAPE | CLI_DOCTOR, cli_set_ranks,
@@ -92,7 +93,8 @@ static const cli_option option_table[] = {
      "slower by more than this is a regression (default 5%)"},
     {0, "across-machines", NULL, CLI_COMPARE, cli_set_across_machines,
      "judge results of different machines all the same"},
-    {'o', "output", "FORMAT", MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
+    {'o', "output", "FORMAT",
+     MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
      cli_set_format, "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
     {'o', "output", "FILE", CLI_TRACE, cli_set_output_path,
      "where the trace goes (default trace.json); - is stdout"},

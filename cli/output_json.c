@@ -76,7 +76,6 @@ json_t *cli_row_json(const cli_row *row)
     json_object_update(object, values);
     json_decref(values);
     if (row->job->backend == EW_BACKEND_SIM) /* no values, so none right or wrong */
-        json_object_set_new(object, "check",
-                            json_pack("{sn sn}", "wrong", "max_abs_err"));
+        json_object_set_new(object, "check", json_pack("{sn sn}", "wrong", "max_abs_err"));
     return object;
 }

@@ -131,7 +131,7 @@ void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete
             puts("# Wrong values : not applicable, SIMULATED");
         else
             printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
-               summary->wrong ? "FAILED" : "OK");
+                   summary->wrong ? "FAILED" : "OK");
     }
     if (!complete)
         puts("# Incomplete : the run ended before all problems were measured");

@@ -22,7 +22,7 @@ typedef struct cli_lane {
     bool known; /* the recording speaks of this rank */
     bool left;
     int pid;
-    int waits_for; /* a rank, or -1 */
+    int waits_for;   /* a rank, or -1 */
     int64_t seen_ns; /* when it was read */
     int64_t sequence, meetings, position;
     char process[CLI_WORD_BYTES], waits_at[CLI_WORD_BYTES], step[CLI_WORD_BYTES];
