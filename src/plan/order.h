@@ -175,6 +175,22 @@ EW_HD static inline ewx_block ewx_order_default(const ewx_grid *grid, int64_t po
     return block;
 }
 
+/* The tiles of a block that exist: from first up to, not including, end. */
+typedef struct ewx_tile_range {
+    ewx_tile first, end;
+} ewx_tile_range;
+
+EW_HD static inline ewx_tile_range ewx_block_tiles(const ewx_grid *grid, ewx_block block)
+{
+    ewx_tile_range tiles;
+    tiles.first.row = block.row * grid->block_rows;
+    tiles.first.col = block.col * grid->block_cols;
+    tiles.end.row = ewx_min64(tiles.first.row + grid->block_rows,
+                              ewx_partition_tile_rows(grid, block.dst));
+    tiles.end.col = ewx_min64(tiles.first.col + grid->block_cols, grid->tile_cols);
+    return tiles;
+}
+
 /* The block computed at position pos, 0 <= pos < ewx_num_blocks, on every rank. */
 EW_HD static inline ewx_block ewx_order_block(const ewx_grid *grid, int64_t pos)
 {

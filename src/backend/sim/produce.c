@@ -137,14 +137,9 @@ static bool is_delayed(ewx_sim *sim, int rank, int slot)
 
 static void release_block(ewx_sim *sim, int rank, ewx_block block)
 {
-    const ewx_grid *grid = &sim->model.grid;
-    const int64_t first_row = block.row * grid->block_rows;
-    const int64_t first_col = block.col * grid->block_cols;
-    const int64_t end_row =
-        ewx_min64(first_row + grid->block_rows, ewx_partition_tile_rows(grid, block.dst));
-    const int64_t end_col = ewx_min64(first_col + grid->block_cols, grid->tile_cols);
-    for (int64_t row = first_row; row < end_row; row++)
-        for (int64_t col = first_col; col < end_col; col++)
+    const ewx_tile_range tiles = ewx_block_tiles(&sim->model.grid, block);
+    for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
+        for (int64_t col = tiles.first.col; col < tiles.end.col; col++)
             ewx_sim_release_tile(sim, rank, block.dst, (ewx_tile){row, col});
 }
 
