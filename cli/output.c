@@ -190,12 +190,20 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
         row->config[0] = '\0';
 }
 
-static void add_to_summary(cli_summary *summary, const cli_row *row, int at)
+/* A figure tries configs on every machine; what one of them refuses is no failure. */
+static bool is_failure(const cli_output *output, ew_status status)
 {
+    return status != EW_ERR_UNSUPPORTED &&
+           !(output->figure.figure && status == EW_ERR_CONFIG);
+}
+
+static void add_to_summary(cli_output *output, const cli_row *row, int at)
+{
+    cli_summary *summary = &output->summary;
     const ew_bench_result *result = row->result;
     if (result->status != EW_OK) {
         summary->num_skipped++;
-        if (result->status != EW_ERR_UNSUPPORTED && !summary->entry_failure)
+        if (is_failure(output, result->status) && !summary->entry_failure)
             summary->entry_failure = result->status;
         return;
     }
@@ -244,7 +252,7 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
     for (int at = 0; at < output->job->num_entries; at++) {
         cli_row row;
         cli_row_derive(output->job, problem, at, results, &row);
-        add_to_summary(&output->summary, &row, at);
+        add_to_summary(output, &row, at);
         json_t *json = cli_row_json(&row);
         print_row(output, &row, json);
         if (output->figure.figure)

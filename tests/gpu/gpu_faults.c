@@ -107,8 +107,8 @@ static int pretend(gpu_job *job, int64_t m)
     const uint64_t word = (uint64_t)epoch << 32 | (uint64_t)m;
     for (int rank = 0; rank < job->num_ranks; rank++) {
         ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)engine->heap.segments[rank];
-        RANK_CUDA(cudaMemcpy(&head->calls[epoch & 1][job->rank], &word, sizeof word,
-                             cudaMemcpyDefault));
+        RANK_CUDA(cudaMemcpy(&head->calls[epoch % EWX_CUDA_CALLS][job->rank], &word,
+                             sizeof word, cudaMemcpyDefault));
     }
     return 0;
 }

@@ -67,7 +67,7 @@ static const char *const configs[] = {
 
 void check_layer(void)
 {
-    static const int64_t widths[] = {264, 128, 8, 4240}; /* 4240: more than 32 tiles */
+    static const int64_t widths[] = {264, 4240, 8, 128}; /* 4240: more than 32 tiles */
     for (int W = 1; W <= 8; W += W < 4 ? 1 : 4) {        /* 3: any other W */
         batch b = {.count = 0};
         const ew_world_options options = gpu_options(10000);

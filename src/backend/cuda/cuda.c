@@ -7,6 +7,7 @@
 #include "backend/cuda/memory.h"
 #include "base/clock.h"
 
+#define CLOCK_READINGS 5
 #define OPERAND_ALIGNMENT 16 /* of TMA, and of 16-byte loads */
 #define MAX_COLS (1 << 23)   /* kernels count bytes inside a tile of a matrix in 32 bits */
 
@@ -147,7 +148,7 @@ static ew_status create_fork_event(ewx_cuda_engine *engine)
     return error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "creating an event");
 }
 
-/* Reads both clocks at one time, to within a launch. */
+/* Reads both clocks at one time, to within the end of a launch: the least is the best. */
 static ew_status calibrate_clock(ewx_cuda_engine *engine)
 {
     ewx_cuda_entry entry = ewx_cuda_clock();
@@ -155,12 +156,25 @@ static ew_status calibrate_clock(ewx_cuda_engine *engine)
     void *arguments[] = {&ns};
     const dim3 one = {1, 1, 1};
     EW_TRY(ewx_cuda_entry_prepare(&entry));
-    for (int i = 0; i < 2; i++) { /* the first launch loads the kernel */
-        EW_TRY(ewx_cuda_launch(engine->device, &entry, one, one, 1, NULL,
+    engine->clock_offset_ns = INT64_MAX;
+    for (int i = 0; i < CLOCK_READINGS; i++) { /* the first launch loads the kernel */
+        EW_TRY(ewx_cuda_launch(engine->device, &entry, one, one, (ewx_launch_how){0},
                                engine->device->producing, arguments));
         EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "reading the timer");
-        engine->clock_offset_ns = ewx_now_ns() - (int64_t)*ns;
+        engine->clock_offset_ns =
+            ewx_min64(engine->clock_offset_ns, ewx_now_ns() - (int64_t)*ns);
     }
+    return EW_OK;
+}
+
+/* Ranks on one GPU read one timer, so their times must not differ by what each of them
+ * read late. */
+static ew_status share_clock(ewx_cuda_engine *engine)
+{
+    int64_t offsets[EWX_MAX_RANKS];
+    EW_TRY(ew_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
+                              sizeof offsets[0]));
+    engine->clock_offset_ns = offsets[engine->device->eldest];
     return EW_OK;
 }
 
@@ -257,6 +271,8 @@ static ew_status cuda_create(ew_world *world, const ewx_spec *spec, void **state
         /* The heap is collective: nobody may stay away because of an error of its own. */
         status = ewx_world_agree(world, status, "prepare its kernels");
         if (status == EW_OK)
+            status = share_clock(engine);
+        if (status == EW_OK)
             status =
                 ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
         if (status == EW_OK && spec->config.kernel == EW_KERNEL_SM90)
@@ -301,8 +317,8 @@ static ew_status pack_weight(ewx_cuda_engine *engine, const void *B)
     void *arguments[] = {&B, &engine->weight, &rows, &cols};
     const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
     const dim3 block = {32, (unsigned)engine->transpose.threads / 32, 1};
-    return ewx_cuda_launch(engine->device, &engine->transpose, grid, block, 1, NULL, stream,
-                           arguments);
+    return ewx_cuda_launch(engine->device, &engine->transpose, grid, block,
+                           (ewx_launch_how){0}, stream, arguments);
 }
 
 static ew_status cuda_set_weight(void *state, const void *B)

@@ -126,7 +126,8 @@ static ew_status place(ewx_device *device, ew_world *world)
                             all[rank].arch);
         const bool same = memcmp(all[rank].uuid, me.uuid, sizeof me.uuid) == 0;
         device->slice += same && rank < world->rank;
-        device->sharers += same;
+        if (same && device->sharers++ == 0)
+            device->eldest = rank;
     }
     for (int rank = 0; rank < world->num_ranks; rank++) {
         int sharers = 0;

@@ -20,6 +20,7 @@ typedef struct ewx_device {
     int sms;           /* of this rank */
     int sharers;       /* ranks on this GPU */
     int slice;         /* which of them this one is */
+    int eldest;        /* the lowest of their ranks */
     CUcontext primary; /* the one that programs use */
     CUcontext context; /* this rank's: the same, or a slice of it */
     CUgreenCtx green;  /* NULL: the whole GPU */

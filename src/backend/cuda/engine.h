@@ -58,6 +58,12 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, co
                            void *C, const ew_epilogue *epilogue, bool forked);
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
+typedef struct ewx_launch_how {
+    int cluster;
+    cudaEvent_t started; /* recorded when the last CTA has started */
+    bool early; /* when the kernel before allows it; the new one waits for its end itself */
+} ewx_launch_how;
+
 /* ---- layer.c ---- */
 
 /* What epilogues need of the GPU's memory. */
@@ -73,7 +79,8 @@ ewx_cuda_layer ewx_cuda_layer_describe(const ewx_cuda_engine *engine, void *sum,
                                        const ew_epilogue *epilogue);
 /* What is left after the fused reducer, or all of it after another sum. */
 ew_status ewx_cuda_layer_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                ewx_cuda_layer *layer, cudaStream_t stream);
+                                ewx_cuda_layer *layer, ewx_launch_how how,
+                                cudaStream_t stream);
 /* An epilogue behind a call that had none, on the rank's own stream. */
 ew_status ewx_cuda_layer_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
                                 const ew_epilogue *epilogue);
@@ -84,11 +91,14 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m);
 /* The stream of the plan's reducers. */
 cudaStream_t ewx_cuda_reducing(const ewx_cuda_engine *engine);
 
-/* `started`, unless it is NULL, is recorded when the last CTA has started. */
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
-                          dim3 block, int cluster, cudaEvent_t started, cudaStream_t stream,
+                          dim3 block, ewx_launch_how how, cudaStream_t stream,
                           void **arguments);
 
+/* As many CTAs in a line. */
+ew_status ewx_cuda_launch_line(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               int64_t ctas, ewx_launch_how how, cudaStream_t stream,
+                               void **arguments);
 ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
                                int64_t ctas, cudaStream_t stream, void **arguments);
 /* The positions, and the part of the call, that `part` says; the rest of it is filled in.

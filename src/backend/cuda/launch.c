@@ -4,19 +4,23 @@
 enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
 
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
-                          dim3 block, int cluster, cudaEvent_t started, cudaStream_t stream,
+                          dim3 block, ewx_launch_how how, cudaStream_t stream,
                           void **arguments)
 {
-    CUlaunchAttribute attributes[2];
+    CUlaunchAttribute attributes[3];
     unsigned count = 0;
-    if (cluster > 1)
+    if (how.cluster > 1)
         attributes[count++] =
             (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                .value.clusterDim = {(unsigned)cluster, 1, 1}};
-    if (started)
+                                .value.clusterDim = {(unsigned)how.cluster, 1, 1}};
+    if (how.started)
         attributes[count++] =
             (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
-                                .value.launchCompletionEvent = {.event = started}};
+                                .value.launchCompletionEvent = {.event = how.started}};
+    if (how.early && device->arch >= 90)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1};
     const CUlaunchConfig config = {.gridDimX = grid.x,
                                    .gridDimY = grid.y,
                                    .gridDimZ = grid.z,
@@ -32,19 +36,19 @@ ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry,
     return EW_OK;
 }
 
-static ew_status launch_line(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
-                             int64_t ctas, int cluster, cudaEvent_t started,
-                             cudaStream_t stream, void **arguments)
+ew_status ewx_cuda_launch_line(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               int64_t ctas, ewx_launch_how how, cudaStream_t stream,
+                               void **arguments)
 {
     const dim3 grid = {(unsigned)ctas, 1, 1}, block = {(unsigned)entry->threads, 1, 1};
-    return ewx_cuda_launch(engine->device, entry, grid, block, cluster, started, stream,
-                           arguments);
+    return ewx_cuda_launch(engine->device, entry, grid, block, how, stream, arguments);
 }
 
 ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
                                int64_t ctas, cudaStream_t stream, void **arguments)
 {
-    return launch_line(engine, entry, ctas, 1, NULL, stream, arguments);
+    return ewx_cuda_launch_line(engine, entry, ctas, (ewx_launch_how){0}, stream,
+                                arguments);
 }
 
 /* ---- Parameters ---- */
@@ -191,15 +195,17 @@ ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
     if (ctas == 0) /* the call must still be counted */
         ctas = cluster;
     const cudaStream_t stream = engine->device->producing;
-    const cudaEvent_t started = config->pool == EW_POOL_STATIC ? engine->started : NULL;
+    ewx_launch_how how = {.started =
+                              config->pool == EW_POOL_STATIC ? engine->started : NULL};
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
-        return launch_line(engine, &engine->producer, ctas, 1, started, stream, arguments);
+        return ewx_cuda_launch_line(engine, &engine->producer, ctas, how, stream,
+                                    arguments);
     }
+    how.cluster = cluster;
     EW_TRY(update_maps(engine, call->grid.rows, A, B));
     void *arguments[] = {&engine->maps, &operands, call};
-    return launch_line(engine, &engine->producer, ctas, cluster, started, stream,
-                       arguments);
+    return ewx_cuda_launch_line(engine, &engine->producer, ctas, how, stream, arguments);
 }
 
 static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
@@ -312,7 +318,8 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *
     ewx_cuda_layer layer = ewx_cuda_layer_describe(engine, sum, C, epilogue);
     EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
                    : launch_reducer(engine, call, sum, fused ? &layer : NULL, reducing));
-    return ewx_cuda_layer_launch(engine, call, &layer, reducing);
+    return ewx_cuda_layer_launch(engine, call, &layer, (ewx_launch_how){.early = true},
+                                 reducing);
 }
 
 /* The producer first, always: whatever serialises the two, it must not be a reducer that

@@ -104,13 +104,12 @@ ewx_cuda_layer ewx_cuda_layer_describe(const ewx_cuda_engine *engine, void *sum,
     };
 }
 
-/* A warp per row; what is left of them is known to the device alone. */
-static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
-                        const ewx_cuda_entry *entry)
+/* What is left of the rows is known to the device alone. */
+static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
-    enum { WARP = 32, CTAS_PER_SM = 8 };
+    enum { CTAS_PER_SM = 8 };
     const int64_t rows = ewx_partition_rows(&call->grid, call->rank);
-    const int64_t ctas = ewx_div_up(rows, entry->threads / WARP);
+    const int64_t ctas = ewx_div_up(rows, EWX_CUDA_LAYER_ROWS);
     return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
 }
 
@@ -125,13 +124,14 @@ static ew_status hold_producers(const ewx_cuda_engine *engine, cudaStream_t stre
 }
 
 ew_status ewx_cuda_layer_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                ewx_cuda_layer *layer, cudaStream_t stream)
+                                ewx_cuda_layer *layer, ewx_launch_how how,
+                                cudaStream_t stream)
 {
     const ewx_cuda_entry *entry = layer->sum ? &engine->layer_whole : &engine->layer_rest;
     void *arguments[] = {layer, call};
     if (!layer->sum && !layer->normed) /* the reducer has done it all */
         return EW_OK;
-    EW_TRY(ewx_cuda_launch_ctas(engine, entry, ctas_for(engine, call, entry), stream,
+    EW_TRY(ewx_cuda_launch_line(engine, entry, ctas_for(engine, call), how, stream,
                                 arguments));
     return hold_producers(engine, stream);
 }
@@ -141,7 +141,8 @@ static ew_status finish_entered(ewx_cuda_engine *engine, int64_t m, void *sum,
 {
     ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
     ewx_cuda_layer layer = ewx_cuda_layer_describe(engine, sum, sum, epilogue);
-    return ewx_cuda_layer_launch(engine, &call, &layer, ewx_cuda_reducing(engine));
+    return ewx_cuda_layer_launch(engine, &call, &layer, (ewx_launch_how){0},
+                                 ewx_cuda_reducing(engine));
 }
 
 ew_status ewx_cuda_layer_finish(ewx_cuda_engine *engine, int64_t m, void *sum,

@@ -19,7 +19,8 @@ extern "C" {
 
 #define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
 
-#define EWX_CUDA_CALLS 4 /* announced calls that are kept */
+#define EWX_CUDA_CALLS 4      /* announced calls that are kept */
+#define EWX_CUDA_LAYER_ROWS 2 /* of a layer, that a CTA does at a time */
 
 /* ---- Shared state ---- */
 

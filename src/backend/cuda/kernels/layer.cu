@@ -1,5 +1,6 @@
 /* What is left of a layer's epilogue when the sums are there: rows that the reducer could
- * not normalise in time, or all of it after a sum that was not ours.  A warp per row. */
+ * not normalise in time, or all of it after a sum that was not ours.  A CTA does a few rows
+ * at a time, so that many are in flight even where a rank has few. */
 #include "backend/cuda/kernels/layer.cuh"
 #include "backend/cuda/kernels/protocol.cuh"
 
@@ -7,22 +8,25 @@ namespace
 {
 
 /* Fits where a reducing CTA does, beside a producer that is still at work. */
-constexpr int THREADS = 256, WARPS = THREADS / WARP, CTAS_PER_SM = 4, BATCH = 4;
+constexpr int THREADS = 256, CTAS_PER_SM = 4, BATCH = 4;
+constexpr int WARPS_PER_ROW = 4, ROWS = THREADS / WARP / WARPS_PER_ROW;
+static_assert(ROWS == EWX_CUDA_LAYER_ROWS, "the host counts CTAs by it");
 
-/* One warp: c, h and the squares of a row, from its sum. */
+/* Warp `part` of a row: c, h and the squares of its pieces, from their sum. */
 template <class T>
 __device__ void add_row(const ewx_cuda_layer &layer, const ewx_grid &grid, int64_t row,
-                        int lane)
+                        int part, int lane)
 {
+    constexpr int STEP = WARP * WARPS_PER_ROW;
     const uint64_t once = l2_evict_first();
     const int pieces = (int)(grid.cols / PIECE);
     const int64_t at = row * grid.cols * 2;
 #pragma unroll 1
-    for (int first = lane; first - lane < pieces; first += WARP * BATCH) {
+    for (int first = part * WARP + lane; first - lane < pieces; first += STEP * BATCH) {
         uint4 sum[BATCH], residual[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            const int piece = first + i * WARP;
+            const int piece = first + i * STEP;
             residual[i] = make_uint4(0, 0, 0, 0);
             if (piece < pieces)
                 sum[i] = ld_16((const unsigned char *)layer.sum + at + piece * 16, once);
@@ -31,7 +35,7 @@ __device__ void add_row(const ewx_cuda_layer &layer, const ewx_grid &grid, int64
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            const int piece = first + i * WARP;
+            const int piece = first + i * STEP;
             float squares = 0;
             if (piece < pieces)
                 squares = squares_of_piece<T>(finish_piece<T>(layer, sum[i], residual[i],
@@ -41,7 +45,6 @@ __device__ void add_row(const ewx_cuda_layer &layer, const ewx_grid &grid, int64
                 squares_at(layer, grid, row)[piece / PIECES_PER_ROW] = squares;
         }
     }
-    __syncwarp(); /* the squares, before other lanes read them */
 }
 
 /* One thread of every CTA, when the CTA has done everything. */
@@ -63,17 +66,22 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     finisher(const __grid_constant__ ewx_cuda_layer layer,
              const __grid_constant__ ewx_cuda_call call)
 {
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int part = warp % WARPS_PER_ROW;
     const int64_t rows = ewx_partition_rows(&call.grid, call.rank);
+    await_kernel_before();
     const int64_t done = WHOLE ? 0 : layer.counters->next_strip * EWX_STRIP_ROWS;
     if (__syncthreads_or(has_stopped(call))) /* not everything was summed */
         return;
-    for (int64_t row = done + blockIdx.x * WARPS + threadIdx.x / WARP; row < rows;
-         row += gridDim.x * WARPS) {
+    for (int64_t first = done + blockIdx.x * ROWS; first < rows;
+         first += gridDim.x * ROWS) {
+        const int64_t row = first + warp / WARPS_PER_ROW;
+        if (WHOLE && row < rows)
+            add_row<T>(layer, call.grid, row, part, lane);
         if (WHOLE)
-            add_row<T>(layer, call.grid, row, lane);
-        if (layer.normed)
-            normalise_row<T, BATCH>(layer, call.grid, row, lane);
+            __syncthreads(); /* the row's squares, by all its warps */
+        if (layer.normed && row < rows)
+            normalise_row<T, BATCH, WARPS_PER_ROW>(layer, call.grid, row, part, lane);
     }
     __syncthreads();
     if (threadIdx.x == 0)

@@ -111,11 +111,14 @@ __device__ __forceinline__ uint4 normed_piece(uint4 h, float r, uint4 weight)
     return rounded<T>(x);
 }
 
-/* One warp.  BATCH pieces of a lane are in flight at a time. */
-template <class T, int BATCH>
+/* Warp `part` of the WARPS that do the row; BATCH pieces of a lane are in flight at a time.
+ */
+template <class T, int BATCH, int WARPS>
 __device__ __forceinline__ void normalise_row(const ewx_cuda_layer &layer,
-                                              const ewx_grid &grid, int64_t row, int lane)
+                                              const ewx_grid &grid, int64_t row, int part,
+                                              int lane)
 {
+    constexpr int STEP = WARP * WARPS;
     const uint64_t once = l2_evict_first();
     const float r = scale_of_row(layer, grid, row, lane);
     const int pieces = (int)(grid.cols / PIECE);
@@ -123,18 +126,18 @@ __device__ __forceinline__ void normalise_row(const ewx_cuda_layer &layer,
     const unsigned char *from = (const unsigned char *)layer.h + at;
     unsigned char *to = (unsigned char *)layer.normed + at;
 #pragma unroll 1
-    for (int first = lane; first < pieces; first += WARP * BATCH) {
+    for (int first = part * WARP + lane; first < pieces; first += STEP * BATCH) {
         uint4 h[BATCH], weight[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (first + i * WARP < pieces) {
-                h[i] = ld_16(from + (first + i * WARP) * 16, once);
-                weight[i] = ((const uint4 *)layer.norm_weight)[first + i * WARP];
+            if (first + i * STEP < pieces) {
+                h[i] = ld_16(from + (first + i * STEP) * 16, once);
+                weight[i] = ((const uint4 *)layer.norm_weight)[first + i * STEP];
             }
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (first + i * WARP < pieces)
-                st_16(to + (first + i * WARP) * 16, normed_piece<T>(h[i], r, weight[i]),
+            if (first + i * STEP < pieces)
+                st_16(to + (first + i * STEP) * 16, normed_piece<T>(h[i], r, weight[i]),
                       once);
     }
 }

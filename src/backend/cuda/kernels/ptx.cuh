@@ -49,6 +49,23 @@ __device__ __forceinline__ void st_relaxed_sys(uint64_t *word, uint64_t value)
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
+/* ---- Kernels in a stream: the next may start early and then waits for this one ---- */
+
+__device__ __forceinline__ void let_next_kernel_start()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Until the kernel before has ended and its writes are seen. */
+__device__ __forceinline__ void await_kernel_before()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- Time ---- */
 
 __device__ __forceinline__ unsigned long long global_timer_ns()

@@ -184,7 +184,7 @@ __device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_layer &
         return;
     const int first = strip * EWX_STRIP_ROWS, end = min(first + EWX_STRIP_ROWS, rows);
     for (int row = first + threadIdx.x / WARP; row < end; row += THREADS / WARP)
-        normalise_row<T, 2>(layer, call.grid, row, threadIdx.x % WARP);
+        normalise_row<T, 2, 1>(layer, call.grid, row, 0, threadIdx.x % WARP);
 }
 
 /* ---- The kernel ---- */
@@ -250,6 +250,9 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
         if (LAYER && layer.normed)
             normalise_some<T, THREADS>(call, layer, (int)tile.row);
     }
+    /* All contributions are there, so a kernel that takes SMs now keeps no producer from
+     * anything this one waits for. */
+    let_next_kernel_start();
     __syncthreads();
     if (threadIdx.x == 0)
         close_reducer(call, epoch, output.closes);
