@@ -1,9 +1,13 @@
-"""What Python adds to a call: python3 python/measure_overhead.py
+"""What Python adds to a call, and what importing takes: python3 python/measure_overhead.py
 
-One rank, an 8 x 32 x 64 product on a CPU: the time of a call as Python sees it, less what the
-library measures of itself in the same call.  Medians over calls, the kinds of input in turns.
+One rank on one core, an 8 x 32 x 64 product: the time of a call as Python sees it, less what the
+library measures of itself in the same call.  Medians over calls, the kinds of call in turns;
+those with torch where it is installed.
 """
+import importlib.util
+import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -11,16 +15,43 @@ import numpy as np
 
 import entwine
 
-ROUNDS, CALLS = 15, 2000
+ROUNDS, CALLS, IMPORTS = 15, 1000, 5
 M, N, K = 8, 32, 64
 
 
-def one_round(plan, A):
+def numpy_calls(plan):
+    A, out, row = np.ones((M, K), "f4"), np.empty((M, N), "f4"), np.ones(N, "f4")
+    residual, normed = np.ones((M, N), "f4"), np.empty((M, N), "f4")
+    yield "numpy", plan, lambda: plan.gemm_rs(A)
+    yield "numpy, out=", plan, lambda: plan.gemm_rs(A, out=out)
+    yield "numpy, layer", plan, lambda: plan.gemm_rs_layer(A, residual=residual, norm_weight=row,
+                                                           normed=normed)
+
+
+def torch_calls(plan, world):
+    import torch
+    import entwine.torch  # noqa: F401 defines the operators
+    A, B = torch.ones(M, K), torch.ones(N, K)
+    out = torch.empty(M, N)
+    operator = torch.ops.entwine.gemm_rs.default
+    inference = torch.inference_mode()(operator)
+    operator(A, B, world.name, True)
+    (frozen, _), = world._frozen.values()
+    yield "torch", plan, lambda: plan.gemm_rs(A)
+    yield "torch, out=", plan, lambda: plan.gemm_rs(A, out=out)
+    residual, row, normed = torch.ones(M, N), torch.ones(N), torch.empty(M, N)
+    yield "torch, layer", plan, lambda: plan.gemm_rs_layer(A, residual=residual, norm_weight=row,
+                                                           normed=normed)
+    yield "torch.ops", frozen, lambda: operator(A, B, world.name, True)
+    yield "torch.ops, inference mode", frozen, lambda: inference(A, B, world.name, True)
+
+
+def one_round(plan, call):
     """(microseconds outside the library, inside) of every call."""
     samples = []
     for _ in range(CALLS):
         started = time.perf_counter_ns()
-        plan.gemm_rs(A)
+        call()
         spent_ns = time.perf_counter_ns() - started
         timing = plan.timing
         inside_ns = timing.end_ns - timing.start_ns
@@ -28,21 +59,33 @@ def one_round(plan, A):
     return samples
 
 
+def import_seconds(module):
+    command = [sys.executable, "-c", f"import {module}"]
+    seconds = []
+    for _ in range(IMPORTS):
+        started = time.perf_counter()
+        subprocess.run(command, check=True)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
 def main():
-    inputs = {"numpy": np.ones((M, K), np.float32)}
-    if "--torch" in sys.argv:
-        import torch
-        inputs["torch"] = torch.ones(M, K)
-    rounds = {kind: [] for kind in inputs}
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with entwine.World() as world:
-        plan = entwine.Plan(world, M, N, K, "float32", "workers=1")
+        plan = entwine.Plan(world, M, N, K, "float32")
         plan.set_weight(np.ones((N, K), np.float32))
+        calls = list(numpy_calls(plan))
+        if importlib.util.find_spec("torch"):
+            calls += torch_calls(plan, world)
+        rounds = {name: [] for name, *_ in calls}
         for _ in range(ROUNDS):
-            for kind, A in inputs.items():
-                rounds[kind] += one_round(plan, A)
-    for kind, samples in rounds.items():
+            for name, owner, call in calls:
+                rounds[name] += one_round(owner, call)
+    for name, samples in rounds.items():
         added, inside = (statistics.median(part) for part in zip(*samples))
-        print(f"{kind}: Python adds {added:.1f} us to the {inside:.1f} us of the call")
+        print(f"{name}: Python adds {added:.1f} us to the {inside:.1f} us of the call")
+    print(f"import entwine: {import_seconds('entwine'):.2f} s with the interpreter's start, "
+          f"import numpy alone: {import_seconds('numpy'):.2f} s")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ see ``entwine.torch``.  Everything raises ``EntwineError`` or one of its kinds.
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _error_names
 from ._library import __version__, library_path
-from ._plan import Plan, Timing, explain, gemm_rs
+from ._plan import Plan, Timing, gemm_rs, gemm_rs_layer
+from ._problem import explain
 from ._spawn import spawn
 from ._tuning import TuneResult, tune
 from ._world import World, init, owned_rows
 
-__all__ = ["World", "Plan", "Timing", "TuneResult", "init", "spawn", "gemm_rs", "tune", "explain",
-           "owned_rows", "library_path", "__version__", *_error_names]
+__all__ = ["World", "Plan", "Timing", "TuneResult", "init", "spawn", "gemm_rs", "gemm_rs_layer",
+           "tune", "explain", "owned_rows", "library_path", "__version__", *_error_names]

@@ -4,6 +4,7 @@ NumPy arrays, torch tensors, and whatever offers __cuda_array_interface__ or DLP
 one Buffer.  Nothing is copied, and torch is never imported here: a tensor comes from a
 program that has done so.
 """
+import math
 import operator
 import sys
 from ctypes import addressof, c_char
@@ -48,11 +49,9 @@ class Buffer:
         strides = self.strides or (self.shape[1], 1)
         return _follows(self.shape[::-1], strides[::-1])
 
-    def num_bytes(self):
-        count = ITEM_BYTES[self.dtype]
-        for extent in self.shape:
-            count *= extent
-        return count
+    def end(self):
+        """Behind its last byte, where it has no gaps."""
+        return self.pointer + math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def _follows(shape, strides):
@@ -130,11 +129,18 @@ def _of_numpy(array, name):
 
 
 _torch_codes = {}
+_Tensor = _strided = _empty_tensor = None  # torch's, once a tensor has come by
+
+
+def _meet_torch(torch):
+    global _Tensor, _strided, _empty_tensor
+    _Tensor, _strided, _empty_tensor = torch.Tensor, torch.strided, torch.empty
+    _torch_codes.update({torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16})
 
 
 def _of_torch(tensor, name, torch):
     if not _torch_codes:
-        _torch_codes.update({torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16})
+        _meet_torch(torch)
     if tensor.is_cpu:
         device = CPU
     elif tensor.is_cuda:
@@ -211,7 +217,7 @@ def _of_dlpack(array, name, stream):
                   int(device_id) if on_gpu else CPU, True, None, "dlpack", loan)
 
 
-def describe(array, name, stream=None):
+def describe(array, name, stream=None, dimensions=2):
     """The Buffer of argument `name`, whatever kind of array it is."""
     if isinstance(array, np.ndarray):
         buffer = _of_numpy(array, name)
@@ -227,31 +233,68 @@ def describe(array, name, stream=None):
             raise ArgumentTypeError(
                 f"{name} is a {type(array).__name__}; expected a NumPy array, a torch tensor, or "
                 f"an object with DLPack or __cuda_array_interface__")
-    if len(buffer.shape) != 2:
-        raise ShapeError(f"{name} has shape {buffer.shape}; expected two dimensions")
+    if len(buffer.shape) != dimensions:
+        raise ShapeError(f"{name} has shape {buffer.shape}; expected "
+                         f"{('one dimension', 'two dimensions')[dimensions - 1]}")
     if buffer.pointer % ITEM_BYTES[buffer.dtype]:
         raise ArgumentError(f"{name} starts at an address that is no multiple of its "
                             f"{ITEM_BYTES[buffer.dtype]}-byte elements\n  fix: pass a copy")
     return buffer
 
 
-def overlap(one, other):
-    """Whether two buffers without gaps share memory."""
-    return (one.device == other.device and one.pointer < other.pointer + other.num_bytes()
-            and other.pointer < one.pointer + one.num_bytes())
+def plain_address(array, dtype, device):
+    """The address of an ordinary array: NumPy's or torch's own, row-major, writable, not empty,
+    of that element type and place.  0 for all others: describe() says what they are.  Spares
+    the usual call most of the time of that."""
+    kind = type(array)
+    address = 0
+    try:
+        if kind is np.ndarray:
+            if device == CPU and _NUMPY_CODES.get(array.dtype) == dtype:
+                address = addressof(c_char.from_buffer(array))  # refuses gaps and read-only
+        elif (kind is _Tensor and _torch_codes.get(array.dtype) == dtype
+              and (array.is_cpu if device == CPU else
+                   array.is_cuda and array.get_device() == device)
+              and array.layout is _strided and array.is_contiguous()
+              and not array.requires_grad and not array.is_neg()):
+            address = array.data_ptr()
+    except (TypeError, ValueError, BufferError, RuntimeError):
+        return 0
+    return 0 if address % ITEM_BYTES[dtype] else address
 
 
-def allocate_like(buffer, shape):
+def refuse_overlap(written, read):
+    """Raises if a buffer of `written` shares memory with another one.  Both map names to buffers
+    of one device without gaps."""
+    seen = [(name, buffer.pointer, buffer.end()) for name, buffer in read.items()]
+    for name, buffer in written.items():
+        start, end = buffer.pointer, buffer.end()
+        for other, its_start, its_end in seen:
+            if start < its_end and its_start < end:
+                raise ArgumentError(f"{name} shares memory with {other}; expected memory of its "
+                                    f"own")
+        seen.append((name, start, end))
+
+
+def empty_like(array, shape):
+    """A new array of the kind, element type and place of an ordinary one."""
+    if type(array) is np.ndarray:
+        return np.empty(shape, array.dtype)
+    return _empty_tensor(shape, dtype=array.dtype, device=array.device)  # new_empty is slower
+
+
+def allocate_like(buffer, shape, name="out"):
     """A new array of the buffer's kind, element type and device: (object, Buffer)."""
     if buffer.kind == "torch":
-        array = buffer.owner.new_empty(shape)
+        array = empty_like(buffer.owner, shape)
         return array, Buffer(array.data_ptr(), shape, None, buffer.dtype, buffer.device, True, None,
                              "torch", array)
     if buffer.device != CPU:
-        raise ArgumentError("out is missing: for this kind of GPU array there is nobody to make "
-                            "one\n  fix: pass out=")
+        raise ArgumentError(f"{name} is missing: for this kind of GPU array there is nobody to "
+                            f"make one\n  fix: pass {name}=")
     if buffer.dtype == BF16 and buffer.kind != "numpy":
-        raise ArgumentError("out is missing: NumPy alone has no bfloat16\n  fix: pass out=")
+        raise ArgumentError(f"{name} is missing: NumPy alone has no bfloat16\n"
+                            f"  fix: pass {name}=")
     dtype = buffer.owner.dtype if buffer.kind == "numpy" else DTYPE_NAMES[buffer.dtype]
     array = np.empty(shape, dtype)
     return array, Buffer(_address(array), shape, None, buffer.dtype, CPU, True, None, "numpy",

@@ -68,7 +68,7 @@ def _forget_watch():
 os.register_at_fork(after_in_child=_forget_watch)
 
 
-def call(world, function, *arguments):
+def call(world, function, arguments):
     """function(*arguments), which may block, such that Ctrl-C ends it."""
     global _watch
     if threading.get_ident() != _MAIN:

@@ -6,8 +6,8 @@ library with new fields needs no change here.
 import ctypes
 import os
 import sys
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32,
-                    c_int64, c_size_t, c_uint32, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int,
+                    c_int32, c_int64, c_size_t, c_uint32, c_void_p)
 
 from ._errors import LibraryError, from_status
 
@@ -27,6 +27,11 @@ class WorldOptions(Structure):
 class Problem(Structure):
     _fields_ = [("struct_size", c_uint32), ("dtype", c_int), ("weight_layout", c_int),
                 ("max_m", c_int64), ("n", c_int64), ("k", c_int64)]
+
+
+class Epilogue(Structure):
+    _fields_ = [("struct_size", c_uint32), ("eps", c_float), ("bias", c_void_p),
+                ("residual", c_void_p), ("norm_weight", c_void_p), ("normed", c_void_p)]
 
 
 class Launcher(Structure):
@@ -85,8 +90,8 @@ def _find():
         tried.append(f"{path} ({what}: {why})")
     raise LibraryError(
         f"{SONAME} was not found.  Looked at:\n    " + "\n    ".join(tried) + "\n"
-        f"  fix: run `make install` in Entwine's folder, or set ENTWINE_LIBRARY to the path of "
-        f"{SONAME}")
+        f"  fix: run `pip install ./python` in Entwine's folder, which builds it, or set "
+        f"ENTWINE_LIBRARY to the path of {SONAME}")
 
 
 def _check_version(library, path):
@@ -100,8 +105,7 @@ def _check_version(library, path):
     if found.split(".")[:2] != __version__.split(".")[:2]:
         raise LibraryError(
             f"{path} is version {found}, this package is {__version__}\n"
-            f"  fix: install both from the same folder (`make install`, then "
-            f"`pip install ./python`)")
+            f"  fix: install both from the same folder (`pip install ./python` does)")
 
 
 # ---- Declarations ----------------------------------------------------------------------------
@@ -121,6 +125,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_plan_create": (c_int, [_P, POINTER(Problem), _P, POINTER(_P)]),
     "ew_plan_set_weight": (c_int, [_P, _P]),
     "ew_gemm_rs": (c_int, [_P, c_int64, _P, _P, _P, _P]),
+    "ew_gemm_rs_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
     "ew_plan_wait": (c_int, [_P]),
     "ew_plan_config": (c_int, [_P, _P]),
     "ew_plan_explain": (c_int, [_P, c_char_p, c_size_t]),
@@ -174,7 +179,8 @@ class Tuning(Structure):
 
 class TuneResultStruct(Structure):
     _fields_ = [("tuning", Tuning), ("num_candidates", c_int32), ("num_refused", c_int32),
-                ("complete", c_int32), ("stored", c_int32)]
+                ("complete", c_int32), ("stored", c_int32), ("num_left_out", c_int32),
+                ("profile", c_char * 64)]
 
 
 def parse_config(text):

@@ -1,18 +1,17 @@
-"""Plans, calls, explanations and tuning."""
+"""Plans and their calls."""
 import collections
 import ctypes
 import sys
-from collections.abc import Mapping
 
 from . import _buffers
-from ._buffers import CPU, DTYPE_NAMES, count, describe, dtype_code
-from ._errors import ArgumentError, ArgumentTypeError, ConfigError, ShapeError
-from ._library import (EXPLAIN_BYTES, Config, Problem, TimingStruct, check, lib, parse_config,
-                       print_config)
-from ._world import MAX_RANKS, check_world
+from ._buffers import CPU, DTYPE_NAMES, Buffer, describe, empty_like, plain_address
+from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._layer import Layer
+from ._library import EXPLAIN_BYTES, Config, TimingStruct, check, lib, print_config
+from ._problem import backend_in, make_config, make_problem
+from ._streams import LEGACY_STREAM, stream_handle, torch_stream
+from ._world import check_world
 
-LAYOUTS = {"nk": 1, "kn": 2}
-_LEGACY_STREAM = 1  # CUDA's default stream, as a handle
 _CACHED_PLANS = 8
 
 
@@ -30,55 +29,6 @@ class Timing(collections.namedtuple("Timing", "start_ns gemm_end_ns end_ns")):
     def tail_us(self):
         """What of it came after the GEMM."""
         return (self.end_ns - self.gemm_end_ns) / 1e3
-
-
-# ---- Configs and problems --------------------------------------------------------------------
-
-def make_config(config, backend):
-    """A C config from text, a mapping or None, with the backend set if given."""
-    if isinstance(config, Mapping):
-        config = ",".join(f"{key}={value}" for key, value in config.items())
-    if config is None:
-        config = ""
-    if not isinstance(config, str):
-        raise ArgumentTypeError(f"config is a {type(config).__name__}; expected text such as "
-                                f"'order=contiguous,x=2', a mapping, or None")
-    if "\0" in config:
-        raise ConfigError(f"config is {config!r}; expected text without zero characters")
-    if backend is not None:
-        if backend not in ("cpu", "cuda"):
-            raise ConfigError(f"backend is {backend!r}; expected 'cpu' or 'cuda'")
-        named = _backend_in(config)
-        if named is None:
-            config = ",".join(part for part in (config, f"backend={backend}") if part)
-        elif named != backend:
-            raise ConfigError(f"config says backend={named}, but backend is {backend!r}")
-    return parse_config(config)
-
-
-def _backend_in(text):
-    for item in text.split(","):
-        key, _, value = item.partition("=")
-        if key.strip() == "backend":
-            return value.strip()
-    return None
-
-
-def make_problem(max_m, n, k, dtype, layout="nk"):
-    """A C problem, every number checked."""
-    if layout not in LAYOUTS:
-        raise ArgumentError(f"layout is {layout!r}; expected 'nk' (B lies as N rows of K) or 'kn'")
-    return Problem(ctypes.sizeof(Problem), dtype_code(dtype), LAYOUTS[layout],
-                   count(max_m, "max_m", 0), count(n, "n", 1), count(k, "k", 1))
-
-
-def explain(max_m, n, k, dtype="float32", ranks=1, config=None, *, backend=None, layout="nk"):
-    """What a plan would be for `ranks` ranks on this host, and why: a few lines of text."""
-    text = ctypes.create_string_buffer(EXPLAIN_BYTES)
-    check(lib.ew_forecast_explain(make_problem(max_m, n, k, dtype, layout),
-                                  count(ranks, "ranks", 1, MAX_RANKS),
-                                  make_config(config, backend), text, EXPLAIN_BYTES))
-    return text.value.decode()
 
 
 # ---- The plan --------------------------------------------------------------------------------
@@ -118,7 +68,7 @@ class Plan:
         return print_config(config)
 
     def _choose_device(self):
-        if _backend_in(self._config) != "cuda":
+        if backend_in(self._config) != "cuda":
             return CPU
         return self._world.rank % max(1, lib.ew_gpu_count())
 
@@ -146,31 +96,76 @@ class Plan:
         there when it returns.
         """
         self._check_open()
-        stream = _stream_handle(stream)
+        if B is None and stream is None:
+            result = self._run_plain(A, out)
+            if result is not None:
+                return result
+        stream = stream_handle(stream)
         return self._run(describe(A, "A", stream), None if B is None else describe(B, "B", stream),
                          out, stream)
 
+    def gemm_rs_layer(self, A, B=None, *, bias=None, residual=None, norm_weight=None, eps=1e-5,
+                      out=None, normed=None, stream=None):
+        """``gemm_rs`` and what follows it in a transformer layer, on this rank's rows:
+
+            c      = sum over ranks of A @ B.T, plus bias [n]
+            h      = c + residual [owned rows, n]; residual holds h afterwards
+            normed = h / sqrt(mean of h * h + eps) * norm_weight [n]
+
+        every step rounded to the element type as if it stood alone.  Parts that are None are
+        left out.  Returns the last: normed (a new array, or the one passed), else residual,
+        else c.  ``out`` receives c, which is not stored anywhere otherwise.
+        """
+        self._check_open()
+        stream = stream_handle(stream)
+        return self._run_layer(describe(A, "A", stream),
+                               None if B is None else describe(B, "B", stream),
+                               Layer(bias, residual, norm_weight, eps, out, normed), stream)
+
+    def _run_plain(self, A, out):
+        """_run for the usual call: ordinary arrays and the bound weight.  None for any other,
+        right or wrong, with nothing done."""
+        a = plain_address(A, self._dtype, self._device)
+        if not a or not self._bound:
+            return None
+        shape, world = A.shape, self._world
+        if len(shape) != 2 or shape[1] != self._k or shape[0] > self._max_m:
+            return None
+        rows = world._share(shape[0])
+        if out is None:
+            out = empty_like(A, (rows, self._n))
+        elif type(out) is not type(A) or out.shape != (rows, self._n):
+            return None
+        c = plain_address(out, self._dtype, self._device)
+        size = _buffers.ITEM_BYTES[self._dtype]
+        if not c or (a < c + rows * self._n * size and c < a + shape[0] * self._k * size):
+            return None
+        world._call(lib.ew_gemm_rs, self._handle, shape[0], a, None, c,
+                    None if self._device == CPU else torch_stream(self._device))
+        return out
+
     def _run(self, a, b, out, stream):
-        m = self._check_rows(self._operand(a, "A"))
-        if b is not None:
-            self._check_weight(b)
-        elif not self._bound:
-            raise ArgumentError("B is missing, and no weight is bound\n"
-                                "  fix: call set_weight(B) first; a call with a B of its own "
-                                "unbinds it")
-        world = self._world
-        share, extra = divmod(m, world._size)
-        rows = share + (world._rank < extra)
+        m, rows = self._check_operands(a, b)
         if out is None:
             out, c = _buffers.allocate_like(a, (rows, self._n))
         else:
-            c = self._output(out, rows, a, b)
+            c = self._matrix(out, "out", rows)
+            _buffers.refuse_overlap({"out": c}, _operands(a, b))
+        self._enqueue(lib.ew_gemm_rs, m, a, b, c.pointer or None, stream)
+        return out
+
+    def _run_layer(self, a, b, layer, stream):
+        m, rows = self._check_operands(a, b)
+        epilogue, c = layer.resolve(self, rows, _operands(a, b))
+        self._enqueue(lib.ew_gemm_rs_layer, m, a, b, c, stream, epilogue)
+        return layer.result
+
+    def _enqueue(self, function, m, a, b, c, stream, *epilogue):
         stream = self._stream(stream, a)
         if b is not None:
             self._bound = False  # it takes the bound one's place
-        world._call(lib.ew_gemm_rs, self._check_open(), m, a.pointer or None,
-                    None if b is None else b.pointer, c.pointer or None, stream)
-        return out
+        self._world._call(function, self._check_open(), m, a.pointer or None,
+                          None if b is None else b.pointer, c, *epilogue, stream)
 
     def wait(self):
         """Waits for what was enqueued on a GPU, and raises its fault if there was one."""
@@ -252,6 +247,17 @@ class Plan:
                                 f"{_device_name(self._device)}, where the plan computes")
         return buffer
 
+    def _check_operands(self, a, b):
+        """(rows of A, rows that this rank owns), once A and B are found right."""
+        m = self._check_rows(self._operand(a, "A"))
+        if b is not None:
+            self._check_weight(b)
+        elif not self._bound:
+            raise ArgumentError("B is missing, and no weight is bound\n"
+                                "  fix: call set_weight(B) first; a call with a B of its own "
+                                "unbinds it")
+        return m, self._world._share(m)
+
     def _check_rows(self, a):
         m, k = a.shape
         if k != self._k or m > self._max_m:
@@ -274,19 +280,35 @@ class Plan:
                 f"{self._layout!r}\n  fix: pass a copy that lies so, or create the plan with the "
                 f"other layout")
 
-    def _output(self, out, rows, a, b):
-        c = self._operand(describe(out, "out"), "out")
-        if c.shape != (rows, self._n):
-            raise ShapeError(f"out has shape {c.shape}; expected {(rows, self._n)}, this rank's "
-                             f"rows of {a.shape[0]}")
-        if not c.is_row_major():
-            raise ArgumentError(f"out has strides {c.strides}; expected row-major ({self._n}, 1)")
-        if not c.writable:
-            raise ArgumentError("out is read-only; expected memory that can be written")
-        for other, name in ((a, "A"), (b, "B")):
-            if other is not None and _buffers.overlap(c, other):
-                raise ArgumentError(f"out shares memory with {name}; expected memory of its own")
-        return c
+    def _plain(self, array, shape):
+        """The buffer of an ordinary array of that shape; None: it has to be looked at."""
+        address = plain_address(array, self._dtype, self._device)
+        if not address or array.shape != shape:
+            return None
+        return Buffer(address, shape, None, self._dtype, self._device, True, None, None, array)
+
+    def _matrix(self, array, name, rows):
+        shape = (rows, self._n)
+        buffer = self._plain(array, shape) or self._operand(describe(array, name), name)
+        if buffer.shape != shape:
+            raise ShapeError(f"{name} has shape {buffer.shape}; expected {shape}, the rows that "
+                             f"this rank owns")
+        if not buffer.is_row_major():
+            raise ArgumentError(f"{name} has strides {buffer.strides}; expected row-major "
+                                f"({self._n}, 1)")
+        if not buffer.writable:
+            raise ArgumentError(f"{name} is read-only; expected memory that can be written")
+        return buffer
+
+    def _vector(self, array, name):
+        buffer = self._plain(array, (self._n,)) or self._operand(
+            describe(array, name, dimensions=1), name)
+        if buffer.shape != (self._n,):
+            raise ShapeError(f"{name} has shape {buffer.shape}; expected ({self._n},)")
+        if not buffer.is_row_major():
+            raise ArgumentError(f"{name} has stride {buffer.strides[0]}; expected 1\n"
+                                f"  fix: pass a contiguous copy")
+        return buffer
 
     def _stream(self, stream, a):
         if self._device == CPU:
@@ -295,18 +317,12 @@ class Plan:
                                     f"streams")
             return None
         if stream is None:
-            stream = a.stream if a.kind != "torch" else _stream_handle(
-                sys.modules["torch"].cuda.current_stream(a.device))
-        return stream or _LEGACY_STREAM
+            stream = a.stream if a.kind != "torch" else torch_stream(a.device)
+        return stream or LEGACY_STREAM
 
 
-def _stream_handle(stream):
-    """None, or the number of a stream given as such or as torch's, cupy's or another's object."""
-    if stream is None:
-        return None
-    for attribute in ("cuda_stream", "ptr", "handle"):
-        stream = getattr(stream, attribute, stream)
-    return count(stream, "stream", 0, (1 << 64) - 1)
+def _operands(a, b):
+    return {"A": a} if b is None else {"A": a, "B": b}
 
 
 def _device_name(device):
@@ -333,16 +349,7 @@ def cached_plan(world, key, make):
     return plan
 
 
-def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
-    """This rank's rows of the sum over ranks of ``A @ B.T``, without a plan of one's own:
-    plans are made when a new shape comes and kept in a small cache.  Collective.
-
-    A is [m, k] and B is [n, k], either row-major or a transposed K x N array.  B is packed in
-    every call; with a fixed weight, a ``Plan`` and its ``set_weight`` are faster.
-    """
-    check_world(world)
-    stream = _stream_handle(stream)
-    a, b = describe(A, "A", stream), describe(B, "B", stream)
+def _plan_for(a, b, world, config):
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"A has shape {a.shape} and B {b.shape}; expected the same depth k")
     if not (b.is_row_major() or b.is_transposed()):
@@ -351,7 +358,29 @@ def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
     layout = "nk" if b.is_row_major() else "kn"
     backend = "cpu" if a.device == CPU else "cuda"
     max_m, n, k, dtype = _bucket(a.shape[0]), b.shape[0], b.shape[1], DTYPE_NAMES[a.dtype]
-    plan = cached_plan(world, (max_m, n, k, dtype, layout, backend, str(config)),
+    return cached_plan(world, (max_m, n, k, dtype, layout, backend, str(config)),
                        lambda: Plan(world, max_m, n, k, dtype, config, backend=backend,
                                     layout=layout))
-    return plan._run(a, b, out, stream)
+
+
+def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
+    """This rank's rows of the sum over ranks of ``A @ B.T``, without a plan of one's own:
+    plans are made when a new shape comes and kept in a small cache.  Collective.
+
+    A is [m, k] and B is [n, k], either row-major or a transposed K x N array.  B is packed in
+    every call; with a fixed weight, a ``Plan`` and its ``set_weight`` are faster.
+    """
+    check_world(world)
+    stream = stream_handle(stream)
+    a, b = describe(A, "A", stream), describe(B, "B", stream)
+    return _plan_for(a, b, world, config)._run(a, b, out, stream)
+
+
+def gemm_rs_layer(A, B, world, *, bias=None, residual=None, norm_weight=None, eps=1e-5, out=None,
+                  normed=None, stream=None, config=None):
+    """``Plan.gemm_rs_layer`` without a plan of one's own, as ``gemm_rs``."""
+    check_world(world)
+    stream = stream_handle(stream)
+    layer = Layer(bias, residual, norm_weight, eps, out, normed)
+    a, b = describe(A, "A", stream), describe(B, "B", stream)
+    return _plan_for(a, b, world, config)._run_layer(a, b, layer, stream)

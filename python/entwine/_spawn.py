@@ -15,6 +15,7 @@ from ._errors import (AbortedError, ArgumentError, ArgumentTypeError, PeerDiedEr
 from ._world import MAX_RANKS, World, _real
 
 _UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed
+_START_S = 60.0  # to start an interpreter on a busy machine is no lack of progress
 _PR_SET_PDEATHSIG = 1
 
 
@@ -27,7 +28,7 @@ def _die_with(parent):
 
 
 def _run(rank, size, meeting, options, function, arguments):
-    world = World._meet(rank, size, meeting, options)
+    world = World._meet(rank, size, meeting, options, _START_S)
     with world:  # aborts it when the function raises
         return function(world, *arguments)
 

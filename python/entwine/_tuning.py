@@ -5,7 +5,7 @@ import ctypes
 from ._buffers import count
 from ._errors import ArgumentTypeError
 from ._library import (PROGRESS, TuneOptions, TuneResultStruct, lib, print_config)
-from ._plan import make_config, make_problem
+from ._problem import make_config, make_problem
 from ._world import _real, check_world
 
 

@@ -116,10 +116,10 @@ class World:
         return cls._meet(place.rank, place.num_ranks, f"{job}-{next(_meetings)}", options)
 
     @classmethod
-    def _meet(cls, rank, size, name, options):
+    def _meet(cls, rank, size, name, options, patience_s=0.0):
         timeout_ms = _milliseconds(options.get("timeout"))
         timeout_s = timeout_ms / 1000 if timeout_ms else _timeout_from_environment()
-        return cls(rank, size, Rendezvous(rank, size, name, timeout_s), **options)
+        return cls(rank, size, Rendezvous(rank, size, name, max(timeout_s, patience_s)), **options)
 
     # ---- What it is ----
 
@@ -209,6 +209,10 @@ class World:
 
     # ---- Inside the package ----
 
+    def _share(self, m):
+        """How many of m rows this rank owns; m may be symbolic."""
+        return (m + self._size - 1 - self._rank) // self._size
+
     def _check_open(self):
         if self._handle is None:
             raise ArgumentError(f"the world {self._gone}")
@@ -216,10 +220,10 @@ class World:
 
     def _call(self, function, *arguments):
         """A C call that may block, by one thread at a time."""
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(False):
             raise _busy_error("used")
         try:
-            status = _interrupt.call(self, function, *arguments)
+            status = _interrupt.call(self, function, arguments)
             if status:
                 check(status)
         finally:

@@ -2,8 +2,9 @@
 
     torch.ops.entwine.gemm_rs(a, b, world.name)     # this rank's rows of the sum of a @ b.T
     entwine.torch.RowParallelLinear(4096, 4096, world=world)
+    entwine.torch.RowParallelLinearNorm(4096, 4096, world=world)    # + residual, RMSNorm
 
-Both run on the CPU and, on the current CUDA stream, on a GPU.  Make one eager call of a new
+All run on the CPU and, on the current CUDA stream, on a GPU.  Make one eager call of a new
 shape before capturing a CUDA graph: it creates the plan, which all ranks do together.
 """
 import math
@@ -16,68 +17,88 @@ from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._library import lib
 from ._world import World, check_world, find_world
 
-__all__ = ["RowParallelLinear", "gemm_rs", "all_gather_rows", "world_of"]
+__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer",
+           "all_gather_rows", "world_of"]
 
 _DEVICES = ["cpu", "cuda"]
 _library = torch.library.Library("entwine", "DEF")
 for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+                "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
+                "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
                 "all_gather_rows(Tensor rows, SymInt num_rows, str world) -> Tensor",
                 "replicate(Tensor parameter, str world) -> Tensor"):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _owned(m, world):
-    # owned_rows in one formula, so that m may be symbolic.
-    return (m + world.size - 1 - world.rank) // world.size
-
-
 # ---- gemm_rs ---------------------------------------------------------------------------------
 
-def _check_operands(a, b):
+def _check_dimensions(a, b):
     if a.dim() != 2 or b.dim() != 2:
         raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected two "
                          f"dimensions each")
+
+
+def _check_operands(a, b):
+    _check_dimensions(a, b)
     if a.dtype != b.dtype:
         raise ArgumentTypeError(f"a has element type {a.dtype} and b {b.dtype}; expected the same")
     if a.device != b.device:
         raise ArgumentError(f"a is on {a.device} and b on {b.device}; expected the same device")
 
 
+def _plain(tensor):
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 def _frozen_plan(world, a, b):
     """A plan that has packed b.  It keeps b, so that no other tensor can get its address."""
-    layout = "nk" if b.is_contiguous() else "kn"
-    backend = "cpu" if a.is_cpu else "cuda"
     bucket = _plan._bucket(a.shape[0])
-    key = (b.data_ptr(), tuple(b.shape), layout, b.dtype, bucket)
-    kept = world._frozen
-    if key not in kept:
-        plan = _plan.Plan(world, bucket, *b.shape, b.dtype, backend=backend, layout=layout)
+    key = (b.data_ptr(), b.shape, b.stride(), b.dtype, bucket)
+    kept = world._frozen.get(key)
+    if kept is None:
+        _check_operands(a, b)
+        layout = "nk" if b.is_contiguous() else "kn"
+        if layout == "kn" and not b.t().is_contiguous():
+            raise ArgumentError(f"b has strides {b.stride()}; a frozen weight must be contiguous, "
+                                f"or the transpose of what is")
+        plan = _plan.Plan(world, bucket, *b.shape, b.dtype, backend="cpu" if a.is_cpu else "cuda",
+                          layout=layout)
         plan.set_weight(b)
-        kept[key] = (plan, b)
-    return kept[key][0]
+        kept = world._frozen[key] = (plan, b)
+    return kept[0]
+
+
+def _prepare(a, b, world, frozen):
+    """(the world, a, b or None, the plan that has packed b or None)."""
+    _check_dimensions(a, b)
+    world = find_world(world)
+    a, b = _plain(a), _plain(b)
+    if not a.is_contiguous():
+        a = a.contiguous()
+    if frozen:
+        return world, a, None, _frozen_plan(world, a, b)
+    _check_operands(a, b)
+    if not (b.is_contiguous() or b.t().is_contiguous()):
+        b = b.contiguous()
+    return world, a, b, None
 
 
 @torch.library.impl("entwine::gemm_rs", _DEVICES)
 def _gemm_rs(a, b, world, frozen=False):
+    world, a, b, plan = _prepare(a, b, world, frozen)
+    return plan.gemm_rs(a) if plan else _plan.gemm_rs(a, b, world)
+
+
+def _fake_rows(a, b, world):
     _check_operands(a, b)
-    world = find_world(world)
-    a, b = a.detach().contiguous(), b.detach()
-    if not (b.is_contiguous() or b.t().is_contiguous()):
-        if frozen:
-            raise ArgumentError(f"b has strides {b.stride()}; a frozen weight must be contiguous, "
-                                f"or the transpose of what is")
-        b = b.contiguous()
-    if frozen:
-        return _frozen_plan(world, a, b).gemm_rs(a)
-    return _plan.gemm_rs(a, b, world)
+    torch._check(a.shape[1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
+                 f"{tuple(b.shape)}; expected the same depth k")
+    return a.new_empty((find_world(world)._share(a.shape[0]), b.shape[0]))
 
 
 @torch.library.register_fake("entwine::gemm_rs")
 def _(a, b, world, frozen=False):
-    _check_operands(a, b)
-    torch._check(a.shape[1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
-                 f"{tuple(b.shape)}; expected the same depth k")
-    return a.new_empty((_owned(a.shape[0], find_world(world)), b.shape[0]))
+    return _fake_rows(a, b, world)
 
 
 def _save_operands(ctx, inputs, output):
@@ -104,6 +125,41 @@ def gemm_rs(a, b, world, frozen=False):
     ``frozen`` promises that b will not change: it is then packed once and kept with the world.
     """
     return torch.ops.entwine.gemm_rs(a, b, check_world(world).name, frozen)
+
+
+# ---- gemm_rs_layer ---------------------------------------------------------------------------
+
+@torch.library.impl("entwine::gemm_rs_layer", _DEVICES)
+def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+    world, a, b, plan = _prepare(a, b, world, frozen)
+    parts = {"residual": _plain(residual), "norm_weight": _plain(norm_weight).contiguous(),
+             "bias": None if bias is None else _plain(bias).contiguous(), "eps": eps}
+    return plan.gemm_rs_layer(a, **parts) if plan else _plan.gemm_rs_layer(a, b, world, **parts)
+
+
+@torch.library.register_fake("entwine::gemm_rs_layer")
+def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+    normed = _fake_rows(a, b, world)
+    torch._check(residual.shape == normed.shape, lambda: f"residual has shape "
+                 f"{tuple(residual.shape)}; expected {tuple(normed.shape)}")
+    return normed
+
+
+def _refuse_gradients(**tensors):
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(f"{name} requires grad, which this call would ignore\n"
+                                f"  fix: call it under torch.no_grad(), or use "
+                                f"RowParallelLinearNorm, which has gradients")
+
+
+def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+    """``gemm_rs``, then bias, residual and RMSNorm of this rank's rows, in one call for
+    inference: returns the normed rows; ``residual`` holds its sum with them afterwards.
+    ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients."""
+    _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
+    return torch.ops.entwine.gemm_rs_layer(a, b, residual, norm_weight, check_world(world).name,
+                                           bias, eps, frozen)
 
 
 # ---- all_gather_rows -------------------------------------------------------------------------
@@ -246,7 +302,8 @@ class RowParallelLinear(torch.nn.Module):
         self.requires_grad_(False)
         return self
 
-    def forward(self, x):
+    def _rows(self, x):
+        """x as a matrix, and the shape of the result."""
         share = self.weight.shape[1]
         if x.dim() < 2 or x.shape[-1] != share:
             raise ShapeError(f"x has shape {tuple(x.shape)}; expected [..., {share}], this rank's "
@@ -254,14 +311,72 @@ class RowParallelLinear(torch.nn.Module):
         if x.dim() > 2 and x.shape[0] % self.world.size:
             raise ShapeError(f"x has shape {tuple(x.shape)}; expected a first extent that is a "
                              f"multiple of the {self.world.size} ranks, or two dimensions")
-        rows = torch.ops.entwine.gemm_rs(x.reshape(-1, share), self.weight, self._world_name,
-                                         self.frozen)
-        if x.dim() > 2:
-            rows = rows.view(x.shape[0] // self.world.size, *x.shape[1:-1], self.out_features)
-        if self.bias is None:
-            return rows
-        return rows + torch.ops.entwine.replicate(self.bias, self._world_name)
+        count = x.shape[0] // self.world.size if x.dim() > 2 else self.world._share(x.shape[0])
+        return x.reshape(-1, share), (count, *x.shape[1:-1], self.out_features)
+
+    def forward(self, x):
+        rows, shape = self._rows(x)
+        y = torch.ops.entwine.gemm_rs(rows, self.weight, self._world_name, self.frozen)
+        if self.bias is not None:
+            y = y + torch.ops.entwine.replicate(self.bias, self._world_name)
+        return y.view(shape)
 
     def extra_repr(self):
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, ranks={self.world.size}")
+
+
+class RowParallelLinearNorm(RowParallelLinear):
+    """RowParallelLinear with what follows it in a Llama-style block, in one call: the residual
+    is added and the sum normed (RMSNorm, fp32 statistics).
+
+        normed, residual = layer(x, residual)
+
+    ``residual`` holds this rank's rows.  Where no gradient is wanted the sum takes the place of
+    the residual that was passed, so go on with the one returned.  With gradients, the steps are
+    torch's own; the last bit of ``normed`` may then differ.
+
+    ``norm_weight`` is whole on every rank, as the bias; its gradient is summed over the ranks.
+    """
+
+    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, world=None, group=None,
+                 device=None, dtype=None):
+        super().__init__(in_features, out_features, bias, world=world, group=group, device=device,
+                         dtype=dtype)
+        self.eps = eps
+        self.norm_weight = torch.nn.Parameter(
+            torch.ones(out_features, device=device, dtype=dtype))
+
+    @classmethod
+    def from_linear(cls, linear, world, norm_weight=None, eps=1e-5):
+        """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
+        whole on all ranks."""
+        layer = super().from_linear(linear, world)
+        layer.eps = eps
+        if norm_weight is not None:
+            with torch.no_grad():
+                layer.norm_weight.copy_(norm_weight)
+        return layer
+
+    def forward(self, x, residual):
+        rows, shape = self._rows(x)
+        if tuple(residual.shape) != shape:
+            raise ShapeError(f"residual has shape {tuple(residual.shape)}; expected {shape}, this "
+                             f"rank's rows")
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in
+                                           (x, residual, *self.parameters())):
+            return self._with_gradients(x, residual)
+        residual = residual.contiguous()
+        normed = torch.ops.entwine.gemm_rs_layer(
+            rows, self.weight, residual.view(-1, self.out_features), self.norm_weight,
+            self._world_name, self.bias, self.eps, self.frozen)
+        return normed.view(shape), residual
+
+    def _with_gradients(self, x, residual):
+        h = super().forward(x) + residual
+        scale = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + self.eps)
+        weight = torch.ops.entwine.replicate(self.norm_weight, self._world_name)
+        return (h.float() * scale).to(h.dtype) * weight, h
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, eps={self.eps}"

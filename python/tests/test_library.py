@@ -70,7 +70,8 @@ def test_versions_agree():
 
 STRUCTS = {
     "ew_world_options": _library.WorldOptions, "ew_problem": _library.Problem,
-    "ew_launcher": _library.Launcher, "ew_timing": _library.TimingStruct,
+    "ew_epilogue": _library.Epilogue, "ew_launcher": _library.Launcher,
+    "ew_timing": _library.TimingStruct,
     "ew_tune_options": _library.TuneOptions, "ew_tuning": _library.Tuning,
     "ew_tune_result": _library.TuneResultStruct,
 }

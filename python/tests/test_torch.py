@@ -11,6 +11,7 @@ import torch.distributed as dist  # noqa: E402
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+import layers  # noqa: E402
 from matrices import bits, expected, operands  # noqa: E402
 
 M, N, K = 20, 16, 24
@@ -88,6 +89,31 @@ BAD = {
     "layer with a wrong input": (
         lambda p: et.RowParallelLinear(K, N, world=p.world)(A[:, 1:]), "x has shape"),
     "layer without a group": (lambda p: et.RowParallelLinear(K, N), "not initialised"),
+    "frozen op with 0-D": (lambda p: et.gemm_rs(A[0, 0], B, p.world, True), "a has shape"),
+    "residual of all rows": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(2 * M, N), torch.ones(N), p.world),
+        "residual has shape"),
+    "residual of another type": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(M, N).half(), torch.ones(N), p.world),
+        "residual has element type"),
+    "residual expanded": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(N).expand(M, N), torch.ones(N), p.world),
+        "residual has strides"),
+    "residual with a gradient": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(M, N, requires_grad=True), torch.ones(N),
+                                   p.world), "residual requires grad"),
+    "norm_weight of another length": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(M, N), torch.ones(K), p.world),
+        "norm_weight has shape"),
+    "bias as a matrix": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(M, N), torch.ones(N), p.world,
+                                   torch.ones(1, N)), "bias has shape"),
+    "layer op with None as world": (
+        lambda p: et.gemm_rs_layer(A, B, torch.ones(M, N), torch.ones(N), None),
+        "world is a NoneType"),
+    "norm layer with a wrong residual": (
+        lambda p: et.RowParallelLinearNorm(K, N, world=p.world)(A, torch.ones(M + 1, N)),
+        "residual has shape"),
 }
 
 
@@ -109,6 +135,9 @@ def test_opcheck(world):
     torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b.detach(), world.name, True))
     torch.library.opcheck(torch.ops.entwine.all_gather_rows, (A, M, world.name))
     torch.library.opcheck(torch.ops.entwine.replicate, (a, world.name))
+    for more in ((), (torch.ones(N), 1e-6, True)):
+        torch.library.opcheck(torch.ops.entwine.gemm_rs_layer,
+                              (A, B, torch.ones(M, N), torch.ones(N), world.name, *more))
 
 
 def test_gradients_of_one_rank(world):
@@ -135,6 +164,35 @@ def test_compile_sees_one_graph(world):
         y.sum().backward()
         assert torch.equal(y, layer(x)) and x.grad is not None
     assert torch._dynamo.explain(layer)(A).graph_break_count == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_layer_operator_bit_for_bit(world, dtype, frozen):
+    a, b, given, want = layers.problem(world, M, N, K, dtype)
+    given = {name: torch.from_numpy(part) for name, part in given.items()}
+    for _ in range(2):
+        residual = given["residual"].clone()
+        normed = et.gemm_rs_layer(torch.from_numpy(a), torch.from_numpy(b), residual,
+                                  given["norm_weight"], world, given["bias"], layers.EPS, frozen)
+        assert [bits(residual.numpy()), bits(normed.numpy())] == [bits(one) for one in want[1:]]
+
+
+def test_compile_sees_the_layer(world):
+    layer = et.RowParallelLinearNorm(K, N, world=world)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for m in (M, 7, 13):
+        x, residual = tensors(0, m, N, K)[0], torch.ones(m, N)
+        with torch.no_grad():
+            want = layer(x, residual.clone())
+            got = compiled(x, residual)
+        assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+        assert torch.equal(residual, want[1]), "the residual that was passed holds the sum"
+        normed, _ = compiled(x.requires_grad_(), torch.ones(m, N))
+        normed.sum().backward()
+        assert torch.allclose(normed, want[0]) and x.grad is not None
+    with torch.no_grad():
+        assert torch._dynamo.explain(layer)(A, torch.ones(M, N)).graph_break_count == 0
 
 
 # ---- The layer, on several ranks ----
@@ -195,6 +253,42 @@ def train_a_step(spawned, source, shape):
                                            ("own", (6, 3))])
 def test_the_layer_is_the_whole_linear_layer(source, shape):
     assert entwine.spawn(3, train_a_step, source, shape, timeout=100) == ["equal"] * 3
+
+
+def norm_a_step(world, shape):
+    """RowParallelLinearNorm against the whole layer in torch, forward and backward."""
+    torch.set_num_threads(1)
+    linear, x, grad = whole_problem(world.size, shape)
+    weight = torch.arange(1.0, 7) / 4
+    residual = torch.arange(grad.numel()).view(grad.shape) % 5 - 2.0
+    share = x.shape[-1] // world.size
+    columns = slice(world.rank * share, (world.rank + 1) * share)
+    first, count = world.owned_rows(shape[0])
+    mine = x[..., columns].clone().requires_grad_()
+    my_residual = residual[first:first + count].clone().requires_grad_()
+    layer = et.RowParallelLinearNorm.from_linear(linear, world, weight, eps=1e-6)
+    normed, h = layer(mine, my_residual)
+    normed.backward(grad[first:first + count])
+    for tensor in (x, weight, residual):
+        tensor.requires_grad_()
+    whole = linear(x) + residual
+    torch.nn.functional.rms_norm(whole, (6,), weight, 1e-6).backward(grad)
+    assert torch.equal(h, whole[first:first + count])
+    for ours, theirs in ((mine.grad, x.grad[..., columns]),
+                         (my_residual.grad, residual.grad[first:first + count]),
+                         (layer.weight.grad, linear.weight.grad[:, columns]),
+                         (layer.bias.grad, linear.bias.grad),
+                         (layer.norm_weight.grad, weight.grad)):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    fused, in_place = layer.freeze()(mine.detach(), my_residual.detach())
+    assert torch.equal(in_place, h) and in_place.data_ptr() == my_residual.data_ptr()
+    assert torch.allclose(fused, normed, rtol=1e-6, atol=0)
+    return "equal"
+
+
+@pytest.mark.parametrize("shape", [(7,), (6, 3)])
+def test_the_norm_layer_is_the_whole_layer(shape):
+    assert entwine.spawn(3, norm_a_step, shape, timeout=100) == ["equal"] * 3
 
 
 def refuse_rows(world):

@@ -70,7 +70,7 @@ if [ -e examples/cuda_stream ]; then # compiled where there is a toolkit; 77: no
 else
     echo "examples/cuda_stream.c was not compiled: no CUDA toolkit"
 fi
-for example in "$examples"/*.c; do
+for example in "$examples"/*.c "$examples"/*.py; do
     [ "$(wc -l <"$example")" -lt 80 ] || die "$example has 80 lines or more"
 done
 
