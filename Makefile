@@ -40,15 +40,14 @@ install: ## install into PREFIX (default /usr/local), staged under DESTDIR if gi
 	@scripts/setup demo
 	$(call configure,release,-DCMAKE_INSTALL_PREFIX=$(PREFIX))
 	@cmake --build build/release --target tools
-	@DESTDIR=$(DESTDIR) cmake --install build/release
+	@DESTDIR=$(DESTDIR) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
+	@[ -n "$(DESTDIR)" ] || scripts/after-install build/release/install_manifest.txt
 
-wheel: build ## make a Python wheel with the library inside, in build/wheel
-	@rm -rf build/wheel && mkdir -p build/wheel/source
-	@cp -r python/pyproject.toml python/entwine build/wheel/source
-	@cp -L build/release/libentwine.so.0 build/wheel/source/entwine/
-	@printf '[bdist_wheel]\nplat_name = linux_%s\n' $$(uname -m) >build/wheel/source/setup.cfg
-	@python3 -m pip -q wheel --no-deps -w build/wheel build/wheel/source
-	@rm -rf build/wheel/source && ls build/wheel/*.whl
+wheel: ## make a Python wheel with the library inside, in build/wheel
+	@scripts/setup demo
+	@rm -rf build/wheel
+	@CMAKE_ARGS="$(cuda)" python3 -m pip -q wheel --no-deps -w build/wheel ./python
+	@ls build/wheel/*.whl
 
 dist: ## make build/entwine-VERSION.tar.gz from the last commit
 	@mkdir -p build
@@ -58,6 +57,15 @@ dist: ## make build/entwine-VERSION.tar.gz from the last commit
 fuzz: ## fuzz every parser for 60 s each (FUZZ_SECONDS=N for another time)
 	@scripts/setup test
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-0} tests/fuzz/run.sh build/fuzz
+
+# Both end in bench/results/stress-ARCH.json.
+stress: ## count how often the promises are kept, in minutes (docs/PROMISES.md)
+soak: ## the same with counts that take hours
+stress soak:
+	@scripts/setup test
+	$(call configure,release,-DEW_TESTS=ON -DEW_WERROR=ON)
+	@cmake --build build/release
+	@scripts/stress $(if $(filter soak,$@),--soak)
 
 bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json
 	@scripts/setup bench
@@ -97,6 +105,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-asan test-tsan install wheel dist api-docs fuzz bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
+.PHONY: build demo test test-release test-asan test-tsan install wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

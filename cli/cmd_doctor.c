@@ -232,9 +232,15 @@ cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv)
     if (talks) {
         cli_context_init(&d->context);
         run_checks(d);
+    }
+    /* Last: MPI starts threads, and the self-test forks. */
+    const cli_exit joined = cli_doctor_hosts(d);
+    if (talks) {
         result = d->num_verdicts[VERDICT_FAIL] ? CLI_EXIT_ENVIRONMENT : CLI_EXIT_OK;
         if (cli_interrupted())
             result = CLI_EXIT_INTERRUPTED;
+        if (joined != CLI_EXIT_OK)
+            result = joined;
         if (d->as_json) {
             json_t *document = json_pack(
                 "{ss so sO}", "schema", "entwine-doctor/1", "context",
@@ -249,6 +255,7 @@ cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv)
                    d->num_verdicts[VERDICT_WARN], d->num_verdicts[VERDICT_FAIL]);
         }
     }
+    cli_launch_close(&d->launch, joined);
     json_decref(d->checks);
     json_decref(d->kernels);
     free(d);

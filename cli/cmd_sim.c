@@ -58,6 +58,6 @@ cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv)
                               "'sim' reads a file only with --validate");
     if (!settings->validate)
         return list_profiles(settings);
-    return settings->num_words ? cli_sim_validate_file(settings, settings->words[0])
+    return settings->num_words ? cli_sim_validate_files(settings)
                                : cli_sim_validate_paper(settings);
 }

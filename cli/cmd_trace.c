@@ -76,19 +76,6 @@ static cli_exit record_and_write(const cli_job *job, const cli_context *context,
     return failed ? failed : result;
 }
 
-static cli_exit refuse_launcher(const cli_settings *settings)
-{
-    cli_launch launch;
-    cli_launch_detect(&launch);
-    if (!cli_launch_wants_join(&launch, settings))
-        return CLI_EXIT_OK;
-    if (launch.launcher.rank != 0)
-        return CLI_EXIT_USAGE;
-    return cli_fail_usage("start it without the launcher, with -W",
-                          "'trace' starts its ranks itself, but %s says rank 0 of %d",
-                          launch.launcher.source, launch.launcher.num_ranks);
-}
-
 static void print_context(const cli_job *job, const cli_settings *settings,
                           const cli_context *context, bool to_stdout)
 {
@@ -114,7 +101,7 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
         return cli_fail_usage("--merge puts flight recordings together",
                               "'trace' does not take the argument '%.60s'",
                               settings->words[0]);
-    cli_exit result = refuse_launcher(settings);
+    cli_exit result = cli_launch_refuse("trace", settings);
     if (result)
         return result;
     result = cli_job_init(&job, settings, NULL, "entwine,sequential");

@@ -21,6 +21,7 @@ extern char **environ;
 enum { PREFIX = sizeof "ENTWINE_" - 1 };
 
 static const cli_variable variable_table[] = {
+    {"ENTWINE_HOSTS", "pretend so many hosts, for tests of what crosses them"},
     {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
     {"ENTWINE_BLAS", "shared library that the blas method loads"},
     {"ENTWINE_RANK", "this process's rank, when no launcher says it"},

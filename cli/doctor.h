@@ -25,4 +25,7 @@ void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const ch
 /* GPUs, MPS, and ranks on them.  Never FAILs for the lack of a GPU. */
 void cli_doctor_gpus(cli_doctor *d);
 
+/* Under mpirun, all ranks: the hosts and what lies between them.  Nothing elsewhere. */
+cli_exit cli_doctor_hosts(cli_doctor *d);
+
 #endif

@@ -9,6 +9,8 @@
 
 #include "paths.h"
 
+enum { ABORT_LATER_US = 1000000 };
+
 void cli_launch_detect(cli_launch *launch_out)
 {
     *launch_out = (cli_launch){.found = false};
@@ -19,10 +21,10 @@ void cli_launch_detect(cli_launch *launch_out)
     }
 }
 
-static bool started_by_mpirun(const ew_launcher *launcher)
+bool cli_launch_is_mpi(const cli_launch *launch)
 {
-    return strncmp(launcher->source, "OMPI_", 5) == 0 ||
-           strncmp(launcher->source, "PMI", 3) == 0;
+    return launch->found && (strncmp(launch->launcher.source, "OMPI_", 5) == 0 ||
+                             strncmp(launch->launcher.source, "PMI", 3) == 0);
 }
 
 bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *settings)
@@ -33,8 +35,21 @@ bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *setting
         return true;
     /* `mpirun -np 2 entwine bench -W 2` means the world of mpirun; with any other -W, as
      * in an interactive SLURM shell, the user wants local ranks. */
-    return started_by_mpirun(&launch->launcher) && settings->ranks.count == 1 &&
+    return cli_launch_is_mpi(launch) && settings->ranks.count == 1 &&
            settings->ranks.at[0] == launch->launcher.num_ranks;
+}
+
+cli_exit cli_launch_refuse(const char *command, const cli_settings *settings)
+{
+    cli_launch launch;
+    cli_launch_detect(&launch);
+    if (!cli_launch_wants_join(&launch, settings))
+        return CLI_EXIT_OK;
+    if (launch.launcher.rank != 0)
+        return CLI_EXIT_USAGE;
+    return cli_fail_usage("start it without the launcher, with -W",
+                          "'%s' starts its ranks itself, but %s says rank 0 of %d", command,
+                          launch.launcher.source, launch.launcher.num_ranks);
 }
 
 bool cli_launch_prints(const cli_launch *launch)
@@ -106,26 +121,53 @@ cli_exit cli_launch_join(cli_launch *launch, const ew_world_options *options)
         snprintf(why, sizeof why, "MPI sees rank %d of %d", rank, num_ranks);
         return fail_join(launch, why);
     }
+    if (mpi->fabric_open(NULL, &launch->fabric))
+        return fail_join(launch, "MPI cannot carry messages");
     launch->joined = true;
-    ew_status status =
-        ew_world_create(rank, num_ranks, mpi->allgather, NULL, options, &launch->world);
+    ew_status status = ew_world_join(launch->fabric, options, &launch->world);
     if (status == EW_OK)
         return CLI_EXIT_OK;
-    /* Ranks on several hosts, for one: the library says so on all of them. */
     return rank == 0 ? cli_fail_status(status, ew_last_error()) : cli_exit_of(status);
+}
+
+/* What went between hosts, for the record: with two levels one sum of a host per tile. */
+static void report_traffic(const cli_launch *launch)
+{
+    ew_traffic traffic;
+    if (!launch->world || launch->launcher.rank != 0 ||
+        ew_world_traffic(launch->world, &traffic) != EW_OK || traffic.tile_messages == 0)
+        return;
+    fprintf(stderr,
+            "# Hosts : %d over %s; rank 0 has sent %lld bytes of tiles to others, in %lld "
+            "messages\n",
+            traffic.num_hosts, launch->fabric->name, (long long)traffic.tile_bytes,
+            (long long)traffic.tile_messages);
+}
+
+/* Whether the world has failed, so that peers may be gone and MPI would wait for them. */
+static bool is_broken(const cli_launch *launch, cli_exit status)
+{
+    return status == CLI_EXIT_PEER || status == CLI_EXIT_INTERRUPTED ||
+           (status == CLI_EXIT_ENVIRONMENT && launch->world);
 }
 
 void cli_launch_close(cli_launch *launch, cli_exit status)
 {
+    const bool broken = is_broken(launch, status);
+    report_traffic(launch);
     ew_world_destroy(launch->world);
     launch->world = NULL;
     if (!launch->mpi)
         return;
     /* mpirun reports an abort at length; orderly ends, wrong values included, are quiet. */
-    if (status == CLI_EXIT_PEER || status == CLI_EXIT_INTERRUPTED) {
+    if (broken) {
         fflush(NULL);
+        if (launch->launcher.rank != 0) /* it speaks for all, and is about to */
+            usleep(ABORT_LATER_US);
         launch->mpi->abort(status);
     }
+    launch->mpi->fabric_close(launch->fabric, 0);
+    launch->fabric = NULL;
     launch->mpi->close();
     launch->mpi = NULL;
 }

@@ -13,11 +13,18 @@ typedef struct cli_launch {
     ew_launcher launcher; /* valid when found */
     bool joined;          /* this process is one rank of the launcher's world */
     const ew_mpi_module *mpi;
+    const ew_fabric *fabric;
     ew_world *world;
 } cli_launch;
 
 /* Finds the launcher, if any; touches nothing. */
 void cli_launch_detect(cli_launch *launch_out);
+/* For a command that starts its ranks itself: refuses a launcher whose world it would be
+ * asked to join. */
+cli_exit cli_launch_refuse(const char *command, const cli_settings *settings);
+
+/* Whether that was mpirun, or another mpiexec. */
+bool cli_launch_is_mpi(const cli_launch *launch);
 
 /* Whether the settings ask this process to be a rank of the launcher's world, instead of
  * forking ranks of its own. */

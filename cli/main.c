@@ -52,19 +52,31 @@ static const cli_command command_table[] = {
      NULL, cli_sweep_main},
     {"plan", CLI_PLAN, "dry run: grid, memory, bytes, what was chosen and why",
      "Shows what a plan would do and need, without running it.  With --profile: what\n"
-     "every method would take on that hardware, the best schedule, and what matters.\n",
+     "every method would take on that hardware, the best schedule, and what matters;\n"
+     "--sweep says so for many shapes, or numbers of ranks.\n",
      "  entwine plan -m 8K -N 8K -k 1K -W 8 -d bf16\n"
      "  entwine plan -m 2K -N 2K --gflops 75 -o json\n"
-     "  entwine plan --profile h200-8 -m 8K -N 8K -k 2K -W 8\n",
+     "  entwine plan --profile h200-8 -m 8K -N 8K -k 2K -W 8\n"
+     "  entwine plan --profile h200-8 --sweep mxk -m 1K-8K*2 -k 512-2K*2\n"
+     "  entwine plan --profile multi-node --sweep W -m 8K -N 8K -k 2K\n",
      NULL, cli_plan_main},
     {"sim", CLI_SIM, "profiles of hardware to simulate, and how far to trust them",
      "Lists the built-in profiles.  With --validate it prints simulated times beside\n"
-     "the measured ones of a file of results or, without one, beside published\n"
-     "figures; exit status 4 when the errors exceed their bounds.\n",
+     "the measured ones of files of results, and what its choice among measured\n"
+     "configs would cost, or, without a file, beside published figures; exit status 4\n"
+     "when the errors exceed their bounds.\n",
      "  entwine sim\n"
      "  entwine sim --validate --profile h200-vnode-8 results.json\n"
      "  entwine bench --profile h200-8 -W 8 -m 8K -N 8K -k 1K,2K,4K\n",
-     "[RESULTS.json]", cli_sim_main},
+     "[RESULTS.json...]", cli_sim_main},
+    {"calibrate", CLI_CALIBRATE, "measures this machine's profile for sim, plan and tune",
+     "Times calls that each tell one number of a profile, on the cpu, on GPUs or on\n"
+     "a virtual node, and writes the numbers with which the simulator repeats them.\n"
+     "With --profile it calibrates simulated hardware, as a test of itself.\n",
+     "  entwine calibrate -o mine.profile\n"
+     "  entwine calibrate --backend cuda -W 8\n"
+     "  entwine plan --profile ./mine.profile -m 8K -N 8K -k 2K\n",
+     NULL, cli_calibrate_main},
     {"doctor", CLI_DOCTOR, "checks this machine and tests the installation",
      "Prints OK, WARN or FAIL with a remedy for everything Entwine relies on, then\n"
      "runs a self-test of about two seconds.  Exit status 5 when anything FAILs.\n",
@@ -121,6 +133,13 @@ static const cli_command command_table[] = {
      "  entwine status 4711\n"
      "  entwine status 4711 -o json > job.json\n",
      "[PID]", cli_status_main},
+    {"chaos", CLI_CHAOS, "trouble drawn from a seed, and how it ended",
+     "Runs calls on W ranks, one of which is killed, stopped, aborts, leaves or is\n"
+     "late, at a moment drawn from the seed.  Every other rank must end in time, with\n"
+     "exact values or an error that names that rank; exit status 1 when one does not.\n",
+     "  entwine chaos --count 100\n"
+     "  entwine chaos --seed 17 --count 1 -W 8\n",
+     NULL, cli_chaos_main},
     {"report", CLI_REPORT, "results and timelines as one HTML page",
      "Makes one self-contained page from files of `bench -J` and `trace`: charts,\n"
      "drawn by gnuplot where there is one, timelines, tables, the machine, and the\n"
@@ -144,8 +163,8 @@ static void print_help(FILE *stream)
           "GEMM + ReduceScatter whose communication hides behind the computation.\n\n",
           stream);
     for (int at = 0; at < NUM_COMMANDS; at++)
-        fprintf(stream, "  %-8s %s\n", command_table[at].name, command_table[at].summary);
-    fputs("  help     this text, or `entwine help COMMAND`\n\n"
+        fprintf(stream, "  %-9s %s\n", command_table[at].name, command_table[at].summary);
+    fputs("  help      this text, or `entwine help COMMAND`\n\n"
           "  --version, --help\n\n"
           "exit status: 0 ok, 1 wrong values, 2 usage or shape, 3 a rank died or stalled,\n"
           "  4 regression, 5 environment, 77 skipped, 130 interrupted\n\n"

@@ -78,7 +78,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
 {
     const cli_settings *s = settings;
     cli_exit failed = CLI_EXIT_OK;
-    if (!(command->bit & (CLI_BENCH | CLI_ABLATE | CLI_SWEEP | CLI_TUNE)) &&
+    if (!(command->bit & (CLI_BENCH | CLI_ABLATE | CLI_SWEEP | CLI_TUNE)) && !s->sweep &&
         ((failed = check_single(command, "ranks", &s->ranks)) ||
          (failed = check_single(command, "rows", &s->rows)) ||
          (failed = check_single(command, "cols", &s->cols)) ||

@@ -19,6 +19,8 @@ static const choice ranks_as_choices[] = {
     {"processes", EW_RANKS_AS_PROCESSES}, {"threads", EW_RANKS_AS_THREADS}, {NULL, 0}};
 static const choice backend_choices[] = {
     {"cpu", EW_BACKEND_CPU}, {"cuda", EW_BACKEND_CUDA}, {"sim", EW_BACKEND_SIM}, {NULL, 0}};
+static const choice sweep_choices[] = {
+    {"mxk", CLI_RANGE_SHAPES}, {"W", CLI_RANGE_RANKS}, {NULL, 0}};
 static const choice format_choices[] = {{"table", CLI_FORMAT_TABLE},
                                         {"csv", CLI_FORMAT_CSV},
                                         {"json", CLI_FORMAT_JSON},
@@ -46,11 +48,9 @@ static const choice *choices_of(const cli_option *option)
     static const struct {
         cli_setter *set;
         const choice *choices;
-    } table[] = {{cli_set_dtypes, dtype_choices},
-                 {cli_set_weight, weight_choices},
-                 {cli_set_ranks_as, ranks_as_choices},
-                 {cli_set_backend, backend_choices},
-                 {cli_set_format, format_choices}};
+    } table[] = {{cli_set_dtypes, dtype_choices},      {cli_set_weight, weight_choices},
+                 {cli_set_ranks_as, ranks_as_choices}, {cli_set_backend, backend_choices},
+                 {cli_set_sweep, sweep_choices},       {cli_set_format, format_choices}};
     for (size_t at = 0; at < sizeof table / sizeof table[0]; at++)
         if (table[at].set == option->set)
             return table[at].choices;
@@ -166,6 +166,15 @@ cli_exit cli_set_backend(cli_settings *settings, const cli_option *option,
     cli_exit failed = pick(option, backend_choices, value, &picked);
     if (!failed)
         settings->config.backend = (ew_backend)picked;
+    return failed;
+}
+
+cli_exit cli_set_sweep(cli_settings *settings, const cli_option *option, const char *value)
+{
+    int picked = 0;
+    cli_exit failed = pick(option, sweep_choices, value, &picked);
+    if (!failed)
+        settings->sweep = (cli_range)picked;
     return failed;
 }
 

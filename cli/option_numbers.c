@@ -22,6 +22,13 @@ cli_exit cli_set_ranks(cli_settings *settings, const cli_option *option, const c
     return set_list(option, value, CLI_MAX_RANKS, &settings->ranks);
 }
 
+/* Only the library knows whether they are simulated. */
+cli_exit cli_set_plan_ranks(cli_settings *settings, const cli_option *option,
+                            const char *value)
+{
+    return set_list(option, value, CLI_MAX_SIMULATED, &settings->ranks);
+}
+
 cli_exit cli_set_rows(cli_settings *settings, const cli_option *option, const char *value)
 {
     return set_list(option, value, INT64_MAX, &settings->rows);
@@ -168,6 +175,12 @@ cli_exit cli_set_repeats(cli_settings *settings, const cli_option *option,
 {
     return set_number(option, value, (cli_bounds){1, CLI_MAX_REPEATS},
                       "a count from 1 to 100", &settings->repeats);
+}
+
+cli_exit cli_set_count(cli_settings *settings, const cli_option *option, const char *value)
+{
+    return set_number(option, value, (cli_bounds){1, 1000000}, "a count from 1 to 1000000",
+                      &settings->count);
 }
 
 cli_exit cli_set_older(cli_settings *settings, const cli_option *option, const char *value)

@@ -18,6 +18,7 @@ void cli_settings_init(cli_settings *settings)
                                .ranks_as = EW_RANKS_AS_PROCESSES,
                                .weight = EW_WEIGHT_NK,
                                .repeats = 1,
+                               .count = 10,
                                .older_days = -1.0,
                                .threshold = 0.05,
                                .seed = 1};
@@ -45,6 +46,7 @@ ew_config cli_config_merge(const ew_config *base, const ew_config *over)
     TAKE_OPEN(ctas)
     TAKE_OPEN(cluster)
     TAKE_OPEN(launches)
+    TAKE_OPEN(levels)
 #undef TAKE_OPEN
     return merged;
 }

@@ -25,8 +25,8 @@ cli_setter cli_set_ranks, cli_set_rows, cli_set_cols, cli_set_depth, cli_set_dty
     cli_set_timeout, cli_set_gflops, cli_set_format, cli_set_json_path, cli_set_output_path,
     cli_set_quiet, cli_set_verbose, cli_set_help, cli_set_profile, cli_set_validate,
     cli_set_merge, cli_refuse_link, cli_set_budget, cli_set_repeats, cli_set_resume,
-    cli_set_dry_run, cli_set_older, cli_set_all, cli_set_threshold, cli_set_across_machines,
-    cli_set_tuned;
+    cli_set_count, cli_set_dry_run, cli_set_older, cli_set_all, cli_set_threshold,
+    cli_set_across_machines, cli_set_tuned, cli_set_sweep, cli_set_plan_ranks;
 
 /* The words that an option's value is one of, or a list of, for a command; at most
  * CLI_MAX_CHOICES.  Returns how many: 0 for free text. */

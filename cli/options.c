@@ -12,13 +12,20 @@
 #define LISTS (FIGURES | CLI_TUNE)
 #define RECORDS (MEASURE | CLI_TRACE)
 #define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
-#define TALKS (SHAPE | CLI_DOCTOR)
-#define ALL \
-    (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_EXPLAIN | CLI_STATUS)
+#define TALKS (SHAPE | CLI_DOCTOR | CLI_CALIBRATE)
+#define ALL                                                                              \
+    (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_EXPLAIN | CLI_STATUS | \
+     CLI_CHAOS)
 
 static const cli_option option_table[] = {
-    {'W', "ranks", "W", SHAPE | CLI_DOCTOR, cli_set_ranks,
+    {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR, cli_set_ranks,
      "ranks that work together (default 2)"},
+    {'W', "ranks", "W", CLI_PLAN, cli_set_plan_ranks,
+     "ranks that work together (default 2, with --profile 8)"},
+    {'W', "ranks", "W", CLI_CALIBRATE, cli_set_ranks,
+     "ranks that work together (default 2; with cuda one for each GPU, on one GPU 8)"},
+    {'W', "ranks", "W", CLI_CHAOS, cli_set_ranks,
+     "ranks that work together (default: 2 to 4, as the seed has it)"},
     {'m', "rows", "M", SHAPE, cli_set_rows, "rows of A and of the output (default 1024)"},
     {'N', "cols", "N", SHAPE, cli_set_cols, "columns of the output (default 1024)"},
     {'k', "depth", "K", SHAPE, cli_set_depth, "depth of one rank's GEMM (default 512)"},
@@ -43,35 +50,43 @@ static const cli_option option_table[] = {
      "what speedup is relative to (default sequential, else the first)"},
     {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, cli_set_config,
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, cli_set_backend,
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE | CLI_CALIBRATE, cli_set_backend,
      "cpu, cuda or sim"},
-    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_SIM, cli_set_profile,
+    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_SIM | CLI_CALIBRATE, cli_set_profile,
      "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
      "one; means --backend sim (default h200-8)"},
+    {0, "sweep", "WHAT", CLI_PLAN, cli_set_sweep,
+     "with --profile: a map over lists of -m and -k (mxk), or a curve over -W (W, default "
+     "2 to 512, as far as the profile goes); -o json is for `entwine report`"},
     {0, "validate", NULL, CLI_SIM, cli_set_validate,
      "predicted beside measured times of a file of results, or beside published figures"},
     {0, "merge", NULL, CLI_TRACE, cli_set_merge,
      "puts flight recordings of one job together and names the rank that diverged first; "
      "exit status 3 when there is one"},
-    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_ranks_as,
+    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, cli_set_ranks_as,
      "processes (default) or threads"},
     {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, cli_set_link,
      "emulate a link of RATE Gb/s per rank and US us latency (default 5); with cuda RATE "
      "is GB/s per rank and direction (default 1 us)"},
     {0, "link", "RATE[,US]", CLI_TUNE, cli_refuse_link, NULL},
-    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE, cli_set_iters,
+    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, cli_set_iters,
      "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "
      "ones drop out, chosen)"},
-    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO, cli_set_warmup,
+    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO | CLI_CALIBRATE, cli_set_warmup,
      "calls before timing starts (default 3)"},
-    {0, "gate", "MS", MEASURE | CLI_DEMO, cli_set_gate,
+    {0, "gate", "MS", MEASURE | CLI_DEMO | CLI_CALIBRATE, cli_set_gate,
      "quiet gate: take samples again around which a core was lost"},
-    {0, "idle", "X", MEASURE, cli_set_idle,
+    {0, "idle", "X", MEASURE | CLI_CALIBRATE, cli_set_idle,
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
      "(default 0, with cuda 1)"},
     {0, "seed", "NUMBER", RECORDS | CLI_TUNE, cli_set_seed, "of the inputs (default 1)"},
-    {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE, cli_set_timeout,
-     "give up on a rank that makes no progress for so long (default 30)"},
+    {0, "seed", "NUMBER", CLI_CHAOS, cli_set_seed, "of the first schedule (default 1)"},
+    {0, "count", "COUNT", CLI_CHAOS, cli_set_count,
+     "schedules to try, from that seed on (default 10)"},
+    {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE | CLI_CALIBRATE,
+     cli_set_timeout, "give up on a rank that makes no progress for so long (default 30)"},
+    {'T', "timeout", "SECONDS", CLI_CHAOS, cli_set_timeout,
+     "give up on a rank that makes no progress for so long (default 0.5)"},
     {0, "gflops", "RATE", CLI_PLAN, cli_set_gflops,
      "GFLOP/s of one rank, for the times and the required bandwidth"},
     {0, "budget", "TIME", CLI_TUNE, cli_set_budget,
@@ -98,6 +113,9 @@ static const cli_option option_table[] = {
      cli_set_format, "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
     {'o', "output", "FILE", CLI_TRACE, cli_set_output_path,
      "where the trace goes (default trace.json); - is stdout"},
+    {'o', "output", "FILE", CLI_CALIBRATE, cli_set_output_path,
+     "where the profile goes (default beside the tuning entries, where tune looks for it); "
+     "- is stdout"},
     {'o', "output", "FILE", CLI_REPORT, cli_set_output_path,
      "where the page goes (default report.html); - is stdout"},
     {'J', "json", "FILE", MEASURE, cli_set_json_path, "write JSON to FILE besides"},

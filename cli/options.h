@@ -13,6 +13,7 @@
 enum {
     CLI_MAX_METHODS = 32, /* methods and variants together */
     CLI_MAX_RANKS = 256,
+    CLI_MAX_SIMULATED = 1024, /* ranks of a forecast */
     CLI_MAX_REPEATS = 100,
     CLI_MAX_WORDS = 64, /* arguments of a command that are no options */
     CLI_METHOD_BYTES = 32
@@ -24,6 +25,9 @@ typedef enum cli_format {
     CLI_FORMAT_JSON,
     CLI_FORMAT_JSONL
 } cli_format;
+
+/* What a forecast ranges over. */
+typedef enum cli_range { CLI_RANGE_NONE, CLI_RANGE_SHAPES, CLI_RANGE_RANKS } cli_range;
 
 typedef enum cli_command_bit {
     CLI_RUN = 1,
@@ -40,7 +44,9 @@ typedef enum cli_command_bit {
     CLI_SWEEP = 2048,
     CLI_SIM = 4096,
     CLI_EXPLAIN = 8192,
-    CLI_STATUS = 16384
+    CLI_STATUS = 16384,
+    CLI_CHAOS = 32768,
+    CLI_CALIBRATE = 65536
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -74,8 +80,10 @@ typedef struct cli_settings {
     bool tuned;           /* bench: find what every entry leaves open before measuring */
     double budget_s;      /* tune: of each problem, bench: of each entry; 0: not given */
     int64_t repeats;      /* tune: 1 unless given */
+    int64_t count;        /* chaos: schedules to try */
     bool dry_run;         /* tune: store nothing */
     const char *profile;  /* of the sim backend; NULL: the library's choice */
+    cli_range sweep;      /* plan */
     bool validate;        /* sim */
     bool merge;           /* trace: of recordings, not of a call */
     bool resume;          /* tune: leave problems alone that have an entry */

@@ -272,6 +272,7 @@ static void write_setting(report_page *page, const report_group *group,
     page->num_methods = 0;
     report_overview_figures(page, group);
     report_curve_figures(page, group);
+    report_map_figures(page, group);
     report_budget_figure(page, group);
     report_bandwidth_figure(page, group);
 }

@@ -70,6 +70,7 @@ cli_exit report_write(const cli_report *report, FILE *out);
 
 void report_overview_figures(report_page *page, const report_group *group);
 void report_curve_figures(report_page *page, const report_group *group);
+void report_map_figures(report_page *page, const report_group *group);
 void report_budget_figure(report_page *page, const report_group *group);
 void report_bandwidth_figure(report_page *page, const report_group *group);
 void report_scaling_figures(report_page *page, const report_group *section);

@@ -2,8 +2,16 @@
 
 #include <stddef.h>
 
-/* Simulations of a search stay below so many blocks, over all ranks. */
+/* Simulations of a search stay below so many blocks, over all ranks that are simulated. */
 static const double search_blocks = 40000;
+
+cli_sim_case cli_sim_case_of(const ew_problem *problem, int num_ranks)
+{
+    const ew_sim_options options = EW_SIM_OPTIONS_INIT;
+    cli_sim_case what = {*problem, num_ranks, options};
+    what.options.sampled_ranks = CLI_SIM_SAMPLE;
+    return what;
+}
 
 ew_status cli_sim_method(const cli_sim_case *what, const char *method,
                          const ew_config *base, ew_sim_report *report_out)
@@ -32,13 +40,25 @@ cli_sim_space cli_sim_space_for(const ew_sim_hardware *hardware)
                            .transport = {EW_TRANSPORT_PULL, EW_TRANSPORT_PUSH}};
 }
 
+cli_sim_space cli_sim_narrow_space(const ew_sim_hardware *hardware)
+{
+    const int sms = hardware->sms;
+    if (hardware->is_cpu)
+        return cli_sim_space_for(hardware);
+    return (cli_sim_space){.block_n = {128, 256},
+                           .budget = {sms / 4, sms},
+                           .transport = {EW_TRANSPORT_PULL, EW_TRANSPORT_PUSH}};
+}
+
 /* The problem with as few rows as the search needs. */
 static cli_sim_case shrink(const cli_sim_case *what)
 {
     cli_sim_case small = *what;
     const double cols = (double)what->problem.n / 128.0;
+    const int sample = what->options.sampled_ranks;
+    const int simulated = sample > 0 && sample < what->num_ranks ? sample : what->num_ranks;
     while (small.problem.max_m >= 512 * (int64_t)what->num_ranks &&
-           (double)small.problem.max_m / 128.0 * cols * what->num_ranks > 2 * search_blocks)
+           (double)small.problem.max_m / 128.0 * cols * simulated > 2 * search_blocks)
         small.problem.max_m /= 2;
     return small;
 }

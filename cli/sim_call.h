@@ -13,6 +13,12 @@ typedef struct cli_sim_case {
     ew_sim_options options;
 } cli_sim_case;
 
+/* Ranks that are simulated; more of them stand for the rest (ew_sim_options). */
+enum { CLI_SIM_SAMPLE = 16 };
+
+/* On the hardware of the profile in use. */
+cli_sim_case cli_sim_case_of(const ew_problem *problem, int num_ranks);
+
 /* One call of `method` with what `base` leaves open chosen as plans do. */
 ew_status cli_sim_method(const cli_sim_case *what, const char *method,
                          const ew_config *base, ew_sim_report *report_out);
@@ -24,6 +30,8 @@ typedef struct cli_sim_space {
 
 /* Around the built-in choice for so many SMs. */
 cli_sim_space cli_sim_space_for(const ew_sim_hardware *hardware);
+/* The same with the values that matter most, for many searches. */
+cli_sim_space cli_sim_narrow_space(const ew_sim_hardware *hardware);
 
 /* Key by key from the built-in choice for `base` (or NULL) on, keeping what is faster.  A
  * large problem is searched with fewer rows.  *tried counts simulations. */

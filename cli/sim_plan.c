@@ -46,7 +46,6 @@ static int64_t or_default(const cli_values *values, int64_t value)
 
 static ew_status set_case(const cli_settings *settings, forecast *f)
 {
-    const ew_sim_options options = EW_SIM_OPTIONS_INIT;
     const int num_ranks = (int)or_default(&settings->ranks, 8);
     ew_status status = ew_sim_describe(NULL, num_ranks, &f->hardware);
     ew_problem shape = EW_PROBLEM(
@@ -54,7 +53,7 @@ static ew_status set_case(const cli_settings *settings, forecast *f)
         or_default(&settings->depth, 2048),
         (ew_dtype)or_default(&settings->dtypes, f->hardware.is_cpu ? EW_FP32 : EW_BF16));
     shape.weight_layout = settings->weight;
-    f->what = (cli_sim_case){shape, num_ranks, options};
+    f->what = cli_sim_case_of(&shape, num_ranks);
     if (settings->link_rate > 0) {
         f->what.options.link_gbs = settings->link_rate / (f->hardware.is_cpu ? 8.0 : 1.0);
         f->what.options.link_us =

@@ -1,44 +1,28 @@
-/* entwine sim --validate FILE: every measured result of a file beside its simulation. */
+/* entwine sim --validate FILE...: every measured result beside its simulation. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "entwine/sim.h"
 #include "result_file.h"
+#include "sim_pairs.h"
 #include "sim_view.h"
 
 /* Of whole calls: what a simulation must keep to be worth asking. */
 typedef struct bounds {
-    double median, p95;
+    double median, p95, regret;
 } bounds;
-static const bounds gpu_bounds = {0.03, 0.08}, cpu_bounds = {0.05, INFINITY};
+static const bounds gpu_bounds = {0.03, 0.08, 0.03}, cpu_bounds = {0.05, INFINITY, 0.03};
 /* Every so manieth workload of the file, from the first, is for calibration. */
 enum { CALIBRATION = 3 };
 
-typedef struct pair {
-    json_int_t m, n, k, ranks;
-    double link_gbps;
-    const char *dtype, *method;
-    int workload;       /* equal for the methods of one problem */
-    double measured_us; /* and simulated: */
-    double time_us;
-    bool skipped;
-} pair;
-
-typedef struct pairs {
-    pair *at;
-    int count, num_workloads;
-    const char *profile;
-    bool is_cpu;
-} pairs;
-
-static bool same_workload(const pair *a, const pair *b)
+static bool same_workload(const sim_pair *a, const sim_pair *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->ranks == b->ranks &&
            a->link_gbps == b->link_gbps && strcmp(a->dtype, b->dtype) == 0;
 }
 
-static int number_workload(pairs *all, const pair *new)
+static int number_workload(sim_pairs *all, const sim_pair *new)
 {
     for (int at = 0; at < all->count; at++)
         if (same_workload(&all->at[at], new))
@@ -46,8 +30,7 @@ static int number_workload(pairs *all, const pair *new)
     return all->num_workloads++;
 }
 
-static ew_status simulate(const pairs *all, pair *p, const char *config_text,
-                          double latency_us)
+static ew_status simulate(const sim_pairs *all, sim_pair *p, double latency_us)
 {
     const ew_dtype dtype = strcmp(p->dtype, "fp32") == 0   ? EW_FP32
                            : strcmp(p->dtype, "bf16") == 0 ? EW_BF16
@@ -59,7 +42,7 @@ static ew_status simulate(const pairs *all, pair *p, const char *config_text,
     options.profile = all->profile;
     options.link_gbs = p->link_gbps / 8;
     options.link_us = latency_us;
-    ew_status status = ew_config_parse(config_text, &config);
+    ew_status status = ew_config_parse(p->config, &config);
     config.backend = EW_BACKEND_SIM;
     if (status == EW_OK)
         status = ew_sim_call(&problem, (int)p->ranks, &config, &options, &report);
@@ -69,35 +52,35 @@ static ew_status simulate(const pairs *all, pair *p, const char *config_text,
 }
 
 /* One result; those that were skipped, or are no config of the engine, are left out. */
-static cli_exit add_result(pairs *all, const json_t *result)
+static cli_exit add_result(sim_pairs *all, const json_t *result)
 {
-    const char *status = NULL, *config = NULL;
+    const char *status = NULL;
     double latency_us = 0;
-    pair p = {0};
+    sim_pair p = {0};
     json_error_t error;
     if (json_unpack_ex(
             (json_t *)result, &error, 0, "{ss ss s?s s?F s{sI sI sI sI ss sF sF}}",
-            "status", &status, "method", &p.method, "config", &config, "time_us",
+            "status", &status, "method", &p.method, "config", &p.config, "time_us",
             &p.measured_us, "params", "m", &p.m, "n", &p.n, "k", &p.k, "ranks", &p.ranks,
             "dtype", &p.dtype, "link_gbps", &p.link_gbps, "link_latency_us", &latency_us))
         return cli_fail_usage("give a file of bench -o json", "a result is not one: %.80s",
                               error.text);
     /* One rank has nothing to overlap. */
-    if (strcmp(status, "EW_OK") != 0 || !config || !*config || !(p.measured_us > 0) ||
+    if (strcmp(status, "EW_OK") != 0 || !p.config || !*p.config || !(p.measured_us > 0) ||
         p.ranks < 2 || p.ranks > CLI_MAX_RANKS)
         return CLI_EXIT_OK;
-    pair *grown = realloc(all->at, ((size_t)all->count + 1) * sizeof *grown);
+    sim_pair *grown = realloc(all->at, ((size_t)all->count + 1) * sizeof *grown);
     if (!grown)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
     all->at = grown;
     p.workload = number_workload(all, &p);
-    ew_status failed = simulate(all, &p, config, latency_us);
+    ew_status failed = simulate(all, &p, latency_us);
     all->at[all->count++] = p;
     return failed == EW_ERR_ARGUMENT ? cli_fail_status(failed, ew_last_error())
                                      : CLI_EXIT_OK;
 }
 
-static cli_exit add_document(pairs *all, const json_t *document)
+static cli_exit add_document(sim_pairs *all, const json_t *document)
 {
     size_t at;
     const json_t *result;
@@ -112,10 +95,11 @@ static cli_exit add_document(pairs *all, const json_t *document)
 }
 
 /* A document of bench, or one of the project's files with many of them. */
-static cli_exit read_pairs(const char *path, pairs *all, json_t **document_out)
+static cli_exit read_pairs(const char *path, sim_pairs *all, json_t **document_out)
 {
     size_t at;
     const json_t *run;
+    const int before = all->count;
     cli_exit failed = cli_json_load(path, "give a file of bench -o json", document_out);
     if (failed)
         return failed;
@@ -125,7 +109,7 @@ static cli_exit read_pairs(const char *path, pairs *all, json_t **document_out)
         if (!failed)
             failed = add_document(all, json_object_get(run, "output"));
     }
-    if (!failed && all->count == 0)
+    if (!failed && all->count == before)
         failed = cli_fail_usage("give a file of bench -o json",
                                 "'%.200s' holds no result of an engine", path);
     return failed;
@@ -144,11 +128,11 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static errors errors_of(const pairs *all, bool calibration, double *space)
+static errors errors_of(const sim_pairs *all, bool calibration, double *space)
 {
     errors e = {0};
     for (int at = 0; at < all->count; at++) {
-        const pair *p = &all->at[at];
+        const sim_pair *p = &all->at[at];
         if (!p->skipped && (p->workload % CALIBRATION == 0) == calibration)
             space[e.count++] = fabs(p->time_us / p->measured_us - 1);
     }
@@ -168,14 +152,14 @@ static void print_errors(const char *name, const errors *e)
            name, e->count, 100 * e->median, 100 * e->p95, 100 * e->worst);
 }
 
-static void print_pairs(const pairs *all)
+static void print_pairs(const sim_pairs *all)
 {
     printf("#%6s %7s %7s %4s %4s %7s %-26s %11s %11s %7s\n", "M", "N", "K", "W", "type",
            "link", "method", "measured", "SIMULATED", "error");
     printf("#%6s %7s %7s %4s %4s %7s %-26s %11s %11s %7s\n", "", "", "", "", "", "(Gb/s)",
            "", "(us)", "(us)", "(%)");
     for (int at = 0; at < all->count; at++) {
-        const pair *p = &all->at[at];
+        const sim_pair *p = &all->at[at];
         printf("%7lld %7lld %7lld %4lld %4s %7g %-26.26s %11.1f", (long long)p->m,
                (long long)p->n, (long long)p->k, (long long)p->ranks, p->dtype,
                p->link_gbps, p->method, p->measured_us);
@@ -194,12 +178,39 @@ static json_t *errors_json(const errors *e)
                      e->p95, "worst", e->worst);
 }
 
-static void print_pairs_json(const pairs *all, const errors *calibration,
-                             const errors *rest)
+/* ---- The verdict ---- */
+
+typedef struct verdict {
+    errors calibration, rest;
+    sim_choice *choices;
+    int num_choices;
+    double regret, worst_regret; /* of the choices: median, and the largest */
+    bool kept;
+} verdict;
+
+static bool judge(const sim_pairs *all, verdict *v)
+{
+    const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
+    double *space = malloc((size_t)all->count * sizeof *space);
+    v->choices = calloc((size_t)all->num_workloads + 1, sizeof *v->choices);
+    if (space && v->choices) {
+        v->calibration = errors_of(all, true, space);
+        v->rest = errors_of(all, false, space);
+        v->num_choices = sim_choices(all, v->choices);
+        v->regret = sim_choices_median(v->choices, v->num_choices, &v->worst_regret);
+    }
+    const errors *judged = v->rest.count > 0 ? &v->rest : &v->calibration;
+    v->kept = judged->median <= most->median && judged->p95 <= most->p95 &&
+              v->regret <= most->regret;
+    free(space);
+    return space && v->choices;
+}
+
+static void print_json(const sim_pairs *all, const verdict *v)
 {
     json_t *results = json_array();
     for (int at = 0; at < all->count; at++) {
-        const pair *p = &all->at[at];
+        const sim_pair *p = &all->at[at];
         json_array_append_new(
             results,
             json_pack("{sI sI sI sI ss sf ss sf so sb}", "m", p->m, "n", p->n, "k", p->k,
@@ -208,53 +219,67 @@ static void print_pairs_json(const pairs *all, const errors *calibration,
                       p->skipped ? json_null() : json_real(p->time_us), "calibration",
                       (int)(p->workload % CALIBRATION == 0)));
     }
-    json_t *document =
-        json_pack("{ss ss so so so}", "schema", "entwine-validation/1", "profile",
-                  all->profile, "calibration", errors_json(calibration), "predicted",
-                  errors_json(rest), "results", results);
+    json_t *document = json_pack(
+        "{ss ss so so s{si sf sf so} so}", "schema", "entwine-validation/1", "profile",
+        all->profile, "calibration", errors_json(&v->calibration), "predicted",
+        errors_json(&v->rest), "choices", "workloads", v->num_choices, "median_regret",
+        v->regret, "worst_regret", v->worst_regret, "list",
+        sim_choices_json(v->choices, v->num_choices), "results", results);
     json_dumpf(document, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(document);
 }
 
-static cli_exit report(const pairs *all, const cli_settings *settings)
+static void print_table(const sim_pairs *all, const verdict *v)
 {
-    double *space = malloc((size_t)all->count * sizeof *space);
-    if (!space)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the errors");
-    const errors calibration = errors_of(all, true, space);
-    const errors rest = errors_of(all, false, space);
-    const errors *judged = rest.count > 0 ? &rest : &calibration;
     const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
-    const bool kept = judged->median <= most->median && judged->p95 <= most->p95;
-    free(space);
-    if (settings->format == CLI_FORMAT_JSON) {
-        print_pairs_json(all, &calibration, &rest);
-        return kept ? CLI_EXIT_OK : CLI_EXIT_REGRESSION;
-    }
     printf("# SIMULATED beside measured, profile %s; c: of the calibration third\n",
            all->profile);
     print_pairs(all);
-    print_errors("calibration third", &calibration);
-    print_errors("the rest, predicted", &rest);
-    printf("# Bounds : median %.0f %%, p95 %.0f %% %s\n", 100 * most->median,
-           100 * most->p95, kept ? "OK" : "MISSED");
-    return kept ? CLI_EXIT_OK : CLI_EXIT_REGRESSION;
+    if (v->num_choices > 0)
+        sim_choices_print(v->choices, v->num_choices);
+    print_errors("calibration third", &v->calibration);
+    print_errors("the rest, predicted", &v->rest);
+    if (v->num_choices > 0)
+        printf("# %-28s %4d workloads, cost over the measured best: median %.2f %%, worst "
+               "%.2f %%\n",
+               "choice among configs", v->num_choices, 100 * v->regret,
+               100 * v->worst_regret);
+    printf("# Bounds : median %.0f %%, p95 %.0f %%, choice %.0f %% %s\n",
+           100 * most->median, 100 * most->p95, 100 * most->regret,
+           v->kept ? "OK" : "MISSED");
 }
 
-cli_exit cli_sim_validate_file(const cli_settings *settings, const char *path)
+static cli_exit report(const sim_pairs *all, const cli_settings *settings)
 {
-    pairs all = {.profile = settings->profile ? settings->profile : "h200-vnode-8"};
-    json_t *document = NULL;
+    verdict v = {.num_choices = 0};
+    cli_exit result = CLI_EXIT_OK;
+    if (!judge(all, &v)) {
+        result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the errors");
+    } else {
+        settings->format == CLI_FORMAT_JSON ? print_json(all, &v) : print_table(all, &v);
+        result = v.kept ? CLI_EXIT_OK : CLI_EXIT_REGRESSION;
+    }
+    free(v.choices);
+    return result;
+}
+
+cli_exit cli_sim_validate_files(const cli_settings *settings)
+{
+    sim_pairs all = {.profile = settings->profile ? settings->profile : "h200-vnode-8"};
+    json_t *documents[CLI_MAX_WORDS] = {NULL};
     ew_sim_hardware hardware;
     ew_status status = ew_sim_describe(all.profile, 1, &hardware);
     if (status)
         return cli_fail_status(status, ew_last_error());
     all.is_cpu = hardware.is_cpu;
-    cli_exit result = read_pairs(path, &all, &document);
+    cli_exit result = CLI_EXIT_OK;
+    for (int at = 0; at < settings->num_words && !result; at++)
+        result = read_pairs(settings->words[at], &all, &documents[at]);
     if (!result)
         result = report(&all, settings);
-    json_decref(document);
+    for (int at = 0; at < settings->num_words; at++)
+        json_decref(documents[at]);
     free(all.at);
     return result;
 }

@@ -19,8 +19,11 @@ void cli_sim_params(json_t *params, int num_ranks);
 /* entwine plan with a profile: what to expect of every method, and why. */
 cli_exit cli_sim_plan(const cli_settings *settings);
 
-/* entwine sim --validate: against the results of a file, or what was published. */
-cli_exit cli_sim_validate_file(const cli_settings *settings, const char *path);
+/* The same over a range of shapes or ranks. */
+cli_exit cli_sim_sweep(const cli_settings *settings, int argc, char **argv);
+
+/* entwine sim --validate: against the results of files, or what was published. */
+cli_exit cli_sim_validate_files(const cli_settings *settings);
 cli_exit cli_sim_validate_paper(const cli_settings *settings);
 
 #endif

@@ -93,12 +93,13 @@ static json_t *repeats_json(const cli_tuned *tuned)
         const ew_tune_result *result = &tuned->repeats[at];
         char config[EW_CONFIG_TEXT_BYTES] = "";
         ew_config_print(&result->tuning.config, config, sizeof config);
-        json_array_append_new(array, json_pack("{ss sf sf si si sb}", "config", config,
-                                               "time_us", result->tuning.time_us,
-                                               "default_us", result->tuning.default_us,
-                                               "candidates", (int)result->num_candidates,
-                                               "refused", (int)result->num_refused,
-                                               "complete", (int)result->complete));
+        json_array_append_new(
+            array,
+            json_pack("{ss sf sf si si si ss sb}", "config", config, "time_us",
+                      result->tuning.time_us, "default_us", result->tuning.default_us,
+                      "candidates", (int)result->num_candidates, "refused",
+                      (int)result->num_refused, "left_out", (int)result->num_left_out,
+                      "profile", result->profile, "complete", (int)result->complete));
     }
     return array;
 }
@@ -153,6 +154,8 @@ static void add_to_summary(cli_tune_output *output, const cli_tuned *tuned)
     for (int at = 0; at < tuned->stats.count; at++) {
         output->regrets[output->num_repeats++] = tuned->regrets[at];
         output->num_cut_short += !tuned->repeats[at].complete;
+        output->num_left_out += tuned->repeats[at].num_left_out;
+        memcpy(output->profile, tuned->repeats[at].profile, sizeof output->profile);
     }
 }
 
@@ -189,6 +192,11 @@ static void print_stored(const cli_tune_output *output)
         printf("# Geomean gain : %.3f over the built-in choice, %d problems\n",
                exp(output->log_gain_sum / num_tuned), num_tuned);
     print_default_regret(output);
+    if (*output->profile)
+        printf(
+            "# Planned : %d candidates left out, the rest ordered, by the simulator with "
+            "profile %s\n",
+            output->num_left_out, output->profile);
     if (output->num_cut_short)
         printf("# Budget : it ended %d of %d searches early\n", output->num_cut_short,
                output->num_repeats);

@@ -32,6 +32,8 @@ typedef struct cli_tune_output {
     int num_kinds[3];
     int num_cut_short; /* searches that the budget ended */
     int num_repeats, num_flips;
+    int num_left_out;        /* candidates, by the simulator */
+    char profile[64];        /* with which; empty: none */
     double *regrets;         /* one for each repeat of each problem */
     double *default_regrets; /* of the built-in choice, one for each problem */
     int num_default_regrets;

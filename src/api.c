@@ -111,6 +111,11 @@ static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
                              const ew_config *config)
 {
     EW_TRY(ewx_backend_find(plan->request.backend, &plan->backend));
+    if (plan->request.backend == EW_BACKEND_CUDA && plan->world->num_hosts > 1)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "cuda ranks on %d hosts: GPUs reach each other on one host only\n"
+                        "  fix: start all ranks on one host, or use backend=cpu",
+                        plan->world->num_hosts);
     if (plan->request.backend == EW_BACKEND_SIM) /* whose machine is a file */
         EW_TRY(plan->backend->survey(NULL, plan->world->num_ranks, &plan->machine));
     return build_spec(plan->backend, problem, plan->world->num_ranks, config,
@@ -131,8 +136,7 @@ static ew_status create_together(ew_plan *plan, const ew_problem *problem,
         ewx_facts_asked(problem, world->num_ranks, &plan->request, &text);
     EW_TRY(ewx_agree_on(world, checked, facts));
     EW_TRY(choose_together(plan, problem));
-    return ewx_world_agree(world,
-                           plan->backend->create(world, &plan->spec, &plan->state),
+    return ewx_world_agree(world, plan->backend->create(world, &plan->spec, &plan->state),
                            "create the plan");
 }
 

@@ -29,6 +29,13 @@ static int64_t partition_tiles(const ewx_knob_space *space)
     return partition_tile_rows(space) * ewx_div_up(space->problem->n, EWX_TILE_N);
 }
 
+static bool has_many_waves(const ewx_knob_space *space)
+{
+    const int64_t wide_blocks = space->num_ranks * partition_tile_rows(space) *
+                                ewx_div_up(space->problem->n, 2 * EWX_TILE_N);
+    return wide_blocks >= (int64_t)MANY_WAVES * space->machine.gpu_sms;
+}
+
 /* ---- Transport ---- */
 
 static bool has_transport(const ewx_knob_space *space)
@@ -75,11 +82,8 @@ static void vary_gpu_block(const ewx_knob_space *space, ew_config request, reque
                   {128, 1, EW_CTAS_PERSISTENT},
                   {128, 1, EW_CTAS_BLOCK}};
     const ew_config *fixed = &space->fixed;
-    const int64_t wide_blocks = space->num_ranks * partition_tile_rows(space) *
-                                ewx_div_up(space->problem->n, 2 * EWX_TILE_N);
-    const bool many_waves = wide_blocks >= (int64_t)MANY_WAVES * space->machine.gpu_sms;
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-        if (blocks[i].cols < 256 && many_waves)
+        if (blocks[i].cols < 256 && has_many_waves(space))
             continue;
         if (!fixed->block_n)
             request.block_n = blocks[i].cols;
@@ -183,10 +187,11 @@ static void vary_gpu_budget(const ewx_knob_space *space, ew_config request,
         {sms / 8, 512}, {sms / 4, 512}, {sms / 2, 512}, {sms, 512}, {2 * sms, 512}};
     const int32_t after[][2] = {
         {sms, 512}, {2 * sms, 512}, {4 * sms, 512}, {2 * sms, 256}, {4 * sms, 256}};
-    const int32_t(*pairs)[2] = best->pool == EW_POOL_AFTER    ? after
-                               : best->pool == EW_POOL_STATIC ? apart
-                                                              : beside;
-    const int count = best->pool == EW_POOL_SHARED ? 6 : 5;
+    const ew_pool pool = request.pool ? request.pool : best->pool;
+    const int32_t(*pairs)[2] = pool == EW_POOL_AFTER    ? after
+                               : pool == EW_POOL_STATIC ? apart
+                                                        : beside;
+    const int count = pool == EW_POOL_SHARED ? 6 : 5;
     for (int i = 0; i < count; i++)
         add_budget(space, request, pairs[i][0], pairs[i][1], list);
 }
@@ -206,6 +211,22 @@ static void vary_budget(const ewx_knob_space *space, ew_config request,
     }
 }
 
+/* ---- Pool ---- */
+
+/* Where there are few waves, a GEMM with fewer SMs may take no more of them. */
+static bool has_pool(const ewx_knob_space *space)
+{
+    return has_transport(space) && !space->fixed.pool && !has_many_waves(space);
+}
+
+static void vary_pool(const ewx_knob_space *space, ew_config request, const ew_config *best,
+                      requests *list)
+{
+    request.pool = EW_POOL_STATIC;
+    request.transport = EW_TRANSPORT_PULL;
+    vary_gpu_budget(space, request, best, list);
+}
+
 /* ---- The table ---- */
 
 static const struct {
@@ -214,7 +235,7 @@ static const struct {
                  requests *list);
 } knobs[] = {
     {has_transport, vary_transport}, {has_block, vary_block},   {has_group, vary_group},
-    {has_release, vary_release},     {has_budget, vary_budget},
+    {has_release, vary_release},     {has_budget, vary_budget}, {has_pool, vary_pool},
 };
 _Static_assert(sizeof knobs / sizeof knobs[0] == EWX_KNOBS, "one row for each knob");
 

@@ -8,6 +8,7 @@
  *   group      group                   the GEMM is ours and walks partitions
  *   release    release                 tiles are released in groups (wavegroup)
  *   budget     x, b                    there is a reduction of ours: W > 1, and not NCCL's
+ *   pool       pool, x, b              as transport, with few waves: SMs for reducers alone
  *
  * So of the methods, sequential, static, chunked and fused-push have block, group and
  * budget, wavegroup has release besides, blas has budget alone.  What the caller has set
@@ -19,7 +20,7 @@
 
 #include "plan/spec.h"
 
-#define EWX_KNOBS 5
+#define EWX_KNOBS 6
 #define EWX_KNOB_VALUES 16 /* at most */
 
 typedef struct ewx_knob_space {

@@ -53,6 +53,26 @@ static int list_candidates(ewx_search *s, int knob, ewx_candidate *found)
     return count;
 }
 
+/* What rank 0's planner says; then all ranks do the same. */
+static ew_status plan_candidates(ewx_search *s, ewx_candidate *found, int *count)
+{
+    double mine[EWX_KNOB_VALUES + 1] = {0}, all[EWX_MAX_RANKS][EWX_KNOB_VALUES + 1];
+    ewx_candidate unsorted[EWX_KNOB_VALUES];
+    int order[EWX_KNOB_VALUES];
+    if (s->planner.ready && *count > 0)
+        mine[*count] = ewx_planner_time_us(&s->planner, &s->best.config);
+    for (int i = 0; i < *count && s->planner.ready; i++)
+        mine[i] = ewx_planner_time_us(&s->planner, &found[i].config);
+    EW_TRY(ew_world_allgather(s->stand.world, mine, all, sizeof mine));
+    memcpy(unsorted, found, (size_t)*count * sizeof *found);
+    const int kept = ewx_planner_rank(all[0], *count, all[0][*count], order);
+    for (int i = 0; i < kept; i++)
+        found[i] = unsorted[order[i]];
+    s->num_left_out += *count - kept;
+    *count = kept;
+    return EW_OK;
+}
+
 /* ---- Plans ---- */
 
 static void close_plan(ewx_candidate *c)
@@ -209,8 +229,8 @@ static ew_status report_round(ewx_search *s)
 static ew_status run_round(ewx_search *s, int knob)
 {
     ewx_candidate found[EWX_KNOB_VALUES];
-    const int count = list_candidates(s, knob, found);
-    int done = 0, taken;
+    int count = list_candidates(s, knob, found), done = 0, taken;
+    EW_TRY(plan_candidates(s, found, &count));
     for (; (done < count || s->best_us == 0) && !s->stopped; done += taken)
         EW_TRY(run_heat(s, found + done, count - done, &taken));
     s->cut_short |= done < count;

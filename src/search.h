@@ -6,6 +6,7 @@
 
 #include "entwine/tune.h"
 #include "knobs.h"
+#include "planner.h"
 #include "race.h"
 #include "stand.h"
 
@@ -22,13 +23,15 @@ typedef struct ewx_search {
     ew_tune_options options;
     ewx_knob_space space;
     ewx_candidate built_in;
+    ewx_planner planner; /* rank 0's */
     /* ---- from here on zero at the start ---- */
     ewx_candidate best; /* with an open plan */
     double built_in_us, best_us;
     ewx_candidate heat[EW_TUNE_PLANS]; /* the first is the best so far */
     int heat_count;
     ew_config seen[EWX_SEARCH_SEEN]; /* configs that were measured, or refused */
-    int num_seen, num_measured, num_refused;
+    int num_seen, num_measured, num_refused, num_left_out;
+    char profile[EWX_SIM_NAME_BYTES]; /* rank 0's planner's; empty: none */
     int num_rounds, round;
     int64_t started_ns, heat_ns; /* the second: the longest heat */
     bool stopped, cut_short;     /* asked to end; something was left out */

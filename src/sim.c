@@ -24,6 +24,7 @@ ew_status ew_sim_describe(const char *profile, int num_ranks, ew_sim_hardware *h
                                 .nodes = 1,
                                 .sharers = sharers,
                                 .sms = sms,
+                                .arch = (int32_t)p.arch,
                                 .link_gbs = p.link_gbs,
                                 .nic_gbs = p.nic_gbs};
     if (!p.is_cpu && sharers == 1)
@@ -78,7 +79,7 @@ static ew_status build_spec(const ew_problem *problem, int num_ranks,
     if (config)
         request = *config;
     request.backend = EW_BACKEND_SIM;
-    EW_TRY(ewx_problem_check(problem, num_ranks));
+    EW_TRY(ewx_problem_check_shape(problem));
     EW_TRY(ewx_sim_machine(profile, num_ranks, &machine));
     EW_TRY(ewx_spec_build(problem, num_ranks, &request, &machine, spec_out));
     return ewx_sim_check(profile, spec_out);
@@ -90,12 +91,13 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
     const ew_sim_options defaults = EW_SIM_OPTIONS_INIT, *o = options ? options : &defaults;
     ewx_sim_profile profile;
     ewx_spec spec;
-    ewx_sim_rank_result ranks[EWX_MAX_RANKS];
+    ewx_sim_rank_result ranks[EWX_SIM_MAX_RANKS];
     ewx_sim_result result = {.ranks = ranks};
     if (!problem || !report_out || o->struct_size < sizeof *o)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_sim_call needs a problem, options that were "
                                          "initialised and a place for its answer");
-    EW_TRY(ewx_sim_profile_load(o->profile, &profile));
+    EW_TRY(o->profile_text ? ewx_sim_profile_parse("the profile", o->profile_text, &profile)
+                           : ewx_sim_profile_load(o->profile, &profile));
     EW_TRY(build_spec(problem, num_ranks, config, &profile, &spec));
     const ewx_sim_request request = {.profile = &profile,
                                      .spec = &spec,
@@ -103,6 +105,7 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
                                      .link_gbs = o->link_gbs,
                                      .link_us = o->link_us,
                                      .together = true,
+                                     .sampled_ranks = o->sampled_ranks,
                                      .traced_rank = -1};
     EW_TRY(ewx_sim_run(&request, &result));
     ew_sim_report report = {

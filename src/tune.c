@@ -1,5 +1,6 @@
 /* The tuner's public side: whose knobs are turned, what becomes of the result. */
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/cores.h"
@@ -48,6 +49,23 @@ static ew_status begin(ewx_search *s, const ew_config *fixed)
     s->built_in.request = base;
     EW_TRY(ewx_search_choose(s, &base, &s->built_in.config));
     s->space.built_in = s->built_in.config;
+    if (s->stand.world->rank == 0) { /* the others may have other files */
+        ewx_planner_open(&s->planner, s->stand.problem, s->space.num_ranks,
+                         s->built_in.config.backend, &s->space.machine);
+        s->planner.link_gbs = s->stand.world->link_gbps / 8;
+        s->planner.link_us = (double)s->stand.world->link_latency_ns * 1e-3;
+    }
+    return EW_OK;
+}
+
+static ew_status share_profile(ewx_search *s)
+{
+    char all[EWX_MAX_RANKS][EWX_SIM_NAME_BYTES];
+    char mine[EWX_SIM_NAME_BYTES] = "";
+    if (s->planner.ready)
+        memcpy(mine, s->planner.profile.name, sizeof mine);
+    EW_TRY(ew_world_allgather(s->stand.world, mine, all, sizeof mine));
+    memcpy(s->profile, all[0], sizeof s->profile);
     return EW_OK;
 }
 
@@ -65,6 +83,8 @@ static void fill_result(const ewx_search *s, ew_tune_result *result)
     result->num_candidates = s->num_measured;
     result->num_refused = s->num_refused;
     result->complete = !s->cut_short;
+    result->num_left_out = s->num_left_out;
+    memcpy(result->profile, s->profile, sizeof result->profile);
 }
 
 /* An entry speaks for plans that leave everything open, on the machine as it is. */
@@ -83,6 +103,7 @@ static ew_status tune(ewx_search *s, const ew_config *fixed, ew_tune_result *res
     ew_world *world = s->stand.world;
     const ew_problem *problem = s->stand.problem;
     EW_TRY(ewx_world_agree(world, begin(s, fixed), "tune"));
+    EW_TRY(share_profile(s));
     ew_status status = ewx_stand_open(&s->stand, world, problem, s->stand.backend,
                                       problem->max_m, s->options.seed);
     status = ewx_world_agree(world, status, "allocate the matrices");

@@ -35,6 +35,11 @@ enum { FIRST_KIND = 0, NUM_KINDS = 2 };
 static const ew_ranks_as both_kinds[NUM_KINDS] = {EW_RANKS_AS_PROCESSES,
                                                   EW_RANKS_AS_THREADS};
 
+/* ---- Collectives ---- */
+
+/* An all-gather of so many bytes a rank, compared one by one: 0, or a failure is noted. */
+int gather_and_compare(ew_world *world, size_t bytes);
+
 /* ---- Texts ---- */
 
 /* Whether every one of the words, given up to a NULL, is in ew_last_error(). */

@@ -28,7 +28,12 @@ void harness_note(ew_world *world, const char *file, int line, const char *forma
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (!current || atomic_exchange(&current->taken, 1))
+    if (!current) { /* a rank that a launcher started */
+        fprintf(stderr, "%s:%d: rank %d: %s\n  case: %s\n", file, line,
+                world ? ew_world_rank(world) : -1, text, context);
+        return;
+    }
+    if (atomic_exchange(&current->taken, 1))
         return;
     snprintf(current->text, sizeof current->text, "%s:%d: rank %d: %s", file, line,
              world ? ew_world_rank(world) : -1, text);

@@ -1,7 +1,9 @@
 /* Faults on demand: the parser of ENTWINE_FAULT, what each rule does, and chaos: faults
  * drawn from a seed, calls under them, and a judge who knows how each may end.
  *
- *     test_chaos --seed S [COUNT]     runs seed S (and those after it) alone, and tells */
+ *     test_chaos --seed S             runs seed S alone, and tells how it went
+ *     test_chaos --seed S COUNT       ... and those after it, and tells of the wrong ones
+ */
 #include "faultkit.h"
 #include "harness.h"
 
@@ -17,6 +19,7 @@
 #include "base/clock.h"
 #include "entwine/measure.h"
 #include "exhaust.h"
+#include "stress.h"
 
 /* ---- The parser ---- */
 
@@ -116,6 +119,7 @@ typedef struct chaos {
     /* How it may end. */
     bool may_succeed, may_time_out, may_die, may_lack;
     int culprits; /* bits of the ranks that may be blamed */
+    int stopped;  /* ... and of those that stop */
     /* How it ended. */
     ew_status statuses[MOST_RANKS];
     char texts[MOST_RANKS][512];
@@ -175,6 +179,9 @@ static void draw_fault(chaos *c, harness_random *random)
         c->may_die = true;
         break;
     case 7:
+        c->stopped |= 1 << rank;
+        if (c->stopped == (1 << c->num_ranks) - 1)
+            return; /* somebody has to be left who notices */
         add_fault(c, "stop:rank=%d,phase=%s,nth=%d", rank, phases[1 + phase % 3],
                   1 + nth % 4);
         c->may_succeed = false;
@@ -414,8 +421,11 @@ int main(int argc, char **argv)
         return cmocka_run_group_tests(tests, NULL, NULL);
     const uint64_t first = strtoull(argv[2], NULL, 10);
     const uint64_t count = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
-    bool good = true;
+    int wrong = 0;
     for (uint64_t seed = first; seed < first + count; seed++)
-        good &= try_seed(seed, true);
-    return good ? 0 : 1;
+        wrong += !try_seed(seed, count == 1);
+    stress_tell("seeds", "[%" PRIu64 ", %" PRIu64 "]", first, first + count - 1);
+    stress_tell("wrong", "%d", wrong);
+    stress_figure("chaos");
+    return wrong ? 1 : 0;
 }

@@ -62,6 +62,8 @@ static void every_key_round_trips(void **state)
         "ctas=block",
         "cluster=2",
         "launches=once",
+        "levels=1",
+        "levels=2",
         "backend=cpu,producer=own,block=128x256,order=interleaved,group=1,release=tile,x=2,"
         "b=1,pool=shared,transport=pull,workers=2",
         "backend=cuda,producer=own,block=128x256,order=interleaved,group=1,release=tile,"
@@ -164,7 +166,7 @@ static void the_longest_text_fits(void **state)
         "backend=cuda,producer=blas,block=2147483647x2147483647,order=interleaved,"
         "group=2147483647,release=2147483647,x=2147483647,b=2147483647,pool=shared,"
         "transport=pull,workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647,"
-        "launches=once";
+        "launches=once,levels=2";
     ew_config config;
     char text[EW_CONFIG_TEXT_BYTES];
     assert_int_equal(ew_config_parse(longest, &config), EW_OK);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -67,6 +68,15 @@ typedef struct board {
     atomic_int stop;
 } board;
 
+/* A child that this test does not outlive, also when it fails half-way. */
+static pid_t fork_child(void)
+{
+    const pid_t child = fork();
+    if (child == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return child;
+}
+
 /* Its own entry and one that all write. */
 _Noreturn static void write_entries(board *b, int writer)
 {
@@ -102,13 +112,13 @@ static void killed_writers_lose_and_corrupt_nothing(void **state)
     (void)state;
     board *b = harness_share(sizeof *b);
     harness_random random = harness_seed(5);
-    const pid_t reader = fork();
+    const pid_t reader = fork_child();
     if (reader == 0)
         read_entries(b);
     for (int round = 0; round < ROUNDS; round++) {
         pid_t writers[WRITERS];
         for (int i = 0; i < WRITERS; i++)
-            if ((writers[i] = fork()) == 0)
+            if ((writers[i] = fork_child()) == 0)
                 write_entries(b, i);
         for (int i = 0; i < WRITERS; i++) {
             sleep_ms(harness_between(&random, 0, 10));

@@ -16,12 +16,13 @@
 #include "base/clock.h"
 #include "base/wait.h"
 #include "plan/epoch.h"
+#include "stress.h"
 
 /* Sanitizers see a race in the first few; the hardware needs many. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define HAND_OFFS 200000u
+enum { USUAL_HAND_OFFS = 200000 };
 #else
-#define HAND_OFFS 5000000u
+enum { USUAL_HAND_OFFS = 5000000 };
 #endif
 /* Few slots, so that their lines travel between the cores; every word of a payload in a
  * line of its own, read from the last to the first.  With 64 slots of one line each, builds
@@ -45,12 +46,13 @@ typedef struct litmus {
         64) _Atomic uint32_t done; /* as a segment header's: what the reader has read */
     _Alignas(64) uint64_t stale;
     ew_status statuses[2];
+    uint32_t hand_offs;
 } litmus;
 
 static void *publish_all(void *argument)
 {
     litmus *l = argument;
-    for (uint32_t epoch = 1; epoch <= HAND_OFFS; epoch++) {
+    for (uint32_t epoch = 1; epoch <= l->hand_offs; epoch++) {
         slot *s = &l->slots[epoch % RING];
         ewx_wait wait = ewx_wait_begin(NULL, 60000000000, 100);
         EWX_AWAIT(l->statuses[0], &wait,
@@ -68,7 +70,7 @@ static void *publish_all(void *argument)
 static void *read_all(void *argument)
 {
     litmus *l = argument;
-    for (uint32_t epoch = 1; epoch <= HAND_OFFS; epoch++) {
+    for (uint32_t epoch = 1; epoch <= l->hand_offs; epoch++) {
         slot *s = &l->slots[epoch % RING];
         ewx_wait wait = ewx_wait_begin(NULL, 60000000000, 100);
         EWX_AWAIT(l->statuses[1], &wait, ewx_flag_reached(&s->flag, epoch));
@@ -86,6 +88,7 @@ static void hand_offs_are_never_stale(void **state)
     (void)state;
     pthread_t publisher, reader;
     litmus *l = harness_share(sizeof *l);
+    l->hand_offs = (uint32_t)stress_count("HAND_OFFS", USUAL_HAND_OFFS);
     assert_int_equal(pthread_create(&publisher, NULL, publish_all, l), 0);
     assert_int_equal(pthread_create(&reader, NULL, read_all, l), 0);
     pthread_join(publisher, NULL);
@@ -93,7 +96,10 @@ static void hand_offs_are_never_stale(void **state)
     assert_int_equal(l->statuses[0], EW_OK);
     assert_int_equal(l->statuses[1], EW_OK);
     assert_int_equal(l->stale, 0);
-    assert_int_equal(atomic_load(&l->done), HAND_OFFS);
+    assert_int_equal(atomic_load(&l->done), l->hand_offs);
+    stress_tell("hand_offs", "%u", l->hand_offs);
+    stress_tell("stale", "%llu", (unsigned long long)l->stale);
+    stress_figure("hand-offs");
     harness_unshare(l, sizeof *l);
 }
 

@@ -20,6 +20,7 @@
 
 #include "base/probe.h"
 #include "conformance.h"
+#include "stress.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { USUAL_SEEDS = 8 };
@@ -28,7 +29,7 @@ enum { USUAL_SEEDS = 40 };
 #endif
 enum { REPEATS = 100, CALLS = 30, LONGEST_SLEEP_NS = 1000000 };
 
-static _Atomic uint64_t perturbations;
+static _Atomic uint64_t perturbations; /* of threads */
 
 /* Nine times out of sixteen nothing happens: always disturbing all would only be a slower
  * run of the same schedule. */
@@ -99,18 +100,15 @@ static void run_shaken(void *context, const trial *given)
     ewx_probe_install(NULL, NULL);
 }
 
-static uint32_t number_from(const char *name, uint32_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
-}
-
 static void shaken_schedules(ew_ranks_as kind)
 {
-    session s = {.only = number_from("PERTURB_SEED", 0), .kind = kind};
+    session s = {.only = (uint32_t)stress_count("PERTURB_SEED", 0), .kind = kind};
     const uint32_t seeds =
-        s.only ? s.only : number_from("PERTURB_SEEDS", (uint32_t)USUAL_SEEDS);
+        s.only ? s.only : (uint32_t)stress_count("PERTURB_SEEDS", USUAL_SEEDS);
     conformance_random(&conformance_cpu, seeds, run_shaken, &s);
+    stress_tell("seeds", "%u", seeds);
+    stress_figure(kind == EW_RANKS_AS_THREADS ? "schedules-of-threads"
+                                              : "schedules-of-processes");
 }
 
 static void results_do_not_depend_on_the_schedule_of_threads(void **state)
@@ -118,7 +116,6 @@ static void results_do_not_depend_on_the_schedule_of_threads(void **state)
     (void)state;
     shaken_schedules(EW_RANKS_AS_THREADS);
     assert_true(atomic_load(&perturbations) > 0);
-    print_message("%llu perturbations\n", (unsigned long long)atomic_load(&perturbations));
 }
 
 #ifndef __SANITIZE_THREAD__

@@ -21,8 +21,10 @@
 #include <cmocka.h>
 
 #include "backend/cpu/engine.h"
+#include "base/clock.h"
 #include "base/probe.h"
 #include "entwine/measure.h"
+#include "stress.h"
 #include "testing.h"
 #include "world/recording.h"
 #include "world/world.h"
@@ -130,6 +132,57 @@ static void the_newest_1024_stay(void **state)
     assert_int_equal(occurrences(text, "\"sequence\": 78, \"kind\""), 2);
     assert_int_equal(occurrences(text, "\"sequence\": 1101, \"kind\""), 2);
     free(text);
+}
+
+/* ---- What it costs: figures, not verdicts ---- */
+
+enum { COST_ROUNDS = 200000, COST_CALLS = 5000 };
+
+typedef struct cost {
+    double record_ns[2], call_ns[2]; /* of each rank */
+} cost;
+
+/* Records as a call makes them, and the smallest calls there are. */
+static int measure_cost(ew_world *world, void *argument)
+{
+    cost *c = argument;
+    const int rank = ew_world_rank(world);
+    const ewx_deed deed = {.kind = EWX_RECORD_CALL, .m = 1, .n = 1, .k = 1, .config = 1};
+    const ew_problem problem = EW_PROBLEM(1, 1, 1, EW_FP32);
+    duty d;
+    RANK_OK(duty_open(&d, world, problem, ""));
+    RANK_OK(duty_call(&d, 1, 1));
+    RANK_OK(ew_world_barrier(world));
+    int64_t start_ns = ewx_now_ns();
+    for (int call = 0; call < COST_CALLS; call++)
+        RANK_OK(ew_gemm_rs(d.plan, 1, d.A, d.B, d.C, NULL));
+    c->call_ns[rank] = (double)(ewx_now_ns() - start_ns) / COST_CALLS;
+    RANK_OK(ew_world_barrier(world));
+    start_ns = ewx_now_ns();
+    for (int round = 0; round < COST_ROUNDS; round++) {
+        RANK_OK(ewx_recorder_begin(world, &deed));
+        ewx_recorder_end(world, EW_OK, false);
+    }
+    c->record_ns[rank] = (double)(ewx_now_ns() - start_ns) / COST_ROUNDS;
+    RANK_OK(ew_world_barrier(world));
+    duty_close(&d);
+    return 0;
+}
+
+static void recording_costs_little(void **state)
+{
+    (void)state;
+    for (int num_ranks = 1; num_ranks <= 2; num_ranks++) {
+        cost *c = harness_share(sizeof *c);
+        harness_run(EW_RANKS_AS_PROCESSES, num_ranks, measure_cost, c);
+        stress_tell(num_ranks == 1 ? "ns_alone" : "ns_of_two", "%.1f",
+                    c->record_ns[num_ranks - 1]);
+        stress_tell(num_ranks == 1 ? "smallest_call_ns_alone" : "smallest_call_ns_of_two",
+                    "%.0f", c->call_ns[num_ranks - 1]);
+        assert_true(c->record_ns[0] > 0);
+        harness_unshare(c, sizeof *c);
+    }
+    stress_figure("recorder");
 }
 
 /* ---- Dumps on a fault ---- */
@@ -354,16 +407,18 @@ static bool survives(int fd)
 
 static void every_word_of_the_card_counts(void **state)
 {
+    static const uint32_t nonsense[] = {0xdeadbeef, 0x7fffffff, 3, 0};
     (void)state;
-    int refused = 0;
-    for (size_t at = 0; at < sizeof(ewx_control_card); at += 4) {
-        const int fd = good_memory();
-        const uint32_t nonsense = 0xdeadbeef;
-        assert_int_equal(pwrite(fd, &nonsense, sizeof nonsense, (off_t)at), 4);
-        refused += !survives(fd);
-        close(fd);
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        int refused = 0;
+        for (size_t at = 0; at < sizeof(ewx_control_card); at += 4) {
+            const int fd = good_memory();
+            assert_int_equal(pwrite(fd, &nonsense[i], sizeof nonsense[i], (off_t)at), 4);
+            refused += !survives(fd);
+            close(fd);
+        }
+        assert_true(refused >= 5); /* magic twice, version, size of a post, ranks */
     }
-    assert_true(refused >= 5); /* magic twice, version, size of a post, ranks */
 }
 
 static void nonsense_is_read_without_harm(void **state)
@@ -428,6 +483,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TIDY(operations_are_recorded),
         TIDY(the_newest_1024_stay),
+        TIDY(recording_costs_little),
         TIDY(faults_leave_one_dump_where_asked),
         TIDY(a_folder_that_is_none_changes_no_story),
         TIDY(wrong_dumps_are_refused),

@@ -167,6 +167,29 @@ static void links_bound_the_time(void **state)
     }
 }
 
+/* Every two waves of four blocks release a group of four tiles to each of two ranks.  While
+ * a launch is quicker than that, groups cost nothing but the rest of the last one, as it is
+ * with one whole kernel; a launch that is slower is what counts, group after group. */
+static void groups_wait_for_their_launches(void **state)
+{
+    (void)state;
+    enum { TILES = 16, GROUPS = TILES / 4 };
+    static const char config[] = "block=128x128,release=4,launches=unit,x=4,ctas="
+                                 "persistent,cluster=1,order=interleaved";
+    ewx_sim_profile profile = simple_gpu();
+    profile.sm_shared_bytes = 1.5 * 115904; /* one producer on an SM, and reducers */
+    const double gemm_us = 2 * TILES / SMS * 10;
+    profile.launch_us = 15;
+    assert_near(run(&profile, 256, 128 * TILES, 2, config, 0).time_us, gemm_us + 1);
+    profile.launch_us = 30;
+    assert_near(run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
+                20 + 1 + (GROUPS - 1) * (30 + 1));
+    profile.launch_us = 0;
+    const char *whole =
+        "block=128x128,release=16,launches=unit,x=2,ctas=persistent,cluster=1";
+    assert_near(run(&profile, 256, 128 * TILES, 2, whole, 0).time_us, gemm_us + TILES / 2);
+}
+
 static void static_pools_take_their_sms(void **state)
 {
     (void)state;
@@ -202,6 +225,35 @@ static void thieves_delay_producers(void **state)
     const double after = run(&profile, 2048, 1024, 2, "", 0).gemm_us;
     assert_true(after > before);
     assert_near(run(&profile, 2048, 1024, 2, "release=output", 0).gemm_us, before);
+}
+
+/* Two waves of four tiles; one reducer, whose first three tiles begin beside a producer. */
+static void producers_slow_their_neighbours(void **state)
+{
+    (void)state;
+    const char *config = "block=128x128,x=1,ctas=persistent,cluster=1";
+    ewx_sim_profile profile = simple_gpu();
+    profile.sm_shared_bytes = 1.5 * 115904; /* one producer on an SM, and reducers */
+    assert_near(run(&profile, 128, 1024, 1, config, 0).time_us, 20 + 4);
+    profile.shared_time = 4;
+    assert_near(run(&profile, 128, 1024, 1, config, 0).time_us, 10 + 3 * 4 + 5);
+}
+
+static void launches_and_copies_take_turns(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = simple_gpu(), copying = simple_gpu();
+    profile.launch_us = 5;
+    profile.skew_us = 3;
+    const char *config = "release=output,pool=after,x=64";
+    const double alone = run(&profile, 256, 512, 2, config, 0).tail_us;
+    profile.gpus = 1;
+    profile.virtual_node = 1;
+    profile.sms = 16;
+    assert_near(run(&profile, 256, 512, 2, config, 0).tail_us, alone + 3);
+    const double before = run(&copying, 256, 512, 2, "transport=copy", 0).time_us;
+    copying.copy_us = 7;
+    assert_near(run(&copying, 256, 512, 2, "transport=copy", 0).time_us, before + 7);
 }
 
 /* ---- Conservation ---- */
@@ -528,9 +580,12 @@ int main(void)
         cmocka_unit_test(parts_of_a_call_add_up),
         cmocka_unit_test(budgets_divide_the_tail),
         cmocka_unit_test(links_bound_the_time),
+        cmocka_unit_test(groups_wait_for_their_launches),
         cmocka_unit_test(static_pools_take_their_sms),
         cmocka_unit_test(reducers_that_exclude_producers_cost_their_sms),
         cmocka_unit_test(thieves_delay_producers),
+        cmocka_unit_test(producers_slow_their_neighbours),
+        cmocka_unit_test(launches_and_copies_take_turns),
         cmocka_unit_test(every_tile_once_and_every_byte),
         cmocka_unit_test(nothing_is_reduced_early),
         cmocka_unit_test(more_link_is_never_slower),

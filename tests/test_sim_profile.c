@@ -77,6 +77,8 @@ static void wrong_lines_are_named(void **state)
         {"sms", "sms = 132 #   ", "sms has no source"},
         {"sms", "sms 132  # x", "sms 132 is no setting"},
         {"sms", "smz = 132  # x", "smz is no key"},
+        {"device", "device =  # x", "device = '' is no name"},
+        {"device", "device = A  # x\ndevice = B  # x", "device is given twice"},
         {"sms", "cores = 4  # x", "cores is no key of a gpu"},
         {"clock", "sms = 4  # x", "sms is given twice"},
         {"kind", "kind = tpu  # x", "kind = 'tpu'"},
@@ -219,11 +221,44 @@ static void odd_profiles_can_be_simulated(void **state)
     }
 }
 
+/* Without one the profile describes nobody's machine, and is whole. */
+static void devices_may_be_missing(void **state)
+{
+    (void)state;
+    char text[MAX_TEXT];
+    ewx_sim_profile profile;
+    changed("device", NULL, text);
+    assert_int_equal(ewx_sim_profile_parse("x.profile", text, &profile), EW_OK);
+    assert_string_equal(profile.device, "");
+    changed("device", "device = Some GPU, 2 GHz  # x", text);
+    assert_int_equal(ewx_sim_profile_parse("x.profile", text, &profile), EW_OK);
+    assert_string_equal(profile.device, "Some GPU, 2 GHz");
+}
+
+static void texts_serve_as_profiles(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(2048, 2048, 512, EW_FP16);
+    ew_sim_options options = EW_SIM_OPTIONS_INIT;
+    ew_sim_report by_name, by_text;
+    char text[MAX_TEXT];
+    text_of("h200-8", text);
+    options.profile = "h200-8";
+    assert_int_equal(ew_sim_call(&problem, 8, NULL, &options, &by_name), EW_OK);
+    options.profile_text = text;
+    assert_int_equal(ew_sim_call(&problem, 8, NULL, &options, &by_text), EW_OK);
+    assert_true(by_text.time_us == by_name.time_us);
+    options.profile_text = "kind = gpu";
+    assert_int_equal(ew_sim_call(&problem, 8, NULL, &options, &by_text), EW_ERR_ARGUMENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(built_in_profiles_are_whole),
         cmocka_unit_test(wrong_lines_are_named),
+        cmocka_unit_test(devices_may_be_missing),
+        cmocka_unit_test(texts_serve_as_profiles),
         cmocka_unit_test(names_and_paths_are_told_apart),
         cmocka_unit_test(any_text_is_read_or_refused),
         cmocka_unit_test(odd_profiles_can_be_simulated),

@@ -15,3 +15,4 @@ start_us = 20               # estimate: workers wake up, 2026-11
 publish_us = 0.2            # estimate: a cache line crosses cores, 2026-11
 skew_us = 10                # estimate, 2026-11
 jitter = 0                  # not modelled
+device = arm-0x41-0xd40      # Neoverse V1, as /proc/cpuinfo numbers it; tunings on two such cores are planned with this profile

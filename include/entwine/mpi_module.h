@@ -2,15 +2,18 @@
  * run under mpirun and to compare with MPI's own collectives.  Load it with dlopen, look
  * up ew_mpi_module_get and call through the table:
  *
- *     void *handle = dlopen("entwine_mpi.so", RTLD_NOW | RTLD_LOCAL);
- *     const ew_mpi_module *mpi = ((ew_mpi_module_getter)dlsym(handle,
- * "ew_mpi_module_get"))(); mpi->open(&rank, &num_ranks);                       // MPI_Init
- *     ew_world_create(rank, num_ranks, mpi->allgather, NULL, NULL, &world);
+ *     void *handle = dlopen("entwine_mpi.so", RTLD_NOW | RTLD_GLOBAL);
+ *     ew_mpi_module_getter get = (ew_mpi_module_getter)dlsym(handle, "ew_mpi_module_get");
+ *     const ew_mpi_module *mpi = get();
+ *     mpi->open(&rank, &num_ranks);           // MPI_Init
+ *     mpi->fabric_open(NULL, &fabric);        // on MPI_COMM_WORLD
+ *     ew_world_join(fabric, NULL, &world);    // on one host or several
  *
  * Everything is collective over all ranks and belongs to the thread that called open. */
 #ifndef ENTWINE_MPI_MODULE_H
 #define ENTWINE_MPI_MODULE_H
 
+#include "entwine/fabric.h"
 #include "entwine/measure.h"
 
 #ifdef __cplusplus
@@ -25,6 +28,12 @@ typedef struct ew_mpi_module {
 
     /* An ew_allgather; `context` is not used. */
     int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
+
+    /* A fabric over a duplicate of a communicator, for ew_world_join: `comm` points to an
+     * MPI_Comm, NULL means MPI_COMM_WORLD.  0 on success.  Close it after its world; broken
+     * (not 0): the world had failed, so nothing is done that could wait for a peer. */
+    int (*fabric_open)(const void *comm, const ew_fabric **fabric_out);
+    void (*fabric_close)(const ew_fabric *fabric, int broken);
 
     /* Methods for ew_bench_run, ending with NULL.  Each is one cblas_sgemm into private
      * memory, then a ReduceScatter of MPI's:

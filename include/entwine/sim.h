@@ -26,6 +26,7 @@ typedef struct ew_sim_hardware {
     int32_t sms;     /* of one rank; a CPU's cores */
     double link_gbs; /* per rank and direction, inside a node; 0: memory alone */
     double nic_gbs;  /* between nodes */
+    int32_t arch;    /* of a GPU: 80, 90, ... */
 } ew_sim_hardware;
 
 /* `profile` is a built-in name or a path; NULL: ENTWINE_PROFILE, else "h200-8". */
@@ -37,10 +38,14 @@ typedef struct ew_sim_options {
     const char *profile; /* as above */
     double link_gbs; /* in place of the profile's link inside a node; 0: the profile's */
     double link_us;  /* its latency */
+    /* Ranks that are simulated and stand for all, where every rank has a GPU of its own:
+     * the others do the same at the same time.  0: every rank. */
+    int32_t sampled_ranks;
+    const char *profile_text; /* the profile itself, in place of its name; or NULL */
 } ew_sim_options;
-#define EW_SIM_OPTIONS_INIT                              \
-    {                                                    \
-        (uint32_t)sizeof(ew_sim_options), NULL, 0.0, 0.0 \
+#define EW_SIM_OPTIONS_INIT                                       \
+    {                                                             \
+        (uint32_t)sizeof(ew_sim_options), NULL, 0.0, 0.0, 0, NULL \
     }
 
 /* Times as in ew_bench_result: of the slowest rank, when all start at one time. */
@@ -52,8 +57,8 @@ typedef struct ew_sim_report {
     uint64_t events;     /* that the simulation took */
 } ew_sim_report;
 
-/* One simulated call of problem->max_m rows.  config may be NULL or partly zero; its
- * backend is taken to be sim. */
+/* One simulated call of problem->max_m rows, with up to 1024 ranks.  config may be NULL or
+ * partly zero; its backend is taken to be sim. */
 EW_API ew_status ew_sim_call(const ew_problem *problem, int num_ranks,
                              const ew_config *config, const ew_sim_options *options,
                              ew_sim_report *report_out);

@@ -88,6 +88,8 @@ typedef struct ew_tune_result {
     int32_t num_refused;    /* that this machine cannot run */
     int32_t complete;       /* 0: ended by the budget or by progress */
     int32_t stored;
+    int32_t num_left_out; /* that the simulator found hopeless */
+    char profile[64];     /* whose; empty: none describes this machine */
 } ew_tune_result;
 
 /* Collective.  Searches the fields that `fixed` leaves open (NULL: all, for the cpu) for
@@ -101,6 +103,10 @@ typedef struct ew_tune_result {
  * (more than 4 % by median, or by a sign test).  The last round confirms the best against
  * the built-in choice, what a plan has without tuning: it must gain more than a per cent to
  * replace it.
+ *
+ * Where a profile describes the machine (docs/SIMULATOR.md), the candidates of a round are
+ * measured in the order of their simulated times, and those that would take more than 15 %
+ * longer than the fastest are left out.
  *
  * The values of every candidate are checked once; wrong ones end the tuning with an error.
  * All ranks end with the same result. */

@@ -67,6 +67,8 @@ static ew_status check_common(const ew_config *config)
         return fail_range("x", config->budget, "use 1 to 65536");
     if (config->batch < 1)
         return fail_range("b", config->batch, "use at least 1");
+    if (config->levels < 0 || config->levels > 2)
+        return fail_range("levels", config->levels, "use 1 or 2");
     return EW_OK;
 }
 

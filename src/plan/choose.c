@@ -31,11 +31,30 @@ static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int work
     return crowded && block_rows >= rows_needed ? WIDE_BLOCK_N : DEFAULT_BLOCK_N;
 }
 
-static void choose_for_cpu(const ew_problem *problem, int num_ranks, int cores,
-                           ew_config *config)
+/* Tiles released together.  Between hosts each release is a message: large enough to be
+ * worth the trouble, and enough of them to hide most behind the GEMM. */
+#define MESSAGE_BYTES ((int64_t)256 << 10)
+#define MESSAGES_PER_OWNER 16
+static int32_t choose_release(const ew_problem *problem, int num_ranks,
+                              const ewx_machine *machine, const ew_config *config)
 {
+    if (config->producer == EW_PRODUCER_BLAS)
+        return EW_RELEASE_OUTPUT;
+    if (machine->hosts < 2)
+        return 1;
+    const int64_t tile_bytes =
+        EWX_TILE_M * EWX_TILE_N * (int64_t)ew_dtype_bytes(problem->dtype);
+    const int64_t most = ewx_most_owned_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
+    const int64_t release = ewx_min64(MESSAGE_BYTES / tile_bytes, most);
+    return release > 1 ? (int32_t)release : 1;
+}
+
+static void choose_for_cpu(const ew_problem *problem, int num_ranks,
+                           const ewx_machine *machine, ew_config *config)
+{
+    const int cores = machine->cores;
     if (!config->release)
-        config->release = config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT : 1;
+        config->release = choose_release(problem, num_ranks, machine, config);
     if (!config->order) /* without early release there is nothing to interleave for */
         config->order =
             config->release == EW_RELEASE_OUTPUT ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
@@ -54,6 +73,8 @@ static void choose_for_cpu(const ew_problem *problem, int num_ranks, int cores,
         config->budget = config->pool == EW_POOL_STATIC ? 1 : config->workers;
     if (!config->batch)
         config->batch = 1;
+    if (!config->levels && machine->hosts > 1) /* a host with one rank has nothing to add */
+        config->levels = num_ranks > machine->hosts ? 2 : 1;
 }
 
 /* ---- Choosing for a GPU ---- */
@@ -161,5 +182,5 @@ void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine
     if (ewx_is_gpu(config, machine))
         choose_for_cuda(problem, num_ranks, machine, config);
     else
-        choose_for_cpu(problem, num_ranks, machine->cores, config);
+        choose_for_cpu(problem, num_ranks, machine, config);
 }

@@ -38,6 +38,7 @@ static const choice ctas[] = {
     {"persistent", EW_CTAS_PERSISTENT}, {"block", EW_CTAS_BLOCK}, {0}};
 static const choice launches[] = {
     {"once", EW_LAUNCHES_ONCE}, {"unit", EW_LAUNCHES_UNIT}, {0}};
+static const choice levels[] = {{"1", 1}, {"2", 2}, {0}};
 
 /* A key's value is one of `names`, or a count when `counts` says so; block is the one
  * key that holds two fields. */
@@ -67,6 +68,7 @@ static const config_key keys[] = {
     {"ctas", ctas, false, FIELD(ctas), "persistent or block"},
     {"cluster", NULL, true, FIELD(cluster), "a count from 1"},
     {"launches", launches, false, FIELD(launches), "once or unit"},
+    {"levels", levels, false, FIELD(levels), "1 or 2"},
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 

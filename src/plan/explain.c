@@ -36,6 +36,8 @@ static const char *why_release(const ew_config *config)
 {
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
+    if (config->levels && config->release > 1)
+        return "one message between hosts, of about 256 KiB";
     return config->pool == EW_POOL_AFTER
                ? "a tile waits for its own contributions only"
                : "a tile is reduced as soon as every rank has computed it";
@@ -69,6 +71,10 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked, int cores,
                 config->pool == EW_POOL_STATIC ? "one reducer set apart"
                                                : "every worker may reduce");
     explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
+    if (config->levels)
+        explain_key(config, "levels", asked->levels, text,
+                    config->levels == 2 ? "a host sends one sum, not one tile per rank"
+                                        : "hosts have one rank each");
 }
 
 /* ---- CUDA ---- */

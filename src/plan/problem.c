@@ -59,15 +59,12 @@ static ew_status check_operands(const ew_problem *problem)
                     problem->max_m, problem->n, problem->k);
 }
 
-ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
+ew_status ewx_problem_check_shape(const ew_problem *problem)
 {
     if (!problem || problem->struct_size < sizeof *problem)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the problem is missing or was not initialised\n"
                         "  fix: initialise it with EW_PROBLEM(max_m, n, k, dtype)");
-    if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
-        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
-                        EWX_MAX_RANKS);
     if (ew_dtype_bytes(problem->dtype) == 0)
         return ewx_fail(
             EW_ERR_ARGUMENT,
@@ -82,6 +79,15 @@ ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
     EW_TRY(check_extent("N", problem->n, 1));
     EW_TRY(check_extent("K", problem->k, 1));
     return check_operands(problem);
+}
+
+ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
+{
+    EW_TRY(ewx_problem_check_shape(problem));
+    if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
+        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
+                        EWX_MAX_RANKS);
+    return EW_OK;
 }
 
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text)

@@ -23,7 +23,9 @@ ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
 ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_config *request,
                          const ewx_machine *machine, ewx_spec *spec_out)
 {
-    EW_TRY(ewx_problem_check(problem, num_ranks));
+    EW_TRY(request && request->backend == EW_BACKEND_SIM
+               ? ewx_problem_check_shape(problem)
+               : ewx_problem_check(problem, num_ranks));
     ewx_spec spec = {.problem = *problem,
                      .num_ranks = num_ranks,
                      .elem_bytes = ew_dtype_bytes(problem->dtype)};

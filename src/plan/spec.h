@@ -18,7 +18,8 @@
 
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {
-    int cores;        /* of the host, for all its ranks */
+    int cores;        /* for all ranks */
+    int hosts;        /* on which they are; 0: one */
     int gpu_sms;      /* of this rank's GPU or slice of one; 0: no GPU */
     int gpu_arch;     /* 80, 90, ... */
     int gpu_sharers;  /* ranks on this GPU; above 1 it is a virtual node */
@@ -61,6 +62,8 @@ ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_conf
 /* Problem and ranks as "key=value" text: what must be equal on all ranks. */
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text);
 ew_status ewx_problem_check(const ew_problem *problem, int num_ranks);
+/* All but the ranks: simulated ones may be more. */
+ew_status ewx_problem_check_shape(const ew_problem *problem);
 
 /* One key as "key=value". */
 void ewx_config_print_key(const ew_config *config, const char *name, ewx_text *text);

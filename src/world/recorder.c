@@ -2,7 +2,7 @@
 #include "world/recorder.h"
 
 #include "base/clock.h"
-#include "world/world.h"
+#include "world/hosts.h"
 
 static ewx_lane *own_lane(const ew_world *world)
 {
@@ -19,24 +19,24 @@ static ewx_record *record_of(ewx_lane *lane, uint64_t sequence)
 
 /* ---- Agreement ---- */
 
-static ew_status refuse(ew_world *world, int peer, ewx_deed_field field, int64_t mine,
-                        int64_t theirs)
+static ew_status refuse(ew_world *world, int peer, uint64_t sequence, ewx_deed_field field,
+                        int64_t mine, int64_t theirs)
 {
     return ewx_world_raise(
         world, &(ewx_fault){.status = EW_ERR_MISMATCH,
                             .culprit = peer,
                             .reporter = world->rank,
                             .place = EWX_FAULT_DEED,
-                            .detail = {field, mine, theirs, (int64_t)world->sequence}});
+                            .detail = {field, mine, theirs, (int64_t)sequence}});
 }
 
 /* One look per peer and call.  A peer that is not there yet will look at us. */
-static ew_status compare(ew_world *world, int peer, const ewx_deed *mine)
+static ew_status compare(ew_world *world, int peer, uint64_t sequence, const ewx_deed *mine)
 {
-    ewx_record *record = record_of(&world->control->posts[peer].lane, world->sequence);
+    ewx_record *record = record_of(&world->posts[peer]->lane, sequence);
     /* Sequentially consistent, as the store in ewx_recorder_begin: of two ranks at least
      * one sees the other. */
-    if (atomic_load(&record->sequence) != world->sequence)
+    if (atomic_load(&record->sequence) != sequence)
         return EW_OK;
     const int64_t kind = (int64_t)(GET(record->outcome) & 0xff);
     const int64_t m = GET(record->m), n = GET(record->n), k = GET(record->k);
@@ -44,30 +44,27 @@ static ew_status compare(ew_world *world, int peer, const ewx_deed *mine)
     if (kind == mine->kind && n == mine->n && k == mine->k && m == mine->m &&
         config == (int64_t)mine->config)
         return EW_OK;
-    if (atomic_load(&record->sequence) != world->sequence) /* it was being replaced */
+    if (atomic_load(&record->sequence) != sequence) /* it was being replaced */
         return EW_OK;
     if (kind != mine->kind)
-        return refuse(world, peer, EWX_DEED_KIND, mine->kind, kind);
+        return refuse(world, peer, sequence, EWX_DEED_KIND, mine->kind, kind);
     if (mine->kind == EWX_RECORD_PLAN) /* whose fields are compared one by one elsewhere */
         return EW_OK;
     if (n != mine->n)
-        return refuse(world, peer, EWX_DEED_N, mine->n, n);
+        return refuse(world, peer, sequence, EWX_DEED_N, mine->n, n);
     if (k != mine->k)
-        return refuse(world, peer, EWX_DEED_K, mine->k, k);
+        return refuse(world, peer, sequence, EWX_DEED_K, mine->k, k);
     if (config != (int64_t)mine->config)
-        return refuse(world, peer, EWX_DEED_CONFIG, (int64_t)mine->config, config);
-    return refuse(world, peer, EWX_DEED_M, mine->m, m);
+        return refuse(world, peer, sequence, EWX_DEED_CONFIG, (int64_t)mine->config,
+                      config);
+    return refuse(world, peer, sequence, EWX_DEED_M, mine->m, m);
 }
 
 /* ---- Records ---- */
 
-ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
+static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed)
 {
-    ewx_lane *lane = own_lane(world);
-    const uint64_t sequence = ++world->sequence;
     ewx_record *record = record_of(lane, sequence);
-    PUT(lane->steps_before, GET(lane->steps));
-    PUT(lane->last, 0);
     PUT(lane->sequence, sequence);
     PUT(record->m, deed->m);
     PUT(record->n, deed->n);
@@ -77,9 +74,34 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
     PUT(record->end, 0);
     PUT(record->outcome, ewx_outcome(deed->kind, EWX_RECORD_RUNNING, EW_OK, 0));
     atomic_store(&record->sequence, sequence);
+}
+
+void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence, const ewx_deed *deed)
+{
+    write_record(&world->posts[peer]->lane, sequence, deed);
+    /* We looked for it in vain when we began ours; or ours has yet to come. */
+    const ewx_record *own = record_of(own_lane(world), sequence);
+    if (GET(own->sequence) != sequence || deed->replays)
+        return;
+    const ewx_deed mine = {.kind = (ewx_record_kind)(GET(own->outcome) & 0xff),
+                           .m = GET(own->m),
+                           .n = GET(own->n),
+                           .k = GET(own->k),
+                           .config = GET(own->config)};
+    (void)compare(world, peer, sequence, &mine);
+}
+
+ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
+{
+    ewx_lane *lane = own_lane(world);
+    const uint64_t sequence = ++world->sequence;
+    PUT(lane->steps_before, GET(lane->steps));
+    PUT(lane->last, 0);
+    write_record(lane, sequence, deed);
+    ewx_hosts_tell_deed(world, sequence, deed);
     for (int peer = 0; peer < world->num_ranks && !deed->replays; peer++)
         if (peer != world->rank) {
-            const ew_status status = compare(world, peer, deed);
+            const ew_status status = compare(world, peer, sequence, deed);
             if (status != EW_OK)
                 return status;
         }

@@ -71,6 +71,8 @@ typedef struct ewx_lane {
 /* Begins a record.  EW_ERR_MISMATCH, as all ranks will say, when another rank has done
  * something else at this place of its sequence: whoever comes second notices. */
 ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed);
+/* What a rank of another host has begun; raises the same when it differs from ours. */
+void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence, const ewx_deed *deed);
 /* Ends it. */
 void ewx_recorder_end(ew_world *world, ew_status status, bool enqueued);
 /* All that was enqueued has ended. */

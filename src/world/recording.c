@@ -182,11 +182,18 @@ static const char *process_name(char state)
     }
 }
 
+/* Whether the rank has written here: one on another host writes there. */
+static bool is_here(const ewx_control *copy, int rank)
+{
+    return copy->posts[rank].lane.pid != 0;
+}
+
 /* The first rank that has not entered the meeting in which `rank` is, or -1. */
 static int missing_at_meeting(const ewx_control *copy, int rank)
 {
     for (int peer = 0; peer < copy->card.num_ranks; peer++)
-        if (!ewx_epoch_reached(copy->posts[peer].round, copy->posts[rank].round))
+        if (is_here(copy, peer) &&
+            !ewx_epoch_reached(copy->posts[peer].round, copy->posts[rank].round))
             return peer;
     return -1;
 }
@@ -253,10 +260,13 @@ static void print_recording(FILE *out, const ewx_control *copy)
             copy->card.started_ns, c.now_ns);
     print_fault(out, copy);
     fputs(",\n \"ranks\": [", out);
-    for (int rank = 0; rank < copy->card.num_ranks; rank++) {
-        fputs(rank ? ",\n" : "\n", out);
-        print_rank(out, &c, copy, rank);
-    }
+    const char *separator = "\n";
+    for (int rank = 0; rank < copy->card.num_ranks; rank++)
+        if (is_here(copy, rank)) {
+            fputs(separator, out);
+            print_rank(out, &c, copy, rank);
+            separator = ",\n";
+        }
     fputs("]}\n", out);
 }
 

@@ -57,8 +57,9 @@ static void *watcher_main(void *argument)
     ew_world *world = argument;
     struct pollfd entries[EWX_MAX_RANKS + 1];
     for (int rank = 0; rank < world->num_ranks; rank++)
-        entries[rank] =
-            rank == world->rank ? (struct pollfd){.fd = -1} : open_death_fd(world, rank);
+        entries[rank] = rank == world->rank || !ewx_world_is_local(world, rank)
+                            ? (struct pollfd){.fd = -1}
+                            : open_death_fd(world, rank);
     entries[world->num_ranks] = (struct pollfd){.fd = world->stop_fd, .events = POLLIN};
     watch_peers(world, entries);
     for (int rank = 0; rank < world->num_ranks; rank++)
@@ -69,7 +70,7 @@ static void *watcher_main(void *argument)
 
 ew_status ewx_watch_start(ew_world *world)
 {
-    if (world->num_ranks == 1)
+    if (world->num_locals == 1)
         return EW_OK;
     world->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (world->stop_fd < 0)

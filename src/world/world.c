@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "plan/epoch.h"
+#include "world/hosts.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define SPINS_WHEN_CORES_SUFFICE 200
@@ -58,10 +59,29 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->rank = rank;
     world->num_ranks = num_ranks;
     world->timeout_ns = timeout_ms * 1000000;
-    world->spins = ewx_usable_cores() >= num_ranks ? SPINS_WHEN_CORES_SUFFICE : 0;
     world->link_gbps = options->link_gbps;
     world->link_latency_ns = (int64_t)(options->link_latency_us * 1e3);
+    ewx_world_settle(world, (const int[EWX_MAX_RANKS]){0});
     return EW_OK;
+}
+
+void ewx_world_settle(ew_world *world, const int *hosts)
+{
+    world->num_hosts = world->num_locals = 0;
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        int lowest = 0;
+        while (hosts[lowest] != hosts[rank])
+            lowest++;
+        world->hosts[rank] = lowest == rank ? world->num_hosts++ : world->hosts[lowest];
+    }
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        if (!ewx_world_is_local(world, rank))
+            continue;
+        if (rank == world->rank)
+            world->local_index = world->num_locals;
+        world->locals[world->num_locals++] = rank;
+    }
+    world->spins = ewx_usable_cores() >= world->num_locals ? SPINS_WHEN_CORES_SUFFICE : 0;
 }
 
 int ew_world_rank(const ew_world *world)
@@ -74,6 +94,18 @@ int ew_world_size(const ew_world *world)
     return world ? world->num_ranks : 0;
 }
 
+ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out)
+{
+    if (!world || !traffic_out)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ew_world_traffic needs a world and a place for its answer");
+    *traffic_out = world->traffic;
+    traffic_out->num_hosts = world->num_hosts;
+    traffic_out->host = world->hosts[world->rank];
+    traffic_out->ranks_here = world->num_locals;
+    return EW_OK;
+}
+
 ewx_wait ewx_world_wait(const ew_world *world)
 {
     return ewx_wait_begin(&world->control->abort, world->timeout_ns, world->spins);
@@ -81,8 +113,7 @@ ewx_wait ewx_world_wait(const ew_world *world)
 
 bool ewx_world_departed(const ew_world *world, int rank)
 {
-    return atomic_load_explicit(&world->control->posts[rank].departed,
-                                memory_order_acquire);
+    return atomic_load_explicit(&world->posts[rank]->departed, memory_order_acquire);
 }
 
 /* ---- Faults ---- */
@@ -126,8 +157,8 @@ static ew_status tell_deed(const ewx_fault *f)
                     "ranks disagree: rank %d has %s=%" PRId64 ", rank %d has %s=%" PRId64
                     " (operation %" PRId64 ")\n"
                     "  fix: make the same calls in the same order on all ranks",
-                    f->reporter, names[f->detail[0]], mine, f->culprit,
-                    names[f->detail[0]], theirs, f->detail[3]);
+                    f->reporter, names[f->detail[0]], mine, f->culprit, names[f->detail[0]],
+                    theirs, f->detail[3]);
 }
 
 /* Sets the text that belongs to a fault and returns its status. */
@@ -167,6 +198,11 @@ static ew_status tell(const ew_world *world, const ewx_fault *f)
             "  fix: make the same calls in the same order on all ranks, or raise the "
             "timeout",
             f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
+    if (f->place == EWX_FAULT_FABRIC)
+        return ewx_fail(f->status,
+                        "rank %d cannot reach other hosts any more: %s failed\n"
+                        "  fix: look for its message above, and at the network",
+                        f->culprit, world->fabric ? world->fabric->name : "the network");
     return ewx_fail(EW_ERR_ABORTED, "rank %d aborted the world", f->culprit);
 }
 
@@ -189,8 +225,8 @@ ew_status ewx_world_check(ew_world *world)
     return tell(world, &fault);
 }
 
-/* Async-signal-safe: the first CAS wins and only the winner writes the story. */
-static void raise_quietly(ew_world *world, const ewx_fault *fault)
+/* The first CAS wins and only the winner writes the story. */
+void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault)
 {
     ewx_control *control = world->control;
     uint64_t none = 0;
@@ -204,7 +240,7 @@ static void raise_quietly(ew_world *world, const ewx_fault *fault)
 
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
 {
-    raise_quietly(world, fault);
+    ewx_world_raise_quietly(world, fault);
     return ewx_world_check(world);
 }
 
@@ -212,9 +248,9 @@ void ew_world_abort(ew_world *world)
 {
     if (!world)
         return;
-    raise_quietly(world, &(ewx_fault){.status = EW_ERR_ABORTED,
-                                      .culprit = world->rank,
-                                      .reporter = world->rank});
+    ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_ABORTED,
+                                                .culprit = world->rank,
+                                                .reporter = world->rank});
 }
 
 /* ---- Collectives ---- */
@@ -222,16 +258,21 @@ void ew_world_abort(ew_world *world)
 static bool has_entered(const ew_world *world, int rank, uint32_t round)
 {
     return ewx_epoch_reached(
-        atomic_load_explicit(&world->control->posts[rank].round, memory_order_acquire),
-        round);
+        atomic_load_explicit(&world->posts[rank]->round, memory_order_acquire), round);
+}
+
+/* The wait for a rank at a collective is over. */
+static bool is_met(ew_world *world, int rank)
+{
+    ewx_hosts_progress(world);
+    return has_entered(world, rank, world->round) || ewx_world_departed(world, rank);
 }
 
 static ew_status await_round(ew_world *world, int rank)
 {
     ewx_wait wait = ewx_world_wait(world);
     ew_status status;
-    EWX_AWAIT(status, &wait,
-              has_entered(world, rank, world->round) || ewx_world_departed(world, rank));
+    EWX_AWAIT(status, &wait, is_met(world, rank));
     if (status == EW_OK && has_entered(world, rank, world->round))
         return EW_OK;
     if (status == EW_ERR_ABORTED)
@@ -248,15 +289,17 @@ static ew_status await_round(ew_world *world, int rank)
 static ew_status gather_round(ew_world *world, const void *mine, void *all, size_t bytes,
                               size_t stride)
 {
-    ewx_post *posts = world->control->posts;
+    ewx_post *own = world->posts[world->rank];
     const uint32_t round = ++world->round;
     if (bytes > 0)
-        memcpy(posts[world->rank].data[round & 1], mine, bytes);
-    atomic_store_explicit(&posts[world->rank].round, round, memory_order_release);
+        memcpy(own->data[round & 1], mine, bytes);
+    atomic_store_explicit(&own->round, round, memory_order_release);
+    ewx_hosts_enter_round(world, round, mine, bytes);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         EW_TRY(await_round(world, rank));
         if (bytes > 0)
-            memcpy((char *)all + (size_t)rank * stride, posts[rank].data[round & 1], bytes);
+            memcpy((char *)all + (size_t)rank * stride, world->posts[rank]->data[round & 1],
+                   bytes);
     }
     return EW_OK;
 }
@@ -283,8 +326,7 @@ ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what)
         ewx_text_add(&text, "%s", ew_last_error());
     const int32_t outcome = mine;
     int32_t outcomes[EWX_MAX_RANKS];
-    const ew_status met =
-        ew_world_allgather(world, &outcome, outcomes, sizeof outcome);
+    const ew_status met = ew_world_allgather(world, &outcome, outcomes, sizeof outcome);
     if (mine != EW_OK)
         return ewx_fail(mine, "%s", why);
     EW_TRY(met);
@@ -309,6 +351,7 @@ void ew_world_destroy(ew_world *world)
         return;
     if (world->close_companion)
         world->close_companion(world->companion);
+    ewx_hosts_close(world);
     if (world->control)
         atomic_store_explicit(&world->control->posts[world->rank].departed, 1,
                               memory_order_release);
@@ -340,6 +383,8 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     world->in_threads = true;
     world->control = control;
     world->control_fd = control_fd;
+    for (int peer = 0; peer < num_ranks; peer++)
+        world->posts[peer] = &control->posts[peer];
     atomic_store(&control->posts[rank].lane.pid, (int32_t)getpid());
     *world_out = world;
     return EW_OK;

@@ -11,7 +11,7 @@
 
 #include "base/limits.h"
 #include "base/wait.h"
-#include "entwine/entwine.h"
+#include "entwine/fabric.h"
 #include "world/recorder.h"
 
 #define EWX_POST_BYTES 4096
@@ -31,6 +31,7 @@ typedef enum ewx_fault_place {
     EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
     EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
     EWX_FAULT_MEETING, /* a collective of the world */
+    EWX_FAULT_FABRIC,  /* what carries bytes between hosts has failed */
     EWX_FAULT_DEED     /* detail: ewx_deed_field, reporter's, culprit's, sequence */
 } ewx_fault_place;
 
@@ -53,7 +54,7 @@ typedef struct ewx_control_card {
     int32_t in_threads;
     int64_t started_ns;    /* CLOCK_MONOTONIC */
     int64_t started_ticks; /* the same moment */
-    int64_t started_unix; /* seconds */
+    int64_t started_unix;  /* seconds */
 } ewx_control_card;
 
 /* Shared by all ranks, writable by all; everything else has one writer. */
@@ -74,8 +75,9 @@ struct ew_world {
     int32_t spins;    /* 0 when ranks outnumber cores */
     double link_gbps; /* emulated link, 0: off */
     int64_t link_latency_ns;
-    ewx_control *control;
+    ewx_control *control; /* this host's */
     int control_fd;
+    ewx_post *posts[EWX_MAX_RANKS]; /* in the control block, or this process's replica */
     uint32_t round;
     uint64_t sequence; /* of this rank's newest record */
     uint64_t drained;  /* ... of the newest that is known to have ended */
@@ -88,7 +90,27 @@ struct ew_world {
     pthread_t watcher;
     bool watching;
     int stop_fd;
+    /* Hosts are numbered by their lowest ranks; locals are the ranks of this one. */
+    int num_hosts;
+    int hosts[EWX_MAX_RANKS]; /* of each rank */
+    int num_locals;
+    int locals[EWX_MAX_RANKS];
+    int local_index; /* of this rank */
+    /* Several hosts only (hosts.c): */
+    const ew_fabric *fabric;
+    uint64_t stamp; /* of this world on that fabric */
+    bool fabric_failed;
+    bool fault_passed_on;
+    ewx_post *replicas;
+    struct ewx_listener *listeners;
+    uint32_t num_listeners; /* ever */
+    ew_traffic traffic;
 };
+
+static inline bool ewx_world_is_local(const ew_world *world, int rank)
+{
+    return world->hosts[rank] == world->hosts[world->rank];
+}
 
 /* A wait that hears this world's abort word and knows its timeout. */
 ewx_wait ewx_world_wait(const ew_world *world);
@@ -106,8 +128,9 @@ ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what);
 
 bool ewx_world_departed(const ew_world *world, int rank);
 
-/* Collective: hands my_fd to every peer; fds_out[r] is a new descriptor of rank r's
- * (mine included), to be closed by the caller.  Ranks as processes only. */
+/* Collective: hands my_fd to every peer of this host; fds_out[r] is a new descriptor of
+ * rank r's (mine included; -1 on another host), to be closed by the caller.  Ranks as
+ * processes only. */
 ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out);
 
 /* ---- inside src/world ---- */
@@ -119,6 +142,10 @@ ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out);
 ew_status ewx_control_map(int fd, int num_ranks, ewx_control **control_out);
 ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
                          const ew_world_options *options);
+/* Told which host each rank is on, by numbers that are equal exactly on one host. */
+void ewx_world_settle(ew_world *world, const int *hosts);
+/* As ewx_world_raise, without a text.  Async-signal-safe. */
+void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault);
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
                                    ewx_control *control, int control_fd,
                                    ew_world **world_out);

@@ -2,7 +2,8 @@
 # tests/fuzz/run.sh BUILD_DIR [NAME...]: builds the fuzz targets with clang in BUILD_DIR and
 # runs each, or the ones named, for FUZZ_SECONDS (default 10) on its corpus, two at a time.
 # What breaks one is left in BUILD_DIR/found; put it into corpus/NAME when it is fixed.
-# FUZZ_SECONDS=0 only tries the corpora.  FUZZ_SEED (default 1, so that a test run repeats the
+# FUZZ_SECONDS=0 only tries the corpora; FUZZ_RUNS=N ends after N inputs, if the time is not up
+# before.  FUZZ_SEED (default 1, so that a test run repeats the
 # last one; 0 is random) is what mutations are drawn from.
 set -u
 mkdir -p "${1:?usage: run.sh BUILD_DIR [NAME...]}" || exit 1
@@ -10,6 +11,7 @@ build=$(cd "$1" && pwd)
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 seconds=${FUZZ_SECONDS:-10} # also when it is empty
+runs=${FUZZ_RUNS:--1}
 case $seconds in
 '' | *[!0-9]*) echo "FUZZ_SECONDS='$seconds' is not a number of seconds" >&2; exit 2 ;;
 esac
@@ -35,12 +37,12 @@ cmake -S "$here/../.." -B "$build" -DCMAKE_C_COMPILER="$clang" -DCMAKE_BUILD_TYP
 
 # fuzz NAME: new inputs go to the build's corpus, not into the tree.
 fuzz() {
-    local name=$1 log="$build/$1.log" limit="-max_total_time=$seconds"
-    [ "$seconds" = 0 ] && limit=-runs=0
+    local name=$1 log="$build/$1.log" limits=("-max_total_time=$seconds" "-runs=$runs")
+    [ "$seconds" = 0 ] && limits=(-runs=0)
     mkdir -p "$build/corpus/$name"
     # No leak check per input on arm64: LeakSanitizer needs ptrace, which containers forbid.
     env -i PATH="$PATH" LC_ALL=C ASAN_OPTIONS=detect_leaks=${FUZZ_LEAKS:-0} \
-        timeout -k 5 $((seconds + 60)) "$build/fuzz_$name" "$limit" -seed="${FUZZ_SEED:-1}" -timeout=5 \
+        timeout -k 5 $((seconds + 60)) "$build/fuzz_$name" "${limits[@]}" -seed="${FUZZ_SEED:-1}" -timeout=5 \
         -rss_limit_mb=1024 -max_len=8192 -close_fd_mask=3 -print_final_stats=1 \
         -artifact_prefix="$build/found/$name-" "$build/corpus/$name" "$here/corpus/$name" \
         >"$log" 2>&1 </dev/null

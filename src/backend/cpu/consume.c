@@ -47,37 +47,31 @@ static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
     return EW_OK;
 }
 
+/* Whatever route it takes: its flag is stored. */
 static bool is_published(const ewx_cpu_engine *engine, int src, int64_t slot)
 {
-    return ewx_flag_reached(ewx_heap_flag(&engine->heap, src, slot), engine->call.epoch);
+    return ewx_heap_ready(engine, src, slot);
 }
 
-static bool has_arrived(const ewx_cpu_engine *engine, int src, int64_t slot)
-{
-    if (engine->world->link_gbps <= 0.0 || src == engine->world->rank)
-        return true;
-    const ewx_flag *flag = ewx_heap_flag(&engine->heap, src, slot);
-    return ewx_now_ns() >= flag->visible_ns[engine->call.epoch & 1];
-}
-
-static ew_status contribution_ready(ewx_cpu_engine *engine, int src, ewx_tile tile,
-                                    bool *ready)
+ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, bool *ready)
 {
     const int rank = engine->world->rank;
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, rank, tile);
+    *ready = true;
+    if (!ewx_wire_sends(engine, src, slot))
+        return EW_OK;
     const ew_status status = peer_in_call(engine, src, ready);
     if (status != EW_OK)
         return status;
-    *ready = *ready && is_published(engine, src, slot);
+    *ready = *ready && engine->from[src]->ready(engine, src, slot);
     /* A rank that has left publishes nothing more; look again, since it may have
-     * published between our look and its leaving. */
-    if (!*ready && ewx_world_departed(engine->world, src) &&
-        !is_published(engine, src, slot))
+     * published between our look and its leaving.  From another host its tiles may still
+     * be on their way (judge_timeout). */
+    if (!*ready && ewx_world_is_local(engine->world, src) &&
+        ewx_world_departed(engine->world, src) && !is_published(engine, src, slot))
         return ewx_world_raise(engine->world, &(ewx_fault){.status = EW_ERR_PEER_DIED,
                                                            .culprit = src,
                                                            .reporter = rank,
                                                            .place = EWX_FAULT_TILE});
-    *ready = *ready && has_arrived(engine, src, slot);
     return EW_OK;
 }
 
@@ -85,8 +79,9 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
                               bool *ready)
 {
     *ready = true;
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, engine->world->rank, tile);
     while (consumer->src < engine->spec->num_ranks) {
-        const ew_status status = contribution_ready(engine, consumer->src, tile, ready);
+        const ew_status status = ewx_contribution_ready(engine, consumer->src, slot, ready);
         if (status != EW_OK || !*ready)
             return status;
         consumer->src++;
@@ -96,32 +91,52 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
 
 /* ---- Reduction ---- */
 
+/* What is added up, in this order: the ranks' contributions; with two levels the hosts'
+ * sums, of which the own one is made here. */
+static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
+                        const void **addends)
+{
+    const ewx_spec *spec = engine->spec;
+    const ew_world *world = engine->world;
+    const int rank = world->rank;
+    size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
+                    ewx_layout_tile_offset(spec, &engine->call.grid, rank, tile);
+#if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
+    offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
+#endif
+    if (engine->levels == 1) {
+        for (int src = 0; src < spec->num_ranks; src++) {
+#if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
+            addends[src] = engine->heap.segments[(rank + src) % spec->num_ranks] + offset;
+#else
+            addends[src] = engine->heap.segments[src] + offset;
+#endif
+        }
+        return spec->num_ranks;
+    }
+    const int64_t slot = ewx_layout_slot(&spec->layout, rank, tile);
+    for (int src = 0; src < spec->num_ranks; src++)
+        if (!ewx_world_is_local(world, src) && ewx_wire_sends(engine, src, slot))
+            addends[world->hosts[src]] = engine->heap.segments[src] + offset;
+    addends[world->hosts[rank]] = ewx_combine_locals(engine, worker, rank, tile);
+    return world->num_hosts;
+}
+
 static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
     const int rank = engine->world->rank;
-    size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
-                    ewx_layout_tile_offset(spec, grid, rank, tile);
-#if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
-    offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
-#endif
-    const void *contributions[EWX_MAX_RANKS];
-    for (int src = 0; src < spec->num_ranks; src++) {
-#if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
-        contributions[src] = engine->heap.segments[(rank + src) % spec->num_ranks] + offset;
-#else
-        contributions[src] = engine->heap.segments[src] + offset;
-#endif
-    }
+    const void *addends[EWX_MAX_RANKS];
+    const int count = list_addends(engine, worker, tile, addends);
     const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
     unsigned char *out = engine->call.C
                              ? engine->call.C + (size_t)first * spec->elem_bytes
                              : engine->scratch + (size_t)worker * engine->scratch_bytes;
     const int64_t stride = engine->call.C ? spec->problem.n : EWX_TILE_N;
-    ewx_reduce_tile(spec->problem.dtype, contributions, spec->num_ranks,
-                    spec->layout.tile_stride, ewx_tile_height(grid, rank, tile),
-                    ewx_tile_width(grid, tile), out, stride);
+    ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
+                    ewx_tile_height(grid, rank, tile), ewx_tile_width(grid, tile), out,
+                    stride);
     if (engine->call.layer.is_wanted)
         ewx_layer_tile(engine, tile, out, stride);
 }
@@ -170,8 +185,9 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int j, int *reduced)
 ew_status ewx_consume_some(ewx_cpu_engine *engine, int worker, int *reduced)
 {
     const int budget = engine->spec->config.budget;
-    ew_status status = EW_OK;
-    *reduced = ewx_layer_some(engine);
+    ew_status status = ewx_combine_some(engine, worker, reduced); /* others wait for it */
+    if (status == EW_OK && *reduced == 0)
+        *reduced = ewx_layer_some(engine);
     for (int i = 0; i < budget && *reduced == 0 && status == EW_OK; i++) {
         const int j = (worker + i) % budget;
         /* Acquire and release hand step and src from one worker to the next. */
@@ -190,7 +206,7 @@ static bool all_reduced(const ewx_cpu_engine *engine)
 {
     return atomic_load_explicit(&engine->call.tasks_done, memory_order_acquire) ==
                engine->call.num_tasks &&
-           ewx_layer_done(engine);
+           ewx_layer_done(engine) && ewx_combine_done(engine);
 }
 
 typedef struct missing_input {
@@ -217,52 +233,100 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
         for (int src = 0; src < engine->spec->num_ranks; src++) {
             const ewx_tile tile = ewx_task_tile(&engine->call.grid, rank, task);
             const int64_t slot = ewx_layout_slot(&engine->spec->layout, rank, tile);
-            if (is_published(engine, src, slot) && is_in_call(engine, src))
+            if (!ewx_wire_sends(engine, src, slot) ||
+                (is_published(engine, src, slot) && is_in_call(engine, src)))
                 continue;
             const uint32_t seen = atomic_load_explicit(
                 &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_relaxed);
             *missing_out = (missing_input){src, tile, seen};
             return true;
         }
-    return false;
+    missing_out->seen = engine->call.epoch - 1;
+    return ewx_combine_missing(engine, &missing_out->src, &missing_out->tile);
 }
 
 /* A slice of the timeout is over: go on waiting, or name the rank that owes us a tile. */
-static ew_status judge_timeout(ewx_cpu_engine *engine, ewx_patience *patience)
+static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
+                               const missing_input *missing)
 {
-    missing_input missing;
-    if (!find_missing(engine, &missing) ||
-        ewx_patience_lasts(engine, patience, missing.src))
+    const bool left = ewx_world_departed(engine->world, missing->src);
+    if (!left && ewx_patience_lasts(engine, patience, missing->src))
         return EW_OK;
     return ewx_world_raise(engine->world,
-                           &(ewx_fault){.status = EW_ERR_TIMEOUT,
-                                        .culprit = missing.src,
+                           &(ewx_fault){.status = left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT,
+                                        .culprit = missing->src,
                                         .reporter = engine->world->rank,
                                         .place = EWX_FAULT_TILE,
-                                        .detail = {missing.tile.row, missing.tile.col,
-                                                   engine->call.epoch, missing.seen}});
+                                        .detail = {missing->tile.row, missing->tile.col,
+                                                   engine->call.epoch, missing->seen}});
+}
+
+/* ... or the one that does not take ours. */
+static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
+{
+    const int dst = engine->wire.unsent_to;
+    if (dst == engine->world->rank) /* not computed yet; who needs it will name us */
+        return EW_OK;
+    if (ewx_patience_lasts(engine, patience, dst))
+        return EW_OK;
+    return ewx_world_raise(
+        engine->world,
+        &(ewx_fault){.status = EW_ERR_TIMEOUT,
+                     .culprit = dst,
+                     .reporter = engine->world->rank,
+                     .place = EWX_FAULT_READERS,
+                     .detail = {engine->call.epoch,
+                                atomic_load(&ewx_heap_header(&engine->heap, dst)->done)}});
+}
+
+static ew_status judge_timeout(ewx_cpu_engine *engine, int worker, ewx_patience *patience)
+{
+    missing_input missing;
+    if (find_missing(engine, &missing))
+        return judge_missing(engine, patience, &missing);
+    if (worker == 0 && engine->wire.unsent > 0)
+        return judge_unsent(engine, patience);
+    return EW_OK;
+}
+
+/* Nothing is left for this worker to do or to wait for. */
+static bool is_finished(ewx_cpu_engine *engine, int worker)
+{
+    return all_reduced(engine) && (worker > 0 || ewx_wire_is_idle(engine));
 }
 
 /* Waits until this worker has reduced something or nothing is left. */
-static ew_status await_tiles(ewx_cpu_engine *engine, int worker, ewx_patience *patience)
+static ew_status await_tiles(ewx_cpu_engine *engine, int worker, bool reduces,
+                             ewx_patience *patience)
 {
     ewx_wait wait = ewx_patience_wait(engine);
     ew_status waited, reducing = EW_OK;
     int reduced = 0;
     EWX_AWAIT(waited, &wait,
-              (reducing = ewx_consume_some(engine, worker, &reduced)) != EW_OK ||
-                  reduced > 0 || all_reduced(engine));
+              (ewx_engine_progress(engine, worker), false) ||
+                  (reduces && (reducing = ewx_consume_some(engine, worker, &reduced))) ||
+                  reduced > 0 || is_finished(engine, worker));
     if (reducing != EW_OK)
         return reducing;
-    return waited == EW_ERR_TIMEOUT ? judge_timeout(engine, patience) : waited;
+    return waited == EW_ERR_TIMEOUT ? judge_timeout(engine, worker, patience) : waited;
+}
+
+static ew_status await_end(ewx_cpu_engine *engine, int worker, bool reduces)
+{
+    ewx_patience patience = ewx_patience_begin(engine);
+    ew_status status = EW_OK;
+    while (status == EW_OK && !is_finished(engine, worker))
+        status = await_tiles(engine, worker, reduces, &patience);
+    ewx_patience_end(engine);
+    return status;
 }
 
 ew_status ewx_consume_rest(ewx_cpu_engine *engine, int worker)
 {
-    ewx_patience patience = ewx_patience_begin(engine);
-    ew_status status = EW_OK;
-    while (status == EW_OK && !all_reduced(engine))
-        status = await_tiles(engine, worker, &patience);
-    ewx_patience_end(engine);
-    return status;
+    return await_end(engine, worker, true);
+}
+
+ew_status ewx_consume_watch(ewx_cpu_engine *engine, int worker)
+{
+    return await_end(engine, worker, false);
 }

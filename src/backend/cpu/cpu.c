@@ -64,12 +64,15 @@ static ewx_footprint cpu_footprint(const ewx_spec *spec)
 
 static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
 {
-    (void)world;
-    (void)num_ranks;
-    machine_out->cores = ewx_usable_cores();
+    const int cores = ewx_usable_cores();
+    /* Of all hosts, taken to be alike: each rank's share is its share of its own host. */
+    machine_out->cores = world ? cores * num_ranks / world->num_locals : cores;
+    machine_out->hosts = world ? world->num_hosts : 1;
     ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
     ewx_cpu_model(&text);
-    ewx_text_add(&text, "/%dcores", machine_out->cores);
+    ewx_text_add(&text, "/%dcores", cores);
+    if (world && world->num_hosts > 1)
+        ewx_text_add(&text, "/%dhosts", world->num_hosts);
     return EW_OK;
 }
 
@@ -128,6 +131,11 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->peer_agrees));
     EW_TRY(allocate(s->squares, (void **)&engine->squares));
     EW_TRY(allocate(s->row_tiles, (void **)&engine->row_tiles));
+    if (ewx_combine_is_needed(engine))
+        EW_TRY(allocate((size_t)(spec->config.workers * EWX_TILE_M * EWX_TILE_N) *
+                            spec->elem_bytes,
+                        (void **)&engine->partials));
+    atomic_flag_clear(&engine->combiner.held);
     for (int j = 0; j < spec->config.budget; j++)
         atomic_flag_clear(&engine->consumers[j].held);
     return EW_OK;
@@ -140,8 +148,11 @@ static void cpu_destroy(void *state)
         return;
     (void)EWX_PROBE(EWX_PROBE_TEARDOWN, engine->world->rank, 0);
     ewx_team_close(&engine->team);
+    for (int rank = 0; rank < engine->world->num_ranks; rank++)
+        engine->from[rank]->close(engine);
     ewx_heap_close(&engine->heap);
     free(engine->events);
+    free(engine->partials);
     free((void *)engine->row_tiles);
     free(engine->squares);
     free((void *)engine->peer_agrees);
@@ -154,8 +165,32 @@ static void cpu_destroy(void *state)
     free(engine);
 }
 
+static const ewx_route *route_of(const ew_world *world, int rank)
+{
+    if (!ewx_world_is_local(world, rank))
+        return &ewx_route_wire;
+    return world->link_gbps > 0.0 && rank != world->rank ? &ewx_route_link
+                                                         : &ewx_route_heap;
+}
+
+/* With two levels a tile for another host goes to whoever sums this host's. */
+static void choose_routes(ewx_cpu_engine *engine)
+{
+    engine->farthest = engine->world->num_hosts > 1 ? &ewx_route_wire : &ewx_route_heap;
+    for (int rank = 0; rank < engine->world->num_ranks; rank++) {
+        engine->from[rank] = route_of(engine->world, rank);
+        engine->to[rank] =
+            ewx_combine_is_needed(engine) ? &ewx_route_heap : engine->from[rank];
+    }
+}
+
 static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_out)
 {
+    if (world->num_hosts > 1 && spec->config.producer == EW_PRODUCER_BLAS)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "producer=blas among ranks on %d hosts\n"
+                        "  fix: use producer=own, or compare with the method blas+mpi",
+                        world->num_hosts);
     const sizes s = measure_spec(spec);
     void *memory = NULL;
     EW_TRY(allocate(sizeof(ewx_cpu_engine), &memory));
@@ -165,9 +200,12 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                                .gemm = s.gemm,
                                .weight_panel_bytes = s.weight_panel,
                                .activation_panel_bytes = s.activation_panel,
-                               .scratch_bytes = s.scratch};
+                               .scratch_bytes = s.scratch,
+                               .levels = world->num_hosts > 1 ? spec->config.levels : 1};
     ew_status status = EW_OK;
+    choose_routes(engine);
     EW_TRY_TO(status, ewx_heap_open(&engine->heap, world, &spec->layout), out);
+    EW_TRY_TO(status, ewx_wire_open(engine), out);
     EW_TRY_TO(status, allocate_all(engine, &s), out);
     EW_TRY_TO(status, ewx_team_open(&engine->team, spec->config.workers), out);
     if (spec->config.producer == EW_PRODUCER_BLAS)

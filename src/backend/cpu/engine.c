@@ -21,13 +21,32 @@ void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event)
 void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch)
 {
     engine->epoch = epoch;
-    atomic_store(&ewx_heap_header(&engine->heap, engine->world->rank)->done, epoch);
-    for (int64_t slot = 0; slot < engine->spec->layout.num_slots; slot++)
-        atomic_store(&ewx_heap_flag(&engine->heap, engine->world->rank, slot)->epoch,
-                     epoch);
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
+        if (rank != engine->world->rank && ewx_world_is_local(engine->world, rank))
+            continue; /* does it itself; of others there is a replica */
+        atomic_store(&ewx_heap_header(&engine->heap, rank)->done, epoch);
+        for (int64_t slot = 0; slot < engine->spec->layout.num_slots; slot++)
+            atomic_store(&ewx_heap_flag(&engine->heap, rank, slot)->epoch, epoch);
+    }
 }
 
 /* ---- Workers ---- */
+
+void ewx_engine_progress(ewx_cpu_engine *engine, int worker)
+{
+    if (worker == 0)
+        engine->farthest->progress(engine);
+}
+
+/* Looking at the network costs some microseconds, a tile as few as 60. */
+#define PROGRESS_NS 200000
+
+void ewx_engine_glance(ewx_cpu_engine *engine, int worker)
+{
+    if (worker == 0 && engine->wire.is_open &&
+        ewx_now_ns() - engine->wire.progress_ns > PROGRESS_NS)
+        ewx_engine_progress(engine, worker);
+}
 
 static bool is_aborted(const ewx_cpu_engine *engine)
 {
@@ -46,6 +65,7 @@ static ew_status work_shared(ewx_cpu_engine *engine, int worker)
 {
     for (int64_t position;;) {
         int reduced;
+        ewx_engine_glance(engine, worker);
         EW_TRY(ewx_consume_some(engine, worker, &reduced));
         if (is_aborted(engine))
             return EW_ERR_ABORTED;
@@ -84,7 +104,8 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
                 return EW_ERR_ABORTED;
             EW_TRY(ewx_produce_block(engine, worker, position));
         }
-        return EW_OK;
+        return worker == 0 && engine->wire.is_open ? ewx_consume_watch(engine, worker)
+                                                   : EW_OK;
     }
     EW_TRY(ewx_consume_rest(engine, worker));
     return await_gemm(engine);
@@ -127,6 +148,13 @@ static uint32_t done_of(const ewx_cpu_engine *engine, int rank)
                                 memory_order_acquire);
 }
 
+static bool has_read(ewx_cpu_engine *engine, int rank, uint32_t want)
+{
+    ewx_engine_progress(engine, 0);
+    return ewx_epoch_reached(done_of(engine, rank), want) ||
+           ewx_world_departed(engine->world, rank);
+}
+
 static ew_status await_reader(ewx_cpu_engine *engine, int rank, uint32_t want)
 {
     ew_world *world = engine->world;
@@ -136,9 +164,7 @@ static ew_status await_reader(ewx_cpu_engine *engine, int rank, uint32_t want)
     ew_status status;
     do {
         ewx_wait wait = ewx_patience_wait(engine);
-        EWX_AWAIT(status, &wait,
-                  ewx_epoch_reached(done_of(engine, rank), want) ||
-                      ewx_world_departed(world, rank));
+        EWX_AWAIT(status, &wait, has_read(engine, rank, want));
     } while (status == EW_ERR_TIMEOUT && ewx_patience_lasts(engine, &patience, rank));
     ewx_patience_end(engine);
     if (status == EW_ERR_TIMEOUT)
@@ -172,6 +198,7 @@ static void announce_call(ewx_cpu_engine *engine)
     record->rows = engine->call.grid.rows;
     /* Release: pairs with the acquire in consume.c:peer_in_call. */
     atomic_store_explicit(&record->epoch, engine->call.epoch, memory_order_release);
+    ewx_wire_announce(engine);
 }
 
 static void finish_call(ewx_cpu_engine *engine)
@@ -180,6 +207,7 @@ static void finish_call(ewx_cpu_engine *engine)
     /* Release: our reads of the peers' slices come before; pairs with done_of. */
     atomic_store_explicit(&ewx_heap_header(&engine->heap, engine->world->rank)->done,
                           engine->call.epoch, memory_order_release);
+    ewx_wire_finish(engine);
     engine->timing.end_ns = ewx_now_ns();
     engine->timing.gemm_end_ns =
         atomic_load_explicit(&engine->call.gemm_end_ns, memory_order_relaxed);
@@ -204,6 +232,8 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     ewx_produce_prepare(engine);
     ewx_consume_prepare(engine);
     ewx_layer_prepare(engine, C, epilogue);
+    ewx_wire_prepare(engine);
+    ewx_combine_prepare(engine);
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */
@@ -211,6 +241,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
         const ew_status status = ewx_world_check(engine->world);
         if (status == EW_OK) /* a BLAS that refused: nobody else knows yet */
             ew_world_abort(engine->world);
+        ewx_engine_progress(engine, 0); /* other hosts may not know either */
         return ewx_world_check(engine->world);
     }
     finish_call(engine);

@@ -1,6 +1,6 @@
 /* The CPU engine's state.  cpu.c builds it, engine.c runs a call, produce.c computes and
- * publishes, consume.c waits and reduces, epilogue.c does what follows.  docs/PROTOCOL.md
- * explains the flags. */
+ * publishes, consume.c waits and reduces, epilogue.c does what follows; route.h says how
+ * tiles travel.  docs/PROTOCOL.md explains the flags. */
 #ifndef EWX_CPU_ENGINE_H
 #define EWX_CPU_ENGINE_H
 
@@ -10,6 +10,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/heap.h"
 #include "backend/cpu/team.h"
+#include "backend/cpu/wire.h"
 
 /* One of the x consumers of the paper: it owns tasks j, j+x, ... and is served by
  * whichever worker finds it idle.  step and src belong to the holder of `held`. */
@@ -18,6 +19,15 @@ typedef struct ewx_consumer {
     int64_t step;
     int src; /* contributions below this rank are known to be ready */
 } ewx_consumer;
+
+/* Sums of this host for others, one after the other; the fields belong to the holder. */
+typedef struct ewx_combiner {
+    _Alignas(64) atomic_flag held;
+    int64_t step; /* in the order of units and destinations */
+    int64_t tile; /* of the unit */
+    int local;    /* contributions of local ranks below this are known to be ready */
+    _Alignas(64) _Atomic int64_t tiles_left;
+} ewx_combiner;
 
 /* A call's epilogue, and how far it is. */
 typedef struct ewx_cpu_layer {
@@ -49,7 +59,7 @@ typedef struct ewx_cpu_call {
     ewx_cpu_layer layer;
 } ewx_cpu_call;
 
-typedef struct ewx_cpu_engine {
+struct ewx_cpu_engine {
     ew_world *world;
     const ewx_spec *spec;
     ewx_gemm gemm;
@@ -72,8 +82,15 @@ typedef struct ewx_cpu_engine {
     size_t events_capacity;
     uint32_t epoch; /* of the last call */
     ew_timing timing;
+    int levels;                         /* of the sum: over ranks; over hosts' sums */
+    const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
+    const ewx_route *from[EWX_MAX_RANKS];
+    const ewx_route *farthest; /* of them: what needs to be moved along */
+    ewx_wire wire;
+    ewx_combiner combiner;
+    unsigned char *partials; /* two levels: a tile per worker */
     ewx_cpu_call call;
-} ewx_cpu_engine;
+};
 
 typedef enum ewx_panel_state {
     EWX_PANEL_UNPACKED,
@@ -102,6 +119,10 @@ bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank
 void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where);
 
 /* ---- engine.c ---- */
+/* On the caller's thread, which is worker 0; from other workers nothing. */
+void ewx_engine_progress(ewx_cpu_engine *engine, int worker);
+/* The same between tiles, where there is other work: not too often. */
+void ewx_engine_glance(ewx_cpu_engine *engine, int worker);
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
                          void *C, const ew_epilogue *epilogue);
 ew_status ewx_engine_pack_weight(ewx_cpu_engine *engine, const void *B);
@@ -120,8 +141,29 @@ ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position
 void ewx_consume_prepare(ewx_cpu_engine *engine);
 /* Reduces up to b tiles of one consumer whose inputs are there; *reduced says how many. */
 ew_status ewx_consume_some(ewx_cpu_engine *engine, int worker, int *reduced);
-/* Returns when all of this rank's tiles are reduced, or with the world's fault. */
+/* Returns when all of this rank's tiles are reduced, and, on worker 0, all it owes other
+ * hosts is there; or with the world's fault. */
 ew_status ewx_consume_rest(ewx_cpu_engine *engine, int worker);
+/* The same without reducing: others do. */
+ew_status ewx_consume_watch(ewx_cpu_engine *engine, int worker);
+
+/* Whether src has entered this call, with our m, and its tile in that slot is there. */
+ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot,
+                                 bool *ready);
+
+/* ---- combine.c ---- */
+static inline bool ewx_combine_is_needed(const ewx_cpu_engine *engine)
+{
+    return engine->levels == 2 && engine->world->num_locals > 1;
+}
+void ewx_combine_prepare(ewx_cpu_engine *engine);
+/* Sums and sends up to b tiles of other hosts whose inputs are there. */
+ew_status ewx_combine_some(ewx_cpu_engine *engine, int worker, int *combined);
+bool ewx_combine_done(const ewx_cpu_engine *engine);
+/* The first contribution that a local rank still owes to such a tile of ours. */
+bool ewx_combine_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_out);
+/* The sum of this host's contributions to a tile; the worker's until its next one. */
+const void *ewx_combine_locals(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile);
 
 /* ---- epilogue.c ---- */
 void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backend/cpu/engine.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -28,13 +29,15 @@ static ew_status fail_segment(const char *what, size_t bytes)
 static ew_status check_memory(const ewx_heap *heap)
 {
     const size_t available = ewx_available_memory();
-    const size_t num_ranks = (size_t)heap->world->num_ranks;
-    if (heap->segment_bytes <= available / num_ranks)
+    /* What is used of its replicas is at most as much as a rank's own segment. */
+    const size_t num_segments =
+        (size_t)heap->world->num_locals * (heap->world->num_hosts > 1 ? 2 : 1);
+    if (heap->segment_bytes <= available / num_segments)
         return EW_OK;
     return ewx_fail(EW_ERR_MEMORY,
                     "%zu heap segments of %zu bytes exceed the %zu bytes available\n"
                     "  fix: free memory, or plan for fewer rows (max_m)",
-                    num_ranks, heap->segment_bytes, available);
+                    num_segments, heap->segment_bytes, available);
 }
 
 /* ---- Processes ---- */
@@ -92,6 +95,17 @@ static ew_status map_peer(ewx_heap *heap, int rank, int fd)
     return EW_OK;
 }
 
+/* Address space; pages come when a tile does. */
+static ew_status map_replica(ewx_heap *heap, int rank)
+{
+    void *address = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+        return fail_segment("mmap", heap->segment_bytes);
+    heap->segments[rank] = address;
+    return EW_OK;
+}
+
 static ew_status open_between_processes(ewx_heap *heap)
 {
     ew_world *world = heap->world;
@@ -102,8 +116,10 @@ static ew_status open_between_processes(ewx_heap *heap)
     EW_TRY_TO(status, ewx_world_exchange_fds(world, mine, fds), out);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         if (status == EW_OK && rank != world->rank)
-            status = map_peer(heap, rank, fds[rank]);
-        close(fds[rank]);
+            status = ewx_world_is_local(world, rank) ? map_peer(heap, rank, fds[rank])
+                                                     : map_replica(heap, rank);
+        if (fds[rank] >= 0)
+            close(fds[rank]);
     }
 out:
     if (mine >= 0)
@@ -152,7 +168,7 @@ ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layou
 
 void ewx_heap_close(ewx_heap *heap)
 {
-    if (!heap->world)
+    if (!heap->world || heap->is_abandoned)
         return;
     for (int rank = 0; rank < heap->world->num_ranks; rank++) {
         if (!heap->segments[rank])
@@ -164,3 +180,32 @@ void ewx_heap_close(ewx_heap *heap)
         heap->segments[rank] = NULL;
     }
 }
+
+void ewx_heap_abandon(ewx_heap *heap)
+{
+    heap->is_abandoned = true;
+}
+
+/* ---- The route ---- */
+
+bool ewx_heap_ready(const ewx_cpu_engine *engine, int src, int64_t slot)
+{
+    return ewx_flag_reached(ewx_heap_flag(&engine->heap, src, slot), engine->call.epoch);
+}
+
+void ewx_heap_post(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+{
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
+    ewx_flag_publish(ewx_heap_flag(&engine->heap, engine->world->rank, slot),
+                     engine->call.epoch);
+}
+
+void ewx_route_nothing(ewx_cpu_engine *engine)
+{
+    (void)engine;
+}
+
+const ewx_route ewx_route_heap = {.post = ewx_heap_post,
+                                  .ready = ewx_heap_ready,
+                                  .progress = ewx_route_nothing,
+                                  .close = ewx_route_nothing};

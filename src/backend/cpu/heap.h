@@ -1,10 +1,12 @@
 /* The symmetric heap: one segment per rank, all of the same layout.  A rank writes only
- * its own segment and reads the others', so every word has one writer. */
+ * its own segment and reads the others', so every word has one writer.  Of a rank on
+ * another host the segment here is a replica, which wire.c fills. */
 #ifndef EWX_CPU_HEAP_H
 #define EWX_CPU_HEAP_H
 
 #include <stdatomic.h>
 
+#include "backend/cpu/route.h"
 #include "plan/epoch.h"
 #include "plan/spec.h"
 #include "world/world.h"
@@ -64,12 +66,22 @@ typedef struct ewx_heap {
     ew_world *world;
     size_t segment_bytes;
     size_t flags_offset;
+    bool is_abandoned;
     unsigned char *segments[EWX_MAX_RANKS];
 } ewx_heap;
 
 /* Collective. */
 ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout);
 void ewx_heap_close(ewx_heap *heap); /* half-open is fine */
+/* Closing leaves the memory mapped: someone may still use it. */
+void ewx_heap_abandon(ewx_heap *heap);
+
+/* Whether src's flag of that slot has reached this call. */
+bool ewx_heap_ready(const ewx_cpu_engine *engine, int src, int64_t slot);
+/* Stores it. */
+void ewx_heap_post(ewx_cpu_engine *engine, int dst, ewx_tile tile);
+/* Routes that need no help. */
+void ewx_route_nothing(ewx_cpu_engine *engine);
 
 static inline ewx_segment_header *ewx_heap_header(const ewx_heap *heap, int rank)
 {

@@ -2,6 +2,7 @@
  * each direction serves its transfers in the order booked, and latency adds to the end. */
 #include "backend/cpu/link.h"
 
+#include "backend/cpu/engine.h"
 #include "base/clock.h"
 
 /* Occupies a direction for `duration_ns` from `earliest_ns` on; returns its end. */
@@ -25,3 +26,28 @@ int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
         occupy(&posts[dst].ingress_free_ns, sent - duration_ns, duration_ns);
     return (sent > received ? sent : received) + world->link_latency_ns;
 }
+
+static void post(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    ew_world *world = engine->world;
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
+    const size_t bytes =
+        (size_t)(ewx_tile_height(grid, dst, tile) * ewx_tile_width(grid, tile)) *
+        engine->spec->elem_bytes;
+    ewx_heap_flag(&engine->heap, world->rank, slot)->visible_ns[engine->call.epoch & 1] =
+        ewx_link_book(world, dst, bytes);
+    ewx_heap_post(engine, dst, tile);
+}
+
+static bool ready(const ewx_cpu_engine *engine, int src, int64_t slot)
+{
+    return ewx_heap_ready(engine, src, slot) &&
+           ewx_now_ns() >=
+               ewx_heap_flag(&engine->heap, src, slot)->visible_ns[engine->call.epoch & 1];
+}
+
+const ewx_route ewx_route_link = {.post = post,
+                                  .ready = ready,
+                                  .progress = ewx_route_nothing,
+                                  .close = ewx_route_nothing};

@@ -51,15 +51,17 @@ ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine)
     return wait;
 }
 
-/* Held up by a third rank; or by us, who owe it something of an earlier call. */
+/* Held up by a third rank; or by us, who owe it something of an earlier call.  A rank that
+ * waits in a later call than ours has published all of ours: what is missing is lost. */
 static bool is_held_up(const ewx_cpu_engine *engine, int rank)
 {
     const uint64_t waiting =
         atomic_load_explicit(&header_of(engine, rank)->waiting, memory_order_relaxed);
+    const uint32_t epoch = (uint32_t)(waiting >> 32), ours = engine->call.epoch;
     if (waiting == 0 || rank == engine->world->rank)
         return false;
-    return (int)(uint32_t)waiting - 1 != engine->world->rank ||
-           !ewx_epoch_reached((uint32_t)(waiting >> 32), engine->call.epoch);
+    return epoch == ours ? (int)(uint32_t)waiting - 1 != engine->world->rank
+                         : !ewx_epoch_reached(epoch, ours);
 }
 
 bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank)

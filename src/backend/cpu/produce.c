@@ -3,7 +3,6 @@
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/engine.h"
-#include "backend/cpu/link.h"
 #include "base/clock.h"
 #include "base/probe.h"
 
@@ -32,23 +31,14 @@ static int64_t group_of(const ewx_cpu_engine *engine, int dst, int64_t task)
     return dst * groups_per_rank(engine->spec) + (release > 0 ? task / release : 0);
 }
 
-/* Hands a tile over; pairs with is_published in consume.c. */
 static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
 {
-    const ewx_cpu_call *call = &engine->call;
-    ew_world *world = engine->world;
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
-    ewx_flag *flag = ewx_heap_flag(&engine->heap, world->rank, slot);
-    if (EWX_PROBE(EWX_PROBE_PUBLISH, world->rank, slot))
+    if (EWX_PROBE(EWX_PROBE_PUBLISH, engine->world->rank,
+                  ewx_layout_slot(&engine->spec->layout, dst, tile)))
         return;
-    if (world->link_gbps > 0.0 && dst != world->rank) {
-        const size_t bytes = (size_t)(ewx_tile_height(&call->grid, dst, tile) *
-                                      ewx_tile_width(&call->grid, tile)) *
-                             engine->spec->elem_bytes;
-        flag->visible_ns[call->epoch & 1] = ewx_link_book(world, dst, bytes);
-    }
-    ewx_flag_publish(flag, call->epoch);
-    (void)EWX_PROBE(EWX_PROBE_PUBLISHED, world->rank, slot);
+    engine->to[dst]->post(engine, dst, tile);
+    (void)EWX_PROBE(EWX_PROBE_PUBLISHED, engine->world->rank,
+                    ewx_layout_slot(&engine->spec->layout, dst, tile));
 }
 
 static void publish_tasks(ewx_cpu_engine *engine, int dst, int64_t first, int64_t count)
@@ -214,6 +204,7 @@ static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block blo
                 compute_tile(engine, worker, block.dst, (ewx_tile){row, col});
             if (status != EW_OK)
                 return status;
+            ewx_engine_glance(engine, worker);
         }
     return EW_OK;
 }

@@ -168,6 +168,9 @@ ew_status ewx_budget_reserve(const ewx_device *device, const ewx_cuda_entry *pro
 
 ew_status ewx_budget_check(const ewx_budget *budget, const ew_config *config)
 {
+#if EW_MUTANT == 13 /* planted bug: what could wait for ever is not refused */
+    return EW_OK;
+#endif
     if (config->pool == EW_POOL_AFTER || config->budget <= budget->largest_safe_budget)
         return EW_OK;
     return ewx_fail(

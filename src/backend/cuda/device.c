@@ -96,6 +96,9 @@ static ew_status check_queues(const ew_world *world, int sharers)
     const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     const int queues = text ? atoi(text) : DEFAULT_QUEUES;
     const int wanted = STREAMS_PER_RANK * sharers;
+#if EW_MUTANT == 13 /* planted bug: what could wait for ever is not refused */
+    return EW_OK;
+#endif
     if (!world->in_threads || sharers == 1 || queues >= wanted)
         return EW_OK;
     if (wanted > MOST_QUEUES)

@@ -113,6 +113,10 @@ void ewx_cuda_heap_close(ewx_cuda_heap *heap, uint32_t epoch)
         heap->segments[rank] = NULL;
         if (!segment)
             continue;
+#if EW_MUTANT == 14 /* planted bug: heaps are not given back */
+        if (rank == world->rank)
+            continue;
+#endif
         if (rank == world->rank && read == EW_OK)
             cudaFree(segment);
         else if (rank != world->rank && !world->in_threads)

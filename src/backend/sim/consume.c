@@ -15,21 +15,32 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static bool share_node(const ewx_sim *sim, int a, int b)
+static int gpu_of(const ewx_sim *sim, int rank)
+{
+    return sim->model.sharers > 1 ? rank % (int)sim->request->profile->gpus : rank;
+}
+
+bool ewx_sim_share_node(const ewx_sim *sim, int a, int b)
 {
     return a / sim->model.ranks_per_node == b / sim->model.ranks_per_node;
 }
 
-int64_t ewx_sim_book_send(ewx_sim *sim, int src, int dst, int64_t bytes)
+int64_t ewx_sim_book_copy(ewx_sim *sim, int src)
+{
+    return occupy(&sim->ranks[src].copying_ps, sim->now_ps, (double)sim->model.copy_ps);
+}
+
+int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes)
 {
     const ewx_sim_model *model = &sim->model;
     ewx_sim_rank *from = &sim->ranks[src], *to = &sim->ranks[dst];
-    const bool near = share_node(sim, src, dst);
+    const bool near = ewx_sim_share_node(sim, src, dst);
     const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
     int64_t *out = near ? &from->egress_ps : &from->nic_out_ps;
     int64_t *in = near ? &to->ingress_ps : &to->nic_in_ps;
-    const int64_t sent = occupy(out, sim->now_ps, ps);
-    const int64_t received = occupy(in, sent - ewx_sim_after(0, ps), ps);
+    const int64_t sent = occupy(out, from_ps, ps);
+    const int64_t received =
+        occupy(in, from_ps, ps * (near ? to->near_weight : to->far_weight));
     to->remote_bytes += bytes;
     return later(sent, received) + (near ? model->link_latency_ps : model->nic_latency_ps);
 }
@@ -45,15 +56,17 @@ static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes)
         if (src == rank)
             continue;
         ewx_sim_rank *from = &sim->ranks[src];
-        if (share_node(sim, src, rank)) {
-            num_near++;
+        const bool near = ewx_sim_share_node(sim, src, rank);
+        num_near += near;
+        num_far += !near;
+        if (from->mirrored)
+            continue;
+        if (near)
             near_ps = later(near_ps, occupy(&from->egress_ps, sim->now_ps,
                                             (double)bytes * model->link_ps));
-        } else {
-            num_far++;
+        else
             far_ps = later(far_ps, occupy(&from->nic_out_ps, sim->now_ps,
                                           (double)bytes * model->nic_ps));
-        }
     }
     owner->remote_bytes += bytes * (num_near + num_far);
     if (num_near > 0)
@@ -67,7 +80,7 @@ static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes)
     return later(near_ps, far_ps);
 }
 
-int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task)
+int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
 {
     const ewx_sim_model *model = &sim->model;
     const ewx_grid *grid = &model->grid;
@@ -76,9 +89,11 @@ int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task)
     const int64_t bytes = ewx_tile_height(grid, rank, tile) * ewx_tile_width(grid, tile) *
                           (int64_t)sim->spec->elem_bytes;
     const double moved = (double)(bytes * (sim->num_ranks + 1)); /* read W, write one */
-    int64_t end = ewx_sim_after(sim->now_ps + model->reducer_ps, moved * model->cta_ps);
-    const int gpu = model->sharers > 1 ? rank % (int)sim->request->profile->gpus : rank;
-    end = later(end, occupy(&sim->memory_ps[gpu], sim->now_ps, moved * model->mem_ps));
+    const double slowdown = shares_sm ? model->shared_time : 1;
+    int64_t end = ewx_sim_after(
+        sim->now_ps, slowdown * ((double)model->reducer_ps + moved * model->cta_ps));
+    end = later(end, occupy(&sim->memory_ps[gpu_of(sim, rank)], sim->now_ps,
+                            moved * model->mem_ps));
     if (sim->spec->config.transport == EW_TRANSPORT_PULL && !sim->request->profile->is_cpu)
         end = later(end, book_pull(sim, rank, bytes));
     if (r->num_computing > 0)
@@ -127,8 +142,9 @@ static void try_task(ewx_sim *sim, int rank, int at)
         ewx_sim_push(&sim->queue, ready_ps, EWX_SIM_RESUME, rank, at);
         return;
     }
+    const bool shares_sm = sim->ranks[rank].sms[consumer->sm].producers > 0;
     consumer->begin_ps = sim->now_ps;
-    ewx_sim_push(&sim->queue, ewx_sim_book_reduce(sim, rank, consumer->task),
+    ewx_sim_push(&sim->queue, ewx_sim_book_reduce(sim, rank, consumer->task, shares_sm),
                  EWX_SIM_REDUCE_END, rank, at);
 }
 
@@ -197,6 +213,14 @@ static void admit_pending(ewx_sim *sim, int rank)
     }
 }
 
+void ewx_sim_launch_next(ewx_sim *sim, int rank)
+{
+    int64_t *free_ps = &sim->front_ps[gpu_of(sim, rank)];
+    const int64_t start = later(sim->now_ps + sim->model.launch_ps, *free_ps);
+    *free_ps = start + sim->model.stagger_ps;
+    ewx_sim_push(&sim->queue, start, EWX_SIM_LAUNCH, rank, 0);
+}
+
 void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
@@ -248,6 +272,5 @@ void ewx_sim_end_reduce(ewx_sim *sim, int rank, int at)
     r->num_resident--;
     ewx_sim_fill_sm(sim, rank, consumer->sm);
     if (r->num_resident == 0 && r->tasks_left > 0 && r->first_pending == r->num_ctas)
-        ewx_sim_push(&sim->queue, sim->now_ps + sim->model.launch_ps, EWX_SIM_LAUNCH, rank,
-                     0);
+        ewx_sim_launch_next(sim, rank);
 }

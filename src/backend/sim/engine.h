@@ -57,6 +57,9 @@ typedef struct ewx_sim_sm {
 } ewx_sim_sm;
 
 typedef struct ewx_sim_rank {
+    bool mirrored;                  /* not simulated */
+    int place;                      /* among those that are */
+    double near_weight, far_weight; /* senders for which a simulated one stands */
     ewx_sim_producer *producers;
     ewx_sim_consumer *consumers;
     ewx_sim_sm *sms;
@@ -72,20 +75,28 @@ typedef struct ewx_sim_rank {
     int64_t start_ps, gemm_end_ps, end_ps;
     int64_t stolen_ps; /* from every producer slot so far */
     int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
+    int64_t copying_ps;                                   /* copy: of the last one, until */
     int64_t arrival_ps;                                   /* push: of the last tile sent */
     int64_t remote_bytes;
 } ewx_sim_rank;
 
+/* Ranks compute the same blocks in the same order, so a few of them, spread over all, can
+ * stand for the rest, the mirrored ranks: those own tiles that nobody reduces here, and
+ * what they contribute comes when a simulated rank's contribution does.  A pull books the
+ * owner's way in for all sources; a push or copy books the source's way out, and the
+ * owner's way in for all the sources that this one stands for. */
 typedef struct ewx_sim {
     const ewx_sim_request *request;
     const ewx_spec *spec;
     ewx_sim_model model;
     ewx_sim_queue queue;
     int num_ranks;
+    int num_simulated; /* of them; the others do as these do */
     int64_t now_ps;
-    ewx_sim_rank ranks[EWX_MAX_RANKS];
-    int64_t memory_ps[EWX_MAX_RANKS];      /* of each GPU: busy until */
-    int64_t first_unit[EWX_MAX_RANKS + 1]; /* of each destination's release units */
+    ewx_sim_rank ranks[EWX_SIM_MAX_RANKS];
+    int64_t memory_ps[EWX_SIM_MAX_RANKS];      /* of each GPU: busy until */
+    int64_t front_ps[EWX_SIM_MAX_RANKS];       /* of each GPU: its next kernel may start */
+    int64_t first_unit[EWX_SIM_MAX_RANKS + 1]; /* of each destination's release units */
     int32_t *missing;    /* [unit] contributions that are not published yet */
     int64_t *ready_ps;   /* [unit] when the last of those published is visible */
     int64_t *unreleased; /* [src][unit] tiles missing; NULL when a tile is a unit */
@@ -102,17 +113,23 @@ void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile);
 void ewx_sim_count_block(ewx_sim *sim, int rank);
 
 /* ---- consume.c ---- */
+bool ewx_sim_share_node(const ewx_sim *sim, int a, int b);
 void ewx_sim_launch_reducers(ewx_sim *sim, int rank);
+/* The same when a kernel behind another has started; ranks that share a GPU take turns. */
+void ewx_sim_launch_next(ewx_sim *sim, int rank);
 /* An SM has room: pending reducers first, then producers. */
 void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm);
 void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit);
 void ewx_sim_resume(ewx_sim *sim, int rank, int consumer);
 void ewx_sim_end_reduce(ewx_sim *sim, int rank, int consumer);
 bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready_ps_out);
-/* Books what the reduction of a tile moves; returns when it ends. */
-int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task);
+/* Books what the reduction of a tile moves; returns when it ends.  A reducer
+ * that shares its SM with a producer is slower. */
+int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
+/* Books the start of a copy, one after the other; returns when its bytes may leave. */
+int64_t ewx_sim_book_copy(ewx_sim *sim, int src);
 /* Books a tile's, or a partition's, way from src to dst; returns its arrival. */
-int64_t ewx_sim_book_send(ewx_sim *sim, int src, int dst, int64_t bytes);
+int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes);
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,
                          int64_t begin_ps);
 

@@ -52,6 +52,9 @@ static int fits(const ewx_sim_profile *profile, needs resident, int count, needs
 ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_out,
                         int *sharers_out)
 {
+    if (num_ranks < 1 || num_ranks > EWX_SIM_MAX_RANKS)
+        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
+                        EWX_SIM_MAX_RANKS);
     if (profile->is_cpu) {
         *sms_out =
             (int)profile->cores / num_ranks > 1 ? (int)profile->cores / num_ranks : 1;
@@ -237,6 +240,11 @@ ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
 {
     ewx_sim_model model = {0};
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
+    if (spec->config.levels > 1)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "levels=%d is not simulated, tiles come from every rank\n"
+                        "  fix: leave levels out",
+                        (int)spec->config.levels);
     if (profile->is_cpu)
         return check_cpu(profile, &spec->config);
     if (!spec->config.kernel) /* chosen before the profile was known */
@@ -304,10 +312,13 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.mem_ps = profile->mem_gbs > 0 ? 1e3 / profile->mem_gbs : 0;
     model.cta_ps = 1e3 / fmax(1e-3, ewx_sim_curve_at(&profile->reducer_gbs, config->batch));
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
+    model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
+    model.copy_ps = round_ps(1e6 * profile->copy_us);
     model.start_ps = round_ps(1e6 * profile->start_us);
     model.launch_ps = round_ps(1e6 * profile->launch_us);
     model.publish_ps = round_ps(1e6 * profile->publish_us);
     model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);
+    model.stagger_ps = model.sharers > 1 ? round_ps(1e6 * profile->skew_us) : 0;
     set_link(request, &model);
     set_nccl(request, &model);
     *model_out = model;

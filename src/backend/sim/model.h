@@ -19,10 +19,13 @@ typedef struct ewx_sim_model {
     double steal_ps;        /* of producers, per byte that a reducer moves */
     double mem_ps, cta_ps;  /* per byte: of a GPU's memory, of one reducer */
     int64_t reducer_ps;     /* per tile */
+    double shared_time;     /* factor of a reducer's times beside a producer */
+    int64_t copy_ps;        /* of each copy of a partition */
     double link_ps, nic_ps; /* per byte; 0: none */
     int64_t link_latency_ps, nic_latency_ps;
     int ranks_per_node;
     int64_t start_ps, launch_ps, publish_ps, skew_ps;
+    int64_t stagger_ps; /* between launches of ranks that share a GPU */
     bool uses_nccl;
     int64_t nccl_ps; /* of the whole ReduceScatter */
 } ewx_sim_model;

@@ -18,6 +18,8 @@ static int64_t tile_bytes(const ewx_sim *sim, int dst, ewx_tile tile)
 
 static void publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
 {
+    if (sim->ranks[dst].mirrored)
+        return;
     if (sim->ready_ps[unit] < visible_ps)
         sim->ready_ps[unit] = visible_ps;
     if (--sim->missing[unit] == 0)
@@ -44,9 +46,11 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
     const ewx_sim_model *model = &sim->model;
     const bool copies = sim->spec->config.transport == EW_TRANSPORT_COPY;
     const bool paced = sim->request->profile->is_cpu && model->link_ps > 0;
-    if (src != dst && (copies || paced))
-        return ewx_sim_book_send(sim, src, dst, unit_bytes(sim, dst, unit)) +
+    if (src != dst && (copies || paced)) {
+        const int64_t from_ps = copies ? ewx_sim_book_copy(sim, src) : sim->now_ps;
+        return ewx_sim_book_send(sim, from_ps, src, dst, unit_bytes(sim, dst, unit)) +
                (copies ? model->launch_ps : 0);
+    }
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
         return (sim->ranks[src].arrival_ps > sim->now_ps ? sim->ranks[src].arrival_ps
                                                          : sim->now_ps) +
@@ -59,7 +63,8 @@ static int64_t push_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
 {
     if (src == dst)
         return sim->now_ps;
-    const int64_t arrival = ewx_sim_book_send(sim, src, dst, tile_bytes(sim, dst, tile));
+    const int64_t arrival =
+        ewx_sim_book_send(sim, sim->now_ps, src, dst, tile_bytes(sim, dst, tile));
     ewx_sim_rank *r = &sim->ranks[src];
     r->arrival_ps = r->arrival_ps > arrival ? r->arrival_ps : arrival;
     return arrival;
@@ -70,7 +75,8 @@ static bool completes_unit(ewx_sim *sim, int src, int64_t unit)
     if (!sim->unreleased)
         return true;
     const bool output = sim->spec->config.release == EW_RELEASE_OUTPUT;
-    const int64_t at = output ? src : src * sim->first_unit[sim->num_ranks] + unit;
+    const int64_t place = sim->ranks[src].place;
+    const int64_t at = output ? place : place * sim->first_unit[sim->num_ranks] + unit;
     return --sim->unreleased[at] == 0;
 }
 
@@ -175,6 +181,5 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
     ewx_sim_fill_sm(sim, rank, sm);
     if (r->blocks_left == 0 && r->num_computing == 0 &&
         sim->spec->config.pool == EW_POOL_AFTER && !sim->model.uses_nccl)
-        ewx_sim_push(&sim->queue, sim->now_ps + sim->model.launch_ps, EWX_SIM_LAUNCH, rank,
-                     0);
+        ewx_sim_launch_next(sim, rank);
 }

@@ -56,6 +56,8 @@ static const field fields[] = {
     NUMBER(mem_gbs, BOTH, 0, 1e6),
     CURVE(reducer_gbs, BOTH, 1e-3, 1e6),
     NUMBER(reducer_us, BOTH, 0, 1e4),
+    NUMBER(shared_time, GPU, 1, 100),
+    NUMBER(copy_us, GPU, 0, 1e5),
     NUMBER(link_gbs, BOTH, 0, 1e6),
     NUMBER(link_us, BOTH, 0, 1e5),
     NUMBER(nic_gbs, GPU, 0, 1e6),
@@ -154,12 +156,27 @@ static ew_status read_kind(reader *r, const char *value)
     return EW_OK;
 }
 
+/* The one key that may be missing: nobody's machine then. */
+static ew_status read_device(reader *r, const char *value)
+{
+    char *device = r->profile.device;
+    if (*device)
+        return refuse(r, "device", "is given twice\n  fix: keep one of the lines");
+    if (!*value || strlen(value) >= sizeof r->profile.device)
+        return refuse(r, "device", "= '%.80s' is no name\n  fix: use 1 to %d bytes", value,
+                      EWX_SIM_NAME_BYTES - 1);
+    memcpy(device, value, strlen(value) + 1);
+    return EW_OK;
+}
+
 static ew_status read_field(reader *r, const char *key, const char *value)
 {
     if (strcmp(key, "kind") == 0)
         return read_kind(r, value);
     if (!r->has_kind)
         return refuse(r, key, "comes before the kind\n  fix: begin with kind = gpu or cpu");
+    if (strcmp(key, "device") == 0)
+        return read_device(r, value);
     const int kind = r->profile.is_cpu ? CPU : GPU;
     int at = 0;
     while (at < NUM_FIELDS && strcmp(fields[at].key, key) != 0)

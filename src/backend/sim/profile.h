@@ -20,6 +20,7 @@ typedef struct ewx_sim_curve {
 /* Rates are GB/s (1e9 bytes), of one rank and one direction where there are two. */
 typedef struct ewx_sim_profile {
     char name[EWX_SIM_NAME_BYTES];
+    char device[EWX_SIM_NAME_BYTES]; /* the processor or GPU, as tuning keys name it */
     bool is_cpu;
     double gpus, nodes;  /* GPUs of a node, and how many nodes there are */
     double virtual_node; /* 1: ranks beyond the number of GPUs share them in slices */
@@ -36,6 +37,8 @@ typedef struct ewx_sim_profile {
     double mem_gbs;            /* of one GPU, for its reducers; 0: no limit */
     ewx_sim_curve reducer_gbs; /* by b: of one reducer */
     double reducer_us;         /* per tile, beside its bytes */
+    double shared_time;        /* factor of both on an SM that computes too */
+    double copy_us;            /* of a partition's copy, beside its bytes */
     double link_gbs, link_us;  /* inside a node; 0 GB/s: memory alone */
     double nic_gbs, nic_us;    /* between nodes */
     double nccl_gbs, nccl_us;  /* 0 GB/s: Entwine's reducer serves cuBLAS */

@@ -60,26 +60,62 @@ static void count_unreleased(ewx_sim *sim)
     const bool output = sim->spec->config.release == EW_RELEASE_OUTPUT;
     for (int dst = 0; dst < sim->num_ranks; dst++) {
         const int64_t tiles = ewx_partition_tiles(&sim->model.grid, dst);
-        for (int src = 0; src < sim->num_ranks && output; src++)
-            sim->unreleased[src] += tiles;
+        for (int place = 0; place < sim->num_simulated && output; place++)
+            sim->unreleased[place] += tiles;
         for (int64_t task = 0; task < tiles && !output; task++)
-            for (int src = 0; src < sim->num_ranks; src++)
-                sim->unreleased[src * num_units + ewx_sim_unit(sim, dst, task)]++;
+            for (int place = 0; place < sim->num_simulated; place++)
+                sim->unreleased[place * num_units + ewx_sim_unit(sim, dst, task)]++;
     }
+}
+
+static void weigh_senders(ewx_sim *sim, int dst)
+{
+    int num_near = 0, num_far = 0, near_simulated = 0, far_simulated = 0;
+    for (int src = 0; src < sim->num_ranks; src++) {
+        const bool near = ewx_sim_share_node(sim, src, dst);
+        const bool simulated = !sim->ranks[src].mirrored;
+        num_near += near && src != dst;
+        num_far += !near;
+        near_simulated += near && src != dst && simulated;
+        far_simulated += !near && simulated;
+    }
+    sim->ranks[dst].near_weight =
+        near_simulated > 0 ? (double)num_near / near_simulated : 0;
+    sim->ranks[dst].far_weight = far_simulated > 0 ? (double)num_far / far_simulated : 0;
+}
+
+/* From the first, which has a large partition if any has, to the last, whose tiles are
+ * computed last. */
+static void choose_sample(ewx_sim *sim)
+{
+    const int all = sim->num_ranks, wish = sim->request->sampled_ranks;
+    const bool shares = sim->request->profile->is_cpu || sim->model.sharers > 1;
+    const int count = wish < 2 || wish > all || shares ? all : wish;
+    for (int rank = 0; rank < all; rank++)
+        sim->ranks[rank].mirrored = true;
+    for (int place = 0; place < count; place++) {
+        ewx_sim_rank *r = &sim->ranks[count > 1 ? place * (all - 1) / (count - 1) : 0];
+        r->mirrored = false;
+        r->place = place;
+    }
+    sim->num_simulated = count;
+    for (int rank = 0; rank < all; rank++)
+        weigh_senders(sim, rank);
 }
 
 static ew_status set_up(ewx_sim *sim)
 {
     bool enough = true;
     for (int rank = 0; rank < sim->num_ranks; rank++) {
-        set_up_rank(sim, rank, &enough);
+        if (!sim->ranks[rank].mirrored)
+            set_up_rank(sim, rank, &enough);
         sim->first_unit[rank + 1] = sim->first_unit[rank] + units_of(sim, rank);
     }
     const size_t num_units = (size_t)sim->first_unit[sim->num_ranks];
     sim->missing = allocate(num_units, sizeof *sim->missing, &enough);
     sim->ready_ps = allocate(num_units, sizeof *sim->ready_ps, &enough);
     if (sim->spec->config.release != 1)
-        sim->unreleased = allocate((num_units + 1) * (size_t)sim->num_ranks,
+        sim->unreleased = allocate((num_units + 1) * (size_t)sim->num_simulated,
                                    sizeof *sim->unreleased, &enough);
     if (!enough || sim->queue.failed)
         return ewx_fail(EW_ERR_MEMORY,
@@ -87,7 +123,7 @@ static ew_status set_up(ewx_sim *sim)
                         "  fix: use a smaller shape",
                         num_units);
     for (size_t unit = 0; unit < num_units; unit++)
-        sim->missing[unit] = sim->num_ranks;
+        sim->missing[unit] = sim->num_simulated;
     if (sim->unreleased)
         count_unreleased(sim);
     return EW_OK;
@@ -163,6 +199,13 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
     }
 }
 
+/* Eq. 2 for one rank. */
+static int64_t bytes_from_others(const ewx_sim *sim, int rank)
+{
+    return (sim->num_ranks - 1) * ewx_partition_rows(&sim->model.grid, rank) *
+           sim->model.grid.cols * (int64_t)sim->spec->elem_bytes;
+}
+
 /* A vendor's collective behind the last rank's GEMM, in place of reducers. */
 static void run_nccl(ewx_sim *sim)
 {
@@ -172,11 +215,9 @@ static void run_nccl(ewx_sim *sim)
             begin_ps = sim->ranks[rank].gemm_end_ps;
     for (int rank = 0; rank < sim->num_ranks; rank++) {
         ewx_sim_rank *r = &sim->ranks[rank];
-        const int64_t rows = ewx_partition_rows(&sim->model.grid, rank);
         r->end_ps = begin_ps + sim->model.nccl_ps;
         r->tasks_left = 0;
-        r->remote_bytes = (sim->num_ranks - 1) * rows * sim->model.grid.cols *
-                          (int64_t)sim->spec->elem_bytes;
+        r->remote_bytes = bytes_from_others(sim, rank);
     }
 }
 
@@ -217,7 +258,7 @@ static ew_status check_end(const ewx_sim *sim)
 /* Events take time and memory; nobody waits for so many. */
 static ew_status check_size(const ewx_sim *sim)
 {
-    const double blocks = (double)ewx_num_blocks(&sim->model.grid) * sim->num_ranks;
+    const double blocks = (double)ewx_num_blocks(&sim->model.grid) * sim->num_simulated;
     if (blocks <= MAX_BLOCKS)
         return EW_OK;
     return ewx_fail(EW_ERR_SHAPE,
@@ -228,12 +269,15 @@ static ew_status check_size(const ewx_sim *sim)
 
 static void read_result(const ewx_sim *sim, ewx_sim_result *result)
 {
+    const bool all = sim->num_simulated == sim->num_ranks;
+    const ewx_sim_rank *r = NULL;
     for (int rank = 0; rank < sim->num_ranks; rank++) {
-        const ewx_sim_rank *r = &sim->ranks[rank];
+        if (!sim->ranks[rank].mirrored)
+            r = &sim->ranks[rank]; /* the first one always is */
         const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
         result->ranks[rank] = (ewx_sim_rank_result){
             .timing = {r->start_ps / 1000, r->gemm_end_ps / 1000, end_ps / 1000},
-            .remote_bytes = r->remote_bytes};
+            .remote_bytes = all ? r->remote_bytes : bytes_from_others(sim, rank)};
     }
     result->num_events = sim->queue.serial;
     result->num_traced = sim->num_traced;
@@ -248,8 +292,10 @@ ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result)
     sim->spec = request->spec;
     sim->num_ranks = request->spec->num_ranks;
     ew_status status = ewx_sim_model_build(request, &sim->model);
-    if (status == EW_OK)
+    if (status == EW_OK) {
+        choose_sample(sim);
         status = check_size(sim);
+    }
     if (status == EW_OK)
         status = set_up(sim);
     if (status == EW_OK)

@@ -7,6 +7,8 @@
 #include "entwine/measure.h"
 #include "plan/spec.h"
 
+#define EWX_SIM_MAX_RANKS 1024
+
 typedef struct ewx_sim_rank_result {
     ew_timing timing;
     int64_t remote_bytes; /* that came from other ranks */
@@ -19,6 +21,7 @@ typedef struct ewx_sim_request {
     double link_gbs;        /* in place of the profile's link; 0: the profile's */
     double link_us;         /* its latency */
     bool together;          /* ranks start at one time */
+    int sampled_ranks;      /* that are simulated, for all; 0: every rank */
     int traced_rank;        /* whose events are wanted; -1: nobody's */
     ew_trace_event *events; /* of that rank, in the order of their ends */
     size_t capacity;

@@ -51,7 +51,7 @@ static bool serve(ewx_sim *sim, int rank, int worker, int at)
     consumer->begin_ps = sim->now_ps;
     r->producers[worker].busy = true;
     r->producers[worker].consumer = at;
-    ewx_sim_push(&sim->queue, ewx_sim_book_reduce(sim, rank, consumer->task),
+    ewx_sim_push(&sim->queue, ewx_sim_book_reduce(sim, rank, consumer->task, false),
                  EWX_SIM_REDUCE_END, rank, worker);
     return true;
 }

@@ -40,7 +40,11 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     const int64_t matrix_row = ewx_partition_first_row(grid, call.rank) + row;
     tile_place place;
     place.out_stride = (uint32_t)grid->cols * 2;
+#if EW_MUTANT == 15 /* planted bug: offsets of 32 bits */
+    place.out = (unsigned char *)output.c + (uint32_t)((row * grid->cols + col) * 2);
+#else
     place.out = (unsigned char *)output.c + (row * grid->cols + col) * 2;
+#endif
     place.source_stride = call.row_major ? place.out_stride : EWX_TILE_N * 2;
     place.source =
         call.slice_offset[epoch & 1] +

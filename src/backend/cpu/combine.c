@@ -1,0 +1,154 @@
+/* The first of two levels.  Tiles that another host owns are summed over the ranks of this
+ * one, in rank order in fp32, rounded once, and leave as one message instead of one per
+ * rank.  The ranks of a host take turns, unit by unit (ewx_unit_is_from).
+ *
+ * The sum replaces the sending rank's own contribution in its slot: nobody else reads it
+ * there. */
+#include <string.h>
+
+#include "backend/cpu/engine.h"
+#include "base/clock.h"
+
+/* ---- Which tile is next ---- */
+
+/* Units in the order in which they are computed, each for all destinations in turn; where
+ * one destination is computed after the other, the other way round. */
+static bool place_at(const ewx_cpu_engine *engine, int64_t step, int *remote_out,
+                     int64_t *unit_out)
+{
+    const ewx_wire *wire = &engine->wire;
+    const bool by_dst = engine->spec->config.order == EW_ORDER_CONTIGUOUS;
+    if (step >= wire->num_order * wire->num_remotes)
+        return false;
+    *remote_out = (int)(by_dst ? step / wire->num_order : step % wire->num_remotes);
+    *unit_out = wire->order[by_dst ? step % wire->num_order : step / wire->num_remotes];
+    return true;
+}
+
+/* The tile that the holder has to sum next; false when all are. */
+static bool find_next(const ewx_cpu_engine *engine, ewx_combiner *combiner, int *dst_out,
+                      ewx_tile *tile_out)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    int remote;
+    int64_t unit;
+    while (place_at(engine, combiner->step, &remote, &unit)) {
+        *dst_out = engine->wire.remotes[remote];
+        if (combiner->tile < ewx_wire_owes(engine, *dst_out, unit)) {
+            const int64_t slot = unit * engine->wire.unit_slots + combiner->tile;
+            *tile_out = (ewx_tile){slot / layout->tile_cols, slot % layout->tile_cols};
+            return true;
+        }
+        combiner->step++;
+        combiner->tile = 0;
+    }
+    return false;
+}
+
+/* ---- Summing ---- */
+
+const void *ewx_combine_locals(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
+{
+    const ewx_spec *spec = engine->spec;
+    const ewx_grid *grid = &engine->call.grid;
+    const ew_world *world = engine->world;
+    const size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
+                          ewx_layout_tile_offset(spec, grid, dst, tile);
+    const void *contributions[EWX_MAX_RANKS];
+    for (int i = 0; i < world->num_locals; i++)
+        contributions[i] = engine->heap.segments[world->locals[i]] + offset;
+    if (world->num_locals == 1)
+        return contributions[0];
+    unsigned char *sum =
+        engine->partials + (size_t)worker * EWX_TILE_M * EWX_TILE_N * spec->elem_bytes;
+    ewx_reduce_tile(spec->problem.dtype, contributions, world->num_locals,
+                    spec->layout.tile_stride, ewx_tile_height(grid, dst, tile),
+                    ewx_tile_width(grid, tile), sum, spec->layout.tile_stride);
+    return sum;
+}
+
+static void send_sum(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
+{
+    const ewx_spec *spec = engine->spec;
+    const ewx_grid *grid = &engine->call.grid;
+    unsigned char *own = engine->heap.segments[engine->world->rank] +
+                         spec->layout.slice_offset[engine->call.epoch & 1] +
+                         ewx_layout_tile_offset(spec, grid, dst, tile);
+    memcpy(own, ewx_combine_locals(engine, worker, dst, tile),
+           (size_t)(ewx_tile_height(grid, dst, tile) * spec->layout.tile_stride) *
+               spec->elem_bytes);
+    ewx_route_wire.post(engine, dst, tile);
+    ewx_patience_progress(engine, EWX_STEP_TILE, ewx_tile_task(grid, dst, tile));
+}
+
+/* Up to b tiles of a combiner that the caller holds. */
+static ew_status serve(ewx_cpu_engine *engine, int worker, int *combined)
+{
+    ewx_combiner *combiner = &engine->combiner;
+    const ew_world *world = engine->world;
+    int dst;
+    ewx_tile tile;
+    while (*combined < engine->spec->config.batch &&
+           find_next(engine, combiner, &dst, &tile)) {
+        const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
+        for (; combiner->local < world->num_locals; combiner->local++) {
+            bool ready;
+            const ew_status status = ewx_contribution_ready(
+                engine, world->locals[combiner->local], slot, &ready);
+            if (status != EW_OK || !ready)
+                return status;
+        }
+        send_sum(engine, worker, dst, tile);
+        atomic_fetch_sub_explicit(&combiner->tiles_left, 1, memory_order_release);
+        combiner->tile++;
+        combiner->local = 0;
+        ++*combined;
+    }
+    return EW_OK;
+}
+
+void ewx_combine_prepare(ewx_cpu_engine *engine)
+{
+    ewx_combiner *combiner = &engine->combiner;
+    combiner->step = combiner->tile = combiner->local = 0;
+    int64_t tiles = 0;
+    for (int remote = 0; ewx_combine_is_needed(engine) && remote < engine->wire.num_remotes;
+         remote++)
+        for (int64_t unit = 0; unit < engine->wire.num_units; unit++)
+            tiles += ewx_wire_owes(engine, engine->wire.remotes[remote], unit);
+    atomic_store_explicit(&combiner->tiles_left, tiles, memory_order_relaxed);
+}
+
+bool ewx_combine_done(const ewx_cpu_engine *engine)
+{
+    return atomic_load_explicit(&engine->combiner.tiles_left, memory_order_acquire) == 0;
+}
+
+ew_status ewx_combine_some(ewx_cpu_engine *engine, int worker, int *combined)
+{
+    ewx_combiner *combiner = &engine->combiner;
+    *combined = 0;
+    if (!ewx_combine_is_needed(engine) ||
+        atomic_flag_test_and_set_explicit(&combiner->held, memory_order_acquire))
+        return EW_OK;
+    const ew_status status = serve(engine, worker, combined);
+    atomic_flag_clear_explicit(&combiner->held, memory_order_release);
+    return status;
+}
+
+bool ewx_combine_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_out)
+{
+    ewx_combiner at = {.step = 0};
+    const ew_world *world = engine->world;
+    int dst;
+    if (!ewx_combine_is_needed(engine))
+        return false;
+    for (; find_next(engine, &at, &dst, tile_out); at.tile++)
+        for (int i = 0; i < world->num_locals; i++) {
+            *src_out = world->locals[i];
+            if (!ewx_heap_ready(engine, *src_out,
+                                ewx_layout_slot(&engine->spec->layout, dst, *tile_out)))
+                return true;
+        }
+    return false;
+}

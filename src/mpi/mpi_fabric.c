@@ -1,0 +1,395 @@
+/* MPI as an ew_fabric: everything is nonblocking point-to-point on a duplicate of the
+ * caller's communicator, called by one thread (MPI_THREAD_FUNNELED suffices).
+ *
+ * Places are persistent receives, started before their message can come.  Sends are not
+ * persistent: how much of a tile is sent depends on the call's m.  A confirmed one is
+ * synchronous, and what was sent to that rank before has then arrived too, since messages
+ * between two ranks do not overtake.
+ *
+ * Tag 0 is for letters; every channel takes the next free tags for its places' numbers. */
+#include "mpi_fabric.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mpi.h>
+
+enum { LETTERS_AHEAD = 16 }; /* receives for letters that are always posted */
+
+typedef struct sending {
+    int dst;
+    void *copy; /* to be freed when sent; NULL for tiles */
+} sending;
+
+/* A growing set of sends in flight. */
+typedef struct outbox {
+    MPI_Request *requests;
+    sending *sendings;
+    int *finished; /* where MPI_Testsome tells */
+    MPI_Status *statuses;
+    int count, capacity;
+} outbox;
+
+typedef struct mpi_fabric {
+    ew_fabric table; /* first: what the library holds */
+    MPI_Comm comm;
+    int next_tag, last_tag;
+    char name[MPI_MAX_LIBRARY_VERSION_STRING];
+    outbox letters;
+    MPI_Request incoming[LETTERS_AHEAD];
+    int next_letter; /* the oldest of the receives: letters are taken in their order */
+    unsigned char buffers[LETTERS_AHEAD][EW_LETTER_BYTES];
+} mpi_fabric;
+
+struct ew_channel {
+    mpi_fabric *fabric;
+    int first_tag;
+    outbox tiles;
+    MPI_Request *places;
+    bool *armed;
+    size_t num_places;
+    MPI_Request *asked; /* scratch of arrivals, as long as places */
+    int *told;
+    MPI_Status *statuses;
+};
+
+/* ---- Sends in flight ---- */
+
+static bool grow(void **array, size_t bytes)
+{
+    void *longer = realloc(*array, bytes);
+    if (longer)
+        *array = longer;
+    return longer != NULL;
+}
+
+static bool outbox_grow(outbox *box)
+{
+    const int capacity = box->capacity ? 2 * box->capacity : 64;
+    const size_t n = (size_t)capacity;
+    if (!grow((void **)&box->requests, n * sizeof *box->requests) ||
+        !grow((void **)&box->sendings, n * sizeof *box->sendings) ||
+        !grow((void **)&box->finished, n * sizeof *box->finished) ||
+        !grow((void **)&box->statuses, n * sizeof *box->statuses))
+        return false;
+    box->capacity = capacity;
+    return true;
+}
+
+/* Forgets the sends that are finished. */
+static int outbox_clear(outbox *box)
+{
+    int num_finished = 0, kept = 0;
+    if (box->count == 0)
+        return 0;
+    if (MPI_Testsome(box->count, box->requests, &num_finished, box->finished,
+                     box->statuses) != MPI_SUCCESS)
+        return 1;
+    for (int i = 0; i < box->count; i++) {
+        if (box->requests[i] == MPI_REQUEST_NULL) {
+            free(box->sendings[i].copy);
+            continue;
+        }
+        box->requests[kept] = box->requests[i];
+        box->sendings[kept++] = box->sendings[i];
+    }
+    box->count = kept;
+    return 0;
+}
+
+/* Takes `copy` over. */
+static int outbox_send(outbox *box, MPI_Comm comm, int dst, int tag, const void *address,
+                       size_t bytes, bool confirmed, void *copy)
+{
+    if (bytes > INT_MAX || (box->count == box->capacity && !outbox_grow(box))) {
+        free(copy);
+        return 1;
+    }
+    MPI_Request *request = &box->requests[box->count];
+    const int failed =
+        confirmed ? MPI_Issend(address, (int)bytes, MPI_BYTE, dst, tag, comm, request)
+                  : MPI_Isend(address, (int)bytes, MPI_BYTE, dst, tag, comm, request);
+    if (failed) {
+        free(copy);
+        return 1;
+    }
+    box->sendings[box->count++] = (sending){dst, copy};
+    return 0;
+}
+
+/* What is still in flight keeps its copies: MPI may read them until the process ends. */
+static void outbox_close(outbox *box)
+{
+    free(box->requests);
+    free(box->sendings);
+    free(box->finished);
+    free(box->statuses);
+    *box = (outbox){0};
+}
+
+/* ---- Letters ---- */
+
+static int post_letter(mpi_fabric *fabric, int at)
+{
+    return MPI_Irecv(fabric->buffers[at], EW_LETTER_BYTES, MPI_BYTE, MPI_ANY_SOURCE, 0,
+                     fabric->comm, &fabric->incoming[at]) != MPI_SUCCESS;
+}
+
+static int send_letter(void *context, int dst, const void *letter, size_t bytes)
+{
+    mpi_fabric *fabric = context;
+    void *copy = malloc(bytes);
+    if (!copy || outbox_clear(&fabric->letters)) {
+        free(copy);
+        return 1;
+    }
+    memcpy(copy, letter, bytes);
+    return outbox_send(&fabric->letters, fabric->comm, dst, 0, copy, bytes, false, copy);
+}
+
+static int receive_letter(void *context, int *src_out, void *letter, size_t *bytes_out)
+{
+    mpi_fabric *fabric = context;
+    const int at = fabric->next_letter;
+    MPI_Status status;
+    int here = 0, bytes = 0;
+    *src_out = -1;
+    if (MPI_Test(&fabric->incoming[at], &here, &status) != MPI_SUCCESS)
+        return 1;
+    if (!here)
+        return 0;
+    if (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes < 0)
+        return 1;
+    memcpy(letter, fabric->buffers[at], (size_t)bytes);
+    *bytes_out = (size_t)bytes;
+    *src_out = status.MPI_SOURCE;
+    fabric->next_letter = (at + 1) % LETTERS_AHEAD;
+    return post_letter(fabric, at);
+}
+
+static int unsent_letters(void *context, size_t *count_out)
+{
+    mpi_fabric *fabric = context;
+    const int failed = outbox_clear(&fabric->letters);
+    *count_out = (size_t)fabric->letters.count;
+    return failed;
+}
+
+/* ---- Channels ---- */
+
+static void free_channel(ew_channel *channel)
+{
+    outbox_close(&channel->tiles);
+    free(channel->places);
+    free(channel->armed);
+    free(channel->asked);
+    free(channel->told);
+    free(channel->statuses);
+    free(channel);
+}
+
+static ew_channel *allocate_channel(mpi_fabric *fabric, size_t num_places)
+{
+    ew_channel *channel = calloc(1, sizeof *channel);
+    const size_t n = num_places + 1;
+    if (!channel)
+        return NULL;
+    *channel = (ew_channel){.fabric = fabric,
+                            .first_tag = fabric->next_tag,
+                            .num_places = num_places,
+                            .places = malloc(n * sizeof(MPI_Request)),
+                            .armed = calloc(n, sizeof(bool)),
+                            .asked = malloc(n * sizeof(MPI_Request)),
+                            .told = malloc(n * sizeof(int)),
+                            .statuses = malloc(n * sizeof(MPI_Status))};
+    if (channel->places && channel->armed && channel->asked && channel->told &&
+        channel->statuses)
+        return channel;
+    free_channel(channel);
+    return NULL;
+}
+
+static int rearm(ew_channel *channel, size_t place)
+{
+    if (channel->places[place] == MPI_REQUEST_NULL || channel->armed[place])
+        return 0;
+    channel->armed[place] = true;
+    return MPI_Start(&channel->places[place]) != MPI_SUCCESS;
+}
+
+static int channel_open(void *context, const ew_place *places, size_t num_places,
+                        ew_channel **channel_out)
+{
+    mpi_fabric *fabric = context;
+    int highest = 0;
+    for (size_t at = 0; at < num_places; at++)
+        highest = places[at].number > highest ? places[at].number : highest;
+    if (highest >= fabric->last_tag - fabric->next_tag)
+        return 1;
+    ew_channel *channel = allocate_channel(fabric, num_places);
+    fabric->next_tag += highest + 1; /* on all ranks, whatever becomes of this one */
+    if (!channel)
+        return 1;
+    int failed = 0;
+    for (size_t at = 0; at < num_places; at++)
+        channel->places[at] = MPI_REQUEST_NULL;
+    for (size_t at = 0; at < num_places && !failed; at++)
+        if (places[at].src >= 0)
+            failed = MPI_Recv_init(places[at].address, (int)places[at].bytes, MPI_BYTE,
+                                   places[at].src, channel->first_tag + places[at].number,
+                                   fabric->comm, &channel->places[at]) != MPI_SUCCESS ||
+                     rearm(channel, at);
+    *channel_out = channel;
+    return failed;
+}
+
+static int put(ew_channel *channel, int dst, int32_t number, const void *address,
+               size_t bytes, bool confirmed)
+{
+    return outbox_send(&channel->tiles, channel->fabric->comm, dst,
+                       channel->first_tag + number, address, bytes, confirmed, NULL);
+}
+
+static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
+                    size_t *filled_out, size_t *bytes_out, size_t *num_filled_out)
+{
+    int count = 0;
+    *num_filled_out = 0;
+    for (size_t i = 0; i < num_asked; i++)
+        channel->asked[i] = channel->places[asked[i]];
+    if (MPI_Testsome((int)num_asked, channel->asked, &count, channel->told,
+                     channel->statuses) != MPI_SUCCESS)
+        return 1;
+    for (int i = 0; i < count; i++) { /* MPI_UNDEFINED is negative: none was armed */
+        int bytes = 0;
+        const size_t place = asked[channel->told[i]];
+        if (MPI_Get_count(&channel->statuses[i], MPI_BYTE, &bytes) != MPI_SUCCESS)
+            return 1;
+        channel->armed[place] = false;
+        filled_out[i] = place;
+        bytes_out[i] = (size_t)bytes;
+        ++*num_filled_out;
+    }
+    return 0;
+}
+
+static int unsent(ew_channel *channel, size_t *count_out, int *dst_out)
+{
+    const int failed = outbox_clear(&channel->tiles);
+    *count_out = (size_t)channel->tiles.count;
+    *dst_out = channel->tiles.count > 0 ? channel->tiles.sendings[0].dst : -1;
+    return failed;
+}
+
+/* Ends a receive for which nothing has come; false when something has. */
+static bool disarm(ew_channel *channel, size_t place)
+{
+    int ended = 1;
+    if (channel->places[place] == MPI_REQUEST_NULL)
+        return true;
+    if (channel->armed[place] &&
+        (MPI_Cancel(&channel->places[place]) != MPI_SUCCESS ||
+         MPI_Test(&channel->places[place], &ended, MPI_STATUS_IGNORE) != MPI_SUCCESS))
+        return false;
+    return ended && MPI_Request_free(&channel->places[place]) == MPI_SUCCESS;
+}
+
+static bool channel_close(ew_channel *channel, bool broken)
+{
+    bool quiet = !broken && outbox_clear(&channel->tiles) == 0 && channel->tiles.count == 0;
+    for (size_t at = 0; at < channel->num_places && quiet; at++)
+        quiet = disarm(channel, at);
+    if (quiet)
+        free_channel(channel);
+    return quiet; /* else MPI still knows the requests: they stay until the process ends */
+}
+
+/* ---- The fabric ---- */
+
+static int fabric_allgather(void *context, const void *mine, void *all, size_t bytes)
+{
+    mpi_fabric *fabric = context;
+    return bytes > INT_MAX || MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes,
+                                            MPI_BYTE, fabric->comm) != MPI_SUCCESS;
+}
+
+/* "Open MPI v4.1.4, package: ..." and "MPICH Version:\t4.0.2\n..." up to what matters. */
+static void read_name(mpi_fabric *fabric)
+{
+    int length = 0;
+    if (MPI_Get_library_version(fabric->name, &length) != MPI_SUCCESS)
+        strcpy(fabric->name, "MPI");
+    fabric->name[strcspn(fabric->name, ",\n")] = '\0';
+    for (char *tab; (tab = strchr(fabric->name, '\t'));)
+        *tab = ' ';
+}
+
+static int find_tags(mpi_fabric *fabric)
+{
+    int *limit = NULL, found = 0;
+    fabric->next_tag = 1;
+    if (MPI_Comm_get_attr(fabric->comm, MPI_TAG_UB, (void *)&limit, &found) != MPI_SUCCESS)
+        return 1;
+    fabric->last_tag = found ? *limit : 32767; /* the least that MPI promises */
+    return 0;
+}
+
+static ew_fabric describe(mpi_fabric *fabric)
+{
+    return (ew_fabric){.struct_size = (uint32_t)sizeof(ew_fabric),
+                       .name = fabric->name,
+                       .context = fabric,
+                       .allgather = fabric_allgather,
+                       .send_letter = send_letter,
+                       .receive_letter = receive_letter,
+                       .unsent_letters = unsent_letters,
+                       .channel_open = channel_open,
+                       .put = put,
+                       .arrivals = arrivals,
+                       .rearm = rearm,
+                       .unsent = unsent,
+                       .channel_close = channel_close};
+}
+
+int ewx_mpi_fabric_open(const void *comm, const ew_fabric **fabric_out)
+{
+    mpi_fabric *fabric = calloc(1, sizeof *fabric);
+    int rank = 0, num_ranks = 0;
+    if (!fabric)
+        return 1;
+    if (MPI_Comm_dup(comm ? *(const MPI_Comm *)comm : MPI_COMM_WORLD, &fabric->comm)) {
+        free(fabric);
+        return 1;
+    }
+    int failed = MPI_Comm_set_errhandler(fabric->comm, MPI_ERRORS_RETURN) ||
+                 MPI_Comm_rank(fabric->comm, &rank) ||
+                 MPI_Comm_size(fabric->comm, &num_ranks) || find_tags(fabric);
+    read_name(fabric);
+    fabric->table = describe(fabric);
+    fabric->table.rank = rank;
+    fabric->table.num_ranks = num_ranks;
+    for (int at = 0; at < LETTERS_AHEAD && !failed; at++)
+        failed = post_letter(fabric, at);
+    *fabric_out = &fabric->table;
+    return failed;
+}
+
+void ewx_mpi_fabric_close(const ew_fabric *table, int broken)
+{
+    if (!table || broken) /* peers may be gone: MPI would wait for them */
+        return;
+    mpi_fabric *fabric = table->context;
+    bool quiet = outbox_clear(&fabric->letters) == 0 && fabric->letters.count == 0;
+    for (int at = 0; at < LETTERS_AHEAD; at++) {
+        int ended = 0;
+        quiet = MPI_Cancel(&fabric->incoming[at]) == MPI_SUCCESS &&
+                MPI_Test(&fabric->incoming[at], &ended, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+                ended && quiet;
+    }
+    if (!quiet)
+        return;
+    MPI_Comm_free(&fabric->comm);
+    outbox_close(&fabric->letters);
+    free(fabric);
+}

@@ -1,0 +1,217 @@
+/* Letters between hosts: what they say, and what is done when one comes. */
+#include "world/hosts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+#define LETTERS_AT_ONCE 64
+#define GOODBYE_NS 500000000 /* how long a leaving rank helps its last letters out */
+
+typedef enum letter_kind {
+    LETTER_ROUND = 1, /* number: the round; body: what this rank brings */
+    LETTER_DEED,      /* body: deed_note */
+    LETTER_FAULT,     /* body: ewx_fault */
+    LETTER_DEPARTED,
+    LETTER_LISTENER /* number: the listener's */
+} letter_kind;
+
+typedef struct letter {
+    uint64_t world; /* the sender's: a fabric may serve several, one after the other */
+    uint32_t kind;
+    uint32_t number;
+    unsigned char body[EWX_POST_BYTES];
+} letter;
+#define HEAD_BYTES offsetof(letter, body)
+_Static_assert(sizeof(letter) == EW_LETTER_BYTES, "room for every letter, and no more");
+
+typedef struct deed_note {
+    uint64_t sequence;
+    ewx_deed deed;
+} deed_note;
+
+/* ---- Sending ---- */
+
+static void send_to_all(ew_world *world, letter_kind kind, uint32_t number,
+                        const void *body, size_t bytes)
+{
+    letter mail;
+    if (!ewx_hosts_reachable(world))
+        return;
+    mail.world = world->stamp;
+    mail.kind = kind;
+    mail.number = number;
+    if (bytes > 0)
+        memcpy(mail.body, body, bytes);
+    for (int rank = 0; rank < world->num_ranks && ewx_hosts_reachable(world); rank++) {
+        if (ewx_world_is_local(world, rank))
+            continue;
+        world->traffic.letters++;
+        if (world->fabric->send_letter(world->fabric->context, rank, &mail,
+                                       HEAD_BYTES + bytes))
+            ewx_hosts_fail(world);
+    }
+}
+
+void ewx_hosts_tell(ew_world *world, uint32_t number, const void *body, size_t bytes)
+{
+    send_to_all(world, LETTER_LISTENER, number, body, bytes);
+}
+
+void ewx_hosts_enter_round(ew_world *world, uint32_t round, const void *mine, size_t bytes)
+{
+    send_to_all(world, LETTER_ROUND, round, mine, bytes);
+}
+
+void ewx_hosts_tell_deed(ew_world *world, uint64_t sequence, const ewx_deed *deed)
+{
+    if (world->num_hosts == 1)
+        return;
+    const deed_note note = {sequence, *deed};
+    send_to_all(world, LETTER_DEED, 0, &note, sizeof note);
+}
+
+void ewx_hosts_fail(ew_world *world)
+{
+    world->fabric_failed = true;
+    ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_SYSTEM,
+                                                .culprit = world->rank,
+                                                .reporter = world->rank,
+                                                .place = EWX_FAULT_FABRIC});
+}
+
+/* Whoever hears of a fault tells all other hosts: the reporter may be dead or cut off. */
+static void pass_fault_on(ew_world *world)
+{
+    const ewx_control *control = world->control;
+    if (world->fault_passed_on || !control ||
+        !atomic_load_explicit(&control->fault_ready, memory_order_acquire))
+        return;
+    world->fault_passed_on = true;
+    send_to_all(world, LETTER_FAULT, 0, &control->fault, sizeof control->fault);
+}
+
+/* ---- Receiving ---- */
+
+static void hear_round(ew_world *world, int src, const letter *mail, size_t bytes)
+{
+    ewx_post *post = world->posts[src];
+    memcpy(post->data[mail->number & 1], mail->body, bytes);
+    atomic_store_explicit(&post->round, mail->number, memory_order_release);
+}
+
+static void hear_deed(ew_world *world, int src, const letter *mail)
+{
+    deed_note note;
+    memcpy(&note, mail->body, sizeof note);
+    ewx_recorder_hear(world, src, note.sequence, &note.deed);
+}
+
+static void hear_fault(ew_world *world, const letter *mail)
+{
+    ewx_fault fault;
+    memcpy(&fault, mail->body, sizeof fault);
+    ewx_world_raise_quietly(world, &fault);
+}
+
+static void hear_listener(ew_world *world, int src, const letter *mail, size_t bytes)
+{
+    for (ewx_listener *at = world->listeners; at; at = at->next)
+        if (at->number == mail->number)
+            at->hear(at->context, src, mail->body, bytes);
+}
+
+static void hear(ew_world *world, int src, const letter *mail, size_t bytes)
+{
+    switch ((letter_kind)mail->kind) {
+    case LETTER_ROUND:
+        hear_round(world, src, mail, bytes);
+        break;
+    case LETTER_DEED:
+        hear_deed(world, src, mail);
+        break;
+    case LETTER_FAULT:
+        hear_fault(world, mail);
+        break;
+    case LETTER_DEPARTED:
+        atomic_store_explicit(&world->posts[src]->departed, 1, memory_order_release);
+        break;
+    case LETTER_LISTENER:
+        hear_listener(world, src, mail, bytes);
+        break;
+    }
+}
+
+void ewx_hosts_progress(ew_world *world)
+{
+    letter mail;
+    for (int i = 0; i < LETTERS_AT_ONCE && ewx_hosts_reachable(world); i++) {
+        int src = -1;
+        size_t bytes = 0;
+        if (world->fabric->receive_letter(world->fabric->context, &src, &mail, &bytes))
+            ewx_hosts_fail(world);
+        if (src < 0)
+            break;
+        if (bytes >= HEAD_BYTES && mail.world == world->stamp)
+            hear(world, src, &mail, bytes - HEAD_BYTES);
+    }
+    if (world->num_hosts > 1)
+        pass_fault_on(world);
+}
+
+void ewx_hosts_listen(ew_world *world, ewx_listener *listener)
+{
+    listener->number = world->num_listeners++;
+    listener->next = world->listeners;
+    world->listeners = listener;
+}
+
+void ewx_hosts_unlisten(ew_world *world, ewx_listener *listener)
+{
+    for (ewx_listener **at = &world->listeners; *at; at = &(*at)->next)
+        if (*at == listener) {
+            *at = listener->next;
+            return;
+        }
+}
+
+/* ---- Coming and going ---- */
+
+ew_status ewx_hosts_open(ew_world *world)
+{
+    size_t num_remote = (size_t)(world->num_ranks - world->num_locals), next = 0;
+    if (num_remote > 0 && !(world->replicas = aligned_alloc(_Alignof(ewx_post),
+                                                            num_remote * sizeof(ewx_post))))
+        return ewx_fail(EW_ERR_MEMORY, "no memory for a world of %d ranks",
+                        world->num_ranks);
+    if (num_remote > 0)
+        memset(world->replicas, 0, num_remote * sizeof(ewx_post));
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        world->posts[rank] = ewx_world_is_local(world, rank) ? &world->control->posts[rank]
+                                                             : &world->replicas[next++];
+    return EW_OK;
+}
+
+static bool letters_are_out(ew_world *world)
+{
+    size_t unsent = 0;
+    ewx_hosts_progress(world);
+    return !ewx_hosts_reachable(world) ||
+           world->fabric->unsent_letters(world->fabric->context, &unsent) != 0 ||
+           unsent == 0;
+}
+
+void ewx_hosts_close(ew_world *world)
+{
+    if (world->replicas && ewx_hosts_reachable(world)) {
+        ewx_hosts_progress(world);
+        send_to_all(world, LETTER_DEPARTED, 0, NULL, 0);
+        ewx_wait wait = ewx_wait_begin(NULL, GOODBYE_NS, world->spins);
+        ew_status status;
+        EWX_AWAIT(status, &wait, letters_are_out(world));
+        (void)status;
+    }
+    free(world->replicas);
+    world->replicas = NULL;
+}

@@ -1,0 +1,303 @@
+/* A host's ranks as a mesh of UNIX sockets, over which they pass memory to each other.
+ * Sockets are abstract and chosen by the kernel, so a killed rank leaves no file behind;
+ * who connects is checked by user id (SO_PEERCRED) and by a secret that only the world's
+ * all-gather carried. */
+#include "world/mesh.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/text.h"
+
+#define SLICE_MS 20 /* how long a wait for a socket may be deaf to an abort */
+
+/* First words on a new connection. */
+typedef struct hello {
+    unsigned char secret[EWX_SECRET_BYTES]; /* the listener's */
+    int32_t rank;
+} hello;
+
+static ew_status fail_system(const char *what)
+{
+    return ewx_fail(EW_ERR_SYSTEM, "%s failed: %s", what, strerror(errno));
+}
+
+static bool is_peer(const ew_world *world, int rank)
+{
+    return rank != world->rank && ewx_world_is_local(world, rank);
+}
+
+/* ---- Bounded socket calls ---- */
+
+/* `abort` may be NULL: before there is a control block nobody can abort. */
+static ew_status await_readable(int fd, const _Atomic uint64_t *abort, int64_t deadline_ns)
+{
+    for (;;) {
+        if (abort && atomic_load_explicit(abort, memory_order_acquire))
+            return EW_ERR_ABORTED;
+        const int64_t left_ms = (deadline_ns - ewx_now_ns()) / 1000000;
+        if (left_ms <= 0)
+            return EW_ERR_TIMEOUT;
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        const int ready = poll(&entry, 1, left_ms > SLICE_MS ? SLICE_MS : (int)left_ms);
+        if (ready > 0)
+            return EW_OK;
+        if (ready < 0 && errno != EINTR)
+            return fail_system("poll");
+    }
+}
+
+/* Sends `bytes` bytes, with a descriptor when fd >= 0. */
+static ew_status send_message(int socket_fd, const void *data, size_t bytes, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } space = {{0}};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = space.bytes;
+        message.msg_controllen = sizeof space.bytes;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)bytes ? EW_OK : fail_system("sendmsg");
+}
+
+/* Receives exactly one message of `bytes` bytes; *fd_out is -1 when it carried none. */
+static ew_status receive_message(int socket_fd, void *data, size_t bytes,
+                                 const _Atomic uint64_t *abort, int64_t deadline_ns,
+                                 int *fd_out)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } space = {{0}};
+    struct iovec part = {.iov_base = data, .iov_len = bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = space.bytes,
+                             .msg_controllen = CMSG_LEN(sizeof(int))}; /* one, no more */
+    *fd_out = -1;
+    EW_TRY(await_readable(socket_fd, abort, deadline_ns));
+    ssize_t received;
+    do
+        received = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
+    while (received < 0 && errno == EINTR);
+    const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (received >= 0 && header && header->cmsg_type == SCM_RIGHTS)
+        memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
+    /* A longer message, or one with more descriptors, was cut to what there is room for. */
+    if (received == (ssize_t)bytes && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+        return EW_OK;
+    if (*fd_out >= 0)
+        close(*fd_out);
+    *fd_out = -1;
+    return received == 0 ? EW_ERR_PEER_DIED : EW_ERR_SYSTEM;
+}
+
+/* ---- The mesh ---- */
+
+ew_status ewx_mesh_listen(int num_ranks, int *listener_out, ewx_doorbell *doorbell_out)
+{
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return fail_system("socket");
+    *listener_out = fd;
+    struct sockaddr_un address, any = {.sun_family = AF_UNIX};
+    socklen_t bytes = sizeof address;
+    /* Binding the bare family asks the kernel for an unused abstract name. */
+    if (bind(fd, (struct sockaddr *)&any, sizeof any.sun_family) != 0 ||
+        listen(fd, num_ranks) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
+        return fail_system("bind");
+    if (bytes > sizeof doorbell_out->address)
+        return ewx_fail(EW_ERR_SYSTEM, "the kernel chose a socket name of %u bytes",
+                        (unsigned)bytes);
+    *doorbell_out = (ewx_doorbell){.address_bytes = (uint32_t)bytes};
+    memcpy(doorbell_out->address, &address, bytes);
+    if (getrandom(doorbell_out->secret, EWX_SECRET_BYTES, 0) != EWX_SECRET_BYTES)
+        return fail_system("getrandom");
+    return EW_OK;
+}
+
+static ew_status connect_to(ew_world *world, int rank, const ewx_doorbell *peer)
+{
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return fail_system("socket");
+    world->sockets[rank] = fd;
+    /* Strangers may fill the peer's queue, and then connect waits for it to accept. */
+    const struct timeval patience = {.tv_sec = world->timeout_ns / 1000000000,
+                                     .tv_usec = world->timeout_ns % 1000000000 / 1000};
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0)
+        return fail_system("setsockopt");
+    struct sockaddr_un address;
+    memcpy(&address, peer->address, peer->address_bytes);
+    int result;
+    do
+        result = connect(fd, (struct sockaddr *)&address, peer->address_bytes);
+    while (result != 0 && errno == EINTR);
+    if (result != 0)
+        return ewx_fail(errno == EAGAIN         ? EW_ERR_TIMEOUT
+                        : errno == ECONNREFUSED ? EW_ERR_PEER_DIED
+                                                : EW_ERR_SYSTEM,
+                        "rank %d cannot be reached: %s", rank, strerror(errno));
+    hello first = {.rank = world->rank};
+    memcpy(first.secret, peer->secret, EWX_SECRET_BYTES);
+    return send_message(fd, &first, sizeof first, -1);
+}
+
+static bool is_our_user(int fd, pid_t *pid_out)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
+        peer.uid != geteuid())
+        return false;
+    *pid_out = peer.pid;
+    return true;
+}
+
+/* Takes one connection; strangers are dropped and do not count. */
+static ew_status accept_one(ew_world *world, int listener, const ewx_doorbell *mine,
+                            int64_t deadline_ns, int *accepted)
+{
+    EW_TRY(await_readable(listener, NULL, deadline_ns));
+    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0)
+        return errno == EINTR || errno == ECONNABORTED ? EW_OK : fail_system("accept");
+    hello first;
+    pid_t pid;
+    int stray = -1;
+    if (is_our_user(fd, &pid) &&
+        receive_message(fd, &first, sizeof first, NULL, ewx_now_ns() + 1000000000,
+                        &stray) == EW_OK &&
+        memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0 &&
+        first.rank > world->rank && first.rank < world->num_ranks &&
+        is_peer(world, first.rank) && world->sockets[first.rank] < 0) {
+        world->sockets[first.rank] = fd;
+        ++*accepted;
+    } else {
+        close(fd);
+    }
+    if (stray >= 0)
+        close(stray);
+    return EW_OK;
+}
+
+static ew_status fail_missing(const ew_world *world)
+{
+    char missing[256];
+    ewx_text text = ewx_text_in(missing, sizeof missing);
+    for (int rank = world->rank + 1; rank < world->num_ranks; rank++)
+        if (is_peer(world, rank) && world->sockets[rank] < 0)
+            ewx_text_add(&text, " %d", rank);
+    return ewx_fail(EW_ERR_TIMEOUT,
+                    "rank %d waited %.3g s for rank%s to connect\n"
+                    "  fix: see whether they started, or raise the timeout",
+                    world->rank, (double)world->timeout_ns * 1e-9, missing);
+}
+
+ew_status ewx_mesh_build(ew_world *world, int listener, const ewx_doorbell *doorbells)
+{
+    const int64_t deadline_ns = ewx_now_ns() + world->timeout_ns;
+    int awaited = 0;
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (is_peer(world, rank) && rank < world->rank)
+            EW_TRY(connect_to(world, rank, &doorbells[rank]));
+        else
+            awaited += is_peer(world, rank);
+    for (int accepted = 0; accepted < awaited;) {
+        const ew_status status =
+            accept_one(world, listener, &doorbells[world->rank], deadline_ns, &accepted);
+        if (status == EW_ERR_TIMEOUT)
+            return fail_missing(world);
+        EW_TRY(status);
+    }
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (is_peer(world, rank) && !is_our_user(world->sockets[rank], &world->pids[rank]))
+            return ewx_fail(EW_ERR_SYSTEM, "rank %d runs as another user", rank);
+    return EW_OK;
+}
+
+/* ---- Descriptors ---- */
+
+static ew_status receive_fd(ew_world *world, int rank, int *fd_out)
+{
+    char note;
+    ewx_control *control = world->control; /* NULL while it is being shared */
+    const ew_status status =
+        receive_message(world->sockets[rank], &note, 1, control ? &control->abort : NULL,
+                        ewx_now_ns() + world->timeout_ns, fd_out);
+    if (status == EW_OK && *fd_out >= 0)
+        return EW_OK;
+    if (control) /* the reason that all ranks give, if there is one */
+        EW_TRY(ewx_world_check(world));
+    return ewx_fail(status == EW_OK ? EW_ERR_SYSTEM : status,
+                    "rank %d did not get a memory descriptor from rank %d", world->rank,
+                    rank);
+}
+
+static ew_status send_fd(ew_world *world, int rank, const char *note, int fd)
+{
+    const ew_status status = send_message(world->sockets[rank], note, 1, fd);
+    const bool left = status != EW_OK && (errno == EPIPE || errno == ECONNRESET);
+    if (status != EW_OK && world->control) /* the reason that all ranks give, as above */
+        EW_TRY(ewx_world_check(world));
+    return left ? ewx_fail(EW_ERR_PEER_DIED,
+                           "rank %d left before it got a memory descriptor from rank %d",
+                           rank, world->rank)
+                : status;
+}
+
+ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out)
+{
+    ew_status status = EW_OK;
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        fds_out[rank] = -1;
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (is_peer(world, rank))
+            EW_TRY_TO(status, send_fd(world, rank, "f", my_fd), out);
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (is_peer(world, rank))
+            EW_TRY_TO(status, receive_fd(world, rank, &fds_out[rank]), out);
+    fds_out[world->rank] = fcntl(my_fd, F_DUPFD_CLOEXEC, 0);
+    if (fds_out[world->rank] < 0)
+        status = fail_system("fcntl");
+out:
+    for (int rank = 0; status != EW_OK && rank < world->num_ranks; rank++)
+        if (fds_out[rank] >= 0)
+            close(fds_out[rank]);
+    if (status != EW_OK)
+        ew_world_abort(world); /* or peers would wait for what we did not send */
+    return status;
+}
+
+ew_status ewx_mesh_share_control(ew_world *world)
+{
+    const int owner = world->locals[0];
+    if (world->rank != owner)
+        EW_TRY(receive_fd(world, owner, &world->control_fd));
+    else
+        EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
+    for (int i = 1; world->rank == owner && i < world->num_locals; i++)
+        EW_TRY(send_fd(world, world->locals[i], "c", world->control_fd));
+    return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
+}

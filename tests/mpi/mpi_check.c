@@ -1,0 +1,320 @@
+/* One rank of a world under mpirun, for tests/mpi/run.sh: tries one case and says how it
+ * went.  With ENTWINE_HOSTS one machine stands for several, and all that crosses its
+ * borders goes through MPI.
+ *
+ *     mpirun -np W mpi_check MODULE CASE [ARGUMENT]
+ *
+ * Says "rank R: OK", or what the world's fault was: "rank R: STATUS: text"; also to the end
+ * of the file MPI_CHECK_LOG, since mpirun hears nothing from a host that is cut off. */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend/cpu/engine.h"
+#include "base/probe.h"
+#include "conformance.h"
+#include "entwine/mpi_module.h"
+#include "faultkit.h"
+#include "layer_trial.h"
+#include "testing.h"
+
+enum { LINGER_US = 1500000 }; /* so that mpirun ends nobody who has yet to speak */
+
+__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+{
+    const char *path = getenv("MPI_CHECK_LOG");
+    FILE *log = path ? fopen(path, "a") : NULL;
+    char text[1200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (log) {
+        fputs(text, log);
+        fclose(log);
+    }
+    fputs(text, stdout);
+    fflush(stdout);
+}
+
+/* ---- Well-behaved worlds ---- */
+
+typedef struct suite {
+    ew_world *world;
+    int num_trials, failed;
+} suite;
+
+static void try_here(void *context, const trial *t)
+{
+    suite *s = context;
+    trial copy = *t;
+    if (t->num_ranks != ew_world_size(s->world) || s->failed)
+        return;
+    trial_describe(&copy);
+    s->failed = trial_body(s->world, &copy);
+    s->num_trials++;
+}
+
+/* Every pair of options, and as many random combinations as asked for. */
+static int run_conformance(ew_world *world, const char *seeds)
+{
+    suite s = {.world = world};
+    conformance_every_pair(&conformance_cpu, try_here, &s);
+    conformance_random(&conformance_cpu, (uint32_t)atoi(seeds), try_here, &s);
+    RANK_CHECK(s.failed || s.num_trials > 10, "only %d trials", s.num_trials);
+    return s.failed;
+}
+
+static int run_wrap(ew_world *world, const char *config)
+{
+    duty d;
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(300, 300, 32, EW_FP32), config));
+    ewx_cpu_engine *engine = ewx_plan_state(d.plan);
+    ewx_engine_set_epoch(engine, UINT32_MAX - 3);
+    RANK_OK(ew_world_barrier(world));
+    for (uint32_t call = 0; call < 10; call++) {
+        const int64_t m = call % 2 ? 300 : 1; /* ranks without rows run ahead */
+        RANK_OK(duty_call(&d, m, 1000 + call));
+        RANK_CHECK(duty_wrong(&d, m, 1000 + call) == 0, "call %u", call);
+    }
+    RANK_CHECK(engine->epoch < 10, "epoch %u did not wrap", engine->epoch);
+    duty_close(&d);
+    return 0;
+}
+
+/* Ranks come late by turns, and some own nothing: tiles wait for receivers, receivers for
+ * tiles, and fast ranks are a call ahead. */
+static int run_late(ew_world *world, const char *config)
+{
+    const int W = ew_world_size(world), rank = ew_world_rank(world);
+    duty d;
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(700, 516, 24, EW_BF16), config));
+    for (int call = 0; call < 24; call++) {
+        const int64_t m = (int64_t[]){700, 1, 130, 1, 699, 0}[call % 6];
+        if (call % W == rank)
+            usleep(20000);
+        RANK_OK(duty_call(&d, m, (uint32_t)call));
+        RANK_CHECK(duty_wrong(&d, m, (uint32_t)call) == 0, "call %d", call);
+    }
+    duty_close(&d);
+    return 0;
+}
+
+/* A world without a fabric: this is not reached where there are several hosts. */
+static int run_plain(ew_world *world, const char *argument)
+{
+    (void)argument;
+    RANK_OK(ew_world_barrier(world));
+    return 0;
+}
+
+static int crawl(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    (void)where;
+    if (point == EWX_PROBE_BLOCK && rank == *(const int *)context)
+        usleep(300000);
+    return 0;
+}
+
+/* A rank whose call takes longer than the timeout, but which gets on: nobody may blame it,
+ * and across hosts only letters can show that it does. */
+static int run_crawl(ew_world *world, const char *config)
+{
+    static int slow;
+    duty d;
+    slow = ew_world_size(world) - 1;
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(600, 500, 64, EW_FP32), config));
+    ewx_probe_install(crawl, &slow);
+    RANK_OK(duty_call(&d, 600, 1));
+    ewx_probe_install(NULL, NULL);
+    RANK_CHECK(duty_wrong(&d, 600, 1) == 0, "wrong");
+    duty_close(&d);
+    return 0;
+}
+
+static int run_layer(ew_world *world, const char *config)
+{
+    layer_trial t = {.problem = EW_PROBLEM(523, 300, 40, EW_BF16),
+                     .config = config,
+                     .parts = LAYER_ALL | LAYER_C,
+                     .num_calls = LAYER_MAX_CALLS,
+                     .rows = {523, 1, 300, 523},
+                     .seed = 7};
+    return layer_trial_body(world, &t);
+}
+
+/* Rounding shows the order of summation: prints a hash of all bits, for run.sh to compare
+ * between numbers of hosts. */
+static int run_bits(ew_world *world, const char *config)
+{
+    enum { M = 520, N = 300, K = 70 };
+    const int W = ew_world_size(world), rank = ew_world_rank(world);
+    const ew_problem problem = EW_PROBLEM(M, N, K, EW_BF16);
+    ew_config request;
+    ew_plan *plan;
+    static uint16_t A[M * K], B[N * K], C[M * N];
+    uint64_t hash = 1469598103934665603u, hashes[EWX_MAX_RANKS];
+    int64_t first, rows;
+    RANK_OK(ew_config_parse(config, &request));
+    RANK_OK(ew_random_fill(EW_BF16, 10 + (uint32_t)rank, M * K, A));
+    RANK_OK(ew_random_fill(EW_BF16, 50 + (uint32_t)rank, N * K, B));
+    RANK_OK(ew_plan_create(world, &problem, &request, &plan));
+    RANK_OK(ew_owned_rows(M, W, rank, &first, &rows));
+    RANK_OK(ew_gemm_rs(plan, M, A, B, C, NULL));
+    for (int64_t i = 0; i < rows * N; i++)
+        hash = (hash ^ C[i]) * 1099511628211u;
+    RANK_OK(ew_world_allgather(world, &hash, hashes, sizeof hash));
+    for (int r = 0; r < W && rank == 0; r++)
+        printf("bits %016llx\n", (unsigned long long)hashes[r]);
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+/* What is sent between hosts in one call, of all ranks together. */
+static int run_traffic(ew_world *world, const char *config)
+{
+    duty d;
+    ew_traffic before, after, all[EWX_MAX_RANKS];
+    int64_t bytes = 0;
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(1024, 512, 24, EW_FP32), config));
+    RANK_OK(ew_world_traffic(world, &before));
+    RANK_OK(duty_call(&d, 1024, 1));
+    RANK_OK(ew_world_traffic(world, &after));
+    after.tile_bytes -= before.tile_bytes;
+    RANK_OK(ew_world_allgather(world, &after, all, sizeof after));
+    for (int r = 0; r < ew_world_size(world); r++)
+        bytes += all[r].tile_bytes;
+    if (ew_world_rank(world) == 0)
+        printf("traffic %lld of %lld bytes, %d hosts\n", (long long)bytes,
+               (long long)1024 * 512 * 4, after.num_hosts);
+    duty_close(&d);
+    return 0;
+}
+
+/* ---- Misfortunes: the last rank's ---- */
+
+static int drop_a_tile(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    return point == EWX_PROBE_PUBLISH && rank == *(const int *)context && where == 0;
+}
+
+/* Calls until the world fails, then tells why. */
+static int run_misfortune(ew_world *world, const char *kind)
+{
+    static int culprit;
+    const int rank = ew_world_rank(world);
+    duty d;
+    ew_status status = EW_OK;
+    culprit = ew_world_size(world) - 1;
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(600, 300, 64, EW_FP32), ""));
+    for (int call = 0; call < 400 && status == EW_OK; call++) {
+        const bool now = rank == culprit && call == 3;
+        if (now && strcmp(kind, "abort") == 0)
+            ew_world_abort(world);
+        if (now && strcmp(kind, "kill") == 0)
+            raise(SIGKILL);
+        if (now && strcmp(kind, "drop") == 0)
+            ewx_probe_install(drop_a_tile, &culprit);
+        if (now && strcmp(kind, "stall") == 0)
+            sleep(60);
+        if (now && strcmp(kind, "leave") == 0)
+            break;
+        if (strcmp(kind, "slow") == 0)
+            usleep(50000);
+        status = duty_call(&d, now && strcmp(kind, "rows") == 0 ? 599 : 600, 1);
+    }
+    say("rank %d: %s: %s\n", rank, ew_status_name(status),
+        status == EW_OK ? "no fault" : ew_last_error());
+    duty_close(&d);
+    return 0;
+}
+
+/* ---- The rank ---- */
+
+typedef enum manner {
+    ORDINARY,
+    WITHOUT_FABRIC, /* ew_world_create, as on one host */
+    AGAIN,          /* several worlds on one fabric, one after the other */
+    FAILING         /* the world ends in a fault */
+} manner;
+
+static const struct {
+    const char *name;
+    int (*run)(ew_world *world, const char *argument);
+    manner manner;
+} cases[] = {{"conformance", run_conformance, ORDINARY},
+             {"wrap", run_wrap, ORDINARY},
+             {"late", run_late, ORDINARY},
+             {"again", run_wrap, AGAIN},
+             {"bits", run_bits, ORDINARY},
+             {"traffic", run_traffic, ORDINARY},
+             {"layer", run_layer, ORDINARY},
+             {"crawl", run_crawl, ORDINARY},
+             {"plain", run_plain, WITHOUT_FABRIC},
+             {"misfortune", run_misfortune, FAILING}};
+
+static const ew_mpi_module *load(const char *path)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    ew_mpi_module_getter getter = NULL;
+    if (handle)
+        *(void **)&getter = dlsym(handle, "ew_mpi_module_get");
+    else
+        fprintf(stderr, "%s\n", dlerror());
+    return getter ? getter() : NULL;
+}
+
+static int run_in_world(const ew_mpi_module *mpi, const ew_fabric *fabric, size_t at,
+                        const char *argument)
+{
+    ew_world *world = NULL;
+    const ew_status joined = cases[at].manner == WITHOUT_FABRIC
+                                 ? ew_world_create(fabric->rank, fabric->num_ranks,
+                                                   mpi->allgather, NULL, NULL, &world)
+                                 : ew_world_join(fabric, NULL, &world);
+    if (joined != EW_OK) {
+        say("rank %d: %s\n", fabric->rank, ew_last_error());
+        return 1;
+    }
+    const int failed = cases[at].run(world, argument);
+    ew_world_destroy(world);
+    return failed;
+}
+
+static int run_case(const ew_mpi_module *mpi, size_t at, const char *argument)
+{
+    const ew_fabric *fabric;
+    const int num_worlds = cases[at].manner == AGAIN ? 8 : 1;
+    int failed = 0;
+    if (mpi->fabric_open(NULL, &fabric))
+        return 1;
+    for (int number = 0; number < num_worlds && !failed; number++)
+        failed = run_in_world(mpi, fabric, at, argument);
+    say("rank %d: %s\n", fabric->rank, failed ? "FAILED" : "OK");
+    mpi->fabric_close(fabric, cases[at].manner == FAILING || failed);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    int rank, num_ranks;
+    const ew_mpi_module *mpi = argc > 2 ? load(argv[1]) : NULL;
+    if (!mpi || mpi->open(&rank, &num_ranks))
+        return 2;
+    for (size_t at = 0; at < sizeof cases / sizeof cases[0]; at++)
+        if (strcmp(cases[at].name, argv[2]) == 0) {
+            const int failed = run_case(mpi, at, argc > 3 ? argv[3] : "");
+            if (failed || cases[at].manner == FAILING) {
+                usleep(LINGER_US); /* MPI_Finalize would wait for ranks that are gone */
+                _exit(failed);
+            }
+            mpi->close();
+            return 0;
+        }
+    fprintf(stderr, "no case is called %s\n", argv[2]);
+    return 2;
+}

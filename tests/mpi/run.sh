@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# run.sh MPI_CHECK MODULE GROUP: worlds under mpirun whose ranks are on several hosts, or, with
+# ENTWINE_HOSTS, behave as if they were.  GROUP is one of
+#
+#     conformance   every pair of options and random ones, W = 2 to 8, exact inputs
+#     protocol      epochs that wrap, late ranks, the order of summation, the bytes sent
+#     faults        what the survivors say when a rank fails
+#     namespaces    the same on two and three network namespaces, one of them cut off (root)
+#     input         what cannot work is refused on every rank
+#     slow          a rank that takes longer than the timeout, but gets on
+#     smoke         a single short one
+#
+# MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
+set -u
+[ $# -eq 3 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+check=$1 module=$2 group=$3
+here=$(cd "$(dirname "$0")" && pwd)
+mpiexec=${MPIEXEC:-mpirun}
+command -v "$mpiexec" >/dev/null || { echo "SKIPPED: $mpiexec is not installed" >&2; exit 77; }
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=sh
+export ENTWINE_TIMEOUT_MS=${ENTWINE_TIMEOUT_MS:-20000}
+bad=0
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+
+case $mpiexec in *hydra*) is_hydra=1 options= ;; *) is_hydra= options="--oversubscribe --bind-to none" ;; esac
+
+launch() { # W HOSTS CASE [ARGUMENT]; the output goes to $out
+    local ranks=$1 hosts=$2
+    shift 2
+    what="W=$ranks hosts=$hosts $*"
+    # shellcheck disable=SC2086
+    ENTWINE_HOSTS=$hosts timeout -k 5 120 "$mpiexec" $options ${MORE:-} -np "$ranks" "$check" "$module" "$@" \
+        >"$out" 2>&1
+    status=$?
+}
+
+fail() { # REASON
+    echo "FAILED: $what: $1"
+    head -c 4000 "$out"
+    bad=1
+}
+
+expect_ok() { # as launch
+    launch "$@"
+    [ $status = 0 ] || { fail "status $status"; return; }
+    [ "$(grep -c '^rank [0-9]*: OK' "$out")" = "$1" ] && echo "ok: $what" || fail "not all ranks were there"
+}
+
+# The survivors, counted, say this; 124 is the time limit.
+expect_fault() { # SURVIVORS TEXT...
+    local survivors=$1 text
+    shift
+    [ $status != 124 ] || { fail "it hung"; return; }
+    for text; do
+        [ "$(grep -cE "^rank [0-9]+: $text" "$out")" = "$survivors" ] ||
+            { fail "not $survivors ranks said: $text"; return; }
+    done
+    echo "ok: $what"
+}
+
+conformance() {
+    for world in "2 2" "3 2" "3 3" "4 2" "4 4" "8 2" "8 3"; do
+        # shellcheck disable=SC2086
+        expect_ok $world conformance "${CONFORMANCE_SEEDS:-25}"
+    done
+    expect_ok 5 2 late
+    expect_ok 6 3 late release=3
+    expect_ok 7 2 late levels=1
+}
+
+same_bits() { # W HOSTS CONFIG: as all ranks on one host
+    expect_ok "$1" 1 bits
+    grep ^bits "$out" >"$out.one"
+    expect_ok "$1" "$2" bits "$3"
+    grep ^bits "$out" | cmp -s - "$out.one" || fail "other bits than on one host"
+    rm -f "$out.one"
+}
+
+same_traffic() { # W HOSTS CONFIG BYTES
+    expect_ok "$1" "$2" traffic "$3"
+    grep -q "^traffic $4 of" "$out" || fail "not $4 bytes"
+}
+
+protocol() {
+    for world in "2 2" "4 2" "5 3"; do
+        for config in levels=1 levels=2 order=contiguous,workers=2 release=output release=3,group=2; do
+            # shellcheck disable=SC2086
+            expect_ok $world wrap $config
+        done
+    done
+    expect_ok 2 2 late workers=3
+    expect_ok 4 2 late workers=2,pool=static
+    expect_ok 8 4 late release=partition
+    expect_ok 2 2 again
+    expect_ok 4 2 again
+    expect_ok 2 2 layer workers=2
+    expect_ok 4 2 layer
+    expect_ok 5 3 layer levels=1,release=4
+    same_bits 4 2 levels=1
+    same_bits 3 3 levels=2 # one rank a host: the same sum
+    # 1024x512 fp32: every rank's contribution to the other host; or one sum of a host.
+    same_traffic 4 2 levels=1 4194304
+    same_traffic 4 2 levels=2 2097152
+    same_traffic 6 3 levels=2 4194304
+}
+
+slow() {
+    for world in "2 2" "4 2"; do
+        # shellcheck disable=SC2086
+        ENTWINE_TIMEOUT_MS=1500 expect_ok $world crawl block=128x128,release=1
+    done
+}
+
+faults() {
+    export ENTWINE_TIMEOUT_MS=2000
+    launch 3 2 misfortune abort
+    expect_fault 3 "EW_ERR_ABORTED: rank 2 aborted the world"
+    launch 3 2 misfortune rows
+    expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] has m=(599|600), rank [0-2] has m=(599|600)"
+    launch 3 2 misfortune drop
+    expect_fault 3 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile \(0,0\) of rank 2"
+    launch 4 2 misfortune stall
+    expect_fault 3 "EW_ERR_TIMEOUT: rank [0-2] waited 2 s for tile .* of rank 3"
+    launch 3 2 misfortune leave
+    expect_fault 2 "EW_ERR_PEER_DIED: rank 2 left the world while rank [01] waited for it"
+    [ $is_hydra ] && return # whose mpiexec ends all ranks with the first
+    MORE=--enable-recovery launch 2 2 misfortune kill
+    expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile .* of rank 1"
+    MORE=--enable-recovery launch 4 2 misfortune kill # its neighbour hears it at once
+    expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
+}
+
+input() {
+    launch 2 0 late
+    expect_fault 2 "ENTWINE_HOSTS=0 is not a number of hosts"
+    ENTWINE_HOSTS=2 timeout 60 "$mpiexec" $options -np 2 "$check" "$module.missing" late >"$out" 2>&1
+    status=$? what="a missing module"
+    grep -q "cannot open shared object" "$out" && echo "ok: $what" || fail "no reason was given"
+}
+
+# Hosts that are network namespaces.
+in_namespaces() { # HOSTS RANKS_PER_HOST CASE [ARGUMENT]
+    local hosts=$1 per_host=$2
+    shift 2
+    what="$hosts namespaces, $per_host ranks each: $*"
+    NETNS_MPIRUN="-x ENTWINE_TIMEOUT_MS ${MORE:-}" "$here/netns.sh" "$hosts" "$per_host" 2gbit \
+        "$check" "$module" "$@" >"$out" 2>&1
+    status=$?
+    [ $status != 77 ] || { cat "$out" >&2; exit 77; }
+}
+
+# Open MPI's mpirun itself waits for a host that is gone, until it is ended; ranks do not.
+cut_off() { # HOSTS
+    local log
+    log=$(mktemp)
+    NETNS_CUT_AFTER=4 NETNS_SECONDS=20 MORE="-x MPI_CHECK_LOG=$log" in_namespaces "$1" 1 misfortune slow
+    cat "$log" >"$out"
+    rm -f "$log"
+    what="$1 namespaces, the last one cut off" status=0
+}
+
+namespaces() {
+    for world in "2 1" "2 2" "3 1" "2 4"; do
+        # shellcheck disable=SC2086
+        in_namespaces $world conformance 10
+        [ $status = 0 ] && ! grep -q FAILED "$out" && echo "ok: $what" || fail "status $status"
+    done
+    in_namespaces 2 1 plain
+    expect_fault 2 "ranks run on 2 hosts, and nothing carries bytes between them"
+    export ENTWINE_TIMEOUT_MS=3000
+    for hosts in 2 3; do
+        cut_off $hosts
+        expect_fault $hosts "EW_ERR_TIMEOUT: rank [0-2] waited 3 s for tile .* of rank [0-2]"
+    done
+}
+
+smoke() {
+    expect_ok 2 2 late
+}
+
+case $group in
+smoke | slow | conformance | protocol | faults | namespaces | input) $group ;;
+*) echo "no group is called $group"; exit 2 ;;
+esac
+exit $bad

@@ -1,0 +1,179 @@
+/* Ranks that stop are given up on by name; ranks that are only slow are waited for: the
+ * timeout counts from a rank's last progress. */
+#include "stage.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "stress.h"
+
+/* ---- Stopped ---- */
+
+static int work_until_a_rank_stops(ew_world *world, void *argument)
+{
+    stage *s = argument;
+    const int code = work_for_ever(world, argument);
+    if (ew_world_rank(world) == s->rank)
+        return code;
+    /* When all others are out the stopped one is woken, and has to hear it too. */
+    stage_await(s, ew_world_size(world) - 1);
+    kill(s->pids[s->rank], SIGCONT);
+    return code;
+}
+
+/* From the stop until the others had their error, and from then until the one that was
+ * woken had it. */
+static stress_times others, woken;
+
+static void expect_stopped(int num_ranks, ewx_probe_point point, int victim, int nth)
+{
+    stage *s = stage_open();
+    int exits[MAX_W];
+    char text[32];
+    int64_t last_ns = 0;
+    s->act = ACT_STOP;
+    s->point = point;
+    s->rank = victim;
+    s->nth = nth;
+    harness_context("W=%d, point %d, victim %d, time %d", num_ranks, (int)point, victim,
+                    nth);
+    const ew_status status =
+        stage_run(s, EW_RANKS_AS_PROCESSES, num_ranks, 500, work_until_a_rank_stops, exits);
+    assert_int_not_equal(status, EW_OK);
+    snprintf(text, sizeof text, "of rank %d (", victim);
+    expect_same_story(s, num_ranks, -1, EW_ERR_TIMEOUT, text);
+    for (int rank = 0; rank < num_ranks; rank++) {
+        const int64_t took_ns = s->out_ns[rank] - s->acted_ns;
+        assert_int_equal(exits[rank], 3);
+        assert_true(strstr(s->texts[rank], "tile (") && strstr(s->texts[rank], "epoch"));
+        assert_true(took_ns >= 450000000 && took_ns < SOON_NS);
+        if (rank != victim)
+            stress_time(&others, took_ns);
+        if (rank != victim && s->out_ns[rank] > last_ns)
+            last_ns = s->out_ns[rank];
+    }
+    stress_time(&woken, s->out_ns[victim] - last_ns);
+    stage_close(s);
+}
+
+static void stopped_ranks_time_out(void **state)
+{
+    (void)state;
+    static const ewx_probe_point points[] = {EWX_PROBE_BLOCK, EWX_PROBE_PUBLISH,
+                                             EWX_PROBE_REDUCE};
+    const int64_t stops = stress_count("STOPS", 9);
+    harness_random random = harness_seed((uint64_t)stress_count("SEED", 1));
+    for (int64_t stop = 0; stop < stops; stop++) {
+        const int num_ranks = 2 << stop % 3;
+        const int victim = (int)harness_between(&random, 0, num_ranks - 1);
+        expect_stopped(num_ranks, points[stop / 3 % 3], victim,
+                       (int)harness_between(&random, 0, 8));
+    }
+    stress_tell("stops", "%lld", (long long)stops);
+    stress_tell_times("others", &others);
+    stress_tell_times("woken", &woken);
+    stress_figure("stops");
+    expect_world_still_works();
+}
+
+/* Rank 2 stops while it still owes rank 1 a tile.  Rank 0 has all of its own, goes on to
+ * the next call and waits there for rank 1, which is innocent: it has only been slow
+ * with its first reduction, so that its wait for rank 2 began after rank 0's for it. */
+static int stop_two_delay_one(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    stage *s = context;
+    if (point == EWX_PROBE_PUBLISH && rank == 2 && where == 5) { /* rank 1's second tile */
+        atomic_store(&s->acted_ns, ewx_now_ns());
+        kill(getpid(), SIGSTOP);
+    }
+    if (point == EWX_PROBE_REDUCE && rank == 1 && where == 0)
+        sleep_ms(300);
+    return 0;
+}
+
+static void an_innocent_waiter_is_not_blamed(void **state)
+{
+    (void)state;
+    stage *s = stage_open();
+    s->rank = 2;
+    s->config = "order=contiguous";
+    ew_world_options options = EW_WORLD_OPTIONS_INIT;
+    options.timeout_ms = 500;
+    ewx_probe_install(stop_two_delay_one, s);
+    const ew_status status = harness_run_failing(EW_RANKS_AS_PROCESSES, 3, &options,
+                                                 work_until_a_rank_stops, s, NULL);
+    ewx_probe_install(NULL, NULL);
+    assert_int_not_equal(status, EW_OK);
+    expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "of rank 2 (");
+    stage_close(s);
+}
+
+/* ---- Slow is not dead: the timeout counts from a rank's last progress ---- */
+
+static int three_slow_calls(ew_world *world, void *argument)
+{
+    stage *s = argument;
+    return work_on(world, s, s->rows, s->config, 3);
+}
+
+static void expect_patience(ewx_probe_point point, int rank, int64_t rows,
+                            const char *config)
+{
+    stage *s = stage_open();
+    s->act = ACT_SLEEP;
+    s->point = point;
+    s->rank = rank;
+    s->sleep_ms = 150;
+    s->rows = rows;
+    s->config = config;
+    harness_context("point %d, m=%d, %s", (int)point, (int)rows, config);
+    const ew_status status =
+        stage_run(s, EW_RANKS_AS_PROCESSES, 2, 400, three_slow_calls, NULL);
+    if (status != EW_OK)
+        fail_msg("%s m=%d: \"%s\" / \"%s\"", config, (int)rows, s->texts[0], s->texts[1]);
+    stage_close(s);
+}
+
+static void a_slow_producer_is_waited_for(void **state)
+{
+    (void)state;
+    expect_patience(EWX_PROBE_BLOCK, 1, 128, "block=128x128");
+}
+
+static void a_slow_reducer_is_waited_for(void **state)
+{
+    (void)state;
+    expect_patience(EWX_PROBE_REDUCE, 1, 128, "release=output");
+}
+
+/* Rank 1 owns nothing and waits only for its slices to be free again. */
+static void a_slow_reader_is_waited_for(void **state)
+{
+    (void)state;
+    expect_patience(EWX_PROBE_BLOCK, 0, 1, "block=128x128");
+}
+
+/* Rank 0's reducer is done when its own partition is, long before the GEMM. */
+static void an_idle_reducer_is_patient(void **state)
+{
+    (void)state;
+    expect_patience(EWX_PROBE_BLOCK, -1, 128,
+                    "block=128x128,order=contiguous,pool=static,workers=2,x=1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TIDY(stopped_ranks_time_out),        TIDY(an_innocent_waiter_is_not_blamed),
+        TIDY(a_slow_producer_is_waited_for), TIDY(a_slow_reducer_is_waited_for),
+        TIDY(a_slow_reader_is_waited_for),   TIDY(an_idle_reducer_is_patient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
