@@ -10,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { EXIT_SKIPPED = 77, PROBE_LIMIT_S = 60 };
+enum { LONG_TIMES = 12 }; /* so many times as long may a check take with --long */
 
 typedef enum ranks { THREADS = 1, PROCESSES = 2, ON_REQUEST = 4 } ranks;
 
@@ -32,7 +34,8 @@ static const check checks[] = {
 };
 enum { NUM_CHECKS = sizeof checks / sizeof checks[0] };
 
-bool gpu_quick;
+bool gpu_quick, gpu_long;
+uint32_t gpu_seed = 1;
 ew_gpu gpu_here;
 
 bool gpu_has_kernel(ew_kernel kernel)
@@ -113,6 +116,7 @@ static outcome run_apart(void (*run)(void), int limit_s)
     }
     if (child == 0) {
         setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a check may be run by another gpu_check */
         dup2(fileno(words), STDERR_FILENO);
         run();
         fflush(NULL);
@@ -136,6 +140,11 @@ static void print_block(const char *text)
     }
 }
 
+static int limit_of(const check *c)
+{
+    return gpu_long ? LONG_TIMES * c->limit_s : c->limit_s;
+}
+
 /* True unless it failed. */
 static bool print_outcome(const check *c, const outcome *o)
 {
@@ -144,7 +153,7 @@ static bool print_outcome(const check *c, const outcome *o)
     const bool short_text = strlen(o->text) < 100 && !strchr(o->text, '\n');
     char how[80] = "";
     if (o->late)
-        snprintf(how, sizeof how, "did not end within %d s", c->limit_s);
+        snprintf(how, sizeof how, "did not end within %d s", limit_of(c));
     else if (WIFSIGNALED(o->status))
         snprintf(how, sizeof how, "ended by signal %d (%s)", WTERMSIG(o->status),
                  strsignal(WTERMSIG(o->status)));
@@ -211,11 +220,13 @@ typedef struct wishes {
 _Noreturn static void explain_usage(FILE *to, int code)
 {
     fprintf(to, "usage: gpu_check [--list] [--only NAME]... [--threads | --processes] "
-                "[--quick] [--here]\n"
+                "[--quick | --long] [--seed S] [--here]\n"
                 "  --only       this check, also one that runs on request alone\n"
                 "  --threads    checks whose ranks are threads\n"
                 "  --processes  checks whose ranks are processes\n"
                 "  --quick      fewer repetitions\n"
+                "  --long       as many as the promises are worth, and their figures\n"
+                "  --seed       where checks that draw at random begin (else 1)\n"
                 "  --here       no process per check (for compute-sanitizer)\n"
                 "exit: 0 all well, 1 a check failed, 2 usage, 77 no GPU\n");
     exit(code);
@@ -243,6 +254,17 @@ _Noreturn static void list_checks(void)
     exit(0);
 }
 
+static uint32_t read_seed(const char *text)
+{
+    char *end = NULL;
+    const unsigned long seed = text ? strtoul(text, &end, 10) : 0;
+    if (end && end != text && *end == '\0' && *text != '-' && seed <= UINT32_MAX)
+        return (uint32_t)seed;
+    fprintf(stderr, "gpu_check: --seed needs a number from 0 to 4294967295, not '%s'\n",
+            text ? text : "");
+    exit(2);
+}
+
 static wishes read_arguments(int argc, char **argv)
 {
     wishes w = {.kinds = THREADS | PROCESSES};
@@ -257,6 +279,10 @@ static wishes read_arguments(int argc, char **argv)
             w.kinds = PROCESSES;
         else if (strcmp(argv[i], "--quick") == 0)
             gpu_quick = true;
+        else if (strcmp(argv[i], "--long") == 0)
+            gpu_long = true;
+        else if (strcmp(argv[i], "--seed") == 0)
+            gpu_seed = read_seed(argv[++i]);
         else if (strcmp(argv[i], "--here") == 0)
             w.here = true;
         else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0)
@@ -293,11 +319,11 @@ int main(int argc, char **argv)
         ran++;
         set_variables(checks[i].ranks);
         if (w.here) {
-            alarm((unsigned)checks[i].limit_s);
+            alarm((unsigned)limit_of(&checks[i]));
             checks[i].run();
             continue;
         }
-        const outcome o = run_apart(checks[i].run, checks[i].limit_s);
+        const outcome o = run_apart(checks[i].run, limit_of(&checks[i]));
         failed += !print_outcome(&checks[i], &o);
     }
     printf("%d checks, %d failed\n", ran, failed);

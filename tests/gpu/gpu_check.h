@@ -12,37 +12,48 @@
 #include "entwine/measure.h"
 
 /*     name, function, seconds it may take, what its ranks are */
-#define GPU_CHECKS(X)                                                      \
-    X("conformance-threads", check_conformance_threads, 120, THREADS)      \
-    X("copies", check_copies, 60, THREADS)                                 \
-    X("trace", check_trace, 30, THREADS)                                   \
-    X("start-together", check_start_together, 30, THREADS)                 \
-    X("numerics", check_numerics, 60, THREADS)                             \
-    X("determinism", check_determinism, 60, THREADS)                       \
-    X("streams", check_streams, 45, THREADS)                               \
-    X("reuse", check_reuse, 45, THREADS)                                   \
-    X("epoch-wrap", check_epoch_wrap, 30, THREADS)                         \
-    X("graph", check_graph, 60, THREADS)                                   \
-    X("blas", check_blas, 30, THREADS)                                     \
-    X("layer", check_layer, 120, THREADS)                                  \
-    X("layer-repeats", check_layer_repeats, 90, THREADS)                   \
-    X("link", check_link, 30, THREADS)                                     \
-    X("bad-input", check_bad_input, 60, THREADS)                           \
-    X("deadline", check_deadline, 60, THREADS)                             \
-    X("abort", check_abort, 30, THREADS)                                   \
-    X("rows-disagree", check_rows_disagree, 30, THREADS)                   \
-    X("conformance-processes", check_conformance_processes, 90, PROCESSES) \
-    X("many-ranks", check_many_ranks, 90, PROCESSES)                       \
-    X("killed", check_killed, 60, PROCESSES)                               \
-    X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)               \
+#define GPU_CHECKS(X)                                                       \
+    X("conformance-threads", check_conformance_threads, 120, THREADS)       \
+    X("copies", check_copies, 60, THREADS)                                  \
+    X("trace", check_trace, 30, THREADS)                                    \
+    X("start-together", check_start_together, 30, THREADS)                  \
+    X("numerics", check_numerics, 60, THREADS)                              \
+    X("determinism", check_determinism, 60, THREADS)                        \
+    X("streams", check_streams, 45, THREADS)                                \
+    X("reuse", check_reuse, 45, THREADS)                                    \
+    X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
+    X("graph", check_graph, 60, THREADS)                                    \
+    X("blas", check_blas, 30, THREADS)                                      \
+    X("layer", check_layer, 120, THREADS)                                   \
+    X("layer-repeats", check_layer_repeats, 90, THREADS)                    \
+    X("link", check_link, 30, THREADS)                                      \
+    X("bad-input", check_bad_input, 60, THREADS)                            \
+    X("deadline", check_deadline, 60, THREADS)                              \
+    X("abort", check_abort, 30, THREADS)                                    \
+    X("abort-latency", check_abort_latency, 60, THREADS)                    \
+    X("rows-disagree", check_rows_disagree, 30, THREADS)                    \
+    X("budgets", check_budgets, 90, THREADS)                                \
+    X("environment-threads", check_environment_threads, 120, THREADS)       \
+    X("large", check_large, 60, THREADS)                                    \
+    X("random", check_random, 60, THREADS)                                  \
+    X("conformance-processes", check_conformance_processes, 90, PROCESSES)  \
+    X("environment-processes", check_environment_processes, 120, PROCESSES) \
+    X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
+    X("killed", check_killed, 60, PROCESSES)                                \
+    X("small-threads", check_small_threads, 60, ON_REQUEST)                 \
+    X("small-processes", check_small_processes, 60, ON_REQUEST)             \
+    X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)                \
     X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)
 
 #define GPU_DECLARE(name, function, seconds, ranks) void function(void);
 GPU_CHECKS(GPU_DECLARE)
 #undef GPU_DECLARE
 
-/* Fewer repetitions were asked for. */
-extern bool gpu_quick;
+/* Fewer repetitions were asked for, or as many as a promise is worth. */
+extern bool gpu_quick, gpu_long;
+
+/* Where checks that draw at random begin. */
+extern uint32_t gpu_seed;
 
 /* The first GPU. */
 extern ew_gpu gpu_here;

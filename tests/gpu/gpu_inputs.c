@@ -148,7 +148,7 @@ static int find_the_largest_budget(gpu_job *job, void *argument)
     return 0;
 }
 
-static void check_budgets(void)
+static void try_largest_budgets(void)
 {
     static const char *const options[] = {"b=128", "b=256,ctas=block", "b=512"};
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
@@ -179,7 +179,7 @@ void check_bad_input(void)
     const ew_world_options options = gpu_options(20000);
     gpu_run(EW_RANKS_AS_THREADS, 1, NULL, gpu_problem(200, 264, 72, EW_FP16), "",
             refuse_all, NULL);
-    check_budgets();
+    try_largest_budgets();
     const int groups = gpu_here.sms / 8;
     if (ew_gpu_count() == 1 && groups < GPU_MAX_RANKS) {
         harness_context("W=%d", groups + 1);

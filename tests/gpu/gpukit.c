@@ -1,10 +1,12 @@
 #include "gpukit.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "backend/cuda/memory.h"
 #include "gpu_check.h"
 #include "testing.h"
 
@@ -18,7 +20,7 @@ static size_t largest(size_t a, size_t b, size_t c)
     return a > b ? (a > c ? a : c) : (b > c ? b : c);
 }
 
-int job_replan(gpu_job *job, const char *config)
+int job_try_plan(gpu_job *job, const char *config, ew_status *status_out)
 {
     ew_world *world = job->world;
     ew_config parsed = EW_CONFIG_INIT;
@@ -26,7 +28,16 @@ int job_replan(gpu_job *job, const char *config)
     parsed.backend = EW_BACKEND_CUDA;
     ew_plan_destroy(job->plan);
     job->plan = NULL;
-    RANK_OK(ew_plan_create(world, &job->problem, &parsed, &job->plan));
+    *status_out = ew_plan_create(world, &job->problem, &parsed, &job->plan);
+    return 0;
+}
+
+int job_replan(gpu_job *job, const char *config)
+{
+    ew_world *world = job->world;
+    ew_status created;
+    RANK_TRY(job_try_plan(job, config, &created));
+    RANK_OK(created);
     return 0;
 }
 
@@ -150,6 +161,17 @@ int job_verify(gpu_job *job, int64_t m, uint32_t seed)
     return job_verify_copy(job, m, seed, job->staging);
 }
 
+int job_verify_there(gpu_job *job, int64_t m, uint32_t seed)
+{
+    ew_world *world = job->world;
+    ew_check check;
+    RANK_OK(ewx_cuda_verify(world, &job->problem, seed, m, job->C, &check));
+    RANK_CHECK(check.wrong == 0, "m=%lld, seed=%u: %lld wrong of %lld, max error %g",
+               (long long)m, seed, (long long)check.wrong,
+               (long long)(job_rows(job, m) * job->problem.n), check.max_abs_err);
+    return 0;
+}
+
 int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream)
 {
     ew_world *world = job->world;
@@ -205,9 +227,48 @@ ew_world_options gpu_options(uint32_t timeout_ms)
     return options;
 }
 
-void gpu_sleep_ms(int64_t ms)
+void gpu_sleep_us(int64_t us)
 {
-    struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    struct timespec left = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
+}
+
+void gpu_sleep_ms(int64_t ms)
+{
+    gpu_sleep_us(ms * 1000);
+}
+
+/* ---- Figures ---- */
+
+void gpu_figures_add(gpu_figures *figures, double value)
+{
+    if (figures->count == GPU_MAX_FIGURES)
+        harness_fail("more than %d figures", GPU_MAX_FIGURES);
+    figures->values[figures->count++] = value;
+}
+
+static int compare_values(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double gpu_figures_at(gpu_figures *figures, double share)
+{
+    if (figures->count == 0)
+        return 0;
+    qsort(figures->values, (size_t)figures->count, sizeof figures->values[0],
+          compare_values);
+    const int below = (int)ceil(share * figures->count) - 1;
+    return figures->values[below > 0 ? below : 0];
+}
+
+size_t gpu_free_bytes(void)
+{
+    size_t free_bytes = 0, all_bytes = 0;
+    const cudaError_t error = cudaMemGetInfo(&free_bytes, &all_bytes);
+    if (error != cudaSuccess)
+        harness_fail("cudaMemGetInfo: %s", cudaGetErrorString(error));
+    return free_bytes;
 }

@@ -48,8 +48,9 @@ ew_status gpu_run_failing(ew_ranks_as kind, int num_ranks, const ew_world_option
 
 /* All of these return 0, or 1 after noting why not. */
 
-/* Another plan for the same problem.  Collective. */
+/* Another plan for the same problem; trying one is no failure.  Collective. */
 int job_replan(gpu_job *job, const char *config);
+int job_try_plan(gpu_job *job, const char *config, ew_status *status_out);
 /* The exact inputs of `seed` into A and B. */
 int job_fill(gpu_job *job, uint32_t seed);
 int job_poison(gpu_job *job); /* C becomes NaN */
@@ -58,6 +59,7 @@ int64_t job_rows(const gpu_job *job, int64_t m);
 /* C, or any host copy of it, against the exact result of `seed`. */
 int job_verify(gpu_job *job, int64_t m, uint32_t seed);
 int job_verify_copy(const gpu_job *job, int64_t m, uint32_t seed, const void *copy);
+int job_verify_there(gpu_job *job, int64_t m, uint32_t seed); /* by the GPU */
 /* Fills, poisons, meets the others (whose calls must not wait for a rank that waits for
  * the GPU in an allocation or a copy), calls with B, waits and verifies. */
 int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream);
@@ -76,5 +78,22 @@ const char *const *gpu_kernels(void);
 
 ew_world_options gpu_options(uint32_t timeout_ms);
 void gpu_sleep_ms(int64_t ms);
+void gpu_sleep_us(int64_t us);
+
+/* ---- Figures ---- */
+
+enum { GPU_MAX_FIGURES = 4096 };
+typedef struct gpu_figures {
+    int count;
+    double values[GPU_MAX_FIGURES];
+} gpu_figures;
+
+void gpu_figures_add(gpu_figures *figures, double value);
+/* The value that `share` of all do not exceed: 0.99, or 1 for the largest. */
+double gpu_figures_at(gpu_figures *figures, double share);
+
+/* What the first GPU has free, for checks whose ranks are threads: starts CUDA, and keeps
+ * the GPU open until the check ends. */
+size_t gpu_free_bytes(void);
 
 #endif

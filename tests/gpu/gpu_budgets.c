@@ -1,0 +1,148 @@
+/* Every budget of reducing CTAs, from 1 to twice the SMs of a rank, with either kernel
+ * first on the GPU: refused with EW_ERR_CONFIG, or complete and right.  Never a wait for
+ * ever, which the world's timeout would tell. */
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "gpu_check.h"
+#include "gpukit.h"
+
+enum { TIMEOUT_MS = 5000, HOLD_MS = 3, MOST_HOLD_MS = 1000, MAX_BUDGETS = 1024 };
+
+typedef struct ladder {
+    const char *options; /* of the config, but x */
+    bool reducer_first;
+    int completed, refused;              /* rank 0 counts */
+    atomic_bool released[GPU_MAX_RANKS]; /* producers that were held back */
+} ladder;
+
+/* ---- The reducer first ---- */
+
+/* The library launches the producer first.  Held back in its stream by a host function, it
+ * reaches the GPU after the reducer: what a busy host or a full queue could bring about. */
+static void CUDART_CB hold_stream(void *argument)
+{
+    const atomic_bool *released = argument;
+    for (int ms = 0; ms < MOST_HOLD_MS && !atomic_load(released); ms++)
+        gpu_sleep_ms(1);
+}
+
+static int start_hold(gpu_job *job, atomic_bool *released)
+{
+    ew_world *world = job->world;
+    const ewx_device *device = job_engine(job)->device;
+    RANK_OK(ewx_device_enter(device));
+    const cudaError_t error = cudaLaunchHostFunc(device->producing, hold_stream, released);
+    ewx_device_leave(device);
+    RANK_CUDA(error);
+    return 0;
+}
+
+static int call_reducer_first(gpu_job *job, ladder *l, int64_t m)
+{
+    ew_world *world = job->world;
+    atomic_bool *released = &l->released[job->rank];
+    ew_timing timing;
+    atomic_store(released, false);
+    RANK_TRY(start_hold(job, released));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
+    const ew_status status = ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL);
+    const int64_t launched_ns = ew_now_ns();
+    gpu_sleep_ms(HOLD_MS);
+    atomic_store(released, true);
+    RANK_OK(status);
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_plan_timing(job->plan, &timing));
+    RANK_CHECK(timing.start_ns > launched_ns, "the producer was not held back");
+    return 0;
+}
+
+static int call_producer_first(gpu_job *job, int64_t m)
+{
+    ew_world *world = job->world;
+    RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+    RANK_OK(ew_plan_wait(job->plan));
+    return 0;
+}
+
+/* ---- Budgets ---- */
+
+static int try_budget(gpu_job *job, ladder *l, int budget)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    const bool counts = job->rank == 0;
+    char config[EW_CONFIG_TEXT_BYTES];
+    ew_status status;
+    snprintf(config, sizeof config, "%s,x=%d", l->options, budget);
+    harness_context("W=%d %s, %s first", job->num_ranks, config,
+                    l->reducer_first ? "reducer" : "producer");
+    RANK_TRY(job_try_plan(job, config, &status));
+    if (status == EW_ERR_CONFIG) {
+        l->refused += counts;
+        return 0;
+    }
+    RANK_OK(status);
+    RANK_TRY(job_poison(job));
+    RANK_OK(ew_world_barrier(world));
+    RANK_TRY(l->reducer_first ? call_reducer_first(job, l, m)
+                              : call_producer_first(job, m));
+    RANK_TRY(job_verify_there(job, m, 1));
+    l->completed += counts;
+    return 0;
+}
+
+/* All of them, or those at which something changes. */
+static int choose_budgets(int sms, int *budgets)
+{
+    const int some[] = {1, 2, sms / 2, sms - 1, sms, sms + 1, 2 * sms - 1, 2 * sms};
+    int count = 0;
+    if (!gpu_long)
+        for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
+            budgets[count++] = some[i];
+    for (int x = 1; gpu_long && x <= 2 * sms && count < MAX_BUDGETS; x++)
+        budgets[count++] = x;
+    return count;
+}
+
+static int climb(gpu_job *job, void *argument)
+{
+    int budgets[MAX_BUDGETS];
+    const int count = choose_budgets(job_engine(job)->device->sms, budgets);
+    RANK_TRY(job_fill(job, 1));
+    for (int i = 0; i < count; i++)
+        RANK_TRY(try_budget(job, argument, budgets[i]));
+    return 0;
+}
+
+/* ---- The check ---- */
+
+static void climb_with(ladder *total, const char *kernel, const char *pool, int threads,
+                       bool reducer_first)
+{
+    const ew_world_options options = gpu_options(TIMEOUT_MS);
+    char text[EW_CONFIG_TEXT_BYTES];
+    ladder l = {.options = text, .reducer_first = reducer_first};
+    snprintf(text, sizeof text, "%s,pool=%s,b=%d,ctas=persistent", kernel, pool, threads);
+    /* More blocks than a rank has room for at once. */
+    gpu_run(EW_RANKS_AS_THREADS, 2, &options, gpu_problem(4096, 1024, 72, EW_FP16), "",
+            climb, &l);
+    total->completed += l.completed;
+    total->refused += l.refused;
+}
+
+void check_budgets(void)
+{
+    static const char *const pools[] = {"shared", "after", "static"};
+    ladder total = {.options = ""};
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        for (int pool = 0; pool < 3; pool++)
+            for (int first = 0; first < 2; first++) {
+                climb_with(&total, *kernel, pools[pool], 512, first);
+                if (gpu_long && pool == 0)
+                    climb_with(&total, *kernel, pools[pool], 128, first);
+            }
+    if (total.refused == 0)
+        harness_fail("%d budgets, and none was refused", total.completed);
+    gpu_remark("%d budgets completed, %d refused, 0 hangs", total.completed, total.refused);
+}
