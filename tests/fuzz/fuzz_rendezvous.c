@@ -1,11 +1,13 @@
 /* What peers and strangers send while a world is made: the cards of the all-gather, and
- * first words on a connection.  The source is included, because none of this is visible
- * outside it.
+ * first words on a connection.  The sources are included, because none of this is visible
+ * outside them.
  *
  * The first byte chooses.  Odd: the rest are pairs of a place and a value to put there in
  * an otherwise good card.  Even: the rest is sent to a listener as a first message, with a
  * descriptor when bit 1 is set and with the right secret in front when bit 2 is. */
 #include "fuzz.h"
+
+#include "world/mesh.c"
 
 #include "world/bootstrap.c"
 
@@ -43,37 +45,39 @@ static void try_card(const card *mine, const uint8_t *data, size_t bytes)
         return;
     FUZZ_DEMAND(other.rank == 1);
     make_world(&world);
-    (void)connect_to(&world, &other); /* nobody listens under such a name */
+    (void)connect_to(&world, 1, &other.doorbell); /* nobody listens under such a name */
     close_sockets(&world);
 }
 
 static void try_hello(const card *mine, uint8_t mode, const uint8_t *data, size_t bytes)
 {
     unsigned char message[256];
-    struct sockaddr_un address;
-    socklen_t address_bytes;
+    const unsigned char *secret = mine->doorbell.secret;
+    ewx_doorbell doorbell;
     ew_world world;
     int listener, accepted = 0;
     size_t used = 0;
     make_world(&world);
-    FUZZ_DEMAND(open_listener(3, &listener, &address, &address_bytes) == EW_OK);
+    FUZZ_DEMAND(ewx_mesh_listen(3, &listener, &doorbell) == EW_OK);
     const int client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    FUZZ_DEMAND(connect(client, (struct sockaddr *)&address, address_bytes) == 0);
+    struct sockaddr_un address;
+    memcpy(&address, doorbell.address, doorbell.address_bytes);
+    FUZZ_DEMAND(connect(client, (struct sockaddr *)&address, doorbell.address_bytes) == 0);
     if (mode & 4) {
-        memcpy(message, mine->secret, SECRET_BYTES);
-        used = SECRET_BYTES;
+        memcpy(message, secret, EWX_SECRET_BYTES);
+        used = EWX_SECRET_BYTES;
     }
     if (bytes > sizeof message - used)
         bytes = sizeof message - used;
     memcpy(message + used, data, bytes);
     (void)send_message(client, message, used + bytes, mode & 2 ? client : -1);
     (void)shutdown(client, SHUT_WR); /* an empty message must not cost a wait */
-    FUZZ_DEMAND(accept_one(&world, listener, mine, ewx_now_ns() + 1000000000, &accepted) ==
-                EW_OK);
+    FUZZ_DEMAND(accept_one(&world, listener, &mine->doorbell, ewx_now_ns() + 1000000000,
+                           &accepted) == EW_OK);
     hello first = {.rank = 0};
     if (used + bytes == sizeof first)
         memcpy(&first, message, sizeof first);
-    FUZZ_DEMAND(accepted == (memcmp(first.secret, mine->secret, SECRET_BYTES) == 0 &&
+    FUZZ_DEMAND(accepted == (memcmp(first.secret, secret, EWX_SECRET_BYTES) == 0 &&
                              (first.rank == 1 || first.rank == 2)));
     close_sockets(&world);
     close(client);
@@ -82,8 +86,9 @@ static void try_hello(const card *mine, uint8_t mode, const uint8_t *data, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static const struct sockaddr_un nowhere = {.sun_family = AF_UNIX,
+    static const struct sockaddr_un address = {.sun_family = AF_UNIX,
                                                .sun_path = "\0entwine-fuzz-nobody"};
+    ewx_doorbell nowhere = {.address_bytes = 22};
     static card mine;
     ew_world world;
     const int fds_before = count_fds();
@@ -91,8 +96,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if (!mine.magic[0]) {
         make_world(&world);
-        FUZZ_DEMAND(fill_card(&world, &nowhere, 22, &mine) == EW_OK);
-        memset(mine.secret, 0x5a, SECRET_BYTES); /* runs must repeat */
+        memcpy(nowhere.address, &address, nowhere.address_bytes);
+        memset(nowhere.secret, 0x5a, EWX_SECRET_BYTES); /* runs must repeat */
+        FUZZ_DEMAND(fill_card(&world, &nowhere, &mine) == EW_OK);
     }
     if (data[0] & 1)
         try_card(&mine, data + 1, bytes - 1);
