@@ -38,6 +38,11 @@ class Launcher(Structure):
     _fields_ = [("rank", c_int), ("num_ranks", c_int), ("source", c_char_p)]
 
 
+class Traffic(Structure):
+    _fields_ = [("num_hosts", c_int32), ("host", c_int32), ("ranks_here", c_int32),
+                ("tile_bytes", c_int64), ("tile_messages", c_int64), ("letters", c_int64)]
+
+
 class TimingStruct(Structure):
     _fields_ = [("start_ns", c_int64), ("gemm_end_ns", c_int64), ("end_ns", c_int64)]
 
@@ -115,6 +120,10 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_last_error": (c_char_p, []),
     "ew_status_name": (c_char_p, [c_int]),
     "ew_world_create": (c_int, [c_int, c_int, ALLGATHER, _P, POINTER(WorldOptions), POINTER(_P)]),
+    "ew_world_join": (c_int, [_P, POINTER(WorldOptions), POINTER(_P)]),
+    "ew_world_rank": (c_int, [_P]),
+    "ew_world_size": (c_int, [_P]),
+    "ew_world_traffic": (c_int, [_P, POINTER(Traffic)]),
     "ew_world_allgather": (c_int, [_P, _P, _P, c_size_t]),
     "ew_world_barrier": (c_int, [_P]),
     "ew_world_abort": (None, [_P]),

@@ -206,6 +206,7 @@ class Plan:
         """Frees the plan; on all ranks, after their last call of it.  May be called again."""
         if self._handle not in self._world._plan_handles:
             return
+        self._world._check_thread()
         if not self._world._busy.acquire(blocking=False):
             raise ArgumentError("the plan is closed while its world is inside a call")
         try:
@@ -227,7 +228,7 @@ class Plan:
             try:
                 self.close()
             except Exception:
-                pass  # in use by another thread: it ends with its world
+                pass  # of or in use by another thread: it ends with its world
 
     # ---- Checks ----
 

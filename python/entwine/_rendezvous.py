@@ -1,9 +1,11 @@
-"""An all-gather for processes of one host that share nothing but a name.
+"""All-gathers: any function of bytes as the C library's callback, and one for processes of one
+host that share nothing but a name.
 
-Rank 0 listens on an abstract UNIX socket, which leaves no file behind; the others connect,
-send what they have and get everybody's back.  Only processes of the same user are let in.
-Every wait ends at the deadline.
+There rank 0 listens on an abstract UNIX socket, which leaves no file behind; the others
+connect, send what they have and get everybody's back.  Only processes of the same user are let
+in.  Every wait ends at the deadline.
 """
+import ctypes
 import errno
 import os
 import socket
@@ -11,6 +13,7 @@ import struct
 import time
 
 from ._errors import ArgumentError, PeerDiedError, RankTimeoutError
+from ._library import ALLGATHER
 
 _HEAD = struct.Struct("<iI")  # rank, bytes that follow
 
@@ -131,3 +134,24 @@ class Rendezvous:
 def _user_of(peer):
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return struct.unpack("3i", credentials)[1]
+
+
+class Gather:
+    """The C library's all-gather callback over a function of bytes."""
+
+    def __init__(self, function, size):
+        self.function, self.size, self.error = function, size, None
+        self.callback = ALLGATHER(self._run)
+
+    def _run(self, _context, mine, everybody, num_bytes):
+        try:
+            parts = self.function(ctypes.string_at(mine, num_bytes))
+            sizes = [len(part) for part in parts]
+            if sizes != [num_bytes] * self.size:
+                raise ArgumentError(f"allgather returned parts of {sizes} bytes; expected "
+                                    f"{self.size} parts of {num_bytes}")
+            ctypes.memmove(everybody, b"".join(parts), num_bytes * self.size)
+            return 0
+        except BaseException as error:  # KeyboardInterrupt too: it cannot cross C
+            self.error = error
+            return 1

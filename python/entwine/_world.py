@@ -7,22 +7,24 @@ import sys
 import threading
 import weakref
 
-from . import _interrupt
+from . import _interrupt, _mpi
 from ._buffers import count
-from ._errors import ArgumentError, ArgumentTypeError, EntwineError
-from ._library import ALLGATHER, Launcher, WorldOptions, check, lib
-from ._rendezvous import Rendezvous
+from ._errors import (ArgumentError, ArgumentTypeError, EntwineError, LibraryError,
+                      MismatchError, UnsupportedError)
+from ._library import Launcher, Traffic, WorldOptions, check, lib
+from ._rendezvous import Gather, Rendezvous
 
 MAX_RANKS = 256
 _DEFAULT_TIMEOUT_S = 30.0
 
 _worlds = weakref.WeakValueDictionary()  # by name
+_worlds_over_mpi = set()  # not yet closed: leaving MPI is for all ranks, never for the collector
 _counter = itertools.count()
 _meetings = itertools.count()  # of launched ranks, so that two worlds do not mix
 
 
 class World:
-    """The ranks that work together, on one host.
+    """The ranks that work together: on one host, or on several when MPI started them.
 
     ``World()`` is a world of one rank.  For more, use ``entwine.init()``, one of the ``from_``
     constructors, or ``entwine.spawn``; or pass ``allgather``, a function that takes this
@@ -33,36 +35,41 @@ class World:
     on it (default: ENTWINE_TIMEOUT_MS, else 30).  ``link_gbps`` and ``link_latency_us``
     emulate a link between the ranks, for demonstrations.
 
-    A world and its plans serve one thread at a time.  Leave it with ``close()`` or ``with``.
+    A world and its plans serve one thread at a time; over MPI only the one that made the world,
+    Python's main thread.  Leave it with ``close()`` or ``with``.
     """
+
+    _handle = None
+    _gone = "was never made"
+    _fabric = None  # of the MPI module, if that carries it
+    _thread = None  # the only one that may use it, then
+    group = None  # of torch.distributed, if it came from there
 
     def __init__(self, rank=0, size=1, allgather=None, *, timeout=None, link_gbps=0.0,
                  link_latency_us=0.0):
-        self._handle = None
-        self._gone = "was never made"
         size = count(size, "size", 1, MAX_RANKS)
         rank = count(rank, "rank", 0, size - 1)
         if size > 1 and not callable(allgather):
             raise ArgumentTypeError(
                 f"allgather is {allgather!r}; {size} ranks need a function from this rank's bytes "
                 f"to the list of all ranks' bytes\n  fix: use entwine.init() or entwine.spawn")
-        options = WorldOptions(ctypes.sizeof(WorldOptions), _milliseconds(timeout),
-                               _real(link_gbps, "link_gbps"),
-                               _real(link_latency_us, "link_latency_us"))
-        gather = _Gather(allgather, size)
+        options = _options(timeout, link_gbps, link_latency_us)
+        gather = Gather(allgather, size)
         handle = ctypes.c_void_p()
         status = lib.ew_world_create(rank, size, gather.callback, None, options, handle)
         if status and gather.error is not None:
             raise gather.error
         check(status)
-        self._handle = handle.value
+        self._begin(handle.value, rank, size)
+
+    def _begin(self, handle, rank, size):
+        self._handle = handle
         self._rank, self._size = rank, size
         self._busy = threading.Lock()
         self._ending = threading.Lock()  # an abort from another thread, and close
         self._plan_handles = set()  # of its open plans; they end with it
         self._cache = {}  # plans of gemm_rs without a plan
         self._frozen = {}  # plans of entwine.torch that have packed a weight
-        self.group = None  # of torch.distributed, if it came from there
         self.name = f"world-{next(_counter)}"
         _worlds[self.name] = self
 
@@ -92,28 +99,66 @@ class World:
 
     @classmethod
     def from_mpi(cls, comm=None, **options):
-        """The ranks of an mpi4py communicator (default: MPI.COMM_WORLD)."""
+        """The ranks of an mpi4py communicator (default: all that mpirun started, which does not
+        need mpi4py), on one host or several.  Without Entwine's MPI module: on one."""
         if comm is None:
-            from mpi4py import MPI
-            comm = MPI.COMM_WORLD
+            try:
+                from mpi4py import MPI
+                comm = MPI.COMM_WORLD
+            except ImportError as error:
+                why = _mpi.why_not()
+                if why:
+                    raise LibraryError(f"{error}, and MPI cannot be used without: {why}\n"
+                                       f"  fix: run `pip install mpi4py`, or build Entwine where "
+                                       f"MPI is installed") from error
+                return cls._over_mpi(None, **options)
         for method in ("Get_rank", "Get_size", "allgather"):
             if not hasattr(comm, method):
                 raise ArgumentTypeError(f"comm is a {type(comm).__name__}; expected an mpi4py "
                                         f"communicator")
-        return cls(comm.Get_rank(), comm.Get_size(), comm.allgather, **options)
+        rank, size = comm.Get_rank(), comm.Get_size()
+        if size == 1:
+            return cls(**options)
+        why = _mpi.why_not(comm)
+        if not why:
+            return cls._over_mpi(comm, **options)
+        with _mpi.told_why_not(why):
+            return cls(rank, size, comm.allgather, **options)
+
+    @classmethod
+    def _over_mpi(cls, comm, timeout=None, link_gbps=0.0, link_latency_us=0.0):
+        options = _options(timeout, link_gbps, link_latency_us)
+        world, handle = cls.__new__(cls), ctypes.c_void_p()
+        fabric = _mpi.open_fabric(comm)
+        status = lib.ew_world_join(fabric, options, handle)
+        if status:
+            # What all ranks refuse alike leaves MPI in order.
+            _mpi.close_fabric(fabric, status not in (UnsupportedError.code, MismatchError.code))
+            check(status)
+        world._fabric, world._thread = fabric, threading.get_ident()
+        world._begin(handle.value, lib.ew_world_rank(handle), lib.ew_world_size(handle))
+        _worlds_over_mpi.add(world)
+        return world
 
     @classmethod
     def from_launcher(cls, **options):
         """The ranks that mpirun, torchrun or srun started, or that ENTWINE_RANK and
-        ENTWINE_WORLD_SIZE name; neither MPI nor torch is needed.
+        ENTWINE_WORLD_SIZE name; neither mpi4py nor torch is needed.
 
-        They find each other by their common parent process, or by ENTWINE_JOB, any text that
-        is equal on the ranks of a job.
+        Under mpirun they meet through Entwine's MPI module, on one host or several.  Else, or
+        without the module, they find each other by their common parent process, or by
+        ENTWINE_JOB, any text that is equal on the ranks of a job.
         """
         place = Launcher()
         check(lib.ew_launcher_detect(place))
+        why = None
+        if _mpi.is_launcher(place):
+            why = _mpi.why_not_launched(place)
+            if not why:
+                return cls._over_mpi(None, **options)
         job = os.environ.get("ENTWINE_JOB") or f"child-of-{os.getppid()}"
-        return cls._meet(place.rank, place.num_ranks, f"{job}-{next(_meetings)}", options)
+        with _mpi.told_why_not(why):
+            return cls._meet(place.rank, place.num_ranks, f"{job}-{next(_meetings)}", options)
 
     @classmethod
     def _meet(cls, rank, size, name, options, patience_s=0.0):
@@ -134,6 +179,13 @@ class World:
         """W, the number of ranks."""
         self._check_open()
         return self._size
+
+    @property
+    def num_hosts(self):
+        """On how many hosts its ranks are."""
+        traffic = Traffic()
+        check(lib.ew_world_traffic(self._check_open(), traffic))
+        return traffic.num_hosts
 
     def owned_rows(self, m):
         """The rows of an m-row output that this rank owns: (first, count)."""
@@ -177,6 +229,7 @@ class World:
         """Leaves the world, after closing its plans.  May be called again."""
         if self._handle is None:
             return
+        self._check_thread()
         if not self._busy.acquire(blocking=False):
             raise _busy_error("closed")
         try:
@@ -187,7 +240,13 @@ class World:
             with self._ending:
                 handle, self._handle = self._handle, None
                 self._gone = "was closed"
+            # Gathering no bytes waits for nobody, but fails if the world has.
+            broken = (self._fabric is not None
+                      and lib.ew_world_allgather(handle, None, None, 0) != 0)
             lib.ew_world_destroy(handle)
+            if self._fabric is not None:
+                _mpi.close_fabric(self._fabric, broken)
+                _worlds_over_mpi.discard(self)
         finally:
             self._busy.release()
 
@@ -218,8 +277,17 @@ class World:
             raise ArgumentError(f"the world {self._gone}")
         return self._handle
 
+    def _check_thread(self):
+        if self._thread is not None and self._thread != threading.get_ident():
+            raise EntwineError(
+                f"thread {threading.current_thread().name!r} uses a world over MPI, which serves "
+                f"the main thread only\n  fix: make all calls of the world and its plans from the "
+                f"main thread")
+
     def _call(self, function, *arguments):
         """A C call that may block, by one thread at a time."""
+        if self._thread is not None:
+            self._check_thread()
         if not self._busy.acquire(False):
             raise _busy_error("used")
         try:
@@ -235,25 +303,9 @@ def _busy_error(verb):
                         f"  fix: use a world and its plans from one thread at a time")
 
 
-class _Gather:
-    """The C library's all-gather callback over a function of bytes."""
-
-    def __init__(self, function, size):
-        self.function, self.size, self.error = function, size, None
-        self.callback = ALLGATHER(self._run)
-
-    def _run(self, _context, mine, everybody, num_bytes):
-        try:
-            parts = self.function(ctypes.string_at(mine, num_bytes))
-            sizes = [len(part) for part in parts]
-            if sizes != [num_bytes] * self.size:
-                raise ArgumentError(f"allgather returned parts of {sizes} bytes; expected "
-                                    f"{self.size} parts of {num_bytes}")
-            ctypes.memmove(everybody, b"".join(parts), num_bytes * self.size)
-            return 0
-        except BaseException as error:  # KeyboardInterrupt too: it cannot cross C
-            self.error = error
-            return 1
+def _options(timeout, link_gbps, link_latency_us):
+    return WorldOptions(ctypes.sizeof(WorldOptions), _milliseconds(timeout),
+                        _real(link_gbps, "link_gbps"), _real(link_latency_us, "link_latency_us"))
 
 
 def _real(value, name):
@@ -321,11 +373,15 @@ def init(**options):
 
 
 def _leave_all():
+    uncaught = getattr(sys, "last_value", None) is not None  # an exception ends the program
     for world in list(_worlds.values()):
+        if uncaught and world._fabric is not None:
+            world.abort()  # as __exit__ does
         try:
             world.close()
         except EntwineError:
             pass
+    _mpi.end(uncaught)
 
 
 def _disown_all():
@@ -333,6 +389,7 @@ def _disown_all():
         world._handle = None
         world._gone = "belongs to the process that this one was forked from"
         world._plan_handles.clear()
+    _worlds_over_mpi.clear()
 
 
 atexit.register(_leave_all)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import entwine
-from entwine import _library
+from entwine import _library, _mpi
 
 ROOT = Path(__file__).resolve().parents[2]
 CC = shutil.which(os.environ.get("CC", "cc"))
@@ -73,7 +73,8 @@ STRUCTS = {
     "ew_epilogue": _library.Epilogue, "ew_launcher": _library.Launcher,
     "ew_timing": _library.TimingStruct,
     "ew_tune_options": _library.TuneOptions, "ew_tuning": _library.Tuning,
-    "ew_tune_result": _library.TuneResultStruct,
+    "ew_tune_result": _library.TuneResultStruct, "ew_traffic": _library.Traffic,
+    "ew_mpi_module": _mpi.Table,
 }
 
 
@@ -89,7 +90,8 @@ def test_structs_are_those_of_the_headers(tmp_path):
     want.append(f"ew_config {_library.CONFIG_BYTES}")
     lines.append('printf("ew_config %zu\\n", sizeof(ew_config));')
     (tmp_path / "sizes.c").write_text(
-        "#include <entwine/tune.h>\n#include <stdio.h>\nint main(void) {" + "\n".join(lines) + "}")
+        "#include <entwine/mpi_module.h>\n#include <entwine/tune.h>\n#include <stdio.h>\n"
+        "int main(void) {" + "\n".join(lines) + "}")
     subprocess.run([CC, f"-I{ROOT}/include", "-o", tmp_path / "sizes", tmp_path / "sizes.c"],
                    check=True, timeout=60)
     found = subprocess.run([tmp_path / "sizes"], check=True, capture_output=True, text=True,
