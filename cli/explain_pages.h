@@ -50,7 +50,7 @@
     "  - No cuda backend in this build: make CUDA=1 where nvcc is installed.\n" \
     "  - No GPU, or one before compute capability 8.0.\n" \
     "  - An element type or method that the backend does not have.\n" \
-    "  - Ranks on several hosts: Entwine works inside one.\n" \
+    "  - Ranks on several hosts: start them with mpirun (docs/CLUSTER.md); CPU plans only.\n" \
     "  - No BLAS for the blas method: install libblis4 or libopenblas0, or set ENTWINE_BLAS.\n" \
     "  entwine doctor shows what this machine offers.\n"
 
