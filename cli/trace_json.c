@@ -185,8 +185,8 @@ json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
         "{ss s{sI sI sI si ss ss ss sI si si} ss so sI so}", "schema", "entwine-trace/1",
         "params", "m", (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k",
         (json_int_t)shape->k, "ranks", trace->num_ranks, "dtype",
-        ew_dtype_name(shape->dtype), "ranks_as", cli_ranks_as_name(&job->ranks), "link", link,
-        "seed", (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
+        ew_dtype_name(shape->dtype), "ranks_as", cli_ranks_as_name(&job->ranks), "link",
+        link, "seed", (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
         job->bench.warmup, "config", config, "numbers", numbers_json(numbers), "wrong",
         (json_int_t)numbers->wrong, "context", context);
     if (metadata && job->backend == EW_BACKEND_SIM) {
