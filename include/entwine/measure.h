@@ -68,7 +68,7 @@ typedef enum ew_trace_kind {
 typedef struct ew_trace_event {
     ew_trace_kind kind;
     int32_t worker; /* one at a time per worker; on a GPU a row to draw it in */
-    int32_t dst; /* the rank that owns the tile */
+    int32_t dst;    /* the rank that owns the tile */
     int32_t row,
         col; /* of the block's first tile, or of the tile, inside dst's partition */
     int64_t position;

@@ -296,8 +296,7 @@ static bool only_noticed(int32_t status)
 static bool take_last_words(const child *c, answer *words_out)
 {
     unsigned char message[MAX_CARD_BYTES];
-    for (ssize_t got;
-         (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;)
+    for (ssize_t got; (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;)
         if (is_answer(message, got, words_out))
             return true;
     return false;
@@ -312,8 +311,7 @@ static ew_status explain_no_world(child *children, int num_ranks, const int *exi
             (best.status == EW_OK ||
              (only_noticed(best.status) && !only_noticed(words.status))))
             best = words;
-    return best.status == EW_OK ? EW_OK
-                                : ewx_fail((ew_status)best.status, "%s", best.text);
+    return best.status == EW_OK ? EW_OK : ewx_fail((ew_status)best.status, "%s", best.text);
 }
 
 /* Those who died on their own first: whoever we killed only failed to follow them. */
