@@ -70,6 +70,17 @@ int stage_tell(stage *s, ew_world *world, ew_status status)
     return status == EW_OK ? 0 : 3;
 }
 
+int stage_listen(stage *s, ew_world *world, duty *d, ew_status status)
+{
+    for (int tries = 0; status == EW_OK && tries < 5000; tries++) {
+        sleep_ms(1);
+        status = ew_plan_wait(d->plan);
+    }
+    const int code = stage_tell(s, world, status);
+    duty_close(d);
+    return code;
+}
+
 void stage_await(stage *s, int count)
 {
     for (int tries = 0; tries < 5000 && atomic_load(&s->finished) < count; tries++)

@@ -47,6 +47,9 @@ ew_status stage_run(stage *s, ew_ranks_as kind, int num_ranks, uint32_t timeout_
 
 /* A rank's last words; returns its exit code. */
 int stage_tell(stage *s, ew_world *world, ew_status status);
+/* The end of a rank whose call gave `status`: one that misses nothing only listens for a
+ * fault, so that it starts no wait of its own; then it tells, and closes its duty. */
+int stage_listen(stage *s, ew_world *world, duty *d, ew_status status);
 /* Until so many have told. */
 void stage_await(stage *s, int count);
 

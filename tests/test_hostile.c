@@ -130,14 +130,7 @@ static int call_a_liar(ew_world *world, void *argument)
     alarm(15);
     own_engine = ewx_plan_state(d.plan);
     ewx_probe_install(lie_about_the_call, (void *)(uintptr_t)&lies[s->seed]);
-    ew_status status = duty_call(&d, 100, 1);
-    for (int tries = 0; status == EW_OK && tries < 5000; tries++) {
-        sleep_ms(1);
-        status = ew_plan_wait(d.plan);
-    }
-    const int code = stage_tell(s, world, status);
-    duty_close(&d);
-    return code;
+    return stage_listen(s, world, &d, duty_call(&d, 100, 1));
 }
 
 static void a_lying_peer_hangs_and_fools_nobody(void **state)
