@@ -298,15 +298,25 @@ ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller)
     return reduces_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
-/* Where a sum goes that a following epilogue reads and nobody else wants.  NCCL sums in
- * place. */
-static void *spare_place(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
-                         bool by_nccl)
+/* Where a sum goes that a following epilogue reads and nobody else wants: behind the last
+ * read of a row its norm takes the place.  NCCL sums in place. */
+static void *place_of_sum(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
+                          const ew_epilogue *epilogue, bool by_nccl)
 {
     const int64_t row = ewx_partition_first_row(&call->grid, call->rank);
-    return by_nccl
-               ? call->heaps[call->rank] + call->slice_offset[0] + row * call->grid.cols * 2
-               : engine->spare_sum;
+    if (by_nccl)
+        return call->heaps[call->rank] + call->slice_offset[0] + row * call->grid.cols * 2;
+    return epilogue->normed ? epilogue->normed : engine->spare_sum;
+}
+
+/* A fused reducer normalises rows while later ones are being summed.  Where there are none
+ * to speak of it only delays the last tile; then a kernel that follows at once is faster
+ * (docs/DESIGN.md). */
+static bool fusing_pays(const ewx_cuda_call *call, const ew_epilogue *epilogue)
+{
+    enum { LEAST_TILE_ROWS = 4 };
+    return !epilogue->normed ||
+           ewx_partition_tile_rows(&call->grid, call->rank) >= LEAST_TILE_ROWS;
 }
 
 static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
@@ -316,8 +326,8 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *
     if (!epilogue)
         return by_nccl ? launch_nccl(engine, call, C)
                        : launch_reducer(engine, call, C, NULL, reducing);
-    const bool fused = engine->fuses && !by_nccl;
-    void *sum = fused ? NULL : C ? C : spare_place(engine, call, by_nccl);
+    const bool fused = engine->fuses && !by_nccl && fusing_pays(call, epilogue);
+    void *sum = fused ? NULL : C ? C : place_of_sum(engine, call, epilogue, by_nccl);
     ewx_cuda_layer layer = ewx_cuda_layer_describe(engine, sum, C, epilogue);
     EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
                    : launch_reducer(engine, call, sum, fused ? &layer : NULL, reducing));
