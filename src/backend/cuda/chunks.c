@@ -12,23 +12,38 @@ static int64_t first_position_of(const ewx_grid *grid, int dst)
     return rows * grid->blocks_per_row;
 }
 
+/* From the outbox into dst's inbox. */
+static ew_status copy(const ewx_cuda_engine *engine, int dst, int64_t tiles)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const size_t partition_bytes = (size_t)layout->slots_per_rank * EWX_CUDA_TILE_BYTES;
+    unsigned char *inbox = engine->heap.segments[dst] + layout->slice_offset[0];
+    if (tiles > 0)
+        EW_CUDA_TRY(cudaMemcpyAsync(inbox + (size_t)engine->world->rank * partition_bytes,
+                                    engine->outbox + (size_t)dst * partition_bytes,
+                                    (size_t)tiles * EWX_CUDA_TILE_BYTES, cudaMemcpyDefault,
+                                    engine->device->reducing),
+                    "copying a partition");
+    return EW_OK;
+}
+
 static ew_status deliver(ewx_cuda_engine *engine, ewx_cuda_call *call, int dst, int closes)
 {
     const cudaStream_t couriers = engine->device->reducing;
-    const size_t partition_bytes =
-        (size_t)engine->spec->layout.slots_per_rank * EWX_CUDA_TILE_BYTES;
-    const size_t bytes =
-        (size_t)ewx_partition_tiles(&call->grid, dst) * EWX_CUDA_TILE_BYTES;
-    unsigned char *inbox = call->heaps[dst] + call->slice_offset[0];
     void *arguments[] = {call, &dst, &closes};
     EW_TRY(ewx_cuda_record(engine->chunked, engine->device->producing));
     EW_TRY(ewx_cuda_follow(couriers, engine->chunked));
-    if (bytes > 0)
-        EW_CUDA_TRY(cudaMemcpyAsync(inbox + (size_t)call->rank * partition_bytes,
-                                    engine->outbox + (size_t)dst * partition_bytes, bytes,
-                                    cudaMemcpyDefault, couriers),
-                    "copying a partition");
+    EW_TRY(copy(engine, dst, ewx_partition_tiles(&call->grid, dst)));
     return ewx_cuda_launch_ctas(engine, &engine->deliverer, 1, couriers, arguments);
+}
+
+/* Nobody reads what is not delivered. */
+ew_status ewx_cuda_warm_chunks(const ewx_cuda_engine *engine)
+{
+    for (int dst = 0; dst < engine->spec->num_ranks; dst++)
+        if (dst != engine->world->rank)
+            EW_TRY(copy(engine, dst, engine->spec->layout.slots_per_rank));
+    return EW_OK;
 }
 
 /* Copies into the peers' memory begin when they have read what lies there. */

@@ -215,6 +215,8 @@ static ew_status warm_up(ewx_cuda_engine *engine)
 {
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(warm_blas(engine));
+    if (engine->spec->config.transport == EW_TRANSPORT_COPY)
+        EW_TRY(ewx_cuda_warm_chunks(engine));
     EW_TRY(ewx_cuda_layer_warm(engine));
     EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, NULL, false));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");

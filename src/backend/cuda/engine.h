@@ -112,6 +112,9 @@ ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
  */
 ew_status ewx_cuda_launch_chunks(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                  const void *A, const void *B);
+/* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
+ * GPU meanwhile. */
+ew_status ewx_cuda_warm_chunks(const ewx_cuda_engine *engine);
 
 /* ---- Trace ---- */
 
