@@ -111,11 +111,6 @@ static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
                              const ew_config *config)
 {
     EW_TRY(ewx_backend_find(plan->request.backend, &plan->backend));
-    if (plan->request.backend == EW_BACKEND_CUDA && plan->world->num_hosts > 1)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "cuda ranks on %d hosts: GPUs reach each other on one host only\n"
-                        "  fix: start all ranks on one host, or use backend=cpu",
-                        plan->world->num_hosts);
     if (plan->request.backend == EW_BACKEND_SIM) /* whose machine is a file */
         EW_TRY(plan->backend->survey(NULL, plan->world->num_ranks, &plan->machine));
     return build_spec(plan->backend, problem, plan->world->num_ranks, config,

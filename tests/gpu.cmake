@@ -10,6 +10,10 @@ add_executable(gpu_check EXCLUDE_FROM_ALL ${gpu_check_sources}
 target_link_libraries(gpu_check PRIVATE entwine_internal ew_cuda ew_warnings m)
 target_include_directories(gpu_check PRIVATE ${tests} ${tests}/gpu)
 target_compile_definitions(gpu_check PRIVATE _GNU_SOURCE=)
+if(TARGET entwine_mpi) # for ranks on several hosts
+  add_dependencies(gpu_check entwine_mpi)
+  target_compile_definitions(gpu_check PRIVATE EW_MPI_MODULE="$<TARGET_FILE:entwine_mpi>")
+endif()
 if(EW_MUTANT) # planted where the backend runs on the host
   set_property(SOURCE ${cuda_sources} APPEND PROPERTY COMPILE_DEFINITIONS EW_MUTANT=${EW_MUTANT})
 endif()

@@ -88,6 +88,13 @@ static int scene_body(ew_world *world, void *argument)
     return failed;
 }
 
+int job_in_world(ew_world *world, ew_problem problem, const char *config, gpu_work work,
+                 void *argument)
+{
+    scene s = {problem, config, work, argument};
+    return scene_body(world, &s);
+}
+
 ew_status gpu_run_failing(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
                           ew_problem problem, const char *config, gpu_work work,
                           void *argument, int *exits_out)

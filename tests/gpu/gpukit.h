@@ -48,6 +48,9 @@ ew_status gpu_run_failing(ew_ranks_as kind, int num_ranks, const ew_world_option
 
 /* All of these return 0, or 1 after noting why not. */
 
+/* This rank's part of such a run, in a world that a launcher made. */
+int job_in_world(ew_world *world, ew_problem problem, const char *config, gpu_work work,
+                 void *argument);
 /* Another plan for the same problem; trying one is no failure.  Collective. */
 int job_replan(gpu_job *job, const char *config);
 int job_try_plan(gpu_job *job, const char *config, ew_status *status_out);

@@ -73,6 +73,8 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
     EW_CUDA_TRY(cudaDriverGetVersion(&driver), "reading the driver's version");
     ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
     ewx_text_add(&text, "%s/%dsms/driver%d", properties.name, machine_out->gpu_sms, driver);
+    if (world && world->num_hosts > 1)
+        ewx_text_add(&text, "/%dhosts", world->num_hosts);
     return EW_OK;
 }
 
@@ -218,7 +220,9 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     if (engine->spec->config.transport == EW_TRANSPORT_COPY)
         EW_TRY(ewx_cuda_warm_chunks(engine));
     EW_TRY(ewx_cuda_layer_warm(engine));
+    ewx_carrier_begin(engine, 0);
     EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, NULL, false));
+    EW_TRY(ewx_carrier_drive(engine));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;
 }
@@ -228,6 +232,9 @@ static void tear_down(ewx_cuda_engine *engine)
     uint32_t epoch = 0;
     cudaStreamSynchronize(engine->device->producing);
     cudaStreamSynchronize(engine->device->reducing);
+    if (engine->device->carrying)
+        cudaStreamSynchronize(engine->device->carrying);
+    ewx_carrier_close(engine);
     if (engine->counters)
         cudaMemcpy(&epoch, &engine->counters->producer_epoch, sizeof epoch,
                    cudaMemcpyDeviceToHost);
@@ -262,6 +269,7 @@ static void cuda_destroy(void *state)
 
 static ew_status cuda_create(ew_world *world, const ewx_spec *spec, void **state_out)
 {
+    EW_TRY(ewx_carrier_check(world, spec));
     ewx_cuda_engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
@@ -277,6 +285,8 @@ static ew_status cuda_create(ew_world *world, const ewx_spec *spec, void **state
         if (status == EW_OK)
             status =
                 ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
+        if (status == EW_OK)
+            status = ewx_carrier_open(engine);
         if (status == EW_OK && spec->config.kernel == EW_KERNEL_SM90)
             status = ewx_cuda_create_out_maps(engine);
         if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS)
@@ -357,8 +367,9 @@ static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
 }
 
 /* Without a context of its own the caller gets the GPU's usual one. */
-static ew_status in_callers_context(ewx_cuda_engine *engine, cudaStream_t stream,
-                                    ew_status (*action)(ewx_cuda_engine *, cudaStream_t))
+static ew_status in_callers_context(const ewx_cuda_engine *engine, cudaStream_t stream,
+                                    ew_status (*action)(const ewx_cuda_engine *,
+                                                        cudaStream_t))
 {
     const ewx_device *device = engine->device;
     CUcontext current = NULL;
@@ -385,6 +396,15 @@ static ew_status enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, cons
     return in_callers_context(engine, stream, ewx_cuda_join);
 }
 
+/* On several hosts the call is complete when this returns. */
+static ew_status carry(ewx_cuda_engine *engine)
+{
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = ewx_carrier_drive(engine);
+    ewx_device_leave(engine->device);
+    return status;
+}
+
 static ew_status check_epilogue(const ew_epilogue *epilogue)
 {
     EW_TRY(check_pointer("bias", epilogue->bias));
@@ -393,11 +413,25 @@ static ew_status check_epilogue(const ew_epilogue *epilogue)
     return check_pointer("normed", epilogue->normed);
 }
 
+/* The host has its part in every call between hosts, so a graph cannot replay one. */
+static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t stream)
+{
+    enum cudaStreamCaptureStatus capture;
+    EW_CUDA_TRY(cudaStreamIsCapturing(stream, &capture), "asking about the stream");
+    if (capture == cudaStreamCaptureStatusNone)
+        return EW_OK;
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "a call among ranks on %d hosts cannot be captured\n"
+                    "  fix: make it outside of graphs, or start all ranks on one host",
+                    engine->world->num_hosts);
+}
+
 static ew_status cuda_admit(const void *state, const void *A, const void *B, const void *C,
                             const ew_epilogue *epilogue, ew_stream stream)
 {
     const ewx_cuda_engine *engine = state;
-    (void)stream;
+    if (engine->world->num_hosts > 1)
+        EW_TRY(in_callers_context(engine, stream, check_capture));
     if (!B && !engine->has_weight)
         return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
                                          "  fix: call ew_plan_set_weight first, or pass B");
@@ -411,10 +445,17 @@ static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, 
                           const ew_epilogue *epilogue, ew_stream stream)
 {
     ewx_cuda_engine *engine = state;
-    EW_TRY(ewx_cuda_collect_fault(engine));
-    const ew_status status = enqueue(engine, m, A, B, C, epilogue, stream);
-    if (status != EW_OK)
+    ew_status status = ewx_cuda_collect_fault(engine);
+    if (status == EW_OK) {
+        ewx_carrier_begin(engine, m);
+        status = enqueue(engine, m, A, B, C, epilogue, stream);
+    }
+    if (status == EW_OK)
+        status = carry(engine);
+    if (status != EW_OK) {
         ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+        ewx_hosts_progress(engine->world);
+    }
     return status;
 }
 
@@ -497,6 +538,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
     EW_TRY(set_words(engine, &engine->counters->courier_epoch, 1, epoch, 0));
+    ewx_carrier_set_epoch(engine, epoch);
     return set_words(engine, &engine->counters->reducer_epoch, 1, epoch, 0);
 }
 #endif

@@ -55,7 +55,7 @@ ew_status ewx_device_survey(int num_ranks, ewx_machine *machine_out)
     return EW_OK;
 }
 
-static ew_status choose_ordinal(const ewx_driver *driver, int rank, int *ordinal_out)
+static ew_status choose_ordinal(const ewx_driver *driver, int local_index, int *ordinal_out)
 {
     CUcontext current = NULL;
     int count;
@@ -65,7 +65,7 @@ static ew_status choose_ordinal(const ewx_driver *driver, int rank, int *ordinal
         return EW_OK;
     }
     EW_CUDA_TRY(cudaGetDeviceCount(&count), "counting GPUs");
-    *ordinal_out = rank % count;
+    *ordinal_out = local_index % count;
     return EW_OK;
 }
 
@@ -75,11 +75,11 @@ typedef struct identity {
     int32_t arch, sms;
 } identity;
 
-static ew_status identify(ewx_device *device, int rank, identity *me)
+static ew_status identify(ewx_device *device, int local_index, identity *me)
 {
     struct cudaDeviceProp properties;
     EW_TRY(ewx_driver_get(&device->driver));
-    EW_TRY(choose_ordinal(device->driver, rank, &device->ordinal));
+    EW_TRY(choose_ordinal(device->driver, local_index, &device->ordinal));
     EW_TRY(device_attributes(device->ordinal, &device->sms, &device->arch));
     EW_CUDA_TRY(cudaGetDeviceProperties(&properties, device->ordinal), "reading the GPU");
     memcpy(me->uuid, properties.uuid.bytes, sizeof me->uuid);
@@ -117,7 +117,7 @@ static ew_status check_queues(const ew_world *world, int sharers)
 static ew_status place(ewx_device *device, ew_world *world)
 {
     identity me = {0}, all[EWX_MAX_RANKS];
-    const ew_status mine = identify(device, world->rank, &me);
+    const ew_status mine = identify(device, world->local_index, &me);
     EW_TRY(ewx_world_agree(world, mine, "use its GPU"));
     EW_TRY(ew_world_allgather(world, &me, all, sizeof me));
     for (int rank = 0; rank < world->num_ranks; rank++) {
@@ -285,6 +285,8 @@ static void close_device(void *companion)
             cudaStreamDestroy(device->producing);
         if (device->reducing)
             cudaStreamDestroy(device->reducing);
+        if (device->carrying)
+            cudaStreamDestroy(device->carrying);
         unmap_abort_word(device);
         ewx_device_leave(device);
     }
@@ -305,6 +307,8 @@ static ew_status open_device(ewx_device *device, ew_world *world)
         status = open_stream(device, false, &device->producing);
     if (status == EW_OK)
         status = open_stream(device, true, &device->reducing);
+    if (status == EW_OK && world->num_hosts > 1)
+        status = open_stream(device, true, &device->carrying);
     ewx_device_leave(device);
     return status;
 }

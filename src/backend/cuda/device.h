@@ -1,8 +1,9 @@
 /* A rank's GPU, or its slice of one, shared by all of the rank's plans.
  *
  * A rank that has a CUDA context when its first plan is created keeps that device; else it
- * gets device rank mod count.  Ranks that find themselves on the same GPU split its SMs
- * into disjoint groups of equal size (green contexts): a virtual node. */
+ * gets device number i mod count, as the i-th rank of its host.  Ranks that find themselves
+ * on the same GPU split its SMs into disjoint groups of equal size (green contexts): a
+ * virtual node. */
 #ifndef EWX_CUDA_DEVICE_H
 #define EWX_CUDA_DEVICE_H
 
@@ -29,6 +30,7 @@ typedef struct ewx_device {
      * hardware's queues, in which a waiting kernel holds up whatever lies behind it. */
     cudaStream_t producing; /* default priority */
     cudaStream_t reducing;  /* high priority */
+    cudaStream_t carrying;  /* several hosts: copies and flags, no kernels */
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
     void *abort_page;       /* of the host, if this device mapped it */
 } ewx_device;

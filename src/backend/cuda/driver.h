@@ -25,6 +25,7 @@
     X(cuGreenCtxDestroy, 12040)           \
     X(cuGreenCtxStreamCreate, 12050)      \
     X(cuLaunchKernelEx, 11060)            \
+    X(cuStreamBatchMemOp, 11070)          \
     X(cuTensorMapEncodeTiled, 12000)
 
 typedef struct ewx_driver {

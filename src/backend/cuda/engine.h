@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/blas.h"
 #include "backend/cuda/budget.h"
+#include "backend/cuda/carrier.h"
 #include "backend/cuda/heap.h"
 #include "backend/cuda/nccl.h"
 
@@ -14,6 +15,7 @@ typedef struct ewx_cuda_engine {
     const ewx_spec *spec;
     const ewx_device *device;
     ewx_cuda_heap heap;
+    ewx_carrier carrier; /* between hosts */
     ewx_cuda_counters *counters;
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *weight;            /* N x K */
@@ -50,8 +52,8 @@ typedef struct ewx_cuda_engine {
  * Without, calls follow each other on the rank's two streams by themselves, and the end of
  * one overlaps the beginning of the next: the protocol guards what must not be overwritten
  * yet. */
-ew_status ewx_cuda_fork(ewx_cuda_engine *engine, cudaStream_t caller);
-ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller);
+ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller);
+ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller);
 
 /* Enqueues one call; arguments have been checked.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,

@@ -26,7 +26,7 @@ static ew_status create_segment(ewx_cuda_heap *heap, const ewx_device *device, h
     EW_CUDA_TRY(cudaDeviceSynchronize(), "clearing the heap");
     mine->address = segment;
     mine->ordinal = device->ordinal;
-    if (!heap->world->in_threads && heap->world->num_ranks > 1)
+    if (!heap->world->in_threads && heap->world->num_locals > 1)
         EW_CUDA_TRY(cudaIpcGetMemHandle(&mine->ipc, segment), "exporting the heap");
     return EW_OK;
 }
@@ -70,6 +70,19 @@ static ew_status map_peer(ewx_cuda_heap *heap, int rank, const handle *theirs,
     return EW_OK;
 }
 
+/* Head and flags, in host memory at the same address for kernels. */
+static ew_status create_replica(ewx_cuda_heap *heap, int rank, const ewx_layout *layout)
+{
+    const size_t bytes =
+        layout->flags_offset + (size_t)layout->num_slots * sizeof(uint32_t);
+    void *replica;
+    EW_CUDA_TRY(cudaHostAlloc(&replica, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+                "allocating flags");
+    heap->segments[rank] = replica;
+    memset(replica, 0, bytes);
+    return EW_OK;
+}
+
 ew_status ewx_cuda_heap_open(ewx_cuda_heap *heap, ew_world *world, const ewx_device *device,
                              const ewx_layout *layout)
 {
@@ -81,7 +94,9 @@ ew_status ewx_cuda_heap_open(ewx_cuda_heap *heap, ew_world *world, const ewx_dev
     ew_status status = EW_OK;
     for (int rank = 0; rank < world->num_ranks && status == EW_OK; rank++)
         if (rank != world->rank)
-            status = map_peer(heap, rank, &all[rank], device->ordinal);
+            status = ewx_world_is_local(world, rank)
+                         ? map_peer(heap, rank, &all[rank], device->ordinal)
+                         : create_replica(heap, rank, layout);
     return ewx_world_agree(world, status, "map the heaps of its peers");
 }
 
@@ -92,7 +107,7 @@ static bool all_have_read(const ewx_cuda_heap *heap, uint32_t epoch)
     if (cudaMemcpy(done, mine->done, sizeof done, cudaMemcpyDeviceToHost) != cudaSuccess)
         return false;
     for (int rank = 0; rank < heap->world->num_ranks; rank++)
-        if (!ewx_epoch_reached(done[rank], epoch))
+        if (ewx_world_is_local(heap->world, rank) && !ewx_epoch_reached(done[rank], epoch))
             return false;
     return true;
 }
@@ -117,7 +132,9 @@ void ewx_cuda_heap_close(ewx_cuda_heap *heap, uint32_t epoch)
         if (rank == world->rank)
             continue;
 #endif
-        if (rank == world->rank && read == EW_OK)
+        if (!ewx_world_is_local(world, rank))
+            cudaFreeHost(segment);
+        else if (rank == world->rank && read == EW_OK)
             cudaFree(segment);
         else if (rank != world->rank && !world->in_threads)
             cudaIpcCloseMemHandle(segment);

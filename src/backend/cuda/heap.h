@@ -1,4 +1,5 @@
-/* The symmetric heap on GPUs: one segment per rank, in that rank's memory, mapped by all.
+/* The symmetric heap on GPUs: one segment per rank, in that rank's memory, mapped by all of
+ * its host; of a rank elsewhere a replica of the head and the flags (carrier.h).
  * Contributions are written by their owner and read by everyone; the words of the head and
  * the flags are written by peers (kernels/kernels.h says who writes what). */
 #ifndef EWX_CUDA_HEAP_H

@@ -61,9 +61,11 @@ static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
         engine->spec->layout.slots_per_rank * EWX_CUDA_TILE_BYTES;
     for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         call->heaps[rank] = engine->heap.segments[rank];
-        call->sources[rank] = call->pushed ? engine->heap.segments[call->rank] +
-                                                 (rank - call->rank) * partition_bytes
-                                           : engine->heap.segments[rank];
+        call->sources[rank] =
+            call->pushed
+                ? engine->heap.segments[call->rank] + (rank - call->rank) * partition_bytes
+            : ewx_world_is_local(engine->world, rank) ? engine->heap.segments[rank]
+                                                      : ewx_carrier_source(engine, rank);
     }
 }
 
@@ -287,12 +289,12 @@ cudaStream_t ewx_cuda_reducing(const ewx_cuda_engine *engine)
     return reduces_apart(engine) ? engine->device->reducing : engine->device->producing;
 }
 
-ew_status ewx_cuda_fork(ewx_cuda_engine *engine, cudaStream_t caller)
+ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller)
 {
     return ewx_cuda_record(engine->forked, caller);
 }
 
-ew_status ewx_cuda_join(ewx_cuda_engine *engine, cudaStream_t caller)
+ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
 {
     EW_TRY(ewx_cuda_follow(caller, engine->produced));
     return reduces_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;

@@ -1,0 +1,429 @@
+/* A call among several hosts: what leaves, what comes, and when it is over. */
+#include "backend/cuda/carrier.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "backend/cuda/engine.h"
+#include "plan/epoch.h"
+
+/* ---- Geometry ---- */
+
+static int64_t slots(const ewx_cuda_engine *engine)
+{
+    return engine->spec->layout.slots_per_rank;
+}
+
+/* Inside the partition of dst. */
+static int64_t slot_of(const ewx_cuda_engine *engine, int dst, int64_t task)
+{
+    const ewx_tile tile = ewx_task_tile(&engine->carrier.grid, dst, task);
+    return tile.row * engine->spec->layout.tile_cols + tile.col;
+}
+
+/* As unit_of_task in kernels/protocol.cuh. */
+static int64_t unit_of(const ewx_cuda_engine *engine, int64_t task)
+{
+    const int32_t release = engine->spec->config.release;
+    return release > 0 ? task / release : 0;
+}
+
+static uint32_t *flag_of(const ewx_cuda_engine *engine, int owner, int64_t unit, int source)
+{
+    return (uint32_t *)(void *)(engine->heap.segments[owner] +
+                                engine->spec->layout.flags_offset) +
+           unit * engine->spec->num_ranks + source;
+}
+
+/* ---- The GPU ---- */
+
+/* Keeps the first error; the call ends with it. */
+static void fail(ewx_cuda_engine *engine, ew_status status)
+{
+    if (engine->carrier.status == EW_OK)
+        engine->carrier.status = status;
+}
+
+/* Of cudaStreamQuery and cudaEventQuery. */
+static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
+{
+    if (answer == cudaErrorNotReady)
+        (void)cudaGetLastError(); /* which is no error */
+    else if (answer != cudaSuccess)
+        fail(engine, ewx_cuda_fail(answer, "a call among several hosts"));
+    return answer == cudaSuccess;
+}
+
+/* Words of this rank's segment, which its kernels poll.  The driver puts a system-wide
+ * fence before each and keeps their order.  What the host has seen before, such as tiles in
+ * the inbox, is seen by whoever acquires the word: hence the fence here. */
+static void flush_writes(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    const unsigned count = c->num_writes;
+    c->num_writes = 0;
+    if (count == 0 || c->status != EW_OK)
+        return;
+    atomic_thread_fence(memory_order_seq_cst);
+    const CUresult result = engine->device->driver->cuStreamBatchMemOp(
+        engine->device->carrying, count, c->writes, 0);
+    if (result != CUDA_SUCCESS)
+        fail(engine, ewx_driver_fail(result, "writing flags"));
+}
+
+static void write_word(ewx_cuda_engine *engine, uint32_t *word, uint32_t value)
+{
+    ewx_carrier *c = &engine->carrier;
+    if (c->num_writes == EWX_CARRIER_WRITES)
+        flush_writes(engine);
+    c->writes[c->num_writes++] = (CUstreamBatchMemOpParams){
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                       .address = (CUdeviceptr)(uintptr_t)word,
+                       .value = value,
+                       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
+    c->moves++;
+}
+
+/* ---- Sending ---- */
+
+/* Stored by the kernel behind the tile (release, system-wide), in host memory. */
+static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)
+{
+    const uint32_t *flag = flag_of(engine, dst, unit_of(engine, task), engine->world->rank);
+    return ewx_epoch_reached(__atomic_load_n(flag, __ATOMIC_ACQUIRE),
+                             engine->carrier.epoch);
+}
+
+static unsigned char *outbox_slot(const ewx_cuda_engine *engine, int remote, int64_t slot)
+{
+    return engine->carrier.outbox +
+           (size_t)(remote * slots(engine) + slot) * EWX_CUDA_TILE_BYTES;
+}
+
+static size_t bytes_of(const ewx_cuda_engine *engine, int dst, int64_t task)
+{
+    const ewx_grid *grid = &engine->carrier.grid;
+    return (size_t)ewx_tile_height(grid, dst, ewx_task_tile(grid, dst, task)) * EWX_TILE_N *
+           2;
+}
+
+static cudaError_t copy_out(const ewx_cuda_engine *engine, int remote, int64_t task)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const int dst = engine->carrier.remotes[remote].rank;
+    const int64_t slot = slot_of(engine, dst, task);
+    const unsigned char *from = engine->heap.segments[engine->world->rank] +
+                                layout->slice_offset[engine->carrier.epoch & 1] +
+                                (size_t)(dst * slots(engine) + slot) * EWX_CUDA_TILE_BYTES;
+    return cudaMemcpyAsync(outbox_slot(engine, remote, slot), from,
+                           bytes_of(engine, dst, task), cudaMemcpyDeviceToHost,
+                           engine->device->carrying);
+}
+
+static void copy_published(ewx_cuda_engine *engine, int remote)
+{
+    ewx_carrier *c = &engine->carrier;
+    ewx_carrier_remote *r = &c->remotes[remote];
+    const int64_t tasks = ewx_partition_tiles(&c->grid, r->rank);
+    while (r->copied < tasks && c->num_batch < EWX_CARRIER_BATCH && c->status == EW_OK &&
+           is_published(engine, r->rank, r->copied)) {
+        const cudaError_t error = copy_out(engine, remote, r->copied);
+        if (error != cudaSuccess)
+            fail(engine, ewx_cuda_fail(error, "copying a tile"));
+        c->batch[c->num_batch].remote = remote;
+        c->batch[c->num_batch++].task = r->copied++;
+    }
+}
+
+static void start_batch(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    /* Another one first each time, so that none waits for the others' last tiles. */
+    for (int i = 0; i < c->num_remotes; i++)
+        copy_published(engine, (int)((c->moves + i) % c->num_remotes));
+    if (c->num_batch == 0 || c->status != EW_OK)
+        return;
+    const cudaError_t error = cudaEventRecord(c->copied, engine->device->carrying);
+    if (error != cudaSuccess)
+        fail(engine, ewx_cuda_fail(error, "copying a tile"));
+}
+
+static void put(ewx_cuda_engine *engine, int remote, int64_t task)
+{
+    ewx_carrier *c = &engine->carrier;
+    ew_world *world = engine->world;
+    const int dst = c->remotes[remote].rank;
+    const int64_t slot = slot_of(engine, dst, task);
+    const size_t bytes = bytes_of(engine, dst, task);
+    /* The last one to each rank says when all have arrived. */
+    const bool last = ++c->remotes[remote].put == ewx_partition_tiles(&c->grid, dst);
+    world->traffic.tile_bytes += (int64_t)bytes;
+    world->traffic.tile_messages++;
+    c->moves++;
+    if (world->fabric->put(c->channel, dst, ewx_carrier_number(slot, c->epoch),
+                           outbox_slot(engine, remote, slot), bytes, last))
+        ewx_hosts_fail(world);
+}
+
+static void send_tiles(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    if (c->num_batch > 0 && has_ended(engine, cudaEventQuery(c->copied))) {
+        for (int i = 0; i < c->num_batch && ewx_hosts_reachable(engine->world); i++)
+            put(engine, c->batch[i].remote, c->batch[i].task);
+        c->num_batch = 0;
+    }
+    if (c->num_batch == 0)
+        start_batch(engine);
+    const size_t before = c->unsent;
+    if (engine->world->fabric->unsent(c->channel, &c->unsent, &c->unsent_to))
+        ewx_hosts_fail(engine->world);
+    c->moves += c->unsent != before;
+}
+
+/* ---- Receiving ---- */
+
+static size_t list_awaited(const ewx_cuda_engine *engine, int remote, size_t *asked)
+{
+    const ewx_carrier *c = &engine->carrier;
+    const ewx_carrier_remote *r = &c->remotes[remote];
+    const int64_t tasks = ewx_partition_tiles(&c->grid, engine->world->rank);
+    size_t count = 0;
+    for (int i = 0; i < EWX_CARRIER_WINDOW && r->arrived + i < tasks; i++)
+        if (!(r->ahead >> i & 1))
+            asked[count++] = ewx_carrier_place(
+                slots(engine), remote, slot_of(engine, engine->world->rank, r->arrived + i),
+                c->epoch);
+    return count;
+}
+
+static void mark_arrived(ewx_cuda_engine *engine, int remote, size_t place)
+{
+    ewx_carrier *c = &engine->carrier;
+    ewx_carrier_remote *r = &c->remotes[remote];
+    const int64_t slot =
+        (int64_t)(place - ewx_carrier_place(slots(engine), remote, 0, c->epoch)) / 2;
+    const ewx_tile tile = {slot / engine->spec->layout.tile_cols,
+                           slot % engine->spec->layout.tile_cols};
+    r->ahead |=
+        (uint32_t)1 << (ewx_tile_task(&c->grid, engine->world->rank, tile) - r->arrived);
+    c->moves++;
+}
+
+/* A unit's flag, when its last tile and all before have come. */
+static void accept_arrived(ewx_cuda_engine *engine, ewx_carrier_remote *r)
+{
+    const int rank = engine->world->rank;
+    const int64_t tasks = ewx_partition_tiles(&engine->carrier.grid, rank);
+    for (; r->ahead & 1; r->ahead >>= 1) {
+        const int64_t unit = unit_of(engine, r->arrived++);
+        if (r->arrived == tasks || unit_of(engine, r->arrived) != unit)
+            write_word(engine, flag_of(engine, rank, unit, r->rank), engine->carrier.epoch);
+    }
+}
+
+static void receive_tiles(ewx_cuda_engine *engine, int remote)
+{
+    ewx_carrier *c = &engine->carrier;
+    size_t asked[EWX_CARRIER_WINDOW], filled[EWX_CARRIER_WINDOW], bytes[EWX_CARRIER_WINDOW],
+        num_filled = 0;
+    const size_t num_asked = list_awaited(engine, remote, asked);
+    if (num_asked == 0)
+        return;
+    if (engine->world->fabric->arrivals(c->channel, asked, num_asked, filled, bytes,
+                                        &num_filled))
+        ewx_hosts_fail(engine->world);
+    for (size_t i = 0; i < num_filled; i++)
+        mark_arrived(engine, remote, filled[i]);
+    accept_arrived(engine, &c->remotes[remote]);
+}
+
+/* ---- Words ---- */
+
+/* What a rank says of its calls, as it travels. */
+typedef struct call_note {
+    uint32_t epoch, rows; /* of its newest call */
+    uint32_t done, gate;
+} call_note;
+
+static void tell(ewx_cuda_engine *engine, uint32_t done)
+{
+    const ewx_carrier *c = &engine->carrier;
+    const call_note note = {c->epoch, (uint32_t)c->grid.rows, done, c->gate};
+    ewx_hosts_tell(engine->world, c->listener.number, &note, sizeof note);
+}
+
+/* Perhaps in the middle of something else: kept until a call can write it. */
+void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes)
+{
+    ewx_carrier *c = &((ewx_cuda_engine *)context)->carrier;
+    call_note note;
+    if (bytes != sizeof note)
+        return;
+    memcpy(&note, body, sizeof note);
+    for (int remote = 0; remote < c->num_remotes; remote++)
+        if (c->remotes[remote].rank == src) {
+            ewx_carrier_words *heard = &c->remotes[remote].heard;
+            heard->calls[note.epoch % EWX_CUDA_CALLS] =
+                (uint64_t)note.epoch << 32 | note.rows;
+            heard->done = note.done;
+            heard->gate = note.gate;
+        }
+}
+
+/* The rows before the epoch: a kernel that sees the epoch reads the rows.  None can still
+ * want the call whose place this one takes. */
+static void write_heard(ewx_cuda_engine *engine, ewx_carrier_remote *r)
+{
+    ewx_cuda_segment *mine =
+        (ewx_cuda_segment *)(void *)engine->heap.segments[engine->world->rank];
+    for (int i = 0; i < EWX_CUDA_CALLS; i++) {
+        uint32_t *halves = (uint32_t *)(void *)&mine->calls[i][r->rank];
+        if (r->heard.calls[i] == r->written.calls[i])
+            continue;
+        write_word(engine, &halves[0], (uint32_t)r->heard.calls[i]);
+        write_word(engine, &halves[1], (uint32_t)(r->heard.calls[i] >> 32));
+    }
+    if (r->heard.done != r->written.done)
+        write_word(engine, &mine->done[r->rank], r->heard.done);
+    if (r->heard.gate != r->written.gate)
+        write_word(engine, &mine->gate[r->rank], r->heard.gate);
+    r->written = r->heard;
+}
+
+/* Kernels say to all ranks at once that they are ready to start. */
+static void pass_gate_on(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    const ewx_cuda_segment *replica =
+        (const void *)engine->heap.segments[c->remotes[0].rank];
+    const uint32_t gate =
+        __atomic_load_n(&replica->gate[engine->world->rank], __ATOMIC_RELAXED);
+    if (gate == c->gate)
+        return;
+    c->gate = gate;
+    tell(engine, c->epoch - 1);
+}
+
+/* ---- The call ---- */
+
+static void progress(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    ewx_hosts_progress(engine->world);
+    if (!ewx_hosts_reachable(engine->world))
+        return;
+    pass_gate_on(engine);
+    for (int remote = 0; remote < c->num_remotes; remote++) {
+        write_heard(engine, &c->remotes[remote]);
+        receive_tiles(engine, remote);
+    }
+    flush_writes(engine);
+    send_tiles(engine);
+}
+
+static bool all_is_put(const ewx_carrier *c)
+{
+    for (int remote = 0; remote < c->num_remotes; remote++)
+        if (c->remotes[remote].put < ewx_partition_tiles(&c->grid, c->remotes[remote].rank))
+            return false;
+    return true;
+}
+
+/* The kernels' own waits have deadlines; this one is for a rank that takes no tile of ours.
+ */
+static bool is_over(ewx_cuda_engine *engine, ewx_wait *wait)
+{
+    ewx_carrier *c = &engine->carrier;
+    const ewx_device *device = engine->device;
+    const int64_t moves = c->moves;
+    progress(engine);
+    if (c->moves != moves || c->unsent == 0)
+        wait->started_ns = 0;
+    if (c->status != EW_OK || __atomic_load_n(&engine->report->place, __ATOMIC_ACQUIRE))
+        return true;
+    return all_is_put(c) && c->unsent == 0 &&
+           has_ended(engine, cudaStreamQuery(device->producing)) &&
+           has_ended(engine, cudaStreamQuery(device->reducing));
+}
+
+static void blame_unsent(ewx_cuda_engine *engine)
+{
+    const ewx_carrier *c = &engine->carrier;
+    ewx_fault fault = {.status = EW_ERR_TIMEOUT,
+                       .culprit = c->unsent_to,
+                       .reporter = engine->world->rank,
+                       .place = EWX_FAULT_READERS,
+                       .detail = {c->epoch}};
+    for (int remote = 0; remote < c->num_remotes; remote++)
+        if (c->remotes[remote].rank == c->unsent_to)
+            fault.detail[1] = c->remotes[remote].heard.done;
+    (void)ewx_world_raise(engine->world, &fault);
+}
+
+/* Places are armed again before anyone hears that this rank is done. */
+static void finish(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    const int rank = engine->world->rank;
+    const int64_t tasks = ewx_partition_tiles(&c->grid, rank);
+    for (int remote = 0; remote < c->num_remotes; remote++)
+        for (int64_t task = 0; task < tasks; task++)
+            if (engine->world->fabric->rearm(
+                    c->channel, ewx_carrier_place(slots(engine), remote,
+                                                  slot_of(engine, rank, task), c->epoch)))
+                ewx_hosts_fail(engine->world);
+    tell(engine, c->epoch);
+}
+
+void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
+{
+    ewx_carrier *c = &engine->carrier;
+    const ewx_spec *spec = engine->spec;
+    if (!c->is_open)
+        return;
+    c->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    c->epoch++;
+    for (int remote = 0; remote < c->num_remotes; remote++) {
+        ewx_carrier_remote *r = &c->remotes[remote];
+        r->copied = r->put = r->arrived = 0;
+        r->ahead = 0;
+    }
+    tell(engine, c->epoch - 1);
+}
+
+ew_status ewx_carrier_drive(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    const ewx_device *device = engine->device;
+    const cudaStream_t streams[] = {device->producing, device->reducing, device->carrying};
+    ew_status waited;
+    if (!c->is_open)
+        return EW_OK;
+    ewx_wait wait = ewx_world_wait(engine->world);
+    EWX_AWAIT(waited, &wait, is_over(engine, &wait));
+    if (waited == EW_ERR_TIMEOUT)
+        blame_unsent(engine);
+    if (c->status != EW_OK) {
+        ew_world_abort(engine->world); /* which ends the waits of the kernels */
+        return c->status;
+    }
+    for (int i = 0; i < 3; i++)
+        EW_CUDA_TRY(cudaStreamSynchronize(streams[i]), "a call among several hosts");
+    EW_TRY(ewx_cuda_collect_fault(engine));
+    finish(engine);
+    return ewx_world_check(engine->world);
+}
+
+#ifdef EW_TESTING
+void ewx_carrier_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
+{
+    ewx_carrier *c = &engine->carrier;
+    for (int remote = 0; remote < c->num_remotes; remote++) {
+        const int dst = c->remotes[remote].rank;
+        for (int64_t unit = 0; unit < slots(engine); unit++)
+            *flag_of(engine, dst, unit, engine->world->rank) = epoch;
+    }
+    c->epoch = epoch;
+}
+#endif
