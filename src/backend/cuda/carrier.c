@@ -1,9 +1,6 @@
 /* A call among several hosts: what leaves, what comes, and when it is over. */
 #include "backend/cuda/carrier.h"
 
-#include <stdatomic.h>
-#include <string.h>
-
 #include "backend/cuda/engine.h"
 #include "plan/epoch.h"
 
@@ -35,14 +32,7 @@ static uint32_t *flag_of(const ewx_cuda_engine *engine, int owner, int64_t unit,
            unit * engine->spec->num_ranks + source;
 }
 
-/* ---- The GPU ---- */
-
-/* Keeps the first error; the call ends with it. */
-static void fail(ewx_cuda_engine *engine, ew_status status)
-{
-    if (engine->carrier.status == EW_OK)
-        engine->carrier.status = status;
-}
+/* ---- Sending ---- */
 
 /* Of cudaStreamQuery and cudaEventQuery. */
 static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
@@ -50,41 +40,9 @@ static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
     if (answer == cudaErrorNotReady)
         (void)cudaGetLastError(); /* which is no error */
     else if (answer != cudaSuccess)
-        fail(engine, ewx_cuda_fail(answer, "a call among several hosts"));
+        ewx_carrier_fail(engine, ewx_cuda_fail(answer, "a call among several hosts"));
     return answer == cudaSuccess;
 }
-
-/* Words of this rank's segment, which its kernels poll.  The driver puts a system-wide
- * fence before each and keeps their order.  What the host has seen before, such as tiles in
- * the inbox, is seen by whoever acquires the word: hence the fence here. */
-static void flush_writes(ewx_cuda_engine *engine)
-{
-    ewx_carrier *c = &engine->carrier;
-    const unsigned count = c->num_writes;
-    c->num_writes = 0;
-    if (count == 0 || c->status != EW_OK)
-        return;
-    atomic_thread_fence(memory_order_seq_cst);
-    const CUresult result = engine->device->driver->cuStreamBatchMemOp(
-        engine->device->carrying, count, c->writes, 0);
-    if (result != CUDA_SUCCESS)
-        fail(engine, ewx_driver_fail(result, "writing flags"));
-}
-
-static void write_word(ewx_cuda_engine *engine, uint32_t *word, uint32_t value)
-{
-    ewx_carrier *c = &engine->carrier;
-    if (c->num_writes == EWX_CARRIER_WRITES)
-        flush_writes(engine);
-    c->writes[c->num_writes++] = (CUstreamBatchMemOpParams){
-        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                       .address = (CUdeviceptr)(uintptr_t)word,
-                       .value = value,
-                       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
-    c->moves++;
-}
-
-/* ---- Sending ---- */
 
 /* Stored by the kernel behind the tile (release, system-wide), in host memory. */
 static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)
@@ -129,7 +87,7 @@ static void copy_published(ewx_cuda_engine *engine, int remote)
            is_published(engine, r->rank, r->copied)) {
         const cudaError_t error = copy_out(engine, remote, r->copied);
         if (error != cudaSuccess)
-            fail(engine, ewx_cuda_fail(error, "copying a tile"));
+            ewx_carrier_fail(engine, ewx_cuda_fail(error, "copying a tile"));
         c->batch[c->num_batch].remote = remote;
         c->batch[c->num_batch++].task = r->copied++;
     }
@@ -145,7 +103,7 @@ static void start_batch(ewx_cuda_engine *engine)
         return;
     const cudaError_t error = cudaEventRecord(c->copied, engine->device->carrying);
     if (error != cudaSuccess)
-        fail(engine, ewx_cuda_fail(error, "copying a tile"));
+        ewx_carrier_fail(engine, ewx_cuda_fail(error, "copying a tile"));
 }
 
 static void put(ewx_cuda_engine *engine, int remote, int64_t task)
@@ -218,7 +176,8 @@ static void accept_arrived(ewx_cuda_engine *engine, ewx_carrier_remote *r)
     for (; r->ahead & 1; r->ahead >>= 1) {
         const int64_t unit = unit_of(engine, r->arrived++);
         if (r->arrived == tasks || unit_of(engine, r->arrived) != unit)
-            write_word(engine, flag_of(engine, rank, unit, r->rank), engine->carrier.epoch);
+            ewx_carrier_write(engine, flag_of(engine, rank, unit, r->rank),
+                              engine->carrier.epoch);
     }
 }
 
@@ -238,73 +197,6 @@ static void receive_tiles(ewx_cuda_engine *engine, int remote)
     accept_arrived(engine, &c->remotes[remote]);
 }
 
-/* ---- Words ---- */
-
-/* What a rank says of its calls, as it travels. */
-typedef struct call_note {
-    uint32_t epoch, rows; /* of its newest call */
-    uint32_t done, gate;
-} call_note;
-
-static void tell(ewx_cuda_engine *engine, uint32_t done)
-{
-    const ewx_carrier *c = &engine->carrier;
-    const call_note note = {c->epoch, (uint32_t)c->grid.rows, done, c->gate};
-    ewx_hosts_tell(engine->world, c->listener.number, &note, sizeof note);
-}
-
-/* Perhaps in the middle of something else: kept until a call can write it. */
-void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes)
-{
-    ewx_carrier *c = &((ewx_cuda_engine *)context)->carrier;
-    call_note note;
-    if (bytes != sizeof note)
-        return;
-    memcpy(&note, body, sizeof note);
-    for (int remote = 0; remote < c->num_remotes; remote++)
-        if (c->remotes[remote].rank == src) {
-            ewx_carrier_words *heard = &c->remotes[remote].heard;
-            heard->calls[note.epoch % EWX_CUDA_CALLS] =
-                (uint64_t)note.epoch << 32 | note.rows;
-            heard->done = note.done;
-            heard->gate = note.gate;
-        }
-}
-
-/* The rows before the epoch: a kernel that sees the epoch reads the rows.  None can still
- * want the call whose place this one takes. */
-static void write_heard(ewx_cuda_engine *engine, ewx_carrier_remote *r)
-{
-    ewx_cuda_segment *mine =
-        (ewx_cuda_segment *)(void *)engine->heap.segments[engine->world->rank];
-    for (int i = 0; i < EWX_CUDA_CALLS; i++) {
-        uint32_t *halves = (uint32_t *)(void *)&mine->calls[i][r->rank];
-        if (r->heard.calls[i] == r->written.calls[i])
-            continue;
-        write_word(engine, &halves[0], (uint32_t)r->heard.calls[i]);
-        write_word(engine, &halves[1], (uint32_t)(r->heard.calls[i] >> 32));
-    }
-    if (r->heard.done != r->written.done)
-        write_word(engine, &mine->done[r->rank], r->heard.done);
-    if (r->heard.gate != r->written.gate)
-        write_word(engine, &mine->gate[r->rank], r->heard.gate);
-    r->written = r->heard;
-}
-
-/* Kernels say to all ranks at once that they are ready to start. */
-static void pass_gate_on(ewx_cuda_engine *engine)
-{
-    ewx_carrier *c = &engine->carrier;
-    const ewx_cuda_segment *replica =
-        (const void *)engine->heap.segments[c->remotes[0].rank];
-    const uint32_t gate =
-        __atomic_load_n(&replica->gate[engine->world->rank], __ATOMIC_RELAXED);
-    if (gate == c->gate)
-        return;
-    c->gate = gate;
-    tell(engine, c->epoch - 1);
-}
-
 /* ---- The call ---- */
 
 static void progress(ewx_cuda_engine *engine)
@@ -313,12 +205,10 @@ static void progress(ewx_cuda_engine *engine)
     ewx_hosts_progress(engine->world);
     if (!ewx_hosts_reachable(engine->world))
         return;
-    pass_gate_on(engine);
-    for (int remote = 0; remote < c->num_remotes; remote++) {
-        write_heard(engine, &c->remotes[remote]);
+    ewx_carrier_relay(engine);
+    for (int remote = 0; remote < c->num_remotes; remote++)
         receive_tiles(engine, remote);
-    }
-    flush_writes(engine);
+    ewx_carrier_flush(engine);
     send_tiles(engine);
 }
 
@@ -373,7 +263,7 @@ static void finish(ewx_cuda_engine *engine)
                     c->channel, ewx_carrier_place(slots(engine), remote,
                                                   slot_of(engine, rank, task), c->epoch)))
                 ewx_hosts_fail(engine->world);
-    tell(engine, c->epoch);
+    ewx_carrier_tell(engine, c->epoch);
 }
 
 void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
@@ -389,7 +279,7 @@ void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
         r->copied = r->put = r->arrived = 0;
         r->ahead = 0;
     }
-    tell(engine, c->epoch - 1);
+    ewx_carrier_tell(engine, c->epoch - 1);
 }
 
 ew_status ewx_carrier_drive(ewx_cuda_engine *engine)

@@ -90,6 +90,16 @@ void ewx_carrier_set_epoch(ewx_cuda_engine *engine, uint32_t epoch);
 
 /* ---- inside the carrier ---- */
 
+/* Keeps the first error of the GPU; the call ends with it. */
+void ewx_carrier_fail(ewx_cuda_engine *engine, ew_status status);
+/* Words of this rank's segment: gathered, then written in that order. */
+void ewx_carrier_write(ewx_cuda_engine *engine, uint32_t *word, uint32_t value);
+void ewx_carrier_flush(ewx_cuda_engine *engine);
+
+/* Tells other hosts of this call, and of the last one that this rank has read. */
+void ewx_carrier_tell(ewx_cuda_engine *engine, uint32_t done);
+/* What ranks of other hosts have told, to the kernels; what these say, to them. */
+void ewx_carrier_relay(ewx_cuda_engine *engine);
 /* A note has come; the listener's. */
 void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes);
 

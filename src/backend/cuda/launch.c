@@ -131,10 +131,14 @@ ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
     const size_t first = layout->num_slots > 0 ? layout->slice_offset[0] : 0;
     CUtensorMap maps[EWX_CUDA_MAX_RANKS + 1];
     int count = 0;
-    for (; count < num_ranks; count++)
-        EW_TRY(encode_map(engine, engine->heap.segments[count] + first, EWX_TILE_N,
+    for (; count < num_ranks; count++) {
+        /* Nothing is stored in another host's memory: then any will do. */
+        const int home =
+            ewx_world_is_local(engine->world, count) ? count : engine->world->rank;
+        EW_TRY(encode_map(engine, engine->heap.segments[home] + first, EWX_TILE_N,
                           layout->num_slots > 0 ? slices * tiles * EWX_TILE_M : 1, BOX, BOX,
                           &maps[count]));
+    }
     if (engine->outbox)
         EW_TRY(encode_map(engine, engine->outbox, EWX_TILE_N, tiles * EWX_TILE_M, BOX, BOX,
                           &maps[count++]));

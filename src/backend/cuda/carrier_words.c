@@ -1,0 +1,119 @@
+/* What kernels poll in this rank's segment, written for ranks on other hosts; and what
+ * ranks say of their calls. */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "backend/cuda/engine.h"
+
+/* ---- Writing ---- */
+
+void ewx_carrier_fail(ewx_cuda_engine *engine, ew_status status)
+{
+    if (engine->carrier.status == EW_OK)
+        engine->carrier.status = status;
+}
+
+/* Words of this rank's segment, which its kernels poll.  The driver puts a system-wide
+ * fence before each and keeps their order.  What the host has seen before, such as tiles in
+ * the inbox, is seen by whoever acquires the word: hence the fence here. */
+void ewx_carrier_flush(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    const unsigned count = c->num_writes;
+    c->num_writes = 0;
+    if (count == 0 || c->status != EW_OK)
+        return;
+    atomic_thread_fence(memory_order_seq_cst);
+    const CUresult result = engine->device->driver->cuStreamBatchMemOp(
+        engine->device->carrying, count, c->writes, 0);
+    if (result != CUDA_SUCCESS)
+        ewx_carrier_fail(engine, ewx_driver_fail(result, "writing flags"));
+}
+
+void ewx_carrier_write(ewx_cuda_engine *engine, uint32_t *word, uint32_t value)
+{
+    ewx_carrier *c = &engine->carrier;
+    if (c->num_writes == EWX_CARRIER_WRITES)
+        ewx_carrier_flush(engine);
+    c->writes[c->num_writes++] = (CUstreamBatchMemOpParams){
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                       .address = (CUdeviceptr)(uintptr_t)word,
+                       .value = value,
+                       .flags = CU_STREAM_WRITE_VALUE_DEFAULT}};
+    c->moves++;
+}
+
+/* ---- Saying and hearing ---- */
+
+/* What a rank says of its calls, as it travels. */
+typedef struct call_note {
+    uint32_t epoch, rows; /* of its newest call */
+    uint32_t done, gate;
+} call_note;
+
+void ewx_carrier_tell(ewx_cuda_engine *engine, uint32_t done)
+{
+    const ewx_carrier *c = &engine->carrier;
+    const call_note note = {c->epoch, (uint32_t)c->grid.rows, done, c->gate};
+    ewx_hosts_tell(engine->world, c->listener.number, &note, sizeof note);
+}
+
+/* Perhaps in the middle of something else: kept until a call can write it. */
+void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes)
+{
+    ewx_carrier *c = &((ewx_cuda_engine *)context)->carrier;
+    call_note note;
+    if (bytes != sizeof note)
+        return;
+    memcpy(&note, body, sizeof note);
+    for (int remote = 0; remote < c->num_remotes; remote++)
+        if (c->remotes[remote].rank == src) {
+            ewx_carrier_words *heard = &c->remotes[remote].heard;
+            heard->calls[note.epoch % EWX_CUDA_CALLS] =
+                (uint64_t)note.epoch << 32 | note.rows;
+            heard->done = note.done;
+            heard->gate = note.gate;
+        }
+}
+
+/* The rows before the epoch: a kernel that sees the epoch reads the rows.  None can still
+ * want the call whose place this one takes. */
+static void write_heard(ewx_cuda_engine *engine, ewx_carrier_remote *r)
+{
+    ewx_cuda_segment *mine =
+        (ewx_cuda_segment *)(void *)engine->heap.segments[engine->world->rank];
+    for (int i = 0; i < EWX_CUDA_CALLS; i++) {
+        uint32_t *halves = (uint32_t *)(void *)&mine->calls[i][r->rank];
+        if (r->heard.calls[i] == r->written.calls[i])
+            continue;
+        ewx_carrier_write(engine, &halves[0], (uint32_t)r->heard.calls[i]);
+        ewx_carrier_write(engine, &halves[1], (uint32_t)(r->heard.calls[i] >> 32));
+    }
+    if (r->heard.done != r->written.done)
+        ewx_carrier_write(engine, &mine->done[r->rank], r->heard.done);
+    if (r->heard.gate != r->written.gate)
+        ewx_carrier_write(engine, &mine->gate[r->rank], r->heard.gate);
+    r->written = r->heard;
+}
+
+/* Kernels say to all ranks at once that they are ready to start. */
+static void pass_gate_on(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    const ewx_cuda_segment *replica =
+        (const void *)engine->heap.segments[c->remotes[0].rank];
+    const uint32_t gate =
+        __atomic_load_n(&replica->gate[engine->world->rank], __ATOMIC_RELAXED);
+    if (gate == c->gate)
+        return;
+    c->gate = gate;
+    ewx_carrier_tell(engine, c->epoch - 1);
+}
+
+void ewx_carrier_relay(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    pass_gate_on(engine);
+    for (int remote = 0; remote < c->num_remotes; remote++)
+        write_heard(engine, &c->remotes[remote]);
+}
