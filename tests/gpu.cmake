@@ -11,6 +11,12 @@ target_link_libraries(gpu_check PRIVATE entwine_internal ew_cuda ew_warnings m)
 target_include_directories(gpu_check PRIVATE ${tests} ${tests}/gpu)
 target_compile_definitions(gpu_check PRIVATE _GNU_SOURCE=)
 if(TARGET entwine_mpi) # for ranks on several hosts
+  # The same without a GPU: its own few functions of the runtime come before the real ones.
+  add_executable(carrier_check EXCLUDE_FROM_ALL ${tests}/mpi/carrier_check.c)
+  target_link_libraries(carrier_check PRIVATE entwine_internal ew_cuda ew_warnings)
+  target_link_options(carrier_check PRIVATE -Wl,--allow-multiple-definition)
+  target_compile_definitions(carrier_check PRIVATE _GNU_SOURCE=)
+  add_dependencies(carrier_check entwine_mpi)
   add_dependencies(gpu_check entwine_mpi)
   target_compile_definitions(gpu_check PRIVATE EW_MPI_MODULE="$<TARGET_FILE:entwine_mpi>")
 endif()

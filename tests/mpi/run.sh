@@ -9,10 +9,11 @@
 #     input         what cannot work is refused on every rank
 #     slow          a rank that takes longer than the timeout, but gets on
 #     smoke         a single short one
+#     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -180,12 +181,31 @@ namespaces() {
     done
 }
 
+carrier() {
+    for world in "2 2" "3 3" "4 2" "6 3"; do
+        for config in release=1 release=3,group=2 release=partition,order=contiguous order=default; do
+            # shellcheck disable=SC2086
+            expect_ok $world calls $config
+        done
+    done
+    export ENTWINE_TIMEOUT_MS=2000
+    launch 4 2 misfortune rows
+    expect_fault 4 "EW_ERR_MISMATCH: ranks disagree: rank [0-3] has m=(599|600), rank [0-3] has m=(599|600)"
+    launch 4 2 misfortune abort
+    expect_fault 4 "EW_ERR_ABORTED: rank 3 aborted the world"
+    launch 3 3 misfortune stall
+    expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for rank 2"
+    [ $is_hydra ] && return
+    MORE=--enable-recovery launch 4 2 misfortune kill
+    expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
+}
+
 smoke() {
     expect_ok 2 2 late
 }
 
 case $group in
-smoke | slow | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | carrier | slow | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad
