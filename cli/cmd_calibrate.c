@@ -32,6 +32,7 @@ typedef struct calibrator {
     char command[256];
     bool uses_nccl;
     calibration c;
+    cli_entry entries[CALIBRATE_PROBES]; /* of the probes, checked */
 } calibrator;
 
 /* ---- The machine ---- */
@@ -122,15 +123,26 @@ static bool same_shape(const calibrate_probe *one, const calibrate_probe *other)
            one->num_ranks == other->num_ranks;
 }
 
-/* Entries for the probes of one shape. */
-static cli_exit add_entries(calibrator *k, int first, int *end_out)
+static int end_of_shape(const calibration *c, int first)
+{
+    int end = first + 1;
+    while (end < c->num_probes && same_shape(&c->probes[end], &c->probes[first]))
+        end++;
+    return end;
+}
+
+static void choose_shape(calibrator *k, int first)
+{
+    k->job.problems[0].problem = k->c.probes[first].problem;
+    k->job.problems[0].num_ranks = k->c.probes[first].num_ranks;
+}
+
+static cli_exit check_shape(calibrator *k, int first, int end)
 {
     const calibration *c = &k->c;
     cli_exit failed = CLI_EXIT_OK;
-    int at = first;
     k->job.num_entries = 0;
-    for (; at < c->num_probes && !failed && same_shape(&c->probes[at], &c->probes[first]);
-         at++) {
+    for (int at = first; at < end && !failed; at++) {
         ew_config config;
         ew_status status = ew_config_parse(c->probes[at].config, &config);
         if (status)
@@ -138,10 +150,24 @@ static cli_exit add_entries(calibrator *k, int first, int *end_out)
         config = cli_config_merge(&k->settings->config, &config);
         failed = cli_job_add_entry(&k->job, c->probes[at].method, NULL, &config);
     }
-    *end_out = at;
-    k->job.problems[0].problem = c->probes[first].problem;
-    k->job.problems[0].num_ranks = c->probes[first].num_ranks;
-    return failed ? failed : cli_job_check(&k->job);
+    choose_shape(k, first);
+    if (!failed)
+        failed = cli_job_check(&k->job);
+    memcpy(&k->entries[first], k->job.entries,
+           sizeof k->entries[0] * (size_t)(end - first));
+    return failed;
+}
+
+/* All of them before the first measurement: ranks as threads start CUDA in this process,
+ * whose children cannot ask about a GPU then. */
+static cli_exit check_shapes(calibrator *k)
+{
+    cli_exit failed = CLI_EXIT_OK;
+    for (int first = 0, end; first < k->c.num_probes && !failed; first = end) {
+        end = end_of_shape(&k->c, first);
+        failed = check_shape(k, first, end);
+    }
+    return failed;
 }
 
 static cli_exit keep_results(calibrator *k, int first, const ew_bench_result *results)
@@ -172,12 +198,16 @@ static cli_exit measure(calibrator *k)
     cli_exit result =
         results ? CLI_EXIT_OK
                 : cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
-    for (int first = 0, end = 0; first < k->c.num_probes && !result; first = end) {
-        result = add_entries(k, first, &end);
-        if (!result && first == 0)
-            cli_job_prepare(&k->job);
-        if (result)
-            break;
+    if (!result)
+        result = check_shapes(k);
+    if (!result)
+        cli_job_prepare(&k->job);
+    for (int first = 0, end; first < k->c.num_probes && !result; first = end) {
+        end = end_of_shape(&k->c, first);
+        choose_shape(k, first);
+        k->job.num_entries = end - first;
+        memcpy(k->job.entries, &k->entries[first],
+               sizeof k->entries[0] * (size_t)(end - first));
         ew_status status = cli_job_run(&k->job, &k->job.problems[0], results, error);
         if (cli_interrupted())
             result = CLI_EXIT_INTERRUPTED;

@@ -259,6 +259,39 @@ void check_reuse(void)
         }
 }
 
+/* ---- Memory freed as soon as the result is there ---- */
+
+enum { FREES = 200 };
+
+/* CUDA frees memory when the whole process is idle, and lets nobody enqueue meanwhile. */
+static int free_at_once(gpu_job *job, void *argument)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    (void)argument;
+    RANK_TRY(job_fill(job, 3));
+    for (int call = 0; call < FREES; call++) {
+        void *memory;
+        RANK_CUDA(cudaMalloc(&memory, 1 << 20));
+        RANK_OK(ew_world_barrier(world));
+        RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+        RANK_OK(ew_plan_wait(job->plan));
+        RANK_CUDA(cudaFree(memory));
+    }
+    return job_verify(job, m, 3);
+}
+
+void check_frees(void)
+{
+    static const char *const configs[] = {"transport=pull", "transport=push",
+                                          "transport=copy",
+                                          "launches=unit,release=1,ctas=persistent"};
+    const ew_world_options options = gpu_options(5000);
+    for (size_t i = 0; i < COUNT(configs); i++)
+        gpu_run(EW_RANKS_AS_THREADS, 8, &options, gpu_problem(1000, 264, 72, EW_BF16),
+                configs[i], free_at_once, NULL);
+}
+
 /* ---- The wrap of the epoch ---- */
 
 static int across_the_wrap(gpu_job *job, void *argument)

@@ -94,7 +94,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
                  .latency_ns = (uint64_t)world->link_latency_ns},
         .trace = engine->trace,
     };
-#if EW_MUTANT == 12 /* planted bug: the deadline comes too late */
+#if EW_MUTANT == 16 /* planted bug: the deadline comes too late */
     call.timeout_ns *= 4;
 #endif
     describe_heaps(engine, &call);
@@ -341,6 +341,17 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *
                                  reducing);
 }
 
+/* Ranks as threads share a lock of CUDA's.  What frees memory holds it and waits for the
+ * whole process: a rank that has its result may do so, and would wait for a peer that waits
+ * for a third one, which the lock keeps from enqueueing the rest of its copies. */
+static ew_status meet_enqueued(const ewx_cuda_engine *engine)
+{
+#if EW_MUTANT == 17 /* planted bug: a rank may be done before all have enqueued */
+    return EW_OK;
+#endif
+    return engine->world->in_threads ? ew_world_barrier(engine->world) : EW_OK;
+}
+
 /* The producer first, always: whatever serialises the two, it must not be a reducer that
  * waits for a producer behind it. */
 static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
@@ -349,12 +360,13 @@ static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
 {
     const ew_config *config = &engine->spec->config;
     ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
+    const bool copies = config->transport == EW_TRANSPORT_COPY;
     engine->last_rows = m;
     EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
-           : config->transport == EW_TRANSPORT_COPY
-               ? ewx_cuda_launch_chunks(engine, &call, A, B)
-               : launch_own(engine, &call, A, B));
-    return launch_sum(engine, &call, C, epilogue, reducing);
+           : copies ? ewx_cuda_launch_chunks(engine, &call, A, B)
+                    : launch_own(engine, &call, A, B));
+    EW_TRY(launch_sum(engine, &call, C, epilogue, reducing));
+    return copies ? meet_enqueued(engine) : EW_OK;
 }
 
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,

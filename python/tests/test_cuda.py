@@ -1,0 +1,130 @@
+"""PyTorch on a GPU, one rank: tensors, the operators, streams, graphs, torch.compile.  Skipped as
+a whole where there is none."""
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: NO GPU TEST WAS RUN")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU: NO GPU TEST WAS RUN", allow_module_level=True)
+
+import entwine  # noqa: E402
+import entwine.torch as et  # noqa: E402
+import layers  # noqa: E402
+from matrices import expected, operands  # noqa: E402
+
+M, N, K = 300, 264, 72
+DTYPE = torch.bfloat16
+
+
+def on_gpu(array):
+    return torch.from_numpy(array).to("cuda", DTYPE)
+
+
+@pytest.fixture
+def product():
+    """A, B and their product, exact in bfloat16."""
+    A, B = operands(0, M, N, K)
+    return on_gpu(A), on_gpu(B), on_gpu(expected(1, M, N, K))
+
+
+@pytest.fixture
+def layer(world):
+    """The tensors of a layer, and its two results."""
+    A, B, given, (_, h, _) = layers.problem(world, M, N, K)
+    parts = {name: on_gpu(array) for name, array in given.items()}
+    h = on_gpu(h)
+    scale = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + layers.EPS)
+    normed = (h.float() * scale).to(DTYPE) * parts["norm_weight"]
+    return on_gpu(A), on_gpu(B), parts, h, normed
+
+
+def test_tensors_bit_for_bit(world, product):
+    A, B, want = product
+    plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda")
+    plan.set_weight(B)
+    out = torch.full((M, N), 77.0, dtype=DTYPE, device="cuda")
+    assert plan.gemm_rs(A, out=out) is out and torch.equal(out, want)
+    assert torch.equal(plan.gemm_rs(A), want)
+    assert torch.equal(entwine.gemm_rs(A, B, world), want)
+    assert torch.equal(et.gemm_rs(A, B, world), want)
+    assert torch.equal(et.gemm_rs(A[:7], B, world), want[:7])
+
+
+def test_what_is_on_the_other_device(world, product):
+    A, B, _ = product
+    plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda")
+    with pytest.raises(entwine.ArgumentError, match="A is on"):
+        plan.gemm_rs(A.cpu(), B)
+    with pytest.raises(entwine.ArgumentError, match="B is on|b on"):
+        et.gemm_rs(A, B.cpu(), world)
+
+
+def test_a_stream_of_ones_own(world, product):
+    A, B, want = product
+    stream = torch.cuda.Stream()
+    late = torch.zeros_like(A)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(A)
+        result = et.gemm_rs(late, B, world)
+    stream.synchronize()
+    assert torch.equal(result, want)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_layer_operator(world, layer, frozen):
+    A, B, parts, h, normed = layer
+    residual = parts["residual"].clone()
+    result = et.gemm_rs_layer(A, B, residual, parts["norm_weight"], world, parts["bias"],
+                              layers.EPS, frozen)
+    assert torch.equal(residual, h)
+    torch.testing.assert_close(result, normed, rtol=2**-7, atol=0)
+    again = parts["residual"].clone()
+    assert torch.equal(result, et.gemm_rs_layer(A, B, again, parts["norm_weight"], world,
+                                                parts["bias"], layers.EPS, frozen))
+
+
+def test_the_layer_in_a_graph(world, layer):
+    A, B, parts, h, normed = layer
+    residual = parts["residual"].clone()
+    arguments = (A, B, residual, parts["norm_weight"], world, parts["bias"], layers.EPS, True)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        et.gemm_rs_layer(*arguments)  # makes the plan
+    with torch.cuda.graph(graph, stream=stream):
+        result = et.gemm_rs_layer(*arguments)
+    for _ in range(5):
+        residual.copy_(parts["residual"])
+        result.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(residual, h)
+        torch.testing.assert_close(result, normed, rtol=2**-7, atol=0)
+
+
+def test_opcheck(world, product, layer):
+    A, B, _ = product
+    torch.library.opcheck(torch.ops.entwine.gemm_rs.default, (A, B, world.name))
+    A, B, parts, _, _ = layer
+    torch.library.opcheck(torch.ops.entwine.gemm_rs_layer.default,
+                          (A, B, parts["residual"], parts["norm_weight"], world.name))
+
+
+def test_compile_has_no_graph_break(world, product):
+    A, B, want = product
+    double = torch.compile(lambda a: et.gemm_rs(a, B, world) * 2, fullgraph=True)
+    assert torch.equal(double(A), want * 2)
+
+
+def test_gradients(world, product):
+    A, B, want = product
+    linear = et.RowParallelLinear(K, N, bias=False, world=world, device="cuda", dtype=DTYPE)
+    with torch.no_grad():
+        linear.weight.copy_(B)
+    x = A.clone().requires_grad_()
+    y = linear(x)
+    y.sum().backward()
+    plain = A.clone().requires_grad_()
+    (plain @ B.t()).sum().backward()
+    assert torch.equal(y, want)
+    torch.testing.assert_close(x.grad, plain.grad)
