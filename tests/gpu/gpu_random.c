@@ -173,16 +173,6 @@ static void judge(const char *what, const trend *t)
 
 /* ---- The check ---- */
 
-static bool find_blas(void)
-{
-    const ew_problem probe = gpu_problem(128, 128, 64, EW_FP16);
-    ew_config config = EW_CONFIG_INIT;
-    ew_forecast forecast;
-    config.backend = EW_BACKEND_CUDA;
-    config.producer = EW_PRODUCER_BLAS;
-    return ew_forecast_build(&probe, 1, &config, &forecast) == EW_OK;
-}
-
 void check_random(void)
 {
     const ew_world_options options = gpu_options(TIMEOUT_MS);
@@ -191,7 +181,7 @@ void check_random(void)
     uint32_t seed = gpu_seed;
     int failures = 0;
     (void)gpu_free_bytes(); /* the GPU stays open from here on */
-    has_blas = find_blas();
+    has_blas = gpu_has_blas();
     while (failures < MAX_FAILURES &&
            (ew_now_ns() < start_ns + length_ns || on_gpu.count < LEAST_WORLDS)) {
         failures += !run_world(seed++, &options);

@@ -279,3 +279,13 @@ size_t gpu_free_bytes(void)
         harness_fail("cudaMemGetInfo: %s", cudaGetErrorString(error));
     return free_bytes;
 }
+
+bool gpu_has_blas(void)
+{
+    const ew_problem probe = gpu_problem(128, 128, 64, EW_FP16);
+    ew_config config = EW_CONFIG_INIT;
+    ew_forecast forecast;
+    config.backend = EW_BACKEND_CUDA;
+    config.producer = EW_PRODUCER_BLAS;
+    return ew_forecast_build(&probe, 1, &config, &forecast) == EW_OK;
+}

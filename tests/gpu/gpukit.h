@@ -79,6 +79,8 @@ ew_problem gpu_problem(int64_t max_m, int64_t n, int64_t k, ew_dtype dtype);
 /* "kernel=sm80", and "kernel=sm90" where the GPU has it; ends with NULL. */
 const char *const *gpu_kernels(void);
 
+bool gpu_has_blas(void); /* producer=blas can run here */
+
 ew_world_options gpu_options(uint32_t timeout_ms);
 void gpu_sleep_ms(int64_t ms);
 void gpu_sleep_us(int64_t us);

@@ -342,14 +342,25 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *
 }
 
 /* Ranks as threads share a lock of CUDA's.  What frees memory holds it and waits for the
- * whole process: a rank that has its result may do so, and would wait for a peer that waits
- * for a third one, which the lock keeps from enqueueing the rest of its copies. */
-static ew_status meet_enqueued(const ewx_cuda_engine *engine)
+ * GPU: a rank that has its result may do so, and would wait for a peer that waits for a
+ * third one, which the lock keeps from enqueueing.  Only where every rank owns rows, and
+ * enqueues what its peers wait for in one launch, has nobody a result before all have. */
+static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
+{
+    const ew_config *config = &engine->spec->config;
+    return config->transport == EW_TRANSPORT_COPY || config->producer == EW_PRODUCER_BLAS ||
+           call->grid.rows < engine->spec->num_ranks;
+}
+
+static ew_status meet_enqueued(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
 #if EW_MUTANT == 17 /* planted bug: a rank may be done before all have enqueued */
     return EW_OK;
 #endif
-    return engine->world->in_threads ? ew_world_barrier(engine->world) : EW_OK;
+    return engine->world->in_threads && engine->device->sharers > 1 &&
+                   some_may_be_early(engine, call)
+               ? ew_world_barrier(engine->world)
+               : EW_OK;
 }
 
 /* The producer first, always: whatever serialises the two, it must not be a reducer that
@@ -360,13 +371,13 @@ static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
 {
     const ew_config *config = &engine->spec->config;
     ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
-    const bool copies = config->transport == EW_TRANSPORT_COPY;
     engine->last_rows = m;
     EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
-           : copies ? ewx_cuda_launch_chunks(engine, &call, A, B)
-                    : launch_own(engine, &call, A, B));
+           : config->transport == EW_TRANSPORT_COPY
+               ? ewx_cuda_launch_chunks(engine, &call, A, B)
+               : launch_own(engine, &call, A, B));
     EW_TRY(launch_sum(engine, &call, C, epilogue, reducing));
-    return copies ? meet_enqueued(engine) : EW_OK;
+    return meet_enqueued(engine, &call);
 }
 
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
