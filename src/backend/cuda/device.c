@@ -128,7 +128,7 @@ static ew_status place(ewx_device *device, ew_world *world)
                             world->rank, me.sms, me.arch, rank, all[rank].sms,
                             all[rank].arch);
         const bool same = memcmp(all[rank].uuid, me.uuid, sizeof me.uuid) == 0;
-        device->slice += same && rank < world->rank;
+        device->index += same && rank < world->rank;
         if (same && device->sharers++ == 0)
             device->eldest = rank;
     }
@@ -148,42 +148,19 @@ static ew_status place(ewx_device *device, ew_world *world)
 
 /* ---- Contexts ---- */
 
-static ew_status open_slice(ewx_device *device)
-{
-    const ewx_driver *driver = device->driver;
-    const CUdevice handle = device->ordinal; /* the runtime's ordinals are the driver's */
-    CUdevResource whole, groups[64], rest;
-    unsigned count = sizeof groups / sizeof groups[0];
-    CUdevResourceDesc description;
-    EW_DRIVER_TRY(driver->cuDeviceGetDevResource(handle, &whole, CU_DEV_RESOURCE_TYPE_SM),
-                  "reading the GPU's SMs");
-    EW_DRIVER_TRY(driver->cuDevSmResourceSplitByCount(groups, &count, &whole, &rest, 0,
-                                                      (unsigned)device->sms),
-                  "splitting the GPU's SMs");
-    if (device->slice >= (int)count)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "the GPU splits into %u groups of %d SMs, too few for %d ranks\n"
-                        "  fix: use %u ranks or fewer per GPU",
-                        count, device->sms, device->sharers, count);
-    device->sms = (int)groups[device->slice].sm.smCount;
-    EW_DRIVER_TRY(
-        driver->cuDevResourceGenerateDesc(&description, &groups[device->slice], 1),
-        "describing a slice of the GPU");
-    EW_DRIVER_TRY(driver->cuGreenCtxCreate(&device->green, description, handle,
-                                           CU_GREEN_CTX_DEFAULT_STREAM),
-                  "opening a slice of the GPU");
-    EW_DRIVER_TRY(driver->cuCtxFromGreenCtx(&device->context, device->green),
-                  "opening a slice of the GPU");
-    return EW_OK;
-}
-
 static ew_status open_context(ewx_device *device)
 {
     const ewx_driver *driver = device->driver;
     EW_DRIVER_TRY(driver->cuDevicePrimaryCtxRetain(&device->primary, device->ordinal),
                   "opening the GPU");
     device->context = device->primary;
-    return device->sharers > 1 ? open_slice(device) : EW_OK;
+    if (device->sharers == 1)
+        return EW_OK;
+    EW_TRY(ewx_slice_take(device->driver, device->ordinal, device->primary, device->sms,
+                          device->index, &device->slice));
+    device->sms = device->slice->sms;
+    device->context = device->slice->context;
+    return EW_OK;
 }
 
 /* ---- The abort word, which kernels read where the host writes it ---- */
@@ -266,10 +243,11 @@ static ew_status open_stream(const ewx_device *device, bool high_priority,
     int low, high;
     EW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high), "reading stream priorities");
     const int priority = high_priority ? high : low;
-    if (device->green) {
-        EW_DRIVER_TRY(device->driver->cuGreenCtxStreamCreate(
-                          stream_out, device->green, CU_STREAM_NON_BLOCKING, priority),
-                      "creating a stream");
+    if (device->slice) {
+        EW_DRIVER_TRY(
+            device->driver->cuGreenCtxStreamCreate(stream_out, device->slice->green,
+                                                   CU_STREAM_NON_BLOCKING, priority),
+            "creating a stream");
         return EW_OK;
     }
     EW_CUDA_TRY(cudaStreamCreateWithPriority(stream_out, cudaStreamNonBlocking, priority),
@@ -290,8 +268,7 @@ static void close_device(void *companion)
         unmap_abort_word(device);
         ewx_device_leave(device);
     }
-    if (device->green)
-        device->driver->cuGreenCtxDestroy(device->green);
+    ewx_slice_return(device->slice);
     if (device->primary)
         device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
     free(device);

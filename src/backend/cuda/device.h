@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "backend/cuda/driver.h"
+#include "backend/cuda/slices.h"
 #include "plan/spec.h"
 #include "world/world.h"
 
@@ -20,11 +21,11 @@ typedef struct ewx_device {
     int arch;
     int sms;           /* of this rank */
     int sharers;       /* ranks on this GPU */
-    int slice;         /* which of them this one is */
+    int index;         /* which of them this one is */
     int eldest;        /* the lowest of their ranks */
     CUcontext primary; /* the one that programs use */
     CUcontext context; /* this rank's: the same, or a slice of it */
-    CUgreenCtx green;  /* NULL: the whole GPU */
+    ewx_slice *slice;  /* NULL: the whole GPU */
     /* Shared by all plans of the rank, which therefore never run side by side: the budget
      * of one would not hold for two.  It also keeps the number of streams below that of the
      * hardware's queues, in which a waiting kernel holds up whatever lies behind it. */

@@ -13,6 +13,7 @@
 #define EWX_DRIVER_FUNCTIONS(X)           \
     X(cuCtxFromGreenCtx, 12040)           \
     X(cuCtxGetCurrent, 4000)              \
+    X(cuCtxGetId, 12000)                  \
     X(cuCtxPopCurrent, 4000)              \
     X(cuCtxPushCurrent, 4000)             \
     X(cuDevResourceGenerateDesc, 12040)   \

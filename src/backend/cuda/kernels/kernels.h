@@ -48,7 +48,8 @@ typedef struct ewx_cuda_counters {
     uint32_t reducer_exits;
     uint32_t next_position; /* next producer position that nobody has taken */
     uint32_t stop;          /* a CTA gave up: the others leave too, nothing is published */
-    uint32_t unit_tiles[];  /* tiles done of each release unit, all destinations */
+    unsigned long long looked_ns; /* when a waiting thread last read the abort word */
+    uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations */
 } ewx_cuda_counters;
 
 typedef enum ewx_cuda_place {

@@ -8,8 +8,7 @@
 #include "plan/epoch.h"
 
 #define POLLS_PER_LOOK 16 /* between looks at the clock and at `stop` */
-/* The abort word lies across the bus: look rarely. */
-#define ABORT_LOOK_NS 2000000ull
+#define ABORT_LOOK_NS 200000ull
 #define SHORT_SLEEP_NS 32 /* first, and again and again twice as long ... */
 #define LONG_SLEEP_NS 512 /* ... up to this: polls cost the GEMM power and L2 */
 
@@ -51,6 +50,21 @@ __device__ __forceinline__ void give_up(const ewx_cuda_call &call, const waited_
     *(volatile int32_t *)&report->place = what.place;
 }
 
+/* The abort word lies across the bus, where looks from every waiting thread would slow the
+ * GEMM: one looks for all of the rank's, who see `stop` when it has given up. */
+__device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
+                                           unsigned long long now)
+{
+    unsigned long long *looked_ns = &call.counters->looked_ns;
+    const unsigned long long last = *(volatile unsigned long long *)looked_ns;
+    if (now - last < ABORT_LOOK_NS || atomicCAS(looked_ns, last, now) != last)
+        return false;
+#if EW_MUTANT == 6 /* planted bug: deaf to the abort word */
+    return false;
+#endif
+    return ld_relaxed_sys(call.abort) != 0;
+}
+
 /* ---- The one wait ---- */
 
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
@@ -59,25 +73,20 @@ __device__ __forceinline__ void give_up(const ewx_cuda_call &call, const waited_
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
                                             uint32_t wanted, const waited_for &what)
 {
-    unsigned long long started_ns = 0, next_look_ns = 0;
+    unsigned long long started_ns = 0;
     unsigned sleep_ns = SHORT_SLEEP_NS;
     for (int polls = 1; !ewx_epoch_reached(ld_relaxed_sys(word), wanted); polls++) {
         __nanosleep(sleep_ns);
         sleep_ns = min(2 * sleep_ns, LONG_SLEEP_NS);
+#if EW_MUTANT == 18 /* to measure what the rest costs: a wait that nothing ends */
+        continue;
+#endif
         if (polls % POLLS_PER_LOOK != 0)
             continue;
         const unsigned long long now = global_timer_ns();
-        if (started_ns == 0) {
+        if (started_ns == 0)
             started_ns = now;
-            next_look_ns = now + ABORT_LOOK_NS;
-        }
-        bool aborted = false;
-        if (now >= next_look_ns) {
-            next_look_ns = now + ABORT_LOOK_NS;
-#if EW_MUTANT != 6 /* planted bug: deaf to the abort word */
-            aborted = ld_relaxed_sys(call.abort) != 0;
-#endif
-        }
+        const bool aborted = is_aborted(call, now);
         if (aborted || now - started_ns > call.timeout_ns)
             give_up(call, what, wanted, ld_relaxed_sys(word), aborted);
         if (has_stopped(call))
