@@ -279,8 +279,9 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
     model->uses_nccl = spec->config.producer == EW_PRODUCER_BLAS && profile->nccl_gbs > 0 &&
                        model->sharers == 1 && model->grid.num_large == 0;
     const bool across = spec->num_ranks > model->ranks_per_node;
-    const double gbs =
-        across ? fmin(profile->nccl_gbs, profile->nic_gbs) : profile->nccl_gbs;
+    const double inside = request->link_gbs > 0 ? fmin(profile->nccl_gbs, request->link_gbs)
+                                                : profile->nccl_gbs;
+    const double gbs = across ? fmin(inside, profile->nic_gbs) : inside;
     if (model->uses_nccl)
         model->nccl_ps = round_ps(1e6 * profile->nccl_us +
                                   1e3 / gbs *
