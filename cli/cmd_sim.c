@@ -9,14 +9,13 @@
 static void print_profile(const ew_sim_hardware *h)
 {
     if (h->is_cpu)
-        printf("%-14s %5s %6d cores %22s\n", h->name, "-", (int)h->sms, "shared memory");
+        printf("%-14s %5s %6d cores %22s", h->name, "-", (int)h->sms, "shared memory");
     else
         printf("%-14s %5d %6d SMs %15.0f GB/s link", h->name, (int)h->gpus, (int)h->sms,
                h->link_gbs);
-    if (!h->is_cpu && h->nic_gbs > 0)
+    if (h->nic_gbs > 0)
         printf(", %.0f GB/s NIC", h->nic_gbs);
-    if (!h->is_cpu)
-        putchar('\n');
+    putchar('\n');
 }
 
 static cli_exit list_profiles(const cli_settings *settings)

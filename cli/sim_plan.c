@@ -32,6 +32,7 @@ typedef struct forecast {
     ew_sim_report best; /* of entwine, by search */
     int tried;
     double link_gbs;
+    const ew_config *asked;
     double gemm_us, link_us, floor_us, breq_gbs;
     double baseline_us; /* the faster of sequential and blas */
     const char *baseline;
@@ -108,13 +109,13 @@ static void derive(forecast *f)
 
 /* ---- What would change the answer ---- */
 
-static double baseline_of(const cli_sim_case *what)
+static double baseline_of(const cli_sim_case *what, const ew_config *asked)
 {
     ew_sim_report report;
     double least = INFINITY;
     static const char *const names[] = {"sequential", "blas"};
     for (size_t at = 0; at < 2; at++)
-        if (cli_sim_method(what, names[at], NULL, &report) == EW_OK &&
+        if (cli_sim_method(what, names[at], asked, &report) == EW_OK &&
             report.time_us < least)
             least = report.time_us;
     return least;
@@ -128,11 +129,11 @@ static void add_change(forecast *f, const char *text, cli_sim_case what,
     change_view *change = &f->changes[f->num_changes];
     if (f->num_changes == MAX_CHANGES ||
         (cli_sim_method(&what, "entwine", config, &report) &&
-         cli_sim_method(&what, "entwine", NULL, &report)))
+         cli_sim_method(&what, "entwine", f->asked, &report)))
         return;
     snprintf(change->what, sizeof change->what, "%s", text);
     change->best_us = report.time_us;
-    change->baseline_us = baseline_of(&what);
+    change->baseline_us = baseline_of(&what, f->asked);
     if (isfinite(change->baseline_us))
         f->num_changes++;
 }
@@ -164,6 +165,17 @@ static void add_link_change(forecast *f, double factor)
     add_change(f, text, what, &f->best.config);
 }
 
+static void add_nic_change(forecast *f, double factor)
+{
+    cli_sim_case what = f->what;
+    char text[48];
+    if (f->hardware.nodes < 2)
+        return;
+    what.options.nic_gbs = f->hardware.nic_gbs * factor;
+    snprintf(text, sizeof text, "NIC = %g GB/s", what.options.nic_gbs);
+    add_change(f, text, what, &f->best.config);
+}
+
 static void add_budget_change(forecast *f, int32_t budget)
 {
     ew_config config = f->best.config;
@@ -188,6 +200,8 @@ static void find_changes(forecast *f)
     add_shape_change(f, "K", &p->k, 2, 1);
     add_link_change(f, 0.5);
     add_link_change(f, 2);
+    add_nic_change(f, 0.5);
+    add_nic_change(f, 2);
     add_budget_change(f, f->best.config.budget / 4);
 }
 
@@ -237,9 +251,12 @@ static void print_forecast(const forecast *f)
            f->gemm_us, f->link_us);
     printf("B_req     %.1f GB/s per rank hides all communication (Eq. 4); ", f->breq_gbs);
     if (f->link_gbs > 0)
-        printf("the link has %g\n", f->link_gbs);
+        printf("the link has %g", f->link_gbs);
     else
-        puts("there is no link, memory alone");
+        printf("there is no link, memory alone");
+    if (f->hardware.nodes > 1)
+        printf(", a NIC %g", f->hardware.nic_gbs);
+    putchar('\n');
     printf("  %-13s %11s %11s %10s %8s\n", "method", "time (us)", "gemm (us)", "tail (us)",
            "speedup");
     for (int at = 0; at < f->num_methods; at++)
@@ -249,6 +266,11 @@ static void print_forecast(const forecast *f)
             printf("  %-13s skipped: %s\n", f->methods[at].name, f->methods[at].why);
     print_method(f, "entwine best", &f->best);
     printf("          best of %d schedules; speedup is over %s\n", f->tried, f->baseline);
+    if (f->hardware.nodes > 1)
+        printf("crossing  %.2f MiB between %d nodes, all ranks together\n",
+               (double)f->best.crossed_bytes / 0x1p20, (int)f->hardware.nodes);
+    if (f->best.config.levels == 2 && !f->hardware.is_cpu)
+        puts("note      no GPU engine runs levels=2 yet: times of a schedule to be built");
     print_answer(f);
 }
 
@@ -257,10 +279,10 @@ static json_t *report_json(const forecast *f, const char *name, const ew_sim_rep
     char config[EW_CONFIG_TEXT_BYTES];
     if (ew_config_print(&report->config, config, sizeof config))
         config[0] = '\0';
-    return json_pack("{ss ss sf sf sf sf ss}", "method", name, "status", "EW_OK", "time_us",
-                     report->time_us, "gemm_us", report->gemm_us, "tail_us",
+    return json_pack("{ss ss sf sf sf sf ss sI}", "method", name, "status", "EW_OK",
+                     "time_us", report->time_us, "gemm_us", report->gemm_us, "tail_us",
                      report->tail_us, "speedup", f->baseline_us / report->time_us, "config",
-                     config);
+                     config, "crossed_bytes", (json_int_t)report->crossed_bytes);
 }
 
 static json_t *methods_json(const forecast *f)
@@ -313,7 +335,7 @@ static void print_forecast_json(const forecast *f)
 
 cli_exit cli_sim_plan(const cli_settings *settings)
 {
-    forecast f = {.num_methods = 0};
+    forecast f = {.asked = &settings->config};
     ew_status status = set_case(settings, &f);
     const cli_sim_space space = cli_sim_space_for(&f.hardware);
     if (status == EW_OK)

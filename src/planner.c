@@ -17,14 +17,16 @@ static bool fits(const ewx_sim_profile *profile, int num_ranks, bool is_cpu,
                  const ewx_machine *machine)
 {
     const size_t length = strlen(profile->device);
-    int sms = 0, sharers = 0;
+    ewx_machine simulated;
     if (length == 0 || profile->is_cpu != is_cpu ||
         strncmp(machine->device, profile->device, length) != 0 ||
         machine->device[length] != '/' ||
-        ewx_sim_share(profile, num_ranks, &sms, &sharers) != EW_OK)
+        ewx_sim_machine(profile, num_ranks, &simulated) != EW_OK)
         return false;
-    return is_cpu ? (int)profile->cores == machine->cores
-                  : sms == machine->gpu_sms && sharers == machine->gpu_sharers;
+    return is_cpu ? simulated.cores == machine->cores &&
+                        simulated.hosts == (machine->hosts > 1 ? machine->hosts : 1)
+                  : simulated.gpu_sms == machine->gpu_sms &&
+                        simulated.gpu_sharers == machine->gpu_sharers;
 }
 
 static const char *calibrated_name(bool is_cpu)

@@ -27,28 +27,36 @@ ew_status ew_sim_describe(const char *profile, int num_ranks, ew_sim_hardware *h
                                 .arch = (int32_t)p.arch,
                                 .link_gbs = p.link_gbs,
                                 .nic_gbs = p.nic_gbs};
-    if (!p.is_cpu && sharers == 1)
-        hardware.nodes = (num_ranks + (int)p.gpus - 1) / (int)p.gpus;
+    if (sharers == 1)
+        hardware.nodes = ewx_sim_nodes_of(&p, num_ranks).count;
     memcpy(hardware.name, p.name, sizeof hardware.name);
     *hardware_out = hardware;
     return EW_OK;
 }
 
-/* What the busiest of a rank's links needs for Eq. 2. */
+/* What the busiest of the links needs for Eq. 2, or less of it where nodes send sums. */
 static double link_us(const ewx_sim_request *request)
 {
     const ewx_sim_profile *p = request->profile;
     const ewx_spec *spec = request->spec;
-    const double bytes =
-        ew_remote_bytes(request->rows, spec->problem.n, spec->num_ranks, spec->elem_bytes);
+    const ewx_sim_nodes nodes = ewx_sim_nodes_of(p, spec->num_ranks);
+    const int peers = spec->num_ranks - 1;
+    const int near = nodes.count > 1 ? nodes.ranks_each - 1 : peers;
+    const int far = spec->config.levels == 2 ? nodes.count - 1 : peers - near;
     const double link = request->link_gbs > 0 ? request->link_gbs : p->link_gbs;
-    const double peers = spec->num_ranks - 1;
-    double near = peers;
-    if (!p->is_cpu && !(p->virtual_node > 0) && spec->num_ranks > p->gpus)
-        near = p->gpus - 1;
-    const double near_us = link > 0 && peers > 0 ? bytes * near / peers / link * 1e-3 : 0;
+    const double tile_us = /* of one contribution to all that a rank owns, at 1 GB/s */
+        peers > 0 ? ew_remote_bytes(request->rows, spec->problem.n, spec->num_ranks,
+                                    spec->elem_bytes) /
+                        peers * 1e-3
+                  : 0;
+    const int nic_ranks = ewx_sim_nic_is_shared(request) ? spec->num_ranks
+                          : p->is_cpu                    ? nodes.ranks_each
+                                                         : 1;
+    /* A GPU's reducers are taken to make the other nodes' sums too. */
+    const int near_sums = spec->config.levels == 2 && !p->is_cpu ? nodes.count : 1;
+    const double near_us = link > 0 ? near * near_sums * tile_us / link : 0;
     const double far_us =
-        peers > near ? bytes * (peers - near) / peers / p->nic_gbs * 1e-3 : 0;
+        far > 0 ? far * nic_ranks * tile_us / ewx_sim_nic_gbs(request) : 0;
     return near_us > far_us ? near_us : far_us;
 }
 
@@ -66,6 +74,7 @@ static void read_times(const ewx_sim_rank_result *ranks, int num_ranks,
         if (gemm_us > report->gemm_us)
             report->gemm_us = gemm_us;
         report->moved_bytes += ranks[rank].remote_bytes;
+        report->crossed_bytes += ranks[rank].crossed_bytes;
     }
 }
 
@@ -104,6 +113,8 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
                                      .rows = problem->max_m,
                                      .link_gbs = o->link_gbs,
                                      .link_us = o->link_us,
+                                     .nic_gbs = o->nic_gbs,
+                                     .nic_shared = o->nic_shared,
                                      .together = true,
                                      .sampled_ranks = o->sampled_ranks,
                                      .traced_rank = -1};

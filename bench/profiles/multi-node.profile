@@ -2,8 +2,9 @@
 # ranks 0 to 7 are the first node and so on; a rank's links inside the node and its NIC work at the
 # same time, each with one rate in each direction; every NIC reaches every other at full rate (no
 # oversubscription, no congestion in the fabric); tiles are pulled flat from every rank, near or
-# far, as the GPU engine does it: nothing is summed inside a node first.  Beyond 16 ranks, 16 of
-# them, spread over all, stand for the rest in forecasts.
+# far, as the GPU engine does it.  levels=2, which no GPU engine runs yet: the reducers that own a tile also
+# sum, over NVLink, what their node has for the other nodes' tiles in the same place, and read one sum from
+# each other node.  Beyond 16 ranks, 16 of them, spread over all, stand for the rest in forecasts.
 kind = gpu                  # -
 gpus = 8                    # of a node
 nodes = 64                  # 512 GPUs: the most that are looked at
@@ -32,7 +33,7 @@ link_gbs = 340                # estimate: 75 % of the datasheet's 450 GB/s per d
 link_us = 1.0                 # estimate: a remote read beyond a local one, 2026-11
 nic_gbs = 46                 # estimate: 92 % of 400 Gb/s, 2026-11
 nic_us = 5                  # estimate: RDMA with a flag behind the data, 2026-11
-nccl_gbs = 330                # estimate: inside a node; across nodes the NIC bounds it, 2026-11
+nccl_gbs = 330                # estimate: inside a node; across nodes the node's 8 NICs together bound it, 2026-11
 nccl_us = 25                 # estimate, 2026-11
 start_us = 6.9              # fitted to a third of gpu-nvidia-h200.json, 2026-11-15
 launch_us = 5.8             # fitted to a third of gpu-nvidia-h200.json and eval-nvidia-h200/*.json, 2026-11-15

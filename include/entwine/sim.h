@@ -25,7 +25,7 @@ typedef struct ew_sim_hardware {
     int32_t sharers; /* ranks on one GPU; above 1 it is a virtual node */
     int32_t sms;     /* of one rank; a CPU's cores */
     double link_gbs; /* per rank and direction, inside a node; 0: memory alone */
-    double nic_gbs;  /* between nodes */
+    double nic_gbs;  /* between nodes; of a rank, of a CPU's node for all its ranks */
     int32_t arch;    /* of a GPU: 80, 90, ... */
 } ew_sim_hardware;
 
@@ -42,19 +42,23 @@ typedef struct ew_sim_options {
      * the others do the same at the same time.  0: every rank. */
     int32_t sampled_ranks;
     const char *profile_text; /* the profile itself, in place of its name; or NULL */
+    double nic_gbs;     /* in place of the profile's between nodes; 0: the profile's */
+    int32_t nic_shared; /* 1: all nodes and both directions share its rate, -1: they do
+                         * not; 0: as in the profile */
 } ew_sim_options;
-#define EW_SIM_OPTIONS_INIT                                       \
-    {                                                             \
-        (uint32_t)sizeof(ew_sim_options), NULL, 0.0, 0.0, 0, NULL \
+#define EW_SIM_OPTIONS_INIT                                               \
+    {                                                                     \
+        (uint32_t)sizeof(ew_sim_options), NULL, 0.0, 0.0, 0, NULL, 0.0, 0 \
     }
 
 /* Times as in ew_bench_result: of the slowest rank, when all start at one time. */
 typedef struct ew_sim_report {
     ew_config config; /* every field chosen */
     double time_us, gemm_us, tail_us;
-    double link_us;      /* what the busiest link alone needs */
-    int64_t moved_bytes; /* from other ranks, of all ranks together */
-    uint64_t events;     /* that the simulation took */
+    double link_us;        /* what the busiest link alone needs */
+    int64_t moved_bytes;   /* from other ranks, of all ranks together */
+    uint64_t events;       /* that the simulation took */
+    int64_t crossed_bytes; /* of moved_bytes, between nodes */
 } ew_sim_report;
 
 /* One simulated call of problem->max_m rows, with up to 1024 ranks.  config may be NULL or

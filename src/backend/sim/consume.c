@@ -25,6 +25,18 @@ bool ewx_sim_share_node(const ewx_sim *sim, int a, int b)
     return a / sim->model.ranks_per_node == b / sim->model.ranks_per_node;
 }
 
+/* A GPU has its own, the ranks of a CPU's node have one. */
+static ewx_sim_rank *nic_of(ewx_sim *sim, int rank)
+{
+    const int per_node = sim->model.ranks_per_node;
+    return &sim->ranks[sim->request->profile->is_cpu ? rank / per_node * per_node : rank];
+}
+
+int64_t ewx_sim_book_core(ewx_sim *sim, int rank, int64_t from_ps, double duration_ps)
+{
+    return occupy(&sim->ranks[rank].network_ps, from_ps, duration_ps);
+}
+
 int64_t ewx_sim_book_copy(ewx_sim *sim, int src)
 {
     return occupy(&sim->ranks[src].copying_ps, sim->now_ps, (double)sim->model.copy_ps);
@@ -36,48 +48,63 @@ int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64
     ewx_sim_rank *from = &sim->ranks[src], *to = &sim->ranks[dst];
     const bool near = ewx_sim_share_node(sim, src, dst);
     const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
-    int64_t *out = near ? &from->egress_ps : &from->nic_out_ps;
-    int64_t *in = near ? &to->ingress_ps : &to->nic_in_ps;
+    int64_t *out = near ? &from->egress_ps : &nic_of(sim, src)->nic_out_ps;
+    int64_t *in = near ? &to->ingress_ps : &nic_of(sim, dst)->nic_in_ps;
+    if (!near && model->nic_shared) /* every byte takes its turn once */
+        in = out = &sim->medium_ps;
     const int64_t sent = occupy(out, from_ps, ps);
     const int64_t received =
-        occupy(in, from_ps, ps * (near ? to->near_weight : to->far_weight));
+        in == out ? sent
+                  : occupy(in, from_ps, ps * (near ? to->near_weight : to->far_weight));
     to->remote_bytes += bytes;
+    to->crossed_bytes += near ? 0 : bytes;
     return later(sent, received) + (near ? model->link_latency_ps : model->nic_latency_ps);
 }
 
-/* Pull: all sources at once, each over its egress, together over the owner's ingress. */
-static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes)
+/* With two levels one rank of each other node does: the one in the owner's place. */
+static bool sends_to(const ewx_sim *sim, int src, int rank)
+{
+    const int per_node = sim->model.ranks_per_node, first = src / per_node * per_node;
+    const int count = (int)ewx_min64(per_node, sim->num_ranks - first);
+    return !sim->model.sums_in_nodes || src - first == rank % per_node % count;
+}
+
+/* All sources at once, each over its egress, together over the owner's ingress. */
+static int64_t pull_from(ewx_sim *sim, int rank, bool near, int64_t from_ps, int64_t bytes)
 {
     const ewx_sim_model *model = &sim->model;
     ewx_sim_rank *owner = &sim->ranks[rank];
-    int num_near = 0, num_far = 0;
-    int64_t near_ps = sim->now_ps, far_ps = sim->now_ps;
+    const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
+    int count = 0;
+    int64_t end_ps = from_ps;
     for (int src = 0; src < sim->num_ranks; src++) {
-        if (src == rank)
-            continue;
         ewx_sim_rank *from = &sim->ranks[src];
-        const bool near = ewx_sim_share_node(sim, src, rank);
-        num_near += near;
-        num_far += !near;
-        if (from->mirrored)
+        if (src == rank || ewx_sim_share_node(sim, src, rank) != near ||
+            (!near && !sends_to(sim, src, rank)))
             continue;
-        if (near)
-            near_ps = later(near_ps, occupy(&from->egress_ps, sim->now_ps,
-                                            (double)bytes * model->link_ps));
-        else
-            far_ps = later(far_ps, occupy(&from->nic_out_ps, sim->now_ps,
-                                          (double)bytes * model->nic_ps));
+        count++;
+        if (!from->mirrored)
+            end_ps = later(
+                end_ps, occupy(near ? &from->egress_ps : &from->nic_out_ps, from_ps, ps));
     }
-    owner->remote_bytes += bytes * (num_near + num_far);
-    if (num_near > 0)
-        near_ps = later(near_ps, occupy(&owner->ingress_ps, sim->now_ps,
-                                        (double)(bytes * num_near) * model->link_ps)) +
-                  model->link_latency_ps;
-    if (num_far > 0)
-        far_ps = later(far_ps, occupy(&owner->nic_in_ps, sim->now_ps,
-                                      (double)(bytes * num_far) * model->nic_ps)) +
-                 model->nic_latency_ps;
-    return later(near_ps, far_ps);
+    owner->remote_bytes += bytes * count;
+    owner->crossed_bytes += near ? 0 : bytes * count;
+    if (count == 0)
+        return from_ps;
+    return later(end_ps, occupy(near ? &owner->ingress_ps : &owner->nic_in_ps, from_ps,
+                                count * ps)) +
+           (near ? model->link_latency_ps : model->nic_latency_ps);
+}
+
+/* Flat, near and far sources at once.  With two levels the reducer reads as much again from
+ * near ones for each sum that it makes for another node, and those of other nodes do the
+ * same: their sums are there when it has. */
+static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes)
+{
+    const bool sums = sim->model.sums_in_nodes;
+    const int64_t near_ps = pull_from(sim, rank, true, sim->now_ps,
+                                      sums ? bytes * sim->model.num_nodes : bytes);
+    return later(near_ps, pull_from(sim, rank, false, sums ? near_ps : sim->now_ps, bytes));
 }
 
 int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
@@ -88,7 +115,7 @@ int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm
     const ewx_tile tile = ewx_task_tile(grid, rank, task);
     const int64_t bytes = ewx_tile_height(grid, rank, tile) * ewx_tile_width(grid, tile) *
                           (int64_t)sim->spec->elem_bytes;
-    const double moved = (double)(bytes * (sim->num_ranks + 1)); /* read W, write one */
+    const double moved = (double)bytes * model->moved_tiles;
     const double slowdown = shares_sm ? model->shared_time : 1;
     int64_t end = ewx_sim_after(
         sim->now_ps, slowdown * ((double)model->reducer_ps + moved * model->cta_ps));

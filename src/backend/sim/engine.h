@@ -1,6 +1,6 @@
 /* The state of one simulation.  simulate.c sets it up and runs the clock, produce.c
  * computes and releases, consume.c reduces, workers.c is the CPU engine's way of doing
- * both. */
+ * both, hosts.c its way between hosts. */
 #ifndef EWX_SIM_ENGINE_H
 #define EWX_SIM_ENGINE_H
 
@@ -23,7 +23,8 @@ enum ewx_sim_kind {
     EWX_SIM_LAUNCH,     /* a rank's next reducing kernel begins */
     EWX_SIM_RESUME,     /* who: a reducer whose tile has become ready */
     EWX_SIM_REDUCE_END, /* who: reducer, or worker */
-    EWX_SIM_WAKE        /* a rank's idle workers look again */
+    EWX_SIM_WAKE,       /* a rank's idle workers look again */
+    EWX_SIM_ARRIVAL     /* CPU: a unit from another host; who: the unit */
 };
 
 /* Room for one producer CTA on an SM, or a worker of the CPU. */
@@ -31,6 +32,7 @@ typedef struct ewx_sim_producer {
     bool busy;
     int tile;         /* CPU: of the block, next to be computed */
     int consumer;     /* CPU: being served; -1: none */
+    int64_t sum;      /* CPU: unit whose sum of this host is being made; -1: none */
     int served;       /* CPU: tiles of this visit */
     int64_t position; /* of the block in hand */
     int64_t begin_ps;
@@ -77,7 +79,12 @@ typedef struct ewx_sim_rank {
     int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
     int64_t copying_ps;                                   /* copy: of the last one, until */
     int64_t arrival_ps;                                   /* push: of the last tile sent */
-    int64_t remote_bytes;
+    int64_t remote_bytes, crossed_bytes;
+    /* CPU, several hosts: */
+    int64_t owed_ps;             /* of the caller's thread to the network, as it computes */
+    int64_t network_ps;          /* busy with the network until, as it waits */
+    int64_t first_sum, last_sum; /* units to be summed for other hosts; -1: none */
+    bool summing;
 } ewx_sim_rank;
 
 /* Ranks compute the same blocks in the same order, so a few of them, spread over all, can
@@ -100,6 +107,9 @@ typedef struct ewx_sim {
     int32_t *missing;    /* [unit] contributions that are not published yet */
     int64_t *ready_ps;   /* [unit] when the last of those published is visible */
     int64_t *unreleased; /* [src][unit] tiles missing; NULL when a tile is a unit */
+    int64_t medium_ps;   /* of all NICs where they share their rate: busy until */
+    int32_t *unsummed;   /* [node][unit] contributions missing to the node's sum */
+    int64_t *next_sum;   /* [node][unit] to be made after it; -1: none */
     size_t num_traced;
 } ewx_sim;
 
@@ -111,6 +121,9 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot);
 /* A tile is complete on `src`: releases it, or its unit when it was the last one. */
 void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile);
 void ewx_sim_count_block(ewx_sim *sim, int rank);
+int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int dst, int64_t unit);
+/* One more contribution to a unit can be seen by its owner. */
+void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps);
 
 /* ---- consume.c ---- */
 bool ewx_sim_share_node(const ewx_sim *sim, int a, int b);
@@ -126,6 +139,8 @@ bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready
 /* Books what the reduction of a tile moves; returns when it ends.  A reducer
  * that shares its SM with a producer is slower. */
 int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
+/* Books time of the thread that serves a rank's network; returns when it has been had. */
+int64_t ewx_sim_book_core(ewx_sim *sim, int rank, int64_t from_ps, double duration_ps);
 /* Books the start of a copy, one after the other; returns when its bytes may leave. */
 int64_t ewx_sim_book_copy(ewx_sim *sim, int src);
 /* Books a tile's, or a partition's, way from src to dst; returns its arrival. */
@@ -138,6 +153,20 @@ void ewx_sim_start_workers(ewx_sim *sim, int rank);
 void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker);
 void ewx_sim_worker_reduced(ewx_sim *sim, int rank, int worker);
 void ewx_sim_wake_workers(ewx_sim *sim, int rank);
+
+/* ---- hosts.c: what the CPU engine does between hosts ---- */
+/* Contributions that the owner of a unit waits for. */
+int ewx_sim_contributors(const ewx_sim *sim, int dst);
+/* `src` has completed a unit of another host: sends it, or counts it for the host's sum. */
+void ewx_sim_contribute(ewx_sim *sim, int src, int dst, int64_t unit);
+void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit);
+/* Begins the next sum for another host; false: there is none. */
+bool ewx_sim_begin_sum(ewx_sim *sim, int rank, int worker);
+void ewx_sim_end_sum(ewx_sim *sim, int rank, int worker);
+/* What a worker does next takes so much longer, for the network. */
+int64_t ewx_sim_pay_network(ewx_sim *sim, int rank, int worker);
+/* The same when it has nothing to do but wait. */
+void ewx_sim_serve_network(ewx_sim *sim, int rank, int worker);
 
 /* ---- simulate.c ---- */
 void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event);

@@ -56,8 +56,9 @@ ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_
         return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
                         EWX_SIM_MAX_RANKS);
     if (profile->is_cpu) {
-        *sms_out =
-            (int)profile->cores / num_ranks > 1 ? (int)profile->cores / num_ranks : 1;
+        const int cores =
+            (int)profile->cores / ewx_sim_nodes_of(profile, num_ranks).ranks_each;
+        *sms_out = cores > 1 ? cores : 1;
         *sharers_out = 1;
         return EW_OK;
     }
@@ -84,7 +85,9 @@ ew_status ewx_sim_machine(const ewx_sim_profile *profile, int num_ranks,
 {
     int sms = 0, sharers = 0;
     EW_TRY(ewx_sim_share(profile, num_ranks, &sms, &sharers));
-    *machine_out = (ewx_machine){.cores = profile->is_cpu ? (int)profile->cores : 1,
+    const int hosts = profile->is_cpu ? ewx_sim_nodes_of(profile, num_ranks).count : 1;
+    *machine_out = (ewx_machine){.cores = profile->is_cpu ? hosts * (int)profile->cores : 1,
+                                 .hosts = hosts,
                                  .gpu_sms = profile->is_cpu ? 0 : sms,
                                  .gpu_arch = (int)profile->arch,
                                  .gpu_sharers = sharers,
@@ -132,6 +135,13 @@ static double square_wave_elements(const ewx_grid *grid, int slots)
     return 2 * EWX_TILE_M * sqrt(area) / slots;
 }
 
+/* More workers than cores take turns. */
+static double turns(const ewx_sim_profile *profile, const ewx_spec *spec)
+{
+    const int ranks = ewx_sim_nodes_of(profile, spec->num_ranks).ranks_each;
+    return fmax(1, ranks * spec->config.workers / profile->cores);
+}
+
 static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
                        const ewx_grid *grid, int slots)
 {
@@ -152,8 +162,8 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
     }
     us *= (blas ? profile->blas_time : 1) *
           (spec->problem.dtype == EW_BF16 ? profile->bf16_time : 1) / profile->clock;
-    if (profile->is_cpu) /* more workers than cores take turns */
-        us *= fmax(1, spec->num_ranks * config->workers / profile->cores);
+    if (profile->is_cpu)
+        us *= turns(profile, spec);
     return us > 1e-6 ? us : 1e-6;
 }
 
@@ -222,8 +232,14 @@ static ew_status check_budget(const ewx_sim_profile *profile, const ew_config *c
 }
 
 /* What the cpu engine does not run, a simulated one does not either. */
-static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *config)
+static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *config,
+                           int num_nodes)
 {
+    if (num_nodes > 1 && config->producer == EW_PRODUCER_BLAS)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "producer=blas among ranks on %d hosts\n"
+                        "  fix: use producer=own",
+                        num_nodes);
     if (config->transport == EW_TRANSPORT_PULL && config->launches != EW_LAUNCHES_UNIT &&
         config->pool != EW_POOL_AFTER &&
         !(config->pool == EW_POOL_STATIC && config->budget >= config->workers))
@@ -240,13 +256,13 @@ ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
 {
     ewx_sim_model model = {0};
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
-    if (spec->config.levels > 1)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "levels=%d is not simulated, tiles come from every rank\n"
-                        "  fix: leave levels out",
-                        (int)spec->config.levels);
     if (profile->is_cpu)
-        return check_cpu(profile, &spec->config);
+        return check_cpu(profile, &spec->config,
+                         ewx_sim_nodes_of(profile, spec->num_ranks).count);
+    if (spec->config.levels > 1 && spec->config.transport != EW_TRANSPORT_PULL)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "levels=2 is simulated for tiles that are pulled\n"
+                        "  fix: use transport=pull, or levels=1");
     if (!spec->config.kernel) /* chosen before the profile was known */
         return EW_OK;
     place_ctas(profile, &spec->config, &model);
@@ -265,11 +281,30 @@ static void set_link(const ewx_sim_request *request, ewx_sim_model *model)
     const double gbs = given ? request->link_gbs : profile->link_gbs;
     model->link_ps = gbs > 0 ? 1e3 / gbs : 0;
     model->link_latency_ps = round_ps(1e6 * (given ? request->link_us : profile->link_us));
-    model->nic_ps = profile->nic_gbs > 0 ? 1e3 / profile->nic_gbs : 0;
+    const double nic_gbs = ewx_sim_nic_gbs(request);
+    model->nic_ps = nic_gbs > 0 ? 1e3 / nic_gbs : 0;
     model->nic_latency_ps = round_ps(1e6 * profile->nic_us);
-    model->ranks_per_node = profile->is_cpu      ? request->spec->num_ranks
-                            : model->sharers > 1 ? (int)profile->gpus * model->sharers
-                                                 : (int)profile->gpus;
+    model->nic_shared = ewx_sim_nic_is_shared(request);
+    model->nic_cpu_ps = profile->nic_cpu_ps_per_byte;
+    if (profile->is_cpu)
+        model->nic_cpu_ps *= turns(profile, request->spec);
+}
+
+/* Flat, W contributions are read and one tile is written.  With two levels the own node's
+ * are summed first, then the nodes' sums; who sums for other nodes in the same reducers, as
+ * a GPU's are taken to, does the first as often as there are nodes. */
+static void set_nodes(const ewx_sim_request *request, ewx_sim_model *model)
+{
+    const ewx_spec *spec = request->spec;
+    const ewx_sim_nodes nodes = ewx_sim_nodes_of(request->profile, spec->num_ranks);
+    model->ranks_per_node = nodes.ranks_each;
+    model->num_nodes = nodes.count;
+    model->sums_in_nodes =
+        spec->config.levels == 2 && nodes.count > 1 && nodes.ranks_each > 1;
+    const int sums = request->profile->is_cpu ? 1 : nodes.count;
+    model->moved_tiles = model->sums_in_nodes
+                             ? sums * (nodes.ranks_each + 1) + nodes.count + 1
+                             : spec->num_ranks + 1;
 }
 
 static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
@@ -281,7 +316,9 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
     const bool across = spec->num_ranks > model->ranks_per_node;
     const double inside = request->link_gbs > 0 ? fmin(profile->nccl_gbs, request->link_gbs)
                                                 : profile->nccl_gbs;
-    const double gbs = across ? fmin(inside, profile->nic_gbs) : inside;
+    /* Its rings leave a node by every NIC, and each byte of a ring leaves once. */
+    const double nics = model->ranks_per_node * ewx_sim_nic_gbs(request);
+    const double gbs = across ? fmin(inside, nics) : inside;
     if (model->uses_nccl)
         model->nccl_ps = round_ps(1e6 * profile->nccl_us +
                                   1e3 / gbs *
@@ -312,6 +349,8 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.steal_ps = profile->steal_ps_per_byte;
     model.mem_ps = profile->mem_gbs > 0 ? 1e3 / profile->mem_gbs : 0;
     model.cta_ps = 1e3 / fmax(1e-3, ewx_sim_curve_at(&profile->reducer_gbs, config->batch));
+    if (profile->is_cpu)
+        model.cta_ps *= turns(profile, spec);
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
     model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
     model.copy_ps = round_ps(1e6 * profile->copy_us);
@@ -320,6 +359,7 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.publish_ps = round_ps(1e6 * profile->publish_us);
     model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);
     model.stagger_ps = model.sharers > 1 ? round_ps(1e6 * profile->skew_us) : 0;
+    set_nodes(request, &model);
     set_link(request, &model);
     set_nccl(request, &model);
     *model_out = model;

@@ -23,7 +23,11 @@ typedef struct ewx_sim_model {
     int64_t copy_ps;        /* of each copy of a partition */
     double link_ps, nic_ps; /* per byte; 0: none */
     int64_t link_latency_ps, nic_latency_ps;
-    int ranks_per_node;
+    bool nic_shared;
+    double nic_cpu_ps; /* of the caller's thread, per byte that it sends or receives */
+    int ranks_per_node, num_nodes;
+    bool sums_in_nodes; /* levels=2, and there are several ranks in a node */
+    double moved_tiles; /* read and written for a tile of the result */
     int64_t start_ps, launch_ps, publish_ps, skew_ps;
     int64_t stagger_ps; /* between launches of ranks that share a GPU */
     bool uses_nccl;

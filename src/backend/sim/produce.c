@@ -16,7 +16,7 @@ static int64_t tile_bytes(const ewx_sim *sim, int dst, ewx_tile tile)
            (int64_t)sim->spec->elem_bytes;
 }
 
-static void publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
+void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
 {
     if (sim->ranks[dst].mirrored)
         return;
@@ -26,7 +26,7 @@ static void publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
         ewx_sim_wake_unit(sim, dst, unit);
 }
 
-static int64_t unit_bytes(const ewx_sim *sim, int dst, int64_t unit)
+int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int dst, int64_t unit)
 {
     const ewx_grid *grid = &sim->model.grid;
     const int32_t release = sim->spec->config.release;
@@ -48,7 +48,8 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
     const bool paced = sim->request->profile->is_cpu && model->link_ps > 0;
     if (src != dst && (copies || paced)) {
         const int64_t from_ps = copies ? ewx_sim_book_copy(sim, src) : sim->now_ps;
-        return ewx_sim_book_send(sim, from_ps, src, dst, unit_bytes(sim, dst, unit)) +
+        return ewx_sim_book_send(sim, from_ps, src, dst,
+                                 ewx_sim_unit_bytes(sim, dst, unit)) +
                (copies ? model->launch_ps : 0);
     }
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
@@ -56,6 +57,14 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
                                                          : sim->now_ps) +
                model->publish_ps;
     return sim->now_ps + model->publish_ps;
+}
+
+static void release_unit(ewx_sim *sim, int src, int dst, int64_t unit)
+{
+    if (sim->request->profile->is_cpu && !ewx_sim_share_node(sim, src, dst))
+        ewx_sim_contribute(sim, src, dst, unit);
+    else
+        ewx_sim_publish(sim, dst, unit, visible_ps(sim, src, dst, unit));
 }
 
 /* push: the epilogue's stores are on their way as soon as a tile is computed. */
@@ -90,13 +99,12 @@ void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
     if (sim->spec->config.release == EW_RELEASE_OUTPUT)
         for (int owner = 0; owner < sim->num_ranks; owner++) {
             if (sim->first_unit[owner] < sim->first_unit[owner + 1])
-                publish(sim, owner, sim->first_unit[owner],
-                        visible_ps(sim, src, owner, sim->first_unit[owner]));
+                release_unit(sim, src, owner, sim->first_unit[owner]);
         }
     else if (!sim->unreleased && pushes)
-        publish(sim, dst, unit, arrival + sim->model.publish_ps);
+        ewx_sim_publish(sim, dst, unit, arrival + sim->model.publish_ps);
     else
-        publish(sim, dst, unit, visible_ps(sim, src, dst, unit));
+        release_unit(sim, src, dst, unit);
 }
 
 /* ---- Blocks ---- */

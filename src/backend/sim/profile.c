@@ -13,13 +13,14 @@
 #include "base/status.h"
 #include "base/text.h"
 
-enum { MAX_TEXT = 1 << 16, GPU = 1, CPU = 2, BOTH = GPU | CPU };
+enum { MAX_TEXT = 1 << 16, GPU = 1, CPU = 2, BOTH = GPU | CPU, HOSTS = 4 };
 
 typedef struct field {
     const char *key;
     size_t offset;
     bool is_curve;
-    int needed_by; /* GPU, CPU: those kinds have the key and cannot do without */
+    int needed_by; /* GPU, CPU: those kinds have the key and cannot do without; HOSTS: a cpu
+                      with more than one node cannot, another may have it */
     double least, most;
 } field;
 
@@ -60,8 +61,10 @@ static const field fields[] = {
     NUMBER(copy_us, GPU, 0, 1e5),
     NUMBER(link_gbs, BOTH, 0, 1e6),
     NUMBER(link_us, BOTH, 0, 1e5),
-    NUMBER(nic_gbs, GPU, 0, 1e6),
-    NUMBER(nic_us, GPU, 0, 1e5),
+    NUMBER(nic_gbs, GPU | HOSTS, 0, 1e6),
+    NUMBER(nic_us, GPU | HOSTS, 0, 1e5),
+    NUMBER(nic_shared, HOSTS, 0, 1),
+    NUMBER(nic_cpu_ps_per_byte, HOSTS, 0, 1e6),
     NUMBER(nccl_gbs, GPU, 0, 1e6),
     NUMBER(nccl_us, GPU, 0, 1e6),
     NUMBER(start_us, BOTH, 0, 1e5),
@@ -181,7 +184,7 @@ static ew_status read_field(reader *r, const char *key, const char *value)
     int at = 0;
     while (at < NUM_FIELDS && strcmp(fields[at].key, key) != 0)
         at++;
-    if (at == NUM_FIELDS || !(fields[at].needed_by & kind))
+    if (at == NUM_FIELDS || !(fields[at].needed_by & (kind | (kind == CPU ? HOSTS : 0))))
         return refuse(r, key,
                       "is no key of a %s's profile\n  fix: docs/SIMULATOR.md lists them",
                       kind == CPU ? "cpu" : "gpu");
@@ -235,12 +238,13 @@ static ew_status check_complete(const reader *r)
                         "%.200s:%d: kind is missing\n  fix: begin with "
                         "kind = gpu or cpu",
                         r->file, r->line);
+    const int needed = kind == CPU && r->profile.nodes > 1 ? kind | HOSTS : kind;
     for (int at = 0; at < NUM_FIELDS; at++)
-        if ((fields[at].needed_by & kind) && !r->seen[at])
+        if ((fields[at].needed_by & needed) && !r->seen[at])
             return refuse(r, fields[at].key,
                           "is missing at the end of the file\n"
                           "  fix: add the line, docs/SIMULATOR.md says what it means");
-    if (r->profile.nodes > 1 && !r->profile.is_cpu && !(r->profile.nic_gbs > 0))
+    if (r->profile.nodes > 1 && !(r->profile.nic_gbs > 0))
         return refuse(r, "nic_gbs", "is 0 with more than one node\n  fix: give its rate");
     return EW_OK;
 }

@@ -24,7 +24,7 @@ typedef struct ewx_sim_profile {
     bool is_cpu;
     double gpus, nodes;  /* GPUs of a node, and how many nodes there are */
     double virtual_node; /* 1: ranks beyond the number of GPUs share them in slices */
-    double cores;        /* of a CPU's node, for all ranks together */
+    double cores;        /* of a CPU's node, for all its ranks together */
     double sms, arch;
     double sm_registers, sm_shared_bytes, sm_threads, sm_ctas;
     ewx_sim_curve block_us_128, block_us_256; /* by K: a block of 128 x 128 or 256 */
@@ -40,13 +40,16 @@ typedef struct ewx_sim_profile {
     double shared_time;        /* factor of both on an SM that computes too */
     double copy_us;            /* of a partition's copy, beside its bytes */
     double link_gbs, link_us;  /* inside a node; 0 GB/s: memory alone */
-    double nic_gbs, nic_us;    /* between nodes */
-    double nccl_gbs, nccl_us;  /* 0 GB/s: Entwine's reducer serves cuBLAS */
-    double start_us;           /* from a call to its first block's start */
-    double launch_us;          /* of a kernel behind another */
-    double publish_us;         /* from a tile in memory to its flag */
-    double skew_us;            /* from one rank's start to the next's */
-    double jitter;             /* of a block's time: at most +- this share */
+    double nic_gbs,
+        nic_us;        /* between nodes; of a rank, of a CPU's node for all its ranks */
+    double nic_shared; /* 1: all nodes and both directions share that rate */
+    double nic_cpu_ps_per_byte; /* of a core, at each end */
+    double nccl_gbs, nccl_us;   /* 0 GB/s: Entwine's reducer serves cuBLAS */
+    double start_us;            /* from a call to its first block's start */
+    double launch_us;           /* of a kernel behind another */
+    double publish_us;          /* from a tile in memory to its flag */
+    double skew_us;             /* from one rank's start to the next's */
+    double jitter;              /* of a block's time: at most +- this share */
 } ewx_sim_profile;
 
 double ewx_sim_curve_at(const ewx_sim_curve *curve, double x);

@@ -41,6 +41,7 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
     r->sms = allocate((size_t)model->sms, sizeof *r->sms, enough);
     r->blocks_left = ewx_num_blocks(&model->grid);
     r->tasks_left = num_tasks;
+    r->first_sum = r->last_sum = -1;
     r->start_ps = rank * model->skew_ps;
     r->gemm_end_ps = r->end_ps = r->start_ps + model->start_ps;
     ewx_sim_push(&sim->queue, r->start_ps + model->start_ps, EWX_SIM_START, rank, 0);
@@ -103,6 +104,17 @@ static void choose_sample(ewx_sim *sim)
         weigh_senders(sim, rank);
 }
 
+static void expect_contributions(ewx_sim *sim)
+{
+    const int64_t num_units = sim->first_unit[sim->num_ranks];
+    for (int dst = 0; dst < sim->num_ranks; dst++)
+        for (int64_t unit = sim->first_unit[dst]; unit < sim->first_unit[dst + 1]; unit++)
+            sim->missing[unit] = ewx_sim_contributors(sim, dst);
+    for (int rank = 0; rank < sim->num_ranks && sim->unsummed; rank++)
+        for (int64_t unit = 0; unit < num_units; unit++)
+            sim->unsummed[rank / sim->model.ranks_per_node * num_units + unit]++;
+}
+
 static ew_status set_up(ewx_sim *sim)
 {
     bool enough = true;
@@ -114,6 +126,11 @@ static ew_status set_up(ewx_sim *sim)
     const size_t num_units = (size_t)sim->first_unit[sim->num_ranks];
     sim->missing = allocate(num_units, sizeof *sim->missing, &enough);
     sim->ready_ps = allocate(num_units, sizeof *sim->ready_ps, &enough);
+    if (sim->request->profile->is_cpu && sim->model.sums_in_nodes) {
+        const size_t num_sums = num_units * (size_t)sim->model.num_nodes;
+        sim->unsummed = allocate(num_sums, sizeof *sim->unsummed, &enough);
+        sim->next_sum = allocate(num_sums, sizeof *sim->next_sum, &enough);
+    }
     if (sim->spec->config.release != 1)
         sim->unreleased = allocate((num_units + 1) * (size_t)sim->num_simulated,
                                    sizeof *sim->unreleased, &enough);
@@ -122,8 +139,7 @@ static ew_status set_up(ewx_sim *sim)
                         "no memory to simulate %zu units of release\n"
                         "  fix: use a smaller shape",
                         num_units);
-    for (size_t unit = 0; unit < num_units; unit++)
-        sim->missing[unit] = sim->num_simulated;
+    expect_contributions(sim);
     if (sim->unreleased)
         count_unreleased(sim);
     return EW_OK;
@@ -139,6 +155,8 @@ static void tear_down(ewx_sim *sim)
     free(sim->missing);
     free(sim->ready_ps);
     free(sim->unreleased);
+    free(sim->unsummed);
+    free(sim->next_sum);
     free(sim->queue.events);
 }
 
@@ -196,6 +214,9 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
     case EWX_SIM_WAKE:
         ewx_sim_wake_workers(sim, rank);
         break;
+    case EWX_SIM_ARRIVAL:
+        ewx_sim_arrive(sim, rank, who);
+        break;
     }
 }
 
@@ -204,6 +225,17 @@ static int64_t bytes_from_others(const ewx_sim *sim, int rank)
 {
     return (sim->num_ranks - 1) * ewx_partition_rows(&sim->model.grid, rank) *
            sim->model.grid.cols * (int64_t)sim->spec->elem_bytes;
+}
+
+/* What of it comes from other nodes: a sum of each, or all that their ranks have. */
+static int64_t bytes_from_nodes(const ewx_sim *sim, int rank)
+{
+    const ewx_sim_model *model = &sim->model;
+    const int first = rank / model->ranks_per_node * model->ranks_per_node;
+    const int64_t near = ewx_min64(model->ranks_per_node, sim->num_ranks - first);
+    const int64_t far = model->sums_in_nodes ? model->num_nodes - 1 : sim->num_ranks - near;
+    return far * ewx_partition_rows(&model->grid, rank) * model->grid.cols *
+           (int64_t)sim->spec->elem_bytes;
 }
 
 /* A vendor's collective behind the last rank's GEMM, in place of reducers. */
@@ -218,6 +250,7 @@ static void run_nccl(ewx_sim *sim)
         r->end_ps = begin_ps + sim->model.nccl_ps;
         r->tasks_left = 0;
         r->remote_bytes = bytes_from_others(sim, rank);
+        r->crossed_bytes = bytes_from_nodes(sim, rank);
     }
 }
 
@@ -277,7 +310,8 @@ static void read_result(const ewx_sim *sim, ewx_sim_result *result)
         const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
         result->ranks[rank] = (ewx_sim_rank_result){
             .timing = {r->start_ps / 1000, r->gemm_end_ps / 1000, end_ps / 1000},
-            .remote_bytes = all ? r->remote_bytes : bytes_from_others(sim, rank)};
+            .remote_bytes = all ? r->remote_bytes : bytes_from_others(sim, rank),
+            .crossed_bytes = all ? r->crossed_bytes : bytes_from_nodes(sim, rank)};
     }
     result->num_events = sim->queue.serial;
     result->num_traced = sim->num_traced;

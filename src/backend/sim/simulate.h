@@ -11,18 +11,21 @@
 
 typedef struct ewx_sim_rank_result {
     ew_timing timing;
-    int64_t remote_bytes; /* that came from other ranks */
+    int64_t remote_bytes;  /* that came from other ranks */
+    int64_t crossed_bytes; /* of them, from other nodes */
 } ewx_sim_rank_result;
 
 typedef struct ewx_sim_request {
     const ewx_sim_profile *profile;
     const ewx_spec *spec;
-    int64_t rows;           /* m of the call */
-    double link_gbs;        /* in place of the profile's link; 0: the profile's */
-    double link_us;         /* its latency */
-    bool together;          /* ranks start at one time */
-    int sampled_ranks;      /* that are simulated, for all; 0: every rank */
-    int traced_rank;        /* whose events are wanted; -1: nobody's */
+    int64_t rows;      /* m of the call */
+    double link_gbs;   /* in place of the profile's link; 0: the profile's */
+    double link_us;    /* its latency */
+    double nic_gbs;    /* in place of the profile's NIC; 0: the profile's */
+    int nic_shared;    /* 1, -1: all nodes and directions share it or not; 0: as there */
+    bool together;     /* ranks start at one time */
+    int sampled_ranks; /* that are simulated, for all; 0: every rank */
+    int traced_rank;   /* whose events are wanted; -1: nobody's */
     ew_trace_event *events; /* of that rank, in the order of their ends */
     size_t capacity;
 } ewx_sim_request;
@@ -38,6 +41,16 @@ ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result);
 
 /* EW_ERR_CONFIG: more reducers than can wait without keeping a producer out for ever. */
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec);
+
+/* The nodes that so many ranks lie on, in the order of the ranks. */
+typedef struct ewx_sim_nodes {
+    int count, ranks_each; /* the last may have fewer */
+} ewx_sim_nodes;
+ewx_sim_nodes ewx_sim_nodes_of(const ewx_sim_profile *profile, int num_ranks);
+
+/* What is between them. */
+double ewx_sim_nic_gbs(const ewx_sim_request *request);
+bool ewx_sim_nic_is_shared(const ewx_sim_request *request);
 
 /* SMs, or cores, of one rank, and the ranks that share a GPU.  EW_ERR_SHAPE: the profile
  * has no room for so many ranks. */

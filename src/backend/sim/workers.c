@@ -51,8 +51,9 @@ static bool serve(ewx_sim *sim, int rank, int worker, int at)
     consumer->begin_ps = sim->now_ps;
     r->producers[worker].busy = true;
     r->producers[worker].consumer = at;
-    ewx_sim_push(&sim->queue, ewx_sim_book_reduce(sim, rank, consumer->task, false),
-                 EWX_SIM_REDUCE_END, rank, worker);
+    const int64_t end_ps = ewx_sim_book_reduce(sim, rank, consumer->task, false) +
+                           ewx_sim_pay_network(sim, rank, worker);
+    ewx_sim_push(&sim->queue, end_ps, EWX_SIM_REDUCE_END, rank, worker);
     return true;
 }
 
@@ -70,11 +71,10 @@ static bool find_consumer(ewx_sim *sim, int rank, int worker)
 
 static void push_tile_end(ewx_sim *sim, int rank, int worker)
 {
-    ewx_sim_push(
-        &sim->queue,
-        ewx_sim_after(sim->now_ps,
-                      (double)tile_ps(sim, rank, &sim->ranks[rank].producers[worker])),
-        EWX_SIM_BLOCK_END, rank, worker);
+    const int64_t ps = tile_ps(sim, rank, &sim->ranks[rank].producers[worker]) +
+                       ewx_sim_pay_network(sim, rank, worker);
+    ewx_sim_push(&sim->queue, ewx_sim_after(sim->now_ps, (double)ps), EWX_SIM_BLOCK_END,
+                 rank, worker);
 }
 
 static bool begin_block(ewx_sim *sim, int rank, int worker)
@@ -96,9 +96,12 @@ static void look_for_work(ewx_sim *sim, int rank, int worker)
     ewx_sim_producer *producer = &sim->ranks[rank].producers[worker];
     producer->busy = false;
     producer->consumer = -1;
-    if (!is_producer(sim, worker) && find_consumer(sim, rank, worker))
+    producer->sum = -1;
+    if (!is_producer(sim, worker) &&
+        (ewx_sim_begin_sum(sim, rank, worker) || find_consumer(sim, rank, worker)))
         return;
-    begin_block(sim, rank, worker);
+    if (!begin_block(sim, rank, worker))
+        ewx_sim_serve_network(sim, rank, worker);
 }
 
 void ewx_sim_start_workers(ewx_sim *sim, int rank)
@@ -150,6 +153,11 @@ void ewx_sim_worker_reduced(ewx_sim *sim, int rank, int worker)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     ewx_sim_producer *producer = &r->producers[worker];
+    if (producer->sum >= 0) {
+        ewx_sim_end_sum(sim, rank, worker);
+        look_for_work(sim, rank, worker);
+        return;
+    }
     ewx_sim_consumer *consumer = &r->consumers[producer->consumer];
     ewx_sim_finish_task(sim, rank, worker, consumer->task, consumer->begin_ps);
     consumer->task += r->budget;
