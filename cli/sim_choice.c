@@ -94,7 +94,8 @@ void sim_choices_print(const sim_choice *choices, int count)
         const sim_pair *p = choices[at].chosen;
         printf("%7lld %7lld %7lld %4lld %4s %7g %-26.26s %+7.2f%%", (long long)p->m,
                (long long)p->n, (long long)p->k, (long long)p->ranks, p->dtype,
-               p->link_gbps, p->method, 100 * choices[at].regret);
+               p->nic_gbps > 0 ? p->nic_gbps : p->link_gbps, p->method,
+               100 * choices[at].regret);
         if (choices[at].regret > 0)
             printf("  best: %.40s", choices[at].best->method);
         putchar('\n');

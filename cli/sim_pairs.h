@@ -8,6 +8,8 @@
 typedef struct sim_pair {
     json_int_t m, n, k, ranks;
     double link_gbps;
+    double nic_gbps;                     /* between hosts that were emulated; 0: one host */
+    int nic_shared;                      /* by both directions */
     const char *dtype, *method, *config; /* the document's */
     int workload;                        /* equal for the results of one problem */
     double measured_us;                  /* and simulated: */
@@ -20,6 +22,7 @@ typedef struct sim_pairs {
     int count, num_workloads;
     const char *profile;
     bool is_cpu;
+    bool has_hosts; /* the profile is of several */
 } sim_pairs;
 
 /* What the simulator would have picked of a workload's measured configs. */

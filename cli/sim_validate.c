@@ -12,14 +12,21 @@
 typedef struct bounds {
     double median, p95, regret;
 } bounds;
-static const bounds gpu_bounds = {0.03, 0.08, 0.03}, cpu_bounds = {0.05, INFINITY, 0.03};
+static const bounds gpu_bounds = {0.03, 0.08, 0.03}, cpu_bounds = {0.05, INFINITY, 0.03},
+                    hosts_bounds = {0.05, 0.10, 0.03};
 /* Every so manieth workload of the file, from the first, is for calibration. */
 enum { CALIBRATION = 3 };
+
+static const bounds *bounds_of(const sim_pairs *all)
+{
+    return all->has_hosts ? &hosts_bounds : all->is_cpu ? &cpu_bounds : &gpu_bounds;
+}
 
 static bool same_workload(const sim_pair *a, const sim_pair *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->ranks == b->ranks &&
-           a->link_gbps == b->link_gbps && strcmp(a->dtype, b->dtype) == 0;
+           a->link_gbps == b->link_gbps && a->nic_gbps == b->nic_gbps &&
+           a->nic_shared == b->nic_shared && strcmp(a->dtype, b->dtype) == 0;
 }
 
 static int number_workload(sim_pairs *all, const sim_pair *new)
@@ -42,6 +49,8 @@ static ew_status simulate(const sim_pairs *all, sim_pair *p, double latency_us)
     options.profile = all->profile;
     options.link_gbs = p->link_gbps / 8;
     options.link_us = latency_us;
+    options.nic_gbs = p->nic_gbps / 8;
+    options.nic_shared = p->nic_shared ? 1 : -1;
     ew_status status = ew_config_parse(p->config, &config);
     config.backend = EW_BACKEND_SIM;
     if (status == EW_OK)
@@ -52,7 +61,7 @@ static ew_status simulate(const sim_pairs *all, sim_pair *p, double latency_us)
 }
 
 /* One result; those that were skipped, or are no config of the engine, are left out. */
-static cli_exit add_result(sim_pairs *all, const json_t *result)
+static cli_exit add_result(sim_pairs *all, const json_t *result, const json_t *network)
 {
     const char *status = NULL;
     double latency_us = 0;
@@ -65,6 +74,10 @@ static cli_exit add_result(sim_pairs *all, const json_t *result)
             "dtype", &p.dtype, "link_gbps", &p.link_gbps, "link_latency_us", &latency_us))
         return cli_fail_usage("give a file of bench -o json", "a result is not one: %.80s",
                               error.text);
+    if (network && json_unpack_ex((json_t *)network, &error, 0, "{sF sb}", "nic_gbps",
+                                  &p.nic_gbps, "shared", &p.nic_shared))
+        return cli_fail_usage("give a file of scripts/bench-mpi",
+                              "a run's network is none: %.80s", error.text);
     /* One rank has nothing to overlap. */
     if (strcmp(status, "EW_OK") != 0 || !p.config || !*p.config || !(p.measured_us > 0) ||
         p.ranks < 2 || p.ranks > CLI_MAX_RANKS)
@@ -80,14 +93,21 @@ static cli_exit add_result(sim_pairs *all, const json_t *result)
                                      : CLI_EXIT_OK;
 }
 
-static cli_exit add_document(sim_pairs *all, const json_t *document)
+/* `network`: between the hosts that a run had, or NULL. */
+static cli_exit add_document(sim_pairs *all, const json_t *document, const json_t *network)
 {
+    const bool has_results = json_array_size(json_object_get(document, "results")) > 0;
+    if (has_results && (network != NULL) != all->has_hosts)
+        return cli_fail_usage("use the profile of such machines; entwine sim lists them",
+                              "runs on %s, and profile %s is of %s",
+                              network ? "several hosts" : "one host", all->profile,
+                              network ? "one" : "several");
     size_t at;
     const json_t *result;
     cli_exit failed = CLI_EXIT_OK;
     json_array_foreach(json_object_get(document, "results"), at, result)
     {
-        failed = add_result(all, result);
+        failed = add_result(all, result, network);
         if (failed)
             break;
     }
@@ -103,11 +123,12 @@ static cli_exit read_pairs(const char *path, sim_pairs *all, json_t **document_o
     cli_exit failed = cli_json_load(path, "give a file of bench -o json", document_out);
     if (failed)
         return failed;
-    failed = add_document(all, *document_out);
+    failed = add_document(all, *document_out, NULL);
     json_array_foreach(json_object_get(*document_out, "runs"), at, run)
     {
         if (!failed)
-            failed = add_document(all, json_object_get(run, "output"));
+            failed = add_document(all, json_object_get(run, "output"),
+                                  json_object_get(run, "network"));
     }
     if (!failed && all->count == before)
         failed = cli_fail_usage("give a file of bench -o json",
@@ -160,9 +181,10 @@ static void print_pairs(const sim_pairs *all)
            "", "(us)", "(us)", "(%)");
     for (int at = 0; at < all->count; at++) {
         const sim_pair *p = &all->at[at];
-        printf("%7lld %7lld %7lld %4lld %4s %7g %-26.26s %11.1f", (long long)p->m,
+        printf("%7lld %7lld %7lld %4lld %4s %6g%c %-26.26s %11.1f", (long long)p->m,
                (long long)p->n, (long long)p->k, (long long)p->ranks, p->dtype,
-               p->link_gbps, p->method, p->measured_us);
+               p->nic_gbps > 0 ? p->nic_gbps : p->link_gbps, p->nic_shared ? 's' : ' ',
+               p->method, p->measured_us);
         if (p->skipped)
             printf(" %11s\n", "-");
         else
@@ -190,7 +212,7 @@ typedef struct verdict {
 
 static bool judge(const sim_pairs *all, verdict *v)
 {
-    const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
+    const bounds *most = bounds_of(all);
     double *space = malloc((size_t)all->count * sizeof *space);
     v->choices = calloc((size_t)all->num_workloads + 1, sizeof *v->choices);
     if (space && v->choices) {
@@ -213,9 +235,10 @@ static void print_json(const sim_pairs *all, const verdict *v)
         const sim_pair *p = &all->at[at];
         json_array_append_new(
             results,
-            json_pack("{sI sI sI sI ss sf ss sf so sb}", "m", p->m, "n", p->n, "k", p->k,
-                      "ranks", p->ranks, "dtype", p->dtype, "link_gbps", p->link_gbps,
-                      "method", p->method, "measured_us", p->measured_us, "simulated_us",
+            json_pack("{sI sI sI sI ss sf sf sb ss sf so sb}", "m", p->m, "n", p->n, "k",
+                      p->k, "ranks", p->ranks, "dtype", p->dtype, "link_gbps", p->link_gbps,
+                      "nic_gbps", p->nic_gbps, "nic_shared", p->nic_shared, "method",
+                      p->method, "measured_us", p->measured_us, "simulated_us",
                       p->skipped ? json_null() : json_real(p->time_us), "calibration",
                       (int)(p->workload % CALIBRATION == 0)));
     }
@@ -232,9 +255,9 @@ static void print_json(const sim_pairs *all, const verdict *v)
 
 static void print_table(const sim_pairs *all, const verdict *v)
 {
-    const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
-    printf("# SIMULATED beside measured, profile %s; c: of the calibration third\n",
-           all->profile);
+    const bounds *most = bounds_of(all);
+    printf("# SIMULATED beside measured, profile %s; c: of the calibration third%s\n",
+           all->profile, all->has_hosts ? "; s: both directions share the link" : "");
     print_pairs(all);
     if (v->num_choices > 0)
         sim_choices_print(v->choices, v->num_choices);
@@ -269,10 +292,11 @@ cli_exit cli_sim_validate_files(const cli_settings *settings)
     sim_pairs all = {.profile = settings->profile ? settings->profile : "h200-vnode-8"};
     json_t *documents[CLI_MAX_WORDS] = {NULL};
     ew_sim_hardware hardware;
-    ew_status status = ew_sim_describe(all.profile, 1, &hardware);
+    ew_status status = ew_sim_describe(all.profile, 2, &hardware);
     if (status)
         return cli_fail_status(status, ew_last_error());
     all.is_cpu = hardware.is_cpu;
+    all.has_hosts = hardware.nodes > 1;
     cli_exit result = CLI_EXIT_OK;
     for (int at = 0; at < settings->num_words && !result; at++)
         result = read_pairs(settings->words[at], &all, &documents[at]);

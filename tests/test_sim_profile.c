@@ -48,8 +48,8 @@ static void changed(const char *key, const char *line, char *text)
 static void built_in_profiles_are_whole(void **state)
 {
     (void)state;
-    static const char *const wanted[] = {"a800-8",       "cpu",        "h100-8", "h200-8",
-                                         "h200-vnode-8", "multi-node", "nvl72"};
+    static const char *const wanted[] = {"a800-8", "cpu-2-hosts",  "cpu",        "h100-8",
+                                         "h200-8", "h200-vnode-8", "multi-node", "nvl72"};
     for (size_t i = 0; i < COUNT(wanted); i++) {
         ewx_sim_profile profile;
         if (ewx_sim_profile_load(wanted[i], &profile) != EW_OK)
