@@ -127,6 +127,8 @@ static void print_entry(const cli_tuning_files *files, const cli_tuning_file *fi
     printf("time     %.1f us\n", tuning->time_us);
     if (!isnan(gain))
         printf("default  %.1f us, gain %.3f\n", tuning->default_us, gain);
+    if (*tuning->profile)
+        printf("planned  with profile %s\n", tuning->profile);
 }
 
 static cli_exit show_entry(const cli_settings *settings, cli_tuning_files *files)

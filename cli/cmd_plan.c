@@ -118,7 +118,7 @@ static void print_view_json(const plan_view *view)
     const ew_forecast *forecast = &view->forecast;
     json_t *object = json_pack(
         "{ss s{sI sI sI si ss ss} ss ss s{sI sI sI} s{sI sI sI sI} sf sf s{sf sb sf sf} "
-        "ss}",
+        "ss ss}",
         "schema", "entwine-plan/1", "params", "m", (json_int_t)shape->max_m, "n",
         (json_int_t)shape->n, "k", (json_int_t)shape->k, "ranks", view->num_ranks, "dtype",
         ew_dtype_name(shape->dtype), "weight",
@@ -131,7 +131,7 @@ static void print_view_json(const plan_view *view)
         (json_int_t)forecast->total_bytes, "flops", forecast->flops, "remote_bytes",
         forecast->remote_bytes, "rate", "gflops", view->flops_rate * 1e-9, "given",
         (int)view->rate_given, "gemm_us", view->gemm_seconds * 1e6, "breq_gbs",
-        view->breq * 1e-9, "why", view->why);
+        view->breq * 1e-9, "profile", forecast->profile, "why", view->why);
     json_dumpf(object, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(object);

@@ -268,8 +268,10 @@ static ew_status explain(const ewx_spec *spec, const ew_config *request,
     if (origin->bucket > 0)
         ewx_text_add(&text,
                      "tuned: from the entry for M up to %" PRId64
-                     " (%.1f us, the built-in choice %.1f us)\n",
-                     origin->bucket, origin->time_us, origin->default_us);
+                     " (%.1f us, the built-in choice %.1f us)%s%s\n",
+                     origin->bucket, origin->time_us, origin->default_us,
+                     *origin->profile ? ", its candidates planned with profile " : "",
+                     origin->profile);
     ewx_spec_explain(spec, origin->bucket > 0 ? &spec->config : request, machine, &text);
     return text.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                      "%zu bytes are too few for an explanation\n"
@@ -321,6 +323,9 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
             ew_remote_bytes(problem->max_m, problem->n, num_ranks, f.spec.elem_bytes),
         .uses_nccl = f.machine.has_nccl && f.spec.config.producer == EW_PRODUCER_BLAS,
     };
+    memcpy(forecast_out->profile,
+           f.origin.bucket > 0 ? f.origin.profile : f.machine.profile,
+           sizeof forecast_out->profile);
     return EW_OK;
 }
 

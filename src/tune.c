@@ -85,6 +85,7 @@ static void fill_result(const ewx_search *s, ew_tune_result *result)
     result->complete = !s->cut_short;
     result->num_left_out = s->num_left_out;
     memcpy(result->profile, s->profile, sizeof result->profile);
+    memcpy(tuning->profile, s->profile, sizeof tuning->profile);
 }
 
 /* An entry speaks for plans that leave everything open, on the machine as it is. */

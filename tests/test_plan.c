@@ -455,6 +455,26 @@ static void explanations_fit_and_need_room(void **state)
     assert_int_equal(ew_forecast_explain(&p, 4, NULL, NULL, 0), EW_ERR_ARGUMENT);
 }
 
+/* What a profile had a say in names it; what it had not does not. */
+static void explanations_name_the_profile(void **state)
+{
+    (void)state;
+    const ew_problem p = EW_PROBLEM(4096, 4096, 512, EW_BF16);
+    char text[EW_EXPLAIN_BYTES];
+    ew_config config = EW_CONFIG_INIT;
+    ew_forecast f;
+    unsetenv("ENTWINE_PROFILE");
+    assert_int_equal(ew_forecast_explain(&p, 4, &config, text, sizeof text), EW_OK);
+    assert_int_equal(ew_forecast_build(&p, 4, &config, &f), EW_OK);
+    assert_null(strstr(text, "profile"));
+    assert_string_equal(f.profile, "");
+    config.backend = EW_BACKEND_SIM;
+    assert_int_equal(ew_forecast_explain(&p, 4, &config, text, sizeof text), EW_OK);
+    assert_int_equal(ew_forecast_build(&p, 4, &config, &f), EW_OK);
+    assert_non_null(strstr(text, "\nprofile: chosen for h200-8, SIMULATED\n"));
+    assert_string_equal(f.profile, "h200-8");
+}
+
 static const char *explain_cuda(const char *asked, int W, ewx_machine machine)
 {
     static char buffer[EW_EXPLAIN_BYTES];
@@ -519,6 +539,7 @@ int main(void)
         cmocka_unit_test(analysis_identities),
         cmocka_unit_test(forecast_adds_up),
         cmocka_unit_test(explanations_fit_and_need_room),
+        cmocka_unit_test(explanations_name_the_profile),
         cmocka_unit_test(cuda_choices_are_explained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

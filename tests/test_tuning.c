@@ -64,11 +64,16 @@ static ew_tuning sample_entry(const char *key)
 static void entries_survive_a_round_trip(void **state)
 {
     (void)state;
-    const ew_tuning tuning = sample_entry("op=gemm-rs,m=64");
+    ew_tuning tuning = sample_entry("op=gemm-rs,m=64");
     char text[EW_TUNING_TEXT_BYTES];
     ew_tuning again;
     assert_int_equal(ew_tuning_print(&tuning, text, sizeof text), EW_OK);
     assert_int_equal(ew_tuning_parse(text, strlen(text), &again), EW_OK);
+    assert_string_equal(again.profile, "");
+    snprintf(tuning.profile, sizeof tuning.profile, "my \"own\".profile");
+    assert_int_equal(ew_tuning_print(&tuning, text, sizeof text), EW_OK);
+    assert_int_equal(ew_tuning_parse(text, strlen(text), &again), EW_OK);
+    assert_string_equal(again.profile, "my__own_.profile"); /* what needs no escaping */
     assert_string_equal(again.key, tuning.key);
     assert_memory_equal(&again.config, &tuning.config, sizeof tuning.config);
     assert_true(again.time_us == 12.5 && again.default_us == 14.0);

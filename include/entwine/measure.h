@@ -34,6 +34,8 @@ typedef struct ew_forecast {
     double flops;            /* of one rank's GEMM */
     double remote_bytes;     /* Eq. 2: what one rank reads from its peers */
     int32_t uses_nccl; /* producer=blas on a GPU per rank: NCCL reduces when W divides m */
+    char profile[64];  /* of the simulator: that the config was tuned with, or that it is
+                          for;  empty: none */
 } ew_forecast;
 
 /* The dry run behind ew_plan_create: same checks, same choices, no world, no memory.

@@ -30,6 +30,8 @@ typedef struct ew_tuning {
     double time_us;                /* of the config */
     double default_us;             /* of the built-in choice, in the same run */
     int64_t when;                  /* seconds since 1970 */
+    char
+        profile[64]; /* that candidates were planned with; empty: none, all were measured */
 } ew_tuning;
 
 /* The key that num_ranks ranks on this machine have for the problem's M bucket.  With cuda

@@ -183,7 +183,7 @@ Config = c_uint32 * (CONFIG_BYTES // 4)
 
 class Tuning(Structure):
     _fields_ = [("key", c_char * 320), ("config", Config), ("time_us", c_double),
-                ("default_us", c_double), ("when", c_int64)]
+                ("default_us", c_double), ("when", c_int64), ("profile", c_char * 64)]
 
 
 class TuneResultStruct(Structure):

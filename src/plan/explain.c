@@ -163,6 +163,8 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
     char config[EW_CONFIG_TEXT_BYTES];
     ew_config_print(&spec->config, config, sizeof config);
     ewx_text_add(text, "config: %s\n", config);
+    if (*machine->profile)
+        ewx_text_add(text, "profile: chosen for %s, SIMULATED\n", machine->profile);
     if (cuda)
         explain_cuda(spec, asked, machine, text);
     else

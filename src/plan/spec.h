@@ -25,6 +25,7 @@ typedef struct ewx_machine {
     int gpu_sharers;  /* ranks on this GPU; above 1 it is a virtual node */
     bool has_nccl;    /* which producer=blas then reduces with */
     char device[128]; /* what times depend on, as tuning entries name it */
+    char profile[64]; /* sim: that describes it; empty: it is a real one */
 } ewx_machine;
 
 /* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a

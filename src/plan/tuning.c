@@ -29,7 +29,7 @@ int64_t ewx_tuning_bucket(int64_t rows)
     return bucket;
 }
 
-/* Names of devices come from drivers: only what needs no escaping stays. */
+/* Names come from drivers and files: only what needs no escaping stays. */
 static void add_plain(ewx_text *text, const char *name)
 {
     for (; *name; name++)
@@ -79,6 +79,11 @@ ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes)
                  "\",\n \"key\": \"%s\",\n \"config\": \"%s\",\n"
                  " \"time_us\": %.3f,\n \"default_us\": %.3f,\n \"when\": %" PRId64,
                  tuning->key, config, tuning->time_us, tuning->default_us, tuning->when);
+    if (*tuning->profile) {
+        ewx_text_add(&out, ",\n \"profile\": \"");
+        add_plain(&out, tuning->profile);
+        ewx_text_add(&out, "\"");
+    }
     ewx_text_add(&out, TAIL, ewx_text_hash(out.data));
     return out.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                     "%zu bytes are too few for a tuning entry\n"
@@ -172,6 +177,10 @@ static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
         *seen |= CONFIG_SEEN;
         if (ew_config_parse(value, &tuning->config) != EW_OK)
             return "its config is not valid";
+    } else if (is_text && strcmp(name, "profile") == 0) {
+        if (strlen(value) >= sizeof tuning->profile)
+            return "its profile's name is too long";
+        memcpy(tuning->profile, value, strlen(value) + 1);
     } else if (!is_text && strcmp(name, "time_us") == 0) {
         *seen = is_time(number) ? *seen | TIME_SEEN : *seen & ~TIME_SEEN;
         tuning->time_us = number;
@@ -318,7 +327,9 @@ bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backen
                 !find_in_bucket(problem, num_ranks, backend, device, bucket, &tuning))
                 continue;
             *config_out = tuning.config;
-            *origin_out = (ewx_tuning_origin){bucket, tuning.time_us, tuning.default_us};
+            *origin_out =
+                (ewx_tuning_origin){bucket, tuning.time_us, tuning.default_us, ""};
+            memcpy(origin_out->profile, tuning.profile, sizeof tuning.profile);
             return true;
         }
     return false;

@@ -21,6 +21,7 @@ bool ewx_tuning_serves(const ew_config *request);
 typedef struct ewx_tuning_origin {
     int64_t bucket; /* of the entry that was used; 0: none */
     double time_us, default_us;
+    char profile[64]; /* as in ew_tuning */
 } ewx_tuning_origin;
 
 /* The entry of the problem's bucket, else of the nearest; false when there is none, or

@@ -94,6 +94,7 @@ ew_status ewx_sim_machine(const ewx_sim_profile *profile, int num_ranks,
                                  .has_nccl = profile->nccl_gbs > 0 && sharers == 1};
     ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
     ewx_text_add(&text, "SIMULATED %s/%d", profile->name, sms);
+    memcpy(machine_out->profile, profile->name, sizeof machine_out->profile);
     return EW_OK;
 }
 
