@@ -99,6 +99,16 @@ static void profiles_belong_to_machines(void **state)
         if (machines[i].want)
             assert_string_equal(planner.profile.name, machines[i].want);
     }
+    /* The same two cores as two hosts are another machine: the profile has no network. */
+    ewx_machine machine = {
+        .cores = 2, .hosts = 2, .device = "arm-0x41-0xd40/2cores/2hosts"};
+    const ew_problem problem = EW_PROBLEM(1024, 1024, 512, EW_FP32);
+    ewx_planner planner;
+    ewx_planner_open(&planner, &problem, 2, EW_BACKEND_CPU, &machine);
+    assert_false(planner.ready);
+    machine.hosts = 1;
+    ewx_planner_open(&planner, &problem, 2, EW_BACKEND_CPU, &machine);
+    assert_true(planner.ready);
 }
 
 /* The built-in cpu profile with another `cores` and device, or something else. */
