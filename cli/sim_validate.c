@@ -51,7 +51,14 @@ static ew_status simulate(const sim_pairs *all, sim_pair *p, double latency_us)
     return status;
 }
 
-/* One result; those that were skipped, or are no config of the engine, are left out. */
+/* Whether there is something to simulate: a config of the engine that ran, and nothing
+ * behind its ReduceScatter (entwine+fused).  One rank has nothing to overlap. */
+static bool is_simulated(const sim_pair *p, const char *status)
+{
+    return strcmp(status, "EW_OK") == 0 && p->config && *p->config && p->measured_us > 0 &&
+           p->ranks >= 2 && p->ranks <= CLI_MAX_RANKS && !strchr(p->method, '+');
+}
+
 static cli_exit add_result(sim_pairs *all, const json_t *result)
 {
     const char *status = NULL;
@@ -65,10 +72,11 @@ static cli_exit add_result(sim_pairs *all, const json_t *result)
             "dtype", &p.dtype, "link_gbps", &p.link_gbps, "link_latency_us", &latency_us))
         return cli_fail_usage("give a file of bench -o json", "a result is not one: %.80s",
                               error.text);
-    /* One rank has nothing to overlap. */
-    if (strcmp(status, "EW_OK") != 0 || !p.config || !*p.config || !(p.measured_us > 0) ||
-        p.ranks < 2 || p.ranks > CLI_MAX_RANKS)
+    p.scatter = json_number_value(json_object_get(result, "cv"));
+    if (!is_simulated(&p, status)) {
+        all->num_others++;
         return CLI_EXIT_OK;
+    }
     sim_pair *grown = realloc(all->at, ((size_t)all->count + 1) * sizeof *grown);
     if (!grown)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
@@ -99,7 +107,7 @@ static cli_exit read_pairs(const char *path, sim_pairs *all, json_t **document_o
 {
     size_t at;
     const json_t *run;
-    const int before = all->count;
+    const int before = all->count + all->num_others;
     cli_exit failed = cli_json_load(path, "give a file of bench -o json", document_out);
     if (failed)
         return failed;
@@ -109,7 +117,7 @@ static cli_exit read_pairs(const char *path, sim_pairs *all, json_t **document_o
         if (!failed)
             failed = add_document(all, json_object_get(run, "output"));
     }
-    if (!failed && all->count == before)
+    if (!failed && all->count + all->num_others == before)
         failed = cli_fail_usage("give a file of bench -o json",
                                 "'%.200s' holds no result of an engine", path);
     return failed;
@@ -128,12 +136,20 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* A result whose own samples lie further apart than the bound cannot tell whether a
+ * simulation keeps it. */
+static bool judges(const sim_pairs *all, const sim_pair *p)
+{
+    const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
+    return !p->skipped && p->scatter <= most->p95;
+}
+
 static errors errors_of(const sim_pairs *all, bool calibration, double *space)
 {
     errors e = {0};
     for (int at = 0; at < all->count; at++) {
         const sim_pair *p = &all->at[at];
-        if (!p->skipped && (p->workload % CALIBRATION == 0) == calibration)
+        if (judges(all, p) && (p->workload % CALIBRATION == 0) == calibration)
             space[e.count++] = fabs(p->time_us / p->measured_us - 1);
     }
     qsort(space, (size_t)e.count, sizeof *space, compare);
@@ -166,9 +182,9 @@ static void print_pairs(const sim_pairs *all)
         if (p->skipped)
             printf(" %11s\n", "-");
         else
-            printf(" %11.1f %+7.2f%s\n", p->time_us,
+            printf(" %11.1f %+7.2f%s%s\n", p->time_us,
                    100 * (p->time_us / p->measured_us - 1),
-                   p->workload % CALIBRATION == 0 ? " c" : "");
+                   p->workload % CALIBRATION == 0 ? " c" : "", judges(all, p) ? "" : " ~");
     }
 }
 
@@ -213,11 +229,12 @@ static void print_json(const sim_pairs *all, const verdict *v)
         const sim_pair *p = &all->at[at];
         json_array_append_new(
             results,
-            json_pack("{sI sI sI sI ss sf ss sf so sb}", "m", p->m, "n", p->n, "k", p->k,
+            json_pack("{sI sI sI sI ss sf ss sf so sb sb}", "m", p->m, "n", p->n, "k", p->k,
                       "ranks", p->ranks, "dtype", p->dtype, "link_gbps", p->link_gbps,
                       "method", p->method, "measured_us", p->measured_us, "simulated_us",
                       p->skipped ? json_null() : json_real(p->time_us), "calibration",
-                      (int)(p->workload % CALIBRATION == 0)));
+                      (int)(p->workload % CALIBRATION == 0), "judges",
+                      (int)judges(all, p)));
     }
     json_t *document = json_pack(
         "{ss ss so so s{si sf sf so} so}", "schema", "entwine-validation/1", "profile",
@@ -230,14 +247,33 @@ static void print_json(const sim_pairs *all, const verdict *v)
     json_decref(document);
 }
 
+static void print_left_out(const sim_pairs *all)
+{
+    const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
+    int scattered = 0;
+    for (int at = 0; at < all->count; at++)
+        scattered += !all->at[at].skipped && !judges(all, &all->at[at]);
+    if (all->num_others > 0)
+        printf(
+            "# %d results are not simulated: they failed, had one rank, or did more than "
+            "GEMM and ReduceScatter\n",
+            all->num_others);
+    if (scattered > 0)
+        printf("# %d results scatter by more than %.0f %% themselves and do not judge\n",
+               scattered, 100 * most->p95);
+}
+
 static void print_table(const sim_pairs *all, const verdict *v)
 {
     const bounds *most = all->is_cpu ? &cpu_bounds : &gpu_bounds;
-    printf("# SIMULATED beside measured, profile %s; c: of the calibration third\n",
-           all->profile);
+    printf(
+        "# SIMULATED beside measured, profile %s; c: of the calibration third, ~: does not "
+        "judge\n",
+        all->profile);
     print_pairs(all);
     if (v->num_choices > 0)
         sim_choices_print(v->choices, v->num_choices);
+    print_left_out(all);
     print_errors("calibration third", &v->calibration);
     print_errors("the rest, predicted", &v->rest);
     if (v->num_choices > 0)
@@ -276,6 +312,10 @@ cli_exit cli_sim_validate_files(const cli_settings *settings)
     cli_exit result = CLI_EXIT_OK;
     for (int at = 0; at < settings->num_words && !result; at++)
         result = read_pairs(settings->words[at], &all, &documents[at]);
+    if (!result && all.count == 0)
+        result =
+            cli_fail_usage("give a file with GEMM and ReduceScatter of 2 ranks or more",
+                           "none of %d results can be simulated", all.num_others);
     if (!result)
         result = report(&all, settings);
     for (int at = 0; at < settings->num_words; at++)

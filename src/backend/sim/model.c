@@ -132,6 +132,17 @@ static double square_wave_elements(const ewx_grid *grid, int slots)
     return 2 * EWX_TILE_M * sqrt(area) / slots;
 }
 
+/* A BLAS knows no partitions and has blocks of many shapes, with which it fills the GPU:
+ * its waves, whole or not, over those of ours. */
+static double blas_waves(const ewx_grid *grid, int slots)
+{
+    const double height = (double)grid->rows / (grid->block_rows * EWX_TILE_M);
+    const double width = (double)grid->cols / (grid->block_cols * EWX_TILE_N);
+    const int64_t ours = ewx_div_up(ewx_num_blocks(grid), slots);
+    return ours > 0 ? height * width / slots / (double)ours : 1;
+}
+
+/* Beside as many others as fit. */
 static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
                        const ewx_grid *grid, int slots)
 {
@@ -149,6 +160,7 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
         us +=
             elements * depth * (double)spec->elem_bytes * profile->miss_ps_per_byte * 1e-6;
         us += !blas && config->ctas == EW_CTAS_BLOCK ? profile->cta_us : 0;
+        us *= blas ? blas_waves(grid, slots) : 1;
     }
     us *= (blas ? profile->blas_time : 1) *
           (spec->problem.dtype == EW_BF16 ? profile->bf16_time : 1) / profile->clock;
@@ -173,12 +185,15 @@ static bool is_half(const ewx_grid *grid, int64_t position)
     return ewx_partition_rows(grid, block.dst) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
-int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position)
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
+                         int64_t wave)
 {
-    const int64_t block_ps =
+    const int64_t whole_ps =
         model->half_ps < model->block_ps && is_half(&model->grid, position)
             ? model->half_ps
             : model->block_ps;
+    const double missing = 1 - (double)wave / model->slots;
+    const int64_t block_ps = round_ps((double)whole_ps * (1 - model->crowd_time * missing));
     if (!(model->jitter > 0))
         return block_ps;
     const uint64_t hash = mix((uint64_t)rank << 40 ^ (uint64_t)position ^ 0x5bd1e995u);
@@ -198,6 +213,17 @@ static void place_ctas(const ewx_sim_profile *profile, const ew_config *config,
         model->producers_per_sm = EWX_SIM_MAX_PRODUCERS;
     for (int count = 0; count <= model->producers_per_sm; count++)
         model->reducers_beside[count] = fits(profile, producing, count, reducing);
+}
+
+/* pool=static: the SMs that x reducers fill, and those too few for a cluster. */
+static void set_apart(const ew_config *config, ewx_sim_model *model)
+{
+    const int per_sm = model->reducers_beside[0];
+    if (config->pool != EW_POOL_STATIC || per_sm < 1)
+        return;
+    const int reducing = (config->budget + per_sm - 1) / per_sm;
+    const int computing = (model->sms - reducing) / config->cluster * config->cluster;
+    model->set_apart = model->sms - (computing > 0 ? computing : 0);
 }
 
 /* As the cuda backend does it: with room beside every producer that many can never keep
@@ -301,8 +327,10 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         model.sms = config->workers;
     else
         place_ctas(profile, config, &model);
-    const int slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
-    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, slots));
+    set_apart(config, &model);
+    model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
+    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, model.slots));
+    model.crowd_time = profile->crowd_time;
     model.half_ps = model.block_ps;
     if (!profile->is_cpu && config->producer == EW_PRODUCER_OWN)
         model.half_ps = round_ps((double)model.block_ps * profile->half_time);
@@ -313,8 +341,11 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.cta_ps = 1e3 / fmax(1e-3, ewx_sim_curve_at(&profile->reducer_gbs, config->batch));
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
     model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
-    model.copy_ps = round_ps(1e6 * profile->copy_us);
+    model.copy_ps = profile->copy_gbs > 0 ? 1e3 / profile->copy_gbs : 0;
+    model.host_ps = round_ps(1e6 * profile->host_us * model.sharers);
     model.start_ps = round_ps(1e6 * profile->start_us);
+    if (config->producer == EW_PRODUCER_BLAS)
+        model.start_ps += round_ps(1e6 * profile->blas_us * model.sharers);
     model.launch_ps = round_ps(1e6 * profile->launch_us);
     model.publish_ps = round_ps(1e6 * profile->publish_us);
     model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);
