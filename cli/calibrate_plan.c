@@ -111,7 +111,8 @@ static const char *const lone_reducers[NUM_BATCHES] = {
 typedef struct gpu_probes {
     calibrate_probe *wide[NUM_DEPTHS], *narrow[NUM_DEPTHS], *reducer[NUM_BATCHES];
     calibrate_probe *blas, *by_block, *scattered, *overlap, *bandwidth, *bf16, *half, *flat;
-    calibrate_probe *tiny, *tiny_overlap, *tiny_blas, *tiny_pair, *lonely, *copies;
+    calibrate_probe *tiny, *tiny_overlap, *tiny_blas, *tiny_copies, *tiny_pair;
+    calibrate_probe *lonely, *copies, *half_wave;
 } gpu_probes;
 
 /* So many columns of 256 that a rank has WAVES waves of blocks. */
@@ -119,6 +120,13 @@ static int64_t gpu_cols(const calibrate_machine *m)
 {
     const int64_t rows = GPU_ROWS / 128 * m->num_ranks;
     return 256 * ((WAVES * (int64_t)m->sms_per_rank + rows - 1) / rows);
+}
+
+/* So many that, with one row of blocks per rank, half of the SMs have one. */
+static int64_t half_wave_cols(const calibrate_machine *m)
+{
+    const int64_t blocks = m->sms_per_rank / 2 / m->num_ranks;
+    return 256 * (blocks > 1 ? blocks : 1);
 }
 
 /* What is measured beside the blocks of one depth. */
@@ -130,9 +138,8 @@ static void probe_depth(calibration *c, gpu_probes *g, int64_t cols, int depth)
                 probe(c, GPU_ROWS, cols, depth, EW_FP16, "entwine", lone_reducers[i]);
         g->overlap =
             probe(c, GPU_ROWS, cols, depth, EW_FP16, "entwine", "block=128x256,group=1");
-        g->copies = probe(c, GPU_ROWS, cols, depth, EW_FP16, "chunked", "");
-        g->blas = probe(c, GPU_ROWS, cols, depth, EW_FP16, "blas", "");
     } else if (depth == 2048) {
+        g->blas = probe(c, GPU_ROWS, cols, depth, EW_FP16, "blas", "");
         g->by_block = probe(c, GPU_ROWS, cols, depth, EW_FP16, "sequential",
                             "block=128x256,group=1,ctas=block");
         c->judge = probe(c, GPU_ROWS, cols, depth, EW_FP16, "entwine", "");
@@ -154,7 +161,11 @@ static void probe_gpu(calibration *c, gpu_probes *g)
                              "block=128x128,group=1");
         probe_depth(c, g, cols, depths[i]);
     }
+    g->half_wave = probe(c, 128, half_wave_cols(&c->machine), 4096, EW_FP16, "sequential",
+                         "block=128x256,group=1");
     g->bandwidth = probe(c, 4 * GPU_ROWS, cols, 512, EW_FP16, "sequential", "");
+    if (c->machine.sharers > 1) /* more bytes than can be copied beside so short a GEMM */
+        g->copies = probe(c, 16 * GPU_ROWS, cols, 256, EW_FP16, "chunked", "");
     g->bf16 =
         probe(c, GPU_ROWS, cols, 2048, EW_BF16, "sequential", "block=128x256,group=1");
     g->half = probe(c, 64, cols, 2048, EW_FP16, "sequential", "block=128x256,group=1");
@@ -165,6 +176,8 @@ static void probe_gpu(calibration *c, gpu_probes *g)
     g->tiny = probe(c, 128, 256, 512, EW_FP16, "sequential", "block=128x256");
     g->tiny_overlap = probe(c, 128, 256, 512, EW_FP16, "entwine", "block=128x256");
     g->tiny_blas = probe(c, 128, 256, 512, EW_FP16, "blas", "");
+    /* So little to compute that the host is what kernels wait for. */
+    g->tiny_copies = probe(c, 128, 256, 64, EW_FP16, "chunked", "");
 }
 
 static void add_gpu_facts(calibration *c)
@@ -189,10 +202,12 @@ static void add_gpu_links(calibration *c, const gpu_probes *g)
     const bool shared = c->machine.sharers > 1;
     if (shared) {
         rate(c, "mem_gbs", 0, 2000, g->bandwidth);
+        rate(c, "copy_gbs", 0, 1000, g->copies);
         fact(c, "link_gbs", 0, "ranks share memory; --link emulates a link");
         fact(c, "link_us", 0, "ranks share memory");
     } else {
         fact(c, "mem_gbs", 0, "not reached: the link was measured");
+        fact(c, "copy_gbs", 0, "not reached: copies cross the link");
         rate(c, "link_gbs", 0, 200, g->bandwidth);
         fact(c, "link_us", 0, "in reducer_us, measured over the link");
     }
@@ -221,6 +236,7 @@ static void plan_gpu(calibration *c)
     factor(c, "bf16_time", 10, g.bf16);
     factor(c, "blas_time", 10, g.blas);
     factor(c, "half_time", 1, g.half);
+    number(c, "crowd_time", 0, 0.2, g.half_wave, CALIBRATE_GEMM, 0, 0.9);
     number(c, "cta_us", 0, 1, g.by_block, CALIBRATE_GEMM, 0, 1e4);
     number(c, "miss_ps_per_byte", 0, 1, g.scattered, CALIBRATE_GEMM, 0, 1e4);
     number(c, "steal_ps_per_byte", 0, 1, g.overlap, CALIBRATE_GEMM, 0, 1e4);
@@ -228,11 +244,12 @@ static void plan_gpu(calibration *c)
         rate(c, "reducer_gbs", batches[i], 20, g.reducer[i]);
     latency(c, "reducer_us", g.flat, CALIBRATE_TAIL);
     number(c, "shared_time", 0, 2, g.lonely, CALIBRATE_TAIL, 1, 100);
-    number(c, "copy_us", 0, 50, g.copies, CALIBRATE_TAIL, 0, 1e5);
+    latency(c, "host_us", g.tiny_copies, CALIBRATE_GEMM);
+    latency(c, "blas_us", g.tiny_blas, CALIBRATE_GEMM);
     add_gpu_links(c, &g);
-    latency(c, "start_us", g.tiny, CALIBRATE_GEMM);
+    latency(c, "start_us", g.tiny_overlap, CALIBRATE_GEMM);
     latency(c, "launch_us", shared ? g.tiny_pair : g.tiny, CALIBRATE_TAIL);
-    latency(c, "publish_us", g.tiny_overlap, CALIBRATE_TAIL);
+    latency(c, "publish_us", g.tiny, CALIBRATE_GEMM); /* W flags behind its last block */
     if (shared && c->machine.num_ranks > 2)
         latency(c, "skew_us", g.tiny, CALIBRATE_TAIL);
     else

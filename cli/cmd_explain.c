@@ -57,12 +57,15 @@ static const page *find_page(const char *word)
 static cli_exit fail_code(const char *word)
 {
     const char *codes[NUM_PAGES + 1];
-    char near[96];
-    for (int at = 0; at <= NUM_PAGES; at++)
-        codes[at] = cli_explain_code(at);
+    char near[96], fix[32 * NUM_PAGES] = "one of";
+    for (int at = 0; at < NUM_PAGES; at++) {
+        codes[at] = pages[at].code;
+        snprintf(fix + strlen(fix), sizeof fix - strlen(fix), "%s %s", at ? "," : "",
+                 codes[at]);
+    }
+    codes[NUM_PAGES] = NULL;
     cli_suggestion(word, codes, near, sizeof near);
-    return cli_fail_usage("entwine explain lists the codes", "no code '%.60s'%s", word,
-                          near);
+    return cli_fail_usage(fix, "no code '%.60s'%s", word, near);
 }
 
 static void list_codes(void)

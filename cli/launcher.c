@@ -73,8 +73,8 @@ static cli_exit fail_join(const cli_launch *launch, const char *what)
     const ew_launcher *launcher = &launch->launcher;
     char fix[160];
     snprintf(fix, sizeof fix,
-             "start with mpirun and build with MPI (entwine doctor), or give -W %d to "
-             "fork local ranks",
+             "start with mpirun or srun --mpi=pmix, and build with MPI (entwine doctor), "
+             "or give -W %d to fork local ranks",
              launcher->num_ranks);
     if (launcher->rank != 0)
         return CLI_EXIT_ENVIRONMENT;

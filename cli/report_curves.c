@@ -281,8 +281,8 @@ void report_curve_figures(report_page *page, const report_group *group)
         {"M", "Speedup against the rows M", is_same_but_rows, rows_of},
         {"N", "Speedup against the columns N", is_same_but_cols, cols_of},
     };
-    if (!group->problems[0]->baseline)
-        return;
+    if (!group->problems[0]->baseline || group->num_methods < 2)
+        return; /* nothing to set beside the baseline */
     for (size_t at = 0; at < sizeof parameters / sizeof parameters[0]; at++)
         draw_parameter(page, group, &parameters[at]);
     draw_waves(page, group);

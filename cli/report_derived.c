@@ -119,9 +119,9 @@ static void draw_lines(report_page *page, const derived *d, const char *column)
 {
     const double highest = highest_at_numbers(d, column);
     const bool log_x = d->x_min > 0 && d->x_max / d->x_min > 8;
-    const double margin = log_x ? 0.0 : 0.05 * (d->x_max - d->x_min) + 1e-9;
-    if (!(highest > 0))
-        return;
+    const double margin = log_x ? 0.0 : 0.05 * (d->x_max - d->x_min);
+    if (!(highest > 0) || d->x_min == d->x_max)
+        return; /* the table says it all */
     const report_axes axes = {.width = 440,
                               .height = 300,
                               .x_title = "",
@@ -237,7 +237,7 @@ void report_derived_figure(report_page *page, const report_group *group)
     for (int at = 0; at < drawn; at++) {
         if (has_lines)
             draw_lines(page, &d, d.columns[at]);
-        else
+        else if (strcmp(d.columns[at], "best") != 0) /* yes or no: the table's */
             draw_bars(page, &d, d.columns[at]);
     }
     fputs("</div>\n", page->out);

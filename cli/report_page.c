@@ -228,7 +228,8 @@ static void write_glance(report_page *page, const report_group *group)
             worst_cv = fmax(worst_cv, group->problems[at]->rows[row].cv);
         }
     fputs("<ul class=\"numbers\">\n", page->out);
-    if (hero && group->problems[0]->baseline) {
+    if (hero && group->problems[0]->baseline &&
+        strcmp(hero, group->problems[0]->baseline) != 0) {
         const double mean = report_geomean(group, hero, report_speedup, &count);
         snprintf(label, sizeof label, "speedup of %.60s", hero);
         snprintf(detail, sizeof detail, " over %.60s%s", group->problems[0]->baseline,

@@ -14,6 +14,7 @@
 
 enum { MAX_TEXTS = 256, LEAST_TOKEN = 5 };
 static const double plot_seconds = 30.0;
+static const double letter_px = 8.3; /* the widest of usual fonts, at their 13 px */
 
 struct report_plot {
     report_page *page;
@@ -90,7 +91,7 @@ static void write_lines(FILE *script, const report_axes *a)
 static void write_slanted_margins(FILE *script, const report_axes *a, int below)
 {
     const double first_tick = -a->x_min / (a->x_max - a->x_min) * (a->width - 100);
-    const double left = fmax(78.0, a->slanted_letters * 6.3 - first_tick);
+    const double left = fmax(78.0, a->slanted_letters * letter_px * 0.82 - first_tick);
     fprintf(script,
             "set xtics rotate by 35 right\n"
             "set bmargin at screen %.4f\nset lmargin at screen %.4f\n",
@@ -100,7 +101,8 @@ static void write_slanted_margins(FILE *script, const report_axes *a, int below)
 static void write_axes(FILE *script, const report_axes *a)
 {
     const double slope = 0.57; /* sine of the angle below */
-    const int below = a->slanted_letters ? 16 + (int)(a->slanted_letters * 7.0 * slope) : 0;
+    const int below =
+        a->slanted_letters ? 16 + (int)(a->slanted_letters * letter_px * slope) : 0;
     fprintf(script,
             "set terminal svg size %d,%d dynamic noenhanced font 'sans-serif,13'\n"
             "set border 1 lc rgb '#010101'\n"
@@ -340,13 +342,16 @@ void report_plot_end(report_plot *plot, const char *title)
 {
     if (!plot)
         return;
+    if (plot->num_series == 0) { /* gnuplot would draw nothing, and say nothing */
+        free_plot(plot);
+        return;
+    }
     report_page *page = plot->page;
     char *svg = NULL;
     const int svg_fd = memfd_create("svg", 0);
     end_block(plot);
     fflush(plot->curves);
-    fprintf(plot->script, "set output '/proc/self/fd/%d'\n%s\n", svg_fd,
-            plot->num_series ? plot->curves_text : "");
+    fprintf(plot->script, "set output '/proc/self/fd/%d'\n%s\n", svg_fd, plot->curves_text);
     if (svg_fd < 0 || fflush(plot->script))
         page->failed = cli_fail(EW_ERR_SYSTEM, "free some memory",
                                 "no room for a chart: %s", strerror(errno));

@@ -14,12 +14,14 @@ typedef struct sim_pair {
     int workload;                        /* equal for the results of one problem */
     double measured_us;                  /* and simulated: */
     double time_us;
+    double scatter; /* of the measured samples: deviation over mean */
     bool skipped;
 } sim_pair;
 
 typedef struct sim_pairs {
     sim_pair *at;
     int count, num_workloads;
+    int num_others; /* results that are not simulated */
     const char *profile;
     bool is_cpu;
     bool has_hosts; /* the profile is of several */

@@ -151,9 +151,10 @@ static void print_ranks_row(const sweep *s, const cli_problem *problem)
 {
     const ew_problem *p = &problem->problem;
     const double time_us = s->results[ENTWINE].time_us;
-    const double gemm_us = s->results[SEQUENTIAL].status == EW_OK
-                               ? s->results[SEQUENTIAL].gemm_us
-                               : s->results[ENTWINE].gemm_us;
+    const double gemm_us =
+        s->results[SEQUENTIAL].status == EW_OK
+            ? fmin(s->results[SEQUENTIAL].gemm_us, s->results[ENTWINE].gemm_us)
+            : s->results[ENTWINE].gemm_us;
     ew_sim_hardware hardware = {.nodes = 0};
     (void)ew_sim_describe(NULL, problem->num_ranks, &hardware);
     printf("%6d %5d %8" PRId64 " %8" PRId64 " %8" PRId64 " %12.1f %12.1f %8.3f %8.3f  %s\n",

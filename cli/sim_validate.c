@@ -60,7 +60,14 @@ static ew_status simulate(const sim_pairs *all, sim_pair *p, double latency_us)
     return status;
 }
 
-/* One result; those that were skipped, or are no config of the engine, are left out. */
+/* Whether there is something to simulate: a config of the engine that ran, and nothing
+ * behind its ReduceScatter (entwine+fused).  One rank has nothing to overlap. */
+static bool is_simulated(const sim_pair *p, const char *status)
+{
+    return strcmp(status, "EW_OK") == 0 && p->config && *p->config && p->measured_us > 0 &&
+           p->ranks >= 2 && p->ranks <= CLI_MAX_RANKS && !strchr(p->method, '+');
+}
+
 static cli_exit add_result(sim_pairs *all, const json_t *result, const json_t *network)
 {
     const char *status = NULL;
@@ -78,10 +85,11 @@ static cli_exit add_result(sim_pairs *all, const json_t *result, const json_t *n
                                   &p.nic_gbps, "shared", &p.nic_shared))
         return cli_fail_usage("give a file of scripts/bench-mpi",
                               "a run's network is none: %.80s", error.text);
-    /* One rank has nothing to overlap. */
-    if (strcmp(status, "EW_OK") != 0 || !p.config || !*p.config || !(p.measured_us > 0) ||
-        p.ranks < 2 || p.ranks > CLI_MAX_RANKS)
+    p.scatter = json_number_value(json_object_get(result, "cv"));
+    if (!is_simulated(&p, status)) {
+        all->num_others++;
         return CLI_EXIT_OK;
+    }
     sim_pair *grown = realloc(all->at, ((size_t)all->count + 1) * sizeof *grown);
     if (!grown)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
@@ -119,7 +127,7 @@ static cli_exit read_pairs(const char *path, sim_pairs *all, json_t **document_o
 {
     size_t at;
     const json_t *run;
-    const int before = all->count;
+    const int before = all->count + all->num_others;
     cli_exit failed = cli_json_load(path, "give a file of bench -o json", document_out);
     if (failed)
         return failed;
@@ -130,7 +138,7 @@ static cli_exit read_pairs(const char *path, sim_pairs *all, json_t **document_o
             failed = add_document(all, json_object_get(run, "output"),
                                   json_object_get(run, "network"));
     }
-    if (!failed && all->count == before)
+    if (!failed && all->count + all->num_others == before)
         failed = cli_fail_usage("give a file of bench -o json",
                                 "'%.200s' holds no result of an engine", path);
     return failed;
@@ -149,12 +157,20 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* A result whose own samples lie further apart than the bound cannot tell whether a
+ * simulation keeps it. */
+static bool judges(const sim_pairs *all, const sim_pair *p)
+{
+    const bounds *most = bounds_of(all);
+    return !p->skipped && p->scatter <= most->p95;
+}
+
 static errors errors_of(const sim_pairs *all, bool calibration, double *space)
 {
     errors e = {0};
     for (int at = 0; at < all->count; at++) {
         const sim_pair *p = &all->at[at];
-        if (!p->skipped && (p->workload % CALIBRATION == 0) == calibration)
+        if (judges(all, p) && (p->workload % CALIBRATION == 0) == calibration)
             space[e.count++] = fabs(p->time_us / p->measured_us - 1);
     }
     qsort(space, (size_t)e.count, sizeof *space, compare);
@@ -188,9 +204,9 @@ static void print_pairs(const sim_pairs *all)
         if (p->skipped)
             printf(" %11s\n", "-");
         else
-            printf(" %11.1f %+7.2f%s\n", p->time_us,
+            printf(" %11.1f %+7.2f%s%s\n", p->time_us,
                    100 * (p->time_us / p->measured_us - 1),
-                   p->workload % CALIBRATION == 0 ? " c" : "");
+                   p->workload % CALIBRATION == 0 ? " c" : "", judges(all, p) ? "" : " ~");
     }
 }
 
@@ -235,12 +251,13 @@ static void print_json(const sim_pairs *all, const verdict *v)
         const sim_pair *p = &all->at[at];
         json_array_append_new(
             results,
-            json_pack("{sI sI sI sI ss sf sf sb ss sf so sb}", "m", p->m, "n", p->n, "k",
+            json_pack("{sI sI sI sI ss sf sf sb ss sf so sb sb}", "m", p->m, "n", p->n, "k",
                       p->k, "ranks", p->ranks, "dtype", p->dtype, "link_gbps", p->link_gbps,
                       "nic_gbps", p->nic_gbps, "nic_shared", p->nic_shared, "method",
                       p->method, "measured_us", p->measured_us, "simulated_us",
                       p->skipped ? json_null() : json_real(p->time_us), "calibration",
-                      (int)(p->workload % CALIBRATION == 0)));
+                      (int)(p->workload % CALIBRATION == 0), "judges",
+                      (int)judges(all, p)));
     }
     json_t *document = json_pack(
         "{ss ss so so s{si sf sf so} so}", "schema", "entwine-validation/1", "profile",
@@ -253,14 +270,33 @@ static void print_json(const sim_pairs *all, const verdict *v)
     json_decref(document);
 }
 
+static void print_left_out(const sim_pairs *all)
+{
+    const bounds *most = bounds_of(all);
+    int scattered = 0;
+    for (int at = 0; at < all->count; at++)
+        scattered += !all->at[at].skipped && !judges(all, &all->at[at]);
+    if (all->num_others > 0)
+        printf(
+            "# %d results are not simulated: they failed, had one rank, or did more than "
+            "GEMM and ReduceScatter\n",
+            all->num_others);
+    if (scattered > 0)
+        printf("# %d results scatter by more than %.0f %% themselves and do not judge\n",
+               scattered, 100 * most->p95);
+}
+
 static void print_table(const sim_pairs *all, const verdict *v)
 {
     const bounds *most = bounds_of(all);
-    printf("# SIMULATED beside measured, profile %s; c: of the calibration third%s\n",
-           all->profile, all->has_hosts ? "; s: both directions share the link" : "");
+    printf(
+        "# SIMULATED beside measured, profile %s; c: of the calibration third, ~: does not "
+        "judge%s\n",
+        all->profile, all->has_hosts ? ", s: both directions share the link" : "");
     print_pairs(all);
     if (v->num_choices > 0)
         sim_choices_print(v->choices, v->num_choices);
+    print_left_out(all);
     print_errors("calibration third", &v->calibration);
     print_errors("the rest, predicted", &v->rest);
     if (v->num_choices > 0)
@@ -300,6 +336,10 @@ cli_exit cli_sim_validate_files(const cli_settings *settings)
     cli_exit result = CLI_EXIT_OK;
     for (int at = 0; at < settings->num_words && !result; at++)
         result = read_pairs(settings->words[at], &all, &documents[at]);
+    if (!result && all.count == 0)
+        result =
+            cli_fail_usage("give a file with GEMM and ReduceScatter of 2 ranks or more",
+                           "none of %d results can be simulated", all.num_others);
     if (!result)
         result = report(&all, settings);
     for (int at = 0; at < settings->num_words; at++)

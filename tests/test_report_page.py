@@ -14,6 +14,7 @@ import tempfile
 import headless_browser
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(os.path.dirname(HERE), "bench/results/eval-nvidia-h200")
 VIEWS = {"light": (1200, False), "dark": (1200, True), "phone": (390, False),
          "phone-dark": (390, True)}
 
@@ -78,6 +79,13 @@ def make_page(entwine, folder):
     return page
 
 
+def make_odd_pages(entwine, folder):
+    """One method and nothing to set it beside; one number of ranks where an axis has them."""
+    for name in ("required", "scaling-2"):
+        subprocess.run([entwine, "report", f"{RESULTS}/{name}.json", "-o", f"{folder}/{name}.html"],
+                       stdout=subprocess.DEVNULL, check=True, timeout=120)
+
+
 def main():
     chromium = headless_browser.find()
     if not chromium:
@@ -87,6 +95,7 @@ def main():
     failed, papers = [], set()
     with tempfile.TemporaryDirectory() as folder:
         page = make_page(os.path.abspath(sys.argv[1]), folder)
+        make_odd_pages(os.path.abspath(sys.argv[1]), folder)
         shots = sys.argv[2] if len(sys.argv) > 2 else folder
         with headless_browser.Browser(chromium) as browser:
             for view, (width, dark) in VIEWS.items():

@@ -11,157 +11,74 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/sim/simulate.h"
 #include "entwine/sim.h"
+#include "sim_trial.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
-
-enum { SMS = 4, MAX_EVENTS = 1 << 16 };
-
-/* Times that are easy to add up: a block takes 10 us, a tile's reduction 1 us, and nothing
- * else takes any time or is ever short. */
-static ewx_sim_profile simple_gpu(void)
-{
-    ewx_sim_profile profile = {.name = "simple",
-                               .gpus = 64,
-                               .nodes = 1,
-                               .sms = SMS,
-                               .arch = 90,
-                               .sm_registers = 65536,
-                               .sm_shared_bytes = 233472,
-                               .sm_threads = 2048,
-                               .sm_ctas = 32,
-                               .block_us_128 = {1, {1024}, {10}},
-                               .block_us_256 = {1, {1024}, {10}},
-                               .clock = 1,
-                               .bf16_time = 1,
-                               .blas_time = 1,
-                               .half_time = 1,
-                               .reducer_gbs = {1, {256}, {1e6}},
-                               .reducer_us = 1};
-    return profile;
-}
-
-typedef struct outcome {
-    ewx_sim_rank_result ranks[EWX_MAX_RANKS];
-    ewx_sim_result result;
-    ewx_spec spec;
-    double time_us, gemm_us, tail_us;
-} outcome;
-
-static ew_status try_run(const ewx_sim_profile *profile, int64_t m, int64_t n,
-                         int num_ranks, const char *config_text, double link_gbs,
-                         int traced_rank, ew_trace_event *events, outcome *o)
-{
-    const ew_problem problem = EW_PROBLEM(m, n, 1024, profile->is_cpu ? EW_FP32 : EW_FP16);
-    ewx_machine machine;
-    ew_config config;
-    memset(o, 0, sizeof *o);
-    assert_int_equal(ew_config_parse(config_text, &config), EW_OK);
-    config.backend = EW_BACKEND_SIM;
-    assert_int_equal(ewx_sim_machine(profile, num_ranks, &machine), EW_OK);
-    const ew_status built =
-        ewx_spec_build(&problem, num_ranks, &config, &machine, &o->spec);
-    if (built != EW_OK)
-        return built;
-    const ewx_sim_request request = {.profile = profile,
-                                     .spec = &o->spec,
-                                     .rows = m,
-                                     .link_gbs = link_gbs,
-                                     .together = true,
-                                     .traced_rank = traced_rank,
-                                     .events = events,
-                                     .capacity = events ? MAX_EVENTS : 0};
-    o->result.ranks = o->ranks;
-    const ew_status status = ewx_sim_run(&request, &o->result);
-    for (int rank = 0; rank < num_ranks && status == EW_OK; rank++) {
-        const ew_timing *t = &o->ranks[rank].timing;
-        const double gemm_us = (double)(t->gemm_end_ns - t->start_ns) * 1e-3;
-        o->gemm_us = fmax(o->gemm_us, gemm_us);
-        if ((double)(t->end_ns - t->start_ns) * 1e-3 > o->time_us) {
-            o->time_us = (double)(t->end_ns - t->start_ns) * 1e-3;
-            o->tail_us = o->time_us - gemm_us;
-        }
-    }
-    return status;
-}
-
-static outcome run(const ewx_sim_profile *profile, int64_t m, int64_t n, int num_ranks,
-                   const char *config, double link_gbs)
-{
-    outcome o;
-    if (try_run(profile, m, n, num_ranks, config, link_gbs, -1, NULL, &o) != EW_OK)
-        fail_msg("%s: %s", config, ew_last_error());
-    return o;
-}
-
-static void assert_near(double value, double want)
-{
-    if (fabs(value - want) > 0.002 + 1e-6 * fabs(want))
-        fail_msg("%.4f instead of %.4f", value, want);
-}
 
 /* ---- Closed forms ---- */
 
 static void waves_are_whole(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
+    const ewx_sim_profile profile = sim_trial_gpu();
     static const struct {
         int64_t m, n;
         double us;
     } cases[] = {
         {128, 256, 10}, {512, 256, 10}, {640, 256, 20}, {1024, 512, 40}, {1152, 512, 50}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        assert_near(run(&profile, cases[i].m, cases[i].n, 1, "", 0).gemm_us, cases[i].us);
-        assert_near(run(&profile, cases[i].m, cases[i].n, 1, "ctas=block", 0).gemm_us,
-                    cases[i].us);
+        sim_trial_near(sim_trial_run(&profile, cases[i].m, cases[i].n, 1, "", 0).gemm_us,
+                       cases[i].us);
+        sim_trial_near(
+            sim_trial_run(&profile, cases[i].m, cases[i].n, 1, "ctas=block", 0).gemm_us,
+            cases[i].us);
     }
 }
 
 static void parts_of_a_call_add_up(void **state)
 {
     (void)state;
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.start_us = 3;
     profile.publish_us = 0.5;
     profile.launch_us = 7;
     profile.cta_us = 2;
     profile.clock = 0.5;
     /* One wave: start, block at half the clock, flag, one reduction beside it. */
-    outcome o = run(&profile, 512, 256, 1, "x=4", 0);
-    assert_near(o.gemm_us, 3 + 20);
-    assert_near(o.tail_us, 0.5 + 2 * 1); /* 8 tiles, 4 reducers */
-    o = run(&profile, 512, 256, 1, "release=output,x=8", 0);
-    assert_near(o.tail_us, 7 + 1);
-    o = run(&profile, 512, 256, 1, "ctas=block,x=4", 0);
-    assert_near(o.gemm_us, 3 + 24); /* the CTA's own time is at that clock too */
+    sim_outcome o = sim_trial_run(&profile, 512, 256, 1, "x=4", 0);
+    sim_trial_near(o.gemm_us, 3 + 20);
+    sim_trial_near(o.tail_us, 0.5 + 2 * 1); /* 8 tiles, 4 reducers */
+    o = sim_trial_run(&profile, 512, 256, 1, "release=output,x=8", 0);
+    sim_trial_near(o.tail_us, 7 + 1);
+    o = sim_trial_run(&profile, 512, 256, 1, "ctas=block,x=4", 0);
+    sim_trial_near(o.gemm_us, 3 + 24); /* the CTA's own time is at that clock too */
 }
 
 static void budgets_divide_the_tail(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
+    const ewx_sim_profile profile = sim_trial_gpu();
     static const int budgets[] = {1, 2, 3, 8, 32, 64};
     for (size_t i = 0; i < COUNT(budgets); i++) { /* 32 tiles, all there */
         char config[64];
         snprintf(config, sizeof config, "release=output,b=128,x=%d", budgets[i]);
         const double rounds = ceil(32.0 / fmin(budgets[i], 32));
-        assert_near(run(&profile, 512, 1024, 1, config, 0).tail_us, rounds);
+        sim_trial_near(sim_trial_run(&profile, 512, 1024, 1, config, 0).tail_us, rounds);
     }
 }
 
 static void links_bound_the_time(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
+    const ewx_sim_profile profile = sim_trial_gpu();
     const double bytes = ew_remote_bytes(2048, 1024, 4, 2);
-    const outcome none = run(&profile, 2048, 1024, 4, "", 0);
-    assert_near(run(&profile, 2048, 1024, 4, "", 1e6).time_us, none.time_us);
+    const sim_outcome none = sim_trial_run(&profile, 2048, 1024, 4, "", 0);
+    sim_trial_near(sim_trial_run(&profile, 2048, 1024, 4, "", 1e6).time_us, none.time_us);
     for (double gbs = 1; gbs < 100; gbs *= 4) {
-        const outcome o = run(&profile, 2048, 1024, 4, "", gbs);
+        const sim_outcome o = sim_trial_run(&profile, 2048, 1024, 4, "", gbs);
         const double link_us = bytes / gbs * 1e-3;
-        assert_near(o.gemm_us, none.gemm_us);
+        sim_trial_near(o.gemm_us, none.gemm_us);
         assert_true(o.time_us > link_us);
         assert_true(o.time_us < link_us + none.time_us);
     }
@@ -176,55 +93,60 @@ static void groups_wait_for_their_launches(void **state)
     enum { TILES = 16, GROUPS = TILES / 4 };
     static const char config[] = "block=128x128,release=4,launches=unit,x=4,ctas="
                                  "persistent,cluster=1,order=interleaved";
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.sm_shared_bytes = 1.5 * 115904; /* one producer on an SM, and reducers */
-    const double gemm_us = 2 * TILES / SMS * 10;
+    const double gemm_us = 2 * TILES / SIM_TRIAL_SMS * 10;
     profile.launch_us = 15;
-    assert_near(run(&profile, 256, 128 * TILES, 2, config, 0).time_us, gemm_us + 1);
+    sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
+                   gemm_us + 1);
     profile.launch_us = 30;
-    assert_near(run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
-                20 + 1 + (GROUPS - 1) * (30 + 1));
+    sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
+                   20 + 1 + (GROUPS - 1) * (30 + 1));
     profile.launch_us = 0;
     const char *whole =
         "block=128x128,release=16,launches=unit,x=2,ctas=persistent,cluster=1";
-    assert_near(run(&profile, 256, 128 * TILES, 2, whole, 0).time_us, gemm_us + TILES / 2);
+    sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, whole, 0).time_us,
+                   gemm_us + TILES / 2);
 }
 
 static void static_pools_take_their_sms(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
+    const ewx_sim_profile profile = sim_trial_gpu();
     /* Four reducers of 512 threads fill one of the four SMs: 8 blocks on 3. */
-    assert_near(run(&profile, 1024, 256, 1, "pool=static,x=4,b=512,cluster=1", 0).gemm_us,
-                30);
-    assert_near(run(&profile, 1024, 256, 1, "x=4", 0).gemm_us, 20);
+    sim_trial_near(
+        sim_trial_run(&profile, 1024, 256, 1, "pool=static,x=4,b=512,cluster=1", 0).gemm_us,
+        30);
+    sim_trial_near(sim_trial_run(&profile, 1024, 256, 1, "x=4", 0).gemm_us, 20);
 }
 
 static void reducers_that_exclude_producers_cost_their_sms(void **state)
 {
     (void)state;
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.sm_registers = 49152; /* no room beside the producer */
     profile.block_us_256 = (ewx_sim_curve){1, {1024}, {10}};
-    const outcome alone = run(&profile, 4096, 256, 1, "release=output", 0);
-    const outcome shared = run(&profile, 4096, 256, 1, "ctas=block,x=1,cluster=1", 0);
-    assert_near(alone.gemm_us, 80);
+    const sim_outcome alone = sim_trial_run(&profile, 4096, 256, 1, "release=output", 0);
+    const sim_outcome shared =
+        sim_trial_run(&profile, 4096, 256, 1, "ctas=block,x=1,cluster=1", 0);
+    sim_trial_near(alone.gemm_us, 80);
     assert_true(shared.gemm_us > 1.2 * alone.gemm_us);
-    outcome o;
+    sim_outcome o;
     harness_expect_error(
-        try_run(&profile, 4096, 256, 1, "ctas=block,x=4,cluster=1", 0, -1, NULL, &o),
+        sim_trial_try(&profile, 4096, 256, 1, "ctas=block,x=4,cluster=1", 0, -1, NULL, &o),
         EW_ERR_CONFIG, "x=4", "more reducers than SMs can spare");
 }
 
 static void thieves_delay_producers(void **state)
 {
     (void)state;
-    ewx_sim_profile profile = simple_gpu();
-    const double before = run(&profile, 2048, 1024, 2, "", 0).gemm_us;
+    ewx_sim_profile profile = sim_trial_gpu();
+    const double before = sim_trial_run(&profile, 2048, 1024, 2, "", 0).gemm_us;
     profile.steal_ps_per_byte = 10;
-    const double after = run(&profile, 2048, 1024, 2, "", 0).gemm_us;
+    const double after = sim_trial_run(&profile, 2048, 1024, 2, "", 0).gemm_us;
     assert_true(after > before);
-    assert_near(run(&profile, 2048, 1024, 2, "release=output", 0).gemm_us, before);
+    sim_trial_near(sim_trial_run(&profile, 2048, 1024, 2, "release=output", 0).gemm_us,
+                   before);
 }
 
 /* Two waves of four tiles; one reducer, whose first three tiles begin beside a producer. */
@@ -232,28 +154,12 @@ static void producers_slow_their_neighbours(void **state)
 {
     (void)state;
     const char *config = "block=128x128,x=1,ctas=persistent,cluster=1";
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.sm_shared_bytes = 1.5 * 115904; /* one producer on an SM, and reducers */
-    assert_near(run(&profile, 128, 1024, 1, config, 0).time_us, 20 + 4);
+    sim_trial_near(sim_trial_run(&profile, 128, 1024, 1, config, 0).time_us, 20 + 4);
     profile.shared_time = 4;
-    assert_near(run(&profile, 128, 1024, 1, config, 0).time_us, 10 + 3 * 4 + 5);
-}
-
-static void launches_and_copies_take_turns(void **state)
-{
-    (void)state;
-    ewx_sim_profile profile = simple_gpu(), copying = simple_gpu();
-    profile.launch_us = 5;
-    profile.skew_us = 3;
-    const char *config = "release=output,pool=after,x=64";
-    const double alone = run(&profile, 256, 512, 2, config, 0).tail_us;
-    profile.gpus = 1;
-    profile.virtual_node = 1;
-    profile.sms = 16;
-    assert_near(run(&profile, 256, 512, 2, config, 0).tail_us, alone + 3);
-    const double before = run(&copying, 256, 512, 2, "transport=copy", 0).time_us;
-    copying.copy_us = 7;
-    assert_near(run(&copying, 256, 512, 2, "transport=copy", 0).time_us, before + 7);
+    sim_trial_near(sim_trial_run(&profile, 128, 1024, 1, config, 0).time_us,
+                   10 + 3 * 4 + 5);
 }
 
 /* ---- Conservation ---- */
@@ -278,7 +184,7 @@ static const char *const schedules[] = {
     "pool=after",
 };
 
-static void check_events(const outcome *o, const ew_trace_event *events, int rank,
+static void check_events(const sim_outcome *o, const ew_trace_event *events, int rank,
                          const char *config)
 {
     const ewx_grid grid = ewx_grid_build(o->spec.problem.max_m, o->spec.problem.n,
@@ -314,16 +220,16 @@ static void check_events(const outcome *o, const ew_trace_event *events, int ran
 static void every_tile_once_and_every_byte(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
+    const ewx_sim_profile profile = sim_trial_gpu();
     static const int64_t rows[] = {1, 129, 1000, 2048};
-    ew_trace_event *events = malloc(MAX_EVENTS * sizeof *events);
+    ew_trace_event *events = malloc(SIM_TRIAL_EVENTS * sizeof *events);
     for (size_t i = 0; i < COUNT(schedules); i++)
         for (size_t m = 0; m < COUNT(rows); m++)
             for (int num_ranks = 1; num_ranks <= 4; num_ranks += num_ranks == 1 ? 2 : 1) {
-                outcome o;
+                sim_outcome o;
                 const int rank = num_ranks - 1;
-                if (try_run(&profile, rows[m], 776, num_ranks, schedules[i], 20, rank,
-                            events, &o) != EW_OK)
+                if (sim_trial_try(&profile, rows[m], 776, num_ranks, schedules[i], 20, rank,
+                                  events, &o) != EW_OK)
                     fail_msg("%s: %s", schedules[i], ew_last_error());
                 check_events(&o, events, rank, schedules[i]);
                 int64_t first, owned, moved = 0;
@@ -343,15 +249,15 @@ static void every_tile_once_and_every_byte(void **state)
 static void nothing_is_reduced_early(void **state)
 {
     (void)state;
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.jitter = 0.2; /* ranks differ */
     static ew_trace_event events[4][4096];
     for (size_t i = 0; i < COUNT(schedules); i++) {
-        outcome o;
+        sim_outcome o;
         for (int rank = 0; rank < 4; rank++)
-            assert_int_equal(
-                try_run(&profile, 1024, 768, 4, schedules[i], 20, rank, events[rank], &o),
-                EW_OK);
+            assert_int_equal(sim_trial_try(&profile, 1024, 768, 4, schedules[i], 20, rank,
+                                           events[rank], &o),
+                             EW_OK);
         const ewx_grid grid = ewx_grid_build(1024, 768, 4, &o.spec.config);
         const size_t count = o.result.num_traced;
         for (size_t e = 0; e < count; e++) {
@@ -375,11 +281,12 @@ static void nothing_is_reduced_early(void **state)
 static void more_link_is_never_slower(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
+    const ewx_sim_profile profile = sim_trial_gpu();
     for (size_t i = 0; i < COUNT(schedules); i++) {
         double before = INFINITY;
         for (double gbs = 2; gbs < 5000; gbs *= 1.5) {
-            const double us = run(&profile, 2048, 1024, 4, schedules[i], gbs).time_us;
+            const double us =
+                sim_trial_run(&profile, 2048, 1024, 4, schedules[i], gbs).time_us;
             if (us > before * 1.002)
                 fail_msg("%s: %g us at %g GB/s, %g us with less", schedules[i], us, gbs,
                          before);
@@ -391,13 +298,13 @@ static void more_link_is_never_slower(void **state)
 static void more_budget_never_shortens_the_gemm(void **state)
 {
     (void)state;
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.steal_ps_per_byte = 5;
     double before = 0;
-    for (int budget = 1; budget <= SMS; budget++) {
+    for (int budget = 1; budget <= SIM_TRIAL_SMS; budget++) {
         char config[32];
         snprintf(config, sizeof config, "x=%d", budget);
-        const double us = run(&profile, 4096, 1024, 4, config, 0).gemm_us;
+        const double us = sim_trial_run(&profile, 4096, 1024, 4, config, 0).gemm_us;
         assert_true(us >= before * 0.999);
         before = us;
     }
@@ -406,13 +313,13 @@ static void more_budget_never_shortens_the_gemm(void **state)
 static void the_same_input_gives_the_same_answer(void **state)
 {
     (void)state;
-    ewx_sim_profile profile = simple_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
     profile.jitter = 0.1;
     profile.steal_ps_per_byte = 5;
     profile.skew_us = 2;
     for (size_t i = 0; i < COUNT(schedules); i++) {
-        const outcome a = run(&profile, 1536, 1024, 3, schedules[i], 30);
-        const outcome b = run(&profile, 1536, 1024, 3, schedules[i], 30);
+        const sim_outcome a = sim_trial_run(&profile, 1536, 1024, 3, schedules[i], 30);
+        const sim_outcome b = sim_trial_run(&profile, 1536, 1024, 3, schedules[i], 30);
         assert_memory_equal(a.ranks, b.ranks, 3 * sizeof a.ranks[0]);
         assert_int_equal(a.result.num_events, b.result.num_events);
     }
@@ -422,9 +329,9 @@ static void the_same_input_gives_the_same_answer(void **state)
 static void events_grow_with_the_tiles(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = simple_gpu();
-    const outcome small = run(&profile, 4096, 1024, 4, "", 20);
-    const outcome large = run(&profile, 32768, 1024, 4, "", 20);
+    const ewx_sim_profile profile = sim_trial_gpu();
+    const sim_outcome small = sim_trial_run(&profile, 4096, 1024, 4, "", 20);
+    const sim_outcome large = sim_trial_run(&profile, 32768, 1024, 4, "", 20);
     assert_true(large.result.num_events < 9 * small.result.num_events);
 }
 
@@ -451,7 +358,7 @@ static int record_engine(ew_world *world, void *argument)
     RANK_OK(ew_plan_set_weight(plan, B));
     RANK_OK(ew_gemm_rs(plan, 700, A, NULL, C, NULL));
     if (ew_world_rank(world) == 1)
-        RANK_OK(ew_plan_trace(plan, r->events, MAX_EVENTS, r->count));
+        RANK_OK(ew_plan_trace(plan, r->events, SIM_TRIAL_EVENTS, r->count));
     RANK_OK(ew_world_barrier(world));
     ew_plan_destroy(plan);
     free(A);
@@ -488,13 +395,14 @@ static void engines_run_the_simulated_schedule(void **state)
                                .blas_time = 1,
                                .half_time = 1,
                                .reducer_gbs = {1, {1}, {10}}};
-    ew_trace_event *simulated = malloc(MAX_EVENTS * sizeof *simulated);
+    ew_trace_event *simulated = malloc(SIM_TRIAL_EVENTS * sizeof *simulated);
     for (size_t i = 0; i < COUNT(configs); i++) {
-        recorded r = {configs[i], malloc(MAX_EVENTS * sizeof *r.events), &(size_t){0}};
-        outcome o;
+        recorded r = {configs[i], malloc(SIM_TRIAL_EVENTS * sizeof *r.events),
+                      &(size_t){0}};
+        sim_outcome o;
         harness_run(EW_RANKS_AS_THREADS, 3, record_engine, &r);
-        assert_int_equal(try_run(&profile, 700, 640, 3, configs[i], 0, 1, simulated, &o),
-                         EW_OK);
+        assert_int_equal(
+            sim_trial_try(&profile, 700, 640, 3, configs[i], 0, 1, simulated, &o), EW_OK);
         assert_int_equal(*r.count, o.result.num_traced);
         for (int kind = EW_TRACE_BLOCK; kind <= EW_TRACE_REDUCE; kind++) {
             size_t a = 0, b = 0;
@@ -585,7 +493,6 @@ int main(void)
         cmocka_unit_test(reducers_that_exclude_producers_cost_their_sms),
         cmocka_unit_test(thieves_delay_producers),
         cmocka_unit_test(producers_slow_their_neighbours),
-        cmocka_unit_test(launches_and_copies_take_turns),
         cmocka_unit_test(every_tile_once_and_every_byte),
         cmocka_unit_test(nothing_is_reduced_early),
         cmocka_unit_test(more_link_is_never_slower),

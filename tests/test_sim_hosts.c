@@ -273,6 +273,18 @@ static void nodes_of_gpus_may_sum_first(void **state)
                          EW_ERR_UNSUPPORTED, "levels=2", "sums of what is pushed");
 }
 
+/* Partitions that are copied to ranks of the other node leave by the source's NIC. */
+static void copies_cross_nodes(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(16384, 2048, 1024, EW_BF16);
+    const int64_t bytes = 16384 * 2048 * 2;
+    const ew_sim_report report = call("multi-node", "chunked", "", 16, &problem, 0);
+    assert_int_equal(report.crossed_bytes, 8 * bytes);
+    assert_int_equal(report.moved_bytes, 15 * bytes);
+    assert_true(report.time_us > 8 * (double)bytes / 16 / 46e3);
+}
+
 /* Rings cross between nodes over all NICs of a node at once. */
 static void nics_bound_nccl_together(void **state)
 {
@@ -300,6 +312,7 @@ int main(void)
         cmocka_unit_test(hosts_are_what_plans_see),
         cmocka_unit_test(profiles_of_hosts_are_whole),
         cmocka_unit_test(nodes_of_gpus_may_sum_first),
+        cmocka_unit_test(copies_cross_nodes),
         cmocka_unit_test(nics_bound_nccl_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

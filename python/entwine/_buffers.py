@@ -129,12 +129,12 @@ def _of_numpy(array, name):
 
 
 _torch_codes = {}
-_Tensor = _strided = _empty_tensor = None  # torch's, once a tensor has come by
+_Tensor = _strided = None  # torch's, once a tensor has come by
 
 
 def _meet_torch(torch):
-    global _Tensor, _strided, _empty_tensor
-    _Tensor, _strided, _empty_tensor = torch.Tensor, torch.strided, torch.empty
+    global _Tensor, _strided
+    _Tensor, _strided = torch.Tensor, torch.strided
     _torch_codes.update({torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16})
 
 
@@ -277,18 +277,20 @@ def refuse_overlap(written, read):
 
 
 def empty_like(array, shape):
-    """A new array of the kind, element type and place of an ordinary one."""
+    """A new array of the kind, element type and place of an ordinary one, and its address."""
     if type(array) is np.ndarray:
-        return np.empty(shape, array.dtype)
-    return _empty_tensor(shape, dtype=array.dtype, device=array.device)  # new_empty is slower
+        new = np.empty(shape, array.dtype)
+        return new, _address(new)
+    new = array.new_empty(*shape)  # a tuple would cost a third more
+    return new, new.data_ptr()
 
 
 def allocate_like(buffer, shape, name="out"):
     """A new array of the buffer's kind, element type and device: (object, Buffer)."""
     if buffer.kind == "torch":
-        array = empty_like(buffer.owner, shape)
-        return array, Buffer(array.data_ptr(), shape, None, buffer.dtype, buffer.device, True, None,
-                             "torch", array)
+        array, pointer = empty_like(buffer.owner, shape)
+        return array, Buffer(pointer, shape, None, buffer.dtype, buffer.device, True, None, "torch",
+                             array)
     if buffer.device != CPU:
         raise ArgumentError(f"{name} is missing: for this kind of GPU array there is nobody to "
                             f"make one\n  fix: pass {name}=")

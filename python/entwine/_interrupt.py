@@ -4,7 +4,8 @@ Python runs signal handlers in the main thread, between two bytecodes: never whi
 function computes or waits there.  But its low-level handler writes the signal's number to
 the wakeup descriptor.  For the time of a call that descriptor is ours; a sleeping thread
 reads it and aborts the world, upon which the C function returns on every rank and Python
-raises KeyboardInterrupt.  A call costs two changes of the descriptor, about a microsecond.
+raises KeyboardInterrupt.  A call costs two changes of the descriptor: about a microsecond,
+and up to five behind torch's dispatcher.
 
 A call that ends by itself within GRACE_S is left alone, and so is every call of a program
 with a SIGINT handler of its own: that one runs when the call has ended.

@@ -133,13 +133,14 @@ class Plan:
             return None
         rows = world._share(shape[0])
         if out is None:
-            out = empty_like(A, (rows, self._n))
-        elif type(out) is not type(A) or out.shape != (rows, self._n):
-            return None
-        c = plain_address(out, self._dtype, self._device)
-        size = _buffers.ITEM_BYTES[self._dtype]
-        if not c or (a < c + rows * self._n * size and c < a + shape[0] * self._k * size):
-            return None
+            out, c = empty_like(A, (rows, self._n))
+        else:
+            if type(out) is not type(A) or out.shape != (rows, self._n):
+                return None
+            c = plain_address(out, self._dtype, self._device)
+            size = _buffers.ITEM_BYTES[self._dtype]
+            if not c or (a < c + rows * self._n * size and c < a + shape[0] * self._k * size):
+                return None
         world._call(lib.ew_gemm_rs, self._handle, shape[0], a, None, c,
                     None if self._device == CPU else torch_stream(self._device))
         return out

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
 
 import torch.distributed as dist  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
@@ -138,6 +139,31 @@ def test_opcheck(world):
     for more in ((), (torch.ones(N), 1e-6, True)):
         torch.library.opcheck(torch.ops.entwine.gemm_rs_layer,
                               (A, B, torch.ones(M, N), torch.ones(N), world.name, *more))
+
+
+class Seen(TorchDispatchMode):
+    """A mode that writes down the operators below autograd."""
+
+    def __init__(self):
+        super().__init__()
+        self.operators = []
+
+    def __torch_dispatch__(self, operator, types, arguments=(), keywords=None):
+        self.operators.append(operator)
+        return operator(*arguments, **(keywords or {}))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_modes_and_lazy_tensors_are_not_passed_by(world, frozen):
+    want = et.gemm_rs(A, B, world, frozen)
+    assert torch.equal(et.gemm_rs(torch._neg_view(A), B, world, frozen), -want)
+    assert torch.equal(et.gemm_rs(A, torch._neg_view(B), world, frozen), -want)
+    weight = torch.nn.Parameter(B.clone())
+    with torch.no_grad(), Seen() as seen:
+        assert torch.equal(et.gemm_rs(A, weight, world, frozen), want)
+    assert torch.ops.entwine.gemm_rs.default in seen.operators
+    with torch.inference_mode():
+        assert torch.equal(et.gemm_rs(A, weight, world, frozen), want)
 
 
 def test_gradients_of_one_rank(world):

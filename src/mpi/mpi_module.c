@@ -13,10 +13,23 @@
 /* The one piece of state: MPI itself is one per process. */
 static bool started_here;
 
+/* Open MPI ends a process that SLURM started without PMIx, in the middle of MPI_Init. */
+static bool would_not_survive(void)
+{
+#ifdef OPEN_MPI
+    return getenv("SLURM_PROCID") && !getenv("PMIX_RANK") &&
+           !getenv("OMPI_COMM_WORLD_RANK");
+#else
+    return false;
+#endif
+}
+
 static int module_open(int *rank_out, int *num_ranks_out)
 {
     int initialised = 0, provided = 0;
     if (MPI_Initialized(&initialised) != MPI_SUCCESS)
+        return 1;
+    if (!initialised && would_not_survive())
         return 1;
     if (!initialised) {
         /* Lets ewx_mpi_best choose an algorithm per communicator.  Open MPI reads it only

@@ -1,5 +1,5 @@
-/* The CUDA engine's state.  cuda.c builds it and answers the backend interface, launch.c
- * enqueues a call, fault.c tells what went wrong.  Kernels do the rest. */
+/* The CUDA engine's state.  engine.c builds it, cuda.c answers the backend interface with
+ * it, launch.c enqueues a call, fault.c tells what went wrong.  Kernels do the rest. */
 #ifndef EWX_CUDA_ENGINE_H
 #define EWX_CUDA_ENGINE_H
 
@@ -46,6 +46,16 @@ typedef struct ewx_cuda_engine {
     int64_t last_rows;       /* m of the last call */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
 } ewx_cuda_engine;
+
+/* ---- engine.c ---- */
+
+size_t ewx_cuda_weight_bytes(const ewx_spec *spec);
+ewx_footprint ewx_cuda_footprint(const ewx_spec *spec);
+/* Collective, as plans are. */
+ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out);
+void ewx_cuda_destroy(void *state);
+
+/* ---- launch.c ---- */
 
 /* A call on a stream of the caller's begins with fork and ends with join, both in the
  * caller's context: handles such as cudaStreamLegacy mean another stream in another one.

@@ -25,6 +25,12 @@ bool ewx_sim_share_node(const ewx_sim *sim, int a, int b)
     return a / sim->model.ranks_per_node == b / sim->model.ranks_per_node;
 }
 
+int ewx_sim_ranks_of_node(const ewx_sim *sim, int rank)
+{
+    const int per_node = sim->model.ranks_per_node;
+    return (int)ewx_min64(per_node, sim->num_ranks - rank / per_node * per_node);
+}
+
 /* A GPU has its own, the ranks of a CPU's node have one. */
 static ewx_sim_rank *nic_of(ewx_sim *sim, int rank)
 {
@@ -35,11 +41,6 @@ static ewx_sim_rank *nic_of(ewx_sim *sim, int rank)
 int64_t ewx_sim_book_core(ewx_sim *sim, int rank, int64_t from_ps, double duration_ps)
 {
     return occupy(&sim->ranks[rank].network_ps, from_ps, duration_ps);
-}
-
-int64_t ewx_sim_book_copy(ewx_sim *sim, int src)
-{
-    return occupy(&sim->ranks[src].copying_ps, sim->now_ps, (double)sim->model.copy_ps);
 }
 
 int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes)
@@ -53,20 +54,38 @@ int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64
     if (!near && model->nic_shared) /* every byte takes its turn once */
         in = out = &sim->medium_ps;
     const int64_t sent = occupy(out, from_ps, ps);
-    const int64_t received =
-        in == out ? sent
-                  : occupy(in, from_ps, ps * (near ? to->near_weight : to->far_weight));
+    const double weight = near ? to->near_weight : to->far_weight;
+    const bool one = sim->spec->config.transport == EW_TRANSPORT_COPY;
+    const int64_t received = in == out ? sent : occupy(in, from_ps, one ? ps : ps * weight);
     to->remote_bytes += bytes;
     to->crossed_bytes += near ? 0 : bytes;
     return later(sent, received) + (near ? model->link_latency_ps : model->nic_latency_ps);
 }
 
+/* A copy behind the GEMM of its partition and the copy before, and the kernel that
+ * announces it behind that. */
+int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes)
+{
+    const ewx_sim_model *model = &sim->model;
+    ewx_sim_rank *r = &sim->ranks[src];
+    const int num_calls = EWX_SIM_CALLS_PER_PART * r->num_parts - 1; /* the part's last */
+    const int64_t there = ewx_sim_enqueued_ps(sim, src, num_calls);
+    const int64_t begin =
+        later(later(sim->now_ps, r->copying_ps) + model->launch_ps, there);
+    const int64_t copied =
+        occupy(&sim->copies_ps[gpu_of(sim, src)], begin, (double)bytes * model->copy_ps);
+    r->copying_ps = ewx_sim_book_send(sim, copied + model->launch_ps, src, dst, bytes);
+    /* Its writes keep the memory from all who compute on the GPU. */
+    r->owed_ps = ewx_sim_after(r->owed_ps, (double)bytes * model->mem_ps * model->sharers);
+    return r->copying_ps + model->publish_ps;
+}
+
 /* With two levels one rank of each other node does: the one in the owner's place. */
 static bool sends_to(const ewx_sim *sim, int src, int rank)
 {
-    const int per_node = sim->model.ranks_per_node, first = src / per_node * per_node;
-    const int count = (int)ewx_min64(per_node, sim->num_ranks - first);
-    return !sim->model.sums_in_nodes || src - first == rank % per_node % count;
+    const int per_node = sim->model.ranks_per_node;
+    const int count = ewx_sim_ranks_of_node(sim, src);
+    return !sim->model.sums_in_nodes || src % per_node == rank % per_node % count;
 }
 
 /* All sources at once, each over its egress, together over the owner's ingress. */
@@ -98,12 +117,20 @@ static int64_t pull_from(ewx_sim *sim, int rank, bool near, int64_t from_ps, int
 
 /* Flat, near and far sources at once.  With two levels the reducer reads as much again from
  * near ones for each sum that it makes for another node, and those of other nodes do the
- * same: their sums are there when it has. */
-static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes)
+ * same: their sums are there when it has.  The link that a virtual node emulates lets a
+ * tile's sum begin when its turn comes; a real one brings some bytes to everybody from the
+ * start. */
+static int64_t book_pull(ewx_sim *sim, int rank, int64_t bytes, int64_t *begin_ps)
 {
-    const bool sums = sim->model.sums_in_nodes;
-    const int64_t near_ps = pull_from(sim, rank, true, sim->now_ps,
-                                      sums ? bytes * sim->model.num_nodes : bytes);
+    const ewx_sim_model *model = &sim->model;
+    const bool sums = model->sums_in_nodes;
+    const int64_t near_bytes = sums ? bytes * model->num_nodes : bytes;
+    const int64_t near_ps = pull_from(sim, rank, true, sim->now_ps, near_bytes);
+    if (model->sharers > 1) {
+        const int num_near = ewx_sim_ranks_of_node(sim, rank) - 1;
+        const double ps = (double)(near_bytes * num_near) * model->link_ps;
+        *begin_ps = later(*begin_ps, near_ps - (int64_t)ps);
+    }
     return later(near_ps, pull_from(sim, rank, false, sums ? near_ps : sim->now_ps, bytes));
 }
 
@@ -117,12 +144,13 @@ int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm
                           (int64_t)sim->spec->elem_bytes;
     const double moved = (double)bytes * model->moved_tiles;
     const double slowdown = shares_sm ? model->shared_time : 1;
-    int64_t end = ewx_sim_after(
-        sim->now_ps, slowdown * ((double)model->reducer_ps + moved * model->cta_ps));
-    end = later(end, occupy(&sim->memory_ps[gpu_of(sim, rank)], sim->now_ps,
-                            moved * model->mem_ps));
+    int64_t begin = sim->now_ps;
+    int64_t end =
+        occupy(&sim->memory_ps[gpu_of(sim, rank)], sim->now_ps, moved * model->mem_ps);
     if (sim->spec->config.transport == EW_TRANSPORT_PULL && !sim->request->profile->is_cpu)
-        end = later(end, book_pull(sim, rank, bytes));
+        end = later(end, book_pull(sim, rank, bytes, &begin));
+    end = later(end, ewx_sim_after(begin, slowdown * ((double)model->reducer_ps +
+                                                      moved * model->cta_ps)));
     if (r->num_computing > 0)
         r->stolen_ps =
             ewx_sim_after(r->stolen_ps, moved * model->steal_ps / r->num_computing);
@@ -242,8 +270,14 @@ static void admit_pending(ewx_sim *sim, int rank)
 
 void ewx_sim_launch_next(ewx_sim *sim, int rank)
 {
+    ewx_sim_rank *r = &sim->ranks[rank];
     int64_t *free_ps = &sim->front_ps[gpu_of(sim, rank)];
-    const int64_t start = later(sim->now_ps + sim->model.launch_ps, *free_ps);
+    const int gemms = r->num_parts > 1 ? EWX_SIM_CALLS_PER_PART * (r->num_parts - 1) : 0;
+    const int num_calls = gemms + ++r->num_launches;
+    const int64_t before = later(later(sim->now_ps, r->gemm_end_ps), r->copying_ps);
+    const int64_t ready = before + sim->model.launch_ps;
+    const int64_t start =
+        later(later(ready, *free_ps), ewx_sim_enqueued_ps(sim, rank, num_calls));
     *free_ps = start + sim->model.stagger_ps;
     ewx_sim_push(&sim->queue, start, EWX_SIM_LAUNCH, rank, 0);
 }

@@ -17,10 +17,15 @@ static inline int64_t ewx_sim_after(int64_t time_ps, double duration_ps)
                : EWX_SIM_LAST_PS;
 }
 
+/* copy: of the driver, for a partition: its GEMM; an event, its wait, the copy and the
+ * kernel that announces it. */
+enum { EWX_SIM_CALLS_PER_PART = 5 };
+
 enum ewx_sim_kind {
     EWX_SIM_START,      /* a rank's kernels begin */
     EWX_SIM_BLOCK_END,  /* who: producer slot, or worker */
     EWX_SIM_LAUNCH,     /* a rank's next reducing kernel begins */
+    EWX_SIM_PART,       /* copy: the GEMM of a rank's next partition begins */
     EWX_SIM_RESUME,     /* who: a reducer whose tile has become ready */
     EWX_SIM_REDUCE_END, /* who: reducer, or worker */
     EWX_SIM_WAKE,       /* a rank's idle workers look again */
@@ -74,14 +79,19 @@ typedef struct ewx_sim_rank {
     int next_sm;                  /* where the next reducer is tried first */
     int64_t first_task, end_task; /* of the reducing kernel in flight */
     int64_t next_position, blocks_left, tasks_left;
+    int num_parts;                      /* copy: GEMMs started, one per destination */
+    int64_t first_of_part, end_of_part; /* of the GEMM in flight, as next_position counts */
+    int64_t first_position;             /* where that count begins */
+    int num_launches;                   /* reducing kernels behind others */
     int64_t start_ps, gemm_end_ps, end_ps;
     int64_t stolen_ps; /* from every producer slot so far */
+    int64_t owed_ps;   /* copy: to be stolen from the next part, beside which it runs */
     int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
-    int64_t copying_ps;                                   /* copy: of the last one, until */
+    int64_t copying_ps;                                   /* copy: the last one's end */
     int64_t arrival_ps;                                   /* push: of the last tile sent */
     int64_t remote_bytes, crossed_bytes;
     /* CPU, several hosts: */
-    int64_t owed_ps;             /* of the caller's thread to the network, as it computes */
+    int64_t network_owed_ps;     /* of the caller's thread, as it computes */
     int64_t network_ps;          /* busy with the network until, as it waits */
     int64_t first_sum, last_sum; /* units to be summed for other hosts; -1: none */
     bool summing;
@@ -90,8 +100,9 @@ typedef struct ewx_sim_rank {
 /* Ranks compute the same blocks in the same order, so a few of them, spread over all, can
  * stand for the rest, the mirrored ranks: those own tiles that nobody reduces here, and
  * what they contribute comes when a simulated rank's contribution does.  A pull books the
- * owner's way in for all sources; a push or copy books the source's way out, and the
- * owner's way in for all the sources that this one stands for. */
+ * owner's way in for all sources; a push books the source's way out, and the owner's way in
+ * for all the sources that this one stands for; copies go round, one to an owner at a time.
+ */
 typedef struct ewx_sim {
     const ewx_sim_request *request;
     const ewx_spec *spec;
@@ -102,6 +113,7 @@ typedef struct ewx_sim {
     int64_t now_ps;
     ewx_sim_rank ranks[EWX_SIM_MAX_RANKS];
     int64_t memory_ps[EWX_SIM_MAX_RANKS];      /* of each GPU: busy until */
+    int64_t copies_ps[EWX_SIM_MAX_RANKS];      /* of each GPU: its copies, until */
     int64_t front_ps[EWX_SIM_MAX_RANKS];       /* of each GPU: its next kernel may start */
     int64_t first_unit[EWX_SIM_MAX_RANKS + 1]; /* of each destination's release units */
     int32_t *missing;    /* [unit] contributions that are not published yet */
@@ -115,6 +127,8 @@ typedef struct ewx_sim {
 
 /* ---- produce.c ---- */
 int64_t ewx_sim_unit(const ewx_sim *sim, int dst, int64_t task);
+/* The producers of a rank's GEMM, or of its next partition's. */
+void ewx_sim_start_part(ewx_sim *sim, int rank);
 /* Takes the next position for a slot that has room; false: none is left. */
 bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot);
 void ewx_sim_end_block(ewx_sim *sim, int rank, int slot);
@@ -127,6 +141,8 @@ void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps);
 
 /* ---- consume.c ---- */
 bool ewx_sim_share_node(const ewx_sim *sim, int a, int b);
+/* Those that lie where this one does, itself too. */
+int ewx_sim_ranks_of_node(const ewx_sim *sim, int rank);
 void ewx_sim_launch_reducers(ewx_sim *sim, int rank);
 /* The same when a kernel behind another has started; ranks that share a GPU take turns. */
 void ewx_sim_launch_next(ewx_sim *sim, int rank);
@@ -141,8 +157,8 @@ bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready
 int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
 /* Books time of the thread that serves a rank's network; returns when it has been had. */
 int64_t ewx_sim_book_core(ewx_sim *sim, int rank, int64_t from_ps, double duration_ps);
-/* Books the start of a copy, one after the other; returns when its bytes may leave. */
-int64_t ewx_sim_book_copy(ewx_sim *sim, int src);
+/* Books a partition's copy, one after the other; returns its arrival. */
+int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes);
 /* Books a tile's, or a partition's, way from src to dst; returns its arrival. */
 int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes);
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,
@@ -169,6 +185,9 @@ int64_t ewx_sim_pay_network(ewx_sim *sim, int rank, int worker);
 void ewx_sim_serve_network(ewx_sim *sim, int rank, int worker);
 
 /* ---- simulate.c ---- */
+/* When the host has come to a rank's kernel, so many calls of the driver behind its first.
+ * Ranks that share a GPU are threads of one process, which take turns. */
+int64_t ewx_sim_enqueued_ps(const ewx_sim *sim, int rank, int num_calls);
 void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event);
 
 #endif

@@ -13,15 +13,15 @@ static int64_t spend_core(ewx_sim *sim, int rank, int64_t since_ps, int64_t byte
     const double ps = (double)bytes * sim->model.nic_cpu_ps;
     if (!r->producers[0].busy)
         return ewx_sim_book_core(sim, rank, since_ps, ps);
-    r->owed_ps = ewx_sim_after(r->owed_ps, ps);
+    r->network_owed_ps = ewx_sim_after(r->network_owed_ps, ps);
     return sim->now_ps;
 }
 
 int64_t ewx_sim_pay_network(ewx_sim *sim, int rank, int worker)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    const int64_t owed_ps = worker == 0 ? r->owed_ps : 0;
-    r->owed_ps -= owed_ps;
+    const int64_t owed_ps = worker == 0 ? r->network_owed_ps : 0;
+    r->network_owed_ps -= owed_ps;
     return owed_ps;
 }
 
@@ -58,12 +58,6 @@ static int node_of(const ewx_sim *sim, int rank)
     return rank / sim->model.ranks_per_node;
 }
 
-static int ranks_of(const ewx_sim *sim, int node)
-{
-    const int per_node = sim->model.ranks_per_node;
-    return (int)ewx_min64(per_node, sim->num_ranks - node * per_node);
-}
-
 static int owner_of(const ewx_sim *sim, int64_t unit)
 {
     int low = 0, high = sim->num_ranks - 1;
@@ -79,7 +73,7 @@ static int owner_of(const ewx_sim *sim, int64_t unit)
 
 int ewx_sim_contributors(const ewx_sim *sim, int dst)
 {
-    return sim->unsummed ? ranks_of(sim, node_of(sim, dst)) + sim->model.num_nodes - 1
+    return sim->unsummed ? ewx_sim_ranks_of_node(sim, dst) + sim->model.num_nodes - 1
                          : sim->num_simulated;
 }
 
@@ -105,7 +99,7 @@ void ewx_sim_contribute(ewx_sim *sim, int src, int dst, int64_t unit)
     }
     if (--sim->unsummed[node * sim->first_unit[sim->num_ranks] + unit] > 0)
         return;
-    const int turn = (int)((unit - sim->first_unit[dst]) % ranks_of(sim, node));
+    const int turn = (int)((unit - sim->first_unit[dst]) % ewx_sim_ranks_of_node(sim, src));
     queue_sum(sim, node * sim->model.ranks_per_node + turn, unit);
 }
 
@@ -118,7 +112,7 @@ bool ewx_sim_begin_sum(ewx_sim *sim, int rank, int worker)
     const int64_t unit = r->first_sum;
     const int64_t bytes = ewx_sim_unit_bytes(sim, owner_of(sim, unit), unit);
     /* Contributions are read, the sum is written and copied to where it is sent from. */
-    const double moved = (double)bytes * (ranks_of(sim, node_of(sim, rank)) + 3);
+    const double moved = (double)bytes * (ewx_sim_ranks_of_node(sim, rank) + 3);
     const double ps = moved * model->cta_ps +
                       (double)bytes / (double)model->tile_bytes * (double)model->reducer_ps;
     r->first_sum =

@@ -1,7 +1,6 @@
 #include "backend/sim/model.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/status.h"
 
@@ -49,55 +48,6 @@ static int fits(const ewx_sim_profile *profile, needs resident, int count, needs
     return least >= 1 ? (int)least : 0;
 }
 
-ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_out,
-                        int *sharers_out)
-{
-    if (num_ranks < 1 || num_ranks > EWX_SIM_MAX_RANKS)
-        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
-                        EWX_SIM_MAX_RANKS);
-    if (profile->is_cpu) {
-        const int cores =
-            (int)profile->cores / ewx_sim_nodes_of(profile, num_ranks).ranks_each;
-        *sms_out = cores > 1 ? cores : 1;
-        *sharers_out = 1;
-        return EW_OK;
-    }
-    const int gpus = (int)(profile->gpus * profile->nodes);
-    *sharers_out = (num_ranks + gpus - 1) / gpus;
-    if (*sharers_out > 1 && !(profile->virtual_node > 0))
-        return ewx_fail(EW_ERR_SHAPE,
-                        "profile %s has %d GPUs, not enough for W=%d\n"
-                        "  fix: use fewer ranks, or a profile with more GPUs or nodes",
-                        profile->name, gpus, num_ranks);
-    /* As the cuda backend cuts a GPU: in whole groups of 8 SMs. */
-    *sms_out =
-        *sharers_out > 1 ? (int)profile->sms / 8 / *sharers_out * 8 : (int)profile->sms;
-    return *sms_out > 0
-               ? EW_OK
-               : ewx_fail(EW_ERR_SHAPE,
-                          "profile %s has %g SMs, not enough for %d ranks on a GPU\n"
-                          "  fix: use fewer ranks",
-                          profile->name, profile->sms, *sharers_out);
-}
-
-ew_status ewx_sim_machine(const ewx_sim_profile *profile, int num_ranks,
-                          ewx_machine *machine_out)
-{
-    int sms = 0, sharers = 0;
-    EW_TRY(ewx_sim_share(profile, num_ranks, &sms, &sharers));
-    const int hosts = profile->is_cpu ? ewx_sim_nodes_of(profile, num_ranks).count : 1;
-    *machine_out = (ewx_machine){.cores = profile->is_cpu ? hosts * (int)profile->cores : 1,
-                                 .hosts = hosts,
-                                 .gpu_sms = profile->is_cpu ? 0 : sms,
-                                 .gpu_arch = (int)profile->arch,
-                                 .gpu_sharers = sharers,
-                                 .has_nccl = profile->nccl_gbs > 0 && sharers == 1};
-    ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
-    ewx_text_add(&text, "SIMULATED %s/%d", profile->name, sms);
-    memcpy(machine_out->profile, profile->name, sizeof machine_out->profile);
-    return EW_OK;
-}
-
 static int64_t round_ps(double ps)
 {
     return ps < 1e18 ? (int64_t)(ps + 0.5) : (int64_t)1e18;
@@ -143,6 +93,17 @@ static double turns(const ewx_sim_profile *profile, const ewx_spec *spec)
     return fmax(1, ranks * spec->config.workers / profile->cores);
 }
 
+/* A BLAS knows no partitions and has blocks of many shapes, with which it fills the GPU:
+ * its waves, whole or not, over those of ours. */
+static double blas_waves(const ewx_grid *grid, int slots)
+{
+    const double height = (double)grid->rows / (grid->block_rows * EWX_TILE_M);
+    const double width = (double)grid->cols / (grid->block_cols * EWX_TILE_N);
+    const int64_t ours = ewx_div_up(ewx_num_blocks(grid), slots);
+    return ours > 0 ? height * width / slots / (double)ours : 1;
+}
+
+/* Beside as many others as fit. */
 static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
                        const ewx_grid *grid, int slots)
 {
@@ -160,6 +121,7 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
         us +=
             elements * depth * (double)spec->elem_bytes * profile->miss_ps_per_byte * 1e-6;
         us += !blas && config->ctas == EW_CTAS_BLOCK ? profile->cta_us : 0;
+        us *= blas ? blas_waves(grid, slots) : 1;
     }
     us *= (blas ? profile->blas_time : 1) *
           (spec->problem.dtype == EW_BF16 ? profile->bf16_time : 1) / profile->clock;
@@ -184,12 +146,15 @@ static bool is_half(const ewx_grid *grid, int64_t position)
     return ewx_partition_rows(grid, block.dst) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
-int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position)
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
+                         int64_t wave)
 {
-    const int64_t block_ps =
+    const int64_t whole_ps =
         model->half_ps < model->block_ps && is_half(&model->grid, position)
             ? model->half_ps
             : model->block_ps;
+    const double missing = 1 - (double)wave / model->slots;
+    const int64_t block_ps = round_ps((double)whole_ps * (1 - model->crowd_time * missing));
     if (!(model->jitter > 0))
         return block_ps;
     const uint64_t hash = mix((uint64_t)rank << 40 ^ (uint64_t)position ^ 0x5bd1e995u);
@@ -209,6 +174,17 @@ static void place_ctas(const ewx_sim_profile *profile, const ew_config *config,
         model->producers_per_sm = EWX_SIM_MAX_PRODUCERS;
     for (int count = 0; count <= model->producers_per_sm; count++)
         model->reducers_beside[count] = fits(profile, producing, count, reducing);
+}
+
+/* pool=static: the SMs that x reducers fill, and those too few for a cluster. */
+static void set_apart(const ew_config *config, ewx_sim_model *model)
+{
+    const int per_sm = model->reducers_beside[0];
+    if (config->pool != EW_POOL_STATIC || per_sm < 1)
+        return;
+    const int reducing = (config->budget + per_sm - 1) / per_sm;
+    const int computing = (model->sms - reducing) / config->cluster * config->cluster;
+    model->set_apart = model->sms - (computing > 0 ? computing : 0);
 }
 
 /* As the cuda backend does it: with room beside every producer that many can never keep
@@ -340,8 +316,10 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         model.sms = config->workers;
     else
         place_ctas(profile, config, &model);
-    const int slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
-    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, slots));
+    set_apart(config, &model);
+    model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
+    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, model.slots));
+    model.crowd_time = profile->crowd_time;
     model.half_ps = model.block_ps;
     if (!profile->is_cpu && config->producer == EW_PRODUCER_OWN)
         model.half_ps = round_ps((double)model.block_ps * profile->half_time);
@@ -354,8 +332,11 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         model.cta_ps *= turns(profile, spec);
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
     model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
-    model.copy_ps = round_ps(1e6 * profile->copy_us);
+    model.copy_ps = profile->copy_gbs > 0 ? 1e3 / profile->copy_gbs : 0;
+    model.host_ps = round_ps(1e6 * profile->host_us * model.sharers);
     model.start_ps = round_ps(1e6 * profile->start_us);
+    if (config->producer == EW_PRODUCER_BLAS)
+        model.start_ps += round_ps(1e6 * profile->blas_us * model.sharers);
     model.launch_ps = round_ps(1e6 * profile->launch_us);
     model.publish_ps = round_ps(1e6 * profile->publish_us);
     model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);

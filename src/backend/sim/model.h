@@ -8,19 +8,23 @@ enum { EWX_SIM_MAX_PRODUCERS = 8 }; /* on one SM */
 
 typedef struct ewx_sim_model {
     ewx_grid grid;
-    int sms;     /* of a rank; a CPU's workers */
-    int sharers; /* ranks on one GPU */
+    int sms;       /* of a rank; a CPU's workers */
+    int sharers;   /* ranks on one GPU */
+    int set_apart; /* SMs that only reduce: pool=static */
     int producers_per_sm;
+    int slots;                                      /* for producers, on all SMs */
     int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* so many producers on an SM */
     int64_t block_ps;                               /* of a whole block */
-    int64_t half_ps; /* of a block that fills half its tiles */
+    int64_t half_ps;   /* of a block that fills half its tiles */
+    double crowd_time; /* share of block_ps that the other slots cost */
     double jitter;
     int64_t tile_bytes;     /* of a whole tile's contribution */
     double steal_ps;        /* of producers, per byte that a reducer moves */
     double mem_ps, cta_ps;  /* per byte: of a GPU's memory, of one reducer */
     int64_t reducer_ps;     /* per tile */
     double shared_time;     /* factor of a reducer's times beside a producer */
-    int64_t copy_ps;        /* of each copy of a partition */
+    double copy_ps;         /* per byte, of all copies of a GPU */
+    int64_t host_ps;        /* of a call of the driver, in turn with the sharers' */
     double link_ps, nic_ps; /* per byte; 0: none */
     int64_t link_latency_ps, nic_latency_ps;
     bool nic_shared;
@@ -36,7 +40,10 @@ typedef struct ewx_sim_model {
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out);
 
-/* The time of a rank's block, with its jitter. */
-int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position);
+/* The time of a rank's block in a wave of so many, with its jitter.  The fewer SMs compute,
+ * the less they wait for each other at the L2 and the memory, and the more each has of a
+ * power that is capped. */
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
+                         int64_t wave);
 
 #endif

@@ -31,6 +31,7 @@ typedef struct ewx_sim_profile {
     double clock;                             /* of the SMs, as a factor */
     double bf16_time, blas_time;              /* as factors of the block's time */
     double half_time;          /* the same, of our blocks of at most 64 rows of output */
+    double crowd_time;         /* share of it that SMs cost which compute beside this one */
     double cta_us;             /* more for a block with a CTA of its own */
     double miss_ps_per_byte;   /* of A and B that a wave loads anew */
     double steal_ps_per_byte;  /* of SM time per byte that reducers move */
@@ -38,7 +39,9 @@ typedef struct ewx_sim_profile {
     ewx_sim_curve reducer_gbs; /* by b: of one reducer */
     double reducer_us;         /* per tile, beside its bytes */
     double shared_time;        /* factor of both on an SM that computes too */
-    double copy_us;            /* of a partition's copy, beside its bytes */
+    double copy_gbs;           /* of a GPU's copies; 0: no limit */
+    double host_us;            /* of a call of the driver */
+    double blas_us;            /* of the host's, to start a vendor's GEMM */
     double link_gbs, link_us;  /* inside a node; 0 GB/s: memory alone */
     double nic_gbs,
         nic_us;        /* between nodes; of a rank, of a CPU's node for all its ranks */

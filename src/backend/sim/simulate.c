@@ -162,31 +162,19 @@ static void tear_down(ewx_sim *sim)
 
 /* ---- The clock ---- */
 
-/* pool=static: the SMs that x reducers fill. */
-static void reserve_sms(ewx_sim *sim, ewx_sim_rank *r)
+int64_t ewx_sim_enqueued_ps(const ewx_sim *sim, int rank, int num_calls)
 {
-    const int per_sm = sim->model.reducers_beside[0];
-    const int count = per_sm > 0 ? (r->budget + per_sm - 1) / per_sm : 0;
-    for (int sm = 0; sm < count && sm < sim->model.sms; sm++)
-        r->sms[sm].only_reduces = true;
+    return sim->ranks[rank].start_ps + num_calls * sim->model.host_ps;
 }
 
-/* Producers first, one on each SM, then a second one, as the hardware spreads them. */
+/* Producers first. */
 static void start_kernels(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    const ew_config *config = &sim->spec->config;
-    const int per_sm = sim->model.producers_per_sm;
-    if (config->pool == EW_POOL_STATIC)
-        reserve_sms(sim, r);
-    for (int i = 0; i < per_sm; i++)
-        for (int sm = 0; sm < sim->model.sms; sm++) {
-            if (r->sms[sm].only_reduces || !ewx_sim_begin_block(sim, rank, sm * per_sm + i))
-                continue;
-            r->sms[sm].producers++;
-            r->num_computing++;
-        }
-    if (config->pool != EW_POOL_AFTER)
+    for (int sm = 0; sm < sim->model.set_apart; sm++)
+        r->sms[sm].only_reduces = true;
+    ewx_sim_start_part(sim, rank);
+    if (sim->spec->config.pool != EW_POOL_AFTER)
         ewx_sim_launch_reducers(sim, rank);
 }
 
@@ -203,6 +191,9 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
         break;
     case EWX_SIM_LAUNCH:
         ewx_sim_launch_reducers(sim, rank);
+        break;
+    case EWX_SIM_PART:
+        ewx_sim_start_part(sim, rank);
         break;
     case EWX_SIM_RESUME:
         ewx_sim_resume(sim, rank, who);
@@ -231,9 +222,9 @@ static int64_t bytes_from_others(const ewx_sim *sim, int rank)
 static int64_t bytes_from_nodes(const ewx_sim *sim, int rank)
 {
     const ewx_sim_model *model = &sim->model;
-    const int first = rank / model->ranks_per_node * model->ranks_per_node;
-    const int64_t near = ewx_min64(model->ranks_per_node, sim->num_ranks - first);
-    const int64_t far = model->sums_in_nodes ? model->num_nodes - 1 : sim->num_ranks - near;
+    const int64_t far = model->sums_in_nodes
+                            ? model->num_nodes - 1
+                            : sim->num_ranks - ewx_sim_ranks_of_node(sim, rank);
     return far * ewx_partition_rows(&model->grid, rank) * model->grid.cols *
            (int64_t)sim->spec->elem_bytes;
 }

@@ -1,0 +1,147 @@
+/* What single numbers of a GPU's profile cost a call, in closed form. */
+#include <stddef.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "sim_trial.h"
+
+/* One GPU for all ranks, in slices of 8 SMs. */
+static ewx_sim_profile shared_gpu(int num_ranks)
+{
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.gpus = 1;
+    profile.virtual_node = 1;
+    profile.sms = 8 * num_ranks;
+    return profile;
+}
+
+static void launches_take_turns(void **state)
+{
+    (void)state;
+    const char *config = "release=output,pool=after,x=64";
+    ewx_sim_profile alone = sim_trial_gpu(), shared = shared_gpu(2);
+    alone.launch_us = shared.launch_us = 5;
+    alone.skew_us = shared.skew_us = 3;
+    const double tail_us = sim_trial_run(&alone, 256, 512, 2, config, 0).tail_us;
+    sim_trial_near(sim_trial_run(&shared, 256, 512, 2, config, 0).tail_us, tail_us + 3);
+}
+
+/* One thread tells every owner of the whole output, and the GEMM's kernel ends behind it.
+ */
+static void flags_of_an_output_are_told_one_by_one(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.publish_us = 2;
+    for (int num_ranks = 2; num_ranks <= 4; num_ranks++) {
+        const sim_outcome o =
+            sim_trial_run(&profile, 128 * num_ranks, 256, num_ranks, "release=output", 0);
+        sim_trial_near(o.gemm_us, 10 + 2 * num_ranks);
+        sim_trial_near(o.tail_us, 1);
+        sim_trial_near(
+            sim_trial_run(&profile, 128 * num_ranks, 256, num_ranks, "", 0).gemm_us, 10);
+    }
+}
+
+/* Ranks compute one partition after the other, the own one last, and copy while they
+ * compute the next: what a copy takes beyond that is left for the tail. */
+static void copies_hide_behind_the_next_partition(void **state)
+{
+    (void)state;
+    const double bytes = 128 * 512 * 2;
+    ewx_sim_profile profile = sim_trial_gpu();
+    const sim_outcome free = sim_trial_run(&profile, 256, 512, 2, "transport=copy", 0);
+    sim_trial_near(free.gemm_us, 10 + 10); /* two blocks each, which one wave would hold */
+    profile.copy_gbs = bytes / 7e3;
+    sim_trial_near(sim_trial_run(&profile, 256, 512, 2, "transport=copy", 0).time_us,
+                   free.time_us);
+    profile.copy_gbs = bytes / 17e3;
+    sim_trial_near(sim_trial_run(&profile, 256, 512, 2, "transport=copy", 0).time_us,
+                   free.time_us + 7);
+}
+
+/* The GEMM of the next partition is five calls behind the last one's. */
+static void kernels_wait_for_the_host(void **state)
+{
+    (void)state;
+    ewx_sim_profile alone = sim_trial_gpu(), shared = shared_gpu(2);
+    alone.host_us = 1;
+    sim_trial_near(sim_trial_run(&alone, 256, 512, 2, "transport=copy", 0).gemm_us, 20);
+    alone.host_us = shared.host_us = 3;
+    sim_trial_near(sim_trial_run(&alone, 256, 512, 2, "transport=copy", 0).gemm_us,
+                   5 * 3 + 10);
+    sim_trial_near(sim_trial_run(&shared, 256, 512, 2, "transport=copy", 0).gemm_us,
+                   5 * 3 * 2 + 10);
+}
+
+/* Half a wave, and the SMs that a pool keeps free, leave the others more of the GPU. */
+static void few_blocks_are_quick(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.crowd_time = 0.4;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 10);
+    sim_trial_near(sim_trial_run(&profile, 256, 256, 1, "", 0).gemm_us, 8);
+    sim_trial_near(sim_trial_run(&profile, 768, 256, 1, "", 0).gemm_us, 10 + 8);
+    const char *apart = "pool=static,x=4,b=512,cluster=1"; /* one of four SMs */
+    sim_trial_near(sim_trial_run(&profile, 384, 256, 1, apart, 0).gemm_us, 9);
+}
+
+/* A pool leaves whole clusters to the GEMM: two SMs of the three beside the reducers'. */
+static void clusters_are_whole(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = sim_trial_gpu();
+    const char *config = "pool=static,x=4,b=512,cluster=2,ctas=persistent";
+    sim_trial_near(sim_trial_run(&profile, 768, 256, 1, config, 0).gemm_us, 30);
+}
+
+/* A BLAS fills the SMs whatever the shape, and starts when the host has. */
+static void a_blas_has_no_waves(void **state)
+{
+    (void)state;
+    ewx_sim_profile alone = sim_trial_gpu(), shared = shared_gpu(2);
+    sim_trial_near(sim_trial_run(&alone, 640, 256, 2, "producer=blas", 0).gemm_us, 12.5);
+    alone.blas_us = shared.blas_us = 4;
+    sim_trial_near(sim_trial_run(&alone, 512, 256, 2, "producer=blas", 0).gemm_us, 4 + 10);
+    sim_trial_near(sim_trial_run(&shared, 1024, 256, 2, "producer=blas", 0).gemm_us,
+                   2 * 4 + 10);
+}
+
+/* On an emulated link a tile's sum begins when its turn comes. */
+static void sums_await_their_turn_on_an_emulated_link(void **state)
+{
+    (void)state;
+    const char *config = "release=output,pool=after,x=64";
+    const double gbs = 128 * 128 * 2 / 5e3; /* 5 us for each remote contribution */
+    const ewx_sim_profile alone = sim_trial_gpu(), shared = shared_gpu(2);
+    sim_trial_near(sim_trial_run(&alone, 256, 512, 2, config, gbs).tail_us, 4 * 5);
+    ewx_sim_profile slow = shared;
+    slow.reducer_us = 8;
+    sim_trial_near(sim_trial_run(&shared, 256, 512, 2, config, gbs).tail_us, 4 * 5);
+    sim_trial_near(sim_trial_run(&slow, 256, 512, 2, config, gbs).tail_us, 3 * 5 + 8);
+    /* With two such nodes and two levels each turn brings as much for the other's sum. */
+    const char *summed = "release=output,pool=after,x=64,levels=2";
+    slow.nodes = 2;
+    slow.nic_gbs = 1e6;
+    slow.reducer_us = 18;
+    sim_trial_near(sim_trial_run(&slow, 512, 512, 4, config, gbs).tail_us, 3 * 5 + 18);
+    sim_trial_near(sim_trial_run(&slow, 512, 512, 4, summed, gbs).tail_us, 3 * 2 * 5 + 18);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(launches_take_turns),
+        cmocka_unit_test(flags_of_an_output_are_told_one_by_one),
+        cmocka_unit_test(copies_hide_behind_the_next_partition),
+        cmocka_unit_test(kernels_wait_for_the_host),
+        cmocka_unit_test(few_blocks_are_quick),
+        cmocka_unit_test(clusters_are_whole),
+        cmocka_unit_test(a_blas_has_no_waves),
+        cmocka_unit_test(sums_await_their_turn_on_an_emulated_link),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
