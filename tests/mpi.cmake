@@ -14,25 +14,23 @@ ew_mpi_check(mpi_check)
 foreach(group conformance protocol slow faults input namespaces)
   add_test(NAME mpi-${group} COMMAND ${run_clean}
     ${mpi_run} $<TARGET_FILE:mpi_check> $<TARGET_FILE:entwine_mpi> ${group})
-  set_tests_properties(mpi-${group} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi RUN_SERIAL ON)
+  set_tests_properties(mpi-${group} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 20)
 endforeach()
 
 # The module of another MPI library, where one is installed: MPICH beside Open MPI.
 add_test(NAME mpi-mpich COMMAND ${run_clean} CC=${CMAKE_C_COMPILER}
   ${CMAKE_CURRENT_SOURCE_DIR}/mpi/mpich.sh $<TARGET_FILE:mpi_check> $<TARGET_FILE:entwine>)
-set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi RUN_SERIAL ON)
+set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 30)
 
 # Planted bugs, as in CMakeLists.txt, and the group that must see them: 10, a tile counts as
 # arrived before it has; 11, a message is lost; 12, no sign of life.
 foreach(mutant 10:smoke 11:smoke 12:slow)
   string(REPLACE ":" ";" fields ${mutant})
   list(POP_FRONT fields number group)
-  add_library(planted_${number} OBJECT ${planted_sources})
-  ew_library_settings(planted_${number})
-  target_compile_definitions(planted_${number} PRIVATE EW_TESTING=1 EW_MUTANT=${number})
+  ew_planted(${number})
   ew_mpi_check(mpi_mutant_${number} $<TARGET_OBJECTS:planted_${number}>)
   add_test(NAME mutant-mpi-${number} COMMAND ${run_clean} ENTWINE_TIMEOUT_MS=2000
     ${CMAKE_CURRENT_SOURCE_DIR}/must_fail.sh 90
     ${mpi_run} $<TARGET_FILE:mpi_mutant_${number}> $<TARGET_FILE:entwine_mpi> ${group})
-  set_tests_properties(mutant-mpi-${number} PROPERTIES TIMEOUT 120 LABELS "mutant;mpi" RUN_SERIAL ON)
+  set_tests_properties(mutant-mpi-${number} PROPERTIES TIMEOUT 120 LABELS "mutant;mpi")
 endforeach()

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "plan/epoch.h"
 
 #define LETTERS_AT_ONCE 64
 #define GOODBYE_NS 500000000 /* how long a leaving rank helps its last letters out */
@@ -26,9 +27,12 @@ typedef struct letter {
 #define HEAD_BYTES offsetof(letter, body)
 _Static_assert(sizeof(letter) == EW_LETTER_BYTES, "room for every letter, and no more");
 
+/* A deed as it travels. */
 typedef struct deed_note {
     uint64_t sequence;
-    ewx_deed deed;
+    int64_t m, n, k;
+    uint64_t config;
+    uint32_t kind, replays;
 } deed_note;
 
 /* ---- Sending ---- */
@@ -64,11 +68,22 @@ void ewx_hosts_enter_round(ew_world *world, uint32_t round, const void *mine, si
     send_to_all(world, LETTER_ROUND, round, mine, bytes);
 }
 
+static deed_note note_of(uint64_t sequence, const ewx_deed *deed)
+{
+    return (deed_note){.sequence = sequence,
+                       .m = deed->m,
+                       .n = deed->n,
+                       .k = deed->k,
+                       .config = deed->config,
+                       .kind = deed->kind,
+                       .replays = deed->replays};
+}
+
 void ewx_hosts_tell_deed(ew_world *world, uint64_t sequence, const ewx_deed *deed)
 {
     if (world->num_hosts == 1)
         return;
-    const deed_note note = {sequence, *deed};
+    const deed_note note = note_of(sequence, deed);
     send_to_all(world, LETTER_DEED, 0, &note, sizeof note);
 }
 
@@ -77,6 +92,14 @@ void ewx_hosts_fail(ew_world *world)
     world->fabric_failed = true;
     ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_SYSTEM,
                                                 .culprit = world->rank,
+                                                .reporter = world->rank,
+                                                .place = EWX_FAULT_FABRIC});
+}
+
+void ewx_hosts_refuse(ew_world *world, int src)
+{
+    ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_SYSTEM,
+                                                .culprit = src,
                                                 .reporter = world->rank,
                                                 .place = EWX_FAULT_FABRIC});
 }
@@ -94,27 +117,54 @@ static void pass_fault_on(ew_world *world)
 
 /* ---- Receiving ---- */
 
-static void hear_round(ew_world *world, int src, const letter *mail, size_t bytes)
+/* These return false when there can be no such letter. */
+
+static bool hear_round(ew_world *world, int src, const letter *mail, size_t bytes)
 {
     ewx_post *post = world->posts[src];
+    /* One after the other, and none before all have entered the one before. */
+    if (mail->number != atomic_load_explicit(&post->round, memory_order_relaxed) + 1 ||
+        !ewx_epoch_reached(world->round + 1, mail->number))
+        return false;
     memcpy(post->data[mail->number & 1], mail->body, bytes);
     atomic_store_explicit(&post->round, mail->number, memory_order_release);
+    return true;
 }
 
-static void hear_deed(ew_world *world, int src, const letter *mail)
+static bool hear_deed(ew_world *world, int src, const letter *mail, size_t bytes)
 {
     deed_note note;
+    if (bytes != sizeof note)
+        return false;
     memcpy(&note, mail->body, sizeof note);
-    ewx_recorder_hear(world, src, note.sequence, &note.deed);
+    if ((note.kind != EWX_RECORD_PLAN && note.kind != EWX_RECORD_CALL) || note.replays > 1)
+        return false;
+    ewx_recorder_hear(world, src, note.sequence,
+                      &(ewx_deed){.kind = (ewx_record_kind)note.kind,
+                                  .m = note.m,
+                                  .n = note.n,
+                                  .k = note.k,
+                                  .config = note.config,
+                                  .replays = note.replays});
+    return true;
 }
 
-static void hear_fault(ew_world *world, const letter *mail)
+/* A fault that says EW_OK, for one, would let calls succeed that did not. */
+static bool hear_fault(ew_world *world, const letter *mail, size_t bytes)
 {
     ewx_fault fault;
+    if (bytes != sizeof fault)
+        return false;
     memcpy(&fault, mail->body, sizeof fault);
+    if (fault.status >= EW_OK || fault.status < EW_ERR_ABORTED || fault.culprit < 0 ||
+        fault.culprit >= world->num_ranks || fault.reporter < 0 ||
+        fault.reporter >= world->num_ranks)
+        return false;
     ewx_world_raise_quietly(world, &fault);
+    return true;
 }
 
+/* One that has closed meanwhile misses nothing. */
 static void hear_listener(ew_world *world, int src, const letter *mail, size_t bytes)
 {
     for (ewx_listener *at = world->listeners; at; at = at->next)
@@ -122,25 +172,23 @@ static void hear_listener(ew_world *world, int src, const letter *mail, size_t b
             at->hear(at->context, src, mail->body, bytes);
 }
 
-static void hear(ew_world *world, int src, const letter *mail, size_t bytes)
+static bool hear(ew_world *world, int src, const letter *mail, size_t bytes)
 {
     switch ((letter_kind)mail->kind) {
     case LETTER_ROUND:
-        hear_round(world, src, mail, bytes);
-        break;
+        return hear_round(world, src, mail, bytes);
     case LETTER_DEED:
-        hear_deed(world, src, mail);
-        break;
+        return hear_deed(world, src, mail, bytes);
     case LETTER_FAULT:
-        hear_fault(world, mail);
-        break;
+        return hear_fault(world, mail, bytes);
     case LETTER_DEPARTED:
         atomic_store_explicit(&world->posts[src]->departed, 1, memory_order_release);
-        break;
+        return true;
     case LETTER_LISTENER:
         hear_listener(world, src, mail, bytes);
-        break;
+        return true;
     }
+    return false;
 }
 
 void ewx_hosts_progress(ew_world *world)
@@ -153,8 +201,11 @@ void ewx_hosts_progress(ew_world *world)
             ewx_hosts_fail(world);
         if (src < 0)
             break;
-        if (bytes >= HEAD_BYTES && mail.world == world->stamp)
-            hear(world, src, &mail, bytes - HEAD_BYTES);
+        if (!ewx_hosts_have(world, src) || bytes > sizeof mail)
+            ewx_hosts_fail(world);
+        else if (bytes < HEAD_BYTES || (mail.world == world->stamp &&
+                                        !hear(world, src, &mail, bytes - HEAD_BYTES)))
+            ewx_hosts_refuse(world, src);
     }
     if (world->num_hosts > 1)
         pass_fault_on(world);

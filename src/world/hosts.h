@@ -30,6 +30,15 @@ void ewx_hosts_progress(ew_world *world);
 /* The fabric has failed: no rank of another host can be reached any more. */
 void ewx_hosts_fail(ew_world *world);
 
+/* What has come from that rank cannot be right. */
+void ewx_hosts_refuse(ew_world *world, int src);
+
+/* Whether a number that the fabric gave is a rank of another host. */
+static inline bool ewx_hosts_have(const ew_world *world, int rank)
+{
+    return rank >= 0 && rank < world->num_ranks && !ewx_world_is_local(world, rank);
+}
+
 /* Whether ranks of other hosts can still be reached. */
 static inline bool ewx_hosts_reachable(const ew_world *world)
 {

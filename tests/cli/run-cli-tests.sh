@@ -20,36 +20,45 @@
 #
 # A stream that no line speaks of must be empty, except stderr when the status is 0, where
 # the context lines go.  In every case: no ESC byte in either stream, and at most six
-# lines on stderr when the status is 2.  Each case has 60 seconds and a folder of its own,
+# lines on stderr when the status is 2.  Each case has 120 seconds and a folder of its own,
 # the tuning entries' included: a developer's own ones change nothing here.
+#
+# Many cases wait more than they compute: CLI_TESTS_JOBS files (default 2) run at a time.
 set -u
 
+# stop REASON: what is tested here would not be what was meant.
+stop() {
+    echo "run-cli-tests.sh: $1" >&2
+    exit 2
+}
+
 entwine=$(readlink -f "${1:?usage: run-cli-tests.sh ENTWINE [CASE-FILE...]}")
+[ -x "$entwine" ] || stop "'$1' is not a program"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+jobs=${CLI_TESTS_JOBS:-2}
 shift
+[ $# -gt 0 ] || set -- "$here"/cases/*.case
 files=()
 for file in "$@"; do
+    [ -f "$file" ] && [ -r "$file" ] || stop "'$file' is not a file of cases"
     files+=("$(readlink -f "$file")") # cases run in other folders
 done
-[ $# -gt 0 ] || files=("$here"/cases/*.case)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ln -s "$entwine" "$work/entwine"
 export PATH="$work:$PATH" CLI_TESTS="$here" REPO="$here/../.." TERM=xterm LC_ALL=C
-export XDG_CACHE_HOME="$work/case/.cache"
 unset NO_COLOR "${!ENTWINE_@}" "${!CUDA_@}" "${!OMPI_@}" RANK WORLD_SIZE SLURM_PROCID
-num_passed=0
-num_failed=0
 
 # build_fake NAME: prints the library to preload, or nothing where that cannot be.
 build_fake() {
-    ${CC:-cc} -std=c11 -shared -fPIC -I"$REPO/include" "$here/$1.c" -ldl -o "$work/$1.so" 2>/dev/null &&
-        LD_PRELOAD=$work/$1.so "$entwine" --version >/dev/null 2>&1 && echo "$work/$1.so"
+    command -v "${CC:-cc}" >/dev/null || return 0
+    ${CC:-cc} -std=c11 -shared -fPIC -I"$REPO/include" "$here/$1.c" -ldl -o "$work/$1.so" || return
+    LD_PRELOAD=$work/$1.so "$entwine" --version >/dev/null 2>&1 && echo "$work/$1.so"
+    return 0
 }
-fake=$(build_fake fake_gpu)
-tuner=$(build_fake fake_tune)
-bench=$(build_fake fake_bench)
+fake=$(build_fake fake_gpu) && tuner=$(build_fake fake_tune) && bench=$(build_fake fake_bench) ||
+    stop "a library to be preloaded does not build"
 
 # Everything but * means itself.
 to_glob() {
@@ -113,48 +122,69 @@ verdict() {
     fi
 }
 
+# preload LIBRARY: the case's command, with it; false when there is none.
+preload() {
+    [ -n "$1" ] && command="export LD_PRELOAD='$1'; $command"
+}
+
+# Whether this case can be tried here; makes its command ready.  One with a pretended GPU has it
+# for itself: others would see its folder in /tmp.
+is_possible() {
+    alone=()
+    [ "$slow" = 0 ] || [ -z "${CLI_TESTS_QUICK:-}" ] || return
+    case $preloads in
+    gpu)
+        alone=(flock "$work/gpu")
+        command="export PATH='$here/fake_bin':\$PATH; $command"
+        preload "$fake"
+        ;;
+    tune) preload "$tuner" ;;
+    bench) preload "$bench" ;;
+    esac
+}
+
 run_case() {
-    local status why folder="$work/case"
-    if [ "$slow" = 1 ] && [ -n "${CLI_TESTS_QUICK:-}" ]; then
-        return
-    fi
-    if [ "$fake_gpu" = 1 ]; then
-        [ -n "$fake" ] || return
-        command="export LD_PRELOAD='$fake' PATH='$here/fake_bin':\$PATH; $command"
-    fi
-    if [ "$fake_tune" = 1 ]; then
-        [ -n "$tuner" ] || return
-        command="export LD_PRELOAD='$tuner'; $command"
-    fi
-    if [ "$fake_bench" = 1 ]; then
-        [ -n "$bench" ] || return
-        command="export LD_PRELOAD='$bench'; $command"
-    fi
+    local status why folder="$place/case"
+    [ -n "$command" ] || { fail "$name" "it runs nothing"; return; }
+    is_possible || { num_left_out=$((num_left_out + 1)); return; }
     [ "$err_mode" = default ] && { [ "$want_exit" = 0 ] && err_mode=any || err_mode=all; }
     rm -rf "$folder"
     mkdir "$folder"
     cd "$folder" || exit 1
-    timeout -k 5 60 bash -o pipefail -c "$command" >out.txt 2>err.txt </dev/null
+    "${alone[@]}" timeout -k 5 120 bash -o pipefail -c "$command" >out.txt 2>err.txt </dev/null
     status=$?
     if why=$(verdict $status); then
         num_passed=$((num_passed + 1))
     else
-        num_failed=$((num_failed + 1))
-        echo "FAILED $name: $command"
-        echo "$why" | sed 's/^/    /'
+        fail "$name: $command" "$why"
         head -n 12 err.txt | sed 's/^/    stderr| /'
     fi
     cd "$here" || exit 1
 }
 
+fail() { # WHAT WHY
+    num_failed=$((num_failed + 1))
+    echo "FAILED $1"
+    echo "$2" | sed 's/^/    /'
+}
+
+# run_file FILE FOLDER: its counts go to FOLDER/counts.
 run_file() {
-    local line
+    local line file=$1 place=$2 name='' num_passed=0 num_failed=0 num_left_out=0
+    export XDG_CACHE_HOME="$place/case/.cache"
+    mkdir "$place"
     while IFS= read -r line || [ -n "$line" ]; do
         case $line in
         'case '*)
+            [ -z "$name" ] || fail "$name" "it has no end"
             name=${line#case }
-            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 fake_gpu=0 fake_tune=0 fake_bench=0
+            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 preloads=''
+            continue
             ;;
+        '' | '#'*) continue ;;
+        esac
+        [ -n "$name" ] || { fail "$file" "outside of a case: $line"; continue; }
+        case $line in
         'run '*) command=${line#run } ;;
         'exit '*) want_exit=${line#exit } ;;
         'out '*) out+=("${line#out }") ;;
@@ -164,18 +194,31 @@ run_file() {
         out-any) out_mode=any ;;
         err-any) err_mode=any ;;
         slow) slow=1 ;;
-        fake-gpu) fake_gpu=1 ;;
-        fake-tune) fake_tune=1 ;;
-        fake-bench) fake_bench=1 ;;
-        end) run_case ;;
-        '' | '#'*) ;;
-        *) echo "$1: cannot read: $line"; num_failed=$((num_failed + 1)) ;;
+        fake-gpu | fake-tune | fake-bench) preloads=${line#fake-} ;;
+        end)
+            run_case
+            name=''
+            ;;
+        *) fail "$file" "cannot read: $line" ;;
         esac
-    done <"$1"
+    done <"$file"
+    [ -z "$name" ] || fail "$name" "it has no end"
+    [ $((num_passed + num_failed + num_left_out)) -gt 0 ] || fail "$file" "it holds no case"
+    echo "$num_passed $num_failed $num_left_out" >"$place/counts"
 }
 
-for file in "${files[@]}"; do
-    run_file "$file"
+for i in "${!files[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+        wait -n
+    done
+    { run_file "${files[i]}" "$work/$i" >"$work/$i.log" 2>&1; cat "$work/$i.log"; } &
 done
-echo "$num_passed passed, $num_failed failed"
-[ $num_failed -eq 0 ]
+wait
+passed=0 failed=0 left_out=0
+for i in "${!files[@]}"; do
+    read -r p f l <"$work/$i/counts" || stop "${files[i]} was not tried to its end"
+    passed=$((passed + p)) failed=$((failed + f)) left_out=$((left_out + l))
+done
+[ $left_out = 0 ] || echo "$left_out left out"
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

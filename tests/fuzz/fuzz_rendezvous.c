@@ -33,6 +33,18 @@ static void close_sockets(ew_world *world)
             close(world->sockets[rank]);
 }
 
+/* Whatever host it says it is on. */
+static void try_host(const card *mine, const card *other)
+{
+    static const ew_fabric fabric = {.name = "none"};
+    const card cards[] = {*mine, *other, *mine};
+    ew_world world;
+    make_world(&world);
+    world.fabric = &fabric;
+    FUZZ_DEMAND(settle(&world, cards) == EW_OK && ewx_world_is_local(&world, 2));
+    FUZZ_DEMAND(world.hosts[1] >= 0 && world.hosts[1] < world.num_hosts);
+}
+
 static void try_card(const card *mine, const uint8_t *data, size_t bytes)
 {
     card other = *mine;
@@ -44,6 +56,7 @@ static void try_card(const card *mine, const uint8_t *data, size_t bytes)
     if (check_card(mine, &other, 1) != EW_OK)
         return;
     FUZZ_DEMAND(other.rank == 1);
+    try_host(mine, &other);
     make_world(&world);
     (void)connect_to(&world, 1, &other.doorbell); /* nobody listens under such a name */
     close_sockets(&world);

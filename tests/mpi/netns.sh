@@ -9,6 +9,7 @@
 #     NETNS_MPIRUN=OPTIONS      more options of mpirun, such as -x ENTWINE_TIMEOUT_MS=2000
 #     NETNS_PIN=1               each rank to a core of its own, where there are enough
 #     NETNS_SECONDS=LIMIT       ends the run after so long; default 120
+#     NETNS_LAST_WORDS=FILE     ends it when FILE has a line "rank ..." of every rank
 set -u
 [ $# -ge 4 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
 hosts=$1 per_host=$2 rate=$3
@@ -78,4 +79,13 @@ timeout -k 5 "${NETNS_SECONDS:-120}" ip netns exec $tag-0 unshare --uts sh -c "h
     env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     mpirun --mca plm_rsh_agent "$agent" --mca btl "$btl" --mca btl_tcp_if_include "$net" \
     --mca oob_tcp_if_include "$net" --bind-to none -H "$list" -np $((hosts * per_host)) \
-    ${NETNS_MPIRUN:-} "$@"
+    ${NETNS_MPIRUN:-} "$@" &
+run=$!
+if [ -n "${NETNS_LAST_WORDS:-}" ]; then
+    until [ "$(grep -o '^rank [0-9]*:' "$NETNS_LAST_WORDS" | sort -u | wc -l)" = $((hosts * per_host)) ] ||
+        ! kill -0 $run; do
+        sleep 0.2
+    done
+    kill -KILL -- -$run # timeout leads a process group
+fi 2>/dev/null
+wait $run

@@ -156,11 +156,12 @@ in_namespaces() { # HOSTS RANKS_PER_HOST CASE [ARGUMENT]
     [ $status != 77 ] || { cat "$out" >&2; exit 77; }
 }
 
-# Open MPI's mpirun itself waits for a host that is gone, until it is ended; ranks do not.
+# Open MPI's mpirun itself waits for a host that is gone; ranks do not.
 cut_off() { # HOSTS
     local log
     log=$(mktemp)
-    NETNS_CUT_AFTER=4 NETNS_SECONDS=20 MORE="-x MPI_CHECK_LOG=$log" in_namespaces "$1" 1 misfortune slow
+    NETNS_CUT_AFTER=4 NETNS_SECONDS=20 NETNS_LAST_WORDS=$log MORE="-x MPI_CHECK_LOG=$log" \
+        in_namespaces "$1" 1 misfortune slow
     cat "$log" >"$out"
     rm -f "$log"
     what="$1 namespaces, the last one cut off" status=0

@@ -119,8 +119,11 @@ bool ewx_wire_is_idle(ewx_cpu_engine *engine)
             wire->unsent_to = engine->world->rank;
             return false;
         }
-    if (engine->world->fabric->unsent(wire->channel, &wire->unsent, &wire->unsent_to))
+    if (engine->world->fabric->unsent(wire->channel, &wire->unsent, &wire->unsent_to) ||
+        (wire->unsent > 0 && !ewx_hosts_have(engine->world, wire->unsent_to))) {
+        wire->unsent_to = engine->world->rank;
         ewx_hosts_fail(engine->world);
+    }
     return wire->unsent == 0;
 }
 
@@ -156,14 +159,38 @@ static size_t list_awaited(ewx_cpu_engine *engine, int remote, size_t *asked)
     return count;
 }
 
+static bool has_our_rows(const ewx_cpu_engine *engine, int src)
+{
+    const ewx_call_record *record =
+        &ewx_heap_header(&engine->heap, src)->calls[engine->call.epoch & 1];
+    return atomic_load_explicit(&record->epoch, memory_order_relaxed) ==
+               engine->call.epoch &&
+           record->rows == engine->call.grid.rows;
+}
+
 /* A message has come; nothing of another call can: its sender has waited for our `done`. */
 static void accept(ewx_cpu_engine *engine, int src, int64_t unit, size_t bytes)
 {
-    const size_t slot_bytes = engine->spec->layout.slot_bytes;
-    const size_t tiles = (bytes + slot_bytes - 1) / slot_bytes;
     ewx_flag *flags = first_flag(engine, src, unit);
-    for (size_t tile = tiles; tile-- > 0;) /* the first one last: is_awaited looks at it */
+    if (bytes != unit_bytes(engine, engine->world->rank, unit)) {
+        if (has_our_rows(engine, src)) /* else consume.c:peer_in_call says so */
+            ewx_hosts_refuse(engine->world, src);
+        return;
+    }
+    /* The first one last: is_awaited looks at it. */
+    for (int64_t tile = unit_tiles(engine, engine->world->rank, unit); tile-- > 0;)
         ewx_flag_publish(&flags[tile], engine->call.epoch);
+}
+
+/* The unit of a place that is said to be filled; false when it was not asked about. */
+static bool find_unit(const ewx_cpu_engine *engine, int remote, size_t place,
+                      int64_t *unit_out)
+{
+    const ewx_wire *wire = &engine->wire;
+    const int64_t unit = (int64_t)(place / 2) - remote * wire->num_units;
+    *unit_out = unit;
+    return place % 2 == (engine->call.epoch & 1) && unit >= 0 && unit < wire->num_units &&
+           is_awaited(engine, wire->remotes[remote], unit);
 }
 
 static void take_arrivals(ewx_cpu_engine *engine, int remote)
@@ -179,12 +206,18 @@ static void take_arrivals(ewx_cpu_engine *engine, int remote)
 #if EW_MUTANT == 10 /* planted bug: what is expected counts as arrived */
     for (num_filled = 0; num_filled < num_asked; num_filled++) {
         filled[num_filled] = asked[num_filled];
-        bytes[num_filled] = engine->spec->layout.slot_bytes;
+        bytes[num_filled] =
+            unit_bytes(engine, engine->world->rank,
+                       (int64_t)(asked[num_filled] / 2) - remote * wire->num_units);
     }
 #endif
-    for (size_t i = 0; i < num_filled; i++)
-        accept(engine, wire->remotes[remote],
-               (int64_t)filled[i] / 2 - remote * wire->num_units, bytes[i]);
+    for (size_t i = 0; i < num_filled && i < num_asked; i++) {
+        int64_t unit;
+        if (find_unit(engine, remote, filled[i], &unit))
+            accept(engine, wire->remotes[remote], unit, bytes[i]);
+        else
+            ewx_hosts_fail(engine->world);
+    }
 }
 
 /* ---- Headers ---- */
@@ -219,9 +252,13 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
     ewx_cpu_engine *engine = context;
     ewx_segment_header *replica = ewx_heap_header(&engine->heap, src);
     header_note note;
-    if (bytes != sizeof note)
+    if (bytes == sizeof note)
+        memcpy(&note, body, sizeof note);
+    if (bytes != sizeof note ||
+        (uint32_t)note.waiting > (uint32_t)engine->spec->num_ranks) {
+        ewx_hosts_refuse(engine->world, src);
         return;
-    memcpy(&note, body, sizeof note);
+    }
     for (int parity = 0; parity < 2; parity++) {
         ewx_call_record *record = &replica->calls[parity];
         if (atomic_load_explicit(&record->epoch, memory_order_relaxed) ==

@@ -1,0 +1,409 @@
+/* What ranks of other hosts send during a world's life, and what the fabric says of it:
+ * letters, and messages with tiles.  Whatever comes, nothing outside of the sender's
+ * replicas changes, tiles count as arrived only when all of their bytes have, and what is
+ * wrong ends as an error of the world.  The sources are included, because none of this is
+ * visible outside them.
+ *
+ * We are rank 1 of 4; rank 0 is on our host, 2 and 3 on another.  The first byte chooses
+ * the levels of the sum and m.  The rest are steps, each a byte that says which and then
+ * what it needs; a good letter or message comes with bytes to put in places of it. */
+#include "fuzz.h"
+
+#include "world/hosts.c"
+
+#include "backend/cpu/wire.c"
+
+enum { RANKS = 4, US = 1, NEIGHBOUR = 0, FIRST_REMOTE = 2, NEIGHBOURS_ROUND = 1000 };
+
+typedef struct input {
+    const uint8_t *data;
+    size_t bytes, at;
+} input;
+
+static uint8_t take(input *in)
+{
+    return in->at < in->bytes ? in->data[in->at++] : 0;
+}
+
+static uint32_t take_16(input *in)
+{
+    const uint32_t high = take(in);
+    return high << 8 | take(in);
+}
+
+/* ---- A fabric that says what the input wants ---- */
+
+static struct {
+    letter mail;
+    size_t mail_bytes;
+    int src; /* of the letter, -1: none */
+    bool fails;
+    bool anything; /* of places that were not asked about, too */
+    size_t place, place_bytes, num_filled;
+    size_t unsent;
+    int unsent_to;
+} said;
+
+static ewx_cpu_engine engine;
+static bool arrived[RANKS][16]; /* whole, by unit */
+
+static int send_letter(void *context, int dst, const void *mail, size_t bytes)
+{
+    (void)context;
+    FUZZ_DEMAND(dst >= FIRST_REMOTE && dst < RANKS && bytes <= EW_LETTER_BYTES && mail);
+    return said.fails;
+}
+
+static int receive_letter(void *context, int *src_out, void *mail, size_t *bytes_out)
+{
+    (void)context;
+    *src_out = said.src;
+    *bytes_out = said.mail_bytes;
+    if (said.src >= 0)
+        memcpy(mail, &said.mail,
+               said.mail_bytes < EW_LETTER_BYTES ? said.mail_bytes : EW_LETTER_BYTES);
+    said.src = -1;
+    return said.fails;
+}
+
+static int unsent_letters(void *context, size_t *count_out)
+{
+    (void)context;
+    *count_out = 0;
+    return said.fails;
+}
+
+static int channel_open(void *context, const ew_place *places, size_t num_places,
+                        ew_channel **channel_out)
+{
+    (void)context;
+    FUZZ_DEMAND(places && num_places > 0);
+    *channel_out = (ew_channel *)&said;
+    return 0;
+}
+
+static int put_nothing(ew_channel *channel, int dst, int32_t number, const void *address,
+                       size_t bytes, bool confirmed)
+{
+    (void)channel, (void)dst, (void)number, (void)address, (void)bytes, (void)confirmed;
+    return said.fails;
+}
+
+static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
+                    size_t *filled_out, size_t *bytes_out, size_t *num_filled_out)
+{
+    (void)channel;
+    const int64_t unit = (int64_t)(said.place / 2) % engine.wire.num_units;
+    const size_t remote = said.place / 2 / (size_t)engine.wire.num_units;
+    bool is_asked = false;
+    *num_filled_out = 0;
+    for (size_t i = 0; i < num_asked; i++)
+        is_asked |= asked[i] == said.place;
+    if (is_asked || said.anything)
+        *num_filled_out = said.num_filled < num_asked ? said.num_filled : num_asked;
+    for (size_t i = 0; i < *num_filled_out; i++) {
+        filled_out[i] = said.place;
+        bytes_out[i] = said.place_bytes;
+        said.num_filled = 0;
+    }
+    if (is_asked && *num_filled_out > 0 &&
+        said.place_bytes == unit_bytes(&engine, US, unit))
+        arrived[engine.wire.remotes[remote]][unit] = true;
+    return said.fails;
+}
+
+static int rearm(ew_channel *channel, size_t place)
+{
+    (void)channel, (void)place;
+    return said.fails;
+}
+
+static int unsent(ew_channel *channel, size_t *count_out, int *dst_out)
+{
+    (void)channel;
+    *count_out = said.unsent;
+    *dst_out = said.unsent_to;
+    return said.fails;
+}
+
+static bool channel_close(ew_channel *channel, bool broken)
+{
+    (void)channel, (void)broken;
+    return true;
+}
+
+static const ew_fabric fabric = {.struct_size = sizeof fabric,
+                                 .rank = US,
+                                 .num_ranks = RANKS,
+                                 .name = "a fuzzed fabric",
+                                 .send_letter = send_letter,
+                                 .receive_letter = receive_letter,
+                                 .unsent_letters = unsent_letters,
+                                 .channel_open = channel_open,
+                                 .put = put_nothing,
+                                 .arrivals = arrivals,
+                                 .rearm = rearm,
+                                 .unsent = unsent,
+                                 .channel_close = channel_close};
+
+/* ---- A world and an engine in the middle of a call ---- */
+
+static ew_world world, settled;
+static ewx_spec specs[2]; /* by levels */
+static unsigned char *segments[RANKS], *zeros;
+static ewx_control *control;
+static _Atomic uint8_t peer_agrees[RANKS];
+static const ewx_deed our_deed = {
+    .kind = EWX_RECORD_CALL, .m = 5, .n = 6, .k = 7, .config = 8};
+
+/* Once; every segment in memory of its own, so that writing beyond its end is caught. */
+static void allocate(void)
+{
+    const ew_problem problem = EW_PROBLEM(RANKS * 300, 20, 8, EW_FP32);
+    const ewx_machine machine = {.cores = RANKS, .hosts = 2};
+    ew_config config = EW_CONFIG_INIT;
+    config.backend = EW_BACKEND_CPU;
+    config.release = 2;
+    for (config.levels = 1; config.levels <= 2; config.levels++)
+        FUZZ_DEMAND(ewx_spec_build(&problem, RANKS, &config, &machine,
+                                   &specs[config.levels - 1]) == EW_OK);
+    control = aligned_alloc(64, (ewx_control_bytes(RANKS) + 63) / 64 * 64);
+    settled = (ew_world){.rank = US,
+                         .num_ranks = RANKS,
+                         .timeout_ns = -1, /* what is not there will not come */
+                         .control = control,
+                         .fabric = &fabric,
+                         .stamp = 0x5a5a};
+    ewx_world_settle(&settled, (const int[]){0, 0, 1, 1});
+    settled.spins = 0;
+    zeros = calloc(1, specs[0].layout.segment_bytes);
+    for (int rank = 0; rank < RANKS; rank++) {
+        segments[rank] = aligned_alloc(64, specs[0].layout.segment_bytes);
+        memset(segments[rank], 0, specs[0].layout.segment_bytes);
+    }
+}
+
+static void make_world(void)
+{
+    memset(control, 0, ewx_control_bytes(RANKS));
+    world = settled;
+    FUZZ_DEMAND(ewx_hosts_open(&world) == EW_OK);
+    atomic_store(&control->posts[NEIGHBOUR].round, NEIGHBOURS_ROUND);
+    FUZZ_DEMAND(ewx_recorder_begin(&world, &our_deed) == EW_OK);
+}
+
+static void make_engine(int levels, int64_t m)
+{
+    const ewx_spec *spec = &specs[levels - 1];
+    engine = (ewx_cpu_engine){.world = &world,
+                              .spec = spec,
+                              .levels = levels,
+                              .peer_agrees = peer_agrees,
+                              .farthest = &ewx_route_wire};
+    engine.heap = (ewx_heap){.world = &world,
+                             .segment_bytes = spec->layout.segment_bytes,
+                             .flags_offset = spec->layout.flags_offset};
+    for (int rank = 0; rank < RANKS; rank++) {
+        memset(segments[rank], 0, sizeof(ewx_segment_header));
+        engine.heap.segments[rank] = segments[rank];
+        engine.from[rank] =
+            ewx_world_is_local(&world, rank) ? &ewx_route_heap : &ewx_route_wire;
+        atomic_store(&peer_agrees[rank], 0);
+    }
+    FUZZ_DEMAND(ewx_wire_open(&engine) == EW_OK && engine.wire.num_units <= 16);
+    engine.call.epoch = 1;
+    engine.call.grid = ewx_grid_build(m, spec->problem.n, RANKS, &spec->config);
+    ewx_wire_prepare(&engine);
+    ewx_wire_announce(&engine);
+}
+
+/* ---- Steps ---- */
+
+/* Up to 3 times: from where, which byte, how often. */
+static void put_bytes(input *in, void *where, size_t bytes)
+{
+    for (int left = take(in) % 4; left > 0; left--) {
+        const uint32_t at = take_16(in);
+        const uint8_t value = take(in);
+        const int times = 1 + take(in) % 8;
+        for (int i = 0; i < times; i++)
+            ((unsigned char *)where)[(at + (uint32_t)i) % bytes] = value;
+    }
+}
+
+static size_t fill_body(letter_kind kind, int src)
+{
+    const ewx_fault fault = {.status = EW_ERR_TIMEOUT,
+                             .culprit = 3,
+                             .reporter = src,
+                             .place = EWX_FAULT_TILE,
+                             .detail = {1, 0, 1, 0}};
+    const header_note header = {.rows = {0, engine.call.grid.rows},
+                                .epochs = {0, 1},
+                                .waiting = ewx_waiting_for(3, 1),
+                                .progress = 1};
+    const deed_note deed = note_of(1, &our_deed);
+    switch (kind) {
+    case LETTER_ROUND:
+        memset(said.mail.body, src, 8);
+        return 8;
+    case LETTER_DEED:
+        memcpy(said.mail.body, &deed, sizeof deed);
+        return sizeof deed;
+    case LETTER_FAULT:
+        memcpy(said.mail.body, &fault, sizeof fault);
+        return sizeof fault;
+    case LETTER_LISTENER:
+        memcpy(said.mail.body, &header, sizeof header);
+        return sizeof header;
+    case LETTER_DEPARTED:
+        break;
+    }
+    return 0;
+}
+
+static void hear_letter(input *in)
+{
+    const letter_kind kind = (letter_kind)(take(in) % (LETTER_LISTENER + 1));
+    const uint8_t src = take(in);
+    said.src = src < 16 ? FIRST_REMOTE + src % 2 : src - 64; /* mostly one who may */
+    const bool may = said.src >= FIRST_REMOTE && said.src < RANKS;
+    said.mail = (letter){.world = world.stamp, .kind = kind};
+    if (kind == LETTER_ROUND && may)
+        said.mail.number = 1 + atomic_load(&world.posts[said.src]->round);
+    said.mail_bytes = HEAD_BYTES + fill_body(kind, said.src);
+    put_bytes(in, &said.mail, said.mail_bytes);
+    said.mail_bytes += (size_t)(int8_t)take(in) * (size_t)take(in); /* or fewer: wraps */
+    ewx_hosts_progress(&world);
+}
+
+static void hear_message(input *in)
+{
+    const uint8_t place = take(in);
+    said.place = place < 128 ? place % 16 : ((size_t)place << 56 | place);
+    said.anything = place >= 16;
+    said.place_bytes =
+        unit_bytes(&engine, US, (int64_t)(said.place / 2) % engine.wire.num_units);
+    said.num_filled = 1 + take(in) % 2;
+    put_bytes(in, &said.place_bytes, sizeof said.place_bytes);
+    progress(&engine);
+    said.num_filled = 0;
+}
+
+/* Asks as the end of a call does. */
+static void ask_for_unsent(input *in)
+{
+    said.unsent = take(in);
+    said.unsent_to = take(in) - 64;
+    memset(engine.wire.unput, 0, sizeof *engine.wire.unput * 2);
+    if (!ewx_wire_is_idle(&engine) && !world.fabric_failed)
+        FUZZ_DEMAND(!ewx_world_is_local(&world, engine.wire.unsent_to));
+}
+
+static void look_at_headers(void)
+{
+    ewx_patience patience = ewx_patience_begin(&engine);
+    for (int src = FIRST_REMOTE; src < RANKS; src++) {
+        for (int64_t slot = 0; slot < engine.spec->layout.slots_per_rank; slot++) {
+            bool ready;
+            (void)ewx_contribution_ready(
+                &engine, src, US * engine.spec->layout.slots_per_rank + slot, &ready);
+        }
+        for (int slice = 0; slice < 6; slice++)
+            (void)ewx_patience_lasts(&engine, &patience, src);
+    }
+}
+
+/* A collective: when it succeeds, all have come. */
+static void gather(void)
+{
+    const uint64_t mine = 1;
+    uint64_t all[RANKS];
+    if (ew_world_allgather(&world, &mine, all, sizeof mine) != EW_OK)
+        return;
+    FUZZ_DEMAND(all[US] == mine);
+    for (int src = FIRST_REMOTE; src < RANKS; src++)
+        FUZZ_DEMAND(atomic_load(&world.posts[src]->round) - world.round <= 1);
+}
+
+static void step(input *in)
+{
+    switch (take(in) % 8) {
+    case 0:
+    case 1:
+    case 2:
+        hear_letter(in);
+        break;
+    case 3:
+    case 4:
+        hear_message(in);
+        break;
+    case 5:
+        ask_for_unsent(in);
+        break;
+    case 6:
+        look_at_headers();
+        gather();
+        break;
+    case 7:
+        said.fails = take(in) == 7;
+        break;
+    }
+}
+
+/* ---- What must hold ---- */
+
+static void check_world(void)
+{
+    const ewx_post *neighbour = &control->posts[NEIGHBOUR];
+    const bool aborted = atomic_load(&control->abort) != 0;
+    const ew_status status = ewx_world_check(&world);
+    FUZZ_DEMAND(aborted == (status != EW_OK));
+    FUZZ_DEMAND(!aborted || (ew_last_error()[0] &&
+                             strcmp(ew_status_text(status), "unknown status") != 0));
+    FUZZ_DEMAND(!aborted ||
+                (control->fault.culprit >= 0 && control->fault.culprit < RANKS));
+    FUZZ_DEMAND(atomic_load(&neighbour->round) == NEIGHBOURS_ROUND &&
+                !atomic_load(&neighbour->departed) &&
+                !atomic_load(&neighbour->lane.sequence) &&
+                !atomic_load(&control->posts[US].departed));
+}
+
+/* Of a remote rank's segment the header may have changed, and the flags of what arrived
+ * have. */
+static void check_segment(int src)
+{
+    const ewx_layout *layout = &engine.spec->layout;
+    for (int64_t slot = 0; slot < layout->num_slots; slot++) {
+        _Atomic uint32_t *epoch = &ewx_heap_flag(&engine.heap, src, slot)->epoch;
+        const int64_t unit = unit_of(&engine, slot);
+        const int64_t tile = slot % layout->slots_per_rank % engine.wire.unit_slots;
+        const bool is_there = slot / layout->slots_per_rank == US && arrived[src][unit] &&
+                              tile < unit_tiles(&engine, US, unit);
+        FUZZ_DEMAND(atomic_load(epoch) == (is_there ? engine.call.epoch : 0));
+        atomic_store(epoch, 0);
+    }
+    memset(segments[src], 0, sizeof(ewx_segment_header));
+    FUZZ_DEMAND(memcmp(segments[src], zeros, layout->segment_bytes) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    input in = {.data = data, .bytes = bytes};
+    if (!control)
+        allocate();
+    memset(&said, 0, sizeof said);
+    memset(arrived, 0, sizeof arrived);
+    said.src = -1;
+    const uint8_t setup = take(&in);
+    make_world();
+    make_engine(1 + (setup & 1), setup & 2 ? 700 : RANKS * 300);
+    while (in.at < in.bytes)
+        step(&in);
+    check_world();
+    ewx_route_wire.close(&engine);
+    ewx_hosts_close(&world);
+    for (int src = FIRST_REMOTE; src < RANKS; src++)
+        check_segment(src);
+    return 0;
+}
