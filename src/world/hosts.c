@@ -101,7 +101,7 @@ void ewx_hosts_refuse(ew_world *world, int src)
     ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_SYSTEM,
                                                 .culprit = src,
                                                 .reporter = world->rank,
-                                                .place = EWX_FAULT_FABRIC});
+                                                .place = EWX_FAULT_LETTER});
 }
 
 /* Whoever hears of a fault tells all other hosts: the reporter may be dead or cut off. */

@@ -203,6 +203,11 @@ static ew_status tell(const ew_world *world, const ewx_fault *f)
                         "rank %d cannot reach other hosts any more: %s failed\n"
                         "  fix: look for its message above, and at the network",
                         f->culprit, world->fabric ? world->fabric->name : "the network");
+    if (f->place == EWX_FAULT_LETTER)
+        return ewx_fail(f->status,
+                        "what rank %d sent to rank %d cannot be right\n"
+                        "  fix: look at the network and at the library on its host",
+                        f->culprit, f->reporter);
     return ewx_fail(EW_ERR_ABORTED, "rank %d aborted the world", f->culprit);
 }
 

@@ -32,6 +32,7 @@ typedef enum ewx_fault_place {
     EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
     EWX_FAULT_MEETING, /* a collective of the world */
     EWX_FAULT_FABRIC,  /* what carries bytes between hosts has failed */
+    EWX_FAULT_LETTER,  /* what came from another host cannot be right */
     EWX_FAULT_DEED     /* detail: ewx_deed_field, reporter's, culprit's, sequence */
 } ewx_fault_place;
 

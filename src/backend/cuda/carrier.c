@@ -155,17 +155,44 @@ static size_t list_awaited(const ewx_cuda_engine *engine, int remote, size_t *as
     return count;
 }
 
-static void mark_arrived(ewx_cuda_engine *engine, int remote, size_t place)
+static bool has_our_rows(const ewx_cuda_engine *engine, const ewx_carrier_remote *r)
+{
+    const ewx_carrier *c = &engine->carrier;
+    return r->heard.calls[c->epoch % EWX_CUDA_CALLS] ==
+           ((uint64_t)c->epoch << 32 | (uint32_t)c->grid.rows);
+}
+
+/* The tile of a place that is said to be filled, if that was asked about. */
+static bool find_task(const ewx_cuda_engine *engine, int remote, size_t place,
+                      int64_t *task_out)
+{
+    const ewx_carrier *c = &engine->carrier;
+    const ewx_carrier_remote *r = &c->remotes[remote];
+    const int rank = engine->world->rank;
+    const int64_t end =
+        ewx_min64(r->arrived + EWX_CARRIER_WINDOW, ewx_partition_tiles(&c->grid, rank));
+    for (int64_t task = r->arrived; task < end; task++)
+        if (place == ewx_carrier_place(slots(engine), remote, slot_of(engine, rank, task),
+                                       c->epoch)) {
+            *task_out = task;
+            return true;
+        }
+    return false;
+}
+
+static void mark_arrived(ewx_cuda_engine *engine, int remote, size_t place, size_t bytes)
 {
     ewx_carrier *c = &engine->carrier;
     ewx_carrier_remote *r = &c->remotes[remote];
-    const int64_t slot =
-        (int64_t)(place - ewx_carrier_place(slots(engine), remote, 0, c->epoch)) / 2;
-    const ewx_tile tile = {slot / engine->spec->layout.tile_cols,
-                           slot % engine->spec->layout.tile_cols};
-    r->ahead |=
-        (uint32_t)1 << (ewx_tile_task(&c->grid, engine->world->rank, tile) - r->arrived);
-    c->moves++;
+    int64_t task;
+    if (!find_task(engine, remote, place, &task)) {
+        ewx_hosts_fail(engine->world);
+    } else if (bytes == bytes_of(engine, engine->world->rank, task)) {
+        r->ahead |= (uint32_t)1 << (task - r->arrived);
+        c->moves++;
+    } else if (has_our_rows(engine, r)) { /* else the kernels say so */
+        ewx_hosts_refuse(engine->world, r->rank);
+    }
 }
 
 /* A unit's flag, when its last tile and all before have come. */
@@ -192,8 +219,8 @@ static void receive_tiles(ewx_cuda_engine *engine, int remote)
     if (engine->world->fabric->arrivals(c->channel, asked, num_asked, filled, bytes,
                                         &num_filled))
         ewx_hosts_fail(engine->world);
-    for (size_t i = 0; i < num_filled; i++)
-        mark_arrived(engine, remote, filled[i]);
+    for (size_t i = 0; i < num_filled && i < num_asked; i++)
+        mark_arrived(engine, remote, filled[i], bytes[i]);
     accept_arrived(engine, &c->remotes[remote]);
 }
 

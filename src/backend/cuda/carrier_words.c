@@ -61,10 +61,13 @@ void ewx_carrier_tell(ewx_cuda_engine *engine, uint32_t done)
 /* Perhaps in the middle of something else: kept until a call can write it. */
 void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes)
 {
-    ewx_carrier *c = &((ewx_cuda_engine *)context)->carrier;
+    ewx_cuda_engine *engine = context;
+    ewx_carrier *c = &engine->carrier;
     call_note note;
-    if (bytes != sizeof note)
+    if (bytes != sizeof note) {
+        ewx_hosts_refuse(engine->world, src);
         return;
+    }
     memcpy(&note, body, sizeof note);
     for (int remote = 0; remote < c->num_remotes; remote++)
         if (c->remotes[remote].rank == src) {
