@@ -227,6 +227,17 @@ void ewx_hosts_unlisten(ew_world *world, ewx_listener *listener)
         }
 }
 
+ew_status ewx_hosts_open_channel(const ew_world *world, const ew_place *places,
+                                 size_t num_places, const char *fix,
+                                 ew_channel **channel_out)
+{
+    const ew_fabric *fabric = world->fabric;
+    if (fabric->channel_open(fabric->context, places, num_places, channel_out) == 0)
+        return EW_OK;
+    return ewx_fail(EW_ERR_SYSTEM, "%s cannot receive %zu messages\n  fix: %s",
+                    fabric->name, num_places, fix);
+}
+
 /* ---- Coming and going ---- */
 
 ew_status ewx_hosts_open(ew_world *world)

@@ -23,6 +23,11 @@ void ewx_hosts_unlisten(ew_world *world, ewx_listener *listener);
 /* To every rank of another host, for the listener of that number there. */
 void ewx_hosts_tell(ew_world *world, uint32_t number, const void *body, size_t bytes);
 
+/* A plan's way to receive tiles; `fix` is for a network that cannot take so many. */
+ew_status ewx_hosts_open_channel(const ew_world *world, const ew_place *places,
+                                 size_t num_places, const char *fix,
+                                 ew_channel **channel_out);
+
 /* Reads what has come and passes on a fault that others may not know.  One host: nothing.
  */
 void ewx_hosts_progress(ew_world *world);

@@ -74,14 +74,11 @@ static ew_status open_channel(ewx_cpu_engine *engine)
                                ewx_unit_offset(engine, world->rank, unit, parity),
                     .bytes = (size_t)slots * layout->slot_bytes};
             }
-    const int failed =
-        world->fabric->channel_open(world->fabric->context, places, count, &wire->channel);
+    const ew_status status = ewx_hosts_open_channel(
+        world, places, count, "use fewer and larger ones (release), or fewer plans",
+        &wire->channel);
     free(places);
-    return failed ? ewx_fail(EW_ERR_SYSTEM,
-                             "%s cannot receive %zu messages\n"
-                             "  fix: use fewer and larger ones (release), or fewer plans",
-                             world->fabric->name, count)
-                  : EW_OK;
+    return status;
 }
 
 ew_status ewx_wire_open(ewx_cpu_engine *engine)

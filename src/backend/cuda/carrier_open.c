@@ -84,14 +84,11 @@ static ew_status open_channel(ewx_cuda_engine *engine)
                                (size_t)(src * slots + slot) * EWX_CUDA_TILE_BYTES,
                     .bytes = EWX_CUDA_TILE_BYTES};
             }
-    const int failed =
-        world->fabric->channel_open(world->fabric->context, places, count, &c->channel);
+    const ew_status status = ewx_hosts_open_channel(
+        world, places, count, "plan for fewer rows (max_m), or use fewer plans",
+        &c->channel);
     free(places);
-    return failed ? ewx_fail(EW_ERR_SYSTEM,
-                             "%s cannot receive %zu messages\n"
-                             "  fix: plan for fewer rows (max_m), or use fewer plans",
-                             world->fabric->name, count)
-                  : EW_OK;
+    return status;
 }
 
 /* A copy, before any kernel waits: the driver prepares for the first of a kind. */
