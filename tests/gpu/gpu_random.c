@@ -25,8 +25,8 @@ typedef struct world_of_plans {
 
 static bool has_blas;
 
-/* cuBLAS loads kernels for every new shape and keeps them in the host's memory: worlds in
- * which it may be drawn say nothing about ours. */
+/* cuBLAS loads kernels for every new shape and keeps them, on the host and on the GPU:
+ * worlds in which it may be drawn say nothing about ours. */
 static bool uses_blas(uint32_t seed)
 {
     return has_blas && seed % 3 == 0;
@@ -169,6 +169,11 @@ static double resident_mib(void)
     return (double)resident * (double)sysconf(_SC_PAGESIZE) / MIB;
 }
 
+static double used_mib(void)
+{
+    return -(double)gpu_free_bytes() / MIB;
+}
+
 static void judge(const char *what, const trend *t)
 {
     const double growth = trend_slope(t) * t->count;
@@ -186,25 +191,28 @@ void check_random(void)
     const int64_t length_ns = (gpu_long ? 600 : 10) * SECOND_NS, start_ns = ew_now_ns();
     trend on_gpu = {0}, on_host = {0};
     uint32_t seed = gpu_seed;
-    double own_mib = 0; /* what worlds without cuBLAS have added to the host's memory */
+    double gpu_mib = 0, host_mib = 0; /* what worlds without cuBLAS have added */
+    double blas_mib = 0;              /* what those with it have added on the GPU */
     int failures = 0;
     (void)gpu_free_bytes(); /* the GPU stays open from here on */
     has_blas = gpu_has_blas();
     while (failures < MAX_FAILURES &&
            (ew_now_ns() < start_ns + length_ns || on_gpu.count < LEAST_WORLDS)) {
-        const double resident_before = resident_mib();
-        const bool counts = !uses_blas(seed);
+        const double resident_before = resident_mib(), used_before = used_mib();
+        const bool by_blas = uses_blas(seed);
         failures += !run_world(seed++, &options);
         if (ew_now_ns() < start_ns + length_ns / 3 || seed - gpu_seed < most_ranks())
             continue;
-        own_mib += counts ? resident_mib() - resident_before : 0;
-        trend_add(&on_gpu, -(double)gpu_free_bytes() / MIB);
-        trend_add(&on_host, own_mib);
+        host_mib += by_blas ? 0 : resident_mib() - resident_before;
+        *(by_blas ? &blas_mib : &gpu_mib) += used_mib() - used_before;
+        trend_add(&on_gpu, gpu_mib);
+        trend_add(&on_host, host_mib);
     }
     gpu_remark("%u worlds of %d plans each, seeds from %u%s", seed - gpu_seed,
                PLANS_PER_WORLD, gpu_seed, has_blas ? "" : ", without cuBLAS");
     if (failures > 0)
         harness_fail("%d worlds failed", failures);
+    gpu_remark("cuBLAS has kept %.0f MiB more of the GPU", blas_mib);
     judge("memory of the GPU", &on_gpu);
     judge("memory of the host", &on_host);
 }

@@ -191,15 +191,22 @@ static int build_wheel(gpu_job *job, const rotation *r, wheel *w)
     return 0;
 }
 
+/* On the stream: where some ranks own no rows, the hosts of threads wait for each other. */
+static void CUDART_CB hold_back(void *unused)
+{
+    (void)unused;
+    gpu_sleep_ms(10);
+}
+
 static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
 {
     ew_world *world = job->world;
     for (int i = 0; i < CHUNK; i++)
         RANK_CUDA(cudaMemset(w->C[i], 0xff, w->bytes + 1));
     RANK_CUDA(cudaDeviceSynchronize());
-    RANK_OK(ew_world_barrier(world));
-    if (job->rank == 0)
-        gpu_sleep_ms(10); /* the others get as far ahead as they may */
+    if (job->rank == 0) /* the others get as far ahead as they may */
+        RANK_CUDA(cudaLaunchHostFunc(w->stream, hold_back, NULL));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     for (int i = 0; i < CHUNK; i++)
         RANK_OK(ew_gemm_rs(job->plan, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i],
                            w->stream));
