@@ -168,6 +168,21 @@ static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
     return EW_OK;
 }
 
+/* ---- Ranks as threads ---- */
+
+/* On one GPU they share a lock of CUDA's.  What frees memory or loads a kernel may hold it
+ * until all that runs there has ended, and lets nobody enqueue meanwhile: then nothing on
+ * the GPU may wait for what a rank has yet to enqueue. */
+static ew_status meet_threads(const ewx_cuda_engine *engine)
+{
+#if EW_MUTANT == 17 /* planted bug: a rank may be done before all have enqueued */
+    return EW_OK;
+#endif
+    return engine->world->in_threads && engine->device->sharers > 1
+               ? ew_world_barrier(engine->world)
+               : EW_OK;
+}
+
 /* ---- Producer ---- */
 
 static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
@@ -177,15 +192,16 @@ static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const
     /* The epoch, hence the slice, is known to the device alone: cuBLAS has only one. */
     unsigned char *C = call->heaps[call->rank] + call->slice_offset[0];
     void *arguments[] = {call};
-    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->starter, 1, engine->device->producing,
-                                arguments));
-    EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
-                              problem->k, A, B, C, engine->device->producing));
-    /* For another m cuBLAS may have loaded another kernel, which waits for the whole
-     * process to be idle: no reducer of another thread may wait for this GEMM yet. */
+    /* For another m cuBLAS may load another kernel: by then all starters must be on their
+     * way, for they may wait for each other, and no reducer for the GEMM. */
     const bool new_rows = engine->blas_rows != call->grid.rows;
     engine->blas_rows = call->grid.rows;
-    return new_rows && engine->world->in_threads ? ew_world_barrier(engine->world) : EW_OK;
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->starter, 1, engine->device->producing,
+                                arguments));
+    EW_TRY(new_rows ? meet_threads(engine) : EW_OK);
+    EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
+                              problem->k, A, B, C, engine->device->producing));
+    return new_rows ? meet_threads(engine) : EW_OK;
 }
 
 ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
@@ -341,26 +357,14 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *
                                  reducing);
 }
 
-/* Ranks as threads share a lock of CUDA's.  What frees memory holds it and waits for the
- * GPU: a rank that has its result may do so, and would wait for a peer that waits for a
- * third one, which the lock keeps from enqueueing.  Only where every rank owns rows, and
- * enqueues what its peers wait for in one launch, has nobody a result before all have. */
+/* A rank that has its result may free memory: only where every rank owns rows, and
+ * enqueues what its peers wait for in one launch, has nobody a result before all have
+ * enqueued. */
 static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
     const ew_config *config = &engine->spec->config;
     return config->transport == EW_TRANSPORT_COPY || config->producer == EW_PRODUCER_BLAS ||
            call->grid.rows < engine->spec->num_ranks;
-}
-
-static ew_status meet_enqueued(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
-{
-#if EW_MUTANT == 17 /* planted bug: a rank may be done before all have enqueued */
-    return EW_OK;
-#endif
-    return engine->world->in_threads && engine->device->sharers > 1 &&
-                   some_may_be_early(engine, call)
-               ? ew_world_barrier(engine->world)
-               : EW_OK;
 }
 
 /* The producer first, always: whatever serialises the two, it must not be a reducer that
@@ -377,7 +381,7 @@ static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
                ? ewx_cuda_launch_chunks(engine, &call, A, B)
                : launch_own(engine, &call, A, B));
     EW_TRY(launch_sum(engine, &call, C, epilogue, reducing));
-    return meet_enqueued(engine, &call);
+    return some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
 }
 
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
