@@ -2,8 +2,9 @@
 # check_ptx.sh [NVCC]: compiles src/backend/cuda/kernels/*.cu to PTX and finds there what the
 # flag protocol forbids and C++ does not show:
 #   scope   a load, store or atomic with a memory order but without .sys scope
-#   early   a release that some path reaches from a tile's store without waiting for it: a
-#           barrier after ordinary stores, a full (not .read) wait after bulk stores
+#   early   a release, or a fence before relaxed flags, that some path reaches from a tile's store
+#           without waiting for it: a barrier after ordinary stores, a full (not .read) wait after
+#           bulk stores
 #   stale   a non-coherent load in the reducer, which reads what peers write
 #   trap    a trap, which would take the CUDA context with it
 # Prints each offending line, after proving on planted violations that it would.  Exits 77
@@ -92,7 +93,9 @@ lint() {
     op ~ /^(bar|barrier)(\.cta)?\.(sync|red)/ || op ~ /^barrier\.cluster\.wait/ { note("barrier") }
     op == "cp.async.bulk.wait_group" && $2 == "0;" { note("bulk wait") }
     # A call may release: what it does is not looked at.
-    op ~ /^(st|red|atom|multimem)\..*release\.sys/ || op ~ /^call/ { note("release"); releases++ }
+    op ~ /^(st|red|atom|multimem)\..*release\.sys/ || op == "fence.acq_rel.sys" || op ~ /^call/ {
+        note("release"); releases++
+    }
     op ~ /^bra(\.|$)/ { note(guarded ? "branch" : "jump", scoped($2)) }
     op == "ret" || op == "exit" { note(guarded ? "branch" : "end") }
     END {
@@ -111,6 +114,7 @@ self_test() {
         [ $is = "$1" ] || { echo "self-test: $2 with '$3' is $is, not $1"; return 1; }
     }
     local store="st.global.v4.u32 [%rd1], $v" flag='st.release.sys.global.u32 [%rd2], %r5;'
+    local relaxed='st.relaxed.sys.global.u32 [%rd2], %r5;'
     local hinted="st.global.L2::cache_hint.v4.u32 [%rd1], $v"
     local bulk='cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r1, %r2}], [%r3];'
     local full='cp.async.bulk.wait_group 0;' read='cp.async.bulk.wait_group.read 0;'
@@ -127,6 +131,8 @@ self_test() {
         # early: the order of the text
         expect green producer_a "$store\nbar.sync 0;\n$flag" &&
         expect green producer_a "$bulk\n$read\n$full\n$flag" &&
+        expect green producer_a "$store\nbar.sync 0;\nfence.acq_rel.sys;\n$relaxed" &&
+        expect red producer_a "$store\nfence.acq_rel.sys;\n$relaxed" &&
         expect red producer_a "$store\n$flag" &&
         expect red producer_a "$hinted\n$flag" &&
         expect red producer_a "bar.sync 0;\n$store\n$full\n$flag" &&

@@ -69,7 +69,8 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
 
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
  * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
- * Pairs with st_release_sys in publish, close_reducer and meet_gate. */
+ * Pairs with st_release_sys in publish and meet_gate, and with fence_release_sys in
+ * publish_output and close_reducer. */
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
                                             uint32_t wanted, const waited_for &what)
 {
@@ -265,6 +266,14 @@ __device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int ds
     return last;
 }
 
+/* To every owner: whatever it owns, all of it is there. */
+__device__ __forceinline__ void publish_output(const ewx_cuda_call &call, uint32_t epoch)
+{
+    fence_release_sys();
+    for (int owner = 0; owner < call.grid.num_ranks; owner++)
+        st_relaxed_sys(flag_of(call, owner, 0, call.rank), epoch);
+}
+
 /* One thread, after the tile's bytes are in memory: by its own full bulk wait, or behind a
  * block barrier that all writers have passed. */
 __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoch, int dst,
@@ -277,8 +286,7 @@ __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoc
         st_release_sys(flag_of(call, dst, unit, call.rank), epoch);
         return;
     }
-    for (int owner = 0; owner < call.grid.num_ranks; owner++)
-        st_release_sys(flag_of(call, owner, 0, call.rank), epoch);
+    publish_output(call, epoch);
 }
 
 /* ---- A call ends: one thread of every CTA, when the CTA has done everything ---- */
@@ -312,9 +320,9 @@ __device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_
     call.report->end_ns = global_timer_ns();
     if (has_stopped(call)) /* not everything was read */
         return;
-    __threadfence();
+    fence_release_sys();
     for (int rank = 0; rank < call.grid.num_ranks; rank++)
-        st_release_sys(&segment_of(call, rank)->done[call.rank], epoch);
+        st_relaxed_sys(&segment_of(call, rank)->done[call.rank], epoch);
 }
 
 #endif

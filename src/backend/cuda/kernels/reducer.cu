@@ -209,8 +209,7 @@ __device__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch, int64_t ta
 __device__ void announce_output(const ewx_cuda_call &call, uint32_t epoch)
 {
     call.report->gemm_end_ns = global_timer_ns();
-    for (int owner = 0; owner < call.grid.num_ranks; owner++)
-        st_release_sys(flag_of(call, owner, 0, call.rank), epoch);
+    publish_output(call, epoch);
 }
 
 /* LAYER: with its epilogue; else that is not looked at. */
