@@ -22,7 +22,6 @@
     X("streams", check_streams, 45, THREADS)                                \
     X("reuse", check_reuse, 45, THREADS)                                    \
     X("frees", check_frees, 60, THREADS)                                    \
-    X("loads", check_loads, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
     X("graph", check_graph, 60, THREADS)                                    \
     X("blas", check_blas, 30, THREADS)                                      \

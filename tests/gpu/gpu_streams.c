@@ -300,36 +300,6 @@ void check_frees(void)
                     configs[i], free_at_once, &rows[r]);
 }
 
-/* ---- Kernels of cuBLAS, loaded when they are first needed ---- */
-
-/* One rank after the other, so that those at the gate wait while the next one loads. */
-static int load_in_turn(gpu_job *job, void *argument)
-{
-    static const int64_t rows[] = {1, 7, 16, 40, 64, 100, 129, 262, 515, 1000};
-    ew_world *world = job->world;
-    (void)argument;
-    RANK_OK(ew_plan_start_together(job->plan));
-    RANK_TRY(job_fill(job, 5));
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        RANK_OK(ew_world_barrier(world));
-        gpu_sleep_us(300 * job->rank);
-        RANK_OK(ew_gemm_rs(job->plan, rows[i], job->A, job->B, job->C, NULL));
-        RANK_OK(ew_plan_wait(job->plan));
-        RANK_TRY(job_verify(job, rows[i], 5));
-    }
-    return 0;
-}
-
-void check_loads(void)
-{
-    const ew_world_options options = gpu_options(3000);
-    for (int64_t n = 64; n <= 4096 && gpu_has_blas(); n *= 2)
-        for (int64_t k = 40; k <= 2560; k *= 8)
-            gpu_run(EW_RANKS_AS_THREADS, 4, &options,
-                    gpu_problem(1000, n, k, k == 320 ? EW_BF16 : EW_FP16), "producer=blas",
-                    load_in_turn, NULL);
-}
-
 /* ---- The wrap of the epoch ---- */
 
 static int across_the_wrap(gpu_job *job, void *argument)
