@@ -230,6 +230,12 @@ ew_status ewx_plan_finish(ew_plan *plan, int64_t m, void *sum, const ew_epilogue
     return plan->backend->finish(plan->state, m, sum, epilogue);
 }
 
+void ewx_plan_fuse(ew_plan *plan, bool always)
+{
+    if (plan->backend->fuse)
+        plan->backend->fuse(plan->state, always);
+}
+
 ew_status ew_plan_wait(ew_plan *plan)
 {
     if (!plan)

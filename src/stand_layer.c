@@ -85,6 +85,7 @@ ew_status ewx_stand_call_layer(const ewx_stand *stand, const ewx_runner *runner)
     ew_epilogue addition = EW_EPILOGUE_INIT, norm = whole;
     addition.residual = stand->residual;
     norm.residual = NULL;
+    ewx_plan_fuse(runner->plan, runner->layer == EW_BENCH_FUSED);
     if (runner->layer == EW_BENCH_FUSED)
         return ew_gemm_rs_layer(runner->plan, stand->rows, stand->A, NULL, NULL, &whole,
                                 NULL);

@@ -10,8 +10,10 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "backend/cpu/engine.h"
 #include "entwine/measure.h"
 #include "layer_trial.h"
+#include "testing.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
 
@@ -113,6 +115,52 @@ static void test_over_an_emulated_link(void **state)
     options.link_gbps = 1;
     options.link_latency_us = 200;
     harness_run_with(EW_RANKS_AS_THREADS, 3, &options, layer_trial_body, &t);
+}
+
+/* ---- The form ---- */
+
+typedef struct form_trial {
+    const char *config;
+    bool has_c, has_norm, is_fused; /* the last is what is expected */
+} form_trial;
+
+static int form_body(ew_world *world, void *argument)
+{
+    static const float zeros[64 * 64];
+    static float C[2][64 * 64], residual[2][64 * 64], normed[2][64 * 64];
+    const form_trial *t = argument;
+    const int rank = ew_world_rank(world);
+    const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_FP32);
+    ew_epilogue e = EW_EPILOGUE_INIT;
+    ew_config config;
+    ew_plan *plan;
+    RANK_OK(ew_config_parse(t->config, &config));
+    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
+    e.residual = residual[rank];
+    if (t->has_norm)
+        e.norm_weight = zeros, e.normed = normed[rank];
+    RANK_OK(ew_gemm_rs_layer(plan, 64, zeros, zeros, t->has_c ? C[rank] : NULL, &e, NULL));
+    const ewx_cpu_engine *engine = ewx_plan_state(plan);
+    RANK_CHECK(engine->call.layer.is_fused == t->is_fused, "%s C=%d norm=%d: fused %d",
+               t->config, t->has_c, t->has_norm, engine->call.layer.is_fused);
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+/* Fused where a worker would wait otherwise, or where the sum has no place. */
+static void test_form_is_the_faster_one(void **state)
+{
+    ew_world_options linked = EW_WORLD_OPTIONS_INIT;
+    form_trial trials[] = {{"", false, true, false},
+                           {"", true, false, false},
+                           {"", false, false, true},
+                           {"workers=2,x=1,pool=static", true, true, true}};
+    form_trial over_link = {"", true, true, true};
+    (void)state;
+    for (size_t i = 0; i < COUNT(trials); i++)
+        harness_run(EW_RANKS_AS_THREADS, 2, form_body, &trials[i]);
+    linked.link_gbps = 100;
+    harness_run_with(EW_RANKS_AS_THREADS, 2, &linked, form_body, &over_link);
 }
 
 /* ---- Refusals ---- */
@@ -225,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_every_config),
         cmocka_unit_test(test_blas),
         cmocka_unit_test(test_over_an_emulated_link),
+        cmocka_unit_test(test_form_is_the_faster_one),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_simulator_refuses),
         cmocka_unit_test(test_known_values),

@@ -48,6 +48,9 @@ typedef struct ewx_backend {
     /* An epilogue alone, after the call whose sum lies in `sum`: what a call with one is
      * compared with. */
     ew_status (*finish)(void *state, int64_t m, void *sum, const ew_epilogue *epilogue);
+    /* Whether calls fuse their epilogue also where that is slower.  NULL: the backend's
+     * choice stands. */
+    void (*fuse)(void *state, bool always);
     ew_status (*wait)(void *state);
     /* The last call's timing; its trace when events is not NULL (enable: start tracing). */
     ew_status (*observe)(void *state, bool enable_trace, ew_timing *timing_out,

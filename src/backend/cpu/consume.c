@@ -130,14 +130,14 @@ static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
     const void *addends[EWX_MAX_RANKS];
     const int count = list_addends(engine, worker, tile, addends);
     const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
-    unsigned char *out = engine->call.C
-                             ? engine->call.C + (size_t)first * spec->elem_bytes
+    unsigned char *out = engine->call.sum
+                             ? engine->call.sum + (size_t)first * spec->elem_bytes
                              : engine->scratch + (size_t)worker * engine->scratch_bytes;
-    const int64_t stride = engine->call.C ? spec->problem.n : EWX_TILE_N;
+    const int64_t stride = engine->call.sum ? spec->problem.n : EWX_TILE_N;
     ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
                     ewx_tile_height(grid, rank, tile), ewx_tile_width(grid, tile), out,
                     stride);
-    if (engine->call.layer.is_wanted)
+    if (engine->call.layer.is_fused)
         ewx_layer_tile(engine, tile, out, stride);
 }
 

@@ -257,6 +257,11 @@ static ew_status cpu_finish(void *state, int64_t m, void *sum, const ew_epilogue
     return ewx_layer_finish(state, m, sum, epilogue);
 }
 
+static void cpu_fuse(void *state, bool always)
+{
+    ((ewx_cpu_engine *)state)->always_fuses = always;
+}
+
 static ew_status cpu_wait(void *state)
 {
     return ewx_world_check(((ewx_cpu_engine *)state)->world);
@@ -368,6 +373,7 @@ const ewx_backend ewx_backend_cpu = {
     .admit = cpu_admit,
     .run = cpu_run,
     .finish = cpu_finish,
+    .fuse = cpu_fuse,
     .wait = cpu_wait,
     .observe = cpu_observe,
     .start_together = cpu_start_together,

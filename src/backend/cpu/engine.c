@@ -60,7 +60,8 @@ static bool take_position(ewx_cpu_engine *engine, int64_t *position_out)
     return *position_out < engine->call.num_positions;
 }
 
-/* Reductions first when their inputs are there, else a block, else the tail. */
+/* Reductions first when their inputs are there, else a block, else the tail; at the end an
+ * epilogue that was not fused. */
 static ew_status work_shared(ewx_cpu_engine *engine, int worker)
 {
     for (int64_t position;;) {
@@ -72,9 +73,12 @@ static ew_status work_shared(ewx_cpu_engine *engine, int worker)
         if (reduced > 0)
             continue;
         if (!take_position(engine, &position))
-            return ewx_consume_rest(engine, worker);
+            break;
         EW_TRY(ewx_produce_block(engine, worker, position));
     }
+    EW_TRY(ewx_consume_rest(engine, worker));
+    ewx_layer_follow(engine);
+    return EW_OK;
 }
 
 /* Waits for the other workers of this rank, who are busy computing. */
@@ -224,7 +228,6 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     call->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
     call->A = A;
     call->B = B;
-    call->C = C;
     atomic_store_explicit(&call->gemm_end_ns, engine->timing.start_ns,
                           memory_order_relaxed);
     atomic_store_explicit(&call->num_events, 0, memory_order_relaxed);

@@ -31,7 +31,7 @@ typedef struct ewx_combiner {
 
 /* A call's epilogue, and how far it is. */
 typedef struct ewx_cpu_layer {
-    bool is_wanted;
+    bool is_fused; /* done tile by tile; else there is none, or it follows the last tile */
     ew_epilogue parts;
     void *c; /* or NULL */
     void *h; /* the residual, else C, else normed */
@@ -46,9 +46,9 @@ typedef struct ewx_cpu_call {
     ewx_grid grid;
     const unsigned char *A;
     const unsigned char *B; /* NULL: the weight is packed already */
-    unsigned char *C;
-    int64_t num_positions; /* P, or 1 when BLAS computes everything at once */
-    int64_t num_tasks;     /* Q of this rank */
+    unsigned char *sum;     /* NULL: tiles are only passed on to the epilogue */
+    int64_t num_positions;  /* P, or 1 when BLAS computes everything at once */
+    int64_t num_tasks;      /* Q of this rank */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
     _Alignas(64) _Atomic int64_t tasks_done;
@@ -82,6 +82,7 @@ struct ewx_cpu_engine {
     size_t events_capacity;
     uint32_t epoch; /* of the last call */
     ew_timing timing;
+    bool always_fuses;                  /* epilogues, also where that is slower */
     int levels;                         /* of the sum: over ranks; over hosts' sums */
     const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
     const ewx_route *from[EWX_MAX_RANKS];
@@ -166,6 +167,7 @@ bool ewx_combine_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_ou
 const void *ewx_combine_locals(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile);
 
 /* ---- epilogue.c ---- */
+/* Chooses the form of the epilogue, which may be NULL, and the place of the sum. */
 void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue);
 /* The tile's sum is there, rows `stride` elements apart; may be C itself. */
 void ewx_layer_tile(ewx_cpu_engine *engine, ewx_tile tile, const unsigned char *sum,
@@ -173,6 +175,8 @@ void ewx_layer_tile(ewx_cpu_engine *engine, ewx_tile tile, const unsigned char *
 /* Normalises some rows whose tiles are all there; false when there are none. */
 bool ewx_layer_some(ewx_cpu_engine *engine);
 bool ewx_layer_done(const ewx_cpu_engine *engine);
+/* What was not fused, when all tiles are summed: each worker takes what is left. */
+void ewx_layer_follow(ewx_cpu_engine *engine);
 /* The epilogue of a call that had none, over what it left in `sum`. */
 ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
                            const ew_epilogue *epilogue);

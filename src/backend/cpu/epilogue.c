@@ -1,10 +1,10 @@
-/* A layer's epilogue in the engine.  Whoever has summed a tile adds bias and residual to it
- * while it is in the cache.  When a row of tiles is complete its rows can be normalised:
- * workers take them strip by strip between tiles and blocks, so that only the last strips
- * are left when the GEMM ends. */
+/* A layer's epilogue in the engine.  Fused: whoever has summed a tile adds bias and
+ * residual to it while it is in the cache.  When a row of tiles is complete its rows can be
+ * normalised: workers take them strip by strip between tiles and blocks, so that only the
+ * last strips are left when the GEMM ends.  Else all of it follows the last tile, strip by
+ * strip. */
 #include "backend/cpu/engine.h"
 #include "backend/cpu/layer.h"
-#include "base/status.h"
 #include "plan/layer.h"
 
 enum { ROWS_AHEAD = 4, CACHE_LINE = 64 };
@@ -22,14 +22,28 @@ static float *squares_of(const ewx_cpu_engine *engine, int64_t row)
     return engine->squares + row * engine->spec->layout.tile_cols;
 }
 
-void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue)
+/* ---- The form ---- */
+
+/* Between tiles it takes the GEMM's cache.  That pays where workers have time while tiles
+ * are on their way, as those that only reduce always do; elsewhere all of it behind the
+ * last tile is faster (docs/EVALUATION.md, layer), if the sum has a place until then. */
+static bool fusing_pays(const ewx_cpu_engine *engine, const void *place)
+{
+    const ew_world *world = engine->world;
+    return !place || engine->always_fuses || world->link_gbps > 0.0 ||
+           world->num_hosts > 1 || engine->spec->config.pool == EW_POOL_STATIC;
+}
+
+static void describe(ewx_cpu_engine *engine, void *sum, void *C,
+                     const ew_epilogue *epilogue, bool is_fused)
 {
     ewx_cpu_layer *layer = &engine->call.layer;
     const int rank = engine->world->rank;
     const int64_t rows = ewx_partition_rows(&engine->call.grid, rank);
-    const bool norms = epilogue && epilogue->norm_weight;
-    layer->is_wanted = epilogue;
-    layer->num_strips = norms ? ewx_num_strips(rows) : 0;
+    const bool has_strips = epilogue && (epilogue->norm_weight || !is_fused);
+    engine->call.sum = sum;
+    layer->is_fused = is_fused;
+    layer->num_strips = has_strips ? ewx_num_strips(rows) : 0;
     atomic_store_explicit(&layer->next_strip, 0, memory_order_relaxed);
     atomic_store_explicit(&layer->strips_done, 0, memory_order_relaxed);
     if (!epilogue)
@@ -39,6 +53,14 @@ void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilo
     layer->h = epilogue->residual ? epilogue->residual : C ? C : epilogue->normed;
     for (int64_t row = 0; row < ewx_partition_tile_rows(&engine->call.grid, rank); row++)
         atomic_store_explicit(&engine->row_tiles[row], 0, memory_order_relaxed);
+}
+
+void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue)
+{
+    /* A sum that nobody wants lies where its norm will be. */
+    void *place = C || !epilogue ? C : epilogue->normed;
+    const bool is_fused = epilogue && fusing_pays(engine, place);
+    describe(engine, is_fused ? C : place, C, epilogue, is_fused);
 }
 
 /* ---- Tiles ---- */
@@ -62,7 +84,7 @@ static void add_parts(ewx_cpu_engine *engine, int64_t row, int64_t tile_col,
                            .residual = at(engine, layer->parts.residual, row, col),
                            .c = at(engine, layer->c, row, col),
                            .h = at(engine, layer->h, row, col)};
-    if (parts.h == parts.c)
+    if (parts.h == parts.c || (parts.h == sum && !parts.bias))
         parts.h = NULL;
     if (parts.c == sum && !parts.bias)
         parts.c = NULL;
@@ -132,7 +154,7 @@ static int64_t strip_end(const ewx_cpu_engine *engine, int64_t strip)
 bool ewx_layer_some(ewx_cpu_engine *engine)
 {
     int64_t strip;
-    if (!take_strip(engine, &strip))
+    if (!engine->call.layer.is_fused || !take_strip(engine, &strip))
         return false;
     for (int64_t row = strip * EWX_STRIP_ROWS; row < strip_end(engine, strip); row++)
         normalise_row(engine, row);
@@ -143,29 +165,39 @@ bool ewx_layer_some(ewx_cpu_engine *engine)
 bool ewx_layer_done(const ewx_cpu_engine *engine)
 {
     const ewx_cpu_layer *layer = &engine->call.layer;
-    return atomic_load_explicit(&layer->strips_done, memory_order_acquire) ==
-           layer->num_strips;
+    return !layer->is_fused ||
+           atomic_load_explicit(&layer->strips_done, memory_order_acquire) ==
+               layer->num_strips;
 }
 
-/* ---- An epilogue alone ---- */
+/* ---- Behind the last tile ---- */
 
-static ew_status work(void *context, int worker)
+static void finish_row(ewx_cpu_engine *engine, int64_t row)
 {
-    ewx_cpu_engine *engine = context;
+    for (int64_t col = 0; col < engine->spec->layout.tile_cols; col++)
+        add_parts(engine, row, col, at(engine, engine->call.sum, row, col * EWX_TILE_N));
+    if (engine->call.layer.parts.norm_weight)
+        normalise_row(engine, row);
+}
+
+void ewx_layer_follow(ewx_cpu_engine *engine)
+{
     ewx_cpu_layer *layer = &engine->call.layer;
-    (void)worker;
     for (;;) {
         const int64_t strip =
             atomic_fetch_add_explicit(&layer->next_strip, 1, memory_order_relaxed);
         if (strip >= layer->num_strips)
-            return EW_OK;
-        for (int64_t row = strip * EWX_STRIP_ROWS; row < strip_end(engine, strip); row++) {
-            for (int64_t col = 0; col < engine->spec->layout.tile_cols; col++)
-                add_parts(engine, row, col, at(engine, layer->c, row, col * EWX_TILE_N));
-            if (layer->parts.norm_weight)
-                normalise_row(engine, row);
-        }
+            return;
+        for (int64_t row = strip * EWX_STRIP_ROWS; row < strip_end(engine, strip); row++)
+            finish_row(engine, row);
     }
+}
+
+static ew_status work(void *context, int worker)
+{
+    (void)worker;
+    ewx_layer_follow(context);
+    return EW_OK;
 }
 
 ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
@@ -173,8 +205,6 @@ ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
 {
     const ewx_spec *spec = engine->spec;
     engine->call.grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
-    ewx_layer_prepare(engine, sum, epilogue);
-    engine->call.layer.num_strips =
-        ewx_num_strips(ewx_partition_rows(&engine->call.grid, engine->world->rank));
+    describe(engine, sum, sum, epilogue, false);
     return ewx_team_run(&engine->team, work, engine);
 }
