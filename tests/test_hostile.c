@@ -22,7 +22,7 @@ static void scribble(harness_random *random, ewx_cpu_engine *engine)
     ewx_segment_header *header = ewx_heap_header(&engine->heap, rank);
     const uint32_t epoch = (uint32_t)harness_next(random);
     const int64_t slot = harness_between(random, 0, engine->spec->layout.num_slots - 1);
-    switch (harness_between(random, 0, 4)) {
+    switch (harness_between(random, 0, 5)) {
     case 0:
         atomic_store(&header->done, epoch);
         break;
@@ -34,6 +34,9 @@ static void scribble(harness_random *random, ewx_cpu_engine *engine)
         break;
     case 3:
         header->calls[epoch & 1].rows = (int64_t)harness_next(random);
+        break;
+    case 4:
+        atomic_store(&header->waiting, harness_next(random));
         break;
     default:
         atomic_store(&ewx_heap_flag(&engine->heap, rank, slot)->epoch, epoch);
@@ -151,11 +154,68 @@ static void a_lying_peer_hangs_and_fools_nobody(void **state)
     }
 }
 
+/* What rank 1 says of its waiting, and whether it excuses that nothing comes from it: ranks
+ * there are not do not hold it up. */
+static const struct excuse {
+    uint32_t whom; /* 1 + a rank */
+    uint32_t calls_ago;
+    bool counts;
+} excuses[] = {{3, 0, true},           {1, 1, true},  {(uint32_t)INT32_MIN, 0, false},
+               {UINT32_MAX, 0, false}, {1, 0, false}, {INT32_MAX, 0, false},
+               {0, 0, false},          {0, 1, false}, {4, 0, false},
+               {4, 1, false}};
+
+/* How often a wait for rank 1 looks around before it gives up. */
+static int looks_for_rank_1(ewx_cpu_engine *engine)
+{
+    ewx_patience patience = ewx_patience_begin(engine);
+    int looks = 1;
+    while (ewx_patience_lasts(engine, &patience, 1))
+        looks++;
+    ewx_patience_end(engine);
+    return looks;
+}
+
+static int hear_excuses(ew_world *world, void *argument)
+{
+    (void)argument;
+    duty d;
+    int without = 0;
+    const ew_problem problem = EW_PROBLEM(128, 512, 64, EW_FP32);
+    RANK_OK(duty_open(&d, world, problem, ""));
+    RANK_OK(duty_call(&d, 100, 1));
+    RANK_OK(ew_world_barrier(world));
+    ewx_cpu_engine *engine = ewx_plan_state(d.plan);
+    if (ew_world_rank(world) == 0)
+        without = looks_for_rank_1(engine);
+    for (size_t at = 0; at < sizeof excuses / sizeof *excuses; at++) {
+        const uint32_t epoch = engine->call.epoch - excuses[at].calls_ago;
+        RANK_OK(ew_world_barrier(world));
+        if (ew_world_rank(world) == 1)
+            atomic_store(&ewx_heap_header(&engine->heap, 1)->waiting,
+                         (uint64_t)epoch << 32 | excuses[at].whom);
+        RANK_OK(ew_world_barrier(world));
+        if (ew_world_rank(world) == 0)
+            RANK_CHECK((looks_for_rank_1(engine) > without) == excuses[at].counts,
+                       "excuse %zu", at);
+    }
+    duty_close(&d);
+    return 0;
+}
+
+static void nonsense_is_no_excuse(void **state)
+{
+    (void)state;
+    harness_context("a wait for rank 1");
+    harness_run(EW_RANKS_AS_PROCESSES, 3, hear_excuses, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TIDY(nonsense_from_a_peer_crashes_nobody),
         TIDY(a_lying_peer_hangs_and_fools_nobody),
+        TIDY(nonsense_is_no_excuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,8 +127,19 @@ static bool hear_round(ew_world *world, int src, const letter *mail, size_t byte
         !ewx_epoch_reached(world->round + 1, mail->number))
         return false;
     memcpy(post->data[mail->number & 1], mail->body, bytes);
+    post->data_bytes[mail->number & 1] = (uint32_t)bytes;
     atomic_store_explicit(&post->round, mail->number, memory_order_release);
     return true;
+}
+
+/* Not before now: a letter may come before this rank knows what it will bring itself. */
+ew_status ewx_hosts_check_round(ew_world *world, int rank, size_t bytes)
+{
+    if (ewx_world_is_local(world, rank) ||
+        world->posts[rank]->data_bytes[world->round & 1] == bytes)
+        return EW_OK;
+    ewx_hosts_refuse(world, rank);
+    return ewx_world_check(world);
 }
 
 static bool hear_deed(ew_world *world, int src, const letter *mail, size_t bytes)

@@ -206,7 +206,8 @@ static ew_status tell(const ew_world *world, const ewx_fault *f)
     if (f->place == EWX_FAULT_LETTER)
         return ewx_fail(f->status,
                         "what rank %d sent to rank %d cannot be right\n"
-                        "  fix: look at the network and at the library on its host",
+                        "  fix: make the same calls on all ranks; if they are, look at the "
+                        "network and at the library on its host",
                         f->culprit, f->reporter);
     return ewx_fail(EW_ERR_ABORTED, "rank %d aborted the world", f->culprit);
 }
@@ -302,6 +303,7 @@ static ew_status gather_round(ew_world *world, const void *mine, void *all, size
     ewx_hosts_enter_round(world, round, mine, bytes);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         EW_TRY(await_round(world, rank));
+        EW_TRY(ewx_hosts_check_round(world, rank, bytes));
         if (bytes > 0)
             memcpy((char *)all + (size_t)rank * stride, world->posts[rank]->data[round & 1],
                    bytes);

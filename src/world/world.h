@@ -42,6 +42,7 @@ typedef struct ewx_post {
     _Atomic uint32_t departed;           /* destroyed its world in good order */
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
+    uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
     _Alignas(64) unsigned char data[2][EWX_POST_BYTES]; /* by round parity */
     ewx_lane lane;
 } ewx_post;

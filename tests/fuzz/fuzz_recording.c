@@ -1,15 +1,13 @@
 /* Flight recordings, as `entwine status` and `entwine trace --merge` read them. */
-#include "fuzz.h"
+#include "fuzz_json.h"
 
 #include "recording.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    json_error_t error;
     char why[CLI_WHY_BYTES];
     cli_recording *recording = NULL;
-    json_t *document =
-        json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, &error);
+    json_t *document = fuzz_json(data, bytes);
     if (!document)
         return 0;
     if (cli_recording_parse(document, &recording, why)) {
@@ -18,5 +16,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         cli_recording_free(recording);
     }
     json_decref(document);
+    fuzz_json_end();
     return 0;
 }

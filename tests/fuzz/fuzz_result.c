@@ -1,13 +1,11 @@
 /* Result documents, as `entwine compare` reads them back. */
-#include "fuzz.h"
+#include "fuzz_json.h"
 
 #include "result_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    json_error_t error;
-    json_t *document =
-        json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, &error);
+    json_t *document = fuzz_json(data, bytes);
     cli_result_file file;
     if (!document)
         return 0;
@@ -15,5 +13,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         for (int at = 0; at < file.num_results; at++)
             FUZZ_DEMAND(!file.results[at].ran || file.results[at].median_us > 0);
     cli_result_file_close(&file);
+    fuzz_json_end();
     return 0;
 }

@@ -58,9 +58,11 @@ static bool is_held_up(const ewx_cpu_engine *engine, int rank)
     const uint64_t waiting =
         atomic_load_explicit(&header_of(engine, rank)->waiting, memory_order_relaxed);
     const uint32_t epoch = (uint32_t)(waiting >> 32), ours = engine->call.epoch;
-    if (waiting == 0 || rank == engine->world->rank)
+    const uint32_t whom = (uint32_t)waiting; /* 1 + a rank; or nonsense: a peer wrote it */
+    if (whom == 0 || whom > (uint32_t)engine->spec->num_ranks ||
+        rank == engine->world->rank)
         return false;
-    return epoch == ours ? (int)(uint32_t)waiting - 1 != engine->world->rank
+    return epoch == ours ? (int)whom - 1 != engine->world->rank
                          : !ewx_epoch_reached(epoch, ours);
 }
 
