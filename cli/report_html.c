@@ -110,38 +110,57 @@ void report_badge(FILE *out, const char *kind, const char *text)
     fputs("</span> ", out);
 }
 
-/* Each link once, and each other caveat once. */
+static bool same_link(const report_problem *a, const report_problem *b)
+{
+    return strcmp(a->shape->link, b->shape->link) == 0;
+}
+
+static bool same_node(const report_problem *a, const report_problem *b)
+{
+    return b->virtual_node && a->shape->ranks == b->shape->ranks &&
+           a->sms_per_rank == b->sms_per_rank;
+}
+
+static bool same_hardware(const report_problem *a, const report_problem *b)
+{
+    return b->simulated && strcmp(a->profile, b->profile) == 0;
+}
+
+/* Whether no problem before it has the same. */
+static bool is_first(const report_group *group, int at,
+                     bool (*same)(const report_problem *, const report_problem *))
+{
+    for (int before = 0; before < at; before++)
+        if (same(group->problems[at], group->problems[before]))
+            return false;
+    return true;
+}
+
+/* Each caveat once. */
 void report_badges(FILE *out, const report_group *group)
 {
     char text[160];
-    const report_problem *virtual_one = NULL, *simulated_one = NULL;
     bool incomplete = false;
     for (int at = 0; at < group->num_problems; at++) {
         const report_problem *problem = group->problems[at];
         const char *link = problem->shape->link;
-        bool seen = strcmp(link, "none") == 0;
-        for (int before = 0; before < at; before++)
-            seen |= strcmp(group->problems[before]->shape->link, link) == 0;
-        if (!seen) {
+        if (strcmp(link, "none") != 0 && is_first(group, at, same_link)) {
             snprintf(text, sizeof text, "EMULATED link: %.130s",
                      strncmp(link, "EMULATED ", 9) == 0 ? link + 9 : link);
             report_badge(out, "emulated", text);
         }
-        if (problem->virtual_node && !virtual_one)
-            virtual_one = problem;
-        if (problem->simulated && !simulated_one)
-            simulated_one = problem;
+        if (problem->virtual_node && is_first(group, at, same_node)) {
+            snprintf(text, sizeof text,
+                     "VIRTUAL NODE: ranks share GPUs, %d SMs each at W=%d",
+                     problem->sms_per_rank, (int)problem->shape->ranks);
+            report_badge(out, "virtual", text);
+        }
+        if (problem->simulated && is_first(group, at, same_hardware)) {
+            snprintf(text, sizeof text, "SIMULATED%s%.60s, not measured",
+                     *problem->profile ? " on " : "", problem->profile);
+            report_badge(out, "simulated", text);
+        }
         incomplete |= !problem->source->complete;
-    }
-    if (virtual_one) {
-        snprintf(text, sizeof text, "VIRTUAL NODE: ranks share GPUs, %d SMs each at W=%d",
-                 virtual_one->sms_per_rank, (int)virtual_one->shape->ranks);
-        report_badge(out, "virtual", text);
-    }
-    if (simulated_one) {
-        snprintf(text, sizeof text, "SIMULATED%s%.60s, not measured",
-                 *simulated_one->profile ? " on " : "", simulated_one->profile);
-        report_badge(out, "simulated", text);
     }
     if (incomplete)
         report_badge(out, "incomplete", "INCOMPLETE: a run ended early");
