@@ -36,9 +36,10 @@ static int module_open(int *rank_out, int *num_ranks_out)
          * once, here; with no algorithm forced it decides as it does without. */
         setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0);
         /* A tile's receive is posted before it is sent, so it need not ask whether it may
-         * come.  Over TCP the question costs as much as a third of sending the tile. */
-        setenv("OMPI_MCA_btl_tcp_eager_limit", "262144", 0);
-        setenv("OMPI_MCA_btl_tcp_rndv_eager_limit", "262144", 0);
+         * come.  Over TCP the question costs as much as a third of sending the tile.  288
+         * KiB: EWX_MESSAGE_BYTES, with room for what MPI writes before them. */
+        setenv("OMPI_MCA_btl_tcp_eager_limit", "294912", 0);
+        setenv("OMPI_MCA_btl_tcp_rndv_eager_limit", "294912", 0);
         setenv("OMPI_MCA_btl_tcp_max_send_size", "524288", 0);
         /* Funneled: our workers never call MPI, the caller's thread does. */
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)

@@ -33,7 +33,6 @@ static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int work
 
 /* Tiles released together.  Between hosts each release is a message: large enough to be
  * worth the trouble, and enough of them to hide most behind the GEMM. */
-#define MESSAGE_BYTES ((int64_t)256 << 10)
 #define MESSAGES_PER_OWNER 16
 static int32_t choose_release(const ew_problem *problem, int num_ranks,
                               const ewx_machine *machine, const ew_config *config)
@@ -45,7 +44,7 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
     const int64_t tile_bytes =
         EWX_TILE_M * EWX_TILE_N * (int64_t)ew_dtype_bytes(problem->dtype);
     const int64_t most = ewx_most_owned_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
-    const int64_t release = ewx_min64(MESSAGE_BYTES / tile_bytes, most);
+    const int64_t release = ewx_min64(EWX_MESSAGE_BYTES / tile_bytes, most);
     return release > 1 ? (int32_t)release : 1;
 }
 

@@ -4,7 +4,7 @@
 #include "backend/cpu/wire_units.h"
 #include "base/status.h"
 
-#define MAX_UNIT_BYTES ((size_t)1 << 30)
+#define MAX_UNIT_BYTES ((int64_t)1 << 30)
 
 static void find_remotes(ewx_cpu_engine *engine)
 {
@@ -19,16 +19,18 @@ static void find_remotes(ewx_cpu_engine *engine)
     }
 }
 
-/* At least one, also of plans for no rows at all. */
+/* At least one, also of plans for no rows at all.  What is released as a whole leaves in
+ * pieces: before a long message MPI asks for permission, which would come behind the other
+ * side's long message, and the two directions would take turns. */
 static void choose_units(ewx_cpu_engine *engine)
 {
     const ewx_layout *layout = &engine->spec->layout;
     const int32_t release = engine->spec->config.release;
-    const size_t slot_bytes = layout->slot_bytes > 0 ? layout->slot_bytes : 1;
-    const int64_t most =
-        ewx_min64(layout->slots_per_rank, (int64_t)(MAX_UNIT_BYTES / slot_bytes));
-    const int64_t slots = release > 0 ? ewx_min64(release, most) : most;
-    engine->wire.unit_slots = slots > 0 ? slots : 1;
+    const int64_t slot_bytes = layout->slot_bytes > 0 ? (int64_t)layout->slot_bytes : 1;
+    const int64_t slots = release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / slot_bytes)
+                                      : EWX_MESSAGE_BYTES / slot_bytes;
+    const int64_t most = ewx_min64(slots, layout->slots_per_rank);
+    engine->wire.unit_slots = most > 0 ? most : 1;
     engine->wire.num_units =
         1 + (layout->slots_per_rank > 0
                  ? (layout->slots_per_rank - 1) / engine->wire.unit_slots
