@@ -470,6 +470,32 @@ static void test_reduce(void **state)
                 check_reduce(dtypes[type], num_ranks, 5, widths[i]);
 }
 
+/* Infinities, subnormals, ties and values that are none, rounded as one by one. */
+static void test_reduce_of_every_bf16(void **state)
+{
+    (void)state;
+    enum { SIDE = 256, COUNT = SIDE * SIDE };
+    static const uint16_t others[] = {0x0000, 0x8001, 0x3f80, 0xc2c8, 0x7f7f, 0xff80};
+    uint16_t *every = allocate(COUNT * sizeof *every),
+             *other = allocate(COUNT * sizeof *other);
+    uint16_t *dst = allocate(COUNT * sizeof *dst), *want = allocate(COUNT * sizeof *want);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        for (int at = 0; at < COUNT; at++) {
+            every[at] = (uint16_t)at;
+            other[at] = others[i];
+            want[at] = ewx_bf16_from_f32(ewx_f32_from_bf16(every[at]) +
+                                         ewx_f32_from_bf16(other[at]));
+        }
+        const void *contributions[] = {every, other};
+        ewx_reduce_tile(EW_BF16, contributions, 2, SIDE, SIDE, SIDE, dst, SIDE);
+        assert_memory_equal(dst, want, COUNT * sizeof *dst);
+    }
+    free(every);
+    free(other);
+    free(dst);
+    free(want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -484,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_octets_agree_with_scalars),
         cmocka_unit_test(test_store_bf16_agrees_with_scalar),
         cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_reduce_of_every_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

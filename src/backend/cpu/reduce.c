@@ -4,6 +4,7 @@
  * lose more than half the bandwidth. */
 #include "backend/cpu/gemm.h"
 
+#include "backend/cpu/kernels/bfcvt.h"
 #include "backend/cpu/kernels/convert.h"
 #include "base/dtype.h"
 
@@ -17,8 +18,32 @@ SPECIALISED ewx_octet add(ewx_octet x, ewx_octet y)
     return (ewx_octet){x.low + y.low, x.high + y.high};
 }
 
-SPECIALISED void sum_run(ew_dtype dtype, const void *const *src, int num_ranks,
-                         int64_t src_at, void *dst, int64_t dst_at)
+/* Rounds eight sums and writes them. */
+typedef void store_octet(ewx_octet sum, void *dst, int64_t at);
+
+static inline void store_fp32(ewx_octet sum, void *dst, int64_t at)
+{
+    ewx_octet_store(EW_FP32, sum, dst, at);
+}
+
+static inline void store_bf16(ewx_octet sum, void *dst, int64_t at)
+{
+    ewx_octet_store(EW_BF16, sum, dst, at);
+}
+
+static inline void store_fp16(ewx_octet sum, void *dst, int64_t at)
+{
+    ewx_octet_store(EW_FP16, sum, dst, at);
+}
+
+EWX_BF16_CODE static inline void store_bfcvt(ewx_octet sum, void *dst, int64_t at)
+{
+    const ewx_halves half = ewx_bfcvt(sum);
+    memcpy((uint16_t *)dst + at, &half, sizeof half);
+}
+
+SPECIALISED void sum_run(ew_dtype dtype, store_octet *store, const void *const *src,
+                         int num_ranks, int64_t src_at, void *dst, int64_t dst_at)
 {
     ewx_octet sum0 = ewx_octet_load(dtype, src[0], src_at);
     ewx_octet sum1 = ewx_octet_load(dtype, src[0], src_at + EWX_OCTET);
@@ -26,8 +51,8 @@ SPECIALISED void sum_run(ew_dtype dtype, const void *const *src, int num_ranks,
         sum0 = add(sum0, ewx_octet_load(dtype, src[rank], src_at));
         sum1 = add(sum1, ewx_octet_load(dtype, src[rank], src_at + EWX_OCTET));
     }
-    ewx_octet_store(dtype, sum0, dst, dst_at);
-    ewx_octet_store(dtype, sum1, dst, dst_at + EWX_OCTET);
+    store(sum0, dst, dst_at);
+    store(sum1, dst, dst_at + EWX_OCTET);
 }
 
 SPECIALISED float load_one(ew_dtype dtype, const void *src, int64_t at)
@@ -90,9 +115,9 @@ static void claim_row(char *first, size_t bytes, bool clear)
         claim_line(first + at, clear);
 }
 
-SPECIALISED void sum_rows(ew_dtype dtype, const void *const *src, int num_ranks,
-                          int64_t src_stride, int64_t rows, int64_t cols, void *dst,
-                          int64_t dst_stride)
+SPECIALISED void sum_rows(ew_dtype dtype, store_octet *store, const void *const *src,
+                          int num_ranks, int64_t src_stride, int64_t rows, int64_t cols,
+                          void *dst, int64_t dst_stride)
 {
     const bool clear = can_clear_lines();
     const size_t elem = dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
@@ -103,10 +128,18 @@ SPECIALISED void sum_rows(ew_dtype dtype, const void *const *src, int num_ranks,
             claim_row((char *)dst + (size_t)(to + ROWS_AHEAD * dst_stride) * elem,
                       (size_t)cols * elem, clear);
         for (; j + RUN <= cols; j += RUN)
-            sum_run(dtype, src, num_ranks, from + j, dst, to + j);
+            sum_run(dtype, store, src, num_ranks, from + j, dst, to + j);
         for (; j < cols; j++)
             sum_one(dtype, src, num_ranks, from + j, dst, to + j);
     }
+}
+
+/* Rounding by shifts and masks takes as long as all the rest. */
+EWX_BF16_CODE static void sum_rows_bfcvt(const void *const *src, int num_ranks,
+                                         int64_t src_stride, int64_t rows, int64_t cols,
+                                         void *dst, int64_t dst_stride)
+{
+    sum_rows(EW_BF16, store_bfcvt, src, num_ranks, src_stride, rows, cols, dst, dst_stride);
 }
 
 void ewx_reduce_tile(ew_dtype dtype, const void *const *contributions, int num_ranks,
@@ -115,15 +148,19 @@ void ewx_reduce_tile(ew_dtype dtype, const void *const *contributions, int num_r
 {
     switch (dtype) {
     case EW_FP32:
-        sum_rows(EW_FP32, contributions, num_ranks, src_stride, rows, cols, dst,
+        sum_rows(EW_FP32, store_fp32, contributions, num_ranks, src_stride, rows, cols, dst,
                  dst_stride);
         break;
     case EW_BF16:
-        sum_rows(EW_BF16, contributions, num_ranks, src_stride, rows, cols, dst,
-                 dst_stride);
+        if (ewx_has_bfcvt())
+            sum_rows_bfcvt(contributions, num_ranks, src_stride, rows, cols, dst,
+                           dst_stride);
+        else
+            sum_rows(EW_BF16, store_bf16, contributions, num_ranks, src_stride, rows, cols,
+                     dst, dst_stride);
         break;
     case EW_FP16:
-        sum_rows(EW_FP16, contributions, num_ranks, src_stride, rows, cols, dst,
+        sum_rows(EW_FP16, store_fp16, contributions, num_ranks, src_stride, rows, cols, dst,
                  dst_stride);
         break;
     }

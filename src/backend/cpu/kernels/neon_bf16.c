@@ -7,43 +7,23 @@
 #if defined(__aarch64__) && defined(__linux__)
 
 #include <arm_neon.h>
-#include <sys/auxv.h>
 
+#include "backend/cpu/kernels/bfcvt.h"
 #include "backend/cpu/kernels/portable.h"
-
-#ifndef HWCAP2_BF16
-#define HWCAP2_BF16 (1 << 14)
-#endif
 
 /* 24 sums, 4 vectors of A and 4 of B are all 32 registers.  The 16 sums of 8 x 8 are too
  * few to keep four units busy: 12 columns gain 5 to 13 %, although a group of 128 then
  * multiplies 4 columns of padding. */
 enum { MR = 8, NR = 12, KR = 4, OCTET = 8 };
 
-#if defined(__clang__)
-#define BF16 __attribute__((target("bf16")))
-#else
-#define BF16 __attribute__((target("+bf16")))
-#endif
-
-/* Assembly, because clang 14 declares the intrinsics only when the whole file is
- * compiled for a machine that has them. */
-BF16 static inline float32x4_t bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b)
+/* Assembly for the reason that bfcvt.h gives. */
+EWX_BF16_CODE static inline float32x4_t bfmmla(float32x4_t sum, uint16x8_t a, uint16x8_t b)
 {
     __asm__("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(sum) : "w"(a), "w"(b));
     return sum;
 }
 
-BF16 static inline uint16x8_t bfcvt(float32x4_t low, float32x4_t high)
-{
-    uint16x8_t half;
-    __asm__("bfcvtn %0.4h, %1.4s\n\tbfcvtn2 %0.8h, %2.4s"
-            : "=&w"(half)
-            : "w"(low), "w"(high));
-    return half;
-}
-
-BF16 static inline uint16x4_t bfcvt_low(float32x4_t x)
+EWX_BF16_CODE static inline uint16x4_t bfcvt_low(float32x4_t x)
 {
     uint16x4_t half;
     __asm__("bfcvtn %0.4h, %1.4s" : "=w"(half) : "w"(x));
@@ -98,8 +78,9 @@ static inline void store_columns(columns sum, float *acc, int64_t stride)
     store_rows(sum.left3, sum.right3, acc + 6 * stride, stride);
 }
 
-BF16 static inline columns multiply_columns(columns sum, uint16x8_t a0, uint16x8_t a1,
-                                            uint16x8_t a2, uint16x8_t a3, const uint16_t *b)
+EWX_BF16_CODE static inline columns multiply_columns(columns sum, uint16x8_t a0,
+                                                     uint16x8_t a1, uint16x8_t a2,
+                                                     uint16x8_t a3, const uint16_t *b)
 {
     const uint16x8_t left = vld1q_u16(b), right = vld1q_u16(b + 8);
     sum.left0 = bfmmla(sum.left0, a0, left);
@@ -113,8 +94,8 @@ BF16 static inline columns multiply_columns(columns sum, uint16x8_t a0, uint16x8
     return sum;
 }
 
-BF16 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                          int64_t stride, bool accumulate, ewx_ahead ahead)
+EWX_BF16_CODE static void multiply(int64_t depth, const void *a, const void *b, float *acc,
+                                   int64_t stride, bool accumulate, ewx_ahead ahead)
 {
     ewx_prefetch(ahead);
     const uint16_t *pa = a, *pb = b;
@@ -138,16 +119,16 @@ BF16 static void multiply(int64_t depth, const void *a, const void *b, float *ac
     store_columns(sum2, acc + 8, stride);
 }
 
-BF16 static void store_bf16(const float *acc, int64_t stride, int rows, int cols,
-                            uint16_t *dst, int64_t dst_stride)
+EWX_BF16_CODE static void store_bf16(const float *acc, int64_t stride, int rows, int cols,
+                                     uint16_t *dst, int64_t dst_stride)
 {
     if (cols < OCTET) {
         ewx_store_bf16(acc, stride, rows, cols, dst, dst_stride);
         return;
     }
     for (int i = 0; i < rows; i++) {
-        const float *row = acc + i * stride;
-        vst1q_u16(dst + i * dst_stride, bfcvt(vld1q_f32(row), vld1q_f32(row + 4)));
+        const ewx_halves half = ewx_bfcvt(ewx_octet_load(EW_FP32, acc, i * stride));
+        vst1q_u16(dst + i * dst_stride, (uint16x8_t)half);
     }
     if (cols == NR)
         for (int i = 0; i < rows; i++)
@@ -157,11 +138,6 @@ BF16 static void store_bf16(const float *acc, int64_t stride, int rows, int cols
         ewx_store_bf16(acc + OCTET, stride, rows, cols - OCTET, dst + OCTET, dst_stride);
 }
 
-static bool available(void)
-{
-    return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;
-}
-
 const ewx_kernel ewx_kernel_neon_bf16 = {
     .name = "neon-8x12-bf16",
     .packs_bf16 = true,
@@ -169,7 +145,7 @@ const ewx_kernel ewx_kernel_neon_bf16 = {
     .nr = NR,
     .kr = KR,
     .max_chunk = 680,
-    .available = available,
+    .available = ewx_has_bfcvt,
     .multiply = multiply,
     .store_bf16 = store_bf16,
 };
