@@ -63,13 +63,12 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
     return sim->now_ps + model->publish_ps;
 }
 
-/* `wait_ps`: until its flag's turn comes. */
-static void release_unit(ewx_sim *sim, int src, int dst, int64_t unit, int64_t wait_ps)
+static void release_unit(ewx_sim *sim, int src, int dst, int64_t unit)
 {
     if (sim->request->profile->is_cpu && !ewx_sim_share_node(sim, src, dst))
         ewx_sim_contribute(sim, src, dst, unit);
     else
-        ewx_sim_publish(sim, dst, unit, visible_ps(sim, src, dst, unit) + wait_ps);
+        ewx_sim_publish(sim, dst, unit, visible_ps(sim, src, dst, unit));
 }
 
 /* push: the epilogue's stores are on their way as soon as a tile is computed. */
@@ -94,18 +93,17 @@ static bool completes_unit(ewx_sim *sim, int src, int64_t unit)
     return --sim->unreleased[at] == 0;
 }
 
-/* A GPU's thread tells one owner after the other, unless NCCL needs no telling. */
+/* A GPU's producer ends behind one fence for all owners, unless NCCL needs no telling. */
 static void publish_output(ewx_sim *sim, int src)
 {
-    const bool one_by_one = !sim->request->profile->is_cpu && !sim->model.uses_nccl;
-    int64_t wait_ps = 0;
+    const bool fences = !sim->request->profile->is_cpu && !sim->model.uses_nccl;
     for (int owner = 0; owner < sim->num_ranks; owner++) {
         const int64_t unit = sim->first_unit[owner];
         if (unit < sim->first_unit[owner + 1])
-            release_unit(sim, src, owner, unit, wait_ps);
-        wait_ps += one_by_one ? sim->model.publish_ps : 0;
+            release_unit(sim, src, owner, unit);
     }
-    sim->ranks[src].gemm_end_ps = stored_ps(sim, src) + wait_ps;
+    sim->ranks[src].gemm_end_ps =
+        stored_ps(sim, src) + (fences ? sim->model.publish_ps : 0);
 }
 
 void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
@@ -120,7 +118,7 @@ void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
     else if (!sim->unreleased && pushes)
         ewx_sim_publish(sim, dst, unit, arrival + sim->model.publish_ps);
     else
-        release_unit(sim, src, dst, unit, 0);
+        release_unit(sim, src, dst, unit);
 }
 
 /* ---- Blocks ---- */
