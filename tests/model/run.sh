@@ -46,25 +46,25 @@ mutants=(
     "last_story_wins: RANKS=2 CALLS=1 DISAGREE"
 )
 
-# search "DEFINITIONS" OPTIMISATION: 0 when nothing is wrong, 1 when something is, 2 when it did not end.
+# search "DEFINITIONS" OPTIMISATION: what pan says; 0 when it came to a result, which may be an error.
 search() {
     local folder result
     folder=$(mktemp -d "$work/XXXXXX") || return 2
     cd "$folder" || return 2
     # shellcheck disable=SC2086
-    spin -a $(printf -- '-D%s ' $1) "$model" >log 2>&1 &&
-        ${CC:-cc} "$2" -w -DSAFETY -DNOBOUNDCHECK -DVECTORSZ=4096 -DMEMLIM=4000 -o pan pan.c 2>>log ||
-        { cat log; return 2; }
+    spin -a $(printf -- '-D%s ' $1) "$model" >log 2>&1 ||
+        { echo "spin ended with $?"; cat log; return 2; }
+    ${CC:-cc} "$2" -w -DSAFETY -DNOBOUNDCHECK -DVECTORSZ=4096 -DMEMLIM=4000 -o pan pan.c 2>>log ||
+        { echo "the compiler ended with $?"; cat log; return 2; }
     timeout 300 ./pan -m100000 >log 2>&1
     result=$?
-    cd "$work" && cat "$folder/log" && rm -rf "$folder"
-    [ $result = 0 ] || return 2
+    cd "$work" && cat "$folder/log"
+    [ $result = 0 ] && grep -q 'errors: ' "$folder/log" || { echo "pan ended with $result"; return 2; }
+    rm -rf "$folder"
 }
 
 check_size() {
-    search "$1" -O1 >"$2"
-    local ended=$?
-    if [ $ended != 0 ] || ! grep -q 'errors: 0' "$2" || grep -q 'max search depth too small' "$2"; then
+    if ! search "$1" -O1 >"$2" || ! grep -q 'errors: 0' "$2" || grep -q 'max search depth too small' "$2"; then
         echo "FAILED: $1"
         grep -m1 '^pan:' "$2" || tail -n 3 "$2"
         return 1
@@ -74,14 +74,16 @@ check_size() {
 
 check_mutant() {
     local name=${1%%:*} size=${1#*: }
-    search "MUTANT_$name $size" -O0 >"$2" # found soon: most of the time is the compiler's
-    if grep -q 'errors: 1' "$2"; then
-        echo "ok: $name is found: $(sed -n 's/^pan:1: \(.\{1,60\}\).*/\1/p' "$2")"
-        return 0
+    # Found soon: most of the time is the compiler's.
+    if ! search "MUTANT_$name $size" -O0 >"$2"; then
+        echo "FAILED: no search for the planted bug $name ($size)"
+        tail -n 3 "$2"
+        return 1
+    elif ! grep -q 'errors: 1' "$2"; then
+        echo "FAILED: the planted bug $name went unnoticed ($size)"
+        return 1
     fi
-    echo "FAILED: the planted bug $name went unnoticed ($size)"
-    tail -n 3 "$2"
-    return 1
+    echo "ok: $name is found: $(sed -n 's/^pan:1: \(.\{1,60\}\).*/\1/p' "$2")"
 }
 
 # in_pairs COMMAND LIST...: two at a time; false when any failed.
@@ -89,7 +91,8 @@ in_pairs() {
     local command=$1 failed=0 at=0 pids=()
     shift
     for item in "$@"; do
-        $command "$item" "$work/log.$command.$((at++))" &
+        at=$((at + 1)) # here: behind the & it would be the child's
+        $command "$item" "$work/log.$command.$at" &
         pids+=($!)
         if [ ${#pids[@]} = 2 ]; then
             wait "${pids[0]}" || failed=1
