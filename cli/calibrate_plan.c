@@ -249,7 +249,7 @@ static void plan_gpu(calibration *c)
     add_gpu_links(c, &g);
     latency(c, "start_us", g.tiny_overlap, CALIBRATE_GEMM);
     latency(c, "launch_us", shared ? g.tiny_pair : g.tiny, CALIBRATE_TAIL);
-    latency(c, "publish_us", g.tiny, CALIBRATE_GEMM); /* behind its last block */
+    latency(c, "publish_us", g.tiny, CALIBRATE_GEMM); /* fences at its end */
     if (shared && c->machine.num_ranks > 2)
         latency(c, "skew_us", g.tiny, CALIBRATE_TAIL);
     else

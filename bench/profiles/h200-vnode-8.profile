@@ -1,5 +1,6 @@
 # One H200 cut into a virtual node of 2 to 8 ranks, as `entwine bench --backend cuda` makes it
 # where ranks outnumber GPUs.  Without --link ranks read each other through the memory.
+# "Fitted to" means those files as they were at commit 8846b0a; most were measured again since.
 kind = gpu                  # -
 gpus = 1                    # all ranks share one GPU
 nodes = 1                   # -

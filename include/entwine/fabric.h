@@ -26,7 +26,8 @@ typedef struct ew_place {
     size_t bytes; /* at most; up to 1 GiB */
 } ew_place;
 
-#define EW_LETTER_BYTES 4112 /* the longest letter */
+#define EW_LETTER_BYTES 4112    /* the longest letter */
+#define EW_MESSAGE_BYTES 262144 /* of tiles, where the release is the library's choice */
 
 typedef struct ew_fabric {
     uint32_t struct_size;

@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <mpi.h>
@@ -24,6 +25,19 @@ static bool would_not_survive(void)
 #endif
 }
 
+/* A tile's receive is posted before it is sent, so it need not ask whether it may come.
+ * Over TCP the question costs as much as a third of sending the tile. */
+static void send_tiles_unasked(void)
+{
+    enum { HEADER_BYTES = 32768 }; /* more than MPI writes before a message */
+    char limit[16], most[16];
+    snprintf(limit, sizeof limit, "%d", EW_MESSAGE_BYTES + HEADER_BYTES);
+    snprintf(most, sizeof most, "%d", 2 * EW_MESSAGE_BYTES);
+    setenv("OMPI_MCA_btl_tcp_eager_limit", limit, 0);
+    setenv("OMPI_MCA_btl_tcp_rndv_eager_limit", limit, 0);
+    setenv("OMPI_MCA_btl_tcp_max_send_size", most, 0);
+}
+
 static int module_open(int *rank_out, int *num_ranks_out)
 {
     int initialised = 0, provided = 0;
@@ -35,12 +49,7 @@ static int module_open(int *rank_out, int *num_ranks_out)
         /* Lets ewx_mpi_best choose an algorithm per communicator.  Open MPI reads it only
          * once, here; with no algorithm forced it decides as it does without. */
         setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0);
-        /* A tile's receive is posted before it is sent, so it need not ask whether it may
-         * come.  Over TCP the question costs as much as a third of sending the tile.  288
-         * KiB: EWX_MESSAGE_BYTES, with room for what MPI writes before them. */
-        setenv("OMPI_MCA_btl_tcp_eager_limit", "294912", 0);
-        setenv("OMPI_MCA_btl_tcp_rndv_eager_limit", "294912", 0);
-        setenv("OMPI_MCA_btl_tcp_max_send_size", "524288", 0);
+        send_tiles_unasked();
         /* Funneled: our workers never call MPI, the caller's thread does. */
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
             return 1;

@@ -2,6 +2,8 @@
  * tree that chooses. */
 #include "plan/policy.h"
 
+#include "entwine/fabric.h"
+
 /* ---- Choosing for the CPU ---- */
 
 /* The block is one tile high and two wide, as the paper's larger one.  Interleaving keeps
@@ -44,7 +46,7 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
     const int64_t tile_bytes =
         EWX_TILE_M * EWX_TILE_N * (int64_t)ew_dtype_bytes(problem->dtype);
     const int64_t most = ewx_most_owned_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
-    const int64_t release = ewx_min64(EWX_MESSAGE_BYTES / tile_bytes, most);
+    const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
     return release > 1 ? (int32_t)release : 1;
 }
 

@@ -14,8 +14,7 @@
 #include "plan/order.h"
 
 #define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
-#define EWX_MESSAGE_BYTES ((int64_t)256 << 10) /* between hosts, about */
-#define EWX_CUDA_HEADER_BYTES 12288            /* room for an ewx_cuda_segment */
+#define EWX_CUDA_HEADER_BYTES 12288 /* room for an ewx_cuda_segment */
 
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {

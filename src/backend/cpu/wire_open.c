@@ -27,10 +27,10 @@ static void choose_units(ewx_cpu_engine *engine)
     const ewx_layout *layout = &engine->spec->layout;
     const int32_t release = engine->spec->config.release;
     const int64_t slot_bytes = layout->slot_bytes > 0 ? (int64_t)layout->slot_bytes : 1;
-    const int64_t slots = release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / slot_bytes)
-                                      : EWX_MESSAGE_BYTES / slot_bytes;
-    const int64_t most = ewx_min64(slots, layout->slots_per_rank);
-    engine->wire.unit_slots = most > 0 ? most : 1;
+    const int64_t wanted = release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / slot_bytes)
+                                       : EW_MESSAGE_BYTES / slot_bytes;
+    const int64_t slots = ewx_min64(wanted, layout->slots_per_rank);
+    engine->wire.unit_slots = slots > 0 ? slots : 1;
     engine->wire.num_units =
         1 + (layout->slots_per_rank > 0
                  ? (layout->slots_per_rank - 1) / engine->wire.unit_slots
