@@ -22,6 +22,7 @@ enum { PREFIX = sizeof "ENTWINE_" - 1 };
 
 static const cli_variable variable_table[] = {
     {"ENTWINE_HOSTS", "pretend so many hosts, for tests of what crosses them"},
+    {"ENTWINE_DEVICE_MPI", "off: stages GPUs' tiles, whatever MPI takes"},
     {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
     {"ENTWINE_BLAS", "shared library that the blas method loads"},
     {"ENTWINE_RANK", "this process's rank, when no launcher says it"},

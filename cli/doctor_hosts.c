@@ -123,8 +123,11 @@ static void measure_host(cli_doctor *d, survey *s, int host)
 static void measure(cli_doctor *d, survey *s)
 {
     if (s->fabric->rank == 0)
-        cli_doctor_say(d, VERDICT_OK, "hosts", "", "%d, with %d ranks, over %s",
-                       s->num_hosts, s->fabric->num_ranks, s->fabric->name);
+        cli_doctor_say(d, VERDICT_OK, "hosts", "", "%d, with %d ranks, over %s, which %s",
+                       s->num_hosts, s->fabric->num_ranks, s->fabric->name,
+                       s->fabric->takes_device_memory
+                           ? "takes device memory"
+                           : "takes host memory: GPUs' tiles are staged");
     if (s->num_hosts < 2 || !open_channel(s))
         return;
     for (int host = 1; host < num_answering(s); host++)

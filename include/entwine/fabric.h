@@ -65,6 +65,12 @@ typedef struct ew_fabric {
     /* False: bytes may still come or go, so the channel's memory must stay.  `broken`: the
      * world has failed, and peers may be gone. */
     bool (*channel_close)(ew_channel *channel, bool broken);
+
+    /* Places, and what is put, may lie in the memory of a CUDA GPU.  What is done with it
+     * by way of CUDA is done in the context that is current when a function of this table
+     * is called, and is complete when the message counts as sent, or the place as filled.
+     */
+    bool takes_device_memory;
 } ew_fabric;
 
 /* Joins the world of the fabric's ranks, on one host or several: ew_world_create, with
@@ -82,6 +88,8 @@ typedef struct ew_traffic {
     int64_t tile_bytes; /* this rank's, to other hosts, since it joined */
     int64_t tile_messages;
     int64_t letters;
+    int64_t device_bytes; /* of tile_bytes: given to the fabric in a GPU's memory ... */
+    int64_t staged_bytes; /* ... or copied from there to pinned memory before */
 } ew_traffic;
 EW_API ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out);
 

@@ -349,7 +349,8 @@ static ew_fabric describe(mpi_fabric *fabric)
                        .arrivals = arrivals,
                        .rearm = rearm,
                        .unsent = unsent,
-                       .channel_close = channel_close};
+                       .channel_close = channel_close,
+                       .takes_device_memory = ewx_mpi_takes_device_memory()};
 }
 
 int ewx_mpi_fabric_open(const void *comm, const ew_fabric **fabric_out)

@@ -96,6 +96,23 @@ static ew_status pretended_host(const ew_world *world, int *host_out)
     return EW_OK;
 }
 
+/* For a library that says so and does not, and to compare. */
+static ew_status settle_device_memory(ew_world *world)
+{
+    const char *wish = getenv("ENTWINE_DEVICE_MPI");
+    world->takes_device_memory = world->fabric && world->fabric->takes_device_memory;
+    if (!world->fabric || !wish || !*wish)
+        return EW_OK;
+    if (strcmp(wish, "off") != 0)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ENTWINE_DEVICE_MPI=%s is not known\n"
+                        "  fix: use off, or unset it: MPI is then given device memory "
+                        "where it says that it takes it",
+                        wish);
+    world->takes_device_memory = false;
+    return EW_OK;
+}
+
 /* Abstract sockets and memfds reach as far as one kernel and one network namespace. */
 static ew_status name_host(const ew_world *world, char *name, size_t bytes)
 {
@@ -263,6 +280,8 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     world->fabric = fabric;
     (void)EWX_PROBE(EWX_PROBE_BOOTSTRAP, rank, 0);
     ew_status status = ewx_world_init(world, rank, num_ranks, options);
+    if (status == EW_OK)
+        status = settle_device_memory(world);
     if (status == EW_OK)
         status = join(world, allgather, context);
     if (status != EW_OK) {

@@ -100,7 +100,8 @@ struct ew_world {
     int local_index; /* of this rank */
     /* Several hosts only (hosts.c): */
     const ew_fabric *fabric;
-    uint64_t stamp; /* of this world on that fabric */
+    bool takes_device_memory; /* the fabric does, and nobody forbids it */
+    uint64_t stamp;           /* of this world on that fabric */
     bool fabric_failed;
     bool fault_passed_on;
     ewx_post *replicas;

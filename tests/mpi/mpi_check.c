@@ -104,6 +104,15 @@ static int run_late(ew_world *world, const char *config)
     return 0;
 }
 
+/* Whether MPI is given device memory, as the argument says: 0 or 1. */
+static int run_device_memory(ew_world *world, const char *expected)
+{
+    RANK_CHECK(world->takes_device_memory == (strcmp(expected, "1") == 0),
+               "the fabric says %d, the world %d", world->fabric->takes_device_memory,
+               world->takes_device_memory);
+    return 0;
+}
+
 /* A world without a fabric: this is not reached where there are several hosts. */
 static int run_plain(ew_world *world, const char *argument)
 {
@@ -254,6 +263,7 @@ static const struct {
              {"traffic", run_traffic, ORDINARY},
              {"layer", run_layer, ORDINARY},
              {"crawl", run_crawl, ORDINARY},
+             {"device-memory", run_device_memory, ORDINARY},
              {"plain", run_plain, WITHOUT_FABRIC},
              {"misfortune", run_misfortune, FAILING}};
 
