@@ -139,9 +139,12 @@ static void report_traffic(const cli_launch *launch)
         return;
     fprintf(stderr,
             "# Hosts : %d over %s; rank 0 has sent %lld bytes of tiles to others, in %lld "
-            "messages\n",
+            "messages%s\n",
             traffic.num_hosts, launch->fabric->name, (long long)traffic.tile_bytes,
-            (long long)traffic.tile_messages);
+            (long long)traffic.tile_messages,
+            traffic.device_bytes > 0   ? ", from device memory"
+            : traffic.staged_bytes > 0 ? ", staged through pinned memory"
+                                       : "");
 }
 
 /* Whether the world has failed, so that peers may be gone and MPI would wait for them. */

@@ -41,7 +41,7 @@
     X("environment-processes", check_environment_processes, 120, PROCESSES) \
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
     X("killed", check_killed, 60, PROCESSES)                                \
-    X("hosts", check_hosts, 300, PROCESSES)                                 \
+    X("hosts", check_hosts, 500, PROCESSES)                                 \
     X("hosts-rank", check_hosts_rank, 120, ON_REQUEST)                      \
     X("small-threads", check_small_threads, 60, ON_REQUEST)                 \
     X("small-processes", check_small_processes, 60, ON_REQUEST)             \

@@ -1,6 +1,7 @@
 /* GPU ranks on several hosts.  ENTWINE_HOSTS makes hosts of one machine, whose ranks then
  * reach each other through MPI alone.  The check starts itself under mpirun, once for each
- * case, and reads what the ranks say: "rank R: OK", or "rank R: STATUS: why". */
+ * case, and reads what the ranks say: "rank R: OK", or "rank R: STATUS: why".  Where MPI
+ * takes device memory all cases are made both ways. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -69,6 +70,17 @@ static int run_wrap(ew_world *world)
     return job_in_world(world, gpu_problem(700, 264, 72, EW_BF16), "", wrap_around, NULL);
 }
 
+/* Between calls MPI must find a context where it may have to copy. */
+static int check_lent(const gpu_job *job)
+{
+    ew_world *world = job->world;
+    CUcontext current = NULL;
+    RANK_CHECK(job_engine(job)->device->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                   (current || !world->takes_device_memory),
+               "MPI has no context to copy in");
+    return 0;
+}
+
 /* More tiles than are copied or asked about at once, calls that follow at once, and what
  * crossed the border: each of W ranks sends its contribution to every row of other hosts.
  */
@@ -92,10 +104,15 @@ static int compute_much(gpu_job *job, void *argument)
         RANK_OK(ew_owned_rows(p->max_m, job->num_ranks, rank, &first, &count));
         rows += ewx_world_is_local(world, rank) ? 0 : count;
     }
-    RANK_CHECK(after.tile_bytes - before.tile_bytes == 6 * rows * p->n * 2,
-               "%lld bytes between hosts",
+    const int64_t bytes = 6 * rows * p->n * 2;
+    RANK_CHECK(after.tile_bytes - before.tile_bytes == bytes, "%lld bytes between hosts",
                (long long)(after.tile_bytes - before.tile_bytes));
-    return 0;
+    RANK_CHECK(after.device_bytes - before.device_bytes ==
+                   (world->takes_device_memory ? bytes : 0),
+               "%lld of %lld bytes from device memory, which MPI %s",
+               (long long)(after.device_bytes - before.device_bytes), (long long)bytes,
+               world->takes_device_memory ? "takes" : "is not to be given");
+    return check_lent(job);
 }
 
 static int run_much(ew_world *world)
@@ -150,6 +167,14 @@ static int run_refusals(ew_world *world)
                    "%s: %s: %s", refused[i].config, ew_status_name(status),
                    ew_last_error());
     }
+    return 0;
+}
+
+/* Only says what MPI takes. */
+static int run_way(ew_world *world)
+{
+    if (world->takes_device_memory)
+        printf("rank %d: takes device memory\n", world->rank);
     return 0;
 }
 
@@ -216,8 +241,12 @@ static const struct hosts_case {
     {"abort", run_abort, "EW_ERR_ABORTED: rank 3 aborted the world", false},
     {"killed", run_killed, "EW_ERR_PEER_DIED: rank 3 died (noticed by rank 2)", true}};
 
+static const struct hosts_case way = {"way", run_way, NULL, false};
+
 static const struct hosts_case *find_case(const char *name)
 {
+    if (name && strcmp(name, way.name) == 0)
+        return &way;
     for (size_t i = 0; name && i < COUNT(cases); i++)
         if (strcmp(cases[i].name, name) == 0)
             return &cases[i];
@@ -323,9 +352,18 @@ void check_hosts(void)
     setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
     setenv("OMPI_MCA_plm_rsh_agent", "sh", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 0); /* as for all ranks as processes */
+    unsetenv("ENTWINE_DEVICE_MPI");
+    expect(&way, 2);
+    const bool takes = count_said(2, "takes device memory") == 2;
     for (size_t i = 0; i < COUNT(cases); i++) {
         if (!cases[i].fault && !gpu_quick)
             expect(&cases[i], 2);
         expect(&cases[i], 4);
     }
+    gpu_remark(takes
+                   ? "with MPI in device memory, and staged"
+                   : "SKIPPED: device memory, which this MPI does not take: staged alone");
+    setenv("ENTWINE_DEVICE_MPI", "off", 1);
+    for (size_t i = 0; i < COUNT(cases) && takes; i++)
+        expect(&cases[i], 4);
 }

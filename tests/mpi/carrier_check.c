@@ -5,7 +5,11 @@
  *
  *     mpirun -np W carrier_check MODULE CASE [ARGUMENT]
  *
- * Says "rank R: OK", or what the world's fault was: "rank R: STATUS: text". */
+ * CARRIER_DIRECT=all: MPI is given the GPU's memory, which it can take, as this is no
+ * GPU's; odd: by the ranks with odd numbers.
+ *
+ * Says "rank R: OK" and "rank R: device memory" or "rank R: staged", or what the world's
+ * fault was: "rank R: STATUS: text". */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +24,12 @@
 #include "entwine/mpi_module.h"
 #include "plan/epoch.h"
 
-enum { LINGER_US = 1500000, TILE_BYTES = EWX_CUDA_TILE_BYTES, QUERIES_UNTIL_COPIED = 3 };
+enum {
+    LINGER_US = 1500000,
+    TILE_BYTES = EWX_CUDA_TILE_BYTES,
+    QUERIES_UNTIL_COPIED = 3,
+    LOOKS_UNTIL_SENT = 5
+};
 
 #define TRY(expression)                                                                  \
     do {                                                                                 \
@@ -42,6 +51,9 @@ static struct {
     size_t bytes;
 } copies[EWX_CARRIER_BATCH];
 static int num_copies, queries;
+static int in_fabric; /* how often the GPU's own context was entered, and not left */
+static bool is_flushed;
+static ewx_device device;
 
 static void make_copies(void)
 {
@@ -53,7 +65,7 @@ static void make_copies(void)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                             enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    if (kind != cudaMemcpyDeviceToHost || stream != carrying ||
+    if (device.direct || kind != cudaMemcpyDeviceToHost || stream != carrying ||
         num_copies == EWX_CARRIER_BATCH)
         return cudaErrorInvalidValue;
     copies[num_copies].to = to;
@@ -106,6 +118,24 @@ cudaError_t cudaFreeHost(void *memory)
     return cudaSuccess;
 }
 
+cudaError_t cudaMalloc(void **memory, size_t bytes)
+{
+    return device.direct ? cudaHostAlloc(memory, bytes, 0) : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    return cudaFreeHost(memory);
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget from,
+                                               enum cudaFlushGPUDirectRDMAWritesScope to)
+{
+    is_flushed = from == cudaFlushGPUDirectRDMAWritesTargetCurrentDevice &&
+                 to == cudaFlushGPUDirectRDMAWritesToOwner;
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     (void)flags;
@@ -127,18 +157,95 @@ cudaError_t cudaGetLastError(void)
 static CUresult write_words(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops,
                             unsigned flags)
 {
-    if (stream != carrying || count == 0 || count >= 256 || flags != 0)
+    if (stream != carrying || count == 0 || count >= 256 || flags != 0 || in_fabric != 0 ||
+        is_flushed != device.flushes)
         return CUDA_ERROR_INVALID_VALUE;
+    is_flushed = false;
     for (unsigned i = 0; i < count; i++)
         __atomic_store_n((uint32_t *)(uintptr_t)ops[i].writeValue.address,
                          ops[i].writeValue.value, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 
+static CUresult push_context(CUcontext context)
+{
+    in_fabric += context == device.primary;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop_context(CUcontext *context)
+{
+    *context = device.primary;
+    in_fabric--;
+    return CUDA_SUCCESS;
+}
+
+static const ewx_driver driver = {.cuStreamBatchMemOp = write_words,
+                                  .cuCtxPushCurrent = push_context,
+                                  .cuCtxPopCurrent = pop_context};
+
+/* ---- The fabric: MPI, called in the right context, and sending as late as it may ---- */
+
+static const ew_fabric *mpi_fabric;
+static struct {
+    int dst;
+    int32_t number;
+    const void *address;
+    size_t bytes;
+    bool confirmed;
+} late[1024];
+static int num_late, looks;
+
+static int put(ew_channel *channel, int dst, int32_t number, const void *address,
+               size_t bytes, bool confirmed)
+{
+    (void)channel;
+    if (in_fabric != device.direct || num_late == sizeof late / sizeof late[0])
+        return 1;
+    late[num_late].dst = dst;
+    late[num_late].number = number;
+    late[num_late].address = address;
+    late[num_late].bytes = bytes;
+    late[num_late++].confirmed = confirmed;
+    return 0;
+}
+
+static int unsent(ew_channel *channel, size_t *count, int *dst)
+{
+    if (num_late > 0 && ++looks % LOOKS_UNTIL_SENT == 0) {
+        for (int i = 0; i < num_late; i++)
+            if (mpi_fabric->put(channel, late[i].dst, late[i].number, late[i].address,
+                                late[i].bytes, late[i].confirmed))
+                return 1;
+        num_late = 0;
+    }
+    const int failed = mpi_fabric->unsent(channel, count, dst);
+    *count += (size_t)num_late;
+    if (num_late > 0)
+        *dst = late[0].dst;
+    return failed;
+}
+
+static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
+                    size_t *filled, size_t *bytes, size_t *num_filled)
+{
+    return in_fabric != device.direct ||
+           mpi_fabric->arrivals(channel, asked, num_asked, filled, bytes, num_filled);
+}
+
+static ew_fabric fabric_for(int rank)
+{
+    const char *direct = getenv("CARRIER_DIRECT");
+    ew_fabric fabric = *mpi_fabric;
+    fabric.put = put;
+    fabric.unsent = unsent;
+    fabric.arrivals = arrivals;
+    fabric.takes_device_memory = direct && (strcmp(direct, "all") == 0 || rank % 2);
+    return fabric;
+}
+
 /* ---- A rank ---- */
 
-static const ewx_driver driver = {.cuStreamBatchMemOp = write_words};
-static ewx_device device = {.driver = &driver};
 static ewx_cuda_engine engine;
 static ewx_cuda_report report;
 static ewx_spec spec;
@@ -312,6 +419,8 @@ static ew_status call(int64_t m)
     }
     for (int i = 0; i < 2; i++)
         pthread_join(kernels[i], NULL);
+    if (status == EW_OK && num_late > 0) /* from memory that the next call may write */
+        atomic_fetch_add(&wrong, num_late);
     return status;
 }
 
@@ -381,6 +490,13 @@ static int set_epoch(uint32_t last)
 
 /* ---- Cases ---- */
 
+static bool went_its_way(void)
+{
+    const ew_traffic *t = &world->traffic;
+    return t->tile_bytes > 0 && t->device_bytes == (device.direct ? t->tile_bytes : 0) &&
+           t->staged_bytes == (device.direct ? 0 : t->tile_bytes);
+}
+
 /* m changes, ranks come late by turns, and those that own nothing run ahead. */
 static int run_calls(const char *config)
 {
@@ -395,9 +511,10 @@ static int run_calls(const char *config)
             usleep(10000);
         TRY(call(rows[i % count]));
     }
-    if (wrong > 0 || epoch > (uint32_t)(2 * count))
+    const bool failed = wrong > 0 || epoch > (uint32_t)(2 * count) || !went_its_way();
+    if (failed)
         printf("rank %d: %d wrong tiles, epoch %u\n", me, wrong, epoch);
-    return wrong > 0 || epoch > (uint32_t)(2 * count) || close_plan();
+    return failed || close_plan() || in_fabric != 0;
 }
 
 /* The last rank's. */
@@ -434,20 +551,24 @@ static const ew_mpi_module *load(const char *path)
 int main(int argc, char **argv)
 {
     const ew_mpi_module *mpi = argc > 2 ? load(argv[1]) : NULL;
-    const ew_fabric *fabric;
     const bool failing = argc > 2 && strcmp(argv[2], "misfortune") == 0;
     const char *argument = argc > 3 ? argv[3] : "";
+    device.driver = &driver;
+    device.primary = (void *)4;
     device.producing = producing;
     device.reducing = reducing;
     device.carrying = carrying;
-    if (!mpi || mpi->open(&me, &W) || mpi->fabric_open(NULL, &fabric))
+    if (!mpi || mpi->open(&me, &W) || mpi->fabric_open(NULL, &mpi_fabric))
         return 2;
-    TRY(ew_world_join(fabric, NULL, &world));
+    const ew_fabric fabric = fabric_for(me);
+    TRY(ew_world_join(&fabric, NULL, &world));
+    device.direct = device.flushes = world->takes_device_memory;
     const int failed = failing ? run_misfortune(argument) : run_calls(argument);
     ew_world_destroy(world);
     printf("rank %d: %s\n", me, failed ? "FAILED" : "OK");
+    printf("rank %d: %s\n", me, device.direct ? "device memory" : "staged");
     fflush(stdout);
-    mpi->fabric_close(fabric, failing || failed);
+    mpi->fabric_close(mpi_fabric, failing || failed);
     if (failing || failed) { /* MPI_Finalize would wait for ranks that are gone */
         usleep(LINGER_US);
         _exit(failed);

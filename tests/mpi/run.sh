@@ -109,6 +109,22 @@ protocol() {
     same_traffic 4 2 levels=1 4194304
     same_traffic 4 2 levels=2 2097152
     same_traffic 6 3 levels=2 4194304
+    device_memory
+}
+
+# The fabric says what the library's own tool says of how it was built.  One that was built for
+# GPUs may still say no at run time, where there is none.
+device_memory() {
+    if [ $is_hydra ]; then
+        mpichversion 2>/dev/null | grep -q -- --with-cuda && built=true || built=false
+    else
+        built=$(ompi_info --parsable --all | sed -n 's/^mca:mpi:base:param:mpi_built_with_cuda_support:value://p')
+    fi
+    case $built in
+    false) expect_ok 2 2 device-memory 0 ;;
+    *) echo "SKIPPED: what MPI takes: built with CUDA '$built', so that its answer depends on the machine" ;;
+    esac
+    ENTWINE_DEVICE_MPI=off expect_ok 2 2 device-memory 0
 }
 
 slow() {
@@ -140,6 +156,8 @@ faults() {
 input() {
     launch 2 0 late
     expect_fault 2 "ENTWINE_HOSTS=0 is not a number of hosts"
+    ENTWINE_DEVICE_MPI=1 launch 2 2 late
+    expect_fault 2 "ENTWINE_DEVICE_MPI=1 is not known"
     ENTWINE_HOSTS=2 timeout 60 "$mpiexec" $options -np 2 "$check" "$module.missing" late >"$out" 2>&1
     status=$? what="a missing module"
     grep -q "cannot open shared object" "$out" && echo "ok: $what" || fail "no reason was given"
@@ -182,7 +200,34 @@ namespaces() {
     done
 }
 
+went() { # RANKS WAY: so many say that they went it
+    [ "$(grep -c "^rank [0-9]*: $2" "$out")" = "$1" ] || fail "not $1 ranks went the way: $2"
+}
+
+# MPI is given memory that stands for a GPU's, by all ranks or by some.
+direct() {
+    export CARRIER_DIRECT=all
+    for world in "2 2" "3 3" "4 2" "6 3"; do
+        for config in release=1 release=3,group=2 order=default; do
+            # shellcheck disable=SC2086
+            expect_ok $world calls $config
+            went "${world% *}" "device memory"
+        done
+    done
+    ENTWINE_DEVICE_MPI=off expect_ok 4 2 calls
+    went 4 staged
+    CARRIER_DIRECT=odd expect_ok 6 3 calls release=2
+    went 3 "device memory"
+    went 3 staged
+    ENTWINE_TIMEOUT_MS=2000 launch 4 2 misfortune abort
+    expect_fault 4 "EW_ERR_ABORTED: rank 3 aborted the world"
+    ENTWINE_TIMEOUT_MS=2000 launch 3 3 misfortune stall
+    expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for rank 2"
+    unset CARRIER_DIRECT
+}
+
 carrier() {
+    direct
     for world in "2 2" "3 3" "4 2" "6 3"; do
         for config in release=1 release=3,group=2 release=partition,order=contiguous order=default; do
             # shellcheck disable=SC2086

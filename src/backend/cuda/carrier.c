@@ -44,7 +44,10 @@ static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
     return answer == cudaSuccess;
 }
 
-/* Stored by the kernel behind the tile (release, system-wide), in host memory. */
+/* Stored by the kernel behind the tile (release, system-wide), in host memory.  Whoever
+ * acquires it may have the tile read: by a copy engine, or, where the fabric takes device
+ * memory, by whatever this uses (copies of its own, a peer's mapping, a NIC), as these read
+ * where a system-wide release has brought the tile.  No stream orders the two. */
 static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)
 {
     const uint32_t *flag = flag_of(engine, dst, unit_of(engine, task), engine->world->rank);
@@ -52,10 +55,27 @@ static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)
                              engine->carrier.epoch);
 }
 
+/* Where the producer wrote it. */
+static const unsigned char *produced(const ewx_cuda_engine *engine, int dst, int64_t slot,
+                                     uint32_t epoch)
+{
+    return engine->heap.segments[engine->world->rank] +
+           engine->spec->layout.slice_offset[epoch & 1] +
+           (size_t)(dst * slots(engine) + slot) * EWX_CUDA_TILE_BYTES;
+}
+
 static unsigned char *outbox_slot(const ewx_cuda_engine *engine, int remote, int64_t slot)
 {
     return engine->carrier.outbox +
            (size_t)(remote * slots(engine) + slot) * EWX_CUDA_TILE_BYTES;
+}
+
+const unsigned char *ewx_carrier_outgoing(const ewx_cuda_engine *engine, int remote,
+                                          int64_t slot, uint32_t epoch)
+{
+    return engine->device->direct
+               ? produced(engine, engine->carrier.remotes[remote].rank, slot, epoch)
+               : outbox_slot(engine, remote, slot);
 }
 
 static size_t bytes_of(const ewx_cuda_engine *engine, int dst, int64_t task)
@@ -67,41 +87,44 @@ static size_t bytes_of(const ewx_cuda_engine *engine, int dst, int64_t task)
 
 static cudaError_t copy_out(const ewx_cuda_engine *engine, int remote, int64_t task)
 {
-    const ewx_layout *layout = &engine->spec->layout;
     const int dst = engine->carrier.remotes[remote].rank;
     const int64_t slot = slot_of(engine, dst, task);
-    const unsigned char *from = engine->heap.segments[engine->world->rank] +
-                                layout->slice_offset[engine->carrier.epoch & 1] +
-                                (size_t)(dst * slots(engine) + slot) * EWX_CUDA_TILE_BYTES;
-    return cudaMemcpyAsync(outbox_slot(engine, remote, slot), from,
+    return cudaMemcpyAsync(outbox_slot(engine, remote, slot),
+                           produced(engine, dst, slot, engine->carrier.epoch),
                            bytes_of(engine, dst, task), cudaMemcpyDeviceToHost,
                            engine->device->carrying);
 }
 
-static void copy_published(ewx_cuda_engine *engine, int remote)
+static void take_published(ewx_cuda_engine *engine, int remote)
 {
     ewx_carrier *c = &engine->carrier;
     ewx_carrier_remote *r = &c->remotes[remote];
     const int64_t tasks = ewx_partition_tiles(&c->grid, r->rank);
-    while (r->copied < tasks && c->num_batch < EWX_CARRIER_BATCH && c->status == EW_OK &&
-           is_published(engine, r->rank, r->copied)) {
-        const cudaError_t error = copy_out(engine, remote, r->copied);
-        if (error != cudaSuccess)
-            ewx_carrier_fail(engine, ewx_cuda_fail(error, "copying a tile"));
+    while (r->taken < tasks && c->num_batch < EWX_CARRIER_BATCH &&
+           is_published(engine, r->rank, r->taken)) {
         c->batch[c->num_batch].remote = remote;
-        c->batch[c->num_batch++].task = r->copied++;
+        c->batch[c->num_batch++].task = r->taken++;
     }
 }
 
-static void start_batch(ewx_cuda_engine *engine)
+static void take_batch(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
     /* Another one first each time, so that none waits for the others' last tiles. */
     for (int i = 0; i < c->num_remotes; i++)
-        copy_published(engine, (int)((c->moves + i) % c->num_remotes));
-    if (c->num_batch == 0 || c->status != EW_OK)
+        take_published(engine, (int)((c->moves + i) % c->num_remotes));
+}
+
+static void copy_batch(ewx_cuda_engine *engine)
+{
+    const ewx_carrier *c = &engine->carrier;
+    cudaError_t error = cudaSuccess;
+    if (c->num_batch == 0)
         return;
-    const cudaError_t error = cudaEventRecord(c->copied, engine->device->carrying);
+    for (int i = 0; i < c->num_batch && error == cudaSuccess; i++)
+        error = copy_out(engine, c->batch[i].remote, c->batch[i].task);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(c->copied, engine->device->carrying);
     if (error != cudaSuccess)
         ewx_carrier_fail(engine, ewx_cuda_fail(error, "copying a tile"));
 }
@@ -117,22 +140,37 @@ static void put(ewx_cuda_engine *engine, int remote, int64_t task)
     const bool last = ++c->remotes[remote].put == ewx_partition_tiles(&c->grid, dst);
     world->traffic.tile_bytes += (int64_t)bytes;
     world->traffic.tile_messages++;
+    *(engine->device->direct ? &world->traffic.device_bytes
+                             : &world->traffic.staged_bytes) += (int64_t)bytes;
     c->moves++;
     if (world->fabric->put(c->channel, dst, ewx_carrier_number(slot, c->epoch),
-                           outbox_slot(engine, remote, slot), bytes, last))
+                           ewx_carrier_outgoing(engine, remote, slot, c->epoch), bytes,
+                           last))
         ewx_hosts_fail(world);
+}
+
+static void put_batch(ewx_cuda_engine *engine)
+{
+    ewx_carrier *c = &engine->carrier;
+    for (int i = 0; i < c->num_batch && ewx_hosts_reachable(engine->world); i++)
+        put(engine, c->batch[i].remote, c->batch[i].task);
+    c->num_batch = 0;
 }
 
 static void send_tiles(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
-    if (c->num_batch > 0 && has_ended(engine, cudaEventQuery(c->copied))) {
-        for (int i = 0; i < c->num_batch && ewx_hosts_reachable(engine->world); i++)
-            put(engine, c->batch[i].remote, c->batch[i].task);
-        c->num_batch = 0;
+    if (engine->device->direct) {
+        take_batch(engine);
+        put_batch(engine);
+    } else {
+        if (c->num_batch > 0 && has_ended(engine, cudaEventQuery(c->copied)))
+            put_batch(engine);
+        if (c->num_batch == 0) {
+            take_batch(engine);
+            copy_batch(engine);
+        }
     }
-    if (c->num_batch == 0)
-        start_batch(engine);
     const size_t before = c->unsent;
     if (engine->world->fabric->unsent(c->channel, &c->unsent, &c->unsent_to))
         ewx_hosts_fail(engine->world);
@@ -221,7 +259,6 @@ static void receive_tiles(ewx_cuda_engine *engine, int remote)
         ewx_hosts_fail(engine->world);
     for (size_t i = 0; i < num_filled && i < num_asked; i++)
         mark_arrived(engine, remote, filled[i], bytes[i]);
-    accept_arrived(engine, &c->remotes[remote]);
 }
 
 /* ---- The call ---- */
@@ -229,14 +266,24 @@ static void receive_tiles(ewx_cuda_engine *engine, int remote)
 static void progress(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
+    if (!ewx_carrier_enter_fabric(engine))
+        return;
     ewx_hosts_progress(engine->world);
+    if (ewx_hosts_reachable(engine->world))
+        ewx_carrier_pass_gate_on(engine);
+    for (int i = 0; i < c->num_remotes && ewx_hosts_reachable(engine->world); i++)
+        receive_tiles(engine, i);
+    ewx_carrier_leave_fabric(engine);
     if (!ewx_hosts_reachable(engine->world))
         return;
     ewx_carrier_relay(engine);
-    for (int remote = 0; remote < c->num_remotes; remote++)
-        receive_tiles(engine, remote);
+    for (int i = 0; i < c->num_remotes; i++)
+        accept_arrived(engine, &c->remotes[i]);
     ewx_carrier_flush(engine);
+    if (!ewx_carrier_enter_fabric(engine))
+        return;
     send_tiles(engine);
+    ewx_carrier_leave_fabric(engine);
 }
 
 static bool all_is_put(const ewx_carrier *c)
@@ -248,7 +295,8 @@ static bool all_is_put(const ewx_carrier *c)
 }
 
 /* The kernels' own waits have deadlines; this one is for a rank that takes no tile of ours.
- */
+ * Every message counts as sent before a call is over, so that its memory, which may be the
+ * slice that the next call but one writes, is the producer's again. */
 static bool is_over(ewx_cuda_engine *engine, ewx_wait *wait)
 {
     ewx_carrier *c = &engine->carrier;
@@ -284,6 +332,8 @@ static void finish(ewx_cuda_engine *engine)
     ewx_carrier *c = &engine->carrier;
     const int rank = engine->world->rank;
     const int64_t tasks = ewx_partition_tiles(&c->grid, rank);
+    if (!ewx_carrier_enter_fabric(engine))
+        return;
     for (int remote = 0; remote < c->num_remotes; remote++)
         for (int64_t task = 0; task < tasks; task++)
             if (engine->world->fabric->rearm(
@@ -291,6 +341,7 @@ static void finish(ewx_cuda_engine *engine)
                                                   slot_of(engine, rank, task), c->epoch)))
                 ewx_hosts_fail(engine->world);
     ewx_carrier_tell(engine, c->epoch);
+    ewx_carrier_leave_fabric(engine);
 }
 
 void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
@@ -303,7 +354,7 @@ void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
     c->epoch++;
     for (int remote = 0; remote < c->num_remotes; remote++) {
         ewx_carrier_remote *r = &c->remotes[remote];
-        r->copied = r->put = r->arrived = 0;
+        r->taken = r->put = r->arrived = 0;
         r->ahead = 0;
     }
     ewx_carrier_tell(engine, c->epoch - 1);
@@ -329,6 +380,7 @@ ew_status ewx_carrier_drive(ewx_cuda_engine *engine)
         EW_CUDA_TRY(cudaStreamSynchronize(streams[i]), "a call among several hosts");
     EW_TRY(ewx_cuda_collect_fault(engine));
     finish(engine);
+    EW_TRY(c->status);
     return ewx_world_check(engine->world);
 }
 

@@ -1,14 +1,19 @@
 /* Tiles between GPUs on different hosts.  Kernels work as on one host; what they find at
- * the addresses of a rank elsewhere is memory of this host that they can reach:
+ * the addresses of a rank elsewhere is memory that they can reach:
  *
  *   heaps[r]    the head and the flags of r's segment, a replica in which this rank's
  *               kernels publish, and from which the host reads what has been published;
  *   sources[r]  an inbox, into which the world's fabric writes r's tiles, and from which
- *               the reducer reads them across the bus.
+ *               the reducer reads them.
  *
- * The host carries the rest: published tiles are copied into the outbox and sent, one
- * message each; of tiles that have come it writes the flags into this rank's segment.  What
- * peers say of their calls (rows, done, gate) travels as letters and is written there too.
+ * The host carries the rest: published tiles are sent, one message each; of tiles that have
+ * come it writes the flags into this rank's segment.  What peers say of their calls (rows,
+ * done, gate) travels as letters and is written there too.
+ *
+ * A fabric that takes device memory (device->direct) sends tiles from where the producer
+ * wrote them, and the inbox lies in the GPU's memory.  For others both are staged: tiles
+ * are copied into an outbox first, and the inbox, in pinned memory, is read across the bus.
+ * Messages are the same, so every rank goes its own way.
  *
  * The caller's thread does all this, since it alone may talk to the fabric: on several
  * hosts a call returns when it is complete. */
@@ -20,7 +25,7 @@
 #include "world/hosts.h"
 
 #define EWX_CARRIER_WINDOW 32  /* tiles of a rank that are asked about at once */
-#define EWX_CARRIER_BATCH 64   /* tiles that are copied out together */
+#define EWX_CARRIER_BATCH 64   /* tiles that are sent together */
 #define EWX_CARRIER_WRITES 128 /* words that are written together; fewer than 256 */
 
 typedef struct ewx_cuda_engine ewx_cuda_engine;
@@ -34,7 +39,7 @@ typedef struct ewx_carrier_words {
 /* Another rank's side of the call.  Tiles go and come in the order of their tasks. */
 typedef struct ewx_carrier_remote {
     int rank;
-    int64_t copied;  /* tasks of its partition whose copies have been started ... */
+    int64_t taken;   /* tasks of its partition that were found published ... */
     int64_t put;     /* ... and that were given to the fabric */
     int64_t arrived; /* tasks of ours that have come, with all before them ... */
     uint32_t ahead;  /* ... and a bit for each of the next ones that has */
@@ -46,7 +51,7 @@ typedef struct ewx_carrier {
     ew_channel *channel;
     ewx_listener listener;
     unsigned char *inbox;  /* [parity][source][slot] */
-    unsigned char *outbox; /* [remote][slot] */
+    unsigned char *outbox; /* [remote][slot]; staged, as the next */
     cudaEvent_t copied;    /* behind the copies of a batch */
     /* This call: */
     uint32_t epoch;
@@ -92,13 +97,23 @@ void ewx_carrier_set_epoch(ewx_cuda_engine *engine, uint32_t epoch);
 
 /* Keeps the first error of the GPU; the call ends with it. */
 void ewx_carrier_fail(ewx_cuda_engine *engine, ew_status status);
+/* Around calls of the fabric.  One that takes device memory keeps streams and events of the
+ * context that it is called in: always the GPU's own, as between our calls, never that of a
+ * slice.  False: that failed, and there is nothing to leave. */
+bool ewx_carrier_enter_fabric(ewx_cuda_engine *engine);
+void ewx_carrier_leave_fabric(const ewx_cuda_engine *engine);
+/* Where a contribution of ours lies when it is given to the fabric. */
+const unsigned char *ewx_carrier_outgoing(const ewx_cuda_engine *engine, int remote,
+                                          int64_t slot, uint32_t epoch);
 /* Words of this rank's segment: gathered, then written in that order. */
 void ewx_carrier_write(ewx_cuda_engine *engine, uint32_t *word, uint32_t value);
 void ewx_carrier_flush(ewx_cuda_engine *engine);
 
 /* Tells other hosts of this call, and of the last one that this rank has read. */
 void ewx_carrier_tell(ewx_cuda_engine *engine, uint32_t done);
-/* What ranks of other hosts have told, to the kernels; what these say, to them. */
+/* What kernels say of the gate, to ranks of other hosts ... */
+void ewx_carrier_pass_gate_on(ewx_cuda_engine *engine);
+/* ... and what these have told, to the kernels. */
 void ewx_carrier_relay(ewx_cuda_engine *engine);
 /* A note has come; the listener's. */
 void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes);

@@ -15,7 +15,10 @@ void ewx_carrier_fail(ewx_cuda_engine *engine, ew_status status)
 
 /* Words of this rank's segment, which its kernels poll.  The driver puts a system-wide
  * fence before each and keeps their order.  What the host has seen before, such as tiles in
- * the inbox, is seen by whoever acquires the word: hence the fence here. */
+ * the inbox, is seen by whoever acquires the word: hence the fence here.  Tiles in an inbox
+ * in the GPU's memory were written by copies, which are complete when the fabric tells of
+ * them, and lie where an acquiring kernel reads; or by a NIC, whose writes the host knows
+ * to have left, not to have come: these are flushed where the GPU does not order them. */
 void ewx_carrier_flush(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
@@ -23,6 +26,15 @@ void ewx_carrier_flush(ewx_cuda_engine *engine)
     c->num_writes = 0;
     if (count == 0 || c->status != EW_OK)
         return;
+    if (engine->device->flushes) {
+        const cudaError_t error = cudaDeviceFlushGPUDirectRDMAWrites(
+            cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+            cudaFlushGPUDirectRDMAWritesToOwner);
+        if (error != cudaSuccess) {
+            ewx_carrier_fail(engine, ewx_cuda_fail(error, "flushing what a NIC wrote"));
+            return;
+        }
+    }
     atomic_thread_fence(memory_order_seq_cst);
     const CUresult result = engine->device->driver->cuStreamBatchMemOp(
         engine->device->carrying, count, c->writes, 0);
@@ -100,7 +112,7 @@ static void write_heard(ewx_cuda_engine *engine, ewx_carrier_remote *r)
 }
 
 /* Kernels say to all ranks at once that they are ready to start. */
-static void pass_gate_on(ewx_cuda_engine *engine)
+void ewx_carrier_pass_gate_on(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
     const ewx_cuda_segment *replica =
@@ -116,7 +128,6 @@ static void pass_gate_on(ewx_cuda_engine *engine)
 void ewx_carrier_relay(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
-    pass_gate_on(engine);
     for (int remote = 0; remote < c->num_remotes; remote++)
         write_heard(engine, &c->remotes[remote]);
 }

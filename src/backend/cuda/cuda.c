@@ -47,7 +47,8 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
     ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
     ewx_text_add(&text, "%s/%dsms/driver%d", properties.name, machine_out->gpu_sms, driver);
     if (world && world->num_hosts > 1)
-        ewx_text_add(&text, "/%dhosts", world->num_hosts);
+        ewx_text_add(&text, "/%dhosts%s", world->num_hosts,
+                     device->direct ? "/direct" : "");
     return EW_OK;
 }
 

@@ -235,6 +235,55 @@ static void unmap_abort_word(const ewx_device *device)
     pthread_mutex_unlock(&pages_lock);
 }
 
+/* ---- A fabric that takes device memory ---- */
+
+/* It copies whenever it is called, between our calls too, since tiles of a peer's next call
+ * may come then.  A thread without a context therefore gets the GPU's, as from
+ * cudaSetDevice, until the world ends. */
+static ew_status lend_context(ewx_device *device)
+{
+    CUcontext current = NULL;
+    EW_DRIVER_TRY(device->driver->cuCtxGetCurrent(&current), "finding the caller's GPU");
+    if (current)
+        return EW_OK;
+    EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->primary), "entering the GPU");
+    device->lends_context = true;
+    return EW_OK;
+}
+
+static void take_context_back(const ewx_device *device)
+{
+    CUcontext current = NULL;
+    if (device->lends_context &&
+        device->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+        current == device->primary)
+        ewx_device_leave(device);
+}
+
+/* A NIC may write the GPU's memory by itself (GPUDirect RDMA).  A kernel that runs
+ * meanwhile is sure to see that only where the GPU keeps such writes in order, or after a
+ * flush; where there is neither, tiles are staged. */
+static ew_status find_direct_way(ewx_device *device, const ew_world *world)
+{
+    int has_rdma, ordering, options;
+    if (world->num_hosts == 1 || !world->takes_device_memory)
+        return EW_OK;
+    const struct {
+        enum cudaDeviceAttr attribute;
+        int *value;
+    } asked[] = {{cudaDevAttrGPUDirectRDMASupported, &has_rdma},
+                 {cudaDevAttrGPUDirectRDMAWritesOrdering, &ordering},
+                 {cudaDevAttrGPUDirectRDMAFlushWritesOptions, &options}};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+        EW_CUDA_TRY(
+            cudaDeviceGetAttribute(asked[i].value, asked[i].attribute, device->ordinal),
+            "asking about GPUDirect RDMA");
+    const bool flushes = has_rdma && ordering < cudaGPUDirectRDMAWritesOrderingOwner;
+    device->direct = !flushes || (options & cudaFlushGPUDirectRDMAWritesOptionHost);
+    device->flushes = device->direct && flushes;
+    return device->direct ? lend_context(device) : EW_OK;
+}
+
 /* ---- The world's device ---- */
 
 static ew_status open_stream(const ewx_device *device, bool high_priority,
@@ -258,6 +307,7 @@ static ew_status open_stream(const ewx_device *device, bool high_priority,
 static void close_device(void *companion)
 {
     ewx_device *device = companion;
+    take_context_back(device);
     if (device->context && ewx_device_enter(device) == EW_OK) {
         if (device->producing)
             cudaStreamDestroy(device->producing);
@@ -287,7 +337,7 @@ static ew_status open_device(ewx_device *device, ew_world *world)
     if (status == EW_OK && world->num_hosts > 1)
         status = open_stream(device, true, &device->carrying);
     ewx_device_leave(device);
-    return status;
+    return status == EW_OK ? find_direct_way(device, world) : status;
 }
 
 ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)

@@ -32,6 +32,9 @@ typedef struct ewx_device {
     cudaStream_t producing; /* default priority */
     cudaStream_t reducing;  /* high priority */
     cudaStream_t carrying;  /* several hosts: copies and flags, no kernels */
+    bool direct;            /* ... whose fabric is given this GPU's memory, no copies */
+    bool flushes;           /* ... and flushes what comes there, for kernels to see it */
+    bool lends_context;     /* ... and lends the caller's thread a context for that */
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
     void *abort_page;       /* of the host, if this device mapped it */
 } ewx_device;

@@ -134,7 +134,7 @@ void ewx_cuda_heap_close(ewx_cuda_heap *heap, uint32_t epoch)
 #endif
         if (!ewx_world_is_local(world, rank))
             cudaFreeHost(segment);
-        else if (rank == world->rank && read == EW_OK)
+        else if (rank == world->rank && read == EW_OK && !heap->stays)
             cudaFree(segment);
         else if (rank != world->rank && !world->in_threads)
             cudaIpcCloseMemHandle(segment);

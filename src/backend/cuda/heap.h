@@ -11,6 +11,7 @@
 typedef struct ewx_cuda_heap {
     ew_world *world;
     size_t segment_bytes;
+    bool stays; /* a fabric may still read this rank's */
     unsigned char *segments[EWX_MAX_RANKS];
 } ewx_cuda_heap;
 
