@@ -51,6 +51,9 @@ static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
 static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)
 {
     const uint32_t *flag = flag_of(engine, dst, unit_of(engine, task), engine->world->rank);
+#if EW_MUTANT == 19 /* planted bug: tiles leave before they are there */
+    return flag != NULL;
+#endif
     return ewx_epoch_reached(__atomic_load_n(flag, __ATOMIC_ACQUIRE),
                              engine->carrier.epoch);
 }
@@ -257,6 +260,10 @@ static void receive_tiles(ewx_cuda_engine *engine, int remote)
     if (engine->world->fabric->arrivals(c->channel, asked, num_asked, filled, bytes,
                                         &num_filled))
         ewx_hosts_fail(engine->world);
+#if EW_MUTANT == 10 /* planted bug: what is expected counts as arrived */
+    c->remotes[remote].ahead = UINT32_MAX >> (EWX_CARRIER_WINDOW - num_asked);
+    num_filled = 0;
+#endif
     for (size_t i = 0; i < num_filled && i < num_asked; i++)
         mark_arrived(engine, remote, filled[i], bytes[i]);
 }
