@@ -27,24 +27,13 @@ static void CUDART_CB hold_stream(void *argument)
         gpu_sleep_ms(1);
 }
 
-static int start_hold(gpu_job *job, atomic_bool *released)
-{
-    ew_world *world = job->world;
-    const ewx_device *device = job_engine(job)->device;
-    RANK_OK(ewx_device_enter(device));
-    const cudaError_t error = cudaLaunchHostFunc(device->producing, hold_stream, released);
-    ewx_device_leave(device);
-    RANK_CUDA(error);
-    return 0;
-}
-
 static int call_reducer_first(gpu_job *job, ladder *l, int64_t m)
 {
     ew_world *world = job->world;
     atomic_bool *released = &l->released[job->rank];
     ew_timing timing;
     atomic_store(released, false);
-    RANK_TRY(start_hold(job, released));
+    RANK_TRY(job_hold_producer(job, hold_stream, released));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     const ew_status status = ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL);
     const int64_t launched_ns = ew_now_ns();

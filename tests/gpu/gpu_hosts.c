@@ -121,6 +121,35 @@ static int run_much(ew_world *world)
                         NULL);
 }
 
+static void CUDART_CB hold_back(void *unused)
+{
+    (void)unused;
+    gpu_sleep_ms(3);
+}
+
+/* While nothing is published yet, nothing may leave: it would be a tile of another call. */
+static int compute_held(gpu_job *job, void *argument)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    (void)argument;
+    for (uint32_t call = 0; call < 6; call++) {
+        RANK_TRY(job_fill(job, call));
+        RANK_TRY(job_poison(job));
+        RANK_TRY(job_hold_producer(job, hold_back, NULL));
+        RANK_OK(ew_world_barrier(world));
+        RANK_TRY(job_hold_producer(job, hold_back, NULL));
+        RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+        RANK_TRY(job_verify(job, m, call));
+    }
+    return 0;
+}
+
+static int run_held(ew_world *world)
+{
+    return job_in_world(world, gpu_problem(700, 264, 72, EW_FP16), "", compute_held, NULL);
+}
+
 static int use_streams(gpu_job *job, void *argument)
 {
     ew_world *world = job->world;
@@ -235,6 +264,7 @@ static const struct hosts_case {
     {"calls", run_calls, NULL, false},
     {"wrap", run_wrap, NULL, false},
     {"much", run_much, NULL, false},
+    {"held", run_held, NULL, false},
     {"streams", run_streams, NULL, false},
     {"refusals", run_refusals, NULL, false},
     {"rows", run_rows, "EW_ERR_MISMATCH: ranks disagree", false},

@@ -204,6 +204,17 @@ int job_use_device(const gpu_job *job)
     return 0;
 }
 
+int job_hold_producer(const gpu_job *job, cudaHostFn_t hold, void *argument)
+{
+    ew_world *world = job->world;
+    const ewx_device *device = job_engine(job)->device;
+    RANK_OK(ewx_device_enter(device));
+    const cudaError_t error = cudaLaunchHostFunc(device->producing, hold, argument);
+    ewx_device_leave(device);
+    RANK_CUDA(error);
+    return 0;
+}
+
 int job_stream(const gpu_job *job, cudaStream_t *stream_out)
 {
     ew_world *world = job->world;

@@ -70,6 +70,9 @@ int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream);
 int job_use_device(const gpu_job *job);
 ewx_cuda_engine *job_engine(const gpu_job *job);
 
+/* The next call's producer reaches the GPU when `hold` has returned.  The first such hold
+ * may wait for the GPU: meet the others behind it. */
+int job_hold_producer(const gpu_job *job, cudaHostFn_t hold, void *argument);
 /* A stream of the caller's, as any user would make it. */
 int job_stream(const gpu_job *job, cudaStream_t *stream_out);
 
