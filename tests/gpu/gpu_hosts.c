@@ -65,6 +65,19 @@ static int wrap_around(gpu_job *job, void *argument)
     return 0;
 }
 
+static int compute_nothing(gpu_job *job, void *argument)
+{
+    (void)argument;
+    for (uint32_t call = 0; call < 3; call++)
+        RANK_TRY(job_compute(job, 0, call, NULL));
+    return 0;
+}
+
+static int run_empty(ew_world *world)
+{
+    return job_in_world(world, gpu_problem(0, 264, 72, EW_BF16), "", compute_nothing, NULL);
+}
+
 static int run_wrap(ew_world *world)
 {
     return job_in_world(world, gpu_problem(700, 264, 72, EW_BF16), "", wrap_around, NULL);
@@ -262,6 +275,7 @@ static const struct hosts_case {
     bool dies;
 } cases[] = {
     {"calls", run_calls, NULL, false},
+    {"empty", run_empty, NULL, false},
     {"wrap", run_wrap, NULL, false},
     {"much", run_much, NULL, false},
     {"held", run_held, NULL, false},

@@ -214,6 +214,7 @@ direct() {
             went "${world% *}" "device memory"
         done
     done
+    expect_ok 4 2 empty
     ENTWINE_DEVICE_MPI=off expect_ok 4 2 calls
     went 4 staged
     CARRIER_DIRECT=odd expect_ok 6 3 calls release=2
@@ -234,6 +235,7 @@ carrier() {
             expect_ok $world calls $config
         done
     done
+    expect_ok 4 2 empty
     export ENTWINE_TIMEOUT_MS=2000
     launch 4 2 misfortune rows
     expect_fault 4 "EW_ERR_MISMATCH: ranks disagree: rank [0-3] has m=(599|600), rank [0-3] has m=(599|600)"

@@ -104,16 +104,14 @@ static ew_status open_channel(ewx_cuda_engine *engine)
                                (size_t)(src * slots + slot) * EWX_CUDA_TILE_BYTES,
                     .bytes = EWX_CUDA_TILE_BYTES};
             }
-    const bool entered = ewx_carrier_enter_fabric(engine);
-    const ew_status status =
-        entered ? ewx_hosts_open_channel(world, places, count,
-                                         "plan for fewer rows (max_m), or use fewer plans",
-                                         &c->channel)
-                : c->status;
-    if (entered)
+    if (ewx_carrier_enter_fabric(engine)) {
+        c->status = ewx_hosts_open_channel(
+            world, places, count, "plan for fewer rows (max_m), or use fewer plans",
+            &c->channel);
         ewx_carrier_leave_fabric(engine);
+    }
     free(places);
-    return status;
+    return c->status;
 }
 
 /* A copy, before any kernel waits: the driver prepares for the first of a kind. */
@@ -184,6 +182,8 @@ static ew_status rehearse(ewx_cuda_engine *engine)
     ew_world *world = engine->world;
     size_t places[2 * EWX_CUDA_MAX_RANKS], count = 0;
     ew_status waited;
+    if (engine->spec->layout.slots_per_rank == 0) /* of a plan for no rows */
+        return EW_OK;
     if (!ewx_carrier_enter_fabric(engine))
         return c->status;
     for (int remote = 0; remote < c->num_remotes; remote++)
