@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "out_file.h"
+
 /* ---- export ---- */
 
 static json_t *entry_json(const ew_tuning *tuning)
@@ -18,20 +20,17 @@ static json_t *entry_json(const ew_tuning *tuning)
 
 static cli_exit write_array(const char *path, const json_t *array)
 {
-    bool to_stdout = strcmp(path, "-") == 0;
-    FILE *file = to_stdout ? stdout : fopen(path, "w");
-    bool written = file &&
-                   json_dumpf(array, file, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) == 0 &&
-                   fputc('\n', file) != EOF && fflush(file) == 0;
-    int error = errno;
-    if (file && !to_stdout && fclose(file) != 0) {
-        written = false;
-        error = errno;
-    }
-    if (written || to_stdout) /* main reports a stdout that cannot be written */
-        return CLI_EXIT_OK;
-    return cli_fail(EW_ERR_SYSTEM, "give a file in a folder you may write to",
-                    "cannot write '%.200s': %s", path, strerror(error));
+    cli_out_file file;
+    cli_exit failed = cli_out_file_open(&file, "the entries", path);
+    if (failed)
+        return failed;
+    const bool written =
+        json_dumpf(array, file.stream, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) == 0 &&
+        fputc('\n', file.stream) != EOF;
+    if (!written && file.stream != stdout)
+        failed = cli_out_file_fail(&file);
+    const cli_exit not_closed = cli_out_file_close(&file, written);
+    return failed ? failed : not_closed;
 }
 
 cli_exit cli_cache_export(const cli_settings *settings, cli_tuning_files *files)
