@@ -29,12 +29,17 @@ int64_t ewx_tuning_bucket(int64_t rows)
     return bucket;
 }
 
-/* Names come from drivers and files: only what needs no escaping stays. */
+char ewx_tuning_plain(char letter)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                "0123456789-._/";
+    return strchr(plain, letter) ? letter : '_';
+}
+
 static void add_plain(ewx_text *text, const char *name)
 {
     for (; *name; name++)
-        ewx_text_add(text, "%c",
-                     isalnum((unsigned char)*name) || strchr("-._/", *name) ? *name : '_');
+        ewx_text_add(text, "%c", ewx_tuning_plain(*name));
 }
 
 void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
