@@ -140,7 +140,7 @@ static bool take_number(reader *r, double *number_out)
            (isdigit((unsigned char)*r->at) || strchr("+-.eE", *r->at)) && *r->at)
         digits[used++] = *r->at++;
     digits[used] = '\0';
-    *number_out = strtod(digits, &stop);
+    *number_out = ewx_text_number(digits, &stop);
     return used > 0 && *stop == '\0' && isfinite(*number_out) && *number_out >= 0;
 }
 
