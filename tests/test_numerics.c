@@ -395,6 +395,71 @@ static void the_edges_of_the_range(void **state)
     }
 }
 
+/* ---- Subnormal numbers, in every kernel ---- */
+
+/* What the kernel makes of a * b, alone in the first of K places. */
+static float product_of(const ewx_kernel *kernel, ew_dtype dtype, float a, float b)
+{
+    enum { K = 8 };
+    const ewx_gemm gemm = ewx_gemm_build(kernel, dtype, K);
+    float A[K] = {0}, B[K] = {0}, C = NAN; /* room for any type */
+    void *packed_a = aligned(ewx_packed_a_bytes(&gemm, 1));
+    void *packed_b = aligned(ewx_packed_b_bytes(&gemm, 1));
+    void *scratch = aligned(ewx_gemm_scratch_bytes(&gemm, 1, 1));
+    element_put(dtype, A, 0, a);
+    element_put(dtype, B, 0, b);
+    ewx_pack_a(&gemm, A, K, 1, 1, packed_a);
+    ewx_pack_b(&gemm, B, K, 1, 1, packed_b);
+    ewx_gemm_tile(&gemm, packed_a, packed_b, 1, 1, &C, 1, scratch);
+    free(packed_a);
+    free(packed_b);
+    free(scratch);
+    return element_get(dtype, &C, 0);
+}
+
+typedef struct factors {
+    float a, b;
+    bool is_small; /* one of them, or their product, is below 2^-126 */
+} factors;
+
+/* All of them exact. */
+static const factors fp32_factors[] = {{0x1p-149f, 1, true},       {1, -0x1p-149f, true},
+                                       {0x1p-127f, 1, true},       {0x1p-127f, 4, true},
+                                       {0x1p-64f, 0x1p-64f, true}, {0x1p-126f, 1, false},
+                                       {0x1p-60f, 0x1p-60f, false}};
+static const factors bf16_factors[] = {{0x1p-133f, 1, true},        {1, -0x1p-133f, true},
+                                       {0x1.8p-127f, 1, true},      {0x1p-127f, 4, true},
+                                       {0x1p-64f, -0x1p-64f, true}, {0x1p-126f, 1, false},
+                                       {0x1p-60f, 0x1p-60f, false}};
+/* Normal numbers in fp32, where the kernels multiply them: nothing is ever lost. */
+static const factors fp16_factors[] = {{0x1p-24f, 1, false},        {1, -0x1p-24f, false},
+                                       {0x1.8p-15f, 1, false},      {0x1p-15f, 4, false},
+                                       {0x1p-12f, 0x1p-12f, false}, {0x1p-14f, 1, false},
+                                       {0x1p-6f, 0x1p-6f, false}};
+
+/* Right, or where the header says so, zero; nothing else, in no kernel. */
+static void subnormal_numbers_are_kept_or_count_as_zero(void **state)
+{
+    (void)state;
+    const factors *const all[] = {NULL, fp32_factors, bf16_factors, fp16_factors};
+    for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++) {
+        const char *name = (*kernel)->name;
+        const bool may_flush = strcmp(name + strlen(name) - 4, "bf16") == 0;
+        assert_int_equal(may_flush, (*kernel)->packs_bf16);
+        for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++) {
+            if (ewx_kernel_select((ew_dtype)dtype, name) != *kernel)
+                continue; /* not for this type, or not on this machine */
+            for (size_t i = 0; i < COUNT(fp32_factors); i++) {
+                const factors f = all[dtype][i];
+                const float got = product_of(*kernel, (ew_dtype)dtype, f.a, f.b);
+                if (got != f.a * f.b && !(may_flush && f.is_small && got == 0.0f))
+                    fail_msg("%s %s: %a times %a gave %a", name,
+                             ew_dtype_name((ew_dtype)dtype), f.a, f.b, got);
+            }
+        }
+    }
+}
+
 /* ---- Conversions ---- */
 
 static void every_half_survives_a_round_trip(void **state)
@@ -455,6 +520,7 @@ int main(void)
         cmocka_unit_test(the_engine_is_within_its_error),
         cmocka_unit_test(special_values_stay_in_their_row_or_column),
         cmocka_unit_test(the_edges_of_the_range),
+        cmocka_unit_test(subnormal_numbers_are_kept_or_count_as_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

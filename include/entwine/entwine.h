@@ -10,8 +10,13 @@
  *
  * Plain C11, usable from C++, no CUDA type.  Unless a comment says otherwise every
  * function is safe to call from any thread, but one world and its plans belong to one
- * thread at a time.  Structs start with struct_size: initialise them with the macro
- * given beside them and older programs keep working with newer libraries. */
+ * thread at a time.  Numbers in texts have a decimal point in every locale.
+ *
+ * Structs that may grow start with struct_size: initialise them with the macro given
+ * beside them, those that a function writes too, and programs go on working with later
+ * libraries, without the fields they do not know.  With an earlier library a program works
+ * as long as it leaves its newer fields 0.  (Structs without struct_size, the results in
+ * the opt-in headers among them, may change with a minor version.) */
 #ifndef ENTWINE_ENTWINE_H
 #define ENTWINE_ENTWINE_H
 
@@ -143,7 +148,15 @@ EW_API ew_status ew_launcher_detect(ew_launcher *launcher_out);
 
 /* Element type of A, B, the exchanged contributions and C.  Every product is
  * accumulated in fp32; a rank's contribution is rounded once to the element type; the
- * sum over ranks is fp32 and rounded once (all round-to-nearest-even). */
+ * sum over ranks is fp32 and rounded once, both to nearest even.
+ *
+ * How the accumulation over K rounds is the kernel's own: to nearest even where it is done
+ * in fp32 instructions.  Instructions that add several bf16 products at once, BFMMLA and
+ * AVX512_BF16, lose up to twice as much per addition, and count subnormal numbers (below
+ * 2^-126) as zero, in A, in B and in a rank's contribution.  The names of these kernels end
+ * in "bf16" (ew_cpu_kernel_name, measure.h).  All other CPU kernels keep subnormal numbers
+ * of every type, unless the program told its processor to flush them.  A GPU's tensor cores
+ * have rules of their own. */
 typedef enum ew_dtype { EW_FP32 = 1, EW_BF16 = 2, EW_FP16 = 3 } ew_dtype;
 
 EW_API const char *ew_dtype_name(ew_dtype dtype); /* "fp32", "bf16", "fp16" */
@@ -176,7 +189,8 @@ EW_API ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *firs
 /* ---- Config: how the work is scheduled --------------------------------------------- */
 
 /* Zero in any field means "choose for me".  No field changes a single bit of the
- * result, except producer and kernel (another GEMM, another rounding). */
+ * result, except producer and kernel (another GEMM, another rounding) and, on several
+ * hosts, levels (another order of the sum over ranks). */
 typedef enum ew_backend {
     EW_BACKEND_CPU = 1,
     EW_BACKEND_CUDA = 2,
@@ -249,7 +263,8 @@ typedef struct ew_config {
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
  * Keys may be left out (chosen for you) and come in any order.  What is printed can be
  * parsed, so any result can be run again from its text.  ew_config_print needs at most
- * EW_CONFIG_TEXT_BYTES. */
+ * EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size says, by all
+ * functions that have one. */
 #define EW_CONFIG_TEXT_BYTES 256
 EW_API ew_status ew_config_parse(const char *text, ew_config *config_out);
 EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t bytes);
@@ -283,8 +298,12 @@ typedef void *ew_stream;
  * bind again before the next call with NULL; that call is refused otherwise.
  *
  * Determinism: on one machine type the bits of C depend on the inputs alone, not on the
- * config, the number of workers, the owner of a row or the run: each rank's products are
- * summed in one fixed order over K and the ranks in the order 0..W-1.
+ * schedule, the number of workers, the owner of a row or the run: each rank's products are
+ * summed in one fixed order over K and the ranks in the order 0..W-1.  Three fields of the
+ * config are part of the arithmetic: producer and kernel choose the GEMM; and levels=2, the
+ * default for CPU ranks on several hosts where a host has more than one, sums and rounds
+ * the ranks of each host first, so that bits depend on which ranks share a host.  levels=1
+ * gives the bits of one host.
  *
  * Enqueues on `stream` and returns; A, B and C must live until the stream has passed the
  * call.  The CPU backend computes before it returns.  After an error the world is
