@@ -53,6 +53,8 @@ def _in_runtime_folder():
         return None, None
     try:
         return _make_own("entwine", runtime), os.path.join(path, "entwine")
+    except OSError:
+        return None, None  # read-only, as in some containers
     finally:
         os.close(runtime)
 
