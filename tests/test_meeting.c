@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "world/mesh.h"
 
 #define SOME_TIMEOUT_MS 20000 /* never reached unless something hangs */
 #define MOST_CARD_BYTES 1024
@@ -29,6 +30,10 @@ typedef enum callback_fault {
     FAULT_GARBAGE,   /* random bytes in every place */
     FAULT_MIXED,     /* two ranks in each other's place */
     FAULT_WORD,      /* one word of rank 0's card is all ones on rank 1 */
+    FAULT_JOB,       /* rank 1 gets another job's id in rank 0's card */
+    FAULT_CONTROL,   /* rank 0 is an impostor with another job's control block */
+    FAULT_TWIN,      /* rank 1 connects to rank 0 twice, by all it must know */
+    FAULT_NO_RANK,   /* ... as a rank that there is not */
     FAULT_STRANGERS, /* others connect to rank 0 first */
     FAULT_DEAF       /* rank 0's queue is full of strangers and it never looks */
 } callback_fault;
@@ -42,6 +47,7 @@ typedef struct meeting {
     char texts[8][512];
     int fds_before[8], fds_after[8];
     int64_t took_ns[8];
+    atomic_size_t card_bytes;
     unsigned char cards[8][MOST_CARD_BYTES];
 } meeting;
 
@@ -71,21 +77,22 @@ static bool find_listener(struct sockaddr_un *address, socklen_t *bytes)
     return false;
 }
 
-/* A message of `bytes` bytes, along with some descriptors: the first words that a rank says
- * are 16 bytes of a secret and its number, here guessed and that of the last rank. */
-static void send_greeting(int socket_fd, size_t bytes, int num_fds, int32_t rank)
+/* The first words that a rank says. */
+typedef struct greeting {
+    char secret[16], job[16];
+    int32_t rank;
+} greeting;
+
+/* A message of `bytes` bytes, along with copies of a descriptor. */
+static void send_words(int socket_fd, const void *data, size_t bytes, int num_fds, int fd)
 {
-    struct {
-        char secret[16];
-        int32_t rank;
-    } data = {"a good guess", rank};
     union {
         char bytes[CMSG_SPACE(4 * sizeof(int))];
         struct cmsghdr align;
     } space = {{0}};
-    struct iovec part = {&data, bytes};
+    struct iovec part = {(void *)(uintptr_t)data, bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    const int fds[4] = {1, 1, 1, 1};
+    const int fds[4] = {fd, fd, fd, fd};
     if (num_fds > 0) {
         message.msg_control = space.bytes;
         message.msg_controllen = CMSG_SPACE((size_t)num_fds * sizeof(int));
@@ -104,7 +111,8 @@ static void send_strangers(int count, int32_t last_rank)
     static const struct {
         size_t bytes;
         int num_fds;
-    } greetings[] = {{20, 0}, {20, 2}, {5, 1}, {1, 0}, {0, 0}};
+    } greetings[] = {{36, 0}, {36, 2}, {5, 1}, {1, 0}, {0, 0}};
+    const greeting guess = {"a good guess", "another one", last_rank};
     struct sockaddr_un address;
     socklen_t bytes;
     if (!find_listener(&address, &bytes))
@@ -112,9 +120,29 @@ static void send_strangers(int count, int32_t last_rank)
     for (int i = 0; i < count; i++) {
         const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (connect(fd, (struct sockaddr *)&address, bytes) == 0 && greetings[i % 5].bytes)
-            send_greeting(fd, greetings[i % 5].bytes, greetings[i % 5].num_fds, last_rank);
+            send_words(fd, &guess, greetings[i % 5].bytes, greetings[i % 5].num_fds, 1);
         close(fd);
     }
+}
+
+/* A card begins with 8 letters and the job's id, and ends with the rank, the host's name in
+ * 96 bytes and the doorbell. */
+#define CARD_JOB 8
+#define CARD_RANK(bytes) ((bytes) - sizeof(ewx_doorbell) - 96 - sizeof(int32_t))
+
+/* Connects to our own listener with our own card's secret. */
+static void send_twin(const unsigned char *card, size_t bytes, int32_t rank)
+{
+    greeting words = {.rank = rank};
+    struct sockaddr_un address;
+    socklen_t address_bytes;
+    memcpy(words.secret, card + bytes - sizeof words.secret, sizeof words.secret);
+    memcpy(words.job, card + CARD_JOB, sizeof words.job);
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (find_listener(&address, &address_bytes) &&
+        connect(fd, (struct sockaddr *)&address, address_bytes) == 0)
+        send_words(fd, &words, sizeof words, 0, -1);
+    close(fd);
 }
 
 static int gather_in_memory(void *context, const void *mine, void *all, size_t bytes)
@@ -129,6 +157,10 @@ static int gather_in_memory(void *context, const void *mine, void *all, size_t b
         send_strangers(me->num_ranks, me->num_ranks - 1);
     if (m->fault == FAULT_DEAF && me->rank == 0)
         send_strangers(20, me->num_ranks - 1);
+    if ((m->fault == FAULT_TWIN || m->fault == FAULT_NO_RANK) && me->rank == 0)
+        for (int twin = 0; twin < 2; twin++)
+            send_twin(mine, bytes, m->fault == FAULT_TWIN ? 1 : 77);
+    m->card_bytes = bytes;
     if (!meet(&m->arrived, me->num_ranks))
         return 98;
     for (int rank = 0; rank < me->num_ranks; rank++) {
@@ -138,6 +170,8 @@ static int gather_in_memory(void *context, const void *mine, void *all, size_t b
     harness_random random = harness_seed((uint64_t)me->rank);
     for (size_t i = 0; m->fault == FAULT_GARBAGE && i < bytes * (size_t)me->num_ranks; i++)
         places[i] = (unsigned char)harness_next(&random);
+    if (m->fault == FAULT_JOB && me->rank == 1)
+        memcpy(places + CARD_JOB, "another job's id", 16);
     if (m->fault == FAULT_WORD && me->rank == 1) {
         if ((size_t)m->word * 4 + 4 <= bytes)
             memset(places + m->word * 4, 0xff, 4);
@@ -147,6 +181,28 @@ static int gather_in_memory(void *context, const void *mine, void *all, size_t b
     if (m->fault == FAULT_DEAF && me->rank == 0)
         sleep_ms(3000);
     return m->fault == FAULT_FAIL && me->rank == 1 ? 7 : 0;
+}
+
+/* Takes part as rank 0, with a card made from rank 1's, and gives it a control block. */
+static int be_impostor(meeting *m)
+{
+    ewx_doorbell doorbell;
+    const int32_t rank = 0;
+    int listener = -1, control = -1;
+    if (ewx_mesh_listen(2, &listener, &doorbell) || ewx_control_create(2, false, &control))
+        return 1;
+    while (atomic_load(&m->arrived) < 1)
+        sleep_ms(1); /* bounded: by the test's own limit */
+    const size_t bytes = atomic_load(&m->card_bytes);
+    memcpy(m->cards[0], m->cards[1], bytes);
+    memcpy(m->cards[0] + CARD_JOB, "an impostor's id", 16);
+    memcpy(m->cards[0] + CARD_RANK(bytes), &rank, sizeof rank);
+    memcpy(m->cards[0] + bytes - sizeof doorbell, &doorbell, sizeof doorbell);
+    meet(&m->arrived, 2);
+    const int fd = accept(listener, NULL, NULL);
+    send_words(fd, "c", 1, 1, control);
+    meet(&m->left, 2);
+    return 0;
 }
 
 static int be_guest(const guest *me)
@@ -190,7 +246,9 @@ static void run_meeting(meeting *m, int num_ranks)
     for (int rank = 0; rank < num_ranks; rank++) {
         pids[rank] = fork();
         if (pids[rank] == 0)
-            _exit(be_guest(&(guest){m, rank, num_ranks}));
+            _exit(m->fault == FAULT_CONTROL && rank == 0
+                      ? be_impostor(m)
+                      : be_guest(&(guest){m, rank, num_ranks}));
     }
     for (int rank = 0; rank < num_ranks; rank++) {
         int status;
@@ -294,6 +352,36 @@ static void options_that_differ_are_refused(void **state)
     }
 }
 
+/* Who knows the secret of rank 0 without being what rank 0 expects is refused at once: the
+ * timeout is never reached. */
+static void ranks_of_two_jobs_are_refused(void **state)
+{
+    static const struct {
+        callback_fault fault;
+        int rank; /* who notices */
+        const char *words[2];
+    } cases[] = {
+        {FAULT_JOB, 0, {"rank 1 (pid", ") has 616e6f74686572206a6f622773206964\n"}},
+        {FAULT_CONTROL,
+         1,
+         {"has the job id 616e20696d706f73746f722773206964, rank 0",
+          ") has 00000000000000000000000000000000\n"}},
+        {FAULT_TWIN, 0, {"two processes say that they are rank 1: pid", "and pid"}},
+        {FAULT_NO_RANK, 0, {"says to rank 0 that it is rank 77", "fix:"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int num_ranks = cases[i].fault == FAULT_TWIN ? 3 : 2;
+        meeting *m = hold_meeting(num_ranks, cases[i].fault, 0, SOME_TIMEOUT_MS);
+        run_meeting(m, num_ranks);
+        for (int word = 0; word < 2; word++)
+            expect_text(m, cases[i].rank, EW_ERR_MISMATCH, cases[i].words[word]);
+        if (cases[i].fault != FAULT_CONTROL)
+            assert_int_not_equal(m->statuses[1 - cases[i].rank], EW_OK);
+        harness_unshare(m, sizeof *m);
+    }
+}
+
 static void strangers_are_dropped(void **state)
 {
     (void)state;
@@ -379,9 +467,10 @@ static void launchers_are_recognised(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TIDY(callback_worlds_work),      TIDY(bad_callbacks_are_refused),
-        TIDY(damaged_cards_are_refused), TIDY(options_that_differ_are_refused),
-        TIDY(strangers_are_dropped),     TIDY(launchers_are_recognised),
+        TIDY(callback_worlds_work),          TIDY(bad_callbacks_are_refused),
+        TIDY(damaged_cards_are_refused),     TIDY(options_that_differ_are_refused),
+        TIDY(ranks_of_two_jobs_are_refused), TIDY(strangers_are_dropped),
+        TIDY(launchers_are_recognised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

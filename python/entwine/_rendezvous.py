@@ -1,9 +1,9 @@
 """All-gathers: any function of bytes as the C library's callback, and one for processes of one
-host that share nothing but a name.
+host that share nothing but the name of their job.
 
-There rank 0 listens on an abstract UNIX socket, which leaves no file behind; the others
-connect, send what they have and get everybody's back.  Only processes of the same user are let
-in.  Every wait ends at the deadline.
+There rank 0 listens in the job's meeting place; the others connect, send what they have and get
+everybody's back.  All say which job they know: its id is drawn by rank 0 when they first meet.
+Every wait ends at the deadline.
 """
 import ctypes
 import errno
@@ -12,22 +12,37 @@ import socket
 import struct
 import time
 
-from ._errors import ArgumentError, PeerDiedError, RankTimeoutError
+from . import _meeting_place
+from ._errors import (ArgumentError, MismatchError, PeerDiedError, RankTimeoutError,
+                      SystemRefusedError)
 from ._library import ALLGATHER
 
-_HEAD = struct.Struct("<iI")  # rank, bytes that follow
+_ID_BYTES = 16
+_NO_JOB = bytes(_ID_BYTES)  # before the first meeting
+_HELLO = struct.Struct(f"<iI{_ID_BYTES}s")  # rank, bytes that follow, the job it knows
+_ANSWER = struct.Struct(f"<{_ID_BYTES}s{_ID_BYTES}s")  # the job that rank 0 knew, and from now on
 
 
 class Rendezvous:
     """Call it once with this rank's bytes: the list of all ranks' bytes comes back."""
 
-    def __init__(self, rank, size, name, timeout_s):
-        self.rank, self.size = rank, size
-        self.address = f"\0entwine-{os.getuid()}-{name}"
+    def __init__(self, rank, size, job, timeout_s):
+        self.rank, self.size, self.job = rank, size, job
         self.deadline = time.monotonic() + timeout_s
         self.timeout_s = timeout_s
 
     def __call__(self, mine):
+        try:
+            self.member = _meeting_place.member(self.job, self.rank, self.deadline)
+        except TimeoutError:
+            raise RankTimeoutError(f"rank {self.rank} waited {self.timeout_s:.3g} s for other "
+                                   f"processes to be done with the file that says who is which "
+                                   f"rank\n  fix: see whether one of them is stopped") from None
+        except OSError as error:
+            raise SystemRefusedError(f"rank {self.rank} cannot enter the job {self.job}: "
+                                     f"{error}") from error
+        self.socket = self.member.next_meeting()
+        self.known = self.member.id or _NO_JOB
         return self._host(mine) if self.rank == 0 else self._visit(mine)
 
     # ---- Rank 0 ----
@@ -35,18 +50,13 @@ class Rendezvous:
     def _host(self, mine):
         everybody = {0: mine}
         visitors = []
-        with socket.socket(socket.AF_UNIX) as listener:
+        with self._listen() as listener:
             try:
-                listener.bind(self.address)
-            except OSError as error:
-                raise ArgumentError(f"another job uses the meeting place {self.address[1:]}: "
-                                    f"{error.strerror}\n  fix: set ENTWINE_JOB to a name of the "
-                                    f"job's own") from error
-            listener.listen(self.size)
-            try:
+                job_id = self.member.id or os.urandom(_ID_BYTES)
                 while len(everybody) < self.size:
                     self._admit(listener, everybody, visitors)
-                answer = b"".join(everybody[rank] for rank in range(self.size))
+                answer = _ANSWER.pack(self.known, job_id) + b"".join(
+                    everybody[rank] for rank in range(self.size))
                 for visitor in visitors:
                     visitor.settimeout(self._left())
                     visitor.sendall(answer)
@@ -59,18 +69,36 @@ class Rendezvous:
             except ConnectionError as error:
                 raise PeerDiedError(f"a rank left while it joined: {error.strerror}") from error
             finally:
+                self.member.folder.remove(self.socket)
                 for visitor in visitors:
                     visitor.close()
+        self.member.id = job_id
         return [everybody[rank] for rank in range(self.size)]
+
+    def _listen(self):
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            self.member.folder.remove(self.socket)  # of an earlier rank 0, which was killed
+            listener.bind(self._address())
+            listener.listen(self.size)
+            return listener
+        except OSError as error:
+            listener.close()
+            raise SystemRefusedError(f"rank 0 cannot listen in {self.member.folder.path}: "
+                                     f"{error.strerror}") from error
 
     def _admit(self, listener, everybody, visitors):
         listener.settimeout(self._left())
         visitor, _ = listener.accept()
-        if _user_of(visitor) != os.geteuid():
+        pid, user = _process_of(visitor)
+        if user != os.geteuid():
             visitor.close()
             return
         visitors.append(visitor)
-        rank, num_bytes = _HEAD.unpack(self._receive(visitor, _HEAD.size))
+        rank, num_bytes, known = _HELLO.unpack(self._receive(visitor, _HELLO.size))
+        if known != self.known:
+            visitor.sendall(_ANSWER.pack(self.known, self.known))
+            raise self._two_jobs(rank, pid, known)
         if not 0 < rank < self.size or rank in everybody or num_bytes != len(everybody[0]):
             raise ArgumentError(f"two processes say that they are rank {rank} of {self.size}, or "
                                 f"differ in what they send\n  fix: give every process a rank of "
@@ -82,7 +110,10 @@ class Rendezvous:
     def _visit(self, mine):
         with self._connect() as host:
             try:
-                host.sendall(_HEAD.pack(self.rank, len(mine)) + mine)
+                host.sendall(_HELLO.pack(self.rank, len(mine), self.known) + mine)
+                known, job_id = _ANSWER.unpack(self._receive(host, _ANSWER.size))
+                if known != self.known:
+                    raise self._two_jobs(0, _process_of(host)[0], known)
                 answer = self._receive(host, len(mine) * self.size)
             except TimeoutError:
                 raise RankTimeoutError(f"rank {self.rank} waited {self.timeout_s:.3g} s for all "
@@ -91,6 +122,7 @@ class Rendezvous:
             except OSError as error:
                 raise PeerDiedError(f"rank 0 left while rank {self.rank} joined: "
                                     f"{error.strerror}", 0) from error
+        self.member.id = job_id
         return [answer[i * len(mine):(i + 1) * len(mine)] for i in range(self.size)]
 
     def _connect(self):
@@ -98,21 +130,31 @@ class Rendezvous:
             host = socket.socket(socket.AF_UNIX)
             try:
                 host.settimeout(self._left())
-                host.connect(self.address)
-                if _user_of(host) == os.geteuid():
+                host.connect(self._address())
+                if _process_of(host)[1] == os.geteuid():
                     return host
-            except (ConnectionRefusedError, BlockingIOError):
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
                 pass  # rank 0 is not there yet
             except TimeoutError:
                 host.close()
                 raise RankTimeoutError(
-                    f"rank {self.rank} waited {self.timeout_s:.3g} s for rank 0 at "
-                    f"{self.address[1:]}\n  fix: see whether rank 0 started, and set ENTWINE_JOB "
-                    f"to one name on all ranks if they have different parents", 0) from None
+                    f"rank {self.rank} waited {self.timeout_s:.3g} s for rank 0 of the job "
+                    f"{self.job} in {self.member.folder.path}\n  fix: see whether rank 0 started, "
+                    f"and set ENTWINE_JOB and XDG_RUNTIME_DIR alike on all ranks", 0) from None
             host.close()
             time.sleep(0.01)
 
     # ---- Both ----
+
+    def _address(self):
+        return self.member.folder.address(self.socket)
+
+    def _two_jobs(self, rank, pid, known):
+        return MismatchError(
+            f"ranks of two jobs meet as {self.job}: rank {self.rank} (pid {os.getpid()}) has "
+            f"{_describe(self.known)}, rank {rank} (pid {pid}) has {_describe(known)}\n"
+            f"  fix: start all ranks of a job anew, with a text of the job's own in ENTWINE_JOB",
+            rank)
 
     def _left(self):
         left = self.deadline - time.monotonic()
@@ -131,9 +173,14 @@ class Rendezvous:
         return bytes(data)
 
 
-def _user_of(peer):
+def _describe(known):
+    return "met no rank before" if known == _NO_JOB else f"the job id {known.hex()}"
+
+
+def _process_of(peer):
+    """(pid, user)"""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return struct.unpack("3i", credentials)[1]
+    return struct.unpack("3i", credentials)[:2]
 
 
 class Gather:

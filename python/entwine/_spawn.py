@@ -9,6 +9,7 @@ import time
 import traceback
 from multiprocessing.connection import wait
 
+from . import _meeting_place
 from ._buffers import count
 from ._errors import (AbortedError, ArgumentError, ArgumentTypeError, PeerDiedError, RankError,
                       RankTimeoutError)
@@ -27,8 +28,8 @@ def _die_with(parent):
         os._exit(1)
 
 
-def _run(rank, size, meeting, options, function, arguments):
-    world = World._meet(rank, size, meeting, options, _START_S)
+def _run(rank, size, job, options, function, arguments):
+    world = World._meet(rank, size, job, options, _START_S)
     with world:  # aborts it when the function raises
         return function(world, *arguments)
 
@@ -40,6 +41,7 @@ def _rank_main(parent, answer, rank, *run_arguments):
     except BaseException as error:
         blamed = isinstance(error, (PeerDiedError, AbortedError, RankTimeoutError))
         outcome = ("raised", f"{type(error).__name__}: {error}", traceback.format_exc(), blamed)
+    _meeting_place.leave_all()  # forked processes end without atexit
     try:
         message = pickle.dumps(outcome)
     except Exception as error:
@@ -146,11 +148,11 @@ def spawn(num_ranks, function, *arguments, timeout=None, method="spawn", **optio
     if "world_timeout" in options:
         options["timeout"] = options.pop("world_timeout")
     context = multiprocessing.get_context(method)
-    meeting = secrets.token_hex(16)
+    job = secrets.token_hex(16)
     ranks = []
     try:
         for rank in range(num_ranks):
-            ranks.append(_Rank(context, rank, num_ranks, meeting, options, function, arguments))
+            ranks.append(_Rank(context, rank, num_ranks, job, options, function, arguments))
         _collect(ranks, deadline)
         late = [rank.rank for rank in ranks if rank.outcome is None]
     finally:

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 
-from . import _interrupt, _mpi
+from . import _interrupt, _job, _mpi
 from ._buffers import count
 from ._errors import (ArgumentError, ArgumentTypeError, EntwineError, LibraryError,
                       MismatchError, UnsupportedError)
@@ -20,7 +20,6 @@ _DEFAULT_TIMEOUT_S = 30.0
 _worlds = weakref.WeakValueDictionary()  # by name
 _worlds_over_mpi = set()  # not yet closed: leaving MPI is for all ranks, never for the collector
 _counter = itertools.count()
-_meetings = itertools.count()  # of launched ranks, so that two worlds do not mix
 
 
 class World:
@@ -146,8 +145,9 @@ class World:
         ENTWINE_WORLD_SIZE name; neither mpi4py nor torch is needed.
 
         Under mpirun they meet through Entwine's MPI module, on one host or several.  Else, or
-        without the module, they find each other by their common parent process, or by
-        ENTWINE_JOB, any text that is equal on the ranks of a job.
+        without the module, they find each other by what the launcher calls their job, or by
+        ENTWINE_JOB, a text that is equal on the ranks of a job and on no others'; ranks that no
+        launcher started need it.
         """
         place = Launcher()
         check(lib.ew_launcher_detect(place))
@@ -156,15 +156,17 @@ class World:
             why = _mpi.why_not_launched(place)
             if not why:
                 return cls._over_mpi(None, **options)
-        job = os.environ.get("ENTWINE_JOB") or f"child-of-{os.getppid()}"
+        if place.num_ranks == 1:
+            return cls(**options)
         with _mpi.told_why_not(why):
-            return cls._meet(place.rank, place.num_ranks, f"{job}-{next(_meetings)}", options)
+            return cls._meet(place.rank, place.num_ranks, _job.name(place.source.decode()),
+                             options)
 
     @classmethod
-    def _meet(cls, rank, size, name, options, patience_s=0.0):
+    def _meet(cls, rank, size, job, options, patience_s=0.0):
         timeout_ms = _milliseconds(options.get("timeout"))
         timeout_s = timeout_ms / 1000 if timeout_ms else _timeout_from_environment()
-        return cls(rank, size, Rendezvous(rank, size, name, max(timeout_s, patience_s)), **options)
+        return cls(rank, size, Rendezvous(rank, size, job, max(timeout_s, patience_s)), **options)
 
     # ---- What it is ----
 

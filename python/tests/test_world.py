@@ -47,7 +47,8 @@ def start_ranks(size, code, **variables):
     """Processes that know their place from variables alone; their outputs in rank order."""
     ranks = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "ENTWINE_RANK": str(rank),
-                                   "ENTWINE_WORLD_SIZE": str(size), **variables})
+                                   "ENTWINE_WORLD_SIZE": str(size), "ENTWINE_JOB": str(os.getpid()),
+                                   **variables})
              for rank in range(size)]
     return [rank.communicate(timeout=60)[0] for rank in ranks]
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -54,7 +55,8 @@ static const char *const fact_names[NUM_FACTS] = {
 /* What a rank tells the others.  Plain data of fixed size: it crosses the caller's
  * all-gather. */
 typedef struct card {
-    char magic[8]; /* "entwine" */
+    char magic[8];  /* "entwine" */
+    ewx_job_id job; /* from rank 0 */
     double facts[NUM_FACTS];
     int32_t rank;
     char host[96]; /* equal exactly on one host; "": unknown */
@@ -145,6 +147,8 @@ static ew_status fill_card(const ew_world *world, const ewx_doorbell *doorbell,
     for (int fact = 0; fact < NUM_FACTS; fact++)
         mine.facts[fact] += EWX_PROBE(EWX_PROBE_CARD, world->rank, fact);
     EW_TRY(name_host(world, mine.host, sizeof mine.host));
+    if (world->rank == 0 && getrandom(&mine.job, sizeof mine.job, 0) != sizeof mine.job)
+        return ewx_fail(EW_ERR_SYSTEM, "getrandom failed: %s", strerror(errno));
     *card_out = mine;
     return EW_OK;
 }
@@ -236,7 +240,8 @@ static ew_status meet(ew_world *world, int listener, const card *cards)
     ewx_doorbell doorbells[EWX_MAX_RANKS];
     for (int rank = 0; rank < world->num_ranks; rank++)
         doorbells[rank] = cards[rank].doorbell;
-    memcpy(&world->stamp, cards[0].doorbell.secret, sizeof world->stamp);
+    world->job = cards[0].job;
+    memcpy(&world->stamp, &world->job, sizeof world->stamp);
     EW_TRY(settle(world, cards));
     EW_TRY(ewx_mesh_build(world, listener, doorbells));
     EW_TRY(ewx_mesh_share_control(world));

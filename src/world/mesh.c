@@ -22,6 +22,7 @@
 /* First words on a new connection. */
 typedef struct hello {
     unsigned char secret[EWX_SECRET_BYTES]; /* the listener's */
+    ewx_job_id job;
     int32_t rank;
 } hello;
 
@@ -159,7 +160,7 @@ static ew_status connect_to(ew_world *world, int rank, const ewx_doorbell *peer)
                         : errno == ECONNREFUSED ? EW_ERR_PEER_DIED
                                                 : EW_ERR_SYSTEM,
                         "rank %d cannot be reached: %s", rank, strerror(errno));
-    hello first = {.rank = world->rank};
+    hello first = {.rank = world->rank, .job = world->job};
     memcpy(first.secret, peer->secret, EWX_SECRET_BYTES);
     return send_message(fd, &first, sizeof first, -1);
 }
@@ -175,6 +176,52 @@ static bool is_our_user(int fd, pid_t *pid_out)
     return true;
 }
 
+typedef struct id_text {
+    char hex[2 * sizeof(ewx_job_id) + 1];
+} id_text;
+
+static id_text text_of(const ewx_job_id *job)
+{
+    id_text made;
+    ewx_text text = ewx_text_in(made.hex, sizeof made.hex);
+    for (size_t i = 0; i < sizeof job->bytes; i++)
+        ewx_text_add(&text, "%02x", job->bytes[i]);
+    return made;
+}
+
+static ew_status check_job(const ew_world *world, const ewx_job_id *theirs, int rank,
+                           pid_t pid)
+{
+    if (memcmp(&world->job, theirs, sizeof *theirs) == 0)
+        return EW_OK;
+    return ewx_fail(
+        EW_ERR_MISMATCH,
+        "ranks of two jobs meet: rank %d (pid %d) has the job id %s, rank %d "
+        "(pid %d) has %s\n"
+        "  fix: check the all-gather callback: all ranks must get the same bytes",
+        world->rank, (int)getpid(), text_of(&world->job).hex, rank, (int)pid,
+        text_of(theirs).hex);
+}
+
+/* Who knows our secret has it from the all-gather, and can only be a rank. */
+static ew_status check_hello(const ew_world *world, const hello *first, pid_t pid)
+{
+    EW_TRY(check_job(world, &first->job, first->rank, pid));
+    if (first->rank <= world->rank || first->rank >= world->num_ranks ||
+        !is_peer(world, first->rank))
+        return ewx_fail(EW_ERR_MISMATCH,
+                        "pid %d says to rank %d that it is rank %d, which is not one that "
+                        "connects to it\n"
+                        "  fix: check the all-gather callback",
+                        (int)pid, world->rank, (int)first->rank);
+    if (world->sockets[first->rank] >= 0)
+        return ewx_fail(EW_ERR_MISMATCH,
+                        "two processes say that they are rank %d: pid %d and pid %d\n"
+                        "  fix: give every process a rank of its own",
+                        (int)first->rank, (int)world->pids[first->rank], (int)pid);
+    return EW_OK;
+}
+
 /* Takes one connection; strangers are dropped and do not count. */
 static ew_status accept_one(ew_world *world, int listener, const ewx_doorbell *mine,
                             int64_t deadline_ns, int *accepted)
@@ -186,20 +233,21 @@ static ew_status accept_one(ew_world *world, int listener, const ewx_doorbell *m
     hello first;
     pid_t pid;
     int stray = -1;
-    if (is_our_user(fd, &pid) &&
-        receive_message(fd, &first, sizeof first, NULL, ewx_now_ns() + 1000000000,
-                        &stray) == EW_OK &&
-        memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0 &&
-        first.rank > world->rank && first.rank < world->num_ranks &&
-        is_peer(world, first.rank) && world->sockets[first.rank] < 0) {
+    const bool knows_us = is_our_user(fd, &pid) &&
+                          receive_message(fd, &first, sizeof first, NULL,
+                                          ewx_now_ns() + 1000000000, &stray) == EW_OK &&
+                          memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
+    const ew_status status = knows_us ? check_hello(world, &first, pid) : EW_OK;
+    if (knows_us && status == EW_OK) {
         world->sockets[first.rank] = fd;
+        world->pids[first.rank] = pid;
         ++*accepted;
     } else {
         close(fd);
     }
     if (stray >= 0)
         close(stray);
-    return EW_OK;
+    return status;
 }
 
 static ew_status fail_missing(const ew_world *world)
@@ -290,14 +338,29 @@ out:
     return status;
 }
 
+/* Before it is mapped: a rank that leaves writes into its control block. */
+static ew_status receive_control(ew_world *world, int owner)
+{
+    ewx_control_card card;
+    EW_TRY(receive_fd(world, owner, &world->control_fd));
+    if (pread(world->control_fd, &card, sizeof card, 0) != sizeof card)
+        return fail_system("pread of the control block");
+    EW_TRY(check_job(world, &card.job, owner, world->pids[owner]));
+    return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
+}
+
+static ew_status give_control(ew_world *world)
+{
+    EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
+    EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
+    world->control->card.job = world->job;
+    for (int i = 1; i < world->num_locals; i++)
+        EW_TRY(send_fd(world, world->locals[i], "c", world->control_fd));
+    return EW_OK;
+}
+
 ew_status ewx_mesh_share_control(ew_world *world)
 {
     const int owner = world->locals[0];
-    if (world->rank != owner)
-        EW_TRY(receive_fd(world, owner, &world->control_fd));
-    else
-        EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
-    for (int i = 1; world->rank == owner && i < world->num_locals; i++)
-        EW_TRY(send_fd(world, world->locals[i], "c", world->control_fd));
-    return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
+    return world->rank == owner ? give_control(world) : receive_control(world, owner);
 }

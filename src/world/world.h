@@ -47,6 +47,12 @@ typedef struct ewx_post {
     ewx_lane lane;
 } ewx_post;
 
+/* Which job a rank is of.  Rank 0 draws it when a world is made; the cards bring it to all
+ * ranks, and every later handshake compares it (mesh.c). */
+typedef struct ewx_job_id {
+    unsigned char bytes[16];
+} ewx_job_id;
+
 /* What a stranger needs to know before it reads on. */
 typedef struct ewx_control_card {
     char magic[8]; /* "entwine" */
@@ -57,6 +63,7 @@ typedef struct ewx_control_card {
     int64_t started_ns;    /* CLOCK_MONOTONIC */
     int64_t started_ticks; /* the same moment */
     int64_t started_unix;  /* seconds */
+    ewx_job_id job;        /* zero: of ranks as threads */
 } ewx_control_card;
 
 /* Shared by all ranks, writable by all; everything else has one writer. */
@@ -87,6 +94,7 @@ struct ew_world {
     void *companion;
     void (*close_companion)(void *companion);
     /* Ranks as processes only: */
+    ewx_job_id job;
     int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
     pid_t pids[EWX_MAX_RANKS];
     pthread_t watcher;
@@ -102,7 +110,7 @@ struct ew_world {
     const ew_fabric *fabric;  /* NULL: one host */
     ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
     bool takes_device_memory; /* the fabric does, and nobody forbids it */
-    uint64_t stamp;           /* of this world on that fabric */
+    uint64_t stamp;           /* of its letters: the first bytes of the job's id */
     bool fabric_failed;
     bool fault_passed_on;
     ewx_post *replicas;

@@ -4,7 +4,8 @@
  *
  * The first byte chooses.  Odd: the rest are pairs of a place and a value to put there in
  * an otherwise good card.  Even: the rest is sent to a listener as a first message, with a
- * descriptor when bit 1 is set and with the right secret in front when bit 2 is. */
+ * descriptor when bit 1 is set, with the right secret in front when bit 2 is, and with the
+ * job's id behind that when bit 3 is too. */
 #include "fuzz.h"
 
 #include "world/mesh.c"
@@ -76,22 +77,30 @@ static void try_hello(const card *mine, uint8_t mode, const uint8_t *data, size_
     struct sockaddr_un address;
     memcpy(&address, doorbell.address, doorbell.address_bytes);
     FUZZ_DEMAND(connect(client, (struct sockaddr *)&address, doorbell.address_bytes) == 0);
+    world.job = mine->job;
     if (mode & 4) {
         memcpy(message, secret, EWX_SECRET_BYTES);
         used = EWX_SECRET_BYTES;
+    }
+    if ((mode & 12) == 12) {
+        memcpy(message + used, &mine->job, sizeof mine->job);
+        used += sizeof mine->job;
     }
     if (bytes > sizeof message - used)
         bytes = sizeof message - used;
     memcpy(message + used, data, bytes);
     (void)send_message(client, message, used + bytes, mode & 2 ? client : -1);
     (void)shutdown(client, SHUT_WR); /* an empty message must not cost a wait */
-    FUZZ_DEMAND(accept_one(&world, listener, &mine->doorbell, ewx_now_ns() + 1000000000,
-                           &accepted) == EW_OK);
+    const ew_status status =
+        accept_one(&world, listener, &mine->doorbell, ewx_now_ns() + 1000000000, &accepted);
     hello first = {.rank = 0};
     if (used + bytes == sizeof first)
         memcpy(&first, message, sizeof first);
-    FUZZ_DEMAND(accepted == (memcmp(first.secret, secret, EWX_SECRET_BYTES) == 0 &&
-                             (first.rank == 1 || first.rank == 2)));
+    const bool knows_us = memcmp(first.secret, secret, EWX_SECRET_BYTES) == 0;
+    FUZZ_DEMAND(accepted ==
+                (knows_us && memcmp(&first.job, &mine->job, sizeof first.job) == 0 &&
+                 (first.rank == 1 || first.rank == 2)));
+    FUZZ_DEMAND(status == (knows_us && !accepted ? EW_ERR_MISMATCH : EW_OK));
     close_sockets(&world);
     close(client);
     close(listener);
@@ -112,6 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         memcpy(nowhere.address, &address, nowhere.address_bytes);
         memset(nowhere.secret, 0x5a, EWX_SECRET_BYTES); /* runs must repeat */
         FUZZ_DEMAND(fill_card(&world, &nowhere, &mine) == EW_OK);
+        memset(&mine.job, 0x3c, sizeof mine.job);
     }
     if (data[0] & 1)
         try_card(&mine, data + 1, bytes - 1);
