@@ -20,19 +20,33 @@ static ew_status check_norm(const ew_epilogue *epilogue, int64_t rows)
     return EW_OK;
 }
 
-static ew_status check_places(const ew_epilogue *epilogue, const void *C)
+static bool do_overlap(const ewx_part *one, const ewx_part *other)
 {
-    const struct {
-        const char *name;
-        const void *at;
-    } places[] = {{"C", C}, {"residual", epilogue->residual}, {"normed", epilogue->normed}};
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < i; j++)
-            if (places[i].at && places[i].at == places[j].at)
-                return ewx_fail(EW_ERR_ARGUMENT,
-                                "%s and %s are one matrix\n"
-                                "  fix: give each a place of its own, or leave C out",
-                                places[j].name, places[i].name);
+    const uintptr_t first = (uintptr_t)one->at, second = (uintptr_t)other->at;
+    return one->at && other->at && one->bytes > 0 && other->bytes > 0 &&
+           first < second + other->bytes && second < first + one->bytes;
+}
+
+static ew_status check_apart(const ewx_part *output, const ewx_part *others, int num_others)
+{
+    for (int i = 0; i < num_others; i++)
+        if (do_overlap(output, &others[i]))
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "%s and %s overlap: %zu bytes at %p and %zu bytes at %p\n"
+                            "  fix: give each a place of its own, or leave out what is not "
+                            "needed",
+                            output->name, others[i].name, output->bytes, output->at,
+                            others[i].bytes, others[i].at);
+    return EW_OK;
+}
+
+ew_status ewx_parts_check(const ewx_part *outputs, int num_outputs, const ewx_part *inputs,
+                          int num_inputs)
+{
+    for (int i = 0; i < num_outputs; i++) {
+        EW_TRY(check_apart(&outputs[i], &outputs[i + 1], num_outputs - i - 1));
+        EW_TRY(check_apart(&outputs[i], inputs, num_inputs));
+    }
     return EW_OK;
 }
 
@@ -42,7 +56,6 @@ ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t
         return ewx_fail(EW_ERR_ARGUMENT, "the epilogue was not initialised\n"
                                          "  fix: initialise it with EW_EPILOGUE_INIT");
     EW_TRY(check_norm(epilogue, rows));
-    EW_TRY(check_places(epilogue, C));
     if (rows > 0 && !C && !epilogue->residual && !epilogue->normed)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_gemm_rs_layer has no place for its result\n"

@@ -1,14 +1,28 @@
-/* Epilogues: the check of their arguments, and one that runs as a step of its own. */
+/* Epilogues: the check of their arguments and of all memory of a call, and one that runs as
+ * a step of its own. */
 #ifndef EWX_EPILOGUE_H
 #define EWX_EPILOGUE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "entwine/entwine.h"
 
 /* Refuses what cannot be the epilogue of a call into C with so many owned rows.  Parts that
  * hold no rows may be NULL. */
 ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows);
+
+/* A matrix or vector of a call; `at` may be NULL. */
+typedef struct ewx_part {
+    const char *name;
+    const void *at;
+    size_t bytes;
+} ewx_part;
+
+/* Refuses an output that shares memory with an input or another output: tiles are written
+ * while others are still read. */
+ew_status ewx_parts_check(const ewx_part *outputs, int num_outputs, const ewx_part *inputs,
+                          int num_inputs);
 
 /* Whether ew_gemm_rs_layer fuses the epilogue also where it is faster to let it follow; a
  * GPU keeps its choice. */

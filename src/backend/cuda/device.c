@@ -119,7 +119,7 @@ static ew_status place(ewx_device *device, ew_world *world)
     identity me = {0}, all[EWX_MAX_RANKS];
     const ew_status mine = identify(device, world->local_index, &me);
     EW_TRY(ewx_world_agree(world, mine, "use its GPU"));
-    EW_TRY(ew_world_allgather(world, &me, all, sizeof me));
+    EW_TRY(ewx_world_allgather(world, &me, all, sizeof me));
     for (int rank = 0; rank < world->num_ranks; rank++) {
         if (all[rank].arch != me.arch || all[rank].sms != me.sms)
             return ewx_fail(EW_ERR_MISMATCH,

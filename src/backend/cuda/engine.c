@@ -131,8 +131,8 @@ static ew_status calibrate_clock(ewx_cuda_engine *engine)
 static ew_status share_clock(ewx_cuda_engine *engine)
 {
     int64_t offsets[EWX_MAX_RANKS];
-    EW_TRY(ew_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
-                              sizeof offsets[0]));
+    EW_TRY(ewx_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
+                               sizeof offsets[0]));
     engine->clock_offset_ns = offsets[engine->device->eldest];
     return EW_OK;
 }

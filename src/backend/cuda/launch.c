@@ -179,7 +179,7 @@ static ew_status meet_threads(const ewx_cuda_engine *engine)
     return EW_OK;
 #endif
     return engine->world->in_threads && engine->device->sharers > 1
-               ? ew_world_barrier(engine->world)
+               ? ewx_world_barrier(engine->world)
                : EW_OK;
 }
 
