@@ -136,9 +136,10 @@ static ew_status create_together(ew_plan *plan, const ew_problem *problem,
                            "create the plan");
 }
 
-static bool replays(ew_backend backend)
+/* A graph replays calls that the host does not see, unless it has a part in them. */
+static bool replays(const ew_world *world, ew_backend backend)
 {
-    return backend == EW_BACKEND_CUDA;
+    return backend == EW_BACKEND_CUDA && world->num_hosts == 1;
 }
 
 static void free_plan(ew_plan *plan)
@@ -179,7 +180,7 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
         request = *config;
     ewx_deed deed = {.kind = EWX_RECORD_PLAN,
                      .plan = ewx_deed_plan(world->num_plans + 1, 0),
-                     .replays = replays(request.backend)};
+                     .replays = replays(world, request.backend)};
     if (problem && problem->struct_size >= sizeof *problem) {
         deed.m = problem->max_m;
         deed.n = problem->n;
@@ -264,7 +265,7 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
 {
     EW_TRY(plan->backend->admit(plan->state, A, B, C, epilogue, stream));
     const ew_problem *problem = &plan->spec.problem;
-    const bool enqueues = replays(plan->spec.config.backend);
+    const bool enqueues = replays(plan->world, plan->spec.config.backend);
     const ewx_deed deed = {.kind = EWX_RECORD_CALL,
                            .m = m,
                            .n = problem->n,

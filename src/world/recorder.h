@@ -36,7 +36,12 @@ static inline uint64_t ewx_deed_plan(uint32_t number, uint32_t hash)
 }
 
 /* What two ranks' deeds can differ in. */
-typedef enum ewx_deed_field { EWX_DEED_KIND, EWX_DEED_PLAN, EWX_DEED_M } ewx_deed_field;
+typedef enum ewx_deed_field {
+    EWX_DEED_KIND,
+    EWX_DEED_PLAN,
+    EWX_DEED_M,
+    EWX_DEED_ORDER /* of calls; the plan's number is in the place of the sequence */
+} ewx_deed_field;
 
 typedef struct ewx_record {
     _Alignas(64) _Atomic uint64_t sequence; /* stored last: then the deed is whole */

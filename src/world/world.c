@@ -153,6 +153,13 @@ static ew_status tell_deed(const ewx_fault *f)
                         "  fix: call the plans, which are numbered as they were created, "
                         "in the same order on all ranks",
                         f->reporter, mine, f->culprit, theirs, f->detail[3]);
+    if (f->detail[0] == EWX_DEED_ORDER)
+        return ewx_fail(f->status,
+                        "ranks disagree: rank %d called plan %" PRId64
+                        " as its call %" PRId64 ", rank %d as its call %" PRId64 "\n"
+                        "  fix: call the plans, which are numbered as they were created, "
+                        "in the same order on all ranks",
+                        f->reporter, f->detail[3], mine, f->culprit, theirs);
     return ewx_fail(f->status,
                     "ranks disagree: rank %d has m=%" PRId64 ", rank %d has m=%" PRId64
                     " (operation %" PRId64 ")\n"
