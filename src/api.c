@@ -217,25 +217,29 @@ ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
 
 /* ---- Calls ---- */
 
-/* The matrices of a call, as far as it has them. */
+/* What a call writes, then what it reads; without an epilogue it is the three in the
+ * middle. */
 static ew_status check_memory(const ew_plan *plan, int64_t m, int64_t owned, const void *A,
                               const void *B, const void *C, const ew_epilogue *epilogue)
 {
+    static const char *const names[] = {"residual", "normed", "C",          "A",
+                                        "B",        "bias",   "norm_weight"};
     const ew_problem *problem = &plan->spec.problem;
     if (plan->spec.config.backend == EW_BACKEND_SIM) /* which touches no memory */
         return EW_OK;
-    const size_t elem = plan->spec.elem_bytes;
-    const size_t row = (size_t)problem->n * elem, out = (size_t)owned * row;
-    const ewx_part outputs[] = {{"C", C, out},
-                                {"residual", epilogue ? epilogue->residual : NULL, out},
-                                {"normed", epilogue ? epilogue->normed : NULL, out}};
-    const ewx_part inputs[] = {
-        {"A", A, (size_t)(m * problem->k) * elem},
-        {"B", B, (size_t)problem->k * row},
-        {"bias", epilogue ? epilogue->bias : NULL, row},
-        {"norm_weight", epilogue ? epilogue->norm_weight : NULL, row}};
-    return epilogue ? ewx_parts_check(outputs, 3, inputs, 4)
-                    : ewx_parts_check(outputs, 1, inputs, 2);
+    const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
+    const size_t out = (size_t)owned * row;
+    ewx_part parts[7];
+    parts[2] = ewx_part_of(C, out);
+    parts[3] = ewx_part_of(A, (size_t)(m * problem->k) * elem);
+    parts[4] = ewx_part_of(B, (size_t)problem->k * row);
+    if (!epilogue)
+        return ewx_parts_check(parts + 2, names + 2, 1, 3);
+    parts[0] = ewx_part_of(epilogue->residual, out);
+    parts[1] = ewx_part_of(epilogue->normed, out);
+    parts[5] = ewx_part_of(epilogue->bias, row);
+    parts[6] = ewx_part_of(epilogue->norm_weight, row);
+    return ewx_parts_check(parts, names, 3, 7);
 }
 
 /* What can be told before any rank can see that the call was made. */

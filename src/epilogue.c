@@ -22,31 +22,21 @@ static ew_status check_norm(const ew_epilogue *epilogue, int64_t rows)
 
 static bool do_overlap(const ewx_part *one, const ewx_part *other)
 {
-    const uintptr_t first = (uintptr_t)one->at, second = (uintptr_t)other->at;
-    return one->at && other->at && one->bytes > 0 && other->bytes > 0 &&
-           first < second + other->bytes && second < first + one->bytes;
+    return other->at - one->at < one->bytes || one->at - other->at < other->bytes;
 }
 
-static ew_status check_apart(const ewx_part *output, const ewx_part *others, int num_others)
+ew_status ewx_parts_check(const ewx_part *parts, const char *const *names, int num_outputs,
+                          int num_parts)
 {
-    for (int i = 0; i < num_others; i++)
-        if (do_overlap(output, &others[i]))
-            return ewx_fail(EW_ERR_ARGUMENT,
-                            "%s and %s overlap: %zu bytes at %p and %zu bytes at %p\n"
-                            "  fix: give each a place of its own, or leave out what is not "
-                            "needed",
-                            output->name, others[i].name, output->bytes, output->at,
-                            others[i].bytes, others[i].at);
-    return EW_OK;
-}
-
-ew_status ewx_parts_check(const ewx_part *outputs, int num_outputs, const ewx_part *inputs,
-                          int num_inputs)
-{
-    for (int i = 0; i < num_outputs; i++) {
-        EW_TRY(check_apart(&outputs[i], &outputs[i + 1], num_outputs - i - 1));
-        EW_TRY(check_apart(&outputs[i], inputs, num_inputs));
-    }
+    for (int i = 0; i < num_outputs; i++)
+        for (int j = i + 1; j < num_parts; j++)
+            if (do_overlap(&parts[i], &parts[j]))
+                return ewx_fail(EW_ERR_ARGUMENT,
+                                "%s and %s overlap: %zu bytes at %p and %zu bytes at %p\n"
+                                "  fix: give each a place of its own, or leave out what is "
+                                "not needed",
+                                names[i], names[j], parts[i].bytes, (void *)parts[i].at,
+                                parts[j].bytes, (void *)parts[j].at);
     return EW_OK;
 }
 

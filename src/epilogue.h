@@ -12,17 +12,22 @@
  * hold no rows may be NULL. */
 ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows);
 
-/* A matrix or vector of a call; `at` may be NULL. */
+/* A matrix or vector of a call.  One that is not there lies at 0, where nothing else
+ * does. */
 typedef struct ewx_part {
-    const char *name;
-    const void *at;
+    uintptr_t at;
     size_t bytes;
 } ewx_part;
 
-/* Refuses an output that shares memory with an input or another output: tiles are written
- * while others are still read. */
-ew_status ewx_parts_check(const ewx_part *outputs, int num_outputs, const ewx_part *inputs,
-                          int num_inputs);
+static inline ewx_part ewx_part_of(const void *at, size_t bytes)
+{
+    return at && bytes > 0 ? (ewx_part){(uintptr_t)at, bytes} : (ewx_part){0, 0};
+}
+
+/* Refuses an output that shares memory with another part: tiles are written while others
+ * are still read.  The outputs come first. */
+ew_status ewx_parts_check(const ewx_part *parts, const char *const *names, int num_outputs,
+                          int num_parts);
 
 /* Whether ew_gemm_rs_layer fuses the epilogue also where it is faster to let it follow; a
  * GPU keeps its choice. */

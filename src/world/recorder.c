@@ -97,12 +97,14 @@ static ew_status await_peer(ew_world *world, int peer, uint64_t sequence)
 static ew_status await_comparisons(ew_world *world, uint64_t sequence)
 {
     for (int peer = 0; peer < world->num_ranks; peer++)
-        if (!is_replaceable(world, peer, sequence))
+        if (peer != world->rank && !is_replaceable(world, peer, sequence))
             EW_TRY(await_peer(world, peer, sequence));
     return EW_OK;
 }
 
-static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed)
+/* `alone`: there is no peer whose record is looked at next. */
+static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed,
+                         bool alone)
 {
     ewx_record *record = record_of(lane, sequence);
     PUT(lane->sequence, sequence);
@@ -113,12 +115,15 @@ static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed
     PUT(record->begin, ewx_ticks());
     PUT(record->end, 0);
     PUT(record->outcome, ewx_outcome(deed->kind, EWX_RECORD_RUNNING, EW_OK, 0));
-    atomic_store(&record->sequence, sequence);
+    if (alone)
+        atomic_store_explicit(&record->sequence, sequence, memory_order_release);
+    else
+        atomic_store(&record->sequence, sequence);
 }
 
 void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence, const ewx_deed *deed)
 {
-    write_record(&world->posts[peer]->lane, sequence, deed);
+    write_record(&world->posts[peer]->lane, sequence, deed, false);
     /* We looked for it in vain when we began ours; or ours has yet to come. */
     const ewx_record *own = record_of(own_lane(world), sequence);
     if (GET(own->sequence) != sequence || deed->replays)
@@ -136,7 +141,7 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
     const ew_status awaited = deed->replays ? EW_OK : await_comparisons(world, sequence);
     PUT(lane->steps_before, GET(lane->steps));
     PUT(lane->last, 0);
-    write_record(lane, sequence, deed);
+    write_record(lane, sequence, deed, world->num_ranks == 1);
     EW_TRY(awaited); /* with the record that its end will be written to */
     ewx_hosts_tell_deed(world, sequence, deed);
     for (int peer = 0; peer < world->num_ranks && !deed->replays; peer++)
