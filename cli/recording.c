@@ -45,6 +45,7 @@ static bool parse_deed(const json_t *object, cli_deed *deed)
     bool whole = get_number(object, "sequence", &deed->sequence) && deed->sequence > 0 &&
                  get_number(object, "m", &deed->m) && get_number(object, "n", &deed->n) &&
                  get_number(object, "k", &deed->k) &&
+                 get_number(object, "plan", &deed->plan) &&
                  get_number(object, "begin_ns", &deed->begin_ns) &&
                  get_number(object, "end_ns", &deed->end_ns) &&
                  get_number(object, "steps", &deed->steps) &&

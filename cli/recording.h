@@ -13,7 +13,7 @@ enum { CLI_RECORDS = 1024, CLI_WORD_BYTES = 24 };
 
 /* One operation of a rank. */
 typedef struct cli_deed {
-    int64_t sequence, m, n, k, begin_ns, end_ns, steps;
+    int64_t sequence, m, n, k, plan, begin_ns, end_ns, steps;
     bool is_plan;
     char state[CLI_WORD_BYTES], status[CLI_WORD_BYTES], config[CLI_WORD_BYTES];
 } cli_deed;

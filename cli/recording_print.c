@@ -24,7 +24,7 @@ static const cli_deed *deed_at(const cli_lane *lane, int64_t sequence)
 static bool same_deed(const cli_deed *a, const cli_deed *b)
 {
     return a->is_plan == b->is_plan && a->m == b->m && a->n == b->n && a->k == b->k &&
-           (a->is_plan || strcmp(a->config, b->config) == 0);
+           (a->is_plan || (a->plan == b->plan && strcmp(a->config, b->config) == 0));
 }
 
 /* How many ranks did the same at this place. */
@@ -135,14 +135,15 @@ static bool print_verdict(const cli_recording *recording, FILE *stream)
     int64_t sequence;
     int odd = 0, usual = 0;
     if (find_difference(recording, &sequence, &odd, &usual)) {
-        cli_deed_text(deed_at(&recording->lanes[odd], sequence), odd_text, sizeof odd_text);
-        cli_deed_text(deed_at(&recording->lanes[usual], sequence), usual_text,
-                      sizeof usual_text);
+        const cli_deed *odd_deed = deed_at(&recording->lanes[odd], sequence);
+        const cli_deed *usual_deed = deed_at(&recording->lanes[usual], sequence);
+        cli_deed_text(odd_deed, odd_text, sizeof odd_text);
+        cli_deed_text(usual_deed, usual_text, sizeof usual_text);
         fprintf(stream,
-                "# First to diverge : rank %d at operation %" PRId64
-                ": %s, config %s; rank %d: %s, config %s\n",
-                odd, sequence, odd_text, deed_at(&recording->lanes[odd], sequence)->config,
-                usual, usual_text, deed_at(&recording->lanes[usual], sequence)->config);
+                "# First to diverge : rank %d at operation %" PRId64 ": %s, plan %" PRId64
+                ", config %s; rank %d: %s, plan %" PRId64 ", config %s\n",
+                odd, sequence, odd_text, odd_deed->plan, odd_deed->config, usual,
+                usual_text, usual_deed->plan, usual_deed->config);
         return true;
     }
     int laggard = find_laggard(recording);

@@ -78,7 +78,7 @@ static ew_status tell_difference(ew_world *world, const char *facts)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", world->num_ranks);
     }
     memcpy(mine, facts, strlen(facts) + 1);
-    ew_status status = ew_world_allgather(world, mine, all, sizeof mine);
+    ew_status status = ewx_world_allgather(world, mine, all, sizeof mine);
     for (int rank = 0; rank < world->num_ranks && status == EW_OK; rank++) {
         all[rank][EWX_FACTS_BYTES - 1] = '\0';
         if (!mine[0] || !all[rank][0] || strcmp(mine, all[rank]) == 0)
@@ -124,7 +124,7 @@ ew_status ewx_agree_on(ew_world *world, ew_status own, const char *facts)
     bend(world, bent);
     const digest mine = {own, *bent ? ewx_text_hash(bent) : 0};
     digest all[EWX_MAX_RANKS];
-    ew_status status = ew_world_allgather(world, &mine, all, sizeof mine);
+    ew_status status = ewx_world_allgather(world, &mine, all, sizeof mine);
     if (status == EW_OK)
         status = judge(world, all, bent);
     return own != EW_OK ? ewx_fail(own, "%s", why) : status;

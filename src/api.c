@@ -24,7 +24,8 @@ struct ew_plan {
     ewx_tuning_origin origin; /* of the config, if it was tuned */
     const ewx_backend *backend;
     void *state;
-    uint64_t fingerprint; /* of the problem and the chosen config */
+    uint32_t number;      /* in the world, from 1 on */
+    uint32_t fingerprint; /* of the problem and the chosen config */
 };
 
 /* ---- Specs ---- */
@@ -99,7 +100,7 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
                          &plan->machine, &plan->spec, &plan->origin);
     EW_TRY(ewx_world_agree(world, status, "create the plan"));
     mine = (choice){plan->spec.config, plan->origin};
-    EW_TRY(ew_world_allgather(world, &mine, all, sizeof mine));
+    EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
     plan->origin = all[0].origin;
     const ew_status built = build_spec(plan->backend, problem, world->num_ranks,
                                        &all[0].config, &plan->machine, &plan->spec);
@@ -107,7 +108,7 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
     ewx_text text = ewx_text_in(facts, sizeof facts);
     if (built == EW_OK)
         ewx_facts_decided(&plan->spec, &text);
-    plan->fingerprint = ewx_text_hash(facts);
+    plan->fingerprint = (uint32_t)ewx_text_hash(facts);
     return ewx_agree_on(world, built, facts);
 }
 
@@ -138,9 +139,60 @@ static ew_status create_together(ew_plan *plan, const ew_problem *problem, ew_st
                            "create the plan");
 }
 
-static bool replays(ew_backend backend)
+/* A graph replays calls that the host does not see, unless it has a part in them. */
+static bool replays(const ew_world *world, ew_backend backend)
 {
-    return backend == EW_BACKEND_CUDA;
+    return backend == EW_BACKEND_CUDA && world->num_hosts == 1;
+}
+
+static void free_plan(ew_plan *plan)
+{
+    if (plan->backend)
+        plan->backend->destroy(plan->state);
+    free(plan);
+}
+
+/* Collective.  All ranks have agreed on success, or none has: so a plan has the same number
+ * on all of them, and a failed one has none. */
+static ew_status create_plan(ew_world *world, const ew_problem *problem,
+                             const ew_config *request, ew_status taken, ew_plan **plan_out)
+{
+    ew_plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return ewx_agree_on(world, ewx_fail(EW_ERR_MEMORY, "no memory for a plan"), "");
+    *plan = (ew_plan){
+        .world = world, .request = *request, .machine = {.cores = ewx_usable_cores()}};
+    const ew_status status = create_together(plan, problem, taken);
+    if (status != EW_OK) {
+        free_plan(plan);
+        return status;
+    }
+    plan->number = ++world->num_plans;
+    *plan_out = plan;
+    return EW_OK;
+}
+
+/* Recorded from the first step that may fail on one rank alone: after a failure all ranks
+ * have made as many records. */
+static ew_status create_recorded(ew_world *world, const ew_problem *problem,
+                                 const ew_config *config, ew_plan **plan_out)
+{
+    ew_config request = EW_CONFIG_INIT;
+    ew_problem asked = {0};
+    ew_status taken = ewx_problem_take(&asked, problem);
+    if (taken == EW_OK)
+        taken = ewx_config_take(&request, config);
+    const ewx_deed deed = {.kind = EWX_RECORD_PLAN,
+                           .m = asked.max_m,
+                           .n = asked.n,
+                           .k = asked.k,
+                           .plan = ewx_deed_plan(world->num_plans + 1, 0),
+                           .replays = replays(world, request.backend)};
+    ew_status status = ewx_recorder_begin(world, &deed);
+    if (status == EW_OK)
+        status = create_plan(world, &asked, &request, taken, plan_out);
+    ewx_recorder_end(world, status, false);
+    return status;
 }
 
 ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
@@ -149,40 +201,53 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     if (!world || !plan_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_create needs a world and a place for the plan");
-    ew_plan *plan = calloc(1, sizeof *plan);
-    if (!plan)
-        return ewx_agree_on(world, ewx_fail(EW_ERR_MEMORY, "no memory for a plan"), "");
-    *plan = (ew_plan){.world = world,
-                      .request = EW_CONFIG_INIT,
-                      .machine = {.cores = ewx_usable_cores()}};
-    ew_problem asked = {0};
-    ew_status taken = ewx_problem_take(&asked, problem);
-    if (taken == EW_OK)
-        taken = ewx_config_take(&plan->request, config);
-    const ewx_deed deed = {EWX_RECORD_PLAN, asked.max_m, asked.n,
-                           asked.k,         0,           replays(plan->request.backend)};
-    ew_status status = ewx_recorder_begin(world, &deed);
-    if (status == EW_OK)
-        status = create_together(plan, &asked, taken);
-    ewx_recorder_end(world, status, false);
-    if (status != EW_OK) {
-        ew_plan_destroy(plan);
-        return status;
-    }
-    *plan_out = plan;
-    return EW_OK;
+    EW_TRY(ewx_world_enter(world));
+    const ew_status status = create_recorded(world, problem, config, plan_out);
+    ewx_world_leave(world);
+    return status;
 }
 
 ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
 {
     if (!plan || !B)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_set_weight needs a plan and a weight");
-    return plan->backend->set_weight(plan->state, B);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = plan->backend->set_weight(plan->state, B);
+    ewx_world_leave(plan->world);
+    return status;
+}
+
+/* ---- Calls ---- */
+
+/* What a call writes, then what it reads; without an epilogue it is the three in the
+ * middle. */
+static ew_status check_memory(const ew_plan *plan, int64_t m, int64_t owned, const void *A,
+                              const void *B, const void *C, const ew_epilogue *epilogue)
+{
+    static const char *const names[] = {"residual", "normed", "C",          "A",
+                                        "B",        "bias",   "norm_weight"};
+    const ew_problem *problem = &plan->spec.problem;
+    if (plan->spec.config.backend == EW_BACKEND_SIM) /* which touches no memory */
+        return EW_OK;
+    const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
+    const size_t out = (size_t)owned * row;
+    ewx_part parts[7];
+    parts[2] = ewx_part_of(C, out);
+    parts[3] = ewx_part_of(A, (size_t)(m * problem->k) * elem);
+    parts[4] = ewx_part_of(B, (size_t)problem->k * row);
+    if (!epilogue)
+        return ewx_parts_check(parts + 2, names + 2, 1, 3);
+    parts[0] = ewx_part_of(epilogue->residual, out);
+    parts[1] = ewx_part_of(epilogue->normed, out);
+    parts[5] = ewx_part_of(epilogue->bias, row);
+    parts[6] = ewx_part_of(epilogue->norm_weight, row);
+    return ewx_parts_check(parts, names, 3, 7);
 }
 
 /* What can be told before any rank can see that the call was made. */
 static ew_status check_call(const ew_plan *plan, const char *function, int64_t m,
-                            const void *A, const void *C, const ew_epilogue *epilogue)
+                            const void *A, const void *B, const void *C,
+                            const ew_epilogue *epilogue)
 {
     int64_t first, count;
     if (!plan)
@@ -196,7 +261,9 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
     if ((m > 0 && !A) || (count > 0 && !C && !epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         A ? "C" : "A", m);
-    return epilogue ? ewx_epilogue_check(epilogue, C, count) : EW_OK;
+    if (epilogue)
+        EW_TRY(ewx_epilogue_check(epilogue, C, count));
+    return check_memory(plan, m, count, A, B, C, epilogue);
 }
 
 static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
@@ -204,9 +271,13 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
 {
     EW_TRY(plan->backend->admit(plan->state, A, B, C, epilogue, stream));
     const ew_problem *problem = &plan->spec.problem;
-    const bool enqueues = replays(plan->spec.config.backend);
-    const ewx_deed deed = {EWX_RECORD_CALL,   m,       problem->n, problem->k,
-                           plan->fingerprint, enqueues};
+    const bool enqueues = replays(plan->world, plan->spec.config.backend);
+    const ewx_deed deed = {.kind = EWX_RECORD_CALL,
+                           .m = m,
+                           .n = problem->n,
+                           .k = problem->k,
+                           .plan = ewx_deed_plan(plan->number, plan->fingerprint),
+                           .replays = enqueues};
     ew_status status = ewx_recorder_begin(plan->world, &deed);
     if (status == EW_OK)
         status = plan->backend->run(plan->state, m, A, B, C, epilogue, stream);
@@ -214,11 +285,20 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
     return status;
 }
 
+static ew_status enter_and_call(ew_plan *plan, int64_t m, const void *A, const void *B,
+                                void *C, const ew_epilogue *epilogue, ew_stream stream)
+{
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = run_call(plan, m, A, B, C, epilogue, stream);
+    ewx_world_leave(plan->world);
+    return status;
+}
+
 ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                      ew_stream stream)
 {
-    EW_TRY(check_call(plan, "ew_gemm_rs", m, A, C, NULL));
-    return run_call(plan, m, A, B, C, NULL, stream);
+    EW_TRY(check_call(plan, "ew_gemm_rs", m, A, B, C, NULL));
+    return enter_and_call(plan, m, A, B, C, NULL, stream);
 }
 
 ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
@@ -229,8 +309,8 @@ ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *
         EW_TRY(ewx_struct_take(&given, sizeof given, epilogue, EWX_FIRST_EPILOGUE,
                                "the epilogue", "EW_EPILOGUE_INIT"));
     epilogue = epilogue ? &given : NULL;
-    EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, C, epilogue));
-    return run_call(plan, m, A, B, C, epilogue, stream);
+    EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, B, C, epilogue));
+    return enter_and_call(plan, m, A, B, C, epilogue, stream);
 }
 
 ew_status ewx_plan_finish(ew_plan *plan, int64_t m, void *sum, const ew_epilogue *epilogue)
@@ -248,8 +328,10 @@ ew_status ew_plan_wait(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_wait needs a plan");
+    EW_TRY(ewx_world_enter(plan->world));
     const ew_status status = plan->backend->wait(plan->state);
     ewx_recorder_drain(plan->world, status);
+    ewx_world_leave(plan->world);
     return status;
 }
 
@@ -265,9 +347,15 @@ void ew_plan_destroy(ew_plan *plan)
 {
     if (!plan)
         return;
-    if (plan->backend)
-        plan->backend->destroy(plan->state);
-    free(plan);
+    const ew_world *world = plan->world;
+    if (ewx_world_is_elsewhere(world)) {
+        free(plan); /* what it works with is the parent's: threads, peers, a GPU */
+        return;
+    }
+    if (ewx_world_enter(world) != EW_OK)
+        return; /* it is still in use: a leak harms less */
+    free_plan(plan);
+    ewx_world_leave(world);
 }
 
 /* ---- Explain and forecast ---- */
@@ -346,18 +434,29 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
 
 /* ---- Observation ---- */
 
+static ew_status enter_and_observe(const ew_plan *plan, bool enable_trace,
+                                   ew_timing *timing_out, ew_trace_event *events,
+                                   size_t capacity, size_t *count_out)
+{
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = plan->backend->observe(plan->state, enable_trace, timing_out,
+                                                    events, capacity, count_out);
+    ewx_world_leave(plan->world);
+    return status;
+}
+
 ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out)
 {
     if (!plan || !timing_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_timing needs a plan and a timing");
-    return plan->backend->observe(plan->state, false, timing_out, NULL, 0, NULL);
+    return enter_and_observe(plan, false, timing_out, NULL, 0, NULL);
 }
 
 ew_status ew_plan_trace_enable(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_trace_enable needs a plan");
-    return plan->backend->observe(plan->state, true, NULL, NULL, 0, NULL);
+    return enter_and_observe(plan, true, NULL, NULL, 0, NULL);
 }
 
 ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
@@ -366,14 +465,16 @@ ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capa
     if (!plan || !count_out || (capacity > 0 && !events))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_trace needs a plan and places for its answer");
-    return plan->backend->observe(plan->state, false, NULL, events, capacity, count_out);
+    return enter_and_observe(plan, false, NULL, events, capacity, count_out);
 }
 
 ew_status ew_plan_start_together(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_start_together needs a plan");
+    EW_TRY(ewx_world_enter(plan->world));
     plan->backend->start_together(plan->state);
+    ewx_world_leave(plan->world);
     return EW_OK;
 }
 

@@ -20,26 +20,29 @@ static ew_status check_norm(const ew_epilogue *epilogue, int64_t rows)
     return EW_OK;
 }
 
-static ew_status check_places(const ew_epilogue *epilogue, const void *C)
+static bool do_overlap(const ewx_part *one, const ewx_part *other)
 {
-    const struct {
-        const char *name;
-        const void *at;
-    } places[] = {{"C", C}, {"residual", epilogue->residual}, {"normed", epilogue->normed}};
-    for (int i = 0; i < 3; i++)
-        for (int j = 0; j < i; j++)
-            if (places[i].at && places[i].at == places[j].at)
+    return other->at - one->at < one->bytes || one->at - other->at < other->bytes;
+}
+
+ew_status ewx_parts_check(const ewx_part *parts, const char *const *names, int num_outputs,
+                          int num_parts)
+{
+    for (int i = 0; i < num_outputs; i++)
+        for (int j = i + 1; j < num_parts; j++)
+            if (do_overlap(&parts[i], &parts[j]))
                 return ewx_fail(EW_ERR_ARGUMENT,
-                                "%s and %s are one matrix\n"
-                                "  fix: give each a place of its own, or leave C out",
-                                places[j].name, places[i].name);
+                                "%s and %s overlap: %zu bytes at %p and %zu bytes at %p\n"
+                                "  fix: give each a place of its own, or leave out what is "
+                                "not needed",
+                                names[i], names[j], parts[i].bytes, (void *)parts[i].at,
+                                parts[j].bytes, (void *)parts[j].at);
     return EW_OK;
 }
 
 ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows)
 {
     EW_TRY(check_norm(epilogue, rows));
-    EW_TRY(check_places(epilogue, C));
     if (rows > 0 && !C && !epilogue->residual && !epilogue->normed)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_gemm_rs_layer has no place for its result\n"

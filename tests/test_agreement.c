@@ -44,10 +44,11 @@ static int keep(story *s, ew_world *world, ew_status status)
 static bool names_both(const char *text, const char *usual_value, const char *odd_value)
 {
     char odd[128], usual[128];
+    const char *verb = strncmp(odd_value, "plan ", 5) == 0 ? "called" : "has";
     bool named = false;
-    snprintf(odd, sizeof odd, "rank %d has %s", odd_rank, odd_value);
+    snprintf(odd, sizeof odd, "rank %d %s %s", odd_rank, verb, odd_value);
     for (int rank = 0; rank < W; rank++) {
-        snprintf(usual, sizeof usual, "rank %d has %s", rank, usual_value);
+        snprintf(usual, sizeof usual, "rank %d %s %s", rank, verb, usual_value);
         named |= rank != odd_rank && strstr(text, usual);
     }
     return named && strstr(text, odd) && strstr(text, "fix:");
@@ -283,10 +284,21 @@ static void plans_compare_every_fact(void **state)
 
 /* ---- Calls ---- */
 
-enum { OTHER_ROWS, OTHER_N, OTHER_K, OTHER_CONFIG, A_PLAN_INSTEAD, NUM_CALL_CASES };
+enum {
+    OTHER_ROWS,
+    OTHER_N,
+    OTHER_K,
+    OTHER_CONFIG,
+    THE_SAME_AGAIN, /* as the first plan, problem and config */
+    A_PLAN_INSTEAD,
+    NUM_CALL_CASES
+};
 
-static const char *const call_words[NUM_CALL_CASES] = {
-    [OTHER_ROWS] = "m=", [OTHER_N] = "N=", [OTHER_K] = "K=", [OTHER_CONFIG] = "config "};
+static const char *const call_words[NUM_CALL_CASES] = {[OTHER_ROWS] = "m=63",
+                                                       [OTHER_N] = "plan 2",
+                                                       [OTHER_K] = "plan 3",
+                                                       [OTHER_CONFIG] = "plan 4",
+                                                       [THE_SAME_AGAIN] = "plan 5"};
 
 static ew_status call_otherwise(ew_world *world, story *s, duty *plans)
 {
@@ -304,9 +316,10 @@ static ew_status call_otherwise(ew_world *world, story *s, duty *plans)
 static int call_once_alike_and_once_not(ew_world *world, void *argument)
 {
     story *s = argument;
-    duty plans[4];
-    static const char *const configs[4] = {"", "", "", "order=contiguous"};
-    for (int i = 0; i < 4; i++) {
+    enum { PLANS = 5 };
+    duty plans[PLANS];
+    static const char *const configs[PLANS] = {"", "", "", "order=contiguous", ""};
+    for (int i = 0; i < PLANS; i++) {
         ew_problem problem = EW_PROBLEM(64, 200, 16, EW_FP32);
         problem.n += i == OTHER_N;
         problem.k += i == OTHER_K;
@@ -322,7 +335,7 @@ static int call_once_alike_and_once_not(ew_world *world, void *argument)
         status = ew_plan_wait(plans[0].plan);
     }
     const int code = keep(s, world, status);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < PLANS; i++)
         duty_close(&plans[i]);
     return code;
 }
@@ -342,7 +355,7 @@ static void calls_are_compared(void **state)
             for (int rank = 0; rank < W; rank++) {
                 assert_string_equal(s->texts[rank], s->texts[0]);
                 assert_true(strstr(s->texts[rank], "rank 1 ") &&
-                            strstr(s->texts[rank], "(operation 6)"));
+                            strstr(s->texts[rank], "(operation 7)"));
             }
             if (which == A_PLAN_INSTEAD) {
                 assert_int_equal(s->statuses[0], EW_ERR_MISMATCH);
@@ -350,7 +363,8 @@ static void calls_are_compared(void **state)
                 assert_non_null(strstr(s->texts[0], "called ew_gemm_rs"));
                 num_refused += kind == FIRST_KIND;
             } else {
-                expect_refusal(s, call_words[which], call_words[which]);
+                expect_refusal(s, which == OTHER_ROWS ? "m=64" : "plan 1",
+                               call_words[which]);
                 num_refused -= kind != FIRST_KIND;
             }
             harness_unshare(s, sizeof *s);

@@ -147,7 +147,7 @@ static int measure_cost(ew_world *world, void *argument)
 {
     cost *c = argument;
     const int rank = ew_world_rank(world);
-    const ewx_deed deed = {.kind = EWX_RECORD_CALL, .m = 1, .n = 1, .k = 1, .config = 1};
+    const ewx_deed deed = {.kind = EWX_RECORD_CALL, .m = 1, .n = 1, .k = 1, .plan = 1};
     const ew_problem problem = EW_PROBLEM(1, 1, 1, EW_FP32);
     duty d;
     RANK_OK(duty_open(&d, world, problem, ""));

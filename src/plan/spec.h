@@ -14,7 +14,7 @@
 #include "plan/order.h"
 
 #define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
-#define EWX_CUDA_HEADER_BYTES 12288 /* room for an ewx_cuda_segment */
+#define EWX_CUDA_HEADER_BYTES 16384 /* room for an ewx_cuda_segment */
 
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {

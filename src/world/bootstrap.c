@@ -248,7 +248,7 @@ static ew_status meet(ew_world *world, int listener, const card *cards)
     EW_TRY(ewx_hosts_open(world));
     atomic_store(&world->control->posts[world->rank].lane.pid, (int32_t)getpid());
     EW_TRY(ewx_watch_start(world));
-    return ew_world_barrier(world);
+    return ewx_world_barrier(world);
 }
 
 static ew_status join(ew_world *world, ew_allgather allgather, void *context)
@@ -288,6 +288,8 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     world->fabric = fabric ? &world->fabric_table : NULL;
     (void)EWX_PROBE(EWX_PROBE_BOOTSTRAP, rank, 0);
     ew_status status = ewx_world_init(world, rank, num_ranks, options);
+    if (status == EW_OK)
+        status = ewx_use_open(world);
     if (status == EW_OK)
         status = settle_device_memory(world);
     if (status == EW_OK)

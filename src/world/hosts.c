@@ -11,7 +11,7 @@
 #define GOODBYE_NS 500000000 /* how long a leaving rank helps its last letters out */
 
 typedef enum letter_kind {
-    LETTER_ROUND = 1, /* number: the round; body: what this rank brings */
+    LETTER_ROUND = 1, /* number: the round; body: round_note */
     LETTER_DEED,      /* body: deed_note */
     LETTER_FAULT,     /* body: ewx_fault */
     LETTER_DEPARTED,
@@ -22,16 +22,22 @@ typedef struct letter {
     uint64_t world; /* the sender's: a fabric may serve several, one after the other */
     uint32_t kind;
     uint32_t number;
-    unsigned char body[EWX_POST_BYTES];
+    unsigned char body[sizeof(uint64_t) + EWX_POST_BYTES];
 } letter;
 #define HEAD_BYTES offsetof(letter, body)
 _Static_assert(sizeof(letter) == EW_LETTER_BYTES, "room for every letter, and no more");
+
+/* What a rank brings to a collective; as much of the data as there is. */
+typedef struct round_note {
+    uint64_t meeting;
+    unsigned char data[EWX_POST_BYTES];
+} round_note;
 
 /* A deed as it travels. */
 typedef struct deed_note {
     uint64_t sequence;
     int64_t m, n, k;
-    uint64_t config;
+    uint64_t plan;
     uint32_t kind, replays;
 } deed_note;
 
@@ -63,9 +69,16 @@ void ewx_hosts_tell(ew_world *world, uint32_t number, const void *body, size_t b
     send_to_all(world, LETTER_LISTENER, number, body, bytes);
 }
 
-void ewx_hosts_enter_round(ew_world *world, uint32_t round, const void *mine, size_t bytes)
+void ewx_hosts_enter_round(ew_world *world, uint32_t round, uint64_t meeting,
+                           const void *mine, size_t bytes)
 {
-    send_to_all(world, LETTER_ROUND, round, mine, bytes);
+    round_note note;
+    if (world->num_hosts == 1)
+        return;
+    note.meeting = meeting;
+    if (bytes > 0)
+        memcpy(note.data, mine, bytes);
+    send_to_all(world, LETTER_ROUND, round, &note, offsetof(round_note, data) + bytes);
 }
 
 static deed_note note_of(uint64_t sequence, const ewx_deed *deed)
@@ -74,7 +87,7 @@ static deed_note note_of(uint64_t sequence, const ewx_deed *deed)
                        .m = deed->m,
                        .n = deed->n,
                        .k = deed->k,
-                       .config = deed->config,
+                       .plan = deed->plan,
                        .kind = deed->kind,
                        .replays = deed->replays};
 }
@@ -122,12 +135,15 @@ static void pass_fault_on(ew_world *world)
 static bool hear_round(ew_world *world, int src, const letter *mail, size_t bytes)
 {
     ewx_post *post = world->posts[src];
+    const size_t head = offsetof(round_note, data);
     /* One after the other, and none before all have entered the one before. */
-    if (mail->number != atomic_load_explicit(&post->round, memory_order_relaxed) + 1 ||
+    if (bytes < head ||
+        mail->number != atomic_load_explicit(&post->round, memory_order_relaxed) + 1 ||
         !ewx_epoch_reached(world->round + 1, mail->number))
         return false;
-    memcpy(post->data[mail->number & 1], mail->body, bytes);
-    post->data_bytes[mail->number & 1] = (uint32_t)bytes;
+    memcpy(&post->meeting[mail->number & 1], mail->body, head);
+    memcpy(post->data[mail->number & 1], mail->body + head, bytes - head);
+    post->data_bytes[mail->number & 1] = (uint32_t)(bytes - head);
     atomic_store_explicit(&post->round, mail->number, memory_order_release);
     return true;
 }
@@ -155,7 +171,7 @@ static bool hear_deed(ew_world *world, int src, const letter *mail, size_t bytes
                                   .m = note.m,
                                   .n = note.n,
                                   .k = note.k,
-                                  .config = note.config,
+                                  .plan = note.plan,
                                   .replays = note.replays});
     return true;
 }

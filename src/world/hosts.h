@@ -55,7 +55,8 @@ static inline bool ewx_hosts_reachable(const ew_world *world)
 ew_status ewx_hosts_open(ew_world *world);
 void ewx_hosts_close(ew_world *world); /* says good-bye; half-open is fine */
 /* This rank enters a collective with these bytes. */
-void ewx_hosts_enter_round(ew_world *world, uint32_t round, const void *mine, size_t bytes);
+void ewx_hosts_enter_round(ew_world *world, uint32_t round, uint64_t meeting,
+                           const void *mine, size_t bytes);
 /* That rank has entered this rank's collective; refused unless with so many bytes. */
 ew_status ewx_hosts_check_round(ew_world *world, int rank, size_t bytes);
 void ewx_hosts_tell_deed(ew_world *world, uint64_t sequence, const ewx_deed *deed);

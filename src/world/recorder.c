@@ -2,6 +2,7 @@
 #include "world/recorder.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "world/hosts.h"
 
 static ewx_lane *own_lane(const ew_world *world)
@@ -38,11 +39,9 @@ static ew_status compare(ew_world *world, int peer, uint64_t sequence, const ewx
      * one sees the other. */
     if (atomic_load(&record->sequence) != sequence)
         return EW_OK;
-    const int64_t kind = (int64_t)(GET(record->outcome) & 0xff);
-    const int64_t m = GET(record->m), n = GET(record->n), k = GET(record->k);
-    const int64_t config = (int64_t)GET(record->config);
-    if (kind == mine->kind && n == mine->n && k == mine->k && m == mine->m &&
-        config == (int64_t)mine->config)
+    const int64_t kind = (int64_t)(GET(record->outcome) & 0xff), m = GET(record->m);
+    const uint64_t plan = GET(record->plan);
+    if (kind == mine->kind && plan == mine->plan && m == mine->m)
         return EW_OK;
     if (atomic_load(&record->sequence) != sequence) /* it was being replaced */
         return EW_OK;
@@ -50,44 +49,88 @@ static ew_status compare(ew_world *world, int peer, uint64_t sequence, const ewx
         return refuse(world, peer, sequence, EWX_DEED_KIND, mine->kind, kind);
     if (mine->kind == EWX_RECORD_PLAN) /* whose fields are compared one by one elsewhere */
         return EW_OK;
-    if (n != mine->n)
-        return refuse(world, peer, sequence, EWX_DEED_N, mine->n, n);
-    if (k != mine->k)
-        return refuse(world, peer, sequence, EWX_DEED_K, mine->k, k);
-    if (config != (int64_t)mine->config)
-        return refuse(world, peer, sequence, EWX_DEED_CONFIG, (int64_t)mine->config,
-                      config);
+    if (plan !=
+        mine->plan) /* N, K and the config follow from it: all have agreed on them */
+        return refuse(world, peer, sequence, EWX_DEED_PLAN, (int64_t)(mine->plan >> 32),
+                      (int64_t)(plan >> 32));
     return refuse(world, peer, sequence, EWX_DEED_M, mine->m, m);
 }
 
 /* ---- Records ---- */
 
-static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed)
+/* Whether a peer has begun, and so compared, what our new record would replace. */
+static bool is_replaceable(ew_world *world, int peer, uint64_t sequence)
+{
+    const ewx_record *theirs = record_of(&world->posts[peer]->lane, sequence);
+    return atomic_load_explicit(&theirs->sequence, memory_order_relaxed) + EWX_RECORDS >=
+           sequence;
+}
+
+static bool may_go_on(ew_world *world, int peer, uint64_t sequence)
+{
+    ewx_hosts_progress(world);
+    return is_replaceable(world, peer, sequence) || ewx_world_departed(world, peer);
+}
+
+/* As long as the peer makes progress, however slow, it is waited for. */
+static ew_status await_peer(ew_world *world, int peer, uint64_t sequence)
+{
+    const ewx_lane *lane = &world->posts[peer]->lane;
+    uint64_t seen, now;
+    ew_status status;
+    do {
+        ewx_wait wait = ewx_world_wait(world);
+        seen = GET(lane->sequence) + GET(lane->steps);
+        EWX_AWAIT(status, &wait, may_go_on(world, peer, sequence));
+        now = GET(lane->sequence) + GET(lane->steps);
+    } while (status == EW_ERR_TIMEOUT && now != seen);
+    if (status == EW_ERR_TIMEOUT)
+        return ewx_world_raise(world, &(ewx_fault){.status = EW_ERR_TIMEOUT,
+                                                   .culprit = peer,
+                                                   .reporter = world->rank,
+                                                   .place = EWX_FAULT_MEETING});
+    return status == EW_OK ? EW_OK : ewx_world_check(world);
+}
+
+/* A rank without rows waits for nobody and may be many plans' calls ahead, but never so far
+ * that it covers a record which a peer has yet to look at. */
+static ew_status await_comparisons(ew_world *world, uint64_t sequence)
+{
+    for (int peer = 0; peer < world->num_ranks; peer++)
+        if (peer != world->rank && !is_replaceable(world, peer, sequence))
+            EW_TRY(await_peer(world, peer, sequence));
+    return EW_OK;
+}
+
+/* `alone`: there is no peer whose record is looked at next. */
+static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed,
+                         bool alone)
 {
     ewx_record *record = record_of(lane, sequence);
     PUT(lane->sequence, sequence);
     PUT(record->m, deed->m);
     PUT(record->n, deed->n);
     PUT(record->k, deed->k);
-    PUT(record->config, deed->config);
+    PUT(record->plan, deed->plan);
     PUT(record->begin, ewx_ticks());
     PUT(record->end, 0);
     PUT(record->outcome, ewx_outcome(deed->kind, EWX_RECORD_RUNNING, EW_OK, 0));
-    atomic_store(&record->sequence, sequence);
+    if (alone)
+        atomic_store_explicit(&record->sequence, sequence, memory_order_release);
+    else
+        atomic_store(&record->sequence, sequence);
 }
 
 void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence, const ewx_deed *deed)
 {
-    write_record(&world->posts[peer]->lane, sequence, deed);
+    write_record(&world->posts[peer]->lane, sequence, deed, false);
     /* We looked for it in vain when we began ours; or ours has yet to come. */
     const ewx_record *own = record_of(own_lane(world), sequence);
     if (GET(own->sequence) != sequence || deed->replays)
         return;
     const ewx_deed mine = {.kind = (ewx_record_kind)(GET(own->outcome) & 0xff),
                            .m = GET(own->m),
-                           .n = GET(own->n),
-                           .k = GET(own->k),
-                           .config = GET(own->config)};
+                           .plan = GET(own->plan)};
     (void)compare(world, peer, sequence, &mine);
 }
 
@@ -95,9 +138,11 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
 {
     ewx_lane *lane = own_lane(world);
     const uint64_t sequence = ++world->sequence;
+    const ew_status awaited = deed->replays ? EW_OK : await_comparisons(world, sequence);
     PUT(lane->steps_before, GET(lane->steps));
     PUT(lane->last, 0);
-    write_record(lane, sequence, deed);
+    write_record(lane, sequence, deed, world->num_ranks == 1);
+    EW_TRY(awaited); /* with the record that its end will be written to */
     ewx_hosts_tell_deed(world, sequence, deed);
     for (int peer = 0; peer < world->num_ranks && !deed->replays; peer++)
         if (peer != world->rank) {

@@ -24,23 +24,29 @@ typedef enum ewx_record_state {
 typedef struct ewx_deed {
     ewx_record_kind kind;
     int64_t m, n, k;
-    uint64_t config; /* hash of the problem and the config */
-    bool replays;    /* a captured call replays unrecorded: sequences may differ */
+    uint64_t plan; /* ewx_deed_plan() */
+    bool replays;  /* a captured call replays unrecorded: sequences may differ */
 } ewx_deed;
+
+/* A plan's number in its world, which ranks compare, and a hash of its problem and config
+ * for those who read a recording. */
+static inline uint64_t ewx_deed_plan(uint32_t number, uint32_t hash)
+{
+    return (uint64_t)number << 32 | hash;
+}
 
 /* What two ranks' deeds can differ in. */
 typedef enum ewx_deed_field {
     EWX_DEED_KIND,
+    EWX_DEED_PLAN,
     EWX_DEED_M,
-    EWX_DEED_N,
-    EWX_DEED_K,
-    EWX_DEED_CONFIG
+    EWX_DEED_ORDER /* of calls; the plan's number is in the place of the sequence */
 } ewx_deed_field;
 
 typedef struct ewx_record {
     _Alignas(64) _Atomic uint64_t sequence; /* stored last: then the deed is whole */
     _Atomic int64_t m, n, k;
-    _Atomic uint64_t config;
+    _Atomic uint64_t plan;
     _Atomic int64_t begin;    /* ewx_ticks() */
     _Atomic int64_t end;      /* 0: still running */
     _Atomic uint64_t outcome; /* ewx_outcome() */

@@ -130,12 +130,12 @@ static void print_record(FILE *out, const clocks *c, const ewx_lane *lane,
     fprintf(out,
             "{\"sequence\": %" PRIu64 ", \"kind\": \"%s\", \"state\": \"%s\", "
             "\"status\": \"%s\", \"m\": %" PRId64 ", \"n\": %" PRId64 ", \"k\": %" PRId64
-            ", \"config\": \"%016" PRIx64 "\", \"begin_ns\": %" PRId64
+            ", \"plan\": %" PRIu32 ", \"config\": \"%08" PRIx32 "\", \"begin_ns\": %" PRId64
             ", \"end_ns\": %" PRId64 ", \"steps\": %" PRIu32 "}",
             record->sequence, (outcome & 0xff) == EWX_RECORD_PLAN ? "plan" : "call",
             state_name(state), ew_status_name(status), record->m, record->n, record->k,
-            record->config, to_ns(c, record->begin), running ? 0 : to_ns(c, record->end),
-            steps);
+            (uint32_t)(record->plan >> 32), (uint32_t)record->plan, to_ns(c, record->begin),
+            running ? 0 : to_ns(c, record->end), steps);
 }
 
 static void print_records(FILE *out, const clocks *c, const ewx_lane *lane)

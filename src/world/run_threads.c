@@ -35,7 +35,8 @@ static void *rank_thread_main(void *argument)
 static void abort_for(ewx_control *control, int rank)
 {
     ew_world absent = {.rank = rank, .control = control};
-    ew_world_abort(&absent);
+    ewx_world_raise_quietly(
+        &absent, &(ewx_fault){.status = EW_ERR_ABORTED, .culprit = rank, .reporter = rank});
 }
 
 ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,

@@ -94,7 +94,9 @@ ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out)
     if (!world || !traffic_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_world_traffic needs a world and a place for its answer");
+    EW_TRY(ewx_world_enter(world));
     *traffic_out = world->traffic;
+    ewx_world_leave(world);
     traffic_out->num_hosts = world->num_hosts;
     traffic_out->host = world->hosts[world->rank];
     traffic_out->ranks_here = world->num_locals;
@@ -132,8 +134,6 @@ static const char *deed_name(int64_t kind)
 /* Two ranks that do not make the same calls in the same order. */
 static ew_status tell_deed(const ewx_fault *f)
 {
-    static const char *const names[] = {
-        [EWX_DEED_M] = "m", [EWX_DEED_N] = "N", [EWX_DEED_K] = "K"};
     const int64_t mine = f->detail[1], theirs = f->detail[2];
     if (f->detail[0] == EWX_DEED_KIND)
         return ewx_fail(f->status,
@@ -141,19 +141,62 @@ static ew_status tell_deed(const ewx_fault *f)
                         "  fix: make the same calls in the same order on all ranks",
                         f->reporter, deed_name(mine), f->culprit, deed_name(theirs),
                         f->detail[3]);
-    if (f->detail[0] < EWX_DEED_M || f->detail[0] > EWX_DEED_K)
+    if (f->detail[0] == EWX_DEED_PLAN)
         return ewx_fail(f->status,
-                        "ranks disagree: rank %d has config %016" PRIx64
-                        ", rank %d has config %016" PRIx64 " (operation %" PRId64 ")\n"
-                        "  fix: use the plans in the same order on all ranks",
-                        f->reporter, (uint64_t)mine, f->culprit, (uint64_t)theirs,
-                        f->detail[3]);
+                        "ranks disagree: rank %d called plan %" PRId64
+                        ", rank %d called plan %" PRId64 " (operation %" PRId64 ")\n"
+                        "  fix: call the plans, which are numbered as they were created, "
+                        "in the same order on all ranks",
+                        f->reporter, mine, f->culprit, theirs, f->detail[3]);
+    if (f->detail[0] == EWX_DEED_ORDER)
+        return ewx_fail(f->status,
+                        "ranks disagree: rank %d called plan %" PRId64
+                        " as its call %" PRId64 ", rank %d as its call %" PRId64 "\n"
+                        "  fix: call the plans, which are numbered as they were created, "
+                        "in the same order on all ranks",
+                        f->reporter, f->detail[3], mine, f->culprit, theirs);
     return ewx_fail(f->status,
-                    "ranks disagree: rank %d has %s=%" PRId64 ", rank %d has %s=%" PRId64
+                    "ranks disagree: rank %d has m=%" PRId64 ", rank %d has m=%" PRId64
                     " (operation %" PRId64 ")\n"
                     "  fix: make the same calls in the same order on all ranks",
-                    f->reporter, names[f->detail[0]], mine, f->culprit, names[f->detail[0]],
-                    theirs, f->detail[3]);
+                    f->reporter, mine, f->culprit, theirs, f->detail[3]);
+}
+
+static void name_meeting(uint64_t word, ewx_text *text)
+{
+    const unsigned long long bytes = word & (((uint64_t)1 << 56) - 1);
+    switch (word >> 56) {
+    case EWX_MEETING_BARRIER:
+        ewx_text_add(text, "called ew_world_barrier");
+        break;
+    case EWX_MEETING_ALLGATHER:
+        ewx_text_add(text, "called ew_world_allgather of %llu bytes", bytes);
+        break;
+    default:
+        ewx_text_add(text, "creates or calls a plan (a step of %llu bytes)", bytes);
+    }
+}
+
+/* Two ranks in different collectives, or one that did not come. */
+static ew_status tell_meeting(const ew_world *world, const ewx_fault *f)
+{
+    char mine[80], theirs[80];
+    ewx_text my_text = ewx_text_in(mine, sizeof mine);
+    ewx_text their_text = ewx_text_in(theirs, sizeof theirs);
+    if (f->status == EW_ERR_TIMEOUT)
+        return ewx_fail(
+            f->status,
+            "rank %d waited %.3g s for rank %d at a collective call\n"
+            "  fix: make the same calls in the same order on all ranks, or raise the "
+            "timeout",
+            f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
+    name_meeting((uint64_t)f->detail[0], &my_text);
+    name_meeting((uint64_t)f->detail[1], &their_text);
+    return ewx_fail(f->status,
+                    "ranks disagree: rank %d %s, rank %d %s\n"
+                    "  fix: make the same calls, with the same sizes, in the same order on "
+                    "all ranks",
+                    f->reporter, mine, f->culprit, theirs);
 }
 
 /* Sets the text that belongs to a fault and returns its status. */
@@ -187,12 +230,7 @@ static ew_status tell(const ew_world *world, const ewx_fault *f)
     if (f->place == EWX_FAULT_DEED)
         return tell_deed(f);
     if (f->place == EWX_FAULT_MEETING)
-        return ewx_fail(
-            f->status,
-            "rank %d waited %.3g s for rank %d at a collective call\n"
-            "  fix: make the same calls in the same order on all ranks, or raise the "
-            "timeout",
-            f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
+        return tell_meeting(world, f);
     if (f->place == EWX_FAULT_FABRIC)
         return ewx_fail(f->status,
                         "rank %d cannot reach other hosts any more: %s failed\n"
@@ -247,7 +285,7 @@ ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
 
 void ew_world_abort(ew_world *world)
 {
-    if (!world)
+    if (!world || ewx_world_is_elsewhere(world))
         return;
     ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_ABORTED,
                                                 .culprit = world->rank,
@@ -285,19 +323,36 @@ static ew_status await_round(ew_world *world, int rank)
                             .place = EWX_FAULT_MEETING});
 }
 
+/* A rank that has entered our round must be in the same collective: every rank compares
+ * itself with every other before it returns, so none takes what was not meant for it. */
+static ew_status check_meeting(ew_world *world, int rank, uint64_t meeting)
+{
+    const uint64_t theirs = world->posts[rank]->meeting[world->round & 1];
+    if (theirs == meeting)
+        return EW_OK;
+    return ewx_world_raise(world,
+                           &(ewx_fault){.status = EW_ERR_MISMATCH,
+                                        .culprit = rank,
+                                        .reporter = world->rank,
+                                        .place = EWX_FAULT_MEETING,
+                                        .detail = {(int64_t)meeting, (int64_t)theirs}});
+}
+
 /* One round: post, wait for all, read all.  Two buffers suffice: a rank enters round
  * s+2 only after every rank has entered s+1, that is, has read round s. */
-static ew_status gather_round(ew_world *world, const void *mine, void *all, size_t bytes,
-                              size_t stride)
+static ew_status gather_round(ew_world *world, uint64_t meeting, const void *mine,
+                              void *all, size_t bytes, size_t stride)
 {
     ewx_post *own = world->posts[world->rank];
     const uint32_t round = ++world->round;
+    own->meeting[round & 1] = meeting;
     if (bytes > 0)
         memcpy(own->data[round & 1], mine, bytes);
     atomic_store_explicit(&own->round, round, memory_order_release);
-    ewx_hosts_enter_round(world, round, mine, bytes);
+    ewx_hosts_enter_round(world, round, meeting, mine, bytes);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         EW_TRY(await_round(world, rank));
+        EW_TRY(check_meeting(world, rank, meeting));
         EW_TRY(ewx_hosts_check_round(world, rank, bytes));
         if (bytes > 0)
             memcpy((char *)all + (size_t)rank * stride, world->posts[rank]->data[round & 1],
@@ -306,18 +361,43 @@ static ew_status gather_round(ew_world *world, const void *mine, void *all, size
     return EW_OK;
 }
 
+/* At least one round, so that ranks meet also when they have nothing to say. */
+static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void *all,
+                      size_t bytes)
+{
+    const uint64_t meeting = ewx_meeting_word(kind, bytes);
+    size_t done = 0;
+    EW_TRY(ewx_world_check(world));
+    do {
+        const size_t part = bytes - done < EWX_POST_BYTES ? bytes - done : EWX_POST_BYTES;
+        const char *from = bytes > 0 ? (const char *)mine + done : NULL;
+        char *to = bytes > 0 ? (char *)all + done : NULL;
+        EW_TRY(gather_round(world, meeting, from, to, part, bytes));
+        done += part;
+    } while (done < bytes);
+    return EW_OK;
+}
+
+static ew_status enter_and_meet(ew_world *world, ewx_meeting kind, const void *mine,
+                                void *all, size_t bytes)
+{
+    EW_TRY(ewx_world_enter(world));
+    const ew_status status = meet(world, kind, mine, all, bytes);
+    ewx_world_leave(world);
+    return status;
+}
+
 ew_status ew_world_allgather(ew_world *world, const void *mine, void *all, size_t bytes)
 {
     if (!world || (bytes > 0 && (!mine || !all)))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_world_allgather needs a world and two buffers");
-    EW_TRY(ewx_world_check(world));
-    for (size_t done = 0; done < bytes; done += EWX_POST_BYTES) {
-        const size_t part = bytes - done < EWX_POST_BYTES ? bytes - done : EWX_POST_BYTES;
-        EW_TRY(gather_round(world, (const char *)mine + done, (char *)all + done, part,
-                            bytes));
-    }
-    return EW_OK;
+    return enter_and_meet(world, EWX_MEETING_ALLGATHER, mine, all, bytes);
+}
+
+ew_status ewx_world_allgather(ew_world *world, const void *mine, void *all, size_t bytes)
+{
+    return meet(world, EWX_MEETING_INNER, mine, all, bytes);
 }
 
 ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what)
@@ -328,7 +408,7 @@ ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what)
         ewx_text_add(&text, "%s", ew_last_error());
     const int32_t outcome = mine;
     int32_t outcomes[EWX_MAX_RANKS];
-    const ew_status met = ew_world_allgather(world, &outcome, outcomes, sizeof outcome);
+    const ew_status met = ewx_world_allgather(world, &outcome, outcomes, sizeof outcome);
     if (mine != EW_OK)
         return ewx_fail(mine, "%s", why);
     EW_TRY(met);
@@ -343,31 +423,58 @@ ew_status ew_world_barrier(ew_world *world)
 {
     if (!world)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_world_barrier needs a world");
-    EW_TRY(ewx_world_check(world));
-    return gather_round(world, NULL, NULL, 0, 0);
+    return enter_and_meet(world, EWX_MEETING_BARRIER, NULL, NULL, 0);
 }
 
-void ew_world_destroy(ew_world *world)
+ew_status ewx_world_barrier(ew_world *world)
 {
-    if (!world)
-        return;
+    return meet(world, EWX_MEETING_INNER, NULL, NULL, 0);
+}
+
+/* Gives back what this process has of the world; the peers see nothing of it. */
+static void free_world(ew_world *world)
+{
+    if (!world->in_threads) {
+        for (int rank = 0; rank < world->num_ranks; rank++)
+            if (world->sockets[rank] >= 0)
+                close(world->sockets[rank]);
+        if (world->stop_fd >= 0)
+            close(world->stop_fd);
+        if (world->control)
+            munmap(world->control, ewx_control_bytes(world->num_ranks));
+        if (world->control_fd >= 0)
+            close(world->control_fd);
+    }
+    free(world->replicas);
+    ewx_use_close(world);
+    free(world);
+}
+
+/* Says good-bye to the peers. */
+static void leave_world(ew_world *world)
+{
     if (world->close_companion)
         world->close_companion(world->companion);
     ewx_hosts_close(world);
     if (world->control)
         atomic_store_explicit(&world->control->posts[world->rank].departed, 1,
                               memory_order_release);
-    if (!world->in_threads) {
+    if (!world->in_threads)
         ewx_watch_stop(world);
-        for (int rank = 0; rank < world->num_ranks; rank++)
-            if (world->sockets[rank] >= 0)
-                close(world->sockets[rank]);
-        if (world->control)
-            munmap(world->control, ewx_control_bytes(world->num_ranks));
-        if (world->control_fd >= 0)
-            close(world->control_fd);
+}
+
+void ew_world_destroy(ew_world *world)
+{
+    if (!world)
+        return;
+    /* In a forked child neither the watcher nor a GPU's context exists, and peers, MPI and
+     * the control block are the parent's. */
+    if (!ewx_world_is_elsewhere(world)) {
+        if (world->use && ewx_world_enter(world) != EW_OK)
+            return; /* it is still in use: a leak harms less */
+        leave_world(world);
     }
-    free(world);
+    free_world(world);
 }
 
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
@@ -377,7 +484,9 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     ew_world *world = calloc(1, sizeof *world);
     if (!world)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a world");
-    const ew_status status = ewx_world_init(world, rank, num_ranks, options);
+    ew_status status = ewx_world_init(world, rank, num_ranks, options);
+    if (status == EW_OK)
+        status = ewx_use_open(world);
     if (status != EW_OK) {
         free(world);
         return status;

@@ -14,7 +14,7 @@
 #include "entwine/fabric.h"
 #include "world/recorder.h"
 
-#define EWX_POST_BYTES 4096
+#define EWX_POST_BYTES 4088 /* with the meeting's word, one letter's body */
 
 /* Why a world stopped.  The first rank to report wins; all ranks tell the same story. */
 typedef struct ewx_fault {
@@ -30,11 +30,26 @@ typedef enum ewx_fault_place {
     EWX_FAULT_TILE,    /* detail: tile row, tile column, epoch wanted, epoch seen */
     EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
     EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
-    EWX_FAULT_MEETING, /* a collective of the world */
+    EWX_FAULT_MEETING, /* a collective of the world; detail: reporter's and culprit's
+                          ewx_meeting_word(), where these differ */
     EWX_FAULT_FABRIC,  /* what carries bytes between hosts has failed */
     EWX_FAULT_LETTER,  /* what came from another host cannot be right */
     EWX_FAULT_DEED     /* detail: ewx_deed_field, reporter's, culprit's, sequence */
 } ewx_fault_place;
+
+/* What ranks meet for. */
+typedef enum ewx_meeting {
+    EWX_MEETING_BARRIER = 1,
+    EWX_MEETING_ALLGATHER = 2,
+    EWX_MEETING_INNER = 3 /* a step of the library's own, of creating or calling a plan */
+} ewx_meeting;
+
+/* Kind and size of a collective in one word: equal on all ranks, or they are in different
+ * ones. */
+static inline uint64_t ewx_meeting_word(ewx_meeting kind, size_t bytes)
+{
+    return (uint64_t)kind << 56 | (uint64_t)bytes;
+}
 
 /* One rank's corner of the shared control block. */
 typedef struct ewx_post {
@@ -42,6 +57,7 @@ typedef struct ewx_post {
     _Atomic uint32_t departed;           /* destroyed its world in good order */
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
+    uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
     uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
     _Alignas(64) unsigned char data[2][EWX_POST_BYTES]; /* by round parity */
     ewx_lane lane;
@@ -76,7 +92,15 @@ typedef struct ewx_control {
     ewx_post posts[];
 } ewx_control;
 
+/* Who has a world.  The word lies in a page that a forked child finds zeroed. */
+typedef enum ewx_use {
+    EWX_USE_ELSEWHERE = 0, /* by the process that this one was forked from */
+    EWX_USE_FREE = 1,
+    EWX_USE_TAKEN = 2
+} ewx_use;
+
 struct ew_world {
+    _Atomic uint32_t *use; /* ewx_use; NULL in a world that is not built yet */
     int rank;
     int num_ranks;
     bool in_threads; /* ranks share this address space */
@@ -88,8 +112,9 @@ struct ew_world {
     int control_fd;
     ewx_post *posts[EWX_MAX_RANKS]; /* in the control block, or this process's replica */
     uint32_t round;
-    uint64_t sequence; /* of this rank's newest record */
-    uint64_t drained;  /* ... of the newest that is known to have ended */
+    uint32_t num_plans; /* ever created: the newest one's number */
+    uint64_t sequence;  /* of this rank's newest record */
+    uint64_t drained;   /* ... of the newest that is known to have ended */
     /* What a layer above keeps for as long as the world lives; closed before it ends. */
     void *companion;
     void (*close_companion)(void *companion);
@@ -124,6 +149,30 @@ static inline bool ewx_world_is_local(const ew_world *world, int rank)
     return world->hosts[rank] == world->hosts[world->rank];
 }
 
+/* Every public function that needs a world, or a plan of it, for itself alone enters and
+ * leaves it.  A second user, another thread or a signal handler, is refused with
+ * EW_ERR_ARGUMENT, and so is a process that was forked from the world's. */
+ew_status ewx_world_refuse(uint32_t use);
+static inline ew_status ewx_world_enter(const ew_world *world)
+{
+    uint32_t use = EWX_USE_FREE;
+    /* Acquire: pairs with the release in ewx_world_leave, of the thread that was here
+     * before. */
+    return atomic_compare_exchange_strong_explicit(
+               world->use, &use, EWX_USE_TAKEN, memory_order_acquire, memory_order_relaxed)
+               ? EW_OK
+               : ewx_world_refuse(use);
+}
+static inline void ewx_world_leave(const ew_world *world)
+{
+    atomic_store_explicit(world->use, EWX_USE_FREE, memory_order_release);
+}
+/* Whether this process was forked from the one that created the world. */
+static inline bool ewx_world_is_elsewhere(const ew_world *world)
+{
+    return world->use && atomic_load_explicit(world->use, memory_order_relaxed) == 0;
+}
+
 /* A wait that hears this world's abort word and knows its timeout. */
 ewx_wait ewx_world_wait(const ew_world *world);
 
@@ -133,6 +182,11 @@ ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
 
 /* EW_OK, or the standing fault's status with its text set. */
 ew_status ewx_world_check(ew_world *world);
+
+/* Collective: ew_world_allgather and ew_world_barrier for those who have entered the world.
+ */
+ew_status ewx_world_allgather(ew_world *world, const void *mine, void *all, size_t bytes);
+ew_status ewx_world_barrier(ew_world *world);
 
 /* Collective: EW_OK when every rank came with EW_OK.  A rank that failed keeps its own
  * status and text; the others are told who could not do `what`. */
@@ -154,6 +208,8 @@ ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out);
 ew_status ewx_control_map(int fd, int num_ranks, ewx_control **control_out);
 ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
                          const ew_world_options *options);
+ew_status ewx_use_open(ew_world *world);
+void ewx_use_close(ew_world *world); /* not open is fine */
 /* Told which host each rank is on, by numbers that are equal exactly on one host. */
 void ewx_world_settle(ew_world *world, const int *hosts);
 /* As ewx_world_raise, without a text.  Async-signal-safe. */

@@ -13,7 +13,7 @@ import sys
 
 def deed(sequence, m=8, state="done"):
     return {"sequence": sequence, "kind": "call", "state": state, "status": "EW_OK", "m": m, "n": 512,
-            "k": 64, "config": "00000000000000aa", "begin_ns": 1000 * sequence,
+            "k": 64, "plan": 1, "config": "000000aa", "begin_ns": 1000 * sequence,
             "end_ns": 0 if state == "running" else 1000 * sequence + 500, "steps": 4}
 
 

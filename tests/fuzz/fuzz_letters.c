@@ -74,7 +74,8 @@ static struct {
 
 static ewx_cpu_engine engine;
 static bool arrived[RANKS][16];  /* whole, by unit */
-static size_t brought[RANKS][2]; /* to collectives, by round parity */
+static size_t brought[RANKS][2]; /* to collectives, by round parity, as the next */
+static uint64_t meetings[RANKS][2];
 
 static int send_letter(void *context, int dst, const void *mail, size_t bytes)
 {
@@ -182,8 +183,9 @@ static ewx_spec specs[2]; /* by levels */
 static unsigned char *segments[RANKS], *zeros;
 static ewx_control *control;
 static _Atomic uint8_t peer_agrees[RANKS];
+static const uint64_t our_meeting = (uint64_t)EWX_MEETING_INNER << 56 | 8;
 static const ewx_deed our_deed = {
-    .kind = EWX_RECORD_CALL, .m = 5, .n = 6, .k = 7, .config = 8};
+    .kind = EWX_RECORD_CALL, .m = 5, .n = 6, .k = 7, .plan = 8};
 
 /* Once; every segment in memory of its own, so that writing beyond its end is caught.  What
  * no letter may touch is poisoned: tiles, and what the control block has for ranks that are
@@ -231,6 +233,8 @@ static void make_world(void)
     world = settled;
     FUZZ_DEMAND(ewx_hosts_open(&world) == EW_OK);
     atomic_store(&control->posts[NEIGHBOUR].round, NEIGHBOURS_ROUND);
+    for (int parity = 0; parity < 2; parity++)
+        control->posts[NEIGHBOUR].meeting[parity] = our_meeting;
     FUZZ_DEMAND(ewx_recorder_begin(&world, &our_deed) == EW_OK);
 }
 
@@ -287,8 +291,9 @@ static size_t fill_body(letter_kind kind, int src)
     const deed_note deed = note_of(1, &our_deed);
     switch (kind) {
     case LETTER_ROUND:
-        memset(said.mail.body, src, 8);
-        return 8;
+        memcpy(said.mail.body, &our_meeting, sizeof our_meeting);
+        memset(said.mail.body + sizeof our_meeting, src, 8);
+        return sizeof our_meeting + 8;
     case LETTER_DEED:
         memcpy(said.mail.body, &deed, sizeof deed);
         return sizeof deed;
@@ -320,8 +325,10 @@ static void hear_letter(input *in)
     put_bytes(in, &said.mail, said.mail_bytes);
     said.mail_bytes += (size_t)(int8_t)take(in) * (size_t)take(in); /* or fewer: wraps */
     ewx_hosts_progress(&world);
-    if (atomic_load(&world.posts[from]->round) == next_round)
-        brought[from][next_round & 1] = said.mail_bytes - HEAD_BYTES;
+    if (atomic_load(&world.posts[from]->round) == next_round) {
+        memcpy(&meetings[from][next_round & 1], said.mail.body, sizeof our_meeting);
+        brought[from][next_round & 1] = said.mail_bytes - HEAD_BYTES - sizeof our_meeting;
+    }
 }
 
 static void hear_message(input *in)
@@ -366,20 +373,21 @@ static void look_at_headers(void)
     }
 }
 
-/* A collective: when it succeeds, all have come, with as many bytes as we.  After one that
- * failed all fail, with the same words. */
+/* A collective: when it succeeds, all have come to the same, with as many bytes as we.
+ * After one that failed all fail, with the same words. */
 static void gather(void)
 {
     const uint64_t mine = 1;
     uint64_t all[RANKS];
     if (said.failed)
         return;
-    said.failed = ew_world_allgather(&world, &mine, all, sizeof mine) != EW_OK;
+    said.failed = ewx_world_allgather(&world, &mine, all, sizeof mine) != EW_OK;
     if (said.failed)
         return;
     FUZZ_DEMAND(all[US] == mine);
     for (int src = FIRST_REMOTE; src < RANKS; src++)
         FUZZ_DEMAND(atomic_load(&world.posts[src]->round) - world.round <= 1 &&
+                    meetings[src][world.round & 1] == our_meeting &&
                     brought[src][world.round & 1] == sizeof mine);
 }
 
@@ -452,6 +460,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memset(&said, 0, sizeof said);
     memset(arrived, 0, sizeof arrived);
     memset(brought, 0, sizeof brought);
+    memset(meetings, 0, sizeof meetings);
     said.src = -1;
     said.news = true;
     const uint8_t setup = take(&in);

@@ -33,6 +33,7 @@
     X("abort", check_abort, 30, THREADS)                                    \
     X("abort-latency", check_abort_latency, 60, THREADS)                    \
     X("rows-disagree", check_rows_disagree, 30, THREADS)                    \
+    X("plans-disagree", check_plans_disagree, 30, THREADS)                  \
     X("budgets", check_budgets, 90, THREADS)                                \
     X("environment-threads", check_environment_threads, 120, THREADS)       \
     X("large", check_large, 60, THREADS)                                    \

@@ -106,16 +106,21 @@ static int pretend(gpu_job *job, int64_t m)
 {
     ew_world *world = job->world;
     ewx_cuda_engine *engine = job_engine(job);
-    uint32_t epoch;
+    uint32_t epoch, calls_made;
     RANK_TRY(job_use_device(job));
+    RANK_CUDA(cudaMemcpy(&calls_made, engine->device->calls_made, sizeof calls_made,
+                         cudaMemcpyDefault));
     RANK_CUDA(cudaMemcpy(&epoch, &engine->counters->producer_epoch, sizeof epoch,
                          cudaMemcpyDefault));
     epoch++;
     const uint64_t word = (uint64_t)epoch << 32 | (uint64_t)m;
+    const uint64_t order = (uint64_t)epoch << 32 | (calls_made + 1);
     for (int rank = 0; rank < job->num_ranks; rank++) {
         ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)engine->heap.segments[rank];
         RANK_CUDA(cudaMemcpy(&head->calls[epoch % EWX_CUDA_CALLS][job->rank], &word,
                              sizeof word, cudaMemcpyDefault));
+        RANK_CUDA(cudaMemcpy(&head->orders[epoch % EWX_CUDA_CALLS][job->rank], &order,
+                             sizeof order, cudaMemcpyDefault));
     }
     return 0;
 }
@@ -368,6 +373,89 @@ void check_rows_disagree(void)
         if (strcmp(s.texts[0], s.texts[1]) != 0)
             harness_fail("two stories: %s\n%s", s.texts[0], s.texts[1]);
     }
+    expect_still_works(EW_RANKS_AS_THREADS);
+}
+
+/* ---- Plans in another order ---- */
+
+typedef struct disorder {
+    story story;
+    bool captured; /* each rank's two calls are a graph, which is replayed */
+} disorder;
+
+static int call_both(gpu_job *job, ew_plan *other, ew_stream stream)
+{
+    ew_world *world = job->world;
+    ew_plan *plans[2] = {job->plan, other};
+    for (int i = 0; i < 2; i++)
+        RANK_OK(ew_gemm_rs(plans[job->rank == 1 ? 1 - i : i], 1, job->A, job->B, job->C,
+                           stream));
+    return 0;
+}
+
+static int replay_both(gpu_job *job, ew_plan *other)
+{
+    ew_world *world = job->world;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t runnable;
+    RANK_TRY(job_stream(job, &stream));
+    RANK_OK(ew_world_barrier(world));
+    RANK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    RANK_TRY(call_both(job, other, stream));
+    RANK_CUDA(cudaStreamEndCapture(stream, &graph));
+    RANK_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
+    RANK_CUDA(cudaGraphUpload(runnable, stream));
+    RANK_CUDA(cudaStreamSynchronize(stream));
+    RANK_OK(ew_world_barrier(world));
+    RANK_CUDA(cudaGraphLaunch(runnable, stream));
+    RANK_CUDA(cudaStreamSynchronize(stream));
+    return 0;
+}
+
+/* With one row rank 1 waits for nobody, and hears when rank 0 has noticed. */
+static int call_in_own_order(gpu_job *job, void *argument)
+{
+    disorder *d = argument;
+    ew_world *world = job->world;
+    ew_config config;
+    ew_plan *other;
+    RANK_TRY(job_compute(job, 1, 1, NULL));
+    RANK_OK(ew_plan_config(job->plan, &config));
+    RANK_OK(ew_plan_create(world, &job->problem, &config, &other));
+    RANK_OK(ew_world_barrier(world));
+    const int64_t start_ns = ew_now_ns();
+    RANK_TRY(d->captured ? replay_both(job, other) : call_both(job, other, NULL));
+    ew_status status = ew_plan_wait(job->plan);
+    RANK_CHECK(job->rank != 0 || status == EW_ERR_MISMATCH, "%s", ew_last_error());
+    for (int tries = 0; tries < 1000 && status == EW_OK; tries++) {
+        gpu_sleep_ms(2);
+        status = ew_plan_wait(job->plan);
+    }
+    tell(&d->story, job->rank, status, start_ns);
+    ew_plan_destroy(other);
+    return 0;
+}
+
+static void expect_disorder(const char *config, bool captured)
+{
+    disorder d = {.captured = captured};
+    harness_context("%s, captured %d", config, captured);
+    gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(300, 264, 72, EW_FP16), config,
+            call_in_own_order, &d);
+    for (int rank = 0; rank < 2; rank++)
+        expect_story(&d.story, rank, EW_ERR_MISMATCH, 0, 5 * SECOND_NS,
+                     (const char *[]){"rank 0 called plan 1 as its call 2",
+                                      "rank 1 as its call 3", "fix:", NULL});
+}
+
+void check_plans_disagree(void)
+{
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        for (int captured = 0; captured < 2; captured++)
+            expect_disorder(*kernel, captured);
+    expect_disorder("transport=copy", false);
+    expect_disorder("producer=blas", false);
     expect_still_works(EW_RANKS_AS_THREADS);
 }
 

@@ -242,6 +242,50 @@ static int run_misfortune(ew_world *world, const char *kind)
     return 0;
 }
 
+/* Equal plans that the last rank calls in another order, with one row, so that only rank 0
+ * waits for anything; the rank named by the argument goes first.  Nobody may get a wrong
+ * value. */
+static int run_swap(ew_world *world, const char *first_rank)
+{
+    const int rank = ew_world_rank(world);
+    const bool odd = rank == ew_world_size(world) - 1;
+    duty plans[2];
+    ew_status status = EW_OK;
+    for (int i = 0; i < 2; i++)
+        RANK_OK(duty_open(&plans[i], world, (ew_problem)EW_PROBLEM(8, 30, 8, EW_FP32), ""));
+    RANK_OK(ew_world_barrier(world));
+    if (rank != atoi(first_rank))
+        usleep(200000);
+    for (int i = 0; i < 2 && status == EW_OK; i++) {
+        duty *d = &plans[odd ? 1 - i : i];
+        status = duty_call(d, 1, 10 + (uint32_t)i);
+        RANK_CHECK(status != EW_OK || duty_wrong(d, 1, 10 + (uint32_t)i) == 0,
+                   "wrong values with EW_OK");
+    }
+    if (status == EW_OK)
+        status = ew_world_barrier(world);
+    say("rank %d: %s: %s\n", rank, ew_status_name(status),
+        status == EW_OK ? "no fault" : ew_last_error());
+    for (int i = 0; i < 2; i++)
+        duty_close(&plans[i]);
+    return 0;
+}
+
+/* The last rank comes to a collective with other bytes, or to a barrier. */
+static int run_meet(ew_world *world, const char *kind)
+{
+    const int rank = ew_world_rank(world);
+    const bool odd = rank == ew_world_size(world) - 1;
+    static char mine[5000], all[5000 * EWX_MAX_RANKS];
+    const ew_status status =
+        odd && strcmp(kind, "barrier") == 0
+            ? ew_world_barrier(world)
+            : ew_world_allgather(world, mine, all, odd ? (size_t)atoi(kind) : 8);
+    say("rank %d: %s: %s\n", rank, ew_status_name(status),
+        status == EW_OK ? "no fault" : ew_last_error());
+    return 0;
+}
+
 /* ---- The rank ---- */
 
 typedef enum manner {
@@ -265,7 +309,9 @@ static const struct {
              {"crawl", run_crawl, ORDINARY},
              {"device-memory", run_device_memory, ORDINARY},
              {"plain", run_plain, WITHOUT_FABRIC},
-             {"misfortune", run_misfortune, FAILING}};
+             {"misfortune", run_misfortune, FAILING},
+             {"swap", run_swap, FAILING},
+             {"meet", run_meet, FAILING}};
 
 static const ew_mpi_module *load(const char *path)
 {

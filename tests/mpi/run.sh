@@ -140,6 +140,16 @@ faults() {
     expect_fault 3 "EW_ERR_ABORTED: rank 2 aborted the world"
     launch 3 2 misfortune rows
     expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] has m=(599|600), rank [0-2] has m=(599|600)"
+    for first in 0 1; do
+        launch 2 2 swap $first
+        expect_fault 2 "EW_ERR_MISMATCH: ranks disagree: rank [01] called plan [12], rank [01] called plan [12] \(operation 3\)"
+        launch 4 2 swap $first
+        expect_fault 4 "EW_ERR_MISMATCH: ranks disagree: rank [0-3] called plan [12], rank [0-3] called plan [12] \(operation 3\)"
+    done
+    launch 3 2 meet 5000
+    expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] called ew_world_allgather of (8|5000) bytes, rank [0-2] called ew_world_allgather of (8|5000) bytes"
+    launch 3 2 meet barrier
+    expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] called ew_world_(barrier|allgather of 8 bytes), rank [0-2] called ew_world_(barrier|allgather of 8 bytes)"
     launch 3 2 misfortune drop
     expect_fault 3 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile \(0,0\) of rank 2"
     launch 4 2 misfortune stall

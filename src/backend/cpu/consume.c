@@ -313,6 +313,8 @@ static ew_status await_tiles(ewx_cpu_engine *engine, int worker, bool reduces,
 
 static ew_status await_end(ewx_cpu_engine *engine, int worker, bool reduces)
 {
+    if (is_finished(engine, worker))
+        return EW_OK;
     ewx_patience patience = ewx_patience_begin(engine);
     ew_status status = EW_OK;
     while (status == EW_OK && !is_finished(engine, worker))

@@ -217,6 +217,14 @@ static void finish_call(ewx_cpu_engine *engine)
         atomic_load_explicit(&engine->call.gemm_end_ns, memory_order_relaxed);
 }
 
+/* Between hosts the letters that tell of another plan's call come before the tiles that
+ * belong to it, but a worker may have reduced such a tile without looking at the abort word
+ * in between.  On one host the call ends before its first block. */
+static bool was_misled(const ewx_cpu_engine *engine)
+{
+    return engine->wire.is_open && is_aborted(engine);
+}
+
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
                          void *C, const ew_epilogue *epilogue)
 {
@@ -240,7 +248,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */
-    if (ewx_team_run(&engine->team, work, engine) != EW_OK) {
+    if (ewx_team_run(&engine->team, work, engine) != EW_OK || was_misled(engine)) {
         const ew_status status = ewx_world_check(engine->world);
         if (status == EW_OK) /* a BLAS that refused: nobody else knows yet */
             ew_world_abort(engine->world);

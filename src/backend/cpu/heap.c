@@ -148,7 +148,7 @@ static ew_status open_between_threads(ewx_heap *heap)
     ew_status status = create_shared_pages(heap, &mine);
     status = ewx_world_agree(world, status, "allocate its heap");
     if (status == EW_OK)
-        status = ew_world_allgather(world, &mine, all, sizeof mine);
+        status = ewx_world_allgather(world, &mine, all, sizeof mine);
     /* When all ranks know that one could not, nobody uses the pages.  After an abort in
      * this very moment a rank might: better to leak them than to pull them away. */
     if (status != EW_OK && mine && ewx_world_check(world) == EW_OK)

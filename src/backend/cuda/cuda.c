@@ -286,6 +286,8 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
+    EW_TRY(
+        set_words(engine, head->orders, 2 * EWX_CUDA_CALLS * EWX_CUDA_MAX_RANKS, 0, epoch));
     EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
     EW_TRY(set_words(engine, &engine->counters->courier_epoch, 1, epoch, 0));
     ewx_carrier_set_epoch(engine, epoch);

@@ -119,7 +119,7 @@ static ew_status place(ewx_device *device, ew_world *world)
     identity me = {0}, all[EWX_MAX_RANKS];
     const ew_status mine = identify(device, world->local_index, &me);
     EW_TRY(ewx_world_agree(world, mine, "use its GPU"));
-    EW_TRY(ew_world_allgather(world, &me, all, sizeof me));
+    EW_TRY(ewx_world_allgather(world, &me, all, sizeof me));
     for (int rank = 0; rank < world->num_ranks; rank++) {
         if (all[rank].arch != me.arch || all[rank].sms != me.sms)
             return ewx_fail(EW_ERR_MISMATCH,
@@ -316,6 +316,7 @@ static void close_device(void *companion)
         if (device->carrying)
             cudaStreamDestroy(device->carrying);
         unmap_abort_word(device);
+        cudaFree(device->calls_made);
         ewx_device_leave(device);
     }
     ewx_slice_return(device->slice);
@@ -324,12 +325,24 @@ static void close_device(void *companion)
     free(device);
 }
 
+static ew_status open_counter(ewx_device *device)
+{
+    EW_CUDA_TRY(cudaMalloc((void **)&device->calls_made, sizeof *device->calls_made),
+                "allocating a counter");
+    EW_CUDA_TRY(cudaMemset(device->calls_made, 0, sizeof *device->calls_made),
+                "clearing a counter");
+    EW_CUDA_TRY(cudaDeviceSynchronize(), "clearing a counter");
+    return EW_OK;
+}
+
 static ew_status open_device(ewx_device *device, ew_world *world)
 {
     EW_TRY(place(device, world));
     EW_TRY(open_context(device));
     EW_TRY(ewx_device_enter(device));
     ew_status status = map_abort_word(device, world);
+    if (status == EW_OK && world->num_hosts == 1)
+        status = open_counter(device);
     if (status == EW_OK)
         status = open_stream(device, false, &device->producing);
     if (status == EW_OK)

@@ -36,6 +36,7 @@ typedef struct ewx_device {
     bool flushes;           /* ... and flushes what comes there, for kernels to see it */
     bool lends_context;     /* ... and lends the caller's thread a context for that */
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
+    uint32_t *calls_made;   /* counted by kernels; several hosts: NULL, the hosts compare */
     void *abort_page;       /* of the host, if this device mapped it */
 } ewx_device;
 

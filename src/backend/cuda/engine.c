@@ -131,8 +131,8 @@ static ew_status calibrate_clock(ewx_cuda_engine *engine)
 static ew_status share_clock(ewx_cuda_engine *engine)
 {
     int64_t offsets[EWX_MAX_RANKS];
-    EW_TRY(ew_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
-                              sizeof offsets[0]));
+    EW_TRY(ewx_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
+                               sizeof offsets[0]));
     engine->clock_offset_ns = offsets[engine->device->eldest];
     return EW_OK;
 }
@@ -232,6 +232,7 @@ ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_ou
         return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
     engine->world = world;
     engine->spec = spec;
+    engine->number = world->num_plans + 1;
     ew_status status = ewx_device_of(world, &engine->device);
     if (status == EW_OK && (status = ewx_device_enter(engine->device)) == EW_OK) {
         status = build(engine);
@@ -250,6 +251,8 @@ ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_ou
             status = ewx_nccl_open(&engine->nccl, world, engine->device);
         if (status == EW_OK)
             status = warm_up(engine);
+        engine->counts =
+            true; /* from here on: a plan that fails elsewhere is not counted */
         ewx_device_leave(engine->device);
     }
     if (status == EW_OK)

@@ -1,7 +1,7 @@
 /* From a kernel's report to the story that all ranks tell. */
 #include "backend/cuda/engine.h"
 
-static ewx_fault fault_of(const ewx_cuda_report *report, int reporter)
+static ewx_fault fault_of(const ewx_cuda_report *report, int reporter, uint32_t plan)
 {
     ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                        .culprit = report->culprit,
@@ -27,6 +27,14 @@ static ewx_fault fault_of(const ewx_cuda_report *report, int reporter)
         fault.detail[1] = report->seen;
         fault.detail[2] = report->epoch;
         break;
+    case EWX_CUDA_ORDER:
+        fault.status = EW_ERR_MISMATCH;
+        fault.place = EWX_FAULT_DEED;
+        fault.detail[0] = EWX_DEED_ORDER;
+        fault.detail[1] = report->wanted;
+        fault.detail[2] = report->seen;
+        fault.detail[3] = plan;
+        break;
     case EWX_CUDA_GATE:
     case EWX_CUDA_CALL:
         break;
@@ -40,6 +48,6 @@ ew_status ewx_cuda_collect_fault(const ewx_cuda_engine *engine)
     /* Written last by the kernel that gave up, behind a system-wide fence. */
     if (__atomic_load_n(&report->place, __ATOMIC_ACQUIRE) == 0 || report->aborted)
         return ewx_world_check(engine->world);
-    const ewx_fault fault = fault_of(report, engine->world->rank);
+    const ewx_fault fault = fault_of(report, engine->world->rank, engine->number);
     return ewx_world_raise(engine->world, &fault);
 }

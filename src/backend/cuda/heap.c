@@ -90,7 +90,7 @@ ew_status ewx_cuda_heap_open(ewx_cuda_heap *heap, ew_world *world, const ewx_dev
     handle mine = {.address = NULL}, all[EWX_MAX_RANKS];
     EW_TRY(
         ewx_world_agree(world, create_segment(heap, device, &mine), "allocate its heap"));
-    EW_TRY(ew_world_allgather(world, &mine, all, sizeof mine));
+    EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
     ew_status status = EW_OK;
     for (int rank = 0; rank < world->num_ranks && status == EW_OK; rank++)
         if (rank != world->rank)

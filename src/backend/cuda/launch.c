@@ -86,6 +86,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
                          (int64_t)layout->slice_offset[1]},
         .num_slices = layout->slice_offset[0] == layout->slice_offset[1] ? 1 : 2,
         .counters = engine->counters,
+        .calls_made = engine->counts ? engine->device->calls_made : NULL,
         .report = engine->report,
         .abort = engine->device->abort,
         .timeout_ns = (uint64_t)world->timeout_ns,
@@ -179,7 +180,7 @@ static ew_status meet_threads(const ewx_cuda_engine *engine)
     return EW_OK;
 #endif
     return engine->world->in_threads && engine->device->sharers > 1
-               ? ew_world_barrier(engine->world)
+               ? ewx_world_barrier(engine->world)
                : EW_OK;
 }
 

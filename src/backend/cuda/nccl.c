@@ -59,7 +59,7 @@ ew_status ewx_nccl_open(ewx_nccl *nccl, ew_world *world, const ewx_device *devic
     if (mine.available && world->rank == 0)
         status = check(nccl_library.get_unique_id(&mine.id), "get unique id");
     EW_TRY(ewx_world_agree(world, status, "start NCCL"));
-    EW_TRY(ew_world_allgather(world, &mine, all, sizeof mine));
+    EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (!all[rank].available)
             return EW_OK;

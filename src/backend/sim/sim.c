@@ -136,7 +136,7 @@ static ew_status learn_timing(sim_plan *plan, int64_t rows)
     mine->rows = rows;
     if (world->rank == 0)
         simulate_all(plan, rows, mine);
-    EW_TRY_TO(status, ew_world_allgather(world, mine, all, bytes), out);
+    EW_TRY_TO(status, ewx_world_allgather(world, mine, all, bytes), out);
     EW_TRY_TO(status, check_rows(plan, all, bytes), out);
     const answer *found = (const answer *)(void *)all;
     if (found->status != EW_OK)

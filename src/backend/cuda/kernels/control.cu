@@ -13,7 +13,7 @@ __global__ void starter(const __grid_constant__ ewx_cuda_call call)
         epoch = open_producer(call, true);
     epoch = __shfl_sync(~0u, epoch, 0);
     if (await_readers(call, epoch, threadIdx.x) && threadIdx.x == 0)
-        call.counters->producer_epoch = epoch;
+        count_call(call, epoch);
 }
 
 /* Between a GEMM and a collective that are both not ours. */

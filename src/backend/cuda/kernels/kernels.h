@@ -32,6 +32,8 @@ typedef struct ewx_cuda_segment {
     /* epoch << 32 | rows of r's call, by epoch: r may announce a call that is two ahead of
      * one whose owner has not looked yet. */
     uint64_t calls[EWX_CUDA_CALLS][EWX_MAX_RANKS];
+    /* Likewise epoch << 32 | the how-manieth call of r's it is, among all of its plans. */
+    uint64_t orders[EWX_CUDA_CALLS][EWX_CUDA_MAX_RANKS];
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
     unsigned long long egress_free_ns;
@@ -57,7 +59,8 @@ typedef enum ewx_cuda_place {
     EWX_CUDA_READERS,  /* a rank's last reads of an earlier call */
     EWX_CUDA_GATE,     /* a rank at the start gate */
     EWX_CUDA_CALL,     /* a rank's word on how many rows the call has ... */
-    EWX_CUDA_ROWS      /* ... which was another: wanted mine, seen theirs */
+    EWX_CUDA_ROWS,     /* ... which was another: wanted mine, seen theirs */
+    EWX_CUDA_ORDER     /* a call that another rank made earlier or later: likewise */
 } ewx_cuda_place;
 
 /* Host memory that kernels write: when things happened (GPU timer, ns) and, if a wait
@@ -104,6 +107,7 @@ typedef struct ewx_cuda_call {
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
     ewx_cuda_counters *counters;
+    uint32_t *calls_made; /* of all the rank's plans; NULL: not counted, not compared */
     ewx_cuda_report *report;
     const uint64_t *abort; /* the world's word, in host memory */
     uint64_t timeout_ns;

@@ -138,20 +138,26 @@ __device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t ep
             return;
 }
 
-/* Tells the others how many rows this rank thinks the call has. */
-__device__ __forceinline__ void note_rows(const ewx_cuda_call &call, uint32_t epoch)
+/* Tells the others how many rows this rank thinks the call has, and its place among the
+ * rank's calls: counted here, since a graph replays calls without the host. */
+__device__ __forceinline__ void note_call(const ewx_cuda_call &call, uint32_t epoch)
 {
-    for (int rank = 0; rank < call.grid.num_ranks; rank++)
-        st_relaxed_sys(&segment_of(call, rank)->calls[epoch % EWX_CUDA_CALLS][call.rank],
-                       (uint64_t)epoch << 32 | (uint64_t)call.grid.rows);
+    const int at = epoch % EWX_CUDA_CALLS;
+    const uint64_t high = (uint64_t)epoch << 32;
+    for (int rank = 0; rank < call.grid.num_ranks; rank++) {
+        ewx_cuda_segment *segment = segment_of(call, rank);
+        st_relaxed_sys(&segment->calls[at][call.rank], high | (uint64_t)call.grid.rows);
+        if (call.calls_made)
+            st_relaxed_sys(&segment->orders[at][call.rank], high | (*call.calls_made + 1));
+    }
 }
 
-/* One warp: true when all ranks are in a call of the same number of rows.  Were they not,
- * tiles would be published in time and be the wrong ones. */
-__device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t epoch,
-                                           int lane)
+/* One warp: true when all ranks have told of this call what `mine` is: the lower halves of
+ * their words, once the upper ones have the epoch. */
+__device__ __forceinline__ bool notes_agree(const ewx_cuda_call &call,
+                                            const uint64_t *words, uint32_t mine,
+                                            uint32_t epoch, ewx_cuda_place place, int lane)
 {
-    const uint64_t *words = segment_of(call, call.rank)->calls[epoch % EWX_CUDA_CALLS];
     bool ok = true;
     for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32) {
         const waited_for what = {EWX_CUDA_CALL, rank, 0, 0};
@@ -159,13 +165,34 @@ __device__ __forceinline__ bool rows_agree(const ewx_cuda_call &call, uint32_t e
                          what);
         const uint64_t word = ld_relaxed_sys(words + rank);
         /* A rank without rows of its own may be two calls ahead: then it has agreed. */
-        if (ok && (uint32_t)(word >> 32) == epoch && (uint32_t)word != call.grid.rows) {
-            give_up(call, {EWX_CUDA_ROWS, rank, 0, 0, epoch}, (uint32_t)call.grid.rows,
-                    (uint32_t)word, false);
+        if (ok && (uint32_t)(word >> 32) == epoch && (uint32_t)word != mine) {
+            give_up(call, {place, rank, 0, 0, epoch}, mine, (uint32_t)word, false);
             ok = false;
         }
     }
     return __all_sync(~0u, ok);
+}
+
+/* One warp: true when all ranks are in this call, with the same number of rows and at the
+ * same place among their calls.  Were they not, tiles would be published in time and be the
+ * wrong ones. */
+__device__ __forceinline__ bool calls_agree(const ewx_cuda_call &call, uint32_t epoch,
+                                            int lane)
+{
+    const ewx_cuda_segment *segment = segment_of(call, call.rank);
+    const int at = epoch % EWX_CUDA_CALLS;
+    if (!notes_agree(call, segment->calls[at], (uint32_t)call.grid.rows, epoch,
+                     EWX_CUDA_ROWS, lane))
+        return false;
+    if (!call.calls_made)
+        return true;
+    const uint64_t *orders = segment->orders[at];
+    const waited_for what = {EWX_CUDA_CALL, call.rank, 0, 0};
+    const bool ok = await_epoch(
+        call, reinterpret_cast<const uint32_t *>(orders + call.rank) + 1, epoch, what);
+    return __all_sync(~0u, ok) &&
+           notes_agree(call, orders, (uint32_t)ld_relaxed_sys(orders + call.rank), epoch,
+                       EWX_CUDA_ORDER, lane);
 }
 
 __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call, bool opens)
@@ -174,7 +201,7 @@ __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call, boo
     if (!opens)
         return epoch;
     if (blockIdx.x == 0)
-        note_rows(call, epoch);
+        note_call(call, epoch);
     if (call.gate)
         meet_gate(call, epoch);
     if (blockIdx.x == 0)
@@ -291,6 +318,14 @@ __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoc
 
 /* ---- A call ends: one thread of every CTA, when the CTA has done everything ---- */
 
+/* The producer's part of the call is over. */
+__device__ __forceinline__ void count_call(const ewx_cuda_call &call, uint32_t epoch)
+{
+    call.counters->producer_epoch = epoch;
+    if (call.calls_made)
+        ++*call.calls_made;
+}
+
 __device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32_t epoch,
                                                bool closes)
 {
@@ -302,7 +337,7 @@ __device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32
     counters->next_position = 0;
     if (!closes)
         return;
-    counters->producer_epoch = epoch;
+    count_call(call, epoch);
     call.report->gemm_end_ns = global_timer_ns();
 }
 

@@ -230,7 +230,7 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
         bool ready = true;
         if (threadIdx.x < 32) {
             if (task == first_task)
-                ready = rows_agree(call, epoch, threadIdx.x);
+                ready = calls_agree(call, epoch, threadIdx.x);
             ready = ready && await_tile(call, epoch, task, tile, threadIdx.x);
             if (ready && threadIdx.x == 0)
                 stamp_begin(call.trace.reduced, task);
