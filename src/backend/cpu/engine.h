@@ -48,15 +48,15 @@ typedef struct ewx_cpu_call {
     const unsigned char *A;
     const unsigned char *B;      /* NULL: the weight is packed already */
     const unsigned char *packed; /* it, or where B is packed; BLAS reads B where it lies */
-    ewx_packing packing;
-    unsigned char *sum;    /* NULL: tiles are only passed on to the epilogue */
-    int64_t num_positions; /* P, or 1 when BLAS computes everything at once */
-    int64_t num_tasks;     /* Q of this rank */
+    unsigned char *sum;          /* NULL: tiles are only passed on to the epilogue */
+    int64_t num_positions;       /* P, or 1 when BLAS computes everything at once */
+    int64_t num_tasks;           /* Q of this rank */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
     _Alignas(64) _Atomic int64_t tasks_done;
-    _Atomic int64_t gemm_end_ns;
+    _Alignas(64) _Atomic int64_t gemm_end_ns;
     _Atomic uint64_t num_events;
+    ewx_packing packing; /* of B */
     ewx_cpu_layer layer;
 } ewx_cpu_call;
 
