@@ -22,7 +22,8 @@
     "\n" \
     "  - A NULL pointer, a rank outside 0..W-1, or a struct that was not initialised by its\n" \
     "    macro (EW_PROBLEM, EW_CONFIG_INIT, EW_WORLD_OPTIONS_INIT), so that struct_size is 0.\n" \
-    "  - B is NULL although no weight was bound: call ew_plan_set_weight once, or pass B.\n" \
+    "  - B is NULL although no weight is bound: call ew_plan_set_weight or\n" \
+    "    ew_plan_bind_weight, or pass B. A weight that was destroyed is not bound any more.\n" \
     "  - A stream with the cpu backend: pass NULL.\n" \
     "  - On a GPU: a matrix that does not start at an aligned address.\n"
 

@@ -15,6 +15,7 @@
 #include "epilogue.h"
 #include "plan/tuning.h"
 #include "testing.h"
+#include "weight.h"
 
 struct ew_plan {
     ew_world *world;
@@ -26,6 +27,8 @@ struct ew_plan {
     void *state;
     uint32_t number;      /* in the world, from 1 on */
     uint32_t fingerprint; /* of the problem and the chosen config */
+    ewx_binding binding;  /* to the weight of calls without a B */
+    ew_weight *own;       /* of ew_plan_set_weight; NULL before the first */
 };
 
 /* ---- Specs ---- */
@@ -149,6 +152,8 @@ static void free_plan(ew_plan *plan)
 {
     if (plan->backend)
         plan->backend->destroy(plan->state);
+    ewx_weight_bind(&plan->binding, NULL);
+    ewx_weight_close(plan->own);
     free(plan);
 }
 
@@ -207,14 +212,35 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     return status;
 }
 
+static ew_status set_weight(ew_plan *plan, const void *B)
+{
+    if (!plan->own)
+        EW_TRY(ewx_weight_open(plan->world, plan->backend, &plan->spec, &plan->own));
+    EW_TRY(ewx_weight_pack(plan->own, B));
+    ewx_weight_bind(&plan->binding, plan->own);
+    return EW_OK;
+}
+
 ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
 {
     if (!plan || !B)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_set_weight needs a plan and a weight");
     EW_TRY(ewx_world_enter(plan->world));
-    const ew_status status = plan->backend->set_weight(plan->state, B);
+    const ew_status status = set_weight(plan, B);
     ewx_world_leave(plan->world);
     return status;
+}
+
+ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
+{
+    if (!plan)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_bind_weight needs a plan");
+    if (weight)
+        EW_TRY(ewx_weight_check(weight, plan->world, &plan->spec));
+    EW_TRY(ewx_world_enter(plan->world));
+    ewx_weight_bind(&plan->binding, weight);
+    ewx_world_leave(plan->world);
+    return EW_OK;
 }
 
 /* ---- Calls ---- */
@@ -261,6 +287,11 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
     if ((m > 0 && !A) || (count > 0 && !C && !epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         A ? "C" : "A", m);
+    if (!B && plan->backend->weights.open && !ewx_weight_packed(&plan->binding))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the plan has no weight\n"
+                        "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
+                        "pass B");
     if (epilogue)
         EW_TRY(ewx_epilogue_check(epilogue, C, count));
     return check_memory(plan, m, count, A, B, C, epilogue);
@@ -280,7 +311,8 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
                            .replays = enqueues};
     ew_status status = ewx_recorder_begin(plan->world, &deed);
     if (status == EW_OK)
-        status = plan->backend->run(plan->state, m, A, B, C, epilogue, stream);
+        status = plan->backend->run(plan->state, m, A, B, ewx_weight_packed(&plan->binding),
+                                    C, epilogue, stream);
     ewx_recorder_end(plan->world, status, enqueues && status == EW_OK);
     return status;
 }

@@ -85,7 +85,7 @@ const conformance_bed conformance_cpu = {
                    [WORKERS] = 3,
                    [POOL] = 2,
                    [LAYOUT] = 2,
-                   [BINDING] = 2,
+                   [BINDING] = 3,
                    [KIND] = 2},
     .shapes =
         {
@@ -145,7 +145,7 @@ const conformance_bed conformance_cuda = {
                    [TRANSPORT] = 2,
                    [LAUNCHES] = 2,
                    [LAYOUT] = 2,
-                   [BINDING] = 2},
+                   [BINDING] = 3},
     .shapes =
         {
             {256, 0, 512, 64},   /* aligned */
@@ -211,6 +211,7 @@ static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t s
         .problem = EW_PROBLEM(rows, s->n, s->k, bed->dtypes[c->value[DTYPE]]),
         .config = EW_CONFIG_INIT,
         .weight_per_call = c->value[BINDING] == 1,
+        .weight_bound = c->value[BINDING] == 2,
         .seed = seed,
         .num_calls = 5,
         .rows = {rows, rows / 3, 0, rows > 0 ? rows - 1 : 0, rows},

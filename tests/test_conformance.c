@@ -44,12 +44,13 @@ static void whole_output_through_blas(void **state)
         skip();
     for (int W = 1; W <= 3; W++)
         for (int layout = EW_WEIGHT_NK; layout <= EW_WEIGHT_KN; layout++)
-            for (int per_call = 0; per_call < 2; per_call++) {
+            for (int way = 0; way < 3; way++) {
                 trial t = {.kind = EW_RANKS_AS_PROCESSES,
                            .num_ranks = W,
                            .problem = EW_PROBLEM(131 * W + 1, 150, 40, EW_FP32),
                            .config = EW_CONFIG_INIT,
-                           .weight_per_call = per_call,
+                           .weight_per_call = way == 1,
+                           .weight_bound = way == 2,
                            .seed = 5,
                            .num_calls = 4,
                            .rows = {131 * W + 1, 1, 0, 130 * W}};

@@ -22,7 +22,7 @@ typedef struct job {
     int num_ranks;
     int64_t m;
     int repeats;
-    bool weight_per_call;
+    bool weight_per_call, weight_bound;
     bool same_rows;        /* every partition of A holds the same rows */
     unsigned char *output; /* shared: all m rows, owner after owner */
 } job;
@@ -53,8 +53,13 @@ static int compute(ew_world *world, void *argument)
     fill_random(p->dtype, 99, rank, OPERAND_B, p->n, p->k, B);
     ew_plan *plan;
     RANK_OK(ew_plan_create(world, p, &j->config, &plan));
-    if (!j->weight_per_call)
+    ew_weight *weight = NULL;
+    if (j->weight_bound) {
+        RANK_OK(ew_weight_create(world, p, &j->config, B, &weight));
+        RANK_OK(ew_plan_bind_weight(plan, weight));
+    } else if (!j->weight_per_call) {
         RANK_OK(ew_plan_set_weight(plan, B));
+    }
     for (int repeat = 0; repeat < j->repeats; repeat++) {
         unsigned char *own = j->output + (size_t)(first * p->n) * elem;
         memset(C, 0xff, bytes);
@@ -64,6 +69,7 @@ static int compute(ew_world *world, void *argument)
         RANK_CHECK(memcmp(own, C, bytes) == 0, "run %d differs from run 0", repeat);
     }
     ew_plan_destroy(plan);
+    ew_weight_destroy(weight);
     free(A);
     free(B);
     free(C);
@@ -164,6 +170,7 @@ static void vary_config(const job *plain)
         assert_int_equal(ew_config_parse(texts[i], &c.varied.config), EW_OK);
         c.varied.kind = i % 3 == 2 ? EW_RANKS_AS_THREADS : EW_RANKS_AS_PROCESSES;
         c.varied.weight_per_call = i % 4 == 3;
+        c.varied.weight_bound = i % 4 == 2;
         expect_same(&c, texts[i]);
     }
     comparison_end(&c);

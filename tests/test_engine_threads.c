@@ -19,6 +19,7 @@ static trial small_trial(int W, int workers, uint32_t seed)
                .problem = EW_PROBLEM(m, 270, 12, (ew_dtype)(seed % 3 + 1)),
                .config = EW_CONFIG_INIT,
                .weight_per_call = seed % 2 == 1,
+               .weight_bound = seed % 4 == 2,
                .seed = seed,
                .num_calls = 5,
                .rows = {m, 1, m / 2, 0, m - 1}};

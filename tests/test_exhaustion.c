@@ -12,10 +12,11 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "entwine/measure.h"
 #include "exhaust.h"
 
-enum { W = 2, VICTIM = 1, MOST = 500, M = 40, N = 130, K = 8 };
+enum { W = 2, VICTIM = 1, MOST = 500, M = 40, N = 130, K = 2100 };
 #define SOON_NS 20000000000 /* a hang would last as long as the timeout, 30 s */
 
 typedef struct outcome {
@@ -28,6 +29,24 @@ typedef struct outcome {
 /* Buffers of its own: what the test allocates is not to fail. */
 static float A[M * K], B[N * K], C[M * N];
 
+/* A weight that the plan packs with the call, its own, and one that it is bound to: large
+ * enough for workers to pack it together. */
+static ew_status call_each_way(ew_world *world, ew_plan *plan, const ew_problem *problem,
+                               const ew_config *config)
+{
+    ew_weight *weight = NULL;
+    for (int call = 0; call < 2; call++)
+        EW_TRY(ew_gemm_rs(plan, M, A, B, C, NULL));
+    EW_TRY(ew_plan_set_weight(plan, B));
+    EW_TRY(ew_gemm_rs(plan, M, A, NULL, C, NULL));
+    EW_TRY(ew_weight_create(world, problem, config, B, &weight));
+    ew_status status = ew_plan_bind_weight(plan, weight);
+    if (status == EW_OK)
+        status = ew_gemm_rs(plan, M, A, NULL, C, NULL);
+    ew_weight_destroy(weight);
+    return status;
+}
+
 static ew_status work(ew_world *world, bool *wrong_out)
 {
     const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
@@ -39,8 +58,8 @@ static ew_status work(ew_world *world, bool *wrong_out)
     ew_status status = ew_plan_create(world, &problem, &config, &plan);
     ew_exact_fill_a(EW_FP32, 1, rank, num_ranks, M, K, A);
     ew_exact_fill_b(EW_FP32, 1, rank, EW_WEIGHT_NK, N, K, B);
-    for (int call = 0; call < 2 && status == EW_OK; call++)
-        status = ew_gemm_rs(plan, M, A, B, C, NULL);
+    if (status == EW_OK)
+        status = call_each_way(world, plan, &problem, &config);
     if (status == EW_OK &&
         ew_exact_verify(&problem, 1, rank, num_ranks, M, C, &check) == EW_OK)
         *wrong_out = check.wrong != 0;

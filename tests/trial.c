@@ -100,6 +100,7 @@ typedef struct stand {
     const trial *trial;
     ew_backend backend;
     ew_plan *plan;
+    ew_weight *weight;
     guarded A, B, C;
     void *staging; /* host memory as large as the largest of them */
 } stand;
@@ -127,6 +128,41 @@ static int fill(stand *s, uint32_t seed)
     return guarded_write(&s->B, s->staging);
 }
 
+/* Made before the plan, of a problem and a config that have only the needful in common. */
+static int make_weight(stand *s)
+{
+    ew_world *world = s->world;
+    ew_problem problem = s->trial->problem;
+    ew_config config = EW_CONFIG_INIT;
+    problem.max_m = -1;
+    config.backend = s->trial->config.backend;
+    config.producer = s->trial->config.producer;
+    RANK_OK(ew_weight_create(world, &problem, &config, s->B.data, &s->weight));
+    return guarded_poison(&s->B);
+}
+
+/* The inputs of a call; a bound weight keeps its values for two. */
+static int renew(stand *s, int number, uint32_t *seed_out)
+{
+    ew_world *world = s->world;
+    const trial *t = s->trial;
+    const bool is_due = t->weight_per_call || (t->weight_bound && number % 2 == 0);
+    *seed_out = t->seed;
+    if (t->weight_per_call)
+        *seed_out += (uint32_t)number;
+    else if (t->weight_bound)
+        *seed_out += (uint32_t)number / 2;
+    if (is_due && number > 0)
+        RANK_TRY(fill(s, *seed_out));
+    if (is_due && number > 0 && t->weight_bound) {
+        RANK_OK(ew_weight_update(s->weight, s->B.data));
+        RANK_TRY(guarded_poison(&s->B));
+    }
+    if (t->weight_bound)
+        RANK_OK(ew_plan_bind_weight(s->plan, s->weight));
+    return 0;
+}
+
 static int set_up(stand *s)
 {
     ew_world *world = s->world;
@@ -137,11 +173,13 @@ static int set_up(stand *s)
     RANK_CHECK(s->staging, "no memory");
     RANK_TRY(create(s, &s->A, p->max_m, p->k));
     RANK_TRY(create(s, &s->B, p->n, p->k));
+    RANK_TRY(fill(s, t->seed));
+    if (t->weight_bound)
+        RANK_TRY(make_weight(s));
     RANK_OK(ew_plan_create(world, p, &t->config, &s->plan));
     if (t->start_together)
         RANK_OK(ew_plan_start_together(s->plan));
-    RANK_TRY(fill(s, t->seed));
-    if (!t->weight_per_call) {
+    if (!t->weight_per_call && !t->weight_bound) {
         RANK_OK(ew_plan_set_weight(s->plan, s->B.data));
         RANK_TRY(guarded_poison(&s->B));
     }
@@ -170,13 +208,12 @@ static int call(stand *s, int number)
     const trial *t = s->trial;
     const ew_problem *p = &t->problem;
     const int rank = ew_world_rank(world), W = ew_world_size(world);
-    const uint32_t seed = t->seed + (t->weight_per_call ? (uint32_t)number : 0);
     const int64_t m = t->rows[number];
+    uint32_t seed;
     int64_t first, count;
     ew_check check;
     RANK_OK(ew_owned_rows(m, W, rank, &first, &count));
-    if (t->weight_per_call)
-        RANK_TRY(fill(s, seed));
+    RANK_TRY(renew(s, number, &seed));
     RANK_TRY(create(s, &s->C, count, p->n));
     RANK_TRY(guarded_poison(&s->C));
     RANK_TRY(compute(s, m));
@@ -209,7 +246,11 @@ int trial_body(ew_world *world, void *argument)
     const int failed = set_up(&s) || run_calls(&s);
     if (failed)
         ew_world_abort(world); /* or peers would wait for this rank's next call */
+    if (t->seed % 2)           /* either may go first */
+        ew_weight_destroy(s.weight);
     ew_plan_destroy(s.plan);
+    if (t->seed % 2 == 0)
+        ew_weight_destroy(s.weight);
     guarded_destroy(&s.A);
     guarded_destroy(&s.B);
     guarded_destroy(&s.C);
@@ -233,7 +274,10 @@ void trial_describe(const trial *t)
         t->num_ranks, t->kind == EW_RANKS_AS_THREADS ? "threads" : "processes",
         ew_dtype_name(p->dtype), (long long)p->max_m, (long long)p->n, (long long)p->k,
         p->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
-        t->weight_per_call ? "per call" : "bound", t->seed, rows, config);
+        t->weight_per_call ? "per call"
+        : t->weight_bound  ? "bound"
+                           : "set",
+        t->seed, rows, config);
 }
 
 void trial_run(const trial *t)

@@ -16,8 +16,11 @@ typedef struct trial {
     int num_ranks;
     ew_problem problem;
     ew_config config;
-    bool weight_per_call; /* else bound once; then B is overwritten, as a caller may */
-    bool start_together;  /* the calls of all ranks meet at the gate of benchmarks */
+    /* How the plan gets its weight: with every call; as an ew_weight, which gets new values
+     * now and then; or else set once.  But for the first, B is overwritten afterwards, as a
+     * caller may. */
+    bool weight_per_call, weight_bound;
+    bool start_together; /* the calls of all ranks meet at the gate of benchmarks */
     uint32_t seed;
     int num_calls;
     int64_t rows[TRIAL_MAX_CALLS]; /* m of each */

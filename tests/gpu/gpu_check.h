@@ -24,6 +24,7 @@
     X("frees", check_frees, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
     X("graph", check_graph, 60, THREADS)                                    \
+    X("weights", check_weights, 60, THREADS)                                \
     X("blas", check_blas, 30, THREADS)                                      \
     X("layer", check_layer, 120, THREADS)                                   \
     X("layer-repeats", check_layer_repeats, 90, THREADS)                    \

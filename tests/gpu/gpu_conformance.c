@@ -134,7 +134,8 @@ static trial small_trial(int num_ranks, const char *config, ew_dtype dtype, uint
                .num_ranks = num_ranks,
                .problem = gpu_problem(rows, 264, 136, dtype),
                .config = EW_CONFIG_INIT,
-               .weight_per_call = seed % 2 == 1,
+               .weight_per_call = seed % 3 == 1,
+               .weight_bound = seed % 3 == 2,
                .seed = seed,
                .num_calls = 3,
                .rows = {rows, rows / 3, rows}};

@@ -34,6 +34,7 @@ static void list_trials(small *s, ew_ranks_as kind, const ew_world_options *opti
                    .problem = gpu_problem(300, 264, 72, EW_FP16),
                    .config = EW_CONFIG_INIT,
                    .weight_per_call = i % 2 == 1,
+                   .weight_bound = i % 4 == 2,
                    .seed = i,
                    .num_calls = 3,
                    .rows = {300, 1, 299},

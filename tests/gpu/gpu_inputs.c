@@ -251,6 +251,7 @@ void check_blas(void)
             t.problem = gpu_problem(rows, 264, 72, variant < 2 ? EW_BF16 : EW_FP16);
             t.problem.weight_layout = variant == 1 ? EW_WEIGHT_KN : EW_WEIGHT_NK;
             t.weight_per_call = variant % 2 == 1;
+            t.weight_bound = variant == 2;
             t.seed = 5 + (uint32_t)variant;
             t.num_calls = 5;
             memcpy(t.rows, (const int64_t[]){rows, 1, 0, 130 * W, rows}, 5 * sizeof rows);

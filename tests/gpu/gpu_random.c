@@ -90,6 +90,7 @@ static trial draw_trial(harness_random *random, int num_ranks, bool may_be_blas,
     t.problem = gpu_problem(most, n, k, harness_between(random, 0, 1) ? EW_FP16 : EW_BF16);
     t.problem.weight_layout = harness_between(random, 0, 1) ? EW_WEIGHT_NK : EW_WEIGHT_KN;
     t.weight_per_call = harness_between(random, 0, 1);
+    t.weight_bound = !t.weight_per_call && harness_between(random, 0, 1);
     t.start_together = harness_between(random, 0, 3) == 0;
     t.seed = (uint32_t)harness_next(random);
     t.num_calls = (int)harness_between(random, 1, 4);
