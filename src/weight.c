@@ -6,6 +6,7 @@
 
 #include "base/cores.h"
 #include "base/status.h"
+#include "base/versioned.h"
 
 struct ew_weight {
     ew_world *world;
