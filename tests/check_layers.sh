@@ -76,15 +76,15 @@ self_test() {
         expect green src/api.c '"backend/cpu/gemm.h"' &&
         expect green cli/a.c '"table.h"' &&
         expect green src/backend/cpu/kernels/a.c '"base/dtype.h"' &&
-        expect red src/base/a.c '"plan/order.h"' &&
+        expect red src/base/a.c '"plan/walk.h"' &&
         expect red src/plan/a.c '"world/world.h"' &&
         expect red src/world/a.h '"backend/cpu/gemm.h"' &&
         expect red src/backend/a.c '"measure.h"' &&
-        expect red src/backend/cpu/kernels/a.c '"plan/order.h"' &&
+        expect red src/backend/cpu/kernels/a.c '"plan/walk.h"' &&
         expect red src/backend/cpu/kernels/a.c '"../gemm.h"' &&
         expect red src/mpi/a.c '"base/status.h"' &&
         expect red src/api.c '"mpi/mpi_methods.h"' &&
-        expect red cli/a.c '"plan/order.h"' &&
+        expect red cli/a.c '"plan/walk.h"' &&
         expect red cli/a.c '<mpi.h>' &&
         expect red src/api.c '<jansson.h>'
 }

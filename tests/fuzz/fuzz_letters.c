@@ -356,10 +356,10 @@ static void look_at_headers(void)
     said.news = false;
     ewx_patience patience = ewx_patience_begin(&engine);
     for (int src = FIRST_REMOTE; src < RANKS; src++) {
-        for (int64_t slot = 0; slot < engine.spec->layout.slots_per_rank; slot++) {
+        for (int64_t slot = 0; slot < engine.spec->layout.slots_per_part; slot++) {
             bool ready;
             (void)ewx_contribution_ready(
-                &engine, src, US * engine.spec->layout.slots_per_rank + slot, &ready);
+                &engine, src, US * engine.spec->layout.slots_per_part + slot, &ready);
         }
         for (int slice = 0; slice < 4; slice++) /* until it asks who holds up whom */
             (void)ewx_patience_lasts(&engine, &patience, src);
@@ -431,11 +431,11 @@ static void check_world(void)
 static void check_segment(int src)
 {
     const ewx_layout *layout = &engine.spec->layout;
-    const int64_t first = US * layout->slots_per_rank;
-    for (int64_t slot = first; slot < first + layout->slots_per_rank; slot++) {
+    const int64_t first = US * layout->slots_per_part;
+    for (int64_t slot = first; slot < first + layout->slots_per_part; slot++) {
         _Atomic uint32_t *epoch = &ewx_heap_flag(&engine.heap, src, slot)->epoch;
         const int64_t unit = unit_of(&engine, slot);
-        const int64_t tile = slot % layout->slots_per_rank % engine.wire.unit_slots;
+        const int64_t tile = slot % layout->slots_per_part % engine.wire.unit_slots;
         const bool is_there = arrived[src][unit] && tile < unit_tiles(&engine, US, unit);
         FUZZ_DEMAND(atomic_load(epoch) == (is_there ? engine.call.epoch : 0));
         atomic_store(epoch, 0);

@@ -9,7 +9,7 @@
 void ewx_consume_prepare(ewx_cpu_engine *engine)
 {
     ewx_cpu_call *call = &engine->call;
-    call->num_tasks = ewx_partition_tiles(&call->grid, engine->world->rank);
+    call->num_tasks = ewx_part_tiles(&call->grid, engine->world->rank);
     atomic_store_explicit(&call->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
         engine->consumers[j].step = 0;

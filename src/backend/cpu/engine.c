@@ -225,7 +225,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     EW_TRY(ewx_world_check(engine->world));
     engine->timing.start_ns = ewx_now_ns();
     call->epoch = ++engine->epoch;
-    call->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    call->grid = ewx_spec_grid(spec, m);
     call->A = A;
     call->B = B;
     atomic_store_explicit(&call->gemm_end_ns, engine->timing.start_ns,

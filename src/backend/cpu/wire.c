@@ -16,14 +16,14 @@
 
 static int64_t unit_of(const ewx_cpu_engine *engine, int64_t slot)
 {
-    return slot % engine->spec->layout.slots_per_rank / engine->wire.unit_slots;
+    return slot % engine->spec->layout.slots_per_part / engine->wire.unit_slots;
 }
 
 /* Tiles of a unit that exist in this call. */
 static int64_t unit_tiles(const ewx_cpu_engine *engine, int dst, int64_t unit)
 {
     const int64_t rest =
-        ewx_partition_tiles(&engine->call.grid, dst) - unit * engine->wire.unit_slots;
+        ewx_part_tiles(&engine->call.grid, dst) - unit * engine->wire.unit_slots;
     return rest < 0 ? 0 : ewx_min64(engine->wire.unit_slots, rest);
 }
 
@@ -132,7 +132,7 @@ bool ewx_wire_is_idle(ewx_cpu_engine *engine)
 static ewx_flag *first_flag(const ewx_cpu_engine *engine, int src, int64_t unit)
 {
     return ewx_heap_flag(&engine->heap, src,
-                         engine->world->rank * engine->spec->layout.slots_per_rank +
+                         engine->world->rank * engine->spec->layout.slots_per_part +
                              unit * engine->wire.unit_slots);
 }
 
@@ -323,7 +323,7 @@ static void list_order(ewx_cpu_engine *engine)
     wire->order_rows = grid->rows;
     wire->num_order = 0;
     memset(wire->listed, 0, (size_t)wire->num_units);
-    const int64_t tasks = ewx_partition_tiles(grid, 0);
+    const int64_t tasks = ewx_part_tiles(grid, 0);
     for (int64_t task = 0; task < tasks; task++) {
         const ewx_tile tile = ewx_task_tile(grid, 0, task);
         const int64_t unit =

@@ -29,11 +29,11 @@ static void choose_units(ewx_cpu_engine *engine)
     const int64_t slot_bytes = layout->slot_bytes > 0 ? (int64_t)layout->slot_bytes : 1;
     const int64_t wanted = release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / slot_bytes)
                                        : EW_MESSAGE_BYTES / slot_bytes;
-    const int64_t slots = ewx_min64(wanted, layout->slots_per_rank);
+    const int64_t slots = ewx_min64(wanted, layout->slots_per_part);
     engine->wire.unit_slots = slots > 0 ? slots : 1;
     engine->wire.num_units =
-        1 + (layout->slots_per_rank > 0
-                 ? (layout->slots_per_rank - 1) / engine->wire.unit_slots
+        1 + (layout->slots_per_part > 0
+                 ? (layout->slots_per_part - 1) / engine->wire.unit_slots
                  : 0);
 }
 
@@ -68,7 +68,7 @@ static ew_status open_channel(ewx_cpu_engine *engine)
             for (int parity = 0; parity < 2; parity++) {
                 const int src = wire->remotes[remote];
                 const int64_t slots = ewx_min64(
-                    wire->unit_slots, layout->slots_per_rank - unit * wire->unit_slots);
+                    wire->unit_slots, layout->slots_per_part - unit * wire->unit_slots);
                 places[ewx_unit_place(wire, remote, unit, parity)] = (ew_place){
                     .src = ewx_unit_is_from(engine, src, unit) ? src : -1,
                     .number = (int32_t)(unit * 2 + parity),

@@ -9,7 +9,7 @@ static inline size_t ewx_unit_offset(const ewx_cpu_engine *engine, int dst, int6
                                      int parity)
 {
     const ewx_layout *layout = &engine->spec->layout;
-    const int64_t slot = dst * layout->slots_per_rank + unit * engine->wire.unit_slots;
+    const int64_t slot = dst * layout->slots_per_part + unit * engine->wire.unit_slots;
     return layout->slice_offset[parity] + (size_t)slot * layout->slot_bytes;
 }
 

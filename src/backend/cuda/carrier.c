@@ -8,21 +8,19 @@
 
 static int64_t slots(const ewx_cuda_engine *engine)
 {
-    return engine->spec->layout.slots_per_rank;
+    return engine->spec->layout.slots_per_part;
 }
 
 /* Inside the partition of dst. */
 static int64_t slot_of(const ewx_cuda_engine *engine, int dst, int64_t task)
 {
-    const ewx_tile tile = ewx_task_tile(&engine->carrier.grid, dst, task);
-    return tile.row * engine->spec->layout.tile_cols + tile.col;
+    return ewx_layout_slot(&engine->spec->layout, 0,
+                           ewx_task_tile(&engine->carrier.grid, dst, task));
 }
 
-/* As unit_of_task in kernels/protocol.cuh. */
 static int64_t unit_of(const ewx_cuda_engine *engine, int64_t task)
 {
-    const int32_t release = engine->spec->config.release;
-    return release > 0 ? task / release : 0;
+    return ewx_release_unit(engine->spec->config.release, task);
 }
 
 static uint32_t *flag_of(const ewx_cuda_engine *engine, int owner, int64_t unit, int source)
@@ -102,7 +100,7 @@ static void take_published(ewx_cuda_engine *engine, int remote)
 {
     ewx_carrier *c = &engine->carrier;
     ewx_carrier_remote *r = &c->remotes[remote];
-    const int64_t tasks = ewx_partition_tiles(&c->grid, r->rank);
+    const int64_t tasks = ewx_part_tiles(&c->grid, r->rank);
     while (r->taken < tasks && c->num_batch < EWX_CARRIER_BATCH &&
            is_published(engine, r->rank, r->taken)) {
         c->batch[c->num_batch].remote = remote;
@@ -140,7 +138,7 @@ static void put(ewx_cuda_engine *engine, int remote, int64_t task)
     const int64_t slot = slot_of(engine, dst, task);
     const size_t bytes = bytes_of(engine, dst, task);
     /* The last one to each rank says when all have arrived. */
-    const bool last = ++c->remotes[remote].put == ewx_partition_tiles(&c->grid, dst);
+    const bool last = ++c->remotes[remote].put == ewx_part_tiles(&c->grid, dst);
     world->traffic.tile_bytes += (int64_t)bytes;
     world->traffic.tile_messages++;
     *(engine->device->direct ? &world->traffic.device_bytes
@@ -186,7 +184,7 @@ static size_t list_awaited(const ewx_cuda_engine *engine, int remote, size_t *as
 {
     const ewx_carrier *c = &engine->carrier;
     const ewx_carrier_remote *r = &c->remotes[remote];
-    const int64_t tasks = ewx_partition_tiles(&c->grid, engine->world->rank);
+    const int64_t tasks = ewx_part_tiles(&c->grid, engine->world->rank);
     size_t count = 0;
     for (int i = 0; i < EWX_CARRIER_WINDOW && r->arrived + i < tasks; i++)
         if (!(r->ahead >> i & 1))
@@ -211,7 +209,7 @@ static bool find_task(const ewx_cuda_engine *engine, int remote, size_t place,
     const ewx_carrier_remote *r = &c->remotes[remote];
     const int rank = engine->world->rank;
     const int64_t end =
-        ewx_min64(r->arrived + EWX_CARRIER_WINDOW, ewx_partition_tiles(&c->grid, rank));
+        ewx_min64(r->arrived + EWX_CARRIER_WINDOW, ewx_part_tiles(&c->grid, rank));
     for (int64_t task = r->arrived; task < end; task++)
         if (place == ewx_carrier_place(slots(engine), remote, slot_of(engine, rank, task),
                                        c->epoch)) {
@@ -240,7 +238,7 @@ static void mark_arrived(ewx_cuda_engine *engine, int remote, size_t place, size
 static void accept_arrived(ewx_cuda_engine *engine, ewx_carrier_remote *r)
 {
     const int rank = engine->world->rank;
-    const int64_t tasks = ewx_partition_tiles(&engine->carrier.grid, rank);
+    const int64_t tasks = ewx_part_tiles(&engine->carrier.grid, rank);
     for (; r->ahead & 1; r->ahead >>= 1) {
         const int64_t unit = unit_of(engine, r->arrived++);
         if (r->arrived == tasks || unit_of(engine, r->arrived) != unit)
@@ -296,7 +294,7 @@ static void progress(ewx_cuda_engine *engine)
 static bool all_is_put(const ewx_carrier *c)
 {
     for (int remote = 0; remote < c->num_remotes; remote++)
-        if (c->remotes[remote].put < ewx_partition_tiles(&c->grid, c->remotes[remote].rank))
+        if (c->remotes[remote].put < ewx_part_tiles(&c->grid, c->remotes[remote].rank))
             return false;
     return true;
 }
@@ -338,7 +336,7 @@ static void finish(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
     const int rank = engine->world->rank;
-    const int64_t tasks = ewx_partition_tiles(&c->grid, rank);
+    const int64_t tasks = ewx_part_tiles(&c->grid, rank);
     if (!ewx_carrier_enter_fabric(engine))
         return;
     for (int remote = 0; remote < c->num_remotes; remote++)
@@ -354,10 +352,9 @@ static void finish(ewx_cuda_engine *engine)
 void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
 {
     ewx_carrier *c = &engine->carrier;
-    const ewx_spec *spec = engine->spec;
     if (!c->is_open)
         return;
-    c->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    c->grid = ewx_spec_grid(engine->spec, m);
     c->epoch++;
     for (int remote = 0; remote < c->num_remotes; remote++) {
         ewx_carrier_remote *r = &c->remotes[remote];

@@ -30,7 +30,7 @@ const unsigned char *ewx_carrier_source(const ewx_cuda_engine *engine, int src)
 {
     const ewx_layout *layout = &engine->spec->layout;
     return engine->carrier.inbox +
-           (src - engine->world->rank) * layout->slots_per_rank * EWX_CUDA_TILE_BYTES -
+           (src - engine->world->rank) * layout->slots_per_part * EWX_CUDA_TILE_BYTES -
            (int64_t)layout->slice_offset[0];
 }
 
@@ -66,7 +66,7 @@ static ew_status allocate_boxes(ewx_cuda_engine *engine)
     ewx_carrier *c = &engine->carrier;
     const ewx_layout *layout = &engine->spec->layout;
     const unsigned reachable = cudaHostAllocMapped | cudaHostAllocPortable;
-    const size_t partition_bytes = (size_t)layout->slots_per_rank * EWX_CUDA_TILE_BYTES;
+    const size_t partition_bytes = (size_t)layout->slots_per_part * EWX_CUDA_TILE_BYTES;
     const size_t inbox_bytes = layout->segment_bytes - layout->slice_offset[0] + 1;
     EW_CUDA_TRY(engine->device->direct
                     ? cudaMalloc((void **)&c->inbox, inbox_bytes)
@@ -87,7 +87,7 @@ static ew_status open_channel(ewx_cuda_engine *engine)
     ewx_carrier *c = &engine->carrier;
     ew_world *world = engine->world;
     const ewx_layout *layout = &engine->spec->layout;
-    const int64_t slots = layout->slots_per_rank;
+    const int64_t slots = layout->slots_per_part;
     const size_t count = (size_t)(c->num_remotes * slots * 2);
     ew_place *places = calloc(count + 1, sizeof *places);
     if (!places)
@@ -143,7 +143,7 @@ static bool have_come(ewx_cuda_engine *engine, const size_t *places, size_t coun
     ewx_carrier *c = &engine->carrier;
     const ew_fabric *fabric = engine->world->fabric;
     size_t filled[2 * EWX_CUDA_MAX_RANKS], bytes[2 * EWX_CUDA_MAX_RANKS], num_filled = 0;
-    const int64_t per_remote = engine->spec->layout.slots_per_rank * 2;
+    const int64_t per_remote = engine->spec->layout.slots_per_part * 2;
     bool all = true;
     ewx_hosts_progress(engine->world);
     if (!ewx_hosts_reachable(engine->world))
@@ -182,14 +182,14 @@ static ew_status rehearse(ewx_cuda_engine *engine)
     ew_world *world = engine->world;
     size_t places[2 * EWX_CUDA_MAX_RANKS], count = 0;
     ew_status waited;
-    if (engine->spec->layout.slots_per_rank == 0) /* of a plan for no rows */
+    if (engine->spec->layout.slots_per_part == 0) /* of a plan for no rows */
         return EW_OK;
     if (!ewx_carrier_enter_fabric(engine))
         return c->status;
     for (int remote = 0; remote < c->num_remotes; remote++)
         for (uint32_t parity = 0; parity < 2; parity++) {
             places[count++] =
-                ewx_carrier_place(engine->spec->layout.slots_per_rank, remote, 0, parity);
+                ewx_carrier_place(engine->spec->layout.slots_per_part, remote, 0, parity);
             put_first(engine, remote, parity);
         }
     ewx_wait wait = ewx_world_wait(world);

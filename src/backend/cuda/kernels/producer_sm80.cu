@@ -166,14 +166,14 @@ __device__ __forceinline__ work describe_block(const ewx_cuda_operands &operands
     const ewx_block block = ewx_order_block(grid, position);
     const ewx_tile tile = {block.row, block.col * grid->block_cols};
     const int64_t done_rows = tile.row * EWX_TILE_M, done_cols = tile.col * EWX_TILE_N;
-    item.dst = block.dst;
-    item.a_row = ewx_partition_first_row(grid, block.dst) + done_rows;
+    item.dst = block.part;
+    item.a_row = ewx_part_first_row(grid, block.part) + done_rows;
     item.b_row = done_cols;
-    item.rows = (int)ewx_min64(ewx_partition_rows(grid, block.dst) - done_rows, EWX_TILE_M);
+    item.rows = (int)ewx_min64(ewx_part_rows(grid, block.part) - done_rows, EWX_TILE_M);
     item.cols = (int)ewx_min64(grid->cols - done_cols, grid->block_cols * EWX_TILE_N);
     item.num_tiles = (int)ewx_div_up(item.cols, EWX_TILE_N);
-    item.out = place_of(operands, call, epoch, block.dst, tile);
-    item.task = ewx_tile_task(grid, block.dst, tile);
+    item.out = place_of(operands, call, epoch, block.part, tile);
+    item.task = ewx_tile_task(grid, block.part, tile);
     return item;
 }
 

@@ -139,16 +139,15 @@ __device__ work describe_block(const ewx_cuda_operands &operands, const ewx_cuda
     const ewx_block block = ewx_order_block(grid, position);
     const ewx_tile tile = {block.row, block.col * grid->block_cols};
     work w;
-    w.a_row = (int)(ewx_partition_first_row(grid, block.dst) + block.row * EWX_TILE_M);
+    w.a_row = (int)(ewx_part_first_row(grid, block.part) + block.row * EWX_TILE_M);
     w.b_row = (int)(tile.col * EWX_TILE_N);
-    w.slot = (int)(operands.outbox ? slot_of(call, block.dst, tile)
-                                   : heap_slot_of(call, block.dst, tile));
-    w.dst = block.dst;
-    w.task = (int)ewx_tile_task(grid, block.dst, tile);
+    w.slot = (int)(operands.outbox ? slot_of(call, block.part, tile)
+                                   : heap_slot_of(call, block.part, tile));
+    w.dst = block.part;
+    w.task = (int)ewx_tile_task(grid, block.part, tile);
     w.num_stored = (int)ewx_min64(grid->block_cols, grid->tile_cols - tile.col);
     w.shares_b = 0;
-    w.halves =
-        ewx_partition_rows(grid, block.dst) - tile.row * EWX_TILE_M > HALF_ROWS ? 2 : 1;
+    w.halves = ewx_part_rows(grid, block.part) - tile.row * EWX_TILE_M > HALF_ROWS ? 2 : 1;
     return w;
 }
 
@@ -388,7 +387,7 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
                       const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
                       const arena<TILES> &memory)
 {
-    const int num_ranks = call.grid.num_ranks;
+    const int num_ranks = call.num_ranks;
     const int num_slots = num_ranks * call.tile_rows * (int)call.grid.tile_cols;
     /* Slices lie one behind the other. */
     const int first_slot = call.num_slices == 2 ? (epoch & 1) * num_slots : 0;
