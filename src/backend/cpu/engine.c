@@ -43,7 +43,7 @@ void ewx_engine_progress(ewx_cpu_engine *engine, int worker)
 
 void ewx_engine_glance(ewx_cpu_engine *engine, int worker)
 {
-    if (worker == 0 && engine->wire.is_open &&
+    if (worker == 0 && engine->wire.exchange.is_open &&
         ewx_now_ns() - engine->wire.progress_ns > PROGRESS_NS)
         ewx_engine_progress(engine, worker);
 }
@@ -108,8 +108,9 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
                 return EW_ERR_ABORTED;
             EW_TRY(ewx_produce_block(engine, worker, position));
         }
-        return worker == 0 && engine->wire.is_open ? ewx_consume_watch(engine, worker)
-                                                   : EW_OK;
+        return worker == 0 && engine->wire.exchange.is_open
+                   ? ewx_consume_watch(engine, worker)
+                   : EW_OK;
     }
     EW_TRY(ewx_consume_rest(engine, worker));
     return await_gemm(engine);
@@ -235,7 +236,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     ewx_produce_prepare(engine);
     ewx_consume_prepare(engine);
     ewx_layer_prepare(engine, C, epilogue);
-    ewx_wire_prepare(engine);
+    ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);
     ewx_combine_prepare(engine);
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
