@@ -187,9 +187,9 @@ typedef struct ewx_cuda_entry {
 } ewx_cuda_entry;
 
 /* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
-ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster);
+ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster);
 /* (ewx_cuda_operands, ewx_cuda_call) */
-ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n);
+ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call); threads 128, 256 or 512 */
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_layer): the same with an epilogue, less the

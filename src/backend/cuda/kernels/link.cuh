@@ -72,20 +72,4 @@ __device__ __forceinline__ void await_push(const ewx_cuda_call &call, int dst,
     await_time(max(sent, received) + call.link.latency_ns);
 }
 
-/* One thread, under the conditions of publish: the tile is where its reader, or its
- * courier, looks for it. */
-__device__ __forceinline__ void hand_over(const ewx_cuda_operands &operands,
-                                          const ewx_cuda_call &call, uint32_t epoch,
-                                          int dst, int64_t task)
-{
-    if (!operands.outbox) {
-        if (call.pushed && is_paced(call))
-            await_push(
-                call, dst,
-                ewx_tile_bytes(&call.grid, dst, ewx_task_tile(&call.grid, dst, task), 2));
-        publish(call, epoch, dst, task);
-    }
-    stamp_published(call.trace.produced, produced_at(call, dst, task));
-}
-
 #endif

@@ -199,22 +199,10 @@ __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_
 
 /* ---- Contributions ---- */
 
-/* Whose segment holds this rank's contribution to a tile of dst, and in which slot. */
-__device__ __forceinline__ int home_of(const ewx_cuda_call &call, int dst)
-{
-    return call.pushed ? dst : call.rank;
-}
-
 __device__ __forceinline__ int64_t slot_of(const ewx_cuda_call &call, int part,
                                            ewx_tile tile)
 {
     return ewx_slot(call.tile_rows, call.grid.tile_cols, part, tile);
-}
-
-__device__ __forceinline__ int64_t heap_slot_of(const ewx_cuda_call &call, int dst,
-                                                ewx_tile tile)
-{
-    return slot_of(call, call.pushed ? call.rank : dst, tile);
 }
 
 /* ---- Publication ---- */
