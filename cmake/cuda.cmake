@@ -36,13 +36,13 @@ set(kernels ${PROJECT_SOURCE_DIR}/src/backend/cuda/kernels)
 # wgmma exists on sm_90a alone; the rest runs from Ampere on, on newer chips through PTX.
 set(portable_targets -gencode=arch=compute_80,code=[sm_80,compute_80]
                      -gencode=arch=compute_90,code=sm_90)
-set(producer_sm90_targets -gencode=arch=compute_90a,code=sm_90a)
-set(producer_sm80_targets -gencode=arch=compute_80,code=[sm_80,compute_80])
+set(gemm_sm90_targets -gencode=arch=compute_90a,code=sm_90a)
+set(gemm_sm80_targets -gencode=arch=compute_80,code=[sm_80,compute_80])
 set(mutant) # a planted bug in the kernels, for gpu-check --mutants
 if(EW_MUTANT)
   set(mutant -DEW_MUTANT=${EW_MUTANT})
 endif()
-foreach(name producer_sm90 producer_sm80 reducer layer control inputs)
+foreach(name gemm_sm90 gemm_sm80 reducer layer control inputs)
   set(targets ${portable_targets})
   if(DEFINED ${name}_targets)
     set(targets ${${name}_targets})

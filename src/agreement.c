@@ -27,11 +27,11 @@ void ewx_facts_decided(const ewx_spec *spec, ewx_text *text)
     ewx_config_print_open(&spec->config, text);
     ewx_text_add(text,
                  ",elem_bytes=%zu,row_major=%d,max_tile_rows=%" PRId64 ",tile_cols=%" PRId64
-                 ",slots_per_rank=%" PRId64 ",num_slots=%" PRId64 ",tile_stride=%" PRId64
+                 ",slots_per_part=%" PRId64 ",num_slots=%" PRId64 ",tile_stride=%" PRId64
                  ",slot_bytes=%zu,flags_offset=%zu,"
                  "first_slice=%zu,second_slice=%zu,segment_bytes=%zu",
                  spec->elem_bytes, layout->row_major, layout->max_tile_rows,
-                 layout->tile_cols, layout->slots_per_rank, layout->num_slots,
+                 layout->tile_cols, layout->slots_per_part, layout->num_slots,
                  layout->tile_stride, layout->slot_bytes, layout->flags_offset,
                  layout->slice_offset[0], layout->slice_offset[1], layout->segment_bytes);
 }

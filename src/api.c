@@ -437,17 +437,16 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
         return ewx_fail(EW_ERR_ARGUMENT, "ew_forecast_build needs a place for its answer");
     EW_TRY(forecast_plan(problem, num_ranks, config, &f));
     problem = &f.spec.problem;
-    const ewx_grid grid =
-        ewx_grid_build(problem->max_m, problem->n, num_ranks, &f.spec.config);
+    const ewx_grid grid = ewx_spec_grid(&f.spec, problem->max_m);
     const ewx_footprint footprint = f.backend->footprint(&f.spec);
     int64_t num_tiles = 0;
     for (int dst = 0; dst < num_ranks; dst++)
-        num_tiles += ewx_partition_tiles(&grid, dst);
+        num_tiles += ewx_part_tiles(&grid, dst);
     *forecast_out = (ew_forecast){
         .config = f.spec.config,
         .num_blocks = ewx_num_blocks(&grid),
         .num_tiles = num_tiles,
-        .max_owned_tiles = ewx_partition_tiles(&grid, 0),
+        .max_owned_tiles = ewx_part_tiles(&grid, 0),
         .heap_bytes = f.spec.layout.segment_bytes,
         .weight_bytes = footprint.weight_bytes,
         .workspace_bytes = footprint.workspace_bytes,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_layers.sh [ROOT]: who may include whom.
 #
-#     base < plan < world < backend < src/*.c (api, measure, tune) < cli
+#     base < plan < world < exchange < backend < src/*.c (api, measure, tune) < cli
 #
 # A file includes its own layer and those below.  The top (cli, src/mpi) sees the public
 # headers and its own folder.  Kernels are a leaf: their folder, the public headers and
@@ -14,10 +14,11 @@ layer_of() { # of a path as it is written after src/
     base/*) echo 0 ;;
     plan/*) echo 1 ;;
     world/*) echo 2 ;;
-    backend/*) echo 3 ;;
+    exchange/*) echo 3 ;;
+    backend/*) echo 4 ;;
     mpi/*) echo 9 ;;
     */*) echo 9 ;;
-    *) echo 4 ;;
+    *) echo 5 ;;
     esac
 }
 
@@ -76,15 +77,17 @@ self_test() {
         expect green src/api.c '"backend/cpu/gemm.h"' &&
         expect green cli/a.c '"table.h"' &&
         expect green src/backend/cpu/kernels/a.c '"base/dtype.h"' &&
-        expect red src/base/a.c '"plan/order.h"' &&
+        expect red src/base/a.c '"plan/walk.h"' &&
         expect red src/plan/a.c '"world/world.h"' &&
         expect red src/world/a.h '"backend/cpu/gemm.h"' &&
+        expect red src/world/a.h '"exchange/exchange.h"' &&
+        expect red src/exchange/a.c '"backend/cpu/heap.h"' &&
         expect red src/backend/a.c '"measure.h"' &&
-        expect red src/backend/cpu/kernels/a.c '"plan/order.h"' &&
+        expect red src/backend/cpu/kernels/a.c '"plan/walk.h"' &&
         expect red src/backend/cpu/kernels/a.c '"../gemm.h"' &&
         expect red src/mpi/a.c '"base/status.h"' &&
         expect red src/api.c '"mpi/mpi_methods.h"' &&
-        expect red cli/a.c '"plan/order.h"' &&
+        expect red cli/a.c '"plan/walk.h"' &&
         expect red cli/a.c '<mpi.h>' &&
         expect red src/api.c '<jansson.h>'
 }

@@ -55,7 +55,7 @@ lint() {
                                          : "no full wait since a tile was stored", text[i])
         if (unknown)
             complain(unknown, "a jump that this lint cannot follow", name)
-        if (entry && file ~ /^producer/ && !(stores && releases))
+        if (entry && file ~ /^gemm/ && !(stores && releases))
             complain(FNR, "stores or releases nothing that this lint recognises", name)
     }
     { sub(/\/\/.*/, ""); gsub(/[ \t]+/, " "); sub(/^ /, ""); sub(/ $/, "") }
@@ -129,29 +129,29 @@ self_test() {
         expect red control 'red.release.gpu.global.add.u32 [%rd1], 1;' &&
         expect red control 'atom.relaxed.cta.global.add.u32 %r1, [%rd1], 1;' &&
         # early: the order of the text
-        expect green producer_a "$store\nbar.sync 0;\n$flag" &&
-        expect green producer_a "$bulk\n$read\n$full\n$flag" &&
-        expect green producer_a "$store\nbar.sync 0;\nfence.acq_rel.sys;\n$relaxed" &&
-        expect red producer_a "$store\nfence.acq_rel.sys;\n$relaxed" &&
-        expect red producer_a "$store\n$flag" &&
-        expect red producer_a "$hinted\n$flag" &&
-        expect red producer_a "bar.sync 0;\n$store\n$full\n$flag" &&
-        expect red producer_a "$bulk\n$read\n$flag" &&
-        expect red producer_a "$full\n$bulk\ncp.async.bulk.wait_group 1;\nbar.sync 0;\n$flag" &&
+        expect green gemm_a "$store\nbar.sync 0;\n$flag" &&
+        expect green gemm_a "$bulk\n$read\n$full\n$flag" &&
+        expect green gemm_a "$store\nbar.sync 0;\nfence.acq_rel.sys;\n$relaxed" &&
+        expect red gemm_a "$store\nfence.acq_rel.sys;\n$relaxed" &&
+        expect red gemm_a "$store\n$flag" &&
+        expect red gemm_a "$hinted\n$flag" &&
+        expect red gemm_a "bar.sync 0;\n$store\n$full\n$flag" &&
+        expect red gemm_a "$bulk\n$read\n$flag" &&
+        expect red gemm_a "$full\n$bulk\ncp.async.bulk.wait_group 1;\nbar.sync 0;\n$flag" &&
         # ... is not the order of execution
-        expect green producer_a "$loop\nbar.sync 0;\n$flag" &&
-        expect green producer_a "bra \$L_2;\n\$L_1:\n$flag\nret;\n\$L_2:\n$store\nbar.sync 0;\nbra \$L_1;" &&
-        expect red producer_a "bra \$L_2;\n\$L_1:\n$flag\nret;\n\$L_2:\n$store\nbra \$L_1;" &&
-        expect red producer_a "$loop\n@%p2 bra \$L_3;\nbar.sync 0;\n\$L_3:\n$flag" &&
-        expect red producer_a "\$L_1:\n@%p1 $flag\n$store\nbra.uni \$L_1;" &&
-        expect green producer_a "$store\nbar.sync 0;\n{\nagain:\n@!p bra again;\n}\n$flag\n{ again:\n@!p bra again;}" &&
-        expect red producer_a "{\nagain:\n$store\n@!p bra again;\n}\n{\nagain:\n$flag\nbar.sync 0;\n}" &&
-        expect red producer_a "$store\nbra \$L_4;\nbar.sync 0;\n$flag" &&
-        expect red producer_a "$store\ncall.uni publish,\n(\n);\nbar.sync 0;\n$flag" &&
+        expect green gemm_a "$loop\nbar.sync 0;\n$flag" &&
+        expect green gemm_a "bra \$L_2;\n\$L_1:\n$flag\nret;\n\$L_2:\n$store\nbar.sync 0;\nbra \$L_1;" &&
+        expect red gemm_a "bra \$L_2;\n\$L_1:\n$flag\nret;\n\$L_2:\n$store\nbra \$L_1;" &&
+        expect red gemm_a "$loop\n@%p2 bra \$L_3;\nbar.sync 0;\n\$L_3:\n$flag" &&
+        expect red gemm_a "\$L_1:\n@%p1 $flag\n$store\nbra.uni \$L_1;" &&
+        expect green gemm_a "$store\nbar.sync 0;\n{\nagain:\n@!p bra again;\n}\n$flag\n{ again:\n@!p bra again;}" &&
+        expect red gemm_a "{\nagain:\n$store\n@!p bra again;\n}\n{\nagain:\n$flag\nbar.sync 0;\n}" &&
+        expect red gemm_a "$store\nbra \$L_4;\nbar.sync 0;\n$flag" &&
+        expect red gemm_a "$store\ncall.uni publish,\n(\n);\nbar.sync 0;\n$flag" &&
         # ... and something was there to be looked at
         expect green control "$flag" &&
-        expect red producer_a "$flag" &&
-        expect red producer_a "st.global.u32 [%rd1], %r1;\nbar.sync 0;\n$flag" &&
+        expect red gemm_a "$flag" &&
+        expect red gemm_a "st.global.u32 [%rd1], %r1;\nbar.sync 0;\n$flag" &&
         # stale
         expect green reducer "ld.global.L1::no_allocate.v4.u32 $v [%rd1];" &&
         expect green control 'ld.global.nc.u32 %r1, [%rd1];' &&
@@ -170,7 +170,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 bad=0
 for source in src/backend/cuda/kernels/*.cu; do
     name=$(basename "$source" .cu) arch=compute_80
-    [ "$name" = producer_sm90 ] && arch=compute_90a
+    [ "$name" = gemm_sm90 ] && arch=compute_90a
     "$nvcc" -O3 -std=c++17 -Isrc -Iinclude -gencode="arch=$arch,code=$arch" -ptx "$source" \
         -o "$work/$name.ptx" && lint "$work/$name.ptx" || bad=1
 done

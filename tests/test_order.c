@@ -12,13 +12,14 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "plan/order.h"
 #include "plan/spec.h"
+#include "plan/walk.h"
 
 enum { MAX_W = 16 };
 
 static const ew_order all_orders[] = {EW_ORDER_INTERLEAVED, EW_ORDER_DEFAULT,
                                       EW_ORDER_CONTIGUOUS};
+static const int32_t all_releases[] = {1, 3, 64, EW_RELEASE_PARTITION, EW_RELEASE_OUTPUT};
 static const int32_t block_shapes[][2] = {{128, 128}, {128, 256}, {256, 256}, {128, 512}};
 
 /* Fails with the whole case: one grid out of a hundred thousand. */
@@ -31,7 +32,7 @@ static const int32_t block_shapes[][2] = {{128, 128}, {128, 256}, {256, 256}, {1
 static void fail_grid(const ewx_grid *grid, const char *what, int line)
 {
     fail_msg("line %d: %s\n  m=%lld N=%lld W=%d order=%d group=%d block=%dx%d tiles", line,
-             what, (long long)grid->rows, (long long)grid->cols, grid->num_ranks,
+             what, (long long)grid->rows, (long long)grid->cols, grid->num_parts,
              grid->order, grid->group, grid->block_rows, grid->block_cols);
 }
 
@@ -40,16 +41,16 @@ static void fail_grid(const ewx_grid *grid, const char *what, int line)
 static void check_rows(const ewx_grid *grid)
 {
     int64_t next = 0;
-    for (int dst = 0; dst < grid->num_ranks; dst++) {
+    for (int dst = 0; dst < grid->num_parts; dst++) {
         int64_t first, count;
         EXPECT(grid,
-               ew_owned_rows(grid->rows, grid->num_ranks, dst, &first, &count) == EW_OK);
+               ew_owned_rows(grid->rows, grid->num_parts, dst, &first, &count) == EW_OK);
         EXPECT(grid, first == next && count >= 0);
-        EXPECT(grid, first == ewx_partition_first_row(grid, dst));
-        EXPECT(grid, count == ewx_partition_rows(grid, dst));
-        EXPECT(grid, count - grid->rows / grid->num_ranks <= 1);
-        EXPECT(grid, ewx_partition_tile_rows(grid, dst) * EWX_TILE_M >= count);
-        EXPECT(grid, (ewx_partition_tile_rows(grid, dst) - 1) * EWX_TILE_M < count);
+        EXPECT(grid, first == ewx_part_first_row(grid, dst));
+        EXPECT(grid, count == ewx_part_rows(grid, dst));
+        EXPECT(grid, count - grid->rows / grid->num_parts <= 1);
+        EXPECT(grid, ewx_part_tile_rows(grid, dst) * EWX_TILE_M >= count);
+        EXPECT(grid, (ewx_part_tile_rows(grid, dst) - 1) * EWX_TILE_M < count);
         next += count;
     }
     EXPECT(grid, next == grid->rows);
@@ -58,8 +59,8 @@ static void check_rows(const ewx_grid *grid)
 static int64_t num_tiles(const ewx_grid *grid)
 {
     int64_t tiles = 0;
-    for (int dst = 0; dst < grid->num_ranks; dst++)
-        tiles += ewx_partition_tiles(grid, dst);
+    for (int dst = 0; dst < grid->num_parts; dst++)
+        tiles += ewx_part_tiles(grid, dst);
     return tiles;
 }
 
@@ -68,7 +69,7 @@ static int64_t tile_number(const ewx_grid *grid, int dst, ewx_tile tile)
 {
     int64_t before = 0;
     for (int other = 0; other < dst; other++)
-        before += ewx_partition_tiles(grid, other);
+        before += ewx_part_tiles(grid, other);
     return before + tile.row * grid->tile_cols + tile.col;
 }
 
@@ -81,12 +82,11 @@ static void check_coverage(const ewx_grid *grid, int64_t *positions)
     int64_t covered = 0;
     for (int64_t pos = 0; pos < blocks; pos++) {
         const ewx_block block = ewx_order_block(grid, pos);
-        EXPECT(grid, block.dst >= 0 && block.dst < grid->num_ranks);
-        EXPECT(grid,
-               block.row >= 0 && block.row < ewx_partition_block_rows(grid, block.dst));
+        EXPECT(grid, block.part >= 0 && block.part < grid->num_parts);
+        EXPECT(grid, block.row >= 0 && block.row < ewx_part_block_rows(grid, block.part));
         EXPECT(grid, block.col >= 0 && block.col < grid->blocks_per_row);
         const int64_t end_row = ewx_min64((block.row + 1) * grid->block_rows,
-                                          ewx_partition_tile_rows(grid, block.dst));
+                                          ewx_part_tile_rows(grid, block.part));
         const int64_t end_col =
             ewx_min64((block.col + 1) * grid->block_cols, grid->tile_cols);
         EXPECT(grid, end_row > block.row * grid->block_rows); /* no empty block */
@@ -94,7 +94,7 @@ static void check_coverage(const ewx_grid *grid, int64_t *positions)
         for (int64_t row = block.row * grid->block_rows; row < end_row; row++)
             for (int64_t col = block.col * grid->block_cols; col < end_col; col++) {
                 int64_t *place =
-                    &positions[tile_number(grid, block.dst, (ewx_tile){row, col})];
+                    &positions[tile_number(grid, block.part, (ewx_tile){row, col})];
                 EXPECT(grid, *place == -1);
                 *place = pos;
                 covered++;
@@ -109,30 +109,30 @@ static void check_interleaving(const ewx_grid *grid)
     int64_t left[MAX_W];
     int open = 0, last = -1;
     bool equal = true;
-    for (int dst = 0; dst < grid->num_ranks; dst++) {
-        left[dst] = ewx_partition_block_rows(grid, dst) * grid->blocks_per_row;
+    for (int dst = 0; dst < grid->num_parts; dst++) {
+        left[dst] = ewx_part_block_rows(grid, dst) * grid->blocks_per_row;
         open += left[dst] > 0;
         equal = equal && left[dst] == left[0];
     }
     for (int64_t pos = 0; pos < blocks; pos++) {
         const ewx_block block = ewx_order_block(grid, pos);
-        EXPECT(grid, open < 2 || block.dst != last);
-        EXPECT(grid, !equal || block.dst == pos % grid->num_ranks);
-        last = block.dst;
-        open -= --left[block.dst] == 0;
+        EXPECT(grid, open < 2 || block.part != last);
+        EXPECT(grid, !equal || block.part == pos % grid->num_parts);
+        last = block.part;
+        open -= --left[block.part] == 0;
     }
 }
 
 static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *seen)
 {
     const bool follows = grid->order != EW_ORDER_DEFAULT;
-    for (int dst = 0; dst < grid->num_ranks; dst++) {
-        const int64_t tasks = ewx_partition_tiles(grid, dst);
+    for (int dst = 0; dst < grid->num_parts; dst++) {
+        const int64_t tasks = ewx_part_tiles(grid, dst);
         memset(seen, 0, (size_t)tasks * sizeof *seen);
         int64_t last = -1;
         for (int64_t task = 0; task < tasks; task++) {
             const ewx_tile tile = ewx_task_tile(grid, dst, task);
-            EXPECT(grid, tile.row >= 0 && tile.row < ewx_partition_tile_rows(grid, dst));
+            EXPECT(grid, tile.row >= 0 && tile.row < ewx_part_tile_rows(grid, dst));
             EXPECT(grid, tile.col >= 0 && tile.col < grid->tile_cols);
             EXPECT(grid, ewx_tile_task(grid, dst, tile) == task);
             bool *place = &seen[tile.row * grid->tile_cols + tile.col];
@@ -145,11 +145,36 @@ static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *se
     }
 }
 
+/* Units cut a part's tasks into consecutive runs; counting every tile into its unit's
+ * counter gives what must be complete before the unit is released. */
+static void check_release(const ewx_grid *grid, int32_t release)
+{
+    const int64_t units_per_part = ewx_release_units(release, ewx_part_tiles(grid, 0));
+    const int64_t num_counters =
+        ewx_release_counters(release, units_per_part, grid->num_parts);
+    int64_t *counts = calloc((size_t)num_counters + 1, sizeof *counts);
+    for (int part = 0; part < grid->num_parts; part++)
+        for (int64_t task = 0; task < ewx_part_tiles(grid, part); task++) {
+            const int64_t unit = ewx_release_unit(release, task);
+            const ewx_task_range tasks = ewx_release_tasks(grid, release, part, unit);
+            EXPECT(grid, task >= tasks.first && task < tasks.end);
+            EXPECT(grid, unit < ewx_release_units(release, ewx_part_tiles(grid, part)));
+            counts[ewx_release_counter(release, units_per_part, part, unit)]++;
+        }
+    for (int part = 0; part < grid->num_parts; part++) {
+        const int64_t units = ewx_release_units(release, ewx_part_tiles(grid, part));
+        for (int64_t unit = 0; unit < units; unit++)
+            EXPECT(grid, counts[ewx_release_counter(release, units_per_part, part, unit)] ==
+                             ewx_release_tiles(grid, release, part, unit));
+    }
+    free(counts);
+}
+
 static int compare_blocks(const void *x, const void *y)
 {
     const ewx_block *a = x, *b = y;
-    if (a->dst != b->dst)
-        return a->dst < b->dst ? -1 : 1;
+    if (a->part != b->part)
+        return a->part < b->part ? -1 : 1;
     if (a->row != b->row)
         return a->row < b->row ? -1 : 1;
     return (a->col > b->col) - (a->col < b->col);
@@ -199,6 +224,8 @@ static void check_grids(int64_t rows, int64_t cols, int num_ranks, const int32_t
     bool *seen = calloc((size_t)tiles + 1, sizeof *seen);
     for (int order = 0; order < 3; order++) {
         check_coverage(&grids[order], positions);
+        for (size_t i = 0; i < sizeof all_releases / sizeof *all_releases; i++)
+            check_release(&grids[order], all_releases[i]);
         check_tasks(&grids[order], positions, seen);
     }
     check_rows(&grids[0]);
@@ -308,27 +335,27 @@ static int64_t random_extent(harness_random *random)
 
 static void check_counts(const ewx_grid *grid)
 {
-    const wide W = grid->num_ranks, m = grid->rows;
+    const wide W = grid->num_parts, m = grid->rows;
     wide blocks = 0, rows = 0;
-    const int some[] = {0, grid->num_large - 1, grid->num_large, grid->num_ranks - 1};
-    for (int dst = 0; dst < grid->num_ranks; dst++) {
+    const int some[] = {0, grid->num_large - 1, grid->num_large, grid->num_parts - 1};
+    for (int dst = 0; dst < grid->num_parts; dst++) {
         const wide own = m / W + (dst < m % W);
         const wide tile_rows = div_up(own, 128);
         blocks += div_up(tile_rows, grid->block_rows) *
                   div_up(div_up(grid->cols, 128), grid->block_cols);
-        EXPECT(grid, ewx_partition_rows(grid, dst) == own);
-        EXPECT(grid, ewx_partition_first_row(grid, dst) == rows);
-        EXPECT(grid, ewx_partition_tiles(grid, dst) == tile_rows * div_up(grid->cols, 128));
+        EXPECT(grid, ewx_part_rows(grid, dst) == own);
+        EXPECT(grid, ewx_part_first_row(grid, dst) == rows);
+        EXPECT(grid, ewx_part_tiles(grid, dst) == tile_rows * div_up(grid->cols, 128));
         rows += own;
     }
     EXPECT(grid, rows == m);
     EXPECT(grid, ewx_num_blocks(grid) == blocks);
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
-        const int dst = some[i] < 0 || some[i] >= grid->num_ranks ? 0 : some[i];
-        const int64_t tasks = ewx_partition_tiles(grid, dst);
+        const int dst = some[i] < 0 || some[i] >= grid->num_parts ? 0 : some[i];
+        const int64_t tasks = ewx_part_tiles(grid, dst);
         if (tasks == 0)
             continue;
-        const ewx_tile last = {ewx_partition_tile_rows(grid, dst) - 1, grid->tile_cols - 1};
+        const ewx_tile last = {ewx_part_tile_rows(grid, dst) - 1, grid->tile_cols - 1};
         EXPECT(grid, ewx_tile_task(grid, dst, last) == tasks - 1);
     }
 }
@@ -341,16 +368,15 @@ static void check_random_places(const ewx_grid *grid, harness_random *random)
                             : i == 1 ? blocks - 1
                                      : harness_between(random, 0, blocks - 1);
         const ewx_block block = ewx_order_block(grid, pos);
-        EXPECT(grid, block.dst >= 0 && block.dst < grid->num_ranks);
-        EXPECT(grid,
-               block.row >= 0 && block.row < ewx_partition_block_rows(grid, block.dst));
+        EXPECT(grid, block.part >= 0 && block.part < grid->num_parts);
+        EXPECT(grid, block.row >= 0 && block.row < ewx_part_block_rows(grid, block.part));
         EXPECT(grid, block.col >= 0 && block.col < grid->blocks_per_row);
-        const int64_t tasks = ewx_partition_tiles(grid, block.dst);
+        const int64_t tasks = ewx_part_tiles(grid, block.part);
         const int64_t task = harness_between(random, 0, tasks - 1);
-        const ewx_tile tile = ewx_task_tile(grid, block.dst, task);
-        EXPECT(grid, tile.row >= 0 && tile.row < ewx_partition_tile_rows(grid, block.dst));
+        const ewx_tile tile = ewx_task_tile(grid, block.part, task);
+        EXPECT(grid, tile.row >= 0 && tile.row < ewx_part_tile_rows(grid, block.part));
         EXPECT(grid, tile.col >= 0 && tile.col < grid->tile_cols);
-        EXPECT(grid, ewx_tile_task(grid, block.dst, tile) == task);
+        EXPECT(grid, ewx_tile_task(grid, block.part, tile) == task);
     }
 }
 

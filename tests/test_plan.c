@@ -98,11 +98,10 @@ static int compare_spans(const void *x, const void *y)
 static size_t list_spans(const ewx_spec *spec, int64_t m, span *spans)
 {
     const ewx_layout *layout = &spec->layout;
-    const ewx_grid grid =
-        ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    const ewx_grid grid = ewx_spec_grid(spec, m);
     size_t count = 0;
     for (int dst = 0; dst < spec->num_ranks; dst++)
-        for (int64_t task = 0; task < ewx_partition_tiles(&grid, dst); task++) {
+        for (int64_t task = 0; task < ewx_part_tiles(&grid, dst); task++) {
             const ewx_tile tile = ewx_task_tile(&grid, dst, task);
             const int64_t slot = ewx_layout_slot(layout, dst, tile);
             const size_t flag = layout->flags_offset + (size_t)slot * EWX_FLAG_BYTES;
@@ -173,9 +172,9 @@ static void row_major_tiles_are_parts_of_one_matrix(void **state)
     assert_int_equal(ewx_spec_build(&problem, 3, &config, &two_cores, &spec), EW_OK);
     const ewx_grid grid = ewx_grid_build(700, 300, 3, &spec.config);
     for (int dst = 0; dst < 3; dst++)
-        for (int64_t task = 0; task < ewx_partition_tiles(&grid, dst); task++) {
+        for (int64_t task = 0; task < ewx_part_tiles(&grid, dst); task++) {
             const ewx_tile tile = ewx_task_tile(&grid, dst, task);
-            const int64_t row = ewx_partition_first_row(&grid, dst) + 128 * tile.row;
+            const int64_t row = ewx_part_first_row(&grid, dst) + 128 * tile.row;
             assert_int_equal(ewx_layout_tile_offset(&spec, &grid, dst, tile),
                              (row * 300 + 128 * tile.col) * 4);
         }
@@ -195,7 +194,7 @@ static void slots_do_not_move_when_m_changes(void **state)
     for (int64_t m = 0; m <= 3000; m += 37) {
         const ewx_grid grid = ewx_grid_build(m, 600, 4, &spec.config);
         for (int dst = 0; dst < 4; dst++)
-            for (int64_t row = 0; row < ewx_partition_tile_rows(&grid, dst); row++)
+            for (int64_t row = 0; row < ewx_part_tile_rows(&grid, dst); row++)
                 for (int64_t col = 0; col < grid.tile_cols; col++) {
                     const ewx_tile tile = {row, col};
                     assert_int_equal(ewx_layout_tile_offset(&spec, &grid, dst, tile),
@@ -223,7 +222,7 @@ static void check_cuda_layout(const ewx_spec *spec)
     assert_true(layout->flags_offset >= EWX_MAX_RANKS * (4 + 4 + 32) + 16);
     assert_int_equal(layout->flags_offset % 4096, 0);
     if (layout->num_slots > 0)
-        assert_true(cuda_flag(spec, layout->slots_per_rank - 1, W - 1).end <=
+        assert_true(cuda_flag(spec, layout->slots_per_part - 1, W - 1).end <=
                     layout->slice_offset[0]);
     assert_int_equal(layout->slice_offset[0] % 1024, 0);
     assert_int_equal(layout->slice_offset[1] % 1024, 0);
@@ -259,7 +258,7 @@ static void cuda_layouts_serve_the_kernels(void **state)
         check_cuda_layout(&spec);
         const ewx_grid grid = ewx_grid_build(problem.max_m, problem.n, W, &spec.config);
         for (int dst = 0; dst < W; dst++) /* a unit per tile is the most there can be */
-            assert_true(ewx_partition_tiles(&grid, dst) <= spec.layout.slots_per_rank);
+            assert_true(ewx_part_tiles(&grid, dst) <= spec.layout.slots_per_part);
     }
 }
 

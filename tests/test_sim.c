@@ -189,7 +189,7 @@ static void check_events(const sim_outcome *o, const ew_trace_event *events, int
 {
     const ewx_grid grid = ewx_grid_build(o->spec.problem.max_m, o->spec.problem.n,
                                          o->spec.num_ranks, &o->spec.config);
-    const int64_t blocks = ewx_num_blocks(&grid), tiles = ewx_partition_tiles(&grid, rank);
+    const int64_t blocks = ewx_num_blocks(&grid), tiles = ewx_part_tiles(&grid, rank);
     char *seen = calloc((size_t)(blocks + tiles) + 1, 1);
     int64_t before_ns = 0;
     assert_int_equal(o->result.num_traced, blocks + tiles);
@@ -204,7 +204,7 @@ static void check_events(const sim_outcome *o, const ew_trace_event *events, int
         before_ns = e->end_ns;
         if (is_block) {
             const ewx_block block = ewx_order_block(&grid, e->position);
-            assert_int_equal(e->dst, block.dst);
+            assert_int_equal(e->dst, block.part);
             assert_int_equal(e->row, block.row * grid.block_rows);
             assert_int_equal(e->col, block.col * grid.block_cols);
         } else {

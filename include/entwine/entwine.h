@@ -166,6 +166,11 @@ EW_API size_t ew_dtype_bytes(ew_dtype dtype);
  * or K rows of N. */
 typedef enum ew_weight_layout { EW_WEIGHT_NK = 1, EW_WEIGHT_KN = 2 } ew_weight_layout;
 
+/* What is computed, and what crosses between the ranks. */
+typedef enum ew_op {
+    EW_OP_GEMM_RS = 0 /* GEMM, then ReduceScatter: ew_gemm_rs */
+} ew_op;
+
 /* Rank r holds A_r [m x k] and B_r [n x k] and receives its rows of the sum over r of
  * A_r * B_r^T.  k is the rank's own depth.  Equal on all ranks. */
 typedef struct ew_problem {

@@ -273,7 +273,7 @@ EW_API int ew_gpu_count(void);
 EW_API ew_status ew_gpu_describe(int index, ew_gpu *gpu_out);
 
 typedef struct ew_gpu_kernel {
-    char name[64]; /* "producer_sm90 128x256 cluster 2 bf16" */
+    char name[64]; /* "gemm_sm90 128x256 cluster 2 bf16" */
     int32_t threads;
     int32_t registers;    /* of a thread */
     int32_t shared_bytes; /* of a CTA */

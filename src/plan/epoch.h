@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "plan/order.h"
+#include "plan/walk.h"
 
 EW_HD static inline bool ewx_epoch_reached(uint32_t seen, uint32_t want)
 {

@@ -6,7 +6,7 @@
 #ifndef EWX_PLAN_EXACT_H
 #define EWX_PLAN_EXACT_H
 
-#include "plan/order.h"
+#include "plan/walk.h"
 
 #define EWX_LARGEST_EXACT 256 /* the largest count up to which bf16 holds every integer */
 #define EWX_MOST_ENTRIES 16

@@ -158,8 +158,7 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
     const bool cuda = spec->config.backend == EW_BACKEND_CUDA ||
                       (spec->config.backend == EW_BACKEND_SIM && machine->gpu_sms > 0);
     const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
-    const ewx_grid grid = ewx_grid_build(spec->problem.max_m, spec->problem.n,
-                                         spec->num_ranks, &spec->config);
+    const ewx_grid grid = ewx_spec_grid(spec, spec->problem.max_m);
     char config[EW_CONFIG_TEXT_BYTES];
     ew_config_print(&spec->config, config, sizeof config);
     ewx_text_add(text, "config: %s\n", config);
@@ -172,7 +171,7 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
     ewx_text_add(text,
                  "grid: %" PRId64 " blocks per rank, %" PRId64
                  " tiles of 128x128 owned by rank 0\n",
-                 ewx_num_blocks(&grid), ewx_partition_tiles(&grid, 0));
+                 ewx_num_blocks(&grid), ewx_part_tiles(&grid, 0));
     ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
                  cuda ? "GPU heap" : "heap", spec->layout.segment_bytes,
                  spec->layout.num_slots);

@@ -9,7 +9,7 @@
 #ifndef EWX_PLAN_LAYER_H
 #define EWX_PLAN_LAYER_H
 
-#include "plan/order.h"
+#include "plan/walk.h"
 
 #define EWX_ROW_SUMS 32
 

@@ -6,13 +6,12 @@
 
 #define CPU_HEADER_BYTES 4096
 #define PAGE_BYTES 4096
-/* A whole tile of two-byte elements: slices that start and end on one lie back to back. */
-#define CUDA_TILE_BYTES 32768
 
 typedef struct heap_rules {
     size_t header_bytes;
     size_t flag_bytes; /* per slot */
-    size_t unit_bytes; /* where slices start and end */
+    size_t unit_bytes; /* where slices start and end: a whole tile lets them lie back to
+                          back */
     int64_t slot_rows, slot_cols;
 } heap_rules;
 
@@ -20,7 +19,7 @@ static heap_rules choose_rules(const ew_problem *problem, int64_t most_rows,
                                ew_backend backend)
 {
     if (backend == EW_BACKEND_CUDA) /* TMA stores whole tiles, whatever the edge needs */
-        return (heap_rules){EWX_CUDA_HEADER_BYTES, sizeof(uint32_t), CUDA_TILE_BYTES,
+        return (heap_rules){EWX_CUDA_HEADER_BYTES, sizeof(uint32_t), EWX_CUDA_TILE_BYTES,
                             EWX_TILE_M, EWX_TILE_N};
     return (heap_rules){CPU_HEADER_BYTES, EWX_FLAG_BYTES, PAGE_BYTES,
                         ewx_min64(EWX_TILE_M, most_rows),
@@ -37,9 +36,9 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     layout.tile_cols = ewx_div_up(problem->n, EWX_TILE_N);
 
     const ewx_size elem = {ew_dtype_bytes(problem->dtype), true};
-    const ewx_size slots_per_rank =
+    const ewx_size slots_per_part =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
-    const ewx_size num_slots = ewx_size_mul(slots_per_rank, ewx_size_of(num_ranks));
+    const ewx_size num_slots = ewx_size_mul(slots_per_part, ewx_size_of(num_ranks));
     const ewx_size slot = ewx_size_mul(ewx_size_of(rules.slot_rows),
                                        ewx_size_mul(ewx_size_of(rules.slot_cols), elem));
     const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
@@ -64,7 +63,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                         "  fix: make M or N smaller",
                         (long long)problem->max_m, (long long)problem->n);
 
-    layout.slots_per_rank = (int64_t)slots_per_rank.value;
+    layout.slots_per_part = (int64_t)slots_per_part.value;
     layout.num_slots = (int64_t)num_slots.value;
     layout.tile_stride = layout.row_major ? problem->n : rules.slot_cols;
     layout.slot_bytes = slot_bytes.value;

@@ -11,10 +11,8 @@
 #include "base/limits.h"
 #include "base/text.h"
 #include "entwine/entwine.h"
-#include "plan/order.h"
-
-#define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
-#define EWX_CUDA_HEADER_BYTES 16384 /* room for an ewx_cuda_segment */
+#include "plan/layout.h"
+#include "plan/release.h"
 
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {
@@ -27,25 +25,6 @@ typedef struct ewx_machine {
     char device[128]; /* what times depend on, as tuning entries name it */
     char profile[64]; /* sim: that describes it; empty: it is a real one */
 } ewx_machine;
-
-/* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a
- * tile and does not move when m changes from call to call.  Slices alternate by epoch.
- *
- * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment.
- * cuda: uint32_t flags[slots_per_rank][W], of the tiles this segment's rank owns; packed
- * slots are whole tiles, and the second slice follows the first without a gap. */
-typedef struct ewx_layout {
-    bool row_major;        /* contributions as one matrix (BLAS), else tile-packed */
-    int64_t max_tile_rows; /* tile rows of the largest partition */
-    int64_t tile_cols;
-    int64_t slots_per_rank; /* slots of one destination */
-    int64_t num_slots;
-    int64_t tile_stride; /* elements between rows of a contribution */
-    size_t slot_bytes;   /* of a packed tile */
-    size_t flags_offset;
-    size_t slice_offset[2];
-    size_t segment_bytes;
-} ewx_layout;
 
 typedef struct ewx_spec {
     ew_problem problem;
@@ -90,31 +69,20 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out);
 
-static inline int64_t ewx_layout_slot(const ewx_layout *layout, int dst, ewx_tile tile)
+/* The grid of a call of m rows. */
+static inline ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
 {
-    return dst * layout->slots_per_rank + tile.row * layout->tile_cols + tile.col;
+    return ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
 }
 
 /* Bytes from the start of a slice to a tile's first element. */
 static inline size_t ewx_layout_tile_offset(const ewx_spec *spec, const ewx_grid *grid,
-                                            int dst, ewx_tile tile)
+                                            int part, ewx_tile tile)
 {
     const ewx_layout *layout = &spec->layout;
     if (!layout->row_major)
-        return (size_t)ewx_layout_slot(layout, dst, tile) * layout->slot_bytes;
-    const int64_t row = ewx_partition_first_row(grid, dst) + tile.row * EWX_TILE_M;
-    return (size_t)(row * layout->tile_stride + tile.col * EWX_TILE_N) * spec->elem_bytes;
-}
-
-/* Rows and columns of a tile that hold output. */
-static inline int64_t ewx_tile_height(const ewx_grid *grid, int dst, ewx_tile tile)
-{
-    return ewx_min64(EWX_TILE_M, ewx_partition_rows(grid, dst) - tile.row * EWX_TILE_M);
-}
-
-static inline int64_t ewx_tile_width(const ewx_grid *grid, ewx_tile tile)
-{
-    return ewx_min64(EWX_TILE_N, grid->cols - tile.col * EWX_TILE_N);
+        return (size_t)ewx_layout_slot(layout, part, tile) * layout->slot_bytes;
+    return (size_t)ewx_matrix_element(grid, part, tile) * spec->elem_bytes;
 }
 
 #endif

@@ -36,7 +36,7 @@ ew_status ew_gpu_kernels(int index, ew_gpu_kernel *kernels, int capacity, int *c
 {
     (void)index, (void)capacity;
     kernels[0] = (ew_gpu_kernel){
-        "producer_sm90 128x256 cluster 2 bf16", 384, 128, 229504, 0, 1, {2, 1, 1}};
+        "gemm_sm90 128x256 cluster 2 bf16", 384, 128, 229504, 0, 1, {2, 1, 1}};
     kernels[1] = (ew_gpu_kernel){"reducer W=8 b=256 bf16", 256, 64, 0, 0, 4, {-1, -1, -1}};
     *count_out = 2;
     return EW_OK;

@@ -40,6 +40,7 @@ static void free_replicas(void *ours)
 #undef free
 
 #include "backend/cpu/wire.c"
+#include "exchange/exchange.c"
 
 typedef struct input {
     const uint8_t *data;
@@ -73,7 +74,7 @@ static struct {
 } said;
 
 static ewx_cpu_engine engine;
-static bool arrived[RANKS][16];  /* whole, by unit */
+static bool has_come[RANKS][16]; /* whole, by unit */
 static size_t brought[RANKS][2]; /* to collectives, by round parity, as the next */
 static uint64_t meetings[RANKS][2];
 
@@ -123,8 +124,8 @@ static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
                     size_t *filled_out, size_t *bytes_out, size_t *num_filled_out)
 {
     (void)channel;
-    const int64_t unit = (int64_t)(said.place / 2) % engine.wire.num_units;
-    const size_t remote = said.place / 2 / (size_t)engine.wire.num_units;
+    const int64_t unit = (int64_t)(said.place / 2) % engine.wire.exchange.num_units;
+    const size_t remote = said.place / 2 / (size_t)engine.wire.exchange.num_units;
     bool is_asked = false;
     *num_filled_out = 0;
     for (size_t i = 0; i < num_asked; i++)
@@ -137,8 +138,8 @@ static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
         said.num_filled = 0;
     }
     if (is_asked && *num_filled_out > 0 &&
-        said.place_bytes == unit_bytes(&engine, US, unit))
-        arrived[engine.wire.remotes[remote]][unit] = true;
+        said.place_bytes == ewx_exchange_unit_bytes(&engine.wire.exchange, US, unit))
+        has_come[engine.wire.exchange.remotes[remote]][unit] = true;
     return said.fails;
 }
 
@@ -256,10 +257,10 @@ static void make_engine(int levels, int64_t m)
             ewx_world_is_local(&world, rank) ? &ewx_route_heap : &ewx_route_wire;
         atomic_store(&peer_agrees[rank], 0);
     }
-    FUZZ_DEMAND(ewx_wire_open(&engine) == EW_OK && engine.wire.num_units <= 16);
+    FUZZ_DEMAND(ewx_wire_open(&engine) == EW_OK && engine.wire.exchange.num_units <= 16);
     engine.call.epoch = 1;
-    engine.call.grid = ewx_grid_build(m, spec->problem.n, RANKS, &spec->config);
-    ewx_wire_prepare(&engine);
+    engine.call.grid = ewx_spec_grid(spec, m);
+    ewx_exchange_begin(&engine.wire.exchange, &engine.call.grid, engine.call.epoch);
     ewx_wire_announce(&engine);
 }
 
@@ -337,7 +338,8 @@ static void hear_message(input *in)
     said.place = place < 128 ? place % 16 : ((size_t)place << 56 | place);
     said.anything = place >= 16;
     said.place_bytes =
-        unit_bytes(&engine, US, (int64_t)(said.place / 2) % engine.wire.num_units);
+        ewx_exchange_unit_bytes(&engine.wire.exchange, US,
+                                (int64_t)(said.place / 2) % engine.wire.exchange.num_units);
     said.news = true;
     said.num_filled = 1 + take(in) % 2;
     put_bytes(in, &said.place_bytes, sizeof said.place_bytes);
@@ -350,9 +352,9 @@ static void ask_for_unsent(input *in)
 {
     said.unsent = take(in);
     said.unsent_to = take(in) - 64;
-    memset(engine.wire.unput, 0, sizeof *engine.wire.unput * 2);
-    if (!ewx_wire_is_idle(&engine) && !world.fabric_failed)
-        FUZZ_DEMAND(!ewx_world_is_local(&world, engine.wire.unsent_to));
+    memset(engine.wire.exchange.unput, 0, sizeof *engine.wire.exchange.unput * 2);
+    if (!ewx_exchange_is_idle(&engine.wire.exchange) && !world.fabric_failed)
+        FUZZ_DEMAND(!ewx_world_is_local(&world, engine.wire.exchange.unsent_to));
 }
 
 /* Twice in a row it would see the same. */
@@ -363,10 +365,10 @@ static void look_at_headers(void)
     said.news = false;
     ewx_patience patience = ewx_patience_begin(&engine);
     for (int src = FIRST_REMOTE; src < RANKS; src++) {
-        for (int64_t slot = 0; slot < engine.spec->layout.slots_per_rank; slot++) {
+        for (int64_t slot = 0; slot < engine.spec->layout.slots_per_part; slot++) {
             bool ready;
             (void)ewx_contribution_ready(
-                &engine, src, US * engine.spec->layout.slots_per_rank + slot, &ready);
+                &engine, src, US * engine.spec->layout.slots_per_part + slot, &ready);
         }
         for (int slice = 0; slice < 4; slice++) /* until it asks who holds up whom */
             (void)ewx_patience_lasts(&engine, &patience, src);
@@ -434,17 +436,19 @@ static void check_world(void)
                 !atomic_load(&control->posts[US].departed));
 }
 
-/* Of a remote rank's segment the header may have changed, and the flags of what arrived
+/* Of a remote rank's segment the header may have changed, and the flags of what has arrived
  * have. */
 static void check_segment(int src)
 {
     const ewx_layout *layout = &engine.spec->layout;
-    const int64_t first = US * layout->slots_per_rank;
-    for (int64_t slot = first; slot < first + layout->slots_per_rank; slot++) {
+    const int64_t first = US * layout->slots_per_part;
+    for (int64_t slot = first; slot < first + layout->slots_per_part; slot++) {
         _Atomic uint32_t *epoch = &ewx_heap_flag(&engine.heap, src, slot)->epoch;
-        const int64_t unit = unit_of(&engine, slot);
-        const int64_t tile = slot % layout->slots_per_rank % engine.wire.unit_slots;
-        const bool is_there = arrived[src][unit] && tile < unit_tiles(&engine, US, unit);
+        const int64_t unit = ewx_exchange_unit(&engine.wire.exchange, slot);
+        const int64_t tile =
+            slot % layout->slots_per_part % engine.wire.exchange.unit_slots;
+        const bool is_there =
+            has_come[src][unit] && tile < unit_tiles(&engine.wire.exchange, US, unit);
         FUZZ_DEMAND(atomic_load(epoch) == (is_there ? engine.call.epoch : 0));
         atomic_store(epoch, 0);
     }
@@ -458,7 +462,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (!control)
         allocate();
     memset(&said, 0, sizeof said);
-    memset(arrived, 0, sizeof arrived);
+    memset(has_come, 0, sizeof has_come);
     memset(brought, 0, sizeof brought);
     memset(meetings, 0, sizeof meetings);
     said.src = -1;

@@ -6,7 +6,7 @@
 
 #include "gpu_check.h"
 #include "gpukit.h"
-#include "plan/order.h"
+#include "plan/walk.h"
 
 enum { MAX_EVENTS = 512, MAX_W = 4, MAX_TILES = 256 };
 
@@ -62,8 +62,7 @@ static int trace_one_call(gpu_job *job, void *argument)
     RANK_TRY(job_compute(job, m, 3, NULL));
     RANK_OK(ew_plan_trace(job->plan, events, MAX_EVENTS, &count));
     const ewx_grid grid = ewx_grid_build(m, job->problem.n, job->num_ranks, &config);
-    const int64_t blocks = ewx_num_blocks(&grid),
-                  tiles = ewx_partition_tiles(&grid, job->rank);
+    const int64_t blocks = ewx_num_blocks(&grid), tiles = ewx_part_tiles(&grid, job->rank);
     RANK_CHECK((int64_t)count == blocks + tiles, "%zu events, not %lld + %lld", count,
                (long long)blocks, (long long)tiles);
     for (size_t i = 0; i < count; i++)

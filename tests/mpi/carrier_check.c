@@ -323,7 +323,7 @@ static bool await_epoch(const uint32_t *word, uint32_t wanted, ewx_cuda_place pl
 static void publish(int dst, int64_t task)
 {
     const int64_t next = task + 1;
-    if (next == ewx_partition_tiles(&grid, dst) || unit_of(next) != unit_of(task))
+    if (next == ewx_part_tiles(&grid, dst) || unit_of(next) != unit_of(task))
         __atomic_store_n(flag_of(dst, unit_of(task), me), epoch, __ATOMIC_RELEASE);
 }
 
@@ -345,9 +345,9 @@ static bool open_call(void)
 static void *produce(void *unused)
 {
     const bool opened = open_call();
-    for (int64_t task = 0; opened && task < ewx_partition_tiles(&grid, 0); task++)
+    for (int64_t task = 0; opened && task < ewx_part_tiles(&grid, 0); task++)
         for (int dst = 0; dst < W; dst++) {
-            if (task >= ewx_partition_tiles(&grid, dst))
+            if (task >= ewx_part_tiles(&grid, dst))
                 continue;
             unsigned char *tile = engine.heap.segments[me] + place_of(dst, task);
             for (size_t at = 0; at < bytes_of(dst, task); at++)
@@ -390,7 +390,7 @@ static bool read_tile(int src, int64_t task)
 
 static void *reduce(void *unused)
 {
-    const int64_t tasks = ewx_partition_tiles(&grid, me);
+    const int64_t tasks = ewx_part_tiles(&grid, me);
     bool ok = tasks == 0 || rows_agree();
     for (int64_t task = 0; ok && task < tasks; task++)
         for (int src = 0; ok && src < W; src++)
@@ -480,7 +480,7 @@ static int set_epoch(uint32_t last)
         segment(me)->done[rank] = segment(me)->gate[rank] = last;
         for (int i = 0; i < EWX_CUDA_CALLS; i++)
             segment(me)->calls[i][rank] = (uint64_t)last << 32;
-        for (int64_t unit = 0; unit < spec.layout.slots_per_rank; unit++)
+        for (int64_t unit = 0; unit < spec.layout.slots_per_part; unit++)
             *flag_of(me, unit, rank) = last;
     }
     ewx_carrier_set_epoch(&engine, epoch = last);

@@ -1,6 +1,6 @@
 /* The first of two levels.  Tiles that another host owns are summed over the ranks of this
  * one, in rank order in fp32, rounded once, and leave as one message instead of one per
- * rank.  The ranks of a host take turns, unit by unit (ewx_unit_is_from).
+ * rank.  The ranks of a host take turns, unit by unit (ewx_exchange_sends).
  *
  * The sum replaces the sending rank's own contribution in its slot: nobody else reads it
  * there. */
@@ -16,12 +16,13 @@
 static bool place_at(const ewx_cpu_engine *engine, int64_t step, int *remote_out,
                      int64_t *unit_out)
 {
-    const ewx_wire *wire = &engine->wire;
+    const ewx_exchange *exchange = &engine->wire.exchange;
     const bool by_dst = engine->spec->config.order == EW_ORDER_CONTIGUOUS;
-    if (step >= wire->num_order * wire->num_remotes)
+    if (step >= exchange->num_order * exchange->num_remotes)
         return false;
-    *remote_out = (int)(by_dst ? step / wire->num_order : step % wire->num_remotes);
-    *unit_out = wire->order[by_dst ? step % wire->num_order : step / wire->num_remotes];
+    *remote_out = (int)(by_dst ? step / exchange->num_order : step % exchange->num_remotes);
+    *unit_out =
+        exchange->order[by_dst ? step % exchange->num_order : step / exchange->num_remotes];
     return true;
 }
 
@@ -33,9 +34,9 @@ static bool find_next(const ewx_cpu_engine *engine, ewx_combiner *combiner, int 
     int remote;
     int64_t unit;
     while (place_at(engine, combiner->step, &remote, &unit)) {
-        *dst_out = engine->wire.remotes[remote];
-        if (combiner->tile < ewx_wire_owes(engine, *dst_out, unit)) {
-            const int64_t slot = unit * engine->wire.unit_slots + combiner->tile;
+        *dst_out = engine->wire.exchange.remotes[remote];
+        if (combiner->tile < ewx_exchange_owes(&engine->wire.exchange, *dst_out, unit)) {
+            const int64_t slot = unit * engine->wire.exchange.unit_slots + combiner->tile;
             *tile_out = (ewx_tile){slot / layout->tile_cols, slot % layout->tile_cols};
             return true;
         }
@@ -112,10 +113,12 @@ void ewx_combine_prepare(ewx_cpu_engine *engine)
     ewx_combiner *combiner = &engine->combiner;
     combiner->step = combiner->tile = combiner->local = 0;
     int64_t tiles = 0;
-    for (int remote = 0; ewx_combine_is_needed(engine) && remote < engine->wire.num_remotes;
+    for (int remote = 0;
+         ewx_combine_is_needed(engine) && remote < engine->wire.exchange.num_remotes;
          remote++)
-        for (int64_t unit = 0; unit < engine->wire.num_units; unit++)
-            tiles += ewx_wire_owes(engine, engine->wire.remotes[remote], unit);
+        for (int64_t unit = 0; unit < engine->wire.exchange.num_units; unit++)
+            tiles += ewx_exchange_owes(&engine->wire.exchange,
+                                       engine->wire.exchange.remotes[remote], unit);
     atomic_store_explicit(&combiner->tiles_left, tiles, memory_order_relaxed);
 }
 

@@ -9,7 +9,7 @@
 void ewx_consume_prepare(ewx_cpu_engine *engine)
 {
     ewx_cpu_call *call = &engine->call;
-    call->num_tasks = ewx_partition_tiles(&call->grid, engine->world->rank);
+    call->num_tasks = ewx_part_tiles(&call->grid, engine->world->rank);
     atomic_store_explicit(&call->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
         engine->consumers[j].step = 0;
@@ -57,7 +57,7 @@ ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, 
 {
     const int rank = engine->world->rank;
     *ready = true;
-    if (!ewx_wire_sends(engine, src, slot))
+    if (!ewx_exchange_sends(&engine->wire.exchange, src, slot))
         return EW_OK;
     const ew_status status = peer_in_call(engine, src, ready);
     if (status != EW_OK)
@@ -116,7 +116,8 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
     }
     const int64_t slot = ewx_layout_slot(&spec->layout, rank, tile);
     for (int src = 0; src < spec->num_ranks; src++)
-        if (!ewx_world_is_local(world, src) && ewx_wire_sends(engine, src, slot))
+        if (!ewx_world_is_local(world, src) &&
+            ewx_exchange_sends(&engine->wire.exchange, src, slot))
             addends[world->hosts[src]] = engine->heap.segments[src] + offset;
     addends[world->hosts[rank]] = ewx_combine_locals(engine, worker, rank, tile);
     return world->num_hosts;
@@ -233,7 +234,7 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
         for (int src = 0; src < engine->spec->num_ranks; src++) {
             const ewx_tile tile = ewx_task_tile(&engine->call.grid, rank, task);
             const int64_t slot = ewx_layout_slot(&engine->spec->layout, rank, tile);
-            if (!ewx_wire_sends(engine, src, slot) ||
+            if (!ewx_exchange_sends(&engine->wire.exchange, src, slot) ||
                 (is_published(engine, src, slot) && is_in_call(engine, src)))
                 continue;
             const uint32_t seen = atomic_load_explicit(
@@ -264,7 +265,7 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
 /* ... or the one that does not take ours. */
 static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
 {
-    const int dst = engine->wire.unsent_to;
+    const int dst = engine->wire.exchange.unsent_to;
     if (dst == engine->world->rank) /* not computed yet; who needs it will name us */
         return EW_OK;
     if (ewx_patience_lasts(engine, patience, dst))
@@ -284,7 +285,7 @@ static ew_status judge_timeout(ewx_cpu_engine *engine, int worker, ewx_patience 
     missing_input missing;
     if (find_missing(engine, &missing))
         return judge_missing(engine, patience, &missing);
-    if (worker == 0 && engine->wire.unsent > 0)
+    if (worker == 0 && engine->wire.exchange.unsent > 0)
         return judge_unsent(engine, patience);
     return EW_OK;
 }
@@ -292,7 +293,8 @@ static ew_status judge_timeout(ewx_cpu_engine *engine, int worker, ewx_patience 
 /* Nothing is left for this worker to do or to wait for. */
 static bool is_finished(ewx_cpu_engine *engine, int worker)
 {
-    return all_reduced(engine) && (worker > 0 || ewx_wire_is_idle(engine));
+    return all_reduced(engine) &&
+           (worker > 0 || ewx_exchange_is_idle(&engine->wire.exchange));
 }
 
 /* Waits until this worker has reduced something or nothing is left. */

@@ -254,7 +254,7 @@ static ew_status enable_trace(ewx_cpu_engine *engine)
     if (engine->events)
         return EW_OK;
     engine->events_capacity =
-        (size_t)(spec->layout.num_slots + spec->layout.slots_per_rank);
+        (size_t)(spec->layout.num_slots + spec->layout.slots_per_part);
     return allocate(engine->events_capacity * sizeof(ew_trace_event),
                     (void **)&engine->events);
 }

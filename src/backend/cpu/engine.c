@@ -41,7 +41,7 @@ void ewx_engine_progress(ewx_cpu_engine *engine, int worker)
 
 void ewx_engine_glance(ewx_cpu_engine *engine, int worker)
 {
-    if (worker == 0 && engine->wire.is_open &&
+    if (worker == 0 && engine->wire.exchange.is_open &&
         ewx_now_ns() - engine->wire.progress_ns > PROGRESS_NS)
         ewx_engine_progress(engine, worker);
 }
@@ -106,8 +106,9 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
                 return EW_ERR_ABORTED;
             EW_TRY(ewx_produce_block(engine, worker, position));
         }
-        return worker == 0 && engine->wire.is_open ? ewx_consume_watch(engine, worker)
-                                                   : EW_OK;
+        return worker == 0 && engine->wire.exchange.is_open
+                   ? ewx_consume_watch(engine, worker)
+                   : EW_OK;
     }
     EW_TRY(ewx_consume_rest(engine, worker));
     return await_gemm(engine);
@@ -212,7 +213,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     EW_TRY(ewx_world_check(engine->world));
     engine->timing.start_ns = ewx_now_ns();
     call->epoch = ++engine->epoch;
-    call->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    call->grid = ewx_spec_grid(spec, m);
     call->A = A;
     call->B = B;
     call->packed = B ? engine->passing_weight : packed;
@@ -223,7 +224,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     ewx_produce_prepare(engine);
     ewx_consume_prepare(engine);
     ewx_layer_prepare(engine, C, epilogue);
-    ewx_wire_prepare(engine);
+    ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);
     ewx_combine_prepare(engine);
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the

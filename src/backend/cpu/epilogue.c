@@ -39,7 +39,7 @@ static void describe(ewx_cpu_engine *engine, void *sum, void *C,
 {
     ewx_cpu_layer *layer = &engine->call.layer;
     const int rank = engine->world->rank;
-    const int64_t rows = ewx_partition_rows(&engine->call.grid, rank);
+    const int64_t rows = ewx_part_rows(&engine->call.grid, rank);
     const bool has_strips = epilogue && (epilogue->norm_weight || !is_fused);
     engine->call.sum = sum;
     layer->is_fused = is_fused;
@@ -51,7 +51,7 @@ static void describe(ewx_cpu_engine *engine, void *sum, void *C,
     layer->parts = *epilogue;
     layer->c = C;
     layer->h = epilogue->residual ? epilogue->residual : C ? C : epilogue->normed;
-    for (int64_t row = 0; row < ewx_partition_tile_rows(&engine->call.grid, rank); row++)
+    for (int64_t row = 0; row < ewx_part_tile_rows(&engine->call.grid, rank); row++)
         atomic_store_explicit(&engine->row_tiles[row], 0, memory_order_relaxed);
 }
 
@@ -148,7 +148,7 @@ static void normalise_row(ewx_cpu_engine *engine, int64_t row)
 static int64_t strip_end(const ewx_cpu_engine *engine, int64_t strip)
 {
     return ewx_min64((strip + 1) * EWX_STRIP_ROWS,
-                     ewx_partition_rows(&engine->call.grid, engine->world->rank));
+                     ewx_part_rows(&engine->call.grid, engine->world->rank));
 }
 
 bool ewx_layer_some(ewx_cpu_engine *engine)
@@ -204,7 +204,7 @@ ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
                            const ew_epilogue *epilogue)
 {
     const ewx_spec *spec = engine->spec;
-    engine->call.grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    engine->call.grid = ewx_spec_grid(spec, m);
     describe(engine, sum, sum, epilogue, false);
     return ewx_team_run(&engine->team, work, engine);
 }

@@ -33,8 +33,7 @@ static void post(ewx_cpu_engine *engine, int dst, ewx_tile tile)
     ew_world *world = engine->world;
     const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
     const size_t bytes =
-        (size_t)(ewx_tile_height(grid, dst, tile) * ewx_tile_width(grid, tile)) *
-        engine->spec->elem_bytes;
+        (size_t)ewx_tile_bytes(grid, dst, tile, (int64_t)engine->spec->elem_bytes);
     ewx_heap_flag(&engine->heap, world->rank, slot)->visible_ns[engine->call.epoch & 1] =
         ewx_link_book(world, dst, bytes);
     ewx_heap_post(engine, dst, tile);

@@ -8,27 +8,18 @@
 
 /* ---- Release: which tiles become visible together ---- */
 
-/* Tiles of one destination fall into groups of `release` consecutive tasks; a partition
- * or the whole output is one group. */
-static int64_t groups_per_rank(const ewx_spec *spec)
-{
-    const int64_t tasks = spec->layout.slots_per_rank;
-    return spec->config.release > 0 ? ewx_div_up(tasks, spec->config.release) : 1;
-}
-
 int64_t ewx_release_groups(const ewx_spec *spec)
 {
-    return spec->config.release == EW_RELEASE_OUTPUT
-               ? 1
-               : spec->num_ranks * groups_per_rank(spec);
+    const int32_t release = spec->config.release;
+    return ewx_release_counters(
+        release, ewx_release_units(release, spec->layout.slots_per_part), spec->num_ranks);
 }
 
 static int64_t group_of(const ewx_cpu_engine *engine, int dst, int64_t task)
 {
     const int32_t release = engine->spec->config.release;
-    if (release == EW_RELEASE_OUTPUT)
-        return 0;
-    return dst * groups_per_rank(engine->spec) + (release > 0 ? task / release : 0);
+    const int64_t units = ewx_release_units(release, engine->spec->layout.slots_per_part);
+    return ewx_release_counter(release, units, dst, ewx_release_unit(release, task));
 }
 
 static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
@@ -41,20 +32,23 @@ static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
                     ewx_layout_slot(&engine->spec->layout, dst, tile));
 }
 
-static void publish_tasks(ewx_cpu_engine *engine, int dst, int64_t first, int64_t count)
+static void publish_unit(ewx_cpu_engine *engine, int dst, int64_t unit)
 {
     const ewx_grid *grid = &engine->call.grid;
-    const int64_t end = ewx_min64(first + count, ewx_partition_tiles(grid, dst));
-    for (int64_t task = first; task < end; task++)
+    const ewx_task_range tasks =
+        ewx_release_tasks(grid, engine->spec->config.release, dst, unit);
+    for (int64_t task = tasks.first; task < tasks.end; task++)
         publish(engine, dst, ewx_task_tile(grid, dst, task));
 }
 
 /* Destinations take turns, so that no owner waits for another's whole partition. */
 static void publish_output(ewx_cpu_engine *engine)
 {
-    for (int64_t task = 0; task < engine->spec->layout.slots_per_rank; task++)
-        for (int dst = 0; dst < engine->spec->num_ranks; dst++)
-            publish_tasks(engine, dst, task, 1);
+    const ewx_grid *grid = &engine->call.grid;
+    for (int64_t task = 0; task < engine->spec->layout.slots_per_part; task++)
+        for (int dst = 0; dst < grid->num_parts; dst++)
+            if (task < ewx_part_tiles(grid, dst))
+                publish(engine, dst, ewx_task_tile(grid, dst, task));
 }
 
 /* A tile is complete: publish it, or its whole group when it was the last one. */
@@ -72,10 +66,8 @@ static void release_tile(ewx_cpu_engine *engine, int dst, ewx_tile tile)
         return;
     if (release == EW_RELEASE_OUTPUT)
         publish_output(engine);
-    else if (release == EW_RELEASE_PARTITION)
-        publish_tasks(engine, dst, 0, engine->spec->layout.slots_per_rank);
     else
-        publish_tasks(engine, dst, task / release * release, release);
+        publish_unit(engine, dst, ewx_release_unit(release, task));
 }
 
 static void count_groups(ewx_cpu_engine *engine)
@@ -83,8 +75,8 @@ static void count_groups(ewx_cpu_engine *engine)
     const int64_t num_groups = ewx_release_groups(engine->spec);
     for (int64_t group = 0; group < num_groups; group++)
         atomic_store_explicit(&engine->unreleased[group], 0, memory_order_relaxed);
-    for (int dst = 0; dst < engine->spec->num_ranks; dst++)
-        for (int64_t task = 0; task < ewx_partition_tiles(&engine->call.grid, dst); task++)
+    for (int dst = 0; dst < engine->call.grid.num_parts; dst++)
+        for (int64_t task = 0; task < ewx_part_tiles(&engine->call.grid, dst); task++)
             atomic_fetch_add_explicit(&engine->unreleased[group_of(engine, dst, task)], 1,
                                       memory_order_relaxed);
 }
@@ -137,7 +129,7 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
     if (atomic_compare_exchange_strong_explicit(state, &unpacked, EWX_PANEL_PACKING,
                                                 memory_order_relaxed,
                                                 memory_order_relaxed)) {
-        const int64_t row = ewx_partition_first_row(grid, dst) + tile_row * EWX_TILE_M;
+        const int64_t row = ewx_part_first_row(grid, dst) + tile_row * EWX_TILE_M;
         ewx_pack_a(&engine->form.gemm,
                    engine->call.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
                    1, ewx_tile_height(grid, dst, (ewx_tile){tile_row, 0}), packed);
@@ -182,7 +174,7 @@ static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block blo
     for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
         for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
             const ew_status status =
-                compute_tile(engine, worker, block.dst, (ewx_tile){row, col});
+                compute_tile(engine, worker, block.part, (ewx_tile){row, col});
             if (status != EW_OK)
                 return status;
             ewx_engine_glance(engine, worker);
@@ -223,7 +215,7 @@ ew_status ewx_produce_block(ewx_cpu_engine *engine, int worker, int64_t position
     ewx_engine_trace(engine,
                      &(ew_trace_event){.kind = EW_TRACE_BLOCK,
                                        .worker = worker,
-                                       .dst = block.dst,
+                                       .dst = block.part,
                                        .row = (int32_t)(block.row * call->grid.block_rows),
                                        .col = (int32_t)(block.col * call->grid.block_cols),
                                        .position = position,

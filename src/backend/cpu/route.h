@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "plan/order.h"
+#include "plan/walk.h"
 
 typedef struct ewx_cpu_engine ewx_cpu_engine;
 

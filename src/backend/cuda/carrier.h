@@ -6,9 +6,9 @@
  *   sources[r]  an inbox, into which the world's fabric writes r's tiles, and from which
  *               the reducer reads them.
  *
- * The host carries the rest: published tiles are sent, one message each; of tiles that have
- * come it writes the flags into this rank's segment.  What peers say of their calls (rows,
- * done, gate) travels as letters and is written there too.
+ * The host carries the rest: published tiles go to the exchange; when tiles have come it
+ * writes their flags into this rank's segment.  What peers say of their calls (rows, done,
+ * gate) travels in control messages and is written there too.
  *
  * A fabric that takes device memory (device->direct) sends tiles from where the producer
  * wrote them, and the inbox lies in the GPU's memory.  For others both are staged: tiles
@@ -22,10 +22,9 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/kernels/kernels.h"
-#include "world/hosts.h"
+#include "exchange/exchange.h"
 
-#define EWX_CARRIER_WINDOW 32  /* tiles of a rank that are asked about at once */
-#define EWX_CARRIER_BATCH 64   /* tiles that are sent together */
+#define EWX_CARRIER_BATCH 64   /* units that are copied together */
 #define EWX_CARRIER_WRITES 128 /* words that are written together; fewer than 256 */
 
 typedef struct ewx_cuda_engine ewx_cuda_engine;
@@ -36,40 +35,34 @@ typedef struct ewx_carrier_words {
     uint32_t done, gate;
 } ewx_carrier_words;
 
-/* Another rank's side of the call.  Tiles go and come in the order of their tasks. */
+/* Another rank's side of the call. */
 typedef struct ewx_carrier_remote {
-    int rank;
-    int64_t taken;   /* tasks of its partition that were found published ... */
-    int64_t put;     /* ... and that were given to the fabric */
-    int64_t arrived; /* tasks of ours that have come, with all before them ... */
-    uint32_t ahead;  /* ... and a bit for each of the next ones that has */
+    int64_t taken; /* tasks of its part that were found published, in their order */
     ewx_carrier_words heard, written;
 } ewx_carrier_remote;
 
 typedef struct ewx_carrier {
-    bool is_open;
-    ew_channel *channel;
+    ewx_exchange exchange;
     ewx_listener listener;
     unsigned char *inbox;  /* [parity][source][slot] */
     unsigned char *outbox; /* [remote][slot]; staged, as the next */
     cudaEvent_t copied;    /* behind the copies of a batch */
+    int64_t *arrived;      /* [source][release unit]: tiles of ours that have come */
     /* This call: */
     uint32_t epoch;
     ewx_grid grid;
     uint32_t gate; /* as told */
     struct {
-        int remote;
-        int64_t task;
+        int dst;
+        int64_t unit;
     } batch[EWX_CARRIER_BATCH];
     int num_batch;
     CUstreamBatchMemOpParams writes[EWX_CARRIER_WRITES];
     unsigned num_writes;
-    size_t unsent; /* messages, as last asked, and to whom one of them goes */
-    int unsent_to;
-    int64_t moves;    /* whatever has got on */
+    int64_t moves;    /* counts words written: whether anything gets on */
     ew_status status; /* of the GPU */
-    int num_remotes;
-    ewx_carrier_remote remotes[EWX_CUDA_MAX_RANKS];
+    bool is_idle;     /* nothing is left to be sent */
+    ewx_carrier_remote remotes[EWX_CUDA_MAX_RANKS]; /* by rank */
 } ewx_carrier;
 
 /* EW_ERR_UNSUPPORTED for what works on one host only. */
@@ -102,9 +95,11 @@ void ewx_carrier_fail(ewx_cuda_engine *engine, ew_status status);
  * slice.  False: that failed, and there is nothing to leave. */
 bool ewx_carrier_enter_fabric(ewx_cuda_engine *engine);
 void ewx_carrier_leave_fabric(const ewx_cuda_engine *engine);
-/* Where a contribution of ours lies when it is given to the fabric. */
-const unsigned char *ewx_carrier_outgoing(const ewx_cuda_engine *engine, int remote,
-                                          int64_t slot, uint32_t epoch);
+extern const ewx_exchange_backend ewx_carrier_boxes;
+static inline size_t ewx_carrier_counts_bytes(const ewx_spec *spec)
+{
+    return (size_t)(spec->num_ranks * spec->layout.slots_per_part) * sizeof(int64_t);
+}
 /* Words of this rank's segment: gathered, then written in that order. */
 void ewx_carrier_write(ewx_cuda_engine *engine, uint32_t *word, uint32_t value);
 void ewx_carrier_flush(ewx_cuda_engine *engine);
@@ -117,17 +112,5 @@ void ewx_carrier_pass_gate_on(ewx_cuda_engine *engine);
 void ewx_carrier_relay(ewx_cuda_engine *engine);
 /* A note has come; the listener's. */
 void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes);
-
-/* Where a tile's message is received, and the number by which its sender knows that. */
-static inline int32_t ewx_carrier_number(int64_t slot, uint32_t epoch)
-{
-    return (int32_t)(slot * 2 + (epoch & 1));
-}
-
-static inline size_t ewx_carrier_place(int64_t slots, int remote, int64_t slot,
-                                       uint32_t epoch)
-{
-    return (size_t)(remote * slots * 2 + ewx_carrier_number(slot, epoch));
-}
 
 #endif

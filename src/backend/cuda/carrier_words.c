@@ -81,33 +81,30 @@ void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes)
         return;
     }
     memcpy(&note, body, sizeof note);
-    for (int remote = 0; remote < c->num_remotes; remote++)
-        if (c->remotes[remote].rank == src) {
-            ewx_carrier_words *heard = &c->remotes[remote].heard;
-            heard->calls[note.epoch % EWX_CUDA_CALLS] =
-                (uint64_t)note.epoch << 32 | note.rows;
-            heard->done = note.done;
-            heard->gate = note.gate;
-        }
+    ewx_carrier_words *heard = &c->remotes[src].heard;
+    heard->calls[note.epoch % EWX_CUDA_CALLS] = (uint64_t)note.epoch << 32 | note.rows;
+    heard->done = note.done;
+    heard->gate = note.gate;
 }
 
 /* The rows before the epoch: a kernel that sees the epoch reads the rows.  None can still
  * want the call whose place this one takes. */
-static void write_heard(ewx_cuda_engine *engine, ewx_carrier_remote *r)
+static void write_heard(ewx_cuda_engine *engine, int rank)
 {
+    ewx_carrier_remote *r = &engine->carrier.remotes[rank];
     ewx_cuda_segment *mine =
         (ewx_cuda_segment *)(void *)engine->heap.segments[engine->world->rank];
     for (int i = 0; i < EWX_CUDA_CALLS; i++) {
-        uint32_t *halves = (uint32_t *)(void *)&mine->calls[i][r->rank];
+        uint32_t *halves = (uint32_t *)(void *)&mine->calls[i][rank];
         if (r->heard.calls[i] == r->written.calls[i])
             continue;
         ewx_carrier_write(engine, &halves[0], (uint32_t)r->heard.calls[i]);
         ewx_carrier_write(engine, &halves[1], (uint32_t)(r->heard.calls[i] >> 32));
     }
     if (r->heard.done != r->written.done)
-        ewx_carrier_write(engine, &mine->done[r->rank], r->heard.done);
+        ewx_carrier_write(engine, &mine->done[rank], r->heard.done);
     if (r->heard.gate != r->written.gate)
-        ewx_carrier_write(engine, &mine->gate[r->rank], r->heard.gate);
+        ewx_carrier_write(engine, &mine->gate[rank], r->heard.gate);
     r->written = r->heard;
 }
 
@@ -116,7 +113,7 @@ void ewx_carrier_pass_gate_on(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
     const ewx_cuda_segment *replica =
-        (const void *)engine->heap.segments[c->remotes[0].rank];
+        (const void *)engine->heap.segments[c->exchange.remotes[0]];
     const uint32_t gate =
         __atomic_load_n(&replica->gate[engine->world->rank], __ATOMIC_RELAXED);
     if (gate == c->gate)
@@ -128,6 +125,6 @@ void ewx_carrier_pass_gate_on(ewx_cuda_engine *engine)
 void ewx_carrier_relay(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
-    for (int remote = 0; remote < c->num_remotes; remote++)
-        write_heard(engine, &c->remotes[remote]);
+    for (int remote = 0; remote < c->exchange.num_remotes; remote++)
+        write_heard(engine, c->exchange.remotes[remote]);
 }

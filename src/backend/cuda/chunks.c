@@ -8,7 +8,7 @@ static int64_t first_position_of(const ewx_grid *grid, int dst)
 {
     int64_t rows = 0;
     for (int before = 0; before < dst; before++)
-        rows += ewx_partition_block_rows(grid, before);
+        rows += ewx_part_block_rows(grid, before);
     return rows * grid->blocks_per_row;
 }
 
@@ -16,7 +16,7 @@ static int64_t first_position_of(const ewx_grid *grid, int dst)
 static ew_status copy(const ewx_cuda_engine *engine, int dst, int64_t tiles)
 {
     const ewx_layout *layout = &engine->spec->layout;
-    const size_t partition_bytes = (size_t)layout->slots_per_rank * EWX_CUDA_TILE_BYTES;
+    const size_t partition_bytes = (size_t)layout->slots_per_part * EWX_CUDA_TILE_BYTES;
     unsigned char *inbox = engine->heap.segments[dst] + layout->slice_offset[0];
     if (tiles > 0)
         EW_CUDA_TRY(cudaMemcpyAsync(inbox + (size_t)engine->world->rank * partition_bytes,
@@ -33,7 +33,7 @@ static ew_status deliver(ewx_cuda_engine *engine, ewx_cuda_call *call, int dst, 
     void *arguments[] = {call, &dst, &closes};
     EW_TRY(ewx_cuda_record(engine->chunked, engine->device->producing));
     EW_TRY(ewx_cuda_follow(couriers, engine->chunked));
-    EW_TRY(copy(engine, dst, ewx_partition_tiles(&call->grid, dst)));
+    EW_TRY(copy(engine, dst, ewx_part_tiles(&call->grid, dst)));
     return ewx_cuda_launch_ctas(engine, &engine->deliverer, 1, couriers, arguments);
 }
 
@@ -42,7 +42,7 @@ ew_status ewx_cuda_warm_chunks(const ewx_cuda_engine *engine)
 {
     for (int dst = 0; dst < engine->spec->num_ranks; dst++)
         if (dst != engine->world->rank)
-            EW_TRY(copy(engine, dst, engine->spec->layout.slots_per_rank));
+            EW_TRY(copy(engine, dst, engine->spec->layout.slots_per_part));
     return EW_OK;
 }
 

@@ -235,7 +235,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     unsigned char *mine = engine->heap.segments[engine->world->rank];
     ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)mine;
     const ewx_layout *layout = &engine->spec->layout;
-    const size_t num_flags = (size_t)(layout->slots_per_rank * engine->spec->num_ranks);
+    const size_t num_flags = (size_t)(layout->slots_per_part * engine->spec->num_ranks);
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));

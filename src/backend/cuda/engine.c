@@ -50,9 +50,10 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         "kernel=sm90 runs on compute capability 9.0, this GPU has %d.%d\n"
                         "  fix: use kernel=sm80",
                         engine->device->arch / 10, engine->device->arch % 10);
-    engine->producer = config->kernel == EW_KERNEL_SM90
-                           ? ewx_cuda_producer_sm90(dtype, config->block_n, config->cluster)
-                           : ewx_cuda_producer_sm80(dtype, config->block_n);
+    engine->producer =
+        config->kernel == EW_KERNEL_SM90
+            ? ewx_cuda_gemm_sm90(EW_OP_GEMM_RS, dtype, config->block_n, config->cluster)
+            : ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, dtype, config->block_n);
     engine->reducer = ewx_cuda_reducer(dtype, spec->num_ranks, config->batch);
     engine->starter = ewx_cuda_starter();
     engine->marker = ewx_cuda_marker();

@@ -58,7 +58,7 @@ ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_ent
 static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
 {
     const int64_t partition_bytes =
-        engine->spec->layout.slots_per_rank * EWX_CUDA_TILE_BYTES;
+        engine->spec->layout.slots_per_part * EWX_CUDA_TILE_BYTES;
     for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         call->heaps[rank] = engine->heap.segments[rank];
         call->sources[rank] =
@@ -75,8 +75,9 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
     const ewx_layout *layout = &spec->layout;
     const ew_world *world = engine->world;
     ewx_cuda_call call = {
-        .grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config),
+        .grid = ewx_spec_grid(spec, m),
         .rank = world->rank,
+        .num_ranks = world->num_ranks,
         .release = spec->config.release,
         .tile_rows = (int32_t)layout->max_tile_rows,
         .row_major = layout->row_major,
@@ -249,7 +250,7 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
                                 ewx_cuda_layer *layer, cudaStream_t stream)
 {
     const ew_config *config = &engine->spec->config;
-    const int64_t num_tasks = ewx_partition_tiles(&call->grid, call->rank);
+    const int64_t num_tasks = ewx_part_tiles(&call->grid, call->rank);
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
     const int64_t tasks = by_unit ? config->release : num_tasks;
     ewx_cuda_output output = {.c = layer ? layer->h : C,
@@ -326,7 +327,7 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
 static void *place_of_sum(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
                           const ew_epilogue *epilogue, bool by_nccl)
 {
-    const int64_t row = ewx_partition_first_row(&call->grid, call->rank);
+    const int64_t row = ewx_part_first_row(&call->grid, call->rank);
     if (by_nccl)
         return call->heaps[call->rank] + call->slice_offset[0] + row * call->grid.cols * 2;
     return epilogue->normed ? epilogue->normed : engine->spare_sum;
@@ -339,7 +340,7 @@ static bool fusing_pays(const ewx_cuda_call *call, const ew_epilogue *epilogue)
 {
     enum { LEAST_TILE_ROWS = 4 };
     return !epilogue->normed ||
-           ewx_partition_tile_rows(&call->grid, call->rank) >= LEAST_TILE_ROWS;
+           ewx_part_tile_rows(&call->grid, call->rank) >= LEAST_TILE_ROWS;
 }
 
 static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,

@@ -11,7 +11,7 @@ static size_t produced_bytes(const ewx_spec *spec)
 
 static size_t reduced_bytes(const ewx_spec *spec)
 {
-    return (size_t)spec->layout.slots_per_rank * sizeof(ewx_cuda_stamp);
+    return (size_t)spec->layout.slots_per_part * sizeof(ewx_cuda_stamp);
 }
 
 ew_status ewx_cuda_trace_enable(ewx_cuda_engine *engine)
@@ -42,10 +42,10 @@ static ew_trace_event block_event(const ewx_cuda_engine *engine, const ewx_grid 
     const ewx_tile first = {block.row * grid->block_rows, block.col * grid->block_cols};
     const int64_t tiles = ewx_min64(grid->block_cols, grid->tile_cols - first.col);
     const ewx_cuda_stamp *at = s->produced +
-                               block.dst * engine->spec->layout.slots_per_rank +
-                               ewx_tile_task(grid, block.dst, first);
+                               block.part * engine->spec->layout.slots_per_part +
+                               ewx_tile_task(grid, block.part, first);
     ew_trace_event event = {.kind = EW_TRACE_BLOCK,
-                            .dst = block.dst,
+                            .dst = block.part,
                             .row = (int32_t)first.row,
                             .col = (int32_t)first.col,
                             .position = position,
@@ -108,7 +108,7 @@ static void build_events(const ewx_cuda_engine *engine, const ewx_grid *grid,
                          const stamps *s, ew_trace_event *events, int64_t *free_at)
 {
     const int64_t blocks = ewx_num_blocks(grid);
-    const int64_t tasks = ewx_partition_tiles(grid, engine->world->rank);
+    const int64_t tasks = ewx_part_tiles(grid, engine->world->rank);
     for (int64_t position = 0; position < blocks; position++)
         events[position] = block_event(engine, grid, s, position);
     for (int64_t task = 0; task < tasks; task++)
@@ -143,10 +143,9 @@ ew_status ewx_cuda_trace_read(const ewx_cuda_engine *engine, ew_trace_event *eve
     *count_out = 0;
     if (!engine->trace.produced)
         return EW_OK;
-    const ewx_grid grid =
-        ewx_grid_build(engine->last_rows, spec->problem.n, spec->num_ranks, &spec->config);
+    const ewx_grid grid = ewx_spec_grid(spec, engine->last_rows);
     const size_t count =
-        (size_t)(ewx_num_blocks(&grid) + ewx_partition_tiles(&grid, engine->world->rank));
+        (size_t)(ewx_num_blocks(&grid) + ewx_part_tiles(&grid, engine->world->rank));
     stamps s = {malloc(produced_bytes(spec) + 1), malloc(reduced_bytes(spec) + 1)};
     ew_trace_event *all = calloc(count + 1, sizeof *all);
     int64_t *free_at = calloc(count + 1, sizeof *free_at);

@@ -140,8 +140,7 @@ int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm
     const ewx_grid *grid = &model->grid;
     ewx_sim_rank *r = &sim->ranks[rank];
     const ewx_tile tile = ewx_task_tile(grid, rank, task);
-    const int64_t bytes = ewx_tile_height(grid, rank, tile) * ewx_tile_width(grid, tile) *
-                          (int64_t)sim->spec->elem_bytes;
+    const int64_t bytes = ewx_sim_tile_bytes(sim, rank, tile);
     const double moved = (double)bytes * model->moved_tiles;
     const double slowdown = shares_sm ? model->shared_time : 1;
     int64_t begin = sim->now_ps;
@@ -285,7 +284,7 @@ void ewx_sim_launch_next(ewx_sim *sim, int rank)
 void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    const int64_t num_tasks = ewx_partition_tiles(&sim->model.grid, rank);
+    const int64_t num_tasks = ewx_part_tiles(&sim->model.grid, rank);
     const int32_t release = sim->spec->config.release;
     const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT && release > 0;
     r->first_task = r->end_task;

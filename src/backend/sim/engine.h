@@ -135,6 +135,10 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot);
 /* A tile is complete on `src`: releases it, or its unit when it was the last one. */
 void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile);
 void ewx_sim_count_block(ewx_sim *sim, int rank);
+static inline int64_t ewx_sim_tile_bytes(const ewx_sim *sim, int dst, ewx_tile tile)
+{
+    return ewx_tile_bytes(&sim->model.grid, dst, tile, (int64_t)sim->spec->elem_bytes);
+}
 int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int dst, int64_t unit);
 /* One more contribution to a unit can be seen by its owner. */
 void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps);

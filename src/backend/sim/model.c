@@ -67,7 +67,7 @@ static double wave_elements(const ewx_grid *grid, int slots)
         bool new_row = true, new_col = true;
         for (int64_t j = 0; j < i && (new_row || new_col); j++) {
             const ewx_block other = ewx_order_block(grid, j);
-            new_row = new_row && (other.dst != block.dst || other.row != block.row);
+            new_row = new_row && (other.part != block.part || other.row != block.row);
             new_col = new_col && other.col != block.col;
         }
         rows += new_row;
@@ -143,7 +143,7 @@ static uint64_t mix(uint64_t x)
 static bool is_half(const ewx_grid *grid, int64_t position)
 {
     const ewx_block block = ewx_order_block(grid, position);
-    return ewx_partition_rows(grid, block.dst) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
+    return ewx_part_rows(grid, block.part) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
@@ -308,8 +308,7 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     const ewx_sim_profile *profile = request->profile;
     const ewx_spec *spec = request->spec;
     const ew_config *config = &spec->config;
-    ewx_sim_model model = {
-        .grid = ewx_grid_build(request->rows, spec->problem.n, spec->num_ranks, config)};
+    ewx_sim_model model = {.grid = ewx_spec_grid(spec, request->rows)};
     EW_TRY(ewx_sim_check(profile, spec));
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
     if (profile->is_cpu)

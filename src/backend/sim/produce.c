@@ -5,15 +5,7 @@
 
 int64_t ewx_sim_unit(const ewx_sim *sim, int dst, int64_t task)
 {
-    const int32_t release = sim->spec->config.release;
-    return sim->first_unit[dst] + (release > 0 ? task / release : 0);
-}
-
-static int64_t tile_bytes(const ewx_sim *sim, int dst, ewx_tile tile)
-{
-    const ewx_grid *grid = &sim->model.grid;
-    return ewx_tile_height(grid, dst, tile) * ewx_tile_width(grid, tile) *
-           (int64_t)sim->spec->elem_bytes;
+    return sim->first_unit[dst] + ewx_release_unit(sim->spec->config.release, task);
 }
 
 void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
@@ -29,14 +21,11 @@ void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
 int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int dst, int64_t unit)
 {
     const ewx_grid *grid = &sim->model.grid;
-    const int32_t release = sim->spec->config.release;
-    if (release <= 0)
-        return ewx_partition_rows(grid, dst) * grid->cols * (int64_t)sim->spec->elem_bytes;
-    const int64_t first = (unit - sim->first_unit[dst]) * release;
-    const int64_t end = ewx_min64(first + release, ewx_partition_tiles(grid, dst));
+    const ewx_task_range tasks = ewx_release_tasks(grid, sim->spec->config.release, dst,
+                                                   unit - sim->first_unit[dst]);
     int64_t bytes = 0;
-    for (int64_t task = first; task < end; task++)
-        bytes += tile_bytes(sim, dst, ewx_task_tile(grid, dst, task));
+    for (int64_t task = tasks.first; task < tasks.end; task++)
+        bytes += ewx_sim_tile_bytes(sim, dst, ewx_task_tile(grid, dst, task));
     return bytes;
 }
 
@@ -77,7 +66,7 @@ static int64_t push_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
     if (src == dst)
         return sim->now_ps;
     const int64_t arrival =
-        ewx_sim_book_send(sim, sim->now_ps, src, dst, tile_bytes(sim, dst, tile));
+        ewx_sim_book_send(sim, sim->now_ps, src, dst, ewx_sim_tile_bytes(sim, dst, tile));
     ewx_sim_rank *r = &sim->ranks[src];
     r->arrival_ps = r->arrival_ps > arrival ? r->arrival_ps : arrival;
     return arrival;
@@ -138,7 +127,7 @@ static int destination(const ewx_sim *sim, int rank, int step)
 
 static int64_t partition_blocks(const ewx_sim *sim, int dst)
 {
-    return ewx_partition_block_rows(&sim->model.grid, dst) * sim->model.grid.blocks_per_row;
+    return ewx_part_block_rows(&sim->model.grid, dst) * sim->model.grid.blocks_per_row;
 }
 
 /* The blocks of a rank's next GEMM: all there are, or with copy those of a partition. */
@@ -234,7 +223,7 @@ static void release_block(ewx_sim *sim, int rank, ewx_block block)
     const ewx_tile_range tiles = ewx_block_tiles(&sim->model.grid, block);
     for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
         for (int64_t col = tiles.first.col; col < tiles.end.col; col++)
-            ewx_sim_release_tile(sim, rank, block.dst, (ewx_tile){row, col});
+            ewx_sim_release_tile(sim, rank, block.part, (ewx_tile){row, col});
 }
 
 void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
@@ -253,7 +242,7 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
         sim, rank,
         &(ew_trace_event){.kind = EW_TRACE_BLOCK,
                           .worker = slot,
-                          .dst = block.dst,
+                          .dst = block.part,
                           .row = (int32_t)(block.row * grid->block_rows),
                           .col = (int32_t)(block.col * grid->block_cols),
                           .position = producer->position,

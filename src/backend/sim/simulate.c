@@ -32,7 +32,7 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     const ewx_sim_model *model = &sim->model;
-    const int64_t num_tasks = ewx_partition_tiles(&model->grid, rank);
+    const int64_t num_tasks = ewx_part_tiles(&model->grid, rank);
     const bool is_cpu = sim->request->profile->is_cpu;
     r->budget = (int)ewx_min64(sim->spec->config.budget, num_tasks);
     r->num_slots = is_cpu ? model->sms : model->sms * model->producers_per_sm;
@@ -49,9 +49,8 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
 
 static int64_t units_of(const ewx_sim *sim, int dst)
 {
-    const int64_t tiles = ewx_partition_tiles(&sim->model.grid, dst);
-    const int32_t release = sim->spec->config.release;
-    return release > 0 ? ewx_div_up(tiles, release) : tiles > 0;
+    return ewx_release_units(sim->spec->config.release,
+                             ewx_part_tiles(&sim->model.grid, dst));
 }
 
 /* Tiles that a rank must complete before a unit is released. */
@@ -60,7 +59,7 @@ static void count_unreleased(ewx_sim *sim)
     const int64_t num_units = sim->first_unit[sim->num_ranks];
     const bool output = sim->spec->config.release == EW_RELEASE_OUTPUT;
     for (int dst = 0; dst < sim->num_ranks; dst++) {
-        const int64_t tiles = ewx_partition_tiles(&sim->model.grid, dst);
+        const int64_t tiles = ewx_part_tiles(&sim->model.grid, dst);
         for (int place = 0; place < sim->num_simulated && output; place++)
             sim->unreleased[place] += tiles;
         for (int64_t task = 0; task < tiles && !output; task++)
@@ -214,7 +213,7 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
 /* Eq. 2 for one rank. */
 static int64_t bytes_from_others(const ewx_sim *sim, int rank)
 {
-    return (sim->num_ranks - 1) * ewx_partition_rows(&sim->model.grid, rank) *
+    return (sim->num_ranks - 1) * ewx_part_rows(&sim->model.grid, rank) *
            sim->model.grid.cols * (int64_t)sim->spec->elem_bytes;
 }
 
@@ -225,7 +224,7 @@ static int64_t bytes_from_nodes(const ewx_sim *sim, int rank)
     const int64_t far = model->sums_in_nodes
                             ? model->num_nodes - 1
                             : sim->num_ranks - ewx_sim_ranks_of_node(sim, rank);
-    return far * ewx_partition_rows(&model->grid, rank) * model->grid.cols *
+    return far * ewx_part_rows(&model->grid, rank) * model->grid.cols *
            (int64_t)sim->spec->elem_bytes;
 }
 

@@ -10,7 +10,7 @@ static bool tile_of_block(const ewx_grid *grid, ewx_block block, int at, ewx_til
     *tile_out =
         (ewx_tile){block.row * grid->block_rows + at / width, first_col + at % width};
     return at / width < grid->block_rows &&
-           tile_out->row < ewx_partition_tile_rows(grid, block.dst);
+           tile_out->row < ewx_part_tile_rows(grid, block.part);
 }
 
 /* A tile's share of its block, and less where it holds less of the output. */
@@ -21,7 +21,7 @@ static int64_t tile_ps(const ewx_sim *sim, int rank, const ewx_sim_producer *wor
     ewx_tile tile;
     tile_of_block(grid, block, worker->tile, &tile);
     const double share =
-        (double)(ewx_tile_height(grid, block.dst, tile) * ewx_tile_width(grid, tile)) /
+        (double)(ewx_tile_height(grid, block.part, tile) * ewx_tile_width(grid, tile)) /
         (EWX_TILE_M * EWX_TILE_N * grid->block_rows * grid->block_cols);
     return 1 +
            (int64_t)(share * (double)ewx_sim_block_ps(&sim->model, rank, worker->position,
@@ -108,7 +108,7 @@ static void look_for_work(ewx_sim *sim, int rank, int worker)
 void ewx_sim_start_workers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    r->end_task = ewx_partition_tiles(&sim->model.grid, rank);
+    r->end_task = ewx_part_tiles(&sim->model.grid, rank);
     for (int at = 0; at < r->budget; at++)
         r->consumers[at] = (ewx_sim_consumer){.phase = EWX_SIM_WAITING, .task = at};
     for (int worker = 0; worker < r->num_slots; worker++)
@@ -132,7 +132,7 @@ void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker)
     const bool goes_on = tile_of_block(grid, block, producer->tile, &next);
     if (!goes_on)
         ewx_sim_count_block(sim, rank);
-    ewx_sim_release_tile(sim, rank, block.dst, tile);
+    ewx_sim_release_tile(sim, rank, block.part, tile);
     if (goes_on) {
         push_tile_end(sim, rank, worker);
         return;
@@ -140,7 +140,7 @@ void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker)
     ewx_sim_trace(sim, rank,
                   &(ew_trace_event){.kind = EW_TRACE_BLOCK,
                                     .worker = worker,
-                                    .dst = block.dst,
+                                    .dst = block.part,
                                     .row = (int32_t)(block.row * grid->block_rows),
                                     .col = (int32_t)(block.col * grid->block_cols),
                                     .position = producer->position,

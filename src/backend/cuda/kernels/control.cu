@@ -39,7 +39,7 @@ __global__ void deliverer(const __grid_constant__ ewx_cuda_call call, int dst, i
 {
     const uint32_t epoch = call.counters->courier_epoch + 1;
     if (!has_stopped(call)) {
-        await_push(call, dst, 2 * ewx_partition_rows(&call.grid, dst) * call.grid.cols);
+        await_push(call, dst, 2 * ewx_part_rows(&call.grid, dst) * call.grid.cols);
         st_release_sys(flag_of(call, dst, 0, call.rank), epoch);
     }
     if (closes)

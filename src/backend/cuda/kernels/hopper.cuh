@@ -4,11 +4,6 @@
 
 #include "backend/cuda/kernels/ptx.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void *pointer)
-{
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
 __device__ __forceinline__ uint32_t ld_shared(uint32_t address)
 {
     uint32_t value;

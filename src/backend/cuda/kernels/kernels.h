@@ -8,7 +8,8 @@
 
 #include "base/limits.h"
 #include "plan/exact.h"
-#include "plan/order.h"
+#include "plan/layout.h"
+#include "plan/release.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,8 +17,6 @@ extern "C" {
 
 /* As many as one NVLink domain has; every launch carries their addresses. */
 #define EWX_CUDA_MAX_RANKS 72
-
-#define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
 
 #define EWX_CUDA_CALLS 4      /* announced calls that are kept */
 #define EWX_CUDA_LAYER_ROWS 2 /* of a layer, that a CTA does at a time */
@@ -99,8 +98,9 @@ typedef struct ewx_cuda_trace {
 typedef struct ewx_cuda_call {
     ewx_grid grid;
     int32_t rank;
+    int32_t num_ranks;
     int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
-    int32_t tile_rows;       /* slots of one destination are tile_rows x grid.tile_cols */
+    int32_t tile_rows;       /* slots of one part are tile_rows x grid.tile_cols */
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
     int32_t pushed;          /* contributions lie with their owner, not with their source */
     int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
@@ -191,9 +191,9 @@ typedef struct ewx_cuda_entry {
 } ewx_cuda_entry;
 
 /* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
-ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster);
+ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster);
 /* (ewx_cuda_operands, ewx_cuda_call) */
-ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n);
+ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call); threads 128, 256 or 512 */
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_layer): the same with an epilogue, less the

@@ -42,7 +42,7 @@ struct transfer {
 __device__ __forceinline__ transfer book_pull(const ewx_cuda_call &call, int64_t tile_bytes,
                                               int lane)
 {
-    const int num_ranks = call.grid.num_ranks;
+    const int num_ranks = call.num_ranks;
     const unsigned long long now = global_timer_ns();
     const unsigned long long cost = link_ns(call, tile_bytes);
     const unsigned long long all = cost * (num_ranks - 1);
@@ -70,29 +70,6 @@ __device__ __forceinline__ void await_push(const ewx_cuda_call &call, int dst,
     const unsigned long long received =
         reserve(&segment_of(call, dst)->ingress_free_ns, now, cost);
     await_time(max(sent, received) + call.link.latency_ns);
-}
-
-/* Bytes of a tile that hold output. */
-__device__ __forceinline__ int64_t tile_bytes(const ewx_grid &grid, int dst, ewx_tile tile)
-{
-    return 2 *
-           ewx_min64(EWX_TILE_M, ewx_partition_rows(&grid, dst) - tile.row * EWX_TILE_M) *
-           ewx_min64(EWX_TILE_N, grid.cols - tile.col * EWX_TILE_N);
-}
-
-/* One thread, under the conditions of publish: the tile is where its reader, or its
- * courier, looks for it. */
-__device__ __forceinline__ void hand_over(const ewx_cuda_operands &operands,
-                                          const ewx_cuda_call &call, uint32_t epoch,
-                                          int dst, int64_t task)
-{
-    if (!operands.outbox) {
-        if (call.pushed && is_paced(call))
-            await_push(call, dst,
-                       tile_bytes(call.grid, dst, ewx_task_tile(&call.grid, dst, task)));
-        publish(call, epoch, dst, task);
-    }
-    stamp_published(call.trace.produced, produced_at(call, dst, task));
 }
 
 #endif

@@ -3,7 +3,7 @@
 #define EWX_CUDA_PIECES_CUH
 
 #include "backend/cuda/kernels/ptx.cuh"
-#include "plan/order.h"
+#include "plan/grid.h"
 
 constexpr int PIECE = 8;                           /* elements of 16 bytes */
 constexpr int PIECES_PER_ROW = EWX_TILE_N / PIECE; /* of a tile */

@@ -128,7 +128,7 @@ __device__ __forceinline__ int64_t produced_at(const ewx_cuda_call &call, int ds
 
 __device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t epoch)
 {
-    const int num_ranks = call.grid.num_ranks;
+    const int num_ranks = call.num_ranks;
     if (blockIdx.x == 0)
         for (int rank = 0; rank < num_ranks; rank++)
             st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void note_call(const ewx_cuda_call &call, uint32_t ep
 {
     const int at = epoch % EWX_CUDA_CALLS;
     const uint64_t high = (uint64_t)epoch << 32;
-    for (int rank = 0; rank < call.grid.num_ranks; rank++) {
+    for (int rank = 0; rank < call.num_ranks; rank++) {
         ewx_cuda_segment *segment = segment_of(call, rank);
         st_relaxed_sys(&segment->calls[at][call.rank], high | (uint64_t)call.grid.rows);
         if (call.calls_made)
@@ -159,7 +159,7 @@ __device__ __forceinline__ bool notes_agree(const ewx_cuda_call &call,
                                             uint32_t epoch, ewx_cuda_place place, int lane)
 {
     bool ok = true;
-    for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32) {
+    for (int rank = lane; rank < call.num_ranks && ok; rank += 32) {
         const waited_for what = {EWX_CUDA_CALL, rank, 0, 0};
         ok = await_epoch(call, reinterpret_cast<const uint32_t *>(words + rank) + 1, epoch,
                          what);
@@ -217,7 +217,7 @@ __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_
 {
     bool ok = true;
 #if EW_MUTANT != 2 /* planted bug: overwrite what peers may still read */
-    for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32)
+    for (int rank = lane; rank < call.num_ranks && ok; rank += 32)
         ok = await_epoch(call, &segment_of(call, call.rank)->done[rank],
                          epoch - (uint32_t)call.num_slices, {EWX_CUDA_READERS, rank, 0, 0});
 #endif
@@ -226,23 +226,10 @@ __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_
 
 /* ---- Contributions ---- */
 
-/* Whose segment holds this rank's contribution to a tile of dst, and in which slot. */
-__device__ __forceinline__ int home_of(const ewx_cuda_call &call, int dst)
-{
-    return call.pushed ? dst : call.rank;
-}
-
-__device__ __forceinline__ int64_t slot_of(const ewx_cuda_call &call, int partition,
+__device__ __forceinline__ int64_t slot_of(const ewx_cuda_call &call, int part,
                                            ewx_tile tile)
 {
-    return (partition * (int64_t)call.tile_rows + tile.row) * call.grid.tile_cols +
-           tile.col;
-}
-
-__device__ __forceinline__ int64_t heap_slot_of(const ewx_cuda_call &call, int dst,
-                                                ewx_tile tile)
-{
-    return slot_of(call, call.pushed ? call.rank : dst, tile);
+    return ewx_slot(call.tile_rows, call.grid.tile_cols, part, tile);
 }
 
 /* ---- Publication ---- */
@@ -251,28 +238,7 @@ __device__ __forceinline__ uint32_t *flag_of(const ewx_cuda_call &call, int owne
                                              int64_t unit, int source)
 {
     return reinterpret_cast<uint32_t *>(call.heaps[owner] + call.flags_offset) +
-           unit * call.grid.num_ranks + source;
-}
-
-/* Tiles of a release unit of dst, and which unit a task belongs to. */
-__device__ __forceinline__ int64_t unit_of_task(const ewx_cuda_call &call, int64_t task)
-{
-    return call.release > 0 ? task / call.release : 0;
-}
-
-__device__ __forceinline__ int64_t tiles_of_unit(const ewx_cuda_call &call, int dst,
-                                                 int64_t unit)
-{
-    if (call.release == EW_RELEASE_OUTPUT) {
-        int64_t tiles = 0;
-        for (int rank = 0; rank < call.grid.num_ranks; rank++)
-            tiles += ewx_partition_tiles(&call.grid, rank);
-        return tiles;
-    }
-    const int64_t tiles = ewx_partition_tiles(&call.grid, dst);
-    return call.release == EW_RELEASE_PARTITION
-               ? tiles
-               : ewx_min64(call.release, tiles - unit * call.release);
+           unit * call.num_ranks + source;
 }
 
 /* True for the tile that completes its unit.  The counter is private and goes back to zero
@@ -280,13 +246,13 @@ __device__ __forceinline__ int64_t tiles_of_unit(const ewx_cuda_call &call, int 
 __device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int dst,
                                                int64_t unit)
 {
-    const int64_t units_per_rank = (int64_t)call.tile_rows * call.grid.tile_cols;
+    const int64_t units_per_part = (int64_t)call.tile_rows * call.grid.tile_cols;
     uint32_t *count =
         &call.counters
-             ->unit_tiles[call.release == EW_RELEASE_OUTPUT ? 0
-                                                            : dst * units_per_rank + unit];
+             ->unit_tiles[ewx_release_counter(call.release, units_per_part, dst, unit)];
     __threadfence(); /* this tile, before its count; and all counted tiles, before flags */
-    const bool last = atomicAdd(count, 1u) + 1 == tiles_of_unit(call, dst, unit);
+    const bool last =
+        atomicAdd(count, 1u) + 1 == ewx_release_tiles(&call.grid, call.release, dst, unit);
     if (last)
         *count = 0;
     __threadfence();
@@ -297,7 +263,7 @@ __device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int ds
 __device__ __forceinline__ void publish_output(const ewx_cuda_call &call, uint32_t epoch)
 {
     fence_release_sys();
-    for (int owner = 0; owner < call.grid.num_ranks; owner++)
+    for (int owner = 0; owner < call.num_ranks; owner++)
         st_relaxed_sys(flag_of(call, owner, 0, call.rank), epoch);
 }
 
@@ -306,7 +272,7 @@ __device__ __forceinline__ void publish_output(const ewx_cuda_call &call, uint32
 __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoch, int dst,
                                         int64_t task)
 {
-    const int64_t unit = unit_of_task(call, task);
+    const int64_t unit = ewx_release_unit(call.release, task);
     if (call.release != 1 && !completes_unit(call, dst, unit))
         return;
     if (call.release != EW_RELEASE_OUTPUT) {
@@ -356,7 +322,7 @@ __device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_
     if (has_stopped(call)) /* not everything was read */
         return;
     fence_release_sys();
-    for (int rank = 0; rank < call.grid.num_ranks; rank++)
+    for (int rank = 0; rank < call.num_ranks; rank++)
         st_relaxed_sys(&segment_of(call, rank)->done[call.rank], epoch);
 }
 

@@ -159,4 +159,11 @@ struct element<__nv_bfloat16> {
     }
 };
 
+/* ---- Shared memory ---- */
+
+__device__ __forceinline__ uint32_t shared_address(const void *pointer)
+{
+    return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
 #endif

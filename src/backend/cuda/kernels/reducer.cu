@@ -31,13 +31,10 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     const ewx_grid *grid = &call.grid;
     const int64_t row = tile.row * EWX_TILE_M, col = tile.col * EWX_TILE_N;
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
-    const int64_t tile_col = (tile.col + 1) % grid->tile_cols;
+    const ewx_tile from = {tile.row, (tile.col + 1) % grid->tile_cols};
 #else
-    const int64_t tile_col = tile.col;
+    const ewx_tile from = tile;
 #endif
-    const int64_t slot =
-        (call.rank * (int64_t)call.tile_rows + tile.row) * grid->tile_cols + tile_col;
-    const int64_t matrix_row = ewx_partition_first_row(grid, call.rank) + row;
     tile_place place;
     place.out_stride = (uint32_t)grid->cols * 2;
 #if EW_MUTANT == 15 /* planted bug: offsets of 32 bits */
@@ -46,11 +43,11 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     place.out = (unsigned char *)output.c + (row * grid->cols + col) * 2;
 #endif
     place.source_stride = call.row_major ? place.out_stride : EWX_TILE_N * 2;
-    place.source =
-        call.slice_offset[epoch & 1] +
-        (call.row_major ? (matrix_row * grid->cols + col) * 2 : slot * EWX_CUDA_TILE_BYTES);
-    place.height = (int)ewx_min64(EWX_TILE_M, ewx_partition_rows(grid, call.rank) - row);
-    place.pieces = (int)(ewx_min64(EWX_TILE_N, grid->cols - col) / PIECE);
+    place.source = call.slice_offset[epoch & 1] +
+                   (call.row_major ? ewx_matrix_element(grid, call.rank, from) * 2
+                                   : slot_of(call, call.rank, from) * EWX_CUDA_TILE_BYTES);
+    place.height = (int)ewx_tile_height(grid, call.rank, tile);
+    place.pieces = (int)(ewx_tile_width(grid, tile) / PIECE);
     return place;
 }
 
@@ -76,7 +73,7 @@ __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
         for (int s = 0; s < SOURCES; s++) {
             v[s][i] = make_uint4(0, 0, 0, 0);
 #if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
-            const int source = (first_rank + s + call.rank) % call.grid.num_ranks;
+            const int source = (first_rank + s + call.rank) % call.num_ranks;
 #else
             const int source = first_rank + s;
 #endif
@@ -98,7 +95,7 @@ __device__ __forceinline__ void add_ranks(float (&sum)[ROWS][PIECE],
                                           const tile_place &place,
                                           const ewx_cuda_call &call, int first)
 {
-    const int num_ranks = W ? W : call.grid.num_ranks;
+    const int num_ranks = W ? W : call.num_ranks;
 #pragma unroll
     for (int rank = 0; rank < (W ? W : 1); rank += SOURCES)
         add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank,
@@ -176,7 +173,7 @@ __device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_layer &
                                int tile_row)
 {
     __shared__ int taken;
-    const int rows = (int)ewx_partition_rows(&call.grid, call.rank);
+    const int rows = (int)ewx_part_rows(&call.grid, call.rank);
     __syncthreads();
     if (threadIdx.x == 0) {
         count_tile(layer, tile_row);
@@ -197,9 +194,9 @@ __device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_layer &
 __device__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch, int64_t task,
                            ewx_tile tile, int lane)
 {
-    const int64_t unit = unit_of_task(call, task);
+    const int64_t unit = ewx_release_unit(call.release, task);
     bool ok = true;
-    for (int rank = lane; rank < call.grid.num_ranks && ok; rank += 32)
+    for (int rank = lane; rank < call.num_ranks && ok; rank += 32)
         ok = await_epoch(call, flag_of(call, call.rank, unit, rank), epoch,
                          {EWX_CUDA_TILE, rank, (int)tile.row, (int)tile.col});
     return __all_sync(~0u, ok);
@@ -235,8 +232,8 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
             if (ready && threadIdx.x == 0)
                 stamp_begin(call.trace.reduced, task);
             if (ready && paced) {
-                on_link =
-                    book_pull(call, tile_bytes(call.grid, call.rank, tile), threadIdx.x);
+                on_link = book_pull(call, ewx_tile_bytes(&call.grid, call.rank, tile, 2),
+                                    threadIdx.x);
                 await_time(on_link.begin_ns);
             }
         }

@@ -1,4 +1,4 @@
-/* The producer for Hopper: blocks of 128 rows by 128 or 256 columns, in the order of the
+/* The GEMM for Hopper: blocks of 128 rows by 128 or 256 columns, in the order of the
  * plan, each tile published as soon as it is in memory.
  *
  * Warpgroup 0 moves data, the others multiply, one 128 x 128 tile each:
@@ -14,7 +14,7 @@
  * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
  * need the same columns of B, so each loads half of them for both. */
 #include "backend/cuda/kernels/hopper.cuh"
-#include "backend/cuda/kernels/link.cuh"
+#include "backend/cuda/kernels/op_gemm_rs.cuh"
 
 namespace
 {
@@ -36,7 +36,7 @@ enum { LOADER_WARP, FIRST_STORER_WARP, SCHEDULER_WARP = 3 };
 struct work {
     int a_row, b_row; /* first row of A and of B */
     int slot;         /* of the first tile, in the slice */
-    int dst;
+    int part;
     int task;       /* of the first tile; the second is the next */
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
     int shares_b;   /* both CTAs of the cluster need the same rows of B */
@@ -132,23 +132,19 @@ constexpr int BOX_THREADS = WARPGROUP + 32; /* multipliers and a storer */
 
 /* ---- Scheduler ---- */
 
-__device__ work describe_block(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
-                               int64_t position)
+template <class OP>
+__device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
+                                        const ewx_cuda_call &call, const gemm_block &block)
 {
-    const ewx_grid *grid = &call.grid;
-    const ewx_block block = ewx_order_block(grid, position);
-    const ewx_tile tile = {block.row, block.col * grid->block_cols};
     work w;
-    w.a_row = (int)(ewx_partition_first_row(grid, block.dst) + block.row * EWX_TILE_M);
-    w.b_row = (int)(tile.col * EWX_TILE_N);
-    w.slot = (int)(operands.outbox ? slot_of(call, block.dst, tile)
-                                   : heap_slot_of(call, block.dst, tile));
-    w.dst = block.dst;
-    w.task = (int)ewx_tile_task(grid, block.dst, tile);
-    w.num_stored = (int)ewx_min64(grid->block_cols, grid->tile_cols - tile.col);
+    w.a_row = (int)block.a_row;
+    w.b_row = (int)block.b_row;
+    w.slot = (int)OP::slot(operands, call, block);
+    w.part = block.part;
+    w.task = (int)block.task;
+    w.num_stored = block.num_tiles;
     w.shares_b = 0;
-    w.halves =
-        ewx_partition_rows(grid, block.dst) - tile.row * EWX_TILE_M > HALF_ROWS ? 2 : 1;
+    w.halves = block.rows > HALF_ROWS ? 2 : 1;
     return w;
 }
 
@@ -180,9 +176,9 @@ class work_giver
 
 /* One thread of the cluster.  A cluster that takes the odd last block computes it twice
  * and stores it once: its CTAs must stay in step. */
-template <int TILES, int CLUSTER>
+template <class OP, int TILES, int CLUSTER>
 __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
-                         const arena<TILES> &memory)
+                         uint32_t epoch, const arena<TILES> &memory)
 {
     const int64_t end = operands.end_position;
     work_giver<TILES, CLUSTER> giver(memory);
@@ -196,11 +192,20 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
                  : blockIdx.x);
         if (position >= end || has_stopped(call))
             break;
-        items[0] = describe_block(operands, call, position);
+        const gemm_block block = describe_block(call.grid, position);
+        if (!OP::await(call, epoch, block))
+            break;
+        items[0] = work_of<OP>(operands, call, block);
         if (CLUSTER == 2) {
             work &second = items[CLUSTER - 1];
             const bool odd_end = position + 1 >= end;
-            second = odd_end ? items[0] : describe_block(operands, call, position + 1);
+            second = items[0];
+            if (!odd_end) {
+                const gemm_block next = describe_block(call.grid, position + 1);
+                if (!OP::await(call, epoch, next))
+                    break;
+                second = work_of<OP>(operands, call, next);
+            }
             if (odd_end)
                 second.num_stored = 0;
             items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
@@ -352,7 +357,8 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
         if (item.halves == 0)
             break;
         if (thread == 0 && tile < item.num_stored)
-            stamp_begin(call.trace.produced, produced_at(call, item.dst, item.task + tile));
+            stamp_begin(call.trace.produced,
+                        produced_at(call, item.part, item.task + tile));
         float acc[2][64];
         if (item.halves == 2)
             multiply_tile<T, TILES, CLUSTER, 2>(acc, num_steps, tile, thread, memory,
@@ -373,7 +379,7 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
         }
         boxes_used = true;
         if (thread == 0 && tile < item.num_stored)
-            stamp_end(call.trace.produced, produced_at(call, item.dst, item.task + tile));
+            stamp_end(call.trace.produced, produced_at(call, item.part, item.task + tile));
         taker.let_go(); /* the barriers above: everyone has read the item */
     }
     if (boxes_used) /* take the storer's last two arrivals */
@@ -383,13 +389,12 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
 
 /* ---- Storers: one warp per tile ---- */
 
-template <int TILES>
+template <class OP, int TILES>
 __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operands,
                       const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
                       const arena<TILES> &memory)
 {
-    const int num_ranks = call.grid.num_ranks;
-    const int num_slots = num_ranks * call.tile_rows * (int)call.grid.tile_cols;
+    const int num_slots = call.grid.num_parts * call.tile_rows * (int)call.grid.tile_cols;
     /* Slices lie one behind the other. */
     const int first_slot = call.num_slices == 2 ? (epoch & 1) * num_slots : 0;
     work_taker<TILES> taker(memory, lane == 0);
@@ -401,15 +406,14 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
         if (item.halves == 0)
             return;
         if (!asked)
-            may_store = operands.outbox || await_readers(call, epoch, lane);
+            may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
         const int row = (first_slot + item.slot + tile) * EWX_TILE_M;
-        const CUtensorMap *out =
-            &maps.out[operands.outbox ? num_ranks : home_of(call, item.dst)];
+        const CUtensorMap *out = &maps.out[OP::home(operands, call, item.part)];
 #if EW_MUTANT == 1 /* planted bug: the flag before the tile */
         if (stores)
-            publish(call, epoch, item.dst, item.task + tile);
+            publish(call, epoch, item.part, item.task + tile);
 #endif
         for (int i = 0; i < BOXES_PER_TILE; i++) {
             const int which = i & 1;
@@ -429,7 +433,7 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
         if (stores) {
             stores_are_complete();
 #if EW_MUTANT != 1
-            hand_over(operands, call, epoch, item.dst, item.task + tile);
+            OP::deliver(operands, call, epoch, item.part, item.task + tile);
 #endif
         }
         __syncwarp();
@@ -463,11 +467,11 @@ __device__ void prepare(const arena<TILES> &memory)
     mbarrier_init_done();
 }
 
-template <class T, int TILES, int CLUSTER>
+template <class OP, class T, int TILES, int CLUSTER>
 __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
-    producer(const __grid_constant__ ewx_cuda_maps maps,
-             const __grid_constant__ ewx_cuda_operands operands,
-             const __grid_constant__ ewx_cuda_call call)
+    gemm(const __grid_constant__ ewx_cuda_maps maps,
+         const __grid_constant__ ewx_cuda_operands operands,
+         const __grid_constant__ ewx_cuda_call call)
 {
     using S = shape<TILES>;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -492,10 +496,10 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         if (warp == LOADER_WARP && lane == 0)
             load<TILES, CLUSTER>(maps, num_steps, memory, cta);
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
-            schedule<TILES, CLUSTER>(operands, call, memory);
+            schedule<OP, TILES, CLUSTER>(operands, call, epoch, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
-            store<TILES>(maps, operands, call, epoch, warp - FIRST_STORER_WARP, lane,
-                         memory);
+            store<OP, TILES>(maps, operands, call, epoch, warp - FIRST_STORER_WARP, lane,
+                             memory);
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
@@ -503,29 +507,39 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         close_producer(call, epoch, operands.closes);
 }
 
-template <class T, int TILES, int CLUSTER>
+template <class OP, class T, int TILES, int CLUSTER>
 ewx_cuda_entry entry()
 {
     using S = shape<TILES>;
-    return {(const void *)producer<T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
+    return {(const void *)gemm<OP, T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
             TILES * EWX_TILE_N / CLUSTER};
 }
 
-template <class T>
+template <class OP, class T>
 ewx_cuda_entry entry_of(int block_n, int cluster)
 {
     if (block_n == 256)
-        return cluster == 2 ? entry<T, 2, 2>() : entry<T, 2, 1>();
-    return cluster == 2 ? entry<T, 1, 2>() : entry<T, 1, 1>();
+        return cluster == 2 ? entry<OP, T, 2, 2>() : entry<OP, T, 2, 1>();
+    return cluster == 2 ? entry<OP, T, 1, 2>() : entry<OP, T, 1, 1>();
+}
+
+template <class OP>
+ewx_cuda_entry entry_of(ew_dtype dtype, int block_n, int cluster)
+{
+    return dtype == EW_BF16 ? entry_of<OP, __nv_bfloat16>(block_n, cluster)
+                            : entry_of<OP, __half>(block_n, cluster);
 }
 
 } // namespace
 
-ewx_cuda_entry ewx_cuda_producer_sm90(ew_dtype dtype, int block_n, int cluster)
+ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster)
 {
     if (dtype == EW_FP32 || (block_n != 128 && block_n != 256) || cluster < 1 ||
         cluster > 2)
         return {};
-    return dtype == EW_BF16 ? entry_of<__nv_bfloat16>(block_n, cluster)
-                            : entry_of<__half>(block_n, cluster);
+    switch (op) {
+    case EW_OP_GEMM_RS:
+        return entry_of<op_gemm_rs>(dtype, block_n, cluster);
+    }
+    return {};
 }

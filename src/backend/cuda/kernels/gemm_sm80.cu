@@ -1,11 +1,12 @@
-/* The producer for Ampere and later: blocks of 128 rows by 128 or 256 columns, in the order
+/* The GEMM for Ampere and later: blocks of 128 rows by 128 or 256 columns, in the order
  * of the plan, each tile published as soon as it is in memory.
  *
  * All eight warps load, multiply and store together.  cp.async brings a k-tile of A and B
  * into a ring of stages while earlier ones are multiplied; within a k-tile, ldmatrix brings
  * the next step's fragments while mma.sync works on this one's.  A finished block goes
  * through the same shared memory, so that it leaves in rows of 16-byte stores. */
-#include "backend/cuda/kernels/link.cuh"
+#include "backend/cuda/kernels/ampere.cuh"
+#include "backend/cuda/kernels/op_gemm_rs.cuh"
 
 namespace
 {
@@ -46,12 +47,8 @@ struct shape {
 
 /* What the CTA does next; thread 0's answer to a position. */
 struct work {
-    int64_t a_row, b_row; /* first row of A and of B */
-    unsigned char *out;   /* place of the first tile; the second is behind it */
-    int64_t task;         /* of the first tile; the second is the next */
-    int dst;
-    int rows, cols; /* that exist, at most a block of them */
-    int num_tiles;  /* 0: no more work */
+    gemm_block block;   /* of no tiles: no more work */
+    unsigned char *out; /* place of the first tile; the second is behind it */
 };
 
 /* What thread 0, or warp 0, tells the others. */
@@ -60,74 +57,6 @@ struct notices {
     uint32_t epoch;
     int may_store;
 };
-
-/* ---- Instructions ---- */
-
-/* threadIdx.x, read where it is needed.  Were the compiler to know that it never changes,
- * it would compute all addresses of a block's output before the first block and keep them
- * in registers through every main loop, which needs these. */
-__device__ __forceinline__ int thread_index()
-{
-    int index;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-    return index;
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void *pointer)
-{
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
-
-/* Copies the first `bytes` of 16, asynchronously, and makes the rest zero. */
-__device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, int bytes)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
-                 "l"(from), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void cp_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int PENDING>
-__device__ __forceinline__ void cp_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-/* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&m)[4], uint32_t row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(row)
-                 : "memory");
-}
-
-template <class T>
-__device__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
-
-template <>
-__device__ __forceinline__ void mma<__half>(float (&c)[4], const uint32_t (&a)[4],
-                                            uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <>
-__device__ __forceinline__ void mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4],
-                                                   uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 /* ---- Which block: thread 0 ---- */
 
@@ -145,35 +74,31 @@ __device__ __forceinline__ int64_t next_position(const ewx_cuda_operands &operan
     return operands.persistent ? first_position(operands, call) : INT64_MAX;
 }
 
+template <class OP>
 __device__ __forceinline__ unsigned char *place_of(const ewx_cuda_operands &operands,
                                                    const ewx_cuda_call &call,
-                                                   uint32_t epoch, int dst, ewx_tile tile)
+                                                   uint32_t epoch, const gemm_block &block)
 {
-    if (operands.outbox)
-        return operands.outbox + slot_of(call, dst, tile) * EWX_CUDA_TILE_BYTES;
-    return call.heaps[home_of(call, dst)] + call.slice_offset[epoch & 1] +
-           heap_slot_of(call, dst, tile) * EWX_CUDA_TILE_BYTES;
+    unsigned char *slice = operands.outbox
+                               ? operands.outbox
+                               : call.heaps[OP::home(operands, call, block.part)] +
+                                     call.slice_offset[epoch & 1];
+    return slice + OP::slot(operands, call, block) * EWX_CUDA_TILE_BYTES;
 }
 
-__device__ __forceinline__ work describe_block(const ewx_cuda_operands &operands,
-                                               const ewx_cuda_call &call, uint32_t epoch,
-                                               int64_t position)
+template <class OP>
+__device__ __forceinline__ work next_work(const ewx_cuda_operands &operands,
+                                          const ewx_cuda_call &call, uint32_t epoch,
+                                          int64_t position)
 {
-    const ewx_grid *grid = &call.grid;
     work item = {};
     if (position >= operands.end_position || has_stopped(call))
         return item;
-    const ewx_block block = ewx_order_block(grid, position);
-    const ewx_tile tile = {block.row, block.col * grid->block_cols};
-    const int64_t done_rows = tile.row * EWX_TILE_M, done_cols = tile.col * EWX_TILE_N;
-    item.dst = block.dst;
-    item.a_row = ewx_partition_first_row(grid, block.dst) + done_rows;
-    item.b_row = done_cols;
-    item.rows = (int)ewx_min64(ewx_partition_rows(grid, block.dst) - done_rows, EWX_TILE_M);
-    item.cols = (int)ewx_min64(grid->cols - done_cols, grid->block_cols * EWX_TILE_N);
-    item.num_tiles = (int)ewx_div_up(item.cols, EWX_TILE_N);
-    item.out = place_of(operands, call, epoch, block.dst, tile);
-    item.task = ewx_tile_task(grid, block.dst, tile);
+    item.block = describe_block(call.grid, position);
+    if (OP::await(call, epoch, item.block))
+        item.out = place_of<OP>(operands, call, epoch, item.block);
+    else
+        item.block.num_tiles = 0;
     return item;
 }
 
@@ -201,16 +126,18 @@ __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operand
     const int row = thread_index() / CHUNKS;
     const int k = thread_index() % CHUNKS * (CHUNK_BYTES / 2);
     sources from;
-    from.a = (const unsigned char *)operands.a + ((item.a_row + row) * operands.k + k) * 2;
-    from.b = (const unsigned char *)operands.b + ((item.b_row + row) * operands.k + k) * 2;
+    from.a =
+        (const unsigned char *)operands.a + ((item.block.a_row + row) * operands.k + k) * 2;
+    from.b =
+        (const unsigned char *)operands.b + ((item.block.b_row + row) * operands.k + k) * 2;
     from.left = (int)ewx_div_up(operands.k, DEPTH);
     from.to = swizzled(row, thread_index() % CHUNKS);
     from.rows = 0;
 #pragma unroll
     for (int pass = 0; pass < shape<BLOCK_N>::PASSES; pass++) {
         const bool exists = pass < A_PASSES
-                                ? row + pass * ROWS_PER_PASS < item.rows
-                                : row + (pass - A_PASSES) * ROWS_PER_PASS < item.cols;
+                                ? row + pass * ROWS_PER_PASS < item.block.rows
+                                : row + (pass - A_PASSES) * ROWS_PER_PASS < item.block.cols;
         from.rows |= exists << pass;
     }
     from.last_rows = k < operands.k - (from.left - 1) * (int64_t)DEPTH ? from.rows : 0;
@@ -244,7 +171,7 @@ __device__ __forceinline__ void start_loads(sources &from, uint32_t ring,
                                             const ewx_cuda_operands &operands,
                                             const work &item)
 {
-    if (item.num_tiles == 0)
+    if (item.block.num_tiles == 0)
         return;
     from = find_sources<BLOCK_N>(operands, item);
     for (int stage = 0; stage < shape<BLOCK_N>::STAGES - 1; stage++)
@@ -400,10 +327,10 @@ __device__ __forceinline__ void store_tile(unsigned char *slot, const unsigned c
 
 /* ---- The kernel ---- */
 
-template <class T, int BLOCK_N>
+template <class OP, class T, int BLOCK_N>
 __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
-    producer(const __grid_constant__ ewx_cuda_operands operands,
-             const __grid_constant__ ewx_cuda_call call)
+    gemm(const __grid_constant__ ewx_cuda_operands operands,
+         const __grid_constant__ ewx_cuda_call call)
 {
     extern __shared__ __align__(128) unsigned char stages[];
     __shared__ notices notice;
@@ -411,71 +338,78 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
     if (thread_index() == 0) {
         notice.epoch = open_producer(call, operands.opens);
         notice.items[0] =
-            describe_block(operands, call, notice.epoch, first_position(operands, call));
+            next_work<OP>(operands, call, notice.epoch, first_position(operands, call));
     }
     __syncthreads();
     sources from;
     start_loads<BLOCK_N>(from, ring, operands, notice.items[0]);
 
-    for (int turn = 0; notice.items[turn & 1].num_tiles > 0; turn++) {
+    for (int turn = 0; notice.items[turn & 1].block.num_tiles > 0; turn++) {
         const work &item = notice.items[turn & 1];
         work &next = notice.items[~turn & 1];
         accumulators<BLOCK_N> sum;
-        if (thread_index() < item.num_tiles)
-            stamp_begin(call.trace.produced,
-                        produced_at(call, item.dst, item.task + thread_index()));
+        if (thread_index() < item.block.num_tiles)
+            stamp_begin(call.trace.produced, produced_at(call, item.block.part,
+                                                         item.block.task + thread_index()));
         multiply<T, BLOCK_N>(sum, ring, from, operands.k);
         __syncthreads(); /* nobody reads the stages, not even in vain */
         fill_images<T, BLOCK_N>(stages, sum);
-        if (thread_index() < item.num_tiles)
+        if (thread_index() < item.block.num_tiles)
             stamp_end(call.trace.produced,
-                      produced_at(call, item.dst, item.task + thread_index()));
+                      produced_at(call, item.block.part, item.block.task + thread_index()));
         if (turn == 0 && thread_index() < 32)
-            notice.may_store =
-                operands.outbox || await_readers(call, notice.epoch, thread_index());
+            notice.may_store = OP::may_store(operands, call, notice.epoch, thread_index());
         __syncthreads(); /* the images are full, the readers' word is everyone's */
         if (!notice.may_store)
             break;
         int64_t position = 0;
         if (thread_index() == 0)
             position = next_position(operands, call); /* answered during the stores */
-        for (int tile = 0; tile < item.num_tiles; tile++)
+        for (int tile = 0; tile < item.block.num_tiles; tile++)
             store_tile(item.out + tile * EWX_CUDA_TILE_BYTES,
                        stages + tile * EWX_CUDA_TILE_BYTES);
         if (thread_index() == 0)
-            next = describe_block(operands, call, notice.epoch, position);
+            next = next_work<OP>(operands, call, notice.epoch, position);
         __syncthreads(); /* all stores of the CTA precede its releases, below */
         /* Before the releases, so that these loads fly while those wait. */
         start_loads<BLOCK_N>(from, ring, operands, next);
-        if (thread_index() < item.num_tiles)
-            hand_over(operands, call, notice.epoch, item.dst, item.task + thread_index());
+        if (thread_index() < item.block.num_tiles)
+            OP::deliver(operands, call, notice.epoch, item.block.part,
+                        item.block.task + thread_index());
     }
     __syncthreads();
     if (thread_index() == 0)
         close_producer(call, notice.epoch, operands.closes);
 }
 
-template <class T, int BLOCK_N>
+template <class OP, class T, int BLOCK_N>
 ewx_cuda_entry entry()
 {
-    return {(const void *)producer<T, BLOCK_N>, THREADS, shape<BLOCK_N>::RING_BYTES, 0};
+    return {(const void *)gemm<OP, T, BLOCK_N>, THREADS, shape<BLOCK_N>::RING_BYTES, 0};
 }
 
-template <class T>
+template <class OP, class T>
 ewx_cuda_entry entry_of(int block_n)
 {
-    return block_n == 256 ? entry<T, 256>() : entry<T, 128>();
+    return block_n == 256 ? entry<OP, T, 256>() : entry<OP, T, 128>();
+}
+
+template <class OP>
+ewx_cuda_entry entry_of(ew_dtype dtype, int block_n)
+{
+    return dtype == EW_BF16 ? entry_of<OP, __nv_bfloat16>(block_n)
+                            : entry_of<OP, __half>(block_n);
 }
 
 } // namespace
 
-ewx_cuda_entry ewx_cuda_producer_sm80(ew_dtype dtype, int block_n)
+ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n)
 {
-    if (block_n != 128 && block_n != 256)
+    if (dtype == EW_FP32 || (block_n != 128 && block_n != 256))
         return {};
-    if (dtype == EW_FP16)
-        return entry_of<__half>(block_n);
-    if (dtype == EW_BF16)
-        return entry_of<__nv_bfloat16>(block_n);
+    switch (op) {
+    case EW_OP_GEMM_RS:
+        return entry_of<op_gemm_rs>(dtype, block_n);
+    }
     return {};
 }

@@ -1,0 +1,53 @@
+/* The heap's layout: where a rank's contributions and flags lie in its segment. */
+#ifndef EWX_PLAN_LAYOUT_H
+#define EWX_PLAN_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "plan/grid.h"
+
+#define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
+#define EWX_CUDA_HEADER_BYTES 16384                       /* room for an ewx_cuda_segment */
+#define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
+
+/* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a
+ * tile and does not move when m changes from call to call.  Slices alternate by epoch.
+ *
+ * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment.
+ * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns; packed
+ * slots are whole tiles, and the second slice follows the first without a gap. */
+typedef struct ewx_layout {
+    bool row_major;        /* contributions as one matrix (BLAS), else tile-packed */
+    int64_t max_tile_rows; /* tile rows of the largest part */
+    int64_t tile_cols;
+    int64_t slots_per_part; /* slots of one part */
+    int64_t num_slots;
+    int64_t tile_stride; /* elements between rows of a contribution */
+    size_t slot_bytes;   /* of a packed tile */
+    size_t flags_offset;
+    size_t slice_offset[2];
+    size_t segment_bytes;
+} ewx_layout;
+
+/* A tile's slot, of parts with room for tile_rows x tile_cols of them. */
+EW_HD static inline int64_t ewx_slot(int64_t tile_rows, int64_t tile_cols, int part,
+                                     ewx_tile tile)
+{
+    return (part * tile_rows + tile.row) * tile_cols + tile.col;
+}
+
+static inline int64_t ewx_layout_slot(const ewx_layout *layout, int part, ewx_tile tile)
+{
+    return ewx_slot(layout->max_tile_rows, layout->tile_cols, part, tile);
+}
+
+/* Row-major contributions: elements before a tile's first one in the whole matrix. */
+EW_HD static inline int64_t ewx_matrix_element(const ewx_grid *grid, int part,
+                                               ewx_tile tile)
+{
+    const int64_t row = ewx_part_first_row(grid, part) + tile.row * EWX_TILE_M;
+    return row * grid->cols + tile.col * EWX_TILE_N;
+}
+
+#endif

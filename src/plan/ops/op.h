@@ -1,0 +1,58 @@
+/* An operation as a value: what crosses between the ranks, who waits for whom, and which rows
+ * of A and C a rank has.  One file of this folder describes each; everything above and below
+ * asks it instead of knowing one operation by heart.  Pure: no memory, no backend. */
+#ifndef EWX_PLAN_OPS_OP_H
+#define EWX_PLAN_OPS_OP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entwine/entwine.h"
+
+/* Consecutive rows of a matrix. */
+typedef struct ewx_rows {
+    int64_t first, count;
+} ewx_rows;
+
+typedef struct ewx_op {
+    ew_op id;
+    const char *name;     /* in tuning keys, messages and documents: "gemm-rs" */
+    const char *function; /* in messages about calls: "ew_gemm_rs" */
+
+    /* Which of the m rows of A, and of C, lie on a rank. */
+    ewx_rows (*rows_a)(int64_t m, int num_ranks, int rank);
+    ewx_rows (*rows_c)(int64_t m, int num_ranks, int rank);
+
+    /* The matrix that lies in the heap has max_m rows and so many columns; its rows are cut
+     * into parts, and a part's tiles are awaited by its owner. */
+    int64_t (*exchanged_cols)(const ew_problem *problem);
+    int (*num_parts)(int num_ranks);
+    int (*owner)(int part);
+
+    /* Who waits for whom.  The kernel that is waited for is launched first and must always
+     * find room. */
+    bool gemm_waits; /* for what crosses; else what crosses waits for the GEMM */
+
+    /* Bytes that a rank gets from all others in a call of m rows. */
+    double (*remote_bytes)(const ew_problem *problem, int64_t m, int num_ranks);
+
+    /* Row `row` of the whole C, for the inputs of exact.h. */
+    void (*expect_row)(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
+                       int32_t *sums_out);
+} ewx_op;
+
+extern const ewx_op ewx_op_gemm_rs;
+
+/* NULL: there is no such operation. */
+const ewx_op *ewx_op_find(ew_op id);
+/* A problem that has been checked has one. */
+static inline const ewx_op *ewx_op_of(const ew_problem *problem)
+{
+    return ewx_op_find(problem->op);
+}
+
+/* Rows dealt out evenly: the first m mod W ranks have one more. */
+ewx_rows ewx_rows_dealt(int64_t m, int num_ranks, int rank);
+
+#endif

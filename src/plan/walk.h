@@ -1,0 +1,114 @@
+/* The walk: which block a producer computes at each position, and which tile a consumer
+ * reduces at each step. */
+#ifndef EWX_PLAN_WALK_H
+#define EWX_PLAN_WALK_H
+
+#include "plan/grid.h"
+
+/* ---- Producer: position -> block ---- */
+
+/* Block `index` of a part's walk: N-major, `group` block rows at a time (column by
+ * column inside a group), so that a group's rows of A and one column of B stay hot. */
+EW_HD static inline ewx_block ewx_part_walk(const ewx_grid *grid, int part, int64_t index)
+{
+    const int64_t group_blocks = grid->group * grid->blocks_per_row;
+    const int64_t first_row = index / group_blocks * grid->group;
+    const int64_t height =
+        ewx_min64(grid->group, ewx_part_block_rows(grid, part) - first_row);
+    const int64_t within = index % group_blocks;
+    ewx_block block = {part, first_row + within % height, within / height};
+    return block;
+}
+
+/* The paper's Eq. 1: d = p mod W, l = p / W.  When the first num_large parts have
+ * one block row more, the rounds that only they take part in come last. */
+EW_HD static inline ewx_block ewx_order_interleaved(const ewx_grid *grid, int64_t pos)
+{
+    const int64_t full = grid->small_blocks * grid->blocks_per_row * grid->num_parts;
+    if (pos < full)
+        return ewx_part_walk(grid, (int)(pos % grid->num_parts), pos / grid->num_parts);
+    const int64_t rest = pos - full;
+    return ewx_part_walk(grid, (int)(rest % grid->num_large),
+                         full / grid->num_parts + rest / grid->num_large);
+}
+
+EW_HD static inline ewx_block ewx_order_contiguous(const ewx_grid *grid, int64_t pos)
+{
+    const int64_t large = grid->large_blocks * grid->blocks_per_row;
+    const int64_t small = grid->small_blocks * grid->blocks_per_row;
+    if (pos < large * grid->num_large)
+        return ewx_part_walk(grid, (int)(pos / large), pos % large);
+    const int64_t rest = pos - large * grid->num_large;
+    return ewx_part_walk(grid, grid->num_large + (int)(rest / small), rest % small);
+}
+
+/* M-major over the whole output: down all block rows of all parts, then the next
+ * column. */
+EW_HD static inline ewx_block ewx_order_default(const ewx_grid *grid, int64_t pos)
+{
+    const int64_t large_total = grid->large_blocks * grid->num_large;
+    const int64_t block_rows =
+        large_total + grid->small_blocks * (grid->num_parts - grid->num_large);
+    const int64_t row = pos % block_rows;
+    ewx_block block = {0, 0, pos / block_rows};
+    if (row < large_total) {
+        block.part = (int32_t)(row / grid->large_blocks);
+        block.row = row % grid->large_blocks;
+    } else {
+        block.part = grid->num_large + (int32_t)((row - large_total) / grid->small_blocks);
+        block.row = (row - large_total) % grid->small_blocks;
+    }
+    return block;
+}
+
+/* The block computed at position pos, 0 <= pos < ewx_num_blocks, on every rank. */
+EW_HD static inline ewx_block ewx_order_block(const ewx_grid *grid, int64_t pos)
+{
+    if (grid->order == EW_ORDER_CONTIGUOUS)
+        return ewx_order_contiguous(grid, pos);
+    if (grid->order == EW_ORDER_DEFAULT)
+        return ewx_order_default(grid, pos);
+    return ewx_order_interleaved(grid, pos);
+}
+
+/* ---- Consumer: task -> tile ---- */
+
+/* Tiles of a part are numbered in the order of ewx_part_walk, row by row
+ * inside a group of blocks, whatever the producer's order: the paper keeps the task
+ * order fixed in its order ablation. */
+EW_HD static inline ewx_tile ewx_task_tile(const ewx_grid *grid, int part, int64_t task)
+{
+    const int64_t group_rows = (int64_t)grid->group * grid->block_rows;
+    const int64_t group_tiles = group_rows * grid->tile_cols;
+    const int64_t first_row = task / group_tiles * group_rows;
+    const int64_t height =
+        ewx_min64(group_rows, ewx_part_tile_rows(grid, part) - first_row);
+    const int64_t within = task % group_tiles;
+    const int64_t first_col = within / (height * grid->block_cols) * grid->block_cols;
+    const int64_t width = ewx_min64(grid->block_cols, grid->tile_cols - first_col);
+    const int64_t rest = within - first_col * height;
+    ewx_tile tile = {first_row + rest / width, first_col + rest % width};
+    return tile;
+}
+
+/* The inverse of ewx_task_tile. */
+EW_HD static inline int64_t ewx_tile_task(const ewx_grid *grid, int part, ewx_tile tile)
+{
+    const int64_t group_rows = (int64_t)grid->group * grid->block_rows;
+    const int64_t first_row = tile.row / group_rows * group_rows;
+    const int64_t height =
+        ewx_min64(group_rows, ewx_part_tile_rows(grid, part) - first_row);
+    const int64_t first_col = tile.col / grid->block_cols * grid->block_cols;
+    const int64_t width = ewx_min64(grid->block_cols, grid->tile_cols - first_col);
+    return first_row * grid->tile_cols + first_col * height +
+           (tile.row - first_row) * width + (tile.col - first_col);
+}
+
+/* Step i of consumer j under budget x: tasks j, j+x, j+2x, ... */
+EW_HD static inline int64_t ewx_consumer_task(int64_t consumer, int64_t budget,
+                                              int64_t step)
+{
+    return consumer + step * budget;
+}
+
+#endif
