@@ -202,7 +202,7 @@ static void finish_call(ewx_cpu_engine *engine)
  * in between.  On one host the call ends before its first block. */
 static bool was_misled(const ewx_cpu_engine *engine)
 {
-    return engine->wire.is_open && is_aborted(engine);
+    return engine->wire.exchange.is_open && is_aborted(engine);
 }
 
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
