@@ -36,8 +36,8 @@ ew_status ewx_struct_take(void *mine, size_t bytes, const void *theirs, size_t f
  * initialised: it gets the fields of the first. */
 void ewx_struct_give(void *theirs, size_t first, const void *mine, size_t bytes);
 
-/* What the macros above are for.  A NULL is an argument that was left out: the second and
- * third take it for one that was initialised. */
+/* The same for those that several functions have.  NULL stands for a config or options with
+ * every field open; a problem cannot be left out. */
 ew_status ewx_problem_take(ew_problem *mine, const ew_problem *theirs);
 ew_status ewx_config_take(ew_config *mine, const ew_config *theirs);
 ew_status ewx_world_options_take(ew_world_options *mine, const ew_world_options *theirs);
