@@ -247,7 +247,7 @@ ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
 
 /* What a call writes, then what it reads; without an epilogue it is the three in the
  * middle. */
-static ew_status check_memory(const ew_plan *plan, int64_t m, int64_t owned, const void *A,
+static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_c, const void *A,
                               const void *B, const void *C, const ew_epilogue *epilogue)
 {
     static const char *const names[] = {"residual", "normed", "C",          "A",
@@ -256,10 +256,10 @@ static ew_status check_memory(const ew_plan *plan, int64_t m, int64_t owned, con
     if (plan->spec.config.backend == EW_BACKEND_SIM) /* which touches no memory */
         return EW_OK;
     const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
-    const size_t out = (size_t)owned * row;
+    const size_t out = (size_t)rows_c * row;
     ewx_part parts[7];
     parts[2] = ewx_part_of(C, out);
-    parts[3] = ewx_part_of(A, (size_t)(m * problem->k) * elem);
+    parts[3] = ewx_part_of(A, (size_t)(rows_a * problem->k) * elem);
     parts[4] = ewx_part_of(B, (size_t)problem->k * row);
     if (!epilogue)
         return ewx_parts_check(parts + 2, names + 2, 1, 3);
@@ -275,7 +275,6 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
                             const void *A, const void *B, const void *C,
                             const ew_epilogue *epilogue)
 {
-    int64_t first, count;
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs a plan", function);
     if (m < 0 || m > plan->spec.problem.max_m)
@@ -283,8 +282,10 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
                         "m=%" PRId64 " is outside the plan's 0..%" PRId64 "\n"
                         "  fix: create the plan with a larger max_m",
                         m, plan->spec.problem.max_m);
-    EW_TRY(ew_owned_rows(m, plan->spec.num_ranks, plan->world->rank, &first, &count));
-    if ((m > 0 && !A) || (count > 0 && !C && !epilogue))
+    const int num_ranks = plan->spec.num_ranks, rank = plan->world->rank;
+    const int64_t rows_a = plan->spec.op->rows_a(m, num_ranks, rank).count;
+    const int64_t rows_c = plan->spec.op->rows_c(m, num_ranks, rank).count;
+    if ((rows_a > 0 && !A) || (rows_c > 0 && !C && !epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         A ? "C" : "A", m);
     if (!B && plan->backend->weights.open && !ewx_weight_packed(&plan->binding))
@@ -293,8 +294,8 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
                         "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
                         "pass B");
     if (epilogue)
-        EW_TRY(ewx_epilogue_check(epilogue, C, count));
-    return check_memory(plan, m, count, A, B, C, epilogue);
+        EW_TRY(ewx_epilogue_check(epilogue, C, rows_c));
+    return check_memory(plan, rows_a, rows_c, A, B, C, epilogue);
 }
 
 static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
@@ -454,7 +455,7 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
                        footprint.workspace_bytes,
         .flops = 2.0 * (double)problem->max_m * (double)problem->n * (double)problem->k,
         .remote_bytes =
-            ew_remote_bytes(problem->max_m, problem->n, num_ranks, f.spec.elem_bytes),
+            f.spec.op->remote_bytes(problem, problem->max_m, num_ranks),
         .uses_nccl = f.machine.has_nccl && f.spec.config.producer == EW_PRODUCER_BLAS,
     };
     memcpy(forecast_out->profile,

@@ -46,8 +46,7 @@ static double link_us(const ewx_sim_request *request)
     const int far = spec->config.levels == 2 ? nodes.count - 1 : peers - near;
     const double link = request->link_gbs > 0 ? request->link_gbs : p->link_gbs;
     const double tile_us = /* of one contribution to all that a rank owns, at 1 GB/s */
-        peers > 0 ? ew_remote_bytes(request->rows, spec->problem.n, spec->num_ranks,
-                                    spec->elem_bytes) /
+        peers > 0 ? spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks) /
                         peers * 1e-3
                   : 0;
     const int nic_ranks = ewx_sim_nic_is_shared(request) ? spec->num_ranks

@@ -15,12 +15,13 @@ ew_status ewx_stand_open(ewx_stand *stand, ew_world *world, const ew_problem *pr
 {
     const size_t elem = ew_dtype_bytes(problem->dtype);
     const ewx_memory *memory = &backend->memory;
-    int64_t first, owned;
     *stand = (ewx_stand){
         .world = world, .problem = problem, .backend = backend, .rows = rows, .seed = seed};
-    EW_TRY(ew_owned_rows(rows, world->num_ranks, world->rank, &first, &owned));
-    stand->c_bytes = (size_t)(owned * problem->n) * elem;
-    EW_TRY(memory->allocate(world, (size_t)(rows * problem->k) * elem, &stand->A));
+    const ewx_op *op = ewx_op_of(problem);
+    const int64_t rows_a = op->rows_a(rows, world->num_ranks, world->rank).count;
+    const int64_t rows_c = op->rows_c(rows, world->num_ranks, world->rank).count;
+    stand->c_bytes = (size_t)(rows_c * problem->n) * elem;
+    EW_TRY(memory->allocate(world, (size_t)(rows_a * problem->k) * elem, &stand->A));
     EW_TRY(memory->allocate(world, (size_t)(problem->n * problem->k) * elem, &stand->B));
     return memory->allocate(world, stand->c_bytes, &stand->C);
 }

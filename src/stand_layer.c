@@ -15,10 +15,9 @@
 
 static int64_t owned_rows(const ewx_stand *stand)
 {
-    int64_t first, owned = 0;
-    (void)ew_owned_rows(stand->rows, stand->world->num_ranks, stand->world->rank, &first,
-                        &owned);
-    return owned;
+    return ewx_op_of(stand->problem)
+        ->rows_c(stand->rows, stand->world->num_ranks, stand->world->rank)
+        .count;
 }
 
 static size_t weight_bytes(const ewx_stand *stand)

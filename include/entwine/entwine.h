@@ -171,6 +171,8 @@ typedef enum ew_op {
     EW_OP_GEMM_RS = 0 /* GEMM, then ReduceScatter: ew_gemm_rs */
 } ew_op;
 
+EW_API const char *ew_op_name(ew_op op); /* "gemm-rs" */
+
 /* Rank r holds A_r [m x k] and B_r [n x k] and receives its rows of the sum over r of
  * A_r * B_r^T.  k is the rank's own depth.  Equal on all ranks. */
 typedef struct ew_problem {
@@ -180,10 +182,11 @@ typedef struct ew_problem {
     int64_t max_m; /* M: the most rows any call will have */
     int64_t n;     /* N */
     int64_t k;     /* K per rank */
+    ew_op op;
 } ew_problem;
-#define EW_PROBLEM(max_m, n, k, dtype)                                 \
-    {                                                                  \
-        (uint32_t)sizeof(ew_problem), dtype, EW_WEIGHT_NK, max_m, n, k \
+#define EW_PROBLEM(max_m, n, k, dtype)                                                \
+    {                                                                                 \
+        (uint32_t)sizeof(ew_problem), dtype, EW_WEIGHT_NK, max_m, n, k, EW_OP_GEMM_RS \
     }
 
 /* Rows of the output that a rank owns: contiguous, the first m mod W ranks own one row

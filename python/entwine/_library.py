@@ -26,7 +26,7 @@ class WorldOptions(Structure):
 
 class Problem(Structure):
     _fields_ = [("struct_size", c_uint32), ("dtype", c_int), ("weight_layout", c_int),
-                ("max_m", c_int64), ("n", c_int64), ("k", c_int64)]
+                ("max_m", c_int64), ("n", c_int64), ("k", c_int64), ("op", c_int)]
 
 
 class Epilogue(Structure):

@@ -9,6 +9,7 @@
 #include "base/versioned.h"
 #include "entwine/measure.h"
 #include "plan/exact.h"
+#include "plan/spec.h"
 
 /* Inlined always: AddressSanitizer makes the frame of a function per element too dear. */
 #define INLINE static inline __attribute__((always_inline))
@@ -73,36 +74,22 @@ ew_status ew_random_fill(ew_dtype dtype, uint32_t seed, int64_t count, void *val
     return EW_OK;
 }
 
-static void expect_row(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
-                       int32_t *sums)
-{
-    memset(sums, 0, (size_t)problem->n * sizeof *sums);
-    for (int rank = 0; rank < num_ranks; rank++) {
-        const uint32_t salt = ewx_exact_salt(seed, rank);
-        for (int s = 0; s < ewx_exact_entries(num_ranks); s++) {
-            const ewx_exact_entry e = ewx_exact_a(salt, row, s, problem->k);
-            const uint32_t k_hash = ewx_exact_k_hash(e.k);
-            for (int64_t n = 0; n < problem->n; n++)
-                sums[n] += e.sign * ewx_exact_b(salt, (uint32_t)n, k_hash);
-        }
-    }
-}
-
 ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, int num_ranks,
                           int64_t m, const void *C, ew_check *check_out)
 {
-    int64_t first, count;
     ew_problem p;
     if (!check_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_exact_verify needs a place for its check");
     EW_TRY(ewx_problem_take(&p, problem));
-    EW_TRY(ew_owned_rows(m, num_ranks, rank, &first, &count));
+    EW_TRY(ewx_problem_check(&p, num_ranks));
+    const ewx_op *op = ewx_op_of(&p);
+    const ewx_rows rows = op->rows_c(m, num_ranks, rank);
     int32_t *sums = malloc((size_t)p.n * sizeof *sums);
     if (!sums)
         return ewx_fail(EW_ERR_MEMORY, "no memory to verify %" PRId64 " columns", p.n);
     ew_check check = {0};
-    for (int64_t row = 0; row < count; row++) {
-        expect_row(&p, seed, num_ranks, first + row, sums);
+    for (int64_t row = 0; row < rows.count; row++) {
+        op->expect_row(&p, seed, num_ranks, rows.first + row, sums);
         for (int64_t n = 0; n < p.n; n++) {
             const double got = load(p.dtype, C, row * p.n + n);
             const double error = fabs(got - (double)sums[n]);

@@ -15,37 +15,39 @@ typedef struct heap_rules {
     int64_t slot_rows, slot_cols;
 } heap_rules;
 
-static heap_rules choose_rules(const ew_problem *problem, int64_t most_rows,
-                               ew_backend backend)
+static heap_rules choose_rules(int64_t most_rows, int64_t cols, ew_backend backend)
 {
     if (backend == EW_BACKEND_CUDA) /* TMA stores whole tiles, whatever the edge needs */
         return (heap_rules){EWX_CUDA_HEADER_BYTES, sizeof(uint32_t), EWX_CUDA_TILE_BYTES,
                             EWX_TILE_M, EWX_TILE_N};
     return (heap_rules){CPU_HEADER_BYTES, EWX_FLAG_BYTES, PAGE_BYTES,
                         ewx_min64(EWX_TILE_M, most_rows),
-                        ewx_min64(EWX_TILE_N, problem->n)};
+                        ewx_min64(EWX_TILE_N, cols)};
 }
 
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out)
 {
-    const int64_t most_rows = ewx_div_up(problem->max_m, num_ranks);
-    const heap_rules rules = choose_rules(problem, most_rows, config->backend);
+    const ewx_op *op = ewx_op_of(problem);
+    const int num_parts = op->num_parts(num_ranks);
+    const int64_t cols = op->exchanged_cols(problem);
+    const int64_t most_rows = ewx_div_up(problem->max_m, num_parts);
+    const heap_rules rules = choose_rules(most_rows, cols, config->backend);
     ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS};
     layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
-    layout.tile_cols = ewx_div_up(problem->n, EWX_TILE_N);
+    layout.tile_cols = ewx_div_up(cols, EWX_TILE_N);
 
     const ewx_size elem = {ew_dtype_bytes(problem->dtype), true};
     const ewx_size slots_per_part =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
-    const ewx_size num_slots = ewx_size_mul(slots_per_part, ewx_size_of(num_ranks));
+    const ewx_size num_slots = ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
     const ewx_size slot = ewx_size_mul(ewx_size_of(rules.slot_rows),
                                        ewx_size_mul(ewx_size_of(rules.slot_cols), elem));
     const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
     const ewx_size contributions =
         layout.row_major
             ? ewx_size_mul(
-                  ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(problem->n)), elem)
+                  ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(cols)), elem)
             : ewx_size_mul(num_slots, slot_bytes);
     const ewx_size slice = ewx_size_round_up(contributions, rules.unit_bytes);
     const ewx_size flags = ewx_size_mul(num_slots, (ewx_size){rules.flag_bytes, true});
@@ -65,7 +67,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
 
     layout.slots_per_part = (int64_t)slots_per_part.value;
     layout.num_slots = (int64_t)num_slots.value;
-    layout.tile_stride = layout.row_major ? problem->n : rules.slot_cols;
+    layout.tile_stride = layout.row_major ? cols : rules.slot_cols;
     layout.slot_bytes = slot_bytes.value;
     layout.flags_offset = rules.header_bytes;
     layout.slice_offset[0] = first.value;

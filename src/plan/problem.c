@@ -61,6 +61,10 @@ static ew_status check_operands(const ew_problem *problem)
 
 ew_status ewx_problem_check_shape(const ew_problem *problem)
 {
+    if (!ewx_op_find(problem->op))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "operation %d is unknown\n  fix: use EW_OP_GEMM_RS",
+                        (int)problem->op);
     if (ew_dtype_bytes(problem->dtype) == 0)
         return ewx_fail(
             EW_ERR_ARGUMENT,
@@ -88,20 +92,22 @@ ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
 
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text)
 {
-    ewx_text_add(text, "W=%d,M=%" PRId64 ",N=%" PRId64 ",K=%" PRId64 ",type=%s,weight=%s",
+    ewx_text_add(text, "W=%d,M=%" PRId64 ",N=%" PRId64 ",K=%" PRId64 ",type=%s,weight=%s,op=%s",
                  num_ranks, problem->max_m, problem->n, problem->k,
                  ew_dtype_name(problem->dtype),
-                 problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
+                 problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
+                 ew_op_name(problem->op));
 }
 
 ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *first_out,
                         int64_t *count_out)
 {
     if (m < 0 || num_ranks < 1 || rank < 0 || rank >= num_ranks || !first_out || !count_out)
-        return ewx_fail(EW_ERR_ARGUMENT, "no rows for m=%" PRId64 ", rank %d of %d", m,
-                        rank, num_ranks);
-    const int64_t share = m / num_ranks, extra = m % num_ranks;
-    *first_out = share * rank + ewx_min64(rank, extra);
-    *count_out = share + (rank < extra ? 1 : 0);
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "m=%" PRId64 " rows for rank %d of %d is out of range", m, rank,
+                        num_ranks);
+    const ewx_rows rows = ewx_rows_dealt(m, num_ranks, rank);
+    *first_out = rows.first;
+    *count_out = rows.count;
     return EW_OK;
 }

@@ -23,6 +23,7 @@ ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_conf
                ? ewx_problem_check_shape(problem)
                : ewx_problem_check(problem, num_ranks));
     ewx_spec spec = {.problem = *problem,
+                     .op = ewx_op_of(problem),
                      .num_ranks = num_ranks,
                      .elem_bytes = ew_dtype_bytes(problem->dtype)};
     EW_TRY(ewx_config_choose(problem, num_ranks, request, machine, &spec.config));

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "entwine/entwine.h"
 #include "plan/layout.h"
+#include "plan/ops/op.h"
 #include "plan/release.h"
 
 /* What one rank may use; policy reads it, backends fill it in. */
@@ -28,6 +29,7 @@ typedef struct ewx_machine {
 
 typedef struct ewx_spec {
     ew_problem problem;
+    const ewx_op *op; /* the problem's */
     ew_config config; /* every field chosen */
     int num_ranks;
     size_t elem_bytes;
@@ -72,7 +74,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
 /* The grid of a call of m rows. */
 static inline ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
 {
-    return ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
+    return ewx_grid_build(m, spec->problem.n, spec->op->num_parts(spec->num_ranks),
+                          &spec->config);
 }
 
 /* Bytes from the start of a slice to a tile's first element. */

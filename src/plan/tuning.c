@@ -47,9 +47,9 @@ void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend
 {
     const ew_config named = {.backend = backend};
     ewx_text_add(text,
-                 "op=gemm-rs,m=%" PRId64 ",n=%" PRId64 ",k=%" PRId64 ",ranks=%d,type=%s,"
+                 "op=%s,m=%" PRId64 ",n=%" PRId64 ",k=%" PRId64 ",ranks=%d,type=%s,"
                  "weight=%s,",
-                 bucket, problem->n, problem->k, num_ranks, ew_dtype_name(problem->dtype),
+                 ew_op_name(problem->op), bucket, problem->n, problem->k, num_ranks, ew_dtype_name(problem->dtype),
                  problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
     ewx_config_print_key(&named, "backend", text);
     ewx_text_add(text, ",device=");

@@ -97,8 +97,9 @@ ew_status ewx_cuda_verify(ew_world *world, const ew_problem *problem, uint32_t s
     ewx_cuda_verdict *verdict = NULL;
     const ewx_cuda_entry entry = ewx_cuda_verifier(problem->dtype);
     void *arguments[] = {&expected, &C, &verdict};
-    EW_TRY(ew_owned_rows(m, world->num_ranks, world->rank, &expected.first_row,
-                         &expected.rows));
+    const ewx_rows rows = ewx_op_of(problem)->rows_c(m, world->num_ranks, world->rank);
+    expected.first_row = rows.first;
+    expected.rows = rows.count;
     *check_out = (ew_check){0};
     if (expected.rows == 0)
         return EW_OK;

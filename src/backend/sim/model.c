@@ -299,8 +299,7 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
     if (model->uses_nccl)
         model->nccl_ps = round_ps(1e6 * profile->nccl_us +
                                   1e3 / gbs *
-                                      ew_remote_bytes(request->rows, spec->problem.n,
-                                                      spec->num_ranks, spec->elem_bytes));
+                                      spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks));
 }
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)

@@ -11,6 +11,12 @@ const ewx_op *ewx_op_find(ew_op id)
     return NULL;
 }
 
+const char *ew_op_name(ew_op op)
+{
+    const ewx_op *found = ewx_op_find(op);
+    return found ? found->name : "unknown";
+}
+
 ewx_rows ewx_rows_dealt(int64_t m, int num_ranks, int rank)
 {
     const int64_t share = m / num_ranks, extra = m % num_ranks;

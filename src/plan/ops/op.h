@@ -46,7 +46,7 @@ extern const ewx_op ewx_op_gemm_rs;
 
 /* NULL: there is no such operation. */
 const ewx_op *ewx_op_find(ew_op id);
-/* A problem that has been checked has one. */
+/* Of a problem that has been checked. */
 static inline const ewx_op *ewx_op_of(const ew_problem *problem)
 {
     return ewx_op_find(problem->op);
