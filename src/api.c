@@ -247,8 +247,9 @@ ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
 
 /* What a call writes, then what it reads; without an epilogue it is the three in the
  * middle. */
-static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_c, const void *A,
-                              const void *B, const void *C, const ew_epilogue *epilogue)
+static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_c,
+                              const void *A, const void *B, const void *C,
+                              const ew_epilogue *epilogue)
 {
     static const char *const names[] = {"residual", "normed", "C",          "A",
                                         "B",        "bias",   "norm_weight"};
@@ -454,8 +455,7 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
         .total_bytes = f.spec.layout.segment_bytes + footprint.weight_bytes +
                        footprint.workspace_bytes,
         .flops = 2.0 * (double)problem->max_m * (double)problem->n * (double)problem->k,
-        .remote_bytes =
-            f.spec.op->remote_bytes(problem, problem->max_m, num_ranks),
+        .remote_bytes = f.spec.op->remote_bytes(problem, problem->max_m, num_ranks),
         .uses_nccl = f.machine.has_nccl && f.spec.config.producer == EW_PRODUCER_BLAS,
     };
     memcpy(forecast_out->profile,

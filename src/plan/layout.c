@@ -21,8 +21,7 @@ static heap_rules choose_rules(int64_t most_rows, int64_t cols, ew_backend backe
         return (heap_rules){EWX_CUDA_HEADER_BYTES, sizeof(uint32_t), EWX_CUDA_TILE_BYTES,
                             EWX_TILE_M, EWX_TILE_N};
     return (heap_rules){CPU_HEADER_BYTES, EWX_FLAG_BYTES, PAGE_BYTES,
-                        ewx_min64(EWX_TILE_M, most_rows),
-                        ewx_min64(EWX_TILE_N, cols)};
+                        ewx_min64(EWX_TILE_M, most_rows), ewx_min64(EWX_TILE_N, cols)};
 }
 
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
@@ -46,8 +45,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
     const ewx_size contributions =
         layout.row_major
-            ? ewx_size_mul(
-                  ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(cols)), elem)
+            ? ewx_size_mul(ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(cols)),
+                           elem)
             : ewx_size_mul(num_slots, slot_bytes);
     const ewx_size slice = ewx_size_round_up(contributions, rules.unit_bytes);
     const ewx_size flags = ewx_size_mul(num_slots, (ewx_size){rules.flag_bytes, true});

@@ -92,11 +92,10 @@ ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
 
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text)
 {
-    ewx_text_add(text, "W=%d,M=%" PRId64 ",N=%" PRId64 ",K=%" PRId64 ",type=%s,weight=%s,op=%s",
-                 num_ranks, problem->max_m, problem->n, problem->k,
-                 ew_dtype_name(problem->dtype),
-                 problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
-                 ew_op_name(problem->op));
+    ewx_text_add(
+        text, "W=%d,M=%" PRId64 ",N=%" PRId64 ",K=%" PRId64 ",type=%s,weight=%s,op=%s",
+        num_ranks, problem->max_m, problem->n, problem->k, ew_dtype_name(problem->dtype),
+        problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", ew_op_name(problem->op));
 }
 
 ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *first_out,

@@ -49,7 +49,8 @@ void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend
     ewx_text_add(text,
                  "op=%s,m=%" PRId64 ",n=%" PRId64 ",k=%" PRId64 ",ranks=%d,type=%s,"
                  "weight=%s,",
-                 ew_op_name(problem->op), bucket, problem->n, problem->k, num_ranks, ew_dtype_name(problem->dtype),
+                 ew_op_name(problem->op), bucket, problem->n, problem->k, num_ranks,
+                 ew_dtype_name(problem->dtype),
                  problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
     ewx_config_print_key(&named, "backend", text);
     ewx_text_add(text, ",device=");

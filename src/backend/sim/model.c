@@ -297,9 +297,10 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
     const double nics = model->ranks_per_node * ewx_sim_nic_gbs(request);
     const double gbs = across ? fmin(inside, nics) : inside;
     if (model->uses_nccl)
-        model->nccl_ps = round_ps(1e6 * profile->nccl_us +
-                                  1e3 / gbs *
-                                      spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks));
+        model->nccl_ps = round_ps(
+            1e6 * profile->nccl_us +
+            1e3 / gbs *
+                spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks));
 }
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)

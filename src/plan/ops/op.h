@@ -1,6 +1,6 @@
-/* An operation as a value: what crosses between the ranks, who waits for whom, and which rows
- * of A and C a rank has.  One file of this folder describes each; everything above and below
- * asks it instead of knowing one operation by heart.  Pure: no memory, no backend. */
+/* An operation as a value: what crosses between the ranks, who waits for whom, and which
+ * rows of A and C a rank has.  One file of this folder describes each; everything above and
+ * below asks it instead of knowing one operation by heart.  Pure: no memory, no backend. */
 #ifndef EWX_PLAN_OPS_OP_H
 #define EWX_PLAN_OPS_OP_H
 
