@@ -73,7 +73,8 @@ class Plan(Taker):
         """Packs this rank's weight into the plan and binds it.  B may be changed or freed
         afterwards."""
         handle = self._check_open()
-        self._world._call(lib.ew_plan_set_weight, handle, self._weight_of(B).pointer)
+        b = describe(B, "B")  # lives until B has been read
+        self._world._call(lib.ew_plan_set_weight, handle, self._take_weight(b))
         self._bound = True
 
     def bind(self, weight):

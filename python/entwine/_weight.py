@@ -40,13 +40,12 @@ class Taker:
                 f"{self._layout!r}\n  fix: pass a copy that lies so, or create the {self._KIND} "
                 f"with the other layout")
 
-    def _weight_of(self, B):
-        """B's buffer, checked, its values there."""
-        buffer = describe(B, "B")
-        self._check_weight(buffer)
-        if buffer.kind == "torch" and buffer.device != CPU:
-            sys.modules["torch"].cuda.current_stream(buffer.device).synchronize()
-        return buffer
+    def _take_weight(self, b):
+        """The address of B, once it is found right and its values are there."""
+        self._check_weight(b)
+        if b.kind == "torch" and b.device != CPU:
+            sys.modules["torch"].cuda.current_stream(b.device).synchronize()
+        return b.pointer
 
 
 class Weight(Taker):
@@ -74,7 +73,7 @@ class Weight(Taker):
         problem = make_problem(0, self._n, self._k, DTYPE_NAMES[b.dtype], self._layout)
         request, handle = make_config(config, backend), ctypes.c_void_p()
         world._call(lib.ew_weight_create, world._check_open(), problem, request,
-                    self._weight_of(B).pointer, handle)
+                    self._take_weight(b), handle)
         self._handle = handle.value
         self._nbytes = lib.ew_weight_bytes(handle)
         world._weight_handles.add(self._handle)
@@ -83,7 +82,8 @@ class Weight(Taker):
         """Packs new values into the same place; plans stay bound, and use them from their next
         call on."""
         handle = self._check_open()
-        self._world._call(lib.ew_weight_update, handle, self._weight_of(B).pointer)
+        b = describe(B, "B")  # lives until B has been read
+        self._world._call(lib.ew_weight_update, handle, self._take_weight(b))
 
     @property
     def world(self):
