@@ -9,9 +9,11 @@
  *     ew_plan_destroy(plan);
  *
  * Plain C11, usable from C++, no CUDA type.  Unless a comment says otherwise every
- * function is safe to call from any thread, but one world and its plans belong to one
- * thread at a time.  Structs start with struct_size: initialise them with the macro
- * given beside them and older programs keep working with newer libraries. */
+ * function is safe to call from any thread, but one world and its plans serve one user at
+ * a time.  A second one, another thread or a signal handler inside a call, is refused with
+ * EW_ERR_ARGUMENT, and the first goes on; so is a process that was forked from the one
+ * that created the world (Linux 4.14).  Structs start with struct_size: initialise them
+ * with the macro given beside them and older programs keep working with newer libraries. */
 #ifndef ENTWINE_ENTWINE_H
 #define ENTWINE_ENTWINE_H
 
@@ -103,17 +105,21 @@ EW_API ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather
 EW_API int ew_world_rank(const ew_world *world);
 EW_API int ew_world_size(const ew_world *world); /* W */
 
-/* Small collectives for set-up and measurement.  Bounded by the world's timeout. */
+/* Small collectives for set-up and measurement.  Bounded by the world's timeout.  Ranks
+ * that come to different ones, or with different sizes, get EW_ERR_MISMATCH naming both. */
 EW_API ew_status ew_world_allgather(ew_world *world, const void *mine, void *all,
                                     size_t bytes);
 EW_API ew_status ew_world_barrier(ew_world *world);
 
 /* Tells every rank to stop: calls in flight and later ones return EW_ERR_ABORTED, on
  * all ranks, naming this rank.  May be called from any thread and from a signal
- * handler; the first reason given in a world wins. */
+ * handler, also while the world is in use; the first reason given in a world wins.  In a
+ * forked child it does nothing. */
 EW_API void ew_world_abort(ew_world *world);
 
-/* NULL is fine.  Destroy the world's plans first. */
+/* NULL is fine.  Destroy the world's plans first.  While another thread uses the world
+ * nothing is destroyed, and ew_last_error() says so.  A forked child gives back its copy
+ * alone: the world goes on where it was created. */
 EW_API void ew_world_destroy(ew_world *world);
 
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
@@ -257,7 +263,8 @@ EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t byt
 /* ---- Plan -------------------------------------------------------------------------- */
 
 /* A plan owns everything a call needs, so calls allocate nothing.  It never changes
- * after creation apart from its weight.  Create plans in the same order on all ranks. */
+ * after creation apart from its weight.  Create plans in the same order on all ranks: they
+ * are numbered 1, 2, ... in their world, and messages name them so. */
 typedef struct ew_plan ew_plan;
 
 /* Collective.  config may be NULL or partly zero; rank 0's choice for the open fields
@@ -275,8 +282,13 @@ EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.
- * A is m x K, C is ew_owned_rows() x N, both row-major.  m may change from call to call,
- * 0..max_m, and must be equal on all ranks.
+ * A is m x K, C is ew_owned_rows() x N, both row-major; C overlaps neither A nor B.  m may
+ * change from call to call, 0..max_m, and must be equal on all ranks.
+ *
+ * All ranks call the same plans in the same order.  Where they do not, even for plans that
+ * are equal in everything but their weights, all get EW_ERR_MISMATCH naming two ranks and
+ * their plans, and none gets a wrong value: a rank that owns no row may hear of it with its
+ * next call only, on a GPU with ew_plan_wait.
  *
  * B is NULL for the weight bound by ew_plan_set_weight, or this rank's weight for this
  * call alone.  It is packed into the bound one's place (a plan holds one weight), so
@@ -320,8 +332,9 @@ typedef struct ew_epilogue {
 
 /* ew_gemm_rs and an epilogue in one, while the GEMM is still running where it can be.  C
  * gets c, with the bias; it may be NULL when the epilogue has a residual or a norm, and c
- * alone is not wanted.  C, residual and normed are three different matrices.  The epilogue
- * is this rank's own business: others may have another.  NULL: ew_gemm_rs.
+ * alone is not wanted.  C, residual and normed overlap neither each other nor anything that
+ * is read.  The epilogue is this rank's own business: others may have another.  NULL:
+ * ew_gemm_rs.
  *
  * Determinism: as for ew_gemm_rs, and the squares are summed in one fixed order
  * (docs/DESIGN.md), so all bits are those of ew_gemm_rs with the lines above behind it.
@@ -344,7 +357,7 @@ EW_API ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out);
 EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
 
 /* NULL is fine.  Collective only in the sense that peers must not call into the plan
- * afterwards. */
+ * afterwards.  In use, or in a forked child: as ew_world_destroy. */
 EW_API void ew_plan_destroy(ew_plan *plan);
 
 #ifdef __cplusplus
