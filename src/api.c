@@ -251,8 +251,8 @@ static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_
                               const void *A, const void *B, const void *C,
                               const ew_epilogue *epilogue)
 {
-    static const char *const names[] = {"residual", "normed", "C",          "A",
-                                        "B",        "bias",   "norm_weight"};
+    static const char *const names[] = {"normed", "residual", "C",          "A",
+                                        "B",      "bias",     "norm_weight"};
     const ew_problem *problem = &plan->spec.problem;
     if (plan->spec.config.backend == EW_BACKEND_SIM) /* which touches no memory */
         return EW_OK;
@@ -264,8 +264,8 @@ static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_
     parts[4] = ewx_part_of(B, (size_t)problem->k * row);
     if (!epilogue)
         return ewx_parts_check(parts + 2, names + 2, 1, 3);
-    parts[0] = ewx_part_of(epilogue->residual, out);
-    parts[1] = ewx_part_of(epilogue->normed, out);
+    parts[0] = ewx_part_of(epilogue->normed, out);
+    parts[1] = ewx_part_of(epilogue->residual, out);
     parts[5] = ewx_part_of(epilogue->bias, row);
     parts[6] = ewx_part_of(epilogue->norm_weight, row);
     return ewx_parts_check(parts, names, 3, 7);

@@ -35,8 +35,8 @@ ew_status ewx_parts_check(const ewx_part *parts, const char *const *names, int n
                                 "%s and %s overlap: %zu bytes at %p and %zu bytes at %p\n"
                                 "  fix: give each a place of its own, or leave out what is "
                                 "not needed",
-                                names[i], names[j], parts[i].bytes, (void *)parts[i].at,
-                                parts[j].bytes, (void *)parts[j].at);
+                                names[j], names[i], parts[j].bytes, (void *)parts[j].at,
+                                parts[i].bytes, (void *)parts[i].at);
     return EW_OK;
 }
 

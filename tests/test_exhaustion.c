@@ -23,7 +23,7 @@ typedef struct outcome {
     atomic_int fired;
     ew_status statuses[W];
     char texts[W][512];
-    bool wrong[W];
+    bool wrong[W], again[W];
 } outcome;
 
 /* Buffers of its own: what the test allocates is not to fail. */
@@ -149,6 +149,47 @@ static void every_system_call_may_fail(void **state)
     fail_every("system");
 }
 
+/* A plan that could not be made for want of memory is tried again: ranks are still
+ * together, unless the failure has ended the world. */
+static int try_twice(ew_world *world, void *argument)
+{
+    outcome *o = argument;
+    const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    const int rank = ew_world_rank(world);
+    ew_plan *plan = NULL;
+    ew_status status = ew_plan_create(world, &problem, NULL, &plan);
+    if (status != EW_OK) {
+        RANK_CHECK(!plan, "a plan that failed");
+        if (ew_plan_create(world, &problem, NULL, &plan) != EW_OK)
+            return 3;
+        o->again[rank] = true;
+    }
+    RANK_OK(ew_gemm_rs(plan, M, A, B, C, NULL));
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+static void a_failed_plan_leaves_ranks_together(void **state)
+{
+    (void)state;
+    int tried_again = 0;
+    for (int nth = 1; nth <= MOST; nth++) {
+        outcome *o = harness_share(sizeof *o);
+        set_fault("memory", VICTIM, nth);
+        exhaust_fired = &o->fired;
+        harness_run_failing(EW_RANKS_AS_PROCESSES, W, NULL, try_twice, o, NULL);
+        const bool fired = atomic_load(&o->fired) > 0;
+        exhaust_fired = NULL;
+        tried_again += o->again[0] && o->again[VICTIM];
+        clear_fault();
+        harness_unshare(o, sizeof *o);
+        if (!fired)
+            break;
+    }
+    print_message("%d plans were made at the second try\n", tried_again);
+    assert_true(tried_again >= 5);
+}
+
 /* ---- One rank, in this process, where every byte can be counted ---- */
 
 static ew_status live_and_die(bool *wrong)
@@ -205,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TIDY(failures_leak_nothing),
         TIDY(every_allocation_may_fail),
+        TIDY(a_failed_plan_leaves_ranks_together),
         TIDY(every_system_call_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

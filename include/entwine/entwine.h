@@ -10,7 +10,10 @@
  *
  * Plain C11, usable from C++, no CUDA type.  Unless a comment says otherwise every
  * function is safe to call from any thread, but one world with its plans and weights
- * belongs to one thread at a time.  Numbers in texts have a decimal point in every locale.
+ * serves one user at a time.  A second one, another thread or a signal handler inside a
+ * call, is refused with EW_ERR_ARGUMENT, and the first goes on; so is a process that was
+ * forked from the one that created the world (Linux 4.14).  Numbers in texts have a decimal
+ * point in every locale.
  *
  * Structs that may grow start with struct_size: initialise them with the macro given
  * beside them, those that a function writes too, and programs go on working with later
@@ -108,17 +111,21 @@ EW_API ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather
 EW_API int ew_world_rank(const ew_world *world);
 EW_API int ew_world_size(const ew_world *world); /* W */
 
-/* Small collectives for set-up and measurement.  Bounded by the world's timeout. */
+/* Small collectives for set-up and measurement.  Bounded by the world's timeout.  Ranks
+ * that come to different ones, or with different sizes, get EW_ERR_MISMATCH naming both. */
 EW_API ew_status ew_world_allgather(ew_world *world, const void *mine, void *all,
                                     size_t bytes);
 EW_API ew_status ew_world_barrier(ew_world *world);
 
 /* Tells every rank to stop: calls in flight and later ones return EW_ERR_ABORTED, on
  * all ranks, naming this rank.  May be called from any thread and from a signal
- * handler; the first reason given in a world wins. */
+ * handler, also while the world is in use; the first reason given in a world wins.  In a
+ * forked child it does nothing. */
 EW_API void ew_world_abort(ew_world *world);
 
-/* NULL is fine.  Destroy the world's plans and weights first. */
+/* NULL is fine.  Destroy the world's plans and weights first.  While another thread uses the
+ * world nothing is destroyed, and ew_last_error() says so.  A forked child gives back its
+ * copy alone: the world goes on where it was created. */
 EW_API void ew_world_destroy(ew_world *world);
 
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
@@ -281,7 +288,8 @@ EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t byt
 
 /* A plan owns everything a call needs but the weight, so calls allocate nothing; only a
  * plan's first call with a B makes room for it (ew_gemm_rs).  It never changes after
- * creation apart from its weight.  Create plans in the same order on all ranks. */
+ * creation apart from its weight.  Create plans in the same order on all ranks: they are
+ * numbered 1, 2, ... in their world, and messages name them so. */
 typedef struct ew_plan ew_plan;
 
 /* Collective.  config may be NULL or partly zero; rank 0's choice for the open fields
@@ -333,8 +341,13 @@ EW_API void ew_weight_destroy(ew_weight *weight);
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.
- * A is m x K, C is ew_owned_rows() x N, both row-major.  m may change from call to call,
- * 0..max_m, and must be equal on all ranks.
+ * A is m x K, C is ew_owned_rows() x N, both row-major; C overlaps neither A nor B.  m may
+ * change from call to call, 0..max_m, and must be equal on all ranks.
+ *
+ * All ranks call the same plans in the same order.  Where they do not, even for plans that
+ * are equal in everything but their weights, all get EW_ERR_MISMATCH naming two ranks and
+ * their plans, and none gets a wrong value: a rank that owns no row may hear of it with its
+ * next call only, on a GPU with ew_plan_wait.
  *
  * B is NULL for the weight bound by ew_plan_set_weight or ew_plan_bind_weight, or this
  * rank's weight for this call alone, beside which the bound one stays bound.  Where such a
@@ -383,8 +396,9 @@ typedef struct ew_epilogue {
 
 /* ew_gemm_rs and an epilogue in one, while the GEMM is still running where it can be.  C
  * gets c, with the bias; it may be NULL when the epilogue has a residual or a norm, and c
- * alone is not wanted.  C, residual and normed are three different matrices.  The epilogue
- * is this rank's own business: others may have another.  NULL: ew_gemm_rs.
+ * alone is not wanted.  C, residual and normed overlap neither each other nor anything that
+ * is read.  The epilogue is this rank's own business: others may have another.  NULL:
+ * ew_gemm_rs.
  *
  * Determinism: as for ew_gemm_rs, and the squares are summed in one fixed order
  * (docs/DESIGN.md), so all bits are those of ew_gemm_rs with the lines above behind it.
@@ -407,7 +421,7 @@ EW_API ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out);
 EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
 
 /* NULL is fine.  Collective only in the sense that peers must not call into the plan
- * afterwards. */
+ * afterwards.  In use, or in a forked child: as ew_world_destroy. */
 EW_API void ew_plan_destroy(ew_plan *plan);
 
 #ifdef __cplusplus
