@@ -3,11 +3,10 @@ import functools
 import operator
 
 import torch
-import torch.distributed as dist
+from torch.autograd import forward_ad
 
-from . import _plan
+from . import _plan, _torch_rows
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
-from ._library import lib
 from ._world import check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
@@ -15,9 +14,46 @@ _library = torch.library.Library("entwine", "DEF")
 for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
-                "all_gather_rows(Tensor rows, SymInt num_rows, str world) -> Tensor",
+                "all_gather_rows(Tensor rows, SymInt num_rows, str world, bool replicated=False) "
+                "-> Tensor",
+                "reduce_scatter_rows(Tensor rows, str world, bool replicated=False) -> Tensor",
                 "replicate(Tensor parameter, str world) -> Tensor"):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+# ---- Autograd --------------------------------------------------------------------------------
+
+_identity = getattr(torch._C.DispatchKeySet, "raw_repr", str)  # older torch has only the text
+
+
+def _keys(*names):
+    keys = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
+    return _identity(functools.reduce(operator.or_, keys))
+
+
+# Of dense tensors without a mode, a transform or a lazy negation in between.
+_NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
+
+
+def _below_autograd(name, *arguments):
+    with torch._C._AutoDispatchBelowAutograd():
+        return getattr(torch.ops.entwine, name).default(*arguments)
+
+
+def _differentiable(name, function, kernel):
+    """What torch.library.register_autograd would make, except that the usual call without
+    gradients does not go through the dispatcher, from C++ to Python, a second time, and that
+    forward-mode derivatives are refused (by torch, as `function` has no jvp) and not lost."""
+    def autograd(keys, *arguments):
+        if forward_ad._current_level >= 0 or torch.is_grad_enabled() and any(
+                one.requires_grad for one in arguments if isinstance(one, torch.Tensor)):
+            return function.apply(*arguments)
+        if _identity(keys) in _NOTHING_BUT_AUTOGRAD:
+            return kernel(*arguments)
+        return _below_autograd(name, *arguments)
+
+    torch.library.impl(f"entwine::{name}", _DEVICES, kernel)
+    _library.impl(name, autograd, "Autograd", with_keyset=True)
 
 
 # ---- gemm_rs ---------------------------------------------------------------------------------
@@ -80,9 +116,6 @@ def _gemm_rs(a, b, world, frozen=False):
     return plan.gemm_rs(a) if plan else _plan.gemm_rs(a, b, world)
 
 
-torch.library.impl("entwine::gemm_rs", _DEVICES, _gemm_rs)
-
-
 def _fake_rows(a, b, world):
     _check_operands(a, b)
     torch._check(a.shape[1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
@@ -97,10 +130,10 @@ def _(a, b, world, frozen=False):
 
 class _GemmRS(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, a, b, world, frozen):
+    def forward(ctx, a, b, world, frozen=False):
         ctx.save_for_backward(a, b)
         ctx.world = world
-        return _below_autograd(a, b, world, frozen)
+        return _below_autograd("gemm_rs", a, b, world, frozen)
 
     @staticmethod
     def backward(ctx, grad):
@@ -111,34 +144,7 @@ class _GemmRS(torch.autograd.Function):
                 grad.t() @ a if ctx.needs_input_grad[1] else None, None, None)
 
 
-def _below_autograd(a, b, world, frozen):
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.entwine.gemm_rs.default(a, b, world, frozen)
-
-
-_identity = getattr(torch._C.DispatchKeySet, "raw_repr", str)  # older torch has only the text
-
-
-def _keys(*names):
-    keys = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
-    return _identity(functools.reduce(operator.or_, keys))
-
-
-# Of dense tensors without a mode, a transform or a lazy negation in between.
-_NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
-
-
-def _gemm_rs_autograd(keys, a, b, world, frozen=False):
-    """What torch.library.register_autograd would make, except that the usual call without
-    gradients does not go through the dispatcher, from C++ to Python, a second time."""
-    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-        return _GemmRS.apply(a, b, world, frozen)
-    if _identity(keys) in _NOTHING_BUT_AUTOGRAD:
-        return _gemm_rs(a, b, world, frozen)
-    return _below_autograd(a, b, world, frozen)
-
-
-_library.impl("gemm_rs", _gemm_rs_autograd, "Autograd", with_keyset=True)
+_differentiable("gemm_rs", _GemmRS, _gemm_rs)
 
 
 def gemm_rs(a, b, world, frozen=False):
@@ -157,7 +163,10 @@ def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, froz
     world, a, b, plan = _prepare(a, b, world, frozen)
     parts = {"residual": residual.detach(), "norm_weight": _plain(norm_weight),
              "bias": None if bias is None else _plain(bias), "eps": eps}
-    return plan.gemm_rs_layer(a, **parts) if plan else _plan.gemm_rs_layer(a, b, world, **parts)
+    normed = plan.gemm_rs_layer(a, **parts) if plan else _plan.gemm_rs_layer(a, b, world, **parts)
+    if not residual.is_inference():
+        torch.autograd.graph.increment_version(residual)  # as every operator that writes
+    return normed
 
 
 @torch.library.register_fake("entwine::gemm_rs_layer")
@@ -170,84 +179,128 @@ def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
 
 def _refuse_gradients(**tensors):
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+        if tensor is None:
+            continue
+        if tensor.requires_grad and torch.is_grad_enabled():
             raise ArgumentError(f"{name} requires grad, which this call would ignore\n"
                                 f"  fix: call it under torch.no_grad(), or use "
                                 f"RowParallelLinearNorm, which has gradients")
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise ArgumentError(f"{name} has a forward-mode tangent, which this call would ignore\n"
+                                f"  fix: use RowParallelLinearNorm and reverse mode")
+
+
+def _gemm_rs_layer_autograd(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+    _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
+    return _below_autograd("gemm_rs_layer", a, b, residual, norm_weight, world, bias, eps, frozen)
+
+
+_library.impl("gemm_rs_layer", _gemm_rs_layer_autograd, "Autograd")
 
 
 def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
     """``gemm_rs``, then bias, residual and RMSNorm of this rank's rows, in one call for
     inference: returns the normed rows; ``residual`` holds its sum with them afterwards.
-    ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients."""
-    _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
+    ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients: refuses
+    tensors that want one."""
     return torch.ops.entwine.gemm_rs_layer(a, b, residual, norm_weight, check_world(world).name,
                                            bias, eps, frozen)
 
 
-# ---- all_gather_rows -------------------------------------------------------------------------
+# ---- all_gather_rows and reduce_scatter_rows, each the gradient of the other ------------------
 
-@torch.library.impl("entwine::all_gather_rows", _DEVICES)
-def _all_gather_rows(rows, num_rows, world):
-    world = find_world(world)
-    size = world.size
-    most = -(-num_rows // size)
-    mine = rows.new_zeros((most, rows.shape[1]))
-    mine[:rows.shape[0]] = rows.detach()
-    everybody = rows.new_empty((size, most, rows.shape[1]))
-    if mine.numel() > 0:
-        _exchange(world, mine, everybody)
-    if num_rows % size == 0:
-        return everybody.view(num_rows, rows.shape[1])
-    shares = [(num_rows + size - 1 - rank) // size for rank in range(size)]
-    return torch.cat([everybody[rank, :share] for rank, share in enumerate(shares)])
-
-
-def _exchange(world, mine, everybody):
-    if world.group is not None:
-        parts = list(everybody.view(torch.uint8).unbind(0))  # bytes: no backend minds the type
-        dist.all_gather(parts, mine.view(torch.uint8), group=world.group)
-        return
-    here, there = mine.cpu(), everybody.cpu()
-    world._call(lib.ew_world_allgather, world._check_open(), here.data_ptr(), there.data_ptr(),
-                here.numel() * here.element_size())
-    if not everybody.is_cpu:
-        everybody.copy_(there)
+def _all_gather_rows(rows, num_rows, world, replicated=False):
+    return _torch_rows.gather(rows, num_rows, world)
 
 
 @torch.library.register_fake("entwine::all_gather_rows")
-def _(rows, num_rows, world):
+def _(rows, num_rows, world, replicated=False):
     find_world(world)
     return rows.new_empty((num_rows, rows.shape[1]))
 
 
-def all_gather_rows(rows, num_rows, world):
+class _AllGatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, num_rows, world, replicated=False):
+        ctx.world, ctx.replicated = world, replicated
+        return _below_autograd("all_gather_rows", rows, num_rows, world, replicated)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (torch.ops.entwine.reduce_scatter_rows(grad, ctx.world, ctx.replicated),
+                None, None, None)
+
+
+_differentiable("all_gather_rows", _AllGatherRows, _all_gather_rows)
+
+
+def all_gather_rows(rows, num_rows, world, replicated=False):
     """All num_rows rows of what gemm_rs scattered: the other half of sequence parallelism.
-    Collective, without gradients."""
-    return torch.ops.entwine.all_gather_rows(rows, num_rows, check_world(world).name)
+    Collective, and so is its backward pass.
+
+    Its gradient is the sum over the ranks, which is right where the ranks go on with different
+    things, such as their parts of a column-parallel layer.  Where every rank goes on with the
+    same computation and the same loss, as after an AllReduce, every rank's gradient is already
+    the whole one: then say ``replicated=True``, and each takes its rows of it.
+    """
+    return torch.ops.entwine.all_gather_rows(rows, num_rows, check_world(world).name, replicated)
+
+
+@torch.library.register_fake("entwine::reduce_scatter_rows")
+def _(rows, world, replicated=False):
+    return rows.new_empty((find_world(world)._share(rows.shape[0]), rows.shape[1]))
+
+
+class _ReduceScatterRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, world, replicated=False):
+        ctx.num_rows, ctx.world, ctx.replicated = rows.shape[0], world, replicated
+        return _below_autograd("reduce_scatter_rows", rows, world, replicated)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (torch.ops.entwine.all_gather_rows(grad, ctx.num_rows, ctx.world, ctx.replicated),
+                None, None)
+
+
+_differentiable("reduce_scatter_rows", _ReduceScatterRows, _torch_rows.reduce_scatter)
+
+
+def reduce_scatter_rows(rows, world, replicated=False):
+    """This rank's rows of the sum over ranks of ``rows``, added in rank order (in fp32 where the
+    element type is narrower) and rounded once.  Collective, and so is its backward pass.
+
+    ``replicated=True``: all ranks hold the same rows, so nothing is summed and each takes its
+    own.
+    """
+    return torch.ops.entwine.reduce_scatter_rows(rows, check_world(world).name, replicated)
 
 
 # ---- replicate: a parameter that is equal on all ranks ---------------------------------------
 
-@torch.library.impl("entwine::replicate", _DEVICES)
 def _replicate(parameter, world):
+    find_world(world)
     return parameter.detach().clone()
 
 
 @torch.library.register_fake("entwine::replicate")
 def _(parameter, world):
+    find_world(world)
     return torch.empty_like(parameter)
 
 
-def _replicate_backward(ctx, grad):
-    parts = torch.ops.entwine.all_gather_rows(grad.reshape(1, -1), ctx.num_ranks, ctx.world)
-    return parts.sum(0).view_as(grad), None
+class _Replicate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, parameter, world):
+        ctx.world = world
+        return _below_autograd("replicate", parameter, world)
+
+    @staticmethod
+    def backward(ctx, grad):
+        # The sum is again the same on all ranks.
+        parts = torch.ops.entwine.all_gather_rows(grad.reshape(1, -1), find_world(ctx.world).size,
+                                                  ctx.world, True)
+        return parts.sum(0).view_as(grad), None
 
 
-def _save_world(ctx, inputs, output):
-    ctx.world = inputs[1]
-    ctx.num_ranks = find_world(ctx.world).size
-
-
-torch.library.register_autograd("entwine::replicate", _replicate_backward,
-                                setup_context=_save_world)
+_differentiable("replicate", _Replicate, _replicate)

@@ -43,6 +43,7 @@ class World:
     _gone = "was never made"
     _fabric = None  # of the MPI module, if that carries it
     _thread = None  # the only one that may use it, then
+    _hosts = None  # how many, once asked for
     group = None  # of torch.distributed, if it came from there
 
     def __init__(self, rank=0, size=1, allgather=None, *, timeout=None, link_gbps=0.0,
@@ -267,6 +268,11 @@ class World:
                 pass  # the interpreter is going away
 
     # ---- Inside the package ----
+
+    def _spans_hosts(self):
+        if self._hosts is None:
+            self._hosts = self.num_hosts
+        return self._hosts > 1
 
     def _share(self, m):
         """How many of m rows this rank owns; m may be symbolic."""

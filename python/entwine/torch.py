@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from ._errors import ShapeError
-from ._torch_operators import all_gather_rows, gemm_rs, gemm_rs_layer
+from ._torch_operators import all_gather_rows, gemm_rs, gemm_rs_layer, reduce_scatter_rows
 from ._world import World, check_world
 
 __all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer",
-           "all_gather_rows", "world_of"]
+           "all_gather_rows", "reduce_scatter_rows", "world_of"]
 
 
 # ---- The world of a group --------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Rows that are scattered over the ranks: gathered, or summed and scattered, in rank order."""
+import torch
+import torch.distributed as dist
+
+from ._errors import ShapeError
+from ._library import lib
+from ._world import find_world, owned_rows
+
+
+def _check_matrix(rows):
+    if rows.dim() != 2:
+        raise ShapeError(f"rows has shape {tuple(rows.shape)}; expected two dimensions")
+
+
+def _through_group(world, tensor):
+    """torch.distributed carries what is on a GPU or goes to another host.  Among CPUs of one
+    host Entwine's own exchange is several times faster, and every rank finds the same answer."""
+    return world.group is not None and (not tensor.is_cpu or world._spans_hosts())
+
+
+def _own_exchange(world, mine, everyone):
+    """ew_world_allgather of contiguous tensors, wherever they are."""
+    here, there = mine.cpu(), everyone.cpu()
+    world._call(lib.ew_world_allgather, world._check_open(), here.data_ptr(), there.data_ptr(),
+                here.numel() * here.element_size())
+    if there is not everyone:
+        everyone.copy_(there)
+
+
+def _exchange(world, mine, everyone):
+    """Every rank's `mine`, one after the other, in `everyone`; both are contiguous."""
+    if mine.numel() == 0:
+        return
+    if _through_group(world, mine):
+        parts = everyone.view(world.size, -1).view(torch.uint8)  # bytes: any backend will do
+        dist.all_gather(list(parts.unbind(0)), mine.view(-1).view(torch.uint8), group=world.group)
+    else:
+        _own_exchange(world, mine, everyone)
+
+
+def gather(rows, num_rows, world):
+    """The kernel of all_gather_rows."""
+    world = find_world(world)
+    _check_matrix(rows)
+    count, n = rows.shape
+    if count != world._share(num_rows):
+        raise ShapeError(f"rows has shape {(count, n)}; expected {world._share(num_rows)} rows, "
+                         f"this rank's share of {num_rows}")
+    size = world._size
+    most = -(-num_rows // size)
+    mine = rows.detach() if rows.requires_grad else rows
+    if count == most:
+        mine = mine.contiguous()
+    else:  # the exchange wants equal shares; nobody reads the last row
+        mine = torch.cat((mine, mine.new_zeros((1, n))))
+    everyone = rows.new_empty((size * most, n))
+    _exchange(world, mine, everyone)
+    longer = num_rows % size  # that many ranks own `most` rows, the others one less
+    if longer == 0 or most == 1:
+        return everyone[:num_rows]
+    parts = everyone.view(size, most, n)
+    return torch.cat((parts[:longer].flatten(0, 1), parts[longer:, :-1].flatten(0, 1)))
+
+
+def _sum(parts, dtype):
+    """Of all ranks' parts, in rank order, rounded once."""
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    total = parts[0].to(wide, copy=True)
+    for part in parts[1:]:
+        total += part
+    return total.to(dtype)
+
+
+def _exchange_shares(world, rows, shares):
+    """What every rank holds of this rank's rows: [ranks, share, n]."""
+    n = rows.shape[1]
+    mine = rows.new_empty((world.size, shares[world.rank], n))
+    if n == 0:
+        return mine
+    if _through_group(world, rows):
+        row_bytes = n * rows.element_size()
+        dist.all_to_all_single(mine.view(-1).view(torch.uint8), rows.view(-1).view(torch.uint8),
+                               [mine[0].numel() * rows.element_size()] * world.size,
+                               [share * row_bytes for share in shares], group=world.group)
+        return mine
+    scratch = rows.new_empty((world.size * shares[0] * n,))
+    for rank, part in enumerate(rows.split(shares)):
+        if shares[rank] > 0:
+            _own_exchange(world, part, mine if rank == world.rank
+                          else scratch[:world.size * part.numel()])
+    return mine
+
+
+def reduce_scatter(rows, world, replicated=False):
+    """The kernel of reduce_scatter_rows."""
+    world = find_world(world)
+    _check_matrix(rows)
+    rows = rows.detach()
+    first, count = world.owned_rows(rows.shape[0])
+    if replicated:
+        return rows[first:first + count].clone()
+    shares = [owned_rows(rows.shape[0], world.size, rank)[1] for rank in range(world.size)]
+    return _sum(_exchange_shares(world, rows.contiguous(), shares).unbind(0), rows.dtype)
