@@ -14,6 +14,7 @@
 #include "epilogue.h"
 #include "plan/tuning.h"
 #include "testing.h"
+#include "weight.h"
 
 struct ew_plan {
     ew_world *world;
@@ -24,6 +25,8 @@ struct ew_plan {
     const ewx_backend *backend;
     void *state;
     uint64_t fingerprint; /* of the problem and the chosen config */
+    ewx_binding binding;  /* to the weight of calls without a B */
+    ew_weight *own;       /* of ew_plan_set_weight; NULL before the first */
 };
 
 /* ---- Specs ---- */
@@ -174,12 +177,27 @@ ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
 {
     if (!plan || !B)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_set_weight needs a plan and a weight");
-    return plan->backend->set_weight(plan->state, B);
+    if (!plan->own)
+        EW_TRY(ewx_weight_open(plan->world, plan->backend, &plan->spec, &plan->own));
+    EW_TRY(ew_weight_update(plan->own, B));
+    ewx_weight_bind(&plan->binding, plan->own);
+    return EW_OK;
+}
+
+ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
+{
+    if (!plan)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_bind_weight needs a plan");
+    if (weight)
+        EW_TRY(ewx_weight_check(weight, plan->world, &plan->spec));
+    ewx_weight_bind(&plan->binding, weight);
+    return EW_OK;
 }
 
 /* What can be told before any rank can see that the call was made. */
 static ew_status check_call(const ew_plan *plan, const char *function, int64_t m,
-                            const void *A, const void *C, const ew_epilogue *epilogue)
+                            const void *A, const void *B, const void *C,
+                            const ew_epilogue *epilogue)
 {
     int64_t first, count;
     if (!plan)
@@ -193,6 +211,11 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
     if ((m > 0 && !A) || (count > 0 && !C && !epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         A ? "C" : "A", m);
+    if (!B && plan->backend->weights.open && !ewx_weight_packed(&plan->binding))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the plan has no weight\n"
+                        "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
+                        "pass B");
     return epilogue ? ewx_epilogue_check(epilogue, C, count) : EW_OK;
 }
 
@@ -206,7 +229,8 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
                            plan->fingerprint, enqueues};
     ew_status status = ewx_recorder_begin(plan->world, &deed);
     if (status == EW_OK)
-        status = plan->backend->run(plan->state, m, A, B, C, epilogue, stream);
+        status = plan->backend->run(plan->state, m, A, B, ewx_weight_packed(&plan->binding),
+                                    C, epilogue, stream);
     ewx_recorder_end(plan->world, status, enqueues && status == EW_OK);
     return status;
 }
@@ -214,14 +238,14 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
 ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                      ew_stream stream)
 {
-    EW_TRY(check_call(plan, "ew_gemm_rs", m, A, C, NULL));
+    EW_TRY(check_call(plan, "ew_gemm_rs", m, A, B, C, NULL));
     return run_call(plan, m, A, B, C, NULL, stream);
 }
 
 ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                            const ew_epilogue *epilogue, ew_stream stream)
 {
-    EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, C, epilogue));
+    EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, B, C, epilogue));
     return run_call(plan, m, A, B, C, epilogue, stream);
 }
 
@@ -259,6 +283,8 @@ void ew_plan_destroy(ew_plan *plan)
         return;
     if (plan->backend)
         plan->backend->destroy(plan->state);
+    ewx_weight_bind(&plan->binding, NULL);
+    ew_weight_destroy(plan->own);
     free(plan);
 }
 

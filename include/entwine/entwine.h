@@ -9,9 +9,9 @@
  *     ew_plan_destroy(plan);
  *
  * Plain C11, usable from C++, no CUDA type.  Unless a comment says otherwise every
- * function is safe to call from any thread, but one world and its plans belong to one
- * thread at a time.  Structs start with struct_size: initialise them with the macro
- * given beside them and older programs keep working with newer libraries. */
+ * function is safe to call from any thread, but one world with its plans and weights
+ * belongs to one thread at a time.  Structs start with struct_size: initialise them with
+ * the macro given beside them and older programs keep working with newer libraries. */
 #ifndef ENTWINE_ENTWINE_H
 #define ENTWINE_ENTWINE_H
 
@@ -113,7 +113,7 @@ EW_API ew_status ew_world_barrier(ew_world *world);
  * handler; the first reason given in a world wins. */
 EW_API void ew_world_abort(ew_world *world);
 
-/* NULL is fine.  Destroy the world's plans first. */
+/* NULL is fine.  Destroy the world's plans and weights first. */
 EW_API void ew_world_destroy(ew_world *world);
 
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
@@ -256,8 +256,9 @@ EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t byt
 
 /* ---- Plan -------------------------------------------------------------------------- */
 
-/* A plan owns everything a call needs, so calls allocate nothing.  It never changes
- * after creation apart from its weight.  Create plans in the same order on all ranks. */
+/* A plan owns everything a call needs but the weight, so calls allocate nothing; only a
+ * plan's first call with a B makes room for it (ew_gemm_rs).  It never changes after
+ * creation apart from its weight.  Create plans in the same order on all ranks. */
 typedef struct ew_plan ew_plan;
 
 /* Collective.  config may be NULL or partly zero; rank 0's choice for the open fields
@@ -265,8 +266,42 @@ typedef struct ew_plan ew_plan;
 EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                                 const ew_config *config, ew_plan **plan_out);
 
-/* Packs this rank's weight into the plan; B may be freed afterwards.  Local. */
+/* Packs this rank's weight into memory of the plan, and binds it: calls without a B use
+ * it.  The memory is taken the first time.  B may be freed afterwards.  Local. */
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
+
+/* A packed weight that any number of plans can use: those of its world that have its N, K,
+ * element type, layout, backend and producer, whatever their max_m and schedule.  Layers of
+ * one shape can so share a plan, bound to the weight of each in turn, and plans for
+ * different m a weight. */
+typedef struct ew_weight ew_weight;
+
+/* Packs this rank's B, which may be freed afterwards.  The problem's max_m is ignored; of
+ * the config, which may be NULL, only backend, producer and workers (who pack) count.
+ * Local; on a GPU collective if it is the first of the world's plans and weights. */
+EW_API ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
+                                  const ew_config *config, const void *B,
+                                  ew_weight **weight_out);
+
+/* Packs new values into the same place; the plans stay bound and use them from their next
+ * call on.  On a GPU it waits for the calls enqueued so far, which use the old ones; for
+ * replays of a graph wait yourself.  After an error the weight holds no values: calls with
+ * it are refused until an update succeeds.  Local. */
+EW_API ew_status ew_weight_update(ew_weight *weight, const void *B);
+
+/* The weight of the plan's calls without a B from now on, instead of any other; NULL: none.
+ * Copies nothing and takes no time to speak of, so it can be called before every call.
+ * Enqueued and captured calls keep the weight that was bound when they were made.  Weight
+ * and plan may be destroyed in either order.  Local. */
+EW_API ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight);
+
+/* What it holds of the backend's memory. */
+EW_API size_t ew_weight_bytes(const ew_weight *weight);
+
+/* Frees the memory and unbinds the plans that are still bound to it.  On a GPU it waits for
+ * the calls enqueued so far; a graph that captured one must not be replayed any more.  NULL
+ * is fine.  Local. */
+EW_API void ew_weight_destroy(ew_weight *weight);
 
 /* A CUDA stream of the rank's GPU; calls can be captured into a graph and replayed.  NULL
  * is a stream of the rank's own: A must be ready before the call, and C is there after
@@ -278,9 +313,10 @@ typedef void *ew_stream;
  * A is m x K, C is ew_owned_rows() x N, both row-major.  m may change from call to call,
  * 0..max_m, and must be equal on all ranks.
  *
- * B is NULL for the weight bound by ew_plan_set_weight, or this rank's weight for this
- * call alone.  It is packed into the bound one's place (a plan holds one weight), so
- * bind again before the next call with NULL; that call is refused otherwise.
+ * B is NULL for the weight bound by ew_plan_set_weight or ew_plan_bind_weight, or this
+ * rank's weight for this call alone, beside which the bound one stays bound.  Where such a
+ * B has to be packed, its place is memory of the plan, taken by the first call with one (on
+ * a GPU, where only EW_WEIGHT_KN needs it, by ew_plan_create).
  *
  * Determinism: on one machine type the bits of C depend on the inputs alone, not on the
  * config, the number of workers, the owner of a row or the run: each rank's products are

@@ -28,9 +28,10 @@ typedef struct ew_forecast {
     int64_t num_tiles;       /* tiles of the whole output */
     int64_t max_owned_tiles; /* Q of the rank that owns most */
     size_t heap_bytes;       /* contributions (two slices) and flags, shared with peers */
-    size_t weight_bytes;     /* packed weight */
+    size_t weight_bytes;     /* a packed weight: the plan's own (ew_plan_set_weight), that
+                                of calls with a B, or one that it shares with others */
     size_t workspace_bytes;  /* packed activations, scratch, staging */
-    size_t total_bytes;      /* one rank's plan, all of the above */
+    size_t total_bytes;      /* one rank's plan with a weight, all of the above */
     double flops;            /* of one rank's GEMM */
     double remote_bytes;     /* Eq. 2: what one rank reads from its peers */
     int32_t uses_nccl; /* producer=blas on a GPU per rank: NCCL reduces when W divides m */

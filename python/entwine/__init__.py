@@ -9,8 +9,9 @@
     if __name__ == "__main__":
         print(entwine.spawn(4, rank_main))
 
-``World`` is the ranks that work together, ``Plan`` what calls of one shape need.  For torch
-see ``entwine.torch``.  Everything raises ``EntwineError`` or one of its kinds.
+``World`` is the ranks that work together, ``Plan`` what calls of one shape need, ``Weight`` a
+packed weight that several plans can share.  For torch see ``entwine.torch``.  Everything raises
+``EntwineError`` or one of its kinds.
 """
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _error_names
@@ -19,7 +20,9 @@ from ._plan import Plan, Timing, gemm_rs, gemm_rs_layer
 from ._problem import explain
 from ._spawn import spawn
 from ._tuning import TuneResult, tune
+from ._weight import Weight
 from ._world import World, init, owned_rows
 
-__all__ = ["World", "Plan", "Timing", "TuneResult", "init", "spawn", "gemm_rs", "gemm_rs_layer",
-           "tune", "explain", "owned_rows", "library_path", "__version__", *_error_names]
+__all__ = ["World", "Plan", "Weight", "Timing", "TuneResult", "init", "spawn", "gemm_rs",
+           "gemm_rs_layer", "tune", "explain", "owned_rows", "library_path", "__version__",
+           *_error_names]

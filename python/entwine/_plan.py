@@ -1,7 +1,6 @@
 """Plans and their calls."""
 import collections
 import ctypes
-import sys
 
 from . import _buffers
 from ._buffers import CPU, DTYPE_NAMES, Buffer, describe, empty_like, plain_address
@@ -10,6 +9,7 @@ from ._layer import Layer
 from ._library import EXPLAIN_BYTES, Config, TimingStruct, check, lib, print_config
 from ._problem import backend_in, make_config, make_problem
 from ._streams import LEGACY_STREAM, stream_handle, torch_stream
+from ._weight import Taker, Weight, device_of
 from ._world import check_world
 
 _CACHED_PLANS = 8
@@ -33,7 +33,7 @@ class Timing(collections.namedtuple("Timing", "start_ns gemm_end_ns end_ns")):
 
 # ---- The plan --------------------------------------------------------------------------------
 
-class Plan:
+class Plan(Taker):
     """All that calls of one shape need, made once.  Collective: create plans in the same order,
     with the same arguments, on all ranks.
 
@@ -60,36 +60,41 @@ class Plan:
         self._dtype, self._layout = problem.dtype, layout
         self._bound = False
         self._config = self._read_config()
-        self._device = self._choose_device()
+        self._device = device_of(world, backend_in(self._config))
 
     def _read_config(self):
         config = Config()
         check(lib.ew_plan_config(self._handle, config))
         return print_config(config)
 
-    def _choose_device(self):
-        if backend_in(self._config) != "cuda":
-            return CPU
-        return self._world.rank % max(1, lib.ew_gpu_count())
-
     # ---- Calls ----
 
     def set_weight(self, B):
-        """Packs this rank's weight into the plan.  B may be changed or freed afterwards."""
+        """Packs this rank's weight into the plan and binds it.  B may be changed or freed
+        afterwards."""
         handle = self._check_open()
-        buffer = describe(B, "B")
-        self._check_weight(buffer)
-        if buffer.kind == "torch" and buffer.device != CPU:
-            sys.modules["torch"].cuda.current_stream(buffer.device).synchronize()
-        self._world._call(lib.ew_plan_set_weight, handle, buffer.pointer)
+        self._world._call(lib.ew_plan_set_weight, handle, self._weight_of(B).pointer)
         self._bound = True
+
+    def bind(self, weight):
+        """Calls without a B use this ``Weight`` from now on, instead of any other; None: none.
+        Copies nothing, so layers of one shape can share a plan and bind before each call.  The
+        plan does not keep the weight alive."""
+        handle = self._check_open()
+        if weight is not None and not isinstance(weight, Weight):
+            raise ArgumentTypeError(f"weight is a {type(weight).__name__}; expected an "
+                                    f"entwine.Weight, or None\n  fix: make one of it, or call "
+                                    f"set_weight")
+        self._world._call_briefly(lib.ew_plan_bind_weight, handle,
+                                  None if weight is None else weight._check_open())
+        self._bound = weight is not None
 
     def gemm_rs(self, A, B=None, out=None, stream=None):
         """This rank's rows of the sum over ranks of ``A @ B.T``.  Collective.
 
         A is [m, k], row-major, with the same m <= max_m on all ranks.  B is the weight for this
-        call alone; without it the one bound by ``set_weight`` is used.  The result is a new
-        array of A's kind, or ``out`` [owned rows, n].
+        call alone; without it the one bound by ``set_weight`` or ``bind`` is used.  The result is
+        a new array of A's kind, or ``out`` [owned rows, n].
 
         On a GPU the call is enqueued on ``stream``: a handle or an object with one (default:
         torch's current stream for tensors, else CUDA's default stream).  On a CPU the result is
@@ -163,8 +168,6 @@ class Plan:
 
     def _enqueue(self, function, m, a, b, c, stream, *epilogue):
         stream = self._stream(stream, a)
-        if b is not None:
-            self._bound = False  # it takes the bound one's place
         self._world._call(function, self._check_open(), m, a.pointer or None,
                           None if b is None else b.pointer, c, *epilogue, stream)
 
@@ -240,15 +243,6 @@ class Plan:
             raise ArgumentError("the plan was closed")
         return handle
 
-    def _operand(self, buffer, name):
-        if buffer.dtype != self._dtype:
-            raise ArgumentTypeError(f"{name} has element type {DTYPE_NAMES[buffer.dtype]}; "
-                                    f"expected {DTYPE_NAMES[self._dtype]} as the plan's")
-        if buffer.device != self._device:
-            raise ArgumentError(f"{name} is on {_device_name(buffer.device)}; expected "
-                                f"{_device_name(self._device)}, where the plan computes")
-        return buffer
-
     def _check_operands(self, a, b):
         """(rows of A, rows that this rank owns), once A and B are found right."""
         m = self._check_rows(self._operand(a, "A"))
@@ -256,8 +250,7 @@ class Plan:
             self._check_weight(b)
         elif not self._bound:
             raise ArgumentError("B is missing, and no weight is bound\n"
-                                "  fix: call set_weight(B) first; a call with a B of its own "
-                                "unbinds it")
+                                "  fix: call set_weight(B) or bind(weight) first")
         return m, self._world._share(m)
 
     def _check_rows(self, a):
@@ -269,18 +262,6 @@ class Plan:
             raise ArgumentError(f"A has strides {a.strides}; expected row-major ({self._k}, 1)\n"
                                 f"  fix: pass a contiguous copy")
         return m
-
-    def _check_weight(self, b):
-        self._operand(b, "B")
-        if b.shape != (self._n, self._k):
-            hint = "\n  fix: pass B.T" if b.shape == (self._k, self._n) else ""
-            raise ShapeError(f"B has shape {b.shape}; expected {(self._n, self._k)}{hint}")
-        if not (b.is_row_major() if self._layout == "nk" else b.is_transposed()):
-            raise ArgumentError(
-                f"B has strides {b.strides or (self._k, 1)}; expected "
-                f"{(self._k, 1) if self._layout == 'nk' else (1, self._n)} for layout "
-                f"{self._layout!r}\n  fix: pass a copy that lies so, or create the plan with the "
-                f"other layout")
 
     def _plain(self, array, shape):
         """The buffer of an ordinary array of that shape; None: it has to be looked at."""
@@ -325,10 +306,6 @@ class Plan:
 
 def _operands(a, b):
     return {"A": a} if b is None else {"A": a, "B": b}
-
-
-def _device_name(device):
-    return "the cpu" if device == CPU else f"cuda:{device}"
 
 
 # ---- Without a plan --------------------------------------------------------------------------

@@ -69,6 +69,8 @@ class World:
         self._busy = threading.Lock()
         self._ending = threading.Lock()  # an abort from another thread, and close
         self._plan_handles = set()  # of its open plans; they end with it
+        self._weight_handles = set()  # of its weights; as plans
+        self._forsaken = []  # weights whose object is gone, not yet freed
         self._cache = {}  # plans of gemm_rs without a plan
         self._frozen = {}  # plans of entwine.torch that have packed a weight
         self.name = f"world-{next(_counter)}"
@@ -238,6 +240,9 @@ class World:
             self._frozen.clear()
             while self._plan_handles:
                 lib.ew_plan_destroy(self._plan_handles.pop())
+            self._forsaken.clear()
+            while self._weight_handles:
+                lib.ew_weight_destroy(self._weight_handles.pop())
             with self._ending:
                 handle, self._handle = self._handle, None
                 self._gone = "was closed"
@@ -302,6 +307,36 @@ class World:
                 check(status)
         finally:
             self._busy.release()
+            if self._forsaken:
+                self._free_forsaken()
+
+    def _call_briefly(self, function, *arguments):
+        """A C call that never blocks, by one thread at a time."""
+        if not self._busy.acquire(False):
+            raise _busy_error("used")
+        try:
+            check(function(*arguments))
+        finally:
+            self._busy.release()
+
+    def _destroy_weight(self, handle):
+        """While busy."""
+        self._weight_handles.discard(handle)
+        lib.ew_weight_destroy(handle)
+
+    def _forsake_weight(self, handle):
+        """Frees a weight when nobody is inside a call: the collector comes at any time, in any
+        thread."""
+        self._forsaken.append(handle)
+        self._free_forsaken()
+
+    def _free_forsaken(self):
+        while self._forsaken and self._busy.acquire(False):  # else whoever is busy will come by
+            try:
+                if self._forsaken:
+                    self._destroy_weight(self._forsaken.pop())
+            finally:
+                self._busy.release()
 
 
 def _busy_error(verb):
@@ -395,6 +430,8 @@ def _disown_all():
         world._handle = None
         world._gone = "belongs to the process that this one was forked from"
         world._plan_handles.clear()
+        world._weight_handles.clear()
+        world._forsaken.clear()
     _worlds_over_mpi.clear()
 
 

@@ -27,6 +27,17 @@ typedef struct ewx_memory {
                         int64_t m, const void *C, ew_check *check_out);
 } ewx_memory;
 
+/* Weights as calls read them.  Of the spec only N, K, the element type, the layout and the
+ * producer matter, so plans that have them in common can share one.  The simulator has
+ * none: all NULL. */
+typedef struct ewx_weights {
+    ew_status (*open)(ew_world *world, const ewx_spec *spec, void **packed_out);
+    /* Behind the calls that were enqueued before; returns when B has been read. */
+    ew_status (*pack)(ew_world *world, const ewx_spec *spec, void *packed, const void *B);
+    /* When the calls that were enqueued have ended.  NULL is fine. */
+    void (*close)(ew_world *world, void *packed);
+} ewx_weights;
+
 typedef struct ewx_backend {
     const char *name;
     /* What this rank may use.  Collective; without a world, what a rank would get if
@@ -37,14 +48,15 @@ typedef struct ewx_backend {
     ewx_footprint (*footprint)(const ewx_spec *spec);
     /* Collective.  The spec outlives the state. */
     ew_status (*create)(ew_world *world, const ewx_spec *spec, void **state_out);
-    ew_status (*set_weight)(void *state, const void *B);
     /* Refuses what a call cannot be given, before any rank can see that it was made.  m is
      * within the spec and pointers are not NULL where they matter. */
     ew_status (*admit)(const void *state, const void *A, const void *B, const void *C,
                        const ew_epilogue *epilogue, ew_stream stream);
-    /* The epilogue may be NULL; else it has been checked, and C may be NULL. */
-    ew_status (*run)(void *state, int64_t m, const void *A, const void *B, void *C,
-                     const ew_epilogue *epilogue, ew_stream stream);
+    /* B is the weight of this call alone; when it is NULL `packed` is the weight.  The
+     * epilogue may be NULL; else it has been checked, and C may be NULL. */
+    ew_status (*run)(void *state, int64_t m, const void *A, const void *B,
+                     const void *packed, void *C, const ew_epilogue *epilogue,
+                     ew_stream stream);
     /* An epilogue alone, after the call whose sum lies in `sum`: what a call with one is
      * compared with. */
     ew_status (*finish)(void *state, int64_t m, void *sum, const ew_epilogue *epilogue);
@@ -59,6 +71,7 @@ typedef struct ewx_backend {
     void (*start_together)(void *state);
     void (*destroy)(void *state); /* NULL and half-built are fine */
     ewx_memory memory;
+    ewx_weights weights;
 } ewx_backend;
 
 extern const ewx_backend ewx_backend_cpu;

@@ -14,8 +14,8 @@
 /* ---- What the spec costs ---- */
 
 typedef struct sizes {
-    ewx_gemm gemm;
-    size_t weight_panel, weight, activation_panel, activations, scratch;
+    ewx_weight_form weight;
+    size_t activation_panel, activations, scratch;
     size_t panel_states, consumers, unreleased, squares, row_tiles;
 } sizes;
 
@@ -26,7 +26,8 @@ static sizes measure_spec(const ewx_spec *spec)
     const int64_t num_panels = spec->num_ranks * layout->max_tile_rows;
     const int64_t rows = ewx_min64(EWX_TILE_M, ewx_div_up(problem->max_m, spec->num_ranks));
     const int64_t cols = ewx_min64(EWX_TILE_N, problem->n);
-    sizes s = {.panel_states = (size_t)num_panels,
+    sizes s = {.weight = ewx_weight_form_build(spec),
+               .panel_states = (size_t)num_panels,
                .consumers = (size_t)spec->config.budget * sizeof(ewx_consumer),
                .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t),
                /* what an epilogue needs */
@@ -35,18 +36,11 @@ static sizes measure_spec(const ewx_spec *spec)
                                    layout->tile_cols) *
                           sizeof(float),
                .row_tiles = (size_t)layout->max_tile_rows * sizeof(int64_t)};
-    if (spec->config.producer == EW_PRODUCER_BLAS) {
-        s.weight_panel = (size_t)(problem->n * problem->k) * spec->elem_bytes;
-        s.weight = s.weight_panel;
+    if (spec->config.producer == EW_PRODUCER_BLAS)
         return s;
-    }
-    s.gemm =
-        ewx_gemm_build(ewx_kernel_select(problem->dtype, NULL), problem->dtype, problem->k);
-    s.weight_panel = ewx_packed_b_bytes(&s.gemm, cols);
-    s.weight = s.weight_panel * (size_t)layout->tile_cols;
-    s.activation_panel = ewx_packed_a_bytes(&s.gemm, rows);
+    s.activation_panel = ewx_packed_a_bytes(&s.weight.gemm, rows);
     s.activations = s.activation_panel * (size_t)num_panels;
-    const size_t scratch = ewx_gemm_scratch_bytes(&s.gemm, rows, cols);
+    const size_t scratch = ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols);
     if (scratch > s.scratch)
         s.scratch = (scratch + 63) & ~(size_t)63;
     return s;
@@ -55,7 +49,7 @@ static sizes measure_spec(const ewx_spec *spec)
 static ewx_footprint cpu_footprint(const ewx_spec *spec)
 {
     const sizes s = measure_spec(spec);
-    return (ewx_footprint){.weight_bytes = s.weight,
+    return (ewx_footprint){.weight_bytes = s.weight.bytes,
                            .workspace_bytes = s.activations +
                                               s.scratch * (size_t)spec->config.workers +
                                               s.panel_states + s.consumers + s.unreleased +
@@ -100,29 +94,14 @@ static ew_status cpu_check(const ewx_spec *spec)
 
 /* ---- Build and tear down ---- */
 
-/* Zeroed, so that the first call meets no page fault; large buffers ask for huge pages,
- * which spare the packed panels most of their TLB misses. */
 static ew_status allocate(size_t bytes, void **buffer_out)
 {
-    const size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
-    const size_t rounded = (bytes + unit - 1) / unit * unit;
-    void *buffer = aligned_alloc(unit, rounded > 0 ? rounded : unit);
-    if (!buffer)
-        return ewx_fail(EW_ERR_MEMORY,
-                        "no memory for a plan buffer of %zu bytes\n"
-                        "  fix: free memory, or plan for fewer rows (max_m)",
-                        bytes);
-    if (unit == HUGE_PAGE)
-        madvise(buffer, rounded, MADV_HUGEPAGE);
-    memset(buffer, 0, bytes > 0 ? bytes : unit);
-    *buffer_out = buffer;
-    return EW_OK;
+    return ewx_buffer_allocate(bytes, "a plan buffer", buffer_out);
 }
 
 static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
 {
     const ewx_spec *spec = engine->spec;
-    EW_TRY(allocate(s->weight, (void **)&engine->weight));
     EW_TRY(allocate(s->activations, (void **)&engine->activations));
     EW_TRY(allocate(s->scratch * (size_t)spec->config.workers, (void **)&engine->scratch));
     EW_TRY(allocate(s->panel_states, (void **)&engine->panel_states));
@@ -161,7 +140,7 @@ static void cpu_destroy(void *state)
     free((void *)engine->panel_states);
     free(engine->scratch);
     free(engine->activations);
-    free(engine->weight);
+    free(engine->passing_weight);
     free(engine);
 }
 
@@ -197,8 +176,7 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
     ewx_cpu_engine *engine = memory;
     *engine = (ewx_cpu_engine){.world = world,
                                .spec = spec,
-                               .gemm = s.gemm,
-                               .weight_panel_bytes = s.weight_panel,
+                               .form = s.weight,
                                .activation_panel_bytes = s.activation_panel,
                                .scratch_bytes = s.scratch,
                                .levels = world->num_hosts > 1 ? spec->config.levels : 1};
@@ -220,36 +198,39 @@ out:
 
 /* ---- Calls ---- */
 
-static ew_status cpu_set_weight(void *state, const void *B)
-{
-    ewx_cpu_engine *engine = state;
-    EW_TRY(ewx_engine_pack_weight(engine, B));
-    engine->has_weight = true;
-    return EW_OK;
-}
-
 static ew_status cpu_admit(const void *state, const void *A, const void *B, const void *C,
                            const ew_epilogue *epilogue, ew_stream stream)
 {
-    const ewx_cpu_engine *engine = state;
-    (void)A, (void)C, (void)epilogue;
+    (void)state, (void)A, (void)B, (void)C, (void)epilogue;
     if (stream)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the cpu backend has no streams\n  fix: pass NULL");
-    if (!B && !engine->has_weight)
-        return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
-                                         "  fix: call ew_plan_set_weight first, or pass B");
     return EW_OK;
 }
 
-static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B, void *C,
-                         const ew_epilogue *epilogue, ew_stream stream)
+/* Many plans never see a B in a call: the first one makes the room for it. */
+static ew_status make_room(ewx_cpu_engine *engine)
+{
+    if (engine->passing_weight || engine->spec->config.producer == EW_PRODUCER_BLAS)
+        return EW_OK;
+    const ew_status status =
+        ewx_cpu_weight_open(engine->world, engine->spec, (void **)&engine->passing_weight);
+    if (status != EW_OK) {
+        ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+        ewx_engine_progress(engine, 0);
+    }
+    return status;
+}
+
+static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B,
+                         const void *packed, void *C, const ew_epilogue *epilogue,
+                         ew_stream stream)
 {
     ewx_cpu_engine *engine = state;
     (void)stream;
-    if (B) /* packed where the bound weight was */
-        engine->has_weight = false;
-    return ewx_engine_run(engine, m, A, B, C, epilogue);
+    if (B)
+        EW_TRY(make_room(engine));
+    return ewx_engine_run(engine, m, A, B, packed, C, epilogue);
 }
 
 static ew_status cpu_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
@@ -369,7 +350,6 @@ const ewx_backend ewx_backend_cpu = {
     .check = cpu_check,
     .footprint = cpu_footprint,
     .create = cpu_create,
-    .set_weight = cpu_set_weight,
     .admit = cpu_admit,
     .run = cpu_run,
     .finish = cpu_finish,
@@ -384,4 +364,7 @@ const ewx_backend ewx_backend_cpu = {
                .fill = cpu_fill,
                .generate = cpu_generate,
                .verify = cpu_verify},
+    .weights = {.open = ewx_cpu_weight_open,
+                .pack = ewx_cpu_weight_pack,
+                .close = ewx_cpu_weight_close},
 };

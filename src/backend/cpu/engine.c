@@ -1,8 +1,6 @@
 /* One call, from its first ticket to its last tile. */
 #include "backend/cpu/engine.h"
 
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/probe.h"
 #include "base/status.h"
@@ -124,25 +122,6 @@ static ew_status work(void *context, int worker)
                                                        : work_shared(engine, worker);
 }
 
-static ew_status work_on_weight(void *context, int worker)
-{
-    (void)worker;
-    return ewx_produce_weight(context);
-}
-
-ew_status ewx_engine_pack_weight(ewx_cpu_engine *engine, const void *B)
-{
-    if (engine->spec->config.producer == EW_PRODUCER_BLAS) {
-        memcpy(engine->weight, B, engine->weight_panel_bytes);
-        return EW_OK;
-    }
-    engine->call.B = B;
-    atomic_store_explicit(&engine->call.next_weight_panel, 0, memory_order_relaxed);
-    atomic_store_explicit(&engine->call.weight_panels_done, 0, memory_order_relaxed);
-    const ew_status status = ewx_team_run(&engine->team, work_on_weight, engine);
-    return status == EW_OK ? EW_OK : ewx_world_check(engine->world);
-}
-
 /* ---- A call ---- */
 
 static uint32_t done_of(const ewx_cpu_engine *engine, int rank)
@@ -218,7 +197,7 @@ static void finish_call(ewx_cpu_engine *engine)
 }
 
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         void *C, const ew_epilogue *epilogue)
+                         const void *packed, void *C, const ew_epilogue *epilogue)
 {
     ewx_cpu_call *call = &engine->call;
     const ewx_spec *spec = engine->spec;
@@ -228,6 +207,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const
     call->grid = ewx_grid_build(m, spec->problem.n, spec->num_ranks, &spec->config);
     call->A = A;
     call->B = B;
+    call->packed = B ? engine->passing_weight : packed;
     atomic_store_explicit(&call->gemm_end_ns, engine->timing.start_ns,
                           memory_order_relaxed);
     atomic_store_explicit(&call->num_events, 0, memory_order_relaxed);

@@ -10,6 +10,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cpu/heap.h"
 #include "backend/cpu/team.h"
+#include "backend/cpu/weight.h"
 #include "backend/cpu/wire.h"
 
 /* One of the x consumers of the paper: it owns tasks j, j+x, ... and is served by
@@ -45,15 +46,15 @@ typedef struct ewx_cpu_call {
     uint32_t epoch;
     ewx_grid grid;
     const unsigned char *A;
-    const unsigned char *B; /* NULL: the weight is packed already */
-    unsigned char *sum;     /* NULL: tiles are only passed on to the epilogue */
-    int64_t num_positions;  /* P, or 1 when BLAS computes everything at once */
-    int64_t num_tasks;      /* Q of this rank */
+    const unsigned char *B;      /* NULL: the weight is packed already */
+    const unsigned char *packed; /* it, or where B is packed; BLAS reads B where it lies */
+    ewx_packing packing;
+    unsigned char *sum;    /* NULL: tiles are only passed on to the epilogue */
+    int64_t num_positions; /* P, or 1 when BLAS computes everything at once */
+    int64_t num_tasks;     /* Q of this rank */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
     _Alignas(64) _Atomic int64_t tasks_done;
-    _Alignas(64) _Atomic int64_t next_weight_panel;
-    _Atomic int64_t weight_panels_done;
     _Atomic int64_t gemm_end_ns;
     _Atomic uint64_t num_events;
     ewx_cpu_layer layer;
@@ -62,13 +63,11 @@ typedef struct ewx_cpu_call {
 struct ewx_cpu_engine {
     ew_world *world;
     const ewx_spec *spec;
-    ewx_gemm gemm;
+    ewx_weight_form form;
     ewx_heap heap;
     ewx_team team;
-    unsigned char *weight; /* packed, one panel per tile column; a plain copy for BLAS */
-    size_t weight_panel_bytes;
-    bool has_weight;
-    unsigned char *activations; /* packed, one panel per tile row of every partition */
+    unsigned char *passing_weight; /* of a call with a B; NULL before the first */
+    unsigned char *activations;    /* packed, one panel per tile row of every partition */
     size_t activation_panel_bytes;
     _Atomic uint8_t *panel_states; /* ewx_panel_state of each */
     unsigned char *scratch;        /* one per worker */
@@ -125,8 +124,7 @@ void ewx_engine_progress(ewx_cpu_engine *engine, int worker);
 /* The same between tiles, where there is other work: not too often. */
 void ewx_engine_glance(ewx_cpu_engine *engine, int worker);
 ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         void *C, const ew_epilogue *epilogue);
-ew_status ewx_engine_pack_weight(ewx_cpu_engine *engine, const void *B);
+                         const void *packed, void *C, const ew_epilogue *epilogue);
 /* The tests' way to reach the wrap of the epoch; all ranks, before the first call. */
 void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch);
 void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event);

@@ -96,8 +96,9 @@ void ewx_produce_prepare(ewx_cpu_engine *engine)
     call->num_positions = whole ? call->grid.rows > 0 : ewx_num_blocks(&call->grid);
     atomic_store_explicit(&call->next_position, 0, memory_order_relaxed);
     atomic_store_explicit(&call->positions_done, 0, memory_order_relaxed);
-    atomic_store_explicit(&call->next_weight_panel, 0, memory_order_relaxed);
-    atomic_store_explicit(&call->weight_panels_done, 0, memory_order_relaxed);
+    if (call->B && !whole)
+        ewx_packing_begin(&call->packing, engine->spec, &engine->form, call->B,
+                          engine->passing_weight);
     memset((void *)engine->panel_states, EWX_PANEL_UNPACKED,
            (size_t)(engine->spec->num_ranks * engine->spec->layout.max_tile_rows));
     if (engine->spec->config.release != 1)
@@ -106,35 +107,15 @@ void ewx_produce_prepare(ewx_cpu_engine *engine)
 
 /* ---- Packing ---- */
 
-static void pack_weight_panel(ewx_cpu_engine *engine, int64_t tile_col)
-{
-    const ew_problem *problem = &engine->spec->problem;
-    const bool nk = problem->weight_layout == EW_WEIGHT_NK;
-    const int64_t col = tile_col * EWX_TILE_N;
-    const int64_t stride = nk ? problem->k : 1, k_stride = nk ? 1 : problem->n;
-    ewx_pack_b(&engine->gemm,
-               engine->call.B + (size_t)(col * stride) * engine->spec->elem_bytes, stride,
-               k_stride, ewx_min64(EWX_TILE_N, problem->n - col),
-               engine->weight + (size_t)tile_col * engine->weight_panel_bytes);
-}
-
 ew_status ewx_produce_weight(ewx_cpu_engine *engine)
 {
-    ewx_cpu_call *call = &engine->call;
-    const int64_t num_panels = engine->spec->layout.tile_cols;
-    for (;;) {
-        const int64_t panel =
-            atomic_fetch_add_explicit(&call->next_weight_panel, 1, memory_order_relaxed);
-        if (panel >= num_panels)
-            break;
-        pack_weight_panel(engine, panel);
-        atomic_fetch_add_explicit(&call->weight_panels_done, 1, memory_order_release);
-    }
+    ewx_packing *packing = &engine->call.packing;
+    ewx_packing_work(packing);
     ewx_wait wait = ewx_world_wait(engine->world);
-    ew_status status; /* pairs with the release above: other workers' panels are visible */
+    ew_status status; /* pairs with the release there: other workers' panels are visible */
     EWX_AWAIT(status, &wait,
-              atomic_load_explicit(&call->weight_panels_done, memory_order_acquire) ==
-                  num_panels);
+              atomic_load_explicit(&packing->panels_done, memory_order_acquire) ==
+                  engine->spec->layout.tile_cols);
     return status;
 }
 
@@ -157,7 +138,7 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
                                                 memory_order_relaxed,
                                                 memory_order_relaxed)) {
         const int64_t row = ewx_partition_first_row(grid, dst) + tile_row * EWX_TILE_M;
-        ewx_pack_a(&engine->gemm,
+        ewx_pack_a(&engine->form.gemm,
                    engine->call.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
                    1, ewx_tile_height(grid, dst, (ewx_tile){tile_row, 0}), packed);
         atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
@@ -185,8 +166,8 @@ static ew_status compute_tile(ewx_cpu_engine *engine, int worker, int dst, ewx_t
     const ew_status status = packed_rows(engine, dst, tile.row, &rows);
     if (status != EW_OK)
         return status;
-    ewx_gemm_tile(&engine->gemm, rows,
-                  engine->weight + (size_t)tile.col * engine->weight_panel_bytes,
+    ewx_gemm_tile(&engine->form.gemm, rows,
+                  engine->call.packed + (size_t)tile.col * engine->form.panel_bytes,
                   ewx_tile_height(grid, dst, tile), ewx_tile_width(grid, tile),
                   own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, dst, tile),
                   engine->spec->layout.tile_stride,
@@ -212,11 +193,12 @@ static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block blo
 static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const ew_status status = ewx_blas_gemm(
-        problem->weight_layout, engine->call.grid.rows, problem->n, problem->k,
-        (const float *)(const void *)engine->call.A,
-        (const float *)(const void *)(engine->call.B ? engine->call.B : engine->weight),
-        (float *)(void *)own_slice(engine), problem->n);
+    const ew_status status =
+        ewx_blas_gemm(problem->weight_layout, engine->call.grid.rows, problem->n,
+                      problem->k, (const float *)(const void *)engine->call.A,
+                      (const float *)(const void *)(engine->call.B ? engine->call.B
+                                                                   : engine->call.packed),
+                      (float *)(void *)own_slice(engine), problem->n);
     if (status == EW_OK)
         publish_output(engine);
     return status;

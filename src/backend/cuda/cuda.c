@@ -4,9 +4,9 @@
 
 #include "backend/cuda/engine.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/weight.h"
 
-#define OPERAND_ALIGNMENT 16 /* of TMA, and of 16-byte loads */
-#define MAX_COLS (1 << 23)   /* kernels count bytes inside a tile of a matrix in 32 bits */
+#define MAX_COLS (1 << 23) /* kernels count bytes inside a tile of a matrix in 32 bits */
 
 /* ---- Whether the spec can run here ---- */
 
@@ -54,66 +54,20 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
 
 /* ---- Calls ---- */
 
-static ew_status check_pointer(const char *name, const void *pointer)
-{
-    if ((uintptr_t)pointer % OPERAND_ALIGNMENT == 0)
-        return EW_OK;
-    return ewx_fail(EW_ERR_ARGUMENT,
-                    "%s=%p is not aligned to %d bytes\n"
-                    "  fix: start the matrix at an aligned address",
-                    name, pointer, OPERAND_ALIGNMENT);
-}
-
-/* The plan's own copy, N x K, on the stream that the next producer runs on. */
-static ew_status pack_weight(ewx_cuda_engine *engine, const void *B)
-{
-    const ew_problem *problem = &engine->spec->problem;
-    const cudaStream_t stream = engine->device->producing;
-    if (problem->weight_layout == EW_WEIGHT_NK) {
-        EW_CUDA_TRY(cudaMemcpyAsync(engine->weight, B, ewx_cuda_weight_bytes(engine->spec),
-                                    cudaMemcpyDefault, stream),
-                    "copying the weight");
-        return EW_OK;
-    }
-    int64_t rows = problem->k, cols = problem->n;
-    void *arguments[] = {&B, &engine->weight, &rows, &cols};
-    const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
-    const dim3 block = {32, (unsigned)engine->transpose.threads / 32, 1};
-    return ewx_cuda_launch(engine->device, &engine->transpose, grid, block,
-                           (ewx_launch_how){0}, stream, arguments);
-}
-
-static ew_status cuda_set_weight(void *state, const void *B)
-{
-    ewx_cuda_engine *engine = state;
-    EW_TRY(check_pointer("B", B));
-    EW_TRY(ewx_device_enter(engine->device));
-    ew_status status = pack_weight(engine, B);
-    if (status == EW_OK) {
-        const cudaError_t error = cudaStreamSynchronize(engine->device->producing);
-        if (error != cudaSuccess)
-            status = ewx_cuda_fail(error, "copying the weight");
-    }
-    engine->has_weight = status == EW_OK;
-    ewx_device_leave(engine->device);
-    return status;
-}
-
 static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, void *C, const ew_epilogue *epilogue,
-                             bool forked)
+                             const void *B, const void *packed, void *C,
+                             const ew_epilogue *epilogue, bool forked)
 {
-    const void *weight = engine->weight;
     if (B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
-        weight = B; /* used where it lies */
+        packed = B; /* used where it lies */
     } else if (B) {
-        engine->has_weight = false;
         if (forked)
-            EW_CUDA_TRY(cudaStreamWaitEvent(engine->device->producing, engine->forked, 0),
-                        "waiting for an event");
-        EW_TRY(pack_weight(engine, B));
+            EW_TRY(ewx_cuda_follow(engine->device->producing, engine->forked));
+        EW_TRY(ewx_cuda_weight_enqueue(engine->device, engine->spec, &engine->transpose, B,
+                                       engine->passing_weight));
+        packed = engine->passing_weight;
     }
-    return ewx_cuda_enqueue(engine, m, A, weight, C, epilogue, forked);
+    return ewx_cuda_enqueue(engine, m, A, packed, C, epilogue, forked);
 }
 
 /* Without a context of its own the caller gets the GPU's usual one. */
@@ -136,11 +90,13 @@ static ew_status in_callers_context(const ewx_cuda_engine *engine, cudaStream_t 
 }
 
 static ew_status enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                         void *C, const ew_epilogue *epilogue, cudaStream_t stream)
+                         const void *packed, void *C, const ew_epilogue *epilogue,
+                         cudaStream_t stream)
 {
     EW_TRY(in_callers_context(engine, stream, ewx_cuda_fork));
     EW_TRY(ewx_device_enter(engine->device));
-    const ew_status status = run_entered(engine, m, A, B, C, epilogue, stream != NULL);
+    const ew_status status =
+        run_entered(engine, m, A, B, packed, C, epilogue, stream != NULL);
     ewx_device_leave(engine->device);
     EW_TRY(status);
     return in_callers_context(engine, stream, ewx_cuda_join);
@@ -157,10 +113,10 @@ static ew_status carry(ewx_cuda_engine *engine)
 
 static ew_status check_epilogue(const ew_epilogue *epilogue)
 {
-    EW_TRY(check_pointer("bias", epilogue->bias));
-    EW_TRY(check_pointer("residual", epilogue->residual));
-    EW_TRY(check_pointer("norm_weight", epilogue->norm_weight));
-    return check_pointer("normed", epilogue->normed);
+    EW_TRY(ewx_cuda_check_pointer("bias", epilogue->bias));
+    EW_TRY(ewx_cuda_check_pointer("residual", epilogue->residual));
+    EW_TRY(ewx_cuda_check_pointer("norm_weight", epilogue->norm_weight));
+    return ewx_cuda_check_pointer("normed", epilogue->normed);
 }
 
 /* The host has its part in every call between hosts, so a graph cannot replay one. */
@@ -182,23 +138,21 @@ static ew_status cuda_admit(const void *state, const void *A, const void *B, con
     const ewx_cuda_engine *engine = state;
     if (engine->world->num_hosts > 1)
         EW_TRY(in_callers_context(engine, stream, check_capture));
-    if (!B && !engine->has_weight)
-        return ewx_fail(EW_ERR_ARGUMENT, "the plan has no weight\n"
-                                         "  fix: call ew_plan_set_weight first, or pass B");
-    EW_TRY(check_pointer("A", A));
-    EW_TRY(check_pointer("B", B));
-    EW_TRY(check_pointer("C", C));
+    EW_TRY(ewx_cuda_check_pointer("A", A));
+    EW_TRY(ewx_cuda_check_pointer("B", B));
+    EW_TRY(ewx_cuda_check_pointer("C", C));
     return epilogue ? check_epilogue(epilogue) : EW_OK;
 }
 
-static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B, void *C,
-                          const ew_epilogue *epilogue, ew_stream stream)
+static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B,
+                          const void *packed, void *C, const ew_epilogue *epilogue,
+                          ew_stream stream)
 {
     ewx_cuda_engine *engine = state;
     ew_status status = ewx_cuda_collect_fault(engine);
     if (status == EW_OK) {
         ewx_carrier_begin(engine, m);
-        status = enqueue(engine, m, A, B, C, epilogue, stream);
+        status = enqueue(engine, m, A, B, packed, C, epilogue, stream);
     }
     if (status == EW_OK)
         status = carry(engine);
@@ -299,7 +253,6 @@ const ewx_backend ewx_backend_cuda = {
     .check = cuda_check,
     .footprint = ewx_cuda_footprint,
     .create = ewx_cuda_create,
-    .set_weight = cuda_set_weight,
     .admit = cuda_admit,
     .run = cuda_run,
     .finish = cuda_finish,
@@ -313,4 +266,7 @@ const ewx_backend ewx_backend_cuda = {
                .fill = ewx_cuda_fill,
                .generate = ewx_cuda_generate,
                .verify = ewx_cuda_verify},
+    .weights = {.open = ewx_cuda_weight_open,
+                .pack = ewx_cuda_weight_pack,
+                .close = ewx_cuda_weight_close},
 };

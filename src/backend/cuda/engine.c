@@ -4,16 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/weight.h"
 #include "base/clock.h"
 
 #define CLOCK_READINGS 5
 
 /* ---- What the spec costs ---- */
-
-size_t ewx_cuda_weight_bytes(const ewx_spec *spec)
-{
-    return (size_t)(spec->problem.n * spec->problem.k) * spec->elem_bytes;
-}
 
 static size_t counters_bytes(const ewx_spec *spec)
 {
@@ -27,10 +23,18 @@ static size_t outbox_bytes(const ewx_spec *spec)
                : 0;
 }
 
+/* A call may be captured into a graph, so it cannot allocate: a B that it has to transpose
+ * has its place from the beginning. */
+static size_t passing_weight_bytes(const ewx_spec *spec)
+{
+    return spec->problem.weight_layout == EW_WEIGHT_KN ? ewx_cuda_weight_bytes(spec) : 0;
+}
+
 ewx_footprint ewx_cuda_footprint(const ewx_spec *spec)
 {
     return (ewx_footprint){.weight_bytes = ewx_cuda_weight_bytes(spec),
                            .workspace_bytes = counters_bytes(spec) + outbox_bytes(spec) +
+                                              passing_weight_bytes(spec) +
                                               ewx_cuda_layer_bytes(spec)};
 }
 
@@ -76,8 +80,9 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
 static ew_status allocate_all(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
-    EW_CUDA_TRY(cudaMalloc(&engine->weight, ewx_cuda_weight_bytes(spec)),
-                "allocating the weight");
+    if (passing_weight_bytes(spec) > 0)
+        EW_CUDA_TRY(cudaMalloc(&engine->passing_weight, passing_weight_bytes(spec)),
+                    "allocating the weight");
     EW_CUDA_TRY(cudaMalloc((void **)&engine->counters, counters_bytes(spec)),
                 "allocating counters");
     EW_CUDA_TRY(cudaMemset(engine->counters, 0, counters_bytes(spec)), "clearing counters");
@@ -155,16 +160,17 @@ static ew_status build(ewx_cuda_engine *engine)
 static ew_status warm_blas(const ewx_cuda_engine *engine)
 {
     const ew_problem *problem = &engine->spec->problem;
-    void *A;
-    EW_CUDA_TRY(cudaMalloc(&A, (size_t)(problem->max_m * problem->k + 1) * 2),
+    const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
+    void *operand; /* serves as A and as B */
+    EW_CUDA_TRY(cudaMalloc(&operand, (size_t)(rows * problem->k) * 2),
                 "allocating for cuBLAS");
     const ew_status status = ewx_cuda_blas_gemm(
-        &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, A,
-        engine->weight,
+        &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, operand,
+        operand,
         engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0],
         engine->device->producing);
     cudaStreamSynchronize(engine->device->producing);
-    cudaFree(A);
+    cudaFree(operand);
     return status;
 }
 
@@ -178,7 +184,8 @@ static ew_status warm_up(ewx_cuda_engine *engine)
         EW_TRY(ewx_cuda_warm_chunks(engine));
     EW_TRY(ewx_cuda_layer_warm(engine));
     ewx_carrier_begin(engine, 0);
-    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, engine->weight, NULL, NULL, false));
+    const void *nothing = engine->heap.segments[engine->world->rank]; /* of B is read */
+    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, nothing, NULL, NULL, false));
     EW_TRY(ewx_carrier_drive(engine));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;
@@ -205,8 +212,9 @@ static void tear_down(ewx_cuda_engine *engine)
         if (events[i])
             cudaEventDestroy(events[i]);
     cudaFreeHost(engine->report);
-    void *memory[] = {engine->trace.produced, engine->trace.reduced, engine->out_maps,
-                      engine->outbox,         engine->counters,      engine->weight};
+    void *memory[] = {engine->trace.produced, engine->trace.reduced,
+                      engine->out_maps,       engine->outbox,
+                      engine->counters,       engine->passing_weight};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
         cudaFree(memory[i]);
     (void)cudaGetLastError();

@@ -18,8 +18,7 @@ typedef struct ewx_cuda_engine {
     ewx_carrier carrier; /* between hosts */
     ewx_cuda_counters *counters;
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
-    void *weight;            /* N x K */
-    bool has_weight;
+    void *passing_weight;    /* N x K, of a call with a B that is K x N */
     ewx_cuda_entry producer, reducer, starter, marker, finisher, transpose;
     ewx_cuda_entry courier, deliverer;
     ewx_cuda_entry layer_reducer, layer_rest, layer_whole;
@@ -49,7 +48,6 @@ typedef struct ewx_cuda_engine {
 
 /* ---- engine.c ---- */
 
-size_t ewx_cuda_weight_bytes(const ewx_spec *spec);
 ewx_footprint ewx_cuda_footprint(const ewx_spec *spec);
 /* Collective, as plans are. */
 ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out);

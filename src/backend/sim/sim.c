@@ -68,12 +68,6 @@ static ew_status sim_create(ew_world *world, const ewx_spec *spec, void **state_
     return status;
 }
 
-static ew_status sim_set_weight(void *state, const void *B)
-{
-    (void)state, (void)B;
-    return EW_OK;
-}
-
 /* ---- Calls ---- */
 
 static ewx_sim_request request_of(const sim_plan *plan, int64_t rows)
@@ -163,11 +157,12 @@ static ew_status sim_admit(const void *state, const void *A, const void *B, cons
     return epilogue ? refuse_epilogue() : EW_OK;
 }
 
-static ew_status sim_run(void *state, int64_t m, const void *A, const void *B, void *C,
-                         const ew_epilogue *epilogue, ew_stream stream)
+static ew_status sim_run(void *state, int64_t m, const void *A, const void *B,
+                         const void *packed, void *C, const ew_epilogue *epilogue,
+                         ew_stream stream)
 {
     sim_plan *plan = state;
-    (void)A, (void)B, (void)C, (void)epilogue, (void)stream;
+    (void)A, (void)B, (void)packed, (void)C, (void)epilogue, (void)stream;
     EW_TRY(ewx_world_check(plan->world));
     return m == plan->known_rows ? EW_OK : learn_timing(plan, m);
 }
@@ -284,7 +279,6 @@ const ewx_backend ewx_backend_sim = {
     .check = sim_check,
     .footprint = sim_footprint,
     .create = sim_create,
-    .set_weight = sim_set_weight,
     .admit = sim_admit,
     .run = sim_run,
     .finish = sim_finish,

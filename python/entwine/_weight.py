@@ -1,0 +1,141 @@
+"""Packed weights, and what they and plans demand of an operand."""
+import ctypes
+import sys
+
+from ._buffers import CPU, DTYPE_NAMES, describe
+from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._library import lib
+from ._problem import make_config, make_problem
+from ._world import check_world
+
+
+def device_of(world, backend):
+    """Where this rank's matrices lie."""
+    return CPU if backend != "cuda" else world.rank % max(1, lib.ew_gpu_count())
+
+
+class Taker:
+    """Takes operands: a plan or a weight, with its _n, _k, _dtype, _layout and _device."""
+
+    _KIND = "plan"
+
+    def _operand(self, buffer, name):
+        if buffer.dtype != self._dtype:
+            raise ArgumentTypeError(f"{name} has element type {DTYPE_NAMES[buffer.dtype]}; "
+                                    f"expected {DTYPE_NAMES[self._dtype]} as the {self._KIND}'s")
+        if buffer.device != self._device:
+            raise ArgumentError(f"{name} is on {_device_name(buffer.device)}; expected "
+                                f"{_device_name(self._device)}, where the {self._KIND} is")
+        return buffer
+
+    def _check_weight(self, b):
+        self._operand(b, "B")
+        if b.shape != (self._n, self._k):
+            hint = "\n  fix: pass B.T" if b.shape == (self._k, self._n) else ""
+            raise ShapeError(f"B has shape {b.shape}; expected {(self._n, self._k)}{hint}")
+        if not (b.is_row_major() if self._layout == "nk" else b.is_transposed()):
+            raise ArgumentError(
+                f"B has strides {b.strides or (self._k, 1)}; expected "
+                f"{(self._k, 1) if self._layout == 'nk' else (1, self._n)} for layout "
+                f"{self._layout!r}\n  fix: pass a copy that lies so, or create the {self._KIND} "
+                f"with the other layout")
+
+    def _weight_of(self, B):
+        """B's buffer, checked, its values there."""
+        buffer = describe(B, "B")
+        self._check_weight(buffer)
+        if buffer.kind == "torch" and buffer.device != CPU:
+            sys.modules["torch"].cuda.current_stream(buffer.device).synchronize()
+        return buffer
+
+
+class Weight(Taker):
+    """This rank's weight, packed once, for any number of plans.  Local.
+
+    B is [n, k], row-major (layout "nk") or a transposed K x N array ("kn"); it may be changed or
+    freed afterwards.  ``Plan.bind`` makes a plan of the same world use it: one of that n, k,
+    element type, layout and backend, whatever its max_m and config.  Only a plan with another
+    producer ("producer=blas" in its config) needs a weight made with that ``config``.
+
+    Plans do not keep it alive: its memory is freed with the object, or by ``close()``, and plans
+    that were bound to it have no weight then.
+    """
+
+    _KIND = "weight"
+
+    def __init__(self, world, B, config=None, *, layout=None):
+        self._handle = None
+        self._world = check_world(world)
+        b = describe(B, "B")
+        backend = "cpu" if b.device == CPU else "cuda"
+        self._layout = layout or ("nk" if b.is_row_major() else "kn")
+        self._n, self._k = b.shape
+        self._dtype, self._device = b.dtype, device_of(world, backend)
+        problem = make_problem(0, self._n, self._k, DTYPE_NAMES[b.dtype], self._layout)
+        request, handle = make_config(config, backend), ctypes.c_void_p()
+        world._call(lib.ew_weight_create, world._check_open(), problem, request,
+                    self._weight_of(B).pointer, handle)
+        self._handle = handle.value
+        self._nbytes = lib.ew_weight_bytes(handle)
+        world._weight_handles.add(self._handle)
+
+    def update(self, B):
+        """Packs new values into the same place; plans stay bound, and use them from their next
+        call on."""
+        handle = self._check_open()
+        self._world._call(lib.ew_weight_update, handle, self._weight_of(B).pointer)
+
+    @property
+    def world(self):
+        """The world it belongs to."""
+        return self._world
+
+    @property
+    def shape(self):
+        """(n, k)"""
+        return self._n, self._k
+
+    @property
+    def nbytes(self):
+        """The memory it holds; 0 when it was closed."""
+        return self._nbytes if self._is_open() else 0
+
+    def close(self):
+        """Frees it.  May be called again."""
+        if not self._is_open():
+            return
+        if not self._world._busy.acquire(blocking=False):
+            raise ArgumentError("the weight is closed while its world is inside a call")
+        try:
+            handle, self._handle = self._handle, None
+            self._world._destroy_weight(handle)
+        finally:
+            self._world._busy.release()
+
+    def __enter__(self):
+        self._check_open()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None) and self._is_open():
+            self._world._forsake_weight(self._handle)
+
+    def __repr__(self):
+        state = f"{self._layout} {self._nbytes} bytes" if self._is_open() else "closed"
+        return (f"<entwine.Weight n={self._n} k={self._k} {DTYPE_NAMES[self._dtype]} {state}>")
+
+    def _is_open(self):
+        return self._handle in self._world._weight_handles
+
+    def _check_open(self):
+        if not self._is_open():
+            self._world._check_open()
+            raise ArgumentError("the weight was closed")
+        return self._handle
+
+
+def _device_name(device):
+    return "the cpu" if device == CPU else f"cuda:{device}"

@@ -1,0 +1,183 @@
+/* The public weight: packed once, and read by all the plans that it is bound to. */
+#include "weight.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/cores.h"
+#include "base/status.h"
+
+struct ew_weight {
+    ew_world *world;
+    const ewx_backend *backend;
+    ewx_spec spec; /* of no rows, or of the plan whose own weight it is */
+    void *packed;
+    bool is_packed; /* false while an update failed */
+    ewx_binding *bindings;
+};
+
+/* ---- Bindings ---- */
+
+void ewx_weight_bind(ewx_binding *binding, ew_weight *weight)
+{
+    if (binding->weight == weight)
+        return;
+    if (binding->weight) {
+        *binding->link = binding->next;
+        if (binding->next)
+            binding->next->link = binding->link;
+    }
+    *binding = (ewx_binding){0};
+    if (!weight)
+        return;
+    *binding = (ewx_binding){weight, weight->bindings, &weight->bindings};
+    if (binding->next)
+        binding->next->link = &binding->next;
+    weight->bindings = binding;
+}
+
+const void *ewx_weight_packed(const ewx_binding *binding)
+{
+    return binding->weight && binding->weight->is_packed ? binding->weight->packed : NULL;
+}
+
+static const char *backend_name(ew_backend backend)
+{
+    const ewx_backend *found = NULL;
+    return ewx_backend_find(backend, &found) == EW_OK ? found->name : "?";
+}
+
+static ew_status differ(const char *what, const char *weights, const char *plans)
+{
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "the weight has %s=%s, the plan %s=%s\n"
+                    "  fix: create the weight with the plan's problem and config",
+                    what, weights, what, plans);
+}
+
+ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
+                           const ewx_spec *spec)
+{
+    const ew_problem *mine = &weight->spec.problem, *its = &spec->problem;
+    const ew_config *config = &weight->spec.config;
+    if (weight->world != world)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the weight belongs to another world than the plan\n"
+                        "  fix: create the weight in the plan's world");
+    if (mine->n != its->n || mine->k != its->k)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "the weight has N=%" PRId64 ",K=%" PRId64 ", the plan N=%" PRId64
+                        ",K=%" PRId64 "\n  fix: bind a weight of the plan's shape",
+                        mine->n, mine->k, its->n, its->k);
+    if (mine->dtype != its->dtype)
+        return differ("type", ew_dtype_name(mine->dtype), ew_dtype_name(its->dtype));
+    if (mine->weight_layout != its->weight_layout)
+        return differ("layout", mine->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
+                      its->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
+    if (config->backend != spec->config.backend)
+        return differ("backend", backend_name(config->backend),
+                      backend_name(spec->config.backend));
+    if (config->producer != spec->config.producer)
+        return differ("producer", config->producer == EW_PRODUCER_OWN ? "own" : "blas",
+                      spec->config.producer == EW_PRODUCER_OWN ? "own" : "blas");
+    return EW_OK;
+}
+
+/* ---- Creation ---- */
+
+ew_status ewx_weight_open(ew_world *world, const ewx_backend *backend, const ewx_spec *spec,
+                          ew_weight **weight_out)
+{
+    ew_weight *weight = calloc(1, sizeof *weight);
+    if (!weight)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for a weight");
+    *weight = (ew_weight){.world = world, .backend = backend, .spec = *spec};
+    const ew_status status =
+        backend->weights.open ? backend->weights.open(world, spec, &weight->packed) : EW_OK;
+    if (status == EW_OK)
+        *weight_out = weight;
+    else
+        free(weight);
+    return status;
+}
+
+/* Of the config only what decides about the packed form, and who packs. */
+static ew_config reduce_config(const ew_config *config)
+{
+    ew_config request = EW_CONFIG_INIT;
+    if (!config)
+        return request;
+    request.struct_size = config->struct_size;
+    if (config->struct_size >= sizeof *config) {
+        request.backend = config->backend;
+        request.producer = config->producer;
+        if (!config->backend || config->backend == EW_BACKEND_CPU)
+            request.workers = config->workers;
+    }
+    return request;
+}
+
+static ew_status build_spec(ew_world *world, const ew_problem *problem,
+                            const ew_config *config, const ewx_backend **backend_out,
+                            ewx_spec *spec_out)
+{
+    const ew_config request = reduce_config(config);
+    ewx_machine machine = {.cores = ewx_usable_cores()};
+    ew_problem shape = {0};
+    if (problem && problem->struct_size >= sizeof *problem)
+        shape = *problem;
+    shape.max_m = 0;
+    EW_TRY(ewx_backend_find(request.backend, backend_out));
+    EW_TRY((*backend_out)->survey(world, ew_world_size(world), &machine));
+    EW_TRY(ewx_spec_build(&shape, ew_world_size(world), &request, &machine, spec_out));
+    return (*backend_out)->check(spec_out);
+}
+
+ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
+                           const ew_config *config, const void *B, ew_weight **weight_out)
+{
+    const ewx_backend *backend = NULL;
+    ewx_spec spec;
+    ew_weight *weight = NULL;
+    if (!world || !B || !weight_out)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ew_weight_create needs a world, B, and a place for the weight");
+    EW_TRY(build_spec(world, problem, config, &backend, &spec));
+    EW_TRY(ewx_weight_open(world, backend, &spec, &weight));
+    const ew_status status = ew_weight_update(weight, B);
+    if (status == EW_OK)
+        *weight_out = weight;
+    else
+        ew_weight_destroy(weight);
+    return status;
+}
+
+/* ---- Use ---- */
+
+ew_status ew_weight_update(ew_weight *weight, const void *B)
+{
+    if (!weight || !B)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_weight_update needs a weight and B");
+    weight->is_packed = false;
+    if (weight->backend->weights.pack)
+        EW_TRY(
+            weight->backend->weights.pack(weight->world, &weight->spec, weight->packed, B));
+    weight->is_packed = true;
+    return EW_OK;
+}
+
+size_t ew_weight_bytes(const ew_weight *weight)
+{
+    return weight ? weight->backend->footprint(&weight->spec).weight_bytes : 0;
+}
+
+void ew_weight_destroy(ew_weight *weight)
+{
+    if (!weight)
+        return;
+    while (weight->bindings)
+        ewx_weight_bind(weight->bindings, NULL);
+    if (weight->packed)
+        weight->backend->weights.close(weight->world, weight->packed);
+    free(weight);
+}

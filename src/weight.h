@@ -1,0 +1,29 @@
+/* The public weight inside the library, and its bindings to plans. */
+#ifndef EWX_WEIGHT_H
+#define EWX_WEIGHT_H
+
+#include "backend/backend.h"
+
+/* A plan's link to the weight it is bound to; zeroed: to none.  The weight's bindings form
+ * a list, so that a weight that goes can tell them all. */
+typedef struct ewx_binding ewx_binding;
+struct ewx_binding {
+    ew_weight *weight;
+    ewx_binding *next, **link; /* what points at this one */
+};
+
+/* Room for a weight of the spec, which has been checked; nothing is packed yet. */
+ew_status ewx_weight_open(ew_world *world, const ewx_backend *backend, const ewx_spec *spec,
+                          ew_weight **weight_out);
+
+/* Whether plans of that world and spec can read it. */
+ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
+                           const ewx_spec *spec);
+
+/* NULL unbinds. */
+void ewx_weight_bind(ewx_binding *binding, ew_weight *weight);
+
+/* What calls read; NULL: no weight is bound, or nothing is packed in it. */
+const void *ewx_weight_packed(const ewx_binding *binding);
+
+#endif
