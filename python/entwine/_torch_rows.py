@@ -57,7 +57,7 @@ def gather(rows, num_rows, world):
     _exchange(world, mine, everyone)
     longer = num_rows % size  # that many ranks own `most` rows, the others one less
     if longer == 0 or most == 1:
-        return everyone[:num_rows]
+        return everyone.resize_(num_rows, n)  # not a view: it is an operator's result
     parts = everyone.view(size, most, n)
     return torch.cat((parts[:longer].flatten(0, 1), parts[longer:, :-1].flatten(0, 1)))
 
