@@ -115,8 +115,8 @@ def main():
         same = torch.equal(said, model.generate(tokens, max_new_tokens=8, do_sample=False,
                                                 pad_token_id=0))
         wrong += far > 1e-4 or not same
-        print(f"rank {world.rank}, {way}: logits differ by {far:.1e}, tokens",
-              "are the same" if same else "DIFFER")
+        print(f"rank {world.rank}, {way}: logits differ by {far:.1e}, tokens "
+              f"{'are the same' if same else 'DIFFER'}\n", end="", flush=True)
     dist.destroy_process_group()
     return wrong
 
