@@ -15,9 +15,9 @@ _library = torch.library.Library("entwine", "DEF")
 for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
-                "all_gather_rows(Tensor rows, SymInt num_rows, str world, bool replicated=False) "
+                "all_gather_rows(Tensor rows, SymInt num_rows, str world, bool? replicated=None) "
                 "-> Tensor",
-                "reduce_scatter_rows(Tensor rows, str world, bool replicated=False) -> Tensor",
+                "reduce_scatter_rows(Tensor rows, str world, bool? replicated=False) -> Tensor",
                 "replicate(Tensor parameter, str world) -> Tensor"):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -179,7 +179,7 @@ class _GemmRS(torch.autograd.Function):
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
         # Every rank's rows count for this rank's operands.
-        grad = torch.ops.entwine.all_gather_rows(grad, a.shape[0], ctx.world)
+        grad = torch.ops.entwine.all_gather_rows(grad, a.shape[0], ctx.world, False)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
                 grad.t() @ a if ctx.needs_input_grad[2] else None, None, None)
 
@@ -252,19 +252,19 @@ def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, froze
 
 # ---- all_gather_rows and reduce_scatter_rows, each the gradient of the other ------------------
 
-def _all_gather_rows(rows, num_rows, world, replicated=False):
+def _all_gather_rows(rows, num_rows, world, replicated=None):
     return _torch_rows.gather(rows, num_rows, world)
 
 
 @torch.library.register_fake("entwine::all_gather_rows")
-def _(rows, num_rows, world, replicated=False):
+def _(rows, num_rows, world, replicated=None):
     find_world(world)
     return rows.new_empty((num_rows, rows.shape[1]))
 
 
 class _AllGatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, rows, num_rows, world, replicated=False):
+    def forward(ctx, run, rows, num_rows, world, replicated=None):
         ctx.world, ctx.replicated = world, replicated
         return run(rows, num_rows, world, replicated)
 
@@ -277,14 +277,15 @@ class _AllGatherRows(torch.autograd.Function):
 _differentiable("all_gather_rows", _AllGatherRows, _all_gather_rows)
 
 
-def all_gather_rows(rows, num_rows, world, replicated=False):
+def all_gather_rows(rows, num_rows, world, replicated=None):
     """All num_rows rows of what gemm_rs scattered: the other half of sequence parallelism.
     Collective, and so is its backward pass.
 
     Its gradient is the sum over the ranks, which is right where the ranks go on with different
     things, such as their parts of a column-parallel layer.  Where every rank goes on with the
     same computation and the same loss, as after an AllReduce, every rank's gradient is already
-    the whole one: then say ``replicated=True``, and each takes its rows of it.
+    the whole one: then say ``replicated=True``, and each takes its rows of it.  Unless either is
+    said, gradients that are the same on all ranks are refused.
     """
     return torch.ops.entwine.all_gather_rows(rows, num_rows, check_world(world).name, replicated)
 

@@ -2,7 +2,7 @@
 import torch
 import torch.distributed as dist
 
-from ._errors import ShapeError
+from ._errors import ArgumentError, ShapeError
 from ._library import lib
 from ._world import find_world, owned_rows
 
@@ -91,8 +91,17 @@ def _exchange_shares(world, rows, shares):
     return mine
 
 
+def _looks_replicated(world, parts):
+    """Every rank gave the same: to within rounding, and not only zeros.  All ranks agree on it."""
+    largest = parts.abs().max().item() if parts.numel() else 0.0
+    same = largest == 0 or (parts - parts[0]).abs().max().item() <= 1e-3 * largest
+    votes = world._allgather(bytes([0 if largest == 0 else 1 if same else 2]), 1)
+    return b"\1" in votes and b"\2" not in votes
+
+
 def reduce_scatter(rows, world, replicated=False):
-    """The kernel of reduce_scatter_rows."""
+    """The kernel of reduce_scatter_rows.  `replicated` of None: the sum, unless what the ranks
+    hold looks as if it were not meant to be summed."""
     world = find_world(world)
     _check_matrix(rows)
     rows = rows.detach()
@@ -100,4 +109,11 @@ def reduce_scatter(rows, world, replicated=False):
     if replicated:
         return rows[first:first + count].clone()
     shares = [owned_rows(rows.shape[0], world.size, rank)[1] for rank in range(world.size)]
-    return _sum(_exchange_shares(world, rows.contiguous(), shares).unbind(0), rows.dtype)
+    parts = _exchange_shares(world, rows.contiguous(), shares)
+    if replicated is None and world.size > 1 and _looks_replicated(world, parts):
+        raise ArgumentError(
+            "the gradients of the gathered rows are the same on all ranks, and whether they are to "
+            "be summed depends on what the ranks do with the rows\n  fix: pass replicated=True to "
+            "all_gather_rows where all ranks go on with the same computation and the same loss, as "
+            "after an AllReduce; replicated=False where the losses of the ranks add up")
+    return _sum(parts.unbind(0), rows.dtype)

@@ -59,9 +59,15 @@ OPERATORS = {
         Case(MY_ROWS, lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name),
              lambda rows: [torch.cat(rows)] * RANKS),
         Case(MY_ROWS,
+             lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name, False),
+             lambda rows: [torch.cat(rows)] * RANKS),
+        Case(MY_ROWS,
              lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name, True),
              lambda rows: [torch.cat(rows)] * RANKS, shared=("output",))],
     "reduce_scatter_rows": [
+        Case(ALL_ROWS,
+             lambda world, rows: torch.ops.entwine.reduce_scatter_rows(rows, world.name, None),
+             lambda rows: scattered(sum(rows))),
         Case(ALL_ROWS, lambda world, rows: torch.ops.entwine.reduce_scatter_rows(rows, world.name),
              lambda rows: scattered(sum(rows))),
         Case(ALL_ROWS,
@@ -258,7 +264,28 @@ def test_a_written_residual_is_seen_by_autograd(world):
         loss.backward()
 
 
+def guess(world, num_rows):
+    """Whether gradients that are the same on all ranks are refused on all of them."""
+    rows = torch.ones(world.owned_rows(num_rows)[1], N, requires_grad=True)
+    gathered = et.all_gather_rows(rows, num_rows, world)
+    same = torch.randn(num_rows, N, generator=torch.Generator().manual_seed(1))
+    for grad, refused in ((same, True), (torch.zeros(num_rows, N), False),
+                          (same + world.rank * torch.eye(num_rows, N), False), (same, True)):
+        if refused:
+            with pytest.raises(entwine.ArgumentError, match="replicated=True"):
+                gathered.backward(grad, retain_graph=True)
+        else:
+            gathered.backward(grad, retain_graph=True)
+    for replicated, factor in ((True, 1), (False, world.size)):
+        rows.grad = None
+        et.all_gather_rows(rows, num_rows, world, replicated).backward(same)
+        first, count = world.owned_rows(num_rows)
+        assert torch.allclose(rows.grad, factor * same[first:first + count])
+
+
 def sum_rows(world, dtypes):
+    guess(world, 1)
+    guess(world, M)
     for dtype in dtypes:
         rows = [torch.randn(M, N, generator=torch.Generator().manual_seed(rank)).to(dtype)
                 for rank in range(world.size)]
@@ -270,6 +297,6 @@ def sum_rows(world, dtypes):
     return "right"
 
 
-def test_sums_are_rounded_once():
+def test_sums():
     assert entwine.spawn(RANKS, sum_rows, (torch.float64, torch.bfloat16),
                          timeout=100) == ["right"] * RANKS
