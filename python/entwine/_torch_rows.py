@@ -20,11 +20,13 @@ def _through_group(world, tensor):
 
 def _own_exchange(world, mine, everyone):
     """ew_world_allgather of contiguous tensors, wherever they are."""
-    here, there = mine.cpu(), everyone.cpu()
-    world._call(lib.ew_world_allgather, world._check_open(), here.data_ptr(), there.data_ptr(),
-                here.numel() * here.element_size())
-    if there is not everyone:
+    if not mine.is_cpu:
+        there = everyone.cpu()
+        _own_exchange(world, mine.cpu(), there)
         everyone.copy_(there)
+        return
+    world._call(lib.ew_world_allgather, world._check_open(), mine.data_ptr(), everyone.data_ptr(),
+                mine.numel() * mine.element_size())
 
 
 def _exchange(world, mine, everyone):
@@ -48,15 +50,18 @@ def gather(rows, num_rows, world):
                          f"this rank's share of {num_rows}")
     size = world._size
     most = -(-num_rows // size)
-    mine = rows.detach() if rows.requires_grad else rows
     if count == most:
-        mine = mine.contiguous()
+        mine = rows.detach().contiguous() if rows.requires_grad else rows.contiguous()
     else:  # the exchange wants equal shares; nobody reads the last row
-        mine = torch.cat((mine, mine.new_zeros((1, n))))
+        mine = rows.new_empty((most, n))
+        if count > 0:
+            mine[:count] = rows.detach()
     everyone = rows.new_empty((size * most, n))
     _exchange(world, mine, everyone)
     longer = num_rows % size  # that many ranks own `most` rows, the others one less
-    if longer == 0 or most == 1:
+    if longer == 0:
+        return everyone
+    if most == 1:
         return everyone.resize_(num_rows, n)  # not a view: it is an operator's result
     parts = everyone.view(size, most, n)
     return torch.cat((parts[:longer].flatten(0, 1), parts[longer:, :-1].flatten(0, 1)))

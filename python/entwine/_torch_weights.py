@@ -7,7 +7,6 @@ A change of the tensor is seen by its version, which torch counts at every write
 concerns this rank alone: ranks use the same plan whether or not their weights are packed.
 """
 import ctypes
-import math
 import weakref
 
 import numpy as np

@@ -77,11 +77,9 @@ REGIONS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 
 
 @pytest.mark.parametrize("region", REGIONS)
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("change", [*SHOWN, *HIDDEN])
+@pytest.mark.parametrize("change, frozen", [*((change, False) for change in (*SHOWN, *HIDDEN)),
+                                            *((change, True) for change in SHOWN)])
 def test_a_changed_weight_is_packed_again(world, change, frozen, region):
-    if frozen and change in HIDDEN:
-        pytest.skip("freeze() promises that there is none")
     layer, x = layer_of(world), integers(M, K, seed=2)
     if frozen:
         layer.freeze()
