@@ -12,7 +12,7 @@ from ._streams import LEGACY_STREAM, stream_handle, torch_stream
 from ._weight import Taker, Weight, device_of
 from ._world import check_world
 
-_CACHED_PLANS = 8
+_CACHED_PLANS = 32
 
 
 class Timing(collections.namedtuple("Timing", "start_ns gemm_end_ns end_ns")):
@@ -335,9 +335,15 @@ def _plan_for(a, b, world, config):
     if not (b.is_row_major() or b.is_transposed()):
         raise ArgumentError(f"B has strides {b.strides}; expected {(b.shape[1], 1)} (row-major) or "
                             f"{(1, b.shape[0])} (its transpose)\n  fix: pass a contiguous copy")
-    layout = "nk" if b.is_row_major() else "kn"
-    backend = "cpu" if a.device == CPU else "cuda"
-    max_m, n, k, dtype = _bucket(a.shape[0]), b.shape[0], b.shape[1], DTYPE_NAMES[a.dtype]
+    return plan_of_shape(world, a.shape[0], b.shape, DTYPE_NAMES[a.dtype],
+                         "nk" if b.is_row_major() else "kn", a.device == CPU, config)
+
+
+def plan_of_shape(world, m, weight_shape, dtype, layout, on_cpu, config=None):
+    """The plan that all calls without a plan of one's own share: of that shape, for as many rows
+    as the next power of two."""
+    n, k = weight_shape
+    max_m, backend = _bucket(m), "cpu" if on_cpu else "cuda"
     return cached_plan(world, (max_m, n, k, dtype, layout, backend, str(config)),
                        lambda: Plan(world, max_m, n, k, dtype, config, backend=backend,
                                     layout=layout))

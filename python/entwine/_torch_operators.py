@@ -3,21 +3,107 @@ import functools
 import operator
 
 import torch
-import torch.distributed as dist
+from torch.autograd import forward_ad
 
-from . import _plan
+from . import _plan, _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
-from ._library import lib
 from ._world import check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
+_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _library = torch.library.Library("entwine", "DEF")
 for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
-                "all_gather_rows(Tensor rows, SymInt num_rows, str world) -> Tensor",
+                "all_gather_rows(Tensor rows, SymInt num_rows, str world, bool? replicated=None) "
+                "-> Tensor",
+                "reduce_scatter_rows(Tensor rows, str world, bool? replicated=False) -> Tensor",
                 "replicate(Tensor parameter, str world) -> Tensor"):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+# ---- Autograd --------------------------------------------------------------------------------
+
+_identity = getattr(torch._C.DispatchKeySet, "raw_repr", str)  # older torch has only the text
+
+
+def _keys(*names):
+    keys = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
+    return _identity(functools.reduce(operator.or_, keys))
+
+
+# Of dense tensors without a mode, a transform or a lazy negation in between.
+_NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
+
+
+def _below_autograd(name, *arguments):
+    with torch._C._AutoDispatchBelowAutograd():
+        return getattr(torch.ops.entwine, name).default(*arguments)
+
+
+def _wants_function(arguments):
+    """Reverse mode, or forward mode, which torch then refuses, as no function has a jvp."""
+    return forward_ad._current_level >= 0 or torch.is_grad_enabled() and any(
+        one.requires_grad for one in arguments if isinstance(one, torch.Tensor))
+
+
+def _differentiable(name, function, kernel, kernel_in_training=None):
+    """What torch.library.register_autograd would make, except that the usual call does not go
+    through the dispatcher, from C++ to Python, a second time, and that forward-mode derivatives
+    are refused and not lost.  `function` gets as its first argument what to call."""
+    below = functools.partial(_below_autograd, name)
+    in_training = kernel_in_training or kernel
+
+    def autograd(keys, *arguments):
+        is_plain = _identity(keys) in _NOTHING_BUT_AUTOGRAD
+        if _wants_function(arguments):
+            return function.apply(in_training if is_plain else below, *arguments)
+        return kernel(*arguments) if is_plain else below(*arguments)
+
+    torch.library.impl(f"entwine::{name}", _DEVICES, kernel)
+    _library.impl(name, autograd, "Autograd", with_keyset=True)
+
+
+# ---- Autocast --------------------------------------------------------------------------------
+
+def _autocast(name, cast):
+    """Registers the kernels for autocast regions: `cast(dtype, arguments)` gives the arguments of
+    the call that follows, outside of autocast.  (torch.library.register_autocast casts to one
+    type, whatever the region's.)"""
+    for device in _DEVICES:
+        key = f"Autocast{device.upper()}"
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+        def kernel(*arguments, device=device, keys=keys):
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return getattr(torch.ops.entwine, name).default(
+                    *cast(torch.get_autocast_dtype(device), arguments))
+
+        _library.impl(name, kernel, key)
+
+
+def _to(dtype, tensor):
+    return tensor.to(dtype) if tensor is not None and tensor.dtype in _NAMES else tensor
+
+
+def _cast_operands(dtype, arguments):
+    a, b, world, *frozen = arguments
+    if b.dtype == dtype or b.dtype not in _NAMES:
+        return _to(dtype, a), b, world, *frozen
+    return _to(dtype, a), _to(dtype, b), world, False  # b is new in every call
+
+
+def _cast_layer(dtype, arguments):
+    """To the type of the residual, which is written and so cannot be cast."""
+    a, b, residual, norm_weight, world, *rest = arguments
+    bias, eps, frozen = (*rest, *(None, 1e-5, False)[len(rest):])
+    dtype = residual.dtype
+    return (_to(dtype, a), _to(dtype, b), residual, _to(dtype, norm_weight), world,
+            _to(dtype, bias), eps, frozen and b.dtype == dtype)
+
+
+_autocast("gemm_rs", _cast_operands)
+_autocast("gemm_rs_layer", _cast_layer)
 
 
 # ---- gemm_rs ---------------------------------------------------------------------------------
@@ -42,45 +128,32 @@ def _plain(tensor):
     return tensor.contiguous()
 
 
-def _frozen_plan(world, a, b):
-    """A plan that has packed b.  It keeps b, so that no other tensor can get its address."""
-    _check_dimensions(a, b)
-    bucket = _plan._bucket(a.shape[0])
-    key = (b.data_ptr(), b.shape, b.stride(), b.dtype, bucket)
-    kept = world._frozen.get(key)
-    if kept is None:
-        _check_operands(a, b)
-        b = b.detach()
-        layout = "nk" if b.is_contiguous() else "kn"
-        if layout == "kn" and not b.t().is_contiguous():
-            raise ArgumentError(f"b has strides {b.stride()}; a frozen weight must be contiguous, "
-                                f"or the transpose of what is")
-        plan = _plan.Plan(world, bucket, *b.shape, b.dtype, backend="cpu" if a.is_cpu else "cuda",
-                          layout=layout)
-        plan.set_weight(b)
-        kept = world._frozen[key] = (plan, b)
-    return kept[0]
-
-
-def _prepare(a, b, world, frozen):
-    """(the world, a, b or None, the plan that has packed b or None)."""
-    world = find_world(world)
-    if frozen:
-        return world, _plain(a), None, _frozen_plan(world, a, b)
+def _prepare(world, a, b, frozen, pack):
+    """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
     _check_operands(a, b)
-    return world, _plain(a), b.detach() if b.t().is_contiguous() else _plain(b), None
+    if a.shape[1] != b.shape[1]:
+        raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected the same "
+                         f"depth k")
+    layout = _torch_weights.layout_of(b)
+    dtype = _NAMES.get(a.dtype)
+    if dtype is None:
+        raise ArgumentTypeError(f"a has element type {a.dtype}; expected float32, float16 or "
+                                f"bfloat16\n  fix: convert it first")
+    plan = _plan.plan_of_shape(world, a.shape[0], b.shape, dtype, layout or "nk", a.is_cpu)
+    weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
+    if weight is None:
+        return plan, b.detach() if layout else _plain(b)
+    plan.bind(weight)
+    return plan, None
 
 
-def _gemm_rs(a, b, world, frozen=False):
-    if frozen:
-        rows = _frozen_plan(find_world(world), a, b)._run_plain(a, None)
+def _gemm_rs(a, b, world, frozen=False, pack=True):
+    plan, b = _prepare(find_world(world), a, b, frozen, pack)
+    if b is None:
+        rows = plan._run_plain(a, None)
         if rows is not None:
             return rows
-    world, a, b, plan = _prepare(a, b, world, frozen)
-    return plan.gemm_rs(a) if plan else _plan.gemm_rs(a, b, world)
-
-
-torch.library.impl("entwine::gemm_rs", _DEVICES, _gemm_rs)
+    return plan.gemm_rs(_plain(a), b)
 
 
 def _fake_rows(a, b, world):
@@ -97,55 +170,31 @@ def _(a, b, world, frozen=False):
 
 class _GemmRS(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, a, b, world, frozen):
+    def forward(ctx, run, a, b, world, frozen=False):
         ctx.save_for_backward(a, b)
         ctx.world = world
-        return _below_autograd(a, b, world, frozen)
+        return run(a, b, world, frozen)
 
     @staticmethod
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
         # Every rank's rows count for this rank's operands.
-        grad = torch.ops.entwine.all_gather_rows(grad, a.shape[0], ctx.world)
-        return (grad @ b if ctx.needs_input_grad[0] else None,
-                grad.t() @ a if ctx.needs_input_grad[1] else None, None, None)
+        grad = torch.ops.entwine.all_gather_rows(grad, a.shape[0], ctx.world, False)
+        return (None, grad @ b if ctx.needs_input_grad[1] else None,
+                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None)
 
 
-def _below_autograd(a, b, world, frozen):
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.entwine.gemm_rs.default(a, b, world, frozen)
-
-
-_identity = getattr(torch._C.DispatchKeySet, "raw_repr", str)  # older torch has only the text
-
-
-def _keys(*names):
-    keys = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
-    return _identity(functools.reduce(operator.or_, keys))
-
-
-# Of dense tensors without a mode, a transform or a lazy negation in between.
-_NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
-
-
-def _gemm_rs_autograd(keys, a, b, world, frozen=False):
-    """What torch.library.register_autograd would make, except that the usual call without
-    gradients does not go through the dispatcher, from C++ to Python, a second time."""
-    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-        return _GemmRS.apply(a, b, world, frozen)
-    if _identity(keys) in _NOTHING_BUT_AUTOGRAD:
-        return _gemm_rs(a, b, world, frozen)
-    return _below_autograd(a, b, world, frozen)
-
-
-_library.impl("gemm_rs", _gemm_rs_autograd, "Autograd", with_keyset=True)
+# A weight that is trained changes before it is used often: it is packed in the call.
+_differentiable("gemm_rs", _GemmRS, _gemm_rs, functools.partial(_gemm_rs, pack=False))
 
 
 def gemm_rs(a, b, world, frozen=False):
     """This rank's rows of the sum over ranks of ``a @ b.T``, with gradients.  Collective, and so
     is its backward pass.
 
-    ``frozen`` promises that b will not change: it is then packed once and kept with the world.
+    Where no gradient is wanted, b is packed once for all calls and again when it has changed;
+    ``frozen`` promises that it will not, except by writes that its version shows.  The packed
+    weight is kept as long as the memory of b.
     """
     return torch.ops.entwine.gemm_rs(a, b, check_world(world).name, frozen)
 
@@ -154,10 +203,13 @@ def gemm_rs(a, b, world, frozen=False):
 
 @torch.library.impl("entwine::gemm_rs_layer", _DEVICES)
 def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
-    world, a, b, plan = _prepare(a, b, world, frozen)
+    plan, b = _prepare(find_world(world), a, b, frozen, True)
     parts = {"residual": residual.detach(), "norm_weight": _plain(norm_weight),
              "bias": None if bias is None else _plain(bias), "eps": eps}
-    return plan.gemm_rs_layer(a, **parts) if plan else _plan.gemm_rs_layer(a, b, world, **parts)
+    normed = plan.gemm_rs_layer(_plain(a), b, **parts)
+    if not residual.is_inference():
+        torch.autograd.graph.increment_version(residual)  # as every operator that writes
+    return normed
 
 
 @torch.library.register_fake("entwine::gemm_rs_layer")
@@ -170,84 +222,139 @@ def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
 
 def _refuse_gradients(**tensors):
     for name, tensor in tensors.items():
-        if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+        if tensor is None:
+            continue
+        if tensor.requires_grad and torch.is_grad_enabled():
             raise ArgumentError(f"{name} requires grad, which this call would ignore\n"
                                 f"  fix: call it under torch.no_grad(), or use "
                                 f"RowParallelLinearNorm, which has gradients")
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise ArgumentError(f"{name} has a forward-mode tangent, which this call would ignore\n"
+                                f"  fix: use RowParallelLinearNorm and reverse mode")
+
+
+def _gemm_rs_layer_autograd(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+    _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
+    return _below_autograd("gemm_rs_layer", a, b, residual, norm_weight, world, bias, eps, frozen)
+
+
+_library.impl("gemm_rs_layer", _gemm_rs_layer_autograd, "Autograd")
 
 
 def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
     """``gemm_rs``, then bias, residual and RMSNorm of this rank's rows, in one call for
     inference: returns the normed rows; ``residual`` holds its sum with them afterwards.
-    ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients."""
-    _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
+    ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients: refuses
+    tensors that want one."""
     return torch.ops.entwine.gemm_rs_layer(a, b, residual, norm_weight, check_world(world).name,
                                            bias, eps, frozen)
 
 
-# ---- all_gather_rows -------------------------------------------------------------------------
+# ---- all_gather_rows and reduce_scatter_rows, each the gradient of the other ------------------
 
-@torch.library.impl("entwine::all_gather_rows", _DEVICES)
-def _all_gather_rows(rows, num_rows, world):
-    world = find_world(world)
-    size = world.size
-    most = -(-num_rows // size)
-    mine = rows.new_zeros((most, rows.shape[1]))
-    mine[:rows.shape[0]] = rows.detach()
-    everybody = rows.new_empty((size, most, rows.shape[1]))
-    if mine.numel() > 0:
-        _exchange(world, mine, everybody)
-    if num_rows % size == 0:
-        return everybody.view(num_rows, rows.shape[1])
-    shares = [(num_rows + size - 1 - rank) // size for rank in range(size)]
-    return torch.cat([everybody[rank, :share] for rank, share in enumerate(shares)])
-
-
-def _exchange(world, mine, everybody):
-    if world.group is not None:
-        parts = list(everybody.view(torch.uint8).unbind(0))  # bytes: no backend minds the type
-        dist.all_gather(parts, mine.view(torch.uint8), group=world.group)
-        return
-    here, there = mine.cpu(), everybody.cpu()
-    world._call(lib.ew_world_allgather, world._check_open(), here.data_ptr(), there.data_ptr(),
-                here.numel() * here.element_size())
-    if not everybody.is_cpu:
-        everybody.copy_(there)
+def _all_gather_rows(rows, num_rows, world, replicated=None):
+    return _torch_rows.gather(rows, num_rows, world)
 
 
 @torch.library.register_fake("entwine::all_gather_rows")
-def _(rows, num_rows, world):
+def _(rows, num_rows, world, replicated=None):
     find_world(world)
     return rows.new_empty((num_rows, rows.shape[1]))
 
 
-def all_gather_rows(rows, num_rows, world):
+class _AllGatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, rows, num_rows, world, replicated=None):
+        ctx.world, ctx.replicated = world, replicated
+        return run(rows, num_rows, world, replicated)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (None, torch.ops.entwine.reduce_scatter_rows(grad, ctx.world, ctx.replicated),
+                None, None, None)
+
+
+_differentiable("all_gather_rows", _AllGatherRows, _all_gather_rows)
+
+
+def all_gather_rows(rows, num_rows, world, replicated=None):
     """All num_rows rows of what gemm_rs scattered: the other half of sequence parallelism.
-    Collective, without gradients."""
-    return torch.ops.entwine.all_gather_rows(rows, num_rows, check_world(world).name)
+    Collective, and so is its backward pass.
+
+    Its gradient is the sum over the ranks, which is right where the ranks go on with different
+    things, such as their parts of a column-parallel layer.  Where every rank goes on with the
+    same computation and the same loss, as after an AllReduce, every rank's gradient is already
+    the whole one: then say ``replicated=True``, and each takes its rows of it.  Unless either is
+    said, gradients that are the same on all ranks are refused.
+    """
+    return torch.ops.entwine.all_gather_rows(rows, num_rows, check_world(world).name, replicated)
 
 
-# ---- replicate: a parameter that is equal on all ranks ---------------------------------------
+@torch.library.register_fake("entwine::reduce_scatter_rows")
+def _(rows, world, replicated=False):
+    return rows.new_empty((find_world(world)._share(rows.shape[0]), rows.shape[1]))
 
-@torch.library.impl("entwine::replicate", _DEVICES)
+
+class _ReduceScatterRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, rows, world, replicated=False):
+        ctx.num_rows, ctx.world, ctx.replicated = rows.shape[0], world, replicated
+        return run(rows, world, replicated)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (None, torch.ops.entwine.all_gather_rows(grad, ctx.num_rows, ctx.world,
+                                                        ctx.replicated), None, None)
+
+
+_differentiable("reduce_scatter_rows", _ReduceScatterRows, _torch_rows.reduce_scatter)
+
+
+def reduce_scatter_rows(rows, world, replicated=False):
+    """This rank's rows of the sum over ranks of ``rows``, added in rank order (in fp32 where the
+    element type is narrower) and rounded once.  Collective, and so is its backward pass.
+
+    ``replicated=True``: all ranks hold the same rows, so nothing is summed and each takes its
+    own.
+    """
+    return torch.ops.entwine.reduce_scatter_rows(rows, check_world(world).name, replicated)
+
+
+# ---- replicate: what is equal on all ranks ---------------------------------------------------
+
 def _replicate(parameter, world):
+    find_world(world)
     return parameter.detach().clone()
 
 
 @torch.library.register_fake("entwine::replicate")
 def _(parameter, world):
+    find_world(world)
     return torch.empty_like(parameter)
 
 
-def _replicate_backward(ctx, grad):
-    parts = torch.ops.entwine.all_gather_rows(grad.reshape(1, -1), ctx.num_ranks, ctx.world)
-    return parts.sum(0).view_as(grad), None
+class _Replicate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, parameter, world):
+        ctx.world = world
+        return run(parameter, world)
+
+    @staticmethod
+    def backward(ctx, grad):
+        # The sum is again the same on all ranks.
+        parts = torch.ops.entwine.all_gather_rows(grad.reshape(1, -1), find_world(ctx.world).size,
+                                                  ctx.world, True)
+        return None, parts.sum(0).view_as(grad), None
 
 
-def _save_world(ctx, inputs, output):
-    ctx.world = inputs[1]
-    ctx.num_ranks = find_world(ctx.world).size
+_differentiable("replicate", _Replicate, _replicate)
 
 
-torch.library.register_autograd("entwine::replicate", _replicate_backward,
-                                setup_context=_save_world)
+def replicate(tensor, world):
+    """The tensor itself, which is equal on all ranks and used differently by them: its gradient
+    is the sum over the ranks.  For what goes into column-parallel layers, and for parameters that
+    every rank holds whole.  The backward pass is collective."""
+    name = check_world(world).name
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return torch.ops.entwine.replicate(tensor, name)
+    return tensor

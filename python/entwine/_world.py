@@ -42,6 +42,7 @@ class World:
     _gone = "was never made"
     _fabric = None  # of the MPI module, if that carries it
     _thread = None  # the only one that may use it, then
+    _hosts = None  # how many, once asked for
     group = None  # of torch.distributed, if it came from there
 
     def __init__(self, rank=0, size=1, allgather=None, *, timeout=None, link_gbps=0.0,
@@ -70,7 +71,7 @@ class World:
         self._weight_handles = set()  # of its weights; as plans
         self._forsaken = []  # weights whose object is gone, not yet freed
         self._cache = {}  # plans of gemm_rs without a plan
-        self._frozen = {}  # plans of entwine.torch that have packed a weight
+        self._frozen = {}  # the weights that entwine.torch has packed or seen
         self.name = f"world-{next(_counter)}"
         _worlds[self.name] = self
 
@@ -273,7 +274,25 @@ class World:
             except Exception:
                 pass  # the interpreter is going away
 
+    # ---- Copies ----
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        """Itself: the copy of a model works in the world of the model."""
+        return self
+
+    def __reduce__(self):
+        self._check_open()
+        return _unpickle, (self.name, self._rank, self._size)
+
     # ---- Inside the package ----
+
+    def _spans_hosts(self):
+        if self._hosts is None:
+            self._hosts = self.num_hosts
+        return self._hosts > 1
 
     def _share(self, m):
         """How many of m rows this rank owns; m may be symbolic."""
@@ -383,6 +402,20 @@ def find_world(name):
         known = ", ".join(sorted(_worlds)) or "none"
         raise ArgumentError(f"there is no world named {name!r}; open are: {known}")
     world._check_open()
+    return world
+
+
+def _unpickle(name, rank, size):
+    """The open world of that name, in this or another process."""
+    world = _worlds.get(name)
+    if world is None or world._handle is None:
+        raise ArgumentError(f"what is loaded belongs to rank {rank} of {size} of the world "
+                            f"{name!r}, which is not open in this process\n  fix: open the worlds "
+                            f"in the same order as the program that saved it, or save and load "
+                            f"state_dict()")
+    if (world._rank, world._size) != (rank, size):
+        raise ArgumentError(f"what is loaded belongs to rank {rank} of {size}, and this process is "
+                            f"rank {world._rank} of {world._size}\n  fix: load it on that rank")
     return world
 
 

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from ._errors import ShapeError
-from ._torch_operators import all_gather_rows, gemm_rs, gemm_rs_layer
+from ._torch_operators import (all_gather_rows, gemm_rs, gemm_rs_layer, reduce_scatter_rows,
+                               replicate)
 from ._world import World, check_world
 
 __all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer",
-           "all_gather_rows", "world_of"]
+           "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
 
 
 # ---- The world of a group --------------------------------------------------------------------
@@ -47,7 +48,9 @@ class RowParallelLinear(torch.nn.Module):
     added once, to the owned rows.  Its gradient is summed over the ranks.
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
-    ``freeze()`` packs the weight once, for inference.
+
+    Where no gradient is wanted (``no_grad``, ``inference_mode``) the weight is packed at the
+    first call, and again at the first call after it has changed.
     """
 
     def __init__(self, in_features, out_features, bias=True, *, world=None, group=None,
@@ -75,10 +78,11 @@ class RowParallelLinear(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     @classmethod
-    def from_linear(cls, linear, world):
+    def from_linear(cls, linear, world=None, *, group=None):
         """This rank's part of a torch.nn.Linear that all ranks hold."""
         layer = cls(linear.in_features, linear.out_features, linear.bias is not None, world=world,
-                    device=linear.weight.device, dtype=linear.weight.dtype)
+                    group=group, device=linear.weight.device, dtype=linear.weight.dtype)
+        world = layer.world
         share = linear.in_features // world.size
         with torch.no_grad():
             layer.weight.copy_(linear.weight[:, world.rank * share:(world.rank + 1) * share])
@@ -87,7 +91,8 @@ class RowParallelLinear(torch.nn.Module):
         return layer
 
     def freeze(self):
-        """Promises that the weight will not change, so that it is packed once."""
+        """Promises that the weight will change only by writes that its version shows, such as
+        load_state_dict, so that calls need not look at its values.  Gradients end."""
         self.frozen = True
         self.requires_grad_(False)
         return self
@@ -108,7 +113,7 @@ class RowParallelLinear(torch.nn.Module):
         rows, shape = self._rows(x)
         y = torch.ops.entwine.gemm_rs(rows, self.weight, self._world_name, self.frozen)
         if self.bias is not None:
-            y = y + torch.ops.entwine.replicate(self.bias, self._world_name)
+            y = y + replicate(self.bias, self.world).to(y.dtype)  # autocast may have chosen it
         return y.view(shape)
 
     def extra_repr(self):
@@ -123,8 +128,8 @@ class RowParallelLinearNorm(RowParallelLinear):
         normed, residual = layer(x, residual)
 
     ``residual`` holds this rank's rows.  Where no gradient is wanted the sum takes the place of
-    the residual that was passed, so go on with the one returned.  With gradients, the steps are
-    torch's own; the last bit of ``normed`` may then differ.
+    the residual that was passed, so go on with the one returned.  With gradients, and under
+    autocast, the steps are torch's own; the last bit of ``normed`` may then differ.
 
     ``norm_weight`` is whole on every rank, as the bias; its gradient is summed over the ranks.
     """
@@ -138,10 +143,10 @@ class RowParallelLinearNorm(RowParallelLinear):
             torch.ones(out_features, device=device, dtype=dtype))
 
     @classmethod
-    def from_linear(cls, linear, world, norm_weight=None, eps=1e-5):
+    def from_linear(cls, linear, world=None, norm_weight=None, eps=1e-5, *, group=None):
         """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
         whole on all ranks."""
-        layer = super().from_linear(linear, world)
+        layer = super().from_linear(linear, world, group=group)
         layer.eps = eps
         if norm_weight is not None:
             with torch.no_grad():
@@ -153,20 +158,19 @@ class RowParallelLinearNorm(RowParallelLinear):
         if tuple(residual.shape) != shape:
             raise ShapeError(f"residual has shape {tuple(residual.shape)}; expected {shape}, this "
                              f"rank's rows")
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in
-                                           (x, residual, *self.parameters())):
-            return self._with_gradients(x, residual)
+        if torch.is_autocast_enabled(x.device.type) or torch.is_grad_enabled() and any(
+                tensor.requires_grad for tensor in (x, residual, *self.parameters())):
+            return self._in_steps(x, residual)
         residual = residual.contiguous()
         normed = torch.ops.entwine.gemm_rs_layer(
             rows, self.weight, residual.view(-1, self.out_features), self.norm_weight,
             self._world_name, self.bias, self.eps, self.frozen)
         return normed.view(shape), residual
 
-    def _with_gradients(self, x, residual):
+    def _in_steps(self, x, residual):
         h = super().forward(x) + residual
         scale = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + self.eps)
-        weight = torch.ops.entwine.replicate(self.norm_weight, self._world_name)
-        return (h.float() * scale).to(h.dtype) * weight, h
+        return (h.float() * scale).to(h.dtype) * replicate(self.norm_weight, self.world), h
 
     def extra_repr(self):
         return f"{super().extra_repr()}, eps={self.eps}"

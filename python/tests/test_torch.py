@@ -134,7 +134,10 @@ def test_opcheck(world):
     a, b = (tensor.clone().requires_grad_() for tensor in (A, B))
     torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b, world.name))
     torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b.detach(), world.name, True))
-    torch.library.opcheck(torch.ops.entwine.all_gather_rows, (A, M, world.name))
+    rows = A.clone().requires_grad_()
+    for replicated in (False, True):
+        torch.library.opcheck(torch.ops.entwine.all_gather_rows, (rows, M, world.name, replicated))
+        torch.library.opcheck(torch.ops.entwine.reduce_scatter_rows, (rows, world.name, replicated))
     torch.library.opcheck(torch.ops.entwine.replicate, (a, world.name))
     for more in ((), (torch.ones(N), 1e-6, True)):
         torch.library.opcheck(torch.ops.entwine.gemm_rs_layer,
@@ -171,14 +174,6 @@ def test_gradients_of_one_rank(world):
     weights = torch.arange(M * N).view(M, N) % 7 - 3.0
     (et.gemm_rs(a, b, world) * weights).sum().backward()
     assert torch.equal(a.grad, weights @ B) and torch.equal(b.grad, weights.t() @ A)
-
-
-def test_a_frozen_weight_is_packed_once(world):
-    weight = B.clone()
-    before = et.gemm_rs(A, weight, world, frozen=True)
-    weight.zero_()  # breaks the promise, to see that nobody looks
-    assert torch.equal(et.gemm_rs(A, weight, world, frozen=True), before)
-    assert not et.gemm_rs(A, weight, world).any()
 
 
 def test_compile_sees_one_graph(world):
@@ -315,6 +310,33 @@ def norm_a_step(world, shape):
 @pytest.mark.parametrize("shape", [(7,), (6, 3)])
 def test_the_norm_layer_is_the_whole_layer(shape):
     assert entwine.spawn(3, norm_a_step, shape, timeout=100) == ["equal"] * 3
+
+
+def gather_rows(spawned):
+    """Among CPUs of one host the group of torch.distributed is not used."""
+    open_gloo(spawned)
+    world = et.world_of()
+
+    def refuse(*arguments, **keywords):
+        raise AssertionError("torch.distributed was used")
+
+    dist.all_gather = dist.all_to_all_single = refuse
+    for m in (0, 1, 2, 3, 4, 7, 12, 2000):
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            whole = torch.arange(m * 5).view(m, 5).to(dtype)
+            first, count = world.owned_rows(m)
+            got = et.all_gather_rows(whole[first:first + count], m, world)
+            assert same_bits(got, whole) and got.is_contiguous()
+            assert same_bits(et.reduce_scatter_rows(whole, world, True), whole[first:first + count])
+    with pytest.raises(entwine.ShapeError, match="this rank's share of 7"):
+        et.all_gather_rows(torch.ones(7, 5), 7, world)
+    layer = et.RowParallelLinear.from_linear(torch.nn.Linear(6, 4), group=dist.group.WORLD)
+    assert layer.world is world and layer.weight.shape == (4, 2)
+    return "equal"
+
+
+def test_rows_are_gathered_by_entwine_itself():
+    assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
 
 
 def refuse_rows(world):

@@ -1,0 +1,117 @@
+"""Packed weights of entwine.torch: one for a weight tensor, for every number of rows, kept as long
+as the tensor's memory.
+
+A change of the tensor is seen by its version, which torch counts at every write but those through
+``.data``, ``numpy()`` and their like.  So where nobody has promised that the weight stays
+(`frozen`), some elements that are spread over it are compared as well.  What is decided here
+concerns this rank alone: ranks use the same plan whether or not their weights are packed.
+"""
+import ctypes
+import weakref
+
+import numpy as np
+import torch
+
+from ._errors import ArgumentError
+from ._weight import Weight
+
+_SPOTS, _RUN, _ALIGNED = 16, 8, 16
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UNTRACKED = None  # the version of an inference tensor
+
+
+class _Kept:
+    """What is known of a tensor that was used as a weight."""
+
+    __slots__ = ("version", "elements", "sample", "weight")
+
+    def __init__(self, b):
+        self.elements = _spread_elements(b)  # borrows the memory: read it only while b is there
+        self.weight = None
+
+    def note(self, version):
+        self.version, self.sample = version, self.elements.tobytes()
+
+    def is_current(self, version, promised):
+        if version != self.version:
+            return False
+        return (promised and version is not _UNTRACKED) or self.elements.tobytes() == self.sample
+
+    def pack(self, world, b, layout):
+        b = b.detach()
+        if self.weight is None:
+            self.weight = Weight(world, b, layout=layout)
+        else:
+            self.weight.update(b)
+
+
+def _spread_elements(b):
+    """_SPOTS runs of _RUN elements from all over the memory of b, which has no gaps.  Each spot
+    costs a cache miss, a run little more; from one to the next the column moves by the golden
+    section, so that they spread over the columns as they do over the rows."""
+    if not b.is_cpu:
+        return np.empty(0, np.uint8)  # looking would wait for the GPU
+    size, item = b.numel(), b.element_size()
+    memory = np.frombuffer((ctypes.c_char * (size * item)).from_address(b.data_ptr()), _WORDS[item])
+    row = b.shape[1] if b.is_contiguous() else b.shape[0]
+    section = int(0.618 * row) // _ALIGNED * _ALIGNED
+    step = ((size - _RUN) // (_SPOTS - 1) - section) // row * row + section
+    if step < _RUN:
+        return memory[:_SPOTS * _RUN] if size <= _SPOTS * _RUN else memory[::size // _SPOTS]
+    return np.lib.stride_tricks.as_strided(memory, (_SPOTS, _RUN), (step * item, item))
+
+
+def _forget(world, key):
+    """The memory of a weight was freed, and may become another's."""
+    world = world()
+    if world is not None:
+        world._frozen.pop(key, None)
+
+
+def _meet(world, storage, key, b):
+    kept = world._frozen[key] = _Kept(b)
+    weakref.finalize(storage, _forget, weakref.ref(world), key).atexit = False
+    return kept
+
+
+def layout_of(b):
+    """How b lies in memory; None: with gaps."""
+    return "nk" if b.is_contiguous() else "kn" if b.t().is_contiguous() else None
+
+
+def packed(world, b, layout, promised):
+    """The packed weight of b, made or renewed if need be.  None: b is to be packed in the call.
+
+    Without a promise that is so for tensors whose changes could not be seen, and at the first
+    call with a tensor that is not a parameter, for many of those never come back.
+    """
+    if b.is_inference():
+        version = _UNTRACKED
+        if not promised:
+            return None
+    else:
+        version = b._version
+    if not (promised or b.is_cpu) or b.numel() == 0:
+        return None
+    if layout is None:
+        if not promised:
+            return None
+        raise ArgumentError(f"b has strides {b.stride()}; a frozen weight must be contiguous, or "
+                            f"the transpose of what is")
+    storage = b.untyped_storage()
+    key = (storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype)
+    kept = world._frozen.get(key)
+    if kept is None:
+        kept = _meet(world, storage, key, b)
+        wanted = promised or isinstance(b, torch.nn.Parameter)
+    elif not kept.is_current(version, promised):
+        wanted = promised or kept.weight is not None
+    elif kept.weight is not None:
+        return kept.weight
+    else:
+        wanted = True
+    if wanted:
+        kept.version = -1  # until it is packed
+        kept.pack(world, b, layout)
+    kept.note(version)
+    return kept.weight

@@ -1,0 +1,302 @@
+"""Every operator and every module of entwine.torch: right first and second derivatives of every
+input, or a refusal.  One without a case here fails."""
+import inspect
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
+
+import entwine  # noqa: E402
+import entwine.torch as et  # noqa: E402
+
+RANKS, M, N, K, EPS = 3, 7, 5, 4, 1e-3
+
+
+class Case:
+    """`call(world, *inputs)` on this rank against `reference(inputs of all ranks)`, which is the
+    list of all ranks' outputs.  Inputs and outputs named in `shared` are the same on all ranks
+    and count once."""
+
+    def __init__(self, inputs, call, reference, shared=()):
+        self.inputs, self.call, self.reference, self.shared = inputs, call, reference, shared
+
+    def tensors(self, rank):
+        return [random_tensor(name, 0 if name in self.shared else rank, shape(rank))
+                for name, shape in self.inputs.items()]
+
+
+def random_tensor(name, rank, shape):
+    generator = torch.Generator().manual_seed(1000 * rank + sum(name.encode()))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).float().double()
+
+
+def share(rank):
+    return entwine.owned_rows(M, RANKS, rank)[1]
+
+
+def scattered(whole):
+    return list(whole.split([share(rank) for rank in range(RANKS)]))
+
+
+def whole_gemm(a, b):
+    return sum(one @ other.t() for one, other in zip(a, b))
+
+
+def whole_norm(h, weight):
+    return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + EPS) * weight
+
+
+OPERANDS = {"a": lambda rank: (M, K), "b": lambda rank: (N, K)}
+MY_ROWS, ALL_ROWS = {"rows": lambda rank: (share(rank), N)}, {"rows": lambda rank: (M, N)}
+OPERATORS = {
+    "gemm_rs": [
+        Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_rs(a, b, world.name),
+             lambda a, b: scattered(whole_gemm(a, b))),
+        Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_rs(a, b, world.name, True),
+             lambda a, b: scattered(whole_gemm(a, b)))],
+    "all_gather_rows": [
+        Case(MY_ROWS, lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name),
+             lambda rows: [torch.cat(rows)] * RANKS),
+        Case(MY_ROWS,
+             lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name, False),
+             lambda rows: [torch.cat(rows)] * RANKS),
+        Case(MY_ROWS,
+             lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name, True),
+             lambda rows: [torch.cat(rows)] * RANKS, shared=("output",))],
+    "reduce_scatter_rows": [
+        Case(ALL_ROWS,
+             lambda world, rows: torch.ops.entwine.reduce_scatter_rows(rows, world.name, None),
+             lambda rows: scattered(sum(rows))),
+        Case(ALL_ROWS, lambda world, rows: torch.ops.entwine.reduce_scatter_rows(rows, world.name),
+             lambda rows: scattered(sum(rows))),
+        Case(ALL_ROWS,
+             lambda world, rows: torch.ops.entwine.reduce_scatter_rows(rows, world.name, True),
+             lambda rows: scattered(rows[0]), shared=("rows",))],
+    "replicate": [
+        Case({"parameter": lambda rank: (N,)},
+             lambda world, parameter: torch.ops.entwine.replicate(parameter, world.name),
+             lambda parameter: list(parameter), shared=("parameter",))],
+    "gemm_rs_layer": [],  # refuses
+}
+
+
+def linear(world, x, weight, bias):
+    layer = et.RowParallelLinear(RANKS * K, N, world=world)
+    return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+
+def linear_norm(world, x, weight, residual, bias, norm_weight):
+    layer = et.RowParallelLinearNorm(RANKS * K, N, bias=True, eps=EPS, world=world)
+    parameters = {"weight": weight, "bias": bias, "norm_weight": norm_weight}
+    return torch.cat(torch.func.functional_call(layer, parameters, (x, residual)))
+
+
+def whole_linear_norm(x, weight, residual, bias, norm_weight):
+    h = whole_gemm(x, weight) + bias[0] + torch.cat(residual)
+    return [torch.cat(pair) for pair in
+            zip(scattered(whole_norm(h, norm_weight[0])), scattered(h))]
+
+
+LINEAR = {"x": lambda rank: (M, K), "weight": lambda rank: (N, K)}
+MODULES = {
+    "RowParallelLinear": [
+        Case({**LINEAR, "bias": lambda rank: (N,)}, linear,
+             lambda x, weight, bias: scattered(whole_gemm(x, weight) + bias[0]),
+             shared=("bias",))],
+    "RowParallelLinearNorm": [
+        Case({**LINEAR, "residual": lambda rank: (share(rank), N), "bias": lambda rank: (N,),
+              "norm_weight": lambda rank: (N,)}, linear_norm, whole_linear_norm,
+             shared=("bias", "norm_weight"))],
+}
+CASES = {f"{name}-{number}": case for name, cases in {**OPERATORS, **MODULES}.items()
+         for number, case in enumerate(cases)}
+
+
+def test_there_is_a_case_for_everything():
+    registered = {name.split("::")[1].split(".")[0]
+                  for name in torch._C._dispatch_get_all_op_names() if name.startswith("entwine::")}
+    assert registered == set(OPERATORS)
+    modules = {name for name, thing in vars(et).items()
+               if inspect.isclass(thing) and issubclass(thing, torch.nn.Module)}
+    assert modules == set(MODULES)
+
+
+# ---- Against one process ---------------------------------------------------------------------
+
+def derivatives(inputs, output, cotangent, directions):
+    """First derivatives of <cotangent, output>, and of their products with the directions."""
+    first = torch.autograd.grad(output, inputs, cotangent, create_graph=True)
+    inner = sum((direction * grad).sum() for direction, grad in zip(directions, first))
+    second = torch.autograd.grad(inner, [*inputs, *(c for c in cotangent if c.requires_grad)],
+                                 allow_unused=True, materialize_grads=True)
+    return first, second
+
+
+def wanted(case, wants):
+    """By rank: (output, first, second derivatives), in float64 and one process."""
+    by_rank = [case.tensors(rank) for rank in range(RANKS)]
+    names = list(case.inputs)
+    columns = []  # of each input, one tensor per rank; a shared one is one tensor
+    for index, name in enumerate(names):
+        column = [tensors[index].requires_grad_(name in wants) for tensors in by_rank]
+        columns.append(column[:1] * RANKS if name in case.shared else column)
+    outputs = case.reference(*columns)
+    once = "output" in case.shared
+    cotangents = [random_tensor("cotangent", 0 if once else rank, output.shape).requires_grad_()
+                  for rank, output in enumerate(outputs)]
+    if once:
+        outputs, cotangents = outputs[:1], cotangents[:1]
+    leaves = [(index, rank) for index, name in enumerate(names) if name in wants
+              for rank in range(1 if name in case.shared else RANKS)]
+    inputs = [columns[index][rank] for index, rank in leaves]
+    directions = [random_tensor("direction", rank, one.shape)
+                  for (_, rank), one in zip(leaves, inputs)]
+    first, second = derivatives(inputs, outputs, cotangents, directions)
+    result = []
+    for rank in range(RANKS):
+        mine = [place for place, (index, its) in enumerate(leaves)
+                if its == (0 if names[index] in case.shared else rank)]
+        spot = 0 if once else rank
+        result.append(([outputs[spot]], [first[place] for place in mine],
+                       [second[place] for place in mine] + [second[len(leaves) + spot]]))
+    return result
+
+
+def measured(case, wants, world):
+    names = list(case.inputs)
+    tensors = [one.float().requires_grad_(name in wants)
+               for name, one in zip(names, case.tensors(world.rank))]
+    inputs = [one for one in tensors if one.requires_grad]
+    output = case.call(world, *tensors)
+    cotangent = random_tensor("cotangent", 0 if "output" in case.shared else world.rank,
+                              output.shape).float().requires_grad_()
+    directions = [random_tensor("direction", 0 if name in case.shared else world.rank,
+                                one.shape).float() for name, one in zip(names, tensors)
+                  if name in wants]
+    first, second = derivatives(inputs, [output], [cotangent], directions)
+    return [output], first, second
+
+
+def compare(world, name):
+    case = CASES[name]
+    for wants in dict.fromkeys([*((one,) for one in case.inputs), tuple(case.inputs)]):
+        right = wanted(case, wants)[world.rank]
+        for what, ours, theirs in zip(("output", "first", "second"), measured(case, wants, world),
+                                      right):
+            assert len(ours) == len(theirs)
+            for one, other in zip(ours, theirs):
+                assert one.shape == other.shape
+                assert torch.allclose(one.double(), other, rtol=2e-5, atol=2e-5), (
+                    f"{what} of {name}, {wants}: {one} instead of {other}")
+
+
+def compare_all(world, through_group):
+    """What is wrong, by case.  All in one go: starting ranks takes the time."""
+    torch.set_num_threads(1)
+    if through_group:
+        from test_torch import open_gloo
+        open_gloo(world)
+        world = et.world_of()
+        world._hosts = 2  # as if: the ranks then meet in the group
+    wrong = {}
+    for name in CASES:
+        try:
+            compare(world, name)
+        except AssertionError as error:
+            wrong[name] = str(error)
+    if through_group:
+        torch.distributed.destroy_process_group()
+    return wrong
+
+
+@pytest.mark.parametrize("through_group", [False, True], ids=["own", "group"])
+def test_derivatives(through_group):
+    assert entwine.spawn(RANKS, compare_all, through_group, timeout=100) == [{}] * RANKS
+
+
+# ---- Refusals --------------------------------------------------------------------------------
+
+def layer_tensors():
+    return {"a": torch.ones(M, K), "b": torch.ones(N, K), "residual": torch.ones(M, N),
+            "norm_weight": torch.ones(N), "bias": torch.ones(N)}
+
+
+@pytest.mark.parametrize("wanting", list(layer_tensors()))
+def test_the_layer_operator_refuses_gradients(world, wanting):
+    for call in (torch.ops.entwine.gemm_rs_layer, torch.ops.entwine.gemm_rs_layer.default):
+        given = layer_tensors()
+        given[wanting].requires_grad_()
+        with pytest.raises(entwine.ArgumentError, match=f"{wanting} requires grad"):
+            call(given["a"], given["b"], given["residual"], given["norm_weight"], world.name,
+                 given["bias"])
+        with torch.no_grad():
+            call(given["a"], given["b"], given["residual"], given["norm_weight"], world.name,
+                 given["bias"])
+
+
+def test_forward_mode_is_refused(world):
+    from torch.autograd import forward_ad
+    given = layer_tensors()
+    calls = {
+        "a": [lambda a: et.gemm_rs(a, given["b"], world),
+              lambda a: et.gemm_rs_layer(a, given["b"], given["residual"], given["norm_weight"],
+                                         world)],
+        "residual": [lambda rows: et.all_gather_rows(rows, M, world),
+                     lambda rows: et.reduce_scatter_rows(rows, world),
+                     lambda rows: torch.ops.entwine.replicate(rows, world.name)]}
+    for name, call in itertools.chain(*([(name, call) for call in some]
+                                        for name, some in calls.items())):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(given[name], torch.ones_like(given[name]))
+            with pytest.raises((entwine.ArgumentError, RuntimeError), match="tangent|jvp"):
+                call(dual)
+            call(given[name])
+
+
+def test_a_written_residual_is_seen_by_autograd(world):
+    given = layer_tensors()
+    x = torch.ones(M, N, requires_grad=True)
+    residual = x.detach()
+    loss = (x * x).sum()
+    et.gemm_rs_layer(given["a"], given["b"], residual, given["norm_weight"], world)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def guess(world, num_rows):
+    """Whether gradients that are the same on all ranks are refused on all of them."""
+    rows = torch.ones(world.owned_rows(num_rows)[1], N, requires_grad=True)
+    gathered = et.all_gather_rows(rows, num_rows, world)
+    same = torch.randn(num_rows, N, generator=torch.Generator().manual_seed(1))
+    for grad, refused in ((same, True), (torch.zeros(num_rows, N), False),
+                          (same + world.rank * torch.eye(num_rows, N), False), (same, True)):
+        if refused:
+            with pytest.raises(entwine.ArgumentError, match="replicated=True"):
+                gathered.backward(grad, retain_graph=True)
+        else:
+            gathered.backward(grad, retain_graph=True)
+    for replicated, factor in ((True, 1), (False, world.size)):
+        rows.grad = None
+        et.all_gather_rows(rows, num_rows, world, replicated).backward(same)
+        first, count = world.owned_rows(num_rows)
+        assert torch.allclose(rows.grad, factor * same[first:first + count])
+
+
+def sum_rows(world, dtypes):
+    guess(world, 1)
+    guess(world, M)
+    for dtype in dtypes:
+        rows = [torch.randn(M, N, generator=torch.Generator().manual_seed(rank)).to(dtype)
+                for rank in range(world.size)]
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        first, count = world.owned_rows(M)
+        total = rows[0].to(wide) + rows[1] + rows[2]
+        ours = et.reduce_scatter_rows(rows[world.rank], world)
+        assert torch.equal(ours, total.to(dtype)[first:first + count])
+    return "right"
+
+
+def test_sums():
+    assert entwine.spawn(RANKS, sum_rows, (torch.float64, torch.bfloat16),
+                         timeout=100) == ["right"] * RANKS

@@ -1,0 +1,343 @@
+"""When entwine.torch packs a weight, when it packs it again, and when it lets it go."""
+import copy
+import ctypes
+import gc
+import io
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
+
+import entwine  # noqa: E402
+import entwine.torch as et  # noqa: E402
+
+M, N, K = 6, 10, 12
+
+
+def integers(*shape, seed=0):
+    return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def layer_of(world, kind=et.RowParallelLinear):
+    """A layer with exact values."""
+    layer = kind(K, N, world=world)
+    with torch.no_grad():
+        layer.weight.copy_(integers(N, K))
+        layer.bias is not None and layer.bias.copy_(integers(N, seed=1))
+    return layer
+
+
+def packed_weights(world):
+    return [kept.weight for kept in world._frozen.values() if kept.weight is not None]
+
+
+def packed_bytes(world):
+    return sum(weight.nbytes for weight in packed_weights(world))
+
+
+# ---- A weight that changes -------------------------------------------------------------------
+
+def step(layer):
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+@torch.no_grad()
+def scale(layer):
+    layer.weight.mul_(2)
+
+
+def scale_in_inference_mode(layer):
+    with torch.inference_mode():
+        layer.weight.mul_(2)
+
+
+def scale_a_view(layer):
+    layer.weight.detach()[3, 4] += 1
+
+
+def load(layer, **how):
+    layer.load_state_dict({name: value + 1 for name, value in layer.state_dict().items()}, **how)
+
+
+def replace_data(layer):
+    layer.weight.data = layer.weight.data + 1
+
+
+SHOWN = {"optimizer": step, "in place": scale, "in inference mode": scale_in_inference_mode,
+         "one element through a view": scale_a_view, "load_state_dict": load,
+         "load_state_dict(assign)": lambda layer: load(layer, assign=True),
+         "data replaced": replace_data}
+HIDDEN = {"through data": lambda layer: layer.weight.data.add_(1),
+          "through numpy": lambda layer: layer.weight.detach().numpy().__iadd__(1)}
+REGIONS = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("change, frozen", [*((change, False) for change in (*SHOWN, *HIDDEN)),
+                                            *((change, True) for change in SHOWN)])
+def test_a_changed_weight_is_packed_again(world, change, frozen, region):
+    layer, x = layer_of(world), integers(M, K, seed=2)
+    if frozen:
+        layer.freeze()
+    for _ in range(3):
+        with REGIONS[region]():
+            for _ in range(3):
+                want = torch.nn.functional.linear(x, layer.weight, layer.bias)
+                assert torch.equal(layer(x), want)
+            assert len(packed_weights(world)) == 1
+        {**SHOWN, **HIDDEN}[change](layer)
+
+
+def test_a_changed_weight_of_the_norm_layer(world):
+    layer, x = layer_of(world, et.RowParallelLinearNorm), integers(M, K, seed=2)
+    with torch.no_grad():
+        for _ in range(3):
+            _, h = layer(x, torch.zeros(M, N))
+            assert torch.equal(h, x @ layer.weight.t())
+            layer.weight.add_(1)
+
+
+def test_tensors_of_the_operator(world):
+    x, b = integers(M, K), integers(N, K)
+    for weight in (b, integers(K, N).t()):
+        for frozen in (False, False, True, True, False):
+            assert torch.equal(et.gemm_rs(x, weight, world, frozen), x @ weight.t())
+            weight.add_(1)
+            assert torch.equal(et.gemm_rs(x, weight, world, frozen), x @ weight.t())
+    other = b.data  # another tensor, with a version of its own, of the same memory
+    other.mul_(2)
+    assert torch.equal(et.gemm_rs(x, other, world), x @ other.t())
+    assert torch.equal(et.gemm_rs(x, b, world), x @ b.t())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_inference_tensors_have_no_version(world, frozen):
+    with torch.inference_mode():
+        x, b = integers(M, K), integers(N, K)
+        for _ in range(3):
+            assert torch.equal(et.gemm_rs(x, b, world, frozen), x @ b.t())
+            b.add_(1)
+        if not frozen:
+            b[3, 4] += 1
+            assert torch.equal(et.gemm_rs(x, b, world), x @ b.t())
+    assert torch.equal(et.gemm_rs(x, b, world, frozen), x @ b.t())
+    assert frozen or not packed_weights(world), "nothing shows that it changes"
+
+
+def test_a_sample_is_spread(world):
+    """Any change of a whole row block, column block or quarter is seen, though hidden."""
+    weight = torch.nn.Parameter(integers(96, 160))
+    x = integers(M, 160)
+    with torch.no_grad():
+        for part in (weight.data[:24], weight.data[-24:], weight.data[:, 40:80], weight.data):
+            assert torch.equal(et.gemm_rs(x, weight, world), x @ weight.t())
+            part.add_(1)
+            assert torch.equal(et.gemm_rs(x, weight, world), x @ weight.t())
+
+
+def test_weights_in_training_are_not_kept(world):
+    layer, x = layer_of(world), integers(M, K, seed=2)
+    for _ in range(3):
+        layer(x).sum().backward()
+        step(layer)
+    assert not packed_weights(world)
+
+
+def test_tensors_that_are_used_once_are_not_kept(world):
+    x = integers(M, K)
+    for seed in range(5):
+        et.gemm_rs(x, integers(N, K, seed=seed), world)
+    assert not packed_weights(world) and not world._frozen
+
+
+# ---- One copy, as long as the layer ----------------------------------------------------------
+
+def resident_bytes():
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed must not count
+    for line in open("/proc/self/status"):
+        if line.startswith("VmRSS"):
+            return 1024 * int(line.split()[1])
+
+
+ROWS = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513, 1025)
+
+
+@torch.no_grad()
+def call_with_all_rows(layer):
+    x = torch.zeros(max(ROWS), layer.in_features)
+    for m in ROWS:
+        layer(x[:m])
+
+
+def test_one_packed_copy_for_all_rows(world):
+    torch.set_num_threads(1)
+    call_with_all_rows(et.RowParallelLinear(4096, 4096, bias=False, world=world))
+    # What is left are the plans, which all layers of this shape share.
+    for frozen in (False, True):
+        layer = et.RowParallelLinear(4096, 4096, bias=False, world=world)
+        size = layer.weight.numel() * layer.weight.element_size()
+        if frozen:
+            layer.freeze()
+        before = resident_bytes()
+        call_with_all_rows(layer)
+        assert size == 64 << 20 and packed_bytes(world) <= 1.1 * size
+        after = resident_bytes()
+        assert after - before <= 1.1 * size
+        del layer
+        gc.collect()
+        assert packed_bytes(world) == 0 and not world._weight_handles
+        assert after - resident_bytes() >= 1.9 * size, "the weight and its packed copy"
+
+
+def test_the_operator_lets_go_with_the_tensor(world):
+    x = integers(M, K)
+    for transposed in (False, True):
+        b = integers(K, N).t() if transposed else integers(N, K)
+        et.gemm_rs(x, b, world, frozen=True)
+        view = b[:, :]  # the memory lives on
+        del b
+        assert len(packed_weights(world)) == 1
+        assert torch.equal(et.gemm_rs(x, view, world, frozen=True), x @ view.t())
+        assert len(packed_weights(world)) == 1
+        del view
+        assert not world._frozen and not world._weight_handles
+
+
+def test_another_weight_at_the_same_place(world):
+    x = integers(M, K)
+    for seed in range(20):
+        b = integers(N, K, seed=seed)
+        assert torch.equal(et.gemm_rs(x, b, world, frozen=True), x @ b.t())
+        del b
+
+
+def test_the_world_closed_first():
+    world = entwine.World()
+    layer = layer_of(world).freeze()
+    layer(integers(M, K))
+    world.close()
+    with pytest.raises(entwine.ArgumentError, match="closed"):
+        layer(integers(M, K))
+    del layer
+    gc.collect()
+
+
+def test_more_shapes_than_plans_are_kept(world):
+    layers = [et.RowParallelLinear(K, n, world=world) for n in range(1, 40)]
+    with torch.no_grad():
+        for _ in range(2):
+            for layer in layers:
+                x = integers(M, K)
+                assert torch.allclose(layer(x), torch.nn.functional.linear(x, layer.weight,
+                                                                           layer.bias), atol=1e-5)
+
+
+# ---- autocast --------------------------------------------------------------------------------
+
+def test_autocast(world):
+    first, layer = torch.nn.Linear(K, K), layer_of(world)
+    whole = torch.nn.Linear(K, N)
+    whole.load_state_dict(layer.state_dict())
+    x = integers(M, K)
+    for region in (torch.no_grad, torch.enable_grad):
+        for _ in range(3):
+            with region(), torch.autocast("cpu", torch.bfloat16):
+                ours, theirs = layer(first(x)), whole(first(x))
+            assert ours.dtype == torch.bfloat16
+            assert torch.allclose(ours.float(), theirs.float(), rtol=2e-2, atol=2e-2)
+    theirs.float().sum().backward()
+    grads = [parameter.grad.clone() for parameter in first.parameters()]
+    first.zero_grad()
+    ours.float().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32
+    for one, other in [*zip((parameter.grad for parameter in first.parameters()), grads),
+                       (layer.weight.grad, whole.weight.grad), (layer.bias.grad, whole.bias.grad)]:
+        assert torch.allclose(one, other, rtol=2e-2, atol=2e-2)
+    with torch.autocast("cpu", torch.float16):
+        assert layer(x).dtype == torch.float16
+    with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+        assert layer(x).dtype == torch.float32
+    assert layer(x).dtype == torch.float32
+
+
+@pytest.mark.parametrize("residual_type", [torch.float32, torch.bfloat16])
+def test_autocast_of_the_norm_layer(world, residual_type):
+    layer, x = layer_of(world, et.RowParallelLinearNorm), integers(M, K)
+    want, _ = layer(x, torch.ones(M, N))
+    for region in (torch.no_grad, torch.enable_grad):
+        with region(), torch.autocast("cpu", torch.bfloat16):
+            normed, residual = layer(x.bfloat16(), torch.ones(M, N, dtype=residual_type))
+        assert residual.dtype == residual_type
+        assert torch.allclose(normed.float(), want, rtol=3e-2, atol=3e-2)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        normed = et.gemm_rs_layer(x.bfloat16(), layer.weight,
+                                  torch.ones(M, N, dtype=residual_type), layer.norm_weight, world)
+    assert normed.dtype == residual_type
+    assert torch.allclose(normed.float(), want, rtol=3e-2, atol=3e-2)
+
+
+# ---- Copies ----------------------------------------------------------------------------------
+
+def test_deepcopy(world):
+    layer, x = layer_of(world), integers(M, K)
+    with torch.no_grad():
+        want = layer(x)
+        again = copy.deepcopy(layer)
+        assert again.world is world and again.weight is not layer.weight
+        layer.weight.zero_()
+        assert torch.equal(again(x), want) and not torch.equal(layer(x), want)
+
+
+def test_averaged_model(world):
+    layer, x = layer_of(world), integers(M, K)
+    average = torch.optim.swa_utils.AveragedModel(
+        layer, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5))
+    average.update_parameters(layer)
+    with torch.no_grad():
+        average(x)
+        layer.weight.add_(4)
+        average.update_parameters(layer)
+        assert torch.equal(average(x), x @ (layer.weight - 2).t() + layer.bias)
+
+
+def test_pickle_in_the_same_world(world):
+    layer, x = layer_of(world).freeze(), integers(M, K)
+    want = layer(x)
+    again = pickle.loads(pickle.dumps(layer))
+    assert again.world is world and torch.equal(again(x), want)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(x), want)
+
+
+def test_pickle_without_the_world(world):
+    saved = pickle.dumps(layer_of(world))
+    name = world.name
+    world.close()
+    with pytest.raises(entwine.ArgumentError, match="not open in this process(.|\n)*state_dict"):
+        pickle.loads(saved)
+    with entwine.World() as other:
+        other.name = name
+        entwine._world._worlds[name] = other
+        assert pickle.loads(saved).world is other
+        other._rank, other._size = 1, 2
+        with pytest.raises(entwine.ArgumentError, match="rank 0 of 1, and this process is rank 1"):
+            pickle.loads(saved)
+        other._rank, other._size = 0, 1
+
+
+def test_state_dicts(world):
+    layer, other, x = layer_of(world), et.RowParallelLinear(K, N, world=world), integers(M, K)
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    with torch.no_grad():
+        other(x)
+        other.load_state_dict(torch.load(file))
+        assert torch.equal(other(x), layer(x))
