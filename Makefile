@@ -13,7 +13,7 @@ cuda  = $(if $(CUDA),-DEW_CUDA=$(if $(filter 0,$(CUDA)),OFF,ON))
 # The tests compile it wherever there is a compiler for it.
 nvcc := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 test-release: cuda = -DEW_CUDA=$(if $(nvcc),ON,OFF)
-test-asan test-tsan: cuda = -DEW_CUDA=OFF
+test-plain test-asan test-tsan: cuda = -DEW_CUDA=OFF
 
 # $(call configure,PRESET,OPTIONS): quiet unless it fails.
 configure = @mkdir -p build && cmake --preset $(1) $(cuda) $(2) >build/$(1).log 2>&1 \
@@ -27,14 +27,18 @@ build: ## (default) build the release tool and library into build/release
 demo: build ## see it work: builds, then runs a short demonstration (3 minutes at most)
 	@build/release/entwine demo
 
-test: test-release test-asan test-tsan ## run every test: release, ASan + UBSan, TSan
-	@echo "All tests passed."
+test: test-release $(if $(nvcc),test-plain) test-asan test-tsan test-torch ## run every test: release with and without CUDA, ASan + UBSan, TSan, PyTorch
+	@echo "All tests that were run have passed."
 
-test-release test-asan test-tsan: test-%:
+test-release test-plain test-asan test-tsan: test-%:
 	@scripts/setup test
 	$(call configure,$*,-DEW_TESTS=ON -DEW_WERROR=ON)
 	@cmake --build build/$*
 	@ctest --preset $*
+
+test-torch: ## run the Python tests with PyTorch (scripts/test-torch says where it comes from)
+	@scripts/setup test
+	@CMAKE_ARGS="$(cuda)" scripts/test-torch
 
 install: ## install into PREFIX (default /usr/local), staged under DESTDIR if given
 	@scripts/setup demo
@@ -105,6 +109,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-asan test-tsan install wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
+.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

@@ -82,6 +82,7 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
         return ewx_fail(EW_ERR_ARGUMENT, "ew_exact_verify needs a place for its check");
     EW_TRY(ewx_problem_take(&p, problem));
     EW_TRY(ewx_problem_check(&p, num_ranks));
+    EW_TRY(ewx_place_check(m, num_ranks, rank));
     const ewx_op *op = ewx_op_of(&p);
     const ewx_rows rows = op->rows_c(m, num_ranks, rank);
     int32_t *sums = malloc((size_t)p.n * sizeof *sums);

@@ -98,13 +98,22 @@ void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text)
         problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", ew_op_name(problem->op));
 }
 
+ew_status ewx_place_check(int64_t m, int num_ranks, int rank)
+{
+    if (m >= 0 && num_ranks >= 1 && rank >= 0 && rank < num_ranks)
+        return EW_OK;
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "m=%" PRId64 " rows on rank %d of %d are out of range\n"
+                    "  fix: use 0 or more rows and ranks 0 to W-1",
+                    m, rank, num_ranks);
+}
+
 ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *first_out,
                         int64_t *count_out)
 {
-    if (m < 0 || num_ranks < 1 || rank < 0 || rank >= num_ranks || !first_out || !count_out)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "m=%" PRId64 " rows for rank %d of %d is out of range", m, rank,
-                        num_ranks);
+    if (!first_out || !count_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_owned_rows needs places for two rows");
+    EW_TRY(ewx_place_check(m, num_ranks, rank));
     const ewx_rows rows = ewx_rows_dealt(m, num_ranks, rank);
     *first_out = rows.first;
     *count_out = rows.count;

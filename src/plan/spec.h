@@ -44,6 +44,8 @@ ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_conf
 /* Problem and ranks as "key=value" text: what must be equal on all ranks. */
 void ewx_problem_print(const ew_problem *problem, int num_ranks, ewx_text *text);
 ew_status ewx_problem_check(const ew_problem *problem, int num_ranks);
+/* Whether that is a rank, and a number of rows. */
+ew_status ewx_place_check(int64_t m, int num_ranks, int rank);
 /* All but the ranks: simulated ones may be more. */
 ew_status ewx_problem_check_shape(const ew_problem *problem);
 

@@ -1,6 +1,8 @@
 /* One call, from its first ticket to its last tile. */
 #include "backend/cpu/engine.h"
 
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "base/probe.h"
 #include "base/status.h"
@@ -192,6 +194,11 @@ static void finish_call(ewx_cpu_engine *engine)
     atomic_store_explicit(&ewx_heap_header(&engine->heap, engine->world->rank)->done,
                           engine->call.epoch, memory_order_release);
     ewx_wire_finish(engine);
+#if EW_MUTANT == 20 /* planted bug: a few bytes of every call are kept */
+    static void *volatile kept;
+    kept = malloc(4);
+    (void)kept;
+#endif
     engine->timing.end_ns = ewx_now_ns();
     engine->timing.gemm_end_ns =
         atomic_load_explicit(&engine->call.gemm_end_ns, memory_order_relaxed);
