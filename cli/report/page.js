@@ -121,7 +121,7 @@ function showTip(box, { title, sub, pairs, samples, count, config }) {
         make("dl", {}, pairs.filter(([, value]) => value !== "–").map(([name, value]) =>
             [make("dt", {}, name), make("dd", {}, value)]).flat()),
         ...(samples?.length > 1 ? sampleStrip(samples, count) : []),
-        make("code", {}, config ?? ""));
+        make("code", {}, (config ?? "").replaceAll(",", ", ")));
     tip.hidden = false;
     const { offsetWidth: width, offsetHeight: height } = tip;
     const below = box.bottom + 10 + height < innerHeight || box.top < height + 18;
@@ -339,19 +339,22 @@ function drawCurves(pen, width, chart) {
             "stroke-dasharray": dash ?? "none", d: `M${own.map((p) => `${X(p.x)} ${Y(p.y)}`).join("L")}` });
     for (const { colour, joined, points: own } of series)
         own.forEach((p) => pen.mark(X(p.x), Y(p.y), colour, joined ? 3.5 : 4.5, p.about));
-    const ends = direct ? lines.map(({ name, points: own }) => ({ name, x: X(own.at(-1).x), y: Y(own.at(-1).y) })) : [];
-    ends.sort((a, b) => a.y - b.y).forEach((end, at) => {
-        end.y = Math.max(end.y, at ? ends[at - 1].y + 13 : 0);
-        pen.text(end.x + 9, end.y + 4, cut(end.name, right - 10), "start", "");
-    });
+    let lowest = 0;
+    const ends = lines.map((one) => ({ ...one.points.at(-1), name: one.name }));
+    for (const { x, y, name } of direct ? ends.sort((a, b) => b.y - a.y) : []) {
+        lowest = Math.max(lowest + 13, Y(y));
+        pen.text(X(x) + 9, lowest + 4, cut(name, right - 10), "start", "");
+    }
     return height;
 }
 
 // A cell for each M and K: gains in blue, losses in yellow, the stronger the farther from 1.
 function drawMap(pen, width, problems) {
-    const [rows, cols] = ["m", "k"].map((key) => distinct(problems.map((p) => p[key])).sort((a, b) => a - b));
+    const sorted = (key) => distinct(problems.map((p) => p[key])).sort((a, b) => a - b);
+    const rows = sorted("m"), cols = sorted("k");
     const left = 58, top = 34, high = 28, cell = Math.min(90, (width - left) / cols.length);
-    const strength = ({ gain }) => Math.abs(Math.log(gain)), most = Math.max(...problems.map(strength)) || 1;
+    const strength = ({ gain }) => Math.abs(Math.log(gain));
+    const most = Math.max(...problems.map(strength)) || 1;
     pen.text(0, 12, "M ↓   K →");
     cols.filter((_, at) => at % Math.ceil(38 / cell) === 0).forEach((k) =>
         pen.text(left + (cols.indexOf(k) + .5) * cell, top - 6, String(k), "middle"));
@@ -376,7 +379,8 @@ function lanesOf({ slices }) {
         const first = lanes.length ? lanes.at(-1).first + lanes.at(-1).workers : 0;
         if (first + workers > 32)
             break;
-        lanes.push({ rank: own[0][0], workers, first, end: ends(own), gemmEnd: ends(own.filter((one) => one[4] >= 0)) });
+        const gemmEnd = ends(own.filter(([, , , , dst]) => dst >= 0));
+        lanes.push({ rank: own[0][0], workers, first, gemmEnd, end: ends(own) });
     }
     return lanes;
 }
@@ -428,7 +432,8 @@ function badges({ link, virtual, simulated, profile, network, sources, problems 
         texts.push(`SIMULATED${profile ? ` on ${profile}` : ""}, not measured`);
     if (list(sources).some((at) => !data.sources[at].complete))
         texts.push("INCOMPLETE: a run ended early");
-    return make("p", { className: "badges" }, distinct(texts).map((text) => make("span", { className: "badge" }, text)));
+    const badge = (text) => make("span", { className: "badge" }, text);
+    return make("p", { className: "badges" }, distinct(texts).map(badge));
 }
 
 const swatch = (colour, marked) => shape("svg", { viewBox: "-7 -7 14 14", class: "swatch" },
@@ -436,7 +441,8 @@ const swatch = (colour, marked) => shape("svg", { viewBox: "-7 -7 14 14", class:
 
 // Buttons that switch methods off in every figure of the group.
 function legend(group, names, marked, extra) {
-    const buttons = names.map((name) => make("button", { type: "button" }, swatch(group.colour(name), marked), name));
+    const buttons = names.map((name) =>
+        make("button", { type: "button" }, swatch(group.colour(name), marked), name));
     const update = () => buttons.forEach((button, at) =>
         button.setAttribute("aria-pressed", String(!group.off.has(names[at]))));
     buttons.forEach((button, at) => button.addEventListener("click", () => {
@@ -458,7 +464,8 @@ function figure(parent, group, { title, caption, names = [], marked, extra = [],
     parent.append(make("figure", { id }, make("h4", {}, title), badges(group),
         legend(group, names, marked, extra), grid, make("figcaption", {}, caption)));
     for (const { title: name, draw } of panels) {
-        const place = grid.appendChild(make("div", { className: "plot" }, name ? make("h5", {}, name) : null));
+        const head = name ? make("h5", {}, name) : null;
+        const place = grid.appendChild(make("div", { className: "plot" }, head));
         group.redraw.push(plot(place, name ? `${title}: ${name}` : title, draw));
     }
 }
@@ -479,28 +486,32 @@ const bars = (group, items, all, options) => (pen, width) => {
 function overview(parent, group, { title, caption, value, mean, lower, unit, rule, without }) {
     const names = group.methods.filter((name) => name !== without &&
         group.rows.some((row) => row.method === name && isNumber(row[value])));
-    if (!names.length)
-        return;
-    const bar = (row) => ({ value: row[value], lower: row[lower], colour: group.colour(row.method), about: tipOf(row) });
-    const items = group.problems.map((p) => ({ label: p.label, bars: p.rows.filter((row) =>
-        names.includes(row.method) && isNumber(row[value])).map(bar) }));
+    const bar = (row) => ({ value: row[value], lower: row[lower], about: tipOf(row),
+                            colour: group.colour(row.method) });
+    const meanBar = (name) => ({ value: group.means[name][mean], colour: group.colour(name),
+        about: { title: name, sub: "geomean", pairs: [[title, fixed(group.means[name][mean], 3)]] } });
+    const items = group.problems.map((p) => ({ label: p.label, bars: p.rows.map(bar)
+        .filter((one) => names.includes(one.about.method) && isNumber(one.value)) }));
     const numBars = items.length * names.length, dots = !lower && numBars > 24;
     if (mean != null && items.length > 1)
-        items.push({ label: "geomean", strong: true, bars: names.filter((name) => isNumber(group.means[name][mean]))
-            .map((name) => ({ value: group.means[name][mean], colour: group.colour(name), about: { title: name,
-                sub: "geomean over all workloads", pairs: [[title, fixed(group.means[name][mean], 3)]] } })) });
+        items.push({ label: "geomean", strong: true,
+                     bars: names.map(meanBar).filter((one) => isNumber(one.value)) });
     const half = Math.ceil(items.length / (numBars > 36 && !dots ? 2 : 1));
-    figure(parent, group, { title, names, marked: dots, wide: true, extra: lower ? [["exposed tail", "tail"]] : [],
-        caption: `${caption} All with ${group.common}.`,
-        panels: [items.slice(0, half), items.slice(half)].filter((part) => part.length)
-            .map((part) => ({ draw: bars(group, part, items, { unit, rule, stacked: lower, dots }) })) });
+    const parts = [items.slice(0, half), items.slice(half)].filter((part) => part.length);
+    if (names.length)
+        figure(parent, group, { title, names, marked: dots, wide: true,
+            extra: lower ? [["exposed tail", "tail"]] : [],
+            caption: `${caption} All with ${group.common}.`,
+            panels: parts.map((part) => ({
+                draw: bars(group, part, items, { unit, rule, stacked: lower, dots }) })) });
 }
 
 function curves(parent, group, { panels, ...rest }) {
+    const draw = (panel) => (pen, width) => drawCurves(pen, width, { ...panel,
+        series: panel.series().filter((one) => one.points.length) });
     if (panels.length)
-        figure(parent, group, { marked: true, wide: panels.length === 1, ...rest, panels: panels.slice(0, 12).map((panel) =>
-            ({ title: panel.title, draw: (pen, width) => drawCurves(pen, width, { ...panel,
-                series: panel.series().filter((one) => one.points.length) }) })) });
+        figure(parent, group, { marked: true, wide: panels.length === 1, ...rest,
+            panels: panels.slice(0, 12).map((panel) => ({ title: panel.title, draw: draw(panel) })) });
 }
 
 const isSpread = (values) => Math.min(...values) > 0 && Math.max(...values) > 8 * Math.min(...values);
@@ -519,11 +530,12 @@ function sizeFigures(parent, group, names) {
         const sets = groupBy(group.problems, (p) => rest.map((other) => p[other]).join())
             .map((set) => [...set].sort((a, b) => a[key] - b[key]))
             .filter((set) => distinct(set.map((p) => p[key])).length > 2);
-        curves(parent, group, { title: `Speedup against the ${word}`, names,
-            caption: `Speedup over ${group.baseline}; the line at 1 is the baseline.`,
-            panels: sets.map((set) => ({ title: traits(set[0], rest), xTitle: key.toUpperCase(), yTitle: "speedup",
-                logX: true, rule: 1, ticks: distinct(set.map((p) => p[key])),
-                series: methodSeries(group, names, set.flatMap((p) => p.rows), (row) => row.problem[key], (row) => row.speedup, true) })) });
+        const panel = (set) => ({ title: traits(set[0], rest), xTitle: key.toUpperCase(),
+            yTitle: "speedup", logX: true, rule: 1, ticks: distinct(set.map((p) => p[key])),
+            series: methodSeries(group, names, set.flatMap((p) => p.rows), (row) => row.problem[key],
+                                 (row) => row.speedup, true) });
+        curves(parent, group, { title: `Speedup against the ${word}`, names, panels: sets.map(panel),
+            caption: `Speedup over ${group.baseline}; the line at 1 is the baseline.` });
     }
 }
 
@@ -531,41 +543,49 @@ function waveFigure(parent, group, names) {
     const waves = group.problems.map((p) => p.waves).filter(isNumber);
     if (waves.length > 2 && Math.max(...waves) > 1.01 * Math.min(...waves))
         curves(parent, group, { title: "Speedup against the number of waves", names,
-            caption: "A wave is one block on each SM of a rank, or on each of its workers. Few waves leave " +
-                "little computation to hide the communication behind.",
-            panels: [{ xTitle: "waves of blocks per rank", yTitle: "speedup", rule: 1, logX: isSpread(waves),
-                series: methodSeries(group, names, group.rows, (row) => row.problem.waves, (row) => row.speedup) }] });
+            caption: "A wave is one block on each SM of a rank, or on each of its workers. Few waves " +
+                "leave little computation to hide the communication behind.",
+            panels: [{ xTitle: "waves of blocks per rank", yTitle: "speedup", rule: 1,
+                       logX: isSpread(waves), series: methodSeries(group, names, group.rows,
+                           (row) => row.problem.waves, (row) => row.speedup) }] });
 }
 
 function mapFigures(parent, group) {
-    const others = ["n", "w", "dtype", "weight"], count = (set, key) => distinct(set.map((p) => p[key])).length;
-    const first = groupBy(group.problems.filter((p) => p.gain > 0), (p) => Object.keys(TRAITS).map((key) => p[key]).join())
+    const others = ["n", "w", "dtype", "weight"];
+    const key = (p, names) => names.map((name) => p[name]).join();
+    const count = (set, name) => distinct(set.map((p) => p[name])).length;
+    const once = groupBy(group.problems.filter((p) => p.gain > 0), (p) => key(p, ["m", "k", ...others]))
         .map(([p]) => p);
-    for (const set of groupBy(first, (p) => others.map((key) => p[key]).join()))
+    for (const set of groupBy(once, (p) => key(p, others)))
         if (count(set, "m") > 2 && count(set, "k") > 2)
             figure(parent, group, { title: "Speedup over M and K", wide: true,
-                caption: "Time of the fastest other method over the time of entwine, for each shape; the stronger " +
-                    `the colour, the farther from 1. All with ${traits(set[0], others)}.`,
+                caption: "Time of the fastest other method over the time of entwine, for each shape; the " +
+                    `stronger the colour, the farther from 1. All with ${traits(set[0], others)}.`,
                 panels: [{ draw: (pen, width) => drawMap(pen, width, set) }] });
 }
 
 // Results of one problem whose configs differ in x alone, the most of them that there are.
 function budgetFigure(parent, group) {
     const x = (row) => Number(/(?:^|,)x=(\d+)/.exec(row.config)?.[1]);
-    const panels = group.problems.map((problem) => {
+    const longest = (problem) => {
         const rows = problem.rows.filter((row) => row.error == null && x(row) > 0);
         const sets = groupBy(rows, (row) => row.config.replace(/(^|,)x=\d+/, ""))
             .map((set) => [...new Map(set.map((row) => [x(row), row])).values()]);
-        return sets.reduce((best, set) => (set.length > best.length ? set : best), []).sort((a, b) => x(a) - x(b));
-    }).filter((rows) => rows.length > 1);
+        const best = sets.reduce((most, set) => (set.length > most.length ? set : most), []);
+        return best.sort((a, b) => x(a) - x(b));
+    };
     const line = (rows, name, key, colour, dash) => ({ name, colour, dash, joined: true,
-        points: rows.filter((row) => isNumber(row[key])).map((row) => ({ x: x(row), y: row[key] / 1000, about: tipOf(row) })) });
-    curves(parent, group, { title: "Budget sweep", extra: [["whole call", 1], ["GEMM window", 0], ["exposed tail", "tail"]],
+        points: rows.filter((row) => isNumber(row[key]))
+            .map((row) => ({ x: x(row), y: row[key] / 1000, about: tipOf(row) })) });
+    const panel = (rows) => ({ title: rows[0].problem.label, xTitle: "budget x", yTitle: "ms",
+        ticks: rows.map(x), logX: x(rows.at(-1)) > 4 * x(rows[0]),
+        series: () => [line(rows, "GEMM window", "gemm", 0, "6 4"), line(rows, "whole call", "time", 1),
+                       line(rows, "exposed tail", "tail", "tail", "2 3")] });
+    curves(parent, group, { title: "Budget sweep",
+        extra: [["whole call", 1], ["GEMM window", 0], ["exposed tail", "tail"]],
         caption: "The same config with another x, how many workers (on a GPU: CTAs) may reduce at once. " +
             "A small one leaves a tail, a large one slows the GEMM.",
-        panels: panels.map((rows) => ({ title: rows[0].problem.label, xTitle: "budget x", yTitle: "ms",
-            ticks: rows.map(x), logX: x(rows.at(-1)) > 4 * x(rows[0]), series: () => [line(rows, "GEMM window", "gemm", 0, "6 4"),
-                line(rows, "whole call", "time", 1), line(rows, "exposed tail", "tail", "tail", "2 3")] })) });
+        panels: group.problems.map(longest).filter((rows) => rows.length > 1).map(panel) });
 }
 
 function bandwidthFigure(parent, group) {
@@ -574,75 +594,93 @@ function bandwidthFigure(parent, group) {
     const names = distinct(rows.map((row) => row.method));
     if (rows.length)
         curves(parent, group, { title: "Required and achieved bandwidth", names,
-            caption: "Required: Eq. 4 at the rate of the call's own GEMM window. Achieved: bytes over the time of the " +
-                `call. A point on the diagonal has no tail${group.link_gbs > 0 ? "; the horizontal line is the emulated link" : ""}.`,
-            panels: [{ xTitle: "required to hide all (GB/s per rank)", yTitle: "achieved (GB/s per rank)", tall: true,
-                diagonal: true, logX: log, logY: log, rule: group.link_gbs,
+            caption: "Required: Eq. 4 at the rate of the call's own GEMM window. Achieved: bytes over the " +
+                "time of the call. A point on the diagonal has no tail" +
+                (group.link_gbs > 0 ? "; the horizontal line is the emulated link." : "."),
+            panels: [{ xTitle: "required to hide all (GB/s per rank)", yTitle: "achieved (GB/s per rank)",
+                tall: true, diagonal: true, logX: log, logY: log, rule: group.link_gbs,
                 series: methodSeries(group, names, rows, (row) => row.required, (row) => row.achieved) }] });
 }
 
 // What --figure derived, where the other figures do not show the same numbers.
 function derivedFigure(parent, group, { name, shows, axis, columns: heads, derived }) {
     const columns = list(heads).map(String), rows = list(derived).map((row) => [`${row?.series}`,
-        isNumber(row?.x) ? row.x : `${row?.x}`, row?.ranks, ...columns.map((column) => row?.[column])]);
-    const names = distinct(rows.map((row) => row[0])).slice(0, 24), numeric = rows.some((row) => isNumber(row[1]));
-    const view = { ...group, off: new Set(), redraw: [], colour: (one) => 1 + names.indexOf(one) % (NUM_COLOURS - 1) };
+        isNumber(row?.x) ? row.x : `${row?.x}`, row?.ranks, ...columns.map((one) => row?.[one])]);
+    const names = distinct(rows.map((row) => row[0])).slice(0, 24);
+    const numeric = rows.some((row) => isNumber(row[1]));
+    const view = { ...group, off: new Set(), redraw: [],
+                   colour: (one) => 1 + names.indexOf(one) % (NUM_COLOURS - 1) };
     const about = (row) => ({ title: row[0], sub: `${axis} ${numeric ? short(row[1]) : row[1]}`,
                               pairs: columns.map((column, at) => [column, short(row[3 + at])]) });
     const drawn = columns.slice(0, 3).map((title, at) => ({ title, at, seen: rows.filter((row) =>
         isNumber(row[3 + at]) && isNumber(row[1]) === numeric && names.includes(row[0])) }))
         .filter(({ seen }) => distinct(seen.map((row) => row[1])).length > (numeric ? 1 : 0));
-    const frame = { title: `Figure: ${name}`, caption: `${shows}`, names };
+    const line = (one, seen, at) => {
+        const points = seen.filter((row) => row[0] === one)
+            .map((row) => ({ x: row[1], y: row[3 + at], about: about(row) }));
+        const joined = points.every((p, next) => !next || p.x > points[next - 1].x);
+        return { name: one, colour: view.colour(one), points, joined };
+    };
+    const linePanel = ({ title, at, seen }) => ({ title, xTitle: axis, yTitle: "",
+        logX: isSpread(seen.map((row) => row[1])),
+        series: () => shown(view, names).map((one) => line(one, seen, at)) });
+    const barPanel = ({ title, at, seen }) => {
+        const items = groupBy(seen, (row) => row[1]).map((set) => ({ label: set[0][1],
+            bars: set.map((row) => ({ value: row[3 + at], shown: short(row[3 + at]),
+                                      colour: view.colour(row[0]), about: about(row) })) }));
+        return { title, draw: bars(view, items, items, { unit: "" }) };
+    };
     if (["speedup", "layer", "budget"].includes(name) || !drawn.length)
         return;
+    const frame = { title: `Figure: ${name}`, caption: `${shows}`, names };
     if (numeric)
-        curves(parent, view, { ...frame, panels: drawn.map(({ title, at, seen }) => ({ title, xTitle: axis, yTitle: "",
-            logX: isSpread(seen.map((row) => row[1])), series: () => shown(view, names).map((one) => {
-                const points = seen.filter((row) => row[0] === one).map((row) => ({ x: row[1], y: row[3 + at], about: about(row) }));
-                return { name: one, colour: view.colour(one), points, joined: points.every((p, next) => !next || p.x > points[next - 1].x) };
-            }) })) });
+        curves(parent, view, { ...frame, panels: drawn.map(linePanel) });
     else
-        figure(parent, view, { ...frame, panels: drawn.map(({ title, at, seen }) => {
-            const items = groupBy(seen, (row) => row[1]).map((set) => ({ label: String(set[0][1]),
-                bars: set.map((row) => ({ value: row[3 + at], shown: short(row[3 + at]),
-                                          colour: view.colour(row[0]), about: about(row) })) }));
-            return { title, draw: bars(view, items, items, { unit: "" }) };
-        }) });
-    table(parent, "The values of this figure", ["<series", `<${axis}`, "W", ...columns], () => rows.map((row) =>
-        [row[0], numeric ? short(row[1]) : row[1], short(row[2]), ...row.slice(3).map((value) => fixed(value, 3))]));
+        figure(parent, view, { ...frame, panels: drawn.map(barPanel) });
+    table(parent, "The values of this figure", ["<series", `<${axis}`, "W", ...columns], () =>
+        rows.map(([series, x, ranks, ...values]) => [series, isNumber(x) ? short(x) : x, short(ranks),
+                                                     ...values.map((value) => fixed(value, 3))]));
 }
 
 function scalingFigure(parent, { group: at, workloads, points }) {
-    const group = data.groups[at], names = Object.keys(points[0][1]), words = ["speedup", "overlap efficiency"];
+    const group = data.groups[at], names = Object.keys(points[0][1]);
+    const words = ["speedup", "overlap efficiency"];
+    const about = (title, ranks, means) => ({ title, sub: `W=${ranks}`,
+                                              pairs: words.map((word, one) => [word, fixed(means[one], 3)]) });
+    const line = (name, which) => ({ name, joined: true, colour: group.colour(name),
+        points: points.filter(([, means]) => isNumber(means[name]?.[which])).map(([ranks, means]) =>
+            ({ x: ranks, y: means[name][which], about: about(name, ranks, means[name]) })) });
     curves(parent, group, { title: "Scaling with the number of ranks", names,
-        caption: `Geomean over the ${plural(workloads, "workload")} that ran on every number of ranks here; ` +
-            `M, N and the depth K of one rank are the same. Speedup over ${group.baseline}.`,
+        caption: `Geomean over the ${plural(workloads, "workload")} that ran on every number of ranks ` +
+            `here; M, N and the depth K of one rank are the same. Speedup over ${group.baseline}.`,
         panels: words.map((title, which) => ({ title, xTitle: "ranks W", yTitle: "", logX: true, rule: 1,
-            ticks: points.map(([ranks]) => ranks), series: () => shown(group, names).map((name) => ({ name, joined: true,
-                colour: group.colour(name), points: points.filter(([, means]) => isNumber(means[name]?.[which]))
-                    .map(([ranks, means]) => ({ x: ranks, y: means[name][which], about: { title: name, sub: `W=${ranks}`,
-                        pairs: words.map((word, one) => [word, fixed(means[name][one], 3)]) } })) })) })) });
+            ticks: points.map(([ranks]) => ranks),
+            series: () => shown(group, names).map((name) => line(name, which)) })) });
 }
 
 const orderOf = (trace) => /(?:^|,)order=([^,]*)/.exec(trace.config)?.[1];
 
 function timeline(parent, source, longest, title) {
     const { trace, trace: { params, lanes, config, numbers: n } } = source, order = orderOf(trace);
-    const view = { link: String(params.link ?? "none"), simulated: params.simulated === true, profile: params.profile,
-                   off: new Set(), redraw: [] };
-    const facts = [["the call", duration(n?.time_us)], ["its GEMM window", duration(n?.gemm_us)], ["exposed tail", duration(n?.tail_us)],
-        ["GEMM alone", duration(n?.gemm_alone_us)], ["overlap efficiency", fixed(n?.overlap_efficiency, 3)],
-        ["required", `${fixed(n?.breq_gbs, 3)} GB/s per rank`], ["achieved", `${fixed(n?.achieved_gbs, 3)} GB/s per rank`]];
+    const view = { link: String(params.link ?? "none"), simulated: params.simulated === true,
+                   profile: params.profile, off: new Set(), redraw: [] };
+    const ranks = Array.from({ length: Math.min(params.ranks, NUM_COLOURS - 1) }, (_, rank) =>
+        [`block for rank ${rank}`, 1 + rank]);
+    const facts = [`the call ${duration(n?.time_us)}`, `its GEMM window ${duration(n?.gemm_us)}`,
+        `exposed tail ${duration(n?.tail_us)}`, `GEMM alone ${duration(n?.gemm_alone_us)}`,
+        `overlap efficiency ${fixed(n?.overlap_efficiency, 3)}`,
+        `required ${fixed(n?.breq_gbs, 3)} GB/s per rank`, `achieved ${fixed(n?.achieved_gbs, 3)}`];
+    const meaning = "Every block that a worker computes, in the colour of the rank that owns its tiles, " +
+        "and below it the reductions of its own tiles. Reductions beside blocks are hidden; what comes " +
+        "after a rank's last block is its tail.";
     figure(parent, view, { wide: true,
-        title: title ?? `${titleOf(source)}: one call${order ? ` in ${order} order` : ""}, M=${params.m}, N=${params.n}, ` +
-            `K=${params.k} per rank, W=${params.ranks}, ${params.dtype}`,
-        extra: [...Array.from({ length: Math.min(params.ranks, NUM_COLOURS - 1) }, (_, rank) => [`block for rank ${rank}`, 1 + rank]),
-                ["reduction (lower row)", "ink"], ["exposed tail (shaded)", "tail"]],
+        title: title ?? `${titleOf(source)}: one call${order ? ` in ${order} order` : ""}, ` +
+            `M=${params.m}, N=${params.n}, K=${params.k} per rank, W=${params.ranks}, ${params.dtype}`,
+        extra: [...ranks, ["reduction (lower row)", "ink"], ["exposed tail (shaded)", "tail"]],
         panels: [{ draw: (pen, width) => drawTimeline(pen, width, trace, longest) }],
-        caption: `${facts.map((fact) => fact.join(" ")).join(" · ")}.${title ? "" : " Every block that a worker computes, in the " +
-            "colour of the rank that owns its tiles, and below it the reductions of its own tiles. Reductions beside blocks are " +
-            "hidden; what comes after a rank's last block is its tail."}` +
-            (lanes.length < params.ranks ? ` The first ${lanes.length} of ${params.ranks} ranks are shown.` : "") + ` Config: ${config.replaceAll(",", ", ")}.` });
+        caption: [`${facts.join(" · ")}.`, title ? "" : meaning, lanes.length < params.ranks ?
+            `The first ${lanes.length} of ${params.ranks} ranks are shown.` : "",
+            `Config: ${config.replaceAll(",", ", ")}.`].filter(Boolean).join(" ") });
 }
 
 // ---- Tables, filled when they are opened or printed ----
@@ -651,11 +689,11 @@ const tables = [];
 
 function table(parent, title, heads, rows, isOpen) {
     const box = parent.appendChild(make("details", {}, make("summary", {}, title)));
-    const cell = (tag, text, at) => make(tag, { className: heads[at][0] === "<" ? "text" : "" }, text);
-    const fill = () => box.children.length < 2 && box.append(make("div", { className: "scroll" }, make("table", {},
-        make("thead", {}, make("tr", {}, heads.map((head, at) => cell("th", head.replace("<", ""), at)))),
-        make("tbody", {}, rows().map((row) => make("tr", {}, row.map((text, at) =>
-            text instanceof Node ? text : cell("td", text, at))))))));
+    const cell = (tag) => (text, at) => text instanceof Node ? text : make(tag,
+        { className: heads[at][0] === "<" ? "text" : "" }, tag === "th" ? text.replace("<", "") : text);
+    const line = (tag) => (row) => make("tr", {}, row.map(cell(tag)));
+    const fill = () => box.children.length < 2 && box.append(make("div", { className: "scroll" },
+        make("table", {}, make("thead", {}, line("th")(heads)), make("tbody", {}, rows().map(line("td"))))));
     const open = () => {
         fill();
         box.open = true;
@@ -666,35 +704,46 @@ function table(parent, title, heads, rows, isOpen) {
         open();
 }
 
+// A config has a line of its own below its results: it is long, and often the same as before.
 function valueTable(parent, group) {
-    const rows = group.problems.flatMap((p) => p.rows);
+    const rows = group.problems.flatMap((p) => p.rows), wide = (count, name, text) =>
+        make("td", { colSpan: count, className: `text ${name}` }, text);
     const values = (row) => row.error == null ? cells(row) :
-        [make("td", { colSpan: COLUMNS.length, className: "text" }, `skipped: ${row.error.split("\n")[0]}`)];
-    table(parent, `All values: ${plural(rows.length, "result")}`, ["<workload", "<method", ...COLUMNS, "<config"],
-        () => rows.map((row) => [row.problem.label, row.method, ...values(row),
-                                 make("td", { className: "text config" }, row.config.replaceAll(",", ", "))]));
+        [wide(COLUMNS.length, "", `skipped: ${row.error.split("\n")[0]}`)];
+    table(parent, `All values: ${plural(rows.length, "result")}`, ["<workload", "<method", ...COLUMNS],
+        () => rows.flatMap((row, at) => [[row.problem.label, row.method, ...values(row)],
+            ...(row.config && row.config !== rows[at + 1]?.config ?
+                [[wide(COLUMNS.length + 2, "config", row.config.replaceAll(",", ", "))]] : [])]));
 }
 
 function factTable(parent, { context }) {
-    const { gpus, cpu, cores_usable, memory_bytes, host, kernel, micro_kernels, blas, mps } = context ?? {};
-    const rows = [...list(gpus).map((gpu) => ["GPU", `${gpu?.name}, ${gpu?.sms} SMs, at most ${gpu?.clock_mhz} MHz, ` +
-        `driver ${gpu?.driver || "unknown"}`]), ["CPU", cpu], ["cores", `${cores_usable} usable`],
-        ["memory", memory_bytes > 0 ? `${fixed(memory_bytes / 2 ** 30, 1)} GiB` : null], ["host", host], ["system", kernel],
-        ["kernels", Object.entries(micro_kernels ?? {}).map((pair) => pair.join(": ")).join(", ")], ["BLAS", blas], ["MPS", mps]];
-    table(parent, "The machine", ["<", "<"], () => rows.filter(([, text]) => text).map(([name, text]) => [name, String(text)]));
+    const c = context ?? {}, gpu = (one) => `${one?.name}, ${one?.sms} SMs, at most ${one?.clock_mhz} MHz, ` +
+        `driver ${one?.driver || "unknown"}`;
+    const rows = [...list(c.gpus).map((one) => ["GPU", gpu(one)]), ["CPU", c.cpu],
+        ["cores", `${c.cores_usable} usable`],
+        ["memory", c.memory_bytes > 0 ? `${fixed(c.memory_bytes / 2 ** 30, 1)} GiB` : null],
+        ["host", c.host], ["system", c.kernel],
+        ["kernels", Object.entries(c.micro_kernels ?? {}).map((pair) => pair.join(": ")).join(", ")],
+        ["BLAS", c.blas], ["MPS", c.mps]];
+    table(parent, "The machine", ["<", "<"], () =>
+        rows.filter(([, text]) => text).map(([name, text]) => [name, String(text)]));
 }
 
 function fileTables(parent, sources) {
-    const clocks = (c) => ["before", "after"].map((when) => ` ${when}: ${list(c[when]).join("; ") || "unknown"}`).join(";");
-    table(parent, `Files and commands that make them again (${sources.length})`, ["<file", "<measured at (UTC)", "<holds", "<command"],
-        () => sources.map((source) => [titleOf(source) + (source.run ? `, run ${source.run}` : ""), String(source.context?.time),
-            (source.trace ? "a timeline" : plural(source.results, "result")) + (source.complete ? "" : ", INCOMPLETE"),
-            make("td", { className: "text" }, make("code", {}, commandOf(source)), source.clocks ? clocks(source.clocks) : "")]));
+    const clocks = (c) => ["before", "after"].map((when) =>
+        ` ${when}: ${list(c[when]).join("; ") || "unknown"}`).join(";");
+    const line = (source) => [titleOf(source) + (source.run ? `, run ${source.run}` : ""),
+        String(source.context?.time), (source.trace ? "a timeline" : plural(source.results, "result")) +
+        (source.complete ? "" : ", INCOMPLETE"), make("td", { className: "text" },
+            make("code", {}, commandOf(source)), source.clocks ? clocks(source.clocks) : "")];
+    const target = (t) => [String(t?.name), String(t?.target), short(t?.measured), make("td",
+        { className: t?.verdict === "MISS" ? "text bad" : "text" }, String(t?.verdict))];
+    table(parent, `Files and commands that make them again (${sources.length})`,
+          ["<file", "<measured at (UTC)", "<holds", "<command"], () => sources.map(line));
     for (const source of sources.filter(({ targets }) => list(targets).length)) {
         heading(parent, `${titleOf(source)}: what it was measured for`);
-        table(parent, "Targets", ["<figure", "<target", "measured", "<verdict"], () => source.targets.map((t) =>
-            [String(t?.name), String(t?.target), short(t?.measured), make("td", { className: t?.verdict === "MISS" ? "text bad" : "text" },
-                String(t?.verdict))]), true);
+        table(parent, "Targets", ["<figure", "<target", "measured", "<verdict"],
+              () => source.targets.map(target), true);
     }
 }
 
@@ -714,10 +763,11 @@ function glance(parent, { methods, baseline, means, problems, rows, simulated, c
         cards.push([`${fixed(speedup, 2)}×`, `speedup of ${ours} over ${baseline}${mean}`]);
     if (isNumber(efficiency))
         cards.push([fixed(efficiency, 3), `overlap efficiency of ${ours}${mean}`]);
-    cards.push([String(problems.length), `workload${problems.length === 1 ? "" : "s"}, ${plural(rows.length, "result")}` +
-                (simulated ? "" : ", 0 wrong values")],
+    cards.push([String(problems.length), `workload${problems.length === 1 ? "" : "s"}, ` +
+                plural(rows.length, "result") + (simulated ? "" : ", 0 wrong values")],
                [`${fixed(100 * cv, 1)} %`, `noise: the worst cv of a result${cv > .05 ? ", NOISY" : ""}`]);
-    parent.append(make("ul", { className: "numbers" }, cards.map(([value, text]) => make("li", {}, make("b", {}, value), text))));
+    parent.append(make("ul", { className: "numbers" },
+                       cards.map(([value, text]) => make("li", {}, make("b", {}, value), text))));
 }
 
 function groupPart(parent, group, figures) {
@@ -728,16 +778,17 @@ function groupPart(parent, group, figures) {
     glance(parent, group);
     figures.forEach((one) => derivedFigure(parent, group, one));
     if (group.baseline && names.length)
-        overview(parent, group, { title: `Speedup over ${group.baseline}`, unit: "times as fast", value: "speedup", mean: 0,
-            rule: 1, without: group.baseline,
-            caption: "Time of the baseline over time of the method, same problem, same run; more is better." });
-    overview(parent, group, { title: "Where the time goes", unit: "time, baseline = 1", value: "relative", lower: "relativeGemm",
-        caption: "A bar is the time of a call over that of the baseline. Its first part ends with the GEMM window; the tail " +
-            "behind it is communication that was not hidden. Times are medians of the slowest rank, the GEMM window in the " +
-            "table is the longest of any rank." });
-    overview(parent, group, { title: "Overlap efficiency", unit: "GEMM alone / time", value: "efficiency", mean: 1, rule: 1,
-        caption: "Time of the method's own GEMM with nothing beside it over the time of its call: 1 when all communication " +
-            "is hidden and costs the GEMM nothing." });
+        overview(parent, group, { title: `Speedup over ${group.baseline}`, unit: "times as fast",
+            value: "speedup", mean: 0, rule: 1, without: group.baseline, caption: "Time of the baseline " +
+                "over time of the method, same problem, same run; more is better." });
+    overview(parent, group, { title: "Where the time goes", unit: "time, baseline = 1",
+        value: "relative", lower: "relativeGemm", caption: "A bar is the time of a call over that of the " +
+            "baseline. Its first part ends with the GEMM window; the tail behind it is communication that " +
+            "was not hidden. Times are medians of the slowest rank, the GEMM window in the table is the " +
+            "longest of any rank." });
+    overview(parent, group, { title: "Overlap efficiency", unit: "GEMM alone / time", value: "efficiency",
+        mean: 1, rule: 1, caption: "Time of the method's own GEMM with nothing beside it over the time of " +
+            "its call: 1 when all communication is hidden and costs the GEMM nothing." });
     if (group.baseline && names.length) {
         sizeFigures(parent, group, names);
         waveFigure(parent, group, names);
@@ -751,18 +802,20 @@ function groupPart(parent, group, figures) {
 const endOf = ({ trace }) => Math.max(1e-3, ...trace.lanes.map((lane) => lane.end));
 
 function section(which) {
-    const sources = data.sources.filter((source) => source.section === which), first = sources[0], drawn = new Set();
-    const box = byId("main").appendChild(make("section", {}, make("h2", {}, first.machine),
-        make("p", { className: "small" }, `entwine ${first.context?.version}, commit ${first.context?.commit}`)));
-    const isHere = (at) => data.sources[at].section === which;
-    factTable(box, first);
+    const sources = data.sources.filter((source) => source.section === which), drawn = new Set();
+    const isHere = (at) => data.sources[at].section === which, { machine, context } = sources[0];
+    const box = byId("main").appendChild(make("section", {}, make("h2", {}, machine),
+        make("p", { className: "small" }, `entwine ${context?.version}, commit ${context?.commit}`)));
+    factTable(box, sources[0]);
     fileTables(box, sources);
     for (const group of data.groups.filter((one) => isHere(one.sources[0]))) {
-        const figures = group.sources.map((at) => data.sources[at].figure).filter((one) => one && !drawn.has(one));
+        const figures = group.sources.map((at) => data.sources[at].figure)
+            .filter((one) => one && !drawn.has(one));
         figures.forEach((one) => drawn.add(one));
         groupPart(box, group, figures);
     }
-    const scaling = data.scaling.filter((one) => isHere(one.source) && Object.keys(one.points[0][1]).length > 1);
+    const scaling = data.scaling.filter(({ source, points }) => isHere(source) &&
+        Object.keys(points[0][1]).length > 1);
     if (scaling.length)
         heading(box, "Several numbers of ranks");
     scaling.forEach((one) => scalingFigure(box, one));
@@ -778,45 +831,54 @@ function story() {
     const find = (order) => data.sources.find(({ trace }) => trace && orderOf(trace) === order);
     const [before, after] = [find("contiguous"), find("interleaved")], params = after?.trace.params;
     const isSame = (row) => ["m", "n", "k"].every((key) => row.problem[key] === params[key]);
-    const group = data.groups.find((one) => params && one.link.startsWith("EMULATED") && one.link === params.link && one.rows.some(isSame));
-    const [plain, ours] = ["sequential", "entwine"].map((method) => group?.rows.find((row) => row.method === method && isSame(row)));
+    const group = data.groups.find(({ link, rows }) => params?.link === link &&
+        link.startsWith("EMULATED") && rows.some(isSame));
+    const [plain, ours] = ["sequential", "entwine"].map((method) =>
+        group?.rows.find((row) => row.method === method && isSame(row)));
     if (!before || !plain || !ours)
         return;
     const box = byId("story"), longest = Math.max(endOf(before), endOf(after));
     const lead = (text) => box.append(make("p", { className: "lead" }, text));
-    const bar = (label, row) => ({ label, strong: true, bars: [{ value: row.time / 1000, lower: (row.time - row.tail) / 1000,
-        shown: duration(row.time), colour: group.colour(row.method), about: tipOf(row) }] });
+    const bar = (label, row) => ({ label, strong: true, bars: [{ value: row.time / 1000,
+        lower: (row.time - row.tail) / 1000, shown: duration(row.time), colour: group.colour(row.method),
+        about: tipOf(row) }] });
     const items = [bar("before: sequential", plain), bar("after: entwine", ours)];
     heading(box, "What the link cost, before and after");
-    lead(`Over an emulated link of ${group.link.replace("EMULATED ", "")}, one GEMM + ReduceScatter took ${duration(plain.time)} when the ` +
-        `sum waited for the GEMM; for ${duration(plain.tail)} of it only the link was at work. Reduced tile by tile while the GEMM runs, ` +
-        `it took ${duration(ours.time)}, of which ${duration(ours.tail)} were not hidden.`);
-    figure(box, group, { title: "Time of one call", wide: true, extra: [["GEMM window of sequential", 0], ["of entwine", 1], ["exposed tail", "tail"]],
-        caption: `Both methods alternated in one run and computed the same values. All with ${group.common}.`,
+    lead(`Over an emulated link of ${group.link.replace("EMULATED ", "")}, one GEMM + ReduceScatter took ` +
+        `${duration(plain.time)} when the sum waited for the GEMM; for ${duration(plain.tail)} of it only ` +
+        "the link was at work. Reduced tile by tile while the GEMM runs, it took " +
+        `${duration(ours.time)}, of which ${duration(ours.tail)} were not hidden.`);
+    figure(box, group, { title: "Time of one call", wide: true,
+        extra: [["GEMM window of sequential", 0], ["of entwine", 1], ["exposed tail", "tail"]],
+        caption: "Both methods alternated in one run and computed the same values. All with " +
+            `${group.common}.`,
         panels: [{ draw: bars({ off: new Set() }, items, items, { stacked: true, unit: "ms" }) }] });
-    lead("Why: the order of the tiles. In the contiguous order a rank's own tiles come in one burst, and the link is left with them at the " +
-        "end; in the interleaved order they come at a steady pace, and the link works all along. Two traced calls on one time axis:");
+    lead("Why: the order of the tiles. In the contiguous order a rank's own tiles come in one burst, and " +
+        "the link is left with them at the end; in the interleaved order they come at a steady pace, and " +
+        "the link works all along. Two traced calls on one time axis:");
     timeline(box, before, longest, "Before: contiguous order");
     timeline(box, after, longest, "After: interleaved order");
     before.told = after.told = true;
 }
 
 const link = ({ title, id }) => make("a", { href: `#${id}` }, title);
+const entry = (part) => make("li", {}, link(part),
+                             part.figures.flatMap((one, at) => [at ? " · " : ": ", link(one)]));
 const sections = distinct(data.sources.map((source) => source.section));
-byId("made").textContent = `Made from ${plural(distinct(data.sources.map((source) => source.name)).length, "file")} by entwine ` +
-    `${data.version}, commit ${data.commit}. Every measured call was checked: a file with wrong values is refused. Point at a mark, or ` +
-    "focus a chart and use the arrow keys, for its numbers; click a method to switch it off.";
+const names = distinct(data.sources.map((source) => source.name));
+byId("made").textContent = `Made from ${plural(names.length, "file")} by entwine ${data.version}, commit ` +
+    `${data.commit}. Every measured call was checked: a file with wrong values is refused. Point at a ` +
+    "mark, or focus a chart and use the arrow keys, for its numbers; click a method to switch it off.";
 if (sections.length > 1)
-    byId("made").after(make("p", { className: "note" }, `${sections.length} machines or commits. Each has a section of its own below, and ` +
-        "no figure mixes them."));
+    byId("made").after(make("p", { className: "note" }, `${sections.length} machines or commits. Each has ` +
+        "a section of its own below, and no figure mixes them."));
 data.groups.forEach(readGroup);
 data.sources.filter(({ trace }) => trace).forEach(({ trace }) => { trace.lanes = lanesOf(trace); });
 story();
 sections.forEach(section);
 if (numFigures > 4) {
     byId("contents").hidden = false;
-    byId("contents").append(make("h4", {}, "Contents"), make("ol", {}, contents.map((part) => make("li", {}, link(part),
-        part.figures.map((one, at) => [at ? " · " : ": ", link(one)]).flat()))));
+    byId("contents").append(make("h4", {}, "Contents"), make("ol", {}, contents.map(entry)));
 }
 addEventListener("beforeprint", () => tables.forEach((open) => open()));
 addEventListener("scroll", () => tip.hidden || follow(), { passive: true });
