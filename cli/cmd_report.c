@@ -1,7 +1,7 @@
 /* entwine report: result files and timelines as one HTML page. */
 #include "commands.h"
 
-#include "report.h"
+#include "report/report.h"
 #include "result_file.h"
 
 static const char fix_files[] = "give files of `entwine bench -J` and `entwine trace`";

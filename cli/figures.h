@@ -102,11 +102,6 @@ const cli_figure_point *cli_figure_result_of(const cli_figure_data *data,
                                              const cli_figure_point *point,
                                              const char *method);
 
-double cli_geomean(const double *values, int count);
-void cli_sort(double *values, int count);
-/* Of sorted values, between the two that are nearest. */
-double cli_quantile(const double *values, int count, double part);
-
 /* The derivations of the table in figures.c; the last two are in figures_ratios.c. */
 void cli_derive_speedup(cli_figure_data *data);
 void cli_derive_policies(cli_figure_data *data);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "derived.h"
+
 /* ---- What the derivations have in common ----------------------------------------- */
 
 cli_figure_row *cli_figure_row_add(cli_figure_data *data, const cli_figure_point *point,
@@ -66,43 +68,13 @@ static double best_time(const cli_figure_data *data, const cli_figure_point *poi
     return best;
 }
 
-double cli_geomean(const double *values, int count)
-{
-    double sum = 0.0;
-    for (int at = 0; at < count; at++)
-        sum += log(values[at]);
-    return count ? exp(sum / count) : NAN;
-}
-
-static int by_value(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-void cli_sort(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-}
-
-double cli_quantile(const double *values, int count, double part)
-{
-    double place = part * (count - 1);
-    int below = (int)place;
-    int above = below + 1 < count ? below + 1 : below;
-    return values[below] + (place - below) * (values[above] - values[below]);
-}
-
 /* ---- speedup --------------------------------------------------------------------- */
 
-/* The method's own producer with nothing beside it: what blas and sequential run first, and
- * for the others, which have its kernels, what sequential runs first. */
 static double efficiency_of(const cli_figure_data *data, const cli_figure_point *point)
 {
-    const bool runs_alone = strncmp(point->entry->method, "blas", strlen("blas")) == 0;
-    const cli_figure_point *alone =
-        runs_alone ? point : cli_figure_result_of(data, point, "sequential");
-    return alone ? alone->gemm_us / point->time_us : NAN;
+    const cli_figure_point *sequential = cli_figure_result_of(data, point, "sequential");
+    return cli_overlap_efficiency(point->entry->method, point->time_us, point->gemm_us,
+                                  sequential ? sequential->gemm_us : NAN);
 }
 
 enum { SPEEDUP, EFFICIENCY, BEST };
@@ -240,13 +212,10 @@ void cli_derive_budget(cli_figure_data *data)
     }
 }
 
-/* GB/s of what one rank reads from its peers in so many microseconds. */
 static double remote_gbs(const cli_problem *problem, double us)
 {
     const ew_problem *shape = &problem->problem;
-    return ew_remote_bytes(shape->max_m, shape->n, problem->num_ranks,
-                           ew_dtype_bytes(shape->dtype)) /
-           us * 1e-3;
+    return cli_remote_gbs(shape->max_m, shape->n, problem->num_ranks, shape->dtype, us);
 }
 
 void cli_derive_bandwidth(cli_figure_data *data)
