@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "commands.h"
-#include "context.h"
-#include "figures.h"
-#include "help_pages.h"
-#include "launcher.h"
+#include "cmd/commands.h"
+#include "run/context.h"
+#include "output/figures.h"
+#include "options/help_pages.h"
+#include "run/launcher.h"
 
 static const cli_command command_table[] = {
     {"run", CLI_RUN, "one problem: verify, time, print",

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "out_file.h"
-#include "process.h"
+#include "base/out_file.h"
+#include "base/process.h"
 #include "report_page.h"
 
 cli_report *cli_report_create(void)

@@ -4,7 +4,7 @@
 #define ENTWINE_CLI_REPORT_DATA_H
 
 #include "report.h"
-#include "result_file.h"
+#include "output/result_file.h"
 
 enum { REPORT_MAX_METHODS = 64, REPORT_LABEL_BYTES = 160 };
 

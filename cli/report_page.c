@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "context.h"
-#include "process.h"
+#include "run/context.h"
+#include "base/process.h"
 
 /* ---- Head ---- */
 

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "process.h"
+#include "base/process.h"
 
 enum { MAX_TEXTS = 256, LEAST_TOKEN = 5 };
 static const double plot_seconds = 30.0;

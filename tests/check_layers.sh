@@ -31,6 +31,8 @@ allowed() { # FILE INCLUDED, both relative to the root; INCLUDED without a src/ 
     *..*) return 1 ;;
     esac
     local folder=${file%/*}
+    # A folder of the tool, and not the library's of the same name.
+    [[ $file == cli/* && -e cli/$included ]] && return 0
     # A bare name is a header of the same folder, if there is one.
     [[ $included != */* && -e $folder/$included ]] && return 0
     case $file in

@@ -3,7 +3,7 @@
 
 #include <getopt.h>
 
-#include "options.h"
+#include "options/options.h"
 
 enum { MAX_ARGUMENTS = 32, NUM_COMMANDS = 17 };
 

@@ -1,0 +1,63 @@
+/* What a result was measured on and with: machine, versions, command line. */
+#ifndef ENTWINE_CLI_CONTEXT_H
+#define ENTWINE_CLI_CONTEXT_H
+
+#include <jansson.h>
+
+#include "run/gpus.h"
+#include "run/launcher.h"
+
+enum { CLI_TEXT_BYTES = 128 };
+
+typedef struct cli_context {
+    char host[CLI_TEXT_BYTES];
+    char cpu[CLI_TEXT_BYTES];
+    char kernel[CLI_TEXT_BYTES]; /* of the operating system */
+    char arch[CLI_TEXT_BYTES];
+    char time[32];                    /* UTC, ISO 8601 */
+    char fp32_kernel[CLI_TEXT_BYTES]; /* micro-kernels */
+    char bf16_kernel[CLI_TEXT_BYTES];
+    char fp16_kernel[CLI_TEXT_BYTES];
+    char blas[CLI_TEXT_BYTES]; /* empty: none */
+    int cores_usable;
+    double memory_bytes;
+} cli_context;
+
+/* Never fails: what cannot be found out reads "unknown". */
+void cli_context_init(cli_context *context);
+
+/* A new JSON object; NULL: no memory. */
+json_t *cli_context_json(const cli_context *context, const cli_launch *launch, int argc,
+                         char **argv);
+
+/* A JSON string, whatever bytes the text holds. */
+json_t *cli_text_json(const char *text);
+
+/* `# ...` lines on stderr; with GPUs (else NULL) they stand for what computes. */
+void cli_context_print(const cli_context *context, const cli_launch *launch,
+                       const cli_gpus *gpus);
+
+/* From /proc/meminfo, in bytes; 0: unknown. */
+double cli_memory_available(void);
+double cli_memory_total(void);
+
+/* The commit the tool was built from. */
+const char *cli_commit(void);
+
+/* Calls `report` for every ENTWINE_ variable set that nothing reads, with the known name
+ * it most resembles, or NULL. */
+void cli_environment_check(void (*report)(void *argument, const char *name,
+                                          const char *near),
+                           void *argument);
+
+/* The same as warnings. */
+void cli_environment_warn(void);
+
+/* The variables that are read, ending with a NULL name. */
+typedef struct cli_variable {
+    const char *name;
+    const char *meaning;
+} cli_variable;
+const cli_variable *cli_variables(void);
+
+#endif
