@@ -15,7 +15,7 @@ static const cli_command command_table[] = {
      "exactly, checks every value and prints the time.\n",
      "  entwine run\n"
      "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
-     "  entwine run --link 2.5 --config order=contiguous\n"
+     "  entwine run --link 0.3 --config order=contiguous\n"
      "  entwine run --backend cuda -W 8 -m 8K -N 8K -k 2K --link 46\n",
      NULL, cli_run_main},
     {"bench", CLI_BENCH, "lists of problems, several methods side by side",
@@ -25,7 +25,7 @@ static const cli_command command_table[] = {
      "geomean, and overlap efficiency.\n",
      "  entwine bench -m 1024-8192*2 -k 512,2048\n"
      "  entwine bench --suite smoke -o csv > smoke.csv\n"
-     "  entwine bench --link 2.5 --variant release=partition\n"
+     "  entwine bench --link 0.3 --variant release=partition\n"
      "  entwine bench --figure speedup -J speedup.json\n"
      "  mpirun -np 2 entwine bench --method entwine,blas,blas+mpi\n",
      NULL, cli_bench_main},
@@ -36,7 +36,7 @@ static const cli_command command_table[] = {
      "  release       from one tile to the whole output released together\n"
      "  pool          reducers that share the GEMM's workers or SMs, or not\n",
      "  entwine ablate --figure order\n"
-     "  entwine ablate --figure release -m 2K -N 2K -k 512 --link 1\n"
+     "  entwine ablate --figure release -m 2K -N 2K -k 512 --link 0.125\n"
      "  entwine ablate --figure pool --backend cuda --link 46 -J pool.json\n",
      NULL, cli_ablate_main},
     {"sweep", CLI_SWEEP, "one quantity varied: budget, bandwidth, waves, ranks",
@@ -88,7 +88,7 @@ static const cli_command command_table[] = {
      "Measures the methods as this host is and with an emulated link, and draws when\n"
      "tiles are reduced under the contiguous and the interleaved order.\n",
      "  entwine demo\n"
-     "  entwine demo --link 1 -d bf16\n",
+     "  entwine demo --link 0.1 -d bf16\n",
      NULL, cli_demo_main},
     {"tune", CLI_TUNE, "finds the fastest schedule by measuring, and keeps it",
      "Measures candidates for each problem, interleaved with the built-in choice, and\n"
@@ -121,7 +121,7 @@ static const cli_command command_table[] = {
      "it as trace events: slices for blocks and reductions, arrows for contributions.\n"
      "Sequential calls in the same run say how much of the communication was hidden.\n",
      "  entwine trace\n"
-     "  entwine trace -W 4 --link 2.5 -o link.json\n"
+     "  entwine trace -W 4 --link 0.3 -o link.json\n"
      "  entwine trace --config order=contiguous -o - > contiguous.json\n"
      "  entwine trace --merge entwine-1700000000-4711.json\n",
      "[FILE.json...]", cli_trace_main},

@@ -96,7 +96,7 @@ static void read_row(report_row *row, const json_t *object, const cli_measured *
 static void begin_problem(report_source *source, const json_t *params, int first)
 {
     report_problem *problem = &source->problems[source->num_problems++];
-    const double link_gbps = report_number(params, "link_gbps");
+    const double link_gbps = report_number(params, "link_gbs") * 8;
     const double sms = report_number(params, "sms_per_rank");
     *problem = (report_problem){
         .source = source,

@@ -79,21 +79,21 @@ static void print_table(const cli_job *job, const ew_bench_result *results)
 
 /* The rate at which a link needs 0.8 of the GEMM's time for the bytes, so that the demo
  * shows the same thing on a slow and on a fast machine.  Two digits are enough. */
-static double fitting_link_gbps(double bytes, double gemm_seconds)
+static double fitting_link_gbs(double bytes, double gemm_seconds)
 {
-    double gbps = bytes * 8e-9 / (0.8 * gemm_seconds);
-    double digit = pow(10.0, floor(log10(gbps)) - 1.0);
-    return round(gbps / digit) * digit;
+    double gbs = bytes * 1e-9 / (0.8 * gemm_seconds);
+    double digit = pow(10.0, floor(log10(gbs)) - 1.0);
+    return round(gbs / digit) * digit;
 }
 
 /* Unless the user gave a link. */
 static void fit_link(demo *d)
 {
     cli_settings *s = &d->settings;
-    if (s->link_rate > 0)
+    if (s->link_gbs > 0)
         return;
-    s->link_rate =
-        fitting_link_gbps(ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
+    s->link_gbs =
+        fitting_link_gbs(ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
                                           ew_dtype_bytes((ew_dtype)s->dtypes.at[0])),
                           d->results[0].gemm_us * 1e-6);
     s->link_latency_us = LINK_LATENCY_US;
@@ -105,7 +105,7 @@ static cli_exit measure_table(demo *d, bool with_link)
     cli_settings settings = d->settings;
     cli_job job;
     if (!with_link) {
-        settings.link_rate = 0.0;
+        settings.link_gbs = 0.0;
     } else {
         static const char *const variants[] = {"release=partition", "order=contiguous"};
         for (int at = 0; at < 2; at++) {
@@ -131,8 +131,8 @@ static cli_exit measure_table(demo *d, bool with_link)
         if (!with_link)
             print_head(d); /* not before: wrong input must print nothing here */
         if (with_link)
-            printf("EMULATED link of %g Gb/s per rank, %g us\n",
-                   job.ranks.options.link_gbps, job.ranks.options.link_latency_us);
+            printf("EMULATED link of %g GB/s per rank and direction, %g us\n",
+                   settings.link_gbs, settings.link_latency_us);
         else
             printf("as this host is %21s %9s %9s %9s %8s\n", "time(us)", "gemm(us)",
                    "tail(us)", "speedup", "#wrong");
@@ -158,13 +158,14 @@ static cli_exit show_strips(demo *d)
                                                   : cores;
     cli_strip strips[2] = {{.num_events = 0}, {.num_events = 0}},
               unpaced = {.num_events = 0};
-    double axis = 0.0;
+    double axis = 0.0, link_gbs = 0.0;
     ew_status status =
         cli_strip_record(&ranks, num_ranks, EW_ORDER_INTERLEAVED, &unpaced, d->error);
     if (status == EW_OK)
-        ranks.options.link_gbps = fitting_link_gbps(
+        link_gbs = fitting_link_gbs(
             ew_remote_bytes(problem.max_m, problem.n, num_ranks, ew_dtype_bytes(EW_FP32)),
             cli_strip_gemm_seconds(&unpaced));
+    ranks.options.link_gbps = link_gbs * 8;
     ranks.options.link_latency_us = LINK_LATENCY_US;
     for (int at = 0; at < 2 && status == EW_OK; at++) {
         status = cli_strip_record(&ranks, num_ranks, orders[at], &strips[at], d->error);
@@ -176,10 +177,10 @@ static cli_exit show_strips(demo *d)
     if (status)
         return cli_fail_status(status, d->error);
     printf(
-        "\nThe idea, traced on W=%d ranks over an EMULATED link of %g Gb/s.  Upper line:\n"
+        "\nThe idea, traced on W=%d ranks over an EMULATED link of %g GB/s.  Upper line:\n"
         "whose tile rank %d computes, in order.  Lower line, *: when rank %d's own\n"
         "tiles are reduced.  Time runs to the right, %.1f ms in all; | is the end.\n",
-        num_ranks, ranks.options.link_gbps, num_ranks - 1, num_ranks - 1, axis * 1e3);
+        num_ranks, link_gbs, num_ranks - 1, num_ranks - 1, axis * 1e3);
     for (int at = 0; at < 2; at++)
         cli_strip_print(&strips[at], num_ranks - 1, axis);
     return CLI_EXIT_OK;

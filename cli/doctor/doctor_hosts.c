@@ -110,9 +110,9 @@ static void measure_host(cli_doctor *d, survey *s, int host)
         return;
     if (works)
         cli_doctor_say(d, VERDICT_OK, "hosts", "",
-                       "rank 0 to rank %d on another host: %.0f us, %.1f Gb/s",
+                       "rank 0 to rank %d on another host: %.0f us, %.2f GB/s",
                        s->lowest[host], ping_s * 5e5,
-                       BULK_BYTES * 8e-9 / (bulk_s - ping_s / 2));
+                       BULK_BYTES * 1e-9 / (bulk_s - ping_s / 2));
     else
         cli_doctor_say(d, VERDICT_FAIL, "hosts",
                        "look at firewalls, and at which network MPI uses (Open MPI: "

@@ -49,14 +49,15 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
     char rate[CLI_METHOD_BYTES], why[CLI_WHY_BYTES];
     const size_t length = strcspn(value, ",");
     const char *at = value[length] ? value + length + 1 : NULL;
+    const bool in_bits = length > 2 && strncmp(value + length - 2, "Gb", 2) == 0;
     double number, latency_us = -1.0;
-    snprintf(rate, sizeof rate, "%.*s", (int)length, value);
+    snprintf(rate, sizeof rate, "%.*s", (int)(in_bits ? length - 2 : length), value);
     if (cli_real_parse(rate, 0.0, 1e6, &number, why) ||
         (at && cli_real_parse(at, 0.0, 1e6, &latency_us, why)))
-        return cli_fail_usage(
-            "Gb/s (cuda: GB/s) and, if wanted, a latency in us: --link 2.5,5", "--%s: %s",
-            option->name, why);
-    settings->link_rate = number;
+        return cli_fail_usage("GB/s, or gigabits per second as 2.5Gb; a latency in us may "
+                              "follow: --link 46,1",
+                              "--%s: %s", option->name, why);
+    settings->link_gbs = in_bits ? number / 8 : number;
     settings->link_latency_us = latency_us;
     return CLI_EXIT_OK;
 }

@@ -66,8 +66,8 @@ static const cli_option option_table[] = {
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, cli_set_ranks_as,
      "processes (default) or threads"},
     {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, cli_set_link,
-     "emulate a link of RATE Gb/s per rank and US us latency (default 5); with cuda RATE "
-     "is GB/s per rank and direction (default 1 us)"},
+     "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits per "
+     "second, and US us latency (default 5, with cuda 1)"},
     {0, "link", "RATE[,US]", CLI_TUNE, cli_refuse_link, NULL},
     {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, cli_set_iters,
      "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "

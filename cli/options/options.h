@@ -62,7 +62,7 @@ typedef struct cli_settings {
     ew_config config;            /* base of every method */
     int64_t iters, warmup;       /* -1: not given */
     double timeout_s;            /* 0: the library's default */
-    double link_rate;            /* Gb/s, or GB/s on a GPU; 0: no emulated link */
+    double link_gbs;             /* GB/s per rank and direction; 0: no emulated link */
     double link_latency_us;      /* -1: not given */
     double gate_ms;
     double idle;   /* -1: not given */

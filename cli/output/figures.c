@@ -33,8 +33,8 @@ static const cli_figure_column ratio_columns[] = {
     {"problems", "problems", 0}, {NULL, NULL, 0}};
 
 /* A link that is emulated has to be fast enough for the GEMM of the larger K and too slow
- * to be hidden by that of the smallest: on today's cores about this many Gb/s. */
-#define CPU_LINK "--link 2.5"
+ * to be hidden by that of the smallest: on today's cores about this rate. */
+#define CPU_LINK "--link 2.5Gb"
 #define CPU_METHODS "--method entwine,sequential,blas,wavegroup,chunked"
 #define GPU_METHODS "--method entwine,blas,sequential,wavegroup,chunked,fused-push,static"
 #define BLAS_BASELINE " --baseline-method blas" /* as in the paper */

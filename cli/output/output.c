@@ -264,17 +264,20 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
     write_json_file(output, false); /* a failure is reported at the end */
 }
 
+void cli_emulated_link_text(double gbs, double latency_us, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "EMULATED %g GB/s per rank and direction, %g us", gbs,
+             latency_us);
+}
+
 void cli_link_text(const cli_job *job, char *text, size_t bytes)
 {
     const ew_world_options *options = &job->ranks.options;
-    const bool on_gpu = cli_backend_is_gpu(job->backend);
-    if (!(options->link_gbps > 0))
-        snprintf(text, bytes, job->backend == EW_BACKEND_SIM ? "the profile's" : "none");
+    if (options->link_gbps > 0)
+        cli_emulated_link_text(options->link_gbps / 8, options->link_latency_us, text,
+                               bytes);
     else
-        snprintf(text, bytes, "EMULATED %g %s, %g us",
-                 options->link_gbps / (on_gpu ? 8.0 : 1.0),
-                 on_gpu ? "GB/s per rank and direction" : "Gb/s per rank",
-                 options->link_latency_us);
+        snprintf(text, bytes, job->backend == EW_BACKEND_SIM ? "the profile's" : "none");
 }
 
 const cli_summary *cli_output_summary(const cli_output *output)

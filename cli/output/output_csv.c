@@ -8,7 +8,7 @@
 
 void cli_csv_begin(void)
 {
-    puts("name,m,n,k,ranks,dtype,weight,ranks_as,link_gbps,link_latency_us,seed,method,"
+    puts("name,m,n,k,ranks,dtype,weight,ranks_as,link_gbs,link_latency_us,seed,method,"
          "config,status,time_us,gemm_us,tail_us,cv,discarded,gflops,algbw_gbs,breq_gbs,"
          "speedup,wrong,max_abs_err");
 }
@@ -40,7 +40,7 @@ static void print_params(const cli_row *row)
     printf(",%" PRId64 ",%" PRId64 ",%" PRId64 ",%d,%s,%s,%s,%g,%g,%" PRIu32 ",",
            shape->max_m, shape->n, shape->k, row->problem->num_ranks,
            ew_dtype_name(shape->dtype), shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
-           cli_ranks_as_name(ranks), ranks->options.link_gbps,
+           cli_ranks_as_name(ranks), ranks->options.link_gbps / 8,
            ranks->options.link_latency_us, row->job->bench.seed);
 }
 

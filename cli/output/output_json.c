@@ -25,7 +25,7 @@ static json_t *params_json(const cli_row *row)
         (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k,
         "ranks", row->problem->num_ranks, "dtype", ew_dtype_name(shape->dtype), "weight",
         shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", "ranks_as",
-        cli_ranks_as_name(ranks), "link", link, "link_gbps", options->link_gbps,
+        cli_ranks_as_name(ranks), "link", link, "link_gbs", options->link_gbps / 8,
         "link_latency_us", options->link_latency_us, "seed",
         (json_int_t)row->job->bench.seed, "iters", (int)row->job->bench.iters, "warmup",
         (int)row->job->bench.warmup, "gate_ms", row->job->bench.gate_ms, "idle",

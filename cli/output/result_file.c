@@ -125,6 +125,24 @@ static const char *read_samples(const json_t *array, cli_measured *result)
     return NULL;
 }
 
+/* Documents of version 0.1 had gigabits per second. */
+static void convert_link(json_t *params)
+{
+    char text[96];
+    const json_t *old = json_object_get(params, "link_gbps");
+    const double gbs = json_number_value(old) / 8;
+    if (!json_is_number(old))
+        return;
+    json_object_set_new(params, "link_gbs", json_real(gbs));
+    json_object_del(params, "link_gbps");
+    if (!(gbs > 0))
+        return;
+    cli_emulated_link_text(
+        gbs, json_number_value(json_object_get(params, "link_latency_us")), text,
+        sizeof text);
+    json_object_set_new(params, "link", json_string(text));
+}
+
 /* NULL, or what is wrong with one result. */
 static const char *read_result(json_t *object, cli_measured *result, json_error_t *error)
 {
@@ -134,6 +152,7 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
     json_t *samples = NULL;
     json_int_t wrong = 0;
     int simulated = 0;
+    convert_link(json_object_get(object, "params"));
     if (json_unpack_ex(object, error, 0,
                        "{s:{s:I, s:I, s:I, s:I, s:s, s:s, s:s, s?b}, s:s, s:s, s?o}",
                        "params", "m", &result->m, "n", &result->n, "k", &result->k, "ranks",

@@ -143,9 +143,9 @@ static void set_options(cli_job *job, const cli_settings *settings)
     const bool on_gpu = cli_backend_is_gpu(job->backend);
     ew_world_options *world = &job->ranks.options;
     world->timeout_ms = (uint32_t)(settings->timeout_s * 1000.0 + 0.5);
-    if (settings->link_rate > 0) {
+    if (settings->link_gbs > 0) {
         double latency_us = settings->link_latency_us;
-        world->link_gbps = settings->link_rate * (on_gpu ? 8.0 : 1.0);
+        world->link_gbps = settings->link_gbs * 8;
         world->link_latency_us = latency_us >= 0 ? latency_us : on_gpu ? 1.0 : 5.0;
     }
     job->bench.seed = settings->seed;

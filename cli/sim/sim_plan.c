@@ -55,12 +55,12 @@ static ew_status set_case(const cli_settings *settings, forecast *f)
         (ew_dtype)or_default(&settings->dtypes, f->hardware.is_cpu ? EW_FP32 : EW_BF16));
     shape.weight_layout = settings->weight;
     f->what = cli_sim_case_of(&shape, num_ranks);
-    if (settings->link_rate > 0) {
-        f->what.options.link_gbs = settings->link_rate / (f->hardware.is_cpu ? 8.0 : 1.0);
+    if (settings->link_gbs > 0) {
+        f->what.options.link_gbs = settings->link_gbs;
         f->what.options.link_us =
             settings->link_latency_us >= 0 ? settings->link_latency_us : 1;
     }
-    f->link_gbs = settings->link_rate > 0 ? f->what.options.link_gbs : f->hardware.link_gbs;
+    f->link_gbs = settings->link_gbs > 0 ? settings->link_gbs : f->hardware.link_gbs;
     return status;
 }
 
