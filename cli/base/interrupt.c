@@ -11,7 +11,6 @@
 
 #include "base/dump.h"
 #include "base/message.h"
-#include "options/options.h"
 
 typedef struct board {
     atomic_int stop;

@@ -7,6 +7,8 @@
 
 #include "entwine/entwine.h"
 
+enum { CLI_MAX_RANKS = 256 }; /* on one host, or of a launcher */
+
 /* Installs the handlers and the board on which ranks enter themselves.  False: no memory.
  * Call once, before ranks are started. */
 bool cli_interrupt_open(void);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stats.h"
 #include "output/result_file.h"
 
 enum { NUM_RESAMPLES = 2000, LEAST_SAMPLES = 5 };
@@ -56,12 +57,6 @@ static double resampled_median(const cli_measured *result, uint64_t *random)
     return (lower + result->samples_us[at]) / 2;
 }
 
-static int by_value(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
 /* Percentile bootstrap, the same draws in every run. */
 static void judge_pair(pair *p, double threshold)
 {
@@ -71,7 +66,7 @@ static void judge_pair(pair *p, double threshold)
         double before = resampled_median(p->before, &random);
         ratios[at] = resampled_median(p->after, &random) / before;
     }
-    qsort(ratios, NUM_RESAMPLES, sizeof ratios[0], by_value);
+    cli_sort(ratios, NUM_RESAMPLES);
     p->ratio = p->after->median_us / p->before->median_us;
     p->low = ratios[NUM_RESAMPLES / 40];
     p->high = ratios[NUM_RESAMPLES - 1 - NUM_RESAMPLES / 40];
@@ -282,9 +277,7 @@ static void print_json(const comparison *c)
                   (int)c->same_machine, "threshold", c->settings->threshold,
                   "geomean_ratio", c->geomean, "regressions", c->num_verdicts[REGRESSION],
                   "pairs", pairs, "unpaired", unpaired);
-    json_dumpf(document, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(document);
+    cli_json_print(document);
 }
 
 cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv)

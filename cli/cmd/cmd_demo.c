@@ -94,8 +94,8 @@ static void fit_link(demo *d)
         return;
     s->link_gbs =
         fitting_link_gbs(ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
-                                          ew_dtype_bytes((ew_dtype)s->dtypes.at[0])),
-                          d->results[0].gemm_us * 1e-6);
+                                         ew_dtype_bytes((ew_dtype)s->dtypes.at[0])),
+                         d->results[0].gemm_us * 1e-6);
     s->link_latency_us = LINK_LATENCY_US;
 }
 

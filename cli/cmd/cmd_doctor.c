@@ -247,9 +247,7 @@ cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv)
                 cli_context_json(&d->context, NULL, argc, argv), "checks", d->checks);
             if (d->kernels)
                 json_object_set(document, "kernels", d->kernels);
-            json_dumpf(document, stdout, JSON_INDENT(1));
-            putchar('\n');
-            json_decref(document);
+            cli_json_print(document);
         } else {
             printf("%d OK, %d WARN, %d FAIL\n", d->num_verdicts[VERDICT_OK],
                    d->num_verdicts[VERDICT_WARN], d->num_verdicts[VERDICT_FAIL]);

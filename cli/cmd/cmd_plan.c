@@ -8,7 +8,8 @@
 
 #include "run/gpus.h"
 #include "run/launcher.h"
-#include "run/simulated.h"
+#include "sim/sim_plan.h"
+#include "base/json_file.h"
 
 /* What one worker, or one SM, is assumed to reach when no rate is given. */
 static const double assumed_gflops_per_worker = 64.0;
@@ -27,11 +28,6 @@ typedef struct plan_view {
     double breq;         /* Eq. 4, byte/s */
 } plan_view;
 
-static int64_t or_default(const cli_values *values, int64_t value)
-{
-    return values->count ? values->at[0] : value;
-}
-
 static double assumed_gflops(const cli_settings *settings, const plan_view *view)
 {
     cli_gpus gpus;
@@ -49,12 +45,12 @@ static ew_status build_view(const cli_settings *settings, const cli_launch *laun
     bool on_gpu = cli_settings_backend(settings) == EW_BACKEND_CUDA;
     int default_ranks = launch->found ? launch->launcher.num_ranks : 2;
     ew_problem shape =
-        EW_PROBLEM(or_default(&settings->rows, 1024), or_default(&settings->cols, 1024),
-                   or_default(&settings->depth, 512),
-                   (ew_dtype)or_default(&settings->dtypes, on_gpu ? EW_BF16 : EW_FP32));
+        EW_PROBLEM(cli_value_or(&settings->rows, 1024), cli_value_or(&settings->cols, 1024),
+                   cli_value_or(&settings->depth, 512),
+                   (ew_dtype)cli_value_or(&settings->dtypes, on_gpu ? EW_BF16 : EW_FP32));
     shape.weight_layout = settings->weight;
     view->problem = shape;
-    view->num_ranks = (int)or_default(&settings->ranks, default_ranks);
+    view->num_ranks = (int)cli_value_or(&settings->ranks, default_ranks);
     view->method = settings->num_methods ? settings->methods[0] : "entwine";
     ew_status status = ew_method_config(view->method, &settings->config, &config);
     if (status == EW_OK)
@@ -132,9 +128,7 @@ static void print_view_json(const plan_view *view)
         forecast->remote_bytes, "rate", "gflops", view->flops_rate * 1e-9, "given",
         (int)view->rate_given, "gemm_us", view->gemm_seconds * 1e6, "breq_gbs",
         view->breq * 1e-9, "profile", forecast->profile, "why", view->why);
-    json_dumpf(object, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(object);
+    cli_json_print(object);
 }
 
 cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)

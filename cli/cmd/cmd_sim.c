@@ -1,10 +1,8 @@
-/* entwine sim: the profiles, and how far simulated times can be trusted. */
+/* entwine sim: the profiles of hardware that can be simulated. */
 #include "cmd/commands.h"
 
-#include <stdlib.h>
-
 #include "entwine/sim.h"
-#include "run/simulated.h"
+#include "base/json_file.h"
 
 static void print_profile(const ew_sim_hardware *h)
 {
@@ -18,8 +16,9 @@ static void print_profile(const ew_sim_hardware *h)
     putchar('\n');
 }
 
-static cli_exit list_profiles(const cli_settings *settings)
+cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv)
 {
+    (void)argc, (void)argv;
     const bool as_json = settings->format == CLI_FORMAT_JSON;
     json_t *array = json_array();
     if (!as_json)
@@ -41,22 +40,8 @@ static cli_exit list_profiles(const cli_settings *settings)
     if (as_json) {
         json_t *document =
             json_pack("{ss sO}", "schema", "entwine-profiles/1", "profiles", array);
-        json_dumpf(document, stdout, JSON_INDENT(1));
-        putchar('\n');
-        json_decref(document);
+        cli_json_print(document);
     }
     json_decref(array);
     return CLI_EXIT_OK;
-}
-
-cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv)
-{
-    (void)argc, (void)argv;
-    if (settings->num_words && !settings->validate)
-        return cli_fail_usage("entwine sim --validate FILE",
-                              "'sim' reads a file only with --validate");
-    if (!settings->validate)
-        return list_profiles(settings);
-    return settings->num_words ? cli_sim_validate_files(settings)
-                               : cli_sim_validate_paper(settings);
 }

@@ -69,7 +69,7 @@ static ew_status tune_body(ew_world *world, void *argument)
     ew_tune_result mine;
     options.budget_s = settings->budget_s;
     options.samples = settings->iters > 0 ? (int32_t)settings->iters : 0;
-    options.seed = settings->seed + (uint32_t)call->repeat;
+    options.seed = (uint32_t)settings->seed + (uint32_t)call->repeat;
     /* Of several tunings one is kept, when all are known. */
     options.store = !settings->dry_run && settings->repeats == 1;
     options.progress = show_round;
@@ -186,7 +186,7 @@ static void print_context(const tuner *t)
         cli_context_print(&t->context, &t->launch,
                           t->job.backend == EW_BACKEND_CUDA ? &t->job.gpus : NULL);
         fprintf(stderr, "# ranks as %s%s%s, seed %u\n", cli_ranks_as_name(&t->job.ranks),
-                mps ? ", " : "", mps ? mps : "", t->settings->seed);
+                mps ? ", " : "", mps ? mps : "", (uint32_t)t->settings->seed);
     }
     cli_environment_warn();
     if (wish && strcmp(wish, "off") == 0)

@@ -6,8 +6,6 @@
 
 cli_exit cli_run_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_bench_main(const cli_settings *settings, int argc, char **argv);
-cli_exit cli_ablate_main(const cli_settings *settings, int argc, char **argv);
-cli_exit cli_sweep_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv);
@@ -19,7 +17,5 @@ cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_calibrate_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_report_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_status_main(const cli_settings *settings, int argc, char **argv);
-cli_exit cli_chaos_main(const cli_settings *settings, int argc, char **argv);
-cli_exit cli_explain_main(const cli_settings *settings, int argc, char **argv);
 
 #endif

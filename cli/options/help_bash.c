@@ -2,7 +2,7 @@
  * distributions is used by nobody who has not installed it. */
 #include "options/help_pages.h"
 
-#include "options/option_values.h"
+#include "options/option_rules.h"
 
 static void print_names(const char *const *names, int count)
 {
@@ -15,7 +15,7 @@ static void print_values(const cli_command *command)
 {
     for (const cli_option *option = NULL; (option = cli_options_next(command, option));) {
         const char *names[CLI_MAX_CHOICES];
-        const int count = cli_option_choices(command, option, names);
+        const int count = cli_option_choices(option, names);
         if (!option->argument)
             continue;
         printf("        --%s", option->name);

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "run/context.h"
-#include "options/option_values.h"
+#include "base/environment.h"
+#include "options/option_rules.h"
 
 /* A dash is a minus sign there, a line must not start like a request. */
 static void print_text(const char *text, size_t length)

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-#include "cmd/explain.h"
-#include "options/option_values.h"
+#include "options/option_rules.h"
 
 cli_word_kind cli_help_words(const cli_command *command)
 {
@@ -16,10 +15,6 @@ cli_word_kind cli_help_words(const cli_command *command)
 void cli_help_print_names(const cli_command *command, const char *separator)
 {
     const char *between = "";
-    for (int at = 0; command->bit == CLI_EXPLAIN && cli_explain_code(at); at++) {
-        printf("%s%s", between, cli_explain_code(at));
-        between = separator;
-    }
     for (const char *line = command->text; *line;) {
         const size_t length = strcspn(line, "\n");
         if (strncmp(line, "  ", 2) == 0 && line[2] != ' ') {
@@ -34,17 +29,4 @@ void cli_help_print_names(const cli_command *command, const char *separator)
 bool cli_help_takes_file(const cli_option *option)
 {
     return option->argument && strcmp(option->argument, "FILE") == 0;
-}
-
-void cli_help_print_quoted(const char *text, const char *quote, const char *also)
-{
-    for (; *text; text++) {
-        if (*text == '\'') {
-            fputs(quote, stdout);
-            continue;
-        }
-        if (strchr(also, *text))
-            putchar('\\');
-        putchar(*text);
-    }
 }

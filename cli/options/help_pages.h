@@ -14,22 +14,16 @@ typedef struct cli_commands {
 
 void cli_help_man(cli_commands commands);
 void cli_help_bash(cli_commands commands);
-void cli_help_zsh(cli_commands commands);
-void cli_help_fish(cli_commands commands);
 
 /* What a command's arguments that are no options may be. */
 typedef enum cli_word_kind { CLI_NO_WORDS, CLI_NAMED_WORDS, CLI_FILE_WORDS } cli_word_kind;
 cli_word_kind cli_help_words(const cli_command *command);
 
-/* The words that a command takes: the codes of explain, else the names that the command's
- * text explains, one a line behind two blanks.  Prints them with `separator` between. */
+/* The words that a command takes: the names that its text explains, one a line behind two
+ * blanks.  Prints them with `separator` between. */
 void cli_help_print_names(const cli_command *command, const char *separator);
 
 /* Whether an option's value is the path of a file. */
 bool cli_help_takes_file(const cli_option *option);
-
-/* Prints `text` for between single quotes, with the shell's way to write a quote there, and
- * a backslash before each of `also`. */
-void cli_help_print_quoted(const char *text, const char *quote, const char *also);
 
 #endif

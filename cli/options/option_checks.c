@@ -1,7 +1,7 @@
 /* What no single option can see: combinations, and lists where one value is wanted. */
 #include <string.h>
 
-#include "options/option_values.h"
+#include "options/option_rules.h"
 
 static bool uses_method(const cli_settings *settings, const char *name)
 {
@@ -78,7 +78,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
 {
     const cli_settings *s = settings;
     cli_exit failed = CLI_EXIT_OK;
-    if (!(command->bit & (CLI_BENCH | CLI_ABLATE | CLI_SWEEP | CLI_TUNE)) && !s->sweep &&
+    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) && !s->sweep &&
         ((failed = check_single(command, "ranks", &s->ranks)) ||
          (failed = check_single(command, "rows", &s->rows)) ||
          (failed = check_single(command, "cols", &s->cols)) ||
@@ -95,7 +95,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
         return cli_fail_usage("plan one method at a time",
                               "'plan' takes one value for --method, not %d",
                               s->num_methods);
-    if (!(command->bit & (CLI_RUN | CLI_BENCH | CLI_ABLATE | CLI_SWEEP)) &&
+    if (!(command->bit & (CLI_RUN | CLI_BENCH)) &&
         (s->format == CLI_FORMAT_CSV || s->format == CLI_FORMAT_JSONL))
         return cli_fail_usage("-o table or -o json", "'%s' prints no csv or jsonl",
                               command->name);

@@ -1,128 +1,119 @@
 /* The option table, its walk over getopt_long, and the help made from it.  What the
- * values mean is in option_values.c; this file only knows the table. */
+ * values mean is in option_rules.c; this file only knows the table. */
 #include "options/options.h"
 
 #include <getopt.h>
 #include <string.h>
 
-#include "options/option_values.h"
+#include "options/option_rules.h"
 
-#define FIGURES (CLI_BENCH | CLI_ABLATE | CLI_SWEEP)
-#define MEASURE (CLI_RUN | FIGURES)
-#define LISTS (FIGURES | CLI_TUNE)
+#define MEASURE (CLI_RUN | CLI_BENCH)
+#define LISTS (CLI_BENCH | CLI_TUNE)
 #define RECORDS (MEASURE | CLI_TRACE)
 #define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
 #define TALKS (SHAPE | CLI_DOCTOR | CLI_CALIBRATE)
-#define ALL                                                                              \
-    (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_EXPLAIN | CLI_STATUS | \
-     CLI_CHAOS)
+#define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_STATUS)
 
 static const cli_option option_table[] = {
-    {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR, cli_set_ranks,
+    {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR, &cli_rule_ranks,
      "ranks that work together (default 2)"},
-    {'W', "ranks", "W", CLI_PLAN, cli_set_plan_ranks,
+    {'W', "ranks", "W", CLI_PLAN, &cli_rule_plan_ranks,
      "ranks that work together (default 2, with --profile 8)"},
-    {'W', "ranks", "W", CLI_CALIBRATE, cli_set_ranks,
+    {'W', "ranks", "W", CLI_CALIBRATE, &cli_rule_ranks,
      "ranks that work together (default 2; with cuda one for each GPU, on one GPU 8)"},
-    {'W', "ranks", "W", CLI_CHAOS, cli_set_ranks,
-     "ranks that work together (default: 2 to 4, as the seed has it)"},
-    {'m', "rows", "M", SHAPE, cli_set_rows, "rows of A and of the output (default 1024)"},
-    {'N', "cols", "N", SHAPE, cli_set_cols, "columns of the output (default 1024)"},
-    {'k', "depth", "K", SHAPE, cli_set_depth, "depth of one rank's GEMM (default 512)"},
-    {'d', "datatype", "TYPE", SHAPE, cli_set_dtypes,
+    {'m', "rows", "M", SHAPE, &cli_rule_rows, "rows of A and of the output (default 1024)"},
+    {'N', "cols", "N", SHAPE, &cli_rule_cols, "columns of the output (default 1024)"},
+    {'k', "depth", "K", SHAPE, &cli_rule_depth, "depth of one rank's GEMM (default 512)"},
+    {'d', "datatype", "TYPE", SHAPE, &cli_rule_dtypes,
      "fp32, bf16 or fp16 (default fp32, with cuda bf16)"},
-    {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, cli_set_weight,
+    {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, &cli_rule_weight,
      "nk (N rows of K, the default) or kn"},
-    {0, "suite", "NAME[:TEXT]", LISTS, cli_set_suite,
-     "problems of a suite file: a name such as smoke, or a path; with :TEXT those whose "
-     "names start so. -W and -d replace what the suite says"},
-    {0, "figure", "NAME", FIGURES, cli_set_figure,
+    {0, "suite", "NAME[:TEXT]", LISTS, &cli_rule_suite,
+     "problems of a suite file: a name such as smoke, or a path; with :TEXT only problems "
+     "whose names start with TEXT. -W and -d replace what the suite says"},
+    {0, "figure", "NAME", CLI_BENCH, &cli_rule_figure,
      "a figure of the paper's evaluation: its problems, methods and derived numbers; other "
      "options replace parts of it"},
-    {0, "method", "A,B", MEASURE | CLI_PLAN, cli_set_methods,
+    {0, "method", "A,B", MEASURE | CLI_PLAN, &cli_rule_methods,
      "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, fused-push; "
      "under mpirun also blas+mpi, blas+mpi-best"},
-    {0, "method", "NAME", CLI_TUNE, cli_set_methods,
+    {0, "method", "NAME", CLI_TUNE, &cli_rule_methods,
      "the method to tune (default entwine, whose configs alone are stored)"},
-    {0, "variant", "TEXT", MEASURE, cli_add_variant,
+    {0, "variant", "TEXT", MEASURE, &cli_rule_variant,
      "one more entwine entry with this config; may be repeated"},
-    {0, "baseline-method", "NAME", MEASURE, cli_set_baseline,
+    {0, "baseline-method", "NAME", MEASURE, &cli_rule_baseline,
      "what speedup is relative to (default sequential, else the first)"},
-    {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, cli_set_config,
+    {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, &cli_rule_config,
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE | CLI_CALIBRATE, cli_set_backend,
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE | CLI_CALIBRATE, &cli_rule_backend,
      "cpu, cuda or sim"},
-    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_SIM | CLI_CALIBRATE, cli_set_profile,
+    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_CALIBRATE, &cli_rule_profile,
      "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
      "one; means --backend sim (default h200-8)"},
-    {0, "sweep", "WHAT", CLI_PLAN, cli_set_sweep,
+    {0, "sweep", "WHAT", CLI_PLAN, &cli_rule_sweep,
      "with --profile: a map over lists of -m and -k (mxk), or a curve over -W (W, default "
      "2 to 512, as far as the profile goes); -o json is for `entwine report`"},
-    {0, "validate", NULL, CLI_SIM, cli_set_validate,
-     "predicted beside measured times of a file of results, or beside published figures"},
-    {0, "merge", NULL, CLI_TRACE, cli_set_merge,
-     "puts flight recordings of one job together and names the rank that diverged first; "
-     "exit status 3 when there is one"},
-    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, cli_set_ranks_as,
-     "processes (default) or threads"},
-    {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, cli_set_link,
-     "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits per "
+    {0, "validate", NULL, CLI_SIM, &cli_rule_no_validate, NULL},
+    {0, "merge", NULL, CLI_TRACE, &cli_rule_merge,
+     "merge flight recordings of one job and name the rank that diverged first; exit "
+     "status 3 when there is one"},
+    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE,
+     &cli_rule_ranks_as, "processes (default) or threads"},
+    {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, &cli_rule_link,
+     "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits "
+     "per "
      "second, and US us latency (default 5, with cuda 1)"},
-    {0, "link", "RATE[,US]", CLI_TUNE, cli_refuse_link, NULL},
-    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, cli_set_iters,
+    {0, "link", "RATE[,US]", CLI_TUNE, &cli_rule_no_link, NULL},
+    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE, &cli_rule_iters,
      "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "
      "ones drop out, chosen)"},
-    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO | CLI_CALIBRATE, cli_set_warmup,
+    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO | CLI_CALIBRATE, &cli_rule_warmup,
      "calls before timing starts (default 3)"},
-    {0, "gate", "MS", MEASURE | CLI_DEMO | CLI_CALIBRATE, cli_set_gate,
-     "quiet gate: take samples again around which a core was lost"},
-    {0, "idle", "X", MEASURE | CLI_CALIBRATE, cli_set_idle,
+    {0, "gate", "MS", MEASURE | CLI_DEMO | CLI_CALIBRATE, &cli_rule_gate,
+     "quiet gate: retake samples during which a core was preempted"},
+    {0, "idle", "X", MEASURE | CLI_CALIBRATE, &cli_rule_idle,
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
      "(default 0, with cuda 1)"},
-    {0, "seed", "NUMBER", RECORDS | CLI_TUNE, cli_set_seed, "of the inputs (default 1)"},
-    {0, "seed", "NUMBER", CLI_CHAOS, cli_set_seed, "of the first schedule (default 1)"},
-    {0, "count", "COUNT", CLI_CHAOS, cli_set_count,
-     "schedules to try, from that seed on (default 10)"},
+    {0, "seed", "NUMBER", RECORDS | CLI_TUNE, &cli_rule_seed,
+     "seed of the inputs (default 1)"},
     {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE | CLI_CALIBRATE,
-     cli_set_timeout, "give up on a rank that makes no progress for so long (default 30)"},
-    {'T', "timeout", "SECONDS", CLI_CHAOS, cli_set_timeout,
-     "give up on a rank that makes no progress for so long (default 0.5)"},
-    {0, "gflops", "RATE", CLI_PLAN, cli_set_gflops,
+     &cli_rule_timeout,
+     "give up on a rank that makes no progress for this long (default 30)"},
+    {0, "gflops", "RATE", CLI_PLAN, &cli_rule_gflops,
      "GFLOP/s of one rank, for the times and the required bandwidth"},
-    {0, "budget", "TIME", CLI_TUNE, cli_set_budget,
+    {0, "budget", "TIME", CLI_TUNE, &cli_rule_budget,
      "time for each problem, e.g. 60s or 2m (default: until the search ends)"},
-    {0, "tuned", NULL, FIGURES, cli_set_tuned,
-     "first find what every entry leaves open, as tune does, each with the same effort"},
-    {0, "tune-budget", "TIME", FIGURES, cli_set_budget,
+    {0, "tuned", NULL, CLI_BENCH, &cli_rule_tuned,
+     "tune each entry's open fields first, all entries with the same effort"},
+    {0, "tune-budget", "TIME", CLI_BENCH, &cli_rule_budget,
      "with --tuned: time for each entry of a problem (default 20s)"},
-    {0, "repeat", "COUNT", CLI_TUNE, cli_set_repeats,
-     "tune each problem so often and report how far the winners agree; exit status 4 when "
-     "flips exceed 10 % and their regret 2 %"},
-    {0, "resume", NULL, CLI_TUNE, cli_set_resume,
-     "leave problems alone that have an entry"},
-    {0, "dry-run", NULL, CLI_TUNE, cli_set_dry_run, "store nothing"},
-    {0, "older", "DAYS", CLI_CACHE, cli_set_older,
-     "prune: also entries that were stored more days ago"},
-    {0, "all", NULL, CLI_CACHE, cli_set_all, "prune: every entry"},
-    {0, "threshold", "PERCENT", CLI_COMPARE, cli_set_threshold,
+    {0, "repeat", "COUNT", CLI_TUNE, &cli_rule_repeats,
+     "tune each problem COUNT times and report how far the winners agree; exit status 4 "
+     "when flips exceed 10 % and their regret 2 %"},
+    {0, "resume", NULL, CLI_TUNE, &cli_rule_resume, "skip problems that have an entry"},
+    {0, "dry-run", NULL, CLI_TUNE, &cli_rule_dry_run, "store nothing"},
+    {0, "older", "DAYS", CLI_CACHE, &cli_rule_older, "prune: also entries older than DAYS"},
+    {0, "all", NULL, CLI_CACHE, &cli_rule_all, "prune: every entry"},
+    {0, "threshold", "PERCENT", CLI_COMPARE, &cli_rule_threshold,
      "slower by more than this is a regression (default 5%)"},
-    {0, "across-machines", NULL, CLI_COMPARE, cli_set_across_machines,
-     "judge results of different machines all the same"},
+    {0, "across-machines", NULL, CLI_COMPARE, &cli_rule_across_machines,
+     "also judge results of different machines"},
     {'o', "output", "FORMAT",
      MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
-     cli_set_format, "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
-    {'o', "output", "FILE", CLI_TRACE, cli_set_output_path,
+     &cli_rule_format,
+     "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
+    {'o', "output", "FILE", CLI_TRACE, &cli_rule_output_path,
      "where the trace goes (default trace.json); - is stdout"},
-    {'o', "output", "FILE", CLI_CALIBRATE, cli_set_output_path,
+    {'o', "output", "FILE", CLI_CALIBRATE, &cli_rule_output_path,
      "where the profile goes (default beside the tuning entries, where tune looks for it); "
      "- is stdout"},
-    {'o', "output", "FILE", CLI_REPORT, cli_set_output_path,
+    {'o', "output", "FILE", CLI_REPORT, &cli_rule_output_path,
      "where the page goes (default report.html); - is stdout"},
-    {'J', "json", "FILE", MEASURE, cli_set_json_path, "write JSON to FILE besides"},
-    {'v', "verbose", NULL, CLI_DOCTOR, cli_set_verbose,
+    {'J', "json", "FILE", MEASURE, &cli_rule_json_path, "also write JSON to FILE"},
+    {'v', "verbose", NULL, CLI_DOCTOR, &cli_rule_verbose,
      "also the GPU's kernels: registers, shared memory, occupancy"},
-    {'q', "quiet", NULL, TALKS, cli_set_quiet, "no context lines, no progress"},
-    {'h', "help", NULL, ALL, cli_set_help, "this text"},
+    {'q', "quiet", NULL, TALKS, &cli_rule_quiet, "no context lines, no progress"},
+    {'h', "help", NULL, ALL, &cli_rule_help, "this text"},
 };
 
 enum {
@@ -141,7 +132,7 @@ static bool belongs(const cli_option *option, const cli_command *command)
 static void build_getopt(const cli_command *command, struct option *longs, char *letters)
 {
     int count = 0;
-    *letters++ = ':'; /* tell a missing argument from an unknown option */
+    *letters++ = ':'; /* so that a missing argument is told from an unknown option */
     for (int row = 0; row < NUM_OPTIONS; row++) {
         const cli_option *option = &option_table[row];
         if (!belongs(option, command))
@@ -244,7 +235,7 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
             return fail_getopt(command, got, word);
         }
         const cli_option *option = find_option(command, got);
-        cli_exit failed = option->set(&settings, option, optarg);
+        cli_exit failed = cli_option_take(&settings, option, optarg);
         if (failed)
             return failed;
     }

@@ -6,16 +6,16 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "entwine/measure.h"
+#include "base/interrupt.h"
 #include "base/message.h"
 #include "base/number.h"
+#include "entwine/measure.h"
 
 enum {
-    CLI_MAX_METHODS = 32, /* methods and variants together */
-    CLI_MAX_RANKS = 256,
+    CLI_MAX_METHODS = 32,     /* methods and variants together */
     CLI_MAX_SIMULATED = 1024, /* ranks of a forecast */
     CLI_MAX_REPEATS = 100,
-    CLI_MAX_WORDS = 64, /* arguments of a command that are no options */
+    CLI_MAX_WORDS = 64, /* arguments of a command that are not options */
     CLI_METHOD_BYTES = 32
 };
 
@@ -40,13 +40,9 @@ typedef enum cli_command_bit {
     CLI_COMPARE = 128,
     CLI_TRACE = 256,
     CLI_REPORT = 512,
-    CLI_ABLATE = 1024,
-    CLI_SWEEP = 2048,
-    CLI_SIM = 4096,
-    CLI_EXPLAIN = 8192,
-    CLI_STATUS = 16384,
-    CLI_CHAOS = 32768,
-    CLI_CALIBRATE = 65536
+    CLI_SIM = 1024,
+    CLI_STATUS = 2048,
+    CLI_CALIBRATE = 4096
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -69,7 +65,7 @@ typedef struct cli_settings {
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;
-    uint32_t seed;
+    int64_t seed; /* fits 32 bits */
     const char *suite;
     const char *figure; /* its name; NULL: none */
     cli_format format;
@@ -77,16 +73,14 @@ typedef struct cli_settings {
     const char *output_path; /* trace, report: NULL: not given; -: stdout */
     const char *words[CLI_MAX_WORDS];
     int num_words;
-    bool tuned;           /* bench: find what every entry leaves open before measuring */
+    bool tuned;           /* bench: tune each entry's open fields before measuring */
     double budget_s;      /* tune: of each problem, bench: of each entry; 0: not given */
     int64_t repeats;      /* tune: 1 unless given */
-    int64_t count;        /* chaos: schedules to try */
     bool dry_run;         /* tune: store nothing */
     const char *profile;  /* of the sim backend; NULL: the library's choice */
     cli_range sweep;      /* plan */
-    bool validate;        /* sim */
-    bool merge;           /* trace: of recordings, not of a call */
-    bool resume;          /* tune: leave problems alone that have an entry */
+    bool merge;           /* trace: recordings are merged, no call is traced */
+    bool resume;          /* tune: skip problems that have an entry */
     double older_days;    /* cache prune; -1: not given */
     bool all;             /* cache prune */
     double threshold;     /* compare: 0.05 is five per cent */
@@ -118,7 +112,8 @@ void cli_options_help(const cli_command *command, FILE *stream);
 typedef struct cli_option cli_option;
 const cli_option *cli_options_next(const cli_command *command, const cli_option *after);
 
-/* Names of the methods that exist anywhere, the MPI module's included; ends with NULL. */
+/* The library's methods and those of the MPI module, ending with NULL.  A user may name any
+ * of them anywhere and must get the right answer. */
 const char *const *cli_method_names(void);
 bool cli_method_needs_mpi(const char *method);
 
@@ -131,5 +126,8 @@ ew_backend cli_settings_backend(const cli_settings *settings);
 
 /* Fields that `over` leaves open are taken from `base`. */
 ew_config cli_config_merge(const ew_config *base, const ew_config *over);
+
+/* The only value of an option that takes one, or `otherwise`. */
+int64_t cli_value_or(const cli_values *given, int64_t otherwise);
 
 #endif

@@ -66,33 +66,6 @@ static double best_time(const cli_figure_data *data, const cli_figure_point *poi
     return best;
 }
 
-double cli_geomean(const double *values, int count)
-{
-    double sum = 0.0;
-    for (int at = 0; at < count; at++)
-        sum += log(values[at]);
-    return count ? exp(sum / count) : NAN;
-}
-
-static int by_value(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-void cli_sort(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-}
-
-double cli_quantile(const double *values, int count, double part)
-{
-    double place = part * (count - 1);
-    int below = (int)place;
-    int above = below + 1 < count ? below + 1 : below;
-    return values[below] + (place - below) * (values[above] - values[below]);
-}
-
 /* ---- speedup --------------------------------------------------------------------- */
 
 /* The method's own producer with nothing beside it: what blas and sequential run first, and

@@ -309,8 +309,7 @@ static void print_end(cli_output *output, bool complete)
     case CLI_FORMAT_CSV:
         break;
     case CLI_FORMAT_JSON:
-        json_dumpf(output->document, stdout, JSON_INDENT(1));
-        fputc('\n', stdout);
+        cli_json_print(json_incref(output->document));
         break;
     case CLI_FORMAT_JSONL:
         line = json_pack("{ss sb}", "type", "end", "complete", (int)complete);

@@ -1,16 +1,8 @@
 /* One result as a JSON object; docs/schema.json describes it. */
 #include "output/output.h"
 
-#include <math.h>
-
 #include "run/context.h"
 #include "run/simulated.h"
-
-/* JSON has no NaN and no infinity. */
-static json_t *number_or_null(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
 
 static json_t *params_json(const cli_row *row)
 {
@@ -48,7 +40,7 @@ static json_t *samples_json(const ew_bench_result *result)
 {
     json_t *samples = json_array();
     for (int at = 0; at < result->num_samples && at < EW_BENCH_MAX_SAMPLES; at++)
-        json_array_append_new(samples, number_or_null(result->samples_us[at]));
+        json_array_append_new(samples, cli_number_json(result->samples_us[at]));
     return samples;
 }
 
@@ -65,14 +57,14 @@ json_t *cli_row_json(const cli_row *row)
     }
     json_t *values = json_pack(
         "{so so so so so so si so so so so s{sI so}}", "samples_us", samples_json(result),
-        "time_us", number_or_null(result->time_us), "gemm_us",
-        number_or_null(result->gemm_us), "tail_us", number_or_null(result->tail_us),
-        "enqueue_us", number_or_null(result->enqueue_us), "cv", number_or_null(result->cv),
-        "discarded", (int)result->discarded, "gflops", number_or_null(row->gflops),
-        "algbw_gbs", number_or_null(row->algbw), "breq_gbs", number_or_null(row->breq),
-        "speedup", number_or_null(row->speedup), "check", "wrong",
-        (json_int_t)result->check.wrong, "max_abs_err",
-        number_or_null(result->check.max_abs_err));
+        "time_us", cli_number_json(result->time_us), "gemm_us",
+        cli_number_json(result->gemm_us), "tail_us", cli_number_json(result->tail_us),
+        "enqueue_us", cli_number_json(result->enqueue_us), "cv",
+        cli_number_json(result->cv), "discarded", (int)result->discarded, "gflops",
+        cli_number_json(row->gflops), "algbw_gbs", cli_number_json(row->algbw), "breq_gbs",
+        cli_number_json(row->breq), "speedup", cli_number_json(row->speedup), "check",
+        "wrong", (json_int_t)result->check.wrong, "max_abs_err",
+        cli_number_json(result->check.max_abs_err));
     json_object_update(object, values);
     json_decref(values);
     if (row->job->backend == EW_BACKEND_SIM) /* no values, so none right or wrong */

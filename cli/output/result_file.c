@@ -2,20 +2,15 @@
 #include "output/result_file.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stats.h"
 #include "output/output.h"
 
 enum { MOST_SAMPLES = EW_BENCH_MAX_SAMPLES };
 static const char fix_document[] = "give a file that `entwine bench -o json` or -J wrote";
-
-double cli_median_of_sorted(const double *values, int count)
-{
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
 
 /* Texts of a file are printed: they must not steer the terminal. */
 static bool is_plain(const char *text)
@@ -31,27 +26,6 @@ static bool is_among(const char *text, const char *const *list)
     while (*list && strcmp(text, *list) != 0)
         list++;
     return *list != NULL;
-}
-
-static int by_value(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out)
-{
-    json_error_t error;
-    FILE *stream = fopen(path, "r");
-    if (!stream)
-        return cli_fail_usage(fix, "cannot read '%.200s': %s", path, strerror(errno));
-    json_t *document = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
-    fclose(stream);
-    if (!document)
-        return cli_fail_usage(fix, "%.200s:%d: no JSON document: %.120s", path, error.line,
-                              error.text);
-    *document_out = document;
-    return CLI_EXIT_OK;
 }
 
 static cli_exit read_gpus(cli_result_file *file, json_t *gpus)
@@ -91,7 +65,7 @@ static cli_exit read_head(cli_result_file *file, json_t **results_out)
                        &gpus))
         return cli_fail_usage(fix_document, "%.200s: %.120s", file->path, error.text);
     if (!json_is_array(*results_out) || (gpus && !json_is_array(gpus)))
-        return cli_fail_usage(fix_document, "%.200s: %s is no array", file->path,
+        return cli_fail_usage(fix_document, "%.200s: %s must be an array", file->path,
                               json_is_array(*results_out) ? "gpus" : "results");
     file->complete = complete;
     cli_exit failed = read_gpus(file, gpus);
@@ -107,21 +81,20 @@ static const char *read_samples(const json_t *array, cli_measured *result)
 {
     size_t count = json_array_size(array);
     if (!json_is_array(array) || count > MOST_SAMPLES)
-        return "samples_us is no array of at most 1024 numbers";
+        return "samples_us must be an array of at most 1024 numbers";
     result->samples_us = calloc(count + 1, sizeof(double));
     if (!result->samples_us)
         return "there is no memory for its samples";
     for (size_t at = 0; at < count; at++) {
         double value = json_number_value(json_array_get(array, at));
         if (!(value > 0))
-            return "a sample is no positive number";
+            return "a sample is not a positive number";
         result->samples_us[at] = value;
     }
     if (count == 0)
         return "it has no samples";
     result->num_samples = (int)count;
-    qsort(result->samples_us, count, sizeof(double), by_value);
-    result->median_us = cli_median_of_sorted(result->samples_us, result->num_samples);
+    result->median_us = cli_median(result->samples_us, result->num_samples); /* sorts */
     return NULL;
 }
 
@@ -137,9 +110,9 @@ static void convert_link(json_t *params)
     json_object_del(params, "link_gbps");
     if (!(gbs > 0))
         return;
-    cli_emulated_link_text(
-        gbs, json_number_value(json_object_get(params, "link_latency_us")), text,
-        sizeof text);
+    cli_emulated_link_text(gbs,
+                           json_number_value(json_object_get(params, "link_latency_us")),
+                           text, sizeof text);
     json_object_set_new(params, "link", json_string(text));
 }
 
@@ -163,7 +136,7 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
     if (result->m < 1 || result->n < 1 || result->k < 1 || result->ranks < 1)
         return "its m, n, k or ranks is less than 1";
     if (!is_among(result->dtype, dtypes) || !is_among(result->weight, weights))
-        return "its dtype or weight is none that there is";
+        return "its dtype or weight is unknown";
     if (!is_plain(result->link) || !is_plain(result->method))
         return "its link or method has control characters";
     result->ran = strcmp(status, "EW_OK") == 0;

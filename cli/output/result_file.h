@@ -3,10 +3,9 @@
 #ifndef ENTWINE_CLI_RESULT_FILE_H
 #define ENTWINE_CLI_RESULT_FILE_H
 
-#include <jansson.h>
 #include <stdbool.h>
 
-#include "base/message.h"
+#include "base/json_file.h"
 
 typedef struct cli_measured {
     json_int_t m, n, k, ranks;
@@ -33,10 +32,5 @@ cli_exit cli_result_file_open(cli_result_file *file, const char *path);
 /* The same with a document that was loaded before; takes it over. */
 cli_exit cli_result_file_take(cli_result_file *file, const char *path, json_t *document);
 void cli_result_file_close(cli_result_file *file);
-
-/* Any JSON file; the error says `fix`. */
-cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out);
-
-double cli_median_of_sorted(const double *values, int count);
 
 #endif

@@ -1,50 +1,13 @@
 /* Facts about the machine, gathered from the library, uname and /proc. */
 #include "run/context.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "entwine/tune.h"
 #include "run/ranks.h"
-
-#ifndef EW_COMMIT
-#define EW_COMMIT "unknown"
-#endif
-
-extern char **environ;
-
-enum { PREFIX = sizeof "ENTWINE_" - 1 };
-
-static const cli_variable variable_table[] = {
-    {"ENTWINE_HOSTS", "pretend so many hosts, for tests of what crosses them"},
-    {"ENTWINE_DEVICE_MPI", "off: stages GPUs' tiles, whatever MPI takes"},
-    {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
-    {"ENTWINE_BLAS", "shared library that the blas method loads"},
-    {"ENTWINE_RANK", "this process's rank, when no launcher says it"},
-    {"ENTWINE_WORLD_SIZE", "number of ranks, when no launcher says it"},
-    {"ENTWINE_MPI_MODULE", "path of entwine_mpi.so"},
-    {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
-    {"ENTWINE_TUNING", "off: plans use no tuning entries"},
-    {"ENTWINE_LIBRARY", "path of libentwine.so.0 that the Python package loads"},
-    {"ENTWINE_JOB", "one name for all ranks of a launcher, where Python cannot tell"},
-    {"ENTWINE_DUMP_DIR", "folder for the flight recording of a job that fails"},
-    {"ENTWINE_PROFILE", "hardware that the sim backend simulates (default h200-8)"},
-    {NULL, NULL}};
-
-const char *cli_commit(void)
-{
-    return EW_COMMIT;
-}
-
-const cli_variable *cli_variables(void)
-{
-    return variable_table;
-}
 
 /* The text after `key` and its colon in a file of `key : value` lines. */
 static bool find_in_file(const char *path, const char *key, char *text, size_t bytes)
@@ -152,27 +115,6 @@ void cli_context_init(cli_context *context)
     }
 }
 
-json_t *cli_text_json(const char *text)
-{
-    json_t *string = json_string(text);
-    return string ? string : json_string("(not UTF-8)");
-}
-
-static json_t *environment_json(void)
-{
-    json_t *object = json_object();
-    for (char **at = environ; *at; at++) {
-        char name[64];
-        size_t length = strcspn(*at, "=");
-        if (strncmp(*at, "ENTWINE_", PREFIX) != 0 || length >= sizeof name ||
-            !(*at)[length])
-            continue;
-        snprintf(name, sizeof name, "%.*s", (int)length, *at);
-        json_object_set_new(object, name, cli_text_json(*at + length + 1));
-    }
-    return object;
-}
-
 static json_t *text_or_null(const char *text)
 {
     return *text ? json_string(text) : json_null();
@@ -187,14 +129,14 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
         json_array_append_new(words, cli_text_json(argv[at]));
     return json_pack(
         "{ss ss ss ss ss ss ss si sf s{so so so} so so so so}", "time", context->time,
-        "version", ew_version(), "commit", EW_COMMIT, "host", context->host, "cpu",
+        "version", ew_version(), "commit", cli_commit(), "host", context->host, "cpu",
         context->cpu, "arch", context->arch, "kernel", context->kernel, "cores_usable",
         context->cores_usable, "memory_bytes", context->memory_bytes, "micro_kernels",
         "fp32", text_or_null(context->fp32_kernel), "bf16",
         text_or_null(context->bf16_kernel), "fp16", text_or_null(context->fp16_kernel),
         "blas", text_or_null(context->blas), "launcher",
         launch && launch->joined ? json_string(launch->launcher.source) : json_null(),
-        "argv", words, "env", environment_json());
+        "argv", words, "env", cli_environment_json());
 }
 
 static void print_computes(const cli_context *context, const cli_gpus *gpus)
@@ -213,60 +155,11 @@ static void print_computes(const cli_context *context, const cli_gpus *gpus)
 void cli_context_print(const cli_context *context, const cli_launch *launch,
                        const cli_gpus *gpus)
 {
-    fprintf(stderr, "# entwine %s, commit %s\n", ew_version(), EW_COMMIT);
+    fprintf(stderr, "# entwine %s, commit %s\n", ew_version(), cli_commit());
     fprintf(stderr, "# %s, %d usable cores, %.1f GiB, %s %s\n", context->cpu,
             context->cores_usable, context->memory_bytes / 0x1p30, context->kernel,
             context->arch);
     print_computes(context, gpus);
     if (launch && launch->joined)
         fprintf(stderr, "# ranks of a launcher, found in %s\n", launch->launcher.source);
-}
-
-void cli_environment_check(void (*report)(void *argument, const char *name,
-                                          const char *near),
-                           void *argument)
-{
-    const char *known[sizeof variable_table / sizeof variable_table[0]];
-    int count = 0;
-    for (const cli_variable *at = variable_table; at->name; at++)
-        known[count++] = at->name + PREFIX; /* the common part would make all alike */
-    known[count] = NULL;
-    for (char **at = environ; *at; at++) {
-        char name[64];
-        bool is_known = false;
-        if (strncmp(*at, "ENTWINE_", PREFIX) != 0)
-            continue;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        for (int which = 0; which < count; which++)
-            is_known = is_known || strcmp(known[which], name + PREFIX) == 0;
-        const char *near = cli_closest(name + PREFIX, known);
-        if (!is_known)
-            report(argument, name, near ? near - PREFIX : NULL);
-    }
-}
-
-static void warn_variable(void *argument, const char *name, const char *near)
-{
-    (void)argument;
-    if (near)
-        cli_warn("%s is not known (maybe: %s?)", name, near);
-    else
-        cli_warn("%s is not known; entwine doctor lists the variables", name);
-}
-
-/* Plans do without tuning entries; somebody may wonder why. */
-static void warn_cache(void)
-{
-    char folder[PATH_MAX];
-    if (ew_tuning_folder(folder, sizeof folder))
-        cli_warn("no tuning entries are used: neither HOME nor ENTWINE_CACHE_DIR is set");
-    else if (access(folder, R_OK | X_OK) && errno != ENOENT)
-        cli_warn("no tuning entries are used: %s cannot be read: %s", folder,
-                 strerror(errno));
-}
-
-void cli_environment_warn(void)
-{
-    warn_cache();
-    cli_environment_check(warn_variable, NULL);
 }

@@ -4,6 +4,8 @@
 
 #include <jansson.h>
 
+#include "base/environment.h"
+#include "base/json_file.h"
 #include "run/gpus.h"
 #include "run/launcher.h"
 
@@ -30,9 +32,6 @@ void cli_context_init(cli_context *context);
 json_t *cli_context_json(const cli_context *context, const cli_launch *launch, int argc,
                          char **argv);
 
-/* A JSON string, whatever bytes the text holds. */
-json_t *cli_text_json(const char *text);
-
 /* `# ...` lines on stderr; with GPUs (else NULL) they stand for what computes. */
 void cli_context_print(const cli_context *context, const cli_launch *launch,
                        const cli_gpus *gpus);
@@ -40,24 +39,5 @@ void cli_context_print(const cli_context *context, const cli_launch *launch,
 /* From /proc/meminfo, in bytes; 0: unknown. */
 double cli_memory_available(void);
 double cli_memory_total(void);
-
-/* The commit the tool was built from. */
-const char *cli_commit(void);
-
-/* Calls `report` for every ENTWINE_ variable set that nothing reads, with the known name
- * it most resembles, or NULL. */
-void cli_environment_check(void (*report)(void *argument, const char *name,
-                                          const char *near),
-                           void *argument);
-
-/* The same as warnings. */
-void cli_environment_warn(void);
-
-/* The variables that are read, ending with a NULL name. */
-typedef struct cli_variable {
-    const char *name;
-    const char *meaning;
-} cli_variable;
-const cli_variable *cli_variables(void);
 
 #endif

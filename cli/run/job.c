@@ -148,7 +148,7 @@ static void set_options(cli_job *job, const cli_settings *settings)
         world->link_gbps = settings->link_gbs * 8;
         world->link_latency_us = latency_us >= 0 ? latency_us : on_gpu ? 1.0 : 5.0;
     }
-    job->bench.seed = settings->seed;
+    job->bench.seed = (uint32_t)settings->seed;
     job->bench.gate_ms = settings->gate_ms;
     job->bench.idle = settings->idle >= 0               ? settings->idle
                       : job->backend == EW_BACKEND_CUDA ? 1.0

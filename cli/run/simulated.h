@@ -7,7 +7,7 @@
 
 #include "options/options.h"
 
-/* Whether ranks of this backend are GPUs: links then count in GB/s. */
+/* Whether ranks of this backend are GPUs. */
 bool cli_backend_is_gpu(ew_backend backend);
 
 /* "SIMULATED : profile h200-8, 8 ranks of 132 SMs; nothing was computed or measured". */
@@ -15,15 +15,5 @@ void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes);
 
 /* `simulated` and `profile` for the parameters of a result. */
 void cli_sim_params(json_t *params, int num_ranks);
-
-/* entwine plan with a profile: what to expect of every method, and why. */
-cli_exit cli_sim_plan(const cli_settings *settings);
-
-/* The same over a range of shapes or ranks. */
-cli_exit cli_sim_sweep(const cli_settings *settings, int argc, char **argv);
-
-/* entwine sim --validate: against the results of files, or what was published. */
-cli_exit cli_sim_validate_files(const cli_settings *settings);
-cli_exit cli_sim_validate_paper(const cli_settings *settings);
 
 #endif

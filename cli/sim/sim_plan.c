@@ -4,8 +4,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/json_file.h"
 #include "sim/sim_call.h"
 #include "run/simulated.h"
+#include "sim/sim_plan.h"
 
 /* Above so many events of a simulation, one more takes longer than an answer may. */
 static const double most_events = 3e5;
@@ -40,19 +42,14 @@ typedef struct forecast {
     int num_changes;
 } forecast;
 
-static int64_t or_default(const cli_values *values, int64_t value)
-{
-    return values->count ? values->at[0] : value;
-}
-
 static ew_status set_case(const cli_settings *settings, forecast *f)
 {
-    const int num_ranks = (int)or_default(&settings->ranks, 8);
+    const int num_ranks = (int)cli_value_or(&settings->ranks, 8);
     ew_status status = ew_sim_describe(NULL, num_ranks, &f->hardware);
     ew_problem shape = EW_PROBLEM(
-        or_default(&settings->rows, 8192), or_default(&settings->cols, 8192),
-        or_default(&settings->depth, 2048),
-        (ew_dtype)or_default(&settings->dtypes, f->hardware.is_cpu ? EW_FP32 : EW_BF16));
+        cli_value_or(&settings->rows, 8192), cli_value_or(&settings->cols, 8192),
+        cli_value_or(&settings->depth, 2048),
+        (ew_dtype)cli_value_or(&settings->dtypes, f->hardware.is_cpu ? EW_FP32 : EW_BF16));
     shape.weight_layout = settings->weight;
     f->what = cli_sim_case_of(&shape, num_ranks);
     if (settings->link_gbs > 0) {
@@ -330,9 +327,7 @@ static void print_forecast_json(const forecast *f)
         report_json(f, "entwine", &f->best), "simulations", f->tried, "baseline",
         f->baseline, "overlap_pays", (int)(gain > 1.02), "speedup", gain, "changes",
         changes_json(f));
-    json_dumpf(document, stdout, JSON_INDENT(1));
-    putchar('\n');
-    json_decref(document);
+    cli_json_print(document);
 }
 
 cli_exit cli_sim_plan(const cli_settings *settings)

@@ -8,6 +8,7 @@
 #include "output/output.h"
 #include "sim/sim_call.h"
 #include "run/simulated.h"
+#include "sim/sim_plan.h"
 
 enum { ENTWINE, SEQUENTIAL, BLAS, NUM_SWEPT, MOST_RANKS = 512 };
 static const char swept_methods[] = "entwine,sequential,blas"; /* in this order */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/stats.h"
 #include "run/context.h"
 #include "output/output.h"
 #include "tune/tuning_files.h"
@@ -81,11 +82,6 @@ static void print_row(cli_tune_output *output, const cli_tuned *tuned, const cha
     printf(" %s\n", config);
 }
 
-static json_t *number_or_null(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *repeats_json(const cli_tuned *tuned)
 {
     json_t *array = json_array();
@@ -125,8 +121,8 @@ static json_t *tuned_json(const cli_tune_output *output, const cli_tuned *tuned,
     json_t *values =
         json_pack("{so ss sf sf so so}", "key", cli_text_json(tuning->key), "config",
                   config, "time_us", tuning->time_us, "default_us", tuning->default_us,
-                  "gain", number_or_null(cli_tuning_gain(tuning)), "default_regret",
-                  number_or_null(cli_tuning_gain(tuning) - 1));
+                  "gain", cli_number_json(cli_tuning_gain(tuning)), "default_regret",
+                  cli_number_json(cli_tuning_gain(tuning) - 1));
     json_object_update(object, values);
     json_decref(values);
     if (tuned->kind == CLI_TUNED) {
@@ -240,8 +236,7 @@ static void print_json(cli_tune_output *output, double flips, double regret, dou
                         json_pack("{si sf sf sf}", "tunings", output->num_repeats,
                                   "flip_rate", flips, "median_regret", regret,
                                   "worst_regret", worst));
-    json_dumpf(output->document, stdout, JSON_INDENT(1));
-    putchar('\n');
+    cli_json_print(json_incref(output->document));
 }
 
 cli_exit cli_tune_output_close(cli_tune_output *output, bool complete)

@@ -2,22 +2,10 @@
 #include "tune/tune_stats.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <stdbool.h>
 #include <string.h>
 
-static int by_value(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-double cli_median(double *values, int count)
-{
-    if (count == 0)
-        return 0.0;
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
+#include "base/stats.h"
 
 static bool same_config(const ew_config *a, const ew_config *b)
 {

@@ -16,7 +16,4 @@ typedef struct cli_repeats {
 /* `regrets` gets one value for each repeat. */
 cli_repeats cli_repeats_judge(const ew_tune_result *results, int count, double *regrets);
 
-/* Sorts the values; 0 when there are none. */
-double cli_median(double *values, int count);
-
 #endif

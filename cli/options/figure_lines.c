@@ -1,36 +1,11 @@
 /* The table of figures, and the command line that each of them stands for. */
-#include "output/figures.h"
+#include "options/figure_lines.h"
 
 #include <string.h>
 
-static const cli_figure_column speedup_columns[] = {{"speedup", "speedup", 3},
-                                                    {"efficiency", "overlap", 3},
-                                                    {"best", "best", 0},
-                                                    {NULL, NULL, 0}};
+#include "options/option_rules.h"
 
-/* Of a policy's best budget, and of ours beside it. */
-static const cli_figure_column policy_columns[] = {
-    {"time_us", "time(us)", 1}, {"gemm_us", "gemm(us)", 1},
-    {"tail_us", "tail(us)", 1}, {"budget", "x", 0},
-    {"ratio", "/ours", 3},      {"tail_reduction", "tail-cut", 3},
-    {"speedup", "speedup", 3},  {NULL, NULL, 0}};
-
-static const cli_figure_column budget_columns[] = {{"time_us", "time(us)", 1},
-                                                   {"gemm_us", "gemm(us)", 1},
-                                                   {"tail_us", "tail(us)", 1},
-                                                   {"ratio", "/best", 3},
-                                                   {NULL, NULL, 0}};
-
-static const cli_figure_column bandwidth_columns[] = {
-    {"tail_us", "tail(us)", 1}, {"measured_gbs", "GB/s", 3}, {NULL, NULL, 0}};
-
-static const cli_figure_column required_columns[] = {
-    {"measured_gbs", "measured", 3}, {"gap", "gap", 3}, {NULL, NULL, 0}};
-
-static const cli_figure_column ratio_columns[] = {
-    {"geomean", "geomean", 3},   {"least", "least", 3}, {"lower", "quarter", 3},
-    {"median", "median", 3},     {"upper", "3/4", 3},   {"most", "most", 3},
-    {"problems", "problems", 0}, {NULL, NULL, 0}};
+enum { VARIANT_BYTES = 64 };
 
 /* A link that is emulated has to be fast enough for the GEMM of the larger K and too slow
  * to be hidden by that of the smallest: on today's cores about this rate. */
@@ -49,35 +24,25 @@ static const cli_figure_column ratio_columns[] = {
 
 static const cli_figure figures[] = {
     {.name = "speedup",
-     .command = CLI_BENCH,
      .shows = "speedup over the baseline and overlap efficiency, per workload and method",
      .cpu = {"--suite cpu:main", CPU_METHODS, NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
      .sim = {"--suite paper:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
-     .axis = "workload",
-     .columns = speedup_columns,
-     .derive = cli_derive_speedup},
+     .axis = "workload"},
     {.name = "layer",
-     .command = CLI_BENCH,
      .shows = "a layer's GEMM-RS, residual addition and RMSNorm, fused or one by one",
      .cpu = {"--suite layer:cpu", LAYER_METHODS, NULL, NULL, ""},
      .cuda = {"--suite layer:vnode", LAYER_METHODS, NULL, NULL, ""},
      .sim = {"--suite layer:node", LAYER_METHODS, NULL, NULL, ""},
-     .axis = "workload",
-     .columns = speedup_columns,
-     .derive = cli_derive_speedup},
+     .axis = "workload"},
     {.name = "order",
-     .command = CLI_ABLATE,
      .shows = "orders of computation: time, GEMM window and tail at the best budget",
      .cpu = {"-m 1K -N 1K -k 256,1K", NULL, ORDERS, NULL, CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 512,2K", NULL, ORDERS, "x=4 x=8 x=16 x=32", ""},
      .sim = {NODE_SHAPE "-k 512,2K", NULL, ORDERS, "x=16 x=32 x=64 x=128", ""},
      .key = "order",
-     .axis = "workload",
-     .columns = policy_columns,
-     .derive = cli_derive_policies},
+     .axis = "workload"},
     {.name = "release",
-     .command = CLI_ABLATE,
      .shows =
          "tiles released together, from one to the whole output, each at its best budget",
      .cpu = {"-m 1K -N 1K -k 256,512,1K", "--method sequential",
@@ -87,11 +52,8 @@ static const cli_figure figures[] = {
      .sim = {NODE_SHAPE "-k 2K,4K,8K", "--method sequential",
              RELEASES " release=32 release=partition", "x=16 x=32 x=64", ""},
      .key = "release",
-     .axis = "workload",
-     .columns = policy_columns,
-     .derive = cli_derive_policies},
+     .axis = "workload"},
     {.name = "pool",
-     .command = CLI_ABLATE,
      .shows = "reducers that share the GEMM's workers or SMs against reducers on their own",
      .cpu = {"-m 1K -N 1K -k 256,1K", NULL, "workers=2,pool=shared workers=2,pool=static",
              "x=1", CPU_LINK},
@@ -100,11 +62,8 @@ static const cli_figure figures[] = {
      .sim = {NODE_SHAPE "-k 512,2K", NULL, "pool=shared pool=static",
              "x=16 x=32 x=64 x=128", ""},
      .key = "pool",
-     .axis = "workload",
-     .columns = policy_columns,
-     .derive = cli_derive_policies},
+     .axis = "workload"},
     {.name = "budget",
-     .command = CLI_SWEEP,
      .shows = "time, GEMM window and tail against the budget x, at eight K",
      .cpu = {"-m 1K -N 1K -k 64,96,128,192,256,384,512,1K", NULL, "workers=4",
              "x=1 x=2 x=3 x=4", CPU_LINK},
@@ -112,48 +71,34 @@ static const cli_figure figures[] = {
               "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
      .sim = {NODE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
              "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""},
-     .axis = "x",
-     .columns = budget_columns,
-     .derive = cli_derive_budget},
+     .axis = "x"},
     {.name = "bandwidth",
-     .command = CLI_SWEEP,
      .shows = "bandwidth of the ReduceScatter alone against the budget x",
      .cpu = {"-m 2K -N 2K -k 64", NULL, "workers=4,release=output", "x=1 x=2 x=3 x=4", ""},
      .cuda = {SLICE_SHAPE "-k 512", NULL, "release=output,pool=after",
               "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
      .sim = {NODE_SHAPE "-k 512", NULL, "release=output,pool=after",
              "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""},
-     .axis = "x",
-     .columns = bandwidth_columns,
-     .derive = cli_derive_bandwidth},
+     .axis = "x"},
     {.name = "required",
-     .command = CLI_SWEEP,
      .shows =
          "bandwidth required to hide all communication (Eq. 4) against the measured one",
      .cpu = {"--suite cpu:main", "--method entwine", NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode:main", "--method entwine", NULL, NULL, "-W 4,8"},
      .sim = {"--suite paper:main", "--method entwine", NULL, NULL, "-W 4,8"},
-     .axis = "required_gbs",
-     .columns = required_columns,
-     .derive = cli_derive_required},
+     .axis = "required_gbs"},
     {.name = "waves",
-     .command = CLI_SWEEP,
      .shows = "speedup of entwine over each method against the GEMM's number of waves",
      .cpu = {"-m 128-4K*2 -N 512 -k 256", CPU_METHODS, NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode", GPU_METHODS, NULL, NULL, ""},
      .sim = {"--suite paper", GPU_METHODS, NULL, NULL, ""},
-     .axis = "waves",
-     .columns = ratio_columns,
-     .derive = cli_derive_waves},
+     .axis = "waves"},
     {.name = "scaling",
-     .command = CLI_SWEEP,
      .shows = "speedup of entwine over each method at W ranks, shape of a rank fixed",
      .cpu = {"-m 1K -N 512,1K -k 256,512", CPU_METHODS, NULL, NULL, "-W 2,4,8 " CPU_LINK},
      .cuda = {"--suite vnode:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
      .sim = {"--suite paper:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
-     .axis = "W",
-     .columns = ratio_columns,
-     .derive = cli_derive_scaling},
+     .axis = "W"},
 };
 enum { NUM_FIGURES = sizeof figures / sizeof figures[0] };
 
@@ -165,30 +110,12 @@ const cli_figure *cli_figure_find(const char *name)
     return NULL;
 }
 
-int cli_figure_names(const cli_command *command, const char **names)
+const char *const *cli_figure_names(void)
 {
-    int count = 0;
+    static const char *names[NUM_FIGURES + 1];
     for (int at = 0; at < NUM_FIGURES; at++)
-        if (figures[at].command == command->bit)
-            names[count++] = figures[at].name;
-    return count;
-}
-
-/* ---- Choosing one ---------------------------------------------------------------- */
-
-static cli_exit fail_figure(const cli_command *command, const char *name)
-{
-    const char *names[NUM_FIGURES + 1];
-    char fix[128] = "--figure", near[96];
-    const int count = cli_figure_names(command, names);
-    for (int at = 0; at < count; at++)
-        snprintf(fix + strlen(fix), sizeof fix - strlen(fix), "%s %s", at ? "," : "",
-                 names[at]);
-    names[count] = NULL;
-    if (!name)
-        return cli_fail_usage(fix, "'%s' needs a figure", command->name);
-    cli_suggestion(name, names, near, sizeof near);
-    return cli_fail_usage(fix, "'%s' has no figure '%.60s'%s", command->name, name, near);
+        names[at] = figures[at].name;
+    return names;
 }
 
 /* ---- Its command line ------------------------------------------------------------ */
@@ -223,7 +150,7 @@ static void add_variants(cli_figure_line *line, const char *policies, const char
         size_t policy_length = strcspn(policy, " ");
         const char *budget = budgets ? budgets : "";
         do {
-            char variant[CLI_SERIES_BYTES];
+            char variant[VARIANT_BYTES];
             size_t budget_length = strcspn(budget, " ");
             int length = snprintf(variant, sizeof variant, "%.*s%s%.*s", (int)policy_length,
                                   policy, policy_length && budget_length ? "," : "",
@@ -259,9 +186,13 @@ static void build_line(const cli_figure *figure, const cli_settings *given,
 cli_exit cli_figure_apply(const cli_command *command, int argc, char **argv,
                           cli_figure_line *line, cli_settings *settings)
 {
-    const cli_figure *figure = settings->figure ? cli_figure_find(settings->figure) : NULL;
-    if (!figure || figure->command != command->bit)
-        return fail_figure(command, settings->figure);
+    const cli_figure *figure = cli_figure_find(settings->figure);
+    char fix[160], near[96];
+    if (!figure) {
+        cli_names_text(cli_figure_names(), fix, sizeof fix);
+        cli_suggestion(settings->figure, cli_figure_names(), near, sizeof near);
+        return cli_fail_usage(fix, "there is no figure '%.60s'%s", settings->figure, near);
+    }
     *line = (cli_figure_line){.used = 0};
     add_words(line, argv[0]);
     build_line(figure, settings, line);
