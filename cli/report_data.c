@@ -67,8 +67,6 @@ cli_exit cli_report_save(cli_report *report, const char *path)
         return failed;
     errno = 0;
     failed = report_write(report, file.stream);
-    if (!failed && (fflush(file.stream) || ferror(file.stream)))
-        failed = cli_out_file_fail(&file);
     cli_exit not_closed = cli_out_file_close(&file, !failed);
     if (failed || not_closed)
         return failed ? failed : not_closed;

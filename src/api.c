@@ -10,6 +10,7 @@
 #include "base/cores.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/versioned.h"
 #include "entwine/measure.h"
 #include "epilogue.h"
 #include "plan/tuning.h"
@@ -58,6 +59,7 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
 }
 
 typedef struct forecast {
+    ew_config request;
     ewx_machine machine;
     ewx_spec spec;
     ewx_tuning_origin origin;
@@ -68,12 +70,15 @@ typedef struct forecast {
 static ew_status forecast_plan(const ew_problem *problem, int num_ranks,
                                const ew_config *request, forecast *f)
 {
+    ew_problem asked;
     *f = (forecast){.machine = {.cores = ewx_usable_cores()}};
-    EW_TRY(ewx_backend_find(request ? request->backend : (ew_backend)0, &f->backend));
-    EW_TRY(ewx_problem_check(problem, num_ranks));
+    EW_TRY(ewx_problem_take(&asked, problem));
+    EW_TRY(ewx_config_take(&f->request, request));
+    EW_TRY(ewx_backend_find(f->request.backend, &f->backend));
+    EW_TRY(ewx_problem_check(&asked, num_ranks));
     EW_TRY(f->backend->survey(NULL, num_ranks, &f->machine));
-    return build_tuned_spec(f->backend, problem, num_ranks, request, &f->machine, &f->spec,
-                            &f->origin);
+    return build_tuned_spec(f->backend, &asked, num_ranks, &f->request, &f->machine,
+                            &f->spec, &f->origin);
 }
 
 /* ---- Agreement ---- */
@@ -107,24 +112,22 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 }
 
 /* What this rank can tell by itself. */
-static ew_status check_alone(ew_plan *plan, const ew_problem *problem,
-                             const ew_config *config)
+static ew_status check_alone(ew_plan *plan, const ew_problem *problem)
 {
     EW_TRY(ewx_backend_find(plan->request.backend, &plan->backend));
     if (plan->request.backend == EW_BACKEND_SIM) /* whose machine is a file */
         EW_TRY(plan->backend->survey(NULL, plan->world->num_ranks, &plan->machine));
-    return build_spec(plan->backend, problem, plan->world->num_ranks, config,
+    return build_spec(plan->backend, problem, plan->world->num_ranks, &plan->request,
                       &plan->machine, &plan->spec);
 }
 
 /* ---- Plan ---- */
 
-/* Collective.  plan->request is set. */
-static ew_status create_together(ew_plan *plan, const ew_problem *problem,
-                                 const ew_config *config)
+/* Collective.  plan->request is set; `taken` says whether the arguments could be. */
+static ew_status create_together(ew_plan *plan, const ew_problem *problem, ew_status taken)
 {
     ew_world *world = plan->world;
-    const ew_status checked = check_alone(plan, problem, config);
+    const ew_status checked = taken ? taken : check_alone(plan, problem);
     char facts[EWX_FACTS_BYTES];
     ewx_text text = ewx_text_in(facts, sizeof facts);
     if (checked != EW_ERR_ARGUMENT)
@@ -152,15 +155,15 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     *plan = (ew_plan){.world = world,
                       .request = EW_CONFIG_INIT,
                       .machine = {.cores = ewx_usable_cores()}};
-    if (config && config->struct_size >= sizeof *config)
-        plan->request = *config;
-    ewx_deed deed = {.kind = EWX_RECORD_PLAN, .replays = replays(plan->request.backend)};
-    if (problem && problem->struct_size >= sizeof *problem)
-        deed = (ewx_deed){EWX_RECORD_PLAN, problem->max_m, problem->n, problem->k, 0,
-                          deed.replays};
+    ew_problem asked = {0};
+    ew_status taken = ewx_problem_take(&asked, problem);
+    if (taken == EW_OK)
+        taken = ewx_config_take(&plan->request, config);
+    const ewx_deed deed = {EWX_RECORD_PLAN, asked.max_m, asked.n,
+                           asked.k,         0,           replays(plan->request.backend)};
     ew_status status = ewx_recorder_begin(world, &deed);
     if (status == EW_OK)
-        status = create_together(plan, problem, config);
+        status = create_together(plan, &asked, taken);
     ewx_recorder_end(world, status, false);
     if (status != EW_OK) {
         ew_plan_destroy(plan);
@@ -221,6 +224,11 @@ ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, voi
 ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                            const ew_epilogue *epilogue, ew_stream stream)
 {
+    ew_epilogue given;
+    if (epilogue)
+        EW_TRY(ewx_struct_take(&given, sizeof given, epilogue, EWX_FIRST_EPILOGUE,
+                               "the epilogue", "EW_EPILOGUE_INIT"));
+    epilogue = epilogue ? &given : NULL;
     EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, C, epilogue));
     return run_call(plan, m, A, B, C, epilogue, stream);
 }
@@ -249,7 +257,7 @@ ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out)
 {
     if (!plan || !config_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_config needs a plan and a config");
-    *config_out = plan->spec.config;
+    ewx_config_give(config_out, &plan->spec.config);
     return EW_OK;
 }
 
@@ -298,7 +306,7 @@ ew_status ew_forecast_explain(const ew_problem *problem, int num_ranks,
 {
     forecast f;
     EW_TRY(forecast_plan(problem, num_ranks, config, &f));
-    return explain(&f.spec, config, &f.machine, &f.origin, text, bytes);
+    return explain(&f.spec, &f.request, &f.machine, &f.origin, text, bytes);
 }
 
 ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
@@ -308,6 +316,7 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
     if (!forecast_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_forecast_build needs a place for its answer");
     EW_TRY(forecast_plan(problem, num_ranks, config, &f));
+    problem = &f.spec.problem;
     const ewx_grid grid =
         ewx_grid_build(problem->max_m, problem->n, num_ranks, &f.spec.config);
     const ewx_footprint footprint = f.backend->footprint(&f.spec);

@@ -38,9 +38,6 @@ static ew_status check_places(const ew_epilogue *epilogue, const void *C)
 
 ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows)
 {
-    if (epilogue->struct_size < sizeof *epilogue)
-        return ewx_fail(EW_ERR_ARGUMENT, "the epilogue was not initialised\n"
-                                         "  fix: initialise it with EW_EPILOGUE_INIT");
     EW_TRY(check_norm(epilogue, rows));
     EW_TRY(check_places(epilogue, C));
     if (rows > 0 && !C && !epilogue->residual && !epilogue->normed)

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/status.h"
+#include "base/versioned.h"
 #include "entwine/measure.h"
 #include "stand.h"
 
@@ -245,10 +246,6 @@ static void close_all(bench *b)
 
 static ew_status check_options(const ew_problem *problem, const ew_bench_options *options)
 {
-    if (options->struct_size < sizeof *options)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "the bench options were not initialised\n"
-                        "  fix: initialise them with EW_BENCH_OPTIONS_INIT");
     if (options->iters < 1 || options->iters > EW_BENCH_MAX_SAMPLES || options->warmup < 0)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "%d iterations after %d warm-ups\n"
@@ -283,22 +280,24 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                        int count, ew_bench_result *results)
 {
     const ew_bench_options defaults = EW_BENCH_OPTIONS_INIT;
-    if (!world || !problem || !entries || !results || count < 1)
+    if (!world || !entries || !results || count < 1)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "ew_bench_run needs a world, a problem and entries");
+                        "ew_bench_run needs a world, entries and a place for results");
     const ewx_backend *backend = NULL;
     ew_forecast forecast; /* refuses a bad problem before anything is allocated */
+    ew_problem asked;
+    bench b = {.entries = entries, .results = results, .count = count};
     EW_TRY(find_backend(entries, count, &backend));
-    EW_TRY(ew_forecast_build(problem, ew_world_size(world), NULL, &forecast));
-    EW_TRY(check_options(problem, options ? options : &defaults));
-    bench b = {.options = options ? *options : defaults,
-               .entries = entries,
-               .results = results,
-               .count = count};
-    const int64_t rows = b.options.m > 0 ? b.options.m : problem->max_m;
+    EW_TRY(ewx_problem_take(&asked, problem));
+    EW_TRY(ew_forecast_build(&asked, ew_world_size(world), NULL, &forecast));
+    EW_TRY(ewx_struct_take(&b.options, sizeof b.options, options ? options : &defaults,
+                           EWX_FIRST_BENCH_OPTIONS, "the benchmark's options",
+                           "EW_BENCH_OPTIONS_INIT"));
+    EW_TRY(check_options(&asked, &b.options));
+    const int64_t rows = b.options.m > 0 ? b.options.m : asked.max_m;
     ew_status status = EW_OK;
     EW_TRY_TO(status,
-              ewx_stand_open(&b.stand, world, problem, backend, rows, b.options.seed), out);
+              ewx_stand_open(&b.stand, world, &asked, backend, rows, b.options.seed), out);
     EW_TRY_TO(status, allocate_all(&b), out);
     for (int entry = 0; entry < count; entry++) {
         if (entries[entry].layer && !b.stand.residual)

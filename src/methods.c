@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/versioned.h"
 #include "entwine/measure.h"
 
 typedef struct method {
@@ -51,7 +52,7 @@ static ew_status apply(const method *m, const ew_config *base, ew_config *config
     const char *text = base->backend == EW_BACKEND_CUDA || base->backend == EW_BACKEND_SIM
                            ? m->cuda
                            : m->cpu;
-    ew_config fixed;
+    ew_config fixed = EW_CONFIG_INIT;
     EW_TRY(ew_config_parse(text, &fixed));
     ew_config config = *base;
     if (fixed.release == EW_RELEASE_OUTPUT || fixed.transport == EW_TRANSPORT_COPY)
@@ -68,19 +69,20 @@ static ew_status apply(const method *m, const ew_config *base, ew_config *config
         config.transport = fixed.transport;
     if (fixed.launches)
         config.launches = fixed.launches;
-    *config_out = config;
+    ewx_config_give(config_out, &config);
     return EW_OK;
 }
 
 ew_status ew_method_config(const char *name, const ew_config *base, ew_config *config_out)
 {
-    const ew_config open = EW_CONFIG_INIT;
+    ew_config asked;
     if (!name || !config_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_method_config needs a method and a config\n"
                                          "  fix: pass both");
+    EW_TRY(ewx_config_take(&asked, base));
     for (size_t i = 0; i < NUM_METHODS; i++)
         if (strcmp(name, methods[i].name) == 0)
-            return apply(&methods[i], base ? base : &open, config_out);
+            return apply(&methods[i], &asked, config_out);
     return ewx_fail(EW_ERR_ARGUMENT,
                     "method '%s' is unknown\n  fix: use entwine, sequential, blas, static, "
                     "wavegroup, chunked or fused-push",

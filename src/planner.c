@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "entwine/tune.h"
+#include "plan/tuning.h"
 
 /* Above this, a candidate is not worth a measurement: errors of the simulator are smaller
  * (docs/SIMULATOR.md), those of ratios between configs much smaller. */
@@ -13,14 +14,20 @@ static const double hopeless = 1.15;
 static const int64_t most_blocks = 10000;
 enum { SAMPLED_RANKS = 8 };
 
+/* A calibrated profile has the name as tuning keys print it, others as the driver does. */
+static bool is_device(const char *device, const char *named)
+{
+    size_t at = 0;
+    while (named[at] && ewx_tuning_plain(named[at]) == ewx_tuning_plain(device[at]))
+        at++;
+    return at > 0 && !named[at] && device[at] == '/';
+}
+
 static bool fits(const ewx_sim_profile *profile, int num_ranks, bool is_cpu,
                  const ewx_machine *machine)
 {
-    const size_t length = strlen(profile->device);
     ewx_machine simulated;
-    if (length == 0 || profile->is_cpu != is_cpu ||
-        strncmp(machine->device, profile->device, length) != 0 ||
-        machine->device[length] != '/' ||
+    if (profile->is_cpu != is_cpu || !is_device(machine->device, profile->device) ||
         ewx_sim_machine(profile, num_ranks, &simulated) != EW_OK)
         return false;
     return is_cpu ? simulated.cores == machine->cores &&

@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "backend/sim/simulate.h"
 #include "base/status.h"
+#include "base/versioned.h"
 #include "entwine/sim.h"
 
 const char *const *ew_sim_profiles(void)
@@ -84,39 +85,43 @@ static ew_status build_spec(const ew_problem *problem, int num_ranks,
                             ewx_spec *spec_out)
 {
     ewx_machine machine = {0};
-    ew_config request = EW_CONFIG_INIT;
-    if (config)
-        request = *config;
+    ew_problem asked;
+    ew_config request;
+    EW_TRY(ewx_problem_take(&asked, problem));
+    EW_TRY(ewx_config_take(&request, config));
     request.backend = EW_BACKEND_SIM;
-    EW_TRY(ewx_problem_check_shape(problem));
+    EW_TRY(ewx_problem_check_shape(&asked));
     EW_TRY(ewx_sim_machine(profile, num_ranks, &machine));
-    EW_TRY(ewx_spec_build(problem, num_ranks, &request, &machine, spec_out));
+    EW_TRY(ewx_spec_build(&asked, num_ranks, &request, &machine, spec_out));
     return ewx_sim_check(profile, spec_out);
 }
 
 ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config *config,
                       const ew_sim_options *options, ew_sim_report *report_out)
 {
-    const ew_sim_options defaults = EW_SIM_OPTIONS_INIT, *o = options ? options : &defaults;
+    const ew_sim_options defaults = EW_SIM_OPTIONS_INIT;
+    ew_sim_options o;
     ewx_sim_profile profile;
     ewx_spec spec;
     ewx_sim_rank_result ranks[EWX_SIM_MAX_RANKS];
     ewx_sim_result result = {.ranks = ranks};
-    if (!problem || !report_out || o->struct_size < sizeof *o)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_sim_call needs a problem, options that were "
-                                         "initialised and a place for its answer");
-    EW_TRY(o->profile_text ? ewx_sim_profile_parse("the profile", o->profile_text, &profile)
-                           : ewx_sim_profile_load(o->profile, &profile));
+    if (!report_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_sim_call needs a place for its answer");
+    EW_TRY(ewx_struct_take(&o, sizeof o, options ? options : &defaults,
+                           EWX_FIRST_SIM_OPTIONS, "the simulation's options",
+                           "EW_SIM_OPTIONS_INIT"));
+    EW_TRY(o.profile_text ? ewx_sim_profile_parse("the profile", o.profile_text, &profile)
+                          : ewx_sim_profile_load(o.profile, &profile));
     EW_TRY(build_spec(problem, num_ranks, config, &profile, &spec));
     const ewx_sim_request request = {.profile = &profile,
                                      .spec = &spec,
-                                     .rows = problem->max_m,
-                                     .link_gbs = o->link_gbs,
-                                     .link_us = o->link_us,
-                                     .nic_gbs = o->nic_gbs,
-                                     .nic_shared = o->nic_shared,
+                                     .rows = spec.problem.max_m,
+                                     .link_gbs = o.link_gbs,
+                                     .link_us = o.link_us,
+                                     .nic_gbs = o.nic_gbs,
+                                     .nic_shared = o.nic_shared,
                                      .together = true,
-                                     .sampled_ranks = o->sampled_ranks,
+                                     .sampled_ranks = o.sampled_ranks,
                                      .traced_rank = -1};
     EW_TRY(ewx_sim_run(&request, &result));
     ew_sim_report report = {

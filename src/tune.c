@@ -5,6 +5,7 @@
 
 #include "base/cores.h"
 #include "base/status.h"
+#include "base/versioned.h"
 #include "plan/tuning.h"
 #include "search.h"
 
@@ -13,14 +14,16 @@ ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_backend bac
 {
     const ewx_backend *found;
     ewx_machine machine = {.cores = ewx_usable_cores()};
+    ew_problem asked;
     if (!text)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_key needs a buffer");
     EW_TRY(ewx_backend_find(backend, &found));
-    EW_TRY(ewx_problem_check(problem, num_ranks));
+    EW_TRY(ewx_problem_take(&asked, problem));
+    EW_TRY(ewx_problem_check(&asked, num_ranks));
     EW_TRY(found->survey(NULL, num_ranks, &machine));
     ewx_text key = ewx_text_in(text, bytes);
-    ewx_tuning_key(problem, num_ranks, backend ? backend : EW_BACKEND_CPU, machine.device,
-                   ewx_tuning_bucket(problem->max_m), &key);
+    ewx_tuning_key(&asked, num_ranks, backend ? backend : EW_BACKEND_CPU, machine.device,
+                   ewx_tuning_bucket(asked.max_m), &key);
     return key.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                     "%zu bytes are too few for a key\n"
                                     "  fix: use EW_TUNING_KEY_BYTES",
@@ -30,13 +33,9 @@ ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_backend bac
 
 static ew_status begin(ewx_search *s, const ew_config *fixed)
 {
-    ew_config wish = EW_CONFIG_INIT;
+    ew_config wish;
     const char *method = s->options.method;
-    if (fixed && fixed->struct_size < sizeof *fixed)
-        return ewx_fail(EW_ERR_ARGUMENT, "the config was not initialised\n"
-                                         "  fix: initialise it with EW_CONFIG_INIT");
-    if (fixed)
-        wish = *fixed;
+    EW_TRY(ewx_config_take(&wish, fixed));
     ew_config base = wish;
     if (method)
         EW_TRY(ew_method_config(method, &wish, &base));
@@ -121,13 +120,17 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
                   const ew_tune_options *options, ew_tune_result *result_out)
 {
     const ew_tune_options defaults = EW_TUNE_OPTIONS_INIT;
-    if (!world || !problem || !result_out ||
-        (options && options->struct_size < sizeof *options))
+    ew_tune_options wanted;
+    ew_problem asked;
+    if (!world || !result_out)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "ew_tune needs a world, a problem and a place for its result\n"
-                        "  fix: initialise the options with EW_TUNE_OPTIONS_INIT");
-    if (options && (options->samples < 0 || options->samples > EW_BENCH_MAX_SAMPLES))
-        return ewx_fail(EW_ERR_ARGUMENT, "%d samples\n  fix: use 0 to %d", options->samples,
+                        "ew_tune needs a world and a place for its result");
+    EW_TRY(ewx_problem_take(&asked, problem));
+    EW_TRY(ewx_struct_take(&wanted, sizeof wanted, options ? options : &defaults,
+                           EWX_FIRST_TUNE_OPTIONS, "the tuning's options",
+                           "EW_TUNE_OPTIONS_INIT"));
+    if (wanted.samples < 0 || wanted.samples > EW_BENCH_MAX_SAMPLES)
+        return ewx_fail(EW_ERR_ARGUMENT, "%d samples\n  fix: use 0 to %d", wanted.samples,
                         EW_BENCH_MAX_SAMPLES);
     ewx_search *s = calloc(1, sizeof *s);
     const ew_status there =
@@ -135,9 +138,9 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
     ew_tune_result result = {0};
     ew_status status = ewx_world_agree(world, there, "tune");
     if (status == EW_OK) {
-        s->stand = (ewx_stand){.world = world, .problem = problem};
-        s->options = options ? *options : defaults;
-        s->space.problem = problem;
+        s->stand = (ewx_stand){.world = world, .problem = &asked};
+        s->options = wanted;
+        s->space.problem = &asked;
         s->space.num_ranks = world->num_ranks;
         status = tune(s, fixed, &result);
     }

@@ -247,6 +247,24 @@ static void a_full_disk_keeps_the_old_file(void **state)
     assert_int_equal(clear_folder(), 0);
 }
 
+/* A process of the same id, in a container that is gone, was killed while it wrote. */
+static void leftovers_of_the_same_process_id_are_no_obstacle(void **state)
+{
+    enum { LEFTOVERS = 200 };
+    (void)state;
+    char path[PATH_MAX], leftover[PATH_MAX + 64];
+    const ew_tuning tuning = entry_of(12, 1);
+    ew_tuning found;
+    path_of(12, path);
+    for (int i = 0; i < LEFTOVERS; i++) {
+        snprintf(leftover, sizeof leftover, "%s.tmp-%d-%d", path, (int)getpid(), i);
+        assert_int_equal(close(open(leftover, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)), 0);
+    }
+    assert_int_equal(ew_tuning_store(&tuning), EW_OK);
+    assert_int_equal(ew_tuning_load(path, &found), EW_OK);
+    assert_int_equal(clear_folder(), LEFTOVERS);
+}
+
 /* ---- Modes and links ---- */
 
 static void files_are_private_under_any_umask(void **state)
@@ -315,6 +333,7 @@ int main(void)
         TIDY(every_cut_and_every_flip_is_a_miss),
         TIDY(folders_that_refuse_are_no_error_for_plans),
         TIDY(a_full_disk_keeps_the_old_file),
+        TIDY(leftovers_of_the_same_process_id_are_no_obstacle),
         TIDY(files_are_private_under_any_umask),
         TIDY(planted_links_are_not_followed),
     };

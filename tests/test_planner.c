@@ -124,7 +124,7 @@ static void write_calibrated(const char *text)
             if (strncmp(*line, "cores", 5) == 0)
                 fputs("cores = 7  # of a test\n", file);
             else if (strncmp(*line, "device", 6) == 0)
-                fputs("device = Test CPU  # of a test\n", file);
+                fputs("device = Test_R__CPU  # as calibrate writes it\n", file);
             else
                 fprintf(file, "%s\n", *line);
         }
@@ -139,12 +139,12 @@ static void calibrated_profiles_come_first(void **state)
     char path[256];
     path_of("cpu.profile", path, sizeof path);
     write_calibrated(NULL);
-    const ewx_planner here = open_for("Test CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
-    const ewx_planner there = open_for("Test CPU/8cores", 2, EW_BACKEND_CPU, 8, 0, 0);
+    const ewx_planner here = open_for("Test(R) CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
+    const ewx_planner there = open_for("Test(R) CPU/8cores", 2, EW_BACKEND_CPU, 8, 0, 0);
     assert_true(here.ready && !there.ready);
     assert_string_equal(here.profile.name, "cpu.profile");
     write_calibrated("no profile\n");
-    const ewx_planner damaged = open_for("Test CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
+    const ewx_planner damaged = open_for("Test(R) CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
     const ewx_planner built_in =
         open_for("arm-0x41-0xd40/2cores", 2, EW_BACKEND_CPU, 2, 0, 0);
     assert_true(!damaged.ready && built_in.ready);

@@ -16,7 +16,7 @@ typedef enum cli_exit {
     CLI_EXIT_WRONG = 1,       /* a computed value differs from the exact result */
     CLI_EXIT_USAGE = 2,       /* command line, file or shape */
     CLI_EXIT_PEER = 3,        /* a rank died, stalled or aborted */
-    CLI_EXIT_REGRESSION = 4,  /* slower than allowed, or tuning that is not stable */
+    CLI_EXIT_REGRESSION = 4,  /* slower than allowed, or measurements that are not stable */
     CLI_EXIT_ENVIRONMENT = 5, /* memory, operating system, installation */
     CLI_EXIT_SKIPPED = 77,    /* what was asked for is not available here */
     CLI_EXIT_INTERRUPTED = 130

@@ -264,17 +264,27 @@ static void print_profile(const calibrator *k, const char *text)
     fprintf(out, "# entwine %s, commit %s\n%s", ew_version(), cli_commit(), text);
 }
 
+static cli_exit refuse(const char *why)
+{
+    cli_fail(
+        EW_ERR_SYSTEM,
+        "calibrate again on a quiet machine, with a core for every rank; -n takes more "
+        "samples",
+        "%s: the profile was not stored", why);
+    return CLI_EXIT_REGRESSION;
+}
+
 static cli_exit solve_and_write(calibrator *k, bool *written)
 {
-    char how[64], *text = malloc(CALIBRATE_TEXT);
+    char how[64], why[192], *text = malloc(CALIBRATE_TEXT);
     if (!text)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the profile");
     if (!k->uses_nccl)
         calibrate_drop_nccl(&k->c);
     ew_status status = calibrate_solve(&k->c);
-    if (status) {
+    if (status || !calibrate_check(&k->c, why, sizeof why)) {
         free(text);
-        return cli_fail_status(status, ew_last_error());
+        return status ? cli_fail_status(status, ew_last_error()) : refuse(why);
     }
     snprintf(how, sizeof how, "%s %s",
              k->job.backend == EW_BACKEND_SIM ? "SIMULATED" : "measured", k->date);

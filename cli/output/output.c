@@ -2,14 +2,11 @@
  * document and its file up to date, so that an interrupted run loses nothing. */
 #include "output/output.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/out_file.h"
 #include "run/context.h"
 #include "output/figures.h"
 #include "run/simulated.h"
@@ -24,8 +21,8 @@ typedef struct config_line {
 struct cli_output {
     const cli_job *job;
     cli_format format;
-    const char *json_path;
-    FILE *json_file;
+    const char *json_path; /* NULL: no file */
+    cli_out_file json_file;
     json_t *document;
     json_t *results; /* borrowed from document */
     bool wants_clocks;
@@ -36,28 +33,6 @@ struct cli_output {
     int num_config_lines;
     bool begun;
 };
-
-static cli_exit fail_json_file(const char *path)
-{
-    return cli_fail_usage("give a file in a folder you may write to",
-                          "cannot write JSON to '%.200s': %s", path, strerror(errno));
-}
-
-static cli_exit open_json_file(cli_output *output)
-{
-    if (!output->json_path)
-        return CLI_EXIT_OK;
-    /* Not truncated yet: an old file survives until there is something to say. */
-    int fd = open(output->json_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return fail_json_file(output->json_path);
-    output->json_file = fdopen(fd, "w");
-    if (!output->json_file) {
-        close(fd);
-        return fail_json_file(output->json_path);
-    }
-    return CLI_EXIT_OK;
-}
 
 static cli_exit open_figure(cli_output *output, const cli_settings *settings)
 {
@@ -129,8 +104,8 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
                            (settings->json_path || settings->format == CLI_FORMAT_JSON ||
                             settings->format == CLI_FORMAT_JSONL);
     cli_exit failed = open_figure(output, settings);
-    if (!failed)
-        failed = open_json_file(output);
+    if (!failed && output->json_path)
+        failed = cli_out_file_open(&output->json_file, "JSON", output->json_path);
     if (failed) {
         cli_figure_fini(&output->figure);
         json_decref(document);
@@ -147,22 +122,33 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     return CLI_EXIT_OK;
 }
 
-/* Rewrites the file from its start.  Only regular files can be rewritten; a pipe gets the
- * document once, at the end. */
-static bool write_json_file(cli_output *output, bool last)
+static bool dump_document(const cli_output *output)
 {
-    FILE *file = output->json_file;
-    struct stat about;
-    if (!file || fstat(fileno(file), &about) != 0)
-        return !file;
-    bool regular = S_ISREG(about.st_mode);
-    if (!regular && !last)
-        return true;
-    rewind(file);
-    if (json_dumpf(output->document, file, JSON_INDENT(1)) || fputc('\n', file) == EOF ||
-        fflush(file))
-        return false;
-    return !regular || ftruncate(fileno(file), ftello(file)) == 0;
+    FILE *stream = output->json_file.stream;
+    return stream && json_dumpf(output->document, stream, JSON_INDENT(1)) == 0 &&
+           fputc('\n', stream) != EOF;
+}
+
+/* A failure is reported at the end, by write_last. */
+static void renew_json_file(cli_output *output)
+{
+    if (output->json_path && cli_out_file_is_renewable(&output->json_file))
+        cli_out_file_renew(&output->json_file, dump_document(output));
+}
+
+static cli_exit write_last(cli_output *output)
+{
+    cli_out_file *file = &output->json_file;
+    cli_exit failed = CLI_EXIT_OK;
+    if (output->json_path && !file->stream)
+        failed = cli_out_file_open(file, file->what, file->path);
+    if (!output->json_path || failed)
+        return failed;
+    const bool written = dump_document(output);
+    if (!written)
+        failed = cli_out_file_fail(file);
+    const cli_exit not_closed = cli_out_file_close(file, written);
+    return failed ? failed : not_closed;
 }
 
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
@@ -261,7 +247,7 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
     }
     fflush(stdout);
     renew_figure(output);
-    write_json_file(output, false); /* a failure is reported at the end */
+    renew_json_file(output);
 }
 
 void cli_emulated_link_text(double gbs, double latency_us, char *text, size_t bytes)
@@ -323,17 +309,13 @@ static void print_end(cli_output *output, bool complete)
 
 cli_exit cli_output_close(cli_output *output, bool complete)
 {
-    cli_exit failed = CLI_EXIT_OK;
     json_object_set_new(output->document, "complete", json_boolean(complete));
     renew_figure(output); /* also where nothing was measured */
     if (output->wants_clocks && complete)
         json_object_set_new(json_object_get(output->document, "clocks"), "after",
                             cli_gpu_clocks());
     print_end(output, complete);
-    if (!write_json_file(output, true))
-        failed = fail_json_file(output->json_path);
-    if (output->json_file && fclose(output->json_file) && !failed)
-        failed = fail_json_file(output->json_path);
+    const cli_exit failed = write_last(output);
     cli_figure_fini(&output->figure);
     json_decref(output->document);
     free(output);

@@ -174,3 +174,37 @@ ew_status calibrate_solve(calibration *c)
     }
     return status;
 }
+
+/* ---- The verdict ---- */
+
+static const calibrate_number *find_unbelievable(const calibration *c)
+{
+    for (int at = 0; at < c->num_numbers; at++) {
+        const calibrate_number *n = &c->numbers[at];
+        if (n->probe && n->probe->ran &&
+            (n->value <= calibrate_least || n->value >= calibrate_most) &&
+            n->least == calibrate_least && n->most == calibrate_most)
+            return n;
+    }
+    return NULL;
+}
+
+bool calibrate_check(const calibration *c, char *why, size_t bytes)
+{
+    const calibrate_number *wrong = find_unbelievable(c);
+    const double measured = c->judge->time_us, simulated = calibrate_time_us(c, c->judge);
+    const double off = fabs(simulated - measured) / measured * 100;
+    const bool close = off <= CALIBRATE_TOLERANCE; /* not if one of them is NAN */
+    *why = '\0';
+    if (wrong)
+        snprintf(why, bytes, "%s = %g cannot be true", wrong->key, wrong->value);
+    else if (!c->judge->ran)
+        snprintf(why, bytes, "the call of the check could not run");
+    else if (!close)
+        snprintf(why, bytes,
+                 "the check is off by %.0f %%, more than %d %%: measured %.1f us, "
+                 "SIMULATED with "
+                 "the profile %.1f us",
+                 off, CALIBRATE_TOLERANCE, measured, simulated);
+    return !wrong && c->judge->ran && close;
+}

@@ -12,8 +12,13 @@ enum {
     CALIBRATE_PROBES = 32,
     CALIBRATE_NUMBERS = 64,
     CALIBRATE_TEXT = 16384, /* bytes of a profile */
-    CALIBRATE_SOURCE = 160
+    CALIBRATE_SOURCE = 160,
+    CALIBRATE_TOLERANCE = 15 /* percent, that the judge's call may be off */
 };
+
+/* The range of rates and times that have no bounds of their own: wide enough for every
+ * machine, so that a number which ends at one of its ends is wrong. */
+static const double calibrate_least = 1e-3, calibrate_most = 1e6;
 
 /* What a number is told by. */
 typedef enum calibrate_window { CALIBRATE_GEMM, CALIBRATE_TAIL } calibrate_window;
@@ -69,6 +74,10 @@ ew_status calibrate_solve(calibration *c);
 
 /* What the simulator says of a probe's call with the numbers as they are; NAN: nothing. */
 double calibrate_time_us(const calibration *c, const calibrate_probe *probe);
+
+/* Whether the numbers can be trusted: none is at an end of that range, and the judge's call
+ * takes as long with them as it was measured to.  If not, `why` says it. */
+bool calibrate_check(const calibration *c, char *why, size_t bytes);
 
 /* The profile as text of CALIBRATE_TEXT bytes.  `how` says how numbers were told, e.g.
  * "measured, 2026-11-15". */

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-static const double any_least = 1e-3, any_most = 1e6;
-
 static calibrate_probe *probe(calibration *c, int rows_per_rank, int64_t cols,
                               int64_t depth, ew_dtype dtype, const char *method,
                               const char *config)
@@ -43,13 +41,14 @@ static void number(calibration *c, const char *key, double x, double assumed,
 static void rate(calibration *c, const char *key, double x, double assumed,
                  const calibrate_probe *told_by)
 {
-    number(c, key, x, assumed, told_by, CALIBRATE_TAIL, any_least, any_most);
+    number(c, key, x, assumed, told_by, CALIBRATE_TAIL, calibrate_least, calibrate_most);
 }
 
 static void block(calibration *c, const char *key, double depth, double assumed,
                   const calibrate_probe *told_by)
 {
-    number(c, key, depth, assumed, told_by, CALIBRATE_GEMM, any_least, any_most);
+    number(c, key, depth, assumed, told_by, CALIBRATE_GEMM, calibrate_least,
+           calibrate_most);
 }
 
 static void factor(calibration *c, const char *key, double most,

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 ew_status ewx_file_read(const char *path, char *data, size_t capacity, size_t *bytes_out)
@@ -89,18 +90,33 @@ static void flush_folder(char *path)
     }
 }
 
+/* Containers repeat process ids, and one that was killed may have left its file: where a
+ * name is taken, the clock gives another. */
+static int open_beside(const char *path, char *beside, size_t bytes)
+{
+    enum { MAX_TRIES = 100 };
+    static _Atomic unsigned counter;
+    unsigned mark = atomic_fetch_add(&counter, 1);
+    int fd = -1;
+    for (int attempt = 0; fd < 0 && attempt < MAX_TRIES; attempt++) {
+        snprintf(beside, bytes, "%s.tmp-%d-%u", path, (int)getpid(), mark);
+        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd < 0 && errno != EEXIST)
+            break;
+        mark = (unsigned)ewx_now_ns();
+    }
+    return fd;
+}
+
 ew_status ewx_file_replace(const char *path, const char *data, size_t bytes)
 {
-    static _Atomic unsigned counter;
-    char place[PATH_MAX], beside[PATH_MAX];
-    if (snprintf(place, sizeof place, "%s", path) >= (int)sizeof place ||
-        snprintf(beside, sizeof beside, "%s.tmp-%d-%u", path, (int)getpid(),
-                 atomic_fetch_add(&counter, 1)) >= (int)sizeof beside)
+    char place[PATH_MAX], beside[PATH_MAX + 64];
+    if (snprintf(place, sizeof place, "%s", path) >= (int)sizeof place)
         return ewx_fail(EW_ERR_ARGUMENT, "the path of a file is too long: %.60s...", path);
     int error = make_folders(place);
     if (error)
         return fail_write(path, error);
-    const int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int fd = open_beside(path, beside, sizeof beside);
     if (fd < 0)
         return fail_write(path, errno);
     error = write_all(fd, data, bytes);

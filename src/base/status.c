@@ -2,7 +2,8 @@
 #include "base/status.h"
 
 #include <stdarg.h>
-#include <stdio.h>
+
+#include "base/text.h"
 
 static _Thread_local char last_error[1024];
 
@@ -10,7 +11,7 @@ ew_status ewx_fail(ew_status status, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(last_error, sizeof last_error, format, args);
+    ewx_text_print(last_error, sizeof last_error, format, args);
     va_end(args);
     return status;
 }

@@ -1,7 +1,9 @@
-/* Building short texts in fixed buffers without losing count. */
+/* Building short texts in fixed buffers without losing count, and numbers as text: with a
+ * decimal point, whatever the program's locale. */
 #ifndef EWX_BASE_TEXT_H
 #define EWX_BASE_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +21,11 @@ static inline ewx_text ewx_text_in(char *data, size_t bytes)
         data[0] = '\0';
     return (ewx_text){data, bytes, 0, bytes == 0};
 }
+
+/* vsnprintf and strtod. */
+__attribute__((format(printf, 3, 0))) int ewx_text_print(char *data, size_t bytes,
+                                                         const char *format, va_list args);
+double ewx_text_number(const char *text, char **end_out);
 
 /* FNV-1a. */
 uint64_t ewx_text_hash(const char *text);

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "base/versioned.h"
 #include "plan/spec.h"
 
 typedef struct choice {
@@ -191,7 +192,7 @@ ew_status ew_config_parse(const char *text, ew_config *config_out)
         if (*text == ',' && *++text == '\0')
             return ewx_fail(EW_ERR_CONFIG, "the config ends in a comma\n  fix: remove it");
     }
-    *config_out = config;
+    ewx_config_give(config_out, &config);
     return EW_OK;
 }
 
@@ -236,8 +237,10 @@ ew_status ew_config_print(const ew_config *config, char *text, size_t bytes)
 {
     if (!config || !text)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_config_print needs a config and a buffer");
+    ew_config given;
+    EW_TRY(ewx_config_take(&given, config));
     ewx_text out = ewx_text_in(text, bytes);
-    print_keys(config, false, &out);
+    print_keys(&given, false, &out);
     if (out.truncated)
         return ewx_fail(
             EW_ERR_ARGUMENT,

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/versioned.h"
 #include "entwine/measure.h"
 #include "plan/exact.h"
 
@@ -91,18 +92,19 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
                           int64_t m, const void *C, ew_check *check_out)
 {
     int64_t first, count;
-    if (!problem || !check_out)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_exact_verify needs a problem and a check");
+    ew_problem p;
+    if (!check_out)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_exact_verify needs a place for its check");
+    EW_TRY(ewx_problem_take(&p, problem));
     EW_TRY(ew_owned_rows(m, num_ranks, rank, &first, &count));
-    int32_t *sums = malloc((size_t)problem->n * sizeof *sums);
+    int32_t *sums = malloc((size_t)p.n * sizeof *sums);
     if (!sums)
-        return ewx_fail(EW_ERR_MEMORY, "no memory to verify %" PRId64 " columns",
-                        problem->n);
+        return ewx_fail(EW_ERR_MEMORY, "no memory to verify %" PRId64 " columns", p.n);
     ew_check check = {0};
     for (int64_t row = 0; row < count; row++) {
-        expect_row(problem, seed, num_ranks, first + row, sums);
-        for (int64_t n = 0; n < problem->n; n++) {
-            const double got = load(problem->dtype, C, row * problem->n + n);
+        expect_row(&p, seed, num_ranks, first + row, sums);
+        for (int64_t n = 0; n < p.n; n++) {
+            const double got = load(p.dtype, C, row * p.n + n);
             const double error = fabs(got - (double)sums[n]);
             check.wrong += got != (double)sums[n] || (got == 0.0 && signbit(got));
             if (error > check.max_abs_err || error != error)

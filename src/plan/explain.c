@@ -15,7 +15,7 @@ __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *c
     va_list args;
     va_start(args, reason);
     if (!asked)
-        vsnprintf(why, sizeof why, reason, args);
+        ewx_text_print(why, sizeof why, reason, args);
     va_end(args);
     ewx_config_print_key(config, key, text);
     ewx_text_add(text, ": %s\n", why);

@@ -61,10 +61,6 @@ static ew_status check_operands(const ew_problem *problem)
 
 ew_status ewx_problem_check_shape(const ew_problem *problem)
 {
-    if (!problem || problem->struct_size < sizeof *problem)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "the problem is missing or was not initialised\n"
-                        "  fix: initialise it with EW_PROBLEM(max_m, n, k, dtype)");
     if (ew_dtype_bytes(problem->dtype) == 0)
         return ewx_fail(
             EW_ERR_ARGUMENT,

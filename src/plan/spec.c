@@ -8,12 +8,8 @@ ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
                             ew_config *config_out)
 {
     ew_config config = EW_CONFIG_INIT;
-    if (request) {
-        if (request->struct_size < sizeof *request)
-            return ewx_fail(EW_ERR_ARGUMENT, "the config was not initialised\n"
-                                             "  fix: initialise it with EW_CONFIG_INIT");
+    if (request)
         config = *request;
-    }
     ewx_config_fill(problem, num_ranks, machine, &config);
     EW_TRY(ewx_config_check(problem, num_ranks, machine, &config));
     *config_out = config;

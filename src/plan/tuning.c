@@ -29,12 +29,17 @@ int64_t ewx_tuning_bucket(int64_t rows)
     return bucket;
 }
 
-/* Names come from drivers and files: only what needs no escaping stays. */
+char ewx_tuning_plain(char letter)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                "0123456789-._/";
+    return strchr(plain, letter) ? letter : '_';
+}
+
 static void add_plain(ewx_text *text, const char *name)
 {
     for (; *name; name++)
-        ewx_text_add(text, "%c",
-                     isalnum((unsigned char)*name) || strchr("-._/", *name) ? *name : '_');
+        ewx_text_add(text, "%c", ewx_tuning_plain(*name));
 }
 
 void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
@@ -135,7 +140,7 @@ static bool take_number(reader *r, double *number_out)
            (isdigit((unsigned char)*r->at) || strchr("+-.eE", *r->at)) && *r->at)
         digits[used++] = *r->at++;
     digits[used] = '\0';
-    *number_out = strtod(digits, &stop);
+    *number_out = ewx_text_number(digits, &stop);
     return used > 0 && *stop == '\0' && isfinite(*number_out) && *number_out >= 0;
 }
 

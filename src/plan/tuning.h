@@ -8,6 +8,9 @@
 /* Rows are rounded up to a power of two: shapes in between share an entry. */
 int64_t ewx_tuning_bucket(int64_t rows);
 
+/* Names in keys come from drivers and files: only letters that need no escaping stay. */
+char ewx_tuning_plain(char letter);
+
 /* `device` names what the times depend on: the processor or GPU, how much of it a rank has,
  * its driver. */
 void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,

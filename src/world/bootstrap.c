@@ -13,6 +13,7 @@
 #include "base/probe.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/versioned.h"
 #include "world/hosts.h"
 #include "world/mesh.h"
 
@@ -277,7 +278,9 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     for (int peer = 0; peer < num_ranks; peer++)
         world->sockets[peer] = -1;
     world->stop_fd = world->control_fd = -1;
-    world->fabric = fabric;
+    if (fabric)
+        world->fabric_table = *fabric;
+    world->fabric = fabric ? &world->fabric_table : NULL;
     (void)EWX_PROBE(EWX_PROBE_BOOTSTRAP, rank, 0);
     ew_status status = ewx_world_init(world, rank, num_ranks, options);
     if (status == EW_OK)
@@ -318,11 +321,10 @@ ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void 
 ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options,
                         ew_world **world_out)
 {
-    if (!fabric || fabric->struct_size < sizeof *fabric)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "ew_world_join needs a fabric of this version\n"
-                        "  fix: take it from the MPI module that belongs to this library");
-    EW_TRY(check_place(fabric->rank, fabric->num_ranks, world_out));
-    return create(fabric->rank, fabric->num_ranks, fabric->allgather, fabric->context,
-                  fabric, options, world_out);
+    ew_fabric given;
+    EW_TRY(ewx_struct_take(&given, sizeof given, fabric, EWX_FIRST_FABRIC, "the fabric",
+                           "its size, or take it from the MPI module"));
+    EW_TRY(check_place(given.rank, given.num_ranks, world_out));
+    return create(given.rank, given.num_ranks, given.allgather, given.context, &given,
+                  options, world_out);
 }

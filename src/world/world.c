@@ -12,6 +12,7 @@
 #include "base/cores.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/versioned.h"
 #include "plan/epoch.h"
 #include "world/hosts.h"
 
@@ -39,28 +40,22 @@ static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
                          const ew_world_options *options)
 {
-    const ew_world_options defaults = EW_WORLD_OPTIONS_INIT;
-    if (!options)
-        options = &defaults;
-    if (options->struct_size < sizeof *options)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "the world options were not initialised\n"
-                        "  fix: initialise them with EW_WORLD_OPTIONS_INIT");
-    if (!(options->link_gbps == 0.0 ||
-          (options->link_gbps >= 1e-3 && options->link_gbps <= 1e6)) ||
-        !(options->link_latency_us >= 0.0 && options->link_latency_us <= 1e6))
+    ew_world_options given;
+    EW_TRY(ewx_world_options_take(&given, options));
+    if (!(given.link_gbps == 0.0 || (given.link_gbps >= 1e-3 && given.link_gbps <= 1e6)) ||
+        !(given.link_latency_us >= 0.0 && given.link_latency_us <= 1e6))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "emulated link of %g Gb/s with %g us is out of range\n"
                         "  fix: use 0 (off) or 0.001 to 1e6 Gb/s, and 0 to 1e6 us",
-                        options->link_gbps, options->link_latency_us);
-    int64_t timeout_ms = options->timeout_ms;
+                        given.link_gbps, given.link_latency_us);
+    int64_t timeout_ms = given.timeout_ms;
     if (timeout_ms == 0)
         EW_TRY(timeout_from_environment(&timeout_ms));
     world->rank = rank;
     world->num_ranks = num_ranks;
     world->timeout_ns = timeout_ms * 1000000;
-    world->link_gbps = options->link_gbps;
-    world->link_latency_ns = (int64_t)(options->link_latency_us * 1e3);
+    world->link_gbps = given.link_gbps;
+    world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
     ewx_world_settle(world, (const int[EWX_MAX_RANKS]){0});
     return EW_OK;
 }

@@ -99,7 +99,8 @@ struct ew_world {
     int locals[EWX_MAX_RANKS];
     int local_index; /* of this rank */
     /* Several hosts only (hosts.c): */
-    const ew_fabric *fabric;
+    const ew_fabric *fabric;  /* NULL: one host */
+    ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
     bool takes_device_memory; /* the fabric does, and nobody forbids it */
     uint64_t stamp;           /* of this world on that fabric */
     bool fabric_failed;

@@ -5,12 +5,16 @@
  *   tail  1000 / x with release=output, else 10 for each tile released together (partition:
  *         400), and 500 more in the default order, 200 more in the contiguous one
  *
- * FAKE_WRONG: so many wrong values in every result. */
+ * FAKE_WRONG: so many wrong values in every result.
+ * FAKE_PROFILE: the times are those of this profile's hardware, simulated, but
+ *   FAKE_BUSY: calls of K=256 where reductions run beside the GEMM take so many times as
+ * long FAKE_TAIL: tails take so many times as long. */
 #define _GNU_SOURCE
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "entwine/measure.h"
+#include "entwine/sim.h"
 
 static double gemm_us(const ew_problem *problem, const ew_config *config)
 {
@@ -32,6 +36,30 @@ static double tail_us(const ew_config *config)
     return config->order == EW_ORDER_CONTIGUOUS ? us + 200.0 : us;
 }
 
+static double factor(const char *name)
+{
+    return getenv(name) ? atof(getenv(name)) : 1;
+}
+
+static void take_times(const ew_problem *problem, int num_ranks, ew_bench_result *result)
+{
+    ew_sim_options options = EW_SIM_OPTIONS_INIT;
+    ew_sim_report report;
+    ew_config config = result->config;
+    const bool overlaps = config.release != EW_RELEASE_OUTPUT;
+    result->gemm_us = gemm_us(problem, &result->config);
+    result->tail_us = tail_us(&result->config);
+    result->time_us = result->gemm_us + result->tail_us;
+    options.profile = getenv("FAKE_PROFILE");
+    config.backend = EW_BACKEND_SIM;
+    if (!options.profile || ew_sim_call(problem, num_ranks, &config, &options, &report))
+        return;
+    result->gemm_us = report.gemm_us;
+    result->tail_us = report.tail_us * factor("FAKE_TAIL");
+    result->time_us =
+        report.time_us * (overlaps && problem->k == 256 ? factor("FAKE_BUSY") : 1);
+}
+
 ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                        const ew_bench_options *options, const ew_bench_entry *entries,
                        int count, ew_bench_result *results)
@@ -45,9 +73,7 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
         if (result->status)
             continue;
         result->config = forecast.config;
-        result->gemm_us = gemm_us(problem, &forecast.config);
-        result->tail_us = tail_us(&forecast.config);
-        result->time_us = result->gemm_us + result->tail_us;
+        take_times(problem, ew_world_size(world), result);
         result->num_samples = options->iters;
         result->check.wrong = getenv("FAKE_WRONG") ? atoi(getenv("FAKE_WRONG")) : 0;
         for (int sample = 0; sample < options->iters; sample++)

@@ -107,7 +107,7 @@ __attribute__((format(printf, 3, 4))) static ew_status refuse(const reader *r,
     char why[256];
     va_list args;
     va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
+    ewx_text_print(why, sizeof why, format, args);
     va_end(args);
     return ewx_fail(EW_ERR_ARGUMENT, "%.200s:%d: %.60s %s", r->file, r->line, key, why);
 }
@@ -117,7 +117,7 @@ static ew_status read_number(const reader *r, const field *f, const char **at, c
                              double least, double most, double *number_out)
 {
     char *end;
-    const double number = strtod(*at, &end);
+    const double number = ewx_text_number(*at, &end);
     if (end == *at || (*end && *end != ending) || !isfinite(number))
         return refuse(r, f->key, "= '%.40s' is not a number\n  fix: %s", *at,
                       f->is_curve ? "write points as 1024:12.5 2048:25"

@@ -1,0 +1,99 @@
+/* What carries a world's bytes between hosts.  A fabric knows ranks and addresses, nothing
+ * of plans or tiles.  The MPI module brings one (mpi_module.h); another network needs no
+ * more than this table.
+ *
+ * All functions are called by one thread, the one that joined the world; none blocks unless
+ * it says so.  They return 0 on success. */
+#ifndef ENTWINE_FABRIC_H
+#define ENTWINE_FABRIC_H
+
+#include <stdbool.h>
+
+#include "entwine/entwine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ew_channel ew_channel;
+
+/* Where a message of a channel will be received: sender and receiver know it by its
+ * number, which is unique for each source.  src -1: nothing will come. */
+typedef struct ew_place {
+    int32_t src;
+    int32_t number;
+    void *address;
+    size_t bytes; /* at most; up to 1 GiB */
+} ew_place;
+
+#define EW_LETTER_BYTES 4112    /* the longest letter */
+#define EW_MESSAGE_BYTES 262144 /* of tiles, where the release is the library's choice */
+
+typedef struct ew_fabric {
+    uint32_t struct_size;
+    int32_t rank, num_ranks;
+    const char *name; /* for messages, e.g. "Open MPI v4.1.4" */
+    void *context;
+
+    /* An ew_allgather.  Blocks; used only while ranks join. */
+    int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
+
+    /* Letters are short and arrive in the order sent.  The sender may reuse its memory at
+     * once.  *src_out is -1 when no letter is there.  unsent_letters counts those that
+     * still need this rank's help to leave. */
+    int (*send_letter)(void *context, int dst, const void *letter, size_t bytes);
+    int (*receive_letter)(void *context, int *src_out, void *letter, size_t *bytes_out);
+    int (*unsent_letters)(void *context, size_t *count_out);
+
+    /* A channel carries one plan's tiles, straight into places that were named before.
+     * Collective.  Every place is armed: it takes one message, then it must be armed
+     * again. */
+    int (*channel_open)(void *context, const ew_place *places, size_t num_places,
+                        ew_channel **channel_out);
+    /* The memory stays untouched until the message counts as sent.  A confirmed one counts
+     * when it has arrived, and then so have all that were put to dst before. */
+    int (*put)(ew_channel *channel, int dst, int32_t number, const void *address,
+               size_t bytes, bool confirmed);
+    /* Which of the places asked about have been filled since they were armed, each told
+     * once, and by how many bytes. */
+    int (*arrivals)(ew_channel *channel, const size_t *asked, size_t num_asked,
+                    size_t *filled_out, size_t *bytes_out, size_t *num_filled_out);
+    /* Arms a place again; one that is armed stays so. */
+    int (*rearm)(ew_channel *channel, size_t place);
+    /* How many messages do not count as sent yet, and to whom one of them goes. */
+    int (*unsent)(ew_channel *channel, size_t *count_out, int *dst_out);
+    /* False: bytes may still come or go, so the channel's memory must stay.  `broken`: the
+     * world has failed, and peers may be gone. */
+    bool (*channel_close)(ew_channel *channel, bool broken);
+
+    /* Places, and what is put, may lie in the memory of a CUDA GPU.  What is done with it
+     * by way of CUDA is done in the context that is current when a function of this table
+     * is called, and is complete when the message counts as sent, or the place as filled.
+     */
+    bool takes_device_memory;
+} ew_fabric;
+
+/* Joins the world of the fabric's ranks, on one host or several: ew_world_create, with
+ * shared memory between the ranks of a host and the fabric between hosts.  The fabric must
+ * outlive the world, and all calls with this world must come from the thread that called
+ * this.  Where there are several hosts a call on GPUs returns when it is complete. */
+EW_API ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options,
+                               ew_world **world_out);
+
+/* What a world's ranks have sent between hosts, and where they are. */
+typedef struct ew_traffic {
+    int32_t num_hosts;
+    int32_t host;       /* of this rank, numbered by their lowest ranks */
+    int32_t ranks_here; /* on this rank's host */
+    int64_t tile_bytes; /* this rank's, to other hosts, since it joined */
+    int64_t tile_messages;
+    int64_t letters;
+    int64_t device_bytes; /* of tile_bytes: given to the fabric in a GPU's memory ... */
+    int64_t staged_bytes; /* ... or copied from there to pinned memory before */
+} ew_traffic;
+EW_API ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
