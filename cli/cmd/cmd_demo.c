@@ -146,44 +146,56 @@ static cli_exit measure_table(demo *d, bool with_link)
     return result;
 }
 
+/* Both orders over a link that the GEMM nearly hides; first without one, to fit it. */
+static cli_exit trace_strips(demo *d, cli_trace *traces[3], double *link_gbs)
+{
+    static const ew_order orders[] = {EW_ORDER_INTERLEAVED, EW_ORDER_CONTIGUOUS,
+                                      EW_ORDER_INTERLEAVED};
+    cli_exit result = CLI_EXIT_OK;
+    for (int at = 0; at < 3 && !result; at++) {
+        const cli_settings settings =
+            cli_strip_settings(&d->settings, d->context.cores_usable, *link_gbs);
+        cli_job job;
+        result = cli_demo_trace(&settings, orders[at], &job, &traces[at]);
+        cli_job_fini(&job);
+        if (result)
+            break;
+        const cli_trace *trace = traces[at];
+        if (at == 0)
+            *link_gbs =
+                fitting_link_gbs(ew_remote_bytes(trace->problem.max_m, trace->problem.n,
+                                                 trace->num_ranks, ew_dtype_bytes(EW_FP32)),
+                                 (double)trace->gemm_alone_ns * 1e-9);
+        for (int rank = 0; rank < trace->num_ranks; rank++)
+            d->wrong += trace->ranks[rank].wrong;
+    }
+    return result;
+}
+
 static cli_exit show_strips(demo *d)
 {
-    static const ew_order orders[] = {EW_ORDER_CONTIGUOUS, EW_ORDER_INTERLEAVED};
-    const ew_world_options world = EW_WORLD_OPTIONS_INIT;
-    const ew_problem problem = cli_strip_problem();
-    cli_ranks ranks = {d->settings.ranks_as, world, NULL};
-    int cores = d->context.cores_usable;
-    int num_ranks = cores < 2                     ? 2
-                    : cores > CLI_STRIP_MAX_RANKS ? CLI_STRIP_MAX_RANKS
-                                                  : cores;
-    cli_strip strips[2] = {{.num_events = 0}, {.num_events = 0}},
-              unpaced = {.num_events = 0};
-    double axis = 0.0, link_gbs = 0.0;
-    ew_status status =
-        cli_strip_record(&ranks, num_ranks, EW_ORDER_INTERLEAVED, &unpaced, d->error);
-    if (status == EW_OK)
-        link_gbs = fitting_link_gbs(
-            ew_remote_bytes(problem.max_m, problem.n, num_ranks, ew_dtype_bytes(EW_FP32)),
-            cli_strip_gemm_seconds(&unpaced));
-    ranks.options.link_gbps = link_gbs * 8;
-    ranks.options.link_latency_us = LINK_LATENCY_US;
-    for (int at = 0; at < 2 && status == EW_OK; at++) {
-        status = cli_strip_record(&ranks, num_ranks, orders[at], &strips[at], d->error);
-        axis = fmax(axis, cli_strip_seconds(&strips[at]));
-        d->wrong += strips[at].wrong;
+    cli_trace *traces[3] = {NULL};
+    cli_trace_numbers numbers;
+    double axis_us = 0.0, link_gbs = 0.0;
+    cli_exit result = trace_strips(d, traces, &link_gbs);
+    for (int at = 1; at < 3 && !result; at++) {
+        cli_trace_derive(traces[at], &numbers);
+        axis_us = fmax(axis_us, numbers.time_us);
     }
-    if (cli_interrupted())
-        return CLI_EXIT_INTERRUPTED;
-    if (status)
-        return cli_fail_status(status, d->error);
-    printf(
-        "\nThe idea, traced on W=%d ranks over an EMULATED link of %g GB/s.  Upper line:\n"
-        "whose tile rank %d computes, in order.  Lower line, *: when rank %d's own\n"
-        "tiles are reduced.  Time runs to the right, %.1f ms in all; | is the end.\n",
-        num_ranks, link_gbs, num_ranks - 1, num_ranks - 1, axis * 1e3);
-    for (int at = 0; at < 2; at++)
-        cli_strip_print(&strips[at], num_ranks - 1, axis);
-    return CLI_EXIT_OK;
+    if (!result) {
+        const int shown = traces[1]->num_ranks - 1;
+        printf(
+            "\nThe idea, traced on W=%d ranks over an EMULATED link of %g GB/s.  Upper "
+            "line:\n"
+            "whose tile rank %d computes, in order.  Lower line, *: when rank %d's own\n"
+            "tiles are reduced.  Time runs to the right, %.1f ms in all; | is the end.\n",
+            traces[1]->num_ranks, link_gbs, shown, shown, axis_us * 1e-3);
+        cli_strip_print(traces[1], axis_us);
+        cli_strip_print(traces[2], axis_us);
+    }
+    for (int at = 0; at < 3; at++)
+        cli_trace_free(traces[at]);
+    return result;
 }
 
 /* Both orders once more, on every rank, for the page. */

@@ -3,7 +3,7 @@
 #define ENTWINE_CLI_DEMO_REPORT_H
 
 #include "run/context.h"
-#include "run/job.h"
+#include "trace/trace.h"
 
 #define CLI_DEMO_PAGE "entwine-demo.html"
 
@@ -22,7 +22,12 @@ typedef struct cli_demo_report {
 void cli_demo_keep_results(cli_demo_report *report, const char *name, const cli_job *job,
                            const ew_bench_result *results);
 
-/* Traces a call in the given order and keeps it.  On failure the error has been printed. */
+/* Traces a call in the given order.  On failure the error has been printed; finish the job
+ * and free the trace either way. */
+cli_exit cli_demo_trace(const cli_settings *settings, ew_order order, cli_job *job,
+                        cli_trace **trace_out);
+
+/* The same, and keeps it.  On failure the error has been printed. */
 cli_exit cli_demo_keep_trace(cli_demo_report *report, const char *name,
                              const cli_settings *settings, ew_order order);
 
