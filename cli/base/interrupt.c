@@ -83,7 +83,7 @@ bool cli_interrupt_open(void)
                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED)
         return false;
-    shared_board = mapping; /* anonymous memory starts as zeroes: nobody entered */
+    shared_board = mapping; /* anonymous memory starts as zeroes: no rank has entered */
     set_handlers(on_signal);
     set_dump_handler(on_dump_signal);
     return true;
@@ -121,7 +121,7 @@ void cli_interrupt_leave(int rank)
     board *at = shared_board;
     sigset_t caught, before;
     if (atomic_exchange(&at->pids[rank], 0))
-        return; /* a process of its own: nobody else holds its world */
+        return; /* a process of its own: no other holds its world */
     sigemptyset(&caught);
     for (int index = 0; index < NUM_CAUGHT; index++)
         sigaddset(&caught, caught_signals[index]);

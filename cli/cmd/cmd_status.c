@@ -95,7 +95,7 @@ static cli_exit parse_pid(const cli_settings *settings, int *pid_out)
     long pid = strtol(settings->words[0], &end, 10);
     if (errno || *end || end == settings->words[0] || pid < 1 || pid > INT32_MAX)
         return cli_fail_usage("the number of a process, as ps shows it",
-                              "'%.60s' is no process", settings->words[0]);
+                              "'%.60s' is not a process id", settings->words[0]);
     *pid_out = (int)pid;
     return CLI_EXIT_OK;
 }

@@ -14,8 +14,8 @@ typedef struct cli_selftest {
 
 ew_status cli_selftest_run(ew_ranks_as kind, double timeout_s, cli_selftest *test_out);
 
-/* The cuda backend, on so many ranks as processes: the ranks exchange handles of their GPU
- * memory and map each other's. */
+/* The cuda backend, on num_ranks ranks as processes: the ranks exchange handles of their
+ * GPU memory and map each other's. */
 ew_status cli_selftest_run_cuda(int num_ranks, double timeout_s, cli_selftest *test_out);
 
 #endif

@@ -1,5 +1,5 @@
 /* Completion for bash.  A script without dependencies: the completion library of the
- * distributions is used by nobody who has not installed it. */
+ * distributions may not be installed. */
 #include "options/help_pages.h"
 
 #include "options/option_rules.h"

@@ -1,6 +1,6 @@
 /* Pages made from the tables of commands and options when the tool is built: the man page
  * and what shells complete.  `entwine help --man` and `entwine help --completion SHELL`
- * print them; nobody has to know that, so no help mentions it. */
+ * print them, for the build; no help mentions it. */
 #ifndef ENTWINE_CLI_HELP_PAGES_H
 #define ENTWINE_CLI_HELP_PAGES_H
 

@@ -177,8 +177,8 @@ static cli_exit fail_unknown(const cli_command *command, const char *word, int l
     char fix[96], name[64];
     snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
     if (letter >= '0' && letter <= '9' && command->words)
-        snprintf(fix, sizeof fix, "entwine %s -- -%c, when it is no option", command->name,
-                 letter);
+        snprintf(fix, sizeof fix, "entwine %s -- -%c, if it is not an option",
+                 command->name, letter);
     if (letter && strncmp(word, "--", 2) != 0)
         return cli_fail_usage(fix, "'%s' has no option -%c", command->name, letter);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);

@@ -213,7 +213,7 @@ void cli_derive_budget(cli_figure_data *data)
     }
 }
 
-/* GB/s of what one rank reads from its peers in so many microseconds. */
+/* GB/s of what one rank reads from its peers in `us` microseconds. */
 static double remote_gbs(const cli_problem *problem, double us)
 {
     const ew_problem *shape = &problem->problem;

@@ -84,7 +84,7 @@ static const char *read_samples(const json_t *array, cli_measured *result)
         return "samples_us must be an array of at most 1024 numbers";
     result->samples_us = calloc(count + 1, sizeof(double));
     if (!result->samples_us)
-        return "there is no memory for its samples";
+        return "no memory for its samples";
     for (size_t at = 0; at < count; at++) {
         double value = json_number_value(json_array_get(array, at));
         if (!(value > 0))

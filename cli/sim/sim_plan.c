@@ -9,7 +9,7 @@
 #include "run/simulated.h"
 #include "sim/sim_plan.h"
 
-/* Above so many events of a simulation, one more takes longer than an answer may. */
+/* With more events than this, another simulation would take too long. */
 static const double most_events = 3e5;
 
 enum { MAX_METHODS = 12, MAX_CHANGES = 10 };
@@ -32,7 +32,7 @@ typedef struct forecast {
     method_view methods[MAX_METHODS];
     int num_methods;
     ew_sim_report best; /* of entwine, by search */
-    int tried;
+    int32_t tried;
     double link_gbs;
     const ew_config *asked;
     double gemm_us, link_us, floor_us, breq_gbs;
@@ -324,7 +324,7 @@ static void print_forecast_json(const forecast *f)
         (int)f->hardware.sms, "link_gbs", f->link_gbs, "nic_gbs", f->hardware.nic_gbs,
         "floor", "time_us", f->floor_us, "gemm_us", f->gemm_us, "link_us", f->link_us,
         "breq_gbs", f->breq_gbs, "methods", methods_json(f), "best",
-        report_json(f, "entwine", &f->best), "simulations", f->tried, "baseline",
+        report_json(f, "entwine", &f->best), "simulations", (int)f->tried, "baseline",
         f->baseline, "overlap_pays", (int)(gain > 1.02), "speedup", gain, "changes",
         changes_json(f));
     cli_json_print(document);
@@ -334,10 +334,8 @@ cli_exit cli_sim_plan(const cli_settings *settings)
 {
     forecast f = {.asked = &settings->config};
     ew_status status = set_case(settings, &f);
-    const cli_sim_space space = cli_sim_space_for(&f.hardware);
     if (status == EW_OK)
-        status = cli_sim_search(&f.what, "entwine", &settings->config, &space, &f.best,
-                                &f.tried);
+        status = cli_sim_best(&f.what, &settings->config, &f.best, &f.tried);
     if (status)
         return cli_fail_status(status, ew_last_error());
     run_methods(settings, &f);

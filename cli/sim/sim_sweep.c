@@ -84,19 +84,12 @@ static void keep(sweep *s, int entry, ew_status status, const ew_sim_report *rep
 
 static cli_exit simulate(sweep *s, const cli_problem *problem)
 {
-    ew_sim_hardware hardware;
     ew_sim_report report;
-    int tried = 0;
-    ew_status status = ew_sim_describe(NULL, problem->num_ranks, &hardware);
-    if (status)
-        return cli_fail_status(status, ew_last_error());
     const ew_world_options *world = &s->job.ranks.options;
     cli_sim_case what = cli_sim_case_of(&problem->problem, problem->num_ranks);
     what.options.link_gbs = world->link_gbps / 8;
     what.options.link_us = world->link_latency_us;
-    const cli_sim_space space = cli_sim_narrow_space(&hardware);
-    status =
-        cli_sim_search(&what, "entwine", &s->settings->config, &space, &report, &tried);
+    ew_status status = cli_sim_best(&what, &s->settings->config, &report, NULL);
     if (status)
         return cli_fail_status(status, ew_last_error());
     keep(s, ENTWINE, EW_OK, &report);

@@ -118,7 +118,7 @@ bool cli_recording_parse(const json_t *root, cli_recording **recording_out, char
     const char *schema = json_string_value(json_object_get(root, "schema"));
     const json_t *fault = json_object_get(root, "fault");
     if (!schema || strcmp(schema, "entwine-recording/1") != 0) {
-        snprintf(why, CLI_WHY_BYTES, "it is no flight recording");
+        snprintf(why, CLI_WHY_BYTES, "it is not a flight recording");
         return false;
     }
     cli_recording *recording = calloc(1, sizeof *recording);

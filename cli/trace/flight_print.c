@@ -91,7 +91,7 @@ static bool is_at_work(const cli_lane *lane)
 }
 
 /* Of two ranks, whether the first is the likelier cause: dead before stopped before
- * behind before waiting for nobody. */
+ * behind before waiting for no one. */
 static bool is_likelier(const cli_lane *lane, const cli_lane *than)
 {
     bool dead = strcmp(lane->process, "ended") == 0;
@@ -109,7 +109,7 @@ static bool is_likelier(const cli_lane *lane, const cli_lane *than)
     return lane->waits_for < 0 && than->waits_for >= 0;
 }
 
-/* The rank that the others are held up by, or -1 when nobody is. */
+/* The rank that holds up the others, or -1. */
 static int find_laggard(const cli_recording *recording)
 {
     int laggard = -1, working = 0;

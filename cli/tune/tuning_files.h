@@ -1,5 +1,5 @@
 /* The folder of the tuning entries as a list: what is an entry, what was meant to be one,
- * and what an interrupted write left behind.  Other files there are nobody's business. */
+ * and what an interrupted write left behind.  Other files there are left alone. */
 #ifndef ENTWINE_CLI_TUNING_FILES_H
 #define ENTWINE_CLI_TUNING_FILES_H
 
