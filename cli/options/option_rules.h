@@ -1,6 +1,6 @@
 /* What each option does to the settings: a rule says what its value is, within which bounds
- * and where it goes.  Rules are in option_rules.c, the few that need code of their own in
- * option_setters.c; what options must not be together is in option_checks.c. */
+ * and where it goes.  The few that need code of their own are in option_setters.c; what
+ * options must not be together is in option_checks.c. */
 #ifndef ENTWINE_CLI_OPTION_RULES_H
 #define ENTWINE_CLI_OPTION_RULES_H
 
@@ -25,6 +25,8 @@ typedef enum cli_value_kind {
     CLI_VALUE_REFUSED /* known only to be refused: `fix` and `why` */
 } cli_value_kind;
 
+#define CLI_ANY_COUNT 0x1p63 /* no upper bound */
+
 typedef struct cli_rule {
     cli_value_kind kind;
     size_t offset;       /* in cli_settings */
@@ -42,20 +44,9 @@ struct cli_option {
     const char *name;
     const char *argument; /* what the help calls its value; NULL: takes none */
     unsigned commands;    /* cli_command_bit */
-    const cli_rule *rule;
+    cli_rule rule;
     const char *help; /* NULL: not shown */
 };
-
-extern const cli_rule cli_rule_ranks, cli_rule_plan_ranks, cli_rule_rows, cli_rule_cols,
-    cli_rule_depth, cli_rule_dtypes, cli_rule_weight, cli_rule_suite, cli_rule_figure,
-    cli_rule_methods, cli_rule_variant, cli_rule_baseline, cli_rule_config,
-    cli_rule_backend, cli_rule_profile, cli_rule_sweep, cli_rule_merge, cli_rule_ranks_as,
-    cli_rule_link, cli_rule_no_link, cli_rule_no_validate, cli_rule_iters, cli_rule_warmup,
-    cli_rule_gate, cli_rule_idle, cli_rule_seed, cli_rule_timeout, cli_rule_gflops,
-    cli_rule_budget, cli_rule_tuned, cli_rule_repeats, cli_rule_resume, cli_rule_dry_run,
-    cli_rule_older, cli_rule_all, cli_rule_threshold, cli_rule_across_machines,
-    cli_rule_format, cli_rule_output_path, cli_rule_json_path, cli_rule_verbose,
-    cli_rule_quiet, cli_rule_help;
 
 cli_setter cli_set_dtypes, cli_set_methods, cli_add_variant, cli_set_baseline,
     cli_set_config, cli_set_profile, cli_set_link;
