@@ -22,6 +22,9 @@ typedef struct cli_doctor {
 void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const char *fix,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* All but what needs MPI, ending with self-tests. */
+void cli_doctor_check(cli_doctor *d);
+
 /* GPUs, MPS, and ranks on them.  Never FAILs for the lack of a GPU. */
 void cli_doctor_gpus(cli_doctor *d);
 
