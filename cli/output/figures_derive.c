@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output/derived.h"
+
 /* ---- What the derivations have in common ----------------------------------------- */
 
 cli_figure_row *cli_figure_row_add(cli_figure_data *data, const cli_figure_point *point,
@@ -68,14 +70,11 @@ static double best_time(const cli_figure_data *data, const cli_figure_point *poi
 
 /* ---- speedup --------------------------------------------------------------------- */
 
-/* The method's own producer with nothing beside it: what blas and sequential run first, and
- * for the others, which have its kernels, what sequential runs first. */
 static double efficiency_of(const cli_figure_data *data, const cli_figure_point *point)
 {
-    const bool runs_alone = strncmp(point->entry->method, "blas", strlen("blas")) == 0;
-    const cli_figure_point *alone =
-        runs_alone ? point : cli_figure_result_of(data, point, "sequential");
-    return alone ? alone->gemm_us / point->time_us : NAN;
+    const cli_figure_point *sequential = cli_figure_result_of(data, point, "sequential");
+    return cli_overlap_efficiency(point->entry->method, point->time_us, point->gemm_us,
+                                  sequential ? sequential->gemm_us : NAN);
 }
 
 enum { SPEEDUP, EFFICIENCY, BEST };
@@ -213,13 +212,10 @@ void cli_derive_budget(cli_figure_data *data)
     }
 }
 
-/* GB/s of what one rank reads from its peers in `us` microseconds. */
 static double remote_gbs(const cli_problem *problem, double us)
 {
     const ew_problem *shape = &problem->problem;
-    return ew_remote_bytes(shape->max_m, shape->n, problem->num_ranks,
-                           ew_dtype_bytes(shape->dtype)) /
-           us * 1e-3;
+    return cli_remote_gbs(shape->max_m, shape->n, problem->num_ranks, shape->dtype, us);
 }
 
 void cli_derive_bandwidth(cli_figure_data *data)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output/derived.h"
 #include "entwine/sim.h"
 
 /* How many producer blocks a rank runs at once: one on each of its SMs, or workers.  0:
@@ -30,15 +31,8 @@ static double waves_of(const cli_figure_data *data, const cli_figure_point *poin
 {
     const ew_problem *shape = &point->problem->problem;
     const ew_config *config = &point->config;
-    const int num_ranks = point->problem->num_ranks, slots = slots_of(data, point);
-    int64_t first, rows, block_rows = 0;
-    if (slots < 1 || config->block_m < 1 || config->block_n < 1)
-        return NAN;
-    for (int rank = 0; rank < num_ranks; rank++)
-        if (ew_owned_rows(shape->max_m, num_ranks, rank, &first, &rows) == EW_OK)
-            block_rows += (rows + config->block_m - 1) / config->block_m;
-    return (double)(block_rows * ((shape->n + config->block_n - 1) / config->block_n)) /
-           slots;
+    return cli_waves(shape->max_m, shape->n, point->problem->num_ranks, config->block_m,
+                     config->block_n, slots_of(data, point));
 }
 
 static double ranks_of(const cli_figure_data *data, const cli_figure_point *point)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output/derived.h"
 #include "trace/trace.h"
 
 typedef struct record_call {
@@ -275,12 +276,11 @@ void cli_trace_derive(const cli_trace *trace, cli_trace_numbers *numbers_out)
             n.tail_us = (double)(timing->end_ns - timing->gemm_end_ns) * 1e-3;
         }
     }
-    n.overlap = n.gemm_alone_us / n.time_us;
+    n.overlap = cli_overlap_efficiency("entwine", n.time_us, n.gemm_us, n.gemm_alone_us);
     n.tail_share = n.tail_us / n.time_us;
     n.slowdown = n.gemm_us / n.gemm_alone_us;
     n.breq = 1e-9 * ew_required_bandwidth(p->k, trace->num_ranks, elem_bytes,
                                           flops / (n.gemm_alone_us * 1e-6));
-    n.achieved =
-        1e-3 * ew_remote_bytes(p->max_m, p->n, trace->num_ranks, elem_bytes) / n.time_us;
+    n.achieved = cli_remote_gbs(p->max_m, p->n, trace->num_ranks, p->dtype, n.time_us);
     *numbers_out = n;
 }
