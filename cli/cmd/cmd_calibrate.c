@@ -21,10 +21,17 @@ enum { SLICED_RANKS = 8 }; /* on a machine with one GPU */
 /* The quiet gate of calls on a cpu, where every rank has a core. */
 static const double quiet_ms = 0.1;
 
+/* Probes of one shape. */
+typedef struct shape {
+    int first; /* of the probes */
+    cli_problem problem;
+    cli_job job;
+} shape;
+
 typedef struct calibrator {
     const cli_settings *settings;
     cli_settings job_settings; /* with the ranks chosen */
-    cli_job job;
+    cli_job job;               /* what all shapes have in common */
     cli_context context;
     cli_out_file file;
     char path[PATH_MAX];
@@ -32,7 +39,8 @@ typedef struct calibrator {
     char command[256];
     bool uses_nccl;
     calibration c;
-    cli_entry entries[CALIBRATE_PROBES]; /* of the probes, checked */
+    shape shapes[CALIBRATE_PROBES];
+    int num_shapes;
 } calibrator;
 
 /* ---- The machine ---- */
@@ -123,58 +131,39 @@ static bool same_shape(const calibrate_probe *one, const calibrate_probe *other)
            one->num_ranks == other->num_ranks;
 }
 
-static int end_of_shape(const calibration *c, int first)
-{
-    int end = first + 1;
-    while (end < c->num_probes && same_shape(&c->probes[end], &c->probes[first]))
-        end++;
-    return end;
-}
-
-static void choose_shape(calibrator *k, int first)
-{
-    k->job.problems[0].problem = k->c.probes[first].problem;
-    k->job.problems[0].num_ranks = k->c.probes[first].num_ranks;
-}
-
-static cli_exit check_shape(calibrator *k, int first, int end)
+/* A job for each shape, whose probes are measured side by side.  All are checked before the
+ * first measurement: ranks as threads start CUDA in this process, whose children cannot ask
+ * about a GPU then. */
+static cli_exit make_shapes(calibrator *k)
 {
     const calibration *c = &k->c;
     cli_exit failed = CLI_EXIT_OK;
-    k->job.num_entries = 0;
-    for (int at = first; at < end && !failed; at++) {
+    for (int at = 0; at < c->num_probes && !failed; at++) {
+        const calibrate_probe *p = &c->probes[at];
         ew_config config;
-        ew_status status = ew_config_parse(c->probes[at].config, &config);
+        if (at == 0 || !same_shape(p, p - 1)) {
+            shape *new = &k->shapes[k->num_shapes++];
+            *new = (shape){.first = at, .job = k->job};
+            new->problem = (cli_problem){.problem = p->problem, .num_ranks = p->num_ranks};
+            new->job.problems = &new->problem;
+        }
+        const ew_status status = ew_config_parse(p->config, &config);
         if (status)
             return cli_fail_status(status, ew_last_error());
         config = cli_config_merge(&k->settings->config, &config);
-        failed = cli_job_add_entry(&k->job, c->probes[at].method, NULL, &config);
+        failed =
+            cli_job_add_entry(&k->shapes[k->num_shapes - 1].job, p->method, NULL, &config);
     }
-    choose_shape(k, first);
-    if (!failed)
-        failed = cli_job_check(&k->job);
-    memcpy(&k->entries[first], k->job.entries,
-           sizeof k->entries[0] * (size_t)(end - first));
+    for (int at = 0; at < k->num_shapes && !failed; at++)
+        failed = cli_job_check(&k->shapes[at].job);
     return failed;
 }
 
-/* All of them before the first measurement: ranks as threads start CUDA in this process,
- * whose children cannot ask about a GPU then. */
-static cli_exit check_shapes(calibrator *k)
+static cli_exit keep_results(calibrator *k, const shape *s, const ew_bench_result *results)
 {
-    cli_exit failed = CLI_EXIT_OK;
-    for (int first = 0, end; first < k->c.num_probes && !failed; first = end) {
-        end = end_of_shape(&k->c, first);
-        failed = check_shape(k, first, end);
-    }
-    return failed;
-}
-
-static cli_exit keep_results(calibrator *k, int first, const ew_bench_result *results)
-{
-    for (int at = 0; at < k->job.num_entries; at++) {
+    for (int at = 0; at < s->job.num_entries; at++) {
         const ew_bench_result *r = &results[at];
-        calibrate_probe *p = &k->c.probes[first + at];
+        calibrate_probe *p = &k->c.probes[s->first + at];
         if (r->check.wrong > 0) {
             cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
                      "%lld wrong values: nothing was calibrated",
@@ -186,7 +175,7 @@ static cli_exit keep_results(calibrator *k, int first, const ew_bench_result *re
         p->gemm_us = r->gemm_us;
         p->tail_us = r->tail_us;
         p->time_us = r->time_us;
-        k->uses_nccl = k->uses_nccl || k->job.entries[at].uses_nccl;
+        k->uses_nccl = k->uses_nccl || s->job.entries[at].uses_nccl;
     }
     return CLI_EXIT_OK;
 }
@@ -196,24 +185,19 @@ static cli_exit measure(calibrator *k)
     ew_bench_result *results = calloc(CLI_MAX_METHODS, sizeof *results);
     char error[CLI_ERROR_BYTES];
     cli_exit result =
-        results ? CLI_EXIT_OK
+        results ? make_shapes(k)
                 : cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
-    if (!result)
-        result = check_shapes(k);
-    if (!result)
+    if (!result) {
+        k->job.gpus = k->shapes[0].job.gpus;
         cli_job_prepare(&k->job);
-    for (int first = 0, end; first < k->c.num_probes && !result; first = end) {
-        end = end_of_shape(&k->c, first);
-        choose_shape(k, first);
-        k->job.num_entries = end - first;
-        memcpy(k->job.entries, &k->entries[first],
-               sizeof k->entries[0] * (size_t)(end - first));
-        ew_status status = cli_job_run(&k->job, &k->job.problems[0], results, error);
+    }
+    for (int at = 0; at < k->num_shapes && !result; at++) {
+        const shape *s = &k->shapes[at];
+        const ew_status status = cli_job_run(&s->job, &s->problem, results, error);
         if (cli_interrupted())
             result = CLI_EXIT_INTERRUPTED;
         else
-            result =
-                status ? cli_fail_status(status, error) : keep_results(k, first, results);
+            result = status ? cli_fail_status(status, error) : keep_results(k, s, results);
     }
     free(results);
     return result;
