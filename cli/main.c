@@ -114,9 +114,9 @@ static const cli_command command_table[] = {
      "  entwine status 4711 -o json > job.json\n",
      "[PID]", cli_status_main},
     {"report", CLI_REPORT, "results and timelines as one HTML page",
-     "Makes one self-contained page from files of `bench -J` and `trace`: charts,\n"
-     "drawn by gnuplot where there is one, timelines, tables, the machine, and the\n"
-     "commands that measured it.  Machines and commits are never mixed.\n",
+     "Makes one self-contained page from files of `bench -J` and `trace`, and of\n"
+     "bench/results: charts that show their numbers, timelines, tables, the machine,\n"
+     "and the commands that measured it.  Machines and commits are never mixed.\n",
      "  entwine bench --suite smoke -J smoke.json\n"
      "  entwine report smoke.json trace.json -o report.html\n",
      "FILE.json...", cli_report_main},

@@ -34,7 +34,7 @@ tool_layer_of() { # of a path as it is written after cli/
     run/*) echo 2 ;;
     output/*) echo 3 ;;
     cmd/*) echo 5 ;;
-    */* | report*) echo 4 ;;
+    */*) echo 4 ;;
     *) echo 6 ;;
     esac
 }

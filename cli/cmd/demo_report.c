@@ -6,7 +6,7 @@
 
 #include "base/interrupt.h"
 #include "output/output.h"
-#include "report.h"
+#include "report/report.h"
 
 static void keep(cli_demo_report *report, const char *name, json_t *document)
 {
@@ -98,7 +98,8 @@ cli_exit cli_demo_write_page(cli_demo_report *report)
     cli_exit result =
         page ? CLI_EXIT_OK
              : cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the report");
-    for (int at = 0; at < report->count && !result; at++) {
+    /* Last things first: the page opens with the timelines, and with the link. */
+    for (int at = report->count - 1; at >= 0 && !result; at--) {
         result = cli_report_add(page, report->at[at].name, report->at[at].document);
         report->at[at].document = NULL;
     }

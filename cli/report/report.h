@@ -1,5 +1,5 @@
-/* One self-contained HTML page from result documents of `bench` and timelines of `trace`.
- */
+/* One self-contained HTML page from result documents of `bench`, collections of them as in
+ * bench/results, and timelines of `trace`. */
 #ifndef ENTWINE_CLI_REPORT_H
 #define ENTWINE_CLI_REPORT_H
 
@@ -18,8 +18,11 @@ void cli_report_destroy(cli_report *report); /* NULL is fine */
  * messages.  On failure the error has been printed; the report can only be destroyed. */
 cli_exit cli_report_add(cli_report *report, const char *name, json_t *document);
 
-/* Writes the page, whole or not at all (- is stdout), and prints a line about it.  On
- * failure the error has been printed. */
-cli_exit cli_report_save(cli_report *report, const char *path);
+/* The page.  The stream's own failures are left to the caller. */
+cli_exit cli_report_write(const cli_report *report, FILE *out);
+
+/* The page as a file, whole or not at all (- is stdout), and a line about it.  On failure
+ * the error has been printed. */
+cli_exit cli_report_save(const cli_report *report, const char *path);
 
 #endif

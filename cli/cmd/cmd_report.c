@@ -1,8 +1,8 @@
 /* entwine report: result files and timelines as one HTML page. */
 #include "cmd/commands.h"
 
-#include "report.h"
 #include "output/result_file.h"
+#include "report/report.h"
 
 static const char fix_files[] = "give files of `entwine bench -J` and `entwine trace`";
 
