@@ -62,6 +62,11 @@ int cli_number_parse(const char *text, cli_bounds bounds, int64_t *value_out, ch
     return 0;
 }
 
+cli_values cli_values_or(const cli_values *given, int64_t value)
+{
+    return given->count ? *given : (cli_values){.at = {value}, .count = 1};
+}
+
 static int append(cli_values *values, int64_t value, char *why)
 {
     if (values->count == CLI_MAX_VALUES) {

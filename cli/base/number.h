@@ -13,6 +13,9 @@ typedef struct cli_values {
     int count; /* 0: the option was not given */
 } cli_values;
 
+/* `given`, or one value where there are none. */
+cli_values cli_values_or(const cli_values *given, int64_t value);
+
 typedef struct cli_bounds {
     int64_t least;
     int64_t most;

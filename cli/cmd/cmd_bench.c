@@ -19,30 +19,22 @@ static bool has_entry(const cli_job *job, const char *method)
 }
 
 /* Everything for stderr before the first result. */
-static void print_context(const cli_job *job, const cli_settings *settings,
-                          const cli_context *context)
+static void announce(const cli_job *job, const cli_settings *settings,
+                     const cli_context *context)
 {
-    if (job->mps.kind == CLI_MPS_NONE)
-        cli_warn("ranks will take turns on the GPU, without MPS: %s", job->mps.why);
-    if (settings->quiet)
-        return;
-    if (settings->format == CLI_FORMAT_TABLE) {
-        bool on_gpu = job->backend == EW_BACKEND_CUDA;
-        const char *mps = cli_mps_text(&job->mps);
-        cli_context_print(context, job->ranks.launch, on_gpu ? &job->gpus : NULL);
-        fprintf(stderr, "# ranks as %s%s%s, %d warm-up and %d timed calls, seed %u",
-                cli_ranks_as_name(&job->ranks), mps ? ", " : "", mps ? mps : "",
-                job->bench.warmup, job->bench.iters, job->bench.seed);
-        if (job->bench.idle > 0)
-            fprintf(stderr, ", idle %g", job->bench.idle);
-        if (job->tune_budget_s > 0)
-            fprintf(stderr, ", each method tuned in up to %g s", job->tune_budget_s);
-        fputc('\n', stderr);
-    } else {
+    const ew_bench_options *bench = &job->bench;
+    char calls[128], idle[32] = "", tuned[64] = "";
+    if (bench->idle > 0)
+        snprintf(idle, sizeof idle, ", idle %g", bench->idle);
+    if (job->tune_budget_s > 0)
+        snprintf(tuned, sizeof tuned, ", each method tuned in up to %g s",
+                 job->tune_budget_s);
+    snprintf(calls, sizeof calls, ", %d warm-up and %d timed calls, seed %u%s%s",
+             bench->warmup, bench->iters, bench->seed, idle, tuned);
+    if (!settings->quiet && settings->format != CLI_FORMAT_TABLE)
         cli_caveats_print(job, stderr);
-    }
-    cli_environment_warn();
-    if (has_entry(job, "blas+mpi") && has_entry(job, "blas+mpi-best"))
+    cli_context_announce(context, job, settings, calls);
+    if (!settings->quiet && has_entry(job, "blas+mpi") && has_entry(job, "blas+mpi-best"))
         cli_warn("blas+mpi and blas+mpi-best share malloc in one run and disturb each "
                  "other: measure them in separate runs");
 }
@@ -84,18 +76,6 @@ static cli_exit measure_all(const cli_job *job, const cli_settings *settings,
     return status ? cli_exit_of(status) : CLI_EXIT_OK;
 }
 
-static json_t *context_json(const cli_job *job, const cli_context *context, int argc,
-                            char **argv)
-{
-    json_t *object = cli_context_json(context, job->ranks.launch, argc, argv);
-    const char *mps = cli_mps_text(&job->mps);
-    if (job->backend == EW_BACKEND_CUDA) {
-        json_object_set_new(object, "gpus", cli_gpus_json(&job->gpus));
-        json_object_set_new(object, "mps", mps ? json_string(mps) : json_null());
-    }
-    return object;
-}
-
 /* Measures and prints; on ranks of a launcher other than 0 only measures. */
 static cli_exit measure_job(cli_job *job, const cli_settings *settings,
                             const cli_context *context, int argc, char **argv)
@@ -104,11 +84,11 @@ static cli_exit measure_job(cli_job *job, const cli_settings *settings,
     const cli_launch *launch = job->ranks.launch;
     if (!cli_launch_prints(launch))
         return measure_all(job, settings, NULL);
-    cli_exit result =
-        cli_output_open(job, settings, context_json(job, context, argc, argv), &output);
+    cli_exit result = cli_output_open(
+        job, settings, cli_context_of_job(context, job, argc, argv), &output);
     if (result)
         return result;
-    print_context(job, settings, context);
+    announce(job, settings, context);
     result = measure_all(job, settings, output);
     bool complete = result == CLI_EXIT_OK;
     if (complete)

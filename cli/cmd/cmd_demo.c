@@ -25,19 +25,13 @@ typedef struct demo {
 
 #define LINK_LATENCY_US 5.0
 
-static void set_default(cli_values *values, int64_t value)
-{
-    if (values->count == 0)
-        *values = (cli_values){.at = {value}, .count = 1};
-}
-
 static void choose_defaults(cli_settings *settings)
 {
-    set_default(&settings->ranks, 2);
-    set_default(&settings->rows, 2048);
-    set_default(&settings->cols, 2048);
-    set_default(&settings->depth, 512);
-    set_default(&settings->dtypes, EW_FP32);
+    settings->ranks = cli_values_or(&settings->ranks, 2);
+    settings->rows = cli_values_or(&settings->rows, 2048);
+    settings->cols = cli_values_or(&settings->cols, 2048);
+    settings->depth = cli_values_or(&settings->depth, 512);
+    settings->dtypes = cli_values_or(&settings->dtypes, EW_FP32);
     if (settings->iters < 0)
         settings->iters = 9;
     if (settings->warmup < 0)

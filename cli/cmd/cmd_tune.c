@@ -174,22 +174,13 @@ static cli_exit tune_all(tuner *t, cli_tune_output *output)
     return status ? cli_exit_of(status) : CLI_EXIT_OK;
 }
 
-static void print_context(const tuner *t)
+static void announce(const tuner *t)
 {
     const char *wish = getenv("ENTWINE_TUNING");
-    const char *mps = cli_mps_text(&t->job.mps);
-    if (t->job.mps.kind == CLI_MPS_NONE)
-        cli_warn("ranks will take turns on the GPU, without MPS: %s", t->job.mps.why);
-    if (t->settings->quiet)
-        return;
-    if (t->settings->format == CLI_FORMAT_TABLE) {
-        cli_context_print(&t->context, &t->launch,
-                          t->job.backend == EW_BACKEND_CUDA ? &t->job.gpus : NULL);
-        fprintf(stderr, "# ranks as %s%s%s, seed %u\n", cli_ranks_as_name(&t->job.ranks),
-                mps ? ", " : "", mps ? mps : "", (uint32_t)t->settings->seed);
-    }
-    cli_environment_warn();
-    if (wish && strcmp(wish, "off") == 0)
+    char seed[32];
+    snprintf(seed, sizeof seed, ", seed %u", (uint32_t)t->settings->seed);
+    cli_context_announce(&t->context, &t->job, t->settings, seed);
+    if (!t->settings->quiet && wish && strcmp(wish, "off") == 0)
         cli_warn("plans use no entries as long as ENTWINE_TUNING is off");
 }
 
@@ -198,13 +189,11 @@ static cli_exit tune_and_print(tuner *t, int argc, char **argv)
     cli_tune_output output;
     if (!cli_launch_prints(&t->launch))
         return tune_all(t, NULL);
-    json_t *context = cli_context_json(&t->context, &t->launch, argc, argv);
-    if (t->job.backend == EW_BACKEND_CUDA)
-        json_object_set_new(context, "gpus", cli_gpus_json(&t->job.gpus));
     cli_exit result =
-        cli_tune_output_open(&output, t->settings, &t->job, t->files.folder, context);
+        cli_tune_output_open(&output, t->settings, &t->job, t->files.folder,
+                             cli_context_of_job(&t->context, &t->job, argc, argv));
     if (!result) {
-        print_context(t);
+        announce(t);
         result = tune_all(t, &output);
     }
     cli_exit judged = cli_tune_output_close(&output, result == CLI_EXIT_OK);

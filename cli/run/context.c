@@ -163,3 +163,32 @@ void cli_context_print(const cli_context *context, const cli_launch *launch,
     if (launch && launch->joined)
         fprintf(stderr, "# ranks of a launcher, found in %s\n", launch->launcher.source);
 }
+
+void cli_context_announce(const cli_context *context, const cli_job *job,
+                          const cli_settings *settings, const char *calls)
+{
+    const char *mps = cli_mps_text(&job->mps);
+    if (job->mps.kind == CLI_MPS_NONE)
+        cli_warn("ranks will take turns on the GPU, without MPS: %s", job->mps.why);
+    if (settings->quiet)
+        return;
+    if (settings->format == CLI_FORMAT_TABLE) {
+        cli_context_print(context, job->ranks.launch,
+                          job->backend == EW_BACKEND_CUDA ? &job->gpus : NULL);
+        fprintf(stderr, "# ranks as %s%s%s%s\n", cli_ranks_as_name(&job->ranks),
+                mps ? ", " : "", mps ? mps : "", calls);
+    }
+    cli_environment_warn();
+}
+
+json_t *cli_context_of_job(const cli_context *context, const cli_job *job, int argc,
+                           char **argv)
+{
+    json_t *object = cli_context_json(context, job->ranks.launch, argc, argv);
+    const char *mps = cli_mps_text(&job->mps);
+    if (job->backend == EW_BACKEND_CUDA) {
+        json_object_set_new(object, "gpus", cli_gpus_json(&job->gpus));
+        json_object_set_new(object, "mps", mps ? json_string(mps) : json_null());
+    }
+    return object;
+}

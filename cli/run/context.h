@@ -7,7 +7,7 @@
 #include "base/environment.h"
 #include "base/json_file.h"
 #include "run/gpus.h"
-#include "run/launcher.h"
+#include "run/job.h"
 
 enum { CLI_TEXT_BYTES = 128 };
 
@@ -35,6 +35,15 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
 /* `# ...` lines on stderr; with GPUs (else NULL) they stand for what computes. */
 void cli_context_print(const cli_context *context, const cli_launch *launch,
                        const cli_gpus *gpus);
+
+/* What a job that prints tables says on stderr before its first result: the context, its
+ * ranks, where `calls` is given how they are timed, and variables that nothing reads. */
+void cli_context_announce(const cli_context *context, const cli_job *job,
+                          const cli_settings *settings, const char *calls);
+
+/* The context of a job with its GPUs, for a document. */
+json_t *cli_context_of_job(const cli_context *context, const cli_job *job, int argc,
+                           char **argv);
 
 /* From /proc/meminfo, in bytes; 0: unknown. */
 double cli_memory_available(void);

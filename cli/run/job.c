@@ -90,19 +90,14 @@ static cli_exit choose_baseline(cli_job *job, const cli_settings *settings)
     return CLI_EXIT_OK;
 }
 
-static cli_values or_default(const cli_values *given, int64_t value)
-{
-    cli_values alone = {.at = {value}, .count = 1};
-    return given->count ? *given : alone;
-}
-
 static cli_exit add_product(cli_job *job, const cli_settings *settings, int default_ranks)
 {
     const ew_dtype default_dtype = cli_backend_is_gpu(job->backend) ? EW_BF16 : EW_FP32;
-    cli_values dims[5] = {
-        or_default(&settings->dtypes, default_dtype),
-        or_default(&settings->ranks, default_ranks), or_default(&settings->rows, 1024),
-        or_default(&settings->cols, 1024), or_default(&settings->depth, 512)};
+    cli_values dims[5] = {cli_values_or(&settings->dtypes, default_dtype),
+                          cli_values_or(&settings->ranks, default_ranks),
+                          cli_values_or(&settings->rows, 1024),
+                          cli_values_or(&settings->cols, 1024),
+                          cli_values_or(&settings->depth, 512)};
     int at[5] = {0};
     for (;;) {
         ew_problem shape = EW_PROBLEM(dims[2].at[at[2]], dims[3].at[at[3]],
