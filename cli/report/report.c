@@ -1,14 +1,14 @@
 /* The report as its users see it: documents in, a page out.  The page is made of
  * page.html, page.js and the data, between which nothing but the data varies. */
-#include "report.h"
+#include "report/report.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-#include "out_file.h"
-#include "report_inputs.h"
+#include "base/out_file.h"
+#include "report/report_inputs.h"
 
 extern const char *const cli_report_page[]; /* lines, made by cmake/report_page.cmake */
 

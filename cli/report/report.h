@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "message.h"
+#include "base/message.h"
 
 typedef struct cli_report cli_report;
 

@@ -1,13 +1,13 @@
 /* Inputs of a report: what kind each is, where it was measured, what it holds and what
  * follows from it.  They come from outside: every value that is used is checked. */
-#include "report_inputs.h"
+#include "report/report_inputs.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "derived.h"
-#include "output.h"
+#include "output/derived.h"
+#include "output/output.h"
 
 static const char fix_trace[] = "give a file that `entwine trace` wrote";
 
@@ -208,12 +208,12 @@ static void end_problem(cli_report *report)
 static void begin_problem(cli_report *report, report_source *source, int first,
                           const json_t *params)
 {
-    const double link_gbps = report_number(params, "link_gbps");
+    const double link_gbs = report_number(params, "link_gbs");
     report->problems[report->num_problems++] =
         (report_problem){.source = source,
                          .shape = &source->results.results[first],
                          .params = params,
-                         .link_gbps = link_gbps > 0 ? link_gbps : 0,
+                         .link_gbs = link_gbs > 0 ? link_gbs : 0,
                          .rows = &source->rows[first]};
 }
 

@@ -3,8 +3,8 @@
 #ifndef ENTWINE_CLI_REPORT_INPUTS_H
 #define ENTWINE_CLI_REPORT_INPUTS_H
 
-#include "report.h"
-#include "result_file.h"
+#include "report/report.h"
+#include "output/result_file.h"
 
 /* In the order in which the page has them. */
 typedef enum report_value {
@@ -47,7 +47,7 @@ typedef struct report_problem {
     const report_source *source;
     const cli_measured *shape;
     const json_t *params;
-    double link_gbps, waves, gain;
+    double link_gbs, waves, gain;
     const char *baseline; /* what its speedups are relative to; NULL: none */
     report_row *rows;
     int num_rows;

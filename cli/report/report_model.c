@@ -1,14 +1,14 @@
 /* From inputs to the page's data.  All that is derived is derived before or here, so that
  * the script draws numbers and makes none.  Rows are arrays and texts that many rows share
  * are given once: a page of many files stays small. */
-#include "report_inputs.h"
+#include "report/report_inputs.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "context.h"
-#include "derived.h"
+#include "run/context.h"
+#include "output/derived.h"
 
 enum {
     MOST_SAMPLES = 25,
@@ -155,7 +155,7 @@ static json_t *group_json(const cli_report *report, int group, json_t *known, js
             worst_cv = fmax(worst_cv, problem->rows[row].values[REPORT_CV]);
     }
     return json_pack("{s:s, s:f, s:b, s:b, s:s, s:o, s:s?, s:f, s:o, s:o, s:o}", "link",
-                     first->shape->link, "link_gbs", first->link_gbps / 8, "virtual",
+                     first->shape->link, "link_gbs", first->link_gbs, "virtual",
                      (int)report_is_true(first, "virtual_node"), "simulated",
                      (int)report_is_true(first, "simulated"), "profile",
                      report_string(first->params, "profile", ""), "network",
@@ -192,8 +192,8 @@ static bool is_same_link(const report_problem *a, const report_problem *b)
 /* A link scaled like the slice of the GPU that a rank has: the node keeps its ratio. */
 static bool is_same_node_link(const report_problem *a, const report_problem *b)
 {
-    const double node_a = a->link_gbps * (double)a->shape->ranks;
-    const double node_b = b->link_gbps * (double)b->shape->ranks;
+    const double node_a = a->link_gbs * (double)a->shape->ranks;
+    const double node_b = b->link_gbs * (double)b->shape->ranks;
     return is_same_kind(a, b) && node_a > 0 && fabs(node_a - node_b) < 0.01 * node_a;
 }
 
