@@ -30,7 +30,7 @@ static const cli_variable variable_table[] = {
     {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
     {"ENTWINE_TUNING", "off: plans use no tuning entries"},
     {"ENTWINE_LIBRARY", "path of libentwine.so.0 that the Python package loads"},
-    {"ENTWINE_JOB", "one name for all ranks of a launcher, where Python cannot find one"},
+    {"ENTWINE_JOB", "names the job of ranks whose launcher does not, for Python"},
     {"ENTWINE_DUMP_DIR", "folder for the flight recording of a job that fails"},
     {"ENTWINE_PROFILE", "hardware that the sim backend simulates (default h200-8)"},
     {NULL, NULL}};
