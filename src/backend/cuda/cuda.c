@@ -2,9 +2,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "backend/cuda/engine.h"
-#include "backend/cuda/memory.h"
-#include "backend/cuda/weight.h"
+#include "backend/cuda/cuda_engine.h"
+#include "backend/cuda/cuda_memory.h"
+#include "backend/cuda/cuda_weight.h"
 
 #define MAX_COLS (1 << 23) /* kernels count bytes inside a tile of a matrix in 32 bits */
 
@@ -165,7 +165,7 @@ static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B,
 
 static ew_status cuda_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
 {
-    return ewx_cuda_layer_finish(state, m, sum, epilogue);
+    return ewx_cuda_epilogue_finish(state, m, sum, epilogue);
 }
 
 static ew_status synchronise(const ewx_cuda_engine *engine)
@@ -242,10 +242,8 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(
         set_words(engine, head->orders, 2 * EWX_CUDA_CALLS * EWX_CUDA_MAX_RANKS, 0, epoch));
-    EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
-    EW_TRY(set_words(engine, &engine->counters->courier_epoch, 1, epoch, 0));
     ewx_carrier_set_epoch(engine, epoch);
-    return set_words(engine, &engine->counters->reducer_epoch, 1, epoch, 0);
+    return set_words(engine, engine->counters->epochs, EWX_NUM_STAGES, epoch, epoch);
 }
 #endif
 

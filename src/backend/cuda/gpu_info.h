@@ -1,6 +1,6 @@
 /* GPUs and kernels as tools show them.  Nothing here is needed to compute. */
-#ifndef EWX_CUDA_DESCRIBE_H
-#define EWX_CUDA_DESCRIBE_H
+#ifndef EWX_CUDA_GPU_INFO_H
+#define EWX_CUDA_GPU_INFO_H
 
 #include "entwine/measure.h"
 

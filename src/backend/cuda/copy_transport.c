@@ -1,7 +1,7 @@
 /* transport=copy: the output is computed destination by destination, the own partition
- * last. Each partition goes through the outbox and is copied to its owner by a copy engine,
- * on the reducers' stream, while the next one is computed. */
-#include "backend/cuda/engine.h"
+ * last.  Each partition goes through the outbox and is copied to its owner by a copy
+ * engine, on the exchange's stream, while the next one is computed. */
+#include "backend/cuda/cuda_engine.h"
 
 /* Where the positions of dst's partition begin in the contiguous order. */
 static int64_t first_position_of(const ewx_grid *grid, int dst)
@@ -27,18 +27,19 @@ static ew_status copy(const ewx_cuda_engine *engine, int dst, int64_t tiles)
     return EW_OK;
 }
 
-static ew_status deliver(ewx_cuda_engine *engine, ewx_cuda_call *call, int dst, int closes)
+static ew_status copy_and_publish(ewx_cuda_engine *engine, ewx_cuda_call *call, int dst,
+                                  int closes)
 {
-    const cudaStream_t couriers = engine->device->reducing;
+    const cudaStream_t copying = engine->device->reducing;
     void *arguments[] = {call, &dst, &closes};
-    EW_TRY(ewx_cuda_record(engine->chunked, engine->device->producing));
-    EW_TRY(ewx_cuda_follow(couriers, engine->chunked));
+    EW_TRY(ewx_cuda_record(engine->computed, engine->device->producing));
+    EW_TRY(ewx_cuda_follow(copying, engine->computed));
     EW_TRY(copy(engine, dst, ewx_part_tiles(&call->grid, dst)));
-    return ewx_cuda_launch_ctas(engine, &engine->deliverer, 1, couriers, arguments);
+    return ewx_cuda_launch_ctas(engine, &engine->publish_copied, 1, copying, arguments);
 }
 
-/* Nobody reads what is not delivered. */
-ew_status ewx_cuda_warm_chunks(const ewx_cuda_engine *engine)
+/* Nobody reads what is not published. */
+ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine)
 {
     for (int dst = 0; dst < engine->spec->num_ranks; dst++)
         if (dst != engine->world->rank)
@@ -47,21 +48,21 @@ ew_status ewx_cuda_warm_chunks(const ewx_cuda_engine *engine)
 }
 
 /* Copies into the peers' memory begin when they have read what lies there. */
-static ew_status open_couriers(ewx_cuda_engine *engine, ewx_cuda_call *call)
+static ew_status open_copies(ewx_cuda_engine *engine, ewx_cuda_call *call)
 {
-    const cudaStream_t couriers = engine->device->reducing;
+    const cudaStream_t copying = engine->device->reducing;
     void *arguments[] = {call};
-    EW_TRY(ewx_cuda_record(engine->chunked, engine->device->producing));
-    EW_TRY(ewx_cuda_follow(couriers, engine->chunked));
-    return ewx_cuda_launch_ctas(engine, &engine->courier, 1, couriers, arguments);
+    EW_TRY(ewx_cuda_record(engine->computed, engine->device->producing));
+    EW_TRY(ewx_cuda_follow(copying, engine->computed));
+    return ewx_cuda_launch_ctas(engine, &engine->await_readers, 1, copying, arguments);
 }
 
-ew_status ewx_cuda_launch_chunks(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                 const void *A, const void *B)
+ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                 const ewx_cuda_request *request)
 {
     const int num_ranks = engine->spec->num_ranks;
     if (num_ranks > 1)
-        EW_TRY(open_couriers(engine, call));
+        EW_TRY(open_copies(engine, call));
     for (int step = 1; step <= num_ranks; step++) {
         const int dst = (call->rank + step) % num_ranks;
         const bool own = dst == call->rank;
@@ -71,9 +72,9 @@ ew_status ewx_cuda_launch_chunks(ewx_cuda_engine *engine, ewx_cuda_call *call,
             .opens = step == 1,
             .closes = step == num_ranks,
             .outbox = own ? NULL : engine->outbox};
-        EW_TRY(ewx_cuda_launch_producer(engine, call, part, A, B));
+        EW_TRY(ewx_cuda_launch_gemm(engine, call, part, request));
         if (!own)
-            EW_TRY(deliver(engine, call, dst, step == num_ranks - 1));
+            EW_TRY(copy_and_publish(engine, call, dst, step == num_ranks - 1));
     }
     if (num_ranks == 1)
         return EW_OK;

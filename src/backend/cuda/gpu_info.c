@@ -1,9 +1,9 @@
-#include "backend/cuda/describe.h"
+#include "backend/cuda/gpu_info.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/cuda/budget.h"
+#include "backend/cuda/cuda_occupancy.h"
 
 int ewx_cuda_gpu_count(void)
 {
@@ -85,7 +85,7 @@ static const int reducer_ranks[] = {2, 4, 8, 3}; /* 3 stands for any other W */
 #define COUNT_OF(list) ((int)(sizeof(list) / sizeof *(list)))
 
 typedef struct kernel_list {
-    ewx_device device; /* the whole GPU, as far as a budget looks at it */
+    ewx_device device; /* the whole GPU, as far as its occupancy is concerned */
     ew_gpu_kernel *kernels;
     int capacity;
     int count;
@@ -94,39 +94,42 @@ typedef struct kernel_list {
 static ew_status measure(const ewx_cuda_entry *entry, ew_gpu_kernel *kernel)
 {
     struct cudaFuncAttributes attributes;
+    ewx_kernel_needs needs;
     ewx_cuda_entry loaded = *entry;
     EW_TRY(ewx_cuda_entry_prepare(&loaded));
+    EW_TRY(ewx_cuda_entry_needs(entry, &needs));
     EW_CUDA_TRY(cudaFuncGetAttributes(&attributes, entry->function), "reading a kernel");
     EW_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
                     &kernel->ctas_per_sm, entry->function, entry->threads,
                     (size_t)entry->dynamic_smem),
                 "reading a kernel's occupancy");
-    kernel->threads = entry->threads;
-    kernel->registers = attributes.numRegs;
-    kernel->shared_bytes = (int32_t)attributes.sharedSizeBytes + entry->dynamic_smem;
+    kernel->threads = needs.threads;
+    kernel->registers = needs.registers;
+    kernel->shared_bytes = needs.shared_bytes;
     kernel->spill_bytes = (int32_t)attributes.localSizeBytes;
     return EW_OK;
 }
 
 /* The fewest over all W, so that the figure holds for any. */
-static ew_status count_beside(const kernel_list *list, const ewx_cuda_entry *producer,
+static ew_status count_beside(const kernel_list *list, const ewx_cuda_entry *gemm,
                               int cluster, ew_dtype dtype, ew_gpu_kernel *kernel)
 {
     for (int width = 0; width < COUNT_OF(reducer_threads); width++) {
         int32_t *least = &kernel->reducers_beside[width];
         for (int i = 0; i < COUNT_OF(reducer_ranks); i++) {
-            const ewx_cuda_entry reducer =
+            ewx_cuda_entry reducer =
                 ewx_cuda_reducer(dtype, reducer_ranks[i], reducer_threads[width]);
-            ewx_budget budget;
-            EW_TRY(ewx_budget_measure(&list->device, producer, cluster, &reducer, &budget));
-            if (*least < 0 || budget.reducers_beside < *least)
-                *least = budget.reducers_beside;
+            const ewx_kernel_pair pair = {gemm, cluster, &reducer};
+            ewx_occupancy occupancy;
+            EW_TRY(ewx_occupancy_measure(&list->device, pair, &occupancy));
+            if (*least < 0 || occupancy.waiters_beside < *least)
+                *least = occupancy.waiters_beside;
         }
     }
     return EW_OK;
 }
 
-/* cluster > 0: a producer. */
+/* cluster > 0: a GEMM. */
 static ew_status add_kernel(kernel_list *list, const ewx_cuda_entry *entry, int cluster,
                             ew_dtype dtype, const char *name)
 {
@@ -143,7 +146,7 @@ static ew_status add_kernel(kernel_list *list, const ewx_cuda_entry *entry, int 
     return EW_OK;
 }
 
-static ew_status add_producers(kernel_list *list, ew_dtype dtype)
+static ew_status add_gemms(kernel_list *list, ew_dtype dtype)
 {
     char name[64];
     for (int i = 0; i < COUNT_OF(gpu_columns); i++) {
@@ -180,34 +183,34 @@ static ew_status add_reducers(kernel_list *list, ew_dtype dtype)
 }
 
 /* The reducer with an epilogue at the W of a node, and what follows it. */
-static ew_status add_layers(kernel_list *list, ew_dtype dtype)
+static ew_status add_epilogues(kernel_list *list, ew_dtype dtype)
 {
     char name[64];
     for (int width = 0; width < COUNT_OF(reducer_threads); width++) {
         const ewx_cuda_entry entry =
-            ewx_cuda_layer_reducer(dtype, 8, reducer_threads[width]);
-        snprintf(name, sizeof name, "layer reducer W=8 b=%d %s", reducer_threads[width],
+            ewx_cuda_epilogue_reducer(dtype, 8, reducer_threads[width]);
+        snprintf(name, sizeof name, "epilogue reducer W=8 b=%d %s", reducer_threads[width],
                  ew_dtype_name(dtype));
         EW_TRY(add_kernel(list, &entry, 0, dtype, name));
     }
-    const ewx_cuda_entry rest = ewx_cuda_layer_rest(dtype);
-    const ewx_cuda_entry whole = ewx_cuda_layer_whole(dtype);
-    snprintf(name, sizeof name, "layer rest %s", ew_dtype_name(dtype));
+    const ewx_cuda_entry rest = ewx_cuda_epilogue_rest(dtype);
+    const ewx_cuda_entry whole = ewx_cuda_epilogue_whole(dtype);
+    snprintf(name, sizeof name, "epilogue rest %s", ew_dtype_name(dtype));
     EW_TRY(add_kernel(list, &rest, 0, dtype, name));
-    snprintf(name, sizeof name, "layer whole %s", ew_dtype_name(dtype));
+    snprintf(name, sizeof name, "epilogue whole %s", ew_dtype_name(dtype));
     return add_kernel(list, &whole, 0, dtype, name);
 }
 
 static ew_status add_all(kernel_list *list)
 {
     for (int i = 0; i < COUNT_OF(gpu_dtypes); i++)
-        EW_TRY(add_producers(list, gpu_dtypes[i]));
+        EW_TRY(add_gemms(list, gpu_dtypes[i]));
     for (int i = 0; i < COUNT_OF(gpu_dtypes); i++)
         EW_TRY(add_reducers(list, gpu_dtypes[i]));
     for (int i = 0; i < COUNT_OF(gpu_dtypes); i++)
-        EW_TRY(add_layers(list, gpu_dtypes[i]));
-    const ewx_cuda_entry starter = ewx_cuda_starter(), transpose = ewx_cuda_transpose();
-    EW_TRY(add_kernel(list, &starter, 0, EW_BF16, "starter"));
+        EW_TRY(add_epilogues(list, gpu_dtypes[i]));
+    const ewx_cuda_entry open_call = ewx_cuda_open_call(), transpose = ewx_cuda_transpose();
+    EW_TRY(add_kernel(list, &open_call, 0, EW_BF16, "open_call"));
     return add_kernel(list, &transpose, 0, EW_BF16, "transpose");
 }
 

@@ -1,7 +1,7 @@
-#include "backend/cuda/weight.h"
+#include "backend/cuda/cuda_weight.h"
 
-#include "backend/cuda/budget.h"
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_occupancy.h"
+#include "backend/cuda/cuda_engine.h"
 
 #define OPERAND_ALIGNMENT 16 /* of TMA, and of 16-byte loads */
 
@@ -40,7 +40,8 @@ ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec
 }
 
 /* Behind this no call of this rank reads any weight, and all ranks have enqueued theirs: so
- * what CUDA does to take or free memory waits for nobody (launch.c, "Ranks as threads"). */
+ * what CUDA does to take or free memory waits for nobody (cuda_launch.c, "Ranks as
+ * threads"). */
 static cudaError_t drain(const ewx_device *device)
 {
     const cudaError_t produced = cudaStreamSynchronize(device->producing);

@@ -1,8 +1,8 @@
-#include "backend/cuda/memory.h"
+#include "backend/cuda/cuda_memory.h"
 
 #include <string.h>
 
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 
 #define CTAS_PER_SM 8 /* of kernels that only fill or compare */
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/heap.h"
+#include "backend/cuda/cuda_heap.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/blas.h"
+#include "backend/cuda/cuda_blas.h"
 
 #include <library_types.h>
 #include <pthread.h>
@@ -61,7 +61,7 @@ ew_status ewx_cuda_blas_open(ewx_cuda_blas *blas, const ewx_device *device)
     EW_TRY(ewx_cuda_blas_check());
     EW_TRY(check(cublas.create(&blas->handle), "create"));
     EW_CUDA_TRY(cudaMalloc(&blas->workspace, WORKSPACE_BYTES), "allocating for cuBLAS");
-    if (device->slice) /* cuBLAS would plan for the whole GPU */
+    if (device->sm_group) /* cuBLAS would plan for the whole GPU */
         EW_TRY(check(cublas.set_sm_count(blas->handle, device->sms), "set SM count"));
     return EW_OK;
 }

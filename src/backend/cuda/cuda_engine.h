@@ -1,18 +1,22 @@
-/* The CUDA engine's state.  engine.c builds it, cuda.c answers the backend interface with
- * it, launch.c enqueues a call, fault.c tells what went wrong.  Kernels do the rest. */
+/* The CUDA engine's state.  cuda_engine.c builds it, cuda.c answers the backend interface
+ * with it, cuda_launch.c and ops/ enqueue a call, fault.c reports what went wrong.  Kernels
+ * do the rest. */
 #ifndef EWX_CUDA_ENGINE_H
 #define EWX_CUDA_ENGINE_H
 
 #include "backend/backend.h"
-#include "backend/cuda/blas.h"
-#include "backend/cuda/budget.h"
+#include "backend/cuda/cuda_blas.h"
+#include "backend/cuda/cuda_occupancy.h"
 #include "backend/cuda/carrier.h"
-#include "backend/cuda/heap.h"
+#include "backend/cuda/cuda_heap.h"
 #include "backend/cuda/nccl.h"
+
+typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
 
 typedef struct ewx_cuda_engine {
     ew_world *world;
     const ewx_spec *spec;
+    const ewx_cuda_op *op;
     uint32_t number; /* of the plan, if it is created */
     bool counts;     /* its calls are among those that ranks compare the order of */
     const ewx_device *device;
@@ -21,22 +25,24 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_counters *counters;
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *passing_weight;    /* N x K, of a call with a B that is K x N */
-    ewx_cuda_entry producer, reducer, starter, marker, finisher, transpose;
-    ewx_cuda_entry courier, deliverer;
-    ewx_cuda_entry layer_reducer, layer_rest, layer_whole;
-    bool fuses;       /* the layer_reducer keeps to the budget */
-    bool fits_beside; /* the kernel that follows, beside a producer */
+    ewx_cuda_entry gemm, exchange, transpose;
+    ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
+    ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
+    ewx_cuda_entry fused_exchange;                       /* with an epilogue */
+    ewx_cuda_entry epilogue_rest, epilogue_whole;
+    bool fuses;       /* x CTAs of fused_exchange leave the GEMM its room */
+    bool fits_beside; /* epilogue_rest, on an SM full of the GEMM's CTAs */
     void *spare_sum;  /* where it does not: a sum's place in a call without C */
     float *squares;   /* of a call's epilogue, as the next */
-    ewx_cuda_layer_counters *layer_counters;
-    ewx_budget budget;
+    ewx_cuda_epilogue_counters *epilogue_counters;
+    int gemm_ctas;      /* a persistent GEMM has at most so many */
     ewx_cuda_blas blas; /* producer=blas, as the next */
     ewx_nccl nccl;
     int64_t blas_rows; /* m of the last call, which starts with one of 0 */
     cudaEvent_t forked, produced, reduced;
-    cudaEvent_t started;         /* pool=static: all producing CTAs have */
-    cudaEvent_t chunked, copied; /* transport=copy, as the next */
-    unsigned char *outbox;       /* all contributions, by destination */
+    cudaEvent_t started;          /* pool=static: all producing CTAs have */
+    cudaEvent_t computed, copied; /* transport=copy, as the next */
+    unsigned char *outbox;        /* all contributions, by destination */
     /* The maps of the last call, and what they were made for. */
     ewx_cuda_maps maps;
     CUtensorMap *out_maps; /* in the GPU's memory */
@@ -48,14 +54,16 @@ typedef struct ewx_cuda_engine {
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
 } ewx_cuda_engine;
 
-/* ---- engine.c ---- */
+/* ---- cuda_engine.c ---- */
 
 ewx_footprint ewx_cuda_footprint(const ewx_spec *spec);
 /* Collective, as plans are. */
 ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out);
 void ewx_cuda_destroy(void *state);
+/* The GEMM and this kernel of the other stage, by who waits for whom. */
+ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange);
 
-/* ---- launch.c ---- */
+/* ---- cuda_launch.c ---- */
 
 /* A call on a stream of the caller's begins with fork and ends with join, both in the
  * caller's context: handles such as cudaStreamLegacy mean another stream in another one.
@@ -76,32 +84,40 @@ typedef struct ewx_launch_how {
     bool early; /* when the kernel before allows it; the new one waits for its end itself */
 } ewx_launch_how;
 
-/* ---- layer.c ---- */
+/* What the caller asked for; B as the kernels read it. */
+typedef struct ewx_cuda_request {
+    int64_t m;
+    const void *A, *B;
+    void *C;
+    const ew_epilogue *epilogue;
+} ewx_cuda_request;
+
+/* ---- epilogue_launch.c ---- */
 
 /* What epilogues need of the GPU's memory. */
-size_t ewx_cuda_layer_bytes(const ewx_spec *spec);
-/* Their kernels and memory, after the budget is known. */
-ew_status ewx_cuda_layer_open(ewx_cuda_engine *engine);
-void ewx_cuda_layer_close(ewx_cuda_engine *engine);
+size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec);
+/* Their kernels and memory, after the plan's other kernels are known. */
+ew_status ewx_cuda_epilogue_open(ewx_cuda_engine *engine);
+void ewx_cuda_epilogue_close(ewx_cuda_engine *engine);
 /* Launches every kernel of it once, over no rows. */
-ew_status ewx_cuda_layer_warm(ewx_cuda_engine *engine);
-/* The sum lies in `sum`, or, when that is NULL, is about to be made by the fused reducer.
+ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine);
+/* The sum lies in `sum`, or, when that is NULL, is about to be made by the fused exchange.
  */
-ewx_cuda_layer ewx_cuda_layer_describe(const ewx_cuda_engine *engine, void *sum, void *C,
-                                       const ew_epilogue *epilogue);
-/* What is left after the fused reducer, or all of it after another sum. */
-ew_status ewx_cuda_layer_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                ewx_cuda_layer *layer, ewx_launch_how how,
-                                cudaStream_t stream);
+ewx_cuda_epilogue ewx_cuda_epilogue_describe(const ewx_cuda_engine *engine, void *sum,
+                                             void *C, const ew_epilogue *epilogue);
+/* What is left after the fused exchange, or all of it after another sum. */
+ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   ewx_cuda_epilogue *parameters, ewx_launch_how how,
+                                   cudaStream_t stream);
 /* An epilogue behind a call that had none, on the rank's own stream. */
-ew_status ewx_cuda_layer_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
-                                const ew_epilogue *epilogue);
+ew_status ewx_cuda_epilogue_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
+                                   const ew_epilogue *epilogue);
 
-/* ---- For launch.c, layer.c and chunks.c ---- */
+/* ---- For what launches kernels ---- */
 
 ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m);
-/* The stream of the plan's reducers. */
-cudaStream_t ewx_cuda_reducing(const ewx_cuda_engine *engine);
+/* The stream of the plan's exchange kernels: beside the GEMM, or the GEMM's own. */
+cudaStream_t ewx_cuda_exchange_stream(const ewx_cuda_engine *engine);
 
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
                           dim3 block, ewx_launch_how how, cudaStream_t stream,
@@ -113,20 +129,23 @@ ew_status ewx_cuda_launch_line(const ewx_cuda_engine *engine, const ewx_cuda_ent
                                void **arguments);
 ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
                                int64_t ctas, cudaStream_t stream, void **arguments);
-/* The positions, and the part of the call, that `part` says; the rest of it is filled in.
- */
-ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                   ewx_cuda_operands part, const void *A, const void *B);
+/* Our GEMM, over the positions and for the part of the call that `part` says; the rest of
+ * it is filled in. */
+ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               ewx_cuda_operands part, const ewx_cuda_request *request);
+/* cuBLAS's, into `out`. */
+ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               const ewx_cuda_request *request, void *out);
 ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event);
 ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
 
 /* transport=copy: one GEMM per destination, each followed by a copy to it beside the next.
  */
-ew_status ewx_cuda_launch_chunks(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                 const void *A, const void *B);
+ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                 const ewx_cuda_request *request);
 /* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
  * GPU meanwhile. */
-ew_status ewx_cuda_warm_chunks(const ewx_cuda_engine *engine);
+ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);
 
 /* ---- Trace ---- */
 

@@ -1,8 +1,8 @@
-/* A layer's epilogue on the device: bias, residual and squares of pieces, and the norm of
+/* An epilogue on the device: bias, residual and squares of pieces, and the norm of
  * rows.  The order of summation is that of plan/layer.h, and what must not be fused into a
  * multiply-add is written with intrinsics: the bits are the CPU's. */
-#ifndef EWX_CUDA_LAYER_CUH
-#define EWX_CUDA_LAYER_CUH
+#ifndef EWX_CUDA_EPILOGUE_CUH
+#define EWX_CUDA_EPILOGUE_CUH
 
 #include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/pieces.cuh"
@@ -54,37 +54,38 @@ __device__ __forceinline__ float squares_of_tile(float piece)
     return piece;
 }
 
-__device__ __forceinline__ float *squares_at(const ewx_cuda_layer &layer,
+__device__ __forceinline__ float *squares_at(const ewx_cuda_epilogue &epilogue,
                                              const ewx_grid &grid, int64_t row)
 {
-    return layer.squares + row * grid.tile_cols;
+    return epilogue.squares + row * grid.tile_cols;
 }
 
 /* ---- c and h of a piece ---- */
 
 /* `at` is in bytes, from the first owned element; `column` from the row's. */
 template <class T>
-__device__ __forceinline__ uint4 finish_piece(const ewx_cuda_layer &layer, uint4 c,
+__device__ __forceinline__ uint4 finish_piece(const ewx_cuda_epilogue &epilogue, uint4 c,
                                               uint4 residual, int64_t at, int column)
 {
-    if (layer.bias)
-        c = rounded_sum<T>(c, *(const uint4 *)((const unsigned char *)layer.bias + column));
-    if (layer.c)
-        st_16((unsigned char *)layer.c + at, c, l2_evict_first());
-    const uint4 h = layer.has_residual ? rounded_sum<T>(c, residual) : c;
-    if (layer.stores_h) /* and soon read again */
-        st_16((unsigned char *)layer.h + at, h, l2_evict_normal());
+    if (epilogue.bias)
+        c = rounded_sum<T>(c,
+                           *(const uint4 *)((const unsigned char *)epilogue.bias + column));
+    if (epilogue.c)
+        st_16((unsigned char *)epilogue.c + at, c, l2_evict_first());
+    const uint4 h = epilogue.has_residual ? rounded_sum<T>(c, residual) : c;
+    if (epilogue.stores_h) /* and soon read again */
+        st_16((unsigned char *)epilogue.h + at, h, l2_evict_normal());
     return h;
 }
 
 /* ---- Norm ---- */
 
 /* One warp: r of a row whose tiles are all there. */
-__device__ __forceinline__ float scale_of_row(const ewx_cuda_layer &layer,
+__device__ __forceinline__ float scale_of_row(const ewx_cuda_epilogue &epilogue,
                                               const ewx_grid &grid, int64_t row, int lane)
 {
     static_assert(EWX_ROW_SUMS == WARP, "one running sum per lane");
-    const float *squares = squares_at(layer, grid, row);
+    const float *squares = squares_at(epilogue, grid, row);
     float sum = 0;
     for (int64_t tile = lane; tile < grid.tile_cols; tile += WARP)
         sum = __fadd_rn(sum, squares[tile]);
@@ -92,7 +93,7 @@ __device__ __forceinline__ float scale_of_row(const ewx_cuda_layer &layer,
     for (int apart = WARP / 2; apart > 0; apart /= 2)
         sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, apart));
     const float mean = __fdiv_rn(sum, (float)grid.cols);
-    return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, layer.eps)));
+    return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, epilogue.eps)));
 }
 
 template <class T>
@@ -114,17 +115,17 @@ __device__ __forceinline__ uint4 normed_piece(uint4 h, float r, uint4 weight)
 /* Warp `part` of the WARPS that do the row; BATCH pieces of a lane are in flight at a time.
  */
 template <class T, int BATCH, int WARPS>
-__device__ __forceinline__ void normalise_row(const ewx_cuda_layer &layer,
+__device__ __forceinline__ void normalise_row(const ewx_cuda_epilogue &epilogue,
                                               const ewx_grid &grid, int64_t row, int part,
                                               int lane)
 {
     constexpr int STEP = WARP * WARPS;
     const uint64_t once = l2_evict_first();
-    const float r = scale_of_row(layer, grid, row, lane);
+    const float r = scale_of_row(epilogue, grid, row, lane);
     const int pieces = (int)(grid.cols / PIECE);
     const int64_t at = row * grid.cols * 2;
-    const unsigned char *from = (const unsigned char *)layer.h + at;
-    unsigned char *to = (unsigned char *)layer.normed + at;
+    const unsigned char *from = (const unsigned char *)epilogue.h + at;
+    unsigned char *to = (unsigned char *)epilogue.normed + at;
 #pragma unroll 1
     for (int first = part * WARP + lane; first < pieces; first += STEP * BATCH) {
         uint4 h[BATCH], weight[BATCH];
@@ -132,7 +133,7 @@ __device__ __forceinline__ void normalise_row(const ewx_cuda_layer &layer,
         for (int i = 0; i < BATCH; i++)
             if (first + i * STEP < pieces) {
                 h[i] = ld_16(from + (first + i * STEP) * 16, once);
-                weight[i] = ((const uint4 *)layer.norm_weight)[first + i * STEP];
+                weight[i] = ((const uint4 *)epilogue.norm_weight)[first + i * STEP];
             }
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
@@ -146,18 +147,18 @@ __device__ __forceinline__ void normalise_row(const ewx_cuda_layer &layer,
 
 /* One thread, behind a block barrier that all writers of the tile's h and squares have
  * passed. */
-__device__ __forceinline__ void count_tile(const ewx_cuda_layer &layer, int tile_row)
+__device__ __forceinline__ void count_tile(const ewx_cuda_epilogue &epilogue, int tile_row)
 {
     __threadfence(); /* they come before the count; pairs with take_strip */
-    atomicAdd(&layer.counters->row_tiles[tile_row], 1u);
+    atomicAdd(&epilogue.counters->row_tiles[tile_row], 1u);
 }
 
 /* One thread: the next strip, if all its tiles are there, else -1.  Nobody waits: what is
  * not ready between two tiles is left to the kernel that follows. */
-__device__ __forceinline__ int take_strip(const ewx_cuda_layer &layer, const ewx_grid &grid,
-                                          int rows)
+__device__ __forceinline__ int take_strip(const ewx_cuda_epilogue &epilogue,
+                                          const ewx_grid &grid, int rows)
 {
-    ewx_cuda_layer_counters *counters = layer.counters;
+    ewx_cuda_epilogue_counters *counters = epilogue.counters;
     const uint32_t strip = *(volatile uint32_t *)&counters->next_strip;
     if (strip >= ewx_num_strips(rows))
         return -1;

@@ -1,5 +1,6 @@
-/* One call: the parameters of its kernels, and their launches on two streams. */
-#include "backend/cuda/engine.h"
+/* How a call reaches the GPU: the parameters of its kernels, their launches, and the two
+ * streams.  What an operation launches is its own business (ops/). */
+#include "backend/cuda/ops/cuda_op.h"
 
 enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
 
@@ -123,7 +124,7 @@ static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
     return EW_OK;
 }
 
-/* They never change.  Of no rows they are never used, but must be of something. */
+/* They never change.  For m = 0 they are unused, but must still be valid. */
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
 {
     const ewx_layout *layout = &engine->spec->layout;
@@ -157,13 +158,13 @@ static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
                              const void *B)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const void *a = m > 0 ? A : B; /* of no rows nothing is read, but the address counts */
+    const void *a = m > 0 ? A : B; /* for m = 0 unused, but it must still be an address */
     const int64_t rows = m > 0 ? m : 1;
     if (engine->mapped_a != a || engine->mapped_rows != rows)
         EW_TRY(encode_map(engine, a, problem->k, rows, STEP, EWX_TILE_M, &engine->maps.a));
     if (engine->mapped_b != B)
-        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP,
-                          engine->producer.box_cols_b, &engine->maps.b));
+        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, engine->gemm.box_cols_b,
+                          &engine->maps.b));
     engine->mapped_a = a;
     engine->mapped_b = B;
     engine->mapped_rows = rows;
@@ -185,40 +186,39 @@ static ew_status meet_threads(const ewx_cuda_engine *engine)
                : EW_OK;
 }
 
-/* ---- Producer ---- */
+/* ---- The GEMM ---- */
 
-static ew_status launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
-                             const void *B)
+ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               const ewx_cuda_request *request, void *out)
 {
     const ew_problem *problem = &engine->spec->problem;
-    /* The epoch, hence the slice, is known to the device alone: cuBLAS has only one. */
-    unsigned char *C = call->heaps[call->rank] + call->slice_offset[0];
+    const cudaStream_t stream = engine->device->producing;
     void *arguments[] = {call};
-    /* For another m cuBLAS may load another kernel: by then all starters must be on their
-     * way, for they may wait for each other, and no reducer for the GEMM. */
+    /* For another m cuBLAS may load another kernel: by then every rank's opening kernel
+     * must be enqueued, for these may wait for each other, and no exchange may wait for the
+     * GEMM. */
     const bool new_rows = engine->blas_rows != call->grid.rows;
     engine->blas_rows = call->grid.rows;
-    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->starter, 1, engine->device->producing,
-                                arguments));
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->open_call, 1, stream, arguments));
     EW_TRY(new_rows ? meet_threads(engine) : EW_OK);
     EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
-                              problem->k, A, B, C, engine->device->producing));
+                              problem->k, request->A, request->B, out, stream));
     return new_rows ? meet_threads(engine) : EW_OK;
 }
 
-ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                   ewx_cuda_operands part, const void *A, const void *B)
+ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               ewx_cuda_operands part, const ewx_cuda_request *request)
 {
     const ew_config *config = &engine->spec->config;
     const int cluster = config->cluster;
     ewx_cuda_operands operands = part;
-    operands.a = A;
-    operands.b = B;
+    operands.a = request->A;
+    operands.b = request->B;
     operands.k = engine->spec->problem.k;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
     int64_t ctas = ewx_div_up(part.end_position - part.first_position, cluster) * cluster;
     if (operands.persistent)
-        ctas = ewx_min64(ctas, engine->budget.producers);
+        ctas = ewx_min64(ctas, engine->gemm_ctas);
     if (ctas == 0) /* the call must still be counted */
         ctas = cluster;
     const cudaStream_t stream = engine->device->producing;
@@ -226,65 +226,12 @@ ew_status ewx_cuda_launch_producer(ewx_cuda_engine *engine, ewx_cuda_call *call,
                               config->pool == EW_POOL_STATIC ? engine->started : NULL};
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
-        return ewx_cuda_launch_line(engine, &engine->producer, ctas, how, stream,
-                                    arguments);
+        return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(update_maps(engine, call->grid.rows, A, B));
+    EW_TRY(update_maps(engine, call->grid.rows, request->A, request->B));
     void *arguments[] = {&engine->maps, &operands, call};
-    return ewx_cuda_launch_line(engine, &engine->producer, ctas, how, stream, arguments);
-}
-
-static ew_status launch_own(ewx_cuda_engine *engine, ewx_cuda_call *call, const void *A,
-                            const void *B)
-{
-    const ewx_cuda_operands whole = {
-        .end_position = ewx_num_blocks(&call->grid), .opens = true, .closes = true};
-    return ewx_cuda_launch_producer(engine, call, whole, A, B);
-}
-
-/* ---- Reducer ---- */
-
-/* `layer` is NULL without an epilogue that is fused. */
-static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
-                                ewx_cuda_layer *layer, cudaStream_t stream)
-{
-    const ew_config *config = &engine->spec->config;
-    const int64_t num_tasks = ewx_part_tiles(&call->grid, call->rank);
-    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
-    const int64_t tasks = by_unit ? config->release : num_tasks;
-    ewx_cuda_output output = {.c = layer ? layer->h : C,
-                              .announce = config->producer == EW_PRODUCER_BLAS};
-    const ewx_cuda_entry *entry = layer ? &engine->layer_reducer : &engine->reducer;
-    void *arguments[] = {&output, call, layer};
-    /* Were reducers that let no producer beside them the first, they could take every SM.
-     */
-    if (config->pool == EW_POOL_STATIC)
-        EW_TRY(ewx_cuda_follow(stream, engine->started));
-    do { /* a call without tasks must still be counted */
-        output.end_task = ewx_min64(output.first_task + tasks, num_tasks);
-        output.closes = output.end_task == num_tasks;
-        EW_TRY(ewx_cuda_launch_ctas(engine, entry, config->budget, stream, arguments));
-        output.first_task = output.end_task;
-    } while (!output.closes);
-    return EW_OK;
-}
-
-/* The vendor's collective, when there is one and the rows divide evenly. */
-static ew_status launch_nccl(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
-{
-    const cudaStream_t stream = engine->device->producing;
-    const unsigned char *from = call->heaps[call->rank] + call->slice_offset[0];
-    void *arguments[] = {call};
-    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->marker, 1, stream, arguments));
-    EW_TRY(ewx_nccl_reduce_scatter(&engine->nccl, engine->spec->problem.dtype, from, C,
-                                   call->grid.small_rows * call->grid.cols, stream));
-    return ewx_cuda_launch_ctas(engine, &engine->finisher, 1, stream, arguments);
-}
-
-static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
-{
-    return engine->nccl.communicator && call->grid.num_large == 0 && call->grid.rows > 0;
+    return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
 }
 
 /* ---- Streams ---- */
@@ -301,14 +248,14 @@ ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream)
     return EW_OK;
 }
 
-static bool reduces_apart(const ewx_cuda_engine *engine)
+static bool exchanges_apart(const ewx_cuda_engine *engine)
 {
     return engine->spec->config.pool != EW_POOL_AFTER;
 }
 
-cudaStream_t ewx_cuda_reducing(const ewx_cuda_engine *engine)
+cudaStream_t ewx_cuda_exchange_stream(const ewx_cuda_engine *engine)
 {
-    return reduces_apart(engine) ? engine->device->reducing : engine->device->producing;
+    return exchanges_apart(engine) ? engine->device->reducing : engine->device->producing;
 }
 
 ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller)
@@ -319,87 +266,43 @@ ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller)
 ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
 {
     EW_TRY(ewx_cuda_follow(caller, engine->produced));
-    return reduces_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
+    return exchanges_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
-/* Where a sum goes that a following epilogue reads and nobody else wants: behind the last
- * read of a row its norm takes the place.  NCCL sums in place. */
-static void *place_of_sum(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
-                          const ew_epilogue *epilogue, bool by_nccl)
-{
-    const int64_t row = ewx_part_first_row(&call->grid, call->rank);
-    if (by_nccl)
-        return call->heaps[call->rank] + call->slice_offset[0] + row * call->grid.cols * 2;
-    return epilogue->normed ? epilogue->normed : engine->spare_sum;
-}
+/* ---- The call ---- */
 
-/* A fused reducer normalises rows while later ones are being summed.  Where there are none
- * to speak of it only delays the last tile; then a kernel that follows at once is faster
- * (docs/DESIGN.md). */
-static bool fusing_pays(const ewx_cuda_call *call, const ew_epilogue *epilogue)
+/* The kernel that is waited for first, always: whatever serialises the two, it must not be
+ * one that waits for a kernel behind it. */
+static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_cuda_request *request)
 {
-    enum { LEAST_TILE_ROWS = 4 };
-    return !epilogue->normed ||
-           ewx_part_tile_rows(&call->grid, call->rank) >= LEAST_TILE_ROWS;
-}
-
-static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
-                            const ew_epilogue *epilogue, cudaStream_t reducing)
-{
-    const bool by_nccl = uses_nccl(engine, call);
-    if (!epilogue)
-        return by_nccl ? launch_nccl(engine, call, C)
-                       : launch_reducer(engine, call, C, NULL, reducing);
-    const bool fused = engine->fuses && !by_nccl && fusing_pays(call, epilogue);
-    void *sum = fused ? NULL : C ? C : place_of_sum(engine, call, epilogue, by_nccl);
-    ewx_cuda_layer layer = ewx_cuda_layer_describe(engine, sum, C, epilogue);
-    EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
-                   : launch_reducer(engine, call, sum, fused ? &layer : NULL, reducing));
-    return ewx_cuda_layer_launch(engine, call, &layer, (ewx_launch_how){.early = true},
-                                 reducing);
-}
-
-/* A rank that has its result may free memory: only where every rank owns rows, and
- * enqueues what its peers wait for in one launch, has nobody a result before all have
- * enqueued. */
-static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
-{
-    const ew_config *config = &engine->spec->config;
-    return config->transport == EW_TRANSPORT_COPY || config->producer == EW_PRODUCER_BLAS ||
-           call->grid.rows < engine->spec->num_ranks;
-}
-
-/* The producer first, always: whatever serialises the two, it must not be a reducer that
- * waits for a producer behind it. */
-static ew_status launch_both(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, void *C, const ew_epilogue *epilogue,
-                             cudaStream_t reducing)
-{
-    const ew_config *config = &engine->spec->config;
-    ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
-    engine->last_rows = m;
-    EW_TRY(config->producer == EW_PRODUCER_BLAS ? launch_blas(engine, &call, A, B)
-           : config->transport == EW_TRANSPORT_COPY
-               ? ewx_cuda_launch_chunks(engine, &call, A, B)
-               : launch_own(engine, &call, A, B));
-    EW_TRY(launch_sum(engine, &call, C, epilogue, reducing));
-    return some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
+    const ewx_cuda_op *op = engine->op;
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, request->m);
+    engine->last_rows = request->m;
+    if (engine->spec->op->gemm_waits) {
+        EW_TRY(op->launch_exchange(engine, &call, request));
+        EW_TRY(op->launch_gemm(engine, &call, request));
+    } else {
+        EW_TRY(op->launch_gemm(engine, &call, request));
+        EW_TRY(op->launch_exchange(engine, &call, request));
+    }
+    return op->some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
 }
 
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
                            void *C, const ew_epilogue *epilogue, bool forked)
 {
     const cudaStream_t producing = engine->device->producing;
-    const cudaStream_t reducing = ewx_cuda_reducing(engine);
-    const bool apart = reduces_apart(engine);
+    const cudaStream_t exchanging = ewx_cuda_exchange_stream(engine);
+    const bool apart = exchanges_apart(engine);
+    const ewx_cuda_request request = {m, A, B, C, epilogue};
     if (forked) {
         EW_TRY(ewx_cuda_follow(producing, engine->forked));
-        EW_TRY(apart ? ewx_cuda_follow(reducing, engine->forked) : EW_OK);
+        EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
     }
-    EW_TRY(launch_both(engine, m, A, B, C, epilogue, reducing));
+    EW_TRY(launch_stages(engine, &request));
     if (forked) {
         EW_TRY(ewx_cuda_record(engine->produced, producing));
-        EW_TRY(apart ? ewx_cuda_record(engine->reduced, reducing) : EW_OK);
+        EW_TRY(apart ? ewx_cuda_record(engine->reduced, exchanging) : EW_OK);
     }
     return EW_OK;
 }

@@ -1,10 +1,9 @@
 /* Builds a plan's engine from its spec, and takes it down. */
-#include "backend/cuda/engine.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/weight.h"
+#include "backend/cuda/cuda_weight.h"
+#include "backend/cuda/ops/cuda_op.h"
 #include "base/clock.h"
 
 #define CLOCK_READINGS 5
@@ -35,47 +34,75 @@ ewx_footprint ewx_cuda_footprint(const ewx_spec *spec)
     return (ewx_footprint){.weight_bytes = ewx_cuda_weight_bytes(spec),
                            .workspace_bytes = counters_bytes(spec) + outbox_bytes(spec) +
                                               passing_weight_bytes(spec) +
-                                              ewx_cuda_layer_bytes(spec)};
+                                              ewx_cuda_epilogue_bytes(spec)};
 }
 
 /* ---- Build and tear down ---- */
 
-static ew_status find_kernels(ewx_cuda_engine *engine)
+ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange)
+{
+    return engine->spec->op->gemm_waits
+               ? (ewx_kernel_pair){exchange, 1, &engine->gemm}
+               : (ewx_kernel_pair){&engine->gemm, engine->spec->config.cluster, exchange};
+}
+
+/* How many CTAs of each kernel there may be. */
+static ew_status size_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const ewx_kernel_pair pair = ewx_cuda_pair(engine, &engine->exchange);
+    ewx_occupancy occupancy;
+    EW_TRY(ewx_occupancy_measure(engine->device, pair, &occupancy));
+    EW_TRY(spec->config.pool == EW_POOL_STATIC
+               ? ewx_occupancy_reserve(engine->device, pair, &spec->config, &occupancy)
+               : ewx_occupancy_check(&occupancy, &spec->config));
+    engine->gemm_ctas = spec->op->gemm_waits ? occupancy.most_waiters : occupancy.awaited;
+    return EW_OK;
+}
+
+static void choose_kernels(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
     const ew_config *config = &spec->config;
     const ew_dtype dtype = spec->problem.dtype;
-    if (config->kernel == EW_KERNEL_SM90 && engine->device->arch / 10 != 9)
+    engine->gemm =
+        config->kernel == EW_KERNEL_SM90
+            ? ewx_cuda_gemm_sm90(spec->op->id, dtype, config->block_n, config->cluster)
+            : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
+    engine->exchange = engine->op->exchange_kernel(spec);
+    engine->transpose = ewx_cuda_transpose();
+    engine->open_call = ewx_cuda_open_call();
+    engine->mark_gemm_end = ewx_cuda_mark_gemm_end();
+    engine->close_call = ewx_cuda_close_call();
+    engine->await_readers = ewx_cuda_await_readers();
+    engine->publish_copied = ewx_cuda_publish_copied();
+}
+
+static ew_status find_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    if (spec->config.kernel == EW_KERNEL_SM90 && engine->device->arch / 10 != 9)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "kernel=sm90 runs on compute capability 9.0, this GPU has %d.%d\n"
                         "  fix: use kernel=sm80",
                         engine->device->arch / 10, engine->device->arch % 10);
-    engine->producer =
-        config->kernel == EW_KERNEL_SM90
-            ? ewx_cuda_gemm_sm90(EW_OP_GEMM_RS, dtype, config->block_n, config->cluster)
-            : ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, dtype, config->block_n);
-    engine->reducer = ewx_cuda_reducer(dtype, spec->num_ranks, config->batch);
-    engine->starter = ewx_cuda_starter();
-    engine->marker = ewx_cuda_marker();
-    engine->finisher = ewx_cuda_finisher();
-    engine->transpose = ewx_cuda_transpose();
-    engine->courier = ewx_cuda_courier();
-    engine->deliverer = ewx_cuda_deliverer();
-    ewx_cuda_entry *entries[] = {&engine->producer, &engine->reducer,  &engine->starter,
-                                 &engine->marker,   &engine->finisher, &engine->transpose,
-                                 &engine->courier,  &engine->deliverer};
+    engine->op = ewx_cuda_op_find(spec->op->id);
+    if (!engine->op)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s does not run on the cuda backend\n  fix: use backend=cpu",
+                        spec->op->name);
+    choose_kernels(engine);
+    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
+                                 &engine->transpose,     &engine->open_call,
+                                 &engine->mark_gemm_end, &engine->close_call,
+                                 &engine->await_readers, &engine->publish_copied};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
                                                 "  fix: leave kernel, block and b open");
         EW_TRY(ewx_cuda_entry_prepare(entries[i]));
     }
-    EW_TRY(ewx_budget_measure(engine->device, &engine->producer, config->cluster,
-                              &engine->reducer, &engine->budget));
-    return config->pool == EW_POOL_STATIC
-               ? ewx_budget_reserve(engine->device, &engine->producer, config,
-                                    &engine->reducer, &engine->budget)
-               : ewx_budget_check(&engine->budget, config);
+    return size_kernels(engine);
 }
 
 static ew_status allocate_all(ewx_cuda_engine *engine)
@@ -95,7 +122,7 @@ static ew_status allocate_all(ewx_cuda_engine *engine)
         EW_CUDA_TRY(cudaMalloc((void **)&engine->outbox, outbox_bytes(spec)),
                     "allocating the outbox");
     cudaEvent_t *events[] = {&engine->started, &engine->produced, &engine->reduced,
-                             &engine->chunked, &engine->copied};
+                             &engine->computed, &engine->copied};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         EW_CUDA_TRY(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
                     "creating an event");
@@ -139,7 +166,7 @@ static ew_status share_clock(ewx_cuda_engine *engine)
     int64_t offsets[EWX_MAX_RANKS];
     EW_TRY(ewx_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
                                sizeof offsets[0]));
-    engine->clock_offset_ns = offsets[engine->device->eldest];
+    engine->clock_offset_ns = offsets[engine->device->lowest_rank];
     return EW_OK;
 }
 
@@ -147,7 +174,7 @@ static ew_status build(ewx_cuda_engine *engine)
 {
     EW_TRY(find_kernels(engine));
     EW_TRY(allocate_all(engine));
-    EW_TRY(ewx_cuda_layer_open(engine));
+    EW_TRY(ewx_cuda_epilogue_open(engine));
     EW_TRY(create_fork_event(engine));
     EW_TRY(calibrate_clock(engine));
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
@@ -182,8 +209,8 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(warm_blas(engine));
     if (engine->spec->config.transport == EW_TRANSPORT_COPY)
-        EW_TRY(ewx_cuda_warm_chunks(engine));
-    EW_TRY(ewx_cuda_layer_warm(engine));
+        EW_TRY(ewx_cuda_warm_copies(engine));
+    EW_TRY(ewx_cuda_epilogue_warm(engine));
     ewx_carrier_begin(engine, 0);
     const void *nothing = engine->heap.segments[engine->world->rank]; /* of B is read */
     EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, nothing, NULL, NULL, false));
@@ -201,14 +228,14 @@ static void tear_down(ewx_cuda_engine *engine)
         cudaStreamSynchronize(engine->device->carrying);
     ewx_carrier_close(engine);
     if (engine->counters)
-        cudaMemcpy(&epoch, &engine->counters->producer_epoch, sizeof epoch,
+        cudaMemcpy(&epoch, &engine->counters->epochs[EWX_STAGE_GEMM], sizeof epoch,
                    cudaMemcpyDeviceToHost);
     ewx_cuda_heap_close(&engine->heap, epoch);
     ewx_nccl_close(&engine->nccl);
     ewx_cuda_blas_close(&engine->blas);
-    ewx_cuda_layer_close(engine);
-    cudaEvent_t events[] = {engine->forked,  engine->started, engine->produced,
-                            engine->reduced, engine->chunked, engine->copied};
+    ewx_cuda_epilogue_close(engine);
+    cudaEvent_t events[] = {engine->forked,  engine->started,  engine->produced,
+                            engine->reduced, engine->computed, engine->copied};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             cudaEventDestroy(events[i]);
