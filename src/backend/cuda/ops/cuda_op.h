@@ -13,7 +13,8 @@ struct ewx_cuda_op {
     ewx_cuda_entry (*exchange_kernel)(const ewx_spec *spec);
     ewx_cuda_entry (*fused_kernel)(const ewx_spec *spec);
 
-    /* Enqueue one stage each, on its own stream (ewx_cuda_gemm_stream, ...). */
+    /* Enqueue one stage each: the GEMM on device->producing, the other on
+     * ewx_cuda_exchange_stream. */
     ew_status (*launch_gemm)(ewx_cuda_engine *engine, ewx_cuda_call *call,
                              const ewx_cuda_request *request);
     ew_status (*launch_exchange)(ewx_cuda_engine *engine, ewx_cuda_call *call,
