@@ -58,11 +58,14 @@ static inline int ewx_fits(const ewx_sm_resources *sm, const ewx_sm_resources *r
 }
 
 /* The most CTAs of a kernel that waits on the GPU for another one.  An awaited CTA that
- * finds no room is waited for without end, so room must be left for it while all waiters
- * are resident.  `beside` waiters fit on an SM that is full of awaited CTAs: if any do, so
- * many on every SM keep no awaited CTA out.  If none does, each waiter may cost an SM, and
- * with it a cluster of the awaited kernel; one cluster must still find its SMs, and through
- * it all of them pass, one after the other. */
+ * finds no room is waited for without end, so some must be left for it however all waiters
+ * lie on the SMs.
+ *
+ * `beside` waiters fit on an SM that is full of awaited CTAs.  If any do, beside x sms of
+ * them leave an SM that has at most `beside`: there awaited CTAs run, one after the other.
+ * (A cluster finds its SMs too: a GPC has more than beside + 1 of them.)  If none does,
+ * each waiter may cost an SM, and with it a cluster of the awaited kernel: the SMs of one
+ * cluster must be left over. */
 static inline int ewx_most_waiters(int beside, int sms, int cluster)
 {
     const int most = beside > 0 ? beside * sms : sms / cluster - 1;
@@ -71,18 +74,17 @@ static inline int ewx_most_waiters(int beside, int sms, int cluster)
 
 /* ---- Our kernels ---- */
 
-/* Of all variants with this block; on some architectures one may need a few registers
- * less. */
+/* What every GEMM with this block needs; on some architectures a few registers less. */
 static inline ewx_kernel_needs ewx_gemm_needs(ew_kernel kernel, int block_n)
 {
     const bool wide = block_n > EWX_TILE_N;
     if (kernel == EW_KERNEL_SM90)
-        return wide ? (ewx_kernel_needs){384, 128, 229664}
-                    : (ewx_kernel_needs){256, 96, 114880};
-    return wide ? (ewx_kernel_needs){256, 255, 98304} : (ewx_kernel_needs){256, 128, 49152};
+        return wide ? (ewx_kernel_needs){384, 128, 229568}
+                    : (ewx_kernel_needs){256, 96, 114864};
+    return wide ? (ewx_kernel_needs){256, 224, 98560} : (ewx_kernel_needs){256, 128, 49408};
 }
 
-/* Of the reducer without an epilogue, for any W. */
+/* What the reducer without an epilogue needs, for any W. */
 static inline ewx_kernel_needs ewx_reducer_needs(int threads)
 {
     return (ewx_kernel_needs){threads, threads > 256 ? 32 : 64, 0};
