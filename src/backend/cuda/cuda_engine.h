@@ -5,10 +5,10 @@
 #define EWX_CUDA_ENGINE_H
 
 #include "backend/backend.h"
-#include "backend/cuda/cuda_blas.h"
-#include "backend/cuda/cuda_occupancy.h"
 #include "backend/cuda/carrier.h"
+#include "backend/cuda/cuda_blas.h"
 #include "backend/cuda/cuda_heap.h"
+#include "backend/cuda/cuda_occupancy.h"
 #include "backend/cuda/nccl.h"
 
 typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
@@ -28,11 +28,10 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_entry gemm, exchange, transpose;
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
-    ewx_cuda_entry fused_exchange;                       /* with an epilogue */
-    ewx_cuda_entry epilogue_rest, epilogue_whole;
+    ewx_cuda_entry fused_exchange, epilogue_rest, epilogue_whole;
     bool fuses;       /* x CTAs of fused_exchange leave the GEMM its room */
     bool fits_beside; /* epilogue_rest, on an SM full of the GEMM's CTAs */
-    void *spare_sum;  /* where it does not: a sum's place in a call without C */
+    void *spare_sum;  /* unless it fuses: the place of the sum in a call without C */
     float *squares;   /* of a call's epilogue, as the next */
     ewx_cuda_epilogue_counters *epilogue_counters;
     int gemm_ctas;      /* a persistent GEMM has at most so many */

@@ -188,8 +188,8 @@ static ew_status add_epilogues(kernel_list *list, ew_dtype dtype)
     char name[64];
     for (int width = 0; width < COUNT_OF(reducer_threads); width++) {
         const ewx_cuda_entry entry =
-            ewx_cuda_epilogue_reducer(dtype, 8, reducer_threads[width]);
-        snprintf(name, sizeof name, "epilogue reducer W=8 b=%d %s", reducer_threads[width],
+            ewx_cuda_fused_reducer(dtype, 8, reducer_threads[width]);
+        snprintf(name, sizeof name, "fused reducer W=8 b=%d %s", reducer_threads[width],
                  ew_dtype_name(dtype));
         EW_TRY(add_kernel(list, &entry, 0, dtype, name));
     }

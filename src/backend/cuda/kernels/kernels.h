@@ -203,7 +203,7 @@ ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue): the same with an epilogue, less the
  * rows that were not complete in time */
-ewx_cuda_entry ewx_cuda_epilogue_reducer(ew_dtype dtype, int num_ranks, int threads);
+ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_epilogue, ewx_cuda_call): those rows */
 ewx_cuda_entry ewx_cuda_epilogue_rest(ew_dtype dtype);
 /* (ewx_cuda_epilogue, ewx_cuda_call): the whole epilogue, after a sum */

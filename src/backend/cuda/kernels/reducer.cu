@@ -209,8 +209,8 @@ __device__ void announce_output(const ewx_cuda_call &call, uint32_t epoch)
     publish_output(call, epoch);
 }
 
-/* EPILOGUE: with its epilogue; else that is not looked at. */
-template <class T, int THREADS, int W, int SOURCES, int ROWS, bool EPILOGUE>
+/* FUSED: with the epilogue, which is otherwise not read. */
+template <class T, int THREADS, int W, int SOURCES, int ROWS, bool FUSED>
 __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
                                        const ewx_cuda_call &call,
                                        const ewx_cuda_epilogue &epilogue)
@@ -239,7 +239,7 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
         }
         if (!__syncthreads_and(ready))
             break;
-        if (EPILOGUE)
+        if (FUSED)
             finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue, tile);
         else
             reduce_tile<T, THREADS, W, SOURCES, ROWS>(place, call);
@@ -247,7 +247,7 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
             await_time(on_link.end_ns);
         if (threadIdx.x == 0)
             stamp_end(call.trace.reduced, task);
-        if (EPILOGUE && epilogue.normed)
+        if (FUSED && epilogue.normed)
             normalise_some<T, THREADS>(call, epilogue, (int)tile.row);
     }
     /* All contributions are there, so a kernel that takes SMs now keeps no producer from
@@ -269,65 +269,62 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
 /* At most 64 registers for 512 threads too: 32 are too few for all this. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    epilogue_reducer(const __grid_constant__ ewx_cuda_output output,
-                     const __grid_constant__ ewx_cuda_call call,
-                     const __grid_constant__ ewx_cuda_epilogue epilogue)
+    fused_reducer(const __grid_constant__ ewx_cuda_output output,
+                  const __grid_constant__ ewx_cuda_call call,
+                  const __grid_constant__ ewx_cuda_epilogue epilogue)
 {
     reduce<T, THREADS, W, SOURCES, ROWS, true>(output, call, epilogue);
 }
 
 /* How many contributions of how many pieces a thread has in flight: the product hides the
  * latency of remote loads and must fit the registers, beside what an epilogue needs. */
-template <class T, int THREADS, int W, bool EPILOGUE>
+template <class T, int THREADS, int W, bool FUSED>
 const void *function_for()
 {
-    constexpr int MOST = EPILOGUE         ? (W == 8 && THREADS < 512 ? 8 : 4)
-                         : THREADS == 512 ? 2
-                                          : 8;
+    constexpr int MOST = FUSED ? (W == 8 && THREADS < 512 ? 8 : 4) : THREADS == 512 ? 2 : 8;
     constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
-    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (EPILOGUE ? 4 : 8) / SOURCES;
-    if constexpr (EPILOGUE)
-        return (
-            const void *)epilogue_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
+    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (FUSED ? 4 : 8) / SOURCES;
+    if constexpr (FUSED)
+        return (const void *)fused_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
     else
         return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
 }
 
-template <class T, int THREADS, bool EPILOGUE>
+template <class T, int THREADS, bool FUSED>
 const void *function_of(int num_ranks)
 {
     switch (num_ranks) {
     case 2:
-        return function_for<T, THREADS, 2, EPILOGUE>();
+        return function_for<T, THREADS, 2, FUSED>();
     case 4:
-        return function_for<T, THREADS, 4, EPILOGUE>();
+        return function_for<T, THREADS, 4, FUSED>();
     case 8:
-        return function_for<T, THREADS, 8, EPILOGUE>();
+        return function_for<T, THREADS, 8, FUSED>();
     }
-    return function_for<T, THREADS, 0, EPILOGUE>();
+    return function_for<T, THREADS, 0, FUSED>();
 }
 
-template <class T, bool EPILOGUE>
+template <class T, bool FUSED>
 const void *function_of(int num_ranks, int threads)
 {
     switch (threads) {
     case 128:
-        return function_of<T, 128, EPILOGUE>(num_ranks);
+        return function_of<T, 128, FUSED>(num_ranks);
     case 256:
-        return function_of<T, 256, EPILOGUE>(num_ranks);
+        return function_of<T, 256, FUSED>(num_ranks);
     case 512:
-        return function_of<T, 512, EPILOGUE>(num_ranks);
+        return function_of<T, 512, FUSED>(num_ranks);
     }
     return nullptr;
 }
 
-template <bool EPILOGUE>
+template <bool FUSED>
 ewx_cuda_entry entry_of(ew_dtype dtype, int num_ranks, int threads)
 {
     if (dtype == EW_FP32)
         return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, EPILOGUE>(num_ranks, threads)
-                             : function_of<__half, EPILOGUE>(num_ranks, threads),
+    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, FUSED>(num_ranks, threads)
+                             : function_of<__half, FUSED>(num_ranks, threads),
             threads, 0, 0};
 }
 
@@ -338,7 +335,7 @@ ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads)
     return entry_of<false>(dtype, num_ranks, threads);
 }
 
-ewx_cuda_entry ewx_cuda_epilogue_reducer(ew_dtype dtype, int num_ranks, int threads)
+ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads)
 {
     return entry_of<true>(dtype, num_ranks, threads);
 }

@@ -10,8 +10,7 @@ static ewx_cuda_entry reducer(const ewx_spec *spec)
 
 static ewx_cuda_entry reducer_with_epilogue(const ewx_spec *spec)
 {
-    return ewx_cuda_epilogue_reducer(spec->problem.dtype, spec->num_ranks,
-                                     spec->config.batch);
+    return ewx_cuda_fused_reducer(spec->problem.dtype, spec->num_ranks, spec->config.batch);
 }
 
 /* ---- The GEMM ---- */
