@@ -9,6 +9,18 @@
 #include "plan/spec.h"
 #include "world/world.h"
 
+/* One call, made and checked once in api.c.  m is within the spec and pointers are not NULL
+ * where they matter. */
+typedef struct ewx_call {
+    int64_t m;
+    const void *A;
+    const void *B;               /* the weight of this call alone; NULL: `packed` is it */
+    const void *packed;          /* the bound weight; the simulator has none */
+    void *C;                     /* may be NULL with an epilogue */
+    const ew_epilogue *epilogue; /* or NULL */
+    ew_stream stream;
+} ewx_call;
+
 typedef struct ewx_footprint {
     size_t weight_bytes;
     size_t workspace_bytes;
@@ -48,15 +60,9 @@ typedef struct ewx_backend {
     ewx_footprint (*footprint)(const ewx_spec *spec);
     /* Collective.  The spec outlives the state. */
     ew_status (*create)(ew_world *world, const ewx_spec *spec, void **state_out);
-    /* Refuses what a call cannot be given, before any rank can see that it was made.  m is
-     * within the spec and pointers are not NULL where they matter. */
-    ew_status (*admit)(const void *state, const void *A, const void *B, const void *C,
-                       const ew_epilogue *epilogue, ew_stream stream);
-    /* B is the weight of this call alone; when it is NULL `packed` is the weight.  The
-     * epilogue may be NULL; else it has been checked, and C may be NULL. */
-    ew_status (*run)(void *state, int64_t m, const void *A, const void *B,
-                     const void *packed, void *C, const ew_epilogue *epilogue,
-                     ew_stream stream);
+    /* Refuses a call before any rank can see that it was made. */
+    ew_status (*admit)(const void *state, const ewx_call *call);
+    ew_status (*run)(void *state, const ewx_call *call);
     /* An epilogue alone, after the call whose sum lies in `sum`: what a call with one is
      * compared with. */
     ew_status (*finish)(void *state, int64_t m, void *sum, const ew_epilogue *epilogue);

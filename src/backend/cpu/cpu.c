@@ -198,11 +198,10 @@ out:
 
 /* ---- Calls ---- */
 
-static ew_status cpu_admit(const void *state, const void *A, const void *B, const void *C,
-                           const ew_epilogue *epilogue, ew_stream stream)
+static ew_status cpu_admit(const void *state, const ewx_call *call)
 {
-    (void)state, (void)A, (void)B, (void)C, (void)epilogue;
-    if (stream)
+    (void)state;
+    if (call->stream)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the cpu backend has no streams\n  fix: pass NULL");
     return EW_OK;
@@ -222,15 +221,11 @@ static ew_status make_room(ewx_cpu_engine *engine)
     return status;
 }
 
-static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue,
-                         ew_stream stream)
+static ew_status cpu_run(void *state, const ewx_call *call)
 {
-    ewx_cpu_engine *engine = state;
-    (void)stream;
-    if (B)
-        EW_TRY(make_room(engine));
-    return ewx_engine_run(engine, m, A, B, packed, C, epilogue);
+    if (call->B)
+        EW_TRY(make_room(state));
+    return ewx_engine_run(state, call);
 }
 
 static ew_status cpu_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)

@@ -212,25 +212,24 @@ static bool was_misled(const ewx_cpu_engine *engine)
     return engine->wire.exchange.is_open && is_aborted(engine);
 }
 
-ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue)
+ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_cpu_call *call = &engine->call;
     const ewx_spec *spec = engine->spec;
     EW_TRY(ewx_world_check(engine->world));
     engine->timing.start_ns = ewx_now_ns();
     call->epoch = ++engine->epoch;
-    call->grid = ewx_spec_grid(spec, m);
-    call->A = A;
-    call->B = B;
-    call->packed = B ? engine->passing_weight : packed;
+    call->grid = ewx_spec_grid(spec, asked->m);
+    call->A = asked->A;
+    call->B = asked->B;
+    call->packed = asked->B ? engine->passing_weight : asked->packed;
     atomic_store_explicit(&call->gemm_end_ns, engine->timing.start_ns,
                           memory_order_relaxed);
     atomic_store_explicit(&call->num_events, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
     ewx_produce_prepare(engine);
     ewx_consume_prepare(engine);
-    ewx_layer_prepare(engine, C, epilogue);
+    ewx_layer_prepare(engine, asked);
     ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);
     ewx_combine_prepare(engine);
     announce_call(engine);

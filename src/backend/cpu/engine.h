@@ -123,8 +123,7 @@ void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where)
 void ewx_engine_progress(ewx_cpu_engine *engine, int worker);
 /* The same between tiles, where there is other work: not too often. */
 void ewx_engine_glance(ewx_cpu_engine *engine, int worker);
-ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue);
+ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked);
 /* The tests' way to reach the wrap of the epoch; all ranks, before the first call. */
 void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch);
 void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event);
@@ -165,8 +164,8 @@ bool ewx_combine_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_ou
 const void *ewx_combine_locals(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile);
 
 /* ---- epilogue.c ---- */
-/* Chooses the form of the epilogue, which may be NULL, and the place of the sum. */
-void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue);
+/* Chooses the form of the epilogue, if there is one, and the place of the sum. */
+void ewx_layer_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
 /* The tile's sum is there, rows `stride` elements apart; may be C itself. */
 void ewx_layer_tile(ewx_cpu_engine *engine, ewx_tile tile, const unsigned char *sum,
                     int64_t stride);

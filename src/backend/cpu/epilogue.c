@@ -55,8 +55,10 @@ static void describe(ewx_cpu_engine *engine, void *sum, void *C,
         atomic_store_explicit(&engine->row_tiles[row], 0, memory_order_relaxed);
 }
 
-void ewx_layer_prepare(ewx_cpu_engine *engine, void *C, const ew_epilogue *epilogue)
+void ewx_layer_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
+    void *C = asked->C;
+    const ew_epilogue *epilogue = asked->epilogue;
     /* A sum that nobody wants lies where its norm will be. */
     void *place = C || !epilogue ? C : epilogue->normed;
     const bool is_fused = epilogue && fusing_pays(engine, place);

@@ -54,10 +54,10 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
 
 /* ---- Calls ---- */
 
-static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, const void *packed, void *C,
-                             const ew_epilogue *epilogue, bool forked)
+static ew_status run_entered(ewx_cuda_engine *engine, const ewx_call *call)
 {
+    const bool forked = call->stream != NULL;
+    const void *B = call->B, *packed = call->packed;
     if (B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
         packed = B; /* used where it lies */
     } else if (B) {
@@ -67,7 +67,8 @@ static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
                                        engine->passing_weight));
         packed = engine->passing_weight;
     }
-    return ewx_cuda_enqueue(engine, m, A, packed, C, epilogue, forked);
+    return ewx_cuda_enqueue(engine, call->m, call->A, packed, call->C, call->epilogue,
+                            forked);
 }
 
 /* Without a context of its own the caller gets the GPU's usual one. */
@@ -89,17 +90,14 @@ static ew_status in_callers_context(const ewx_cuda_engine *engine, cudaStream_t 
     return status;
 }
 
-static ew_status enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue,
-                         cudaStream_t stream)
+static ew_status enqueue(ewx_cuda_engine *engine, const ewx_call *call)
 {
-    EW_TRY(in_callers_context(engine, stream, ewx_cuda_fork));
+    EW_TRY(in_callers_context(engine, call->stream, ewx_cuda_fork));
     EW_TRY(ewx_device_enter(engine->device));
-    const ew_status status =
-        run_entered(engine, m, A, B, packed, C, epilogue, stream != NULL);
+    const ew_status status = run_entered(engine, call);
     ewx_device_leave(engine->device);
     EW_TRY(status);
-    return in_callers_context(engine, stream, ewx_cuda_join);
+    return in_callers_context(engine, call->stream, ewx_cuda_join);
 }
 
 /* On several hosts the call is complete when this returns. */
@@ -132,27 +130,24 @@ static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t strea
                     engine->world->num_hosts);
 }
 
-static ew_status cuda_admit(const void *state, const void *A, const void *B, const void *C,
-                            const ew_epilogue *epilogue, ew_stream stream)
+static ew_status cuda_admit(const void *state, const ewx_call *call)
 {
     const ewx_cuda_engine *engine = state;
     if (engine->world->num_hosts > 1)
-        EW_TRY(in_callers_context(engine, stream, check_capture));
-    EW_TRY(ewx_cuda_check_pointer("A", A));
-    EW_TRY(ewx_cuda_check_pointer("B", B));
-    EW_TRY(ewx_cuda_check_pointer("C", C));
-    return epilogue ? check_epilogue(epilogue) : EW_OK;
+        EW_TRY(in_callers_context(engine, call->stream, check_capture));
+    EW_TRY(ewx_cuda_check_pointer("A", call->A));
+    EW_TRY(ewx_cuda_check_pointer("B", call->B));
+    EW_TRY(ewx_cuda_check_pointer("C", call->C));
+    return call->epilogue ? check_epilogue(call->epilogue) : EW_OK;
 }
 
-static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B,
-                          const void *packed, void *C, const ew_epilogue *epilogue,
-                          ew_stream stream)
+static ew_status cuda_run(void *state, const ewx_call *call)
 {
     ewx_cuda_engine *engine = state;
     ew_status status = ewx_cuda_collect_fault(engine);
     if (status == EW_OK) {
-        ewx_carrier_begin(engine, m);
-        status = enqueue(engine, m, A, B, packed, C, epilogue, stream);
+        ewx_carrier_begin(engine, call->m);
+        status = enqueue(engine, call);
     }
     if (status == EW_OK)
         status = carry(engine);

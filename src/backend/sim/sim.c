@@ -150,21 +150,17 @@ static ew_status refuse_epilogue(void)
                     "  fix: use backend=cpu or backend=cuda, or leave it out");
 }
 
-static ew_status sim_admit(const void *state, const void *A, const void *B, const void *C,
-                           const ew_epilogue *epilogue, ew_stream stream)
+static ew_status sim_admit(const void *state, const ewx_call *call)
 {
-    (void)state, (void)A, (void)B, (void)C, (void)stream;
-    return epilogue ? refuse_epilogue() : EW_OK;
+    (void)state;
+    return call->epilogue ? refuse_epilogue() : EW_OK;
 }
 
-static ew_status sim_run(void *state, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue,
-                         ew_stream stream)
+static ew_status sim_run(void *state, const ewx_call *call)
 {
     sim_plan *plan = state;
-    (void)A, (void)B, (void)packed, (void)C, (void)epilogue, (void)stream;
     EW_TRY(ewx_world_check(plan->world));
-    return m == plan->known_rows ? EW_OK : learn_timing(plan, m);
+    return call->m == plan->known_rows ? EW_OK : learn_timing(plan, call->m);
 }
 
 static ew_status sim_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
