@@ -53,9 +53,8 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
     ew_config tuned = EW_CONFIG_INIT;
     *origin_out = (ewx_tuning_origin){0};
     if ((!request || ewx_tuning_serves(request)) &&
-        ewx_tuning_find(problem, num_ranks,
-                        request && request->backend ? request->backend : EW_BACKEND_CPU,
-                        machine->device, &tuned, origin_out) &&
+        ewx_tuning_find(problem, num_ranks, backend->traits->id, machine->device, &tuned,
+                        origin_out) &&
         build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
         return EW_OK;
     *origin_out = (ewx_tuning_origin){0};
@@ -119,7 +118,7 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 static ew_status check_alone(ew_plan *plan, const ew_problem *problem)
 {
     EW_TRY(ewx_backend_find(plan->request.backend, &plan->backend));
-    if (plan->request.backend == EW_BACKEND_SIM) /* whose machine is a file */
+    if (plan->backend->traits->simulated)
         EW_TRY(plan->backend->survey(NULL, plan->world->num_ranks, &plan->machine));
     return build_spec(plan->backend, problem, plan->world->num_ranks, &plan->request,
                       &plan->machine, &plan->spec);
@@ -143,9 +142,9 @@ static ew_status create_together(ew_plan *plan, const ew_problem *problem, ew_st
 }
 
 /* A graph replays calls that the host does not see, unless it has a part in them. */
-static bool replays(const ew_world *world, ew_backend backend)
+static bool replays(const ew_world *world, const ewx_traits *traits)
 {
-    return backend == EW_BACKEND_CUDA && world->num_hosts == 1;
+    return traits->enqueues && world->num_hosts == 1;
 }
 
 static void free_plan(ew_plan *plan)
@@ -192,7 +191,7 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
                            .n = asked.n,
                            .k = asked.k,
                            .plan = ewx_deed_plan(world->num_plans + 1, 0),
-                           .replays = replays(world, request.backend)};
+                           .replays = replays(world, ewx_traits_of(request.backend))};
     ew_status status = ewx_recorder_begin(world, &deed);
     if (status == EW_OK)
         status = create_plan(world, &asked, &request, taken, plan_out);
@@ -254,7 +253,7 @@ static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_
                                         "B",      "bias",     "norm_weight"};
     const ew_problem *problem = &plan->spec.problem;
     const ew_epilogue *epilogue = call->epilogue;
-    if (plan->spec.config.backend == EW_BACKEND_SIM) /* which touches no memory */
+    if (plan->backend->traits->simulated)
         return EW_OK;
     const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
     const size_t out = (size_t)rows_c * row;
@@ -288,7 +287,7 @@ static ew_status check_call(const ew_plan *plan, const char *function, const ewx
     if ((rows_a > 0 && !call->A) || (rows_c > 0 && !call->C && !call->epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         call->A ? "C" : "A", m);
-    if (!call->B && plan->backend->weights.open && !ewx_weight_packed(&plan->binding))
+    if (!call->B && !plan->backend->traits->simulated && !ewx_weight_packed(&plan->binding))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the plan has no weight\n"
                         "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
@@ -302,7 +301,7 @@ static ew_status run_call(ew_plan *plan, const ewx_call *call)
 {
     EW_TRY(plan->backend->admit(plan->state, call));
     const ew_problem *problem = &plan->spec.problem;
-    const bool enqueues = replays(plan->world, plan->spec.config.backend);
+    const bool enqueues = replays(plan->world, plan->backend->traits);
     const ewx_deed deed = {.kind = EWX_RECORD_CALL,
                            .m = call->m,
                            .n = problem->n,

@@ -79,7 +79,7 @@ static ew_status measure_enqueue(bench *b, int entry)
     const ewx_stand *stand = &b->stand;
     ew_plan *plan = b->runners[entry].plan;
     double mine, all[EWX_MAX_RANKS];
-    if (!plan || stand->backend == &ewx_backend_cpu || stand->backend == &ewx_backend_sim)
+    if (!plan || !stand->backend->traits->enqueues)
         return EW_OK;
     EW_TRY(ew_world_barrier(stand->world));
     const int64_t start_ns = ewx_now_ns();
@@ -210,7 +210,7 @@ static ew_status open_entry(bench *b, int entry)
         return EW_OK;
     result->status = ew_plan_create(b->stand.world, b->stand.problem,
                                     &b->entries[entry].config, &runner->plan);
-    if (result->status == EW_OK && runner->layer && b->stand.backend == &ewx_backend_sim)
+    if (result->status == EW_OK && runner->layer && b->stand.backend->traits->simulated)
         result->status = ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
     if (result->status == EW_OK) {
         EW_TRY(ew_plan_config(runner->plan, &result->config));
@@ -262,9 +262,10 @@ static ew_status find_backend(const ew_bench_entry *entries, int count,
 {
     const ewx_backend *found = NULL;
     for (int entry = 0; entry < count; entry++) {
-        const ewx_backend *wanted = &ewx_backend_cpu;
-        if (!entries[entry].custom)
-            EW_TRY(ewx_backend_find(entries[entry].config.backend, &wanted));
+        const ewx_backend *wanted;
+        EW_TRY(ewx_backend_find(entries[entry].custom ? (ew_backend)0
+                                                      : entries[entry].config.backend,
+                                &wanted));
         if (found && found != wanted)
             return ewx_fail(EW_ERR_ARGUMENT,
                             "the entries of a benchmark are of different backends\n"

@@ -239,6 +239,16 @@ EW_API int64_t ew_now_ns(void);
 /* ---- What this machine offers ----------------------------------------------------------
  */
 
+/* What sets the backends apart, so that a tool can ask for the difference that matters and
+ * not for the name.  0 is the default backend, the cpu. */
+typedef struct ew_backend_traits {
+    bool is_gpu;    /* ranks are GPUs; whether a simulated rank is one its profile says */
+    bool enqueues;  /* calls may end after they have returned */
+    bool simulated; /* nothing is computed: all times are SIMULATED */
+    bool has_own_clock; /* calls are timed by ew_plan_timing, not by the caller's clock */
+} ew_backend_traits;
+EW_API ew_backend_traits ew_backend_describe(ew_backend backend);
+
 /* The micro-kernel that serves the type, e.g. "neon-8x8-fp32". */
 EW_API const char *ew_cpu_kernel_name(ew_dtype dtype);
 

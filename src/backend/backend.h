@@ -5,6 +5,7 @@
 
 #include "entwine/entwine.h"
 #include "entwine/measure.h"
+#include "plan/backend_traits.h"
 #include "plan/exact.h"
 #include "plan/spec.h"
 #include "world/world.h"
@@ -40,8 +41,7 @@ typedef struct ewx_memory {
 } ewx_memory;
 
 /* Weights as calls read them.  Of the spec only N, K, the element type, the layout and the
- * producer matter, so plans that have them in common can share one.  The simulator has
- * none: all NULL. */
+ * producer matter, so plans that have them in common can share one. */
 typedef struct ewx_weights {
     ew_status (*open)(ew_world *world, const ewx_spec *spec, void **packed_out);
     /* Behind the calls that were enqueued before; returns when B has been read. */
@@ -51,7 +51,7 @@ typedef struct ewx_weights {
 } ewx_weights;
 
 typedef struct ewx_backend {
-    const char *name;
+    const ewx_traits *traits;
     /* What this rank may use.  Collective; without a world, what a rank would get if
      * num_ranks of them were started here. */
     ew_status (*survey)(ew_world *world, int num_ranks, ewx_machine *machine_out);

@@ -175,7 +175,7 @@ void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine
                      ew_config *config)
 {
     if (!config->backend)
-        config->backend = EW_BACKEND_CPU;
+        config->backend = ewx_traits_of(config->backend)->id;
     if (!config->producer)
         config->producer = EW_PRODUCER_OWN;
     if (!config->transport)

@@ -340,7 +340,7 @@ static ew_status cpu_verify(ew_world *world, const ew_problem *problem, uint32_t
 }
 
 const ewx_backend ewx_backend_cpu = {
-    .name = "cpu",
+    .traits = &ewx_traits_cpu,
     .survey = cpu_survey,
     .check = cpu_check,
     .footprint = cpu_footprint,

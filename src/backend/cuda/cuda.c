@@ -245,7 +245,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
 #endif
 
 const ewx_backend ewx_backend_cuda = {
-    .name = "cuda",
+    .traits = &ewx_traits_cuda,
     .survey = cuda_survey,
     .check = cuda_check,
     .footprint = ewx_cuda_footprint,

@@ -269,8 +269,27 @@ static ew_status sim_verify(ew_world *world, const ew_problem *problem, uint32_t
     return EW_OK;
 }
 
+static ew_status sim_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out)
+{
+    (void)world, (void)spec;
+    *packed_out = NULL;
+    return EW_OK;
+}
+
+static ew_status sim_weight_pack(ew_world *world, const ewx_spec *spec, void *packed,
+                                 const void *B)
+{
+    (void)world, (void)spec, (void)packed, (void)B;
+    return EW_OK;
+}
+
+static void sim_weight_close(ew_world *world, void *packed)
+{
+    (void)world, (void)packed;
+}
+
 const ewx_backend ewx_backend_sim = {
-    .name = "sim",
+    .traits = &ewx_traits_sim,
     .survey = sim_survey,
     .check = sim_check,
     .footprint = sim_footprint,
@@ -288,4 +307,7 @@ const ewx_backend ewx_backend_sim = {
                .fill = sim_fill,
                .generate = sim_generate,
                .verify = sim_verify},
+    .weights = {.open = sim_weight_open,
+                .pack = sim_weight_pack,
+                .close = sim_weight_close},
 };
