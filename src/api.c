@@ -52,11 +52,13 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
 {
     ew_config tuned = EW_CONFIG_INIT;
     *origin_out = (ewx_tuning_origin){0};
-    if ((!request || ewx_tuning_serves(request)) &&
+    if (ewx_tuning_serves(request) &&
         ewx_tuning_find(problem, num_ranks, backend->traits->id, machine->device, &tuned,
-                        origin_out) &&
-        build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
-        return EW_OK;
+                        origin_out)) {
+        tuned.epilogue = request->epilogue;
+        if (build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
+            return EW_OK;
+    }
     *origin_out = (ewx_tuning_origin){0};
     return build_spec(backend, problem, num_ranks, request, machine, spec_out);
 }
@@ -348,17 +350,6 @@ ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *
     return enter_and_call(plan, "ew_gemm_rs_layer", &call);
 }
 
-ew_status ewx_plan_finish(ew_plan *plan, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    return plan->backend->finish(plan->state, m, sum, epilogue);
-}
-
-void ewx_plan_fuse(ew_plan *plan, bool always)
-{
-    if (plan->backend->fuse)
-        plan->backend->fuse(plan->state, always);
-}
-
 ew_status ew_plan_wait(ew_plan *plan)
 {
     if (!plan)
@@ -467,29 +458,24 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
 
 /* ---- Observation ---- */
 
-static ew_status enter_and_observe(const ew_plan *plan, bool enable_trace,
-                                   ew_timing *timing_out, ew_trace_event *events,
-                                   size_t capacity, size_t *count_out)
-{
-    EW_TRY(ewx_world_enter(plan->world));
-    const ew_status status = plan->backend->observe(plan->state, enable_trace, timing_out,
-                                                    events, capacity, count_out);
-    ewx_world_leave(plan->world);
-    return status;
-}
-
 ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out)
 {
     if (!plan || !timing_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_timing needs a plan and a timing");
-    return enter_and_observe(plan, false, timing_out, NULL, 0, NULL);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = plan->backend->timing(plan->state, timing_out);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_plan_trace_enable(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_trace_enable needs a plan");
-    return enter_and_observe(plan, true, NULL, NULL, 0, NULL);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = plan->backend->trace_enable(plan->state);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
@@ -498,7 +484,11 @@ ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capa
     if (!plan || !count_out || (capacity > 0 && !events))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_trace needs a plan and places for its answer");
-    return enter_and_observe(plan, false, NULL, events, capacity, count_out);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status =
+        plan->backend->trace_read(plan->state, events, capacity, count_out);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_plan_start_together(ew_plan *plan)

@@ -199,6 +199,18 @@ static ew_status summarise(bench *b, int entry)
 
 /* ---- Set-up ---- */
 
+/* The form that the entry is named for; a GPU's plan knows from which m on fusing pays, and
+ * keeps that choice. */
+static void set_form(const ewx_traits *traits, ew_bench_layer layer, ew_config *config)
+{
+    if (layer == EW_BENCH_FOLLOWING)
+        config->epilogue = EW_EPILOGUE_AFTER;
+    else if (layer == EW_BENCH_SEPARATE)
+        config->epilogue = EW_EPILOGUE_SEPARATE;
+    else if (!traits->is_gpu)
+        config->epilogue = EW_EPILOGUE_FUSED;
+}
+
 static ew_status open_entry(bench *b, int entry)
 {
     ew_bench_result *result = &b->results[entry];
@@ -208,11 +220,18 @@ static ew_status open_entry(bench *b, int entry)
                            b->entries[entry].layer};
     if (runner->custom)
         return EW_OK;
-    result->status = ew_plan_create(b->stand.world, b->stand.problem,
-                                    &b->entries[entry].config, &runner->plan);
+    ew_config formed;
+    const ew_config *config = &b->entries[entry].config;
+    if (runner->layer && ewx_config_take(&formed, config) == EW_OK) {
+        set_form(b->stand.backend->traits, runner->layer, &formed);
+        config = &formed;
+    }
+    result->status =
+        ew_plan_create(b->stand.world, b->stand.problem, config, &runner->plan);
     if (result->status == EW_OK && runner->layer && b->stand.backend->traits->simulated)
         result->status = ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
     if (result->status == EW_OK) {
+        result->config = (ew_config)EW_CONFIG_INIT;
         EW_TRY(ew_plan_config(runner->plan, &result->config));
         return ew_plan_start_together(runner->plan);
     }

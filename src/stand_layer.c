@@ -7,7 +7,6 @@
 #include "backend/cpu/layer.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "epilogue.h"
 #include "plan/layer.h"
 #include "stand.h"
 
@@ -81,18 +80,9 @@ ew_status ewx_stand_call_layer(const ewx_stand *stand, const ewx_runner *runner)
 {
     const ew_epilogue whole = {sizeof whole,       EPS,          NULL, stand->residual,
                                stand->norm_weight, stand->normed};
-    ew_epilogue addition = EW_EPILOGUE_INIT, norm = whole;
-    addition.residual = stand->residual;
-    norm.residual = NULL;
-    ewx_plan_fuse(runner->plan, runner->layer == EW_BENCH_FUSED);
-    if (runner->layer == EW_BENCH_FUSED)
-        return ew_gemm_rs_layer(runner->plan, stand->rows, stand->A, NULL, NULL, &whole,
-                                NULL);
-    EW_TRY(ew_gemm_rs(runner->plan, stand->rows, stand->A, NULL, stand->C, NULL));
-    if (runner->layer == EW_BENCH_FOLLOWING)
-        return ewx_plan_finish(runner->plan, stand->rows, stand->C, &whole);
-    EW_TRY(ewx_plan_finish(runner->plan, stand->rows, stand->C, &addition));
-    return ewx_plan_finish(runner->plan, stand->rows, stand->residual, &norm);
+    /* Fused, nobody wants the bare sum. */
+    void *C = runner->layer == EW_BENCH_FUSED ? NULL : stand->C;
+    return ew_gemm_rs_layer(runner->plan, stand->rows, stand->A, NULL, C, &whole, NULL);
 }
 
 /* ---- Check ---- */

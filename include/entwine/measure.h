@@ -170,13 +170,13 @@ typedef struct ew_bench_custom {
                int64_t *gemm_end_ns_out);
 } ew_bench_custom;
 
-/* What is timed: the bare call, or with the residual addition and the RMSNorm that follow
- * it in a layer. */
+/* What is timed: the bare call, or ew_gemm_rs_layer with a residual and an RMSNorm, with
+ * the config's epilogue as said here. */
 typedef enum ew_bench_layer {
     EW_BENCH_BARE = 0,
-    EW_BENCH_FUSED = 1,     /* ew_gemm_rs_layer */
-    EW_BENCH_FOLLOWING = 2, /* ew_gemm_rs, then one step over its result */
-    EW_BENCH_SEPARATE = 3   /* ew_gemm_rs, then one step for each */
+    EW_BENCH_FUSED = 1,     /* EW_EPILOGUE_FUSED; on a GPU as the config has it */
+    EW_BENCH_FOLLOWING = 2, /* EW_EPILOGUE_AFTER */
+    EW_BENCH_SEPARATE = 3   /* EW_EPILOGUE_SEPARATE */
 } ew_bench_layer;
 
 typedef struct ew_bench_entry {

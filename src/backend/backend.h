@@ -1,5 +1,5 @@
-/* What a backend is: functions over a spec that has been decided above.  Backends choose
- * nothing; they run what the spec says or refuse it. */
+/* What a backend is: functions over a spec that has been decided above, none of them NULL.
+ * Backends choose nothing; they run what the spec says or refuse it. */
 #ifndef EWX_BACKEND_BACKEND_H
 #define EWX_BACKEND_BACKEND_H
 
@@ -63,16 +63,13 @@ typedef struct ewx_backend {
     /* Refuses a call before any rank can see that it was made. */
     ew_status (*admit)(const void *state, const ewx_call *call);
     ew_status (*run)(void *state, const ewx_call *call);
-    /* An epilogue alone, after the call whose sum lies in `sum`: what a call with one is
-     * compared with. */
-    ew_status (*finish)(void *state, int64_t m, void *sum, const ew_epilogue *epilogue);
-    /* Whether calls fuse their epilogue also where that is slower.  NULL: the backend's
-     * choice stands. */
-    void (*fuse)(void *state, bool always);
     ew_status (*wait)(void *state);
-    /* The last call's timing; its trace when events is not NULL (enable: start tracing). */
-    ew_status (*observe)(void *state, bool enable_trace, ew_timing *timing_out,
-                         ew_trace_event *events, size_t capacity, size_t *count_out);
+    /* Of the last call. */
+    ew_status (*timing)(const void *state, ew_timing *timing_out);
+    /* From now on calls are traced; then the last call's events, as many as `capacity`. */
+    ew_status (*trace_enable)(void *state);
+    ew_status (*trace_read)(void *state, ew_trace_event *events, size_t capacity,
+                            size_t *count_out);
     /* From now on ranks start each call at one time: for benchmarks. */
     void (*start_together)(void *state);
     void (*destroy)(void *state); /* NULL and half-built are fine */

@@ -167,6 +167,8 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
         explain_cuda(spec, asked, machine, text);
     else
         explain_cpu(spec, asked, machine->cores, text);
+    if (asked->epilogue)
+        explain_key(&spec->config, "epilogue", true, text, "%s", "");
     ewx_text_add(text,
                  "grid: %" PRId64 " blocks per rank, %" PRId64
                  " tiles of 128x128 owned by rank 0\n",

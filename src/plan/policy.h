@@ -22,7 +22,7 @@ static inline bool ewx_is_gpu(const ew_config *config, const ewx_machine *machin
     return traits->is_gpu || (traits->simulated && machine->gpu_sms > 0);
 }
 
-/* Fills in every open field. */
+/* Fills in every open field, but for the epilogue's form: that is chosen call by call. */
 void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
                      ew_config *config);
 

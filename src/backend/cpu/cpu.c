@@ -228,23 +228,20 @@ static ew_status cpu_run(void *state, const ewx_call *call)
     return ewx_engine_run(state, call);
 }
 
-static ew_status cpu_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    return ewx_layer_finish(state, m, sum, epilogue);
-}
-
-static void cpu_fuse(void *state, bool always)
-{
-    ((ewx_cpu_engine *)state)->always_fuses = always;
-}
-
 static ew_status cpu_wait(void *state)
 {
     return ewx_world_check(((ewx_cpu_engine *)state)->world);
 }
 
-static ew_status enable_trace(ewx_cpu_engine *engine)
+static ew_status cpu_timing(const void *state, ew_timing *timing_out)
 {
+    *timing_out = ((const ewx_cpu_engine *)state)->timing;
+    return EW_OK;
+}
+
+static ew_status cpu_trace_enable(void *state)
+{
+    ewx_cpu_engine *engine = state;
     const ewx_spec *spec = engine->spec;
     if (engine->events)
         return EW_OK;
@@ -254,16 +251,10 @@ static ew_status enable_trace(ewx_cpu_engine *engine)
                     (void **)&engine->events);
 }
 
-static ew_status cpu_observe(void *state, bool enable, ew_timing *timing_out,
-                             ew_trace_event *events, size_t capacity, size_t *count_out)
+static ew_status cpu_trace_read(void *state, ew_trace_event *events, size_t capacity,
+                                size_t *count_out)
 {
     ewx_cpu_engine *engine = state;
-    if (enable)
-        return enable_trace(engine);
-    if (timing_out)
-        *timing_out = engine->timing;
-    if (!count_out)
-        return EW_OK;
     size_t count = (size_t)atomic_load(&engine->call.num_events);
     if (count > engine->events_capacity)
         count = engine->events_capacity;
@@ -347,10 +338,10 @@ const ewx_backend ewx_backend_cpu = {
     .create = cpu_create,
     .admit = cpu_admit,
     .run = cpu_run,
-    .finish = cpu_finish,
-    .fuse = cpu_fuse,
     .wait = cpu_wait,
-    .observe = cpu_observe,
+    .timing = cpu_timing,
+    .trace_enable = cpu_trace_enable,
+    .trace_read = cpu_trace_read,
     .start_together = cpu_start_together,
     .destroy = cpu_destroy,
     .memory = {.allocate = cpu_allocate,

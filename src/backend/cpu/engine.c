@@ -77,8 +77,7 @@ static ew_status work_shared(ewx_cpu_engine *engine, int worker)
         EW_TRY(ewx_produce_block(engine, worker, position));
     }
     EW_TRY(ewx_consume_rest(engine, worker));
-    ewx_layer_follow(engine);
-    return EW_OK;
+    return ewx_layer_follow(engine);
 }
 
 /* Waits for the other workers of this rank, who are busy computing. */
@@ -113,6 +112,7 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
                    : EW_OK;
     }
     EW_TRY(ewx_consume_rest(engine, worker));
+    EW_TRY(ewx_layer_follow(engine));
     return await_gemm(engine);
 }
 

@@ -34,10 +34,12 @@ typedef struct ewx_combiner {
 typedef struct ewx_cpu_layer {
     bool is_fused; /* done tile by tile; else there is none, or it follows the last tile */
     ew_epilogue parts;
-    void *c; /* or NULL */
-    void *h; /* the residual, else C, else normed */
+    void *c;       /* or NULL */
+    void *h;       /* the residual, else C, else normed */
+    bool is_split; /* it follows in two steps, the norm behind the rest */
     int64_t num_strips;
     _Alignas(64) _Atomic int64_t next_strip;
+    _Atomic int64_t next_norm; /* strip, where it is split */
     _Alignas(64) _Atomic int64_t strips_done;
 } ewx_cpu_layer;
 
@@ -81,7 +83,6 @@ struct ewx_cpu_engine {
     size_t events_capacity;
     uint32_t epoch; /* of the last call */
     ew_timing timing;
-    bool always_fuses;                  /* epilogues, also where that is slower */
     int levels;                         /* of the sum: over ranks; over hosts' sums */
     const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
     const ewx_route *from[EWX_MAX_RANKS];
@@ -173,9 +174,6 @@ void ewx_layer_tile(ewx_cpu_engine *engine, ewx_tile tile, const unsigned char *
 bool ewx_layer_some(ewx_cpu_engine *engine);
 bool ewx_layer_done(const ewx_cpu_engine *engine);
 /* What was not fused, when all tiles are summed: each worker takes what is left. */
-void ewx_layer_follow(ewx_cpu_engine *engine);
-/* The epilogue of a call that had none, over what it left in `sum`. */
-ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
-                           const ew_epilogue *epilogue);
+ew_status ewx_layer_follow(ewx_cpu_engine *engine);
 
 #endif

@@ -24,45 +24,51 @@ static float *squares_of(const ewx_cpu_engine *engine, int64_t row)
 
 /* ---- The form ---- */
 
-/* Between tiles it takes the GEMM's cache.  That pays where workers have time while tiles
- * are on their way, as those that only reduce always do; elsewhere all of it behind the
- * last tile is faster (docs/EVALUATION.md, layer), if the sum has a place until then. */
-static bool fusing_pays(const ewx_cpu_engine *engine, const void *place)
+/* Also where the sum has no place to wait for the last tile. */
+static bool fuses(const ewx_cpu_engine *engine, const ewx_call *asked, const void *place)
 {
     const ew_world *world = engine->world;
-    return !place || engine->always_fuses || world->link_gbps > 0.0 ||
-           world->num_hosts > 1 || engine->spec->config.pool == EW_POOL_STATIC;
+    const ewx_epilogue_facts facts = {
+        .has_norm = asked->epilogue->norm_weight != NULL,
+        .tiles_travel = world->link_gbps > 0.0 || world->num_hosts > 1,
+        .tile_rows = ewx_part_tile_rows(&engine->call.grid, world->rank)};
+    return !place || ewx_epilogue_fuses(&engine->spec->config, &facts);
 }
 
-static void describe(ewx_cpu_engine *engine, void *sum, void *C,
-                     const ew_epilogue *epilogue, bool is_fused)
+static void describe(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_cpu_layer *layer = &engine->call.layer;
+    const ew_epilogue *epilogue = asked->epilogue;
+    const ewx_grid *grid = &engine->call.grid;
     const int rank = engine->world->rank;
-    const int64_t rows = ewx_part_rows(&engine->call.grid, rank);
-    const bool has_strips = epilogue && (epilogue->norm_weight || !is_fused);
-    engine->call.sum = sum;
-    layer->is_fused = is_fused;
-    layer->num_strips = has_strips ? ewx_num_strips(rows) : 0;
-    atomic_store_explicit(&layer->next_strip, 0, memory_order_relaxed);
-    atomic_store_explicit(&layer->strips_done, 0, memory_order_relaxed);
-    if (!epilogue)
-        return;
     layer->parts = *epilogue;
-    layer->c = C;
-    layer->h = epilogue->residual ? epilogue->residual : C ? C : epilogue->normed;
-    for (int64_t row = 0; row < ewx_part_tile_rows(&engine->call.grid, rank); row++)
+    layer->c = asked->C;
+    layer->h = epilogue->residual ? epilogue->residual
+               : asked->C         ? asked->C
+                                  : epilogue->normed;
+    layer->is_split = engine->spec->config.epilogue == EW_EPILOGUE_SEPARATE &&
+                      epilogue->norm_weight && (epilogue->bias || epilogue->residual);
+    if (epilogue->norm_weight || !layer->is_fused)
+        layer->num_strips = ewx_num_strips(ewx_part_rows(grid, rank));
+    for (int64_t row = 0; row < ewx_part_tile_rows(grid, rank); row++)
         atomic_store_explicit(&engine->row_tiles[row], 0, memory_order_relaxed);
 }
 
 void ewx_layer_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
-    void *C = asked->C;
+    ewx_cpu_layer *layer = &engine->call.layer;
     const ew_epilogue *epilogue = asked->epilogue;
     /* A sum that nobody wants lies where its norm will be. */
-    void *place = C || !epilogue ? C : epilogue->normed;
-    const bool is_fused = epilogue && fusing_pays(engine, place);
-    describe(engine, is_fused ? C : place, C, epilogue, is_fused);
+    void *place = asked->C || !epilogue ? asked->C : epilogue->normed;
+    layer->is_fused = epilogue && fuses(engine, asked, place);
+    layer->is_split = false;
+    layer->num_strips = 0;
+    engine->call.sum = layer->is_fused ? asked->C : place;
+    atomic_store_explicit(&layer->next_strip, 0, memory_order_relaxed);
+    atomic_store_explicit(&layer->next_norm, 0, memory_order_relaxed);
+    atomic_store_explicit(&layer->strips_done, 0, memory_order_relaxed);
+    if (epilogue)
+        describe(engine, asked);
 }
 
 /* ---- Tiles ---- */
@@ -174,39 +180,67 @@ bool ewx_layer_done(const ewx_cpu_engine *engine)
 
 /* ---- Behind the last tile ---- */
 
-static void finish_row(ewx_cpu_engine *engine, int64_t row)
+static void add_row(ewx_cpu_engine *engine, int64_t row)
 {
     for (int64_t col = 0; col < engine->spec->layout.tile_cols; col++)
         add_parts(engine, row, col, at(engine, engine->call.sum, row, col * EWX_TILE_N));
+}
+
+static void finish_row(ewx_cpu_engine *engine, int64_t row)
+{
+    add_row(engine, row);
     if (engine->call.layer.parts.norm_weight)
         normalise_row(engine, row);
 }
 
-void ewx_layer_follow(ewx_cpu_engine *engine)
+/* As a step of its own would, from h alone. */
+static void norm_row(ewx_cpu_engine *engine, int64_t row)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    for (int64_t tile = 0; tile < engine->spec->layout.tile_cols; tile++) {
+        const int64_t col = tile * EWX_TILE_N;
+        const ewx_layer_row h = {.sum = at(engine, engine->call.layer.h, row, col)};
+        squares_of(engine, row)[tile] =
+            ewx_layer_add(problem->dtype, &h, ewx_min64(EWX_TILE_N, problem->n - col));
+    }
+    normalise_row(engine, row);
+}
+
+static void take_strips(ewx_cpu_engine *engine, _Atomic int64_t *next,
+                        void (*step)(ewx_cpu_engine *engine, int64_t row))
 {
     ewx_cpu_layer *layer = &engine->call.layer;
     for (;;) {
-        const int64_t strip =
-            atomic_fetch_add_explicit(&layer->next_strip, 1, memory_order_relaxed);
+        const int64_t strip = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
         if (strip >= layer->num_strips)
             return;
         for (int64_t row = strip * EWX_STRIP_ROWS; row < strip_end(engine, strip); row++)
-            finish_row(engine, row);
+            step(engine, row);
+        atomic_fetch_add_explicit(&layer->strips_done, 1, memory_order_release);
     }
 }
 
-static ew_status work(void *context, int worker)
+static ew_status follow_split(ewx_cpu_engine *engine)
 {
-    (void)worker;
-    ewx_layer_follow(context);
-    return EW_OK;
+    ewx_cpu_layer *layer = &engine->call.layer;
+    take_strips(engine, &layer->next_strip, add_row);
+    ewx_wait wait = ewx_world_wait(engine->world);
+    ew_status status; /* pairs with the release in take_strips: other workers' h */
+    EWX_AWAIT(status, &wait,
+              atomic_load_explicit(&layer->strips_done, memory_order_acquire) >=
+                  layer->num_strips);
+    if (status == EW_OK)
+        take_strips(engine, &layer->next_norm, norm_row);
+    return status;
 }
 
-ew_status ewx_layer_finish(ewx_cpu_engine *engine, int64_t m, void *sum,
-                           const ew_epilogue *epilogue)
+ew_status ewx_layer_follow(ewx_cpu_engine *engine)
 {
-    const ewx_spec *spec = engine->spec;
-    engine->call.grid = ewx_spec_grid(spec, m);
-    describe(engine, sum, sum, epilogue, false);
-    return ewx_team_run(&engine->team, work, engine);
+    ewx_cpu_layer *layer = &engine->call.layer;
+    if (layer->is_fused)
+        return EW_OK;
+    if (layer->is_split)
+        return follow_split(engine);
+    take_strips(engine, &layer->next_strip, finish_row);
+    return EW_OK;
 }

@@ -158,11 +158,6 @@ static ew_status cuda_run(void *state, const ewx_call *call)
     return status;
 }
 
-static ew_status cuda_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    return ewx_cuda_layer_finish(state, m, sum, epilogue);
-}
-
 static ew_status synchronise(const ewx_cuda_engine *engine)
 {
     EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "the producer");
@@ -184,26 +179,34 @@ static ew_status cuda_wait(void *state)
 
 /* ---- Observation ---- */
 
-static ew_status cuda_observe(void *state, bool enable_trace, ew_timing *timing_out,
-                              ew_trace_event *events, size_t capacity, size_t *count_out)
+static ew_status cuda_timing(const void *state, ew_timing *timing_out)
+{
+    const ewx_cuda_engine *engine = state;
+    const ewx_cuda_report *report = engine->report;
+    const int64_t offset = engine->clock_offset_ns;
+    *timing_out = (ew_timing){.start_ns = (int64_t)report->start_ns + offset,
+                              .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
+                              .end_ns = (int64_t)report->end_ns + offset};
+    return EW_OK;
+}
+
+static ew_status cuda_trace_enable(void *state)
 {
     ewx_cuda_engine *engine = state;
-    if (enable_trace || count_out) {
-        EW_TRY(ewx_device_enter(engine->device));
-        const ew_status status =
-            enable_trace ? ewx_cuda_trace_enable(engine)
-                         : ewx_cuda_trace_read(engine, events, capacity, count_out);
-        ewx_device_leave(engine->device);
-        return status;
-    }
-    if (timing_out) {
-        const ewx_cuda_report *report = engine->report;
-        const int64_t offset = engine->clock_offset_ns;
-        *timing_out = (ew_timing){.start_ns = (int64_t)report->start_ns + offset,
-                                  .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
-                                  .end_ns = (int64_t)report->end_ns + offset};
-    }
-    return EW_OK;
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = ewx_cuda_trace_enable(engine);
+    ewx_device_leave(engine->device);
+    return status;
+}
+
+static ew_status cuda_trace_read(void *state, ew_trace_event *events, size_t capacity,
+                                 size_t *count_out)
+{
+    ewx_cuda_engine *engine = state;
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = ewx_cuda_trace_read(engine, events, capacity, count_out);
+    ewx_device_leave(engine->device);
+    return status;
 }
 
 static void cuda_start_together(void *state)
@@ -252,9 +255,10 @@ const ewx_backend ewx_backend_cuda = {
     .create = ewx_cuda_create,
     .admit = cuda_admit,
     .run = cuda_run,
-    .finish = cuda_finish,
     .wait = cuda_wait,
-    .observe = cuda_observe,
+    .timing = cuda_timing,
+    .trace_enable = cuda_trace_enable,
+    .trace_read = cuda_trace_read,
     .start_together = cuda_start_together,
     .destroy = ewx_cuda_destroy,
     .memory = {.allocate = ewx_cuda_allocate,

@@ -93,9 +93,6 @@ ewx_cuda_layer ewx_cuda_layer_describe(const ewx_cuda_engine *engine, void *sum,
 ew_status ewx_cuda_layer_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
                                 ewx_cuda_layer *layer, ewx_launch_how how,
                                 cudaStream_t stream);
-/* An epilogue behind a call that had none, on the rank's own stream. */
-ew_status ewx_cuda_layer_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
-                                const ew_epilogue *epilogue);
 
 /* ---- For launch.c, layer.c and chunks.c ---- */
 

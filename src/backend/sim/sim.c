@@ -143,17 +143,14 @@ out:
     return status;
 }
 
-static ew_status refuse_epilogue(void)
-{
-    return ewx_fail(EW_ERR_UNSUPPORTED,
-                    "the simulator knows no epilogue\n"
-                    "  fix: use backend=cpu or backend=cuda, or leave it out");
-}
-
 static ew_status sim_admit(const void *state, const ewx_call *call)
 {
     (void)state;
-    return call->epilogue ? refuse_epilogue() : EW_OK;
+    if (call->epilogue)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the simulator knows no epilogue\n"
+                        "  fix: use backend=cpu or backend=cuda, or leave it out");
+    return EW_OK;
 }
 
 static ew_status sim_run(void *state, const ewx_call *call)
@@ -161,12 +158,6 @@ static ew_status sim_run(void *state, const ewx_call *call)
     sim_plan *plan = state;
     EW_TRY(ewx_world_check(plan->world));
     return call->m == plan->known_rows ? EW_OK : learn_timing(plan, call->m);
-}
-
-static ew_status sim_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    (void)state, (void)m, (void)sum, (void)epilogue;
-    return refuse_epilogue();
 }
 
 static ew_status sim_wait(void *state)
@@ -198,15 +189,22 @@ static ew_status record_events(sim_plan *plan)
     return EW_OK;
 }
 
-static ew_status sim_observe(void *state, bool enable, ew_timing *timing_out,
-                             ew_trace_event *events, size_t capacity, size_t *count_out)
+static ew_status sim_timing(const void *state, ew_timing *timing_out)
+{
+    *timing_out = ((const sim_plan *)state)->timing;
+    return EW_OK;
+}
+
+static ew_status sim_trace_enable(void *state)
+{
+    ((sim_plan *)state)->tracing = true;
+    return EW_OK;
+}
+
+static ew_status sim_trace_read(void *state, ew_trace_event *events, size_t capacity,
+                                size_t *count_out)
 {
     sim_plan *plan = state;
-    plan->tracing |= enable;
-    if (timing_out)
-        *timing_out = plan->timing;
-    if (!count_out)
-        return EW_OK;
     *count_out = 0;
     if (!plan->tracing || plan->known_rows < 0)
         return EW_OK;
@@ -296,9 +294,10 @@ const ewx_backend ewx_backend_sim = {
     .create = sim_create,
     .admit = sim_admit,
     .run = sim_run,
-    .finish = sim_finish,
     .wait = sim_wait,
-    .observe = sim_observe,
+    .timing = sim_timing,
+    .trace_enable = sim_trace_enable,
+    .trace_read = sim_trace_read,
     .start_together = sim_start_together,
     .destroy = sim_destroy,
     .memory = {.allocate = sim_allocate,
