@@ -51,7 +51,10 @@ static int tear_down(void **state)
 
 static ew_tuning sample_entry(const char *key)
 {
-    ew_tuning tuning = {.time_us = 12.5, .default_us = 14.0, .when = 1700000000};
+    ew_tuning tuning = {.config = EW_CONFIG_INIT,
+                        .time_us = 12.5,
+                        .default_us = 14.0,
+                        .when = 1700000000};
     snprintf(tuning.key, sizeof tuning.key, "%s", key);
     assert_int_equal(
         ew_config_parse("backend=cpu,block=128x512,group=2,x=1,b=2", &tuning.config),

@@ -160,7 +160,7 @@ static const config_key *find_key(const char *name, size_t length)
 
 static ew_status fail_unknown_key(const char *name, size_t length)
 {
-    char list[128];
+    char list[256];
     ewx_text text = ewx_text_in(list, sizeof list);
     for (size_t i = 0; i < NUM_KEYS; i++)
         ewx_text_add(&text, "%s%s", i ? ", " : "", keys[i].name);
