@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/cpu/blas.h"
+#include "backend/cpu/cpu_blas.h"
 #include "backend/cpu/kernels/kernel.h"
 #include "base/clock.h"
 #include "base/limits.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/layer.h"
+#include "backend/cpu/epilogue_math.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "plan/layer.h"
@@ -111,12 +111,14 @@ static void expect_row(ewx_stand *stand, int64_t row, float *squares)
     const int64_t tiles = ewx_div_up(p->n, EWX_TILE_N);
     for (int64_t tile = 0; tile < tiles; tile++) {
         const size_t col = (size_t)(tile * EWX_TILE_N) * elem;
-        const ewx_layer_row parts = {.sum = sum + col, .residual = h + col, .h = h + col};
-        squares[tile] = ewx_layer_add(p->dtype, &parts,
-                                      ewx_min64(EWX_TILE_N, p->n - tile * EWX_TILE_N));
+        const ewx_epilogue_row parts = {
+            .sum = sum + col, .residual = h + col, .h = h + col};
+        squares[tile] = ewx_epilogue_add(p->dtype, &parts,
+                                         ewx_min64(EWX_TILE_N, p->n - tile * EWX_TILE_N));
     }
-    ewx_layer_normalise(p->dtype, h, ewx_layer_scale(squares, tiles, p->n, EPS),
-                        stand->host_weight, (unsigned char *)stand->host_normed + at, p->n);
+    ewx_epilogue_normalise(p->dtype, h, ewx_epilogue_scale(squares, tiles, p->n, EPS),
+                           stand->host_weight, (unsigned char *)stand->host_normed + at,
+                           p->n);
 }
 
 static float value_at(ew_dtype dtype, const void *matrix, int64_t at)

@@ -10,7 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "entwine/measure.h"
 #include "layer_trial.h"
 #include "testing.h"
@@ -141,8 +141,8 @@ static int form_body(ew_world *world, void *argument)
         e.norm_weight = zeros, e.normed = normed[rank];
     RANK_OK(ew_gemm_rs_layer(plan, 64, zeros, zeros, t->has_c ? C[rank] : NULL, &e, NULL));
     const ewx_cpu_engine *engine = ewx_plan_state(plan);
-    RANK_CHECK(engine->call.layer.is_fused == t->is_fused, "%s C=%d norm=%d: fused %d",
-               t->config, t->has_c, t->has_norm, engine->call.layer.is_fused);
+    RANK_CHECK(engine->epilogue.is_fused == t->is_fused, "%s C=%d norm=%d: fused %d",
+               t->config, t->has_c, t->has_norm, engine->epilogue.is_fused);
     ew_plan_destroy(plan);
     return 0;
 }

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/probe.h"
 #include "conformance.h"
 #include "entwine/mpi_module.h"
