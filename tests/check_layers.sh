@@ -131,7 +131,7 @@ self_test() {
         expect red src/plan/a.c '"world/world.h"' &&
         expect red src/world/a.h '"backend/cpu/gemm.h"' &&
         expect red src/world/a.h '"exchange/exchange.h"' &&
-        expect red src/exchange/a.c '"backend/cpu/heap.h"' &&
+        expect red src/exchange/a.c '"backend/cpu/cpu_heap.h"' &&
         expect red src/backend/a.c '"measure.h"' &&
         expect red src/backend/cpu/kernels/a.c '"plan/walk.h"' &&
         expect red src/backend/cpu/kernels/a.c '"../gemm.h"' &&

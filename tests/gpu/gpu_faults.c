@@ -418,7 +418,7 @@ static int call_in_own_order(gpu_job *job, void *argument)
 {
     disorder *d = argument;
     ew_world *world = job->world;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_plan *other;
     RANK_TRY(job_compute(job, 1, 1, NULL));
     RANK_OK(ew_plan_config(job->plan, &config));

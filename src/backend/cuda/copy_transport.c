@@ -58,7 +58,7 @@ static ew_status open_copies(ewx_cuda_engine *engine, ewx_cuda_call *call)
 }
 
 ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                 const ewx_cuda_request *request)
+                                 const ewx_call *request)
 {
     const int num_ranks = engine->spec->num_ranks;
     if (num_ranks > 1)

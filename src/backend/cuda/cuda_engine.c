@@ -212,8 +212,9 @@ static ew_status warm_up(ewx_cuda_engine *engine)
         EW_TRY(ewx_cuda_warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
     ewx_carrier_begin(engine, 0);
-    const void *nothing = engine->heap.segments[engine->world->rank]; /* of B is read */
-    EW_TRY(ewx_cuda_enqueue(engine, 0, NULL, nothing, NULL, NULL, false));
+    /* Nothing of the weight is read. */
+    const ewx_call empty = {.packed = engine->heap.segments[engine->world->rank]};
+    EW_TRY(ewx_cuda_enqueue(engine, &empty));
     EW_TRY(ewx_carrier_drive(engine));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;

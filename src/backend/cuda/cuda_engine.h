@@ -72,9 +72,8 @@ ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange)
 ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller);
 ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller);
 
-/* Enqueues one call; arguments have been checked.  The device is entered. */
-ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                           void *C, const ew_epilogue *epilogue, bool forked);
+/* Enqueues one call, with the weight in `packed`.  The device is entered. */
+ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request);
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
 typedef struct ewx_launch_how {
@@ -82,14 +81,6 @@ typedef struct ewx_launch_how {
     cudaEvent_t started; /* recorded when the last CTA has started */
     bool early; /* when the kernel before allows it; the new one waits for its end itself */
 } ewx_launch_how;
-
-/* What the caller asked for; B as the kernels read it. */
-typedef struct ewx_cuda_request {
-    int64_t m;
-    const void *A, *B;
-    void *C;
-    const ew_epilogue *epilogue;
-} ewx_cuda_request;
 
 /* ---- epilogue_launch.c ---- */
 
@@ -108,9 +99,6 @@ ewx_cuda_epilogue ewx_cuda_epilogue_describe(const ewx_cuda_engine *engine, void
 ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
                                    ewx_cuda_epilogue *parameters, ewx_launch_how how,
                                    cudaStream_t stream);
-/* An epilogue behind a call that had none, on the rank's own stream. */
-ew_status ewx_cuda_epilogue_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
-                                   const ew_epilogue *epilogue);
 
 /* ---- For what launches kernels ---- */
 
@@ -131,17 +119,17 @@ ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_ent
 /* Our GEMM, over the positions and for the part of the call that `part` says; the rest of
  * it is filled in. */
 ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                               ewx_cuda_operands part, const ewx_cuda_request *request);
+                               ewx_cuda_operands part, const ewx_call *request);
 /* cuBLAS's, into `out`. */
 ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                               const ewx_cuda_request *request, void *out);
+                               const ewx_call *request, void *out);
 ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event);
 ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
 
 /* transport=copy: one GEMM per destination, each followed by a copy to it beside the next.
  */
 ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                 const ewx_cuda_request *request);
+                                 const ewx_call *request);
 /* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
  * GPU meanwhile. */
 ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);

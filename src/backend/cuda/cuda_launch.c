@@ -189,7 +189,7 @@ static ew_status meet_threads(const ewx_cuda_engine *engine)
 /* ---- The GEMM ---- */
 
 ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                               const ewx_cuda_request *request, void *out)
+                               const ewx_call *request, void *out)
 {
     const ew_problem *problem = &engine->spec->problem;
     const cudaStream_t stream = engine->device->producing;
@@ -202,18 +202,18 @@ ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
     EW_TRY(ewx_cuda_launch_ctas(engine, &engine->open_call, 1, stream, arguments));
     EW_TRY(new_rows ? meet_threads(engine) : EW_OK);
     EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
-                              problem->k, request->A, request->B, out, stream));
+                              problem->k, request->A, request->packed, out, stream));
     return new_rows ? meet_threads(engine) : EW_OK;
 }
 
 ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                               ewx_cuda_operands part, const ewx_cuda_request *request)
+                               ewx_cuda_operands part, const ewx_call *request)
 {
     const ew_config *config = &engine->spec->config;
     const int cluster = config->cluster;
     ewx_cuda_operands operands = part;
     operands.a = request->A;
-    operands.b = request->B;
+    operands.b = request->packed;
     operands.k = engine->spec->problem.k;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
     int64_t ctas = ewx_div_up(part.end_position - part.first_position, cluster) * cluster;
@@ -229,7 +229,7 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
         return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(update_maps(engine, call->grid.rows, request->A, request->B));
+    EW_TRY(update_maps(engine, call->grid.rows, request->A, request->packed));
     void *arguments[] = {&engine->maps, &operands, call};
     return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
 }
@@ -273,7 +273,7 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
 
 /* The kernel that is waited for first, always: whatever serialises the two, it must not be
  * one that waits for a kernel behind it. */
-static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_cuda_request *request)
+static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
 {
     const ewx_cuda_op *op = engine->op;
     ewx_cuda_call call = ewx_cuda_describe_call(engine, request->m);
@@ -288,18 +288,16 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_cuda_request *
     return op->some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
 }
 
-ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                           void *C, const ew_epilogue *epilogue, bool forked)
+ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
 {
     const cudaStream_t producing = engine->device->producing;
     const cudaStream_t exchanging = ewx_cuda_exchange_stream(engine);
-    const bool apart = exchanges_apart(engine);
-    const ewx_cuda_request request = {m, A, B, C, epilogue};
+    const bool apart = exchanges_apart(engine), forked = request->stream != NULL;
     if (forked) {
         EW_TRY(ewx_cuda_follow(producing, engine->forked));
         EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
     }
-    EW_TRY(launch_stages(engine, &request));
+    EW_TRY(launch_stages(engine, request));
     if (forked) {
         EW_TRY(ewx_cuda_record(engine->produced, producing));
         EW_TRY(apart ? ewx_cuda_record(engine->reduced, exchanging) : EW_OK);

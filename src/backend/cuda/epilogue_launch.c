@@ -28,7 +28,8 @@ static size_t sum_bytes(const ewx_spec *spec)
  * one without an epilogue alone. */
 static bool may_fuse(const ewx_spec *spec)
 {
-    return spec->config.pool != EW_POOL_STATIC;
+    const ew_epilogue_form form = spec->config.epilogue;
+    return spec->config.pool != EW_POOL_STATIC && (!form || form == EW_EPILOGUE_FUSED);
 }
 
 size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec)
@@ -135,24 +136,6 @@ ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call 
     EW_TRY(ewx_cuda_launch_line(engine, entry, ctas_for(engine, call), how, stream,
                                 arguments));
     return hold_producers(engine, stream);
-}
-
-static ew_status finish_entered(ewx_cuda_engine *engine, int64_t m, void *sum,
-                                const ew_epilogue *epilogue)
-{
-    ewx_cuda_call call = ewx_cuda_describe_call(engine, m);
-    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, sum, sum, epilogue);
-    return ewx_cuda_epilogue_launch(engine, &call, &parameters, (ewx_launch_how){0},
-                                    ewx_cuda_exchange_stream(engine));
-}
-
-ew_status ewx_cuda_epilogue_finish(ewx_cuda_engine *engine, int64_t m, void *sum,
-                                   const ew_epilogue *epilogue)
-{
-    EW_TRY(ewx_device_enter(engine->device));
-    const ew_status status = finish_entered(engine, m, sum, epilogue);
-    ewx_device_leave(engine->device);
-    return status;
 }
 
 ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)

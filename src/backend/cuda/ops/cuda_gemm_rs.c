@@ -16,7 +16,7 @@ static ewx_cuda_entry reducer_with_epilogue(const ewx_spec *spec)
 /* ---- The GEMM ---- */
 
 static ew_status launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                             const ewx_cuda_request *request)
+                             const ewx_call *request)
 {
     const ew_config *config = &engine->spec->config;
     const ewx_cuda_operands whole = {
@@ -86,18 +86,39 @@ static void *place_of_sum(const ewx_cuda_engine *engine, const ewx_cuda_call *ca
     return epilogue->normed ? epilogue->normed : engine->spare_sum;
 }
 
-/* A fused reducer normalises rows while later ones are being summed.  Where there are none
- * to speak of it only delays the last tile; then a kernel that follows at once is faster
- * (docs/DESIGN.md). */
-static bool fusing_pays(const ewx_cuda_call *call, const ew_epilogue *epilogue)
+static bool fuses(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
+                  const ew_epilogue *epilogue)
 {
-    enum { LEAST_TILE_ROWS = 4 };
-    return !epilogue->normed ||
-           ewx_part_tile_rows(&call->grid, call->rank) >= LEAST_TILE_ROWS;
+    const ewx_epilogue_facts facts = {.has_norm = epilogue->normed != NULL,
+                                      .tiles_travel = engine->world->num_hosts > 1,
+                                      .tile_rows =
+                                          ewx_part_tile_rows(&call->grid, call->rank)};
+    return engine->fuses && ewx_epilogue_fuses(&engine->spec->config, &facts);
+}
+
+/* The addition without the norm, if that is to have a kernel of its own. */
+static ew_epilogue first_step(const ewx_cuda_engine *engine, const ew_epilogue *epilogue)
+{
+    ew_epilogue first = *epilogue;
+    if (engine->spec->config.epilogue == EW_EPILOGUE_SEPARATE &&
+        (first.bias || first.residual))
+        first.norm_weight = NULL;
+    return first;
+}
+
+/* Over h, which the step before has left in memory. */
+static ew_status launch_norm(const ewx_cuda_engine *engine, ewx_cuda_call *call, void *h,
+                             const ew_epilogue *epilogue)
+{
+    ew_epilogue norm = *epilogue;
+    norm.bias = norm.residual = NULL;
+    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, h, h, &norm);
+    return ewx_cuda_epilogue_launch(engine, call, &parameters, (ewx_launch_how){0},
+                                    ewx_cuda_exchange_stream(engine));
 }
 
 static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                            const ewx_cuda_request *request)
+                            const ewx_call *request)
 {
     const ew_epilogue *epilogue = request->epilogue;
     void *C = request->C;
@@ -105,14 +126,18 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
     if (!epilogue)
         return by_nccl ? launch_nccl(engine, call, C)
                        : launch_reducer(engine, call, C, NULL);
-    const bool fused = engine->fuses && !by_nccl && fusing_pays(call, epilogue);
+    const bool fused = !by_nccl && fuses(engine, call, epilogue);
     void *sum = fused ? NULL : C ? C : place_of_sum(engine, call, epilogue, by_nccl);
-    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, sum, C, epilogue);
+    const ew_epilogue first = fused ? *epilogue : first_step(engine, epilogue);
+    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, sum, C, &first);
     EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
                    : launch_reducer(engine, call, sum, fused ? &parameters : NULL));
-    return ewx_cuda_epilogue_launch(engine, call, &parameters,
+    EW_TRY(ewx_cuda_epilogue_launch(engine, call, &parameters,
                                     (ewx_launch_how){.early = true},
-                                    ewx_cuda_exchange_stream(engine));
+                                    ewx_cuda_exchange_stream(engine)));
+    return first.norm_weight == epilogue->norm_weight
+               ? EW_OK
+               : launch_norm(engine, call, parameters.h, epilogue);
 }
 
 /* A rank that has its result may free memory: only where every rank owns rows, and

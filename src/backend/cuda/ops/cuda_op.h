@@ -16,9 +16,9 @@ struct ewx_cuda_op {
     /* Enqueue one stage each: the GEMM on device->producing, the other on
      * ewx_cuda_exchange_stream. */
     ew_status (*launch_gemm)(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                             const ewx_cuda_request *request);
+                             const ewx_call *request);
     ew_status (*launch_exchange)(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                                 const ewx_cuda_request *request);
+                                 const ewx_call *request);
 
     /* Whether a rank can have its result before all ranks have enqueued theirs. */
     bool (*some_may_be_early)(const ewx_cuda_engine *engine, const ewx_cuda_call *call);

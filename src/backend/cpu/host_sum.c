@@ -1,13 +1,19 @@
-/* The first of two levels.  Tiles that another host owns are summed over the ranks of this
- * one, in rank order in fp32, rounded once, and leave as one message instead of one per
- * rank.  The ranks of a host take turns, unit by unit (ewx_exchange_sends).
+/* Tiles that another host owns are summed over the ranks of this one, in rank order in
+ * fp32, rounded once.  The ranks of a host take turns, unit by unit (ewx_exchange_sends).
  *
  * The sum replaces the sending rank's own contribution in its slot: nobody else reads it
  * there. */
+#include "backend/cpu/host_sum.h"
+
 #include <string.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
+
+bool ewx_host_sum_is_needed(const ewx_cpu_engine *engine)
+{
+    return engine->reduce.levels == 2 && engine->world->num_locals > 1;
+}
 
 /* ---- Which tile is next ---- */
 
@@ -27,28 +33,28 @@ static bool place_at(const ewx_cpu_engine *engine, int64_t step, int *remote_out
 }
 
 /* The tile that the holder has to sum next; false when all are. */
-static bool find_next(const ewx_cpu_engine *engine, ewx_combiner *combiner, int *dst_out,
+static bool find_next(const ewx_cpu_engine *engine, ewx_host_sum *sum, int *dst_out,
                       ewx_tile *tile_out)
 {
     const ewx_layout *layout = &engine->spec->layout;
     int remote;
     int64_t unit;
-    while (place_at(engine, combiner->step, &remote, &unit)) {
+    while (place_at(engine, sum->step, &remote, &unit)) {
         *dst_out = engine->wire.exchange.remotes[remote];
-        if (combiner->tile < ewx_exchange_owes(&engine->wire.exchange, *dst_out, unit)) {
-            const int64_t slot = unit * engine->wire.exchange.unit_slots + combiner->tile;
+        if (sum->tile < ewx_exchange_owes(&engine->wire.exchange, *dst_out, unit)) {
+            const int64_t slot = unit * engine->wire.exchange.unit_slots + sum->tile;
             *tile_out = (ewx_tile){slot / layout->tile_cols, slot % layout->tile_cols};
             return true;
         }
-        combiner->step++;
-        combiner->tile = 0;
+        sum->step++;
+        sum->tile = 0;
     }
     return false;
 }
 
 /* ---- Summing ---- */
 
-const void *ewx_combine_locals(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
+const void *ewx_host_sum_of(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
@@ -60,8 +66,8 @@ const void *ewx_combine_locals(ewx_cpu_engine *engine, int worker, int dst, ewx_
         contributions[i] = engine->heap.segments[world->locals[i]] + offset;
     if (world->num_locals == 1)
         return contributions[0];
-    unsigned char *sum =
-        engine->partials + (size_t)worker * EWX_TILE_M * EWX_TILE_N * spec->elem_bytes;
+    unsigned char *sum = engine->host_sum.partials +
+                         (size_t)worker * EWX_TILE_M * EWX_TILE_N * spec->elem_bytes;
     ewx_reduce_tile(spec->problem.dtype, contributions, world->num_locals,
                     spec->layout.tile_stride, ewx_tile_height(grid, dst, tile),
                     ewx_tile_width(grid, tile), sum, spec->layout.tile_stride);
@@ -75,76 +81,75 @@ static void send_sum(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
     unsigned char *own = engine->heap.segments[engine->world->rank] +
                          spec->layout.slice_offset[engine->call.epoch & 1] +
                          ewx_layout_tile_offset(spec, grid, dst, tile);
-    memcpy(own, ewx_combine_locals(engine, worker, dst, tile),
+    memcpy(own, ewx_host_sum_of(engine, worker, dst, tile),
            (size_t)(ewx_tile_height(grid, dst, tile) * spec->layout.tile_stride) *
                spec->elem_bytes);
     ewx_route_wire.post(engine, dst, tile);
     ewx_patience_progress(engine, EWX_STEP_TILE, ewx_tile_task(grid, dst, tile));
 }
 
-/* Up to b tiles of a combiner that the caller holds. */
-static ew_status serve(ewx_cpu_engine *engine, int worker, int *combined)
+/* Up to b tiles, by the holder. */
+static ew_status serve(ewx_cpu_engine *engine, int worker, int *done)
 {
-    ewx_combiner *combiner = &engine->combiner;
+    ewx_host_sum *sum = &engine->host_sum;
     const ew_world *world = engine->world;
     int dst;
     ewx_tile tile;
-    while (*combined < engine->spec->config.batch &&
-           find_next(engine, combiner, &dst, &tile)) {
+    while (*done < engine->spec->config.batch && find_next(engine, sum, &dst, &tile)) {
         const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
-        for (; combiner->local < world->num_locals; combiner->local++) {
+        for (; sum->local < world->num_locals; sum->local++) {
             bool ready;
-            const ew_status status = ewx_contribution_ready(
-                engine, world->locals[combiner->local], slot, &ready);
+            const ew_status status =
+                ewx_contribution_ready(engine, world->locals[sum->local], slot, &ready);
             if (status != EW_OK || !ready)
                 return status;
         }
         send_sum(engine, worker, dst, tile);
-        atomic_fetch_sub_explicit(&combiner->tiles_left, 1, memory_order_release);
-        combiner->tile++;
-        combiner->local = 0;
-        ++*combined;
+        atomic_fetch_sub_explicit(&sum->tiles_left, 1, memory_order_release);
+        sum->tile++;
+        sum->local = 0;
+        ++*done;
     }
     return EW_OK;
 }
 
-void ewx_combine_prepare(ewx_cpu_engine *engine)
+bool ewx_host_sum_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
-    ewx_combiner *combiner = &engine->combiner;
-    combiner->step = combiner->tile = combiner->local = 0;
+    ewx_host_sum *sum = &engine->host_sum;
+    const ewx_exchange *exchange = &engine->wire.exchange;
+    (void)asked;
+    if (!ewx_host_sum_is_needed(engine))
+        return false;
+    sum->step = sum->tile = sum->local = 0;
     int64_t tiles = 0;
-    for (int remote = 0;
-         ewx_combine_is_needed(engine) && remote < engine->wire.exchange.num_remotes;
-         remote++)
-        for (int64_t unit = 0; unit < engine->wire.exchange.num_units; unit++)
-            tiles += ewx_exchange_owes(&engine->wire.exchange,
-                                       engine->wire.exchange.remotes[remote], unit);
-    atomic_store_explicit(&combiner->tiles_left, tiles, memory_order_relaxed);
+    for (int remote = 0; remote < exchange->num_remotes; remote++)
+        for (int64_t unit = 0; unit < exchange->num_units; unit++)
+            tiles += ewx_exchange_owes(exchange, exchange->remotes[remote], unit);
+    atomic_store_explicit(&sum->tiles_left, tiles, memory_order_relaxed);
+    return true;
 }
 
-bool ewx_combine_done(const ewx_cpu_engine *engine)
+bool ewx_host_sum_is_done(const ewx_cpu_engine *engine)
 {
-    return atomic_load_explicit(&engine->combiner.tiles_left, memory_order_acquire) == 0;
+    return atomic_load_explicit(&engine->host_sum.tiles_left, memory_order_acquire) == 0;
 }
 
-ew_status ewx_combine_some(ewx_cpu_engine *engine, int worker, int *combined)
+ew_status ewx_host_sum_some(ewx_cpu_engine *engine, int worker, int *done)
 {
-    ewx_combiner *combiner = &engine->combiner;
-    *combined = 0;
-    if (!ewx_combine_is_needed(engine) ||
-        atomic_flag_test_and_set_explicit(&combiner->held, memory_order_acquire))
+    ewx_host_sum *sum = &engine->host_sum;
+    if (atomic_flag_test_and_set_explicit(&sum->held, memory_order_acquire))
         return EW_OK;
-    const ew_status status = serve(engine, worker, combined);
-    atomic_flag_clear_explicit(&combiner->held, memory_order_release);
+    const ew_status status = serve(engine, worker, done);
+    atomic_flag_clear_explicit(&sum->held, memory_order_release);
     return status;
 }
 
-bool ewx_combine_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_out)
+bool ewx_host_sum_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_out)
 {
-    ewx_combiner at = {.step = 0};
+    ewx_host_sum at = {.step = 0};
     const ew_world *world = engine->world;
     int dst;
-    if (!ewx_combine_is_needed(engine))
+    if (!ewx_host_sum_is_needed(engine))
         return false;
     for (; find_next(engine, &at, &dst, tile_out); at.tile++)
         for (int i = 0; i < world->num_locals; i++) {

@@ -1,5 +1,5 @@
 /* Segments as sealed memfds between processes, as plain shared pages between threads. */
-#include "backend/cpu/heap.h"
+#include "backend/cpu/cpu_heap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/memory.h"
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
 /* One call, from its first ticket to its last tile. */
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 
 #include <stdlib.h>
 
@@ -10,12 +10,12 @@
 
 void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event)
 {
-    if (!engine->events)
+    if (!engine->trace.events)
         return;
     const uint64_t place =
-        atomic_fetch_add_explicit(&engine->call.num_events, 1, memory_order_relaxed);
-    if (place < engine->events_capacity)
-        engine->events[place] = *event;
+        atomic_fetch_add_explicit(&engine->trace.count, 1, memory_order_relaxed);
+    if (place < engine->trace.capacity)
+        engine->trace.events[place] = *event;
 }
 
 void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch)
@@ -48,37 +48,70 @@ void ewx_engine_glance(ewx_cpu_engine *engine, int worker)
         ewx_engine_progress(engine, worker);
 }
 
-static bool is_aborted(const ewx_cpu_engine *engine)
+/* Some of the most urgent work there is for these roles. */
+static ew_status do_some(ewx_cpu_engine *engine, int worker, unsigned roles, int *done)
 {
-    return atomic_load_explicit(&engine->world->control->abort, memory_order_relaxed) != 0;
+    const ewx_cpu_call *call = &engine->call;
+    ew_status status = EW_OK;
+    *done = 0;
+    for (int i = 0; i < call->num_work && *done == 0 && status == EW_OK; i++)
+        if (call->work[i]->role & roles)
+            status = call->work[i]->some(engine, worker, done);
+    return status;
 }
 
-static bool take_position(ewx_cpu_engine *engine, int64_t *position_out)
+/* Whether nothing is left for this worker to do or to wait for: reductions are everyone's
+ * business, blocks only theirs who compute, and worker 0 also sends. */
+static bool is_finished(ewx_cpu_engine *engine, int worker, unsigned roles)
 {
-    *position_out =
-        atomic_fetch_add_explicit(&engine->call.next_position, 1, memory_order_relaxed);
-    return *position_out < engine->call.num_positions;
+    const ewx_cpu_call *call = &engine->call;
+    for (int i = 0; i < call->num_work; i++)
+        if ((call->work[i]->role & (roles | EWX_ROLE_REDUCE)) &&
+            !call->work[i]->is_done(engine))
+            return false;
+    return worker > 0 || ewx_exchange_is_idle(&engine->wire.exchange);
 }
 
-/* Reductions first when their inputs are there, else a block, else the tail; at the end an
- * epilogue that was not fused. */
+/* Waits until this worker has done something or nothing is left. */
+static ew_status await_work(ewx_cpu_engine *engine, int worker, unsigned roles,
+                            ewx_patience *patience)
+{
+    ewx_wait wait = ewx_patience_wait(engine);
+    ew_status waited, doing = EW_OK;
+    int done = 0;
+    EWX_AWAIT(waited, &wait,
+              (ewx_engine_progress(engine, worker), false) ||
+                  (doing = do_some(engine, worker, roles, &done)) || done > 0 ||
+                  is_finished(engine, worker, roles));
+    if (doing != EW_OK)
+        return doing;
+    return waited == EW_ERR_TIMEOUT ? ewx_stall_judge(engine, worker, patience) : waited;
+}
+
+/* Returns when all of this rank's work is done, and, on worker 0, all it owes other hosts
+ * is there; or with the world's fault. */
+static ew_status await_end(ewx_cpu_engine *engine, int worker, unsigned roles)
+{
+    if (is_finished(engine, worker, roles))
+        return EW_OK;
+    ewx_patience patience = ewx_patience_begin(engine);
+    ew_status status = EW_OK;
+    while (status == EW_OK && !is_finished(engine, worker, roles))
+        status = await_work(engine, worker, roles, &patience);
+    ewx_patience_end(engine);
+    return status;
+}
+
 static ew_status work_shared(ewx_cpu_engine *engine, int worker)
 {
-    for (int64_t position;;) {
-        int reduced;
+    int done;
+    do {
         ewx_engine_glance(engine, worker);
-        EW_TRY(ewx_consume_some(engine, worker, &reduced));
-        if (is_aborted(engine))
+        EW_TRY(do_some(engine, worker, EWX_EVERY_ROLE, &done));
+        if (ewx_engine_is_aborted(engine))
             return EW_ERR_ABORTED;
-        if (reduced > 0)
-            continue;
-        if (!take_position(engine, &position))
-            break;
-        EW_TRY(ewx_produce_block(engine, worker, position));
-    }
-    EW_TRY(ewx_consume_rest(engine, worker));
-    ewx_layer_follow(engine);
-    return EW_OK;
+    } while (done > 0);
+    return await_end(engine, worker, EWX_EVERY_ROLE);
 }
 
 /* Waits for the other workers of this rank, who are busy computing. */
@@ -89,8 +122,8 @@ static ew_status await_gemm(ewx_cpu_engine *engine)
     do {
         ewx_wait wait = ewx_patience_wait(engine);
         EWX_AWAIT(status, &wait,
-                  atomic_load_explicit(&engine->call.positions_done,
-                                       memory_order_relaxed) >= engine->call.num_positions);
+                  atomic_load_explicit(&engine->gemm.positions_done,
+                                       memory_order_relaxed) >= engine->gemm.num_positions);
     } while (status == EW_ERR_TIMEOUT &&
              ewx_patience_lasts(engine, &patience, engine->world->rank));
     ewx_patience_end(engine);
@@ -103,24 +136,22 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
 {
     const int num_producers = engine->spec->config.workers - engine->spec->config.budget;
     if (worker < num_producers) {
-        for (int64_t position; take_position(engine, &position);) {
-            if (is_aborted(engine))
-                return EW_ERR_ABORTED;
-            EW_TRY(ewx_produce_block(engine, worker, position));
-        }
-        return worker == 0 && engine->wire.exchange.is_open
-                   ? ewx_consume_watch(engine, worker)
-                   : EW_OK;
+        int done;
+        do
+            EW_TRY(do_some(engine, worker, EWX_ROLE_COMPUTE, &done));
+        while (done > 0);
+        return worker == 0 && engine->wire.exchange.is_open ? await_end(engine, worker, 0)
+                                                            : EW_OK;
     }
-    EW_TRY(ewx_consume_rest(engine, worker));
+    EW_TRY(await_end(engine, worker, EWX_ROLE_REDUCE));
     return await_gemm(engine);
 }
 
 static ew_status work(void *context, int worker)
 {
     ewx_cpu_engine *engine = context;
-    if (engine->call.B && engine->spec->config.producer == EW_PRODUCER_OWN)
-        EW_TRY(ewx_produce_weight(engine));
+    if (engine->gemm.B && engine->spec->config.producer == EW_PRODUCER_OWN)
+        EW_TRY(ewx_gemm_stage_pack(engine));
     return engine->spec->config.pool == EW_POOL_STATIC ? work_static(engine, worker)
                                                        : work_shared(engine, worker);
 }
@@ -182,7 +213,7 @@ static void announce_call(ewx_cpu_engine *engine)
     ewx_call_record *record =
         &ewx_heap_header(&engine->heap, engine->world->rank)->calls[engine->call.epoch & 1];
     record->rows = engine->call.grid.rows;
-    /* Release: pairs with the acquire in consume.c:peer_in_call. */
+    /* Release: pairs with the acquire in reduce_stage.c:peer_in_call. */
     atomic_store_explicit(&record->epoch, engine->call.epoch, memory_order_release);
     ewx_wire_announce(engine);
 }
@@ -201,7 +232,7 @@ static void finish_call(ewx_cpu_engine *engine)
 #endif
     engine->timing.end_ns = ewx_now_ns();
     engine->timing.gemm_end_ns =
-        atomic_load_explicit(&engine->call.gemm_end_ns, memory_order_relaxed);
+        atomic_load_explicit(&engine->gemm.end_ns, memory_order_relaxed);
 }
 
 /* Between hosts the letters that tell of another plan's call come before the tiles that
@@ -209,34 +240,27 @@ static void finish_call(ewx_cpu_engine *engine)
  * in between.  On one host the call ends before its first block. */
 static bool was_misled(const ewx_cpu_engine *engine)
 {
-    return engine->wire.exchange.is_open && is_aborted(engine);
+    return engine->wire.exchange.is_open && ewx_engine_is_aborted(engine);
 }
 
-ew_status ewx_engine_run(ewx_cpu_engine *engine, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue)
+ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_cpu_call *call = &engine->call;
-    const ewx_spec *spec = engine->spec;
     EW_TRY(ewx_world_check(engine->world));
     engine->timing.start_ns = ewx_now_ns();
     call->epoch = ++engine->epoch;
-    call->grid = ewx_spec_grid(spec, m);
-    call->A = A;
-    call->B = B;
-    call->packed = B ? engine->passing_weight : packed;
-    atomic_store_explicit(&call->gemm_end_ns, engine->timing.start_ns,
-                          memory_order_relaxed);
-    atomic_store_explicit(&call->num_events, 0, memory_order_relaxed);
+    call->grid = ewx_spec_grid(engine->spec, asked->m);
+    atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
-    ewx_produce_prepare(engine);
-    ewx_consume_prepare(engine);
-    ewx_layer_prepare(engine, C, epilogue);
     ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);
-    ewx_combine_prepare(engine);
+    call->num_work = 0;
+    for (int i = 0; i < engine->op->num_work; i++)
+        if (engine->op->work[i].prepare(engine, asked))
+            call->work[call->num_work++] = &engine->op->work[i];
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */
-    if (ewx_team_run(&engine->team, work, engine) != EW_OK || was_misled(engine)) {
+    if (ewx_workers_run(&engine->workers, work, engine) != EW_OK || was_misled(engine)) {
         const ew_status status = ewx_world_check(engine->world);
         if (status == EW_OK) /* a BLAS that refused: nobody else knows yet */
             ew_world_abort(engine->world);

@@ -1,6 +1,6 @@
 /* Loading cblas_sgemm.  The handle is the process's, loaded once; the order of the names
  * is the order of speed that we measured on each architecture. */
-#include "backend/cpu/blas.h"
+#include "backend/cpu/cpu_blas.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

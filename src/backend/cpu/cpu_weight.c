@@ -1,10 +1,10 @@
-#include "backend/cpu/weight.h"
+#include "backend/cpu/cpu_weight.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "backend/cpu/team.h"
+#include "backend/cpu/cpu_workers.h"
 #include "base/status.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -107,13 +107,13 @@ ew_status ewx_cpu_weight_pack(ew_world *world, const ewx_spec *spec, void *packe
     }
     ewx_packing packing;
     ewx_packing_begin(&packing, spec, &form, B, packed);
-    /* A team of its own: no plan need exist, or more than one may. */
-    ewx_team team;
-    ew_status status =
-        ewx_team_open(&team, form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers);
+    /* Workers of its own: no plan need exist, or more than one may. */
+    ewx_workers workers;
+    ew_status status = ewx_workers_open(
+        &workers, form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers);
     if (status == EW_OK)
-        status = ewx_team_run(&team, work, &packing);
-    ewx_team_close(&team);
+        status = ewx_workers_run(&workers, work, &packing);
+    ewx_workers_close(&workers);
     return status;
 }
 

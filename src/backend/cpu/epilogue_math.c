@@ -1,6 +1,6 @@
 /* Vectors by hand, for the reason given in reduce.c.  A product and the sum it goes into
  * are two statements: compilers may fuse what stands in one. */
-#include "backend/cpu/layer.h"
+#include "backend/cpu/epilogue_math.h"
 
 #include <math.h>
 
@@ -45,7 +45,7 @@ SPECIALISED ewx_octet round_to(ew_dtype dtype, ewx_octet x, void *dst, int64_t a
 }
 
 /* Eight elements of a row; the squares of h, four sums of two each. */
-SPECIALISED ewx_floats add_octet(ew_dtype dtype, const ewx_layer_row *row, int64_t at)
+SPECIALISED ewx_floats add_octet(ew_dtype dtype, const ewx_epilogue_row *row, int64_t at)
 {
     ewx_octet x = ewx_octet_load(dtype, row->sum, at);
     if (row->bias)
@@ -71,7 +71,7 @@ static const void *element(ew_dtype dtype, const void *row, int64_t at)
 }
 
 /* The last, incomplete octet: through copies that end with zeros. */
-static ewx_floats add_rest(ew_dtype dtype, const ewx_layer_row *row, int64_t at,
+static ewx_floats add_rest(ew_dtype dtype, const ewx_epilogue_row *row, int64_t at,
                            int64_t count)
 {
     float parts[3][EWX_OCTET] = {{0}}, results[2][EWX_OCTET];
@@ -80,11 +80,11 @@ static ewx_floats add_rest(ew_dtype dtype, const ewx_layer_row *row, int64_t at,
     for (int i = 0; i < 3; i++)
         if (sources[i])
             memcpy(parts[i], element(dtype, sources[i], at), bytes_of(dtype, count));
-    const ewx_layer_row rest = {.sum = parts[0],
-                                .bias = row->bias ? parts[1] : NULL,
-                                .residual = row->residual ? parts[2] : NULL,
-                                .c = results[0],
-                                .h = results[1]};
+    const ewx_epilogue_row rest = {.sum = parts[0],
+                                   .bias = row->bias ? parts[1] : NULL,
+                                   .residual = row->residual ? parts[2] : NULL,
+                                   .c = results[0],
+                                   .h = results[1]};
     const ewx_floats squares = dtype == EW_FP32   ? add_octet(EW_FP32, &rest, 0)
                                : dtype == EW_BF16 ? add_octet(EW_BF16, &rest, 0)
                                                   : add_octet(EW_FP16, &rest, 0);
@@ -114,7 +114,7 @@ static float sum_tile(const ewx_floats parts[OCTETS])
     return (apart4[0] + apart4[2]) + (apart4[1] + apart4[3]);
 }
 
-SPECIALISED float add_row(ew_dtype dtype, const ewx_layer_row *row, int64_t cols)
+SPECIALISED float add_row(ew_dtype dtype, const ewx_epilogue_row *row, int64_t cols)
 {
     ewx_floats parts[OCTETS] = {{0}};
     int64_t at = 0;
@@ -125,9 +125,9 @@ SPECIALISED float add_row(ew_dtype dtype, const ewx_layer_row *row, int64_t cols
     return sum_tile(parts);
 }
 
-float ewx_layer_add(ew_dtype dtype, const ewx_layer_row *row, int64_t cols)
+float ewx_epilogue_add(ew_dtype dtype, const ewx_epilogue_row *row, int64_t cols)
 {
-    const ewx_layer_row copy = *row; /* known not to change while h is written */
+    const ewx_epilogue_row copy = *row; /* known not to change while h is written */
     switch (dtype) {
     case EW_FP32:
         return add_row(EW_FP32, &copy, cols);
@@ -139,7 +139,7 @@ float ewx_layer_add(ew_dtype dtype, const ewx_layer_row *row, int64_t cols)
     return add_row(EW_FP16, &copy, cols);
 }
 
-float ewx_layer_scale(const float *squares, int64_t tiles, int64_t n, float eps)
+float ewx_epilogue_scale(const float *squares, int64_t tiles, int64_t n, float eps)
 {
     float sums[EWX_ROW_SUMS] = {0};
     for (int64_t tile = 0; tile < tiles; tile++)
@@ -176,8 +176,8 @@ SPECIALISED void scale_row(ew_dtype dtype, const void *h, float r, const void *w
     memcpy((unsigned char *)normed + bytes_of(dtype, at), result, rest);
 }
 
-void ewx_layer_normalise(ew_dtype dtype, const void *h, float r, const void *weight,
-                         void *normed, int64_t n)
+void ewx_epilogue_normalise(ew_dtype dtype, const void *h, float r, const void *weight,
+                            void *normed, int64_t n)
 {
     switch (dtype) {
     case EW_FP32:
