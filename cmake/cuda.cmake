@@ -42,7 +42,7 @@ set(mutant) # a planted bug in the kernels, for gpu-check --mutants
 if(EW_MUTANT)
   set(mutant -DEW_MUTANT=${EW_MUTANT})
 endif()
-foreach(name gemm_sm90 gemm_sm80 reducer layer control inputs)
+foreach(name gemm_sm90 gemm_sm80 reducer epilogue control inputs)
   set(targets ${portable_targets})
   if(DEFINED ${name}_targets)
     set(targets ${${name}_targets})
@@ -50,14 +50,17 @@ foreach(name gemm_sm90 gemm_sm80 reducer layer control inputs)
   set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND ${EW_NVCC} -O3 -std=c++17 ${mutant} ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
+    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh ${object}.log
+            ${EW_NVCC} -O3 -std=c++17 ${mutant} ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
             -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
             -MD -MF ${object}.d -c ${kernels}/${name}.cu -o ${object}
-    DEPENDS ${kernels}/${name}.cu DEPFILE ${object}.d
+    BYPRODUCTS ${object}.log
+    DEPENDS ${kernels}/${name}.cu ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh DEPFILE ${object}.d
     COMMENT "Building CUDA object ${name}" VERBATIM)
   list(APPEND cuda_objects ${object})
 endforeach()
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c)
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/backend/cuda/*.c
+     ${PROJECT_SOURCE_DIR}/src/backend/cuda/ops/*.c)
 
 target_compile_definitions(ew_cuda INTERFACE EW_HAVE_CUDA=1)
 target_include_directories(ew_cuda SYSTEM INTERFACE ${EW_CUDA_INCLUDE})

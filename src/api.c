@@ -52,12 +52,13 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
 {
     ew_config tuned = EW_CONFIG_INIT;
     *origin_out = (ewx_tuning_origin){0};
-    if ((!request || ewx_tuning_serves(request)) &&
-        ewx_tuning_find(problem, num_ranks,
-                        request && request->backend ? request->backend : EW_BACKEND_CPU,
-                        machine->device, &tuned, origin_out) &&
-        build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
-        return EW_OK;
+    if (ewx_tuning_serves(request) &&
+        ewx_tuning_find(problem, num_ranks, backend->traits->id, machine->device, &tuned,
+                        origin_out)) {
+        tuned.epilogue = request->epilogue;
+        if (build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
+            return EW_OK;
+    }
     *origin_out = (ewx_tuning_origin){0};
     return build_spec(backend, problem, num_ranks, request, machine, spec_out);
 }
@@ -119,7 +120,7 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 static ew_status check_alone(ew_plan *plan, const ew_problem *problem)
 {
     EW_TRY(ewx_backend_find(plan->request.backend, &plan->backend));
-    if (plan->request.backend == EW_BACKEND_SIM) /* whose machine is a file */
+    if (plan->backend->traits->simulated)
         EW_TRY(plan->backend->survey(NULL, plan->world->num_ranks, &plan->machine));
     return build_spec(plan->backend, problem, plan->world->num_ranks, &plan->request,
                       &plan->machine, &plan->spec);
@@ -143,9 +144,9 @@ static ew_status create_together(ew_plan *plan, const ew_problem *problem, ew_st
 }
 
 /* A graph replays calls that the host does not see, unless it has a part in them. */
-static bool replays(const ew_world *world, ew_backend backend)
+static bool replays(const ew_world *world, const ewx_traits *traits)
 {
-    return backend == EW_BACKEND_CUDA && world->num_hosts == 1;
+    return traits->enqueues && world->num_hosts == 1;
 }
 
 static void free_plan(ew_plan *plan)
@@ -192,7 +193,7 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
                            .n = asked.n,
                            .k = asked.k,
                            .plan = ewx_deed_plan(world->num_plans + 1, 0),
-                           .replays = replays(world, request.backend)};
+                           .replays = replays(world, ewx_traits_of(request.backend))};
     ew_status status = ewx_recorder_begin(world, &deed);
     if (status == EW_OK)
         status = create_plan(world, &asked, &request, taken, plan_out);
@@ -248,20 +249,20 @@ ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
 /* What a call writes, then what it reads; without an epilogue it is the three in the
  * middle. */
 static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_c,
-                              const void *A, const void *B, const void *C,
-                              const ew_epilogue *epilogue)
+                              const ewx_call *call)
 {
     static const char *const names[] = {"normed", "residual", "C",          "A",
                                         "B",      "bias",     "norm_weight"};
     const ew_problem *problem = &plan->spec.problem;
-    if (plan->spec.config.backend == EW_BACKEND_SIM) /* which touches no memory */
+    const ew_epilogue *epilogue = call->epilogue;
+    if (plan->backend->traits->simulated)
         return EW_OK;
     const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
     const size_t out = (size_t)rows_c * row;
     ewx_part parts[7];
-    parts[2] = ewx_part_of(C, out);
-    parts[3] = ewx_part_of(A, (size_t)(rows_a * problem->k) * elem);
-    parts[4] = ewx_part_of(B, (size_t)problem->k * row);
+    parts[2] = ewx_part_of(call->C, out);
+    parts[3] = ewx_part_of(call->A, (size_t)(rows_a * problem->k) * elem);
+    parts[4] = ewx_part_of(call->B, (size_t)problem->k * row);
     if (!epilogue)
         return ewx_parts_check(parts + 2, names + 2, 1, 3);
     parts[0] = ewx_part_of(epilogue->normed, out);
@@ -272,10 +273,9 @@ static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_
 }
 
 /* What can be told before any rank can see that the call was made. */
-static ew_status check_call(const ew_plan *plan, const char *function, int64_t m,
-                            const void *A, const void *B, const void *C,
-                            const ew_epilogue *epilogue)
+static ew_status check_call(const ew_plan *plan, const char *function, const ewx_call *call)
 {
+    const int64_t m = call->m;
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs a plan", function);
     if (m < 0 || m > plan->spec.problem.max_m)
@@ -286,44 +286,43 @@ static ew_status check_call(const ew_plan *plan, const char *function, int64_t m
     const int num_ranks = plan->spec.num_ranks, rank = plan->world->rank;
     const int64_t rows_a = plan->spec.op->rows_a(m, num_ranks, rank).count;
     const int64_t rows_c = plan->spec.op->rows_c(m, num_ranks, rank).count;
-    if ((rows_a > 0 && !A) || (rows_c > 0 && !C && !epilogue))
+    if ((rows_a > 0 && !call->A) || (rows_c > 0 && !call->C && !call->epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
-                        A ? "C" : "A", m);
-    if (!B && plan->backend->weights.open && !ewx_weight_packed(&plan->binding))
+                        call->A ? "C" : "A", m);
+    if (!call->B && !plan->backend->traits->simulated && !ewx_weight_packed(&plan->binding))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the plan has no weight\n"
                         "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
                         "pass B");
-    if (epilogue)
-        EW_TRY(ewx_epilogue_check(epilogue, C, rows_c));
-    return check_memory(plan, rows_a, rows_c, A, B, C, epilogue);
+    if (call->epilogue)
+        EW_TRY(ewx_epilogue_check(call->epilogue, call->C, rows_c));
+    return check_memory(plan, rows_a, rows_c, call);
 }
 
-static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
-                          const ew_epilogue *epilogue, ew_stream stream)
+static ew_status run_call(ew_plan *plan, const ewx_call *call)
 {
-    EW_TRY(plan->backend->admit(plan->state, A, B, C, epilogue, stream));
+    EW_TRY(plan->backend->admit(plan->state, call));
     const ew_problem *problem = &plan->spec.problem;
-    const bool enqueues = replays(plan->world, plan->spec.config.backend);
+    const bool enqueues = replays(plan->world, plan->backend->traits);
     const ewx_deed deed = {.kind = EWX_RECORD_CALL,
-                           .m = m,
+                           .m = call->m,
                            .n = problem->n,
                            .k = problem->k,
                            .plan = ewx_deed_plan(plan->number, plan->fingerprint),
                            .replays = enqueues};
     ew_status status = ewx_recorder_begin(plan->world, &deed);
     if (status == EW_OK)
-        status = plan->backend->run(plan->state, m, A, B, ewx_weight_packed(&plan->binding),
-                                    C, epilogue, stream);
+        status = plan->backend->run(plan->state, call);
     ewx_recorder_end(plan->world, status, enqueues && status == EW_OK);
     return status;
 }
 
-static ew_status enter_and_call(ew_plan *plan, int64_t m, const void *A, const void *B,
-                                void *C, const ew_epilogue *epilogue, ew_stream stream)
+static ew_status enter_and_call(ew_plan *plan, const char *function, ewx_call *call)
 {
+    EW_TRY(check_call(plan, function, call));
     EW_TRY(ewx_world_enter(plan->world));
-    const ew_status status = run_call(plan, m, A, B, C, epilogue, stream);
+    call->packed = ewx_weight_packed(&plan->binding);
+    const ew_status status = run_call(plan, call);
     ewx_world_leave(plan->world);
     return status;
 }
@@ -331,8 +330,8 @@ static ew_status enter_and_call(ew_plan *plan, int64_t m, const void *A, const v
 ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                      ew_stream stream)
 {
-    EW_TRY(check_call(plan, "ew_gemm_rs", m, A, B, C, NULL));
-    return enter_and_call(plan, m, A, B, C, NULL, stream);
+    ewx_call call = {.m = m, .A = A, .B = B, .C = C, .stream = stream};
+    return enter_and_call(plan, "ew_gemm_rs", &call);
 }
 
 ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
@@ -342,20 +341,13 @@ ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *
     if (epilogue)
         EW_TRY(ewx_struct_take(&given, sizeof given, epilogue, EWX_FIRST_EPILOGUE,
                                "the epilogue", "EW_EPILOGUE_INIT"));
-    epilogue = epilogue ? &given : NULL;
-    EW_TRY(check_call(plan, "ew_gemm_rs_layer", m, A, B, C, epilogue));
-    return enter_and_call(plan, m, A, B, C, epilogue, stream);
-}
-
-ew_status ewx_plan_finish(ew_plan *plan, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    return plan->backend->finish(plan->state, m, sum, epilogue);
-}
-
-void ewx_plan_fuse(ew_plan *plan, bool always)
-{
-    if (plan->backend->fuse)
-        plan->backend->fuse(plan->state, always);
+    ewx_call call = {.m = m,
+                     .A = A,
+                     .B = B,
+                     .C = C,
+                     .epilogue = epilogue ? &given : NULL,
+                     .stream = stream};
+    return enter_and_call(plan, "ew_gemm_rs_layer", &call);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)
@@ -466,29 +458,24 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
 
 /* ---- Observation ---- */
 
-static ew_status enter_and_observe(const ew_plan *plan, bool enable_trace,
-                                   ew_timing *timing_out, ew_trace_event *events,
-                                   size_t capacity, size_t *count_out)
-{
-    EW_TRY(ewx_world_enter(plan->world));
-    const ew_status status = plan->backend->observe(plan->state, enable_trace, timing_out,
-                                                    events, capacity, count_out);
-    ewx_world_leave(plan->world);
-    return status;
-}
-
 ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out)
 {
     if (!plan || !timing_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_timing needs a plan and a timing");
-    return enter_and_observe(plan, false, timing_out, NULL, 0, NULL);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = plan->backend->timing(plan->state, timing_out);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_plan_trace_enable(ew_plan *plan)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_trace_enable needs a plan");
-    return enter_and_observe(plan, true, NULL, NULL, 0, NULL);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = plan->backend->trace_enable(plan->state);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
@@ -497,7 +484,11 @@ ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capa
     if (!plan || !count_out || (capacity > 0 && !events))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_trace needs a plan and places for its answer");
-    return enter_and_observe(plan, false, NULL, events, capacity, count_out);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status =
+        plan->backend->trace_read(plan->state, events, capacity, count_out);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_plan_start_together(ew_plan *plan)

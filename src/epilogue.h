@@ -1,5 +1,4 @@
-/* Epilogues: the check of their arguments and of all memory of a call, and one that runs as
- * a step of its own. */
+/* Checks of a call's epilogue and of all its memory. */
 #ifndef EWX_EPILOGUE_H
 #define EWX_EPILOGUE_H
 
@@ -28,13 +27,5 @@ static inline ewx_part ewx_part_of(const void *at, size_t bytes)
  * are still read.  The outputs come first. */
 ew_status ewx_parts_check(const ewx_part *parts, const char *const *names, int num_outputs,
                           int num_parts);
-
-/* Whether ew_gemm_rs_layer fuses the epilogue also where it is faster to let it follow; a
- * GPU keeps its choice. */
-void ewx_plan_fuse(ew_plan *plan, bool always);
-
-/* Enqueues an epilogue behind an ew_gemm_rs of m rows into `sum`, both on the rank's own
- * stream: what a fused one is compared with. */
-ew_status ewx_plan_finish(ew_plan *plan, int64_t m, void *sum, const ew_epilogue *epilogue);
 
 #endif

@@ -4,7 +4,7 @@
 
 #ifdef EW_HAVE_CUDA
 
-#include "backend/cuda/describe.h"
+#include "backend/cuda/gpu_info.h"
 
 int ew_gpu_count(void)
 {

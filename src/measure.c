@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/cpu/blas.h"
+#include "backend/cpu/cpu_blas.h"
 #include "backend/cpu/kernels/kernel.h"
 #include "base/clock.h"
 #include "base/limits.h"
@@ -79,7 +79,7 @@ static ew_status measure_enqueue(bench *b, int entry)
     const ewx_stand *stand = &b->stand;
     ew_plan *plan = b->runners[entry].plan;
     double mine, all[EWX_MAX_RANKS];
-    if (!plan || stand->backend == &ewx_backend_cpu || stand->backend == &ewx_backend_sim)
+    if (!plan || !stand->backend->traits->enqueues)
         return EW_OK;
     EW_TRY(ew_world_barrier(stand->world));
     const int64_t start_ns = ewx_now_ns();
@@ -199,6 +199,18 @@ static ew_status summarise(bench *b, int entry)
 
 /* ---- Set-up ---- */
 
+/* The form that the entry is named for; a GPU's plan knows from which m on fusing pays, and
+ * keeps that choice. */
+static void set_form(const ewx_traits *traits, ew_bench_layer layer, ew_config *config)
+{
+    if (layer == EW_BENCH_FOLLOWING)
+        config->epilogue = EW_EPILOGUE_AFTER;
+    else if (layer == EW_BENCH_SEPARATE)
+        config->epilogue = EW_EPILOGUE_SEPARATE;
+    else if (!traits->is_gpu)
+        config->epilogue = EW_EPILOGUE_FUSED;
+}
+
 static ew_status open_entry(bench *b, int entry)
 {
     ew_bench_result *result = &b->results[entry];
@@ -208,11 +220,18 @@ static ew_status open_entry(bench *b, int entry)
                            b->entries[entry].layer};
     if (runner->custom)
         return EW_OK;
-    result->status = ew_plan_create(b->stand.world, b->stand.problem,
-                                    &b->entries[entry].config, &runner->plan);
-    if (result->status == EW_OK && runner->layer && b->stand.backend == &ewx_backend_sim)
+    ew_config formed;
+    const ew_config *config = &b->entries[entry].config;
+    if (runner->layer && ewx_config_take(&formed, config) == EW_OK) {
+        set_form(b->stand.backend->traits, runner->layer, &formed);
+        config = &formed;
+    }
+    result->status =
+        ew_plan_create(b->stand.world, b->stand.problem, config, &runner->plan);
+    if (result->status == EW_OK && runner->layer && b->stand.backend->traits->simulated)
         result->status = ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
     if (result->status == EW_OK) {
+        result->config = (ew_config)EW_CONFIG_INIT;
         EW_TRY(ew_plan_config(runner->plan, &result->config));
         return ew_plan_start_together(runner->plan);
     }
@@ -262,9 +281,10 @@ static ew_status find_backend(const ew_bench_entry *entries, int count,
 {
     const ewx_backend *found = NULL;
     for (int entry = 0; entry < count; entry++) {
-        const ewx_backend *wanted = &ewx_backend_cpu;
-        if (!entries[entry].custom)
-            EW_TRY(ewx_backend_find(entries[entry].config.backend, &wanted));
+        const ewx_backend *wanted;
+        EW_TRY(ewx_backend_find(entries[entry].custom ? (ew_backend)0
+                                                      : entries[entry].config.backend,
+                                &wanted));
         if (found && found != wanted)
             return ewx_fail(EW_ERR_ARGUMENT,
                             "the entries of a benchmark are of different backends\n"

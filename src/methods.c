@@ -5,11 +5,12 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "entwine/measure.h"
+#include "plan/backend_traits.h"
 
 typedef struct method {
     const char *name;
     const char *cpu;
-    const char *cuda; /* and sim */
+    const char *gpu; /* and sim */
 } method;
 
 static const method methods[] = {
@@ -34,6 +35,12 @@ const char *const *ew_method_list(void)
     return names;
 }
 
+static bool may_be_gpu(const ew_config *config)
+{
+    const ewx_traits *traits = ewx_traits_of(config->backend);
+    return traits->is_gpu || traits->simulated;
+}
+
 /* The base without what it says about a reduction that runs beside the GEMM, for a method
  * whose reduction does not. */
 static ew_config without_overlap(ew_config base)
@@ -42,16 +49,14 @@ static ew_config without_overlap(ew_config base)
     base.pool = (ew_pool)0;
     base.transport = (ew_transport)0;
     base.launches = (ew_launches)0;
-    if (base.backend != EW_BACKEND_CPU && base.backend) /* no GEMM beside it: all SMs */
+    if (may_be_gpu(&base)) /* no GEMM beside it: all SMs */
         base.budget = base.batch = 0;
     return base;
 }
 
 static ew_status apply(const method *m, const ew_config *base, ew_config *config_out)
 {
-    const char *text = base->backend == EW_BACKEND_CUDA || base->backend == EW_BACKEND_SIM
-                           ? m->cuda
-                           : m->cpu;
+    const char *text = may_be_gpu(base) ? m->gpu : m->cpu;
     ew_config fixed = EW_CONFIG_INIT;
     EW_TRY(ew_config_parse(text, &fixed));
     ew_config config = *base;

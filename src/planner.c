@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "entwine/tune.h"
+#include "plan/backend_traits.h"
 #include "plan/tuning.h"
 
 /* Above this, a candidate is not worth a measurement: errors of the simulator are smaller
@@ -80,10 +81,11 @@ void ewx_planner_open(ewx_planner *planner, const ew_problem *problem, int num_r
 {
     *planner = (ewx_planner){.problem = *problem, .num_ranks = num_ranks};
     shrink(&planner->problem, num_ranks);
-    if (backend == EW_BACKEND_SIM)
+    const ewx_traits *traits = ewx_traits_of(backend);
+    if (traits->simulated)
         planner->ready = ewx_sim_profile_load(NULL, &planner->profile) == EW_OK;
     else
-        planner->ready = find_profile(planner, backend != EW_BACKEND_CUDA, machine);
+        planner->ready = find_profile(planner, !traits->is_gpu, machine);
 }
 
 double ewx_planner_time_us(const ewx_planner *planner, const ew_config *config)

@@ -162,7 +162,7 @@ static ew_status race_heat(ewx_search *s, int first_new, bool whole)
         EW_TRY(ewx_stand_bind(&s->stand, &(ewx_runner){.plan = s->heat[i].plan}));
     s->race.count = s->heat_count;
     s->race.lap = s->options.samples;
-    s->race.idle = s->built_in.config.backend == EW_BACKEND_CUDA ? 1.0 : 0.0;
+    s->race.idle = s->stand.backend->traits->is_gpu ? 1.0 : 0.0;
     s->race.whole = whole;
     return ewx_race_run(&s->race, time_call, s);
 }

@@ -99,10 +99,10 @@ static ew_status run_plan(ewx_stand *stand, const ewx_runner *runner, ewx_sample
     EW_TRY(ew_plan_wait(runner->plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(runner->plan, &timing));
-    const bool on_gpu = stand->backend != &ewx_backend_cpu;
-    s->start_ns = on_gpu ? timing.start_ns : called_ns;
+    const bool own_clock = stand->backend->traits->has_own_clock;
+    s->start_ns = own_clock ? timing.start_ns : called_ns;
     s->gemm_end_ns = timing.gemm_end_ns;
-    s->end_ns = on_gpu ? timing.end_ns : ended_ns;
+    s->end_ns = own_clock ? timing.end_ns : ended_ns;
     return EW_OK;
 }
 

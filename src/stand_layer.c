@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/layer.h"
+#include "backend/cpu/epilogue_math.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "epilogue.h"
 #include "plan/layer.h"
 #include "stand.h"
 
@@ -81,18 +80,9 @@ ew_status ewx_stand_call_layer(const ewx_stand *stand, const ewx_runner *runner)
 {
     const ew_epilogue whole = {sizeof whole,       EPS,          NULL, stand->residual,
                                stand->norm_weight, stand->normed};
-    ew_epilogue addition = EW_EPILOGUE_INIT, norm = whole;
-    addition.residual = stand->residual;
-    norm.residual = NULL;
-    ewx_plan_fuse(runner->plan, runner->layer == EW_BENCH_FUSED);
-    if (runner->layer == EW_BENCH_FUSED)
-        return ew_gemm_rs_layer(runner->plan, stand->rows, stand->A, NULL, NULL, &whole,
-                                NULL);
-    EW_TRY(ew_gemm_rs(runner->plan, stand->rows, stand->A, NULL, stand->C, NULL));
-    if (runner->layer == EW_BENCH_FOLLOWING)
-        return ewx_plan_finish(runner->plan, stand->rows, stand->C, &whole);
-    EW_TRY(ewx_plan_finish(runner->plan, stand->rows, stand->C, &addition));
-    return ewx_plan_finish(runner->plan, stand->rows, stand->residual, &norm);
+    /* Fused, nobody wants the bare sum. */
+    void *C = runner->layer == EW_BENCH_FUSED ? NULL : stand->C;
+    return ew_gemm_rs_layer(runner->plan, stand->rows, stand->A, NULL, C, &whole, NULL);
 }
 
 /* ---- Check ---- */
@@ -121,12 +111,14 @@ static void expect_row(ewx_stand *stand, int64_t row, float *squares)
     const int64_t tiles = ewx_div_up(p->n, EWX_TILE_N);
     for (int64_t tile = 0; tile < tiles; tile++) {
         const size_t col = (size_t)(tile * EWX_TILE_N) * elem;
-        const ewx_layer_row parts = {.sum = sum + col, .residual = h + col, .h = h + col};
-        squares[tile] = ewx_layer_add(p->dtype, &parts,
-                                      ewx_min64(EWX_TILE_N, p->n - tile * EWX_TILE_N));
+        const ewx_epilogue_row parts = {
+            .sum = sum + col, .residual = h + col, .h = h + col};
+        squares[tile] = ewx_epilogue_add(p->dtype, &parts,
+                                         ewx_min64(EWX_TILE_N, p->n - tile * EWX_TILE_N));
     }
-    ewx_layer_normalise(p->dtype, h, ewx_layer_scale(squares, tiles, p->n, EPS),
-                        stand->host_weight, (unsigned char *)stand->host_normed + at, p->n);
+    ewx_epilogue_normalise(p->dtype, h, ewx_epilogue_scale(squares, tiles, p->n, EPS),
+                           stand->host_weight, (unsigned char *)stand->host_normed + at,
+                           p->n);
 }
 
 static float value_at(ew_dtype dtype, const void *matrix, int64_t at)

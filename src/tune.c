@@ -22,7 +22,7 @@ ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_backend bac
     EW_TRY(ewx_problem_check(&asked, num_ranks));
     EW_TRY(found->survey(NULL, num_ranks, &machine));
     ewx_text key = ewx_text_in(text, bytes);
-    ewx_tuning_key(&asked, num_ranks, backend ? backend : EW_BACKEND_CPU, machine.device,
+    ewx_tuning_key(&asked, num_ranks, found->traits->id, machine.device,
                    ewx_tuning_bucket(asked.max_m), &key);
     return key.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                     "%zu bytes are too few for a key\n"

@@ -42,12 +42,6 @@ const void *ewx_weight_packed(const ewx_binding *binding)
     return binding->weight && binding->weight->is_packed ? binding->weight->packed : NULL;
 }
 
-static const char *backend_name(ew_backend backend)
-{
-    const ewx_backend *found = NULL;
-    return ewx_backend_find(backend, &found) == EW_OK ? found->name : "?";
-}
-
 static ew_status differ(const char *what, const char *weights, const char *plans)
 {
     return ewx_fail(EW_ERR_ARGUMENT,
@@ -76,8 +70,8 @@ ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
         return differ("layout", mine->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
                       its->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
     if (config->backend != spec->config.backend)
-        return differ("backend", backend_name(config->backend),
-                      backend_name(spec->config.backend));
+        return differ("backend", ewx_traits_of(config->backend)->name,
+                      ewx_traits_of(spec->config.backend)->name);
     if (config->producer != spec->config.producer)
         return differ("producer", config->producer == EW_PRODUCER_OWN ? "own" : "blas",
                       spec->config.producer == EW_PRODUCER_OWN ? "own" : "blas");
@@ -93,8 +87,7 @@ ew_status ewx_weight_open(ew_world *world, const ewx_backend *backend, const ewx
     if (!weight)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a weight");
     *weight = (ew_weight){.world = world, .backend = backend, .spec = *spec};
-    const ew_status status =
-        backend->weights.open ? backend->weights.open(world, spec, &weight->packed) : EW_OK;
+    const ew_status status = backend->weights.open(world, spec, &weight->packed);
     if (status == EW_OK)
         *weight_out = weight;
     else
@@ -109,7 +102,8 @@ static ew_status reduce_config(const ew_config *config, ew_config *request_out)
     EW_TRY(ewx_config_take(&given, config));
     request.backend = given.backend;
     request.producer = given.producer;
-    if (!given.backend || given.backend == EW_BACKEND_CPU)
+    const ewx_traits *traits = ewx_traits_of(given.backend);
+    if (!traits->is_gpu && !traits->simulated)
         request.workers = given.workers;
     *request_out = request;
     return EW_OK;
@@ -164,9 +158,7 @@ ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
 ew_status ewx_weight_pack(ew_weight *weight, const void *B)
 {
     weight->is_packed = false;
-    if (weight->backend->weights.pack)
-        EW_TRY(
-            weight->backend->weights.pack(weight->world, &weight->spec, weight->packed, B));
+    EW_TRY(weight->backend->weights.pack(weight->world, &weight->spec, weight->packed, B));
     weight->is_packed = true;
     return EW_OK;
 }
@@ -192,8 +184,7 @@ void ewx_weight_close(ew_weight *weight)
         return;
     while (weight->bindings)
         ewx_weight_bind(weight->bindings, NULL);
-    if (weight->packed)
-        weight->backend->weights.close(weight->world, weight->packed);
+    weight->backend->weights.close(weight->world, weight->packed);
     free(weight);
 }
 

@@ -68,6 +68,9 @@ allowed() { # FILE INCLUDED, both relative to the root; INCLUDED without a src/ 
     include/* | src/mpi/*) return 1 ;;
     src/backend/cpu/kernels/*)
         [[ $included == backend/cpu/kernels/* || $included == base/dtype.h ]] ;;
+    src/backend/cuda/kernels/*)
+        [[ $included == backend/cuda/kernels/* || $included == base/@(dtype|epoch|limits).h ||
+            $included == plan/@(epilogue|epoch|exact|grid|layer|layout|release|walk).h ]] ;;
     *) (($(layer_of "$included") <= $(layer_of "${file#src/}"))) ;;
     esac
 }
@@ -122,12 +125,13 @@ self_test() {
         expect green cli/run/a.c '"base/table.h"' &&
         expect green cli/cmd/a.c '"sim/model.h"' &&
         expect green src/backend/cuda/kernels/a.cu '"base/dtype.h"' &&
+        expect green src/backend/cuda/kernels/a.cuh '"plan/walk.h"' &&
         expect green src/backend/cpu/kernels/a.c '"base/dtype.h"' &&
         expect red src/base/a.c '"plan/walk.h"' &&
         expect red src/plan/a.c '"world/world.h"' &&
         expect red src/world/a.h '"backend/cpu/gemm.h"' &&
         expect red src/world/a.h '"exchange/exchange.h"' &&
-        expect red src/exchange/a.c '"backend/cpu/heap.h"' &&
+        expect red src/exchange/a.c '"backend/cpu/cpu_heap.h"' &&
         expect red src/backend/a.c '"measure.h"' &&
         expect red src/backend/cpu/kernels/a.c '"plan/walk.h"' &&
         expect red src/backend/cpu/kernels/a.c '"../gemm.h"' &&
@@ -135,6 +139,8 @@ self_test() {
         expect red src/api.c '"mpi/mpi_methods.h"' &&
         expect red src/plan/a.cuh '"backend/cuda/kernels/ptx.cuh"' &&
         expect red src/plan/a.cu '"world/world.h"' &&
+        expect red src/backend/cuda/kernels/a.cu '"backend/cuda/device.h"' &&
+        expect red src/backend/cuda/kernels/a.cu '"plan/spec.h"' &&
         expect red cli/main.c '"plan/walk.h"' &&
         expect red cli/base/a.c '"run/job.h"' &&
         expect red cli/output/a.c '"sim/model.h"' &&

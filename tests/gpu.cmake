@@ -10,6 +10,9 @@ add_executable(gpu_check EXCLUDE_FROM_ALL ${gpu_check_sources}
 target_link_libraries(gpu_check PRIVATE entwine_internal ew_cuda ew_warnings m)
 target_include_directories(gpu_check PRIVATE ${tests} ${tests}/gpu)
 target_compile_definitions(gpu_check PRIVATE _GNU_SOURCE=)
+# What nvcc made of the kernels, beside the figures that the simulator has; no GPU.
+add_executable(kernel_needs EXCLUDE_FROM_ALL ${tests}/gpu/nvcc/kernel_needs.c)
+target_link_libraries(kernel_needs PRIVATE entwine_internal ew_cuda ew_warnings)
 if(TARGET entwine_mpi) # for ranks on several hosts
   # The same without a GPU: its own few functions of the runtime come before the real ones.
   add_executable(carrier_check EXCLUDE_FROM_ALL ${tests}/mpi/carrier_check.c)

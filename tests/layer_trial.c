@@ -5,11 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "epilogue.h"
 #include "random_inputs.h"
 #include "trial.h"
 
 #define EPS 1e-5f
+
+static const ew_epilogue_form forms[] = {(ew_epilogue_form)0, EW_EPILOGUE_FUSED,
+                                         EW_EPILOGUE_AFTER, EW_EPILOGUE_SEPARATE};
+enum { FORMS = sizeof forms / sizeof forms[0] };
 
 /* ---- The documented sequence ---- */
 
@@ -56,8 +59,8 @@ typedef struct stand {
     ew_world *world;
     const layer_trial *trial;
     ew_backend backend;
-    ew_plan *plan;
-    int64_t rows; /* owned, in this call */
+    ew_plan *plans[FORMS]; /* alike but for it */
+    int64_t rows;          /* owned, in this call */
     unsigned parts;
     guarded A, B, sum, C, bias, residual, weight, normed;
     void *host_sum, *host_residual, *host_bias, *host_weight; /* as given */
@@ -122,10 +125,13 @@ static int set_up(stand *s)
 {
     ew_world *world = s->world;
     const ew_problem *p = &s->trial->problem;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     RANK_OK(ew_config_parse(s->trial->config, &config));
     config.backend = s->backend;
-    RANK_OK(ew_plan_create(world, p, &config, &s->plan));
+    for (int form = 0; form < FORMS; form++) {
+        config.epilogue = forms[form];
+        RANK_OK(ew_plan_create(world, p, &config, &s->plans[form]));
+    }
     const int64_t most = p->max_m > p->n ? p->max_m : p->n;
     void **hosts[] = {&s->host_sum, &s->host_residual, &s->host_bias, &s->host_weight,
                       &s->want[0],  &s->want[1],       &s->want[2],   &s->got};
@@ -141,7 +147,8 @@ static int set_up(stand *s)
     RANK_TRY(fill(s, &s->B, s->got, 1, p->n, p->k));
     RANK_TRY(fill(s, &s->bias, s->host_bias, 2, 1, p->n));
     RANK_TRY(fill(s, &s->weight, s->host_weight, 3, 1, p->n));
-    RANK_OK(ew_plan_set_weight(s->plan, s->B.data));
+    for (int form = 0; form < FORMS; form++)
+        RANK_OK(ew_plan_set_weight(s->plans[form], s->B.data));
     return 0;
 }
 
@@ -198,7 +205,7 @@ static int check_outputs(stand *s, const guarded *c)
     return 0;
 }
 
-static int run_layer(stand *s, int64_t m, bool always_fused)
+static int run_layer(stand *s, int64_t m, ew_plan *plan)
 {
     ew_world *world = s->world;
     const ew_epilogue epilogue = epilogue_of(s);
@@ -206,25 +213,10 @@ static int run_layer(stand *s, int64_t m, bool always_fused)
     RANK_TRY(guarded_write(&s->residual, s->host_residual));
     RANK_TRY(guarded_poison(&s->C));
     RANK_TRY(guarded_poison(&s->normed));
-    ewx_plan_fuse(s->plan, always_fused);
     RANK_TRY(meet(s));
-    RANK_OK(ew_gemm_rs_layer(s->plan, m, s->A.data, NULL, C, &epilogue, NULL));
-    RANK_OK(ew_plan_wait(s->plan));
+    RANK_OK(ew_gemm_rs_layer(plan, m, s->A.data, NULL, C, &epilogue, NULL));
+    RANK_OK(ew_plan_wait(plan));
     return check_outputs(s, C ? &s->C : NULL);
-}
-
-/* ew_gemm_rs, then the epilogue, which finds the sum in its place. */
-static int run_apart(stand *s, int64_t m)
-{
-    ew_world *world = s->world;
-    const ew_epilogue epilogue = epilogue_of(s);
-    RANK_TRY(guarded_write(&s->residual, s->host_residual));
-    RANK_TRY(guarded_poison(&s->normed));
-    RANK_TRY(meet(s));
-    RANK_OK(ew_gemm_rs(s->plan, m, s->A.data, NULL, s->sum.data, NULL));
-    RANK_OK(ewx_plan_finish(s->plan, m, s->sum.data, &epilogue));
-    RANK_OK(ew_plan_wait(s->plan));
-    return check_outputs(s, &s->sum);
 }
 
 static int call(stand *s, int number)
@@ -243,14 +235,12 @@ static int call(stand *s, int number)
     }
     RANK_TRY(fill(s, &s->residual, s->host_residual, 4 + number, s->rows, n));
     RANK_TRY(meet(s));
-    RANK_OK(ew_gemm_rs(s->plan, m, s->A.data, NULL, s->sum.data, NULL));
-    RANK_OK(ew_plan_wait(s->plan));
+    RANK_OK(ew_gemm_rs(s->plans[0], m, s->A.data, NULL, s->sum.data, NULL));
+    RANK_OK(ew_plan_wait(s->plans[0]));
     RANK_TRY(guarded_read(&s->sum, s->host_sum));
     RANK_TRY(expect(s));
-    RANK_TRY(run_layer(s, m, false));
-    if (s->backend == EW_BACKEND_CPU)
-        RANK_TRY(run_layer(s, m, true));
-    RANK_TRY(run_apart(s, m));
+    for (int form = 0; form < FORMS; form++)
+        RANK_TRY(run_layer(s, m, s->plans[form]));
     for (int i = 0; i < 4; i++)
         guarded_destroy(matrices[i]);
     return 0;
@@ -267,7 +257,7 @@ static int run_calls(stand *s)
 int layer_trial_body(ew_world *world, void *argument)
 {
     const layer_trial *t = argument;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     RANK_OK(ew_config_parse(t->config, &config));
     stand s = {.world = world,
                .trial = t,
@@ -275,7 +265,8 @@ int layer_trial_body(ew_world *world, void *argument)
     const int failed = set_up(&s) || run_calls(&s);
     if (failed)
         ew_world_abort(world); /* or peers would wait for this rank's next call */
-    ew_plan_destroy(s.plan);
+    for (int form = 0; form < FORMS; form++)
+        ew_plan_destroy(s.plans[form]);
     guarded *buffers[] = {&s.A,    &s.B,        &s.sum,    &s.C,
                           &s.bias, &s.residual, &s.weight, &s.normed};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)

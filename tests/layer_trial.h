@@ -1,7 +1,6 @@
 /* A trial of ew_gemm_rs_layer on any backend: random inputs, every bit of c, h and normed
  * compared with the documented sequence, computed plainly here from the sum that ew_gemm_rs
- * gives; and the same once more for the epilogue as a step of its own, and on the CPU for
- * one that is fused whatever the engine would choose. */
+ * gives; for every form of the epilogue. */
 #ifndef TESTS_LAYER_TRIAL_H
 #define TESTS_LAYER_TRIAL_H
 

@@ -35,7 +35,7 @@ ew_status sim_trial_try(const ewx_sim_profile *profile, int64_t m, int64_t n, in
 {
     const ew_problem problem = EW_PROBLEM(m, n, 1024, profile->is_cpu ? EW_FP32 : EW_FP16);
     ewx_machine machine;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     memset(o, 0, sizeof *o);
     assert_int_equal(ew_config_parse(config_text, &config), EW_OK);
     config.backend = EW_BACKEND_SIM;

@@ -371,7 +371,7 @@ static void traces_name_every_block_and_tile_once(void **state)
                                         "workers=3,x=2,pool=static",
                                         "workers=2,x=1,pool=static,order=contiguous"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        ew_config config;
+        ew_config config = EW_CONFIG_INIT;
         assert_int_equal(ew_config_parse(texts[i], &config), EW_OK);
         harness_context("%s", texts[i]);
         harness_run(EW_RANKS_AS_PROCESSES, 2, trace_body, &config);

@@ -214,7 +214,7 @@ static ew_status work(chaos *c, ew_world *world)
 {
     const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
     const int rank = ew_world_rank(world), num_ranks = ew_world_size(world);
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_plan *plan = NULL;
     ew_config_parse(c->config, &config);
     ew_status status = ew_plan_create(world, &problem, &config, &plan);

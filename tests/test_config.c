@@ -64,6 +64,9 @@ static void every_key_round_trips(void **state)
         "launches=once",
         "levels=1",
         "levels=2",
+        "epilogue=fused",
+        "epilogue=after",
+        "epilogue=separate",
         "backend=cpu,producer=own,block=128x256,order=interleaved,group=1,release=tile,x=2,"
         "b=1,pool=shared,transport=pull,workers=2",
         "backend=cuda,producer=own,block=128x256,order=interleaved,group=1,release=tile,"
@@ -71,7 +74,7 @@ static void every_key_round_trips(void **state)
         "cluster=2,launches=once",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
-        ew_config config, again;
+        ew_config config = EW_CONFIG_INIT, again = EW_CONFIG_INIT;
         char printed[EW_CONFIG_TEXT_BYTES];
         assert_int_equal(ew_config_parse(texts[i], &config), EW_OK);
         assert_int_equal(ew_config_print(&config, printed, sizeof printed), EW_OK);
@@ -84,7 +87,7 @@ static void every_key_round_trips(void **state)
 static void parsing_means_what_it_says(void **state)
 {
     (void)state;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse("workers=5,x=3,b=2,release=output,block=256x384,"
                                      "group=4,order=contiguous,pool=static,transport=push,"
                                      "producer=blas,backend=sim,cluster=6,ctas=block,"
@@ -150,7 +153,7 @@ static void random_configs_round_trip(void **state)
     harness_random random = harness_seed(3);
     for (int i = 0; i < 20000; i++) {
         const ew_config config = random_config(&random);
-        ew_config again;
+        ew_config again = EW_CONFIG_INIT;
         char text[EW_CONFIG_TEXT_BYTES];
         assert_int_equal(ew_config_print(&config, text, sizeof text), EW_OK);
         if (ew_config_parse(text, &again) != EW_OK)
@@ -166,8 +169,8 @@ static void the_longest_text_fits(void **state)
         "backend=cuda,producer=blas,block=2147483647x2147483647,order=interleaved,"
         "group=2147483647,release=2147483647,x=2147483647,b=2147483647,pool=shared,"
         "transport=pull,workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647,"
-        "launches=once,levels=2";
-    ew_config config;
+        "launches=once,levels=2,epilogue=separate";
+    ew_config config = EW_CONFIG_INIT;
     char text[EW_CONFIG_TEXT_BYTES];
     assert_int_equal(ew_config_parse(longest, &config), EW_OK);
     assert_int_equal(ew_config_print(&config, text, sizeof text), EW_OK);
@@ -177,7 +180,7 @@ static void the_longest_text_fits(void **state)
 static void printing_needs_room(void **state)
 {
     (void)state;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     char text[32];
     assert_int_equal(ew_config_parse("order=interleaved", &config), EW_OK);
     assert_int_equal(ew_config_print(&config, text, 18), EW_OK);
@@ -268,7 +271,7 @@ static void long_texts_keep_their_fix(void **state)
             if (with_equals)
                 text[LENGTH / 2] = '=';
             text[LENGTH] = '\0';
-            ew_config config;
+            ew_config config = EW_CONFIG_INIT;
             harness_expect_error(ew_config_parse(text, &config), EW_ERR_CONFIG, "qqqq",
                                  heads[i]);
         }
@@ -286,7 +289,7 @@ static void random_texts_do_no_harm(void **state)
         for (int64_t at = 0; at < length; at++)
             text[at] = alphabet[harness_between(&random, 0, sizeof alphabet - 2)];
         text[length] = '\0';
-        ew_config config, again;
+        ew_config config = EW_CONFIG_INIT, again = EW_CONFIG_INIT;
         const ew_status status = ew_config_parse(text, &config);
         if (status != EW_OK) {
             harness_expect_error(status, EW_ERR_CONFIG, NULL, text);
@@ -330,7 +333,7 @@ static void asked_fields_are_kept(void **state)
         "b=7",           "workers=6",
     };
     for (size_t i = 0; i < COUNT(asked); i++) {
-        ew_config request;
+        ew_config request = EW_CONFIG_INIT;
         ewx_spec spec;
         char text[EW_CONFIG_TEXT_BYTES + 2] = ",", item[64];
         assert_int_equal(ew_config_parse(asked[i], &request), EW_OK);
@@ -357,7 +360,7 @@ static void late_release_takes_the_default_order(void **state)
                  {"release=partition", EW_ORDER_INTERLEAVED},
                  {"release=output,order=interleaved", EW_ORDER_INTERLEAVED}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        ew_config request;
+        ew_config request = EW_CONFIG_INIT;
         ewx_spec spec;
         assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
         assert_int_equal(ewx_spec_build(&problem, 2, &request, &eight_cores, &spec), EW_OK);
@@ -414,7 +417,7 @@ static void impossible_configs_are_refused(void **state)
         "cluster=1",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
-        ew_config request;
+        ew_config request = EW_CONFIG_INIT;
         assert_int_equal(ew_config_parse(texts[i], &request), EW_OK);
         expect_config_refused(&request, texts[i]);
     }

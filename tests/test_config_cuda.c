@@ -89,7 +89,7 @@ static void cuda_choices(void **state)
                                      .gpu_sms = cases[i].sms,
                                      .gpu_arch = cases[i].arch,
                                      .gpu_sharers = cases[i].W};
-        ew_config request, chosen, again;
+        ew_config request = EW_CONFIG_INIT, chosen = EW_CONFIG_INIT, again = EW_CONFIG_INIT;
         char text[EW_CONFIG_TEXT_BYTES];
         assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
         request.backend = EW_BACKEND_CUDA;
@@ -141,7 +141,7 @@ static void impossible_cuda_configs_are_refused(void **state)
         {"x=65537", "x=65537", EW_ERR_CONFIG},
     };
     const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
-    ew_config request;
+    ew_config request = EW_CONFIG_INIT;
     for (size_t i = 0; i < COUNT(cases); i++) {
         assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
         request.backend = EW_BACKEND_CUDA;
@@ -180,7 +180,7 @@ static void impossible_cuda_problems_are_refused(void **state)
         {(int64_t)1 << 20, 1 << 17, 8, EW_BF16, EW_ERR_SHAPE, "8388608 tiles"},
         {0x7fffffff, 0x7ffffff8, 8, EW_BF16, EW_ERR_SHAPE, "fix: make M or N smaller"},
     };
-    ew_config request;
+    ew_config request = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
     for (size_t i = 0; i < COUNT(cases); i++) {
         const ew_problem problem =
@@ -204,7 +204,7 @@ static void cuda_keys_are_refused_on_the_cpu(void **state)
                                        "launches=once", "pool=after"};
     const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_BF16);
     for (size_t i = 0; i < COUNT(keys); i++) {
-        ew_config request;
+        ew_config request = EW_CONFIG_INIT;
         char text[64];
         snprintf(text, sizeof text, "%s is for the cuda backend", keys[i]);
         assert_int_equal(ew_config_parse(keys[i], &request), EW_OK);
@@ -241,7 +241,7 @@ static void methods_are_configs(void **state)
         {"static", "backend=cuda,x=8", "backend=cuda,producer=own,x=8,pool=static"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        ew_config base, config;
+        ew_config base = EW_CONFIG_INIT, config = EW_CONFIG_INIT;
         char text[EW_CONFIG_TEXT_BYTES];
         assert_int_equal(ew_config_parse(cases[i].base, &base), EW_OK);
         assert_int_equal(ew_method_config(cases[i].method, &base, &config), EW_OK);
@@ -257,7 +257,7 @@ static void every_method_can_be_planned(void **state)
     const ewx_machine machine = {
         .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
     for (const char *const *name = ew_method_list(); *name; name++) {
-        ew_config base = EW_CONFIG_INIT, config;
+        ew_config base = EW_CONFIG_INIT, config = EW_CONFIG_INIT;
         ewx_spec spec;
         base.backend = EW_BACKEND_CUDA;
         assert_int_equal(ew_method_config(*name, &base, &config), EW_OK);
@@ -269,7 +269,7 @@ static void every_method_can_be_planned(void **state)
 static void unknown_methods_are_refused(void **state)
 {
     (void)state;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     harness_expect_error(ew_method_config("sequentiel", NULL, &config), EW_ERR_ARGUMENT,
                          "sequentiel", "fix: use entwine, sequential");
     harness_expect_error(ew_method_config(NULL, NULL, &config), EW_ERR_ARGUMENT, NULL,

@@ -11,7 +11,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/probe.h"
 #include "plan/epoch.h"
 #include "testing.h"

@@ -12,7 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/heap.h"
+#include "backend/cpu/cpu_heap.h"
 #include "base/clock.h"
 #include "base/wait.h"
 #include "plan/epoch.h"

@@ -324,7 +324,7 @@ static void wrong_config_enums(void **state)
     (void)state;
     room *r = enter();
     ew_plan *plan = (ew_plan *)1;
-    ew_config bad;
+    ew_config bad = EW_CONFIG_INIT;
     BAD_FIELD(transport, (ew_transport)9, ERR_CONFIG, "9");
     BAD_FIELD(producer, (ew_producer)9, ERR_CONFIG, "9");
     BAD_FIELD(order, (ew_order)9, ERR_CONFIG, "9");
@@ -404,7 +404,7 @@ static void wrong_calls(void **state)
     assert_int_equal(ew_gemm_rs(r->plan, 0, NULL, B, NULL, NULL), EW_OK);
     expect_usable(r);
 
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     char text[EW_EXPLAIN_BYTES];
     REFUSED(ew_plan_config(NULL, &config), ERR_ARGUMENT, "plan");
     REFUSED(ew_plan_config(r->plan, NULL), ERR_ARGUMENT, "config");

@@ -10,7 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "entwine/measure.h"
 #include "layer_trial.h"
 #include "testing.h"
@@ -132,7 +132,7 @@ static int form_body(ew_world *world, void *argument)
     const int rank = ew_world_rank(world);
     const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_FP32);
     ew_epilogue e = EW_EPILOGUE_INIT;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_plan *plan;
     RANK_OK(ew_config_parse(t->config, &config));
     RANK_OK(ew_plan_create(world, &problem, &config, &plan));
@@ -141,26 +141,33 @@ static int form_body(ew_world *world, void *argument)
         e.norm_weight = zeros, e.normed = normed[rank];
     RANK_OK(ew_gemm_rs_layer(plan, 64, zeros, zeros, t->has_c ? C[rank] : NULL, &e, NULL));
     const ewx_cpu_engine *engine = ewx_plan_state(plan);
-    RANK_CHECK(engine->call.layer.is_fused == t->is_fused, "%s C=%d norm=%d: fused %d",
-               t->config, t->has_c, t->has_norm, engine->call.layer.is_fused);
+    RANK_CHECK(engine->epilogue.is_fused == t->is_fused, "%s C=%d norm=%d: fused %d",
+               t->config, t->has_c, t->has_norm, engine->epilogue.is_fused);
     ew_plan_destroy(plan);
     return 0;
 }
 
-/* Fused where a worker would wait otherwise, or where the sum has no place. */
+/* Fused where a worker would wait otherwise, or where the sum has no place; else as asked.
+ */
 static void test_form_is_the_faster_one(void **state)
 {
     ew_world_options linked = EW_WORLD_OPTIONS_INIT;
     form_trial trials[] = {{"", false, true, false},
                            {"", true, false, false},
                            {"", false, false, true},
-                           {"workers=2,x=1,pool=static", true, true, true}};
+                           {"workers=2,x=1,pool=static", true, true, true},
+                           {"workers=2,x=1,pool=static,epilogue=after", true, true, false},
+                           {"epilogue=fused", true, true, true},
+                           {"epilogue=after", false, false, true},
+                           {"epilogue=separate", true, true, false}};
     form_trial over_link = {"", true, true, true};
+    form_trial asked_over_link = {"epilogue=after", true, true, false};
     (void)state;
     for (size_t i = 0; i < COUNT(trials); i++)
         harness_run(EW_RANKS_AS_THREADS, 2, form_body, &trials[i]);
     linked.link_gbps = 100;
     harness_run_with(EW_RANKS_AS_THREADS, 2, &linked, form_body, &over_link);
+    harness_run_with(EW_RANKS_AS_THREADS, 2, &linked, form_body, &asked_over_link);
 }
 
 /* ---- Refusals ---- */

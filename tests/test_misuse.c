@@ -510,7 +510,7 @@ static void *use_desk(void *argument)
 static int desk_open(desk *d, ew_world *world, float *A, const char *config_text)
 {
     const ew_problem problem = EW_PROBLEM(DESK_M, DESK_N, DESK_K, EW_FP32);
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     float B[DESK_N * DESK_K];
     for (int i = 0; i < DESK_M * DESK_K; i++)
         A[i] = 1;

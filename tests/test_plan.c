@@ -478,7 +478,7 @@ static const char *explain_cuda(const char *asked, int W, ewx_machine machine)
 {
     static char buffer[EW_EXPLAIN_BYTES];
     const ew_problem p = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
-    ew_config request;
+    ew_config request = EW_CONFIG_INIT;
     ewx_spec spec;
     assert_int_equal(ew_config_parse(asked, &request), EW_OK);
     request.backend = EW_BACKEND_CUDA;

@@ -153,7 +153,7 @@ static void calibrated_profiles_come_first(void **state)
 
 static double time_of(const ewx_planner *planner, const char *config_text)
 {
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse(config_text, &config), EW_OK);
     return ewx_planner_time_us(planner, &config);
 }

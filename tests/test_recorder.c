@@ -20,7 +20,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
 #include "base/probe.h"
 #include "entwine/measure.h"

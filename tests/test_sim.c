@@ -347,7 +347,7 @@ static int record_engine(ew_world *world, void *argument)
 {
     recorded *r = argument;
     const ew_problem problem = EW_PROBLEM(700, 640, 64, EW_FP32);
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_plan *plan;
     RANK_OK(ew_config_parse(r->config, &config));
     config.workers = 1;

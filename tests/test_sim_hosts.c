@@ -17,7 +17,7 @@ static ew_sim_report call(const char *profile, const char *method, const char *c
                           int num_ranks, const ew_problem *problem, double link_gbs)
 {
     ew_sim_options options = EW_SIM_OPTIONS_INIT;
-    ew_config wish, config;
+    ew_config wish = EW_CONFIG_INIT, config = EW_CONFIG_INIT;
     ew_sim_report report;
     options.profile = profile;
     options.link_gbs = link_gbs;
@@ -78,7 +78,7 @@ static ew_sim_report call_hosts(const char *profile, int num_ranks, int64_t m, i
 {
     const ew_problem problem = EW_PROBLEM(m, n, 64, EW_FP32);
     ew_sim_options options = EW_SIM_OPTIONS_INIT;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_sim_report report;
     options.profile_text = profile;
     options.nic_shared = nic_shared;
@@ -203,7 +203,7 @@ static void hosts_are_what_plans_see(void **state)
     assert_int_equal(call_hosts(profile, 4, 512, 512, "", 0).config.workers, 2);
     const ew_problem problem = EW_PROBLEM(512, 512, 64, EW_FP32);
     ew_sim_options options = EW_SIM_OPTIONS_INIT;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_sim_report report;
     options.profile_text = profile;
     assert_int_equal(ew_config_parse("producer=blas", &config), EW_OK);

@@ -15,7 +15,7 @@ static ew_status call(const char *profile, int num_ranks, const ew_problem *prob
                       const char *method, int sampled, ew_sim_report *report)
 {
     ew_sim_options options = EW_SIM_OPTIONS_INIT;
-    ew_config open = EW_CONFIG_INIT, config;
+    ew_config open = EW_CONFIG_INIT, config = EW_CONFIG_INIT;
     options.profile = profile;
     options.sampled_ranks = sampled;
     open.backend = EW_BACKEND_SIM;

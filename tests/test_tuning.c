@@ -51,7 +51,10 @@ static int tear_down(void **state)
 
 static ew_tuning sample_entry(const char *key)
 {
-    ew_tuning tuning = {.time_us = 12.5, .default_us = 14.0, .when = 1700000000};
+    ew_tuning tuning = {.config = EW_CONFIG_INIT,
+                        .time_us = 12.5,
+                        .default_us = 14.0,
+                        .when = 1700000000};
     snprintf(tuning.key, sizeof tuning.key, "%s", key);
     assert_int_equal(
         ew_config_parse("backend=cpu,block=128x512,group=2,x=1,b=2", &tuning.config),
@@ -176,7 +179,7 @@ static void store_for(const ew_problem *problem, const char *config)
     assert_int_equal(ew_forecast_build(problem, 2, NULL, &forecast), EW_OK);
     assert_int_equal(ewx_backend_cpu.survey(NULL, 2, &machine), EW_OK);
     ew_tuning tuning = {.config = forecast.config, .time_us = 1, .default_us = 2};
-    ew_config change;
+    ew_config change = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse(config, &change), EW_OK);
     tuning.config.block_n = change.block_n;
     ewx_text key = ewx_text_in(tuning.key, sizeof tuning.key);
@@ -325,7 +328,7 @@ static int plan_body(ew_world *world, void *argument)
 {
     const ew_tuning *tuning = argument;
     ew_plan *plan;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     RANK_OK(ew_plan_create(world, &tuned_problem, NULL, &plan));
     RANK_OK(ew_plan_config(plan, &config));
     RANK_CHECK(memcmp(&config, &tuning->config, sizeof config) == 0,

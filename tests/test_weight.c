@@ -376,7 +376,7 @@ static void refuse_weight(room *r, const ew_problem *problem, const char *config
     ew_plan *plan = make_plan(r);
     ew_weight *weight = NULL;
     float B[1024] = {0};
-    ew_config parsed;
+    ew_config parsed = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse(config, &parsed), EW_OK);
     assert_int_equal(ew_weight_create(r->world, problem, &parsed, B, &weight), EW_OK);
     assert_int_equal(ew_plan_set_weight(plan, with_value(r, 7)), EW_OK);
@@ -470,7 +470,7 @@ static void what_does_not_count_is_ignored(void **state)
     (void)state;
     room *r = enter();
     ew_problem problem = r->problem;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_plan *plan = make_plan(r);
     assert_int_equal(ew_config_parse("release=3,x=60000,order=default", &config), EW_OK);
     for (int i = 0; i < 3; i++) {

@@ -244,6 +244,15 @@ typedef enum ew_launches {
     EW_LAUNCHES_UNIT = 2  /* one per release unit, each after the one before */
 } ew_launches;
 
+/* How the epilogue of ew_gemm_rs_layer is done.  A preference: on the cpu it is fused where
+ * the sum has no place to wait (neither C nor normed), on a GPU it follows where reducers
+ * have no room for it. */
+typedef enum ew_epilogue_form {
+    EW_EPILOGUE_FUSED = 1,   /* tile by tile, while others are still on their way */
+    EW_EPILOGUE_AFTER = 2,   /* in one step behind the last tile */
+    EW_EPILOGUE_SEPARATE = 3 /* addition and norm in a step each: what to compare with */
+} ew_epilogue_form;
+
 #define EW_RELEASE_PARTITION (-1) /* release a destination's tiles when all are done */
 #define EW_RELEASE_OUTPUT (-2)    /* release nothing before the whole GEMM is done */
 
@@ -267,12 +276,13 @@ typedef struct ew_config {
     ew_launches launches;
     int32_t levels; /* cpu on several hosts: 1, all ranks are summed in their order; 2, a
                        host's ranks first, and the hosts' rounded sums then */
+    ew_epilogue_form epilogue; /* open: the faster one, call by call */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
             0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
-            (ew_launches)0, 0                                                             \
+            (ew_launches)0, 0, (ew_epilogue_form)0                                        \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
@@ -280,7 +290,7 @@ typedef struct ew_config {
  * parsed, so any result can be run again from its text.  ew_config_print needs at most
  * EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size says, by all
  * functions that have one. */
-#define EW_CONFIG_TEXT_BYTES 256
+#define EW_CONFIG_TEXT_BYTES 288
 EW_API ew_status ew_config_parse(const char *text, ew_config *config_out);
 EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t bytes);
 

@@ -170,13 +170,13 @@ typedef struct ew_bench_custom {
                int64_t *gemm_end_ns_out);
 } ew_bench_custom;
 
-/* What is timed: the bare call, or with the residual addition and the RMSNorm that follow
- * it in a layer. */
+/* What is timed: the bare call, or ew_gemm_rs_layer with a residual and an RMSNorm, with
+ * the config's epilogue as said here. */
 typedef enum ew_bench_layer {
     EW_BENCH_BARE = 0,
-    EW_BENCH_FUSED = 1,     /* ew_gemm_rs_layer */
-    EW_BENCH_FOLLOWING = 2, /* ew_gemm_rs, then one step over its result */
-    EW_BENCH_SEPARATE = 3   /* ew_gemm_rs, then one step for each */
+    EW_BENCH_FUSED = 1,     /* EW_EPILOGUE_FUSED; on a GPU as the config has it */
+    EW_BENCH_FOLLOWING = 2, /* EW_EPILOGUE_AFTER */
+    EW_BENCH_SEPARATE = 3   /* EW_EPILOGUE_SEPARATE */
 } ew_bench_layer;
 
 typedef struct ew_bench_entry {
@@ -238,6 +238,16 @@ EW_API int64_t ew_now_ns(void);
 
 /* ---- What this machine offers ----------------------------------------------------------
  */
+
+/* What sets the backends apart, so that a tool can ask for the difference that matters and
+ * not for the name.  0 is the default backend, the cpu. */
+typedef struct ew_backend_traits {
+    bool is_gpu;    /* ranks are GPUs; whether a simulated rank is one its profile says */
+    bool enqueues;  /* calls may end after they have returned */
+    bool simulated; /* nothing is computed: all times are SIMULATED */
+    bool has_own_clock; /* calls are timed by ew_plan_timing, not by the caller's clock */
+} ew_backend_traits;
+EW_API ew_backend_traits ew_backend_describe(ew_backend backend);
 
 /* The micro-kernel that serves the type, e.g. "neon-8x8-fp32". */
 EW_API const char *ew_cpu_kernel_name(ew_dtype dtype);

@@ -14,7 +14,7 @@ from ._errors import LibraryError, from_status
 __version__ = "0.1.0"
 SONAME = "libentwine.so.0"
 EXPLAIN_BYTES = 4096
-CONFIG_TEXT_BYTES = 256
+CONFIG_TEXT_BYTES = 288
 
 
 # ---- Structs ---------------------------------------------------------------------------------
@@ -177,14 +177,14 @@ def check(status):
 
 # ---- Configs ---------------------------------------------------------------------------------
 
-def _config_bytes():
-    scratch = (c_uint32 * 256)()
-    check(lib.ew_config_parse(b"", scratch))
-    return scratch[0]  # struct_size
+CONFIG_BYTES = 76  # sizeof(ew_config)
 
 
-CONFIG_BYTES = _config_bytes()
-Config = c_uint32 * (CONFIG_BYTES // 4)
+class Config(c_uint32 * (CONFIG_BYTES // 4)):
+    """An ew_config with every field open; its text says what its fields are."""
+
+    def __init__(self):
+        super().__init__(CONFIG_BYTES)  # struct_size
 
 
 class Tuning(Structure):

@@ -1,7 +1,16 @@
-/* Which backends this build has. */
+/* Which backends this build has, and what sets them apart. */
 #include "backend/backend.h"
 
 #include "base/status.h"
+
+ew_backend_traits ew_backend_describe(ew_backend backend)
+{
+    const ewx_traits *traits = ewx_traits_of(backend);
+    return (ew_backend_traits){.is_gpu = traits->is_gpu,
+                               .enqueues = traits->enqueues,
+                               .simulated = traits->simulated,
+                               .has_own_clock = traits->has_own_clock};
+}
 
 ew_status ewx_backend_find(ew_backend name, const ewx_backend **backend_out)
 {

@@ -1,13 +1,26 @@
-/* What a backend is: functions over a spec that has been decided above.  Backends choose
- * nothing; they run what the spec says or refuse it. */
+/* What a backend is: functions over a spec that has been decided above, none of them NULL.
+ * Backends choose nothing; they run what the spec says or refuse it. */
 #ifndef EWX_BACKEND_BACKEND_H
 #define EWX_BACKEND_BACKEND_H
 
 #include "entwine/entwine.h"
 #include "entwine/measure.h"
+#include "plan/backend_traits.h"
 #include "plan/exact.h"
 #include "plan/spec.h"
 #include "world/world.h"
+
+/* One call, made and checked once in api.c.  m is within the spec and pointers are not NULL
+ * where they matter. */
+typedef struct ewx_call {
+    int64_t m;
+    const void *A;
+    const void *B;               /* the weight of this call alone; NULL: `packed` is it */
+    const void *packed;          /* the bound weight; the simulator has none */
+    void *C;                     /* may be NULL with an epilogue */
+    const ew_epilogue *epilogue; /* or NULL */
+    ew_stream stream;
+} ewx_call;
 
 typedef struct ewx_footprint {
     size_t weight_bytes;
@@ -28,8 +41,7 @@ typedef struct ewx_memory {
 } ewx_memory;
 
 /* Weights as calls read them.  Of the spec only N, K, the element type, the layout and the
- * producer matter, so plans that have them in common can share one.  The simulator has
- * none: all NULL. */
+ * producer matter, so plans that have them in common can share one. */
 typedef struct ewx_weights {
     ew_status (*open)(ew_world *world, const ewx_spec *spec, void **packed_out);
     /* Behind the calls that were enqueued before; returns when B has been read. */
@@ -39,7 +51,7 @@ typedef struct ewx_weights {
 } ewx_weights;
 
 typedef struct ewx_backend {
-    const char *name;
+    const ewx_traits *traits;
     /* What this rank may use.  Collective; without a world, what a rank would get if
      * num_ranks of them were started here. */
     ew_status (*survey)(ew_world *world, int num_ranks, ewx_machine *machine_out);
@@ -48,25 +60,16 @@ typedef struct ewx_backend {
     ewx_footprint (*footprint)(const ewx_spec *spec);
     /* Collective.  The spec outlives the state. */
     ew_status (*create)(ew_world *world, const ewx_spec *spec, void **state_out);
-    /* Refuses what a call cannot be given, before any rank can see that it was made.  m is
-     * within the spec and pointers are not NULL where they matter. */
-    ew_status (*admit)(const void *state, const void *A, const void *B, const void *C,
-                       const ew_epilogue *epilogue, ew_stream stream);
-    /* B is the weight of this call alone; when it is NULL `packed` is the weight.  The
-     * epilogue may be NULL; else it has been checked, and C may be NULL. */
-    ew_status (*run)(void *state, int64_t m, const void *A, const void *B,
-                     const void *packed, void *C, const ew_epilogue *epilogue,
-                     ew_stream stream);
-    /* An epilogue alone, after the call whose sum lies in `sum`: what a call with one is
-     * compared with. */
-    ew_status (*finish)(void *state, int64_t m, void *sum, const ew_epilogue *epilogue);
-    /* Whether calls fuse their epilogue also where that is slower.  NULL: the backend's
-     * choice stands. */
-    void (*fuse)(void *state, bool always);
+    /* Refuses a call before any rank can see that it was made. */
+    ew_status (*admit)(const void *state, const ewx_call *call);
+    ew_status (*run)(void *state, const ewx_call *call);
     ew_status (*wait)(void *state);
-    /* The last call's timing; its trace when events is not NULL (enable: start tracing). */
-    ew_status (*observe)(void *state, bool enable_trace, ew_timing *timing_out,
-                         ew_trace_event *events, size_t capacity, size_t *count_out);
+    /* Of the last call. */
+    ew_status (*timing)(const void *state, ew_timing *timing_out);
+    /* From now on calls are traced; then the last call's events, as many as `capacity`. */
+    ew_status (*trace_enable)(void *state);
+    ew_status (*trace_read)(void *state, ew_trace_event *events, size_t capacity,
+                            size_t *count_out);
     /* From now on ranks start each call at one time: for benchmarks. */
     void (*start_together)(void *state);
     void (*destroy)(void *state); /* NULL and half-built are fine */

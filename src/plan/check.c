@@ -69,6 +69,8 @@ static ew_status check_common(const ew_config *config)
         return fail_range("b", config->batch, "use at least 1");
     if (config->levels < 0 || config->levels > 2)
         return fail_range("levels", config->levels, "use 1 or 2");
+    if ((int)config->epilogue < 0 || config->epilogue > EW_EPILOGUE_SEPARATE)
+        return fail_range("epilogue", config->epilogue, "use an EW_EPILOGUE_... value");
     return EW_OK;
 }
 

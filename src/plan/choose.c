@@ -171,11 +171,39 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
         config->workers = 1;
 }
 
+/* ---- Choosing call by call ---- */
+
+/* A reducer that fuses normalises rows while later ones are being summed.  Where there are
+ * none to speak of it only delays the last tile; then a kernel that follows at once is
+ * faster (docs/DESIGN.md). */
+static bool fusing_pays_on_gpu(const ewx_epilogue_facts *facts)
+{
+    enum { LEAST_TILE_ROWS = 4 };
+    return !facts->has_norm || facts->tile_rows >= LEAST_TILE_ROWS;
+}
+
+/* Between tiles it takes the GEMM's cache.  That pays where workers have time while tiles
+ * are on their way, as those that only reduce always do (docs/EVALUATION.md, layer). */
+static bool fusing_pays_on_cpu(const ew_config *config, const ewx_epilogue_facts *facts)
+{
+    return facts->tiles_travel || config->pool == EW_POOL_STATIC;
+}
+
+bool ewx_epilogue_fuses(const ew_config *config, const ewx_epilogue_facts *facts)
+{
+    if (config->epilogue)
+        return config->epilogue == EW_EPILOGUE_FUSED;
+    return ewx_traits_of(config->backend)->is_gpu ? fusing_pays_on_gpu(facts)
+                                                  : fusing_pays_on_cpu(config, facts);
+}
+
+/* ---- All together ---- */
+
 void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
                      ew_config *config)
 {
     if (!config->backend)
-        config->backend = EW_BACKEND_CPU;
+        config->backend = ewx_traits_of(config->backend)->id;
     if (!config->producer)
         config->producer = EW_PRODUCER_OWN;
     if (!config->transport)

@@ -40,6 +40,10 @@ static const choice ctas[] = {
 static const choice launches[] = {
     {"once", EW_LAUNCHES_ONCE}, {"unit", EW_LAUNCHES_UNIT}, {0}};
 static const choice levels[] = {{"1", 1}, {"2", 2}, {0}};
+static const choice epilogues[] = {{"fused", EW_EPILOGUE_FUSED},
+                                   {"after", EW_EPILOGUE_AFTER},
+                                   {"separate", EW_EPILOGUE_SEPARATE},
+                                   {0}};
 
 /* A key's value is one of `names`, or a count when `counts` says so; block is the one
  * key that holds two fields. */
@@ -70,6 +74,7 @@ static const config_key keys[] = {
     {"cluster", NULL, true, FIELD(cluster), "a count from 1"},
     {"launches", launches, false, FIELD(launches), "once or unit"},
     {"levels", levels, false, FIELD(levels), "1 or 2"},
+    {"epilogue", epilogues, false, FIELD(epilogue), "fused, after or separate"},
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 
@@ -155,7 +160,7 @@ static const config_key *find_key(const char *name, size_t length)
 
 static ew_status fail_unknown_key(const char *name, size_t length)
 {
-    char list[128];
+    char list[256];
     ewx_text text = ewx_text_in(list, sizeof list);
     for (size_t i = 0; i < NUM_KEYS; i++)
         ewx_text_add(&text, "%s%s", i ? ", " : "", keys[i].name);

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "plan/spec.h"
+#include "plan/policy.h"
 
 /* "key=value: asked for", or the reason why it was chosen. */
 __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *config,
@@ -155,8 +155,7 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
                       const ewx_machine *machine, ewx_text *text)
 {
-    const bool cuda = spec->config.backend == EW_BACKEND_CUDA ||
-                      (spec->config.backend == EW_BACKEND_SIM && machine->gpu_sms > 0);
+    const bool gpu = ewx_is_gpu(&spec->config, machine);
     const ew_config none = EW_CONFIG_INIT, *asked = request ? request : &none;
     const ewx_grid grid = ewx_spec_grid(spec, spec->problem.max_m);
     char config[EW_CONFIG_TEXT_BYTES];
@@ -164,15 +163,17 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
     ewx_text_add(text, "config: %s\n", config);
     if (*machine->profile)
         ewx_text_add(text, "profile: chosen for %s, SIMULATED\n", machine->profile);
-    if (cuda)
+    if (gpu)
         explain_cuda(spec, asked, machine, text);
     else
         explain_cpu(spec, asked, machine->cores, text);
+    if (asked->epilogue)
+        explain_key(&spec->config, "epilogue", true, text, "%s", "");
     ewx_text_add(text,
                  "grid: %" PRId64 " blocks per rank, %" PRId64
                  " tiles of 128x128 owned by rank 0\n",
                  ewx_num_blocks(&grid), ewx_part_tiles(&grid, 0));
     ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
-                 cuda ? "GPU heap" : "heap", spec->layout.segment_bytes,
+                 gpu ? "GPU heap" : "heap", spec->layout.segment_bytes,
                  spec->layout.num_slots);
 }

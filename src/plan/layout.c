@@ -2,27 +2,8 @@
  * differ in the sizes it is given. */
 #include "base/checked.h"
 #include "base/status.h"
+#include "plan/backend_traits.h"
 #include "plan/spec.h"
-
-#define CPU_HEADER_BYTES 4096
-#define PAGE_BYTES 4096
-
-typedef struct heap_rules {
-    size_t header_bytes;
-    size_t flag_bytes; /* per slot */
-    size_t unit_bytes; /* where slices start and end: a whole tile lets them lie back to
-                          back */
-    int64_t slot_rows, slot_cols;
-} heap_rules;
-
-static heap_rules choose_rules(int64_t most_rows, int64_t cols, ew_backend backend)
-{
-    if (backend == EW_BACKEND_CUDA) /* TMA stores whole tiles, whatever the edge needs */
-        return (heap_rules){EWX_CUDA_HEADER_BYTES, sizeof(uint32_t), EWX_CUDA_TILE_BYTES,
-                            EWX_TILE_M, EWX_TILE_N};
-    return (heap_rules){CPU_HEADER_BYTES, EWX_FLAG_BYTES, PAGE_BYTES,
-                        ewx_min64(EWX_TILE_M, most_rows), ewx_min64(EWX_TILE_N, cols)};
-}
 
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out)
@@ -31,7 +12,11 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const int num_parts = op->num_parts(num_ranks);
     const int64_t cols = op->exchanged_cols(problem);
     const int64_t most_rows = ewx_div_up(problem->max_m, num_parts);
-    const heap_rules rules = choose_rules(most_rows, cols, config->backend);
+    const ewx_traits *traits = ewx_traits_of(config->backend);
+    const ewx_heap_rules rules = traits->heap;
+    const int64_t slot_rows =
+        rules.whole_tiles ? EWX_TILE_M : ewx_min64(EWX_TILE_M, most_rows);
+    const int64_t slot_cols = rules.whole_tiles ? EWX_TILE_N : ewx_min64(EWX_TILE_N, cols);
     ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS};
     layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
     layout.tile_cols = ewx_div_up(cols, EWX_TILE_N);
@@ -40,8 +25,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size slots_per_part =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
     const ewx_size num_slots = ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
-    const ewx_size slot = ewx_size_mul(ewx_size_of(rules.slot_rows),
-                                       ewx_size_mul(ewx_size_of(rules.slot_cols), elem));
+    const ewx_size slot =
+        ewx_size_mul(ewx_size_of(slot_rows), ewx_size_mul(ewx_size_of(slot_cols), elem));
     const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
     const ewx_size contributions =
         layout.row_major
@@ -54,8 +39,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
         ewx_size_add((ewx_size){rules.header_bytes, true}, flags), rules.unit_bytes);
     /* cuBLAS and copy engines are told where to write by the host, which does not count
      * the calls. */
-    const bool one_slice = config->backend == EW_BACKEND_CUDA &&
-                           (layout.row_major || config->transport == EW_TRANSPORT_COPY);
+    const bool one_slice =
+        traits->enqueues && (layout.row_major || config->transport == EW_TRANSPORT_COPY);
     const ewx_size second = one_slice ? first : ewx_size_add(first, slice);
     const ewx_size total = ewx_size_add(second, slice);
     if (!total.ok)
@@ -66,7 +51,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
 
     layout.slots_per_part = (int64_t)slots_per_part.value;
     layout.num_slots = (int64_t)num_slots.value;
-    layout.tile_stride = layout.row_major ? cols : rules.slot_cols;
+    layout.tile_stride = layout.row_major ? cols : slot_cols;
     layout.slot_bytes = slot_bytes.value;
     layout.flags_offset = rules.header_bytes;
     layout.slice_offset[0] = first.value;

@@ -2,6 +2,7 @@
 #ifndef EWX_PLAN_POLICY_H
 #define EWX_PLAN_POLICY_H
 
+#include "plan/backend_traits.h"
 #include "plan/spec.h"
 
 #define EWX_MAX_LAUNCHES 256 /* of reducers in one call */
@@ -17,11 +18,11 @@ static inline int64_t ewx_most_owned_tiles(const ew_problem *problem, int num_ra
 /* A GPU, or a rank that its profile says is one: the survey has filled the machine in. */
 static inline bool ewx_is_gpu(const ew_config *config, const ewx_machine *machine)
 {
-    return config->backend == EW_BACKEND_CUDA ||
-           (config->backend == EW_BACKEND_SIM && machine->gpu_sms > 0);
+    const ewx_traits *traits = ewx_traits_of(config->backend);
+    return traits->is_gpu || (traits->simulated && machine->gpu_sms > 0);
 }
 
-/* Fills in every open field. */
+/* Fills in every open field, but for the epilogue's form: that is chosen call by call. */
 void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
                      ew_config *config);
 

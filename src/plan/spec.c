@@ -19,7 +19,7 @@ ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
 ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_config *request,
                          const ewx_machine *machine, ewx_spec *spec_out)
 {
-    EW_TRY(request && request->backend == EW_BACKEND_SIM
+    EW_TRY(request && ewx_traits_of(request->backend)->simulated
                ? ewx_problem_check_shape(problem)
                : ewx_problem_check(problem, num_ranks));
     ewx_spec spec = {.problem = *problem,

@@ -59,6 +59,16 @@ ew_status ewx_config_choose(const ew_problem *problem, int num_ranks,
                             const ew_config *request, const ewx_machine *machine,
                             ew_config *config_out);
 
+/* What the choice of an epilogue's form depends on, besides the config. */
+typedef struct ewx_epilogue_facts {
+    bool has_norm;
+    bool tiles_travel; /* over a network, or a link that emulates one */
+    int64_t tile_rows; /* that this rank owns in the call */
+} ewx_epilogue_facts;
+
+/* Whether a call's epilogue is to be fused, or to follow the last tile. */
+bool ewx_epilogue_fuses(const ew_config *config, const ewx_epilogue_facts *facts);
+
 /* The GPU that policy has in mind: the machine's, or an H200 where there is none, so that
  * a plan can be looked at anywhere. */
 ewx_machine ewx_machine_planned(const ewx_machine *machine);

@@ -64,6 +64,7 @@ bool ewx_tuning_serves(const ew_config *request)
     open.struct_size = request->struct_size;
     open.backend = request->backend;
     open.producer = request->producer == EW_PRODUCER_OWN ? EW_PRODUCER_OWN : (ew_producer)0;
+    open.epilogue = request->epilogue; /* entries are of bare calls */
     return memcmp(&open, request, sizeof open) == 0;
 }
 
@@ -181,6 +182,7 @@ static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
             return "its key is none";
     } else if (is_text && strcmp(name, "config") == 0) {
         *seen |= CONFIG_SEEN;
+        tuning->config = (ew_config)EW_CONFIG_INIT;
         if (ew_config_parse(value, &tuning->config) != EW_OK)
             return "its config is not valid";
     } else if (is_text && strcmp(name, "profile") == 0) {

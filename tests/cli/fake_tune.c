@@ -46,7 +46,7 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
         .num_candidates = 7, .num_refused = 1, .complete = options->budget_s == 0};
     ew_tuning *tuning = &result.tuning;
     if (letter == 'u') {
-        ew_config unknown;
+        ew_config unknown = EW_CONFIG_INIT;
         ew_config_parse("never=heard", &unknown); /* so that there is a text */
         return EW_ERR_UNSUPPORTED;
     }

@@ -244,8 +244,7 @@ static void make_engine(int levels, int64_t m)
     const ewx_spec *spec = &specs[levels - 1];
     engine = (ewx_cpu_engine){.world = &world,
                               .spec = spec,
-                              .levels = levels,
-                              .peer_agrees = peer_agrees,
+                              .reduce = {.levels = levels, .peer_agrees = peer_agrees},
                               .farthest = &ewx_route_wire};
     engine.heap = (ewx_heap){.world = &world,
                              .segment_bytes = spec->layout.segment_bytes,

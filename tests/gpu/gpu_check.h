@@ -36,6 +36,7 @@
     X("rows-disagree", check_rows_disagree, 30, THREADS)                    \
     X("plans-disagree", check_plans_disagree, 30, THREADS)                  \
     X("budgets", check_budgets, 90, THREADS)                                \
+    X("needs", check_needs, 30, THREADS)                                    \
     X("environment-threads", check_environment_threads, 120, THREADS)       \
     X("large", check_large, 60, THREADS)                                    \
     X("random", check_random, 60, THREADS)                                  \

@@ -110,7 +110,7 @@ static int pretend(gpu_job *job, int64_t m)
     RANK_TRY(job_use_device(job));
     RANK_CUDA(cudaMemcpy(&calls_made, engine->device->calls_made, sizeof calls_made,
                          cudaMemcpyDefault));
-    RANK_CUDA(cudaMemcpy(&epoch, &engine->counters->producer_epoch, sizeof epoch,
+    RANK_CUDA(cudaMemcpy(&epoch, &engine->counters->epochs[EWX_STAGE_GEMM], sizeof epoch,
                          cudaMemcpyDefault));
     epoch++;
     const uint64_t word = (uint64_t)epoch << 32 | (uint64_t)m;
@@ -418,7 +418,7 @@ static int call_in_own_order(gpu_job *job, void *argument)
 {
     disorder *d = argument;
     ew_world *world = job->world;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_plan *other;
     RANK_TRY(job_compute(job, 1, 1, NULL));
     RANK_OK(ew_plan_config(job->plan, &config));

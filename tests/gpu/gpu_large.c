@@ -1,6 +1,6 @@
 /* Outputs of more than 2^31 elements: no offset anywhere is counted in 32 bits.  Made and
  * checked by the GPU, where they lie. */
-#include "backend/cuda/memory.h"
+#include "backend/cuda/cuda_memory.h"
 #include "gpu_check.h"
 #include "gpukit.h"
 

@@ -36,7 +36,7 @@ static void add(batch *b, int W, int64_t n, const char *config)
     const int64_t rows = (number % 4 < 2 ? 560 : 300) * W + 2; /* few rows are not fused */
     const ew_problem problem = gpu_problem(rows, n, 72, number % 2 ? EW_BF16 : EW_FP16);
     ew_forecast forecast;
-    ew_config parsed;
+    ew_config parsed = EW_CONFIG_INIT;
     if (ew_config_parse(config, &parsed) != EW_OK)
         harness_fail("%s", ew_last_error());
     if (!gpu_has_kernel(parsed.kernel) || /* or there is no cuBLAS */

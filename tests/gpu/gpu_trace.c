@@ -51,7 +51,7 @@ static int trace_one_call(gpu_job *job, void *argument)
 {
     ew_world *world = job->world;
     ew_trace_event events[MAX_EVENTS];
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     size_t count = 0;
     (void)argument;
     const int64_t m = job->problem.max_m,

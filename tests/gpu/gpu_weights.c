@@ -87,7 +87,7 @@ static int share(gpu_job *job, void *argument)
     ew_plan *plans[3] = {0};
     set sets[SETS];
     ew_weight *weight;
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     RANK_OK(ew_config_parse(config_text, &config));
     config.backend = EW_BACKEND_CUDA;
     for (uint32_t i = 0; i < SETS; i++)

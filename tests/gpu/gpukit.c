@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "backend/cuda/memory.h"
+#include "backend/cuda/cuda_memory.h"
 #include "gpu_check.h"
 #include "testing.h"
 

@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 #include "entwine/measure.h"
 #include "harness.h"
 

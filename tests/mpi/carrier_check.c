@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 #include "entwine/mpi_module.h"
 #include "plan/epoch.h"
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/probe.h"
 #include "conformance.h"
 #include "entwine/mpi_module.h"
@@ -163,7 +163,7 @@ static int run_bits(ew_world *world, const char *config)
     enum { M = 520, N = 300, K = 70 };
     const int W = ew_world_size(world), rank = ew_world_rank(world);
     const ew_problem problem = EW_PROBLEM(M, N, K, EW_BF16);
-    ew_config request;
+    ew_config request = EW_CONFIG_INIT;
     ew_plan *plan;
     static uint16_t A[M * K], B[N * K], C[M * N];
     uint64_t hash = 1469598103934665603u, hashes[EWX_MAX_RANKS];

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "backend/cpu/blas.h"
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_blas.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/cores.h"
 #include "base/probe.h"
 #include "base/status.h"
@@ -72,6 +72,9 @@ static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine
 
 static ew_status cpu_check(const ewx_spec *spec)
 {
+    if (!ewx_cpu_op_find(spec->op->id))
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the cpu backend does not have the operation %s", spec->op->name);
     if (spec->config.transport != EW_TRANSPORT_PULL)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "transport=%s is not available on the cpu backend, whose ranks "
@@ -102,21 +105,22 @@ static ew_status allocate(size_t bytes, void **buffer_out)
 static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
 {
     const ewx_spec *spec = engine->spec;
-    EW_TRY(allocate(s->activations, (void **)&engine->activations));
-    EW_TRY(allocate(s->scratch * (size_t)spec->config.workers, (void **)&engine->scratch));
-    EW_TRY(allocate(s->panel_states, (void **)&engine->panel_states));
-    EW_TRY(allocate(s->consumers, (void **)&engine->consumers));
-    EW_TRY(allocate(s->unreleased, (void **)&engine->unreleased));
-    EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->peer_agrees));
-    EW_TRY(allocate(s->squares, (void **)&engine->squares));
-    EW_TRY(allocate(s->row_tiles, (void **)&engine->row_tiles));
-    if (ewx_combine_is_needed(engine))
+    EW_TRY(allocate(s->activations, (void **)&engine->gemm.activations));
+    EW_TRY(allocate(s->scratch * (size_t)spec->config.workers,
+                    (void **)&engine->gemm.scratch));
+    EW_TRY(allocate(s->panel_states, (void **)&engine->gemm.panel_states));
+    EW_TRY(allocate(s->consumers, (void **)&engine->reduce.consumers));
+    EW_TRY(allocate(s->unreleased, (void **)&engine->gemm.unreleased));
+    EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->reduce.peer_agrees));
+    EW_TRY(allocate(s->squares, (void **)&engine->epilogue.squares));
+    EW_TRY(allocate(s->row_tiles, (void **)&engine->epilogue.row_tiles));
+    if (ewx_host_sum_is_needed(engine))
         EW_TRY(allocate((size_t)(spec->config.workers * EWX_TILE_M * EWX_TILE_N) *
                             spec->elem_bytes,
-                        (void **)&engine->partials));
-    atomic_flag_clear(&engine->combiner.held);
+                        (void **)&engine->host_sum.partials));
+    atomic_flag_clear(&engine->host_sum.held);
     for (int j = 0; j < spec->config.budget; j++)
-        atomic_flag_clear(&engine->consumers[j].held);
+        atomic_flag_clear(&engine->reduce.consumers[j].held);
     return EW_OK;
 }
 
@@ -126,21 +130,21 @@ static void cpu_destroy(void *state)
     if (!engine)
         return;
     (void)EWX_PROBE(EWX_PROBE_TEARDOWN, engine->world->rank, 0);
-    ewx_team_close(&engine->team);
+    ewx_workers_close(&engine->workers);
     for (int rank = 0; rank < engine->world->num_ranks; rank++)
         engine->from[rank]->close(engine);
     ewx_heap_close(&engine->heap);
-    free(engine->events);
-    free(engine->partials);
-    free((void *)engine->row_tiles);
-    free(engine->squares);
-    free((void *)engine->peer_agrees);
-    free((void *)engine->unreleased);
-    free(engine->consumers);
-    free((void *)engine->panel_states);
-    free(engine->scratch);
-    free(engine->activations);
-    free(engine->passing_weight);
+    free(engine->trace.events);
+    free(engine->host_sum.partials);
+    free((void *)engine->epilogue.row_tiles);
+    free(engine->epilogue.squares);
+    free((void *)engine->reduce.peer_agrees);
+    free((void *)engine->gemm.unreleased);
+    free(engine->reduce.consumers);
+    free((void *)engine->gemm.panel_states);
+    free(engine->gemm.scratch);
+    free(engine->gemm.activations);
+    free(engine->gemm.passing_weight);
     free(engine);
 }
 
@@ -159,7 +163,7 @@ static void choose_routes(ewx_cpu_engine *engine)
     for (int rank = 0; rank < engine->world->num_ranks; rank++) {
         engine->from[rank] = route_of(engine->world, rank);
         engine->to[rank] =
-            ewx_combine_is_needed(engine) ? &ewx_route_heap : engine->from[rank];
+            ewx_host_sum_is_needed(engine) ? &ewx_route_heap : engine->from[rank];
     }
 }
 
@@ -174,18 +178,20 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
     void *memory = NULL;
     EW_TRY(allocate(sizeof(ewx_cpu_engine), &memory));
     ewx_cpu_engine *engine = memory;
-    *engine = (ewx_cpu_engine){.world = world,
-                               .spec = spec,
-                               .form = s.weight,
-                               .activation_panel_bytes = s.activation_panel,
-                               .scratch_bytes = s.scratch,
-                               .levels = world->num_hosts > 1 ? spec->config.levels : 1};
+    *engine = (ewx_cpu_engine){
+        .world = world,
+        .spec = spec,
+        .op = ewx_cpu_op_find(spec->op->id),
+        .gemm = {.form = s.weight,
+                 .activation_panel_bytes = s.activation_panel,
+                 .scratch_bytes = s.scratch},
+        .reduce = {.levels = world->num_hosts > 1 ? spec->config.levels : 1}};
     ew_status status = EW_OK;
     choose_routes(engine);
     EW_TRY_TO(status, ewx_heap_open(&engine->heap, world, &spec->layout), out);
     EW_TRY_TO(status, ewx_wire_open(engine), out);
     EW_TRY_TO(status, allocate_all(engine, &s), out);
-    EW_TRY_TO(status, ewx_team_open(&engine->team, spec->config.workers), out);
+    EW_TRY_TO(status, ewx_workers_open(&engine->workers, spec->config.workers), out);
     if (spec->config.producer == EW_PRODUCER_BLAS)
         ewx_blas_set_threads(spec->config.workers);
 out:
@@ -198,11 +204,10 @@ out:
 
 /* ---- Calls ---- */
 
-static ew_status cpu_admit(const void *state, const void *A, const void *B, const void *C,
-                           const ew_epilogue *epilogue, ew_stream stream)
+static ew_status cpu_admit(const void *state, const ewx_call *call)
 {
-    (void)state, (void)A, (void)B, (void)C, (void)epilogue;
-    if (stream)
+    (void)state;
+    if (call->stream)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the cpu backend has no streams\n  fix: pass NULL");
     return EW_OK;
@@ -211,10 +216,10 @@ static ew_status cpu_admit(const void *state, const void *A, const void *B, cons
 /* Many plans never see a B in a call: the first one makes the room for it. */
 static ew_status make_room(ewx_cpu_engine *engine)
 {
-    if (engine->passing_weight || engine->spec->config.producer == EW_PRODUCER_BLAS)
+    if (engine->gemm.passing_weight || engine->spec->config.producer == EW_PRODUCER_BLAS)
         return EW_OK;
-    const ew_status status =
-        ewx_cpu_weight_open(engine->world, engine->spec, (void **)&engine->passing_weight);
+    const ew_status status = ewx_cpu_weight_open(engine->world, engine->spec,
+                                                 (void **)&engine->gemm.passing_weight);
     if (status != EW_OK) {
         ew_world_abort(engine->world); /* or peers would wait for this rank's part */
         ewx_engine_progress(engine, 0);
@@ -222,25 +227,11 @@ static ew_status make_room(ewx_cpu_engine *engine)
     return status;
 }
 
-static ew_status cpu_run(void *state, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue,
-                         ew_stream stream)
+static ew_status cpu_run(void *state, const ewx_call *call)
 {
-    ewx_cpu_engine *engine = state;
-    (void)stream;
-    if (B)
-        EW_TRY(make_room(engine));
-    return ewx_engine_run(engine, m, A, B, packed, C, epilogue);
-}
-
-static ew_status cpu_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    return ewx_layer_finish(state, m, sum, epilogue);
-}
-
-static void cpu_fuse(void *state, bool always)
-{
-    ((ewx_cpu_engine *)state)->always_fuses = always;
+    if (call->B)
+        EW_TRY(make_room(state));
+    return ewx_engine_run(state, call);
 }
 
 static ew_status cpu_wait(void *state)
@@ -248,32 +239,32 @@ static ew_status cpu_wait(void *state)
     return ewx_world_check(((ewx_cpu_engine *)state)->world);
 }
 
-static ew_status enable_trace(ewx_cpu_engine *engine)
+static ew_status cpu_timing(const void *state, ew_timing *timing_out)
 {
-    const ewx_spec *spec = engine->spec;
-    if (engine->events)
-        return EW_OK;
-    engine->events_capacity =
-        (size_t)(spec->layout.num_slots + spec->layout.slots_per_part);
-    return allocate(engine->events_capacity * sizeof(ew_trace_event),
-                    (void **)&engine->events);
+    *timing_out = ((const ewx_cpu_engine *)state)->timing;
+    return EW_OK;
 }
 
-static ew_status cpu_observe(void *state, bool enable, ew_timing *timing_out,
-                             ew_trace_event *events, size_t capacity, size_t *count_out)
+static ew_status cpu_trace_enable(void *state)
 {
     ewx_cpu_engine *engine = state;
-    if (enable)
-        return enable_trace(engine);
-    if (timing_out)
-        *timing_out = engine->timing;
-    if (!count_out)
+    const ewx_spec *spec = engine->spec;
+    if (engine->trace.events)
         return EW_OK;
-    size_t count = (size_t)atomic_load(&engine->call.num_events);
-    if (count > engine->events_capacity)
-        count = engine->events_capacity;
+    engine->trace.capacity = (size_t)(spec->layout.num_slots + spec->layout.slots_per_part);
+    return allocate(engine->trace.capacity * sizeof(ew_trace_event),
+                    (void **)&engine->trace.events);
+}
+
+static ew_status cpu_trace_read(void *state, ew_trace_event *events, size_t capacity,
+                                size_t *count_out)
+{
+    ewx_cpu_engine *engine = state;
+    size_t count = (size_t)atomic_load(&engine->trace.count);
+    if (count > engine->trace.capacity)
+        count = engine->trace.capacity;
     if (count > 0 && events)
-        memcpy(events, engine->events,
+        memcpy(events, engine->trace.events,
                (count < capacity ? count : capacity) * sizeof *events);
     *count_out = count;
     return EW_OK;
@@ -345,17 +336,17 @@ static ew_status cpu_verify(ew_world *world, const ew_problem *problem, uint32_t
 }
 
 const ewx_backend ewx_backend_cpu = {
-    .name = "cpu",
+    .traits = &ewx_traits_cpu,
     .survey = cpu_survey,
     .check = cpu_check,
     .footprint = cpu_footprint,
     .create = cpu_create,
     .admit = cpu_admit,
     .run = cpu_run,
-    .finish = cpu_finish,
-    .fuse = cpu_fuse,
     .wait = cpu_wait,
-    .observe = cpu_observe,
+    .timing = cpu_timing,
+    .trace_enable = cpu_trace_enable,
+    .trace_read = cpu_trace_read,
     .start_together = cpu_start_together,
     .destroy = cpu_destroy,
     .memory = {.allocate = cpu_allocate,

@@ -2,7 +2,7 @@
  * each direction serves its transfers in the order booked, and latency adds to the end. */
 #include "backend/cpu/link.h"
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
 
 /* Occupies a direction for `duration_ns` from `earliest_ns` on; returns its end. */

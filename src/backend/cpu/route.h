@@ -2,7 +2,7 @@
  * computed a tile posts it, its owner asks whether it is ready, and somebody makes progress
  * meanwhile.  Workers do not know which route they use.
  *
- *     heap   the owner reads the tile where it was computed (heap.c)
+ *     heap   the owner reads the tile where it was computed (cpu_heap.c)
  *     link   the same, as late as an emulated link would bring it (link.c)
  *     wire   the fabric brings it into a replica of the source's segment (wire.c) */
 #ifndef EWX_CPU_ROUTE_H

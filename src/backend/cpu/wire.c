@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cpu/engine.h"
+#include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
 
 #define BEATS 16 /* headers sent in a timeout */
@@ -40,7 +40,7 @@ static void arrived(void *context, int src, int64_t slot, int64_t tiles)
         ewx_flag_publish(&flags[tile], engine->call.epoch);
 }
 
-/* Where src has another m, consume.c:peer_in_call reports it. */
+/* Where src has another m, reduce_stage.c:peer_in_call reports it. */
 static bool agrees(const void *context, int src)
 {
     const ewx_cpu_engine *engine = context;
@@ -65,7 +65,7 @@ ew_status ewx_wire_open(ewx_cpu_engine *engine)
     if (engine->world->num_hosts > 1)
         ewx_hosts_listen(engine->world, &wire->listener);
     return ewx_exchange_open(&wire->exchange, engine->world, engine->spec, &heap_of_cpu,
-                             engine, engine->levels == 2);
+                             engine, engine->reduce.levels == 2);
 }
 
 /* ---- Headers ---- */
@@ -113,7 +113,7 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
             note.epochs[parity])
             continue;
         record->rows = note.rows[parity];
-        /* Release: pairs with the acquire in consume.c:peer_in_call. */
+        /* Release: pairs with the acquire in reduce_stage.c:peer_in_call. */
         atomic_store_explicit(&record->epoch, note.epochs[parity], memory_order_release);
     }
     atomic_store_explicit(&replica->progress, note.progress, memory_order_relaxed);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 #include "plan/epoch.h"
 
 /* ---- Geometry ---- */

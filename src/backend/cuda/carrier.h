@@ -92,7 +92,7 @@ void ewx_carrier_set_epoch(ewx_cuda_engine *engine, uint32_t epoch);
 void ewx_carrier_fail(ewx_cuda_engine *engine, ew_status status);
 /* Around calls of the fabric.  One that takes device memory keeps streams and events of the
  * context that it is called in: always the GPU's own, as between our calls, never that of a
- * slice.  False: that failed, and there is nothing to leave. */
+ * group of SMs.  False: that failed, and there is nothing to leave. */
 bool ewx_carrier_enter_fabric(ewx_cuda_engine *engine);
 void ewx_carrier_leave_fabric(const ewx_cuda_engine *engine);
 extern const ewx_exchange_backend ewx_carrier_boxes;

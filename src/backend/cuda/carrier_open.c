@@ -1,7 +1,7 @@
 /* Making room for tiles that travel: boxes, places, the channel, and a first message. */
 #include <stdlib.h>
 
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 
 ew_status ewx_carrier_check(const ew_world *world, const ewx_spec *spec)
 {

@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 
 /* ---- Writing ---- */
 

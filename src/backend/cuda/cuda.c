@@ -2,9 +2,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "backend/cuda/engine.h"
-#include "backend/cuda/memory.h"
-#include "backend/cuda/weight.h"
+#include "backend/cuda/cuda_engine.h"
+#include "backend/cuda/cuda_memory.h"
+#include "backend/cuda/cuda_weight.h"
 
 #define MAX_COLS (1 << 23) /* kernels count bytes inside a tile of a matrix in 32 bits */
 
@@ -54,20 +54,19 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
 
 /* ---- Calls ---- */
 
-static ew_status run_entered(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B, const void *packed, void *C,
-                             const ew_epilogue *epilogue, bool forked)
+static ew_status run_entered(ewx_cuda_engine *engine, const ewx_call *call)
 {
-    if (B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
-        packed = B; /* used where it lies */
-    } else if (B) {
-        if (forked)
+    ewx_call request = *call;
+    if (call->B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
+        request.packed = call->B; /* used where it lies */
+    } else if (call->B) {
+        if (call->stream)
             EW_TRY(ewx_cuda_follow(engine->device->producing, engine->forked));
-        EW_TRY(ewx_cuda_weight_enqueue(engine->device, engine->spec, &engine->transpose, B,
-                                       engine->passing_weight));
-        packed = engine->passing_weight;
+        EW_TRY(ewx_cuda_weight_enqueue(engine->device, engine->spec, &engine->transpose,
+                                       call->B, engine->passing_weight));
+        request.packed = engine->passing_weight;
     }
-    return ewx_cuda_enqueue(engine, m, A, packed, C, epilogue, forked);
+    return ewx_cuda_enqueue(engine, &request);
 }
 
 /* Without a context of its own the caller gets the GPU's usual one. */
@@ -89,17 +88,14 @@ static ew_status in_callers_context(const ewx_cuda_engine *engine, cudaStream_t 
     return status;
 }
 
-static ew_status enqueue(ewx_cuda_engine *engine, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue,
-                         cudaStream_t stream)
+static ew_status enqueue(ewx_cuda_engine *engine, const ewx_call *call)
 {
-    EW_TRY(in_callers_context(engine, stream, ewx_cuda_fork));
+    EW_TRY(in_callers_context(engine, call->stream, ewx_cuda_fork));
     EW_TRY(ewx_device_enter(engine->device));
-    const ew_status status =
-        run_entered(engine, m, A, B, packed, C, epilogue, stream != NULL);
+    const ew_status status = run_entered(engine, call);
     ewx_device_leave(engine->device);
     EW_TRY(status);
-    return in_callers_context(engine, stream, ewx_cuda_join);
+    return in_callers_context(engine, call->stream, ewx_cuda_join);
 }
 
 /* On several hosts the call is complete when this returns. */
@@ -132,27 +128,24 @@ static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t strea
                     engine->world->num_hosts);
 }
 
-static ew_status cuda_admit(const void *state, const void *A, const void *B, const void *C,
-                            const ew_epilogue *epilogue, ew_stream stream)
+static ew_status cuda_admit(const void *state, const ewx_call *call)
 {
     const ewx_cuda_engine *engine = state;
     if (engine->world->num_hosts > 1)
-        EW_TRY(in_callers_context(engine, stream, check_capture));
-    EW_TRY(ewx_cuda_check_pointer("A", A));
-    EW_TRY(ewx_cuda_check_pointer("B", B));
-    EW_TRY(ewx_cuda_check_pointer("C", C));
-    return epilogue ? check_epilogue(epilogue) : EW_OK;
+        EW_TRY(in_callers_context(engine, call->stream, check_capture));
+    EW_TRY(ewx_cuda_check_pointer("A", call->A));
+    EW_TRY(ewx_cuda_check_pointer("B", call->B));
+    EW_TRY(ewx_cuda_check_pointer("C", call->C));
+    return call->epilogue ? check_epilogue(call->epilogue) : EW_OK;
 }
 
-static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B,
-                          const void *packed, void *C, const ew_epilogue *epilogue,
-                          ew_stream stream)
+static ew_status cuda_run(void *state, const ewx_call *call)
 {
     ewx_cuda_engine *engine = state;
     ew_status status = ewx_cuda_collect_fault(engine);
     if (status == EW_OK) {
-        ewx_carrier_begin(engine, m);
-        status = enqueue(engine, m, A, B, packed, C, epilogue, stream);
+        ewx_carrier_begin(engine, call->m);
+        status = enqueue(engine, call);
     }
     if (status == EW_OK)
         status = carry(engine);
@@ -161,11 +154,6 @@ static ew_status cuda_run(void *state, int64_t m, const void *A, const void *B,
         ewx_hosts_progress(engine->world);
     }
     return status;
-}
-
-static ew_status cuda_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    return ewx_cuda_layer_finish(state, m, sum, epilogue);
 }
 
 static ew_status synchronise(const ewx_cuda_engine *engine)
@@ -189,26 +177,34 @@ static ew_status cuda_wait(void *state)
 
 /* ---- Observation ---- */
 
-static ew_status cuda_observe(void *state, bool enable_trace, ew_timing *timing_out,
-                              ew_trace_event *events, size_t capacity, size_t *count_out)
+static ew_status cuda_timing(const void *state, ew_timing *timing_out)
+{
+    const ewx_cuda_engine *engine = state;
+    const ewx_cuda_report *report = engine->report;
+    const int64_t offset = engine->clock_offset_ns;
+    *timing_out = (ew_timing){.start_ns = (int64_t)report->start_ns + offset,
+                              .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
+                              .end_ns = (int64_t)report->end_ns + offset};
+    return EW_OK;
+}
+
+static ew_status cuda_trace_enable(void *state)
 {
     ewx_cuda_engine *engine = state;
-    if (enable_trace || count_out) {
-        EW_TRY(ewx_device_enter(engine->device));
-        const ew_status status =
-            enable_trace ? ewx_cuda_trace_enable(engine)
-                         : ewx_cuda_trace_read(engine, events, capacity, count_out);
-        ewx_device_leave(engine->device);
-        return status;
-    }
-    if (timing_out) {
-        const ewx_cuda_report *report = engine->report;
-        const int64_t offset = engine->clock_offset_ns;
-        *timing_out = (ew_timing){.start_ns = (int64_t)report->start_ns + offset,
-                                  .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
-                                  .end_ns = (int64_t)report->end_ns + offset};
-    }
-    return EW_OK;
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = ewx_cuda_trace_enable(engine);
+    ewx_device_leave(engine->device);
+    return status;
+}
+
+static ew_status cuda_trace_read(void *state, ew_trace_event *events, size_t capacity,
+                                 size_t *count_out)
+{
+    ewx_cuda_engine *engine = state;
+    EW_TRY(ewx_device_enter(engine->device));
+    const ew_status status = ewx_cuda_trace_read(engine, events, capacity, count_out);
+    ewx_device_leave(engine->device);
+    return status;
 }
 
 static void cuda_start_together(void *state)
@@ -242,24 +238,23 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(
         set_words(engine, head->orders, 2 * EWX_CUDA_CALLS * EWX_CUDA_MAX_RANKS, 0, epoch));
-    EW_TRY(set_words(engine, &engine->counters->producer_epoch, 1, epoch, 0));
-    EW_TRY(set_words(engine, &engine->counters->courier_epoch, 1, epoch, 0));
     ewx_carrier_set_epoch(engine, epoch);
-    return set_words(engine, &engine->counters->reducer_epoch, 1, epoch, 0);
+    return set_words(engine, engine->counters->epochs, EWX_NUM_STAGES, epoch, epoch);
 }
 #endif
 
 const ewx_backend ewx_backend_cuda = {
-    .name = "cuda",
+    .traits = &ewx_traits_cuda,
     .survey = cuda_survey,
     .check = cuda_check,
     .footprint = ewx_cuda_footprint,
     .create = ewx_cuda_create,
     .admit = cuda_admit,
     .run = cuda_run,
-    .finish = cuda_finish,
     .wait = cuda_wait,
-    .observe = cuda_observe,
+    .timing = cuda_timing,
+    .trace_enable = cuda_trace_enable,
+    .trace_read = cuda_trace_read,
     .start_together = cuda_start_together,
     .destroy = ewx_cuda_destroy,
     .memory = {.allocate = ewx_cuda_allocate,

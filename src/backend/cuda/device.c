@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_UNIT 8       /* SMs that a green context comes in */
+#define GROUP_UNIT 8       /* SMs that a green context comes in */
 #define DEFAULT_QUEUES 8   /* hardware queues of a process */
 #define MOST_QUEUES 32     /* that it can be given */
 #define STREAMS_PER_RANK 3 /* two of ours and the caller's */
@@ -29,15 +29,15 @@ static ew_status device_attributes(int ordinal, int *sms_out, int *arch_out)
     return EW_OK;
 }
 
-static ew_status slice_size(int sms, int sharers, int *slice_sms_out)
+static ew_status share_size(int sms, int sharers, int *share_sms_out)
 {
-    const int groups = sms / SLICE_UNIT;
+    const int groups = sms / GROUP_UNIT;
     if (sharers > groups)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "%d ranks cannot share a GPU of %d SMs, which has %d groups of %d\n"
                         "  fix: use %d ranks or fewer per GPU",
-                        sharers, sms, groups, SLICE_UNIT, groups);
-    *slice_sms_out = sharers > 1 ? groups / sharers * SLICE_UNIT : sms;
+                        sharers, sms, groups, GROUP_UNIT, groups);
+    *share_sms_out = sharers > 1 ? groups / sharers * GROUP_UNIT : sms;
     return EW_OK;
 }
 
@@ -49,7 +49,7 @@ ew_status ewx_device_survey(int num_ranks, ewx_machine *machine_out)
     EW_CUDA_TRY(cudaGetDeviceCount(&count), "counting GPUs");
     EW_TRY(device_attributes(0, &sms, &arch));
     const int sharers = (num_ranks + count - 1) / count;
-    EW_TRY(slice_size(sms, sharers, &machine_out->gpu_sms));
+    EW_TRY(share_size(sms, sharers, &machine_out->gpu_sms));
     machine_out->gpu_arch = arch;
     machine_out->gpu_sharers = sharers;
     return EW_OK;
@@ -130,7 +130,7 @@ static ew_status place(ewx_device *device, ew_world *world)
         const bool same = memcmp(all[rank].uuid, me.uuid, sizeof me.uuid) == 0;
         device->index += same && rank < world->rank;
         if (same && device->sharers++ == 0)
-            device->eldest = rank;
+            device->lowest_rank = rank;
     }
     for (int rank = 0; rank < world->num_ranks; rank++) {
         int sharers = 0;
@@ -142,7 +142,7 @@ static ew_status place(ewx_device *device, ew_world *world)
                             "  fix: put the same number of ranks on every GPU",
                             world->rank, device->sharers - 1, rank, sharers - 1);
     }
-    EW_TRY(slice_size(me.sms, device->sharers, &device->sms));
+    EW_TRY(share_size(me.sms, device->sharers, &device->sms));
     return check_queues(world, device->sharers);
 }
 
@@ -156,10 +156,10 @@ static ew_status open_context(ewx_device *device)
     device->context = device->primary;
     if (device->sharers == 1)
         return EW_OK;
-    EW_TRY(ewx_slice_take(device->driver, device->ordinal, device->primary, device->sms,
-                          device->index, &device->slice));
-    device->sms = device->slice->sms;
-    device->context = device->slice->context;
+    EW_TRY(ewx_sm_group_take(device->driver, device->ordinal, device->primary, device->sms,
+                             device->index, &device->sm_group));
+    device->sms = device->sm_group->sms;
+    device->context = device->sm_group->context;
     return EW_OK;
 }
 
@@ -292,9 +292,9 @@ static ew_status open_stream(const ewx_device *device, bool high_priority,
     int low, high;
     EW_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high), "reading stream priorities");
     const int priority = high_priority ? high : low;
-    if (device->slice) {
+    if (device->sm_group) {
         EW_DRIVER_TRY(
-            device->driver->cuGreenCtxStreamCreate(stream_out, device->slice->green,
+            device->driver->cuGreenCtxStreamCreate(stream_out, device->sm_group->green,
                                                    CU_STREAM_NON_BLOCKING, priority),
             "creating a stream");
         return EW_OK;
@@ -319,7 +319,7 @@ static void close_device(void *companion)
         cudaFree(device->calls_made);
         ewx_device_leave(device);
     }
-    ewx_slice_return(device->slice);
+    ewx_sm_group_return(device->sm_group);
     if (device->primary)
         device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
     free(device);

@@ -1,4 +1,4 @@
-/* A rank's GPU, or its slice of one, shared by all of the rank's plans.
+/* A rank's GPU, or its group of the SMs, shared by all of the rank's plans.
  *
  * A rank that has a CUDA context when its first plan is created keeps that device; else it
  * gets device number i mod count, as the i-th rank of its host.  Ranks that find themselves
@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "backend/cuda/driver.h"
-#include "backend/cuda/slices.h"
+#include "backend/cuda/sm_groups.h"
 #include "plan/spec.h"
 #include "world/world.h"
 
@@ -19,13 +19,13 @@ typedef struct ewx_device {
     const ewx_driver *driver;
     int ordinal;
     int arch;
-    int sms;           /* of this rank */
-    int sharers;       /* ranks on this GPU */
-    int index;         /* which of them this one is */
-    int eldest;        /* the lowest of their ranks */
-    CUcontext primary; /* the one that programs use */
-    CUcontext context; /* this rank's: the same, or a slice of it */
-    ewx_slice *slice;  /* NULL: the whole GPU */
+    int sms;                /* of this rank */
+    int sharers;            /* ranks on this GPU */
+    int index;              /* which of them this one is */
+    int lowest_rank;        /* of them */
+    CUcontext primary;      /* the one that programs use */
+    CUcontext context;      /* this rank's: the same, or one with its group of SMs */
+    ewx_sm_group *sm_group; /* NULL: the whole GPU */
     /* Shared by all plans of the rank, which therefore never run side by side: the budget
      * of one would not hold for two.  It also keeps the number of streams below that of the
      * hardware's queues, in which a waiting kernel holds up whatever lies behind it. */

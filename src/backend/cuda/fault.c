@@ -1,5 +1,5 @@
 /* From a kernel's report to the story that all ranks tell. */
-#include "backend/cuda/engine.h"
+#include "backend/cuda/cuda_engine.h"
 
 static ewx_fault fault_of(const ewx_cuda_report *report, int reporter, uint32_t plan)
 {

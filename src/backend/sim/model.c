@@ -3,50 +3,9 @@
 #include <math.h>
 
 #include "base/status.h"
+#include "plan/occupancy.h"
 
-enum {
-    REGISTER_UNIT = 256,
-    RESERVED_SHARED = 1024,
-    MAX_WAVE = 512 /* blocks that are looked at; the rest of a larger wave is alike */
-};
-
-/* What a CTA takes of an SM, as the kernels are compiled (entwine doctor --verbose). */
-typedef struct needs {
-    int threads, registers, shared;
-} needs;
-
-static needs producer_needs(const ew_config *config)
-{
-    const bool wide = config->block_n > EWX_TILE_N;
-    if (config->kernel == EW_KERNEL_SM90)
-        return wide ? (needs){384, 128, 229664} : (needs){256, 96, 114880};
-    return wide ? (needs){256, 255, 98304} : (needs){256, 128, 49152};
-}
-
-static needs reducer_needs(int threads)
-{
-    return (needs){threads, threads > 256 ? 32 : 64, 0};
-}
-
-/* How many CTAs of `kind` fit on an SM beside `count` of `resident`. */
-static int fits(const ewx_sim_profile *profile, needs resident, int count, needs kind)
-{
-    const int unit = REGISTER_UNIT;
-    const double kind_registers =
-        ceil(kind.registers * 32.0 / unit) * unit * (kind.threads / 32);
-    const double resident_registers =
-        ceil(resident.registers * 32.0 / unit) * unit * (resident.threads / 32);
-    const double room[] = {
-        (profile->sm_registers - count * resident_registers) / kind_registers,
-        (profile->sm_shared_bytes - count * (resident.shared + RESERVED_SHARED)) /
-            (kind.shared + RESERVED_SHARED),
-        (profile->sm_threads - count * resident.threads) / kind.threads,
-        profile->sm_ctas - count};
-    double least = room[0];
-    for (size_t i = 1; i < sizeof room / sizeof room[0]; i++)
-        least = room[i] < least ? room[i] : least;
-    return least >= 1 ? (int)least : 0;
-}
+enum { MAX_WAVE = 512 /* blocks that are looked at; the rest of a larger wave is alike */ };
 
 static int64_t round_ps(double ps)
 {
@@ -167,13 +126,18 @@ int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
 static void place_ctas(const ewx_sim_profile *profile, const ew_config *config,
                        ewx_sim_model *model)
 {
-    const needs producing = producer_needs(config);
-    const needs reducing = reducer_needs(config->batch), none = {0};
-    model->producers_per_sm = fits(profile, none, 0, producing);
+    const ewx_sm_resources sm = {(int)profile->sm_registers, (int)profile->sm_shared_bytes,
+                                 (int)profile->sm_threads, (int)profile->sm_ctas};
+    const ewx_sm_resources nothing = {0};
+    const ewx_sm_resources gemm = ewx_cta_resources(
+        ewx_gemm_needs(config->kernel, config->block_n), EWX_RESERVED_SHARED);
+    const ewx_sm_resources reducer =
+        ewx_cta_resources(ewx_reducer_needs(config->batch), EWX_RESERVED_SHARED);
+    model->producers_per_sm = ewx_fits(&sm, &nothing, 0, &gemm);
     if (model->producers_per_sm > EWX_SIM_MAX_PRODUCERS)
         model->producers_per_sm = EWX_SIM_MAX_PRODUCERS;
     for (int count = 0; count <= model->producers_per_sm; count++)
-        model->reducers_beside[count] = fits(profile, producing, count, reducing);
+        model->reducers_beside[count] = ewx_fits(&sm, &gemm, count, &reducer);
 }
 
 /* pool=static: the SMs that x reducers fill, and those too few for a cluster. */
@@ -187,14 +151,13 @@ static void set_apart(const ew_config *config, ewx_sim_model *model)
     model->set_apart = model->sms - (computing > 0 ? computing : 0);
 }
 
-/* As the cuda backend does it: with room beside every producer that many can never keep
- * one out; without, each reducer may cost an SM, and a producer must still find one. */
+/* As the cuda backend does it. */
 static ew_status check_budget(const ewx_sim_profile *profile, const ew_config *config,
                               const ewx_sim_model *model)
 {
     const int beside = model->reducers_beside[model->producers_per_sm];
     const int alone = model->reducers_beside[0];
-    int most = beside > 0 ? beside * model->sms : model->sms / config->cluster - 1;
+    int most = ewx_most_waiters(beside, model->sms, config->cluster);
     if (config->pool == EW_POOL_STATIC)
         most = alone * (model->sms - config->cluster);
     if (most < 1)

@@ -143,34 +143,21 @@ out:
     return status;
 }
 
-static ew_status refuse_epilogue(void)
+static ew_status sim_admit(const void *state, const ewx_call *call)
 {
-    return ewx_fail(EW_ERR_UNSUPPORTED,
-                    "the simulator knows no epilogue\n"
-                    "  fix: use backend=cpu or backend=cuda, or leave it out");
+    (void)state;
+    if (call->epilogue)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the simulator knows no epilogue\n"
+                        "  fix: use backend=cpu or backend=cuda, or leave it out");
+    return EW_OK;
 }
 
-static ew_status sim_admit(const void *state, const void *A, const void *B, const void *C,
-                           const ew_epilogue *epilogue, ew_stream stream)
-{
-    (void)state, (void)A, (void)B, (void)C, (void)stream;
-    return epilogue ? refuse_epilogue() : EW_OK;
-}
-
-static ew_status sim_run(void *state, int64_t m, const void *A, const void *B,
-                         const void *packed, void *C, const ew_epilogue *epilogue,
-                         ew_stream stream)
+static ew_status sim_run(void *state, const ewx_call *call)
 {
     sim_plan *plan = state;
-    (void)A, (void)B, (void)packed, (void)C, (void)epilogue, (void)stream;
     EW_TRY(ewx_world_check(plan->world));
-    return m == plan->known_rows ? EW_OK : learn_timing(plan, m);
-}
-
-static ew_status sim_finish(void *state, int64_t m, void *sum, const ew_epilogue *epilogue)
-{
-    (void)state, (void)m, (void)sum, (void)epilogue;
-    return refuse_epilogue();
+    return call->m == plan->known_rows ? EW_OK : learn_timing(plan, call->m);
 }
 
 static ew_status sim_wait(void *state)
@@ -202,15 +189,22 @@ static ew_status record_events(sim_plan *plan)
     return EW_OK;
 }
 
-static ew_status sim_observe(void *state, bool enable, ew_timing *timing_out,
-                             ew_trace_event *events, size_t capacity, size_t *count_out)
+static ew_status sim_timing(const void *state, ew_timing *timing_out)
+{
+    *timing_out = ((const sim_plan *)state)->timing;
+    return EW_OK;
+}
+
+static ew_status sim_trace_enable(void *state)
+{
+    ((sim_plan *)state)->tracing = true;
+    return EW_OK;
+}
+
+static ew_status sim_trace_read(void *state, ew_trace_event *events, size_t capacity,
+                                size_t *count_out)
 {
     sim_plan *plan = state;
-    plan->tracing |= enable;
-    if (timing_out)
-        *timing_out = plan->timing;
-    if (!count_out)
-        return EW_OK;
     *count_out = 0;
     if (!plan->tracing || plan->known_rows < 0)
         return EW_OK;
@@ -273,17 +267,37 @@ static ew_status sim_verify(ew_world *world, const ew_problem *problem, uint32_t
     return EW_OK;
 }
 
+static ew_status sim_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out)
+{
+    (void)world, (void)spec;
+    *packed_out = NULL;
+    return EW_OK;
+}
+
+static ew_status sim_weight_pack(ew_world *world, const ewx_spec *spec, void *packed,
+                                 const void *B)
+{
+    (void)world, (void)spec, (void)packed, (void)B;
+    return EW_OK;
+}
+
+static void sim_weight_close(ew_world *world, void *packed)
+{
+    (void)world, (void)packed;
+}
+
 const ewx_backend ewx_backend_sim = {
-    .name = "sim",
+    .traits = &ewx_traits_sim,
     .survey = sim_survey,
     .check = sim_check,
     .footprint = sim_footprint,
     .create = sim_create,
     .admit = sim_admit,
     .run = sim_run,
-    .finish = sim_finish,
     .wait = sim_wait,
-    .observe = sim_observe,
+    .timing = sim_timing,
+    .trace_enable = sim_trace_enable,
+    .trace_read = sim_trace_read,
     .start_together = sim_start_together,
     .destroy = sim_destroy,
     .memory = {.allocate = sim_allocate,
@@ -292,4 +306,7 @@ const ewx_backend ewx_backend_sim = {
                .fill = sim_fill,
                .generate = sim_generate,
                .verify = sim_verify},
+    .weights = {.open = sim_weight_open,
+                .pack = sim_weight_pack,
+                .close = sim_weight_close},
 };

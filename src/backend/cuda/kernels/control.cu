@@ -4,9 +4,9 @@
 namespace
 {
 
-/* One warp: opens the call for a GEMM that is not ours, and closes its producer's part:
- * what follows in the stream is ordered by the stream. */
-__global__ void starter(const __grid_constant__ ewx_cuda_call call)
+/* One warp: opens the call for a GEMM that is not ours, and closes that stage at once: what
+ * follows in the stream is ordered by the stream. */
+__global__ void open_call_kernel(const __grid_constant__ ewx_cuda_call call)
 {
     uint32_t epoch = 0;
     if (threadIdx.x == 0)
@@ -17,33 +17,34 @@ __global__ void starter(const __grid_constant__ ewx_cuda_call call)
 }
 
 /* Between a GEMM and a collective that are both not ours. */
-__global__ void marker(const __grid_constant__ ewx_cuda_call call)
+__global__ void mark_gemm_end_kernel(const __grid_constant__ ewx_cuda_call call)
 {
     call.report->gemm_end_ns = global_timer_ns();
 }
 
 /* Counts a call whose reduction was not ours as reduced. */
-__global__ void finisher(const __grid_constant__ ewx_cuda_call call)
+__global__ void close_call_kernel(const __grid_constant__ ewx_cuda_call call)
 {
-    close_reducer(call, call.counters->reducer_epoch + 1, true);
+    close_reducer(call, call.counters->epochs[EWX_STAGE_EXCHANGE] + 1, true);
 }
 
-/* One warp. */
-__global__ void courier(const __grid_constant__ ewx_cuda_call call)
+/* One warp, before copies overwrite what peers may still read. */
+__global__ void await_readers_kernel(const __grid_constant__ ewx_cuda_call call)
 {
-    (void)await_readers(call, call.counters->courier_epoch + 1, threadIdx.x);
+    (void)await_readers(call, call.counters->epochs[EWX_STAGE_COPY] + 1, threadIdx.x);
 }
 
 /* The copy lies before this kernel in its stream. */
-__global__ void deliverer(const __grid_constant__ ewx_cuda_call call, int dst, int closes)
+__global__ void publish_copied_kernel(const __grid_constant__ ewx_cuda_call call, int dst,
+                                      int closes)
 {
-    const uint32_t epoch = call.counters->courier_epoch + 1;
+    const uint32_t epoch = call.counters->epochs[EWX_STAGE_COPY] + 1;
     if (!has_stopped(call)) {
         await_push(call, dst, 2 * ewx_part_rows(&call.grid, dst) * call.grid.cols);
         st_release_sys(flag_of(call, dst, 0, call.rank), epoch);
     }
     if (closes)
-        call.counters->courier_epoch = epoch;
+        call.counters->epochs[EWX_STAGE_COPY] = epoch;
 }
 
 constexpr int PATCH = 32;
@@ -69,29 +70,29 @@ __global__ void read_clock(unsigned long long *ns_out)
 
 } // namespace
 
-ewx_cuda_entry ewx_cuda_starter(void)
+ewx_cuda_entry ewx_cuda_open_call(void)
 {
-    return {(const void *)starter, 32, 0, 0};
+    return {(const void *)open_call_kernel, 32, 0, 0};
 }
 
-ewx_cuda_entry ewx_cuda_marker(void)
+ewx_cuda_entry ewx_cuda_mark_gemm_end(void)
 {
-    return {(const void *)marker, 1, 0, 0};
+    return {(const void *)mark_gemm_end_kernel, 1, 0, 0};
 }
 
-ewx_cuda_entry ewx_cuda_finisher(void)
+ewx_cuda_entry ewx_cuda_close_call(void)
 {
-    return {(const void *)finisher, 1, 0, 0};
+    return {(const void *)close_call_kernel, 1, 0, 0};
 }
 
-ewx_cuda_entry ewx_cuda_courier(void)
+ewx_cuda_entry ewx_cuda_await_readers(void)
 {
-    return {(const void *)courier, 32, 0, 0};
+    return {(const void *)await_readers_kernel, 32, 0, 0};
 }
 
-ewx_cuda_entry ewx_cuda_deliverer(void)
+ewx_cuda_entry ewx_cuda_publish_copied(void)
 {
-    return {(const void *)deliverer, 1, 0, 0};
+    return {(const void *)publish_copied_kernel, 1, 0, 0};
 }
 
 ewx_cuda_entry ewx_cuda_transpose(void)

@@ -18,8 +18,8 @@ extern "C" {
 /* As many as one NVLink domain has; every launch carries their addresses. */
 #define EWX_CUDA_MAX_RANKS 72
 
-#define EWX_CUDA_CALLS 4      /* announced calls that are kept */
-#define EWX_CUDA_LAYER_ROWS 2 /* of a layer, that a CTA does at a time */
+#define EWX_CUDA_CALLS 4         /* announced calls that are kept */
+#define EWX_CUDA_EPILOGUE_ROWS 2 /* rows that a CTA finishes at a time */
 
 /* ---- Shared state ---- */
 
@@ -39,16 +39,20 @@ typedef struct ewx_cuda_segment {
     unsigned long long ingress_free_ns;
 } ewx_cuda_segment;
 
-/* One rank's own words, in its memory, touched by its kernels only.  Two epochs, because
- * the reducer may end before the producer does. */
+/* The parts of a call that run beside each other and may end in any order. */
+typedef enum ewx_cuda_stage {
+    EWX_STAGE_GEMM,
+    EWX_STAGE_EXCHANGE, /* the kernel at the other end of what crosses */
+    EWX_STAGE_COPY,     /* transport=copy: copies, and their publication */
+    EWX_NUM_STAGES
+} ewx_cuda_stage;
+
+/* One rank's own words, in its memory, touched by its kernels only. */
 typedef struct ewx_cuda_counters {
-    uint32_t producer_epoch; /* last call whose producer has ended */
-    uint32_t reducer_epoch;
-    uint32_t courier_epoch;  /* of copied partitions */
-    uint32_t producer_exits; /* CTAs of the running launch that have ended */
-    uint32_t reducer_exits;
-    uint32_t next_position; /* next producer position that nobody has taken */
-    uint32_t stop;          /* a CTA gave up: the others leave too, nothing is published */
+    uint32_t epochs[EWX_NUM_STAGES]; /* the last call in which the stage has ended */
+    uint32_t exits[EWX_NUM_STAGES]; /* CTAs of the stage's running launch that have ended */
+    uint32_t next_position;         /* the next position of the walk that is not taken */
+    uint32_t stop; /* a CTA gave up: the others leave too, nothing is published */
     unsigned long long looked_ns; /* when a waiting thread last read the abort word */
     uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations */
 } ewx_cuda_counters;
@@ -102,7 +106,8 @@ typedef struct ewx_cuda_call {
     int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
     int32_t tile_rows;       /* slots of one part are tile_rows x grid.tile_cols */
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
-    int32_t pushed;          /* contributions lie with their owner, not with their source */
+    int32_t pushed;          /* 1: a contribution is stored in the heap of the rank that
+                                reads it; 0: in the heap of the rank that made it */
     int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
@@ -115,8 +120,8 @@ typedef struct ewx_cuda_call {
     ewx_cuda_link link;
     ewx_cuda_trace trace;
     unsigned char *heaps[EWX_CUDA_MAX_RANKS]; /* every rank's segment */
-    /* What to add to the place of a contribution of mine to a tile of mine, to get that of
-     * each rank's. */
+    /* A base address per source: plus the offset of my own contribution in my heap, it is
+     * the address of rank r's contribution to the same tile. */
     const unsigned char *sources[EWX_CUDA_MAX_RANKS];
 } ewx_cuda_call;
 
@@ -127,19 +132,19 @@ typedef struct ewx_cuda_maps {
     const CUtensorMap *out;
 } ewx_cuda_maps;
 
-/* A call is one launch of the producer, or several, one after the other. */
+/* The GEMM of a call is launched once, or once per part (transport=copy). */
 typedef struct ewx_cuda_operands {
     const void *a, *b; /* for kernels without TMA */
     int64_t k;
     int32_t persistent; /* take positions until none is left, else one per CTA (cluster) */
     int64_t first_position, end_position; /* of this launch */
     int32_t opens, closes;                /* the call */
-    /* Contributions go here, by destination, and a courier publishes them; NULL: the heap
-     */
+    /* Contributions are stored here, by destination, to be copied and then published;
+     * NULL: they are stored in a heap, and the GEMM publishes them. */
     unsigned char *outbox;
 } ewx_cuda_operands;
 
-/* As many launches, or one. */
+/* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
     void *c;                      /* owned rows x N */
     int64_t first_task, end_task; /* of this launch */
@@ -148,14 +153,14 @@ typedef struct ewx_cuda_output {
 } ewx_cuda_output;
 
 /* How far a call's epilogue is; all zero between calls. */
-typedef struct ewx_cuda_layer_counters {
+typedef struct ewx_cuda_epilogue_counters {
     uint32_t next_strip;  /* next rows to normalise, EWX_STRIP_ROWS at a time */
     uint32_t exits;       /* CTAs of the following kernel that have ended */
     uint32_t row_tiles[]; /* of each owned row of tiles, how many are summed */
-} ewx_cuda_layer_counters;
+} ewx_cuda_epilogue_counters;
 
 /* What follows the sum, for the owned rows; parts that are not wanted are NULL. */
-typedef struct ewx_cuda_layer {
+typedef struct ewx_cuda_epilogue {
     const void *bias, *norm_weight;
     const void *sum; /* for the kernel that follows a sum of others */
     void *c;         /* sum + bias */
@@ -164,8 +169,8 @@ typedef struct ewx_cuda_layer {
     int32_t has_residual, stores_h; /* else it is there already */
     float eps;
     float *squares; /* sums of them, [owned row][tile column] */
-    ewx_cuda_layer_counters *counters;
-} ewx_cuda_layer;
+    ewx_cuda_epilogue_counters *counters;
+} ewx_cuda_epilogue;
 
 /* The owned rows of an output on exact inputs, and how many of its elements are not. */
 typedef struct ewx_cuda_expectation {
@@ -196,25 +201,25 @@ ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int clu
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call); threads 128, 256 or 512 */
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
-/* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_layer): the same with an epilogue, less the
+/* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue): the same with an epilogue, less the
  * rows that were not complete in time */
-ewx_cuda_entry ewx_cuda_layer_reducer(ew_dtype dtype, int num_ranks, int threads);
-/* (ewx_cuda_layer, ewx_cuda_call): those rows */
-ewx_cuda_entry ewx_cuda_layer_rest(ew_dtype dtype);
-/* (ewx_cuda_layer, ewx_cuda_call): the whole epilogue, after a sum */
-ewx_cuda_entry ewx_cuda_layer_whole(ew_dtype dtype);
+ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_epilogue, ewx_cuda_call): those rows */
+ewx_cuda_entry ewx_cuda_epilogue_rest(ew_dtype dtype);
+/* (ewx_cuda_epilogue, ewx_cuda_call): the whole epilogue, after a sum */
+ewx_cuda_entry ewx_cuda_epilogue_whole(ew_dtype dtype);
 /* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
-ewx_cuda_entry ewx_cuda_starter(void);
+ewx_cuda_entry ewx_cuda_open_call(void);
 /* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours
  */
-ewx_cuda_entry ewx_cuda_marker(void);
+ewx_cuda_entry ewx_cuda_mark_gemm_end(void);
 /* (ewx_cuda_call): ends the call after such a collective */
-ewx_cuda_entry ewx_cuda_finisher(void);
+ewx_cuda_entry ewx_cuda_close_call(void);
 /* (ewx_cuda_call): waits until copies may overwrite the peers' memory */
-ewx_cuda_entry ewx_cuda_courier(void);
+ewx_cuda_entry ewx_cuda_await_readers(void);
 /* (ewx_cuda_call, int dst, int closes): the partition of dst has been copied: publishes it
  */
-ewx_cuda_entry ewx_cuda_deliverer(void);
+ewx_cuda_entry ewx_cuda_publish_copied(void);
 /* (const void *from [rows x cols], void *to [cols x rows], int64_t rows, int64_t cols) */
 ewx_cuda_entry ewx_cuda_transpose(void);
 /* (unsigned long long *ns_out): the GPU's timer now */

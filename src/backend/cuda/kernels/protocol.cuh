@@ -197,7 +197,7 @@ __device__ __forceinline__ bool calls_agree(const ewx_cuda_call &call, uint32_t 
 
 __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call, bool opens)
 {
-    const uint32_t epoch = call.counters->producer_epoch + 1;
+    const uint32_t epoch = call.counters->epochs[EWX_STAGE_GEMM] + 1;
     if (!opens)
         return epoch;
     if (blockIdx.x == 0)
@@ -287,7 +287,7 @@ __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoc
 /* The producer's part of the call is over. */
 __device__ __forceinline__ void count_call(const ewx_cuda_call &call, uint32_t epoch)
 {
-    call.counters->producer_epoch = epoch;
+    call.counters->epochs[EWX_STAGE_GEMM] = epoch;
     if (call.calls_made)
         ++*call.calls_made;
 }
@@ -297,9 +297,9 @@ __device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32
 {
     ewx_cuda_counters *counters = call.counters;
     __threadfence();
-    if (atomicAdd(&counters->producer_exits, 1u) + 1 != gridDim.x)
+    if (atomicAdd(&counters->exits[EWX_STAGE_GEMM], 1u) + 1 != gridDim.x)
         return;
-    counters->producer_exits = 0;
+    counters->exits[EWX_STAGE_GEMM] = 0;
     counters->next_position = 0;
     if (!closes)
         return;
@@ -312,12 +312,12 @@ __device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_
 {
     ewx_cuda_counters *counters = call.counters;
     __threadfence(); /* this CTA's reads, before its ticket */
-    if (atomicAdd(&counters->reducer_exits, 1u) + 1 != gridDim.x)
+    if (atomicAdd(&counters->exits[EWX_STAGE_EXCHANGE], 1u) + 1 != gridDim.x)
         return;
-    counters->reducer_exits = 0;
+    counters->exits[EWX_STAGE_EXCHANGE] = 0;
     if (!closes)
         return;
-    counters->reducer_epoch = epoch;
+    counters->epochs[EWX_STAGE_EXCHANGE] = epoch;
     call.report->end_ns = global_timer_ns();
     if (has_stopped(call)) /* not everything was read */
         return;

@@ -4,7 +4,7 @@
  * the rounded sum into the caller's matrix.
  *
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
-#include "backend/cuda/kernels/layer.cuh"
+#include "backend/cuda/kernels/epilogue.cuh"
 #include "backend/cuda/kernels/link.cuh"
 
 namespace
@@ -130,12 +130,12 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call)
 /* As reduce_tile.  The residual is asked for first, so that it is there with the sum. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
 __device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
-                            const ewx_cuda_layer &layer, ewx_tile tile)
+                            const ewx_cuda_epilogue &epilogue, ewx_tile tile)
 {
     const uint64_t once = l2_evict_first();
-    const int64_t origin = place.out - (unsigned char *)layer.h;
+    const int64_t origin = place.out - (unsigned char *)epilogue.h;
     const int tile_cols = (int)call.grid.tile_cols, tile_col = (int)tile.col;
-    float *squares_out = squares_at(layer, call.grid, tile.row * EWX_TILE_M) + tile_col;
+    float *squares_out = squares_at(epilogue, call.grid, tile.row * EWX_TILE_M) + tile_col;
 #pragma unroll 1
     for (int first = threadIdx.x; first < PIECES; first += THREADS * ROWS) {
         float sum[ROWS][PIECE] = {};
@@ -145,7 +145,7 @@ __device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
             const int piece = first + i * THREADS;
             const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
             residual[i] = make_uint4(0, 0, 0, 0);
-            if (layer.has_residual && row < place.height && column < place.pieces)
+            if (epilogue.has_residual && row < place.height && column < place.pieces)
                 residual[i] =
                     ld_16(place.out + (size_t)row * place.out_stride + column * 16, once);
         }
@@ -157,11 +157,11 @@ __device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
             float squares = 0;
             if (row < place.height && column < place.pieces)
                 squares = squares_of_piece<T>(
-                    finish_piece<T>(layer, rounded<T>(sum[i]), residual[i],
+                    finish_piece<T>(epilogue, rounded<T>(sum[i]), residual[i],
                                     origin + (int64_t)row * place.out_stride + column * 16,
                                     tile_col * EWX_TILE_N * 2 + column * 16));
             squares = squares_of_tile(squares);
-            if (layer.normed && column == 0 && row < place.height)
+            if (epilogue.normed && column == 0 && row < place.height)
                 squares_out[row * tile_cols] = squares;
         }
     }
@@ -169,15 +169,15 @@ __device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
 
 /* The whole CTA, after a tile: counts it, and normalises rows that are complete. */
 template <class T, int THREADS>
-__device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_layer &layer,
+__device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_epilogue &epilogue,
                                int tile_row)
 {
     __shared__ int taken;
     const int rows = (int)ewx_part_rows(&call.grid, call.rank);
     __syncthreads();
     if (threadIdx.x == 0) {
-        count_tile(layer, tile_row);
-        taken = take_strip(layer, call.grid, rows);
+        count_tile(epilogue, tile_row);
+        taken = take_strip(epilogue, call.grid, rows);
     }
     __syncthreads();
     const int strip = taken;
@@ -185,7 +185,7 @@ __device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_layer &
         return;
     const int first = strip * EWX_STRIP_ROWS, end = min(first + EWX_STRIP_ROWS, rows);
     for (int row = first + threadIdx.x / WARP; row < end; row += THREADS / WARP)
-        normalise_row<T, 2, 1>(layer, call.grid, row, 0, threadIdx.x % WARP);
+        normalise_row<T, 2, 1>(epilogue, call.grid, row, 0, threadIdx.x % WARP);
 }
 
 /* ---- The kernel ---- */
@@ -209,13 +209,13 @@ __device__ void announce_output(const ewx_cuda_call &call, uint32_t epoch)
     publish_output(call, epoch);
 }
 
-/* LAYER: with its epilogue; else that is not looked at. */
-template <class T, int THREADS, int W, int SOURCES, int ROWS, bool LAYER>
+/* FUSED: with the epilogue, which is otherwise not read. */
+template <class T, int THREADS, int W, int SOURCES, int ROWS, bool FUSED>
 __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
                                        const ewx_cuda_call &call,
-                                       const ewx_cuda_layer &layer)
+                                       const ewx_cuda_epilogue &epilogue)
 {
-    const uint32_t epoch = call.counters->reducer_epoch + 1;
+    const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
     const int64_t first_task = output.first_task + blockIdx.x;
     if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
         announce_output(call, epoch);
@@ -239,16 +239,16 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
         }
         if (!__syncthreads_and(ready))
             break;
-        if (LAYER)
-            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, layer, tile);
+        if (FUSED)
+            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue, tile);
         else
             reduce_tile<T, THREADS, W, SOURCES, ROWS>(place, call);
         if (paced && threadIdx.x < 32)
             await_time(on_link.end_ns);
         if (threadIdx.x == 0)
             stamp_end(call.trace.reduced, task);
-        if (LAYER && layer.normed)
-            normalise_some<T, THREADS>(call, layer, (int)tile.row);
+        if (FUSED && epilogue.normed)
+            normalise_some<T, THREADS>(call, epilogue, (int)tile.row);
     }
     /* All contributions are there, so a kernel that takes SMs now keeps no producer from
      * anything this one waits for. */
@@ -263,68 +263,68 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     reducer(const __grid_constant__ ewx_cuda_output output,
             const __grid_constant__ ewx_cuda_call call)
 {
-    reduce<T, THREADS, W, SOURCES, ROWS, false>(output, call, ewx_cuda_layer());
+    reduce<T, THREADS, W, SOURCES, ROWS, false>(output, call, ewx_cuda_epilogue());
 }
 
 /* At most 64 registers for 512 threads too: 32 are too few for all this. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    layer_reducer(const __grid_constant__ ewx_cuda_output output,
+    fused_reducer(const __grid_constant__ ewx_cuda_output output,
                   const __grid_constant__ ewx_cuda_call call,
-                  const __grid_constant__ ewx_cuda_layer layer)
+                  const __grid_constant__ ewx_cuda_epilogue epilogue)
 {
-    reduce<T, THREADS, W, SOURCES, ROWS, true>(output, call, layer);
+    reduce<T, THREADS, W, SOURCES, ROWS, true>(output, call, epilogue);
 }
 
 /* How many contributions of how many pieces a thread has in flight: the product hides the
  * latency of remote loads and must fit the registers, beside what an epilogue needs. */
-template <class T, int THREADS, int W, bool LAYER>
+template <class T, int THREADS, int W, bool FUSED>
 const void *function_for()
 {
-    constexpr int MOST = LAYER ? (W == 8 && THREADS < 512 ? 8 : 4) : THREADS == 512 ? 2 : 8;
+    constexpr int MOST = FUSED ? (W == 8 && THREADS < 512 ? 8 : 4) : THREADS == 512 ? 2 : 8;
     constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
-    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (LAYER ? 4 : 8) / SOURCES;
-    if constexpr (LAYER)
-        return (const void *)layer_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
+    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (FUSED ? 4 : 8) / SOURCES;
+    if constexpr (FUSED)
+        return (const void *)fused_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
     else
         return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
 }
 
-template <class T, int THREADS, bool LAYER>
+template <class T, int THREADS, bool FUSED>
 const void *function_of(int num_ranks)
 {
     switch (num_ranks) {
     case 2:
-        return function_for<T, THREADS, 2, LAYER>();
+        return function_for<T, THREADS, 2, FUSED>();
     case 4:
-        return function_for<T, THREADS, 4, LAYER>();
+        return function_for<T, THREADS, 4, FUSED>();
     case 8:
-        return function_for<T, THREADS, 8, LAYER>();
+        return function_for<T, THREADS, 8, FUSED>();
     }
-    return function_for<T, THREADS, 0, LAYER>();
+    return function_for<T, THREADS, 0, FUSED>();
 }
 
-template <class T, bool LAYER>
+template <class T, bool FUSED>
 const void *function_of(int num_ranks, int threads)
 {
     switch (threads) {
     case 128:
-        return function_of<T, 128, LAYER>(num_ranks);
+        return function_of<T, 128, FUSED>(num_ranks);
     case 256:
-        return function_of<T, 256, LAYER>(num_ranks);
+        return function_of<T, 256, FUSED>(num_ranks);
     case 512:
-        return function_of<T, 512, LAYER>(num_ranks);
+        return function_of<T, 512, FUSED>(num_ranks);
     }
     return nullptr;
 }
 
-template <bool LAYER>
+template <bool FUSED>
 ewx_cuda_entry entry_of(ew_dtype dtype, int num_ranks, int threads)
 {
     if (dtype == EW_FP32)
         return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, LAYER>(num_ranks, threads)
-                             : function_of<__half, LAYER>(num_ranks, threads),
+    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, FUSED>(num_ranks, threads)
+                             : function_of<__half, FUSED>(num_ranks, threads),
             threads, 0, 0};
 }
 
@@ -335,7 +335,7 @@ ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads)
     return entry_of<false>(dtype, num_ranks, threads);
 }
 
-ewx_cuda_entry ewx_cuda_layer_reducer(ew_dtype dtype, int num_ranks, int threads)
+ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads)
 {
     return entry_of<true>(dtype, num_ranks, threads);
 }

@@ -1,0 +1,124 @@
+#include "backend/cpu/cpu_weight.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/cpu_workers.h"
+#include "base/status.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+#define LEAST_SHARED_BYTES ((size_t)1 << 20) /* packed in less time than threads start */
+
+ew_status ewx_buffer_allocate(size_t bytes, const char *what, void **buffer_out)
+{
+    const size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
+    const size_t rounded = (bytes + unit - 1) / unit * unit;
+    void *buffer = aligned_alloc(unit, rounded > 0 ? rounded : unit);
+    if (!buffer)
+        return ewx_fail(EW_ERR_MEMORY,
+                        "no memory for %s of %zu bytes\n"
+                        "  fix: free memory, or use a smaller shape",
+                        what, bytes);
+    if (unit == HUGE_PAGE)
+        madvise(buffer, rounded, MADV_HUGEPAGE);
+    memset(buffer, 0, bytes > 0 ? bytes : unit);
+    *buffer_out = buffer;
+    return EW_OK;
+}
+
+ewx_weight_form ewx_weight_form_build(const ewx_spec *spec)
+{
+    const ew_problem *problem = &spec->problem;
+    ewx_weight_form form = {0};
+    if (spec->config.producer == EW_PRODUCER_BLAS) {
+        form.panel_bytes = (size_t)(problem->n * problem->k) * spec->elem_bytes;
+        form.bytes = form.panel_bytes;
+        return form;
+    }
+    form.gemm =
+        ewx_gemm_build(ewx_kernel_select(problem->dtype, NULL), problem->dtype, problem->k);
+    form.panel_bytes = ewx_packed_b_bytes(&form.gemm, ewx_min64(EWX_TILE_N, problem->n));
+    form.bytes = form.panel_bytes * (size_t)spec->layout.tile_cols;
+    return form;
+}
+
+/* ---- Packing ---- */
+
+void ewx_packing_begin(ewx_packing *packing, const ewx_spec *spec,
+                       const ewx_weight_form *form, const void *B, void *packed)
+{
+    packing->spec = spec;
+    packing->form = form;
+    packing->B = B;
+    packing->packed = packed;
+    atomic_store_explicit(&packing->next_panel, 0, memory_order_relaxed);
+    atomic_store_explicit(&packing->panels_done, 0, memory_order_relaxed);
+}
+
+static void pack_panel(const ewx_packing *packing, int64_t tile_col)
+{
+    const ew_problem *problem = &packing->spec->problem;
+    const bool nk = problem->weight_layout == EW_WEIGHT_NK;
+    const int64_t col = tile_col * EWX_TILE_N;
+    const int64_t stride = nk ? problem->k : 1, k_stride = nk ? 1 : problem->n;
+    ewx_pack_b(&packing->form->gemm,
+               packing->B + (size_t)(col * stride) * packing->spec->elem_bytes, stride,
+               k_stride, ewx_min64(EWX_TILE_N, problem->n - col),
+               packing->packed + (size_t)tile_col * packing->form->panel_bytes);
+}
+
+void ewx_packing_work(ewx_packing *packing)
+{
+    for (;;) {
+        const int64_t panel =
+            atomic_fetch_add_explicit(&packing->next_panel, 1, memory_order_relaxed);
+        if (panel >= packing->spec->layout.tile_cols)
+            return;
+        pack_panel(packing, panel);
+        atomic_fetch_add_explicit(&packing->panels_done, 1, memory_order_release);
+    }
+}
+
+/* ---- Weights of their own ---- */
+
+ew_status ewx_cpu_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out)
+{
+    (void)world;
+    return ewx_buffer_allocate(ewx_weight_form_build(spec).bytes, "a packed weight",
+                               packed_out);
+}
+
+static ew_status work(void *context, int worker)
+{
+    (void)worker;
+    ewx_packing_work(context);
+    return EW_OK;
+}
+
+ew_status ewx_cpu_weight_pack(ew_world *world, const ewx_spec *spec, void *packed,
+                              const void *B)
+{
+    const ewx_weight_form form = ewx_weight_form_build(spec);
+    (void)world;
+    if (spec->config.producer == EW_PRODUCER_BLAS) {
+        memcpy(packed, B, form.bytes);
+        return EW_OK;
+    }
+    ewx_packing packing;
+    ewx_packing_begin(&packing, spec, &form, B, packed);
+    /* Workers of its own: no plan need exist, or more than one may. */
+    ewx_workers workers;
+    ew_status status = ewx_workers_open(
+        &workers, form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers);
+    if (status == EW_OK)
+        status = ewx_workers_run(&workers, work, &packing);
+    ewx_workers_close(&workers);
+    return status;
+}
+
+void ewx_cpu_weight_close(ew_world *world, void *packed)
+{
+    (void)world;
+    free(packed);
+}

@@ -1,0 +1,256 @@
+#include "backend/cpu/gemm_stage.h"
+
+#include <string.h>
+
+#include "backend/cpu/cpu_blas.h"
+#include "backend/cpu/cpu_engine.h"
+#include "base/clock.h"
+#include "base/probe.h"
+
+/* ---- Release: which tiles become visible together ---- */
+
+int64_t ewx_release_groups(const ewx_spec *spec)
+{
+    const int32_t release = spec->config.release;
+    return ewx_release_counters(
+        release, ewx_release_units(release, spec->layout.slots_per_part), spec->num_ranks);
+}
+
+static int64_t group_of(const ewx_cpu_engine *engine, int dst, int64_t task)
+{
+    const int32_t release = engine->spec->config.release;
+    const int64_t units = ewx_release_units(release, engine->spec->layout.slots_per_part);
+    return ewx_release_counter(release, units, dst, ewx_release_unit(release, task));
+}
+
+static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+{
+    if (EWX_PROBE(EWX_PROBE_PUBLISH, engine->world->rank,
+                  ewx_layout_slot(&engine->spec->layout, dst, tile)))
+        return;
+    engine->to[dst]->post(engine, dst, tile);
+    (void)EWX_PROBE(EWX_PROBE_PUBLISHED, engine->world->rank,
+                    ewx_layout_slot(&engine->spec->layout, dst, tile));
+}
+
+static void publish_unit(ewx_cpu_engine *engine, int dst, int64_t unit)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const ewx_task_range tasks =
+        ewx_release_tasks(grid, engine->spec->config.release, dst, unit);
+    for (int64_t task = tasks.first; task < tasks.end; task++)
+        publish(engine, dst, ewx_task_tile(grid, dst, task));
+}
+
+/* Destinations take turns, so that no owner waits for another's whole partition. */
+static void publish_output(ewx_cpu_engine *engine)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    for (int64_t task = 0; task < engine->spec->layout.slots_per_part; task++)
+        for (int dst = 0; dst < grid->num_parts; dst++)
+            if (task < ewx_part_tiles(grid, dst))
+                publish(engine, dst, ewx_task_tile(grid, dst, task));
+}
+
+/* A tile is complete: publish it, or its whole group when it was the last one. */
+static void release_tile(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+{
+    const int32_t release = engine->spec->config.release;
+    if (release == 1) {
+        publish(engine, dst, tile);
+        return;
+    }
+    const int64_t task = ewx_tile_task(&engine->call.grid, dst, tile);
+    /* acq_rel: the last worker's publication covers what the others wrote. */
+    if (atomic_fetch_sub_explicit(&engine->gemm.unreleased[group_of(engine, dst, task)], 1,
+                                  memory_order_acq_rel) > 1)
+        return;
+    if (release == EW_RELEASE_OUTPUT)
+        publish_output(engine);
+    else
+        publish_unit(engine, dst, ewx_release_unit(release, task));
+}
+
+static void count_groups(ewx_cpu_engine *engine)
+{
+    const int64_t num_groups = ewx_release_groups(engine->spec);
+    for (int64_t group = 0; group < num_groups; group++)
+        atomic_store_explicit(&engine->gemm.unreleased[group], 0, memory_order_relaxed);
+    for (int dst = 0; dst < engine->call.grid.num_parts; dst++)
+        for (int64_t task = 0; task < ewx_part_tiles(&engine->call.grid, dst); task++)
+            atomic_fetch_add_explicit(&engine->gemm.unreleased[group_of(engine, dst, task)],
+                                      1, memory_order_relaxed);
+}
+
+bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+{
+    ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_grid *grid = &engine->call.grid;
+    const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
+    gemm->A = asked->A;
+    gemm->B = asked->B;
+    gemm->packed = asked->B ? gemm->passing_weight : asked->packed;
+    gemm->num_positions = whole ? grid->rows > 0 : ewx_num_blocks(grid);
+    atomic_store_explicit(&gemm->next_position, 0, memory_order_relaxed);
+    atomic_store_explicit(&gemm->positions_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&gemm->end_ns, engine->timing.start_ns, memory_order_relaxed);
+    if (gemm->B && !whole)
+        ewx_packing_begin(&gemm->packing, engine->spec, &gemm->form, gemm->B,
+                          gemm->passing_weight);
+    memset((void *)gemm->panel_states, EWX_PANEL_UNPACKED,
+           (size_t)(engine->spec->num_ranks * engine->spec->layout.max_tile_rows));
+    if (engine->spec->config.release != 1)
+        count_groups(engine);
+    return true;
+}
+
+/* ---- Packing ---- */
+
+ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
+{
+    ewx_packing *packing = &engine->gemm.packing;
+    ewx_packing_work(packing);
+    ewx_wait wait = ewx_world_wait(engine->world);
+    ew_status status; /* pairs with the release there: other workers' panels are visible */
+    EWX_AWAIT(status, &wait,
+              atomic_load_explicit(&packing->panels_done, memory_order_acquire) ==
+                  engine->spec->layout.tile_cols);
+    return status;
+}
+
+/* The packed rows of A for one tile row of a partition; the first worker to need them
+ * packs them. */
+static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
+                             const unsigned char **panel_out)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const int64_t depth = engine->spec->problem.k;
+    const int64_t panel = dst * engine->spec->layout.max_tile_rows + tile_row;
+    unsigned char *packed =
+        engine->gemm.activations + (size_t)panel * engine->gemm.activation_panel_bytes;
+    _Atomic uint8_t *state = &engine->gemm.panel_states[panel];
+    uint8_t unpacked = EWX_PANEL_UNPACKED;
+    *panel_out = packed;
+    if (atomic_load_explicit(state, memory_order_acquire) == EWX_PANEL_PACKED)
+        return EW_OK;
+    if (atomic_compare_exchange_strong_explicit(state, &unpacked, EWX_PANEL_PACKING,
+                                                memory_order_relaxed,
+                                                memory_order_relaxed)) {
+        const int64_t row = ewx_part_first_row(grid, dst) + tile_row * EWX_TILE_M;
+        ewx_pack_a(&engine->gemm.form.gemm,
+                   engine->gemm.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
+                   1, ewx_tile_height(grid, dst, (ewx_tile){tile_row, 0}), packed);
+        atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
+        return EW_OK;
+    }
+    ewx_wait wait = ewx_world_wait(engine->world);
+    ew_status status; /* pairs with the release above, in another worker */
+    EWX_AWAIT(status, &wait,
+              atomic_load_explicit(state, memory_order_acquire) == EWX_PANEL_PACKED);
+    return status;
+}
+
+/* ---- Blocks ---- */
+
+static unsigned char *own_slice(const ewx_cpu_engine *engine)
+{
+    return engine->heap.segments[engine->world->rank] +
+           engine->spec->layout.slice_offset[engine->call.epoch & 1];
+}
+
+static ew_status compute_tile(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const unsigned char *rows;
+    const ew_status status = packed_rows(engine, dst, tile.row, &rows);
+    if (status != EW_OK)
+        return status;
+    ewx_gemm_tile(&engine->gemm.form.gemm, rows,
+                  engine->gemm.packed + (size_t)tile.col * engine->gemm.form.panel_bytes,
+                  ewx_tile_height(grid, dst, tile), ewx_tile_width(grid, tile),
+                  own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, dst, tile),
+                  engine->spec->layout.tile_stride,
+                  engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes);
+    release_tile(engine, dst, tile);
+    return EW_OK;
+}
+
+static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block block)
+{
+    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
+    for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
+        for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
+            const ew_status status =
+                compute_tile(engine, worker, block.part, (ewx_tile){row, col});
+            if (status != EW_OK)
+                return status;
+            ewx_engine_glance(engine, worker);
+        }
+    return EW_OK;
+}
+
+static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const ew_status status =
+        ewx_blas_gemm(problem->weight_layout, engine->call.grid.rows, problem->n,
+                      problem->k, (const float *)(const void *)engine->gemm.A,
+                      (const float *)(const void *)(engine->gemm.B ? engine->gemm.B
+                                                                   : engine->gemm.packed),
+                      (float *)(void *)own_slice(engine), problem->n);
+    if (status == EW_OK)
+        publish_output(engine);
+    return status;
+}
+
+static ew_status compute_position(ewx_cpu_engine *engine, int worker, int64_t position)
+{
+    ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_grid *grid = &engine->call.grid;
+    const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
+    const ewx_block block = whole ? (ewx_block){0} : ewx_order_block(grid, position);
+    const int64_t begin_ns = ewx_now_ns();
+    (void)EWX_PROBE(EWX_PROBE_BLOCK, engine->world->rank, position);
+    const ew_status status =
+        whole ? compute_output_with_blas(engine) : compute_block(engine, worker, block);
+    if (status != EW_OK)
+        return status;
+    const int64_t end_ns = ewx_now_ns();
+    ewx_patience_progress(engine, EWX_STEP_BLOCK, position);
+    if (atomic_fetch_add_explicit(&gemm->positions_done, 1, memory_order_relaxed) ==
+        gemm->num_positions - 1)
+        atomic_store_explicit(&gemm->end_ns, end_ns, memory_order_relaxed);
+    ewx_engine_trace(engine,
+                     &(ew_trace_event){.kind = EW_TRACE_BLOCK,
+                                       .worker = worker,
+                                       .dst = block.part,
+                                       .row = (int32_t)(block.row * grid->block_rows),
+                                       .col = (int32_t)(block.col * grid->block_cols),
+                                       .position = position,
+                                       .begin_ns = begin_ns,
+                                       .end_ns = end_ns,
+                                       .published_ns = end_ns});
+    return EW_OK;
+}
+
+bool ewx_gemm_stage_is_done(const ewx_cpu_engine *engine)
+{
+    return atomic_load_explicit(&engine->gemm.next_position, memory_order_relaxed) >=
+           engine->gemm.num_positions;
+}
+
+/* A block takes long: before it, look at the abort word.  Taken blocks are not counted on
+ * and on, or idle workers would take the counter's cache line from each other. */
+ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done)
+{
+    if (ewx_gemm_stage_is_done(engine))
+        return EW_OK;
+    if (ewx_engine_is_aborted(engine))
+        return EW_ERR_ABORTED;
+    const int64_t position =
+        atomic_fetch_add_explicit(&engine->gemm.next_position, 1, memory_order_relaxed);
+    if (position >= engine->gemm.num_positions)
+        return EW_OK;
+    ++*done;
+    return compute_position(engine, worker, position);
+}

@@ -1,0 +1,46 @@
+/* The GEMM: computes a block's contributions and releases its tiles to their owner. */
+#ifndef EWX_CPU_GEMM_STAGE_H
+#define EWX_CPU_GEMM_STAGE_H
+
+#include "backend/cpu/call.h"
+#include "backend/cpu/cpu_weight.h"
+
+typedef enum ewx_panel_state {
+    EWX_PANEL_UNPACKED,
+    EWX_PANEL_PACKING,
+    EWX_PANEL_PACKED
+} ewx_panel_state;
+
+/* Tickets are taken by fetch_add. */
+typedef struct ewx_gemm_stage {
+    ewx_weight_form form;
+    unsigned char *passing_weight; /* of a call with a B; NULL before the first */
+    unsigned char *activations;    /* packed, one panel per tile row of every partition */
+    size_t activation_panel_bytes;
+    _Atomic uint8_t *panel_states; /* ewx_panel_state of each */
+    unsigned char *scratch;        /* one per worker, also for what follows the GEMM */
+    size_t scratch_bytes;
+    _Atomic int64_t *unreleased; /* tiles missing in each release group */
+    /* Of the call: */
+    const unsigned char *A;
+    const unsigned char *B;      /* NULL: the weight is packed already */
+    const unsigned char *packed; /* it, or where B is packed; BLAS reads B where it lies */
+    ewx_packing packing;         /* of B */
+    int64_t num_positions;       /* P, or 1 when BLAS computes everything at once */
+    _Alignas(64) _Atomic int64_t next_position;
+    _Alignas(64) _Atomic int64_t positions_done;
+    _Alignas(64) _Atomic int64_t end_ns; /* of the last block */
+} ewx_gemm_stage;
+
+/* Release groups of one call, for sizing. */
+int64_t ewx_release_groups(const ewx_spec *spec);
+
+/* Packs the call's B together with the other workers; all have to come here first. */
+ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine);
+
+/* As ewx_work says.  Done means that every block is taken. */
+bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
+ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done);
+bool ewx_gemm_stage_is_done(const ewx_cpu_engine *engine);
+
+#endif

@@ -1,0 +1,19 @@
+/* What each operation consists of on the CPU: one file of this folder lists its kinds of
+ * work, most urgent first, and the engine's loop walks the list. */
+#ifndef EWX_CPU_OPS_H
+#define EWX_CPU_OPS_H
+
+#include "backend/cpu/call.h"
+
+typedef struct ewx_cpu_op {
+    ew_op id;
+    int num_work;
+    ewx_work work[EWX_MAX_WORK];
+} ewx_cpu_op;
+
+extern const ewx_cpu_op ewx_cpu_gemm_rs;
+
+/* NULL: the CPU engine does not have it. */
+const ewx_cpu_op *ewx_cpu_op_find(ew_op id);
+
+#endif

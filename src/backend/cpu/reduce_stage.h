@@ -1,0 +1,35 @@
+/* The sum over ranks: waits for every rank's contribution to a tile of ours, then adds them
+ * in rank order. */
+#ifndef EWX_CPU_REDUCE_STAGE_H
+#define EWX_CPU_REDUCE_STAGE_H
+
+#include "backend/cpu/call.h"
+
+/* One of the x consumers of the paper: it owns tasks j, j+x, ... and is served by
+ * whichever worker finds it idle.  step and src belong to the holder of `held`. */
+typedef struct ewx_consumer {
+    _Alignas(64) atomic_flag held;
+    int64_t step;
+    int src; /* contributions below this rank are known to be ready */
+} ewx_consumer;
+
+typedef struct ewx_reduce_stage {
+    ewx_consumer *consumers;      /* x */
+    _Atomic uint8_t *peer_agrees; /* this call's m was found equal */
+    int levels;                   /* of the sum: over ranks; over hosts' sums */
+    /* Of the call: */
+    unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
+    int64_t num_tasks;  /* Q of this rank */
+    _Alignas(64) _Atomic int64_t tasks_done;
+} ewx_reduce_stage;
+
+/* Whether src has entered this call, with our m, and its tile in that slot is there. */
+ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot,
+                                 bool *ready);
+
+/* As ewx_work says: up to b tiles of one consumer. */
+bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
+ew_status ewx_reduce_stage_some(ewx_cpu_engine *engine, int worker, int *done);
+bool ewx_reduce_stage_is_done(const ewx_cpu_engine *engine);
+
+#endif

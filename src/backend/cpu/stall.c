@@ -1,0 +1,166 @@
+/* Whom to blame when a wait runs out.  A rank that has computed anything lately is slow,
+ * not stuck; a rank that waits for a third one is not the culprit, and will name it. */
+#include "backend/cpu/cpu_engine.h"
+#include "plan/epoch.h"
+
+/* A wait looks around this many times before it runs out, so that a rank is known to
+ * wait well before those who wait for it give up. */
+#define SLICES 4
+
+static ewx_segment_header *header_of(const ewx_cpu_engine *engine, int rank)
+{
+    return ewx_heap_header(&engine->heap, rank);
+}
+
+static uint32_t progress_of(const ewx_cpu_engine *engine, int rank)
+{
+    return atomic_load_explicit(&header_of(engine, rank)->progress, memory_order_relaxed);
+}
+
+void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where)
+{
+    ewx_recorder_step(engine->world, step, where);
+    atomic_fetch_add_explicit(&header_of(engine, engine->world->rank)->progress, 1,
+                              memory_order_relaxed);
+}
+
+static void tell_waiting(ewx_cpu_engine *engine, uint64_t waiting)
+{
+    atomic_store_explicit(&header_of(engine, engine->world->rank)->waiting, waiting,
+                          memory_order_relaxed);
+}
+
+ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine)
+{
+    ewx_patience patience = {.rank = -1};
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++)
+        patience.progress[rank] = progress_of(engine, rank);
+    return patience;
+}
+
+void ewx_patience_end(ewx_cpu_engine *engine)
+{
+    tell_waiting(engine, 0);
+    ewx_recorder_wait(engine->world, -1);
+}
+
+ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine)
+{
+    ewx_wait wait = ewx_world_wait(engine->world);
+    wait.timeout_ns /= SLICES;
+    return wait;
+}
+
+/* Held up by a third rank; or by us, who owe it something of an earlier call.  A rank that
+ * waits in a later call than ours has published all of ours: what is missing is lost. */
+static bool is_held_up(const ewx_cpu_engine *engine, int rank)
+{
+    const uint64_t waiting =
+        atomic_load_explicit(&header_of(engine, rank)->waiting, memory_order_relaxed);
+    const uint32_t epoch = (uint32_t)(waiting >> 32), ours = engine->call.epoch;
+    const uint32_t whom = (uint32_t)waiting; /* 1 + a rank; or nonsense: a peer wrote it */
+    if (whom == 0 || whom > (uint32_t)engine->spec->num_ranks ||
+        rank == engine->world->rank)
+        return false;
+    return epoch == ours ? (int)whom - 1 != engine->world->rank
+                         : !ewx_epoch_reached(epoch, ours);
+}
+
+bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank)
+{
+    const uint32_t progress = progress_of(engine, rank);
+    const bool moved = progress != patience->progress[rank];
+    patience->progress[rank] = progress;
+    patience->quiet_slices =
+        moved || rank != patience->rank ? !moved : patience->quiet_slices + 1;
+    patience->rank = rank;
+    tell_waiting(engine, ewx_waiting_for(rank, engine->call.epoch));
+    ewx_recorder_wait(engine->world, rank);
+    if (patience->quiet_slices < SLICES)
+        return true;
+    /* Bounded: should all wait in a circle, somebody has to speak. */
+    return is_held_up(engine, rank) &&
+           patience->extensions++ < SLICES * engine->spec->num_ranks;
+}
+
+/* ---- What is missing at the end of a call ---- */
+
+typedef struct missing_input {
+    int src;
+    ewx_tile tile;
+    uint32_t seen;
+} missing_input;
+
+/* Whether peer_in_call would let the rank's contributions pass. */
+static bool is_in_call(const ewx_cpu_engine *engine, int src)
+{
+    const ewx_call_record *record =
+        &ewx_heap_header(&engine->heap, src)->calls[engine->call.epoch & 1];
+    return atomic_load_explicit(&engine->reduce.peer_agrees[src], memory_order_relaxed) ||
+           atomic_load_explicit(&record->epoch, memory_order_relaxed) == engine->call.epoch;
+}
+
+/* The first contribution that its rank still owes; false when all are there and only the
+ * link or another worker is busy with them. */
+static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
+{
+    const int rank = engine->world->rank;
+    for (int64_t task = 0; task < engine->reduce.num_tasks; task++)
+        for (int src = 0; src < engine->spec->num_ranks; src++) {
+            const ewx_tile tile = ewx_task_tile(&engine->call.grid, rank, task);
+            const int64_t slot = ewx_layout_slot(&engine->spec->layout, rank, tile);
+            if (!ewx_exchange_sends(&engine->wire.exchange, src, slot) ||
+                (ewx_heap_ready(engine, src, slot) && is_in_call(engine, src)))
+                continue;
+            const uint32_t seen = atomic_load_explicit(
+                &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_relaxed);
+            *missing_out = (missing_input){src, tile, seen};
+            return true;
+        }
+    missing_out->seen = engine->call.epoch - 1;
+    return ewx_host_sum_missing(engine, &missing_out->src, &missing_out->tile);
+}
+
+/* A slice of the timeout is over: go on waiting, or name the rank that owes us a tile. */
+static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
+                               const missing_input *missing)
+{
+    const bool left = ewx_world_departed(engine->world, missing->src);
+    if (!left && ewx_patience_lasts(engine, patience, missing->src))
+        return EW_OK;
+    return ewx_world_raise(engine->world,
+                           &(ewx_fault){.status = left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT,
+                                        .culprit = missing->src,
+                                        .reporter = engine->world->rank,
+                                        .place = EWX_FAULT_TILE,
+                                        .detail = {missing->tile.row, missing->tile.col,
+                                                   engine->call.epoch, missing->seen}});
+}
+
+/* ... or the one that does not take ours. */
+static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
+{
+    const int dst = engine->wire.exchange.unsent_to;
+    if (dst == engine->world->rank) /* not computed yet; who needs it will name us */
+        return EW_OK;
+    if (ewx_patience_lasts(engine, patience, dst))
+        return EW_OK;
+    return ewx_world_raise(
+        engine->world,
+        &(ewx_fault){.status = EW_ERR_TIMEOUT,
+                     .culprit = dst,
+                     .reporter = engine->world->rank,
+                     .place = EWX_FAULT_READERS,
+                     .detail = {engine->call.epoch,
+                                atomic_load(&ewx_heap_header(&engine->heap, dst)->done)}});
+}
+
+ew_status ewx_stall_judge(ewx_cpu_engine *engine, int worker, ewx_patience *patience)
+{
+    missing_input missing;
+    if (find_missing(engine, &missing))
+        return judge_missing(engine, patience, &missing);
+    if (worker == 0 && engine->wire.exchange.unsent > 0)
+        return judge_unsent(engine, patience);
+    return EW_OK;
+}

@@ -1,0 +1,300 @@
+/* Builds a plan's engine from its spec, and takes it down. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cuda_weight.h"
+#include "backend/cuda/ops/cuda_op.h"
+#include "base/clock.h"
+
+#define CLOCK_READINGS 5
+
+/* ---- What the spec costs ---- */
+
+static size_t counters_bytes(const ewx_spec *spec)
+{
+    return sizeof(ewx_cuda_counters) + (size_t)spec->layout.num_slots * sizeof(uint32_t);
+}
+
+static size_t outbox_bytes(const ewx_spec *spec)
+{
+    return spec->config.transport == EW_TRANSPORT_COPY
+               ? (size_t)spec->layout.num_slots * EWX_CUDA_TILE_BYTES + 1
+               : 0;
+}
+
+/* A call may be captured into a graph, so it cannot allocate: a B that it has to transpose
+ * has its place from the beginning. */
+static size_t passing_weight_bytes(const ewx_spec *spec)
+{
+    return spec->problem.weight_layout == EW_WEIGHT_KN ? ewx_cuda_weight_bytes(spec) : 0;
+}
+
+ewx_footprint ewx_cuda_footprint(const ewx_spec *spec)
+{
+    return (ewx_footprint){.weight_bytes = ewx_cuda_weight_bytes(spec),
+                           .workspace_bytes = counters_bytes(spec) + outbox_bytes(spec) +
+                                              passing_weight_bytes(spec) +
+                                              ewx_cuda_epilogue_bytes(spec)};
+}
+
+/* ---- Build and tear down ---- */
+
+ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange)
+{
+    return engine->spec->op->gemm_waits
+               ? (ewx_kernel_pair){exchange, 1, &engine->gemm}
+               : (ewx_kernel_pair){&engine->gemm, engine->spec->config.cluster, exchange};
+}
+
+/* How many CTAs of each kernel there may be. */
+static ew_status size_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const ewx_kernel_pair pair = ewx_cuda_pair(engine, &engine->exchange);
+    ewx_occupancy occupancy;
+    EW_TRY(ewx_occupancy_measure(engine->device, pair, &occupancy));
+    EW_TRY(spec->config.pool == EW_POOL_STATIC
+               ? ewx_occupancy_reserve(engine->device, pair, &spec->config, &occupancy)
+               : ewx_occupancy_check(&occupancy, &spec->config));
+    engine->gemm_ctas = spec->op->gemm_waits ? occupancy.most_waiters : occupancy.awaited;
+    return EW_OK;
+}
+
+static void choose_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const ew_config *config = &spec->config;
+    const ew_dtype dtype = spec->problem.dtype;
+    engine->gemm =
+        config->kernel == EW_KERNEL_SM90
+            ? ewx_cuda_gemm_sm90(spec->op->id, dtype, config->block_n, config->cluster)
+            : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
+    engine->exchange = engine->op->exchange_kernel(spec);
+    engine->transpose = ewx_cuda_transpose();
+    engine->open_call = ewx_cuda_open_call();
+    engine->mark_gemm_end = ewx_cuda_mark_gemm_end();
+    engine->close_call = ewx_cuda_close_call();
+    engine->await_readers = ewx_cuda_await_readers();
+    engine->publish_copied = ewx_cuda_publish_copied();
+}
+
+static ew_status find_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    if (spec->config.kernel == EW_KERNEL_SM90 && engine->device->arch / 10 != 9)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "kernel=sm90 runs on compute capability 9.0, this GPU has %d.%d\n"
+                        "  fix: use kernel=sm80",
+                        engine->device->arch / 10, engine->device->arch % 10);
+    engine->op = ewx_cuda_op_find(spec->op->id);
+    if (!engine->op)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s does not run on the cuda backend\n  fix: use backend=cpu",
+                        spec->op->name);
+    choose_kernels(engine);
+    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
+                                 &engine->transpose,     &engine->open_call,
+                                 &engine->mark_gemm_end, &engine->close_call,
+                                 &engine->await_readers, &engine->publish_copied};
+    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
+        if (!entries[i]->function)
+            return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
+                                                "  fix: leave kernel, block and b open");
+        EW_TRY(ewx_cuda_entry_prepare(entries[i]));
+    }
+    return size_kernels(engine);
+}
+
+static ew_status allocate_all(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    if (passing_weight_bytes(spec) > 0)
+        EW_CUDA_TRY(cudaMalloc(&engine->passing_weight, passing_weight_bytes(spec)),
+                    "allocating the weight");
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->counters, counters_bytes(spec)),
+                "allocating counters");
+    EW_CUDA_TRY(cudaMemset(engine->counters, 0, counters_bytes(spec)), "clearing counters");
+    EW_CUDA_TRY(cudaHostAlloc((void **)&engine->report, sizeof *engine->report,
+                              cudaHostAllocMapped | cudaHostAllocPortable),
+                "allocating the report");
+    memset(engine->report, 0, sizeof *engine->report);
+    if (outbox_bytes(spec) > 0)
+        EW_CUDA_TRY(cudaMalloc((void **)&engine->outbox, outbox_bytes(spec)),
+                    "allocating the outbox");
+    cudaEvent_t *events[] = {&engine->started, &engine->produced, &engine->reduced,
+                             &engine->computed, &engine->copied};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        EW_CUDA_TRY(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming),
+                    "creating an event");
+    return EW_OK;
+}
+
+/* Recorded in the caller's streams, so of the context that these have. */
+static ew_status create_fork_event(ewx_cuda_engine *engine)
+{
+    const ewx_device *device = engine->device;
+    EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->primary), "entering the GPU");
+    const cudaError_t error =
+        cudaEventCreateWithFlags(&engine->forked, cudaEventDisableTiming);
+    ewx_device_leave(device);
+    return error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "creating an event");
+}
+
+/* Reads both clocks at one time, to within the end of a launch: the least is the best. */
+static ew_status calibrate_clock(ewx_cuda_engine *engine)
+{
+    ewx_cuda_entry entry = ewx_cuda_clock();
+    unsigned long long *ns = &engine->report->start_ns;
+    void *arguments[] = {&ns};
+    const dim3 one = {1, 1, 1};
+    EW_TRY(ewx_cuda_entry_prepare(&entry));
+    engine->clock_offset_ns = INT64_MAX;
+    for (int i = 0; i < CLOCK_READINGS; i++) { /* the first launch loads the kernel */
+        EW_TRY(ewx_cuda_launch(engine->device, &entry, one, one, (ewx_launch_how){0},
+                               engine->device->producing, arguments));
+        EW_CUDA_TRY(cudaStreamSynchronize(engine->device->producing), "reading the timer");
+        engine->clock_offset_ns =
+            ewx_min64(engine->clock_offset_ns, ewx_now_ns() - (int64_t)*ns);
+    }
+    return EW_OK;
+}
+
+/* Ranks on one GPU read one timer, so their times must not differ by what each of them
+ * read late. */
+static ew_status share_clock(ewx_cuda_engine *engine)
+{
+    int64_t offsets[EWX_MAX_RANKS];
+    EW_TRY(ewx_world_allgather(engine->world, &engine->clock_offset_ns, offsets,
+                               sizeof offsets[0]));
+    engine->clock_offset_ns = offsets[engine->device->lowest_rank];
+    return EW_OK;
+}
+
+static ew_status build(ewx_cuda_engine *engine)
+{
+    EW_TRY(find_kernels(engine));
+    EW_TRY(allocate_all(engine));
+    EW_TRY(ewx_cuda_epilogue_open(engine));
+    EW_TRY(create_fork_event(engine));
+    EW_TRY(calibrate_clock(engine));
+    if (engine->spec->config.producer == EW_PRODUCER_BLAS)
+        EW_TRY(ewx_cuda_blas_open(&engine->blas, engine->device));
+    EW_CUDA_TRY(cudaDeviceSynchronize(), "preparing the plan");
+    return EW_OK;
+}
+
+/* cuBLAS loads a kernel when it first needs it, and waits for the GPU to do so: not while a
+ * peer's reducer waits for this very GEMM. */
+static ew_status warm_blas(const ewx_cuda_engine *engine)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
+    void *operand; /* serves as A and as B */
+    EW_CUDA_TRY(cudaMalloc(&operand, (size_t)(rows * problem->k) * 2),
+                "allocating for cuBLAS");
+    const ew_status status = ewx_cuda_blas_gemm(
+        &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, operand,
+        operand,
+        engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0],
+        engine->device->producing);
+    cudaStreamSynchronize(engine->device->producing);
+    cudaFree(operand);
+    return status;
+}
+
+/* A first call, of no rows: whatever the driver does at a kernel's first launch, such as
+ * making room for its stack, happens before any kernel waits for another rank. */
+static ew_status warm_up(ewx_cuda_engine *engine)
+{
+    if (engine->spec->config.producer == EW_PRODUCER_BLAS)
+        EW_TRY(warm_blas(engine));
+    if (engine->spec->config.transport == EW_TRANSPORT_COPY)
+        EW_TRY(ewx_cuda_warm_copies(engine));
+    EW_TRY(ewx_cuda_epilogue_warm(engine));
+    ewx_carrier_begin(engine, 0);
+    /* Nothing of the weight is read. */
+    const ewx_call empty = {.packed = engine->heap.segments[engine->world->rank]};
+    EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    EW_TRY(ewx_carrier_drive(engine));
+    EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
+    return EW_OK;
+}
+
+static void tear_down(ewx_cuda_engine *engine)
+{
+    uint32_t epoch = 0;
+    cudaStreamSynchronize(engine->device->producing);
+    cudaStreamSynchronize(engine->device->reducing);
+    if (engine->device->carrying)
+        cudaStreamSynchronize(engine->device->carrying);
+    ewx_carrier_close(engine);
+    if (engine->counters)
+        cudaMemcpy(&epoch, &engine->counters->epochs[EWX_STAGE_GEMM], sizeof epoch,
+                   cudaMemcpyDeviceToHost);
+    ewx_cuda_heap_close(&engine->heap, epoch);
+    ewx_nccl_close(&engine->nccl);
+    ewx_cuda_blas_close(&engine->blas);
+    ewx_cuda_epilogue_close(engine);
+    cudaEvent_t events[] = {engine->forked,  engine->started,  engine->produced,
+                            engine->reduced, engine->computed, engine->copied};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+    cudaFreeHost(engine->report);
+    void *memory[] = {engine->trace.produced, engine->trace.reduced,
+                      engine->out_maps,       engine->outbox,
+                      engine->counters,       engine->passing_weight};
+    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
+        cudaFree(memory[i]);
+    (void)cudaGetLastError();
+}
+
+void ewx_cuda_destroy(void *state)
+{
+    ewx_cuda_engine *engine = state;
+    if (!engine)
+        return;
+    if (engine->device && ewx_device_enter(engine->device) == EW_OK) {
+        tear_down(engine);
+        ewx_device_leave(engine->device);
+    }
+    free(engine);
+}
+
+ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out)
+{
+    EW_TRY(ewx_carrier_check(world, spec));
+    ewx_cuda_engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
+    engine->world = world;
+    engine->spec = spec;
+    engine->number = world->num_plans + 1;
+    ew_status status = ewx_device_of(world, &engine->device);
+    if (status == EW_OK && (status = ewx_device_enter(engine->device)) == EW_OK) {
+        status = build(engine);
+        /* The heap is collective: nobody may stay away because of an error of its own. */
+        status = ewx_world_agree(world, status, "prepare its kernels");
+        if (status == EW_OK)
+            status = share_clock(engine);
+        if (status == EW_OK)
+            status =
+                ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
+        if (status == EW_OK)
+            status = ewx_carrier_open(engine);
+        if (status == EW_OK && spec->config.kernel == EW_KERNEL_SM90)
+            status = ewx_cuda_create_out_maps(engine);
+        if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS)
+            status = ewx_nccl_open(&engine->nccl, world, engine->device);
+        if (status == EW_OK)
+            status = warm_up(engine);
+        engine->counts =
+            true; /* from here on: a plan that fails elsewhere is not counted */
+        ewx_device_leave(engine->device);
+    }
+    if (status == EW_OK)
+        *state_out = engine;
+    else
+        ewx_cuda_destroy(engine);
+    return status;
+}

@@ -1,0 +1,306 @@
+/* How a call reaches the GPU: the parameters of its kernels, their launches, and the two
+ * streams.  What an operation launches is its own business (ops/). */
+#include "backend/cuda/ops/cuda_op.h"
+
+enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
+
+ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
+                          dim3 block, ewx_launch_how how, cudaStream_t stream,
+                          void **arguments)
+{
+    CUlaunchAttribute attributes[3];
+    unsigned count = 0;
+    if (how.cluster > 1)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                .value.clusterDim = {(unsigned)how.cluster, 1, 1}};
+    if (how.started)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
+                                .value.launchCompletionEvent = {.event = how.started}};
+    if (how.early && device->arch >= 90)
+        attributes[count++] =
+            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                .value.programmaticStreamSerializationAllowed = 1};
+    const CUlaunchConfig config = {.gridDimX = grid.x,
+                                   .gridDimY = grid.y,
+                                   .gridDimZ = grid.z,
+                                   .blockDimX = block.x,
+                                   .blockDimY = block.y,
+                                   .blockDimZ = block.z,
+                                   .sharedMemBytes = (unsigned)entry->dynamic_smem,
+                                   .hStream = stream,
+                                   .attrs = attributes,
+                                   .numAttrs = count};
+    EW_DRIVER_TRY(device->driver->cuLaunchKernelEx(&config, entry->handle, arguments, NULL),
+                  "launching a kernel");
+    return EW_OK;
+}
+
+ew_status ewx_cuda_launch_line(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               int64_t ctas, ewx_launch_how how, cudaStream_t stream,
+                               void **arguments)
+{
+    const dim3 grid = {(unsigned)ctas, 1, 1}, block = {(unsigned)entry->threads, 1, 1};
+    return ewx_cuda_launch(engine->device, entry, grid, block, how, stream, arguments);
+}
+
+ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               int64_t ctas, cudaStream_t stream, void **arguments)
+{
+    return ewx_cuda_launch_line(engine, entry, ctas, (ewx_launch_how){0}, stream,
+                                arguments);
+}
+
+/* ---- Parameters ---- */
+
+/* Slots of a partition lie together, by owner where contributions stay with their source,
+ * by source where they lie with their owner. */
+static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
+{
+    const int64_t partition_bytes =
+        engine->spec->layout.slots_per_part * EWX_CUDA_TILE_BYTES;
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
+        call->heaps[rank] = engine->heap.segments[rank];
+        call->sources[rank] =
+            call->pushed
+                ? engine->heap.segments[call->rank] + (rank - call->rank) * partition_bytes
+            : ewx_world_is_local(engine->world, rank) ? engine->heap.segments[rank]
+                                                      : ewx_carrier_source(engine, rank);
+    }
+}
+
+ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
+{
+    const ewx_spec *spec = engine->spec;
+    const ewx_layout *layout = &spec->layout;
+    const ew_world *world = engine->world;
+    ewx_cuda_call call = {
+        .grid = ewx_spec_grid(spec, m),
+        .rank = world->rank,
+        .num_ranks = world->num_ranks,
+        .release = spec->config.release,
+        .tile_rows = (int32_t)layout->max_tile_rows,
+        .row_major = layout->row_major,
+        .pushed = spec->config.transport != EW_TRANSPORT_PULL,
+        .flags_offset = (int64_t)layout->flags_offset,
+        .slice_offset = {(int64_t)layout->slice_offset[0],
+                         (int64_t)layout->slice_offset[1]},
+        .num_slices = layout->slice_offset[0] == layout->slice_offset[1] ? 1 : 2,
+        .counters = engine->counters,
+        .calls_made = engine->counts ? engine->device->calls_made : NULL,
+        .report = engine->report,
+        .abort = engine->device->abort,
+        .timeout_ns = (uint64_t)world->timeout_ns,
+        .gate = engine->gate,
+        .link = {.ns_per_byte = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0,
+                 .latency_ns = (uint64_t)world->link_latency_ns},
+        .trace = engine->trace,
+    };
+#if EW_MUTANT == 16 /* planted bug: the deadline comes too late */
+    call.timeout_ns *= 4;
+#endif
+    describe_heaps(engine, &call);
+    return call;
+}
+
+static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
+                            int64_t cols, int64_t rows, int box_cols, int box_rows,
+                            CUtensorMap *map)
+{
+    const cuuint64_t extent[2] = {(cuuint64_t)cols, (cuuint64_t)rows};
+    const cuuint64_t stride[1] = {(cuuint64_t)cols * 2};
+    const cuuint32_t box[2] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows};
+    const cuuint32_t step[2] = {1, 1};
+    EW_DRIVER_TRY(
+        engine->device->driver->cuTensorMapEncodeTiled(
+            map,
+            engine->spec->problem.dtype == EW_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            2, (void *)(uintptr_t)address, extent, stride, box, step,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        "describing a matrix to the GPU");
+    return EW_OK;
+}
+
+/* They never change.  For m = 0 they are unused, but must still be valid. */
+ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const int num_ranks = engine->spec->num_ranks;
+    const int64_t tiles = layout->num_slots > 0 ? layout->num_slots : 1;
+    const int64_t slices = layout->slice_offset[0] == layout->slice_offset[1] ? 1 : 2;
+    const size_t first = layout->num_slots > 0 ? layout->slice_offset[0] : 0;
+    CUtensorMap maps[EWX_CUDA_MAX_RANKS + 1];
+    int count = 0;
+    for (; count < num_ranks; count++) {
+        /* Nothing is stored in another host's memory: then any will do. */
+        const int home =
+            ewx_world_is_local(engine->world, count) ? count : engine->world->rank;
+        EW_TRY(encode_map(engine, engine->heap.segments[home] + first, EWX_TILE_N,
+                          layout->num_slots > 0 ? slices * tiles * EWX_TILE_M : 1, BOX, BOX,
+                          &maps[count]));
+    }
+    if (engine->outbox)
+        EW_TRY(encode_map(engine, engine->outbox, EWX_TILE_N, tiles * EWX_TILE_M, BOX, BOX,
+                          &maps[count++]));
+    const size_t bytes = (size_t)count * sizeof maps[0];
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->out_maps, bytes), "allocating descriptors");
+    EW_CUDA_TRY(cudaMemcpy(engine->out_maps, maps, bytes, cudaMemcpyHostToDevice),
+                "copying descriptors");
+    engine->maps.out = engine->out_maps;
+    return EW_OK;
+}
+
+/* Only what changed since the last call. */
+static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
+                             const void *B)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const void *a = m > 0 ? A : B; /* for m = 0 unused, but it must still be an address */
+    const int64_t rows = m > 0 ? m : 1;
+    if (engine->mapped_a != a || engine->mapped_rows != rows)
+        EW_TRY(encode_map(engine, a, problem->k, rows, STEP, EWX_TILE_M, &engine->maps.a));
+    if (engine->mapped_b != B)
+        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, engine->gemm.box_cols_b,
+                          &engine->maps.b));
+    engine->mapped_a = a;
+    engine->mapped_b = B;
+    engine->mapped_rows = rows;
+    return EW_OK;
+}
+
+/* ---- Ranks as threads ---- */
+
+/* On one GPU they share a lock of CUDA's.  What frees memory or loads a kernel may hold it
+ * until all that runs there has ended, and lets nobody enqueue meanwhile: then nothing on
+ * the GPU may wait for what a rank has yet to enqueue. */
+static ew_status meet_threads(const ewx_cuda_engine *engine)
+{
+#if EW_MUTANT == 17 /* planted bug: a rank may be done before all have enqueued */
+    return EW_OK;
+#endif
+    return engine->world->in_threads && engine->device->sharers > 1
+               ? ewx_world_barrier(engine->world)
+               : EW_OK;
+}
+
+/* ---- The GEMM ---- */
+
+ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               const ewx_call *request, void *out)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const cudaStream_t stream = engine->device->producing;
+    void *arguments[] = {call};
+    /* For another m cuBLAS may load another kernel: by then every rank's opening kernel
+     * must be enqueued, for these may wait for each other, and no exchange may wait for the
+     * GEMM. */
+    const bool new_rows = engine->blas_rows != call->grid.rows;
+    engine->blas_rows = call->grid.rows;
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->open_call, 1, stream, arguments));
+    EW_TRY(new_rows ? meet_threads(engine) : EW_OK);
+    EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
+                              problem->k, request->A, request->packed, out, stream));
+    return new_rows ? meet_threads(engine) : EW_OK;
+}
+
+ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               ewx_cuda_operands part, const ewx_call *request)
+{
+    const ew_config *config = &engine->spec->config;
+    const int cluster = config->cluster;
+    ewx_cuda_operands operands = part;
+    operands.a = request->A;
+    operands.b = request->packed;
+    operands.k = engine->spec->problem.k;
+    operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
+    int64_t ctas = ewx_div_up(part.end_position - part.first_position, cluster) * cluster;
+    if (operands.persistent)
+        ctas = ewx_min64(ctas, engine->gemm_ctas);
+    if (ctas == 0) /* the call must still be counted */
+        ctas = cluster;
+    const cudaStream_t stream = engine->device->producing;
+    ewx_launch_how how = {.started =
+                              config->pool == EW_POOL_STATIC ? engine->started : NULL};
+    if (config->kernel == EW_KERNEL_SM80) {
+        void *arguments[] = {&operands, call};
+        return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
+    }
+    how.cluster = cluster;
+    EW_TRY(update_maps(engine, call->grid.rows, request->A, request->packed));
+    void *arguments[] = {&engine->maps, &operands, call};
+    return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
+}
+
+/* ---- Streams ---- */
+
+ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event)
+{
+    EW_CUDA_TRY(cudaStreamWaitEvent(stream, event, 0), "waiting for an event");
+    return EW_OK;
+}
+
+ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream)
+{
+    EW_CUDA_TRY(cudaEventRecord(event, stream), "recording an event");
+    return EW_OK;
+}
+
+static bool exchanges_apart(const ewx_cuda_engine *engine)
+{
+    return engine->spec->config.pool != EW_POOL_AFTER;
+}
+
+cudaStream_t ewx_cuda_exchange_stream(const ewx_cuda_engine *engine)
+{
+    return exchanges_apart(engine) ? engine->device->reducing : engine->device->producing;
+}
+
+ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller)
+{
+    return ewx_cuda_record(engine->forked, caller);
+}
+
+ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
+{
+    EW_TRY(ewx_cuda_follow(caller, engine->produced));
+    return exchanges_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
+}
+
+/* ---- The call ---- */
+
+/* The kernel that is waited for first, always: whatever serialises the two, it must not be
+ * one that waits for a kernel behind it. */
+static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
+{
+    const ewx_cuda_op *op = engine->op;
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, request->m);
+    engine->last_rows = request->m;
+    if (engine->spec->op->gemm_waits) {
+        EW_TRY(op->launch_exchange(engine, &call, request));
+        EW_TRY(op->launch_gemm(engine, &call, request));
+    } else {
+        EW_TRY(op->launch_gemm(engine, &call, request));
+        EW_TRY(op->launch_exchange(engine, &call, request));
+    }
+    return op->some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
+}
+
+ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
+{
+    const cudaStream_t producing = engine->device->producing;
+    const cudaStream_t exchanging = ewx_cuda_exchange_stream(engine);
+    const bool apart = exchanges_apart(engine), forked = request->stream != NULL;
+    if (forked) {
+        EW_TRY(ewx_cuda_follow(producing, engine->forked));
+        EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
+    }
+    EW_TRY(launch_stages(engine, request));
+    if (forked) {
+        EW_TRY(ewx_cuda_record(engine->produced, producing));
+        EW_TRY(apart ? ewx_cuda_record(engine->reduced, exchanging) : EW_OK);
+    }
+    return EW_OK;
+}

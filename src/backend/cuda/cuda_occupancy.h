@@ -1,0 +1,44 @@
+/* Whether a kernel that others wait for always finds room on the GPU.  Of two kernels of a
+ * call one waits for the other; a waiter whose awaited kernel cannot become resident waits
+ * for ever, so their numbers are checked before the first launch.  Who waits is the
+ * operation's business: nothing here knows which of the two is the GEMM. */
+#ifndef EWX_CUDA_OCCUPANCY_H
+#define EWX_CUDA_OCCUPANCY_H
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/kernels/kernels.h"
+#include "plan/occupancy.h"
+
+/* Two kernels of a call that run beside each other. */
+typedef struct ewx_kernel_pair {
+    const ewx_cuda_entry *awaited;
+    int cluster; /* of the awaited kernel's CTAs */
+    ewx_cuda_entry *waiter;
+} ewx_kernel_pair;
+
+typedef struct ewx_occupancy {
+    int awaited;        /* awaited CTAs that are resident at once on this rank's SMs */
+    int waiters_beside; /* waiting CTAs that fit on an SM full of awaited ones */
+    int most_waiters;   /* while so many are resident, the awaited kernel finds room */
+} ewx_occupancy;
+
+/* The device is entered, here and below. */
+ew_status ewx_occupancy_measure(const ewx_device *device, ewx_kernel_pair pair,
+                                ewx_occupancy *occupancy_out);
+
+/* pool=static: gives x waiting CTAs SMs of their own.  The waiter asks for so much shared
+ * memory that none fits beside an awaited CTA, and fewer of those are launched. */
+ew_status ewx_occupancy_reserve(const ewx_device *device, ewx_kernel_pair pair,
+                                const ew_config *config, ewx_occupancy *occupancy);
+
+/* Refuses a config whose x waiting CTAs could keep the awaited kernel out. */
+ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config);
+
+/* What nvcc made of a kernel, with the shared memory of its launches. */
+ew_status ewx_cuda_entry_needs(const ewx_cuda_entry *entry, ewx_kernel_needs *needs_out);
+
+/* Loads a kernel and sets what its launches need: nothing is loaded later, while another
+ * kernel waits. */
+ew_status ewx_cuda_entry_prepare(ewx_cuda_entry *entry);
+
+#endif

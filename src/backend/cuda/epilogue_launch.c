@@ -1,0 +1,151 @@
+/* Epilogues: their memory, their parameters and their launches.  Kernels do the rest. */
+#include "plan/layer.h"
+
+#include "backend/cuda/ops/cuda_op.h"
+
+/* ---- Memory and kernels ---- */
+
+static size_t squares_bytes(const ewx_spec *spec)
+{
+    const int64_t rows = ewx_div_up(spec->problem.max_m, spec->num_ranks);
+    return (size_t)(rows * spec->layout.tile_cols + 1) * sizeof(float);
+}
+
+static size_t counters_bytes(const ewx_spec *spec)
+{
+    return sizeof(ewx_cuda_epilogue_counters) +
+           (size_t)(spec->layout.max_tile_rows + 1) * sizeof(uint32_t);
+}
+
+static size_t sum_bytes(const ewx_spec *spec)
+{
+    return (size_t)(ewx_div_up(spec->problem.max_m, spec->num_ranks) * spec->problem.n +
+                    1) *
+           spec->elem_bytes;
+}
+
+/* An exchange kernel on SMs of its own is padded until it fills them, which is done for the
+ * one without an epilogue alone. */
+static bool may_fuse(const ewx_spec *spec)
+{
+    const ew_epilogue_form form = spec->config.epilogue;
+    return spec->config.pool != EW_POOL_STATIC && (!form || form == EW_EPILOGUE_FUSED);
+}
+
+size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec)
+{
+    return squares_bytes(spec) + counters_bytes(spec) +
+           (may_fuse(spec) ? 0 : sum_bytes(spec));
+}
+
+static ew_status find_kernels(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const ew_config *config = &spec->config;
+    const ew_dtype dtype = spec->problem.dtype;
+    engine->fused_exchange = engine->op->fused_kernel(spec);
+    engine->epilogue_rest = ewx_cuda_epilogue_rest(dtype);
+    engine->epilogue_whole = ewx_cuda_epilogue_whole(dtype);
+    EW_TRY(ewx_cuda_entry_prepare(&engine->fused_exchange));
+    EW_TRY(ewx_cuda_entry_prepare(&engine->epilogue_rest));
+    EW_TRY(ewx_cuda_entry_prepare(&engine->epilogue_whole));
+    /* It may need more registers than the plain one, for which x was checked. */
+    ewx_occupancy occupancy;
+    EW_TRY(ewx_occupancy_measure(
+        engine->device, ewx_cuda_pair(engine, &engine->fused_exchange), &occupancy));
+    engine->fuses = may_fuse(spec) && (config->pool == EW_POOL_AFTER ||
+                                       config->budget <= occupancy.most_waiters);
+    const ewx_kernel_pair beside = {&engine->gemm, config->cluster, &engine->epilogue_rest};
+    EW_TRY(ewx_occupancy_measure(engine->device, beside, &occupancy));
+    engine->fits_beside = occupancy.waiters_beside > 0 || config->pool == EW_POOL_STATIC;
+    return EW_OK;
+}
+
+ew_status ewx_cuda_epilogue_open(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    EW_TRY(find_kernels(engine));
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->squares, squares_bytes(spec)),
+                "allocating sums of squares");
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->epilogue_counters, counters_bytes(spec)),
+                "allocating counters");
+    EW_CUDA_TRY(cudaMemset(engine->epilogue_counters, 0, counters_bytes(spec)),
+                "clearing counters");
+    if (!engine->fuses)
+        EW_CUDA_TRY(cudaMalloc(&engine->spare_sum, sum_bytes(spec)), "allocating a sum");
+    return EW_OK;
+}
+
+void ewx_cuda_epilogue_close(ewx_cuda_engine *engine)
+{
+    cudaFree(engine->squares);
+    cudaFree(engine->epilogue_counters);
+    cudaFree(engine->spare_sum);
+}
+
+/* ---- Calls ---- */
+
+ewx_cuda_epilogue ewx_cuda_epilogue_describe(const ewx_cuda_engine *engine, void *sum,
+                                             void *C, const ew_epilogue *epilogue)
+{
+    void *h = epilogue->residual ? epilogue->residual : C ? C : epilogue->normed;
+    const bool is_there = sum && !epilogue->bias; /* c, in the sum's place */
+    return (ewx_cuda_epilogue){
+        .bias = epilogue->bias,
+        .norm_weight = epilogue->norm_weight,
+        .sum = sum,
+        .c = is_there && C == sum ? NULL : C,
+        .h = h,
+        .normed = epilogue->norm_weight ? epilogue->normed : NULL,
+        .has_residual = epilogue->residual != NULL,
+        .stores_h = h != C,
+        .eps = epilogue->eps,
+        .squares = engine->squares,
+        .counters = engine->epilogue_counters,
+    };
+}
+
+/* What is left of the rows is known to the device alone. */
+static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
+{
+    enum { CTAS_PER_SM = 8 };
+    const int64_t rows = ewx_part_rows(&call->grid, call->rank);
+    const int64_t ctas = ewx_div_up(rows, EWX_CUDA_EPILOGUE_ROWS);
+    return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
+}
+
+/* Producers of later calls wait for readers that come behind this kernel.  Were it to wait
+ * for room among them in turn, nobody would go on. */
+static ew_status hold_producers(const ewx_cuda_engine *engine, cudaStream_t stream)
+{
+    if (engine->fits_beside || stream == engine->device->producing)
+        return EW_OK;
+    EW_TRY(ewx_cuda_record(engine->reduced, stream));
+    return ewx_cuda_follow(engine->device->producing, engine->reduced);
+}
+
+ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   ewx_cuda_epilogue *parameters, ewx_launch_how how,
+                                   cudaStream_t stream)
+{
+    const ewx_cuda_entry *entry =
+        parameters->sum ? &engine->epilogue_whole : &engine->epilogue_rest;
+    void *arguments[] = {parameters, call};
+    if (!parameters->sum && !parameters->normed) /* the exchange has done it all */
+        return EW_OK;
+    EW_TRY(ewx_cuda_launch_line(engine, entry, ctas_for(engine, call), how, stream,
+                                arguments));
+    return hold_producers(engine, stream);
+}
+
+ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)
+{
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
+    ewx_cuda_output output = {0}; /* no task, and no call that ends */
+    ewx_cuda_epilogue parameters = {.counters = engine->epilogue_counters};
+    void *exchanging[] = {&output, &call, &parameters}, *following[] = {&parameters, &call};
+    const cudaStream_t stream = ewx_cuda_exchange_stream(engine);
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->fused_exchange, 1, stream, exchanging));
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->epilogue_rest, 1, stream, following));
+    return ewx_cuda_launch_ctas(engine, &engine->epilogue_whole, 1, stream, following);
+}

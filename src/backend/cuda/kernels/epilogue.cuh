@@ -1,0 +1,177 @@
+/* An epilogue on the device: bias, residual and squares of pieces, and the norm of
+ * rows.  The order of summation is that of plan/layer.h, and what must not be fused into a
+ * multiply-add is written with intrinsics: the bits are the CPU's. */
+#ifndef EWX_CUDA_EPILOGUE_CUH
+#define EWX_CUDA_EPILOGUE_CUH
+
+#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/pieces.cuh"
+#include "plan/layer.h"
+
+constexpr int WARP = 32;
+
+template <class T>
+__device__ __forceinline__ void unpack(float (&x)[PIECE], uint4 v)
+{
+    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 f = element<T>::unpack(pairs[i]);
+        x[2 * i] = f.x;
+        x[2 * i + 1] = f.y;
+    }
+}
+
+template <class T>
+__device__ __forceinline__ uint4 rounded_sum(uint4 a, uint4 b)
+{
+    float x[PIECE];
+    unpack<T>(x, a);
+    add<T>(x, b);
+    return rounded<T>(x);
+}
+
+/* ---- Squares ---- */
+
+template <class T>
+__device__ __forceinline__ float squares_of_piece(uint4 h)
+{
+    float s[PIECE];
+    unpack<T>(s, h);
+#pragma unroll
+    for (int i = 0; i < PIECE; i++)
+        s[i] = __fmul_rn(s[i], s[i]);
+    return __fadd_rn(__fadd_rn(__fadd_rn(s[0], s[4]), __fadd_rn(s[1], s[5])),
+                     __fadd_rn(__fadd_rn(s[2], s[6]), __fadd_rn(s[3], s[7])));
+}
+
+/* A whole warp, whose two halves hold a row of a tile each. */
+__device__ __forceinline__ float squares_of_tile(float piece)
+{
+#pragma unroll
+    for (int apart = PIECES_PER_ROW / 2; apart > 0; apart /= 2)
+        piece = __fadd_rn(piece, __shfl_xor_sync(~0u, piece, apart));
+    return piece;
+}
+
+__device__ __forceinline__ float *squares_at(const ewx_cuda_epilogue &epilogue,
+                                             const ewx_grid &grid, int64_t row)
+{
+    return epilogue.squares + row * grid.tile_cols;
+}
+
+/* ---- c and h of a piece ---- */
+
+/* `at` is in bytes, from the first owned element; `column` from the row's. */
+template <class T>
+__device__ __forceinline__ uint4 finish_piece(const ewx_cuda_epilogue &epilogue, uint4 c,
+                                              uint4 residual, int64_t at, int column)
+{
+    if (epilogue.bias)
+        c = rounded_sum<T>(c,
+                           *(const uint4 *)((const unsigned char *)epilogue.bias + column));
+    if (epilogue.c)
+        st_16((unsigned char *)epilogue.c + at, c, l2_evict_first());
+    const uint4 h = epilogue.has_residual ? rounded_sum<T>(c, residual) : c;
+    if (epilogue.stores_h) /* and soon read again */
+        st_16((unsigned char *)epilogue.h + at, h, l2_evict_normal());
+    return h;
+}
+
+/* ---- Norm ---- */
+
+/* One warp: r of a row whose tiles are all there. */
+__device__ __forceinline__ float scale_of_row(const ewx_cuda_epilogue &epilogue,
+                                              const ewx_grid &grid, int64_t row, int lane)
+{
+    static_assert(EWX_ROW_SUMS == WARP, "one running sum per lane");
+    const float *squares = squares_at(epilogue, grid, row);
+    float sum = 0;
+    for (int64_t tile = lane; tile < grid.tile_cols; tile += WARP)
+        sum = __fadd_rn(sum, squares[tile]);
+#pragma unroll
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, apart));
+    const float mean = __fdiv_rn(sum, (float)grid.cols);
+    return __frcp_rn(__fsqrt_rn(__fadd_rn(mean, epilogue.eps)));
+}
+
+template <class T>
+__device__ __forceinline__ uint4 normed_piece(uint4 h, float r, uint4 weight)
+{
+    float x[PIECE], w[PIECE];
+    unpack<T>(x, h);
+#pragma unroll
+    for (int i = 0; i < PIECE; i++)
+        x[i] = __fmul_rn(x[i], r);
+    unpack<T>(x, rounded<T>(x));
+    unpack<T>(w, weight);
+#pragma unroll
+    for (int i = 0; i < PIECE; i++)
+        x[i] = __fmul_rn(x[i], w[i]);
+    return rounded<T>(x);
+}
+
+/* Warp `part` of the WARPS that do the row; BATCH pieces of a lane are in flight at a time.
+ */
+template <class T, int BATCH, int WARPS>
+__device__ __forceinline__ void normalise_row(const ewx_cuda_epilogue &epilogue,
+                                              const ewx_grid &grid, int64_t row, int part,
+                                              int lane)
+{
+    constexpr int STEP = WARP * WARPS;
+    const uint64_t once = l2_evict_first();
+    const float r = scale_of_row(epilogue, grid, row, lane);
+    const int pieces = (int)(grid.cols / PIECE);
+    const int64_t at = row * grid.cols * 2;
+    const unsigned char *from = (const unsigned char *)epilogue.h + at;
+    unsigned char *to = (unsigned char *)epilogue.normed + at;
+#pragma unroll 1
+    for (int first = part * WARP + lane; first < pieces; first += STEP * BATCH) {
+        uint4 h[BATCH], weight[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (first + i * STEP < pieces) {
+                h[i] = ld_16(from + (first + i * STEP) * 16, once);
+                weight[i] = ((const uint4 *)epilogue.norm_weight)[first + i * STEP];
+            }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (first + i * STEP < pieces)
+                st_16(to + (first + i * STEP) * 16, normed_piece<T>(h[i], r, weight[i]),
+                      once);
+    }
+}
+
+/* ---- Strips: rows that are normalised while later tiles are still being summed ---- */
+
+/* One thread, behind a block barrier that all writers of the tile's h and squares have
+ * passed. */
+__device__ __forceinline__ void count_tile(const ewx_cuda_epilogue &epilogue, int tile_row)
+{
+    __threadfence(); /* they come before the count; pairs with take_strip */
+    atomicAdd(&epilogue.counters->row_tiles[tile_row], 1u);
+}
+
+/* One thread: the next strip, if all its tiles are there, else -1.  Nobody waits: what is
+ * not ready between two tiles is left to the kernel that follows. */
+__device__ __forceinline__ int take_strip(const ewx_cuda_epilogue &epilogue,
+                                          const ewx_grid &grid, int rows)
+{
+    ewx_cuda_epilogue_counters *counters = epilogue.counters;
+    const uint32_t strip = *(volatile uint32_t *)&counters->next_strip;
+    if (strip >= ewx_num_strips(rows))
+        return -1;
+    uint32_t tiles = (uint32_t)grid.tile_cols;
+#if EW_MUTANT == 7 /* planted bug: rows are normalised before their last tile is there */
+    tiles--;
+#endif
+    if (*(volatile uint32_t *)&counters->row_tiles[strip / EWX_BLOCK_STRIPS] < tiles)
+        return -1;
+    if (atomicCAS(&counters->next_strip, strip, strip + 1) != strip)
+        return -1;
+    __threadfence(); /* the counts were seen, before what they stand for is read */
+    return (int)strip;
+}
+
+#endif

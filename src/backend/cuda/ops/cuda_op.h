@@ -1,0 +1,32 @@
+/* An operation on GPUs: which kernels make up its two stages, and what each stage launches
+ * behind its kernel.  A file of this folder holds each operation; plan/ops/ says which of
+ * the stages waits for the other, and cuda_launch.c enqueues them accordingly. */
+#ifndef EWX_CUDA_OPS_OP_H
+#define EWX_CUDA_OPS_OP_H
+
+#include "backend/cuda/cuda_engine.h"
+
+struct ewx_cuda_op {
+    ew_op id;
+
+    /* The kernel at the other end of what crosses, without an epilogue and with one. */
+    ewx_cuda_entry (*exchange_kernel)(const ewx_spec *spec);
+    ewx_cuda_entry (*fused_kernel)(const ewx_spec *spec);
+
+    /* Enqueue one stage each: the GEMM on device->producing, the other on
+     * ewx_cuda_exchange_stream. */
+    ew_status (*launch_gemm)(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                             const ewx_call *request);
+    ew_status (*launch_exchange)(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                 const ewx_call *request);
+
+    /* Whether a rank can have its result before all ranks have enqueued theirs. */
+    bool (*some_may_be_early)(const ewx_cuda_engine *engine, const ewx_cuda_call *call);
+};
+
+extern const ewx_cuda_op ewx_cuda_op_gemm_rs;
+
+/* NULL: it does not run on GPUs. */
+const ewx_cuda_op *ewx_cuda_op_find(ew_op id);
+
+#endif
