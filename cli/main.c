@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "commands.h"
-#include "context.h"
-#include "figures.h"
-#include "help_pages.h"
-#include "launcher.h"
+#include "cmd/commands.h"
+#include "base/environment.h"
+#include "options/figure_lines.h"
+#include "options/help_pages.h"
+#include "run/launcher.h"
 
 static const cli_command command_table[] = {
     {"run", CLI_RUN, "one problem: verify, time, print",
@@ -15,41 +15,29 @@ static const cli_command command_table[] = {
      "exactly, checks every value and prints the time.\n",
      "  entwine run\n"
      "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
-     "  entwine run --link 2.5 --config order=contiguous\n"
+     "  entwine run --link 0.3 --config order=contiguous\n"
      "  entwine run --backend cuda -W 8 -m 8K -N 8K -k 2K --link 46\n",
      NULL, cli_run_main},
     {"bench", CLI_BENCH, "lists of problems, several methods side by side",
      "Measures every problem with every method, interleaved sample by sample in one\n"
      "run, and checks every value.  Methods: entwine,sequential,blas unless given.\n"
-     "Its figure is speedup: every method over the baseline, per workload and as\n"
-     "geomean, and overlap efficiency.\n",
-     "  entwine bench -m 1024-8192*2 -k 512,2048\n"
-     "  entwine bench --suite smoke -o csv > smoke.csv\n"
-     "  entwine bench --link 2.5 --variant release=partition\n"
-     "  entwine bench --figure speedup -J speedup.json\n"
-     "  mpirun -np 2 entwine bench --method entwine,blas,blas+mpi\n",
-     NULL, cli_bench_main},
-    {"ablate", CLI_ABLATE, "one mechanism changed at a time: the paper's ablations",
-     "Measures policies side by side, each with several budgets, and compares the\n"
-     "best of each.  Figures:\n"
+     "Figures of the paper's evaluation:\n"
+     "  speedup       every method over the baseline, and overlap efficiency\n"
+     "  layer         the same with the residual addition and RMSNorm of a layer\n"
      "  order         interleaved, default and contiguous order of computation\n"
      "  release       from one tile to the whole output released together\n"
-     "  pool          reducers that share the GEMM's workers or SMs, or not\n",
-     "  entwine ablate --figure order\n"
-     "  entwine ablate --figure release -m 2K -N 2K -k 512 --link 1\n"
-     "  entwine ablate --figure pool --backend cuda --link 46 -J pool.json\n",
-     NULL, cli_ablate_main},
-    {"sweep", CLI_SWEEP, "one quantity varied: budget, bandwidth, waves, ranks",
-     "Figures:\n"
+     "  pool          reducers that share the GEMM's workers or SMs, or not\n"
      "  budget        time, GEMM window and tail against the budget x, at eight K\n"
      "  bandwidth     of the ReduceScatter alone, against the budget x\n"
      "  required      bandwidth of Eq. 4 against the measured one, for a suite\n"
      "  waves         speedup over each method against the GEMM's number of waves\n"
      "  scaling       speedup over each method at W = 2, 4 and 8\n",
-     "  entwine sweep --figure budget\n"
-     "  entwine sweep --figure waves -m 256-8192*2 -N 1K -k 512\n"
-     "  entwine sweep --figure required --backend cuda --link 46 -J required.json\n",
-     NULL, cli_sweep_main},
+     "  entwine bench -m 1024-8192*2 -k 512,2048\n"
+     "  entwine bench --suite smoke -o csv > smoke.csv\n"
+     "  entwine bench --link 0.3 --variant release=partition\n"
+     "  entwine bench --figure speedup -J speedup.json\n"
+     "  mpirun -np 2 entwine bench --method entwine,blas,blas+mpi\n",
+     NULL, cli_bench_main},
     {"plan", CLI_PLAN, "dry run: grid, memory, bytes, what was chosen and why",
      "Shows what a plan would do and need, without running it.  With --profile: what\n"
      "every method would take on that hardware, the best schedule, and what matters;\n"
@@ -60,18 +48,14 @@ static const cli_command command_table[] = {
      "  entwine plan --profile h200-8 --sweep mxk -m 1K-8K*2 -k 512-2K*2\n"
      "  entwine plan --profile multi-node --sweep W -m 8K -N 8K -k 2K\n",
      NULL, cli_plan_main},
-    {"sim", CLI_SIM, "profiles of hardware to simulate, and how far to trust them",
-     "Lists the built-in profiles.  With --validate it prints simulated times beside\n"
-     "the measured ones of files of results, and what its choice among measured\n"
-     "configs would cost, or, without a file, beside published figures; exit status 4\n"
-     "when the errors exceed their bounds.\n",
+    {"sim", CLI_SIM, "profiles of hardware to simulate",
+     "Lists the built-in profiles.  docs/SIMULATOR.md says how far to trust them.\n",
      "  entwine sim\n"
-     "  entwine sim --validate --profile h200-vnode-8 results.json\n"
      "  entwine bench --profile h200-8 -W 8 -m 8K -N 8K -k 1K,2K,4K\n",
-     "[RESULTS.json...]", cli_sim_main},
+     NULL, cli_sim_main},
     {"calibrate", CLI_CALIBRATE, "measures this machine's profile for sim, plan and tune",
-     "Times calls that each tell one number of a profile, on the cpu, on GPUs or on\n"
-     "a virtual node, and writes the numbers with which the simulator repeats them.\n"
+     "Times small calls, each of which determines one number of a profile, on the\n"
+     "cpu, on GPUs or on a virtual node, and writes the profile that reproduces them.\n"
      "With --profile it calibrates simulated hardware, as a test of itself.\n",
      "  entwine calibrate -o mine.profile\n"
      "  entwine calibrate --backend cuda -W 8\n"
@@ -88,7 +72,7 @@ static const cli_command command_table[] = {
      "Measures the methods as this host is and with an emulated link, and draws when\n"
      "tiles are reduced under the contiguous and the interleaved order.\n",
      "  entwine demo\n"
-     "  entwine demo --link 1 -d bf16\n",
+     "  entwine demo --link 0.1 -d bf16\n",
      NULL, cli_demo_main},
     {"tune", CLI_TUNE, "finds the fastest schedule by measuring, and keeps it",
      "Measures candidates for each problem, interleaved with the built-in choice, and\n"
@@ -97,18 +81,14 @@ static const cli_command command_table[] = {
      "  entwine tune --suite smoke --resume\n"
      "  entwine tune --repeat 5 --dry-run\n",
      NULL, cli_tune_main},
-    {"cache", CLI_CACHE, "lists, shows, moves and checks tuning entries",
+    {"cache", CLI_CACHE, "lists tuning entries, and removes damaged or old ones",
      "ACTION is one of\n"
      "  list          one line for each entry\n"
-     "  show WHICH    one entry: the start of its file's name, or of its key\n"
-     "  export FILE   all entries as one JSON array; - is standard output\n"
-     "  import FILE   stores the entries of such an array, all or none; - is input\n"
      "  prune         removes damaged entries and leftovers of interrupted writes\n"
-     "  verify        checks every entry; exit status 1 when one is damaged\n",
+     "Entries are files: copy the folder to take them elsewhere.\n",
      "  entwine cache list\n"
-     "  entwine cache export entries.json\n"
      "  entwine cache prune --older 90\n",
-     "ACTION [WHICH|FILE]", cli_cache_main},
+     "ACTION", cli_cache_main},
     {"compare", CLI_COMPARE, "two results of bench: what became slower",
      "Pairs the results of two `bench -o json` files by problem and method.  A ratio\n"
      "is the second file's median time over the first one's, with a 95 % confidence\n"
@@ -121,7 +101,7 @@ static const cli_command command_table[] = {
      "it as trace events: slices for blocks and reductions, arrows for contributions.\n"
      "Sequential calls in the same run say how much of the communication was hidden.\n",
      "  entwine trace\n"
-     "  entwine trace -W 4 --link 2.5 -o link.json\n"
+     "  entwine trace -W 4 --link 0.3 -o link.json\n"
      "  entwine trace --config order=contiguous -o - > contiguous.json\n"
      "  entwine trace --merge entwine-1700000000-4711.json\n",
      "[FILE.json...]", cli_trace_main},
@@ -133,26 +113,13 @@ static const cli_command command_table[] = {
      "  entwine status 4711\n"
      "  entwine status 4711 -o json > job.json\n",
      "[PID]", cli_status_main},
-    {"chaos", CLI_CHAOS, "trouble drawn from a seed, and how it ended",
-     "Runs calls on W ranks, one of which is killed, stopped, aborts, leaves or is\n"
-     "late, at a moment drawn from the seed.  Every other rank must end in time, with\n"
-     "exact values or an error that names that rank; exit status 1 when one does not.\n",
-     "  entwine chaos --count 100\n"
-     "  entwine chaos --seed 17 --count 1 -W 8\n",
-     NULL, cli_chaos_main},
     {"report", CLI_REPORT, "results and timelines as one HTML page",
-     "Makes one self-contained page from files of `bench -J` and `trace`: charts,\n"
-     "drawn by gnuplot where there is one, timelines, tables, the machine, and the\n"
-     "commands that measured it.  Machines and commits are never mixed.\n",
+     "Makes one self-contained page from files of `bench -J` and `trace`, and of\n"
+     "bench/results: charts that show their numbers, timelines, tables, the machine,\n"
+     "and the commands that measured it.  Machines and commits are never mixed.\n",
      "  entwine bench --suite smoke -J smoke.json\n"
      "  entwine report smoke.json trace.json -o report.html\n",
      "FILE.json...", cli_report_main},
-    {"explain", CLI_EXPLAIN, "what an error's code means, and what to do",
-     "CODE is what stands in brackets behind the word error, or the number of a\n"
-     "status.  Without one: the list of codes.\n",
-     "  entwine explain\n"
-     "  entwine explain EW_ERR_TIMEOUT\n",
-     "[CODE]", cli_explain_main},
 };
 
 enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
@@ -182,6 +149,14 @@ static const cli_command *find_command(const char *name)
     return NULL;
 }
 
+/* Commands that there were. */
+static const struct {
+    const char *name, *fix;
+} gone[] = {{"ablate", "entwine bench --figure NAME"},
+            {"sweep", "entwine bench --figure NAME"},
+            {"explain", "docs/TROUBLESHOOTING.md has the causes of every code"},
+            {"chaos", "tests/test_chaos of a build does that"}};
+
 static cli_exit fail_command(const char *name)
 {
     const char *names[NUM_COMMANDS + 2];
@@ -191,6 +166,9 @@ static cli_exit fail_command(const char *name)
     names[NUM_COMMANDS] = "help";
     names[NUM_COMMANDS + 1] = NULL;
     const char *near = cli_closest(name, names);
+    for (size_t at = 0; at < sizeof gone / sizeof gone[0]; at++)
+        if (strcmp(gone[at].name, name) == 0)
+            return cli_fail_usage(gone[at].fix, "no command '%s'", name);
     if (near)
         snprintf(fix, sizeof fix, "did you mean `entwine %s`?", near);
     return cli_fail_usage(fix, "no command '%.60s'", name);
@@ -199,23 +177,15 @@ static cli_exit fail_command(const char *name)
 /* The pages that are made from the tables; false: the words ask for none. */
 static bool print_page(int argc, char **argv)
 {
-    static const struct {
-        const char *shell;
-        void (*print)(cli_commands commands);
-    } shells[] = {{"bash", cli_help_bash}, {"zsh", cli_help_zsh}, {"fish", cli_help_fish}};
     const cli_commands commands = {command_table, NUM_COMMANDS};
-    if (argc == 2 && strcmp(argv[1], "--man") == 0) {
+    if (argc == 2 && strcmp(argv[1], "--man") == 0)
         cli_help_man(commands);
-        return true;
-    }
-    if (argc != 3 || strcmp(argv[1], "--completion") != 0)
+    else if (argc == 3 && strcmp(argv[1], "--completion") == 0 &&
+             strcmp(argv[2], "bash") == 0)
+        cli_help_bash(commands);
+    else
         return false;
-    for (size_t at = 0; at < sizeof shells / sizeof shells[0]; at++)
-        if (strcmp(argv[2], shells[at].shell) == 0) {
-            shells[at].print(commands);
-            return true;
-        }
-    return false;
+    return true;
 }
 
 static cli_exit help_main(int argc, char **argv)
@@ -260,26 +230,25 @@ static cli_exit dispatch(int argc, char **argv)
         cli_options_help(command, stdout);
         return CLI_EXIT_OK;
     }
-    const bool needs_figure = command->bit & (CLI_ABLATE | CLI_SWEEP);
     cli_figure_line line; /* the settings point into it */
-    if (settings.figure || needs_figure)
+    if (settings.figure)
         failed = cli_figure_apply(command, argc - 1, argv + 1, &line, &settings);
     return failed ? failed : command->main(&settings, argc, argv);
 }
 
-/* Ranks that a launcher started all meet the same errors; rank 0 tells them. */
-static void leave_talking_to_rank_zero(void)
+/* All ranks of a launcher meet the same errors; rank 0 alone prints them. */
+static void leave_printing_to_rank_zero(void)
 {
     cli_launch launch;
     cli_launch_detect(&launch);
     if (launch.found && launch.launcher.rank != 0 && !freopen("/dev/null", "w", stderr))
-        return; /* then they all talk */
+        return; /* then all of them print */
 }
 
 int main(int argc, char **argv)
 {
-    signal(SIGCHLD, SIG_DFL); /* whoever ignored it before us: we wait for children */
-    leave_talking_to_rank_zero();
+    signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it, and we wait for children */
+    leave_printing_to_rank_zero();
     cli_exit status = dispatch(argc, argv);
     /* A full disk must not look like success. */
     if ((fflush(stdout) || ferror(stdout)) && status == CLI_EXIT_OK)

@@ -18,6 +18,4 @@ endfunction()
 
 ew_page(entwine.1 ${CMAKE_INSTALL_MANDIR}/man1 --man)
 ew_page(entwine ${CMAKE_INSTALL_DATADIR}/bash-completion/completions --completion bash)
-ew_page(_entwine ${CMAKE_INSTALL_DATADIR}/zsh/site-functions --completion zsh)
-ew_page(entwine.fish ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d --completion fish)
 add_custom_target(pages ALL DEPENDS ${page_files})

@@ -3,10 +3,16 @@
 #
 #     base < plan < world < exchange < backend < src/*.c (api, measure, tune) < cli
 #
-# A file includes its own layer and those below.  The top (cli, src/mpi) sees the public
-# headers and its own folder.  Kernels are a leaf: their folder, the public headers and
-# base/dtype.h.  Only src/mpi knows MPI, only cli knows jansson.  Prints each offending
-# line; without ROOT it first proves on planted violations that it would.
+# and within the tool
+#
+#     base < options < run < output < trace, tune, sim, doctor, report < cmd < main.c
+#
+# A file includes its own layer and those below, of the tool's also none beside its own.  The top
+# (cli, src/mpi) sees the public headers and its own folder.  Kernels are a leaf: the CPU's see
+# their folder, the public headers and base/dtype.h, CUDA's their folder and what plan/ and base/
+# share with devices.  Only src/mpi knows MPI, only cli knows jansson.  No file name occurs twice
+# in the tool, or in the tool and in src.  Prints each offending line; without ROOT it first
+# proves on planted violations that it would.
 set -u
 
 layer_of() { # of a path as it is written after src/
@@ -22,6 +28,26 @@ layer_of() { # of a path as it is written after src/
     esac
 }
 
+tool_layer_of() { # of a path as it is written after cli/
+    case $1 in
+    base/*) echo 0 ;;
+    options/*) echo 1 ;;
+    run/*) echo 2 ;;
+    output/*) echo 3 ;;
+    cmd/*) echo 5 ;;
+    */*) echo 4 ;;
+    *) echo 6 ;;
+    esac
+}
+
+allowed_in_tool() { # FILE INCLUDED, both relative to cli
+    local file=$1 included=$2
+    [[ $included != */* && -e cli/$(dirname "$file")/$included ]] && return 0
+    [[ -e cli/$included ]] || return 1
+    [[ ${file%/*} == "${included%/*}" ]] && return 0
+    (($(tool_layer_of "$included") < $(tool_layer_of "$file")))
+}
+
 allowed() { # FILE INCLUDED, both relative to the root; INCLUDED without a src/ prefix
     local file=$1 included=$2
     case $included in
@@ -32,14 +58,24 @@ allowed() { # FILE INCLUDED, both relative to the root; INCLUDED without a src/ 
     *..*) return 1 ;;
     esac
     local folder=${file%/*}
+    if [[ $file == cli/* ]]; then
+        allowed_in_tool "${file#cli/}" "$included"
+        return
+    fi
     # A bare name is a header of the same folder, if there is one.
     [[ $included != */* && -e $folder/$included ]] && return 0
     case $file in
-    include/* | cli/* | src/mpi/*) return 1 ;;
+    include/* | src/mpi/*) return 1 ;;
     src/backend/cpu/kernels/*)
         [[ $included == backend/cpu/kernels/* || $included == base/dtype.h ]] ;;
     *) (($(layer_of "$included") <= $(layer_of "${file#src/}"))) ;;
     esac
+}
+
+# Names of the tool's files that occur again, in the tool or in src.
+twice_in_tool() {
+    comm -12 <(find cli -type f -printf '%f\n' | sort -u) <(find src -type f -printf '%f\n' | sort -u)
+    find cli -type f -printf '%f\n' | sort | uniq -d
 }
 
 check() { # ROOT; true when all is well
@@ -54,7 +90,12 @@ check() { # ROOT; true when all is well
         allowed "$file" "$included" && continue
         echo "$file:$line: $text   <- not allowed from here"
         bad=1
-    done < <(grep -rnE '^ *# *include' --include='*.[ch]' include src cli 2>/dev/null)
+    done < <(grep -rnE '^ *# *include' --include='*.[ch]' --include='*.cu' --include='*.cuh' \
+        include src cli 2>/dev/null)
+    while read -r file; do
+        echo "$file: the name occurs twice"
+        bad=1
+    done < <(twice_in_tool)
     return $bad
 }
 
@@ -71,11 +112,16 @@ self_test() {
         [ $is = "$1" ] || { echo "self-test: $2 with $3 is $is, not $1"; return 1; }
     }
     mkdir -p "$root"/{include/entwine,src,cli}
-    plant cli/table.h '<stdio.h>'
+    plant cli/base/table.h '<stdio.h>'
+    plant cli/run/job.h '<stdio.h>'
+    plant cli/sim/model.h '<stdio.h>'
     expect green src/plan/a.c '"base/status.h"' &&
         expect green src/backend/cpu/a.c '"world/world.h"' &&
         expect green src/api.c '"backend/cpu/gemm.h"' &&
-        expect green cli/a.c '"table.h"' &&
+        expect green cli/main.c '"sim/model.h"' &&
+        expect green cli/run/a.c '"base/table.h"' &&
+        expect green cli/cmd/a.c '"sim/model.h"' &&
+        expect green src/backend/cuda/kernels/a.cu '"base/dtype.h"' &&
         expect green src/backend/cpu/kernels/a.c '"base/dtype.h"' &&
         expect red src/base/a.c '"plan/walk.h"' &&
         expect red src/plan/a.c '"world/world.h"' &&
@@ -87,8 +133,15 @@ self_test() {
         expect red src/backend/cpu/kernels/a.c '"../gemm.h"' &&
         expect red src/mpi/a.c '"base/status.h"' &&
         expect red src/api.c '"mpi/mpi_methods.h"' &&
-        expect red cli/a.c '"plan/walk.h"' &&
-        expect red cli/a.c '<mpi.h>' &&
+        expect red src/plan/a.cuh '"backend/cuda/kernels/ptx.cuh"' &&
+        expect red src/plan/a.cu '"world/world.h"' &&
+        expect red cli/main.c '"plan/walk.h"' &&
+        expect red cli/base/a.c '"run/job.h"' &&
+        expect red cli/output/a.c '"sim/model.h"' &&
+        expect red cli/trace/a.c '"sim/model.h"' &&
+        expect red cli/cmd/table.h '<stdio.h>' &&
+        expect red src/table.h '<stdio.h>' &&
+        expect red cli/cmd/a.c '<mpi.h>' &&
         expect red src/api.c '<jansson.h>'
 }
 

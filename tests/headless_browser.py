@@ -84,9 +84,10 @@ class Browser:
                 return answer["result"]
             self.events.append(answer)
 
-    def open(self, path, width, dark):
-        """Loads a file anew in a window of this width, in light or dark."""
+    def open(self, path, width, dark, scripts=True):
+        """Loads a file anew in a window of this width, in light or dark, and lets it draw."""
         self.events.clear()
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900,
                   deviceScaleFactor=1, mobile=width < 600)
         self.call("Emulation.setEmulatedMedia",
@@ -95,9 +96,28 @@ class Browser:
         end = time.monotonic() + self.seconds
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self.receive(end))
+        if scripts:
+            self.settle()
+
+    def settle(self):
+        """Two frames: sizes are observed in the first."""
+        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def point(self, x, y, click=False):
+        """Moves the pointer there, and clicks."""
+        for kind in ("mouseMoved", *(("mousePressed", "mouseReleased") if click else ())):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1,
+                      button="none" if kind == "mouseMoved" else "left")
+        self.settle()
+
+    def press(self, key):
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+        self.settle()
 
     def evaluate(self, expression):
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
+                           awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"]["text"])
         return answer["result"].get("value")
@@ -110,7 +130,8 @@ class Browser:
             if method == "Log.entryAdded":
                 said.append(params["entry"]["text"])
             elif method == "Runtime.exceptionThrown":
-                said.append(params["exceptionDetails"]["text"])
+                details = params["exceptionDetails"]
+                said.append(details.get("exception", {}).get("description", details["text"]))
             elif method == "Runtime.consoleAPICalled":
                 said.append("console." + params["type"])
             elif method == "Network.requestWillBeSent":
@@ -124,6 +145,7 @@ class Browser:
             file.write(base64.b64decode(data))
 
     def pdf(self, path):
-        data = self.call("Page.printToPDF", printBackground=False)["data"]
+        data = self.call("Page.printToPDF", printBackground=False, paperWidth=8.27,
+                         paperHeight=11.7)["data"]
         with open(path, "wb") as file:
             file.write(base64.b64decode(data))

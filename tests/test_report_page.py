@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Opens a page of `entwine report` in headless Chromium: on a screen in light and dark, on a
-phone, and on paper.
+"""Opens pages of `entwine report` in headless Chromium: on a screen in light and dark, on a
+phone, on paper and without scripts; points at them, walks them by keyboard, clicks them.
 
     test_report_page.py ENTWINE [FOLDER]    pictures of the page go to FOLDER, if given
 
 Exit status 77: there is no Chromium here.
 """
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,9 +16,13 @@ import tempfile
 import headless_browser
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RESULTS = os.path.join(os.path.dirname(HERE), "bench/results/eval-nvidia-h200")
-VIEWS = {"light": (1200, False), "dark": (1200, True), "phone": (390, False),
+RESULTS = os.path.join(os.path.dirname(HERE), "bench/results")
+VIEWS = {"light": (1300, False), "dark": (1300, True), "phone": (390, False),
          "phone-dark": (390, True)}
+TITLES = ["Speedup over sequential", "Where the time goes", "Overlap efficiency",
+          "Speedup against the depth K", "Speedup against the number of waves", "Budget sweep",
+          "Required and achieved bandwidth", "Scaling with the number of ranks",
+          "trace.json: one call in interleaved order, M=512, N=512, K=64 per rank, W=4, fp32"]
 
 # What is wrong with the page as it stands, as a list of texts.
 LOOK = """(() => {
@@ -33,57 +39,253 @@ LOOK = """(() => {
         const [x, y] = [light(a), light(b)];
         return (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
     };
-    const paper = getComputedStyle(document.querySelector("figure")).backgroundColor;
-    for (const part of document.querySelectorAll("figure, .plot, svg, table, h1, h2, h3, h4")) {
+    const paper = getComputedStyle(document.body).backgroundColor;
+    for (const part of document.querySelectorAll("figure, .plot, .plot > svg, table, h1, h2, h3, h4")) {
         const box = part.getBoundingClientRect();
         if (box.width < 50 || box.height < 10)
-            wrong.push(`${part.tagName} of ${box.width} x ${box.height}`);
-        if (part.tagName == "FIGURE" && box.right > room + 1)
-            wrong.push(`a figure ends at ${box.right}`);
+            wrong.push(`${part.tagName} of ${box.width} x ${box.height}: ${part.textContent.slice(0, 40)}`);
+        if (box.right > room + 1 && !part.closest(".scroll"))
+            wrong.push(`a ${part.tagName} ends at ${box.right}`);
     }
-    for (const part of document.querySelectorAll("svg text, figcaption, td, th, .badge")) {
+    for (const part of document.querySelectorAll(".plot text, figcaption, td, th, .badge, button, li")) {
         const style = getComputedStyle(part);
         const ink = part.tagName == "text" ? style.fill : style.color;
         if (contrast(ink, paper) < 4.5)
             wrong.push(`${part.tagName} in ${ink} on ${paper}: ${part.textContent.slice(0, 40)}`);
     }
-    for (const bar of document.querySelectorAll("svg polygon, svg path[fill^=var]"))
+    for (const bar of document.querySelectorAll(".bar, .mark"))
         if (contrast(getComputedStyle(bar).fill, paper) < 1.4)
             wrong.push(`a bar in ${getComputedStyle(bar).fill} on ${paper}`);
+    for (const svg of document.querySelectorAll(".plot > svg")) {
+        const inside = svg.getBoundingClientRect();
+        const boxes = [...svg.querySelectorAll("text")].map((text) => [text, text.getBoundingClientRect()]);
+        boxes.forEach(([text, a], at) => {
+            if (a.left < inside.left - 2 || a.right > inside.right + 2)
+                wrong.push(`cut off: ${text.textContent} in ${svg.getAttribute("aria-label")}`);
+            for (const [other, b] of boxes.slice(at + 1))
+                if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+                    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 5)
+                    wrong.push(`${text.textContent} and ${other.textContent} collide in ${svg.getAttribute("aria-label")}`);
+        });
+    }
     return wrong.slice(0, 8);
 })()"""
 
 COUNT = """[document.querySelectorAll("figure").length,
-            document.querySelectorAll("svg").length,
+            document.querySelectorAll(".plot > svg").length,
             getComputedStyle(document.body).backgroundColor]"""
+OPEN_TABLES = """(() => { for (const one of document.querySelectorAll("details")) one.open = true; })()"""
+WIDE_TABLES = """[...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth)
+    .map((box) => `a table is ${box.scrollWidth} wide in ${box.clientWidth}`).slice(0, 3)"""
+# The middle of the first mark, bar or button that the expression names, scrolled into view.
+MIDDLE = """(() => {
+    const part = %s;
+    part.scrollIntoView({ block: "center" });
+    const box = part.getBoundingClientRect();
+    return [box.left + box.width / 2, box.top + box.height / 2];
+})()"""
+TIP = """document.getElementById("tip").hidden ? "" : document.getElementById("tip").innerText"""
 
 
-def make_page(entwine, folder):
-    """A page with every kind of figure, and a long name."""
-    files = []
-    for name, options in (
-            ("suite", ["names=" + ",".join(f"a-rather-long-workload-{n}" for n in range(18))]),
-            ("link", ["link=46", "gpu=1", "ranks=2,4,8", "depths=256,512,1024",
-                      "budgets=1,2,4"]),
-            ("model", ["simulated=1", "depths=256,512,1024"])):
-        files.append(os.path.join(folder, name + ".json"))
-        with open(files[-1], "w") as file:
-            subprocess.run([sys.executable, f"{HERE}/cli/make_results.py", *options],
-                           stdout=file, check=True, timeout=60)
-    files.append(os.path.join(folder, "trace.json"))
-    subprocess.run([entwine, "trace", "-W", "4", "-m", "512", "-N", "512", "-k", "64", "-n", "2",
-                    "-q", "-o", files[-1]], stdout=subprocess.DEVNULL, check=True, timeout=60)
-    page = os.path.join(folder, "report.html")
-    subprocess.run([entwine, "report", *files, "-o", page], stdout=subprocess.DEVNULL, check=True,
+def made(folder, name, *options):
+    path = os.path.join(folder, name)
+    with open(path, "w") as file:
+        subprocess.run([sys.executable, f"{HERE}/cli/make_results.py", *options], stdout=file,
+                       check=True, timeout=60)
+    return path
+
+
+def report(entwine, folder, name, *files):
+    path = os.path.join(folder, name)
+    subprocess.run([entwine, "report", *files, "-o", path], stdout=subprocess.DEVNULL, check=True,
                    timeout=120)
-    return page
+    return path
 
 
-def make_odd_pages(entwine, folder):
-    """One method and nothing to set it beside; one number of ranks where an axis has them."""
-    for name in ("required", "scaling-2"):
-        subprocess.run([entwine, "report", f"{RESULTS}/{name}.json", "-o", f"{folder}/{name}.html"],
-                       stdout=subprocess.DEVNULL, check=True, timeout=120)
+def trace(entwine, folder, name, *options):
+    path = os.path.join(folder, name)
+    subprocess.run([entwine, "trace", *options, "-n", "2", "-q", "-o", path],
+                   stdout=subprocess.DEVNULL, check=True, timeout=60)
+    return path
+
+
+def every_figure(entwine, folder):
+    """A page with every kind of figure, and long names."""
+    return report(
+        entwine, folder, "all.html",
+        made(folder, "suite.json", "names=" + ",".join(f"a-rather-long-workload-{n}" for n in range(18))),
+        made(folder, "link.json", "link=46", "gpu=1", "ranks=2,4,8", "depths=256,512,1024,1536,2048",
+             "budgets=1,2,4"),
+        made(folder, "model.json", "simulated=1", "depths=256,512,1024"),
+        trace(entwine, folder, "trace.json", "-W", "4", "-m", "512", "-N", "512", "-k", "64"))
+
+
+def look_every_way(browser, page, shots):
+    failed, papers = [], set()
+    for view, (width, dark) in VIEWS.items():
+        browser.open(page, width, dark)
+        browser.evaluate(OPEN_TABLES)
+        browser.settle()
+        figures, pictures, paper = browser.evaluate(COUNT)
+        papers.add((dark, paper))
+        found = browser.evaluate(LOOK) + browser.complaints()
+        if width == 1300:
+            found += browser.evaluate(WIDE_TABLES)
+        if figures < 15 or pictures < 25:
+            found.append(f"{figures} figures and {pictures} pictures")
+        failed += [f"{view}: {text}" for text in found]
+        browser.screenshot(os.path.join(shots, view + ".png"))
+    if len(papers) != 2:
+        failed.append(f"light and dark do not differ: {papers}")
+    titles = browser.evaluate("[...document.querySelectorAll('h4')].map((one) => one.textContent)")
+    failed += [f"no figure '{title}'" for title in TITLES if title not in titles]
+    bare = browser.evaluate("""[...document.querySelectorAll("figure")].filter((one) =>
+        !/EMULATED link: 46|SIMULATED on test-8/.test(one.textContent) || (/46 Gb/.test(one.textContent) &&
+        !/VIRTUAL NODE: ranks share GPUs, 64 SMs each at W=2/.test(one.textContent))).length""")
+    plain = browser.evaluate("""[...document.querySelectorAll("h3")].filter((one) =>
+        /suite.json|Timelines/.test(one.textContent)).length""")
+    if bare != 7 or plain != 2:  # the six of the suite, and the timeline
+        failed.append(f"{bare} figures without a badge")
+    links = browser.evaluate("[...document.querySelectorAll('nav a')].map((one) => "
+                             "document.getElementById(one.hash.slice(1)) != null)")
+    if len(links) < figures or not all(links):
+        failed.append(f"{len(links)} links in the contents")
+    return failed
+
+
+def touch(browser, page):
+    """Pointer, keyboard and legend."""
+    failed = []
+    browser.open(page, 1300, False)
+    chart = "document.querySelector('#figure-2 svg[role=img]')"
+    browser.point(*browser.evaluate(MIDDLE % f"{chart}.querySelector('.bar')"))
+    tip = browser.evaluate(TIP)
+    if not all(text in tip for text in ("a-rather-long-workload-0", "time (µs)", "716.8", "1.429",
+                                        "7 samples", "backend=cpu")):
+        failed.append(f"a pointer shows {tip!r}")
+    browser.point(5, 5)
+    if browser.evaluate(TIP):
+        failed.append("the tip stays when the pointer has left")
+    browser.evaluate(f"{chart}.focus()")
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        browser.press(key)
+        seen.append(browser.evaluate(TIP).split("\n")[0])
+    browser.press("Escape")
+    if len(set(seen)) != 2 or seen[0] != seen[2] or not all(seen) or browser.evaluate(TIP):
+        failed.append(f"the arrow keys show {seen}")
+    count = "document.querySelectorAll('#figure-2 .bar').length"
+    button = "[...document.querySelectorAll('#figure-2 button')].find((one) => one.textContent == 'blas')"
+    before = browser.evaluate(count)
+    browser.point(*browser.evaluate(MIDDLE % button), click=True)
+    off, pressed = browser.evaluate(count), browser.evaluate(f"{button}.getAttribute('aria-pressed')")
+    other = browser.evaluate("[...document.querySelectorAll('#figure-3 button')].find((one) => "
+                             "one.textContent == 'blas').getAttribute('aria-pressed')")
+    browser.point(*browser.evaluate(MIDDLE % button), click=True)
+    after = browser.evaluate(count)
+    if not (before == after and off == before * 2 // 3 and pressed == other == "false"):
+        failed.append(f"bars {before}, {off}, {after}; pressed {pressed}, {other}")
+    return failed + browser.complaints()
+
+
+def print_and_do_without(browser, page, shots):
+    failed = []
+    browser.open(page, 1300, True)
+    browser.pdf(os.path.join(shots, "paper.pdf"))
+    with open(os.path.join(shots, "paper.pdf"), "rb") as file:
+        paper = file.read()
+    pages = len(re.findall(rb"/Type ?/Page\b", paper))
+    if len(paper) < 40000 or pages < 5 or not browser.evaluate(
+            "[...document.querySelectorAll('details')].every((one) => one.open && one.querySelector('td'))"):
+        failed.append(f"paper: {pages} pages in {len(paper)} bytes")
+    browser.open(page, 1300, False, scripts=False)
+    # Runtime.evaluate is off with the page's scripts, so the picture must do.
+    browser.screenshot(os.path.join(shots, "noscript.png"))
+    text = " ".join(node.get("name", {}).get("value", "") for node in
+                    browser.call("Accessibility.getFullAXTree")["nodes"])
+    if "Scripts are off" not in text or "716.8" not in text or "overlap efficiency" not in text:
+        failed.append("without scripts: no table")
+    return failed
+
+
+def hostile(entwine, browser, folder):
+    """Texts of a file are never markup, in any place that shows them."""
+    evil = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
+    page = report(entwine, folder, "evil.html", made(
+        folder, "evil<img src=x>.json", f"names={evil}\u2028,b", f"methods=entwine,sequential,{evil}",
+        f"cpu={evil}", f"commit={evil}"))
+    browser.open(page, 1300, False)
+    browser.evaluate(OPEN_TABLES)
+    browser.settle()
+    failed = browser.complaints()
+    bad = browser.evaluate("[window.pwned, document.querySelectorAll('img').length, "
+                           "document.querySelectorAll('script').length]")
+    if bad != [None, 0, 2] or evil not in browser.evaluate("document.body.textContent"):
+        failed.append(f"a file's text is markup: {bad}")
+    browser.evaluate("""document.body.append(Object.assign(document.createElement("script"),
+                        { textContent: "window.pwned = 1" }))""")
+    if browser.evaluate("window.pwned"):
+        failed.append("the policy lets another script run")
+    return failed
+
+
+def odd_values(entwine, browser, folder):
+    """What the tool lets through without looking at it must not stop the script."""
+    with open(made(folder, "good.json", "names=a,b")) as file:
+        good = file.read()
+    files = []
+    for at, change in enumerate((
+            {"figure": {"name": 1, "columns": [2], "derived": [3, {"x": []}, None]}},
+            {"figure": {"name": "f", "columns": ["a"], "derived": [{"series": "p", "x": 1, "a": 1e300},
+                                                                  {"series": "p", "x": 2, "a": None}]}},
+            {"figure": 7, "clocks": "x"}, {"clocks": {"before": 5, "after": None}})):
+        document = {**json.loads(good), **change}
+        document["context"].update(argv=at, env=[1], micro_kernels="k", memory_bytes="m")
+        document["results"][0]["config"] = 5
+        document["results"][1]["tail_us"] = None
+        document["results"][2]["speedup"] = -1
+        files.append(os.path.join(folder, f"odd-{at}.json"))
+        with open(files[-1], "w") as file:
+            json.dump(document, file)
+    browser.open(report(entwine, folder, "odd.html", *files), 1300, False)
+    browser.evaluate(OPEN_TABLES)
+    browser.settle()
+    figures, pictures, _ = browser.evaluate(COUNT)
+    return browser.complaints() + ([] if figures > 11 else [f"odd values: {figures} figures"])
+
+
+def story(entwine, browser, folder):
+    """The page opens with the link's cost where both orders of one problem were traced."""
+    files = [os.path.join(folder, "bench.json")]
+    shape = ["-W", "2", "-m", "512", "-N", "512", "-k", "128", "--link", "2"]
+    subprocess.run([entwine, "bench", *shape, "-n", "3", "--method", "entwine,sequential", "-q", "-J",
+                    files[0]], stdout=subprocess.DEVNULL, check=True, timeout=60)
+    for order in ("contiguous", "interleaved"):
+        files.append(trace(entwine, folder, order + ".json", *shape, "--config", f"order={order}"))
+    page = report(entwine, folder, "story.html", *files)
+    browser.open(page, 390, False)
+    failed = browser.evaluate(LOOK) + browser.complaints()
+    first = browser.evaluate("[...document.querySelectorAll('h3, h4')].slice(0, 4).map((one) => one.textContent)")
+    if first != ["What the link cost, before and after", "Time of one call", "Before: contiguous order",
+                 "After: interleaved order"]:
+        failed.append(f"it opens with {first}")
+    return failed
+
+
+def committed(entwine, browser, folder):
+    """Pages of what is in the repository: nothing collides, nothing is cut off."""
+    evaluation = [f"{RESULTS}/eval-nvidia-h200/{name}" for name in
+                  sorted(os.listdir(f"{RESULTS}/eval-nvidia-h200"))]
+    failed = []
+    for name, files in (("evaluation", evaluation), ("required", [evaluation[-5]]),
+                        ("runs", [f"{RESULTS}/gpu-nvidia-h200.json", f"{RESULTS}/mpi-neoverse-v1-2c.json"])):
+        page = report(entwine, folder, name + ".html", *files)
+        for width in (1300, 390):
+            browser.open(page, width, False)
+            failed += [f"{name}, {width}: {text}" for text in browser.evaluate(LOOK) + browser.complaints()]
+    if not browser.evaluate("/EMULATED network: 2 hosts, 4 Gb.s/.test(document.body.textContent)"):
+        failed.append("emulated hosts have no badge")
+    return failed
 
 
 def main():
@@ -92,27 +294,19 @@ def main():
         print("SKIPPED: there is no Chromium, so nobody has looked at the page\n"
               "  fix: apt-get install chromium (scripts/setup test does it where it may)")
         return 77
-    failed, papers = [], set()
+    entwine, failed = os.path.abspath(sys.argv[1]), []
     with tempfile.TemporaryDirectory() as folder:
-        page = make_page(os.path.abspath(sys.argv[1]), folder)
-        make_odd_pages(os.path.abspath(sys.argv[1]), folder)
         shots = sys.argv[2] if len(sys.argv) > 2 else folder
+        page = every_figure(entwine, folder)
         with headless_browser.Browser(chromium) as browser:
-            for view, (width, dark) in VIEWS.items():
-                browser.open(page, width, dark)
-                figures, pictures, paper = browser.evaluate(COUNT)
-                papers.add((dark, paper))
-                found = browser.evaluate(LOOK) + browser.complaints()
-                if figures < 15 or pictures < 25:
-                    found.append(f"{figures} figures and {pictures} pictures")
-                failed += [f"{view}: {text}" for text in found]
-                browser.screenshot(os.path.join(shots, view + ".png"))
-            browser.pdf(os.path.join(shots, "paper.pdf"))
-            if os.path.getsize(os.path.join(shots, "paper.pdf")) < 20000:
-                failed.append("paper: nothing was printed")
-    if len(papers) != 2:
-        failed.append(f"light and dark do not differ: {papers}")
-    print("\n".join(failed) or f"{figures} figures and {pictures} pictures, seen {len(VIEWS)} ways")
+            failed += look_every_way(browser, page, shots)
+            failed += touch(browser, page)
+            failed += print_and_do_without(browser, page, shots)
+            failed += hostile(entwine, browser, folder)
+            failed += odd_values(entwine, browser, folder)
+            failed += story(entwine, browser, folder)
+            failed += committed(entwine, browser, folder)
+    print("\n".join(failed) or f"seen {len(VIEWS)} ways, touched, printed, and read without scripts")
     return 1 if failed else 0
 
 

@@ -481,6 +481,40 @@ static void ranks_with_another_m_are_told(void **state)
     harness_run(EW_RANKS_AS_THREADS, 3, run_with_another_m, NULL);
 }
 
+/* ---- Search ---- */
+
+static ew_sim_report searched(const ew_problem *problem, const char *text, int32_t *tried)
+{
+    const ew_sim_options options = {.struct_size = sizeof options, .profile = "h200-8"};
+    ew_sim_report built_in, best;
+    ew_config config;
+    assert_int_equal(ew_config_parse(text, &config), EW_OK);
+    assert_int_equal(ew_sim_call(problem, 8, &config, &options, &built_in), EW_OK);
+    assert_int_equal(ew_sim_search(problem, 8, &config, &options, &best, tried), EW_OK);
+    assert_true(best.time_us <= built_in.time_us);
+    return best;
+}
+
+/* What the caller has set stays; what is worse than the built-in choice is not taken. */
+static void searches_keep_what_is_fixed(void **state)
+{
+    (void)state;
+    const ew_problem small = EW_PROBLEM(1024, 4096, 512, EW_BF16);
+    const ew_sim_options options = {.struct_size = sizeof options, .profile = "h200-8"};
+    int32_t tried = 0, with_fixed = 0;
+    ew_sim_report report;
+    const double open_us = searched(&small, "", &tried).time_us;
+    report = searched(&small, "block=128x128,x=8,b=128,transport=pull", &with_fixed);
+    assert_int_equal(report.config.block_n, 128);
+    assert_int_equal(report.config.budget, 8);
+    assert_int_equal(report.config.batch, 128);
+    assert_int_equal(report.config.transport, EW_TRANSPORT_PULL);
+    assert_true(open_us < report.time_us);
+    assert_true(with_fixed < tried && with_fixed >= 2);
+    assert_int_equal(ew_sim_search(&small, 8, NULL, &options, NULL, NULL), EW_ERR_ARGUMENT);
+    assert_int_equal(ew_sim_search(&small, 9, NULL, &options, &report, NULL), EW_ERR_SHAPE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -500,6 +534,7 @@ int main(void)
         cmocka_unit_test(the_same_input_gives_the_same_answer),
         cmocka_unit_test(events_grow_with_the_tiles),
         cmocka_unit_test(engines_run_the_simulated_schedule),
+        cmocka_unit_test(searches_keep_what_is_fixed),
         cmocka_unit_test(plans_give_the_simulated_times),
         cmocka_unit_test(ranks_with_another_m_are_told),
     };

@@ -53,7 +53,7 @@ def context(about, mps, before):
 def params(problem, options, sms, iters):
     return {"name": problem.name, "m": problem.m, "n": problem.n, "k": problem.k,
             "ranks": options.ranks, "dtype": problem.dtype, "weight": "nk",
-            "ranks_as": "processes", "link": "none", "link_gbps": 0.0, "link_latency_us": 0.0,
+            "ranks_as": "processes", "link": "none", "link_gbs": 0.0, "link_latency_us": 0.0,
             "seed": options.seed, "iters": iters, "warmup": options.warmup, "gate_ms": 0.0,
             "idle": options.idle, "virtual_node": options.ranks > 1, "sms_per_rank": sms}
 

@@ -67,6 +67,14 @@ EW_API ew_status ew_sim_call(const ew_problem *problem, int num_ranks,
                              const ew_config *config, const ew_sim_options *options,
                              ew_sim_report *report_out);
 
+/* The best schedule that a search finds: fields that `config` (or NULL) leaves open are
+ * varied as ew_tune does, with simulations in place of measurements.  A large problem is
+ * searched with fewer rows; the report is of the whole.  tried_out, which may be NULL, gets
+ * the number of simulations. */
+EW_API ew_status ew_sim_search(const ew_problem *problem, int num_ranks,
+                               const ew_config *config, const ew_sim_options *options,
+                               ew_sim_report *report_out, int32_t *tried_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every error message of the command-line tool stands in a golden test.
 
-Reads the calls of cli_fail_usage and cli_fail in cli/*.c and looks for a case line (err, out and
+Reads the calls of cli_fail_usage and cli_fail below cli/ and looks for a case line (err, out and
 their -has) that holds the fixed parts of the message's first line in their order.  Messages that
 consist of what somebody else says have no fixed part and are left out.
 """
@@ -59,7 +59,7 @@ def main():
              for line in path.read_text().splitlines()
              if line.startswith(("err ", "err-has ", "out ", "out-has "))]
     seen, missing = 0, []
-    for path in sorted((ROOT / "cli").glob("*.c")):
+    for path in sorted((ROOT / "cli").rglob("*.c")):
         for line, message in messages(path):
             parts = [part.strip() for part in HOLE.split(message) if len(part.strip()) > 4]
             if not parts or any(each in message for each in CANNOT):

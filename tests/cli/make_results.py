@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints a result document of `entwine bench` with made-up numbers, for tests of `report`.
 
-    make_results.py [key=value...]    cpu=NAME commit=TEXT link=GBPS ranks=2,4 depths=256,512
+    make_results.py [key=value...]    cpu=NAME commit=TEXT link=GBS ranks=2,4 depths=256,512
                                       names=a,b methods=a,b budgets=1,2 gpu=1 simulated=1
                                       complete=0 samples=7
 """
@@ -15,8 +15,8 @@ def result(option, name, m, k, ranks, method, time_us, base_us, config):
     link = float(option["link"])
     params = {"name": name, "m": m, "n": 1024, "k": k, "ranks": ranks, "dtype": "fp32",
               "weight": "nk", "ranks_as": "processes",
-              "link": f"EMULATED {link:g} Gb/s per rank, 5 us" if link else "none",
-              "link_gbps": link, "link_latency_us": 5.0 if link else 0.0, "seed": 1,
+              "link": f"EMULATED {link:g} GB/s per rank and direction, 5 us" if link else "none",
+              "link_gbs": link, "link_latency_us": 5.0 if link else 0.0, "seed": 1,
               "iters": 7, "warmup": 3, "gate_ms": 0.0, "idle": 0.0}
     if option["gpu"]:
         params.update(virtual_node=True, sms_per_rank=132 // ranks // 8 * 8)

@@ -1,7 +1,7 @@
 /* Numbers, lists and ranges as users type them. */
 #include "fuzz.h"
 
-#include "number.h"
+#include "base/number.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -3,9 +3,9 @@
 
 #include <getopt.h>
 
-#include "options.h"
+#include "options/options.h"
 
-enum { MAX_ARGUMENTS = 32, NUM_COMMANDS = 17 };
+enum { MAX_ARGUMENTS = 32, NUM_COMMANDS = 13 };
 
 /* The tool parses one command line in its life; getopt remembers the middle of a refused
  * one. */

@@ -1,7 +1,7 @@
 /* Flight recordings, as `entwine status` and `entwine trace --merge` read them. */
 #include "fuzz_json.h"
 
-#include "recording.h"
+#include "trace/flight.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

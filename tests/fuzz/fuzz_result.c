@@ -1,7 +1,7 @@
 /* Result documents, as `entwine compare` reads them back. */
 #include "fuzz_json.h"
 
-#include "result_file.h"
+#include "output/result_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -130,6 +130,13 @@ static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, 
     }
 }
 
+static ewx_multiply *choose(const ewx_kernel *kernel, int width, int64_t rows_left)
+{
+    if (width != kernel->nr)
+        return kernel->multiply_narrow;
+    return rows_left <= kernel->few_rows ? kernel->multiply_few : kernel->multiply;
+}
+
 /* One chunk of a group of rows and a group of columns.  The panel of B stays in L1
  * while the panels of A pass by; meanwhile the next panel of B comes in, from as far as
  * memory.  Without that the first use of each panel costs up to 10 %. */
@@ -148,13 +155,12 @@ static void multiply_chunk(const ewx_gemm *gemm, const char *a, const char *b,
 
     for (int64_t j = 0; j < out->cols;) {
         const int width = ewx_panel_width(out->cols - j, kernel->nr, kernel->narrow_nr);
-        ewx_multiply *multiply =
-            width == kernel->nr ? kernel->multiply : kernel->multiply_narrow;
         const char *next = b + lane * (size_t)width;
         for (int64_t panel = 0; panel < panels; panel++) {
             const int64_t i = panel * kernel->mr;
             const ewx_ahead ahead = {next + part * (size_t)panel, part};
             const sums sum = sums_find(gemm, out, i, j);
+            ewx_multiply *multiply = choose(kernel, width, out->rows - i);
             multiply(depth, a + a_step * (size_t)panel, b, sum.at, sum.stride, first > 0,
                      ahead);
             if (last)

@@ -48,6 +48,7 @@ AVX2 static void multiply(int64_t depth, const void *a, const void *b, float *ac
     row sum2 = load_row(acc + 2 * stride, accumulate);
     row sum3 = load_row(acc + 3 * stride, accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+        ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
         const __m256 left = _mm256_loadu_ps(pb), right = _mm256_loadu_ps(pb + 8);
         sum0 = multiply_row(sum0, pa, left, right);
         sum1 = multiply_row(sum1, pa + 1, left, right);

@@ -9,6 +9,8 @@
 
 /* 16 accumulators cover two FMA pipes with a latency of 4 cycles twice over. */
 enum { MR = 8, NR = 32 };
+/* With fewer rows the latency of the sums takes as long as four rows do. */
+enum { FEW_ROWS = 4 };
 
 #define AVX512 __attribute__((target("avx512f")))
 
@@ -51,6 +53,7 @@ AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *
     row sum6 = load_row(acc + 6 * stride, accumulate);
     row sum7 = load_row(acc + 7 * stride, accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+        ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
         const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
         sum0 = multiply_row(sum0, pa[0], left, right);
         sum1 = multiply_row(sum1, pa[1], left, right);
@@ -71,6 +74,29 @@ AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *
     store_row(sum7, acc + 7 * stride);
 }
 
+AVX512 static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
+                                int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    ewx_prefetch(ahead);
+    const float *pa = a, *pb = b;
+    row sum0 = load_row(acc, accumulate);
+    row sum1 = load_row(acc + stride, accumulate);
+    row sum2 = load_row(acc + 2 * stride, accumulate);
+    row sum3 = load_row(acc + 3 * stride, accumulate);
+    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+        ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
+        const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
+        sum0 = multiply_row(sum0, pa[0], left, right);
+        sum1 = multiply_row(sum1, pa[1], left, right);
+        sum2 = multiply_row(sum2, pa[2], left, right);
+        sum3 = multiply_row(sum3, pa[3], left, right);
+    }
+    store_row(sum0, acc);
+    store_row(sum1, acc + stride);
+    store_row(sum2, acc + 2 * stride);
+    store_row(sum3, acc + 3 * stride);
+}
+
 static bool available(void)
 {
     return __builtin_cpu_supports("avx512f");
@@ -81,9 +107,11 @@ const ewx_kernel ewx_kernel_avx512 = {
     .mr = MR,
     .nr = NR,
     .kr = 1,
+    .few_rows = FEW_ROWS,
     .max_chunk = 128,
     .available = available,
     .multiply = multiply,
+    .multiply_few = multiply_few,
     .store_bf16 = ewx_store_bf16,
 };
 

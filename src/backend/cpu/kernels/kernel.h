@@ -10,7 +10,8 @@
 
 #include "entwine/entwine.h"
 
-/* Memory that a later call reads: brought nearer during this one. */
+/* Memory that a later call reads: brought nearer during this one.  None: few rows of A meet
+ * all of B, which passes by as a stream. */
 typedef struct ewx_ahead {
     const char *at;
     size_t bytes;
@@ -29,11 +30,13 @@ typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
     bool packs_bf16;
     int mr, nr, kr;
+    int few_rows;  /* that multiply_few computes, of a panel that has no more; 0: mr */
     int narrow_nr; /* columns of a group's last panel where so few are left; 0: nr */
     int max_chunk; /* most k's at a time: a panel of B and two of A fit into L1 */
     bool (*available)(void);
     bool (*pays)(void); /* worth choosing unasked where available; NULL: always */
     ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
+    ewx_multiply *multiply_few;               /* the first few_rows of mr */
     /* Rounds rows x cols of acc to bf16 as ewx_bf16_from_f32 does. */
     void (*store_bf16)(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                        int64_t dst_stride);

@@ -17,6 +17,17 @@ static inline void ewx_prefetch(ewx_ahead ahead)
         __builtin_prefetch(ahead.at + at);
 }
 
+/* Called for every k: where B is a stream, asks for what is read some way on.  The
+ * hardware's prefetcher stops at the end of every page. */
+static inline __attribute__((always_inline)) void ewx_prefetch_stream(ewx_ahead ahead,
+                                                                      const void *b,
+                                                                      size_t bytes)
+{
+    enum { STREAM_AHEAD = 8192, CACHE_LINE = 64 };
+    for (size_t at = 0; !ahead.bytes && at < bytes; at += CACHE_LINE)
+        __builtin_prefetch((const char *)b + STREAM_AHEAD + at);
+}
+
 /* ewx_kernel.store_bf16 in plain C. */
 void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                     int64_t dst_stride);

@@ -1,0 +1,110 @@
+/* The variables by name, and warnings about those that nothing reads. */
+#include "base/environment.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json_file.h"
+#include "entwine/tune.h"
+
+#ifndef EW_COMMIT
+#define EW_COMMIT "unknown"
+#endif
+
+extern char **environ;
+
+enum { PREFIX = sizeof "ENTWINE_" - 1 };
+
+static const cli_variable variable_table[] = {
+    {"ENTWINE_HOSTS", "number of emulated hosts, for tests of what crosses them"},
+    {"ENTWINE_DEVICE_MPI", "off: stages GPUs' tiles even if MPI takes device memory"},
+    {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
+    {"ENTWINE_BLAS", "shared library that the blas method loads"},
+    {"ENTWINE_RANK", "this process's rank, where no launcher sets it"},
+    {"ENTWINE_WORLD_SIZE", "number of ranks, where no launcher sets it"},
+    {"ENTWINE_MPI_MODULE", "path of entwine_mpi.so"},
+    {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
+    {"ENTWINE_TUNING", "off: plans use no tuning entries"},
+    {"ENTWINE_LIBRARY", "path of libentwine.so.0 that the Python package loads"},
+    {"ENTWINE_JOB", "names the job of ranks whose launcher does not, for Python"},
+    {"ENTWINE_DUMP_DIR", "folder for the flight recording of a job that fails"},
+    {"ENTWINE_PROFILE", "hardware that the sim backend simulates (default h200-8)"},
+    {NULL, NULL}};
+
+const char *cli_commit(void)
+{
+    return EW_COMMIT;
+}
+
+const cli_variable *cli_variables(void)
+{
+    return variable_table;
+}
+
+json_t *cli_environment_json(void)
+{
+    json_t *object = json_object();
+    for (char **at = environ; *at; at++) {
+        char name[64];
+        size_t length = strcspn(*at, "=");
+        if (strncmp(*at, "ENTWINE_", PREFIX) != 0 || length >= sizeof name ||
+            !(*at)[length])
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)length, *at);
+        json_object_set_new(object, name, cli_text_json(*at + length + 1));
+    }
+    return object;
+}
+
+void cli_environment_check(void (*report)(void *argument, const char *name,
+                                          const char *near),
+                           void *argument)
+{
+    const char *known[sizeof variable_table / sizeof variable_table[0]];
+    int count = 0;
+    for (const cli_variable *at = variable_table; at->name; at++)
+        known[count++] = at->name + PREFIX; /* the common part would make all alike */
+    known[count] = NULL;
+    for (char **at = environ; *at; at++) {
+        char name[64];
+        bool is_known = false;
+        if (strncmp(*at, "ENTWINE_", PREFIX) != 0)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        for (int which = 0; which < count; which++)
+            is_known = is_known || strcmp(known[which], name + PREFIX) == 0;
+        const char *near = cli_closest(name + PREFIX, known);
+        if (!is_known)
+            report(argument, name, near ? near - PREFIX : NULL);
+    }
+}
+
+static void warn_variable(void *argument, const char *name, const char *near)
+{
+    (void)argument;
+    if (near)
+        cli_warn("%s is not known (maybe: %s?)", name, near);
+    else
+        cli_warn("%s is not known; entwine doctor lists the variables", name);
+}
+
+/* A user may wonder why plans ignore the tuning entries. */
+static void warn_cache(void)
+{
+    char folder[PATH_MAX];
+    if (ew_tuning_folder(folder, sizeof folder))
+        cli_warn("no tuning entries are used: neither HOME nor ENTWINE_CACHE_DIR is set");
+    else if (access(folder, R_OK | X_OK) && errno != ENOENT)
+        cli_warn("no tuning entries are used: %s cannot be read: %s", folder,
+                 strerror(errno));
+}
+
+void cli_environment_warn(void)
+{
+    warn_cache();
+    cli_environment_check(warn_variable, NULL);
+}

@@ -1,0 +1,21 @@
+/* JSON in and out. */
+#ifndef ENTWINE_CLI_JSON_FILE_H
+#define ENTWINE_CLI_JSON_FILE_H
+
+#include <jansson.h>
+
+#include "base/message.h"
+
+/* Any JSON file; on failure the error, with `fix`, has been printed. */
+cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out);
+
+/* Prints a document on stdout and frees it. */
+void cli_json_print(json_t *document);
+
+/* JSON has no NaN and no infinity: they become null. */
+json_t *cli_number_json(double value);
+
+/* A JSON string, whatever bytes the text holds. */
+json_t *cli_text_json(const char *text);
+
+#endif

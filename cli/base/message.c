@@ -1,0 +1,150 @@
+/* The one printer of errors and warnings, the map from library status to exit status,
+ * and the spelling helper behind every "did you mean". */
+#include "base/message.h"
+
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_WORD = 64, MAX_LINES = 6, TEXT_BYTES = 1024 };
+
+static void print_error(const char *code, char *text, const char *fix)
+{
+    /* The text quotes files and arguments: they must not steer the terminal. */
+    for (char *at = text; *at; at++)
+        if (iscntrl((unsigned char)*at) && *at != '\n')
+            *at = '?';
+    fflush(stdout);
+    fprintf(stderr, "entwine: error[%s]: %s\n", code, text);
+    if (fix)
+        fprintf(stderr, "  fix: %s\n", fix);
+}
+
+cli_exit cli_fail_usage(const char *fix, const char *format, ...)
+{
+    char text[TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    print_error("USAGE", text, fix);
+    return CLI_EXIT_USAGE;
+}
+
+cli_exit cli_fail(ew_status status, const char *fix, const char *format, ...)
+{
+    char text[TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    print_error(ew_status_name(status), text, fix);
+    return cli_exit_of(status);
+}
+
+cli_exit cli_fail_status(ew_status status, const char *text)
+{
+    char shown[TEXT_BYTES];
+    int lines = 0;
+    size_t length = 0;
+    if (!text || !*text)
+        text = ew_status_text(status);
+    /* The promise is at most six lines, whatever a library message holds. */
+    while (text[length] && length < sizeof shown - 1) {
+        if (text[length] == '\n' && ++lines == MAX_LINES)
+            break;
+        shown[length] = text[length];
+        length++;
+    }
+    while (length > 0 && shown[length - 1] == '\n')
+        length--;
+    shown[length] = '\0';
+    print_error(ew_status_name(status), shown, NULL);
+    return cli_exit_of(status);
+}
+
+cli_exit cli_exit_of(ew_status status)
+{
+    switch (status) {
+    case EW_OK:
+        return CLI_EXIT_OK;
+    case EW_ERR_ARGUMENT:
+    case EW_ERR_SHAPE:
+    case EW_ERR_CONFIG:
+    case EW_ERR_MISMATCH:
+        return CLI_EXIT_USAGE;
+    case EW_ERR_UNSUPPORTED:
+        return CLI_EXIT_SKIPPED;
+    case EW_ERR_TIMEOUT:
+    case EW_ERR_PEER_DIED:
+    case EW_ERR_ABORTED:
+        return CLI_EXIT_PEER;
+    case EW_ERR_MEMORY:
+    case EW_ERR_SYSTEM:
+        break;
+    }
+    return CLI_EXIT_ENVIRONMENT;
+}
+
+void cli_warn(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("entwine: warning: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+}
+
+static int smallest(int a, int b, int c)
+{
+    int least = a < b ? a : b;
+    return least < c ? least : c;
+}
+
+/* Levenshtein distance; words longer than MAX_WORD are as far as can be. */
+static int edit_distance(const char *left, const char *right)
+{
+    int row[MAX_WORD + 1];
+    size_t rows = strlen(left), cols = strlen(right);
+    if (rows > MAX_WORD || cols > MAX_WORD)
+        return MAX_WORD;
+    for (size_t col = 0; col <= cols; col++)
+        row[col] = (int)col;
+    for (size_t line = 1; line <= rows; line++) {
+        int diagonal = row[0];
+        row[0] = (int)line;
+        for (size_t col = 1; col <= cols; col++) {
+            int substitute = diagonal + (left[line - 1] != right[col - 1]);
+            diagonal = row[col];
+            row[col] = smallest(row[col] + 1, row[col - 1] + 1, substitute);
+        }
+    }
+    return row[cols];
+}
+
+const char *cli_closest(const char *word, const char *const *list)
+{
+    /* A third of the letters may be wrong, or all of the missing ones at the end. */
+    int best = (int)(strlen(word) / 3 + 1);
+    const char *found = NULL;
+    for (; *list; list++) {
+        int distance = edit_distance(word, *list);
+        if (strlen(word) >= 2 && strncmp(word, *list, strlen(word)) == 0)
+            distance = 1;
+        if (distance <= best && (!found || distance < best)) {
+            best = distance;
+            found = *list;
+        }
+    }
+    return found;
+}
+
+void cli_suggestion(const char *word, const char *const *list, char *text, size_t bytes)
+{
+    const char *near = cli_closest(word, list);
+    text[0] = '\0';
+    if (near)
+        snprintf(text, bytes, ", did you mean '%s'?", near);
+}

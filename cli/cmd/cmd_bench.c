@@ -1,0 +1,139 @@
+/* entwine run and entwine bench: build a job, check it, join or start ranks, measure
+ * problem by problem, print. */
+#include "cmd/commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "run/context.h"
+#include "base/interrupt.h"
+#include "output/output.h"
+#include "run/progress.h"
+
+static bool has_entry(const cli_job *job, const char *method)
+{
+    for (int at = 0; at < job->num_entries; at++)
+        if (strcmp(job->entries[at].method, method) == 0)
+            return true;
+    return false;
+}
+
+/* Everything for stderr before the first result. */
+static void announce(const cli_job *job, const cli_settings *settings,
+                     const cli_context *context)
+{
+    const ew_bench_options *bench = &job->bench;
+    char calls[128], idle[32] = "", tuned[64] = "";
+    if (bench->idle > 0)
+        snprintf(idle, sizeof idle, ", idle %g", bench->idle);
+    if (job->tune_budget_s > 0)
+        snprintf(tuned, sizeof tuned, ", each method tuned in up to %g s",
+                 job->tune_budget_s);
+    snprintf(calls, sizeof calls, ", %d warm-up and %d timed calls, seed %u%s%s",
+             bench->warmup, bench->iters, bench->seed, idle, tuned);
+    if (!settings->quiet && settings->format != CLI_FORMAT_TABLE)
+        cli_caveats_print(job, stderr);
+    cli_context_announce(context, job, settings, calls);
+    if (!settings->quiet && has_entry(job, "blas+mpi") && has_entry(job, "blas+mpi-best"))
+        cli_warn("blas+mpi and blas+mpi-best share malloc in one run and disturb each "
+                 "other: measure them in separate runs");
+}
+
+/* The exit status of a job that ran to its end. */
+static cli_exit judge(const cli_summary *summary)
+{
+    if (summary->wrong)
+        return CLI_EXIT_WRONG;
+    if (summary->entry_failure)
+        return cli_exit_of(summary->entry_failure);
+    return summary->num_ok ? CLI_EXIT_OK : CLI_EXIT_SKIPPED;
+}
+
+static cli_exit measure_all(const cli_job *job, const cli_settings *settings,
+                            cli_output *output)
+{
+    ew_bench_result *results = calloc(CLI_MAX_METHODS, sizeof *results);
+    cli_progress progress;
+    char error[CLI_ERROR_BYTES];
+    ew_status status = results ? EW_OK : EW_ERR_MEMORY;
+    cli_progress_init(&progress, job, settings->quiet || !output);
+    for (int at = 0; at < job->num_problems && status == EW_OK; at++) {
+        const cli_problem *problem = &job->problems[at];
+        cli_progress_show(&progress, at, problem);
+        status = cli_job_run(job, problem, results, error);
+        cli_progress_clear(&progress);
+        cli_progress_advance(&progress, problem);
+        if (cli_interrupted())
+            break;
+        if (status == EW_OK && output)
+            cli_output_problem(output, problem, results);
+    }
+    free(results);
+    if (cli_interrupted())
+        return CLI_EXIT_INTERRUPTED;
+    if (status && output)
+        return cli_fail_status(status, error);
+    return status ? cli_exit_of(status) : CLI_EXIT_OK;
+}
+
+/* Measures and prints; on ranks of a launcher other than 0 only measures. */
+static cli_exit measure_job(cli_job *job, const cli_settings *settings,
+                            const cli_context *context, int argc, char **argv)
+{
+    cli_output *output = NULL;
+    const cli_launch *launch = job->ranks.launch;
+    if (!cli_launch_prints(launch))
+        return measure_all(job, settings, NULL);
+    cli_exit result = cli_output_open(
+        job, settings, cli_context_of_job(context, job, argc, argv), &output);
+    if (result)
+        return result;
+    announce(job, settings, context);
+    result = measure_all(job, settings, output);
+    bool complete = result == CLI_EXIT_OK;
+    if (complete)
+        result = judge(cli_output_summary(output));
+    cli_exit failed = cli_output_close(output, complete);
+    return result ? result : failed;
+}
+
+static cli_exit measure(const cli_settings *settings, const char *default_methods, int argc,
+                        char **argv)
+{
+    cli_job job;
+    cli_launch launch;
+    cli_context context;
+    cli_launch_detect(&launch);
+    cli_exit result = cli_job_init(&job, settings, &launch, default_methods);
+    if (!result)
+        result = cli_job_check(&job);
+    if (result) {
+        cli_job_fini(&job);
+        return result;
+    }
+    /* These fork, so they come before MPI starts. */
+    cli_context_init(&context);
+    if (!cli_interrupt_open())
+        result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+    else
+        cli_job_prepare(&job);
+    if (!result && cli_launch_wants_join(&launch, settings))
+        result = cli_launch_join(&launch, &job.ranks.options);
+    if (!result)
+        result = measure_job(&job, settings, &context, argc, argv);
+    cli_launch_close(&launch, result);
+    cli_interrupt_close();
+    cli_job_fini(&job);
+    return result;
+}
+
+cli_exit cli_run_main(const cli_settings *settings, int argc, char **argv)
+{
+    return measure(settings, "entwine", argc, argv);
+}
+
+cli_exit cli_bench_main(const cli_settings *settings, int argc, char **argv)
+{
+    /* A figure names what it compares. */
+    return measure(settings, settings->figure ? "" : "entwine,sequential,blas", argc, argv);
+}

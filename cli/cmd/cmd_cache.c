@@ -1,0 +1,178 @@
+/* entwine cache: the tuning entries of this user, listed and cleaned. */
+#include "cmd/commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tune/tuning_files.h"
+
+static const double leftover_after_s = 60.0; /* a younger one may still be in use */
+
+/* ---- list ---- */
+
+static void age_text(double seconds, char *text, size_t bytes)
+{
+    if (seconds < 120)
+        snprintf(text, bytes, "%.0f s", seconds > 0 ? seconds : 0.0);
+    else if (seconds < 2 * 3600)
+        snprintf(text, bytes, "%.0f min", seconds / 60);
+    else if (seconds < 48 * 3600)
+        snprintf(text, bytes, "%.0f h", seconds / 3600);
+    else
+        snprintf(text, bytes, "%.0f d", seconds / 86400);
+}
+
+static double entry_age_s(const ew_tuning *tuning)
+{
+    return difftime(time(NULL), (time_t)tuning->when);
+}
+
+/* The key without what has a column of its own. */
+static void print_key_rest(const char *key)
+{
+    static const char *const columns[] = {"m=", "n=", "k=", "ranks=", "type="};
+    const char *between = "";
+    while (*key) {
+        int part = (int)strcspn(key, ",");
+        bool shown = false;
+        for (size_t at = 0; at < sizeof columns / sizeof columns[0]; at++)
+            shown = shown || strncmp(key, columns[at], strlen(columns[at])) == 0;
+        if (!shown) {
+            printf("%s%.*s", between, part, key);
+            between = ",";
+        }
+        key += part;
+        key += *key == ',';
+    }
+}
+
+static void print_line(const cli_tuning_file *file)
+{
+    static const struct {
+        const char *name;
+        int width;
+    } columns[] = {{"m", 7}, {"n", 7}, {"k", 7}, {"ranks", 4}, {"type", 4}};
+    const ew_tuning *tuning = &file->tuning;
+    char text[32];
+    for (size_t at = 0; at < sizeof columns / sizeof columns[0]; at++) {
+        cli_tuning_key_part(tuning->key, columns[at].name, text, sizeof text);
+        printf("%*s ", columns[at].width, *text ? text : "-");
+    }
+    double gain = cli_tuning_gain(tuning);
+    if (isnan(gain))
+        printf("%6s", "-");
+    else
+        printf("%6.3f", gain);
+    age_text(entry_age_s(tuning), text, sizeof text);
+    printf(" %8s  %.16s  ", text, file->name);
+    print_key_rest(tuning->key);
+    putchar('\n');
+}
+
+static cli_exit list_entries(const cli_tuning_files *files)
+{
+    int num_entries = 0, num_others = 0;
+    for (int at = 0; at < files->count; at++) {
+        if (files->at[at].kind != CLI_TUNING_ENTRY) {
+            num_others++;
+            continue;
+        }
+        if (num_entries++ == 0)
+            printf("#%6s %7s %7s %4s %4s %6s %8s  %-16s  %s\n", "M", "N", "K", "W", "type",
+                   "gain", "age", "file", "rest of the key");
+        print_line(&files->at[at]);
+    }
+    printf("# Entries : %d in %s\n", num_entries, files->folder);
+    for (int at = 0; at < files->count; at++)
+        if (files->at[at].kind == CLI_TUNING_DAMAGED)
+            printf("# Damaged : %s: %s\n", files->at[at].name, files->at[at].why);
+    if (num_others)
+        printf("# Damaged or left over : %d, removed by entwine cache prune\n", num_others);
+    return CLI_EXIT_OK;
+}
+
+/* ---- prune ---- */
+
+static bool is_prunable(const cli_settings *settings, const cli_tuning_file *file)
+{
+    switch (file->kind) {
+    case CLI_TUNING_DAMAGED:
+        return true;
+    case CLI_TUNING_LEFTOVER:
+        return difftime(time(NULL), file->changed) >= leftover_after_s;
+    case CLI_TUNING_ENTRY:
+        break;
+    }
+    return settings->all || (settings->older_days >= 0 &&
+                             entry_age_s(&file->tuning) > settings->older_days * 86400);
+}
+
+static cli_exit prune_files(const cli_settings *settings, cli_tuning_files *files)
+{
+    int removed[3] = {0}, kept = 0;
+    for (int at = 0; at < files->count; at++) {
+        const cli_tuning_file *file = &files->at[at];
+        char path[PATH_MAX + 64];
+        if (!is_prunable(settings, file)) {
+            kept += file->kind == CLI_TUNING_ENTRY;
+            continue;
+        }
+        cli_tuning_file_path(files, file, path, sizeof path);
+        if (unlink(path) != 0 && errno != ENOENT)
+            return cli_fail(EW_ERR_SYSTEM, "make the folder writable",
+                            "cannot remove '%.200s': %s", path, strerror(errno));
+        removed[file->kind]++;
+    }
+    printf("# Removed : %d entries, %d damaged, %d left over; %d entries stay in %s\n",
+           removed[CLI_TUNING_ENTRY], removed[CLI_TUNING_DAMAGED],
+           removed[CLI_TUNING_LEFTOVER], kept, files->folder);
+    return CLI_EXIT_OK;
+}
+
+/* ---- The command ---- */
+
+static cli_exit run_action(const cli_settings *settings, cli_tuning_files *files)
+{
+    return strcmp(settings->words[0], "list") == 0 ? list_entries(files)
+                                                   : prune_files(settings, files);
+}
+
+static cli_exit check_words(const cli_settings *settings)
+{
+    static const char *const names[] = {"list", "prune", NULL};
+    const char *name = settings->num_words ? settings->words[0] : NULL;
+    char near[96];
+    if (!name)
+        return cli_fail_usage("one of list, prune", "'cache' needs to know what to do");
+    if (strcmp(name, "list") == 0 && (settings->all || settings->older_days >= 0))
+        return cli_fail_usage("leave them out", "--all and --older are for 'cache prune'");
+    for (const char *const *at = names; *at; at++)
+        if (strcmp(*at, name) == 0)
+            return CLI_EXIT_OK;
+    cli_suggestion(name, names, near, sizeof near);
+    return cli_fail_usage("one of list, prune; entries are files, and `entwine cache list` "
+                          "names their folder",
+                          "'cache' does not know '%.60s'%s", name, near);
+}
+
+cli_exit cli_cache_main(const cli_settings *settings, int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    cli_exit result = check_words(settings);
+    if (result)
+        return result;
+    cli_tuning_files *files = calloc(1, sizeof *files);
+    if (!files)
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the entries");
+    result = cli_tuning_files_open(files);
+    if (!result)
+        result = run_action(settings, files);
+    cli_tuning_files_close(files);
+    free(files);
+    return result;
+}

@@ -1,0 +1,312 @@
+/* entwine compare: two result files of bench, paired by problem and method, and what the
+ * second one is to the first: a gate for regressions. */
+#include "cmd/commands.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/stats.h"
+#include "output/result_file.h"
+
+enum { NUM_RESAMPLES = 2000, LEAST_SAMPLES = 5 };
+
+typedef enum verdict { FASTER, SAME, SLOWER, REGRESSION, NUM_VERDICTS } verdict;
+static const char *const verdict_names[] = {"faster", "same", "slower", "REGRESSION"};
+
+typedef struct pair {
+    const cli_measured *before, *after;
+    double ratio, low, high; /* of the medians, after over before, and its interval */
+    verdict found;
+} pair;
+
+typedef struct comparison {
+    const cli_settings *settings;
+    cli_result_file files[2];
+    pair *pairs;
+    int num_pairs;
+    int num_verdicts[NUM_VERDICTS];
+    double geomean;
+    bool same_machine;
+} comparison;
+
+/* ---- Statistics ---- */
+
+static uint64_t next_random(uint64_t *state) /* splitmix64 */
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* The median of as many draws with replacement: counted, since the samples are sorted. */
+static double resampled_median(const cli_measured *result, uint64_t *random)
+{
+    int drawn[EW_BENCH_MAX_SAMPLES] = {0};
+    const int count = result->num_samples;
+    for (int at = 0; at < count; at++)
+        drawn[((next_random(random) >> 32) * (uint64_t)count) >> 32]++;
+    int passed = 0, at = -1;
+    while (passed <= (count - 1) / 2)
+        passed += drawn[++at];
+    const double lower = result->samples_us[at];
+    while (passed <= count / 2)
+        passed += drawn[++at];
+    return (lower + result->samples_us[at]) / 2;
+}
+
+/* Percentile bootstrap, the same draws in every run. */
+static void judge_pair(pair *p, double threshold)
+{
+    double ratios[NUM_RESAMPLES];
+    uint64_t random = 1;
+    for (int at = 0; at < NUM_RESAMPLES; at++) {
+        double before = resampled_median(p->before, &random);
+        ratios[at] = resampled_median(p->after, &random) / before;
+    }
+    cli_sort(ratios, NUM_RESAMPLES);
+    p->ratio = p->after->median_us / p->before->median_us;
+    p->low = ratios[NUM_RESAMPLES / 40];
+    p->high = ratios[NUM_RESAMPLES - 1 - NUM_RESAMPLES / 40];
+    p->found = p->low > 1 + threshold ? REGRESSION
+               : p->low > 1           ? SLOWER
+               : p->high < 1          ? FASTER
+                                      : SAME;
+}
+
+/* ---- Pairing ---- */
+
+static bool is_same_case(const cli_measured *a, const cli_measured *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->ranks == b->ranks &&
+           strcmp(a->dtype, b->dtype) == 0 && strcmp(a->weight, b->weight) == 0 &&
+           strcmp(a->link, b->link) == 0 && strcmp(a->method, b->method) == 0;
+}
+
+/* The first with the first: a problem may be there twice. */
+static cli_measured *find_partner(cli_result_file *file, const cli_measured *wanted)
+{
+    for (int at = 0; at < file->num_results; at++) {
+        cli_measured *result = &file->results[at];
+        if (result->ran && !result->paired && is_same_case(result, wanted))
+            return result;
+    }
+    return NULL;
+}
+
+static cli_exit make_pairs(comparison *c)
+{
+    cli_result_file *before = &c->files[0];
+    double log_sum = 0.0;
+    c->pairs = calloc((size_t)before->num_results + 1, sizeof *c->pairs);
+    if (!c->pairs)
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the pairs");
+    for (int at = 0; at < before->num_results; at++) {
+        cli_measured *result = &before->results[at];
+        cli_measured *partner = result->ran ? find_partner(&c->files[1], result) : NULL;
+        if (!partner)
+            continue;
+        result->paired = partner->paired = true;
+        pair *made = &c->pairs[c->num_pairs++];
+        *made = (pair){.before = result, .after = partner};
+        judge_pair(made, c->settings->threshold);
+        c->num_verdicts[made->found]++;
+        log_sum += log(made->ratio);
+    }
+    if (c->num_pairs == 0)
+        return cli_fail_usage("bench the same problems and methods twice",
+                              "%.100s and %.100s have no problem and method in common",
+                              before->path, c->files[1].path);
+    c->geomean = exp(log_sum / c->num_pairs);
+    return CLI_EXIT_OK;
+}
+
+static cli_exit check_machines(comparison *c)
+{
+    const cli_result_file *a = &c->files[0], *b = &c->files[1];
+    c->same_machine = strcmp(a->cpu, b->cpu) == 0 && strcmp(a->gpus, b->gpus) == 0;
+    if (c->same_machine || c->settings->across_machines)
+        return CLI_EXIT_OK;
+    return cli_fail_usage("measure both on one machine, or give --across-machines",
+                          "the results are of different machines\n  %.100s: %.60s%s%.100s\n"
+                          "  %.100s: %.60s%s%.100s",
+                          a->path, a->cpu, *a->gpus ? ", " : "", a->gpus, b->path, b->cpu,
+                          *b->gpus ? ", " : "", b->gpus);
+}
+
+static cli_exit check_samples(const cli_result_file *file)
+{
+    for (int at = 0; at < file->num_results; at++)
+        if (file->results[at].ran && file->results[at].num_samples < LEAST_SAMPLES)
+            return cli_fail_usage(
+                "measure again",
+                "%.200s: result %d (%.60s): it has fewer than %d samples, "
+                "too few to judge (bench -n 15)",
+                file->path, at + 1, file->results[at].method, LEAST_SAMPLES);
+    return CLI_EXIT_OK;
+}
+
+/* ---- Table ---- */
+
+static void print_file(const char *label, const cli_result_file *file)
+{
+    printf("# %s : %s, commit %s, %s, %s%s%s%s\n", label, file->path, file->commit,
+           file->time, file->cpu, *file->gpus ? ", " : "", file->gpus,
+           file->complete ? "" : ", INCOMPLETE");
+}
+
+static void print_case(const cli_measured *result)
+{
+    printf("%" PRId64 "x%" PRId64 "x%" PRId64 " W=%" PRId64 " %s %s", (int64_t)result->m,
+           (int64_t)result->n, (int64_t)result->k, (int64_t)result->ranks, result->dtype,
+           result->method);
+}
+
+/* What tells a case from its like and has no column. */
+static void print_remarks(const cli_measured *result)
+{
+    bool linked = strcmp(result->link, "none") != 0;
+    bool kn = strcmp(result->weight, "nk") != 0;
+    if (linked || kn)
+        printf(" (%s%s%s%s)", linked ? "link " : "", linked ? result->link : "",
+               linked && kn ? ", " : "", kn ? "weight kn" : "");
+}
+
+static void print_pair(const pair *p, int width)
+{
+    const cli_measured *b = p->before;
+    printf("%7" PRId64 " %7" PRId64 " %7" PRId64 " %4" PRId64
+           " %4s %-*s %11.1f %11.1f %6.3f [%5.3f, %5.3f]  %s",
+           (int64_t)b->m, (int64_t)b->n, (int64_t)b->k, (int64_t)b->ranks, b->dtype, width,
+           b->method, b->median_us, p->after->median_us, p->ratio, p->low, p->high,
+           verdict_names[p->found]);
+    print_remarks(b);
+    putchar('\n');
+}
+
+static void print_unpaired(const cli_result_file *file)
+{
+    for (int at = 0; at < file->num_results; at++) {
+        const cli_measured *result = &file->results[at];
+        if (result->paired)
+            continue;
+        printf("# %s %s : ", result->ran ? "only in" : "skipped in", file->path);
+        print_case(result);
+        print_remarks(result);
+        putchar('\n');
+    }
+}
+
+static void print_table(const comparison *c)
+{
+    int width = (int)strlen("sequential");
+    for (int at = 0; at < c->num_pairs; at++)
+        if ((int)strlen(c->pairs[at].before->method) > width)
+            width = (int)strlen(c->pairs[at].before->method);
+    print_file("before", &c->files[0]);
+    print_file("after", &c->files[1]);
+    if (!c->same_machine)
+        puts("# DIFFERENT MACHINES : the ratios compare machines as well");
+    printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %6s %-14s  %s\n", "M", "N", "K", "W",
+           "type", width, "method", "before(us)", "after(us)", "ratio", "95 % interval",
+           "verdict");
+    for (int at = 0; at < c->num_pairs; at++)
+        print_pair(&c->pairs[at], width);
+    print_unpaired(&c->files[0]);
+    print_unpaired(&c->files[1]);
+    printf("# Geomean ratio : %.3f over %d pairs\n", c->geomean, c->num_pairs);
+    printf("# Regressions : %d %s (threshold %g %%); %d slower, %d same, %d faster\n",
+           c->num_verdicts[REGRESSION], c->num_verdicts[REGRESSION] ? "FAILED" : "OK",
+           100 * c->settings->threshold, c->num_verdicts[SLOWER], c->num_verdicts[SAME],
+           c->num_verdicts[FASTER]);
+}
+
+/* ---- JSON ---- */
+
+static json_t *file_json(const cli_result_file *file)
+{
+    json_t *path = json_string(file->path);
+    return json_pack("{so ss ss ss ss sb}", "path",
+                     path ? path : json_string("(not UTF-8)"), "commit", file->commit,
+                     "time", file->time, "cpu", file->cpu, "gpus", file->gpus, "complete",
+                     (int)file->complete);
+}
+
+static json_t *case_json(const cli_measured *result)
+{
+    return json_pack("{s{sI sI sI sI ss ss ss} ss}", "params", "m", result->m, "n",
+                     result->n, "k", result->k, "ranks", result->ranks, "dtype",
+                     result->dtype, "weight", result->weight, "link", result->link,
+                     "method", result->method);
+}
+
+static void add_unpaired(const cli_result_file *file, const char *where, json_t *array)
+{
+    for (int at = 0; at < file->num_results; at++) {
+        const cli_measured *result = &file->results[at];
+        if (result->paired)
+            continue;
+        json_t *object = case_json(result);
+        json_object_set_new(object, "only_in", json_string(where));
+        json_object_set_new(object, "skipped", json_boolean(!result->ran));
+        json_array_append_new(array, object);
+    }
+}
+
+static void print_json(const comparison *c)
+{
+    json_t *pairs = json_array(), *unpaired = json_array();
+    for (int at = 0; at < c->num_pairs; at++) {
+        const pair *p = &c->pairs[at];
+        json_t *object = case_json(p->before);
+        json_t *values =
+            json_pack("{sf sf sf s[f,f] ss}", "before_us", p->before->median_us, "after_us",
+                      p->after->median_us, "ratio", p->ratio, "interval", p->low, p->high,
+                      "verdict", verdict_names[p->found]);
+        json_object_update(object, values);
+        json_decref(values);
+        json_array_append_new(pairs, object);
+    }
+    add_unpaired(&c->files[0], "before", unpaired);
+    add_unpaired(&c->files[1], "after", unpaired);
+    json_t *document =
+        json_pack("{ss so so sb sf sf si so so}", "schema", "entwine-compare/1", "before",
+                  file_json(&c->files[0]), "after", file_json(&c->files[1]), "same_machine",
+                  (int)c->same_machine, "threshold", c->settings->threshold,
+                  "geomean_ratio", c->geomean, "regressions", c->num_verdicts[REGRESSION],
+                  "pairs", pairs, "unpaired", unpaired);
+    cli_json_print(document);
+}
+
+cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv)
+{
+    (void)argc, (void)argv;
+    if (settings->num_words != 2)
+        return cli_fail_usage("entwine compare before.json after.json",
+                              "'compare' needs two result files, not %d",
+                              settings->num_words);
+    comparison c = {.settings = settings};
+    cli_exit result = CLI_EXIT_OK;
+    for (int at = 0; at < 2 && !result; at++) {
+        result = cli_result_file_open(&c.files[at], settings->words[at]);
+        if (!result)
+            result = check_samples(&c.files[at]);
+    }
+    if (!result)
+        result = check_machines(&c);
+    if (!result)
+        result = make_pairs(&c);
+    if (!result) {
+        if (settings->format == CLI_FORMAT_JSON)
+            print_json(&c);
+        else
+            print_table(&c);
+        result = c.num_verdicts[REGRESSION] ? CLI_EXIT_REGRESSION : CLI_EXIT_OK;
+    }
+    free(c.pairs);
+    for (int at = 0; at < 2; at++)
+        cli_result_file_close(&c.files[at]);
+    return result;
+}

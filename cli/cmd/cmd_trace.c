@@ -1,0 +1,126 @@
+/* entwine trace: one call as a timeline for Perfetto or Chrome, and what it says about the
+ * overlap in four numbers. */
+#include "cmd/commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "run/context.h"
+#include "base/interrupt.h"
+#include "base/out_file.h"
+#include "output/output.h"
+#include "trace/trace.h"
+
+static void print_numbers(const cli_job *job, const cli_trace *trace,
+                          const cli_trace_numbers *n, const char *config)
+{
+    const ew_problem *shape = &trace->problem;
+    cli_caveats_print(job, stdout);
+    printf("problem    M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
+           shape->max_m, shape->n, shape->k, trace->num_ranks, ew_dtype_name(shape->dtype));
+    printf("config     %s\n", config);
+    printf("traced     the quickest of %d calls, %.1f us\n", job->bench.iters, n->time_us);
+    printf(
+        "overlap    efficiency %.3f: GEMM of a sequential call, %.1f us, over that time\n",
+        n->overlap, n->gemm_alone_us);
+    printf("tail       %.1f us after the GEMM, %.1f %% of the time\n", n->tail_us,
+           100.0 * n->tail_share);
+    printf("bandwidth  %.3f GB/s per rank needed to hide all (Eq. 4), %.3f achieved\n",
+           n->breq, n->achieved);
+    printf("GEMM       %.1f us, %.3f times as long as in the sequential call\n", n->gemm_us,
+           n->slowdown);
+    if (job->backend == EW_BACKEND_SIM)
+        puts("# Wrong values : not applicable, SIMULATED");
+    else
+        printf("# Wrong values : %" PRId64 " %s\n", n->wrong, n->wrong ? "FAILED" : "OK");
+}
+
+static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *context,
+                            cli_out_file *t, bool *written_out)
+{
+    cli_trace_numbers numbers;
+    char config[EW_CONFIG_TEXT_BYTES];
+    cli_trace_derive(trace, &numbers);
+    if (ew_config_print(&trace->config, config, sizeof config))
+        config[0] = '\0';
+    json_t *metadata = cli_trace_metadata(job, trace, &numbers, config, context);
+    errno = metadata ? 0 : ENOMEM;
+    *written_out = metadata && cli_trace_write(trace, metadata, t->stream);
+    json_decref(metadata);
+    if (!*written_out)
+        return cli_out_file_fail(t);
+    if (t->stream != stdout)
+        print_numbers(job, trace, &numbers, config);
+    return numbers.wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
+}
+
+static cli_exit record_and_write(const cli_job *job, const cli_context *context, int argc,
+                                 char **argv, cli_out_file *t)
+{
+    char error[CLI_ERROR_BYTES];
+    cli_trace *trace = NULL;
+    bool written = false;
+    ew_status status = cli_trace_record(job, &trace, error);
+    cli_exit result = CLI_EXIT_OK;
+    if (cli_interrupted())
+        result = CLI_EXIT_INTERRUPTED;
+    else if (status)
+        result = cli_fail_status(status, error);
+    else
+        result = write_trace(job, trace, cli_context_json(context, NULL, argc, argv), t,
+                             &written);
+    cli_trace_free(trace);
+    cli_exit failed = cli_out_file_close(t, written);
+    if (written && !failed && t->stream != stdout)
+        printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n", t->path);
+    return failed ? failed : result;
+}
+
+static void print_context(const cli_job *job, const cli_settings *settings,
+                          const cli_context *context, bool to_stdout)
+{
+    if (settings->quiet)
+        return;
+    cli_context_print(context, NULL, NULL);
+    fprintf(stderr, "# ranks as %s, %d warm-up and %d timed calls, seed %u\n",
+            cli_ranks_as_name(&job->ranks), job->bench.warmup, job->bench.iters,
+            job->bench.seed);
+    if (to_stdout) /* else it stands above the numbers */
+        cli_caveats_print(job, stderr);
+    cli_environment_warn();
+}
+
+cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
+{
+    cli_job job;
+    cli_context context;
+    cli_out_file t;
+    if (settings->merge)
+        return cli_trace_merge(settings);
+    if (settings->num_words)
+        return cli_fail_usage("--merge puts flight recordings together",
+                              "'trace' does not take the argument '%.60s'",
+                              settings->words[0]);
+    cli_exit result = cli_launch_refuse("trace", settings);
+    if (result)
+        return result;
+    result = cli_job_init(&job, settings, NULL, "entwine,sequential");
+    if (!result)
+        result = cli_job_check(&job);
+    if (!result)
+        result = cli_out_file_open(
+            &t, "the trace", settings->output_path ? settings->output_path : "trace.json");
+    if (!result) {
+        cli_context_init(&context);
+        if (cli_interrupt_open()) {
+            print_context(&job, settings, &context, t.stream == stdout);
+            result = record_and_write(&job, &context, argc, argv, &t);
+            cli_interrupt_close();
+        } else {
+            cli_out_file_close(&t, false);
+            result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+        }
+    }
+    cli_job_fini(&job);
+    return result;
+}

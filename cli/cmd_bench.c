@@ -1,8 +1,0 @@
-/* entwine bench: many problems, several methods. */
-#include "commands.h"
-#include "measure_job.h"
-
-cli_exit cli_bench_main(const cli_settings *settings, int argc, char **argv)
-{
-    return cli_measure(settings, "entwine,sequential,blas", argc, argv);
-}

@@ -1,0 +1,34 @@
+/* What the doctor's checks have in common: where they leave their findings. */
+#ifndef ENTWINE_CLI_DOCTOR_H
+#define ENTWINE_CLI_DOCTOR_H
+
+#include "run/context.h"
+#include "run/launcher.h"
+
+typedef enum cli_verdict { VERDICT_OK, VERDICT_WARN, VERDICT_FAIL } cli_verdict;
+
+typedef struct cli_doctor {
+    const cli_settings *settings;
+    cli_context context;
+    cli_launch launch;
+    json_t *checks;
+    json_t *kernels; /* of the GPU, with --verbose; NULL: none */
+    bool as_json;
+    bool colour;
+    int num_verdicts[3];
+} cli_doctor;
+
+/* Records one finding; `fix` is shown unless all is well. */
+void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const char *fix,
+                    const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* All but what needs MPI, ending with self-tests. */
+void cli_doctor_check(cli_doctor *d);
+
+/* GPUs, MPS, and ranks on them.  Never FAILs for the lack of a GPU. */
+void cli_doctor_gpus(cli_doctor *d);
+
+/* Under mpirun, all ranks: the hosts and what lies between them.  Nothing elsewhere. */
+cli_exit cli_doctor_hosts(cli_doctor *d);
+
+#endif

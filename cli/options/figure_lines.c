@@ -1,0 +1,205 @@
+/* The table of figures, and the command line that each of them stands for. */
+#include "options/figure_lines.h"
+
+#include <string.h>
+
+#include "options/option_rules.h"
+
+enum { VARIANT_BYTES = 64 };
+
+/* A link that is emulated has to be fast enough for the GEMM of the larger K and too slow
+ * to be hidden by that of the smallest: on today's cores about this rate. */
+#define CPU_LINK "--link 2.5Gb"
+#define CPU_METHODS "--method entwine,sequential,blas,wavegroup,chunked"
+#define GPU_METHODS "--method entwine,blas,sequential,wavegroup,chunked,fused-push,static"
+#define BLAS_BASELINE " --baseline-method blas" /* as in the paper */
+#define LAYER_METHODS                                                                \
+    "--method entwine+fused,entwine+following,entwine+separate,sequential+separate," \
+    "blas+separate --baseline-method entwine+separate"
+#define RELEASES "release=tile release=2 release=4 release=8 release=16"
+#define ORDERS "order=interleaved order=default order=contiguous"
+#define SLICE_SHAPE \
+    "-m 2048 -N 4864 -W 8 -d fp16 " /* 8192 x 8192 by the rule of vnode.suite */
+#define NODE_SHAPE "-m 8K -N 8K -W 8 -d fp16 "
+
+static const cli_figure figures[] = {
+    {.name = "speedup",
+     .shows = "speedup over the baseline and overlap efficiency, per workload and method",
+     .cpu = {"--suite cpu:main", CPU_METHODS, NULL, NULL, CPU_LINK},
+     .cuda = {"--suite vnode:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
+     .sim = {"--suite paper:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
+     .axis = "workload"},
+    {.name = "layer",
+     .shows = "a layer's GEMM-RS, residual addition and RMSNorm, fused or one by one",
+     .cpu = {"--suite layer:cpu", LAYER_METHODS, NULL, NULL, ""},
+     .cuda = {"--suite layer:vnode", LAYER_METHODS, NULL, NULL, ""},
+     .sim = {"--suite layer:node", LAYER_METHODS, NULL, NULL, ""},
+     .axis = "workload"},
+    {.name = "order",
+     .shows = "orders of computation: time, GEMM window and tail at the best budget",
+     .cpu = {"-m 1K -N 1K -k 256,1K", NULL, ORDERS, NULL, CPU_LINK},
+     .cuda = {SLICE_SHAPE "-k 512,2K", NULL, ORDERS, "x=4 x=8 x=16 x=32", ""},
+     .sim = {NODE_SHAPE "-k 512,2K", NULL, ORDERS, "x=16 x=32 x=64 x=128", ""},
+     .key = "order",
+     .axis = "workload"},
+    {.name = "release",
+     .shows =
+         "tiles released together, from one to the whole output, each at its best budget",
+     .cpu = {"-m 1K -N 1K -k 256,512,1K", "--method sequential",
+             RELEASES " release=partition", NULL, CPU_LINK},
+     .cuda = {SLICE_SHAPE "-k 2K,4K,8K", "--method sequential",
+              RELEASES " release=32 release=partition", "x=8 x=16 x=32", ""},
+     .sim = {NODE_SHAPE "-k 2K,4K,8K", "--method sequential",
+             RELEASES " release=32 release=partition", "x=16 x=32 x=64", ""},
+     .key = "release",
+     .axis = "workload"},
+    {.name = "pool",
+     .shows = "reducers that share the GEMM's workers or SMs against reducers on their own",
+     .cpu = {"-m 1K -N 1K -k 256,1K", NULL, "workers=2,pool=shared workers=2,pool=static",
+             "x=1", CPU_LINK},
+     .cuda = {SLICE_SHAPE "-k 512,2K", NULL, "pool=shared pool=static",
+              "x=2 x=4 x=8 x=16 x=32", ""},
+     .sim = {NODE_SHAPE "-k 512,2K", NULL, "pool=shared pool=static",
+             "x=16 x=32 x=64 x=128", ""},
+     .key = "pool",
+     .axis = "workload"},
+    {.name = "budget",
+     .shows = "time, GEMM window and tail against the budget x, at eight K",
+     .cpu = {"-m 1K -N 1K -k 64,96,128,192,256,384,512,1K", NULL, "workers=4",
+             "x=1 x=2 x=3 x=4", CPU_LINK},
+     .cuda = {SLICE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
+              "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
+     .sim = {NODE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
+             "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""},
+     .axis = "x"},
+    {.name = "bandwidth",
+     .shows = "bandwidth of the ReduceScatter alone against the budget x",
+     .cpu = {"-m 2K -N 2K -k 64", NULL, "workers=4,release=output", "x=1 x=2 x=3 x=4", ""},
+     .cuda = {SLICE_SHAPE "-k 512", NULL, "release=output,pool=after",
+              "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
+     .sim = {NODE_SHAPE "-k 512", NULL, "release=output,pool=after",
+             "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""},
+     .axis = "x"},
+    {.name = "required",
+     .shows =
+         "bandwidth required to hide all communication (Eq. 4) against the measured one",
+     .cpu = {"--suite cpu:main", "--method entwine", NULL, NULL, CPU_LINK},
+     .cuda = {"--suite vnode:main", "--method entwine", NULL, NULL, "-W 4,8"},
+     .sim = {"--suite paper:main", "--method entwine", NULL, NULL, "-W 4,8"},
+     .axis = "required_gbs"},
+    {.name = "waves",
+     .shows = "speedup of entwine over each method against the GEMM's number of waves",
+     .cpu = {"-m 128-4K*2 -N 512 -k 256", CPU_METHODS, NULL, NULL, CPU_LINK},
+     .cuda = {"--suite vnode", GPU_METHODS, NULL, NULL, ""},
+     .sim = {"--suite paper", GPU_METHODS, NULL, NULL, ""},
+     .axis = "waves"},
+    {.name = "scaling",
+     .shows = "speedup of entwine over each method at W ranks, shape of a rank fixed",
+     .cpu = {"-m 1K -N 512,1K -k 256,512", CPU_METHODS, NULL, NULL, "-W 2,4,8 " CPU_LINK},
+     .cuda = {"--suite vnode:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
+     .sim = {"--suite paper:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
+     .axis = "W"},
+};
+enum { NUM_FIGURES = sizeof figures / sizeof figures[0] };
+
+const cli_figure *cli_figure_find(const char *name)
+{
+    for (int at = 0; at < NUM_FIGURES; at++)
+        if (strcmp(figures[at].name, name) == 0)
+            return &figures[at];
+    return NULL;
+}
+
+const char *const *cli_figure_names(void)
+{
+    static const char *names[NUM_FIGURES + 1];
+    for (int at = 0; at < NUM_FIGURES; at++)
+        names[at] = figures[at].name;
+    return names;
+}
+
+/* ---- Its command line ------------------------------------------------------------ */
+
+static void add_word(cli_figure_line *line, const char *word, size_t length)
+{
+    if (line->count < CLI_FIGURE_WORDS && line->used + length < sizeof line->text) {
+        char *place = line->text + line->used;
+        memcpy(place, word, length);
+        place[length] = '\0';
+        line->words[line->count++] = place;
+        line->used += length + 1;
+    }
+}
+
+/* The words of a text, which blanks part. */
+static void add_words(cli_figure_line *line, const char *text)
+{
+    while (text && *text) {
+        size_t length = strcspn(text, " ");
+        if (length)
+            add_word(line, text, length);
+        text += length + (text[length] == ' ');
+    }
+}
+
+/* --variant POLICY,BUDGET for each pair; either list may be missing. */
+static void add_variants(cli_figure_line *line, const char *policies, const char *budgets)
+{
+    const char *policy = policies ? policies : "";
+    do {
+        size_t policy_length = strcspn(policy, " ");
+        const char *budget = budgets ? budgets : "";
+        do {
+            char variant[VARIANT_BYTES];
+            size_t budget_length = strcspn(budget, " ");
+            int length = snprintf(variant, sizeof variant, "%.*s%s%.*s", (int)policy_length,
+                                  policy, policy_length && budget_length ? "," : "",
+                                  (int)budget_length, budget);
+            add_words(line, "--variant");
+            add_word(line, variant, (size_t)length);
+            budget += budget_length + (budget[budget_length] == ' ');
+        } while (*budget);
+        policy += policy_length + (policy[policy_length] == ' ');
+    } while (*policy);
+}
+
+/* The figure's options, less what the user's replace as a whole. */
+static void build_line(const cli_figure *figure, const cli_settings *given,
+                       cli_figure_line *line)
+{
+    const ew_backend backend = cli_settings_backend(given);
+    const cli_figure_setup *setup = backend == EW_BACKEND_CUDA  ? &figure->cuda
+                                    : backend == EW_BACKEND_SIM ? &figure->sim
+                                                                : &figure->cpu;
+    const bool has_shape = given->rows.count || given->cols.count || given->depth.count;
+    const bool is_suite = strncmp(setup->problems, "--suite", strlen("--suite")) == 0;
+    if (!given->suite && !(is_suite && has_shape))
+        add_words(line, setup->problems);
+    if (!given->num_methods && !given->num_variants) {
+        add_words(line, setup->methods);
+        if (setup->policies || setup->budgets)
+            add_variants(line, setup->policies, setup->budgets);
+    }
+    add_words(line, setup->rest);
+}
+
+cli_exit cli_figure_apply(const cli_command *command, int argc, char **argv,
+                          cli_figure_line *line, cli_settings *settings)
+{
+    const cli_figure *figure = cli_figure_find(settings->figure);
+    char fix[160], near[96];
+    if (!figure) {
+        cli_names_text(cli_figure_names(), fix, sizeof fix);
+        cli_suggestion(settings->figure, cli_figure_names(), near, sizeof near);
+        return cli_fail_usage(fix, "there is no figure '%.60s'%s", settings->figure, near);
+    }
+    *line = (cli_figure_line){.used = 0};
+    add_words(line, argv[0]);
+    build_line(figure, settings, line);
+    for (int at = 1; at < argc; at++) {
+        if (line->count == CLI_FIGURE_WORDS)
+            return cli_fail_usage("leave some out", "too many options for a figure");
+        line->words[line->count++] = argv[at];
+    }
+    return cli_options_parse(command, line->count, line->words, settings);
+}

@@ -1,0 +1,106 @@
+/* What no single option can see: combinations, and lists where one value is wanted. */
+#include <string.h>
+
+#include "options/option_rules.h"
+
+static bool uses_method(const cli_settings *settings, const char *name)
+{
+    for (int at = 0; at < settings->num_methods; at++)
+        if (strcmp(settings->methods[at], name) == 0)
+            return true;
+    return false;
+}
+
+static cli_exit check_single(const cli_command *command, const char *option,
+                             const cli_values *values)
+{
+    if (values->count <= 1)
+        return CLI_EXIT_OK;
+    return cli_fail_usage("entwine bench takes lists and ranges",
+                          "'%s' takes one value for --%s, not %d", command->name, option,
+                          values->count);
+}
+
+/* What is tuned, and by whom. */
+static cli_exit check_tuning(const cli_command *command, const cli_settings *settings)
+{
+    const bool tunes = command->bit == CLI_TUNE;
+    const char *method = settings->num_methods ? settings->methods[0] : "entwine";
+    if (tunes && settings->num_methods > 1)
+        return cli_fail_usage("tune one method at a time, or entwine bench --tuned",
+                              "'tune' takes one value for --method, not %d",
+                              settings->num_methods);
+    if (tunes && cli_method_needs_mpi(method))
+        return cli_fail_usage("entwine bench measures it",
+                              "method '%s' has nothing to tune", method);
+    if (tunes && settings->resume && strcmp(method, "entwine") != 0)
+        return cli_fail_usage("leave --resume out",
+                              "--resume: nothing is stored for method '%s'", method);
+    if (!tunes && settings->budget_s > 0 && !settings->tuned)
+        return cli_fail_usage("add --tuned", "--tune-budget is for --tuned");
+    return CLI_EXIT_OK;
+}
+
+/* One run is one backend: its matrices, its clock, its link. */
+static cli_exit check_backends(const cli_command *command, const cli_settings *settings)
+{
+    const ew_backend backend = cli_settings_backend(settings);
+    if (command->bit == CLI_DEMO && backend != EW_BACKEND_CPU)
+        return cli_fail_usage("entwine bench --backend NAME measures another",
+                              "'demo' shows the cpu backend");
+    if (settings->profile && backend != EW_BACKEND_SIM)
+        return cli_fail_usage("leave --backend out, or use --backend sim",
+                              "--profile describes hardware for the sim backend");
+    for (int at = 0; at < settings->num_variants; at++) {
+        ew_backend other = settings->variant_configs[at].backend;
+        if (other && other != backend)
+            return cli_fail_usage("give --backend, and leave it out of --variant",
+                                  "--variant %.60s has another backend than the rest",
+                                  settings->variants[at]);
+    }
+    return CLI_EXIT_OK;
+}
+
+/* What follows a call changes neither its plan nor what is tuned. */
+static cli_exit check_layers(const cli_command *command, const cli_settings *settings)
+{
+    for (int at = 0; at < settings->num_methods; at++) {
+        int length;
+        const char *name = settings->methods[at];
+        if ((command->bit & (CLI_PLAN | CLI_TUNE)) && cli_method_layer(name, &length))
+            return cli_fail_usage("leave the ending out", "'%s' takes no method '%s'",
+                                  command->name, name);
+    }
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_settings_check(const cli_command *command, const cli_settings *settings)
+{
+    const cli_settings *s = settings;
+    cli_exit failed = CLI_EXIT_OK;
+    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) && !s->sweep &&
+        ((failed = check_single(command, "ranks", &s->ranks)) ||
+         (failed = check_single(command, "rows", &s->rows)) ||
+         (failed = check_single(command, "cols", &s->cols)) ||
+         (failed = check_single(command, "depth", &s->depth)) ||
+         (failed = check_single(command, "datatype", &s->dtypes))))
+        return failed;
+    if (s->suite && (s->rows.count || s->cols.count || s->depth.count))
+        return cli_fail_usage("leave -m, -N and -k out, or write your own suite",
+                              "--suite already says which problems to run");
+    if (s->baseline_method && s->num_methods && !uses_method(s, s->baseline_method))
+        return cli_fail_usage("add it to --method", "--baseline-method %s is not measured",
+                              s->baseline_method);
+    if (command->bit == CLI_PLAN && s->num_methods > 1)
+        return cli_fail_usage("plan one method at a time",
+                              "'plan' takes one value for --method, not %d",
+                              s->num_methods);
+    if (!(command->bit & (CLI_RUN | CLI_BENCH)) &&
+        (s->format == CLI_FORMAT_CSV || s->format == CLI_FORMAT_JSONL))
+        return cli_fail_usage("-o table or -o json", "'%s' prints no csv or jsonl",
+                              command->name);
+    failed = check_layers(command, s);
+    if (!failed)
+        failed = check_tuning(command, s);
+    return failed ? failed : check_backends(command, s);
+}

@@ -1,0 +1,120 @@
+/* Takes values as the rows of the option table say.  What is accepted, what an error lists
+ * and what a shell completes are the same list. */
+#include "options/option_rules.h"
+
+#include <string.h>
+
+#include "entwine/sim.h"
+#include "options/figure_lines.h"
+
+const cli_choice cli_dtype_choices[] = {
+    {"fp32", EW_FP32}, {"bf16", EW_BF16}, {"fp16", EW_FP16}, {NULL, 0}};
+
+/* ---- Values ---- */
+
+/* A number with one of the endings; returns what it is to be multiplied with. */
+static double split_ending(const cli_rule *rule, const char *value, char *digits,
+                           size_t bytes)
+{
+    const size_t length = strlen(value);
+    const char *found =
+        rule->endings && length > 1 ? strchr(rule->endings, value[length - 1]) : NULL;
+    snprintf(digits, bytes, "%.*s", (int)(found ? length - 1 : length), value);
+    return !rule->endings ? 1.0 : rule->factors[found ? found - rule->endings : 0];
+}
+
+static int take_number(const cli_rule *rule, const char *value, void *place, char *why)
+{
+    const cli_bounds bounds = {
+        (int64_t)rule->least, rule->most < CLI_ANY_COUNT ? (int64_t)rule->most : INT64_MAX};
+    char digits[CLI_METHOD_BYTES];
+    double real;
+    if (rule->kind == CLI_VALUE_COUNT)
+        return cli_number_parse(value, bounds, place, why);
+    if (rule->kind == CLI_VALUE_LIST)
+        return cli_values_parse(value, bounds, place, why);
+    const double factor = split_ending(rule, value, digits, sizeof digits);
+    if (cli_real_parse(digits, rule->least, rule->most, &real, why))
+        return -1;
+    *(double *)place = real * factor;
+    return 0;
+}
+
+cli_exit cli_choice_pick(const cli_option *option, const cli_choice *choices,
+                         const char *name, int *picked_out)
+{
+    const char *names[CLI_MAX_CHOICES + 1];
+    char near[96], fix[128];
+    int count = 0;
+    for (const cli_choice *at = choices; at->name; at++) {
+        if (strcmp(at->name, name) == 0) {
+            *picked_out = at->value;
+            return CLI_EXIT_OK;
+        }
+        names[count++] = at->name;
+    }
+    names[count] = NULL;
+    cli_names_text(names, fix, sizeof fix);
+    cli_suggestion(name, names, near, sizeof near);
+    return cli_fail_usage(fix, "--%s does not know '%.60s'%s", option->name, name, near);
+}
+
+cli_exit cli_option_take(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    const cli_rule *rule = &option->rule;
+    void *place = (char *)settings + rule->offset;
+    char why[CLI_WHY_BYTES];
+    switch (rule->kind) {
+    case CLI_VALUE_SWITCH:
+        *(bool *)place = true;
+        return CLI_EXIT_OK;
+    case CLI_VALUE_TEXT:
+        if (!*value)
+            return cli_fail_usage("leave the option out instead", "--%s is empty",
+                                  option->name);
+        *(const char **)place = value;
+        return CLI_EXIT_OK;
+    case CLI_VALUE_CHOICE:
+        return cli_choice_pick(option, rule->choices, value, place);
+    case CLI_VALUE_COUNT:
+    case CLI_VALUE_LIST:
+    case CLI_VALUE_REAL:
+        return take_number(rule, value, place, why)
+                   ? cli_fail_usage(rule->fix, "--%s: %s", option->name, why)
+                   : CLI_EXIT_OK;
+    case CLI_VALUE_REFUSED:
+        return cli_fail_usage(rule->fix, "--%s: %s", option->name, rule->why);
+    case CLI_VALUE_OTHER:
+        break;
+    }
+    return rule->set(settings, option, value);
+}
+
+/* ---- Names ---- */
+
+void cli_names_text(const char *const *names, char *text, size_t bytes)
+{
+    size_t used = (size_t)snprintf(text, bytes, "one of");
+    for (int at = 0; names[at] && used < bytes; at++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%s %s", at ? "," : "", names[at]);
+}
+
+int cli_option_choices(const cli_option *option, const char **names)
+{
+    const cli_rule *rule = &option->rule;
+    const cli_choice *choices =
+        rule->set == cli_set_dtypes ? cli_dtype_choices : rule->choices;
+    const char *const *from = rule->set == cli_set_methods || rule->set == cli_set_baseline
+                                  ? cli_method_names()
+                              : rule->set == cli_set_profile        ? ew_sim_profiles()
+                              : strcmp(option->name, "figure") == 0 ? cli_figure_names()
+                                                                    : NULL;
+    int count = 0;
+    for (; from && from[count] && count < CLI_MAX_CHOICES; count++)
+        names[count] = from[count];
+    for (; choices && choices->name; choices++)
+        names[count++] = choices->name;
+    return count;
+}

@@ -1,0 +1,225 @@
+/* The settings before any option, and the setters of options that no rule describes.  Each
+ * checks its value, says what is wrong with it in one message, and writes to the settings
+ * only when all is well. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "entwine/sim.h"
+#include "options/option_rules.h"
+
+void cli_settings_init(cli_settings *settings)
+{
+    const ew_config open_config = EW_CONFIG_INIT;
+    *settings = (cli_settings){.config = open_config,
+                               .iters = -1,
+                               .warmup = -1,
+                               .link_latency_us = -1.0,
+                               .idle = -1.0,
+                               .ranks_as = EW_RANKS_AS_PROCESSES,
+                               .weight = EW_WEIGHT_NK,
+                               .repeats = 1,
+                               .older_days = -1.0,
+                               .threshold = 0.05,
+                               .seed = 1};
+}
+
+ew_backend cli_settings_backend(const cli_settings *settings)
+{
+    return settings->config.backend ? settings->config.backend : EW_BACKEND_CPU;
+}
+
+int64_t cli_value_or(const cli_values *given, int64_t otherwise)
+{
+    return given->count ? given->at[0] : otherwise;
+}
+
+/* ---- Configs ---- */
+
+/* Every field of a config is one word, and 0 where it is open. */
+ew_config cli_config_merge(const ew_config *base, const ew_config *over)
+{
+    enum { WORDS = sizeof(ew_config) / sizeof(int32_t) };
+    _Static_assert(sizeof(ew_config) == WORDS * sizeof(int32_t), "a config is words");
+    int32_t below[WORDS], merged[WORDS];
+    ew_config config;
+    memcpy(below, base, sizeof below);
+    memcpy(merged, over, sizeof merged);
+    for (int at = 0; at < WORDS; at++)
+        merged[at] = merged[at] ? merged[at] : below[at];
+    memcpy(&config, merged, sizeof config);
+    return config;
+}
+
+cli_exit cli_add_variant(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    const int most = CLI_MAX_METHODS - 8; /* leaves room for every method */
+    if (settings->num_variants == most)
+        return cli_fail_usage("run the rest in a second bench",
+                              "--%s given more than %d times", option->name, most);
+    ew_status status =
+        ew_config_parse(value, &settings->variant_configs[settings->num_variants]);
+    if (status)
+        return cli_fail_status(status, ew_last_error());
+    settings->variants[settings->num_variants++] = value;
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_config(cli_settings *settings, const cli_option *option, const char *value)
+{
+    ew_config parsed;
+    (void)option;
+    ew_status status = ew_config_parse(value, &parsed);
+    if (status)
+        return cli_fail_status(status, ew_last_error());
+    /* --backend may have come first and need not be repeated in the text. */
+    settings->config = cli_config_merge(&settings->config, &parsed);
+    return CLI_EXIT_OK;
+}
+
+/* The library reads the variable, in this process and in ranks that it starts. */
+cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    ew_sim_hardware hardware;
+    if (!*value)
+        return cli_fail_usage("leave the option out instead", "--%s is empty",
+                              option->name);
+    ew_status status = ew_sim_describe(value, 1, &hardware);
+    if (status)
+        return cli_fail_status(status, ew_last_error());
+    if (setenv("ENTWINE_PROFILE", value, 1))
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the profile");
+    settings->profile = value;
+    if (!settings->config.backend)
+        settings->config.backend = EW_BACKEND_SIM;
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const char *value)
+{
+    char rate[CLI_METHOD_BYTES], why[CLI_WHY_BYTES];
+    const size_t length = strcspn(value, ",");
+    const char *at = value[length] ? value + length + 1 : NULL;
+    const bool in_bits = length > 2 && strncmp(value + length - 2, "Gb", 2) == 0;
+    double number, latency_us = -1.0;
+    snprintf(rate, sizeof rate, "%.*s", (int)(in_bits ? length - 2 : length), value);
+    if (cli_real_parse(rate, 0.0, 1e6, &number, why) ||
+        (at && cli_real_parse(at, 0.0, 1e6, &latency_us, why)))
+        return cli_fail_usage("GB/s, or gigabits per second as 2.5Gb; a latency in us may "
+                              "follow: --link 46,1",
+                              "--%s: %s", option->name, why);
+    settings->link_gbs = in_bits ? number / 8 : number;
+    settings->link_latency_us = latency_us;
+    return CLI_EXIT_OK;
+}
+
+/* ---- Lists of names ---- */
+
+/* Cuts the next comma-separated word out of *at; false at the end of the list. */
+static bool next_word(const char **at, char *word, size_t bytes)
+{
+    if (!*at)
+        return false;
+    size_t length = strcspn(*at, ",");
+    snprintf(word, bytes, "%.*s", (int)length, *at);
+    *at = (*at)[length] ? *at + length + 1 : NULL;
+    return true;
+}
+
+cli_exit cli_set_dtypes(cli_settings *settings, const cli_option *option, const char *value)
+{
+    char word[CLI_METHOD_BYTES];
+    settings->dtypes.count = 0;
+    while (next_word(&value, word, sizeof word)) {
+        int dtype = 0;
+        cli_exit failed = cli_choice_pick(option, cli_dtype_choices, word, &dtype);
+        if (failed)
+            return failed;
+        for (int seen = 0; seen < settings->dtypes.count; seen++)
+            if (settings->dtypes.at[seen] == dtype)
+                return cli_fail_usage("name each type once", "--%s names %s twice",
+                                      option->name, word);
+        settings->dtypes.at[settings->dtypes.count++] = dtype;
+    }
+    return CLI_EXIT_OK;
+}
+
+const char *const *cli_method_names(void)
+{
+    static const char *names[CLI_MAX_CHOICES + 1];
+    int count = 0;
+    for (const char *const *at = ew_method_list(); *at && count < CLI_MAX_CHOICES - 2; at++)
+        names[count++] = *at;
+    names[count++] = "blas+mpi";
+    names[count++] = "blas+mpi-best";
+    names[count] = NULL;
+    return names;
+}
+
+bool cli_method_needs_mpi(const char *method)
+{
+    return strncmp(method, "blas+mpi", strlen("blas+mpi")) == 0;
+}
+
+ew_bench_layer cli_method_layer(const char *name, int *length_out)
+{
+    static const struct {
+        const char *ending;
+        ew_bench_layer layer;
+    } layers[] = {{"+fused", EW_BENCH_FUSED},
+                  {"+following", EW_BENCH_FOLLOWING},
+                  {"+separate", EW_BENCH_SEPARATE}};
+    const char *plus = strrchr(name, '+');
+    *length_out = (int)strlen(name);
+    for (size_t at = 0; plus && at < sizeof layers / sizeof layers[0]; at++)
+        if (strcmp(plus, layers[at].ending) == 0) {
+            *length_out = (int)(plus - name);
+            return layers[at].layer;
+        }
+    return EW_BENCH_BARE;
+}
+
+static cli_exit check_method(const cli_option *option, const char *name)
+{
+    char near[96], fix[160], method[CLI_METHOD_BYTES];
+    int length;
+    const ew_bench_layer layer = cli_method_layer(name, &length);
+    snprintf(method, sizeof method, "%.*s", length, name);
+    if (layer && cli_method_needs_mpi(method))
+        return cli_fail_usage("compare with blas+separate", "'%s' measures bare calls only",
+                              method);
+    for (const char *const *known = cli_method_names(); *known; known++)
+        if (strcmp(*known, method) == 0)
+            return CLI_EXIT_OK;
+    cli_names_text(cli_method_names(), fix, sizeof fix);
+    cli_suggestion(name, cli_method_names(), near, sizeof near);
+    return cli_fail_usage(fix, "--%s does not know '%s'%s", option->name, name, near);
+}
+
+cli_exit cli_set_methods(cli_settings *settings, const cli_option *option,
+                         const char *value)
+{
+    char word[CLI_METHOD_BYTES];
+    settings->num_methods = 0;
+    while (next_word(&value, word, sizeof word)) {
+        cli_exit failed = check_method(option, word);
+        if (failed)
+            return failed;
+        for (int seen = 0; seen < settings->num_methods; seen++)
+            if (strcmp(settings->methods[seen], word) == 0)
+                return cli_fail_usage("name each method once", "--%s names '%s' twice",
+                                      option->name, word);
+        memcpy(settings->methods[settings->num_methods++], word, sizeof word);
+    }
+    return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_baseline(cli_settings *settings, const cli_option *option,
+                          const char *value)
+{
+    cli_exit failed = check_method(option, value);
+    if (!failed)
+        settings->baseline_method = value;
+    return failed;
+}

@@ -1,0 +1,369 @@
+/* The option table, its walk over getopt_long, and the help made from it.  What the
+ * values mean is in option_rules.c; this file only knows the table. */
+#include "options/options.h"
+
+#include <getopt.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "options/option_rules.h"
+
+static const cli_choice weights[] = {{"nk", EW_WEIGHT_NK}, {"kn", EW_WEIGHT_KN}, {NULL, 0}};
+static const cli_choice kinds_of_ranks[] = {
+    {"processes", EW_RANKS_AS_PROCESSES}, {"threads", EW_RANKS_AS_THREADS}, {NULL, 0}};
+static const cli_choice backends[] = {
+    {"cpu", EW_BACKEND_CPU}, {"cuda", EW_BACKEND_CUDA}, {"sim", EW_BACKEND_SIM}, {NULL, 0}};
+static const cli_choice ranges[] = {
+    {"mxk", CLI_RANGE_SHAPES}, {"W", CLI_RANGE_RANKS}, {NULL, 0}};
+static const cli_choice formats[] = {{"table", CLI_FORMAT_TABLE},
+                                     {"csv", CLI_FORMAT_CSV},
+                                     {"json", CLI_FORMAT_JSON},
+                                     {"jsonl", CLI_FORMAT_JSONL},
+                                     {NULL, 0}};
+
+_Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof(int),
+               "choices are stored as int");
+
+/* What a row's value is and where it goes. */
+/* clang-format off */
+#define FIELD(field) offsetof(cli_settings, field)
+#define SWITCH(field) {.kind = CLI_VALUE_SWITCH, .offset = FIELD(field)}
+#define TEXT(field) {.kind = CLI_VALUE_TEXT, .offset = FIELD(field)}
+#define CHOICE(field, list) {.kind = CLI_VALUE_CHOICE, .offset = FIELD(field), .choices = list}
+#define COUNT(field, from, to, what) \
+    {.kind = CLI_VALUE_COUNT, .offset = FIELD(field), .least = from, .most = to, .fix = what}
+#define REAL(field, from, to, what) \
+    {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .least = from, .most = to, .fix = what}
+#define LIST(field, to, what) \
+    {.kind = CLI_VALUE_LIST, .offset = FIELD(field), .least = 1, .most = to, .fix = what}
+#define OTHER(setter) {.kind = CLI_VALUE_OTHER, .set = setter}
+#define REFUSED(reason, what) {.kind = CLI_VALUE_REFUSED, .why = reason, .fix = what}
+#define SIZES "numbers such as 1024, 8K, 1024,2048 or 1024-8192*2"
+#define SOME_RANKS "1 to 256 ranks, such as 4 or 2,4,8 or 2-8*2"
+#define TIME(field) \
+    {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .least = 0.001, .most = 86400, \
+     .fix = "a time for each problem, such as 60s or 2m", .endings = "sm", .factors = {1, 60}}
+#define PERCENT(field) \
+    {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .most = 1000, \
+     .fix = "per cent, such as 5%", .endings = "%", .factors = {0.01}}
+/* clang-format on */
+
+#define MEASURE (CLI_RUN | CLI_BENCH)
+#define LISTS (CLI_BENCH | CLI_TUNE)
+#define RECORDS (MEASURE | CLI_TRACE)
+#define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
+#define TALKS (SHAPE | CLI_DOCTOR | CLI_CALIBRATE)
+#define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_STATUS)
+
+static const cli_option option_table[] = {
+    {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR,
+     LIST(ranks, CLI_MAX_RANKS, SOME_RANKS), "ranks that work together (default 2)"},
+    {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, SIZES),
+     "ranks that work together (default 2, with --profile 8)"},
+    {'W', "ranks", "W", CLI_CALIBRATE, LIST(ranks, CLI_MAX_RANKS, SOME_RANKS),
+     "ranks that work together (default 2; with cuda one for each GPU, on one GPU 8)"},
+    {'m', "rows", "M", SHAPE, LIST(rows, CLI_ANY_COUNT, SIZES),
+     "rows of A and of the output (default 1024)"},
+    {'N', "cols", "N", SHAPE, LIST(cols, CLI_ANY_COUNT, SIZES),
+     "columns of the output (default 1024)"},
+    {'k', "depth", "K", SHAPE, LIST(depth, CLI_ANY_COUNT, SIZES),
+     "depth of one rank's GEMM (default 512)"},
+    {'d', "datatype", "TYPE", SHAPE, OTHER(cli_set_dtypes),
+     "fp32, bf16 or fp16 (default fp32, with cuda bf16)"},
+    {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, CHOICE(weight, weights),
+     "nk (N rows of K, the default) or kn"},
+    {0, "suite", "NAME[:TEXT]", LISTS, TEXT(suite),
+     "problems of a suite file: a name such as smoke, or a path; with :TEXT only problems "
+     "whose names start with TEXT. -W and -d replace what the suite says"},
+    {0, "figure", "NAME", CLI_BENCH, TEXT(figure),
+     "a figure of the paper's evaluation: its problems, methods and derived numbers; other "
+     "options replace parts of it"},
+    {0, "method", "A,B", MEASURE | CLI_PLAN, OTHER(cli_set_methods),
+     "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, fused-push; "
+     "under mpirun also blas+mpi, blas+mpi-best"},
+    {0, "method", "NAME", CLI_TUNE, OTHER(cli_set_methods),
+     "the method to tune (default entwine, whose configs alone are stored)"},
+    {0, "variant", "TEXT", MEASURE, OTHER(cli_add_variant),
+     "one more entwine entry with this config; may be repeated"},
+    {0, "baseline-method", "NAME", MEASURE, OTHER(cli_set_baseline),
+     "what speedup is relative to (default sequential, else the first)"},
+    {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, OTHER(cli_set_config),
+     "schedule of every method, e.g. order=contiguous,x=2"},
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE | CLI_CALIBRATE,
+     CHOICE(config.backend, backends), "cpu, cuda or sim"},
+    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_CALIBRATE, OTHER(cli_set_profile),
+     "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
+     "one; means --backend sim (default h200-8)"},
+    {0, "sweep", "WHAT", CLI_PLAN, CHOICE(sweep, ranges),
+     "with --profile: a map over lists of -m and -k (mxk), or a curve over -W (W, default "
+     "2 to 512, as far as the profile goes); -o json is for `entwine report`"},
+    {0, "validate", NULL, CLI_SIM,
+     REFUSED("the tool does not judge its simulations",
+             "scripts/validate-sim of the sources does"),
+     NULL},
+    {0, "merge", NULL, CLI_TRACE, SWITCH(merge),
+     "merge flight recordings of one job and name the rank that diverged first; exit "
+     "status 3 when there is one"},
+    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE,
+     CHOICE(ranks_as, kinds_of_ranks), "processes (default) or threads"},
+    {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
+     "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits "
+     "per "
+     "second, and US us latency (default 5, with cuda 1)"},
+    {0, "link", "RATE[,US]", CLI_TUNE,
+     REFUSED("entries are for this machine, not for an emulated link",
+             "tune without it; bench --link then measures what was found"),
+     NULL},
+    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE,
+     COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024"),
+     "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "
+     "ones drop out, chosen)"},
+    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO | CLI_CALIBRATE,
+     COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
+     "calls before timing starts (default 3)"},
+    {0, "gate", "MS", MEASURE | CLI_DEMO | CLI_CALIBRATE,
+     REAL(gate_ms, 0, 1000, "milliseconds, 20 is a good value, 0 is off"),
+     "quiet gate: retake samples during which a core was preempted"},
+    {0, "idle", "X", MEASURE | CLI_CALIBRATE,
+     REAL(idle, 0, 100,
+          "a multiple of the sample's time, 1 is a good value on a GPU, 0 is off"),
+     "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
+     "(default 0, with cuda 1)"},
+    {0, "seed", "NUMBER", RECORDS | CLI_TUNE,
+     COUNT(seed, 0, UINT32_MAX, "a number from 0 to 4294967295"),
+     "seed of the inputs (default 1)"},
+    {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE | CLI_CALIBRATE,
+     REAL(timeout_s, 0.01, 86400, "seconds, from 0.01 to 86400"),
+     "give up on a rank that makes no progress for this long (default 30)"},
+    {0, "gflops", "RATE", CLI_PLAN,
+     REAL(gflops, 1e-3, 1e9, "GFLOP/s of one rank, for example 75"),
+     "GFLOP/s of one rank, for the times and the required bandwidth"},
+    {0, "budget", "TIME", CLI_TUNE, TIME(budget_s),
+     "time for each problem, e.g. 60s or 2m (default: until the search ends)"},
+    {0, "tuned", NULL, CLI_BENCH, SWITCH(tuned),
+     "tune each entry's open fields first, all entries with the same effort"},
+    {0, "tune-budget", "TIME", CLI_BENCH, TIME(budget_s),
+     "with --tuned: time for each entry of a problem (default 20s)"},
+    {0, "repeat", "COUNT", CLI_TUNE,
+     COUNT(repeats, 1, CLI_MAX_REPEATS, "a count from 1 to 100"),
+     "tune each problem COUNT times and report how far the winners agree; exit status 4 "
+     "when flips exceed 10 % and their regret 2 %"},
+    {0, "resume", NULL, CLI_TUNE, SWITCH(resume), "skip problems that have an entry"},
+    {0, "dry-run", NULL, CLI_TUNE, SWITCH(dry_run), "store nothing"},
+    {0, "older", "DAYS", CLI_CACHE,
+     REAL(older_days, 0, 36500, "a number of days, such as 30"),
+     "prune: also entries older than DAYS"},
+    {0, "all", NULL, CLI_CACHE, SWITCH(all), "prune: every entry"},
+    {0, "threshold", "PERCENT", CLI_COMPARE, PERCENT(threshold),
+     "slower by more than this is a regression (default 5%)"},
+    {0, "across-machines", NULL, CLI_COMPARE, SWITCH(across_machines),
+     "also judge results of different machines"},
+    {'o', "output", "FORMAT",
+     MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
+     CHOICE(format, formats),
+     "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
+    {'o', "output", "FILE", CLI_TRACE, TEXT(output_path),
+     "where the trace goes (default trace.json); - is stdout"},
+    {'o', "output", "FILE", CLI_CALIBRATE, TEXT(output_path),
+     "where the profile goes (default beside the tuning entries, where tune looks for it); "
+     "- is stdout"},
+    {'o', "output", "FILE", CLI_REPORT, TEXT(output_path),
+     "where the page goes (default report.html); - is stdout"},
+    {'J', "json", "FILE", MEASURE, TEXT(json_path), "also write JSON to FILE"},
+    {'v', "verbose", NULL, CLI_DOCTOR, SWITCH(verbose),
+     "also the GPU's kernels: registers, shared memory, occupancy"},
+    {'q', "quiet", NULL, TALKS, SWITCH(quiet), "no context lines, no progress"},
+    {'h', "help", NULL, ALL, SWITCH(help), "this text"},
+};
+
+enum {
+    NUM_OPTIONS = sizeof option_table / sizeof option_table[0],
+    LONG_BASE = 256, /* getopt values of the table's rows, clear of any letter */
+    HELP_COLUMN = 26,
+    HELP_WIDTH = 79
+};
+
+static bool belongs(const cli_option *option, const cli_command *command)
+{
+    return (option->commands & (unsigned)command->bit) != 0;
+}
+
+/* Fills what getopt wants from the table's rows for this command. */
+static void build_getopt(const cli_command *command, struct option *longs, char *letters)
+{
+    int count = 0;
+    *letters++ = ':'; /* so that a missing argument is told from an unknown option */
+    for (int row = 0; row < NUM_OPTIONS; row++) {
+        const cli_option *option = &option_table[row];
+        if (!belongs(option, command))
+            continue;
+        longs[count++] = (struct option){option->name,
+                                         option->argument ? required_argument : no_argument,
+                                         NULL, LONG_BASE + row};
+        if (option->letter) {
+            *letters++ = option->letter;
+            if (option->argument)
+                *letters++ = ':';
+        }
+    }
+    longs[count] = (struct option){NULL, 0, NULL, 0};
+    *letters = '\0';
+}
+
+/* A letter may stand for one thing here and for another in the next command. */
+static const cli_option *find_option(const cli_command *command, int got)
+{
+    if (got >= LONG_BASE && got < LONG_BASE + NUM_OPTIONS)
+        return &option_table[got - LONG_BASE];
+    for (int row = 0; row < NUM_OPTIONS; row++)
+        if (option_table[row].letter && option_table[row].letter == got &&
+            belongs(&option_table[row], command))
+            return &option_table[row];
+    return NULL;
+}
+
+static void list_names(const cli_command *command, const char **names)
+{
+    int count = 0;
+    for (int row = 0; row < NUM_OPTIONS; row++)
+        if (belongs(&option_table[row], command))
+            names[count++] = option_table[row].name;
+    names[count] = NULL;
+}
+
+static cli_exit fail_unknown(const cli_command *command, const char *word, int letter)
+{
+    const char *names[NUM_OPTIONS + 1];
+    char fix[96], name[64];
+    snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
+    if (letter >= '0' && letter <= '9' && command->words)
+        snprintf(fix, sizeof fix, "entwine %s -- -%c, if it is not an option",
+                 command->name, letter);
+    if (letter && strncmp(word, "--", 2) != 0)
+        return cli_fail_usage(fix, "'%s' has no option -%c", command->name, letter);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    list_names(command, names);
+    const char *near = cli_closest(name, names);
+    if (near)
+        snprintf(fix, sizeof fix, "did you mean --%s?", near);
+    return cli_fail_usage(fix, "'%s' has no option '--%s'", command->name, name);
+}
+
+/* getopt has reported ':' or '?'; `word` is the argument it looked at. */
+static cli_exit fail_getopt(const cli_command *command, int got, const char *word)
+{
+    const cli_option *known = find_option(command, optopt);
+    char fix[96];
+    if (known) {
+        snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
+        if (got == ':')
+            return cli_fail_usage(fix, "--%s needs a value (%s)", known->name,
+                                  known->argument);
+        return cli_fail_usage(fix, "--%s takes no value", known->name);
+    }
+    return fail_unknown(command, word, optopt);
+}
+
+/* As many as the help shows, where ... stands for any number. */
+static int most_words(const cli_command *command)
+{
+    int count = command->words ? 1 : 0;
+    for (const char *at = command->words; at && *at; at++)
+        count += *at == ' ';
+    return command->words && strstr(command->words, "...") ? CLI_MAX_WORDS : count;
+}
+
+cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
+                           cli_settings *settings_out)
+{
+    struct option longs[NUM_OPTIONS + 1];
+    char letters[2 * NUM_OPTIONS + 2];
+    cli_settings settings;
+    cli_settings_init(&settings);
+    build_getopt(command, longs, letters);
+    opterr = 0;
+    optind = 1;
+    for (;;) {
+        int looked_at = optind;
+        int got = getopt_long(argc, argv, letters, longs, NULL);
+        if (got == -1)
+            break;
+        if (got == ':' || got == '?') {
+            /* getopt may have permuted words; the one it refused is just behind it,
+             * unless it is inside a cluster of letters. */
+            const char *word = optind > looked_at ? argv[optind - 1] : argv[optind];
+            return fail_getopt(command, got, word);
+        }
+        const cli_option *option = find_option(command, got);
+        cli_exit failed = cli_option_take(&settings, option, optarg);
+        if (failed)
+            return failed;
+    }
+    while (optind < argc && !settings.help) {
+        if (settings.num_words == most_words(command))
+            return cli_fail_usage("options start with - or --, see entwine help",
+                                  "'%s' does not take the argument '%.60s'", command->name,
+                                  argv[optind]);
+        settings.words[settings.num_words++] = argv[optind++];
+    }
+    if (!settings.help) {
+        cli_exit failed = cli_settings_check(command, &settings);
+        if (failed)
+            return failed;
+    }
+    *settings_out = settings;
+    return CLI_EXIT_OK;
+}
+
+/* Prints `text` from HELP_COLUMN on, broken at blanks before HELP_WIDTH. */
+static void print_wrapped(FILE *stream, const char *text)
+{
+    int column = HELP_COLUMN;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (column > HELP_COLUMN && column + 1 + length > HELP_WIDTH) {
+            fprintf(stream, "\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        } else if (column > HELP_COLUMN) {
+            fputc(' ', stream);
+            column++;
+        }
+        fprintf(stream, "%.*s", length, text);
+        column += length;
+        text += length;
+        text += *text == ' ';
+    }
+    fputc('\n', stream);
+}
+
+const cli_option *cli_options_next(const cli_command *command, const cli_option *after)
+{
+    const cli_option *end = option_table + NUM_OPTIONS;
+    for (const cli_option *at = after ? after + 1 : option_table; at < end; at++)
+        if (at->help && (!command || belongs(at, command)))
+            return at;
+    return NULL;
+}
+
+void cli_options_help(const cli_command *command, FILE *stream)
+{
+    fprintf(stream, "usage: entwine %s%s%s [options]\n\n%s\n", command->name,
+            command->words ? " " : "", command->words ? command->words : "", command->text);
+    for (const cli_option *option = NULL; (option = cli_options_next(command, option));) {
+        char left[48], letter[5] = "    ";
+        if (option->letter)
+            snprintf(letter, sizeof letter, "-%c, ", option->letter);
+        snprintf(left, sizeof left, "  %s--%s%s%s", letter, option->name,
+                 option->argument ? " " : "", option->argument ? option->argument : "");
+        fprintf(stream, "%-*s", HELP_COLUMN - 1, left);
+        if (strlen(left) >= HELP_COLUMN)
+            fprintf(stream, "\n%*s", HELP_COLUMN - 1, "");
+        fputc(' ', stream);
+        print_wrapped(stream, option->help);
+    }
+    if (command->bit & (MEASURE | CLI_TUNE))
+        fputs("\nNumbers: 8192, 8K, 1M.  bench and tune also take lists 8192,16384 and\n"
+              "ranges 1024-8192*2 and 1024-4096+512, and run their cartesian product.\n",
+              stream);
+    fprintf(stream, "\nexamples:\n%s", command->examples);
+}

@@ -1,0 +1,27 @@
+/* Numbers that follow from measured ones.  Each is defined here and nowhere else: tables,
+ * JSON and the report call these.  docs/EVALUATION.md says what they mean. */
+#ifndef ENTWINE_CLI_DERIVED_H
+#define ENTWINE_CLI_DERIVED_H
+
+#include <stdbool.h>
+
+#include "base/stats.h"
+#include "entwine/measure.h"
+
+/* Whether a label such as "sequential+separate" or "entwine[x=2]" is of this method. */
+bool cli_method_is(const char *label, const char *method);
+
+/* Time of the method's GEMM with nothing beside it over the time of its call.  That GEMM is
+ * what `blas` runs first for `blas`, and what `sequential` runs first for all others, which
+ * have its kernels.  NAN: `sequential` was not measured. */
+double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
+                              double sequential_gemm_us);
+
+/* Blocks of one rank's GEMM over the blocks that run at once; NAN: either is unknown. */
+double cli_waves(int64_t m, int64_t n, int num_ranks, int64_t block_m, int64_t block_n,
+                 int slots);
+
+/* GB/s of what one rank reads from its peers in `us` microseconds. */
+double cli_remote_gbs(int64_t m, int64_t n, int num_ranks, ew_dtype dtype, double us);
+
+#endif

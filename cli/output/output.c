@@ -1,0 +1,323 @@
+/* Derives rows from results, hands them to the format asked for, and keeps the JSON
+ * document and its file up to date, so that an interrupted run loses nothing. */
+#include "output/output.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/out_file.h"
+#include "run/context.h"
+#include "output/figures.h"
+#include "run/simulated.h"
+
+enum { MAX_CONFIG_LINES = 64 };
+
+typedef struct config_line {
+    const cli_entry *entry;
+    char config[EW_CONFIG_TEXT_BYTES];
+} config_line;
+
+struct cli_output {
+    const cli_job *job;
+    cli_format format;
+    const char *json_path; /* NULL: no file */
+    cli_out_file json_file;
+    json_t *document;
+    json_t *results; /* borrowed from document */
+    bool wants_clocks;
+    cli_summary summary;
+    cli_figure_data figure; /* its figure is NULL where none was asked for */
+    /* The table shows each config once, below the rows. */
+    config_line config_lines[MAX_CONFIG_LINES];
+    int num_config_lines;
+    bool begun;
+};
+
+static cli_exit open_figure(cli_output *output, const cli_settings *settings)
+{
+    if (settings->figure &&
+        !cli_figure_init(&output->figure, cli_figure_find(settings->figure), output->job))
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the figure");
+    return CLI_EXIT_OK;
+}
+
+/* From all results so far. */
+static void renew_figure(cli_output *output)
+{
+    if (!output->figure.figure)
+        return;
+    cli_figure_derive(&output->figure);
+    json_object_set_new(output->document, "figure", cli_figure_json(&output->figure));
+}
+
+static void print_json_line(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_COMPACT);
+    fputc('\n', stdout);
+    fflush(stdout);
+}
+
+/* Table and CSV wait for their first row: a run that fails prints no bare header. */
+static void print_begin(cli_output *output)
+{
+    json_t *line;
+    if (output->begun)
+        return;
+    output->begun = true;
+    switch (output->format) {
+    case CLI_FORMAT_TABLE:
+        cli_table_begin(output->job);
+        break;
+    case CLI_FORMAT_CSV:
+        cli_csv_begin();
+        break;
+    case CLI_FORMAT_JSONL:
+        line = json_pack("{ss ss sO}", "type", "context", "schema", CLI_SCHEMA, "context",
+                         json_object_get(output->document, "context"));
+        print_json_line(line);
+        json_decref(line);
+        break;
+    case CLI_FORMAT_JSON:
+        break;
+    }
+    fflush(stdout);
+}
+
+cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_t *context,
+                         cli_output **output_out)
+{
+    cli_output *output = calloc(1, sizeof *output);
+    json_t *document = json_pack("{ss so so s[]}", "schema", CLI_SCHEMA, "context", context,
+                                 "complete", json_false(), "results");
+    if (!output || !document) {
+        free(output);
+        json_decref(document);
+        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+    }
+    output->job = job;
+    output->format = settings->format;
+    output->json_path = settings->json_path;
+    output->document = document;
+    output->results = json_object_get(document, "results");
+    output->wants_clocks = job->backend == EW_BACKEND_CUDA &&
+                           (settings->json_path || settings->format == CLI_FORMAT_JSON ||
+                            settings->format == CLI_FORMAT_JSONL);
+    cli_exit failed = open_figure(output, settings);
+    if (!failed && output->json_path)
+        failed = cli_out_file_open(&output->json_file, "JSON", output->json_path);
+    if (failed) {
+        cli_figure_fini(&output->figure);
+        json_decref(document);
+        free(output);
+        return failed;
+    }
+    if (output->wants_clocks)
+        json_object_set_new(document, "clocks",
+                            json_pack("{ss so so}", "query", CLI_CLOCKS_QUERY, "before",
+                                      cli_gpu_clocks(), "after", json_null()));
+    if (output->format == CLI_FORMAT_JSONL)
+        print_begin(output);
+    *output_out = output;
+    return CLI_EXIT_OK;
+}
+
+static bool dump_document(const cli_output *output)
+{
+    FILE *stream = output->json_file.stream;
+    return stream && json_dumpf(output->document, stream, JSON_INDENT(1)) == 0 &&
+           fputc('\n', stream) != EOF;
+}
+
+/* A failure is reported at the end, by write_last. */
+static void renew_json_file(cli_output *output)
+{
+    if (output->json_path && cli_out_file_is_renewable(&output->json_file))
+        cli_out_file_renew(&output->json_file, dump_document(output));
+}
+
+static cli_exit write_last(cli_output *output)
+{
+    cli_out_file *file = &output->json_file;
+    cli_exit failed = CLI_EXIT_OK;
+    if (output->json_path && !file->stream)
+        failed = cli_out_file_open(file, file->what, file->path);
+    if (!output->json_path || failed)
+        return failed;
+    const bool written = dump_document(output);
+    if (!written)
+        failed = cli_out_file_fail(file);
+    const cli_exit not_closed = cli_out_file_close(file, written);
+    return failed ? failed : not_closed;
+}
+
+void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
+                    const ew_bench_result *results, cli_row *row)
+{
+    const ew_problem *shape = &problem->problem;
+    const ew_bench_result *result = &results[at];
+    const ew_bench_result *base = &results[job->baseline];
+    size_t elem_bytes = ew_dtype_bytes(shape->dtype);
+    double flops = 2.0 * (double)shape->max_m * (double)shape->n * (double)shape->k;
+    double seconds = result->time_us * 1e-6, gemm_seconds = result->gemm_us * 1e-6;
+    *row = (cli_row){job, problem, &job->entries[at], result, NAN, NAN, NAN, NAN, ""};
+    if (result->status != EW_OK || !(seconds > 0))
+        return;
+    row->gflops = flops / seconds * 1e-9;
+    row->algbw =
+        (double)shape->max_m * (double)shape->n * (double)elem_bytes / seconds * 1e-9;
+    if (gemm_seconds > 0)
+        row->breq = 1e-9 * ew_required_bandwidth(shape->k, problem->num_ranks, elem_bytes,
+                                                 flops / gemm_seconds);
+    if (base->status == EW_OK && base->time_us > 0)
+        row->speedup = base->time_us / result->time_us;
+    if (result->config.struct_size &&
+        ew_config_print(&result->config, row->config, sizeof row->config))
+        row->config[0] = '\0';
+}
+
+/* A figure tries configs on every machine; what one of them refuses is no failure. */
+static bool is_failure(const cli_output *output, ew_status status)
+{
+    return status != EW_ERR_UNSUPPORTED &&
+           !(output->figure.figure && status == EW_ERR_CONFIG);
+}
+
+static void add_to_summary(cli_output *output, const cli_row *row, int at)
+{
+    cli_summary *summary = &output->summary;
+    const ew_bench_result *result = row->result;
+    if (result->status != EW_OK) {
+        summary->num_skipped++;
+        if (is_failure(output, result->status) && !summary->entry_failure)
+            summary->entry_failure = result->status;
+        return;
+    }
+    summary->num_ok++;
+    summary->wrong += result->check.wrong;
+    if (result->cv > summary->worst_cv)
+        summary->worst_cv = result->cv;
+    if (row->speedup > 0 && at != row->job->baseline) {
+        summary->log_speedup_sum[at] += log(row->speedup);
+        summary->num_speedups[at]++;
+    }
+}
+
+static void remember_config(cli_output *output, const cli_row *row)
+{
+    if (!*row->config || output->num_config_lines == MAX_CONFIG_LINES)
+        return;
+    for (int at = 0; at < output->num_config_lines; at++)
+        if (output->config_lines[at].entry == row->entry &&
+            strcmp(output->config_lines[at].config, row->config) == 0)
+            return;
+    config_line *line = &output->config_lines[output->num_config_lines++];
+    line->entry = row->entry;
+    memcpy(line->config, row->config, sizeof line->config);
+}
+
+static void print_row(cli_output *output, const cli_row *row, json_t *json)
+{
+    print_begin(output);
+    if (output->format == CLI_FORMAT_TABLE) {
+        cli_table_row(row);
+        remember_config(output, row);
+    } else if (output->format == CLI_FORMAT_CSV) {
+        cli_csv_row(row);
+    } else if (output->format == CLI_FORMAT_JSONL) {
+        json_t *line = json_pack("{ss}", "type", "result");
+        json_object_update(line, json);
+        print_json_line(line);
+        json_decref(line);
+    }
+}
+
+void cli_output_problem(cli_output *output, const cli_problem *problem,
+                        const ew_bench_result *results)
+{
+    for (int at = 0; at < output->job->num_entries; at++) {
+        cli_row row;
+        cli_row_derive(output->job, problem, at, results, &row);
+        add_to_summary(output, &row, at);
+        json_t *json = cli_row_json(&row);
+        print_row(output, &row, json);
+        if (output->figure.figure)
+            cli_figure_add(&output->figure, &row, (int)json_array_size(output->results));
+        json_array_append_new(output->results, json);
+    }
+    fflush(stdout);
+    renew_figure(output);
+    renew_json_file(output);
+}
+
+void cli_emulated_link_text(double gbs, double latency_us, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "EMULATED %g GB/s per rank and direction, %g us", gbs,
+             latency_us);
+}
+
+void cli_link_text(const cli_job *job, char *text, size_t bytes)
+{
+    const ew_world_options *options = &job->ranks.options;
+    if (options->link_gbps > 0)
+        cli_emulated_link_text(options->link_gbps / 8, options->link_latency_us, text,
+                               bytes);
+    else
+        snprintf(text, bytes, job->backend == EW_BACKEND_SIM ? "the profile's" : "none");
+}
+
+const cli_summary *cli_output_summary(const cli_output *output)
+{
+    return &output->summary;
+}
+
+static void print_end(cli_output *output, bool complete)
+{
+    json_t *line;
+    switch (output->format) {
+    case CLI_FORMAT_TABLE:
+        if (!output->begun)
+            break;
+        for (int at = 0; at < output->num_config_lines; at++) {
+            const cli_entry *entry = output->config_lines[at].entry;
+            printf("# config %s : %s\n", entry->label, output->config_lines[at].config);
+            if (output->job->backend == EW_BACKEND_CUDA &&
+                strcmp(entry->method, "blas") == 0)
+                printf("# %s : cuBLAS, then %s\n", entry->label,
+                       entry->uses_nccl
+                           ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
+                           : "Entwine's ReduceScatter on all SMs of a rank");
+        }
+        if (output->figure.figure)
+            cli_figure_print(&output->figure);
+        cli_table_end(output->job, &output->summary, complete);
+        break;
+    case CLI_FORMAT_CSV:
+        break;
+    case CLI_FORMAT_JSON:
+        cli_json_print(json_incref(output->document));
+        break;
+    case CLI_FORMAT_JSONL:
+        line = json_pack("{ss sb}", "type", "end", "complete", (int)complete);
+        json_object_set(line, "clocks", json_object_get(output->document, "clocks"));
+        json_object_set(line, "figure", json_object_get(output->document, "figure"));
+        print_json_line(line);
+        json_decref(line);
+        break;
+    }
+}
+
+cli_exit cli_output_close(cli_output *output, bool complete)
+{
+    json_object_set_new(output->document, "complete", json_boolean(complete));
+    renew_figure(output); /* also where nothing was measured */
+    if (output->wants_clocks && complete)
+        json_object_set_new(json_object_get(output->document, "clocks"), "after",
+                            cli_gpu_clocks());
+    print_end(output, complete);
+    const cli_exit failed = write_last(output);
+    cli_figure_fini(&output->figure);
+    json_decref(output->document);
+    free(output);
+    return failed;
+}

@@ -1,0 +1,73 @@
+/* One result as a JSON object; docs/schema.json describes it. */
+#include "output/output.h"
+
+#include "run/context.h"
+#include "run/simulated.h"
+
+static json_t *params_json(const cli_row *row)
+{
+    const ew_problem *shape = &row->problem->problem;
+    const cli_ranks *ranks = &row->job->ranks;
+    const ew_world_options *options = &ranks->options;
+    char link[96];
+    cli_link_text(row->job, link, sizeof link);
+    json_t *params = json_pack(
+        "{so sI sI sI si ss ss ss ss sf sf sI si si sf sf}", "name",
+        *row->problem->name ? cli_text_json(row->problem->name) : json_null(), "m",
+        (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k", (json_int_t)shape->k,
+        "ranks", row->problem->num_ranks, "dtype", ew_dtype_name(shape->dtype), "weight",
+        shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", "ranks_as",
+        cli_ranks_as_name(ranks), "link", link, "link_gbs", options->link_gbps / 8,
+        "link_latency_us", options->link_latency_us, "seed",
+        (json_int_t)row->job->bench.seed, "iters", (int)row->job->bench.iters, "warmup",
+        (int)row->job->bench.warmup, "gate_ms", row->job->bench.gate_ms, "idle",
+        row->job->bench.idle);
+    if (row->job->tune_budget_s > 0)
+        json_object_set_new(params, "tuned", json_true());
+    if (row->job->backend == EW_BACKEND_SIM)
+        cli_sim_params(params, row->problem->num_ranks);
+    if (row->job->backend == EW_BACKEND_CUDA) {
+        int num_ranks = row->problem->num_ranks;
+        json_object_set_new(params, "virtual_node",
+                            json_boolean(cli_job_is_virtual(row->job, row->problem)));
+        json_object_set_new(params, "sms_per_rank",
+                            json_integer(cli_gpu_sms_per_rank(&row->job->gpus, num_ranks)));
+    }
+    return params;
+}
+
+static json_t *samples_json(const ew_bench_result *result)
+{
+    json_t *samples = json_array();
+    for (int at = 0; at < result->num_samples && at < EW_BENCH_MAX_SAMPLES; at++)
+        json_array_append_new(samples, cli_number_json(result->samples_us[at]));
+    return samples;
+}
+
+json_t *cli_row_json(const cli_row *row)
+{
+    const ew_bench_result *result = row->result;
+    bool ran = result->status == EW_OK;
+    json_t *object =
+        json_pack("{so ss ss ss}", "params", params_json(row), "method", row->entry->label,
+                  "config", row->config, "status", ew_status_name(result->status));
+    if (!ran) {
+        json_object_set_new(object, "error", cli_text_json(result->error));
+        return object;
+    }
+    json_t *values = json_pack(
+        "{so so so so so so si so so so so s{sI so}}", "samples_us", samples_json(result),
+        "time_us", cli_number_json(result->time_us), "gemm_us",
+        cli_number_json(result->gemm_us), "tail_us", cli_number_json(result->tail_us),
+        "enqueue_us", cli_number_json(result->enqueue_us), "cv",
+        cli_number_json(result->cv), "discarded", (int)result->discarded, "gflops",
+        cli_number_json(row->gflops), "algbw_gbs", cli_number_json(row->algbw), "breq_gbs",
+        cli_number_json(row->breq), "speedup", cli_number_json(row->speedup), "check",
+        "wrong", (json_int_t)result->check.wrong, "max_abs_err",
+        cli_number_json(result->check.max_abs_err));
+    json_object_update(object, values);
+    json_decref(values);
+    if (row->job->backend == EW_BACKEND_SIM) /* no values, so none right or wrong */
+        json_object_set_new(object, "check", json_pack("{sn sn}", "wrong", "max_abs_err"));
+    return object;
+}

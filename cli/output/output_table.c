@@ -1,0 +1,138 @@
+/* The table for people, in the spirit of nccl-tests. */
+#include "output/output.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "run/simulated.h"
+
+/* Above this a comparison of a few per cent means nothing. */
+static const double noisy_cv = 0.05;
+
+static int label_width(const cli_job *job)
+{
+    size_t width = strlen("sequential");
+    for (int at = 0; at < job->num_entries; at++)
+        if (strlen(job->entries[at].label) > width)
+            width = strlen(job->entries[at].label);
+    return (int)width;
+}
+
+/* One line for each W. */
+static void print_virtual_node(const cli_job *job, int which, FILE *stream)
+{
+    const cli_problem *problem = &job->problems[which];
+    char gpus[24] = "one GPU";
+    for (int before = 0; before < which; before++)
+        if (job->problems[before].num_ranks == problem->num_ranks)
+            return;
+    if (!cli_job_is_virtual(job, problem))
+        return;
+    if (job->gpus.count > 1)
+        snprintf(gpus, sizeof gpus, "%d GPUs", job->gpus.count);
+    fprintf(stream, "# VIRTUAL NODE: %d ranks share %s, %d SMs each\n", problem->num_ranks,
+            gpus, cli_gpu_sms_per_rank(&job->gpus, problem->num_ranks));
+}
+
+/* One line for each W. */
+static void print_simulated(const cli_job *job, int which, FILE *stream)
+{
+    const int num_ranks = job->problems[which].num_ranks;
+    char text[192];
+    for (int before = 0; before < which; before++)
+        if (job->problems[before].num_ranks == num_ranks)
+            return;
+    cli_sim_text(NULL, num_ranks, text, sizeof text);
+    fprintf(stream, "# %s\n", text);
+}
+
+void cli_caveats_print(const cli_job *job, FILE *stream)
+{
+    char text[96];
+    for (int which = 0; which < job->num_problems; which++)
+        if (job->backend == EW_BACKEND_SIM)
+            print_simulated(job, which, stream);
+        else
+            print_virtual_node(job, which, stream);
+    cli_link_text(job, text, sizeof text);
+    if (job->ranks.options.link_gbps > 0)
+        fprintf(stream, "# link : %s\n", text);
+}
+
+void cli_table_begin(const cli_job *job)
+{
+    int width = label_width(job);
+    cli_caveats_print(job, stdout);
+    printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s\n", "M", "N",
+           "K", "W", "type", width, "method", "time", "gemm", "tail", "cv", "rate", "algbw",
+           "Breq", "speedup", "#wrong");
+    printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s\n", "", "", "",
+           "", "", width, "", "(us)", "(us)", "(us)", "(%)", "(GFLOP/s)", "(GB/s)",
+           "(GB/s)", "", "");
+}
+
+static void print_number(int width, int digits, double value)
+{
+    if (isnan(value))
+        printf(" %*s", width, "-");
+    else
+        printf(" %*.*f", width, digits, value);
+}
+
+static void print_values(const cli_row *row)
+{
+    const ew_bench_result *result = row->result;
+    print_number(11, 1, result->time_us);
+    print_number(11, 1, result->gemm_us);
+    print_number(10, 1, result->tail_us);
+    print_number(5, 1, 100.0 * result->cv);
+    print_number(9, 1, row->gflops);
+    print_number(7, 2, row->algbw);
+    print_number(7, 3, row->breq);
+    print_number(7, 2, row->speedup);
+    if (row->job->backend == EW_BACKEND_SIM)
+        printf(" %6s\n", "-");
+    else
+        printf(" %6" PRId64 "\n", result->check.wrong);
+}
+
+void cli_table_row(const cli_row *row)
+{
+    const ew_problem *shape = &row->problem->problem;
+    printf("%7" PRId64 " %7" PRId64 " %7" PRId64 " %4d %4s %-*s", shape->max_m, shape->n,
+           shape->k, row->problem->num_ranks, ew_dtype_name(shape->dtype),
+           label_width(row->job), row->entry->label);
+    if (row->result->status == EW_OK)
+        print_values(row);
+    else /* the first line of the reason; the fix is in the JSON */
+        printf("  skipped: %.*s\n", (int)strcspn(row->result->error, "\n"),
+               row->result->error);
+}
+
+static void print_geomeans(const cli_job *job, const cli_summary *summary)
+{
+    for (int at = 0; at < job->num_entries && job->num_problems > 1; at++)
+        if (summary->num_speedups[at] > 0)
+            printf("# Geomean speedup : %.3f %s over %s, %d problems\n",
+                   exp(summary->log_speedup_sum[at] / summary->num_speedups[at]),
+                   job->entries[at].label, job->entries[job->baseline].label,
+                   summary->num_speedups[at]);
+}
+
+void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete)
+{
+    print_geomeans(job, summary);
+    if (summary->num_ok > 0) {
+        if (job->bench.iters > 1)
+            printf("# Noise : cv %.1f %% %s\n", 100.0 * summary->worst_cv,
+                   summary->worst_cv <= noisy_cv ? "OK" : "NOISY, try --gate 20");
+        if (job->backend == EW_BACKEND_SIM)
+            puts("# Wrong values : not applicable, SIMULATED");
+        else
+            printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
+                   summary->wrong ? "FAILED" : "OK");
+    }
+    if (!complete)
+        puts("# Incomplete : the run ended before all problems were measured");
+}

@@ -1,0 +1,128 @@
+/* The report as its users see it: documents in, a page out.  The page is made of
+ * page.html, page.js and the data, between which nothing but the data varies. */
+#include "report/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/out_file.h"
+#include "report/report_inputs.h"
+
+extern const char *const cli_report_page[]; /* lines, made by cmake/report_page.cmake */
+
+/* ---- The data ---- */
+
+/* As JSON that nothing in it can end: no character in it means anything to HTML. */
+static int write_escaped(const char *text, size_t bytes, void *out)
+{
+    for (size_t at = 0; at < bytes; at++)
+        if (memchr("<>&", text[at], 3))
+            fprintf(out, "\\u%04x", (unsigned)text[at]);
+        else
+            fputc(text[at], out);
+    return 0;
+}
+
+static bool write_data(const cli_report *report, FILE *out)
+{
+    json_t *model = report_model(report);
+    const bool written = model && !json_dump_callback(model, write_escaped, out,
+                                                      JSON_ENSURE_ASCII | JSON_COMPACT |
+                                                          JSON_REAL_PRECISION(5));
+    fputc('\n', out);
+    json_decref(model);
+    return written;
+}
+
+/* ---- The table for browsers without scripts ---- */
+
+static void write_text(FILE *out, const char *text)
+{
+    for (; *text; text++)
+        if (strchr("<>&\"'", *text))
+            fprintf(out, "&#%d;", *text);
+        else
+            fputc((unsigned char)*text < ' ' ? ' ' : *text, out);
+}
+
+static void write_problem(FILE *out, const report_problem *problem, const report_row *row)
+{
+    const char *name = report_string(problem->params, "name", NULL);
+    fputs("<tr><th>", out);
+    write_text(out, problem->source->name);
+    fputs("</th><td>", out);
+    if (name)
+        write_text(out, name);
+    else
+        fprintf(out, "%" PRId64 "x%" PRId64 "x%" PRId64, (int64_t)problem->shape->m,
+                (int64_t)problem->shape->n, (int64_t)problem->shape->k);
+    fprintf(out, ", W=%" PRId64 ", %s</td><td>", (int64_t)problem->shape->ranks,
+            problem->shape->dtype);
+    write_text(out, problem->shape->link);
+    fputs(report_is_true(problem, "simulated") ? ", SIMULATED" : "", out);
+    fputs(report_is_true(problem, "virtual_node") ? ", VIRTUAL NODE" : "", out);
+    fputs("</td><td>", out);
+    write_text(out, row->measured->method);
+    fputs("</td>", out);
+}
+
+static void write_row(FILE *out, const report_problem *problem, const report_row *row)
+{
+    static const int digits[] = {1, 1, 1, 3, 3, 3, 3, 3};
+    write_problem(out, problem, row);
+    if (row->error) {
+        fputs("<td colspan=\"8\">skipped: ", out);
+        write_text(out, row->error);
+        fputs("</td>", out);
+    }
+    for (int at = 0; at <= REPORT_ACHIEVED && !row->error; at++)
+        if (isfinite(row->values[at]))
+            fprintf(out, "<td>%.*f</td>", digits[at], row->values[at]);
+        else
+            fputs("<td>\xe2\x80\x93</td>", out);
+    fputs("</tr>\n", out);
+}
+
+static void write_table(const cli_report *report, FILE *out)
+{
+    for (int at = 0; at < report->num_problems; at++)
+        for (int row = 0; row < report->problems[at].num_rows; row++)
+            write_row(out, &report->problems[at], &report->problems[at].rows[row]);
+}
+
+/* ---- The page ---- */
+
+cli_exit cli_report_write(const cli_report *report, FILE *out)
+{
+    bool written = true;
+    for (const char *const *line = cli_report_page; *line && written; line++) {
+        if (strcmp(*line, "@DATA@") == 0)
+            written = write_data(report, out);
+        else if (strcmp(*line, "@TABLE@") == 0)
+            write_table(report, out);
+        else
+            fprintf(out, "%s\n", *line);
+    }
+    return written ? CLI_EXIT_OK
+                   : cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the page");
+}
+
+cli_exit cli_report_save(const cli_report *report, const char *path)
+{
+    cli_out_file file;
+    cli_exit failed = cli_out_file_open(&file, "the report", path);
+    if (failed)
+        return failed;
+    errno = 0;
+    failed = cli_report_write(report, file.stream);
+    if (!failed && (fflush(file.stream) || ferror(file.stream)))
+        failed = cli_out_file_fail(&file);
+    cli_exit not_closed = cli_out_file_close(&file, !failed);
+    if (failed || not_closed)
+        return failed ? failed : not_closed;
+    if (file.stream != stdout)
+        printf("# Report : %s\n", path);
+    return CLI_EXIT_OK;
+}

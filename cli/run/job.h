@@ -1,0 +1,67 @@
+/* A job is a list of problems times a list of entries (methods with their configs),
+ * measured problem by problem, all entries of a problem interleaved in one run. */
+#ifndef ENTWINE_CLI_JOB_H
+#define ENTWINE_CLI_JOB_H
+
+#include "run/gpus.h"
+#include "run/mps.h"
+#include "run/ranks.h"
+
+enum { CLI_LABEL_BYTES = 96, CLI_NAME_BYTES = 32, CLI_MAX_PROBLEMS = 4096 };
+
+typedef struct cli_problem {
+    char name[CLI_NAME_BYTES]; /* of a suite's line, else empty */
+    ew_problem problem;
+    int num_ranks; /* W */
+} cli_problem;
+
+typedef struct cli_entry {
+    char label[CLI_LABEL_BYTES]; /* the method, or entwine[config text] */
+    char method[CLI_METHOD_BYTES];
+    ew_config base;       /* what the user has set */
+    ew_config config;     /* base until the preflight, then what the method stands for */
+    ew_bench_layer layer; /* what follows the call */
+    bool uses_nccl;       /* blas on a GPU per rank; known after the preflight */
+} cli_entry;
+
+typedef struct cli_job {
+    cli_problem *problems;
+    int num_problems;
+    cli_entry entries[CLI_MAX_METHODS];
+    int num_entries;
+    int baseline; /* the entry that speedups are relative to, or -1 */
+    ew_bench_options bench;
+    cli_ranks ranks;
+    ew_backend backend;   /* of every entry */
+    int num_plans;        /* of an entry that exist at once; 0 means 1 */
+    double tune_budget_s; /* of each entry of a problem, before it is measured; 0: none */
+    cli_gpus gpus;        /* of the cuda backend; known after the check */
+    cli_mps mps;          /* of a virtual node; known after the preparation */
+} cli_job;
+
+/* Builds problems and entries from the settings; default_methods is a comma-separated
+ * list for when the user names none.  On failure the error has been printed. */
+cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *launch,
+                      const char *default_methods);
+void cli_job_fini(cli_job *job);
+
+cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem);
+cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant,
+                           const ew_config *config);
+
+/* Checks every problem with every entry before anything runs or prints, and fits the
+ * whole into memory.  On failure the error has been printed. */
+cli_exit cli_job_check(cli_job *job);
+
+/* Gives the job's ranks what must be there before they start: an MPS daemon where ranks
+ * that are processes share a GPU.  cli_job_fini ends it. */
+void cli_job_prepare(cli_job *job);
+
+/* Whether a problem's ranks share GPUs. */
+bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
+
+/* Measures one problem.  results holds num_entries entries; error CLI_ERROR_BYTES. */
+ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
+                      ew_bench_result *results, char *error);
+
+#endif

@@ -1,0 +1,156 @@
+/* Measuring one problem of a job on its ranks. */
+#include "run/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "entwine/tune.h"
+
+/* What rank 0 hands back, in memory shared with forked ranks. */
+typedef struct bench_call {
+    const cli_job *job;
+    const cli_problem *problem;
+    ew_bench_result results[CLI_MAX_METHODS];
+} bench_call;
+
+/* The entries as ew_bench_run takes them: those the MPI module serves get their custom
+ * method, those it refuses are left out. */
+typedef struct entry_set {
+    ew_bench_entry entries[CLI_MAX_METHODS];
+    ew_bench_custom customs[CLI_MAX_METHODS];
+    int from[CLI_MAX_METHODS]; /* index in the job */
+    int count;
+} entry_set;
+
+/* An entry runs only if every rank could make it, or the ranks would part ways. */
+static ew_status all_could(ew_world *world, bool mine, bool *all_out)
+{
+    unsigned char flags[CLI_MAX_RANKS], flag = mine;
+    ew_status status = ew_world_allgather(world, &flag, flags, sizeof flag);
+    *all_out = true;
+    for (int rank = 0; status == EW_OK && rank < ew_world_size(world); rank++)
+        *all_out = *all_out && flags[rank];
+    return status;
+}
+
+static ew_status make_custom(ew_world *world, const bench_call *call, int at,
+                             entry_set *set, ew_bench_result *result, bool *made_out)
+{
+    const ew_mpi_module *mpi = call->job->ranks.launch->mpi;
+    ew_bench_custom *custom = &set->customs[set->count];
+    char text[CLI_ERROR_BYTES] = "";
+    int failed = mpi->method_create(call->job->entries[at].method, &call->problem->problem,
+                                    ew_world_rank(world), ew_world_size(world), custom,
+                                    text, sizeof text);
+    ew_status status = all_could(world, !failed, made_out);
+    if (status)
+        return status;
+    if (!*made_out) {
+        if (!failed)
+            mpi->method_destroy(custom);
+        *custom = (ew_bench_custom){.context = NULL};
+        result->status = EW_ERR_UNSUPPORTED;
+        snprintf(result->error, sizeof result->error, "%s",
+                 failed ? text : "refused on another rank");
+    } else if (*text && ew_world_rank(world) == 0) {
+        fprintf(stderr, "# %s : %s\n", call->job->entries[at].label, text);
+    }
+    return EW_OK;
+}
+
+static ew_status make_entries(ew_world *world, const bench_call *call, entry_set *set,
+                              ew_bench_result *results)
+{
+    for (int at = 0; at < call->job->num_entries; at++) {
+        const cli_entry *entry = &call->job->entries[at];
+        bool made = true;
+        ew_bench_entry *slot = &set->entries[set->count];
+        *slot = (ew_bench_entry){entry->label, entry->config, NULL, entry->layer};
+        if (cli_method_needs_mpi(entry->method)) {
+            ew_status status = make_custom(world, call, at, set, &results[at], &made);
+            if (status)
+                return status;
+            slot->custom = &set->customs[set->count];
+        }
+        if (made)
+            set->from[set->count++] = at;
+    }
+    return EW_OK;
+}
+
+static bool concerns_entry_alone(ew_status status)
+{
+    return status == EW_ERR_UNSUPPORTED || status == EW_ERR_SHAPE ||
+           status == EW_ERR_CONFIG;
+}
+
+/* Finds what the entries leave open, with the same effort for each, in the world in which
+ * they are measured: an emulated link counts.  One that cannot run is left to the
+ * benchmark, which says why. */
+static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set *set)
+{
+    const cli_job *job = call->job;
+    for (int at = 0; at < set->count && job->tune_budget_s > 0; at++) {
+        const cli_entry *entry = &job->entries[set->from[at]];
+        ew_tune_options options = EW_TUNE_OPTIONS_INIT;
+        ew_tune_result found;
+        if (set->entries[at].custom)
+            continue;
+        options.budget_s = job->tune_budget_s;
+        options.seed = job->bench.seed;
+        options.store = 0;
+        options.method = entry->method;
+        ew_status status =
+            ew_tune(world, &call->problem->problem, &entry->base, &options, &found);
+        if (status == EW_OK)
+            set->entries[at].config = found.tuning.config;
+        else if (!concerns_entry_alone(status))
+            return status;
+    }
+    return EW_OK;
+}
+
+static ew_status bench_body(ew_world *world, void *argument)
+{
+    bench_call *call = argument;
+    entry_set *set = calloc(1, sizeof *set);
+    ew_bench_result *mine = calloc(CLI_MAX_METHODS, sizeof *mine);
+    ew_bench_result *skipped = calloc(CLI_MAX_METHODS, sizeof *skipped);
+    ew_status status = EW_ERR_MEMORY;
+    if (set && mine && skipped)
+        status = make_entries(world, call, set, skipped);
+    if (status == EW_OK)
+        status = tune_entries(world, call, set);
+    if (status == EW_OK && set->count > 0)
+        status = ew_bench_run(world, &call->problem->problem, &call->job->bench,
+                              set->entries, set->count, mine);
+    if (status == EW_OK && ew_world_rank(world) == 0) {
+        memcpy(call->results, skipped, CLI_MAX_METHODS * sizeof *skipped);
+        for (int at = 0; at < set->count; at++)
+            call->results[set->from[at]] = mine[at];
+    }
+    for (int at = 0; set && at < set->count; at++)
+        if (set->entries[at].custom)
+            call->job->ranks.launch->mpi->method_destroy(&set->customs[at]);
+    free(skipped);
+    free(mine);
+    free(set);
+    return status;
+}
+
+ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
+                      ew_bench_result *results, char *error)
+{
+    bench_call *call = cli_shared_alloc(sizeof *call);
+    if (!call) {
+        snprintf(error, CLI_ERROR_BYTES, "no memory for the results\n  fix: free some");
+        return EW_ERR_MEMORY;
+    }
+    call->job = job;
+    call->problem = problem;
+    ew_status status =
+        cli_ranks_run(&job->ranks, problem->num_ranks, bench_body, call, error);
+    memcpy(results, call->results, (size_t)job->num_entries * sizeof *results);
+    cli_shared_free(call, sizeof *call);
+    return status;
+}

@@ -1,0 +1,33 @@
+/* Names for what is simulated. */
+#include "run/simulated.h"
+
+#include "entwine/sim.h"
+
+bool cli_backend_is_gpu(ew_backend backend)
+{
+    ew_sim_hardware hardware;
+    if (backend != EW_BACKEND_SIM)
+        return backend == EW_BACKEND_CUDA;
+    return ew_sim_describe(NULL, 1, &hardware) != EW_OK || !hardware.is_cpu;
+}
+
+void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes)
+{
+    ew_sim_hardware hardware;
+    if (ew_sim_describe(profile, num_ranks, &hardware) != EW_OK)
+        snprintf(text, bytes, "SIMULATED : nothing was computed or measured");
+    else
+        snprintf(text, bytes,
+                 "SIMULATED : profile %s, %d ranks of %d %s%s; nothing was computed or "
+                 "measured",
+                 hardware.name, num_ranks, (int)hardware.sms,
+                 hardware.is_cpu ? "core" : "SM", hardware.sms > 1 ? "s" : "");
+}
+
+void cli_sim_params(json_t *params, int num_ranks)
+{
+    ew_sim_hardware hardware;
+    json_object_set_new(params, "simulated", json_true());
+    if (ew_sim_describe(NULL, num_ranks, &hardware) == EW_OK)
+        json_object_set_new(params, "profile", json_string(hardware.name));
+}

@@ -1,0 +1,175 @@
+/* Reads suite files.  They are input from outside: every field is checked, every message
+ * names the line. */
+#include "run/suite.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/paths.h"
+
+enum { MAX_LINE = 256, NUM_FIELDS = 6 };
+#define LINE_SHAPE \
+    "each line is `name M N K W dtype`, for example `small 256 256 128 2 fp32`"
+
+static bool parse_dtype(const char *word, ew_dtype *dtype_out)
+{
+    static const ew_dtype known[] = {EW_FP32, EW_BF16, EW_FP16};
+    for (size_t at = 0; at < sizeof known / sizeof known[0]; at++) {
+        if (strcmp(word, ew_dtype_name(known[at])) == 0) {
+            *dtype_out = known[at];
+            return true;
+        }
+    }
+    return false;
+}
+
+static int split_fields(char *line, char **fields)
+{
+    char *rest = NULL;
+    int count = 0;
+    line[strcspn(line, "#\n")] = '\0';
+    for (char *word = strtok_r(line, " \t\r", &rest); word;
+         word = strtok_r(NULL, " \t\r", &rest)) {
+        if (count < NUM_FIELDS)
+            fields[count] = word;
+        count++;
+    }
+    return count;
+}
+
+/* One line's problem, as often as -W and -d have values that replace its own. */
+static cli_exit add_line(const cli_settings *settings, const char *name,
+                         const int64_t *sizes, ew_dtype dtype, cli_job *job)
+{
+    const cli_values *ranks = &settings->ranks, *dtypes = &settings->dtypes;
+    cli_exit failed = CLI_EXIT_OK;
+    for (int w = 0; w < (ranks->count ? ranks->count : 1); w++) {
+        for (int d = 0; d < (dtypes->count ? dtypes->count : 1) && !failed; d++) {
+            cli_problem problem = {.num_ranks =
+                                       (int)(ranks->count ? ranks->at[w] : sizes[3])};
+            ew_problem shape = EW_PROBLEM(sizes[0], sizes[1], sizes[2],
+                                          dtypes->count ? (ew_dtype)dtypes->at[d] : dtype);
+            shape.weight_layout = settings->weight;
+            problem.problem = shape;
+            snprintf(problem.name, sizeof problem.name, "%s", name);
+            failed = cli_job_add_problem(job, &problem);
+        }
+    }
+    return failed;
+}
+
+static cli_exit parse_line(const char *path, int number, char *line, const char *start,
+                           const cli_settings *settings, cli_job *job)
+{
+    char *fields[NUM_FIELDS], why[CLI_WHY_BYTES];
+    int64_t sizes[4];
+    ew_dtype dtype;
+    int count = split_fields(line, fields);
+    if (count == 0)
+        return CLI_EXIT_OK;
+    if (count != NUM_FIELDS)
+        return cli_fail_usage(LINE_SHAPE, "%s:%d: %d fields instead of %d", path, number,
+                              count, NUM_FIELDS);
+    for (const char *at = fields[0]; *at; at++)
+        if (!isalnum((unsigned char)*at) && !strchr("-_.+", *at))
+            return cli_fail_usage("letters, digits and - _ . +",
+                                  "%s:%d: name '%.30s' has an odd character", path, number,
+                                  fields[0]);
+    for (int at = 0; at < 4; at++) {
+        cli_bounds bounds = {1, at == 3 ? CLI_MAX_RANKS : INT64_MAX};
+        if (cli_number_parse(fields[at + 1], bounds, &sizes[at], why))
+            return cli_fail_usage(LINE_SHAPE, "%s:%d: %s", path, number, why);
+    }
+    if (!parse_dtype(fields[5], &dtype))
+        return cli_fail_usage("one of fp32, bf16, fp16", "%s:%d: no type '%.40s'", path,
+                              number, fields[5]);
+    if (strncmp(fields[0], start, strlen(start)) != 0)
+        return CLI_EXIT_OK;
+    return add_line(settings, fields[0], sizes, dtype, job);
+}
+
+/* The names of the suites that lie where smoke does, or just that of smoke. */
+static const char *list_suites(char *text, size_t bytes)
+{
+    char path[PATH_MAX];
+    size_t used = 0;
+    glob_t found = {.gl_pathc = 0};
+    snprintf(text, bytes, "smoke");
+    if (!cli_path_find("suites", EW_SUITES_FROM_BIN, "smoke.suite", path, sizeof path))
+        return text;
+    snprintf(strrchr(path, '/'), sizeof "/*.suite", "/*.suite");
+    glob(path, 0, NULL, &found);
+    for (size_t at = 0; at < found.gl_pathc; at++) {
+        const char *name = strrchr(found.gl_pathv[at], '/') + 1;
+        int length = (int)strlen(name) - (int)strlen(".suite");
+        if (used + (size_t)length + 3 < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%.*s", used ? ", " : "",
+                                     length, name);
+    }
+    globfree(&found);
+    return text;
+}
+
+static cli_exit fail_read(const char *path)
+{
+    char suites[128], fix[192];
+    snprintf(fix, sizeof fix, "one of %s, or the path of a .suite file",
+             list_suites(suites, sizeof suites));
+    return cli_fail_usage(fix, "cannot read suite '%.200s': %s", path, strerror(errno));
+}
+
+static FILE *open_suite(const char *suite, char *path, size_t bytes)
+{
+    char name[NAME_MAX];
+    if (strchr(suite, '/') || strstr(suite, ".suite")) {
+        snprintf(path, bytes, "%s", suite);
+    } else {
+        snprintf(name, sizeof name, "%.200s.suite", suite);
+        if (!cli_path_find("suites", EW_SUITES_FROM_BIN, name, path, bytes)) {
+            errno = ENOENT;
+            snprintf(path, bytes, "%s", suite);
+            return NULL;
+        }
+    }
+    return fopen(path, "r");
+}
+
+/* "paper:main" is the suite paper and its problems whose names start with main. */
+static const char *split_start(const char *text, char *suite, size_t bytes)
+{
+    const char *colon = strrchr(text, ':');
+    int length = colon ? (int)(colon - text) : (int)strlen(text);
+    snprintf(suite, bytes, "%.*s", length, text);
+    return colon ? colon + 1 : "";
+}
+
+cli_exit cli_suite_load(const cli_settings *settings, cli_job *job)
+{
+    char suite[PATH_MAX], path[PATH_MAX], line[MAX_LINE];
+    cli_exit failed = CLI_EXIT_OK;
+    const char *start = split_start(settings->suite, suite, sizeof suite);
+    FILE *file = open_suite(suite, path, sizeof path);
+    if (!file)
+        return fail_read(path);
+    for (int number = 1; !failed && fgets(line, sizeof line, file); number++) {
+        if (!strchr(line, '\n') && !feof(file))
+            failed = cli_fail_usage(LINE_SHAPE, "%s:%d: line longer than %d bytes", path,
+                                    number, MAX_LINE - 2);
+        else
+            failed = parse_line(path, number, line, start, settings, job);
+    }
+    if (!failed && ferror(file))
+        failed = fail_read(path);
+    fclose(file);
+    if (!failed && job->num_problems == 0)
+        failed =
+            *start
+                ? cli_fail_usage("the start of a name in the file",
+                                 "no problem of '%.200s' starts with '%.60s'", path, start)
+                : cli_fail_usage(LINE_SHAPE, "suite '%.200s' holds no problem", path);
+    return failed;
+}

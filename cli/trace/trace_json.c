@@ -1,0 +1,197 @@
+/* A recorded call as trace events, written one by one: a process for each rank, a thread
+ * for each worker, slices for blocks and reductions, and an arrow from every contribution
+ * to the reduction that reads it. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "output/output.h"
+#include "run/simulated.h"
+#include "trace/trace.h"
+
+typedef struct writer {
+    const cli_trace *trace;
+    FILE *stream;
+    int64_t start_ns; /* the earliest of any rank: zero on the axis */
+    int64_t num_flows;
+    bool any;                      /* an event was written: the next one follows a comma */
+    const ew_trace_event **blocks; /* of one source, by destination and first tile */
+} writer;
+
+/* Phase and place.  Numbers start at 1, since viewers take process and thread 0 for the
+ * idle task. */
+static void begin_event(writer *w, const char *phase, int rank, int worker)
+{
+    fprintf(w->stream, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->any ? ",\n" : "", phase,
+            rank + 1, worker + 1);
+    w->any = true;
+}
+
+static void write_us(const writer *w, const char *name, int64_t ns)
+{
+    fprintf(w->stream, ",\"%s\":%" PRId64 ".%03d", name, ns / 1000, (int)(ns % 1000));
+}
+
+static void write_names(writer *w, int rank)
+{
+    const ew_trace_event *events = cli_trace_events(w->trace, rank);
+    int workers = 1;
+    for (size_t at = 0; at < w->trace->ranks[rank].num_events; at++)
+        if (events[at].worker >= workers)
+            workers = events[at].worker + 1;
+    begin_event(w, "M", rank, 0);
+    fprintf(w->stream, ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}", rank);
+    begin_event(w, "M", rank, 0);
+    fprintf(w->stream, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}",
+            rank);
+    for (int worker = 0; worker < workers; worker++) {
+        begin_event(w, "M", rank, worker);
+        fprintf(w->stream, ",\"name\":\"thread_name\",\"args\":{\"name\":\"worker %d\"}}",
+                worker);
+    }
+}
+
+static void write_slice(writer *w, int rank, const ew_trace_event *event)
+{
+    begin_event(w, "X", rank, event->worker);
+    write_us(w, "ts", event->begin_ns - w->start_ns);
+    write_us(w, "dur", event->end_ns - event->begin_ns);
+    if (event->kind == EW_TRACE_BLOCK)
+        fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 " -> rank %d\"",
+                event->position, event->dst);
+    else
+        fprintf(w->stream, ",\"cat\":\"reduce\",\"name\":\"reduce tile (%d,%d)\"",
+                event->row, event->col);
+    fprintf(w->stream,
+            ",\"args\":{\"position\":%" PRId64 ",\"dst\":%d,\"row\":%d,\"col\":%d",
+            event->position, event->dst, event->row, event->col);
+    if (event->kind == EW_TRACE_BLOCK)
+        write_us(w, "published_us", event->published_ns - w->start_ns);
+    fputs("}}", w->stream);
+}
+
+/* ---- Arrows ---- */
+
+static const ew_trace_event **block_place(const writer *w, int dst, int64_t row,
+                                          int64_t col)
+{
+    const cli_trace *trace = w->trace;
+    return &w->blocks[(dst * trace->tile_rows + row) * trace->tile_cols + col];
+}
+
+static void find_blocks(writer *w, int src)
+{
+    const cli_trace *trace = w->trace;
+    const ew_trace_event *events = cli_trace_events(trace, src);
+    memset(w->blocks, 0,
+           (size_t)(trace->num_ranks * trace->tile_rows * trace->tile_cols) *
+               sizeof *w->blocks);
+    for (size_t at = 0; at < trace->ranks[src].num_events; at++)
+        if (events[at].kind == EW_TRACE_BLOCK)
+            *block_place(w, events[at].dst, events[at].row, events[at].col) = &events[at];
+}
+
+/* bp=e: the arrow belongs to the slice around its end, not to the next one. */
+static void write_flow_end(writer *w, const char *phase, int rank, int worker, int64_t ns)
+{
+    begin_event(w, phase, rank, worker);
+    write_us(w, "ts", ns - w->start_ns);
+    fprintf(w->stream,
+            ",\"cat\":\"contribution\",\"name\":\"contribution\",\"id\":%" PRId64
+            ",\"bp\":\"e\"}",
+            w->num_flows);
+}
+
+/* The arrow leaves inside the block's slice, or viewers would take the next one: at its
+ * end, or before the reduction where a tile was released while its block went on. */
+static void write_flow(writer *w, int src, const ew_trace_event *block,
+                       const ew_trace_event *reduce)
+{
+    int64_t left_ns =
+        (block->end_ns < reduce->begin_ns ? block->end_ns : reduce->begin_ns) - 1;
+    if (left_ns < block->begin_ns)
+        left_ns = block->begin_ns;
+    w->num_flows++;
+    write_flow_end(w, "s", src, block->worker, left_ns);
+    write_flow_end(w, "f", reduce->dst, reduce->worker, reduce->begin_ns);
+}
+
+static void write_flows_to(writer *w, int src, int dst)
+{
+    const cli_trace *trace = w->trace;
+    const int block_rows = trace->config.block_m / CLI_TILE;
+    const int block_cols = trace->config.block_n / CLI_TILE;
+    const ew_trace_event *events = cli_trace_events(trace, dst);
+    for (size_t at = 0; at < trace->ranks[dst].num_events; at++) {
+        const ew_trace_event *event = &events[at];
+        if (event->kind != EW_TRACE_REDUCE)
+            continue;
+        const ew_trace_event *block =
+            *block_place(w, dst, event->row - event->row % block_rows,
+                         event->col - event->col % block_cols);
+        if (block)
+            write_flow(w, src, block, event);
+    }
+}
+
+bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *stream)
+{
+    writer w = {.trace = trace, .stream = stream, .start_ns = INT64_MAX};
+    w.blocks = calloc((size_t)(trace->num_ranks * trace->tile_rows * trace->tile_cols),
+                      sizeof *w.blocks);
+    if (!w.blocks)
+        return false;
+    for (int rank = 0; rank < trace->num_ranks; rank++)
+        if (trace->ranks[rank].timing.start_ns < w.start_ns)
+            w.start_ns = trace->ranks[rank].timing.start_ns;
+    fputs("{\"traceEvents\":[\n", stream);
+    for (int rank = 0; rank < trace->num_ranks; rank++) {
+        const ew_trace_event *events = cli_trace_events(trace, rank);
+        write_names(&w, rank);
+        for (size_t at = 0; at < trace->ranks[rank].num_events; at++)
+            write_slice(&w, rank, &events[at]);
+    }
+    for (int src = 0; src < trace->num_ranks; src++) {
+        find_blocks(&w, src);
+        for (int dst = 0; dst < trace->num_ranks; dst++)
+            write_flows_to(&w, src, dst);
+    }
+    free(w.blocks);
+    fputs("],\n\"displayTimeUnit\":\"ns\",\n\"otherData\":", stream);
+    bool dumped = json_dumpf(metadata, stream, JSON_INDENT(1)) == 0;
+    fputs("}\n", stream);
+    return dumped && fflush(stream) == 0 && !ferror(stream);
+}
+
+/* ---- What belongs to the events ---- */
+
+static json_t *numbers_json(const cli_trace_numbers *n)
+{
+    return json_pack("{sf sf sf sf sf sf sf sf sf}", "time_us", n->time_us, "gemm_us",
+                     n->gemm_us, "tail_us", n->tail_us, "gemm_alone_us", n->gemm_alone_us,
+                     "overlap_efficiency", n->overlap, "tail_share", n->tail_share,
+                     "breq_gbs", n->breq, "achieved_gbs", n->achieved, "gemm_slowdown",
+                     n->slowdown);
+}
+
+json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
+                           const cli_trace_numbers *numbers, const char *config,
+                           json_t *context)
+{
+    const ew_problem *shape = &trace->problem;
+    char link[96];
+    cli_link_text(job, link, sizeof link);
+    json_t *metadata = json_pack(
+        "{ss s{sI sI sI si ss ss ss sI si si} ss so sI so}", "schema", "entwine-trace/1",
+        "params", "m", (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k",
+        (json_int_t)shape->k, "ranks", trace->num_ranks, "dtype",
+        ew_dtype_name(shape->dtype), "ranks_as", cli_ranks_as_name(&job->ranks), "link",
+        link, "seed", (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
+        job->bench.warmup, "config", config, "numbers", numbers_json(numbers), "wrong",
+        (json_int_t)numbers->wrong, "context", context);
+    if (metadata && job->backend == EW_BACKEND_SIM) {
+        cli_sim_params(json_object_get(metadata, "params"), trace->num_ranks);
+        json_object_del(metadata, "wrong"); /* no values, so none right or wrong */
+    }
+    return metadata;
+}
