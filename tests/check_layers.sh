@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check_layers.sh [ROOT]: who may include whom.
 #
-#     base < plan < world < exchange < backend < src/*.c (api, measure, tune) < cli
+#     base < plan < world < exchange < backend < api < measure < tune < cli
 #
 # and within the tool
 #
@@ -22,9 +22,10 @@ layer_of() { # of a path as it is written after src/
     world/*) echo 2 ;;
     exchange/*) echo 3 ;;
     backend/*) echo 4 ;;
-    mpi/*) echo 9 ;;
-    */*) echo 9 ;;
-    *) echo 5 ;;
+    api/*) echo 5 ;;
+    measure/*) echo 6 ;;
+    tune/*) echo 7 ;;
+    *) echo 9 ;;
     esac
 }
 
@@ -120,7 +121,7 @@ self_test() {
     plant cli/sim/model.h '<stdio.h>'
     expect green src/plan/a.c '"base/status.h"' &&
         expect green src/backend/cpu/a.c '"world/world.h"' &&
-        expect green src/api.c '"backend/cpu/gemm.h"' &&
+        expect green src/api/plan.c '"backend/cpu/gemm.h"' &&
         expect green cli/main.c '"sim/model.h"' &&
         expect green cli/run/a.c '"base/table.h"' &&
         expect green cli/cmd/a.c '"sim/model.h"' &&
@@ -132,11 +133,14 @@ self_test() {
         expect red src/world/a.h '"backend/cpu/gemm.h"' &&
         expect red src/world/a.h '"exchange/exchange.h"' &&
         expect red src/exchange/a.c '"backend/cpu/cpu_heap.h"' &&
-        expect red src/backend/a.c '"measure.h"' &&
+        expect green src/tune/a.c '"measure/sampler.h"' &&
+        expect red src/backend/a.c '"api/agreement.h"' &&
+        expect red src/api/a.c '"measure/sampler.h"' &&
+        expect red src/measure/a.c '"tune/race.h"' &&
         expect red src/backend/cpu/kernels/a.c '"plan/walk.h"' &&
         expect red src/backend/cpu/kernels/a.c '"../gemm.h"' &&
         expect red src/mpi/a.c '"base/status.h"' &&
-        expect red src/api.c '"mpi/mpi_methods.h"' &&
+        expect red src/api/plan.c '"mpi/mpi_methods.h"' &&
         expect red src/plan/a.cuh '"backend/cuda/kernels/ptx.cuh"' &&
         expect red src/plan/a.cu '"world/world.h"' &&
         expect red src/backend/cuda/kernels/a.cu '"backend/cuda/device.h"' &&
@@ -148,7 +152,7 @@ self_test() {
         expect red cli/cmd/table.h '<stdio.h>' &&
         expect red src/table.h '<stdio.h>' &&
         expect red cli/cmd/a.c '<mpi.h>' &&
-        expect red src/api.c '<jansson.h>'
+        expect red src/api/plan.c '<jansson.h>'
 }
 
 if (($# == 0)); then

@@ -14,7 +14,7 @@
 #include "backend/cpu/cpu_engine.h"
 #include "base/probe.h"
 #include "plan/epoch.h"
-#include "testing.h"
+#include "api/testing.h"
 
 enum { CALLS = 14, START_BEFORE_WRAP = 5 };
 

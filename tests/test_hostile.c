@@ -12,7 +12,7 @@
 
 #include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
-#include "testing.h"
+#include "api/testing.h"
 
 static ewx_cpu_engine *own_engine; /* of this process's rank */
 

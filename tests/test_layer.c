@@ -13,7 +13,7 @@
 #include "backend/cpu/cpu_engine.h"
 #include "entwine/measure.h"
 #include "layer_trial.h"
-#include "testing.h"
+#include "api/testing.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
 

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "entwine/measure.h"
-#include "knobs.h"
-#include "race.h"
+#include "tune/candidates.h"
+#include "tune/race.h"
 
 /* ---- Races ---- */
 
@@ -158,9 +158,9 @@ enum { TRANSPORT, BLOCK, GROUP, RELEASE, BUDGET };
 static const ew_problem large = EW_PROBLEM(49152, 8192, 8192, EW_BF16);
 static const ew_problem small = EW_PROBLEM(1024, 4096, 1024, EW_BF16);
 
-static ewx_knob_space space_of(const char *method, const ew_problem *problem, int num_ranks)
+static ewx_candidate_space space_of(const char *method, const ew_problem *problem, int num_ranks)
 {
-    ewx_knob_space space = {.problem = problem, .num_ranks = num_ranks};
+    ewx_candidate_space space = {.problem = problem, .num_ranks = num_ranks};
     space.machine = (ewx_machine){.cores = 16, .gpu_sms = 16, .gpu_arch = 90};
     ew_config base = EW_CONFIG_INIT;
     base.backend = EW_BACKEND_CUDA;
@@ -191,21 +191,21 @@ static void each_method_has_its_knobs(void **state)
         {"blas", {false, false, false, false, true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const ewx_knob_space space = space_of(cases[i].method, &large, 8);
+        const ewx_candidate_space space = space_of(cases[i].method, &large, 8);
         for (int knob = 0; knob < EWX_KNOBS; knob++)
-            if (ewx_knob_applies(&space, knob) != cases[i].applies[knob])
+            if (ewx_candidate_applies(&space, knob) != cases[i].applies[knob])
                 fail_msg("%s, knob %d", cases[i].method, knob);
     }
-    ewx_knob_space nccl = space_of("blas", &large, 8);
+    ewx_candidate_space nccl = space_of("blas", &large, 8);
     nccl.machine.has_nccl = true;
-    assert_false(ewx_knob_applies(&nccl, BUDGET));
-    const ewx_knob_space alone = space_of("entwine", &large, 1);
-    assert_false(ewx_knob_applies(&alone, TRANSPORT) || ewx_knob_applies(&alone, BUDGET));
+    assert_false(ewx_candidate_applies(&nccl, BUDGET));
+    const ewx_candidate_space alone = space_of("entwine", &large, 1);
+    assert_false(ewx_candidate_applies(&alone, TRANSPORT) || ewx_candidate_applies(&alone, BUDGET));
 }
 
-static int vary(const ewx_knob_space *space, int knob, ew_config *requests)
+static int vary(const ewx_candidate_space *space, int knob, ew_config *requests)
 {
-    return ewx_knob_vary(space, knob, &space->fixed, &space->built_in, requests);
+    return ewx_candidate_vary(space, knob, &space->fixed, &space->built_in, requests);
 }
 
 /* A field that is set is in every request as it was; an open one is tried. */
@@ -213,7 +213,7 @@ static void knobs_leave_set_fields_alone(void **state)
 {
     (void)state;
     ew_config requests[EWX_KNOB_VALUES];
-    ewx_knob_space space = space_of("entwine", &small, 8);
+    ewx_candidate_space space = space_of("entwine", &small, 8);
     space.fixed.budget = 4;
     space.fixed.block_m = space.fixed.block_n = 128;
     bool batches = false, clusters = false;
@@ -228,15 +228,15 @@ static void knobs_leave_set_fields_alone(void **state)
     assert_true(batches && clusters);
     space.fixed.group = space.fixed.batch = 1;
     space.fixed.transport = EW_TRANSPORT_PULL;
-    assert_false(ewx_knob_applies(&space, GROUP) || ewx_knob_applies(&space, BUDGET) ||
-                 ewx_knob_applies(&space, TRANSPORT));
+    assert_false(ewx_candidate_applies(&space, GROUP) || ewx_candidate_applies(&space, BUDGET) ||
+                 ewx_candidate_applies(&space, TRANSPORT));
 }
 
 static void what_cannot_differ_is_not_tried(void **state)
 {
     (void)state;
     ew_config requests[EWX_KNOB_VALUES];
-    ewx_knob_space space = space_of("entwine", &large, 8);
+    ewx_candidate_space space = space_of("entwine", &large, 8);
     for (int i = vary(&space, BLOCK, requests); i-- > 0;)
         assert_int_equal(requests[i].block_n, 256); /* 768 waves of them */
     space = space_of("entwine", &small, 8);

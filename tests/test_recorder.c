@@ -25,7 +25,7 @@
 #include "base/probe.h"
 #include "entwine/measure.h"
 #include "stress.h"
-#include "testing.h"
+#include "api/testing.h"
 #include "world/recording.h"
 #include "world/world.h"
 

@@ -22,7 +22,7 @@
 
 #include "backend/cpu/cpu_engine.h"
 #include "stress.h"
-#include "testing.h"
+#include "api/testing.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { USUAL_CALLS = 1000, IS_SANITIZED = 1 };

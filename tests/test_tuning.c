@@ -16,7 +16,7 @@
 #include "entwine/tune.h"
 #include "backend/backend.h"
 #include "plan/tuning.h"
-#include "search.h"
+#include "tune/search.h"
 
 static char folder[] = "/tmp/entwine-tuning-XXXXXX";
 
@@ -51,10 +51,8 @@ static int tear_down(void **state)
 
 static ew_tuning sample_entry(const char *key)
 {
-    ew_tuning tuning = {.config = EW_CONFIG_INIT,
-                        .time_us = 12.5,
-                        .default_us = 14.0,
-                        .when = 1700000000};
+    ew_tuning tuning = {
+        .config = EW_CONFIG_INIT, .time_us = 12.5, .default_us = 14.0, .when = 1700000000};
     snprintf(tuning.key, sizeof tuning.key, "%s", key);
     assert_int_equal(
         ew_config_parse("backend=cpu,block=128x512,group=2,x=1,b=2", &tuning.config),
@@ -449,11 +447,11 @@ static int wrong_body(ew_world *world, void *argument)
     (void)argument;
     spoilt.memory.verify = verify_badly;
     s->options = (ew_tune_options)EW_TUNE_OPTIONS_INIT;
-    s->space = (ewx_knob_space){.problem = &tuned_problem, .num_ranks = 2};
+    s->space = (ewx_candidate_space){.problem = &tuned_problem, .num_ranks = 2};
     s->space.machine.cores = 2;
     s->space.fixed = s->built_in.request = (ew_config)EW_CONFIG_INIT;
-    RANK_OK(
-        ewx_stand_open(&s->stand, world, &tuned_problem, &spoilt, tuned_problem.max_m, 1));
+    RANK_OK(ewx_sampler_open(&s->sampler, world, &tuned_problem, &spoilt, tuned_problem.max_m,
+                             1));
     RANK_OK(ewx_search_choose(s, &s->built_in.request, &s->built_in.config));
     s->space.built_in = s->built_in.config;
     RANK_CHECK(ewx_search_run(s) == EW_ERR_SYSTEM, "wrong values were accepted");
@@ -461,7 +459,7 @@ static int wrong_body(ew_world *world, void *argument)
                    strstr(ew_last_error(), "block=128x512"),
                "%s", ew_last_error());
     ewx_search_close(s);
-    ewx_stand_close(&s->stand);
+    ewx_sampler_close(&s->sampler);
     free(s);
     return 0;
 }

@@ -8,7 +8,7 @@
 
 #include "backend/cuda/cuda_memory.h"
 #include "gpu_check.h"
-#include "testing.h"
+#include "api/testing.h"
 
 #define POISON_BYTE 0xff
 #define DEFAULT_TIMEOUT_MS 10000

@@ -20,7 +20,7 @@
 #include "entwine/mpi_module.h"
 #include "faultkit.h"
 #include "layer_trial.h"
-#include "testing.h"
+#include "api/testing.h"
 
 enum { LINGER_US = 1500000 }; /* so that mpirun ends nobody who has yet to speak */
 

@@ -1,5 +1,5 @@
 /* Laps, and who leaves after each. */
-#include "race.h"
+#include "tune/race.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "entwine/tune.h"
-#include "planner.h"
+#include "tune/presort.h"
 
 static char folder[] = "/tmp/entwine-planner-XXXXXX";
 
@@ -40,7 +40,7 @@ static void check_order(const double *times_us, int count, double best_us, const
 {
     int order[8];
     char got[16] = "";
-    const int kept = ewx_planner_rank(times_us, count, best_us, order);
+    const int kept = ewx_presort_rank(times_us, count, best_us, order);
     for (int i = 0; i < kept; i++)
         got[i] = (char)('0' + order[i]);
     if (strcmp(got, want) != 0)
@@ -58,15 +58,15 @@ static void candidates_are_ranked(void **state)
     check_order(NULL, 0, 1, "");
 }
 
-static ewx_planner open_for(const char *device, int num_ranks, ew_backend backend,
+static ewx_presort open_for(const char *device, int num_ranks, ew_backend backend,
                             int cores, int sms, int sharers)
 {
     const ew_problem problem = EW_PROBLEM(8192, 8192, 1024, EW_BF16);
     ewx_machine machine = {
         .cores = cores, .gpu_sms = sms, .gpu_arch = 90, .gpu_sharers = sharers};
-    ewx_planner planner;
+    ewx_presort planner;
     snprintf(machine.device, sizeof machine.device, "%s", device);
-    ewx_planner_open(&planner, &problem, num_ranks, backend, &machine);
+    ewx_presort_open(&planner, &problem, num_ranks, backend, &machine);
     return planner;
 }
 
@@ -90,7 +90,7 @@ static void profiles_belong_to_machines(void **state)
         {"", 2, EW_BACKEND_CPU, 2, 0, 0, NULL},
     };
     for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++) {
-        const ewx_planner planner =
+        const ewx_presort planner =
             open_for(machines[i].device, machines[i].num_ranks, machines[i].backend,
                      machines[i].cores, machines[i].sms, machines[i].sharers);
         if (planner.ready != (machines[i].want != NULL))
@@ -103,11 +103,11 @@ static void profiles_belong_to_machines(void **state)
     ewx_machine machine = {
         .cores = 2, .hosts = 2, .device = "arm-0x41-0xd40/2cores/2hosts"};
     const ew_problem problem = EW_PROBLEM(1024, 1024, 512, EW_FP32);
-    ewx_planner planner;
-    ewx_planner_open(&planner, &problem, 2, EW_BACKEND_CPU, &machine);
+    ewx_presort planner;
+    ewx_presort_open(&planner, &problem, 2, EW_BACKEND_CPU, &machine);
     assert_false(planner.ready);
     machine.hosts = 1;
-    ewx_planner_open(&planner, &problem, 2, EW_BACKEND_CPU, &machine);
+    ewx_presort_open(&planner, &problem, 2, EW_BACKEND_CPU, &machine);
     assert_true(planner.ready);
 }
 
@@ -139,31 +139,31 @@ static void calibrated_profiles_come_first(void **state)
     char path[256];
     path_of("cpu.profile", path, sizeof path);
     write_calibrated(NULL);
-    const ewx_planner here = open_for("Test(R) CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
-    const ewx_planner there = open_for("Test(R) CPU/8cores", 2, EW_BACKEND_CPU, 8, 0, 0);
+    const ewx_presort here = open_for("Test(R) CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
+    const ewx_presort there = open_for("Test(R) CPU/8cores", 2, EW_BACKEND_CPU, 8, 0, 0);
     assert_true(here.ready && !there.ready);
     assert_string_equal(here.profile.name, "cpu.profile");
     write_calibrated("no profile\n");
-    const ewx_planner damaged = open_for("Test(R) CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
-    const ewx_planner built_in =
+    const ewx_presort damaged = open_for("Test(R) CPU/7cores", 2, EW_BACKEND_CPU, 7, 0, 0);
+    const ewx_presort built_in =
         open_for("arm-0x41-0xd40/2cores", 2, EW_BACKEND_CPU, 2, 0, 0);
     assert_true(!damaged.ready && built_in.ready);
     assert_int_equal(unlink(path), 0);
 }
 
-static double time_of(const ewx_planner *planner, const char *config_text)
+static double time_of(const ewx_presort *planner, const char *config_text)
 {
     ew_config config = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse(config_text, &config), EW_OK);
-    return ewx_planner_time_us(planner, &config);
+    return ewx_presort_time_us(planner, &config);
 }
 
 static void times_tell_configs_apart(void **state)
 {
     (void)state;
-    const ewx_planner planner =
+    const ewx_presort planner =
         open_for("NVIDIA H200/132sms/driver13000", 8, EW_BACKEND_CUDA, 16, 132, 1);
-    const ewx_planner none =
+    const ewx_presort none =
         open_for("NVIDIA B300/148sms/driver13000", 8, EW_BACKEND_CUDA, 16, 148, 1);
     const double ours = time_of(&planner, "backend=cuda");
     assert_true(ours > 0);

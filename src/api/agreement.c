@@ -1,6 +1,6 @@
 /* Ranks exchange a hash of the facts first; only when these differ do they need the
  * facts. */
-#include "agreement.h"
+#include "api/agreement.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

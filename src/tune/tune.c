@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "plan/tuning.h"
-#include "search.h"
+#include "tune/search.h"
 
 ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
                         char *text, size_t bytes)
@@ -42,17 +42,18 @@ static ew_status begin(ewx_search *s, const ew_config *fixed)
     s->space.fixed = base;
     if (base.release > 0 && !wish.release) /* a method's group, of a size to be found */
         s->space.fixed.release = 0;
-    EW_TRY(ewx_backend_find(base.backend, &s->stand.backend));
-    EW_TRY(ewx_problem_check(s->stand.problem, s->space.num_ranks));
-    EW_TRY(s->stand.backend->survey(s->stand.world, s->space.num_ranks, &s->space.machine));
+    EW_TRY(ewx_backend_find(base.backend, &s->sampler.backend));
+    EW_TRY(ewx_problem_check(s->sampler.problem, s->space.num_ranks));
+    EW_TRY(s->sampler.backend->survey(s->sampler.world, s->space.num_ranks,
+                                      &s->space.machine));
     s->built_in.request = base;
     EW_TRY(ewx_search_choose(s, &base, &s->built_in.config));
     s->space.built_in = s->built_in.config;
-    if (s->stand.world->rank == 0) { /* the others may have other files */
-        ewx_planner_open(&s->planner, s->stand.problem, s->space.num_ranks,
+    if (s->sampler.world->rank == 0) { /* the others may have other files */
+        ewx_presort_open(&s->planner, s->sampler.problem, s->space.num_ranks,
                          s->built_in.config.backend, &s->space.machine);
-        s->planner.link_gbs = s->stand.world->link_gbps / 8;
-        s->planner.link_us = (double)s->stand.world->link_latency_ns * 1e-3;
+        s->planner.link_gbs = s->sampler.world->link_gbps / 8;
+        s->planner.link_us = (double)s->sampler.world->link_latency_ns * 1e-3;
     }
     return EW_OK;
 }
@@ -63,7 +64,7 @@ static ew_status share_profile(ewx_search *s)
     char mine[EWX_SIM_NAME_BYTES] = "";
     if (s->planner.ready)
         memcpy(mine, s->planner.profile.name, sizeof mine);
-    EW_TRY(ew_world_allgather(s->stand.world, mine, all, sizeof mine));
+    EW_TRY(ew_world_allgather(s->sampler.world, mine, all, sizeof mine));
     memcpy(s->profile, all[0], sizeof s->profile);
     return EW_OK;
 }
@@ -72,8 +73,8 @@ static void fill_result(const ewx_search *s, ew_tune_result *result)
 {
     ew_tuning *tuning = &result->tuning;
     ewx_text key = ewx_text_in(tuning->key, sizeof tuning->key);
-    ewx_tuning_key(s->stand.problem, s->space.num_ranks, s->built_in.config.backend,
-                   s->space.machine.device, ewx_tuning_bucket(s->stand.problem->max_m),
+    ewx_tuning_key(s->sampler.problem, s->space.num_ranks, s->built_in.config.backend,
+                   s->space.machine.device, ewx_tuning_bucket(s->sampler.problem->max_m),
                    &key);
     tuning->config = s->best.config;
     tuning->time_us = s->best_us;
@@ -91,26 +92,26 @@ static void fill_result(const ewx_search *s, ew_tune_result *result)
 static ew_status store(const ewx_search *s, ew_tune_result *result)
 {
     result->stored = s->options.store && ewx_tuning_serves(&s->built_in.request) &&
-                     s->stand.world->link_gbps <= 0;
-    const ew_status status = result->stored && s->stand.world->rank == 0
+                     s->sampler.world->link_gbps <= 0;
+    const ew_status status = result->stored && s->sampler.world->rank == 0
                                  ? ew_tuning_store(&result->tuning)
                                  : EW_OK;
-    return ewx_world_agree(s->stand.world, status, "store the tuning entry");
+    return ewx_world_agree(s->sampler.world, status, "store the tuning entry");
 }
 
 static ew_status tune(ewx_search *s, const ew_config *fixed, ew_tune_result *result)
 {
-    ew_world *world = s->stand.world;
-    const ew_problem *problem = s->stand.problem;
+    ew_world *world = s->sampler.world;
+    const ew_problem *problem = s->sampler.problem;
     EW_TRY(ewx_world_agree(world, begin(s, fixed), "tune"));
     EW_TRY(share_profile(s));
-    ew_status status = ewx_stand_open(&s->stand, world, problem, s->stand.backend,
-                                      problem->max_m, s->options.seed);
+    ew_status status = ewx_sampler_open(&s->sampler, world, problem, s->sampler.backend,
+                                        problem->max_m, s->options.seed);
     status = ewx_world_agree(world, status, "allocate the matrices");
     if (status == EW_OK)
         status = ewx_search_run(s);
     ewx_search_close(s);
-    ewx_stand_close(&s->stand);
+    ewx_sampler_close(&s->sampler);
     EW_TRY(status);
     fill_result(s, result);
     return store(s, result);
@@ -138,7 +139,7 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
     ew_tune_result result = {0};
     ew_status status = ewx_world_agree(world, there, "tune");
     if (status == EW_OK) {
-        s->stand = (ewx_stand){.world = world, .problem = &asked};
+        s->sampler = (ewx_sampler){.world = world, .problem = &asked};
         s->options = wanted;
         s->space.problem = &asked;
         s->space.num_ranks = world->num_ranks;

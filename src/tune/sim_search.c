@@ -3,14 +3,14 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "entwine/sim.h"
-#include "knobs.h"
-#include "planner.h"
+#include "tune/candidates.h"
+#include "tune/presort.h"
 
 #define MOST_BLOCKS 80000 /* of all simulated ranks: a simulation takes milliseconds */
 #define GAIN_WANTED 0.999 /* else the simpler config stays */
 
 typedef struct sim_search {
-    ewx_knob_space space;
+    ewx_candidate_space space;
     ew_problem small; /* with as few rows as tell the candidates apart */
     const ew_sim_options *options;
     ew_config request; /* of the best so far */
@@ -32,7 +32,7 @@ static void try_knob(sim_search *s, int knob)
 {
     ew_config requests[EWX_KNOB_VALUES];
     const int count =
-        ewx_knob_vary(&s->space, knob, &s->request, &s->best.config, requests);
+        ewx_candidate_vary(&s->space, knob, &s->request, &s->best.config, requests);
     for (int i = 0; i < count; i++) {
         ew_sim_report report;
         s->tried++;
@@ -75,7 +75,7 @@ ew_status ew_sim_search(const ew_problem *problem, int num_ranks, const ew_confi
     s.space.fixed = s.request;
     s.space.built_in = s.best.config;
     for (int knob = 0; knob < EWX_KNOBS; knob++)
-        if (ewx_knob_applies(&s.space, knob))
+        if (ewx_candidate_applies(&s.space, knob))
             try_knob(&s, knob);
     EW_TRY(ew_sim_call(&asked, num_ranks, &s.best.config, options, report_out));
     if (tried_out)

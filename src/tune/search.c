@@ -1,5 +1,5 @@
 /* Heats and rounds. */
-#include "search.h"
+#include "tune/search.h"
 
 #include <string.h>
 
@@ -20,9 +20,9 @@ ew_status ewx_search_choose(const ewx_search *s, const ew_config *request,
                             ew_config *config_out)
 {
     ewx_spec spec;
-    EW_TRY(ewx_spec_build(s->stand.problem, s->space.num_ranks, request, &s->space.machine,
-                          &spec));
-    EW_TRY(s->stand.backend->check(&spec));
+    EW_TRY(ewx_spec_build(s->sampler.problem, s->space.num_ranks, request,
+                          &s->space.machine, &spec));
+    EW_TRY(s->sampler.backend->check(&spec));
     *config_out = spec.config;
     return EW_OK;
 }
@@ -41,7 +41,7 @@ static int list_candidates(ewx_search *s, int knob, ewx_candidate *found)
 {
     ew_config requests[EWX_KNOB_VALUES];
     const int num_requests =
-        ewx_knob_vary(&s->space, knob, &s->best.request, &s->best.config, requests);
+        ewx_candidate_vary(&s->space, knob, &s->best.request, &s->best.config, requests);
     int count = 0;
     for (int i = 0; i < num_requests; i++) {
         ewx_candidate c = {.request = requests[i]};
@@ -60,12 +60,12 @@ static ew_status plan_candidates(ewx_search *s, ewx_candidate *found, int *count
     ewx_candidate unsorted[EWX_KNOB_VALUES];
     int order[EWX_KNOB_VALUES];
     if (s->planner.ready && *count > 0)
-        mine[*count] = ewx_planner_time_us(&s->planner, &s->best.config);
+        mine[*count] = ewx_presort_time_us(&s->planner, &s->best.config);
     for (int i = 0; i < *count && s->planner.ready; i++)
-        mine[i] = ewx_planner_time_us(&s->planner, &found[i].config);
-    EW_TRY(ew_world_allgather(s->stand.world, mine, all, sizeof mine));
+        mine[i] = ewx_presort_time_us(&s->planner, &found[i].config);
+    EW_TRY(ew_world_allgather(s->sampler.world, mine, all, sizeof mine));
     memcpy(unsorted, found, (size_t)*count * sizeof *found);
-    const int kept = ewx_planner_rank(all[0], *count, all[0][*count], order);
+    const int kept = ewx_presort_rank(all[0], *count, all[0][*count], order);
     for (int i = 0; i < kept; i++)
         found[i] = unsorted[order[i]];
     s->num_left_out += *count - kept;
@@ -83,7 +83,7 @@ static void close_plan(ewx_candidate *c)
 
 static ew_status open_plan(ewx_search *s, ewx_candidate *c)
 {
-    EW_TRY(ew_plan_create(s->stand.world, s->stand.problem, &c->config, &c->plan));
+    EW_TRY(ew_plan_create(s->sampler.world, s->sampler.problem, &c->config, &c->plan));
     const ew_status status = ew_plan_start_together(c->plan);
     if (status != EW_OK)
         close_plan(c);
@@ -95,8 +95,8 @@ static ew_status check_values(ewx_search *s, ewx_candidate *c)
     const ewx_runner runner = {.plan = c->plan};
     char config[EW_CONFIG_TEXT_BYTES];
     ew_check check = {0};
-    EW_TRY(ewx_stand_bind(&s->stand, &runner));
-    EW_TRY(ewx_stand_check(&s->stand, &runner, &check));
+    EW_TRY(ewx_sampler_bind(&s->sampler, &runner));
+    EW_TRY(ewx_sampler_check(&s->sampler, &runner, &check));
     if (check.wrong == 0)
         return EW_OK;
     EW_TRY(ew_config_print(&c->config, config, sizeof config));
@@ -120,7 +120,7 @@ static ew_status open_heat(ewx_search *s, ewx_candidate *queue, int count, int *
         taken++;
         if (status == EW_OK)
             s->heat_count++;
-        else if (ewx_stand_refuses(status))
+        else if (ewx_sampler_refuses(status))
             s->num_refused++;
         else
             return status;
@@ -139,13 +139,13 @@ static ew_status time_call(void *context, int racer, double *us_out)
     double mine, all[EWX_MAX_RANKS];
     ewx_sample sample;
     bool kept;
-    EW_TRY(ewx_stand_sample(&s->stand, &runner, 0, &sample, &kept));
+    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, 0, &sample, &kept));
     mine = (double)(sample.end_ns - sample.start_ns) * 1e-3;
-    EW_TRY(ew_world_allgather(s->stand.world, &mine, all, sizeof mine));
+    EW_TRY(ew_world_allgather(s->sampler.world, &mine, all, sizeof mine));
     *us_out = 0;
     for (int rank = 0; rank < s->space.num_ranks; rank++)
         *us_out = all[rank] > *us_out ? all[rank] : *us_out;
-    ewx_stand_rest(&sample, s->race.idle);
+    ewx_sampler_rest(&sample, s->race.idle);
     return EW_OK;
 }
 
@@ -153,16 +153,16 @@ static ew_status time_call(void *context, int racer, double *us_out)
 static ew_status race_heat(ewx_search *s, int first_new, bool whole)
 {
     if (first_new < s->heat_count) {
-        EW_TRY(ewx_stand_load(&s->stand, true));
+        EW_TRY(ewx_sampler_load(&s->sampler, true));
         for (int i = first_new; i < s->heat_count; i++)
             EW_TRY(check_values(s, &s->heat[i]));
-        EW_TRY(ewx_stand_load(&s->stand, false));
+        EW_TRY(ewx_sampler_load(&s->sampler, false));
     }
     for (int i = 0; i < s->heat_count; i++)
-        EW_TRY(ewx_stand_bind(&s->stand, &(ewx_runner){.plan = s->heat[i].plan}));
+        EW_TRY(ewx_sampler_bind(&s->sampler, &(ewx_runner){.plan = s->heat[i].plan}));
     s->race.count = s->heat_count;
     s->race.lap = s->options.samples;
-    s->race.idle = s->stand.backend->traits->is_gpu ? 1.0 : 0.0;
+    s->race.idle = s->sampler.backend->traits->is_gpu ? 1.0 : 0.0;
     s->race.whole = whole;
     return ewx_race_run(&s->race, time_call, s);
 }
@@ -188,7 +188,7 @@ static ew_status mind_the_budget(ewx_search *s, int64_t heat_started_ns)
     if (s->options.budget_s > 0)
         stop =
             (double)(now_ns - s->started_ns + 2 * s->heat_ns) * 1e-9 > s->options.budget_s;
-    EW_TRY(ew_world_allgather(s->stand.world, &stop, all, sizeof stop));
+    EW_TRY(ew_world_allgather(s->sampler.world, &stop, all, sizeof stop));
     s->stopped |= all[0] != 0;
     return EW_OK;
 }
@@ -218,10 +218,10 @@ static ew_status report_round(ewx_search *s)
     int32_t stop = 0, all[EWX_MAX_RANKS];
     s->round++;
     EW_TRY(ew_config_print(&s->best.config, config, sizeof config));
-    if (s->options.progress && s->stand.world->rank == 0)
+    if (s->options.progress && s->sampler.world->rank == 0)
         stop = s->options.progress(s->options.context, s->round, s->num_rounds, config,
                                    s->best_us, s->built_in_us) != 0;
-    EW_TRY(ew_world_allgather(s->stand.world, &stop, all, sizeof stop));
+    EW_TRY(ew_world_allgather(s->sampler.world, &stop, all, sizeof stop));
     s->stopped |= all[0] != 0;
     return EW_OK;
 }
@@ -259,14 +259,14 @@ ew_status ewx_search_run(ewx_search *s)
 {
     int taken;
     for (int knob = 0; knob < EWX_KNOBS; knob++)
-        s->num_rounds += ewx_knob_applies(&s->space, knob);
+        s->num_rounds += ewx_candidate_applies(&s->space, knob);
     s->num_rounds++;
     s->best = s->built_in;
     (void)is_new(s, &s->best.config);
     s->started_ns = ewx_now_ns();
     EW_TRY(open_plan(s, &s->best));
     for (int knob = 0; knob < EWX_KNOBS; knob++) {
-        if (!ewx_knob_applies(&s->space, knob))
+        if (!ewx_candidate_applies(&s->space, knob))
             continue;
         if (s->stopped)
             s->cut_short = true;

@@ -1,4 +1,4 @@
-#include "planner.h"
+#include "tune/presort.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static bool load_calibrated(bool is_cpu, ewx_sim_profile *profile_out)
     return ewx_sim_profile_load(path, profile_out) == EW_OK;
 }
 
-static bool find_profile(ewx_planner *planner, bool is_cpu, const ewx_machine *machine)
+static bool find_profile(ewx_presort *planner, bool is_cpu, const ewx_machine *machine)
 {
     ewx_sim_profile *profile = &planner->profile;
     if (load_calibrated(is_cpu, profile) &&
@@ -76,10 +76,10 @@ static void shrink(ew_problem *problem, int num_ranks)
         problem->max_m /= 2;
 }
 
-void ewx_planner_open(ewx_planner *planner, const ew_problem *problem, int num_ranks,
+void ewx_presort_open(ewx_presort *planner, const ew_problem *problem, int num_ranks,
                       ew_backend backend, const ewx_machine *machine)
 {
-    *planner = (ewx_planner){.problem = *problem, .num_ranks = num_ranks};
+    *planner = (ewx_presort){.problem = *problem, .num_ranks = num_ranks};
     shrink(&planner->problem, num_ranks);
     const ewx_traits *traits = ewx_traits_of(backend);
     if (traits->simulated)
@@ -88,7 +88,7 @@ void ewx_planner_open(ewx_planner *planner, const ew_problem *problem, int num_r
         planner->ready = find_profile(planner, !traits->is_gpu, machine);
 }
 
-double ewx_planner_time_us(const ewx_planner *planner, const ew_config *config)
+double ewx_presort_time_us(const ewx_presort *planner, const ew_config *config)
 {
     ewx_machine machine = {0};
     ewx_spec spec;
@@ -120,7 +120,7 @@ double ewx_planner_time_us(const ewx_planner *planner, const ew_config *config)
     return time_us;
 }
 
-int ewx_planner_rank(const double *times_us, int count, double best_us, int *order)
+int ewx_presort_rank(const double *times_us, int count, double best_us, int *order)
 {
     double least = best_us;
     int kept = 0;

@@ -1,5 +1,5 @@
 /* The table of knobs, and which of their values are worth a measurement. */
-#include "knobs.h"
+#include "tune/candidates.h"
 
 #define MANY_WAVES 16
 
@@ -14,22 +14,22 @@ static void add(requests *list, const ew_config *request)
         list->at[list->count++] = *request;
 }
 
-static bool on_gpu(const ewx_knob_space *space)
+static bool on_gpu(const ewx_candidate_space *space)
 {
     return space->built_in.kernel != 0;
 }
 
-static int64_t partition_tile_rows(const ewx_knob_space *space)
+static int64_t partition_tile_rows(const ewx_candidate_space *space)
 {
     return ewx_div_up(ewx_div_up(space->problem->max_m, space->num_ranks), EWX_TILE_M);
 }
 
-static int64_t partition_tiles(const ewx_knob_space *space)
+static int64_t partition_tiles(const ewx_candidate_space *space)
 {
     return partition_tile_rows(space) * ewx_div_up(space->problem->n, EWX_TILE_N);
 }
 
-static bool has_many_waves(const ewx_knob_space *space)
+static bool has_many_waves(const ewx_candidate_space *space)
 {
     const int64_t wide_blocks = space->num_ranks * partition_tile_rows(space) *
                                 ewx_div_up(space->problem->n, 2 * EWX_TILE_N);
@@ -38,14 +38,14 @@ static bool has_many_waves(const ewx_knob_space *space)
 
 /* ---- Transport ---- */
 
-static bool has_transport(const ewx_knob_space *space)
+static bool has_transport(const ewx_candidate_space *space)
 {
     const ew_config *c = &space->built_in;
     return on_gpu(space) && space->num_ranks > 1 && !space->fixed.transport &&
            c->pool == EW_POOL_SHARED && c->release == 1 && c->launches == EW_LAUNCHES_ONCE;
 }
 
-static void vary_transport(const ewx_knob_space *space, ew_config request,
+static void vary_transport(const ewx_candidate_space *space, ew_config request,
                            const ew_config *best, requests *list)
 {
     (void)space, (void)best;
@@ -58,12 +58,12 @@ static void vary_transport(const ewx_knob_space *space, ew_config request,
 /* ---- Block ---- */
 
 /* A GEMM of ours, not a library's. */
-static bool has_gemm(const ewx_knob_space *space)
+static bool has_gemm(const ewx_candidate_space *space)
 {
     return space->built_in.producer == EW_PRODUCER_OWN;
 }
 
-static bool has_block(const ewx_knob_space *space)
+static bool has_block(const ewx_candidate_space *space)
 {
     const ew_config *fixed = &space->fixed;
     const bool is_set =
@@ -71,7 +71,8 @@ static bool has_block(const ewx_knob_space *space)
     return has_gemm(space) && !is_set;
 }
 
-static void vary_gpu_block(const ewx_knob_space *space, ew_config request, requests *list)
+static void vary_gpu_block(const ewx_candidate_space *space, ew_config request,
+                           requests *list)
 {
     static const struct {
         int32_t cols, cluster;
@@ -95,7 +96,7 @@ static void vary_gpu_block(const ewx_knob_space *space, ew_config request, reque
     }
 }
 
-static void vary_block(const ewx_knob_space *space, ew_config request,
+static void vary_block(const ewx_candidate_space *space, ew_config request,
                        const ew_config *best, requests *list)
 {
     (void)best;
@@ -112,13 +113,13 @@ static void vary_block(const ewx_knob_space *space, ew_config request,
 
 /* ---- Group ---- */
 
-static bool has_group(const ewx_knob_space *space)
+static bool has_group(const ewx_candidate_space *space)
 {
     return has_gemm(space) && space->built_in.order != EW_ORDER_DEFAULT &&
            !space->fixed.group;
 }
 
-static void vary_group(const ewx_knob_space *space, ew_config request,
+static void vary_group(const ewx_candidate_space *space, ew_config request,
                        const ew_config *best, requests *list)
 {
     const int64_t block_rows =
@@ -133,13 +134,13 @@ static void vary_group(const ewx_knob_space *space, ew_config request,
 
 /* ---- Release ---- */
 
-static bool has_release(const ewx_knob_space *space)
+static bool has_release(const ewx_candidate_space *space)
 {
     const ew_config *c = &space->built_in;
     return !space->fixed.release && (c->release > 1 || c->launches == EW_LAUNCHES_UNIT);
 }
 
-static void vary_release(const ewx_knob_space *space, ew_config request,
+static void vary_release(const ewx_candidate_space *space, ew_config request,
                          const ew_config *best, requests *list)
 {
     const int64_t most = partition_tiles(space);
@@ -153,7 +154,7 @@ static void vary_release(const ewx_knob_space *space, ew_config request,
 
 /* ---- Budget ---- */
 
-static bool has_budget(const ewx_knob_space *space)
+static bool has_budget(const ewx_candidate_space *space)
 {
     const bool nccl = space->built_in.producer == EW_PRODUCER_BLAS &&
                       space->machine.has_nccl &&
@@ -161,7 +162,7 @@ static bool has_budget(const ewx_knob_space *space)
     return space->num_ranks > 1 && !nccl && !(space->fixed.budget && space->fixed.batch);
 }
 
-static void add_budget(const ewx_knob_space *space, ew_config request, int64_t budget,
+static void add_budget(const ewx_candidate_space *space, ew_config request, int64_t budget,
                        int32_t batch, requests *list)
 {
     if (budget < 1 || budget > partition_tiles(space))
@@ -176,7 +177,7 @@ static void add_budget(const ewx_knob_space *space, ew_config request, int64_t b
 /* Reducers beside the GEMM: about one per SM, or fewer, larger ones.  On SMs of their own:
  * four of the largest fill one, so that is a count of SMs.  After the GEMM: enough to hide
  * the latency of their loads. */
-static void vary_gpu_budget(const ewx_knob_space *space, ew_config request,
+static void vary_gpu_budget(const ewx_candidate_space *space, ew_config request,
                             const ew_config *best, requests *list)
 {
     const int32_t sms = space->machine.gpu_sms;
@@ -196,7 +197,7 @@ static void vary_gpu_budget(const ewx_knob_space *space, ew_config request,
         add_budget(space, request, pairs[i][0], pairs[i][1], list);
 }
 
-static void vary_budget(const ewx_knob_space *space, ew_config request,
+static void vary_budget(const ewx_candidate_space *space, ew_config request,
                         const ew_config *best, requests *list)
 {
     if (on_gpu(space)) {
@@ -214,13 +215,13 @@ static void vary_budget(const ewx_knob_space *space, ew_config request,
 /* ---- Pool ---- */
 
 /* Where there are few waves, a GEMM with fewer SMs may take no more of them. */
-static bool has_pool(const ewx_knob_space *space)
+static bool has_pool(const ewx_candidate_space *space)
 {
     return has_transport(space) && !space->fixed.pool && !has_many_waves(space);
 }
 
-static void vary_pool(const ewx_knob_space *space, ew_config request, const ew_config *best,
-                      requests *list)
+static void vary_pool(const ewx_candidate_space *space, ew_config request,
+                      const ew_config *best, requests *list)
 {
     request.pool = EW_POOL_STATIC;
     request.transport = EW_TRANSPORT_PULL;
@@ -230,8 +231,8 @@ static void vary_pool(const ewx_knob_space *space, ew_config request, const ew_c
 /* ---- The table ---- */
 
 static const struct {
-    bool (*applies)(const ewx_knob_space *space);
-    void (*vary)(const ewx_knob_space *space, ew_config request, const ew_config *best,
+    bool (*applies)(const ewx_candidate_space *space);
+    void (*vary)(const ewx_candidate_space *space, ew_config request, const ew_config *best,
                  requests *list);
 } knobs[] = {
     {has_transport, vary_transport}, {has_block, vary_block},   {has_group, vary_group},
@@ -239,13 +240,13 @@ static const struct {
 };
 _Static_assert(sizeof knobs / sizeof knobs[0] == EWX_KNOBS, "one row for each knob");
 
-bool ewx_knob_applies(const ewx_knob_space *space, int knob)
+bool ewx_candidate_applies(const ewx_candidate_space *space, int knob)
 {
     return knobs[knob].applies(space);
 }
 
-int ewx_knob_vary(const ewx_knob_space *space, int knob, const ew_config *request,
-                  const ew_config *best, ew_config found[EWX_KNOB_VALUES])
+int ewx_candidate_vary(const ewx_candidate_space *space, int knob, const ew_config *request,
+                       const ew_config *best, ew_config found[EWX_KNOB_VALUES])
 {
     requests list = {.at = found};
     knobs[knob].vary(space, *request, best, &list);

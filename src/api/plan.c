@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agreement.h"
+#include "api/agreement.h"
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/cores.h"
@@ -12,10 +12,10 @@
 #include "base/text.h"
 #include "base/versioned.h"
 #include "entwine/measure.h"
-#include "epilogue.h"
+#include "api/epilogue_check.h"
 #include "plan/tuning.h"
-#include "testing.h"
-#include "weight.h"
+#include "api/testing.h"
+#include "api/weight.h"
 
 struct ew_plan {
     ew_world *world;

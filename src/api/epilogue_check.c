@@ -1,4 +1,4 @@
-#include "epilogue.h"
+#include "api/epilogue_check.h"
 
 #include <math.h>
 #include <stdbool.h>

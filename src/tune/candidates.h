@@ -15,27 +15,27 @@
  * stays, and whatever cannot differ is not tried: a group or a block larger than what it
  * divides, more reducers than tiles, narrow blocks on a GPU where wide ones make so many
  * waves that a part of the last one is nothing (16). */
-#ifndef EWX_KNOBS_H
-#define EWX_KNOBS_H
+#ifndef EWX_TUNE_CANDIDATES_H
+#define EWX_TUNE_CANDIDATES_H
 
 #include "plan/spec.h"
 
 #define EWX_KNOBS 6
 #define EWX_KNOB_VALUES 16 /* at most */
 
-typedef struct ewx_knob_space {
+typedef struct ewx_candidate_space {
     const ew_problem *problem;
     int num_ranks;
     ewx_machine machine;
     ew_config fixed;    /* fields that are set stay */
     ew_config built_in; /* every field chosen; says which knobs make sense */
-} ewx_knob_space;
+} ewx_candidate_space;
 
-bool ewx_knob_applies(const ewx_knob_space *space, int knob);
+bool ewx_candidate_applies(const ewx_candidate_space *space, int knob);
 
 /* Requests like `request`, whose chosen form is `best`, with other values of the knob;
  * some may be alike, or refused.  Returns how many. */
-int ewx_knob_vary(const ewx_knob_space *space, int knob, const ew_config *request,
-                  const ew_config *best, ew_config requests[EWX_KNOB_VALUES]);
+int ewx_candidate_vary(const ewx_candidate_space *space, int knob, const ew_config *request,
+                       const ew_config *best, ew_config requests[EWX_KNOB_VALUES]);
 
 #endif

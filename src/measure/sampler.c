@@ -1,5 +1,5 @@
 /* Runs, checks and times calls. */
-#include "stand.h"
+#include "measure/sampler.h"
 
 #include "base/clock.h"
 #include "base/limits.h"
@@ -10,59 +10,59 @@
 
 /* ---- Matrices ---- */
 
-ew_status ewx_stand_open(ewx_stand *stand, ew_world *world, const ew_problem *problem,
-                         const ewx_backend *backend, int64_t rows, uint32_t seed)
+ew_status ewx_sampler_open(ewx_sampler *sampler, ew_world *world, const ew_problem *problem,
+                           const ewx_backend *backend, int64_t rows, uint32_t seed)
 {
     const size_t elem = ew_dtype_bytes(problem->dtype);
     const ewx_memory *memory = &backend->memory;
-    *stand = (ewx_stand){
+    *sampler = (ewx_sampler){
         .world = world, .problem = problem, .backend = backend, .rows = rows, .seed = seed};
     const ewx_op *op = ewx_op_of(problem);
     const int64_t rows_a = op->rows_a(rows, world->num_ranks, world->rank).count;
     const int64_t rows_c = op->rows_c(rows, world->num_ranks, world->rank).count;
-    stand->c_bytes = (size_t)(rows_c * problem->n) * elem;
-    EW_TRY(memory->allocate(world, (size_t)(rows_a * problem->k) * elem, &stand->A));
-    EW_TRY(memory->allocate(world, (size_t)(problem->n * problem->k) * elem, &stand->B));
-    return memory->allocate(world, stand->c_bytes, &stand->C);
+    sampler->c_bytes = (size_t)(rows_c * problem->n) * elem;
+    EW_TRY(memory->allocate(world, (size_t)(rows_a * problem->k) * elem, &sampler->A));
+    EW_TRY(memory->allocate(world, (size_t)(problem->n * problem->k) * elem, &sampler->B));
+    return memory->allocate(world, sampler->c_bytes, &sampler->C);
 }
 
-void ewx_stand_close(ewx_stand *stand)
+void ewx_sampler_close(ewx_sampler *sampler)
 {
-    ewx_stand_close_layer(stand);
-    void *matrices[] = {stand->C, stand->B, stand->A};
+    ewx_sampler_close_layer(sampler);
+    void *matrices[] = {sampler->C, sampler->B, sampler->A};
     for (int i = 0; i < 3; i++)
         if (matrices[i])
-            stand->backend->memory.release(stand->world, matrices[i]);
-    stand->A = stand->B = stand->C = NULL;
+            sampler->backend->memory.release(sampler->world, matrices[i]);
+    sampler->A = sampler->B = sampler->C = NULL;
 }
 
-ew_status ewx_stand_load(ewx_stand *stand, bool exact)
+ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact)
 {
-    const ew_problem *p = stand->problem;
-    const ewx_memory *memory = &stand->backend->memory;
-    const int rank = stand->world->rank;
+    const ew_problem *p = sampler->problem;
+    const ewx_memory *memory = &sampler->backend->memory;
+    const int rank = sampler->world->rank;
     ewx_input input = {.kind = exact ? EWX_INPUT_EXACT_A : EWX_INPUT_RANDOM,
                        .dtype = p->dtype,
                        .layout = p->weight_layout,
-                       .seed = stand->seed + (exact ? 0 : (uint32_t)rank),
+                       .seed = sampler->seed + (exact ? 0 : (uint32_t)rank),
                        .rank = rank,
-                       .num_ranks = stand->world->num_ranks,
-                       .rows = stand->rows,
+                       .num_ranks = sampler->world->num_ranks,
+                       .rows = sampler->rows,
                        .depth = p->k};
-    EW_TRY(memory->generate(stand->world, &input, stand->A));
+    EW_TRY(memory->generate(sampler->world, &input, sampler->A));
     if (exact)
         input.kind = EWX_INPUT_EXACT_B;
     input.rows = p->n;
-    EW_TRY(memory->generate(stand->world, &input, stand->B));
-    return stand->residual ? ewx_stand_load_layer(stand) : EW_OK;
+    EW_TRY(memory->generate(sampler->world, &input, sampler->B));
+    return sampler->residual ? ewx_sampler_load_layer(sampler) : EW_OK;
 }
 
-ew_status ewx_stand_bind(ewx_stand *stand, const ewx_runner *runner)
+ew_status ewx_sampler_bind(ewx_sampler *sampler, const ewx_runner *runner)
 {
-    return runner->plan ? ew_plan_set_weight(runner->plan, stand->B) : EW_OK;
+    return runner->plan ? ew_plan_set_weight(runner->plan, sampler->B) : EW_OK;
 }
 
-bool ewx_stand_refuses(ew_status status)
+bool ewx_sampler_refuses(ew_status status)
 {
     return status == EW_ERR_UNSUPPORTED || status == EW_ERR_SHAPE ||
            status == EW_ERR_CONFIG || status == EW_ERR_ARGUMENT;
@@ -70,83 +70,84 @@ bool ewx_stand_refuses(ew_status status)
 
 /* ---- Calls ---- */
 
-static ew_status run_custom(ewx_stand *stand, const ewx_runner *runner, ewx_sample *s)
+static ew_status run_custom(ewx_sampler *sampler, const ewx_runner *runner, ewx_sample *s)
 {
     const ew_bench_custom *custom = runner->custom;
     s->start_ns = ewx_now_ns();
-    const int code = custom->run(custom->context, stand->rows, stand->A, stand->B, stand->C,
-                                 &s->gemm_end_ns);
+    const int code = custom->run(custom->context, sampler->rows, sampler->A, sampler->B,
+                                 sampler->C, &s->gemm_end_ns);
     s->end_ns = ewx_now_ns();
     return code == 0 ? EW_OK
                      : ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d",
                                 runner->label, code);
 }
 
-ew_status ewx_stand_call(const ewx_stand *stand, const ewx_runner *runner)
+ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner)
 {
-    return runner->layer
-               ? ewx_stand_call_layer(stand, runner)
-               : ew_gemm_rs(runner->plan, stand->rows, stand->A, NULL, stand->C, NULL);
+    return runner->layer ? ewx_sampler_call_layer(sampler, runner)
+                         : ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL,
+                                      sampler->C, NULL);
 }
 
 /* A GPU's calls are timed by its own clock, from the start of the first kernel to the end
  * of the last; the host's would add the launch and the wake-up. */
-static ew_status run_plan(ewx_stand *stand, const ewx_runner *runner, ewx_sample *s)
+static ew_status run_plan(ewx_sampler *sampler, const ewx_runner *runner, ewx_sample *s)
 {
     ew_timing timing;
     const int64_t called_ns = ewx_now_ns();
-    EW_TRY(ewx_stand_call(stand, runner));
+    EW_TRY(ewx_sampler_call(sampler, runner));
     EW_TRY(ew_plan_wait(runner->plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(runner->plan, &timing));
-    const bool own_clock = stand->backend->traits->has_own_clock;
+    const bool own_clock = sampler->backend->traits->has_own_clock;
     s->start_ns = own_clock ? timing.start_ns : called_ns;
     s->gemm_end_ns = timing.gemm_end_ns;
     s->end_ns = own_clock ? timing.end_ns : ended_ns;
     return EW_OK;
 }
 
-static ew_status run_once(ewx_stand *stand, const ewx_runner *runner,
+static ew_status run_once(ewx_sampler *sampler, const ewx_runner *runner,
                           ewx_sample *sample_out)
 {
-    return runner->custom ? run_custom(stand, runner, sample_out)
-                          : run_plan(stand, runner, sample_out);
+    return runner->custom ? run_custom(sampler, runner, sample_out)
+                          : run_plan(sampler, runner, sample_out);
 }
 
-static ew_status check_bare(ewx_stand *stand, ewx_runner runner, ew_check *check_out)
+static ew_status check_bare(ewx_sampler *sampler, ewx_runner runner, ew_check *check_out)
 {
-    ew_world *world = stand->world;
-    const ewx_memory *memory = &stand->backend->memory;
+    ew_world *world = sampler->world;
+    const ewx_memory *memory = &sampler->backend->memory;
     ewx_sample ignored;
     runner.layer = EW_BENCH_BARE;
-    EW_TRY(memory->fill(world, stand->C, 0xff, stand->c_bytes)); /* NaN in every type */
+    EW_TRY(memory->fill(world, sampler->C, 0xff, sampler->c_bytes)); /* NaN in every type */
     EW_TRY(ew_world_barrier(world));
-    EW_TRY(run_once(stand, &runner, &ignored));
-    return memory->verify(world, stand->problem, stand->seed, stand->rows, stand->C,
+    EW_TRY(run_once(sampler, &runner, &ignored));
+    return memory->verify(world, sampler->problem, sampler->seed, sampler->rows, sampler->C,
                           check_out);
 }
 
-static ew_status check_layer(ewx_stand *stand, const ewx_runner *runner, ew_check *check)
+static ew_status check_layer(ewx_sampler *sampler, const ewx_runner *runner,
+                             ew_check *check)
 {
     ew_check more;
     ewx_sample ignored;
-    EW_TRY(ewx_stand_poison_layer(stand));
-    EW_TRY(ew_world_barrier(stand->world));
-    EW_TRY(run_once(stand, runner, &ignored));
-    EW_TRY(ewx_stand_verify_layer(stand, &more));
+    EW_TRY(ewx_sampler_poison_layer(sampler));
+    EW_TRY(ew_world_barrier(sampler->world));
+    EW_TRY(run_once(sampler, runner, &ignored));
+    EW_TRY(ewx_sampler_verify_layer(sampler, &more));
     check->wrong += more.wrong;
     if (!(more.max_abs_err <= check->max_abs_err))
         check->max_abs_err = more.max_abs_err;
     return EW_OK;
 }
 
-ew_status ewx_stand_check(ewx_stand *stand, const ewx_runner *runner, ew_check *total)
+ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner, ew_check *total)
 {
-    ew_world *world = stand->world;
+    ew_world *world = sampler->world;
     ew_check check, all[EWX_MAX_RANKS];
-    EW_TRY(check_bare(stand, *runner, &check));
+    EW_TRY(check_bare(sampler, *runner, &check));
     if (runner->layer)
-        EW_TRY(check_layer(stand, runner, &check));
+        EW_TRY(check_layer(sampler, runner, &check));
     EW_TRY(ew_world_allgather(world, &check, all, sizeof check));
     for (int rank = 0; rank < world->num_ranks; rank++) {
         total->wrong += all[rank].wrong;
@@ -173,16 +174,16 @@ static bool core_is_quiet(double gate_ms)
     }
 }
 
-ew_status ewx_stand_sample(ewx_stand *stand, const ewx_runner *runner, double gate_ms,
-                           ewx_sample *sample_out, bool *kept)
+ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, double gate_ms,
+                             ewx_sample *sample_out, bool *kept)
 {
-    ew_world *world = stand->world;
+    ew_world *world = sampler->world;
     int32_t quiet = 1, all[EWX_MAX_RANKS];
     EW_TRY(ew_world_barrier(world));
     if (gate_ms > 0)
         quiet = core_is_quiet(gate_ms);
     EW_TRY(ew_world_barrier(world));
-    EW_TRY(run_once(stand, runner, sample_out));
+    EW_TRY(run_once(sampler, runner, sample_out));
     *kept = true;
     if (gate_ms <= 0)
         return EW_OK;
@@ -193,7 +194,7 @@ ew_status ewx_stand_sample(ewx_stand *stand, const ewx_runner *runner, double ga
     return EW_OK;
 }
 
-void ewx_stand_rest(const ewx_sample *sample, double idle)
+void ewx_sampler_rest(const ewx_sample *sample, double idle)
 {
     const int64_t end_ns =
         ewx_now_ns() + (int64_t)(idle * (double)(sample->end_ns - sample->start_ns));

@@ -1,5 +1,5 @@
 /* The public weight: packed once, and read by all the plans that it is bound to. */
-#include "weight.h"
+#include "api/weight.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

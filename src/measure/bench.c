@@ -1,44 +1,25 @@
-/* The benchmark loop: entries side by side on one stand. */
+/* The benchmark loop: entries side by side on one sampler. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/backend.h"
-#include "backend/cpu/cpu_blas.h"
-#include "backend/cpu/kernels/kernel.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/status.h"
 #include "base/versioned.h"
 #include "entwine/measure.h"
-#include "stand.h"
+#include "measure/sampler.h"
 
 #define GATE_TRIES 10 /* for each sample wanted */
-
-const char *ew_cpu_kernel_name(ew_dtype dtype)
-{
-    const ewx_kernel *kernel = ewx_kernel_select(dtype, NULL);
-    return kernel ? kernel->name : "none";
-}
-
-const char *ew_blas_name(void)
-{
-    return ewx_blas_name();
-}
-
-ew_status ew_blas_gemm(ew_weight_layout layout, int64_t m, int64_t n, int64_t k,
-                       const float *A, const float *B, float *C, int64_t c_stride)
-{
-    return ewx_blas_gemm(layout, m, n, k, A, B, C, c_stride);
-}
 
 /* ---- The loop ---- */
 
 enum { TOTAL, GEMM, TAIL, NUM_PARTS };
 
 typedef struct bench {
-    ewx_stand stand;
+    ewx_sampler sampler;
     ew_bench_options options;
     const ew_bench_entry *entries;
     ew_bench_result *results;
@@ -54,10 +35,10 @@ static bool is_active(const bench *b, int entry)
 
 static ew_status load_inputs(bench *b, bool exact)
 {
-    EW_TRY(ewx_stand_load(&b->stand, exact));
+    EW_TRY(ewx_sampler_load(&b->sampler, exact));
     for (int entry = 0; entry < b->count; entry++)
         if (is_active(b, entry))
-            EW_TRY(ewx_stand_bind(&b->stand, &b->runners[entry]));
+            EW_TRY(ewx_sampler_bind(&b->sampler, &b->runners[entry]));
     return EW_OK;
 }
 
@@ -66,8 +47,8 @@ static ew_status check_all(bench *b)
     EW_TRY(load_inputs(b, true));
     for (int entry = 0; entry < b->count; entry++)
         if (is_active(b, entry))
-            EW_TRY(
-                ewx_stand_check(&b->stand, &b->runners[entry], &b->results[entry].check));
+            EW_TRY(ewx_sampler_check(&b->sampler, &b->runners[entry],
+                                     &b->results[entry].check));
     return EW_OK;
 }
 
@@ -76,19 +57,19 @@ static ew_status check_all(bench *b)
 static ew_status measure_enqueue(bench *b, int entry)
 {
     enum { CALLS = 64 };
-    const ewx_stand *stand = &b->stand;
+    const ewx_sampler *sampler = &b->sampler;
     ew_plan *plan = b->runners[entry].plan;
     double mine, all[EWX_MAX_RANKS];
-    if (!plan || !stand->backend->traits->enqueues)
+    if (!plan || !sampler->backend->traits->enqueues)
         return EW_OK;
-    EW_TRY(ew_world_barrier(stand->world));
+    EW_TRY(ew_world_barrier(sampler->world));
     const int64_t start_ns = ewx_now_ns();
     for (int i = 0; i < CALLS; i++)
-        EW_TRY(ewx_stand_call(stand, &b->runners[entry]));
+        EW_TRY(ewx_sampler_call(sampler, &b->runners[entry]));
     mine = (double)(ewx_now_ns() - start_ns) * 1e-3 / CALLS;
     EW_TRY(ew_plan_wait(plan));
-    EW_TRY(ew_world_allgather(stand->world, &mine, all, sizeof mine));
-    for (int rank = 0; rank < stand->world->num_ranks; rank++)
+    EW_TRY(ew_world_allgather(sampler->world, &mine, all, sizeof mine));
+    for (int rank = 0; rank < sampler->world->num_ranks; rank++)
         if (all[rank] > b->results[entry].enqueue_us)
             b->results[entry].enqueue_us = all[rank];
     return EW_OK;
@@ -100,8 +81,8 @@ static ew_status take_sample(bench *b, int entry, int iteration)
     ewx_sample s = {0};
     bool kept = false;
     do {
-        EW_TRY(
-            ewx_stand_sample(&b->stand, &b->runners[entry], b->options.gate_ms, &s, &kept));
+        EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry], b->options.gate_ms, &s,
+                                  &kept));
         kept |= result->discarded >= GATE_TRIES * b->options.iters;
         result->discarded += !kept;
     } while (!kept);
@@ -109,7 +90,7 @@ static ew_status take_sample(bench *b, int entry, int iteration)
     b->samples[TOTAL][place] = (double)(s.end_ns - s.start_ns) * 1e-3;
     b->samples[GEMM][place] = (double)(s.gemm_end_ns - s.start_ns) * 1e-3;
     b->samples[TAIL][place] = (double)(s.end_ns - s.gemm_end_ns) * 1e-3;
-    ewx_stand_rest(&s, b->options.idle);
+    ewx_sampler_rest(&s, b->options.idle);
     return EW_OK;
 }
 
@@ -122,8 +103,8 @@ static ew_status run_all(bench *b)
             ewx_sample ignored;
             bool kept;
             if (is_active(b, entry))
-                EW_TRY(ewx_stand_sample(&b->stand, &b->runners[entry], b->options.gate_ms,
-                                        &ignored, &kept));
+                EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry],
+                                          b->options.gate_ms, &ignored, &kept));
         }
     for (int i = 0; i < b->options.iters; i++)
         for (int entry = 0; entry < b->count; entry++)
@@ -166,12 +147,12 @@ static double variation(const double *values, int count)
 /* The slowest rank's figures become everyone's. */
 static ew_status summarise(bench *b, int entry)
 {
-    const int count = b->options.iters, num_ranks = b->stand.world->num_ranks;
+    const int count = b->options.iters, num_ranks = b->sampler.world->num_ranks;
     const size_t first = (size_t)entry * (size_t)count;
     double mine[NUM_PARTS], all[EWX_MAX_RANKS][NUM_PARTS];
     for (int part = 0; part < NUM_PARTS; part++)
         mine[part] = median(&b->samples[part][first], count);
-    EW_TRY(ew_world_allgather(b->stand.world, mine, all, sizeof mine));
+    EW_TRY(ew_world_allgather(b->sampler.world, mine, all, sizeof mine));
     int slowest = 0;
     double gemm_us = 0;
     for (int rank = 0; rank < num_ranks; rank++) {
@@ -185,7 +166,7 @@ static ew_status summarise(bench *b, int entry)
     if (!samples)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d samples", count);
     const ew_status status =
-        ew_world_allgather(b->stand.world, &b->samples[TOTAL][first], samples, bytes);
+        ew_world_allgather(b->sampler.world, &b->samples[TOTAL][first], samples, bytes);
     ew_bench_result *result = &b->results[entry];
     memcpy(result->samples_us, samples + (size_t)slowest * (size_t)count, bytes);
     free(samples);
@@ -223,12 +204,12 @@ static ew_status open_entry(bench *b, int entry)
     ew_config formed;
     const ew_config *config = &b->entries[entry].config;
     if (runner->layer && ewx_config_take(&formed, config) == EW_OK) {
-        set_form(b->stand.backend->traits, runner->layer, &formed);
+        set_form(b->sampler.backend->traits, runner->layer, &formed);
         config = &formed;
     }
     result->status =
-        ew_plan_create(b->stand.world, b->stand.problem, config, &runner->plan);
-    if (result->status == EW_OK && runner->layer && b->stand.backend->traits->simulated)
+        ew_plan_create(b->sampler.world, b->sampler.problem, config, &runner->plan);
+    if (result->status == EW_OK && runner->layer && b->sampler.backend->traits->simulated)
         result->status = ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
     if (result->status == EW_OK) {
         result->config = (ew_config)EW_CONFIG_INIT;
@@ -236,7 +217,7 @@ static ew_status open_entry(bench *b, int entry)
         return ew_plan_start_together(runner->plan);
     }
     strncpy(result->error, ew_last_error(), sizeof result->error - 1);
-    return ewx_stand_refuses(result->status) ? EW_OK : result->status;
+    return ewx_sampler_refuses(result->status) ? EW_OK : result->status;
 }
 
 static ew_status allocate_all(bench *b)
@@ -260,7 +241,7 @@ static void close_all(bench *b)
     for (int part = 0; part < NUM_PARTS; part++)
         free(b->samples[part]);
     free(b->runners);
-    ewx_stand_close(&b->stand);
+    ewx_sampler_close(&b->sampler);
 }
 
 static ew_status check_options(const ew_problem *problem, const ew_bench_options *options)
@@ -317,11 +298,12 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
     const int64_t rows = b.options.m > 0 ? b.options.m : asked.max_m;
     ew_status status = EW_OK;
     EW_TRY_TO(status,
-              ewx_stand_open(&b.stand, world, &asked, backend, rows, b.options.seed), out);
+              ewx_sampler_open(&b.sampler, world, &asked, backend, rows, b.options.seed),
+              out);
     EW_TRY_TO(status, allocate_all(&b), out);
     for (int entry = 0; entry < count; entry++) {
-        if (entries[entry].layer && !b.stand.residual)
-            EW_TRY_TO(status, ewx_stand_open_layer(&b.stand), out);
+        if (entries[entry].layer && !b.sampler.residual)
+            EW_TRY_TO(status, ewx_sampler_open_layer(&b.sampler), out);
         EW_TRY_TO(status, open_entry(&b, entry), out);
     }
     EW_TRY_TO(status, run_all(&b), out);

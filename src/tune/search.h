@@ -5,10 +5,10 @@
 #define EWX_SEARCH_H
 
 #include "entwine/tune.h"
-#include "knobs.h"
-#include "planner.h"
-#include "race.h"
-#include "stand.h"
+#include "tune/candidates.h"
+#include "tune/presort.h"
+#include "tune/race.h"
+#include "measure/sampler.h"
 
 /* A request leaves to policy what no knob has decided yet. */
 typedef struct ewx_candidate {
@@ -19,11 +19,11 @@ typedef struct ewx_candidate {
 #define EWX_SEARCH_SEEN (1 + EWX_KNOBS * EWX_KNOB_VALUES)
 
 typedef struct ewx_search {
-    ewx_stand stand; /* open */
+    ewx_sampler sampler; /* open */
     ew_tune_options options;
-    ewx_knob_space space;
+    ewx_candidate_space space;
     ewx_candidate built_in;
-    ewx_planner planner; /* rank 0's */
+    ewx_presort planner; /* rank 0's */
     /* ---- from here on zero at the start ---- */
     ewx_candidate best; /* with an open plan */
     double built_in_us, best_us;

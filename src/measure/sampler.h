@@ -1,0 +1,74 @@
+/* The sampler holds the matrices of a problem, and runs, checks and times plans (or a
+ * caller's own method) on them.  The benchmark and the tuner share it; nothing else in the
+ * project holds a stopwatch.  Every call is collective. */
+#ifndef EWX_SAMPLER_H
+#define EWX_SAMPLER_H
+
+#include <stdbool.h>
+
+#include "backend/backend.h"
+#include "entwine/measure.h"
+
+typedef struct ewx_sampler {
+    ew_world *world;
+    const ew_problem *problem;
+    const ewx_backend *backend;
+    int64_t rows; /* m of the calls */
+    uint32_t seed;
+    size_t c_bytes;
+    void *A, *B, *C; /* in the backend's memory */
+    /* Of layers, NULL unless one was asked for: */
+    void *residual, *norm_weight, *normed;
+    void *host_sum, *host_residual, *host_weight, *host_normed; /* for their check */
+} ewx_sampler;
+
+/* What is run: a plan, or a custom method with its label. */
+typedef struct ewx_runner {
+    ew_plan *plan;
+    const ew_bench_custom *custom;
+    const char *label;
+    ew_bench_layer layer;
+} ewx_runner;
+
+typedef struct ewx_sample {
+    int64_t start_ns, gemm_end_ns, end_ns;
+} ewx_sample;
+
+/* Close either way. */
+ew_status ewx_sampler_open(ewx_sampler *sampler, ew_world *world, const ew_problem *problem,
+                           const ewx_backend *backend, int64_t rows, uint32_t seed);
+void ewx_sampler_close(ewx_sampler *sampler);
+
+/* Exact inputs for a check, random ones for timing; plans then need ewx_sampler_bind. */
+ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact);
+ew_status ewx_sampler_bind(ewx_sampler *sampler, const ewx_runner *runner);
+
+/* Starts one call of a plan, with what follows it. */
+ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner);
+
+/* Whether a plan could not be opened for a reason of its own, on all ranks alike: others
+ * may still run. */
+bool ewx_sampler_refuses(ew_status status);
+
+/* A call on exact inputs into poisoned memory; adds what is wrong, over all ranks. */
+ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner,
+                            ew_check *total);
+
+/* One call of all ranks, started together.  With gate_ms every rank spins that long before
+ * and after, and *kept is false when some rank lost its core meanwhile. */
+ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, double gate_ms,
+                             ewx_sample *sample_out, bool *kept);
+
+/* ---- stand_layer.c: residual and norm ---- */
+ew_status ewx_sampler_open_layer(ewx_sampler *sampler);
+void ewx_sampler_close_layer(ewx_sampler *sampler);
+ew_status ewx_sampler_load_layer(ewx_sampler *sampler);
+ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner);
+/* C holds the sum; the outputs are written and checked by these two, around a call. */
+ew_status ewx_sampler_poison_layer(ewx_sampler *sampler);
+ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, ew_check *check_out);
+
+/* Lets the chip cool for `idle` times as long as the sample took. */
+void ewx_sampler_rest(const ewx_sample *sample, double idle);
+
+#endif
