@@ -82,7 +82,7 @@ static int rank_main(ew_world *world, void *argument)
     free(B);
     free(A);
     (void)argument;
-    return status != EW_OK || wrong > 0; /* non-zero: the other ranks are told and unwind */
+    return status != EW_OK || wrong > 0; /* non-zero: the other ranks get an error */
 }
 
 int main(void)

@@ -26,8 +26,8 @@ typedef struct ew_place {
     size_t bytes; /* at most; up to 1 GiB */
 } ew_place;
 
-#define EW_LETTER_BYTES 4112    /* the longest letter */
-#define EW_MESSAGE_BYTES 262144 /* of tiles, where the release is the library's choice */
+#define EW_LETTER_BYTES 4112    /* the longest control message */
+#define EW_MESSAGE_BYTES 262144 /* of tiles, where the library chooses the release */
 
 typedef struct ew_fabric {
     uint32_t struct_size;
@@ -38,9 +38,9 @@ typedef struct ew_fabric {
     /* An ew_allgather.  Blocks; used only while ranks join. */
     int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
 
-    /* Letters are short and arrive in the order sent.  The sender may reuse its memory at
-     * once.  *src_out is -1 when no letter is there.  unsent_letters counts those that
-     * still need this rank's help to leave. */
+    /* Letters are control messages: short, and delivered in the order sent.  The sender may
+     * reuse its memory at once.  *src_out is -1 when there is none to receive.
+     * unsent_letters counts those that still need calls by this rank to leave. */
     int (*send_letter)(void *context, int dst, const void *letter, size_t bytes);
     int (*receive_letter)(void *context, int *src_out, void *letter, size_t *bytes_out);
     int (*unsent_letters)(void *context, size_t *count_out);
@@ -54,7 +54,7 @@ typedef struct ew_fabric {
      * when it has arrived, and then so have all that were put to dst before. */
     int (*put)(ew_channel *channel, int dst, int32_t number, const void *address,
                size_t bytes, bool confirmed);
-    /* Which of the places asked about have been filled since they were armed, each told
+    /* Which of the places asked about have been filled since they were armed, each reported
      * once, and by how many bytes. */
     int (*arrivals)(ew_channel *channel, const size_t *asked, size_t num_asked,
                     size_t *filled_out, size_t *bytes_out, size_t *num_filled_out);
@@ -66,10 +66,9 @@ typedef struct ew_fabric {
      * world has failed, and peers may be gone. */
     bool (*channel_close)(ew_channel *channel, bool broken);
 
-    /* Places, and what is put, may lie in the memory of a CUDA GPU.  What is done with it
-     * by way of CUDA is done in the context that is current when a function of this table
-     * is called, and is complete when the message counts as sent, or the place as filled.
-     */
+    /* Places, and what is put, may lie in the memory of a CUDA GPU.  The fabric's CUDA
+     * calls use the context that is current when a function of this table is called, and
+     * their work is complete when the message counts as sent, or the place as filled. */
     bool takes_device_memory;
 } ew_fabric;
 
@@ -87,7 +86,7 @@ typedef struct ew_traffic {
     int32_t ranks_here; /* on this rank's host */
     int64_t tile_bytes; /* this rank's, to other hosts, since it joined */
     int64_t tile_messages;
-    int64_t letters;
+    int64_t letters;      /* control messages */
     int64_t device_bytes; /* of tile_bytes: given to the fabric in a GPU's memory ... */
     int64_t staged_bytes; /* ... or copied from there to pinned memory before */
 } ew_traffic;
