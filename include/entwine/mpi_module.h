@@ -37,12 +37,10 @@ typedef struct ew_mpi_module {
 
     /* Methods for ew_bench_run, ending with NULL.  Each is one cblas_sgemm into private
      * memory, then a ReduceScatter of MPI's:
-     *
-     *   "blas+mpi"       MPI_Reduce_scatter_block (MPI_Reduce_scatter when W does not
-     * divide m) with the algorithm that the MPI library picks
-     *
-     *   "blas+mpi-best"  the fastest for this problem of all algorithms that Open MPI has
-     *                    for either of the two */
+     *   "blas+mpi"       with the algorithm that the MPI library picks
+     *   "blas+mpi-best"  with the fastest for this problem that Open MPI has
+     * The collective is MPI_Reduce_scatter_block, or MPI_Reduce_scatter when W does not
+     * divide m; "blas+mpi-best" tries the algorithms of both. */
     const char *const *(*method_list)(void);
 
     /* Fills custom_out for a bench entry.  `error` receives the reason of a failure; on
