@@ -21,7 +21,7 @@ HIDDEN, HEADS, INTERMEDIATE, ROWS, DTYPE = 256, 8, 512, 96, torch.bfloat16
 
 
 class Block(torch.nn.Module):
-    """From this rank's rows, normed, and of the residual, to those of the next block."""
+    """Maps this rank's normed rows and its rows of the residual to those of the next block."""
     def __init__(self, world):
         super().__init__()
         self.world = world
