@@ -266,8 +266,8 @@ typedef struct ew_config {
     ew_ctas ctas;
     int32_t cluster; /* producer CTAs that share their columns of B: 1 or 2 */
     ew_launches launches;
-    int32_t levels; /* cpu on several hosts: 1 sums all ranks in their order; 2 first sums
-                       the ranks of each host, then the hosts' rounded sums */
+    int32_t levels; /* cpu on several hosts: 1, all ranks are summed in their order; 2, a
+                       host's ranks first, and the hosts' rounded sums then */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \

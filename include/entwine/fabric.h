@@ -27,7 +27,7 @@ typedef struct ew_place {
 } ew_place;
 
 #define EW_LETTER_BYTES 4112    /* the longest letter */
-#define EW_MESSAGE_BYTES 262144 /* of tiles, where the library chooses the release */
+#define EW_MESSAGE_BYTES 262144 /* of tiles, where the release is the library's choice */
 
 typedef struct ew_fabric {
     uint32_t struct_size;
