@@ -1,5 +1,5 @@
-/* On GPUs, in a stream of the caller's: copies, call and copy back are enqueued, nothing
- * waits in between.  One rank per GPU; on a single GPU two ranks share it.
+/* On GPUs, in a stream of the caller's: copies, call and copy back are enqueued, and
+ * nothing waits in between.  One rank per GPU; on a single GPU two ranks share it.
  *
  *     cc cuda_stream.c $(pkg-config --cflags --libs entwine) -lcudart -o cuda_stream
  *
@@ -42,7 +42,7 @@ static int rank_main(ew_world *world, void *argument)
     TRY(ew_exact_fill_a(EW_BF16, SEED, rank, num_ranks, M, K, A));
     TRY(ew_exact_fill_b(EW_BF16, SEED, rank, EW_WEIGHT_NK, N, K, B));
     TRY(ew_owned_rows(M, num_ranks, rank, &first, &rows));
-    TRY(cuda(cudaSetDevice(rank % gpus))); /* where the plan computes, too */
+    TRY(cuda(cudaSetDevice(rank % gpus))); /* the plan computes there, too */
     TRY(cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
     TRY(cuda(cudaMalloc(&dA, A_BYTES)));
     TRY(cuda(cudaMalloc(&dB, B_BYTES)));
@@ -54,7 +54,7 @@ static int rank_main(ew_world *world, void *argument)
     TRY(cuda(
         cudaMemcpyAsync(C, dC, (size_t)rows * N * BYTES, cudaMemcpyDeviceToHost, stream)));
     TRY(cuda(cudaStreamSynchronize(stream)));
-    TRY(ew_plan_wait(plan)); /* what a peer's fault would be reported by */
+    TRY(ew_plan_wait(plan)); /* reports a peer's fault */
     TRY(ew_exact_verify(&problem, SEED, rank, num_ranks, M, C, &check));
     if (status != EW_OK || check.wrong > 0)
         fprintf(stderr, "rank %d: %s\n", rank, status ? ew_last_error() : "wrong values");
@@ -65,7 +65,7 @@ static int rank_main(ew_world *world, void *argument)
 
 int main(void)
 {
-    /* For ranks that share a GPU as threads; before CUDA starts. */
+    /* For ranks that share a GPU as threads; must be set before CUDA starts. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     int gpus = ew_gpu_count();

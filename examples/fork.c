@@ -1,4 +1,4 @@
-/* Ranks as processes of this machine, in bf16; rank 0 says how it was scheduled and why.
+/* Ranks as processes of this machine, in bf16; rank 0 prints the schedule and the reasons.
  *
  *     cc fork.c $(pkg-config --cflags --libs entwine) -o fork && ./fork
  *
@@ -12,7 +12,7 @@
 
 enum { W = 4, M = 250, N = 384, K = 128, SEED = 1 };
 
-/* Every process has its own. */
+/* Every process has its own copy. */
 static uint16_t A[M * K], B[N * K], C[M * N];
 
 static void explain(const ew_plan *plan)
@@ -20,10 +20,10 @@ static void explain(const ew_plan *plan)
     char text[EW_EXPLAIN_BYTES];
     if (ew_plan_explain(plan, text, sizeof text) == EW_OK)
         fputs(text, stdout);
-    fflush(stdout); /* a forked rank ends without doing so */
+    fflush(stdout); /* a forked rank ends without flushing */
 }
 
-/* What it returns is the process's exit status. */
+/* The return value is the process's exit status. */
 static int rank_main(ew_world *world, void *argument)
 {
     const int rank = ew_world_rank(world);

@@ -3,8 +3,8 @@
  *
  *     mpicc mpi.c $(pkg-config --cflags --libs entwine) -o mpi && mpirun -np 4 ./mpi
  *
- * All ranks must be on one host.  Inputs are small integers whose result is known exactly;
- * exits with 0 when every rank has its bits. */
+ * All ranks must be on one host (for several see docs/CLUSTER.md).  Inputs are small
+ * integers whose result is known exactly; exits with 0 when every rank has its bits. */
 #include <entwine/entwine.h>
 #include <entwine/measure.h>
 #include <mpi.h>

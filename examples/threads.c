@@ -65,7 +65,7 @@ static int rank_main(ew_world *world, void *argument)
     free(B);
     free(A);
     (void)argument;
-    return !ok; /* non-zero: the other ranks are told and unwind */
+    return !ok; /* non-zero: the other ranks get an error */
 }
 
 int main(void)

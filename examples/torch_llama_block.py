@@ -2,9 +2,10 @@
 
     python examples/torch_llama_block.py 2
 
-Its projections are RowParallelLinearNorm: attention's output with the MLP's norm, and the MLP's
-down with the next block's.  Exits with 0 when each differs from dist.reduce_scatter_tensor by no
-more than the rule in docs/PYTHON.md, and all gives the same bits when run again.
+Both row-parallel projections are a RowParallelLinearNorm: the attention's output projection with
+the norm in front of the MLP, and the MLP's down projection with the norm in front of the next
+block.  Exits with 0 when each differs from dist.reduce_scatter_tensor by no more than the bound in
+docs/PYTHON.md, and a second run gives the same bits.
 """
 import sys
 import tempfile
@@ -20,7 +21,7 @@ HIDDEN, HEADS, INTERMEDIATE, ROWS, DTYPE = 256, 8, 512, 96, torch.bfloat16
 
 
 class Block(torch.nn.Module):
-    """From this rank's rows, normed, and of the residual, to those of the next block."""
+    """Maps this rank's normed rows and its rows of the residual to those of the next block."""
     def __init__(self, world):
         super().__init__()
         self.world = world

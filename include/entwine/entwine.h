@@ -10,16 +10,16 @@
  *
  * Plain C11, usable from C++, no CUDA type.  Unless a comment says otherwise every
  * function is safe to call from any thread, but one world with its plans and weights
- * serves one user at a time.  A second one, another thread or a signal handler inside a
- * call, is refused with EW_ERR_ARGUMENT, and the first goes on; so is a process that was
- * forked from the one that created the world (Linux 4.14).  Numbers in texts have a decimal
- * point in every locale.
+ * serves one user at a time.  A second user, which is another thread or a signal handler
+ * inside a call, is refused with EW_ERR_ARGUMENT, and the first goes on; so is a process
+ * that was forked from the one that created the world (Linux 4.14).  Numbers in texts have
+ * a decimal point in every locale.
  *
- * Structs that may grow start with struct_size: initialise them with the macro given
- * beside them, those that a function writes too, and programs go on working with later
- * libraries, without the fields they do not know.  With an earlier library a program works
- * as long as it leaves its newer fields 0.  (Structs without struct_size, the results in
- * the opt-in headers among them, may change with a minor version.) */
+ * Structs that may grow start with struct_size.  Initialise them with the macro given
+ * beside them, including those that a function writes.  A program then goes on working with
+ * later libraries, without the fields that it does not know, and with earlier ones as long
+ * as it leaves the newer fields 0.  (Structs without struct_size, among them the results in
+ * the opt-in headers, may change with a minor version.) */
 #ifndef ENTWINE_ENTWINE_H
 #define ENTWINE_ENTWINE_H
 
@@ -67,7 +67,7 @@ typedef enum ew_status {
 #undef EW_STATUS_ENUM
 } ew_status;
 
-/* "EW_ERR_SHAPE" and "shape not supported".  Any value is fine. */
+/* "EW_ERR_SHAPE" and "shape not supported".  Any value may be passed. */
 EW_API const char *ew_status_name(ew_status status);
 EW_API const char *ew_status_text(ew_status status);
 
@@ -82,7 +82,7 @@ typedef struct ew_world ew_world;
 
 typedef struct ew_world_options {
     uint32_t struct_size;
-    /* How long a rank may go without any progress before its peers give up on it.
+    /* How long a rank may make no progress before its peers give up on it.
      * 0: the variable ENTWINE_TIMEOUT_MS, else 30000. */
     uint32_t timeout_ms;
     /* Emulated link: remote tiles become visible as if each rank had a full-duplex link
@@ -111,26 +111,27 @@ EW_API ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather
 EW_API int ew_world_rank(const ew_world *world);
 EW_API int ew_world_size(const ew_world *world); /* W */
 
-/* Small collectives for set-up and measurement.  Bounded by the world's timeout.  Ranks
- * that come to different ones, or with different sizes, get EW_ERR_MISMATCH naming both. */
+/* Small collectives for set-up and measurement, bounded by the world's timeout.  Ranks that
+ * call different ones, or pass different sizes, get EW_ERR_MISMATCH naming both. */
 EW_API ew_status ew_world_allgather(ew_world *world, const void *mine, void *all,
                                     size_t bytes);
 EW_API ew_status ew_world_barrier(ew_world *world);
 
-/* Tells every rank to stop: calls in flight and later ones return EW_ERR_ABORTED, on
- * all ranks, naming this rank.  May be called from any thread and from a signal
- * handler, also while the world is in use; the first reason given in a world wins.  In a
+/* Stops every rank: calls in flight and later ones return EW_ERR_ABORTED on all ranks,
+ * naming this rank.  May be called from any thread and from a signal handler, also while
+ * the world is in use.  The first fault of a world is the one that is reported.  In a
  * forked child it does nothing. */
 EW_API void ew_world_abort(ew_world *world);
 
-/* NULL is fine.  Destroy the world's plans and weights first.  While another thread uses the
- * world nothing is destroyed, and ew_last_error() says so.  A forked child gives back its
- * copy alone: the world goes on where it was created. */
+/* NULL is allowed.  Destroy the world's plans and weights first.  While another thread uses
+ * the world nothing is destroyed, and ew_last_error() says so.  A forked child frees only
+ * its own copy: the world goes on where it was created. */
 EW_API void ew_world_destroy(ew_world *world);
 
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
  * all of them.  Ranks are forked processes, or threads of this process.  When a rank
- * dies or returns non-zero the others are told and unwind; nothing is left behind.
+ * dies or returns non-zero, the calls of the others return an error; nothing is left
+ * behind.
  *
  * exits_out may be NULL, or hold num_ranks entries: what rank_main returned (processes
  * keep 0 to 255), or 128 + the signal that killed the rank.  With processes, call it
@@ -141,9 +142,9 @@ EW_API ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks,
                               const ew_world_options *options, ew_rank_main rank_main,
                               void *argument, int *exits_out);
 
-/* The place a launcher gave this process, read from the variables of mpirun, torchrun
- * or SLURM, or from ENTWINE_RANK and ENTWINE_WORLD_SIZE.  `source` names the variable
- * used.  EW_ERR_UNSUPPORTED: no launcher. */
+/* This process's rank as its launcher gave it, read from the variables of mpirun, torchrun
+ * or SLURM, or from ENTWINE_RANK and ENTWINE_WORLD_SIZE.  `source` names the variable that
+ * was read.  EW_ERR_UNSUPPORTED: there is no launcher. */
 typedef struct ew_launcher {
     int rank;
     int num_ranks;
@@ -162,7 +163,7 @@ EW_API ew_status ew_launcher_detect(ew_launcher *launcher_out);
  * AVX512_BF16, lose up to twice as much per addition, and count subnormal numbers (below
  * 2^-126) as zero, in A, in B and in a rank's contribution.  The names of these kernels end
  * in "bf16" (ew_cpu_kernel_name, measure.h).  All other CPU kernels keep subnormal numbers
- * of every type, unless the program told its processor to flush them.  A GPU's tensor cores
+ * of every type, unless the program set its processor to flush them.  A GPU's tensor cores
  * have rules of their own. */
 typedef enum ew_dtype { EW_FP32 = 1, EW_BF16 = 2, EW_FP16 = 3 } ew_dtype;
 
@@ -214,7 +215,7 @@ typedef enum ew_backend {
 typedef enum ew_order {
     EW_ORDER_INTERLEAVED = 1, /* visit the destinations in turn: d = p mod W (the paper) */
     EW_ORDER_DEFAULT = 2,     /* M-major over the whole output, as a plain GEMM walks it */
-    EW_ORDER_CONTIGUOUS = 3   /* one destination's partition after the other */
+    EW_ORDER_CONTIGUOUS = 3   /* one destination's part after the other */
 } ew_order;
 typedef enum ew_pool {
     EW_POOL_SHARED = 1, /* GEMM blocks and reductions share the workers, or the SMs */
@@ -224,7 +225,7 @@ typedef enum ew_pool {
 typedef enum ew_transport {
     EW_TRANSPORT_PULL = 1, /* the owner of a tile reads its contributions from the peers */
     EW_TRANSPORT_PUSH = 2, /* producers write them into the owner's memory (cuda) */
-    EW_TRANSPORT_COPY = 3  /* copy engines move whole partitions there (cuda) */
+    EW_TRANSPORT_COPY = 3  /* copy engines move whole parts there (cuda) */
 } ew_transport;
 typedef enum ew_producer {
     EW_PRODUCER_OWN = 1, /* Entwine's kernels, tile-packed contributions */
@@ -262,7 +263,7 @@ typedef struct ew_config {
     ew_producer producer;
     int32_t block_m, block_n; /* producer block, multiples of the 128 x 128 tile */
     ew_order order;
-    int32_t group;   /* block rows walked together inside a partition */
+    int32_t group;   /* block rows walked together inside a part */
     int32_t release; /* tiles released together, or EW_RELEASE_... */
     int32_t budget;  /* x: how many workers, or CTAs, may reduce at once */
     int32_t batch;   /* b: tiles a worker reduces before it looks for GEMM work; on a GPU
@@ -286,7 +287,7 @@ typedef struct ew_config {
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
- * Keys may be left out (chosen for you) and come in any order.  What is printed can be
+ * Keys may come in any order; those left out are chosen for you.  What is printed can be
  * parsed, so any result can be run again from its text.  ew_config_print needs at most
  * EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size says, by all
  * functions that have one. */
@@ -296,10 +297,10 @@ EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t byt
 
 /* ---- Plan -------------------------------------------------------------------------- */
 
-/* A plan owns everything a call needs but the weight, so calls allocate nothing; only a
+/* A plan owns everything a call needs except the weight, so calls allocate nothing; only a
  * plan's first call with a B makes room for it (ew_gemm_rs).  It never changes after
  * creation apart from its weight.  Create plans in the same order on all ranks: they are
- * numbered 1, 2, ... in their world, and messages name them so. */
+ * numbered 1, 2, ... in their world, and messages use these numbers. */
 typedef struct ew_plan ew_plan;
 
 /* Collective.  config may be NULL or partly zero; rank 0's choice for the open fields
@@ -308,17 +309,17 @@ EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                                 const ew_config *config, ew_plan **plan_out);
 
 /* Packs this rank's weight into memory of the plan, and binds it: calls without a B use
- * it.  The memory is taken the first time.  B may be freed afterwards.  Local. */
+ * it.  The memory is allocated the first time.  B may be freed afterwards.  Local. */
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 
 /* A packed weight that any number of plans can use: those of its world that have its N, K,
- * element type, layout, backend and producer, whatever their max_m and schedule.  Layers of
- * one shape can so share a plan, bound to the weight of each in turn, and plans for
- * different m a weight. */
+ * element type, layout, backend and producer, whatever their max_m and schedule.  So layers
+ * of one shape can share a plan, bound to the weight of each in turn, and plans for
+ * different m can share a weight. */
 typedef struct ew_weight ew_weight;
 
 /* Packs this rank's B, which may be freed afterwards.  The problem's max_m is ignored; of
- * the config, which may be NULL, only backend, producer and workers (who pack) count.
+ * the config, which may be NULL, only backend, producer and workers (which pack) matter.
  * Local; on a GPU collective if it is the first of the world's plans and weights. */
 EW_API ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
                                   const ew_config *config, const void *B,
@@ -330,18 +331,18 @@ EW_API ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
  * it are refused until an update succeeds.  Local. */
 EW_API ew_status ew_weight_update(ew_weight *weight, const void *B);
 
-/* The weight of the plan's calls without a B from now on, instead of any other; NULL: none.
- * Copies nothing and takes no time to speak of, so it can be called before every call.
+/* From now on the plan's calls without a B use this weight and no other; NULL: none.
+ * Copies nothing and takes almost no time, so it can be called before every call.
  * Enqueued and captured calls keep the weight that was bound when they were made.  Weight
  * and plan may be destroyed in either order.  Local. */
 EW_API ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight);
 
-/* What it holds of the backend's memory. */
+/* How much of the backend's memory the weight holds. */
 EW_API size_t ew_weight_bytes(const ew_weight *weight);
 
 /* Frees the memory and unbinds the plans that are still bound to it.  On a GPU it waits for
  * the calls enqueued so far; a graph that captured one must not be replayed any more.  NULL
- * is fine.  Local. */
+ * is allowed.  Local. */
 EW_API void ew_weight_destroy(ew_weight *weight);
 
 /* A CUDA stream of the rank's GPU; calls can be captured into a graph and replayed.  NULL
@@ -356,13 +357,13 @@ typedef void *ew_stream;
  *
  * All ranks call the same plans in the same order.  Where they do not, even for plans that
  * are equal in everything but their weights, all get EW_ERR_MISMATCH naming two ranks and
- * their plans, and none gets a wrong value: a rank that owns no row may hear of it with its
- * next call only, on a GPU with ew_plan_wait.
+ * their plans, and none gets a wrong value.  A rank that owns no row may get the error only
+ * from its next call, on a GPU from ew_plan_wait.
  *
  * B is NULL for the weight bound by ew_plan_set_weight or ew_plan_bind_weight, or this
- * rank's weight for this call alone, beside which the bound one stays bound.  Where such a
- * B has to be packed, its place is memory of the plan, taken by the first call with one (on
- * a GPU, where only EW_WEIGHT_KN needs it, by ew_plan_create).
+ * rank's weight for this call alone; the bound weight then stays bound.  Where such a B has
+ * to be packed, the plan allocates memory for it in the first call with a B (on a GPU,
+ * where only EW_WEIGHT_KN needs it, in ew_plan_create).
  *
  * Determinism: on one machine type the bits of C depend on the inputs alone, not on the
  * schedule, the number of workers, the owner of a row or the run: each rank's products are
@@ -389,11 +390,11 @@ EW_API ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void 
  *              r = 1 / sqrt(mean of h * h + eps)
  *
  * Every round() is to the element type, as if each line were an operator of its own;
- * everything inside one is fp32.  All parts are in the element type, and like A and C in
- * the backend's memory.  Parts left NULL are left out. */
+ * everything inside one is fp32.  All pointers are to the element type and, like A and C,
+ * to the backend's memory.  Steps whose pointer is NULL are left out. */
 typedef struct ew_epilogue {
     uint32_t struct_size;
-    float eps;               /* of the norm, 0 or more */
+    float eps;               /* of the norm: finite, 0 or more */
     const void *bias;        /* N */
     void *residual;          /* owned rows x N; holds h afterwards */
     const void *norm_weight; /* N; together with normed */
@@ -404,22 +405,22 @@ typedef struct ew_epilogue {
         (uint32_t)sizeof(ew_epilogue), 1e-5f, NULL, NULL, NULL, NULL \
     }
 
-/* ew_gemm_rs and an epilogue in one, while the GEMM is still running where it can be.  C
- * gets c, with the bias; it may be NULL when the epilogue has a residual or a norm, and c
- * alone is not wanted.  C, residual and normed overlap neither each other nor anything that
- * is read.  The epilogue is this rank's own business: others may have another.  NULL:
+/* ew_gemm_rs and an epilogue in one call; where it pays, the epilogue runs while the GEMM
+ * is still running.  C receives c, with the bias; it may be NULL when the epilogue has a
+ * residual or a norm, and c itself is not wanted.  C, residual and normed overlap neither
+ * each other nor anything that is read.  Ranks may pass different epilogues.  NULL:
  * ew_gemm_rs.
  *
  * Determinism: as for ew_gemm_rs, and the squares are summed in one fixed order
- * (docs/DESIGN.md), so all bits are those of ew_gemm_rs with the lines above behind it.
+ * (docs/DESIGN.md), so all bits are those of ew_gemm_rs followed by the lines above.
  * Cpu and cuda agree in every bit where their sums over k do.  After an error residual and
  * normed are undefined, as C is. */
 EW_API ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B,
                                   void *C, const ew_epilogue *epilogue, ew_stream stream);
 
-/* Waits for all that was enqueued (not for replays of a graph: wait for their stream, then
- * call this) and reports its fault, if any: EW_ERR_TIMEOUT,
- * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error(). */
+/* Waits for all calls that were enqueued and reports their fault, if any: EW_ERR_TIMEOUT,
+ * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error().  It does
+ * not wait for replays of a graph: wait for their stream first. */
 EW_API ew_status ew_plan_wait(ew_plan *plan);
 
 /* The config in use, every field chosen. */
@@ -430,8 +431,9 @@ EW_API ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out);
 #define EW_EXPLAIN_BYTES 4096
 EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
 
-/* NULL is fine.  Collective only in the sense that peers must not call into the plan
- * afterwards.  In use, or in a forked child: as ew_world_destroy. */
+/* NULL is allowed.  Collective only in the sense that peers must not call into the plan
+ * afterwards.  While the world is in use, or in a forked child, it behaves as
+ * ew_world_destroy does. */
 EW_API void ew_plan_destroy(ew_plan *plan);
 
 #ifdef __cplusplus

@@ -54,7 +54,7 @@ typedef struct ew_fabric {
      * when it has arrived, and then so have all that were put to dst before. */
     int (*put)(ew_channel *channel, int dst, int32_t number, const void *address,
                size_t bytes, bool confirmed);
-    /* Which of the places asked about have been filled since they were armed, each told
+    /* Which of the places asked about have been filled since they were armed, each reported
      * once, and by how many bytes. */
     int (*arrivals)(ew_channel *channel, const size_t *asked, size_t num_asked,
                     size_t *filled_out, size_t *bytes_out, size_t *num_filled_out);
@@ -66,10 +66,9 @@ typedef struct ew_fabric {
      * world has failed, and peers may be gone. */
     bool (*channel_close)(ew_channel *channel, bool broken);
 
-    /* Places, and what is put, may lie in the memory of a CUDA GPU.  What is done with it
-     * by way of CUDA is done in the context that is current when a function of this table
-     * is called, and is complete when the message counts as sent, or the place as filled.
-     */
+    /* Places, and what is put, may lie in the memory of a CUDA GPU.  The fabric's CUDA
+     * calls use the context that is current when a function of this table is called, and
+     * their work is complete when the message counts as sent, or the place as filled. */
     bool takes_device_memory;
 } ew_fabric;
 

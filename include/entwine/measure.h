@@ -1,6 +1,6 @@
-/* Entwine's opt-in second header: what a plan will cost before it runs, what a call did
- * and when, inputs whose results are known exactly, and the benchmark loop that the
- * command-line tool uses.  Nothing here is needed to compute. */
+/* Opt-in header: what a plan will cost before it runs, what a call did and when, inputs
+ * whose results are known exactly, and the benchmark loop that the command-line tool uses.
+ * Nothing here is needed to compute. */
 #ifndef ENTWINE_MEASURE_H
 #define ENTWINE_MEASURE_H
 
@@ -70,10 +70,9 @@ typedef enum ew_trace_kind {
 
 typedef struct ew_trace_event {
     ew_trace_kind kind;
-    int32_t worker; /* one at a time per worker; on a GPU a row to draw it in */
-    int32_t dst;    /* the rank that owns the tile */
-    int32_t row,
-        col; /* of the block's first tile, or of the tile, inside dst's partition */
+    int32_t worker;   /* one at a time per worker; on a GPU a row to draw it in */
+    int32_t dst;      /* the rank that owns the tile */
+    int32_t row, col; /* of the block's first tile, or of the tile, inside dst's part */
     int64_t position;
     int64_t begin_ns, end_ns;
     int64_t published_ns; /* a block's last tile became visible to its owner; else 0 */
@@ -89,8 +88,8 @@ EW_API ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size
 
 /* Every world keeps its ranks' last 1024 operations (plans and calls: sequence, shape,
  * config, state, times, progress) in memory that outlives a rank.  When a world stops with
- * a fault, the first rank to hear of it writes them as JSON into the folder that
- * ENTWINE_DUMP_DIR names, if it does.  docs/CLI.md describes the file. */
+ * a fault, the first rank that notices it writes them as JSON into the folder that
+ * ENTWINE_DUMP_DIR names, if it is set.  docs/CLI.md describes the file. */
 
 /* Writes the recording of all ranks to `path`, replacing it whole.  Safe beside calls in
  * other threads; not in a signal handler. */
@@ -149,12 +148,12 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
  *   "static"      reducers have workers, or SMs, of their own until the call ends
  *   "wavegroup"   tiles are released in groups of whole waves, on a GPU each group reduced
  *                 by a launch of its own (FlashOverlap)
- *   "chunked"     one destination's partition after the other, each moved whole, on a GPU
+ *   "chunked"     one destination's part after the other, each moved whole, on a GPU
  *                 by copy engines, and summed at the end (PyTorch's Async-TP)
- *   "fused-push"  the epilogue writes tiles into the owner's memory; when all have, the
- *                 owner sums (FLUX); the cpu refuses it, whose ranks share their memory
- * On a GPU the reduction of sequential, blas, chunked and fused-push has the whole GPU, or
- * slice, to itself. */
+ *   "fused-push"  the epilogue writes tiles into the owner's memory, and the owner sums
+ * when all are there (FLUX); refused on the cpu, whose ranks share their memory On a GPU
+ * the reduction of sequential, blas, chunked and fused-push has the rank's SMs to itself.
+ */
 EW_API const char *const *ew_method_list(void);
 
 /* The config that `method` stands for, with the open fields taken from `base` (or
@@ -162,8 +161,8 @@ EW_API const char *const *ew_method_list(void);
 EW_API ew_status ew_method_config(const char *method, const ew_config *base,
                                   ew_config *config_out);
 
-/* A method that is no config of the engine: the caller computes.  run() returns 0 on
- * success and tells when its GEMM ended (ew_now_ns). */
+/* A method that is not a config of the engine: the caller computes.  run() returns 0 on
+ * success and writes when its GEMM ended (ew_now_ns). */
 typedef struct ew_bench_custom {
     void *context;
     int (*run)(void *context, int64_t m, const void *A, const void *B, void *C,
@@ -193,8 +192,8 @@ typedef struct ew_bench_options {
     int64_t m; /* rows of the calls; 0 means max_m */
     uint32_t seed;
     /* Quiet gate: before and after each sample every rank spins this long, and a sample
-     * around which any rank lost its core is taken again (at most 10 times as many
-     * tries as iters).  0: off. */
+     * around which any rank lost its core is retaken (at most 10 times as many tries as
+     * iters).  0: off. */
     double gate_ms;
     /* Rest after each sample, in units of its time: a hot GPU lowers its clock, and then
      * methods are not comparable. */
@@ -216,7 +215,7 @@ typedef struct ew_bench_result {
     double tail_us;    /* of the slowest rank: median of end - gemm_end */
     double enqueue_us; /* maximum over ranks: host time of a call among 64; cpu: 0 */
     double cv;         /* of that rank's samples: standard deviation / mean */
-    int32_t discarded; /* samples taken again because of the quiet gate */
+    int32_t discarded; /* samples retaken because of the quiet gate */
     int32_t num_samples;
     double samples_us[EW_BENCH_MAX_SAMPLES]; /* of that rank, in the order taken */
     /* Over all ranks: first and last iteration, output poisoned.  Of a layer: the bare sum
@@ -276,7 +275,7 @@ typedef struct ew_gpu {
     int32_t driver_version, runtime_version; /* of CUDA: 13000 is 13.0 */
     int32_t clock_mhz;                       /* the highest SM clock */
     int64_t memory_bytes;
-    bool mig;       /* a MIG slice of a GPU */
+    bool mig;       /* a MIG instance of a GPU */
     bool exclusive; /* the compute mode admits one process, or none */
 } ew_gpu;
 EW_API int ew_gpu_count(void);
@@ -287,7 +286,7 @@ typedef struct ew_gpu_kernel {
     int32_t threads;
     int32_t registers;    /* of a thread */
     int32_t shared_bytes; /* of a CTA */
-    int32_t spill_bytes;  /* of a thread; 0 is what one wants */
+    int32_t spill_bytes;  /* of a thread; 0 is best */
     int32_t ctas_per_sm;
     /* Producers: reducing CTAs of 128, 256 and 512 threads, whatever W, that fit on an SM
      * beside as many producers as it holds.  Others: -1. */

@@ -37,9 +37,10 @@ typedef struct ew_mpi_module {
 
     /* Methods for ew_bench_run, ending with NULL.  Each is one cblas_sgemm into private
      * memory, then a ReduceScatter of MPI's:
-     *   "blas+mpi"       MPI_Reduce_scatter_block (MPI_Reduce_scatter when W does not
-     * divide m) with the algorithm that the MPI library picks by itself "blas+mpi-best" the
-     * fastest for this problem of all algorithms that Open MPI has for either of the two */
+     *   "blas+mpi"       with the algorithm that the MPI library picks
+     *   "blas+mpi-best"  with the fastest for this problem that Open MPI has
+     * The collective is MPI_Reduce_scatter_block, or MPI_Reduce_scatter when W does not
+     * divide m; "blas+mpi-best" tries the algorithms of both. */
     const char *const *(*method_list)(void);
 
     /* Fills custom_out for a bench entry.  `error` receives the reason of a failure; on
@@ -50,7 +51,7 @@ typedef struct ew_mpi_module {
     int (*method_create)(const char *method, const ew_problem *problem, int rank,
                          int num_ranks, ew_bench_custom *custom_out, char *error,
                          size_t error_bytes);
-    void (*method_destroy)(ew_bench_custom *custom); /* NULL and zeroes are fine */
+    void (*method_destroy)(ew_bench_custom *custom); /* NULL and zeroes are allowed */
 
     /* Ends MPI if open started it. */
     void (*close)(void);

@@ -1,5 +1,5 @@
-/* Entwine's third, opt-in header: what a call would take on hardware that a profile
- * describes.  Nothing runs and nothing is measured; docs/SIMULATOR.md says what is modelled
+/* Opt-in header: how long a call would take on hardware that a profile describes.
+ * Nothing runs and nothing is measured; docs/SIMULATOR.md says what is modelled
  * and how far to trust it.  Plans with backend=sim use the same simulation, with the
  * profile that the variable ENTWINE_PROFILE names. */
 #ifndef ENTWINE_SIM_H
@@ -21,7 +21,7 @@ typedef struct ew_sim_hardware {
     char name[EW_SIM_NAME_BYTES];
     int32_t is_cpu;
     int32_t gpus;    /* of a node */
-    int32_t nodes;   /* that the ranks lie on */
+    int32_t nodes;   /* on which the ranks are */
     int32_t sharers; /* ranks on one GPU; above 1 it is a virtual node */
     int32_t sms;     /* of one rank; a CPU's cores */
     double link_gbs; /* per rank and direction, inside a node; 0: memory alone */
@@ -57,7 +57,7 @@ typedef struct ew_sim_report {
     double time_us, gemm_us, tail_us;
     double link_us;        /* what the busiest link alone needs */
     int64_t moved_bytes;   /* from other ranks, of all ranks together */
-    uint64_t events;       /* that the simulation took */
+    uint64_t events;       /* of the simulation */
     int64_t crossed_bytes; /* of moved_bytes, between nodes */
 } ew_sim_report;
 

@@ -1,4 +1,4 @@
-/* Entwine's third header, opt-in: finding a config by measuring, and keeping it.
+/* Opt-in header: finding a config by measuring, and keeping it.
  *
  * A tuning entry belongs to a key: the operation, the shape (rows rounded up to a power of
  * two, the M bucket), the ranks, the element type, the device and the library's version.
@@ -8,7 +8,7 @@
  * Entries are small JSON files under $ENTWINE_CACHE_DIR, else $XDG_CACHE_HOME/entwine, else
  * ~/.cache/entwine.  ew_plan_create without a config of the caller's uses the entry of its
  * key, else that of the nearest M bucket, else the built-in choice; ew_plan_explain says
- * which.  A file that cannot be read, is malformed or has another key is no entry.
+ * which.  A file that cannot be read, is malformed or has another key is ignored.
  * ENTWINE_TUNING=off makes plans ignore all entries. */
 #ifndef ENTWINE_TUNE_H
 #define ENTWINE_TUNE_H
@@ -30,12 +30,11 @@ typedef struct ew_tuning {
     double time_us;                /* of the config */
     double default_us;             /* of the built-in choice, in the same run */
     int64_t when;                  /* seconds since 1970 */
-    char
-        profile[64]; /* that candidates were planned with; empty: none, all were measured */
+    char profile[64];              /* used to order the candidates; empty: none was */
 } ew_tuning;
 
 /* The key that num_ranks ranks on this machine have for the problem's M bucket.  With cuda
- * it starts CUDA in this process, as ew_gpu_count does.  EW_TUNING_KEY_BYTES hold any. */
+ * it starts CUDA in this process, as ew_gpu_count does.  EW_TUNING_KEY_BYTES are enough. */
 EW_API ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend,
                                char *text, size_t bytes);
 
@@ -44,7 +43,7 @@ EW_API ew_status ew_tuning_key(const ew_problem *problem, int num_ranks, ew_back
 EW_API ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes);
 EW_API ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out);
 
-/* The folder of the entries; EW_ERR_SYSTEM when there is none to be had (no HOME). */
+/* The folder of the entries; EW_ERR_SYSTEM when it cannot be determined (no HOME). */
 EW_API ew_status ew_tuning_folder(char *path, size_t bytes);
 
 /* Path of the file that an entry with this key has: 16 hexadecimal digits and ".json".
@@ -60,11 +59,11 @@ EW_API ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out);
 
 /* ---- Tuning -------------------------------------------------------------------------- */
 
-#define EW_TUNE_PLANS 6 /* that exist at once while a problem is tuned */
+#define EW_TUNE_PLANS 6 /* plans that exist at once while a problem is tuned */
 
 typedef struct ew_tune_options {
     uint32_t struct_size;
-    double budget_s; /* give or take one heat; 0: until the search ends */
+    double budget_s; /* may be exceeded by one heat; 0: until the search ends */
     int32_t samples; /* of each candidate before slow ones are dropped; 0: chosen */
     uint32_t seed;
     /* Rank 0 writes the entry, if it is one that plans would use: nothing but the backend
@@ -87,11 +86,11 @@ typedef struct ew_tune_options {
 typedef struct ew_tune_result {
     ew_tuning tuning;
     int32_t num_candidates; /* different configs that were measured */
-    int32_t num_refused;    /* that this machine cannot run */
+    int32_t num_refused;    /* configs that this machine cannot run */
     int32_t complete;       /* 0: ended by the budget or by progress */
     int32_t stored;
-    int32_t num_left_out; /* that the simulator found hopeless */
-    char profile[64];     /* whose; empty: none describes this machine */
+    int32_t num_left_out; /* skipped: simulated to be over 15 % slower */
+    char profile[64];     /* of that simulation; empty: none describes this machine */
 } ew_tune_result;
 
 /* Collective.  Searches the fields that `fixed` leaves open (NULL: all, for the cpu) for
