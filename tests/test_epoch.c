@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "backend/cpu/engine.h"
+#include "base/epoch.h"
 #include "base/probe.h"
-#include "plan/epoch.h"
 #include "testing.h"
 
 enum { CALLS = 14, START_BEFORE_WRAP = 5 };

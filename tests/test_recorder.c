@@ -147,7 +147,8 @@ static int measure_cost(ew_world *world, void *argument)
 {
     cost *c = argument;
     const int rank = ew_world_rank(world);
-    const ewx_deed deed = {.kind = EWX_RECORD_CALL, .m = 1, .n = 1, .k = 1, .plan = 1};
+    const ewx_operation operation = {
+        .kind = EWX_RECORD_CALL, .shape = {1, 1, 1}, .plan = 1};
     const ew_problem problem = EW_PROBLEM(1, 1, 1, EW_FP32);
     duty d;
     RANK_OK(duty_open(&d, world, problem, ""));
@@ -160,7 +161,7 @@ static int measure_cost(ew_world *world, void *argument)
     RANK_OK(ew_world_barrier(world));
     start_ns = ewx_now_ns();
     for (int round = 0; round < COST_ROUNDS; round++) {
-        RANK_OK(ewx_recorder_begin(world, &deed));
+        RANK_OK(ewx_recorder_begin(world, &operation));
         ewx_recorder_end(world, EW_OK, false);
     }
     c->record_ns[rank] = (double)(ewx_now_ns() - start_ns) / COST_ROUNDS;

@@ -5,6 +5,7 @@
 
 #include "entwine/entwine.h"
 #include "entwine/measure.h"
+#include "exchange/plan_reports.h"
 #include "plan/exact.h"
 #include "plan/spec.h"
 #include "world/world.h"

@@ -160,7 +160,7 @@ static void blame_silent(const ewx_exchange *x, const rehearsal *r)
     (void)ewx_world_raise(x->world, &(ewx_fault){.status = EW_ERR_TIMEOUT,
                                                  .culprit = culprit,
                                                  .reporter = x->world->rank,
-                                                 .place = EWX_FAULT_MEETING});
+                                                 .code = EWX_FAULT_MEETING});
 }
 
 ew_status ewx_exchange_rehearse(ewx_exchange *x)

@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/epoch.h"
 #include "base/status.h"
-#include "plan/epoch.h"
 
 #define LETTERS_AT_ONCE 64
 #define GOODBYE_NS 500000000 /* how long a leaving rank helps its last letters out */
 
 typedef enum letter_kind {
     LETTER_ROUND = 1, /* number: the round; body: round_note */
-    LETTER_DEED,      /* body: deed_note */
+    LETTER_OPERATION, /* body: operation_note */
     LETTER_FAULT,     /* body: ewx_fault */
     LETTER_DEPARTED,
     LETTER_LISTENER /* number: the listener's */
@@ -33,13 +33,14 @@ typedef struct round_note {
     unsigned char data[EWX_POST_BYTES];
 } round_note;
 
-/* A deed as it travels. */
-typedef struct deed_note {
+/* An operation as it travels. */
+typedef struct operation_note {
     uint64_t sequence;
-    int64_t m, n, k;
+    int64_t shape[3];
     uint64_t plan;
-    uint32_t kind, replays;
-} deed_note;
+    int32_t op;
+    uint32_t kind, replays, padding;
+} operation_note;
 
 /* ---- Sending ---- */
 
@@ -81,23 +82,24 @@ void ewx_hosts_enter_round(ew_world *world, uint32_t round, uint64_t meeting,
     send_to_all(world, LETTER_ROUND, round, &note, offsetof(round_note, data) + bytes);
 }
 
-static deed_note note_of(uint64_t sequence, const ewx_deed *deed)
+static operation_note note_of(uint64_t sequence, const ewx_operation *operation)
 {
-    return (deed_note){.sequence = sequence,
-                       .m = deed->m,
-                       .n = deed->n,
-                       .k = deed->k,
-                       .plan = deed->plan,
-                       .kind = deed->kind,
-                       .replays = deed->replays};
+    return (operation_note){
+        .sequence = sequence,
+        .shape = {operation->shape[0], operation->shape[1], operation->shape[2]},
+        .plan = operation->plan,
+        .op = operation->op,
+        .kind = operation->kind,
+        .replays = operation->replays};
 }
 
-void ewx_hosts_tell_deed(ew_world *world, uint64_t sequence, const ewx_deed *deed)
+void ewx_hosts_tell_operation(ew_world *world, uint64_t sequence,
+                              const ewx_operation *operation)
 {
     if (world->num_hosts == 1)
         return;
-    const deed_note note = note_of(sequence, deed);
-    send_to_all(world, LETTER_DEED, 0, &note, sizeof note);
+    const operation_note note = note_of(sequence, operation);
+    send_to_all(world, LETTER_OPERATION, 0, &note, sizeof note);
 }
 
 void ewx_hosts_fail(ew_world *world)
@@ -106,7 +108,7 @@ void ewx_hosts_fail(ew_world *world)
     ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_SYSTEM,
                                                 .culprit = world->rank,
                                                 .reporter = world->rank,
-                                                .place = EWX_FAULT_FABRIC});
+                                                .code = EWX_FAULT_FABRIC});
 }
 
 void ewx_hosts_refuse(ew_world *world, int src)
@@ -114,7 +116,7 @@ void ewx_hosts_refuse(ew_world *world, int src)
     ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_SYSTEM,
                                                 .culprit = src,
                                                 .reporter = world->rank,
-                                                .place = EWX_FAULT_LETTER});
+                                                .code = EWX_FAULT_MESSAGE});
 }
 
 /* Whoever hears of a fault tells all other hosts: the reporter may be dead or cut off. */
@@ -158,21 +160,21 @@ ew_status ewx_hosts_check_round(ew_world *world, int rank, size_t bytes)
     return ewx_world_check(world);
 }
 
-static bool hear_deed(ew_world *world, int src, const letter *mail, size_t bytes)
+static bool hear_operation(ew_world *world, int src, const letter *mail, size_t bytes)
 {
-    deed_note note;
+    operation_note note;
     if (bytes != sizeof note)
         return false;
     memcpy(&note, mail->body, sizeof note);
     if ((note.kind != EWX_RECORD_PLAN && note.kind != EWX_RECORD_CALL) || note.replays > 1)
         return false;
-    ewx_recorder_hear(world, src, note.sequence,
-                      &(ewx_deed){.kind = (ewx_record_kind)note.kind,
-                                  .m = note.m,
-                                  .n = note.n,
-                                  .k = note.k,
-                                  .plan = note.plan,
-                                  .replays = note.replays});
+    ewx_recorder_hear(
+        world, src, note.sequence,
+        &(ewx_operation){.op = note.op,
+                         .kind = (ewx_record_kind)note.kind,
+                         .shape = {note.shape[0], note.shape[1], note.shape[2]},
+                         .plan = note.plan,
+                         .replays = note.replays});
     return true;
 }
 
@@ -204,8 +206,8 @@ static bool hear(ew_world *world, int src, const letter *mail, size_t bytes)
     switch ((letter_kind)mail->kind) {
     case LETTER_ROUND:
         return hear_round(world, src, mail, bytes);
-    case LETTER_DEED:
-        return hear_deed(world, src, mail, bytes);
+    case LETTER_OPERATION:
+        return hear_operation(world, src, mail, bytes);
     case LETTER_FAULT:
         return hear_fault(world, mail, bytes);
     case LETTER_DEPARTED:

@@ -23,7 +23,7 @@ void ewx_hosts_unlisten(ew_world *world, ewx_listener *listener);
 /* To every rank of another host, for the listener of that number there. */
 void ewx_hosts_tell(ew_world *world, uint32_t number, const void *body, size_t bytes);
 
-/* A plan's way to receive tiles; `fix` is for a network that cannot take so many. */
+/* A plan's way to receive data; `fix` is for a network that cannot take so many places. */
 ew_status ewx_hosts_open_channel(const ew_world *world, const ew_place *places,
                                  size_t num_places, const char *fix,
                                  ew_channel **channel_out);
@@ -59,6 +59,7 @@ void ewx_hosts_enter_round(ew_world *world, uint32_t round, uint64_t meeting,
                            const void *mine, size_t bytes);
 /* That rank has entered this rank's collective; refused unless with so many bytes. */
 ew_status ewx_hosts_check_round(ew_world *world, int rank, size_t bytes);
-void ewx_hosts_tell_deed(ew_world *world, uint64_t sequence, const ewx_deed *deed);
+void ewx_hosts_tell_operation(ew_world *world, uint64_t sequence,
+                              const ewx_operation *operation);
 
 #endif

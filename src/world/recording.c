@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/epoch.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "entwine/measure.h"
-#include "plan/epoch.h"
 #include "world/world.h"
 
 /* ---- The copy ---- */
@@ -125,16 +125,19 @@ static void print_record(FILE *out, const clocks *c, const ewx_lane *lane,
     const uint64_t outcome = record->outcome, state = outcome >> 8 & 0xff;
     const ew_status status = (ew_status)(int16_t)(uint16_t)(outcome >> 16);
     const bool running = state == EWX_RECORD_RUNNING;
+    const char *const *names = ewx_terms_above.shape;
     const uint32_t steps =
         running ? lane->steps - lane->steps_before : (uint32_t)(outcome >> 32);
     fprintf(out,
             "{\"sequence\": %" PRIu64 ", \"kind\": \"%s\", \"state\": \"%s\", "
-            "\"status\": \"%s\", \"m\": %" PRId64 ", \"n\": %" PRId64 ", \"k\": %" PRId64
+            "\"status\": \"%s\", \"%s\": %" PRId64 ", \"%s\": %" PRId64 ", \"%s\": %" PRId64
             ", \"plan\": %" PRIu32 ", \"config\": \"%08" PRIx32 "\", \"begin_ns\": %" PRId64
             ", \"end_ns\": %" PRId64 ", \"steps\": %" PRIu32 "}",
-            record->sequence, (outcome & 0xff) == EWX_RECORD_PLAN ? "plan" : "call",
-            state_name(state), ew_status_name(status), record->m, record->n, record->k,
-            (uint32_t)(record->plan >> 32), (uint32_t)record->plan, to_ns(c, record->begin),
+            record->sequence,
+            ewx_what_kind(ewx_outcome_what(outcome)) == EWX_RECORD_PLAN ? "plan" : "call",
+            state_name(state), ew_status_name(status), names[0], record->shape[0], names[1],
+            record->shape[1], names[2], record->shape[2], (uint32_t)(record->plan >> 32),
+            (uint32_t)record->plan, to_ns(c, record->begin),
             running ? 0 : to_ns(c, record->end), steps);
 }
 
@@ -203,9 +206,22 @@ static void print_wait(FILE *out, const ewx_control *copy, int rank)
     const uint64_t waiting = copy->posts[rank].lane.waiting;
     const int missing = missing_at_meeting(copy, rank);
     if (waiting >= 1 && waiting <= (uint64_t)copy->card.num_ranks)
-        fprintf(out, "{\"rank\": %d, \"at\": \"tile\"}", (int)waiting - 1);
+        fprintf(out, "{\"rank\": %d, \"at\": \"%s\"}", (int)waiting - 1,
+                ewx_terms_above.awaited);
     else if (missing >= 0 && !copy->posts[rank].departed)
         fprintf(out, "{\"rank\": %d, \"at\": \"meeting\"}", missing);
+    else
+        fputs("null", out);
+}
+
+static void print_step(FILE *out, uint64_t last)
+{
+    const uint64_t step = last >> 56;
+    const size_t known = sizeof ewx_terms_above.steps / sizeof *ewx_terms_above.steps;
+    const char *name = step < known ? ewx_terms_above.steps[step] : NULL;
+    if (name)
+        fprintf(out, "{\"kind\": \"%s\", \"position\": %" PRIu64 "}", name,
+                last & 0xffffffffffffff);
     else
         fputs("null", out);
 }
@@ -213,18 +229,13 @@ static void print_wait(FILE *out, const ewx_control *copy, int rank)
 static void print_rank(FILE *out, const clocks *c, const ewx_control *copy, int rank)
 {
     const ewx_post *post = &copy->posts[rank];
-    const uint64_t last = post->lane.last, step = last >> 56;
     fprintf(out,
             "  {\"rank\": %d, \"pid\": %" PRId32 ", \"process\": \"%s\", \"left\": %s, "
             "\"sequence\": %" PRIu64 ", \"meetings\": %" PRIu32 ",\n"
             "   \"last_step\": ",
             rank, post->lane.pid, process_name(process_state(post->lane.pid)),
             post->departed ? "true" : "false", post->lane.sequence, post->round);
-    if (step == EWX_STEP_BLOCK || step == EWX_STEP_TILE)
-        fprintf(out, "{\"kind\": \"%s\", \"position\": %" PRIu64 "}",
-                step == EWX_STEP_BLOCK ? "block" : "tile", last & 0xffffffffffffff);
-    else
-        fputs("null", out);
+    print_step(out, post->lane.last);
     fputs(", \"waits_for\": ", out);
     print_wait(out, copy, rank);
     fputs(",\n   \"records\": [", out);
@@ -241,9 +252,9 @@ static void print_fault(FILE *out, const ewx_control *copy)
     fprintf(out, "{\"status\": \"%s\", \"culprit\": %" PRId32 ", \"reporter\": %" PRId32,
             ew_status_name((ew_status)copy->fault.status), copy->fault.culprit,
             copy->fault.reporter);
-    if (copy->fault.place == EWX_FAULT_TILE && copy->fault.status == EW_ERR_TIMEOUT)
-        fprintf(out, ", \"tile\": [%" PRId64 ", %" PRId64 "]", copy->fault.detail[0],
-                copy->fault.detail[1]);
+    const ewx_fault_text *text = ewx_fault_text_find(copy->fault.code);
+    if (text && text->print)
+        text->print(out, &copy->fault);
     fputs("}", out);
 }
 

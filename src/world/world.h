@@ -1,6 +1,6 @@
 /* A world is the ranks that work together: who am I, small all-gathers, passing file
- * descriptors, and one abort word that all of them hear.  It knows nothing of problems,
- * plans or backends. */
+ * descriptors, and one abort word that all of them watch.  It counts plans and records
+ * their calls, but knows nothing of what they compute, nor of backends. */
 #ifndef EWX_WORLD_WORLD_H
 #define EWX_WORLD_WORLD_H
 
@@ -12,36 +12,17 @@
 #include "base/limits.h"
 #include "base/wait.h"
 #include "entwine/fabric.h"
+#include "world/faults.h"
 #include "world/recorder.h"
 
 #define EWX_POST_BYTES 4088 /* with the meeting's word, one letter's body */
-
-/* Why a world stopped.  The first rank to report wins; all ranks tell the same story. */
-typedef struct ewx_fault {
-    int32_t status;   /* ew_status */
-    int32_t culprit;  /* the rank that is to blame */
-    int32_t reporter; /* the rank that noticed */
-    int32_t place;    /* ewx_fault_place */
-    int64_t detail[4];
-} ewx_fault;
-
-typedef enum ewx_fault_place {
-    EWX_FAULT_NOWHERE, /* detail unused */
-    EWX_FAULT_TILE,    /* detail: tile row, tile column, epoch wanted, epoch seen */
-    EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
-    EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
-    EWX_FAULT_MEETING, /* a collective of the world; detail: reporter's and culprit's
-                          ewx_meeting_word(), where these differ */
-    EWX_FAULT_FABRIC,  /* what carries bytes between hosts has failed */
-    EWX_FAULT_LETTER,  /* what came from another host cannot be right */
-    EWX_FAULT_DEED     /* detail: ewx_deed_field, reporter's, culprit's, sequence */
-} ewx_fault_place;
 
 /* What ranks meet for. */
 typedef enum ewx_meeting {
     EWX_MEETING_BARRIER = 1,
     EWX_MEETING_ALLGATHER = 2,
-    EWX_MEETING_INNER = 3 /* a step of the library's own, of creating or calling a plan */
+    EWX_MEETING_INNER =
+        3 /* a step of the library's own, while it creates or calls a plan */
 } ewx_meeting;
 
 /* Kind and size of a collective in one word: equal on all ranks, or they are in different

@@ -185,8 +185,8 @@ static unsigned char *segments[RANKS], *zeros;
 static ewx_control *control;
 static _Atomic uint8_t peer_agrees[RANKS];
 static const uint64_t our_meeting = (uint64_t)EWX_MEETING_INNER << 56 | 8;
-static const ewx_deed our_deed = {
-    .kind = EWX_RECORD_CALL, .m = 5, .n = 6, .k = 7, .plan = 8};
+static const ewx_operation our_call = {
+    .kind = EWX_RECORD_CALL, .shape = {5, 6, 7}, .plan = 8};
 
 /* Once; every segment in memory of its own, so that writing beyond its end is caught.  What
  * no letter may touch is poisoned: tiles, and what the control block has for ranks that are
@@ -236,7 +236,7 @@ static void make_world(void)
     atomic_store(&control->posts[NEIGHBOUR].round, NEIGHBOURS_ROUND);
     for (int parity = 0; parity < 2; parity++)
         control->posts[NEIGHBOUR].meeting[parity] = our_meeting;
-    FUZZ_DEMAND(ewx_recorder_begin(&world, &our_deed) == EW_OK);
+    FUZZ_DEMAND(ewx_recorder_begin(&world, &our_call) == EW_OK);
 }
 
 static void make_engine(int levels, int64_t m)
@@ -283,21 +283,21 @@ static size_t fill_body(letter_kind kind, int src)
     const ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                              .culprit = 3,
                              .reporter = src,
-                             .place = EWX_FAULT_TILE,
+                             .code = EWX_FAULT_TILE,
                              .detail = {1, 0, 1, 0}};
     const header_note header = {.rows = {0, engine.call.grid.rows},
                                 .epochs = {0, 1},
                                 .waiting = ewx_waiting_for(3, 1),
                                 .progress = 1};
-    const deed_note deed = note_of(1, &our_deed);
+    const operation_note operation = note_of(1, &our_call);
     switch (kind) {
     case LETTER_ROUND:
         memcpy(said.mail.body, &our_meeting, sizeof our_meeting);
         memset(said.mail.body + sizeof our_meeting, src, 8);
         return sizeof our_meeting + 8;
-    case LETTER_DEED:
-        memcpy(said.mail.body, &deed, sizeof deed);
-        return sizeof deed;
+    case LETTER_OPERATION:
+        memcpy(said.mail.body, &operation, sizeof operation);
+        return sizeof operation;
     case LETTER_FAULT:
         memcpy(said.mail.body, &fault, sizeof fault);
         return sizeof fault;

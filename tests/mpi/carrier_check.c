@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "backend/cuda/engine.h"
+#include "base/epoch.h"
 #include "entwine/mpi_module.h"
-#include "plan/epoch.h"
 
 enum {
     LINGER_US = 1500000,

@@ -3,8 +3,8 @@
  * there are blocks to compute. */
 #include "backend/cpu/engine.h"
 #include "base/clock.h"
+#include "base/epoch.h"
 #include "base/probe.h"
-#include "plan/epoch.h"
 
 void ewx_consume_prepare(ewx_cpu_engine *engine)
 {
@@ -41,7 +41,7 @@ static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
             &(ewx_fault){.status = EW_ERR_MISMATCH,
                          .culprit = src,
                          .reporter = engine->world->rank,
-                         .place = EWX_FAULT_ROWS,
+                         .code = EWX_FAULT_ROWS,
                          .detail = {call->grid.rows, record->rows, call->epoch}});
     atomic_store_explicit(&engine->peer_agrees[src], 1, memory_order_relaxed);
     return EW_OK;
@@ -71,7 +71,7 @@ ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, 
         return ewx_world_raise(engine->world, &(ewx_fault){.status = EW_ERR_PEER_DIED,
                                                            .culprit = src,
                                                            .reporter = rank,
-                                                           .place = EWX_FAULT_TILE});
+                                                           .code = EWX_FAULT_TILE});
     return EW_OK;
 }
 
@@ -257,7 +257,7 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
                            &(ewx_fault){.status = left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT,
                                         .culprit = missing->src,
                                         .reporter = engine->world->rank,
-                                        .place = EWX_FAULT_TILE,
+                                        .code = EWX_FAULT_TILE,
                                         .detail = {missing->tile.row, missing->tile.col,
                                                    engine->call.epoch, missing->seen}});
 }
@@ -275,7 +275,7 @@ static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
         &(ewx_fault){.status = EW_ERR_TIMEOUT,
                      .culprit = dst,
                      .reporter = engine->world->rank,
-                     .place = EWX_FAULT_READERS,
+                     .code = EWX_FAULT_READERS,
                      .detail = {engine->call.epoch,
                                 atomic_load(&ewx_heap_header(&engine->heap, dst)->done)}});
 }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/epoch.h"
 #include "base/probe.h"
 #include "base/status.h"
-#include "plan/epoch.h"
 
 void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event)
 {
@@ -158,7 +158,7 @@ static ew_status await_reader(ewx_cpu_engine *engine, int rank, uint32_t want)
                                &(ewx_fault){.status = EW_ERR_TIMEOUT,
                                             .culprit = rank,
                                             .reporter = world->rank,
-                                            .place = EWX_FAULT_READERS,
+                                            .code = EWX_FAULT_READERS,
                                             .detail = {want, done_of(engine, rank)}});
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }

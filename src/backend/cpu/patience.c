@@ -1,7 +1,7 @@
 /* Whom to blame when a wait runs out.  A rank that has computed anything lately is slow,
  * not stuck; a rank that waits for a third one is not the culprit, and will name it. */
 #include "backend/cpu/engine.h"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 /* A wait looks around this many times before it runs out, so that a rank is known to
  * wait well before those who wait for it give up. */

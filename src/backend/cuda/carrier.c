@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/cuda/engine.h"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 /* ---- Geometry ---- */
 
@@ -239,7 +239,7 @@ static void blame_unsent(ewx_cuda_engine *engine)
     ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                        .culprit = dst,
                        .reporter = engine->world->rank,
-                       .place = EWX_FAULT_READERS,
+                       .code = EWX_FAULT_READERS,
                        .detail = {c->epoch}};
     fault.detail[1] = c->remotes[dst].heard.done;
     (void)ewx_world_raise(engine->world, &fault);

@@ -111,7 +111,7 @@ static ew_status check_rows(sim_plan *plan, const unsigned char *all, size_t byt
             return ewx_world_raise(plan->world, &(ewx_fault){.status = EW_ERR_MISMATCH,
                                                              .culprit = rank,
                                                              .reporter = plan->world->rank,
-                                                             .place = EWX_FAULT_ROWS,
+                                                             .code = EWX_FAULT_ROWS,
                                                              .detail = {mine, rows, 1}});
     }
     return EW_OK;
