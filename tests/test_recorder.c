@@ -26,7 +26,7 @@
 #include "entwine/measure.h"
 #include "stress.h"
 #include "testing.h"
-#include "world/recording.h"
+#include "world/recording_json.h"
 #include "world/world.h"
 
 static char folder[] = "/tmp/entwine-recorder-XXXXXX";
@@ -412,13 +412,13 @@ static void every_word_of_the_card_counts(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
         int refused = 0;
-        for (size_t at = 0; at < sizeof(ewx_control_card); at += 4) {
+        for (size_t at = 0; at < sizeof(ewx_control_header); at += 4) {
             const int fd = good_memory();
             assert_int_equal(pwrite(fd, &nonsense[i], sizeof nonsense[i], (off_t)at), 4);
             refused += !survives(fd);
             close(fd);
         }
-        assert_true(refused >= 5); /* magic twice, version, size of a post, ranks */
+        assert_true(refused >= 5); /* magic twice, version, size of a mailbox, ranks */
     }
 }
 
@@ -429,7 +429,7 @@ static void nonsense_is_read_without_harm(void **state)
     const size_t total = ewx_control_bytes(2);
     for (int round = 0; round < 50; round++) {
         const int fd = good_memory();
-        const size_t from = round < 25 ? sizeof(ewx_control_card) : 0;
+        const size_t from = round < 25 ? sizeof(ewx_control_header) : 0;
         unsigned char *bytes = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         assert_ptr_not_equal(bytes, MAP_FAILED);
         for (size_t at = from; at < total; at += 8) {
@@ -439,7 +439,7 @@ static void nonsense_is_read_without_harm(void **state)
         /* Records that claim to be the newest ones, or a sequence at its end. */
         ewx_control *control = (void *)bytes;
         for (int rank = 0; rank < 2 && round % 2; rank++) {
-            ewx_lane *lane = &control->posts[rank].lane;
+            ewx_lane *lane = &control->mailboxes[rank].lane;
             atomic_store(&lane->sequence, round % 4 == 1 ? UINT64_MAX : 5000);
             for (uint64_t back = 0; back < EWX_RECORDS; back++) {
                 const uint64_t sequence = atomic_load(&lane->sequence) - back;
@@ -447,7 +447,7 @@ static void nonsense_is_read_without_harm(void **state)
             }
         }
         if (!survives(fd) && round < 25)
-            fail_msg("round %d: a good card was refused", round);
+            fail_msg("round %d: a good header was refused", round);
         munmap(bytes, total);
         close(fd);
     }
@@ -460,7 +460,7 @@ static void other_files_are_no_recordings(void **state)
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     assert_false(survives(empty));
     assert_false(survives(null));
-    assert_int_equal(ftruncate(empty, (off_t)sizeof(ewx_control_card)), 0);
+    assert_int_equal(ftruncate(empty, (off_t)sizeof(ewx_control_header)), 0);
     assert_false(survives(empty));
     close(empty);
     close(null);

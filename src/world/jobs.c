@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "entwine/measure.h"
-#include "world/recording.h"
+#include "world/recording_json.h"
 
 #define MOST_JOBS 256
 #define CONTROL_LINK "/memfd:entwine-control (deleted)"

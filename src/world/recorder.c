@@ -3,11 +3,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "world/hosts.h"
+#include "world/remote_ranks.h"
 
 static ewx_lane *own_lane(const ew_world *world)
 {
-    return &world->control->posts[world->rank].lane;
+    return &world->control->mailboxes[world->rank].lane;
 }
 
 static ewx_record *record_of(ewx_lane *lane, uint64_t sequence)
@@ -35,7 +35,7 @@ static ew_status refuse(ew_world *world, int peer, uint64_t sequence,
 static ew_status compare(ew_world *world, int peer, uint64_t sequence,
                          const ewx_operation *mine)
 {
-    ewx_record *record = record_of(&world->posts[peer]->lane, sequence);
+    ewx_record *record = record_of(&world->mailboxes[peer]->lane, sequence);
     /* Sequentially consistent, as the store in ewx_recorder_begin: of two ranks at least
      * one sees the other. */
     if (atomic_load(&record->sequence) != sequence)
@@ -65,21 +65,21 @@ static ew_status compare(ew_world *world, int peer, uint64_t sequence,
 /* Whether a peer has begun, and so compared, what our new record would replace. */
 static bool is_replaceable(ew_world *world, int peer, uint64_t sequence)
 {
-    const ewx_record *theirs = record_of(&world->posts[peer]->lane, sequence);
+    const ewx_record *theirs = record_of(&world->mailboxes[peer]->lane, sequence);
     return atomic_load_explicit(&theirs->sequence, memory_order_relaxed) + EWX_RECORDS >=
            sequence;
 }
 
 static bool may_go_on(ew_world *world, int peer, uint64_t sequence)
 {
-    ewx_hosts_progress(world);
+    ewx_remotes_progress(world);
     return is_replaceable(world, peer, sequence) || ewx_world_departed(world, peer);
 }
 
 /* As long as the peer makes progress, however slow, it is waited for. */
 static ew_status await_peer(ew_world *world, int peer, uint64_t sequence)
 {
-    const ewx_lane *lane = &world->posts[peer]->lane;
+    const ewx_lane *lane = &world->mailboxes[peer]->lane;
     uint64_t seen, now;
     ew_status status;
     do {
@@ -125,10 +125,10 @@ static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_operation 
         atomic_store(&record->sequence, sequence);
 }
 
-void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence,
-                       const ewx_operation *operation)
+void ewx_recorder_receive(ew_world *world, int peer, uint64_t sequence,
+                          const ewx_operation *operation)
 {
-    write_record(&world->posts[peer]->lane, sequence, operation, false);
+    write_record(&world->mailboxes[peer]->lane, sequence, operation, false);
     /* We looked for it in vain when we began ours; or ours has yet to come. */
     const ewx_record *own = record_of(own_lane(world), sequence);
     if (GET(own->sequence) != sequence || operation->replays)
@@ -151,7 +151,7 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_operation *operation)
     PUT(lane->last, 0);
     write_record(lane, sequence, operation, world->num_ranks == 1);
     EW_TRY(awaited); /* with the record that its end will be written to */
-    ewx_hosts_tell_operation(world, sequence, operation);
+    ewx_remotes_send_operation(world, sequence, operation);
     for (int peer = 0; peer < world->num_ranks && !operation->replays; peer++)
         if (peer != world->rank) {
             const ew_status status = compare(world, peer, sequence, operation);

@@ -95,8 +95,8 @@ typedef struct ewx_lane {
 ew_status ewx_recorder_begin(ew_world *world, const ewx_operation *operation);
 /* Stores what a rank of another host has begun; raises the same when it differs from ours.
  */
-void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence,
-                       const ewx_operation *operation);
+void ewx_recorder_receive(ew_world *world, int peer, uint64_t sequence,
+                          const ewx_operation *operation);
 /* Ends it. */
 void ewx_recorder_end(ew_world *world, ew_status status, bool enqueued);
 /* All that was enqueued has ended. */

@@ -11,7 +11,7 @@
 #include "base/epoch.h"
 #include "base/status.h"
 #include "base/versioned.h"
-#include "world/hosts.h"
+#include "world/remote_ranks.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define SPINS_WHEN_CORES_SUFFICE 200
@@ -107,7 +107,7 @@ ewx_wait ewx_world_wait(const ew_world *world)
 
 bool ewx_world_departed(const ew_world *world, int rank)
 {
-    return atomic_load_explicit(&world->posts[rank]->departed, memory_order_acquire);
+    return atomic_load_explicit(&world->mailboxes[rank]->departed, memory_order_acquire);
 }
 
 /* ---- Collectives ---- */
@@ -115,13 +115,13 @@ bool ewx_world_departed(const ew_world *world, int rank)
 static bool has_entered(const ew_world *world, int rank, uint32_t round)
 {
     return ewx_epoch_reached(
-        atomic_load_explicit(&world->posts[rank]->round, memory_order_acquire), round);
+        atomic_load_explicit(&world->mailboxes[rank]->round, memory_order_acquire), round);
 }
 
 /* The wait for a rank at a collective is over. */
 static bool is_met(ew_world *world, int rank)
 {
-    ewx_hosts_progress(world);
+    ewx_remotes_progress(world);
     return has_entered(world, rank, world->round) || ewx_world_departed(world, rank);
 }
 
@@ -145,7 +145,7 @@ static ew_status await_round(ew_world *world, int rank)
  * itself with every other before it returns, so none takes what was not meant for it. */
 static ew_status check_meeting(ew_world *world, int rank, uint64_t meeting)
 {
-    const uint64_t theirs = world->posts[rank]->meeting[world->round & 1];
+    const uint64_t theirs = world->mailboxes[rank]->meeting[world->round & 1];
     if (theirs == meeting)
         return EW_OK;
     return ewx_world_raise(world,
@@ -156,25 +156,25 @@ static ew_status check_meeting(ew_world *world, int rank, uint64_t meeting)
                                         .detail = {(int64_t)meeting, (int64_t)theirs}});
 }
 
-/* One round: post, wait for all, read all.  Two buffers suffice: a rank enters round
+/* One round: write, wait for all, read all.  Two buffers suffice: a rank enters round
  * s+2 only after every rank has entered s+1, that is, has read round s. */
 static ew_status gather_round(ew_world *world, uint64_t meeting, const void *mine,
                               void *all, size_t bytes, size_t stride)
 {
-    ewx_post *own = world->posts[world->rank];
+    ewx_mailbox *own = world->mailboxes[world->rank];
     const uint32_t round = ++world->round;
     own->meeting[round & 1] = meeting;
     if (bytes > 0)
         memcpy(own->data[round & 1], mine, bytes);
     atomic_store_explicit(&own->round, round, memory_order_release);
-    ewx_hosts_enter_round(world, round, meeting, mine, bytes);
+    ewx_remotes_enter_round(world, round, meeting, mine, bytes);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         EW_TRY(await_round(world, rank));
         EW_TRY(check_meeting(world, rank, meeting));
-        EW_TRY(ewx_hosts_check_round(world, rank, bytes));
+        EW_TRY(ewx_remotes_check_round(world, rank, bytes));
         if (bytes > 0)
-            memcpy((char *)all + (size_t)rank * stride, world->posts[rank]->data[round & 1],
-                   bytes);
+            memcpy((char *)all + (size_t)rank * stride,
+                   world->mailboxes[rank]->data[round & 1], bytes);
     }
     return EW_OK;
 }
@@ -187,7 +187,8 @@ static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void 
     size_t done = 0;
     EW_TRY(ewx_world_check(world));
     do {
-        const size_t part = bytes - done < EWX_POST_BYTES ? bytes - done : EWX_POST_BYTES;
+        const size_t part =
+            bytes - done < EWX_MAILBOX_BYTES ? bytes - done : EWX_MAILBOX_BYTES;
         const char *from = bytes > 0 ? (const char *)mine + done : NULL;
         char *to = bytes > 0 ? (char *)all + done : NULL;
         EW_TRY(gather_round(world, meeting, from, to, part, bytes));
@@ -268,17 +269,17 @@ static void free_world(ew_world *world)
     free(world);
 }
 
-/* Says good-bye to the peers. */
+/* Announces the departure to the peers. */
 static void leave_world(ew_world *world)
 {
-    if (world->close_companion)
-        world->close_companion(world->companion);
-    ewx_hosts_close(world);
+    if (world->close_attachment)
+        world->close_attachment(world->attachment);
+    ewx_remotes_close(world);
     if (world->control)
-        atomic_store_explicit(&world->control->posts[world->rank].departed, 1,
+        atomic_store_explicit(&world->control->mailboxes[world->rank].departed, 1,
                               memory_order_release);
     if (!world->in_threads)
-        ewx_watch_stop(world);
+        ewx_death_watch_stop(world);
 }
 
 void ew_world_destroy(ew_world *world)
@@ -313,8 +314,8 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     world->control = control;
     world->control_fd = control_fd;
     for (int peer = 0; peer < num_ranks; peer++)
-        world->posts[peer] = &control->posts[peer];
-    atomic_store(&control->posts[rank].lane.pid, (int32_t)getpid());
+        world->mailboxes[peer] = &control->mailboxes[peer];
+    atomic_store(&control->mailboxes[rank].lane.pid, (int32_t)getpid());
     *world_out = world;
     return EW_OK;
 }

@@ -204,7 +204,7 @@ static void finish_call(ewx_cpu_engine *engine)
         atomic_load_explicit(&engine->call.gemm_end_ns, memory_order_relaxed);
 }
 
-/* Between hosts the letters that tell of another plan's call come before the tiles that
+/* Between hosts the control messages about another plan's call come before the tiles that
  * belong to it, but a worker may have reduced such a tile without looking at the abort word
  * in between.  On one host the call ends before its first block. */
 static bool was_misled(const ewx_cpu_engine *engine)
