@@ -187,12 +187,12 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
     ew_status taken = ewx_problem_take(&asked, problem);
     if (taken == EW_OK)
         taken = ewx_config_take(&request, config);
-    const ewx_operation creation = {.op = (int32_t)asked.op,
-                                    .kind = EWX_RECORD_PLAN,
-                                    .shape = {asked.max_m, asked.n, asked.k},
-                                    .plan = ewx_plan_word(world->num_plans + 1, 0),
-                                    .replays = replays(world, request.backend)};
-    ew_status status = ewx_recorder_begin(world, &creation);
+    const ewx_operation operation = {.op = (int32_t)asked.op,
+                                     .kind = EWX_RECORD_PLAN,
+                                     .shape = {asked.max_m, asked.n, asked.k},
+                                     .plan = ewx_plan_word(world->num_plans + 1, 0),
+                                     .replays = replays(world, request.backend)};
+    ew_status status = ewx_recorder_begin(world, &operation);
     if (status == EW_OK)
         status = create_plan(world, &asked, &request, taken, plan_out);
     ewx_recorder_end(world, status, false);
@@ -304,12 +304,12 @@ static ew_status run_call(ew_plan *plan, int64_t m, const void *A, const void *B
     EW_TRY(plan->backend->admit(plan->state, A, B, C, epilogue, stream));
     const ew_problem *problem = &plan->spec.problem;
     const bool enqueues = replays(plan->world, plan->spec.config.backend);
-    const ewx_operation call = {.op = (int32_t)problem->op,
-                                .kind = EWX_RECORD_CALL,
-                                .shape = {m, problem->n, problem->k},
-                                .plan = ewx_plan_word(plan->number, plan->fingerprint),
-                                .replays = enqueues};
-    ew_status status = ewx_recorder_begin(plan->world, &call);
+    const ewx_operation operation = {.op = (int32_t)problem->op,
+                                     .kind = EWX_RECORD_CALL,
+                                     .shape = {m, problem->n, problem->k},
+                                     .plan = ewx_plan_word(plan->number, plan->fingerprint),
+                                     .replays = enqueues};
+    ew_status status = ewx_recorder_begin(plan->world, &operation);
     if (status == EW_OK)
         status = plan->backend->run(plan->state, m, A, B, ewx_weight_packed(&plan->binding),
                                     C, epilogue, stream);

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/probe.h"
 #include "entwine/measure.h"
+#include "exchange/plan_reports.h"
 #include "stress.h"
 #include "testing.h"
 #include "world/recording_json.h"
@@ -406,7 +407,7 @@ static bool survives(int fd)
     return status == EW_OK;
 }
 
-static void every_word_of_the_card_counts(void **state)
+static void every_word_of_the_header_counts(void **state)
 {
     static const uint32_t nonsense[] = {0xdeadbeef, 0x7fffffff, 3, 0};
     (void)state;
@@ -466,6 +467,32 @@ static void other_files_are_no_recordings(void **state)
     close(null);
 }
 
+/* Details may come from another host: whatever they are, there is a text. */
+static void every_fault_of_a_plan_has_a_text(void **state)
+{
+    static const int32_t codes[] = {EWX_FAULT_OPERATION, EWX_FAULT_TILE, EWX_FAULT_READERS,
+                                    EWX_FAULT_ROWS, EWX_FAULT_ORDER};
+    static const int64_t values[] = {0, 1, 2, 3, -1, INT64_MIN, INT64_MAX};
+    (void)state;
+    assert_null(ewx_fault_text_find(EWX_FAULT_MEETING));
+    assert_null(ewx_fault_text_find(-1));
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        for (size_t v = 0; v < 7 * 7; v++) {
+            const int64_t one = values[v % 7], other = values[v / 7];
+            const ewx_fault fault = {.status = EW_ERR_TIMEOUT,
+                                     .culprit = 3,
+                                     .reporter = 5,
+                                     .code = codes[i],
+                                     .detail = {one, other, one, other}};
+            const ewx_fault_text *text = ewx_fault_text_find(codes[i]);
+            assert_non_null(text);
+            assert_int_equal(text->explain(&fault, 0.25), EW_ERR_TIMEOUT);
+            assert_non_null(strstr(ew_last_error(), "rank 3"));
+            assert_non_null(strstr(ew_last_error(), "rank 5"));
+            assert_non_null(strstr(ew_last_error(), "\n  fix: "));
+        }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -491,9 +518,10 @@ int main(void)
         TIDY(jobs_are_found_once),
         TIDY(the_memory_is_private_and_sealed),
         TIDY(peers_map_contributions_read_only),
-        TIDY(every_word_of_the_card_counts),
+        TIDY(every_word_of_the_header_counts),
         TIDY(nonsense_is_read_without_harm),
         TIDY(other_files_are_no_recordings),
+        TIDY(every_fault_of_a_plan_has_a_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
