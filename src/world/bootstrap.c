@@ -157,10 +157,11 @@ static ew_status fill_hello(const ew_world *world, const ewx_address *address,
 static ew_status check_hello(const hello *mine, const hello *other, int rank)
 {
     if (memcmp(mine->magic, other->magic, sizeof mine->magic) != 0)
-        return ewx_fail(EW_ERR_MISMATCH,
-                        "what came from rank %d is not Entwine's\n"
-                        "  fix: check the all-gather callback",
-                        rank);
+        return ewx_fail(
+            EW_ERR_MISMATCH,
+            "the bytes that the all-gather returned for rank %d are not Entwine's\n"
+            "  fix: check the all-gather callback",
+            rank);
     for (int fact = 0; fact < NUM_FACTS; fact++)
         if (mine->facts[fact] != other->facts[fact])
             return ewx_fail(EW_ERR_MISMATCH,
@@ -308,9 +309,10 @@ static ew_status check_place(int rank, int num_ranks, ew_world *const *world_out
     if (!world_out)
         return ewx_fail(EW_ERR_ARGUMENT, "a world needs a place to be returned in");
     if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS || rank < 0 || rank >= num_ranks)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "rank %d of %d\n  fix: use ranks 0 to W-1 and W from 1 to %d", rank,
-                        num_ranks, EWX_MAX_RANKS);
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "rank %d of W=%d is out of range\n  fix: use ranks 0 to W-1 and W from 1 to %d",
+            rank, num_ranks, EWX_MAX_RANKS);
     return EW_OK;
 }
 

@@ -68,7 +68,7 @@ static ew_status copy_control(int fd, ewx_control **copy_out)
     if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
         !read_at(fd, &header, sizeof header, 0) || !is_header(&header, file.st_size))
         return ewx_fail(EW_ERR_MISMATCH,
-                        "this memory is no control block of entwine %s\n"
+                        "this memory is not a control block of entwine %s\n"
                         "  fix: use the tool that belongs to the job's library",
                         ew_version());
     const size_t bytes = ewx_control_bytes(header.num_ranks);

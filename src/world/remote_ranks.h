@@ -58,7 +58,7 @@ void ewx_remotes_close(ew_world *world); /* sends a farewell message; half-open 
 /* This rank enters a collective with these bytes. */
 void ewx_remotes_enter_round(ew_world *world, uint32_t round, uint64_t meeting,
                              const void *mine, size_t bytes);
-/* That rank has entered this rank's collective; refused unless with so many bytes. */
+/* Refuses a rank that has entered this collective with another number of bytes. */
 ew_status ewx_remotes_check_round(ew_world *world, int rank, size_t bytes);
 void ewx_remotes_send_operation(ew_world *world, uint64_t sequence,
                                 const ewx_operation *operation);

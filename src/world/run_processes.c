@@ -29,7 +29,7 @@ typedef struct child {
     bool running;
     bool hello_in;
     bool stopped_by_us; /* killed after the grace: not the cause of anything */
-    bool lost;          /* ended, but somebody else took its exit code */
+    bool lost;          /* ended, but its exit code was collected elsewhere */
     int signal;         /* that ended it, or 0 */
     unsigned char hello[MAX_HELLO_BYTES];
 } child;
@@ -284,7 +284,7 @@ static void wait_for_all(child *children, int num_ranks, int *exits)
     }
 }
 
-/* Those that only noticed that another did not come know less than that one. */
+/* A rank that only missed another one knows less than that one. */
 static bool only_noticed(int32_t status)
 {
     return status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT ||
@@ -314,7 +314,7 @@ static ew_status explain_no_world(child *children, int num_ranks, const int *exi
     return best.status == EW_OK ? EW_OK : ewx_fail((ew_status)best.status, "%s", best.text);
 }
 
-/* Those who died on their own first: whoever we killed only failed to follow them. */
+/* Ranks that died by themselves come first: those that we killed are consequences. */
 static ew_status blame_the_dead(const child *children, int num_ranks)
 {
     for (int rank = 0; rank < num_ranks; rank++)
@@ -330,7 +330,7 @@ static ew_status blame_the_dead(const child *children, int num_ranks)
     for (int rank = 0; rank < num_ranks; rank++)
         if (children[rank].lost)
             return ewx_fail(EW_ERR_SYSTEM,
-                            "nobody knows how rank %d ended: SIGCHLD is ignored, or "
+                            "how rank %d ended is unknown: SIGCHLD is ignored, or "
                             "another part of the program waits for all children\n"
                             "  fix: set SIGCHLD to SIG_DFL around ew_run_ranks",
                             rank);

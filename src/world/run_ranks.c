@@ -59,8 +59,10 @@ static ew_status read_number(const char *name, int least, int *value_out)
     errno = 0;
     const long value = strtol(getenv(name), &end, 10);
     if (errno || *end || end == getenv(name) || value < least || value > EWX_MAX_RANKS)
-        return ewx_fail(EW_ERR_ARGUMENT, "%s=%s is not a rank count we can use", name,
-                        getenv(name));
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "%s=%s is not a rank or a number of ranks\n"
+                        "  fix: start with a launcher that sets it, or use 0 to %d",
+                        name, getenv(name), EWX_MAX_RANKS);
     *value_out = (int)value;
     return EW_OK;
 }

@@ -38,7 +38,7 @@ static bool is_peer(const ew_world *world, int rank)
 
 /* ---- Bounded socket calls ---- */
 
-/* `abort` may be NULL: before there is a control block nobody can abort. */
+/* `abort` may be NULL: without a control block there is no abort word. */
 static ew_status await_readable(int fd, const _Atomic uint64_t *abort, int64_t deadline_ns)
 {
     for (;;) {
@@ -203,7 +203,7 @@ static ew_status check_job(const ew_world *world, const ewx_job_id *theirs, int 
         text_of(theirs).hex);
 }
 
-/* Who knows our secret has it from the all-gather, and can only be a rank. */
+/* A process that knows our secret has it from the all-gather, so it is a rank. */
 static ew_status check_greeting(const ew_world *world, const greeting *first, pid_t pid)
 {
     EW_TRY(check_job(world, &first->job, first->rank, pid));

@@ -73,7 +73,7 @@ typedef struct ewx_control {
     ewx_mailbox mailboxes[];
 } ewx_control;
 
-/* Who has a world.  The word lies in a page that a forked child finds zeroed. */
+/* Who uses a world.  The word lies in a page that a forked child finds zeroed. */
 typedef enum ewx_use {
     EWX_USE_ELSEWHERE = 0, /* by the process that this one was forked from */
     EWX_USE_FREE = 1,
@@ -116,7 +116,7 @@ struct ew_world {
     /* Several hosts only (remote_ranks.c): */
     const ew_fabric *fabric;  /* NULL: one host */
     ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
-    bool takes_device_memory; /* the fabric does, and nobody forbids it */
+    bool takes_device_memory; /* the fabric does, and it is not forbidden */
     uint64_t stamp;           /* in its control messages: the job's id's first bytes */
     bool fabric_failed;
     bool fault_passed_on;

@@ -109,7 +109,7 @@ typedef struct ewx_sim_rank {
 } ewx_sim_rank;
 
 /* Ranks compute the same blocks in the same order, so a few of them, spread over all, can
- * stand for the rest, the mirrored ranks: those own tiles that nobody reduces here, and
+ * stand for the rest, the mirrored ranks: those own tiles that are not reduced here, and
  * what they contribute comes when a simulated rank's contribution does.  A pull books the
  * owner's way in for all sources; a push books the source's way out, and the owner's way in
  * for all the sources that this one stands for; copies go round, one to an owner at a time.

@@ -231,7 +231,7 @@ static ew_status check_end(const ewx_sim *sim)
     return EW_OK;
 }
 
-/* Events take time and memory; nobody waits for so many. */
+/* Bounds the time and memory that the events take. */
 static ew_status check_size(const ewx_sim *sim)
 {
     const double blocks = (double)ewx_num_blocks(&sim->model.grid) * sim->num_simulated;
