@@ -65,7 +65,7 @@ static void expect_refusal(const story *s, const char *usual_value, const char *
     num_refused++;
 }
 
-/* ---- Worlds: the card that ranks exchange first ---- */
+/* ---- Worlds: the hello that ranks exchange first ---- */
 
 static int64_t bent_place;
 static ewx_probe_point bent_point;
@@ -84,7 +84,7 @@ static int never_called(ew_world *world, void *argument)
 }
 
 static const char *const card_facts[] = {
-    "version",      "byte_order",  "card_bytes",     "control_bytes", "post_bytes",
+    "version",      "byte_order",  "hello_bytes",    "control_bytes", "mailbox_bytes",
     "record_bytes", "fault_bytes", "problem_bytes",  "config_bytes",  "pointer_bytes",
     "page_bytes",   "max_ranks",   "num_ranks",      "uid",           "fabric",
     "timeout_ms",   "link_gbps",   "link_latency_us"};
@@ -94,7 +94,7 @@ enum { NUM_CARD_FACTS = sizeof card_facts / sizeof *card_facts };
 static void worlds_compare_every_fact(void **state)
 {
     (void)state;
-    bent_point = EWX_PROBE_CARD;
+    bent_point = EWX_PROBE_HELLO;
     for (bent_place = 0; bent_place < NUM_CARD_FACTS; bent_place++) {
         char odd[64], usual[64];
         int exits[W];

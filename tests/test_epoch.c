@@ -11,10 +11,10 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/cpu_engine.h"
-#include "base/probe.h"
-#include "plan/epoch.h"
 #include "api/testing.h"
+#include "backend/cpu/cpu_engine.h"
+#include "base/epoch.h"
+#include "base/probe.h"
 
 enum { CALLS = 14, START_BEFORE_WRAP = 5 };
 

@@ -14,8 +14,8 @@
 
 #include "backend/cpu/cpu_heap.h"
 #include "base/clock.h"
+#include "base/epoch.h"
 #include "base/wait.h"
-#include "plan/epoch.h"
 #include "stress.h"
 
 /* Sanitizers see a race in the first few; the hardware needs many. */

@@ -1,5 +1,5 @@
 /* How ranks meet that somebody else started: by the caller's all-gather, past callbacks
- * that fail, cards that lie, strangers at the door and options that differ; and what the
+ * that fail, hellos that lie, strangers at the door and options that differ; and what the
  * variables of launchers say. */
 #include "faultkit.h"
 #include "harness.h"
@@ -19,18 +19,18 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "world/mesh.h"
+#include "world/sockets.h"
 
 #define SOME_TIMEOUT_MS 20000 /* never reached unless something hangs */
-#define MOST_CARD_BYTES 1024
+#define MOST_HELLO_BYTES 1024
 
 typedef enum callback_fault {
     FAULT_NONE,
     FAULT_FAIL,      /* returns 7 on rank 1 */
     FAULT_GARBAGE,   /* random bytes in every place */
     FAULT_MIXED,     /* two ranks in each other's place */
-    FAULT_WORD,      /* one word of rank 0's card is all ones on rank 1 */
-    FAULT_JOB,       /* rank 1 gets another job's id in rank 0's card */
+    FAULT_WORD,      /* one word of rank 0's hello is all ones on rank 1 */
+    FAULT_JOB,       /* rank 1 gets another job's id in rank 0's hello */
     FAULT_CONTROL,   /* rank 0 is an impostor with another job's control block */
     FAULT_TWIN,      /* rank 1 connects to rank 0 twice, by all it must know */
     FAULT_NO_RANK,   /* ... as a rank that there is not */
@@ -41,14 +41,14 @@ typedef enum callback_fault {
 typedef struct meeting {
     atomic_int arrived, left;
     callback_fault fault;
-    int word; /* of FAULT_WORD; -1 on return: the card has fewer */
+    int word; /* of FAULT_WORD; -1 on return: the hello has fewer */
     ew_world_options options[8];
     ew_status statuses[8];
     char texts[8][512];
     int fds_before[8], fds_after[8];
     int64_t took_ns[8];
-    atomic_size_t card_bytes;
-    unsigned char cards[8][MOST_CARD_BYTES];
+    atomic_size_t hello_bytes;
+    unsigned char hellos[8][MOST_HELLO_BYTES];
 } meeting;
 
 typedef struct guest {
@@ -125,19 +125,19 @@ static void send_strangers(int count, int32_t last_rank)
     }
 }
 
-/* A card begins with 8 letters and the job's id, and ends with the rank, the host's name in
- * 96 bytes and the doorbell. */
-#define CARD_JOB 8
-#define CARD_RANK(bytes) ((bytes) - sizeof(ewx_doorbell) - 96 - sizeof(int32_t))
+/* A hello begins with 8 characters and the job's id, and ends with the rank, the host's
+ * name in 96 bytes and the address. */
+#define HELLO_JOB 8
+#define HELLO_RANK(bytes) ((bytes) - sizeof(ewx_address) - 96 - sizeof(int32_t))
 
-/* Connects to our own listener with our own card's secret. */
-static void send_twin(const unsigned char *card, size_t bytes, int32_t rank)
+/* Connects to our own listener with our own hello's secret. */
+static void send_twin(const unsigned char *hello, size_t bytes, int32_t rank)
 {
     greeting words = {.rank = rank};
     struct sockaddr_un address;
     socklen_t address_bytes;
-    memcpy(words.secret, card + bytes - sizeof words.secret, sizeof words.secret);
-    memcpy(words.job, card + CARD_JOB, sizeof words.job);
+    memcpy(words.secret, hello + bytes - sizeof words.secret, sizeof words.secret);
+    memcpy(words.job, hello + HELLO_JOB, sizeof words.job);
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (find_listener(&address, &address_bytes) &&
         connect(fd, (struct sockaddr *)&address, address_bytes) == 0)
@@ -150,9 +150,9 @@ static int gather_in_memory(void *context, const void *mine, void *all, size_t b
     const guest *me = context;
     meeting *m = me->meeting;
     unsigned char *places = all;
-    if (bytes > MOST_CARD_BYTES)
+    if (bytes > MOST_HELLO_BYTES)
         return 99;
-    memcpy(m->cards[me->rank], mine, bytes);
+    memcpy(m->hellos[me->rank], mine, bytes);
     if (m->fault == FAULT_STRANGERS && me->rank == 0)
         send_strangers(me->num_ranks, me->num_ranks - 1);
     if (m->fault == FAULT_DEAF && me->rank == 0)
@@ -160,18 +160,18 @@ static int gather_in_memory(void *context, const void *mine, void *all, size_t b
     if ((m->fault == FAULT_TWIN || m->fault == FAULT_NO_RANK) && me->rank == 0)
         for (int twin = 0; twin < 2; twin++)
             send_twin(mine, bytes, m->fault == FAULT_TWIN ? 1 : 77);
-    m->card_bytes = bytes;
+    m->hello_bytes = bytes;
     if (!meet(&m->arrived, me->num_ranks))
         return 98;
     for (int rank = 0; rank < me->num_ranks; rank++) {
         const int from = m->fault == FAULT_MIXED && rank < 2 ? 1 - rank : rank;
-        memcpy(places + (size_t)rank * bytes, m->cards[from], bytes);
+        memcpy(places + (size_t)rank * bytes, m->hellos[from], bytes);
     }
     harness_random random = harness_seed((uint64_t)me->rank);
     for (size_t i = 0; m->fault == FAULT_GARBAGE && i < bytes * (size_t)me->num_ranks; i++)
         places[i] = (unsigned char)harness_next(&random);
     if (m->fault == FAULT_JOB && me->rank == 1)
-        memcpy(places + CARD_JOB, "another job's id", 16);
+        memcpy(places + HELLO_JOB, "another job's id", 16);
     if (m->fault == FAULT_WORD && me->rank == 1) {
         if ((size_t)m->word * 4 + 4 <= bytes)
             memset(places + m->word * 4, 0xff, 4);
@@ -183,21 +183,22 @@ static int gather_in_memory(void *context, const void *mine, void *all, size_t b
     return m->fault == FAULT_FAIL && me->rank == 1 ? 7 : 0;
 }
 
-/* Takes part as rank 0, with a card made from rank 1's, and gives it a control block. */
+/* Takes part as rank 0, with a hello made from rank 1's, and gives it a control block. */
 static int be_impostor(meeting *m)
 {
-    ewx_doorbell doorbell;
+    ewx_address address;
     const int32_t rank = 0;
     int listener = -1, control = -1;
-    if (ewx_mesh_listen(2, &listener, &doorbell) || ewx_control_create(2, false, &control))
+    if (ewx_sockets_listen(2, &listener, &address) ||
+        ewx_control_create(2, false, &control))
         return 1;
     while (atomic_load(&m->arrived) < 1)
         sleep_ms(1); /* bounded: by the test's own limit */
-    const size_t bytes = atomic_load(&m->card_bytes);
-    memcpy(m->cards[0], m->cards[1], bytes);
-    memcpy(m->cards[0] + CARD_JOB, "an impostor's id", 16);
-    memcpy(m->cards[0] + CARD_RANK(bytes), &rank, sizeof rank);
-    memcpy(m->cards[0] + bytes - sizeof doorbell, &doorbell, sizeof doorbell);
+    const size_t bytes = atomic_load(&m->hello_bytes);
+    memcpy(m->hellos[0], m->hellos[1], bytes);
+    memcpy(m->hellos[0] + HELLO_JOB, "an impostor's id", 16);
+    memcpy(m->hellos[0] + HELLO_RANK(bytes), &rank, sizeof rank);
+    memcpy(m->hellos[0] + bytes - sizeof address, &address, sizeof address);
     meet(&m->arrived, 2);
     const int fd = accept(listener, NULL, NULL);
     send_words(fd, "c", 1, 1, control);
@@ -303,9 +304,9 @@ static void bad_callbacks_are_refused(void **state)
     harness_unshare(m, sizeof *m);
 }
 
-/* A card with one word overwritten: whatever the word meant, nobody crashes and the rank
+/* A hello with one word overwritten: whatever the word meant, nobody crashes and the rank
  * that read it never takes part. */
-static void damaged_cards_are_refused(void **state)
+static void damaged_hellos_are_refused(void **state)
 {
     (void)state;
     int words = 0;
@@ -320,7 +321,7 @@ static void damaged_cards_are_refused(void **state)
         if (past_the_end)
             break;
         if (joined && words < 10) /* later words may be padding or unused name bytes */
-            fail_msg("a card with a wrong word %d was accepted", words);
+            fail_msg("a hello with a wrong word %d was accepted", words);
         assert_true(slowest < 10000000000);
     }
     assert_true(words > 20);
@@ -468,7 +469,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TIDY(callback_worlds_work),          TIDY(bad_callbacks_are_refused),
-        TIDY(damaged_cards_are_refused),     TIDY(options_that_differ_are_refused),
+        TIDY(damaged_hellos_are_refused),    TIDY(options_that_differ_are_refused),
         TIDY(ranks_of_two_jobs_are_refused), TIDY(strangers_are_dropped),
         TIDY(launchers_are_recognised),
     };

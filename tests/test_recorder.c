@@ -24,9 +24,10 @@
 #include "base/clock.h"
 #include "base/probe.h"
 #include "entwine/measure.h"
+#include "exchange/plan_reports.h"
 #include "stress.h"
 #include "api/testing.h"
-#include "world/recording.h"
+#include "world/recording_json.h"
 #include "world/world.h"
 
 static char folder[] = "/tmp/entwine-recorder-XXXXXX";
@@ -147,7 +148,8 @@ static int measure_cost(ew_world *world, void *argument)
 {
     cost *c = argument;
     const int rank = ew_world_rank(world);
-    const ewx_deed deed = {.kind = EWX_RECORD_CALL, .m = 1, .n = 1, .k = 1, .plan = 1};
+    const ewx_operation operation = {
+        .kind = EWX_RECORD_CALL, .shape = {1, 1, 1}, .plan = 1};
     const ew_problem problem = EW_PROBLEM(1, 1, 1, EW_FP32);
     duty d;
     RANK_OK(duty_open(&d, world, problem, ""));
@@ -160,7 +162,7 @@ static int measure_cost(ew_world *world, void *argument)
     RANK_OK(ew_world_barrier(world));
     start_ns = ewx_now_ns();
     for (int round = 0; round < COST_ROUNDS; round++) {
-        RANK_OK(ewx_recorder_begin(world, &deed));
+        RANK_OK(ewx_recorder_begin(world, &operation));
         ewx_recorder_end(world, EW_OK, false);
     }
     c->record_ns[rank] = (double)(ewx_now_ns() - start_ns) / COST_ROUNDS;
@@ -405,19 +407,19 @@ static bool survives(int fd)
     return status == EW_OK;
 }
 
-static void every_word_of_the_card_counts(void **state)
+static void every_word_of_the_header_counts(void **state)
 {
     static const uint32_t nonsense[] = {0xdeadbeef, 0x7fffffff, 3, 0};
     (void)state;
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
         int refused = 0;
-        for (size_t at = 0; at < sizeof(ewx_control_card); at += 4) {
+        for (size_t at = 0; at < sizeof(ewx_control_header); at += 4) {
             const int fd = good_memory();
             assert_int_equal(pwrite(fd, &nonsense[i], sizeof nonsense[i], (off_t)at), 4);
             refused += !survives(fd);
             close(fd);
         }
-        assert_true(refused >= 5); /* magic twice, version, size of a post, ranks */
+        assert_true(refused >= 5); /* magic twice, version, size of a mailbox, ranks */
     }
 }
 
@@ -428,7 +430,7 @@ static void nonsense_is_read_without_harm(void **state)
     const size_t total = ewx_control_bytes(2);
     for (int round = 0; round < 50; round++) {
         const int fd = good_memory();
-        const size_t from = round < 25 ? sizeof(ewx_control_card) : 0;
+        const size_t from = round < 25 ? sizeof(ewx_control_header) : 0;
         unsigned char *bytes = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         assert_ptr_not_equal(bytes, MAP_FAILED);
         for (size_t at = from; at < total; at += 8) {
@@ -438,7 +440,7 @@ static void nonsense_is_read_without_harm(void **state)
         /* Records that claim to be the newest ones, or a sequence at its end. */
         ewx_control *control = (void *)bytes;
         for (int rank = 0; rank < 2 && round % 2; rank++) {
-            ewx_lane *lane = &control->posts[rank].lane;
+            ewx_lane *lane = &control->mailboxes[rank].lane;
             atomic_store(&lane->sequence, round % 4 == 1 ? UINT64_MAX : 5000);
             for (uint64_t back = 0; back < EWX_RECORDS; back++) {
                 const uint64_t sequence = atomic_load(&lane->sequence) - back;
@@ -446,7 +448,7 @@ static void nonsense_is_read_without_harm(void **state)
             }
         }
         if (!survives(fd) && round < 25)
-            fail_msg("round %d: a good card was refused", round);
+            fail_msg("round %d: a good header was refused", round);
         munmap(bytes, total);
         close(fd);
     }
@@ -459,10 +461,36 @@ static void other_files_are_no_recordings(void **state)
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     assert_false(survives(empty));
     assert_false(survives(null));
-    assert_int_equal(ftruncate(empty, (off_t)sizeof(ewx_control_card)), 0);
+    assert_int_equal(ftruncate(empty, (off_t)sizeof(ewx_control_header)), 0);
     assert_false(survives(empty));
     close(empty);
     close(null);
+}
+
+/* Details may come from another host: whatever they are, there is a text. */
+static void every_fault_of_a_plan_has_a_text(void **state)
+{
+    static const int32_t codes[] = {EWX_FAULT_OPERATION, EWX_FAULT_TILE, EWX_FAULT_READERS,
+                                    EWX_FAULT_ROWS, EWX_FAULT_ORDER};
+    static const int64_t values[] = {0, 1, 2, 3, -1, INT64_MIN, INT64_MAX};
+    (void)state;
+    assert_null(ewx_fault_text_find(EWX_FAULT_MEETING));
+    assert_null(ewx_fault_text_find(-1));
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        for (size_t v = 0; v < 7 * 7; v++) {
+            const int64_t one = values[v % 7], other = values[v / 7];
+            const ewx_fault fault = {.status = EW_ERR_TIMEOUT,
+                                     .culprit = 3,
+                                     .reporter = 5,
+                                     .code = codes[i],
+                                     .detail = {one, other, one, other}};
+            const ewx_fault_text *text = ewx_fault_text_find(codes[i]);
+            assert_non_null(text);
+            assert_int_equal(text->explain(&fault, 0.25), EW_ERR_TIMEOUT);
+            assert_non_null(strstr(ew_last_error(), "rank 3"));
+            assert_non_null(strstr(ew_last_error(), "rank 5"));
+            assert_non_null(strstr(ew_last_error(), "\n  fix: "));
+        }
 }
 
 static int set_up(void **state)
@@ -490,9 +518,10 @@ int main(void)
         TIDY(jobs_are_found_once),
         TIDY(the_memory_is_private_and_sealed),
         TIDY(peers_map_contributions_read_only),
-        TIDY(every_word_of_the_card_counts),
+        TIDY(every_word_of_the_header_counts),
         TIDY(nonsense_is_read_without_harm),
         TIDY(other_files_are_no_recordings),
+        TIDY(every_fault_of_a_plan_has_a_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -26,7 +26,7 @@ typedef struct ew_place {
     size_t bytes; /* at most; up to 1 GiB */
 } ew_place;
 
-#define EW_LETTER_BYTES 4112    /* the longest letter */
+#define EW_CONTROL_BYTES 4112   /* the longest control message */
 #define EW_MESSAGE_BYTES 262144 /* of tiles, where the release is the library's choice */
 
 typedef struct ew_fabric {
@@ -38,12 +38,12 @@ typedef struct ew_fabric {
     /* An ew_allgather.  Blocks; used only while ranks join. */
     int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
 
-    /* Letters are short and arrive in the order sent.  The sender may reuse its memory at
-     * once.  *src_out is -1 when no letter is there.  unsent_letters counts those that
-     * still need this rank's help to leave. */
-    int (*send_letter)(void *context, int dst, const void *letter, size_t bytes);
-    int (*receive_letter)(void *context, int *src_out, void *letter, size_t *bytes_out);
-    int (*unsent_letters)(void *context, size_t *count_out);
+    /* Control messages are short and arrive in the order sent.  The sender may reuse its
+     * memory at once.  *src_out is -1 when there is none.  unsent_control counts those
+     * that still need this rank's help to leave. */
+    int (*send_control)(void *context, int dst, const void *message, size_t bytes);
+    int (*receive_control)(void *context, int *src_out, void *message, size_t *bytes_out);
+    int (*unsent_control)(void *context, size_t *count_out);
 
     /* A channel carries one plan's tiles, straight into places that were named before.
      * Collective.  Every place is armed: it takes one message, then it must be armed
@@ -86,7 +86,7 @@ typedef struct ew_traffic {
     int32_t ranks_here; /* on this rank's host */
     int64_t tile_bytes; /* this rank's, to other hosts, since it joined */
     int64_t tile_messages;
-    int64_t letters;
+    int64_t control_messages;
     int64_t device_bytes; /* of tile_bytes: given to the fabric in a GPU's memory ... */
     int64_t staged_bytes; /* ... or copied from there to pinned memory before */
 } ew_traffic;

@@ -40,7 +40,7 @@ class Launcher(Structure):
 
 class Traffic(Structure):
     _fields_ = [("num_hosts", c_int32), ("host", c_int32), ("ranks_here", c_int32),
-                ("tile_bytes", c_int64), ("tile_messages", c_int64), ("letters", c_int64),
+                ("tile_bytes", c_int64), ("tile_messages", c_int64), ("control_messages", c_int64),
                 ("device_bytes", c_int64), ("staged_bytes", c_int64)]
 
 

@@ -188,13 +188,12 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
     ew_status taken = ewx_problem_take(&asked, problem);
     if (taken == EW_OK)
         taken = ewx_config_take(&request, config);
-    const ewx_deed deed = {.kind = EWX_RECORD_PLAN,
-                           .m = asked.max_m,
-                           .n = asked.n,
-                           .k = asked.k,
-                           .plan = ewx_deed_plan(world->num_plans + 1, 0),
-                           .replays = replays(world, ewx_traits_of(request.backend))};
-    ew_status status = ewx_recorder_begin(world, &deed);
+    const ewx_operation operation = {.op = (int32_t)asked.op,
+                                     .kind = EWX_RECORD_PLAN,
+                                     .shape = {asked.max_m, asked.n, asked.k},
+                                     .plan = ewx_plan_word(world->num_plans + 1, 0),
+                                     .replays = replays(world, ewx_traits_of(request.backend))};
+    ew_status status = ewx_recorder_begin(world, &operation);
     if (status == EW_OK)
         status = create_plan(world, &asked, &request, taken, plan_out);
     ewx_recorder_end(world, status, false);
@@ -304,13 +303,12 @@ static ew_status run_call(ew_plan *plan, const ewx_call *call)
     EW_TRY(plan->backend->admit(plan->state, call));
     const ew_problem *problem = &plan->spec.problem;
     const bool enqueues = replays(plan->world, plan->backend->traits);
-    const ewx_deed deed = {.kind = EWX_RECORD_CALL,
-                           .m = call->m,
-                           .n = problem->n,
-                           .k = problem->k,
-                           .plan = ewx_deed_plan(plan->number, plan->fingerprint),
-                           .replays = enqueues};
-    ew_status status = ewx_recorder_begin(plan->world, &deed);
+    const ewx_operation operation = {.op = (int32_t)problem->op,
+                                     .kind = EWX_RECORD_CALL,
+                                     .shape = {call->m, problem->n, problem->k},
+                                     .plan = ewx_plan_word(plan->number, plan->fingerprint),
+                                     .replays = enqueues};
+    ew_status status = ewx_recorder_begin(plan->world, &operation);
     if (status == EW_OK)
         status = plan->backend->run(plan->state, call);
     ewx_recorder_end(plan->world, status, enqueues && status == EW_OK);

@@ -5,6 +5,7 @@
 
 #include "entwine/entwine.h"
 #include "entwine/measure.h"
+#include "exchange/plan_reports.h"
 #include "plan/backend_traits.h"
 #include "plan/exact.h"
 #include "plan/spec.h"

@@ -14,7 +14,7 @@ typedef enum ewx_probe_point {
     EWX_PROBE_REDUCE,    /* an owned tile is about to be reduced; where = task */
     EWX_PROBE_DONE,      /* a call is about to be marked done; where = epoch */
     EWX_PROBE_TEARDOWN,  /* a plan is about to be destroyed */
-    EWX_PROBE_CARD,      /* a rank introduces itself; where = the fact to bend */
+    EWX_PROBE_HELLO,     /* a rank introduces itself; where = the fact to bend */
     EWX_PROBE_FACT       /* ... tells its plan; where = the fact to bend */
 } ewx_probe_point;
 

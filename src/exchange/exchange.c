@@ -83,13 +83,13 @@ size_t ewx_exchange_put(ewx_exchange *x, int dst, int64_t unit)
             x->channel, dst, ewx_unit_number(unit, parity),
             x->backend->outgoing(x->engine, dst, unit * x->unit_slots, parity), bytes,
             confirmed))
-        ewx_hosts_fail(world);
+        ewx_remotes_fail(world);
     return bytes;
 }
 
 bool ewx_exchange_is_idle(ewx_exchange *x)
 {
-    if (!x->is_open || !ewx_hosts_reachable(x->world))
+    if (!x->is_open || !ewx_remotes_reachable(x->world))
         return true;
     const size_t before = x->unsent;
     x->unsent = 1;
@@ -99,9 +99,9 @@ bool ewx_exchange_is_idle(ewx_exchange *x)
             return false;
         }
     if (x->world->fabric->unsent(x->channel, &x->unsent, &x->unsent_to) ||
-        (x->unsent > 0 && !ewx_hosts_have(x->world, x->unsent_to))) {
+        (x->unsent > 0 && !ewx_is_remote(x->world, x->unsent_to))) {
         x->unsent_to = x->world->rank;
-        ewx_hosts_fail(x->world);
+        ewx_remotes_fail(x->world);
     }
     x->moves += x->unsent != before;
     return x->unsent == 0;
@@ -137,7 +137,7 @@ static void accept(ewx_exchange *x, int remote, int64_t unit, size_t bytes)
     const int rank = x->world->rank, src = x->remotes[remote];
     if (bytes != ewx_exchange_unit_bytes(x, rank, unit)) {
         if (x->backend->agrees(x->engine, src))
-            ewx_hosts_refuse(x->world, src);
+            ewx_remotes_refuse(x->world, src);
         return;
     }
     x->has_arrived[remote * x->num_units + unit] = true;
@@ -162,7 +162,7 @@ static void receive_from(ewx_exchange *x, int remote)
         return;
     if (x->world->fabric->arrivals(x->channel, asked, num_asked, filled, bytes,
                                    &num_filled))
-        ewx_hosts_fail(x->world);
+        ewx_remotes_fail(x->world);
 #if EW_MUTANT == 10 /* planted bug: what is expected counts as arrived */
     for (num_filled = 0; num_filled < num_asked; num_filled++) {
         filled[num_filled] = asked[num_filled];
@@ -175,14 +175,14 @@ static void receive_from(ewx_exchange *x, int remote)
         if (find_unit(x, remote, filled[i], &unit))
             accept(x, remote, unit, bytes[i]);
         else
-            ewx_hosts_fail(x->world);
+            ewx_remotes_fail(x->world);
     }
 }
 
 void ewx_exchange_receive(ewx_exchange *x)
 {
     const int turns = (int)ewx_min64(REMOTES_AT_ONCE, x->num_remotes);
-    for (int turn = 0; turn < turns && ewx_hosts_reachable(x->world); turn++) {
+    for (int turn = 0; turn < turns && ewx_remotes_reachable(x->world); turn++) {
         receive_from(x, x->next_remote);
         x->next_remote = (x->next_remote + 1) % x->num_remotes;
     }
@@ -246,5 +246,5 @@ void ewx_exchange_finish(ewx_exchange *x)
         for (int64_t at = 0; at < x->num_order; at++)
             if (x->world->fabric->rearm(
                     x->channel, ewx_unit_place(x, remote, x->order[at], x->epoch & 1)))
-                ewx_hosts_fail(x->world);
+                ewx_remotes_fail(x->world);
 }

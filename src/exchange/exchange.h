@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 #include "plan/spec.h"
-#include "world/hosts.h"
+#include "world/remote_ranks.h"
 
 typedef struct ewx_exchange_backend {
     /* Where this rank's unit for dst lies when it is put, and where src's unit is received:

@@ -74,7 +74,7 @@ static ew_status open_channel(ewx_exchange *x)
                 places[ewx_unit_place(x, remote, unit, parity)] =
                     place_of(x, x->remotes[remote], unit, parity);
     const ew_status status =
-        ewx_hosts_open_channel(x->world, places, count, x->backend->fix, &x->channel);
+        ewx_remotes_open_channel(x->world, places, count, x->backend->fix, &x->channel);
     free(places);
     return status;
 }
@@ -127,7 +127,7 @@ static void put_first(ewx_exchange *x, int remote, int parity)
     if (x->world->fabric->put(x->channel, dst, ewx_unit_number(0, parity),
                               x->backend->outgoing(x->engine, dst, 0, parity),
                               x->spec->layout.slot_bytes, parity))
-        ewx_hosts_fail(x->world);
+        ewx_remotes_fail(x->world);
 }
 
 static bool have_come(ewx_exchange *x, rehearsal *r)
@@ -137,12 +137,12 @@ static bool have_come(ewx_exchange *x, rehearsal *r)
     size_t filled[2 * EWX_MAX_RANKS], bytes[2 * EWX_MAX_RANKS], num_filled = 0;
     const size_t per_remote = (size_t)x->num_units * 2;
     bool all = true;
-    ewx_hosts_progress(x->world);
-    if (!ewx_hosts_reachable(x->world))
+    ewx_remotes_progress(x->world);
+    if (!ewx_remotes_reachable(x->world))
         return true;
     if (fabric->arrivals(x->channel, r->places, count, filled, bytes, &num_filled) ||
         fabric->unsent(x->channel, &x->unsent, &x->unsent_to))
-        ewx_hosts_fail(x->world);
+        ewx_remotes_fail(x->world);
     for (size_t i = 0; i < num_filled && i < count; i++)
         if (filled[i] < (size_t)x->num_remotes * per_remote)
             r->arrived[filled[i] / per_remote]++;
@@ -160,7 +160,7 @@ static void blame_silent(const ewx_exchange *x, const rehearsal *r)
     (void)ewx_world_raise(x->world, &(ewx_fault){.status = EW_ERR_TIMEOUT,
                                                  .culprit = culprit,
                                                  .reporter = x->world->rank,
-                                                 .place = EWX_FAULT_MEETING});
+                                                 .code = EWX_FAULT_MEETING});
 }
 
 ew_status ewx_exchange_rehearse(ewx_exchange *x)
@@ -180,8 +180,8 @@ ew_status ewx_exchange_rehearse(ewx_exchange *x)
     EWX_AWAIT(waited, &wait, have_come(x, &r));
     if (waited == EW_ERR_TIMEOUT)
         blame_silent(x, &r);
-    for (size_t i = 0; i < count && waited == EW_OK && ewx_hosts_reachable(world); i++)
+    for (size_t i = 0; i < count && waited == EW_OK && ewx_remotes_reachable(world); i++)
         if (world->fabric->rearm(x->channel, r.places[i]))
-            ewx_hosts_fail(world);
+            ewx_remotes_fail(world);
     return ewx_world_check(world);
 }

@@ -6,7 +6,8 @@
  * synchronous, and what was sent to that rank before has then arrived too, since messages
  * between two ranks do not overtake.
  *
- * Tag 0 is for letters; every channel takes the next free tags for its places' numbers. */
+ * Tag 0 is for control messages; every channel takes the next free tags for its places'
+ * numbers. */
 #include "mpi_fabric.h"
 
 #include <limits.h>
@@ -15,7 +16,7 @@
 
 #include <mpi.h>
 
-enum { LETTERS_AHEAD = 16 }; /* receives for letters that are always posted */
+enum { RECEIVES_AHEAD = 16 }; /* for control messages, always posted */
 
 typedef struct sending {
     int dst;
@@ -36,10 +37,10 @@ typedef struct mpi_fabric {
     MPI_Comm comm;
     int next_tag, last_tag;
     char name[MPI_MAX_LIBRARY_VERSION_STRING];
-    outbox letters;
-    MPI_Request incoming[LETTERS_AHEAD];
-    int next_letter; /* the oldest of the receives: letters are taken in their order */
-    unsigned char buffers[LETTERS_AHEAD][EW_LETTER_BYTES];
+    outbox control;
+    MPI_Request incoming[RECEIVES_AHEAD];
+    int next_incoming; /* the oldest of the receives: messages are taken in their order */
+    unsigned char buffers[RECEIVES_AHEAD][EW_CONTROL_BYTES];
 } mpi_fabric;
 
 struct ew_channel {
@@ -128,30 +129,30 @@ static void outbox_close(outbox *box)
     *box = (outbox){0};
 }
 
-/* ---- Letters ---- */
+/* ---- Control messages ---- */
 
-static int post_letter(mpi_fabric *fabric, int at)
+static int post_receive(mpi_fabric *fabric, int at)
 {
-    return MPI_Irecv(fabric->buffers[at], EW_LETTER_BYTES, MPI_BYTE, MPI_ANY_SOURCE, 0,
+    return MPI_Irecv(fabric->buffers[at], EW_CONTROL_BYTES, MPI_BYTE, MPI_ANY_SOURCE, 0,
                      fabric->comm, &fabric->incoming[at]) != MPI_SUCCESS;
 }
 
-static int send_letter(void *context, int dst, const void *letter, size_t bytes)
+static int send_control(void *context, int dst, const void *message, size_t bytes)
 {
     mpi_fabric *fabric = context;
     void *copy = malloc(bytes);
-    if (!copy || outbox_clear(&fabric->letters)) {
+    if (!copy || outbox_clear(&fabric->control)) {
         free(copy);
         return 1;
     }
-    memcpy(copy, letter, bytes);
-    return outbox_send(&fabric->letters, fabric->comm, dst, 0, copy, bytes, false, copy);
+    memcpy(copy, message, bytes);
+    return outbox_send(&fabric->control, fabric->comm, dst, 0, copy, bytes, false, copy);
 }
 
-static int receive_letter(void *context, int *src_out, void *letter, size_t *bytes_out)
+static int receive_control(void *context, int *src_out, void *message, size_t *bytes_out)
 {
     mpi_fabric *fabric = context;
-    const int at = fabric->next_letter;
+    const int at = fabric->next_incoming;
     MPI_Status status;
     int here = 0, bytes = 0;
     *src_out = -1;
@@ -161,18 +162,18 @@ static int receive_letter(void *context, int *src_out, void *letter, size_t *byt
         return 0;
     if (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes < 0)
         return 1;
-    memcpy(letter, fabric->buffers[at], (size_t)bytes);
+    memcpy(message, fabric->buffers[at], (size_t)bytes);
     *bytes_out = (size_t)bytes;
     *src_out = status.MPI_SOURCE;
-    fabric->next_letter = (at + 1) % LETTERS_AHEAD;
-    return post_letter(fabric, at);
+    fabric->next_incoming = (at + 1) % RECEIVES_AHEAD;
+    return post_receive(fabric, at);
 }
 
-static int unsent_letters(void *context, size_t *count_out)
+static int unsent_control(void *context, size_t *count_out)
 {
     mpi_fabric *fabric = context;
-    const int failed = outbox_clear(&fabric->letters);
-    *count_out = (size_t)fabric->letters.count;
+    const int failed = outbox_clear(&fabric->control);
+    *count_out = (size_t)fabric->control.count;
     return failed;
 }
 
@@ -341,9 +342,9 @@ static ew_fabric describe(mpi_fabric *fabric)
                        .name = fabric->name,
                        .context = fabric,
                        .allgather = fabric_allgather,
-                       .send_letter = send_letter,
-                       .receive_letter = receive_letter,
-                       .unsent_letters = unsent_letters,
+                       .send_control = send_control,
+                       .receive_control = receive_control,
+                       .unsent_control = unsent_control,
                        .channel_open = channel_open,
                        .put = put,
                        .arrivals = arrivals,
@@ -370,8 +371,8 @@ int ewx_mpi_fabric_open(const void *comm, const ew_fabric **fabric_out)
     fabric->table = describe(fabric);
     fabric->table.rank = rank;
     fabric->table.num_ranks = num_ranks;
-    for (int at = 0; at < LETTERS_AHEAD && !failed; at++)
-        failed = post_letter(fabric, at);
+    for (int at = 0; at < RECEIVES_AHEAD && !failed; at++)
+        failed = post_receive(fabric, at);
     *fabric_out = &fabric->table;
     return failed;
 }
@@ -381,8 +382,8 @@ void ewx_mpi_fabric_close(const ew_fabric *table, int broken)
     if (!table || broken) /* peers may be gone: MPI would wait for them */
         return;
     mpi_fabric *fabric = table->context;
-    bool quiet = outbox_clear(&fabric->letters) == 0 && fabric->letters.count == 0;
-    for (int at = 0; at < LETTERS_AHEAD; at++) {
+    bool quiet = outbox_clear(&fabric->control) == 0 && fabric->control.count == 0;
+    for (int at = 0; at < RECEIVES_AHEAD; at++) {
         int ended = 0;
         quiet = MPI_Cancel(&fabric->incoming[at]) == MPI_SUCCESS &&
                 MPI_Test(&fabric->incoming[at], &ended, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
@@ -391,6 +392,6 @@ void ewx_mpi_fabric_close(const ew_fabric *table, int broken)
     if (!quiet)
         return;
     MPI_Comm_free(&fabric->comm);
-    outbox_close(&fabric->letters);
+    outbox_close(&fabric->control);
     free(fabric);
 }

@@ -11,13 +11,8 @@
 
 #include <stdint.h>
 
+#include "base/host_device.h"
 #include "entwine/entwine.h"
-
-#ifdef __CUDACC__
-#define EW_HD __host__ __device__
-#else
-#define EW_HD
-#endif
 
 #define EWX_TILE_M 128
 #define EWX_TILE_N 128

@@ -1,6 +1,6 @@
-/* Ranks as processes: from one all-gather to a world.  Ranks introduce themselves with
- * cards; who runs on one host is found by comparing these, not by guessing from a
- * launcher's variables.  The ranks of a host then build a mesh of sockets. */
+/* Ranks as processes: from one all-gather to a world.  Every rank contributes a
+ * hello; comparing these shows which ranks share a host, without guessing from a
+ * launcher's variables.  The ranks of a host then connect to each other by sockets. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,16 +15,16 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "base/versioned.h"
-#include "world/hosts.h"
-#include "world/mesh.h"
+#include "world/remote_ranks.h"
+#include "world/sockets.h"
 
 /* What must be equal on all ranks.  Every value is exact as a double. */
-#define CARD_FACTS(X)                          \
+#define HELLO_FACTS(X)                         \
     X(version, ewx_library_version())          \
     X(byte_order, byte_order())                \
-    X(card_bytes, sizeof(card))                \
+    X(hello_bytes, sizeof(hello))              \
     X(control_bytes, ewx_control_bytes(1))     \
-    X(post_bytes, sizeof(ewx_post))            \
+    X(mailbox_bytes, sizeof(ewx_mailbox))      \
     X(record_bytes, sizeof(ewx_record))        \
     X(fault_bytes, sizeof(ewx_fault))          \
     X(problem_bytes, sizeof(ew_problem))       \
@@ -41,29 +41,29 @@
 
 enum {
 #define FACT_INDEX(name, value) FACT_##name,
-    CARD_FACTS(FACT_INDEX)
+    HELLO_FACTS(FACT_INDEX)
 #undef FACT_INDEX
         NUM_FACTS
 };
 
 static const char *const fact_names[NUM_FACTS] = {
 #define FACT_NAME(name, value) #name,
-    CARD_FACTS(FACT_NAME)
+    HELLO_FACTS(FACT_NAME)
 #undef FACT_NAME
 };
 
-/* What a rank tells the others.  Plain data of fixed size: it crosses the caller's
+/* What a rank says of itself.  Plain data of fixed size: it crosses the caller's
  * all-gather. */
-typedef struct card {
+typedef struct hello {
     char magic[8];  /* "entwine" */
     ewx_job_id job; /* from rank 0 */
     double facts[NUM_FACTS];
     int32_t rank;
     char host[96]; /* equal exactly on one host; "": unknown */
-    ewx_doorbell doorbell;
-} card;
+    ewx_address address;
+} hello;
 
-/* ---- The card ---- */
+/* ---- The hello ---- */
 
 static uint32_t byte_order(void)
 {
@@ -81,7 +81,7 @@ static uint64_t fabric_hash(const ew_world *world)
 
 /* For tests of what crosses hosts: where there is a fabric, ENTWINE_HOSTS=H makes H of one,
  * each with its share of consecutive ranks. */
-static ew_status pretended_host(const ew_world *world, int *host_out)
+static ew_status emulated_host(const ew_world *world, int *host_out)
 {
     const char *text = getenv("ENTWINE_HOSTS");
     *host_out = 0;
@@ -99,7 +99,8 @@ static ew_status pretended_host(const ew_world *world, int *host_out)
     return EW_OK;
 }
 
-/* For a library that says so and does not, and to compare. */
+/* ENTWINE_DEVICE_MPI=off: for an MPI that wrongly claims CUDA support, and for
+ * comparisons. */
 static ew_status settle_device_memory(ew_world *world)
 {
     const char *wish = getenv("ENTWINE_DEVICE_MPI");
@@ -121,45 +122,46 @@ static ew_status name_host(const ew_world *world, char *name, size_t bytes)
 {
     char boot[40] = "";
     struct stat network;
-    int pretended;
-    EW_TRY(pretended_host(world, &pretended));
+    int emulated;
+    EW_TRY(emulated_host(world, &emulated));
     ewx_text text = ewx_text_in(name, bytes);
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (file && fgets(boot, sizeof boot, file) && stat("/proc/self/ns/net", &network) == 0)
         ewx_text_add(&text, "%.36s:%llu:%d", boot, (unsigned long long)network.st_ino,
-                     pretended);
+                     emulated);
     if (file)
         fclose(file);
     return EW_OK;
 }
 
-static ew_status fill_card(const ew_world *world, const ewx_doorbell *doorbell,
-                           card *card_out)
+static ew_status fill_hello(const ew_world *world, const ewx_address *address,
+                            hello *hello_out)
 {
-    card mine = {.magic = "entwine",
-                 .rank = world->rank,
-                 .doorbell = *doorbell,
-                 .facts = {
+    hello mine = {.magic = "entwine",
+                  .rank = world->rank,
+                  .address = *address,
+                  .facts = {
 #define FACT_VALUE(name, value) (double)(value),
-                     CARD_FACTS(FACT_VALUE)
+                      HELLO_FACTS(FACT_VALUE)
 #undef FACT_VALUE
-                 }};
+                  }};
     for (int fact = 0; fact < NUM_FACTS; fact++)
-        mine.facts[fact] += EWX_PROBE(EWX_PROBE_CARD, world->rank, fact);
+        mine.facts[fact] += EWX_PROBE(EWX_PROBE_HELLO, world->rank, fact);
     EW_TRY(name_host(world, mine.host, sizeof mine.host));
     if (world->rank == 0 && getrandom(&mine.job, sizeof mine.job, 0) != sizeof mine.job)
         return ewx_fail(EW_ERR_SYSTEM, "getrandom failed: %s", strerror(errno));
-    *card_out = mine;
+    *hello_out = mine;
     return EW_OK;
 }
 
-static ew_status check_card(const card *mine, const card *other, int rank)
+static ew_status check_hello(const hello *mine, const hello *other, int rank)
 {
     if (memcmp(mine->magic, other->magic, sizeof mine->magic) != 0)
-        return ewx_fail(EW_ERR_MISMATCH,
-                        "what came from rank %d is not Entwine's\n"
-                        "  fix: check the all-gather callback",
-                        rank);
+        return ewx_fail(
+            EW_ERR_MISMATCH,
+            "the bytes that the all-gather returned for rank %d are not Entwine's\n"
+            "  fix: check the all-gather callback",
+            rank);
     for (int fact = 0; fact < NUM_FACTS; fact++)
         if (mine->facts[fact] != other->facts[fact])
             return ewx_fail(EW_ERR_MISMATCH,
@@ -172,29 +174,29 @@ static ew_status check_card(const card *mine, const card *other, int rank)
                         "the all-gather put rank %d in place %d\n"
                         "  fix: check the all-gather callback",
                         other->rank, rank);
-    if (other->doorbell.address_bytes <= sizeof(sa_family_t) ||
-        other->doorbell.address_bytes > sizeof other->doorbell.address)
+    if (other->address.bytes <= sizeof(sa_family_t) ||
+        other->address.bytes > sizeof other->address.name)
         return ewx_fail(EW_ERR_MISMATCH,
                         "rank %d gave a socket name of %u bytes\n"
                         "  fix: check the all-gather callback",
-                        rank, (unsigned)other->doorbell.address_bytes);
+                        rank, (unsigned)other->address.bytes);
     return EW_OK;
 }
 
 /* ---- Hosts ---- */
 
-static bool on_one_host(const card *one, const card *other)
+static bool on_one_host(const hello *one, const hello *other)
 {
-    return !one->host[0] || !other->host[0] || /* then connecting has to tell */
+    return !one->host[0] || !other->host[0] || /* then connecting decides */
            strncmp(one->host, other->host, sizeof one->host) == 0;
 }
 
-static ew_status settle(ew_world *world, const card *cards)
+static ew_status settle(ew_world *world, const hello *hellos)
 {
     int hosts[EWX_MAX_RANKS];
     for (int rank = 0; rank < world->num_ranks; rank++) {
         hosts[rank] = 0;
-        while (!on_one_host(&cards[hosts[rank]], &cards[rank]))
+        while (!on_one_host(&hellos[hosts[rank]], &hellos[rank]))
             hosts[rank]++;
     }
     ewx_world_settle(world, hosts);
@@ -216,58 +218,58 @@ static ew_status settle(ew_world *world, const card *cards)
 
 /* ---- Create ---- */
 
-static ew_status gather_cards(ew_world *world, ew_allgather allgather, void *context,
-                              const card *mine, card *cards)
+static ew_status gather_hellos(ew_world *world, ew_allgather allgather, void *context,
+                               const hello *mine, hello *hellos)
 {
     if (world->num_ranks == 1) {
-        cards[0] = *mine;
+        hellos[0] = *mine;
         return EW_OK;
     }
     ewx_fail(EW_OK, "%s", "");
-    const int result = allgather(context, mine, cards, sizeof *mine);
+    const int result = allgather(context, mine, hellos, sizeof *mine);
     if (result != 0 && ew_last_error()[0]) /* our own launcher explains itself */
         return result < 0 ? (ew_status)result : EW_ERR_ABORTED;
     if (result != 0)
         return ewx_fail(EW_ERR_ABORTED, "the all-gather callback failed with code %d",
                         result);
     for (int rank = 0; rank < world->num_ranks; rank++)
-        EW_TRY(check_card(mine, &cards[rank], rank));
+        EW_TRY(check_hello(mine, &hellos[rank], rank));
     return EW_OK;
 }
 
-static ew_status meet(ew_world *world, int listener, const card *cards)
+static ew_status meet(ew_world *world, int listener, const hello *hellos)
 {
-    ewx_doorbell doorbells[EWX_MAX_RANKS];
+    ewx_address addresses[EWX_MAX_RANKS];
     for (int rank = 0; rank < world->num_ranks; rank++)
-        doorbells[rank] = cards[rank].doorbell;
-    world->job = cards[0].job;
+        addresses[rank] = hellos[rank].address;
+    world->job = hellos[0].job;
     memcpy(&world->stamp, &world->job, sizeof world->stamp);
-    EW_TRY(settle(world, cards));
-    EW_TRY(ewx_mesh_build(world, listener, doorbells));
-    EW_TRY(ewx_mesh_share_control(world));
-    EW_TRY(ewx_hosts_open(world));
-    atomic_store(&world->control->posts[world->rank].lane.pid, (int32_t)getpid());
-    EW_TRY(ewx_watch_start(world));
+    EW_TRY(settle(world, hellos));
+    EW_TRY(ewx_sockets_connect(world, listener, addresses));
+    EW_TRY(ewx_sockets_share_control(world));
+    EW_TRY(ewx_remotes_open(world));
+    atomic_store(&world->control->mailboxes[world->rank].lane.pid, (int32_t)getpid());
+    EW_TRY(ewx_death_watch_start(world));
     return ewx_world_barrier(world);
 }
 
 static ew_status join(ew_world *world, ew_allgather allgather, void *context)
 {
     int listener = -1;
-    ewx_doorbell doorbell;
-    card mine;
-    card *cards = calloc((size_t)world->num_ranks, sizeof *cards);
+    ewx_address address;
+    hello mine;
+    hello *hellos = calloc((size_t)world->num_ranks, sizeof *hellos);
     ew_status status = EW_OK;
-    if (!cards)
+    if (!hellos)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", world->num_ranks);
-    EW_TRY_TO(status, ewx_mesh_listen(world->num_ranks, &listener, &doorbell), out);
-    EW_TRY_TO(status, fill_card(world, &doorbell, &mine), out);
-    EW_TRY_TO(status, gather_cards(world, allgather, context, &mine, cards), out);
-    status = meet(world, listener, cards);
+    EW_TRY_TO(status, ewx_sockets_listen(world->num_ranks, &listener, &address), out);
+    EW_TRY_TO(status, fill_hello(world, &address, &mine), out);
+    EW_TRY_TO(status, gather_hellos(world, allgather, context, &mine, hellos), out);
+    status = meet(world, listener, hellos);
 out:
     if (listener >= 0)
         close(listener);
-    free(cards);
+    free(hellos);
     return status;
 }
 
@@ -307,9 +309,10 @@ static ew_status check_place(int rank, int num_ranks, ew_world *const *world_out
     if (!world_out)
         return ewx_fail(EW_ERR_ARGUMENT, "a world needs a place to be returned in");
     if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS || rank < 0 || rank >= num_ranks)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "rank %d of %d\n  fix: use ranks 0 to W-1 and W from 1 to %d", rank,
-                        num_ranks, EWX_MAX_RANKS);
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "rank %d of W=%d is out of range\n  fix: use ranks 0 to W-1 and W from 1 to %d",
+            rank, num_ranks, EWX_MAX_RANKS);
     return EW_OK;
 }
 

@@ -18,20 +18,20 @@ uint32_t ewx_library_version(void)
 
 size_t ewx_control_bytes(int num_ranks)
 {
-    return sizeof(ewx_control) + (size_t)num_ranks * sizeof(ewx_post);
+    return sizeof(ewx_control) + (size_t)num_ranks * sizeof(ewx_mailbox);
 }
 
-static ew_status write_card(int fd, int num_ranks, bool in_threads)
+static ew_status write_header(int fd, int num_ranks, bool in_threads)
 {
-    const ewx_control_card card = {.magic = "entwine",
-                                   .version = ewx_library_version(),
-                                   .post_bytes = sizeof(ewx_post),
-                                   .num_ranks = num_ranks,
-                                   .in_threads = in_threads,
-                                   .started_ns = ewx_now_ns(),
-                                   .started_ticks = ewx_ticks(),
-                                   .started_unix = (int64_t)time(NULL)};
-    return pwrite(fd, &card, sizeof card, 0) == sizeof card
+    const ewx_control_header header = {.magic = "entwine",
+                                       .version = ewx_library_version(),
+                                       .mailbox_bytes = sizeof(ewx_mailbox),
+                                       .num_ranks = num_ranks,
+                                       .in_threads = in_threads,
+                                       .started_ns = ewx_now_ns(),
+                                       .started_ticks = ewx_ticks(),
+                                       .started_unix = (int64_t)time(NULL)};
+    return pwrite(fd, &header, sizeof header, 0) == sizeof header
                ? EW_OK
                : ewx_fail(EW_ERR_SYSTEM, "the control block cannot be written: %s",
                           strerror(errno));
@@ -53,7 +53,7 @@ ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out)
             ewx_fail(errno == ENOSPC || errno == ENOMEM ? EW_ERR_MEMORY : EW_ERR_SYSTEM,
                      "fallocate of the control block failed: %s", strerror(errno));
     if (status == EW_OK)
-        status = write_card(fd, num_ranks, in_threads);
+        status = write_header(fd, num_ranks, in_threads);
     if (status != EW_OK)
         close(fd);
     else

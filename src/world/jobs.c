@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "entwine/measure.h"
-#include "world/recording.h"
+#include "world/recording_json.h"
 
 #define MOST_JOBS 256
 #define CONTROL_LINK "/memfd:entwine-control (deleted)"
@@ -26,7 +26,7 @@ typedef struct search {
     } seen[MOST_JOBS]; /* the ranks of a job all show the same memory */
 } search;
 
-/* Only memory of our own that nobody can shrink; a file of that name is something else. */
+/* Only sealed memory of this user; a file of that name is something else. */
 static bool is_control(int fd, struct stat *file)
 {
     const int seals = fcntl(fd, F_GET_SEALS);

@@ -3,11 +3,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "world/hosts.h"
+#include "world/remote_ranks.h"
 
 static ewx_lane *own_lane(const ew_world *world)
 {
-    return &world->control->posts[world->rank].lane;
+    return &world->control->mailboxes[world->rank].lane;
 }
 
 static ewx_record *record_of(ewx_lane *lane, uint64_t sequence)
@@ -20,40 +20,44 @@ static ewx_record *record_of(ewx_lane *lane, uint64_t sequence)
 
 /* ---- Agreement ---- */
 
-static ew_status refuse(ew_world *world, int peer, uint64_t sequence, ewx_deed_field field,
-                        int64_t mine, int64_t theirs)
+static ew_status refuse(ew_world *world, int peer, uint64_t sequence,
+                        ewx_operation_field field, int64_t mine, int64_t theirs)
 {
     return ewx_world_raise(
         world, &(ewx_fault){.status = EW_ERR_MISMATCH,
                             .culprit = peer,
                             .reporter = world->rank,
-                            .place = EWX_FAULT_DEED,
+                            .code = EWX_FAULT_OPERATION,
                             .detail = {field, mine, theirs, (int64_t)sequence}});
 }
 
 /* One look per peer and call.  A peer that is not there yet will look at us. */
-static ew_status compare(ew_world *world, int peer, uint64_t sequence, const ewx_deed *mine)
+static ew_status compare(ew_world *world, int peer, uint64_t sequence,
+                         const ewx_operation *mine)
 {
-    ewx_record *record = record_of(&world->posts[peer]->lane, sequence);
+    ewx_record *record = record_of(&world->mailboxes[peer]->lane, sequence);
     /* Sequentially consistent, as the store in ewx_recorder_begin: of two ranks at least
      * one sees the other. */
     if (atomic_load(&record->sequence) != sequence)
         return EW_OK;
-    const int64_t kind = (int64_t)(GET(record->outcome) & 0xff), m = GET(record->m);
+    const uint32_t what = ewx_outcome_what(GET(record->outcome));
+    const int64_t size = GET(record->shape[0]);
     const uint64_t plan = GET(record->plan);
-    if (kind == mine->kind && plan == mine->plan && m == mine->m)
+    const bool same_kind = ewx_what_kind(what) == mine->kind;
+    if (same_kind && plan == mine->plan && size == mine->shape[0])
         return EW_OK;
     if (atomic_load(&record->sequence) != sequence) /* it was being replaced */
         return EW_OK;
-    if (kind != mine->kind)
-        return refuse(world, peer, sequence, EWX_DEED_KIND, mine->kind, kind);
+    if (!same_kind)
+        return refuse(world, peer, sequence, EWX_OPERATION_WHAT,
+                      ewx_what(mine->op, mine->kind), what);
     if (mine->kind == EWX_RECORD_PLAN) /* whose fields are compared one by one elsewhere */
         return EW_OK;
-    if (plan !=
-        mine->plan) /* N, K and the config follow from it: all have agreed on them */
-        return refuse(world, peer, sequence, EWX_DEED_PLAN, (int64_t)(mine->plan >> 32),
-                      (int64_t)(plan >> 32));
-    return refuse(world, peer, sequence, EWX_DEED_M, mine->m, m);
+    /* All have agreed on everything that follows from the plan. */
+    if (plan != mine->plan)
+        return refuse(world, peer, sequence, EWX_OPERATION_PLAN,
+                      (int64_t)(mine->plan >> 32), (int64_t)(plan >> 32));
+    return refuse(world, peer, sequence, EWX_OPERATION_SHAPE, mine->shape[0], size);
 }
 
 /* ---- Records ---- */
@@ -61,21 +65,21 @@ static ew_status compare(ew_world *world, int peer, uint64_t sequence, const ewx
 /* Whether a peer has begun, and so compared, what our new record would replace. */
 static bool is_replaceable(ew_world *world, int peer, uint64_t sequence)
 {
-    const ewx_record *theirs = record_of(&world->posts[peer]->lane, sequence);
+    const ewx_record *theirs = record_of(&world->mailboxes[peer]->lane, sequence);
     return atomic_load_explicit(&theirs->sequence, memory_order_relaxed) + EWX_RECORDS >=
            sequence;
 }
 
 static bool may_go_on(ew_world *world, int peer, uint64_t sequence)
 {
-    ewx_hosts_progress(world);
+    ewx_remotes_progress(world);
     return is_replaceable(world, peer, sequence) || ewx_world_departed(world, peer);
 }
 
 /* As long as the peer makes progress, however slow, it is waited for. */
 static ew_status await_peer(ew_world *world, int peer, uint64_t sequence)
 {
-    const ewx_lane *lane = &world->posts[peer]->lane;
+    const ewx_lane *lane = &world->mailboxes[peer]->lane;
     uint64_t seen, now;
     ew_status status;
     do {
@@ -88,11 +92,11 @@ static ew_status await_peer(ew_world *world, int peer, uint64_t sequence)
         return ewx_world_raise(world, &(ewx_fault){.status = EW_ERR_TIMEOUT,
                                                    .culprit = peer,
                                                    .reporter = world->rank,
-                                                   .place = EWX_FAULT_MEETING});
+                                                   .code = EWX_FAULT_MEETING});
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }
 
-/* A rank without rows waits for nobody and may be many plans' calls ahead, but never so far
+/* A rank that waits for no other may be many plans' calls ahead, but never so far
  * that it covers a record which a peer has yet to look at. */
 static ew_status await_comparisons(ew_world *world, uint64_t sequence)
 {
@@ -103,50 +107,54 @@ static ew_status await_comparisons(ew_world *world, uint64_t sequence)
 }
 
 /* `alone`: there is no peer whose record is looked at next. */
-static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_deed *deed,
+static void write_record(ewx_lane *lane, uint64_t sequence, const ewx_operation *operation,
                          bool alone)
 {
     ewx_record *record = record_of(lane, sequence);
     PUT(lane->sequence, sequence);
-    PUT(record->m, deed->m);
-    PUT(record->n, deed->n);
-    PUT(record->k, deed->k);
-    PUT(record->plan, deed->plan);
+    for (int i = 0; i < 3; i++)
+        PUT(record->shape[i], operation->shape[i]);
+    PUT(record->plan, operation->plan);
     PUT(record->begin, ewx_ticks());
     PUT(record->end, 0);
-    PUT(record->outcome, ewx_outcome(deed->kind, EWX_RECORD_RUNNING, EW_OK, 0));
+    PUT(record->outcome, ewx_outcome(ewx_what(operation->op, operation->kind),
+                                     EWX_RECORD_RUNNING, EW_OK, 0));
     if (alone)
         atomic_store_explicit(&record->sequence, sequence, memory_order_release);
     else
         atomic_store(&record->sequence, sequence);
 }
 
-void ewx_recorder_hear(ew_world *world, int peer, uint64_t sequence, const ewx_deed *deed)
+void ewx_recorder_receive(ew_world *world, int peer, uint64_t sequence,
+                          const ewx_operation *operation)
 {
-    write_record(&world->posts[peer]->lane, sequence, deed, false);
+    write_record(&world->mailboxes[peer]->lane, sequence, operation, false);
     /* We looked for it in vain when we began ours; or ours has yet to come. */
     const ewx_record *own = record_of(own_lane(world), sequence);
-    if (GET(own->sequence) != sequence || deed->replays)
+    if (GET(own->sequence) != sequence || operation->replays)
         return;
-    const ewx_deed mine = {.kind = (ewx_record_kind)(GET(own->outcome) & 0xff),
-                           .m = GET(own->m),
-                           .plan = GET(own->plan)};
+    const uint32_t what = ewx_outcome_what(GET(own->outcome));
+    const ewx_operation mine = {.op = ewx_what_op(what),
+                                .kind = ewx_what_kind(what),
+                                .shape = {GET(own->shape[0])},
+                                .plan = GET(own->plan)};
     (void)compare(world, peer, sequence, &mine);
 }
 
-ew_status ewx_recorder_begin(ew_world *world, const ewx_deed *deed)
+ew_status ewx_recorder_begin(ew_world *world, const ewx_operation *operation)
 {
     ewx_lane *lane = own_lane(world);
     const uint64_t sequence = ++world->sequence;
-    const ew_status awaited = deed->replays ? EW_OK : await_comparisons(world, sequence);
+    const ew_status awaited =
+        operation->replays ? EW_OK : await_comparisons(world, sequence);
     PUT(lane->steps_before, GET(lane->steps));
     PUT(lane->last, 0);
-    write_record(lane, sequence, deed, world->num_ranks == 1);
+    write_record(lane, sequence, operation, world->num_ranks == 1);
     EW_TRY(awaited); /* with the record that its end will be written to */
-    ewx_hosts_tell_deed(world, sequence, deed);
-    for (int peer = 0; peer < world->num_ranks && !deed->replays; peer++)
+    ewx_remotes_send_operation(world, sequence, operation);
+    for (int peer = 0; peer < world->num_ranks && !operation->replays; peer++)
         if (peer != world->rank) {
-            const ew_status status = compare(world, peer, sequence, deed);
+            const ew_status status = compare(world, peer, sequence, operation);
             if (status != EW_OK)
                 return status;
         }
@@ -157,13 +165,13 @@ void ewx_recorder_end(ew_world *world, ew_status status, bool enqueued)
 {
     ewx_lane *lane = own_lane(world);
     ewx_record *record = record_of(lane, world->sequence);
-    const ewx_record_kind kind = (ewx_record_kind)(GET(record->outcome) & 0xff);
+    const uint32_t what = ewx_outcome_what(GET(record->outcome));
     const uint32_t steps = GET(lane->steps) - GET(lane->steps_before);
     const ewx_record_state state = status != EW_OK ? EWX_RECORD_FAILED
                                    : enqueued      ? EWX_RECORD_ENQUEUED
                                                    : EWX_RECORD_DONE;
     PUT(record->end, ewx_ticks());
-    PUT(record->outcome, ewx_outcome(kind, state, status, steps));
+    PUT(record->outcome, ewx_outcome(what, state, status, steps));
     if (!enqueued)
         world->drained = world->sequence;
 }
@@ -181,14 +189,14 @@ void ewx_recorder_drain(ew_world *world, ew_status status)
             continue;
         PUT(record->end, ewx_ticks());
         PUT(record->outcome,
-            ewx_outcome((ewx_record_kind)(outcome & 0xff),
+            ewx_outcome(ewx_outcome_what(outcome),
                         status == EW_OK ? EWX_RECORD_DONE : EWX_RECORD_FAILED, status,
                         (uint32_t)(outcome >> 32)));
     }
     world->drained = world->sequence;
 }
 
-void ewx_recorder_step(ew_world *world, ewx_step step, int64_t where)
+void ewx_recorder_step(ew_world *world, int step, int64_t where)
 {
     ewx_lane *lane = own_lane(world);
     atomic_fetch_add_explicit(&lane->steps, 1, memory_order_relaxed);

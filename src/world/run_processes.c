@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "world/world.h"
 
-#define MAX_CARD_BYTES 512
+#define MAX_HELLO_BYTES 512
 #define GRACE_NS 2000000000
 #define EXIT_NO_WORLD 125
 
@@ -27,14 +27,14 @@ typedef struct child {
     int socket; /* the parent's end */
     int death_fd;
     bool running;
-    bool card_in;
+    bool hello_in;
     bool stopped_by_us; /* killed after the grace: not the cause of anything */
-    bool lost;          /* ended, but somebody else took its exit code */
+    bool lost;          /* ended, but its exit code was collected elsewhere */
     int signal;         /* that ended it, or 0 */
-    unsigned char card[MAX_CARD_BYTES];
+    unsigned char hello[MAX_HELLO_BYTES];
 } child;
 
-/* What the parent answers: the cards of all ranks follow when status is EW_OK.  A rank
+/* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
  * that could not join sends the same struct back to say why. */
 typedef struct answer {
     int32_t status;
@@ -170,7 +170,7 @@ static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_n
     return running;
 }
 
-static void sleep_until_something(child *children, int num_ranks, bool cards)
+static void sleep_until_something(child *children, int num_ranks, bool hellos)
 {
     struct pollfd entries[2 * EWX_MAX_RANKS];
     int all_watched = 1;
@@ -180,40 +180,40 @@ static void sleep_until_something(child *children, int num_ranks, bool cards)
         entries[2 * rank] =
             (struct pollfd){.fd = c->running ? c->death_fd : -1, .events = POLLIN};
         entries[2 * rank + 1] = (struct pollfd){
-            .fd = cards && c->running && !c->card_in ? c->socket : -1, .events = POLLIN};
+            .fd = hellos && c->running && !c->hello_in ? c->socket : -1, .events = POLLIN};
     }
     poll(entries, 2 * (nfds_t)num_ranks, all_watched ? 100 : 5);
 }
 
-/* A rank sends its card, or why it has none. */
+/* A rank sends its hello, or why it has none. */
 static bool is_answer(const void *message, ssize_t bytes, answer *why_out)
 {
     if (bytes != sizeof *why_out)
         return false;
     memcpy(why_out, message, sizeof *why_out);
     why_out->text[sizeof why_out->text - 1] = '\0';
-    return why_out->status < 0; /* a card starts with letters */
+    return why_out->status < 0; /* a hello starts with text */
 }
 
 /* Takes what has come from a rank, if anything. */
-static void take_card(child *c, int rank, size_t *card_bytes, answer *reply)
+static void take_hello(child *c, int rank, size_t *hello_bytes, answer *reply)
 {
-    const ssize_t got = recv(c->socket, c->card, sizeof c->card, MSG_DONTWAIT);
+    const ssize_t got = recv(c->socket, c->hello, sizeof c->hello, MSG_DONTWAIT);
     answer why;
-    if (is_answer(c->card, got, &why)) {
+    if (is_answer(c->hello, got, &why)) {
         reply->status = why.status;
         snprintf(reply->text, sizeof reply->text, "rank %d: %.*s", rank,
                  (int)sizeof reply->text - 20, why.text);
         return;
     }
-    c->card_in = got > 0;
+    c->hello_in = got > 0;
     if (got > 0)
-        *card_bytes = (size_t)got;
+        *hello_bytes = (size_t)got;
 }
 
-/* Waits for every rank's card.  Returns what to answer. */
-static answer collect_cards(child *children, int num_ranks, int64_t timeout_ns, int *exits,
-                            size_t *card_bytes)
+/* Waits for every rank's hello.  Returns what to answer. */
+static answer collect_hellos(child *children, int num_ranks, int64_t timeout_ns, int *exits,
+                             size_t *hello_bytes)
 {
     answer reply = {.status = EW_OK};
     const int64_t deadline_ns = ewx_now_ns() + timeout_ns;
@@ -225,9 +225,9 @@ static answer collect_cards(child *children, int num_ranks, int64_t timeout_ns, 
         bool failed = false;
         reap(children, num_ranks, exits, &last_exit_ns, &failed);
         for (int rank = 0; rank < num_ranks; rank++) {
-            if (!children[rank].card_in)
-                take_card(&children[rank], rank, card_bytes, &reply);
-            if (!children[rank].card_in)
+            if (!children[rank].hello_in)
+                take_hello(&children[rank], rank, hello_bytes, &reply);
+            if (!children[rank].hello_in)
                 ewx_text_add(&missing, " %d", rank);
             if (!children[rank].running)
                 ewx_text_add(&dead, " %d", rank);
@@ -248,18 +248,18 @@ static answer collect_cards(child *children, int num_ranks, int64_t timeout_ns, 
 }
 
 static void answer_all(child *children, int num_ranks, const answer *reply,
-                       size_t card_bytes)
+                       size_t hello_bytes)
 {
-    const size_t cards = reply->status == EW_OK ? (size_t)num_ranks * card_bytes : 0;
-    unsigned char *message = malloc(sizeof *reply + cards);
+    const size_t hellos = reply->status == EW_OK ? (size_t)num_ranks * hello_bytes : 0;
+    unsigned char *message = malloc(sizeof *reply + hellos);
     if (!message)
         return; /* the ranks see the hang-up when the sockets close */
     memcpy(message, reply, sizeof *reply);
-    for (int rank = 0; cards && rank < num_ranks; rank++)
-        memcpy(message + sizeof *reply + (size_t)rank * card_bytes, children[rank].card,
-               card_bytes);
+    for (int rank = 0; hellos && rank < num_ranks; rank++)
+        memcpy(message + sizeof *reply + (size_t)rank * hello_bytes, children[rank].hello,
+               hello_bytes);
     for (int rank = 0; rank < num_ranks; rank++)
-        send(children[rank].socket, message, sizeof *reply + cards,
+        send(children[rank].socket, message, sizeof *reply + hellos,
              MSG_NOSIGNAL | MSG_DONTWAIT);
     free(message);
 }
@@ -284,18 +284,18 @@ static void wait_for_all(child *children, int num_ranks, int *exits)
     }
 }
 
-/* Those that only noticed that another did not come know less than that one. */
+/* A rank that only missed another one knows less than that one. */
 static bool only_noticed(int32_t status)
 {
     return status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT ||
            status == EW_ERR_ABORTED;
 }
 
-/* What a rank that could not join said last, if anything.  A card that came after the
+/* What a rank that could not join said last, if anything.  A hello that came after the
  * answer had been given may lie before its words. */
 static bool take_last_words(const child *c, answer *words_out)
 {
-    unsigned char message[MAX_CARD_BYTES];
+    unsigned char message[MAX_HELLO_BYTES];
     for (ssize_t got; (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;)
         if (is_answer(message, got, words_out))
             return true;
@@ -314,7 +314,7 @@ static ew_status explain_no_world(child *children, int num_ranks, const int *exi
     return best.status == EW_OK ? EW_OK : ewx_fail((ew_status)best.status, "%s", best.text);
 }
 
-/* Those who died on their own first: whoever we killed only failed to follow them. */
+/* Ranks that died by themselves come first: those that we killed are consequences. */
 static ew_status blame_the_dead(const child *children, int num_ranks)
 {
     for (int rank = 0; rank < num_ranks; rank++)
@@ -330,7 +330,7 @@ static ew_status blame_the_dead(const child *children, int num_ranks)
     for (int rank = 0; rank < num_ranks; rank++)
         if (children[rank].lost)
             return ewx_fail(EW_ERR_SYSTEM,
-                            "nobody knows how rank %d ended: SIGCHLD is ignored, or "
+                            "how rank %d ended is unknown: SIGCHLD is ignored, or "
                             "another part of the program waits for all children\n"
                             "  fix: set SIGCHLD to SIG_DFL around ew_run_ranks",
                             rank);
@@ -346,14 +346,14 @@ ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
     if (!children)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
     ew_status status = EW_OK;
-    size_t card_bytes = 0;
+    size_t hello_bytes = 0;
     fflush(NULL); /* else every rank would print the parent's pending output again */
     for (int rank = 0; rank < num_ranks && status == EW_OK; rank++)
         status = start_child(children, rank, num_ranks, options, rank_main, argument);
     if (status == EW_OK && num_ranks > 1) {
         const answer reply =
-            collect_cards(children, num_ranks, probe.timeout_ns, exits, &card_bytes);
-        answer_all(children, num_ranks, &reply, card_bytes);
+            collect_hellos(children, num_ranks, probe.timeout_ns, exits, &hello_bytes);
+        answer_all(children, num_ranks, &reply, hello_bytes);
     } else if (status != EW_OK) {
         kill_running(children, num_ranks);
     }

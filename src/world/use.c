@@ -6,8 +6,8 @@
 #include "base/status.h"
 #include "world/world.h"
 
-/* The kernel zeroes the page in every child, however it was forked, so that one word tells
- * all there is to know and nobody asks for a process id.  Before Linux 4.14 it does not,
+/* The kernel zeroes the page in every child, however it was forked, so that one word is
+ * enough and no process id is compared.  Before Linux 4.14 it does not,
  * and a child is taken for its parent. */
 ew_status ewx_use_open(ew_world *world)
 {

@@ -1,20 +1,17 @@
-/* The world object: collectives over the shared control block, the abort word and the
- * story it tells. */
+/* The world object, and its collectives over the shared control block. */
 #include "world/world.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/cores.h"
+#include "base/epoch.h"
 #include "base/status.h"
-#include "base/text.h"
 #include "base/versioned.h"
-#include "plan/epoch.h"
-#include "world/hosts.h"
+#include "world/remote_ranks.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define SPINS_WHEN_CORES_SUFFICE 200
@@ -110,186 +107,7 @@ ewx_wait ewx_world_wait(const ew_world *world)
 
 bool ewx_world_departed(const ew_world *world, int rank)
 {
-    return atomic_load_explicit(&world->posts[rank]->departed, memory_order_acquire);
-}
-
-/* ---- Faults ---- */
-
-static ew_status tell_tile(const ew_world *world, const ewx_fault *f)
-{
-    return ewx_fail(f->status,
-                    "rank %d waited %.3g s for tile (%" PRId64 ",%" PRId64
-                    ") of rank %d (saw epoch %" PRIu32 ", wanted %" PRIu32 ")\n"
-                    "  fix: see why rank %d makes no progress, or raise the timeout",
-                    f->reporter, (double)world->timeout_ns * 1e-9, f->detail[0],
-                    f->detail[1], f->culprit, (uint32_t)f->detail[3],
-                    (uint32_t)f->detail[2], f->culprit);
-}
-
-static const char *deed_name(int64_t kind)
-{
-    return kind == EWX_RECORD_PLAN ? "created a plan" : "called ew_gemm_rs";
-}
-
-/* Two ranks that do not make the same calls in the same order. */
-static ew_status tell_deed(const ewx_fault *f)
-{
-    const int64_t mine = f->detail[1], theirs = f->detail[2];
-    if (f->detail[0] == EWX_DEED_KIND)
-        return ewx_fail(f->status,
-                        "ranks disagree: rank %d %s, rank %d %s (operation %" PRId64 ")\n"
-                        "  fix: make the same calls in the same order on all ranks",
-                        f->reporter, deed_name(mine), f->culprit, deed_name(theirs),
-                        f->detail[3]);
-    if (f->detail[0] == EWX_DEED_PLAN)
-        return ewx_fail(f->status,
-                        "ranks disagree: rank %d called plan %" PRId64
-                        ", rank %d called plan %" PRId64 " (operation %" PRId64 ")\n"
-                        "  fix: call the plans, which are numbered as they were created, "
-                        "in the same order on all ranks",
-                        f->reporter, mine, f->culprit, theirs, f->detail[3]);
-    if (f->detail[0] == EWX_DEED_ORDER)
-        return ewx_fail(f->status,
-                        "ranks disagree: rank %d called plan %" PRId64
-                        " as its call %" PRId64 ", rank %d as its call %" PRId64 "\n"
-                        "  fix: call the plans, which are numbered as they were created, "
-                        "in the same order on all ranks",
-                        f->reporter, f->detail[3], mine, f->culprit, theirs);
-    return ewx_fail(f->status,
-                    "ranks disagree: rank %d has m=%" PRId64 ", rank %d has m=%" PRId64
-                    " (operation %" PRId64 ")\n"
-                    "  fix: make the same calls in the same order on all ranks",
-                    f->reporter, mine, f->culprit, theirs, f->detail[3]);
-}
-
-static void name_meeting(uint64_t word, ewx_text *text)
-{
-    const unsigned long long bytes = word & (((uint64_t)1 << 56) - 1);
-    switch (word >> 56) {
-    case EWX_MEETING_BARRIER:
-        ewx_text_add(text, "called ew_world_barrier");
-        break;
-    case EWX_MEETING_ALLGATHER:
-        ewx_text_add(text, "called ew_world_allgather of %llu bytes", bytes);
-        break;
-    default:
-        ewx_text_add(text, "creates or calls a plan (a step of %llu bytes)", bytes);
-    }
-}
-
-/* Two ranks in different collectives, or one that did not come. */
-static ew_status tell_meeting(const ew_world *world, const ewx_fault *f)
-{
-    char mine[80], theirs[80];
-    ewx_text my_text = ewx_text_in(mine, sizeof mine);
-    ewx_text their_text = ewx_text_in(theirs, sizeof theirs);
-    if (f->status == EW_ERR_TIMEOUT)
-        return ewx_fail(
-            f->status,
-            "rank %d waited %.3g s for rank %d at a collective call\n"
-            "  fix: make the same calls in the same order on all ranks, or raise the "
-            "timeout",
-            f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
-    name_meeting((uint64_t)f->detail[0], &my_text);
-    name_meeting((uint64_t)f->detail[1], &their_text);
-    return ewx_fail(f->status,
-                    "ranks disagree: rank %d %s, rank %d %s\n"
-                    "  fix: make the same calls, with the same sizes, in the same order on "
-                    "all ranks",
-                    f->reporter, mine, f->culprit, theirs);
-}
-
-/* Sets the text that belongs to a fault and returns its status. */
-static ew_status tell(const ew_world *world, const ewx_fault *f)
-{
-    if (f->status == EW_ERR_PEER_DIED && f->place != EWX_FAULT_NOWHERE)
-        return ewx_fail(EW_ERR_PEER_DIED,
-                        "rank %d left the world while rank %d waited for it\n"
-                        "  fix: make the same calls in the same order on all ranks",
-                        f->culprit, f->reporter);
-    if (f->status == EW_ERR_PEER_DIED)
-        return ewx_fail(EW_ERR_PEER_DIED,
-                        "rank %d died (noticed by rank %d)\n"
-                        "  fix: look for its last words above, or for a kill by the system",
-                        f->culprit, f->reporter);
-    if (f->place == EWX_FAULT_TILE)
-        return tell_tile(world, f);
-    if (f->place == EWX_FAULT_READERS)
-        return ewx_fail(f->status,
-                        "rank %d waited %.3g s for rank %d to finish reading call %" PRIu32
-                        " (it is at %" PRIu32 ")\n"
-                        "  fix: see why rank %d makes no progress, or raise the timeout",
-                        f->reporter, (double)world->timeout_ns * 1e-9, f->culprit,
-                        (uint32_t)f->detail[0], (uint32_t)f->detail[1], f->culprit);
-    if (f->place == EWX_FAULT_ROWS)
-        return ewx_fail(f->status,
-                        "ranks disagree: rank %d has m=%" PRId64 ", rank %d has m=%" PRId64
-                        " (call %" PRIu32 ")\n  fix: pass the same m on all ranks",
-                        f->reporter, f->detail[0], f->culprit, f->detail[1],
-                        (uint32_t)f->detail[2]);
-    if (f->place == EWX_FAULT_DEED)
-        return tell_deed(f);
-    if (f->place == EWX_FAULT_MEETING)
-        return tell_meeting(world, f);
-    if (f->place == EWX_FAULT_FABRIC)
-        return ewx_fail(f->status,
-                        "rank %d cannot reach other hosts any more: %s failed\n"
-                        "  fix: look for its message above, and at the network",
-                        f->culprit, world->fabric ? world->fabric->name : "the network");
-    if (f->place == EWX_FAULT_LETTER)
-        return ewx_fail(f->status,
-                        "what rank %d sent to rank %d cannot be right\n"
-                        "  fix: make the same calls on all ranks; if they are, look at the "
-                        "network and at the library on its host",
-                        f->culprit, f->reporter);
-    return ewx_fail(EW_ERR_ABORTED, "rank %d aborted the world", f->culprit);
-}
-
-ew_status ewx_world_check(ew_world *world)
-{
-    ewx_control *control = world->control;
-    const uint64_t word = atomic_load_explicit(&control->abort, memory_order_acquire);
-    if (word == 0)
-        return EW_OK;
-    /* Pairs with the release store in ewx_world_raise.  The story is written right after
-     * the word; a reporter that died in between leaves only its number. */
-    ewx_wait wait = ewx_wait_begin(NULL, 100000000, world->spins);
-    ew_status told;
-    EWX_AWAIT(told, &wait,
-              atomic_load_explicit(&control->fault_ready, memory_order_acquire));
-    if (told != EW_OK)
-        return ewx_fail(EW_ERR_ABORTED, "rank %d stopped the world", (int)(word - 1));
-    const ewx_fault fault = control->fault;
-    ewx_recorder_dump_once(world);
-    return tell(world, &fault);
-}
-
-/* The first CAS wins and only the winner writes the story. */
-void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault)
-{
-    ewx_control *control = world->control;
-    uint64_t none = 0;
-    if (!atomic_compare_exchange_strong_explicit(
-            &control->abort, &none, 1 + (uint64_t)world->rank, memory_order_acq_rel,
-            memory_order_acquire))
-        return;
-    control->fault = *fault;
-    atomic_store_explicit(&control->fault_ready, 1, memory_order_release);
-}
-
-ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
-{
-    ewx_world_raise_quietly(world, fault);
-    return ewx_world_check(world);
-}
-
-void ew_world_abort(ew_world *world)
-{
-    if (!world || ewx_world_is_elsewhere(world))
-        return;
-    ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_ABORTED,
-                                                .culprit = world->rank,
-                                                .reporter = world->rank});
+    return atomic_load_explicit(&world->mailboxes[rank]->departed, memory_order_acquire);
 }
 
 /* ---- Collectives ---- */
@@ -297,13 +115,13 @@ void ew_world_abort(ew_world *world)
 static bool has_entered(const ew_world *world, int rank, uint32_t round)
 {
     return ewx_epoch_reached(
-        atomic_load_explicit(&world->posts[rank]->round, memory_order_acquire), round);
+        atomic_load_explicit(&world->mailboxes[rank]->round, memory_order_acquire), round);
 }
 
 /* The wait for a rank at a collective is over. */
 static bool is_met(ew_world *world, int rank)
 {
-    ewx_hosts_progress(world);
+    ewx_remotes_progress(world);
     return has_entered(world, rank, world->round) || ewx_world_departed(world, rank);
 }
 
@@ -320,43 +138,43 @@ static ew_status await_round(ew_world *world, int rank)
         world, &(ewx_fault){.status = status == EW_OK ? EW_ERR_PEER_DIED : status,
                             .culprit = rank,
                             .reporter = world->rank,
-                            .place = EWX_FAULT_MEETING});
+                            .code = EWX_FAULT_MEETING});
 }
 
 /* A rank that has entered our round must be in the same collective: every rank compares
  * itself with every other before it returns, so none takes what was not meant for it. */
 static ew_status check_meeting(ew_world *world, int rank, uint64_t meeting)
 {
-    const uint64_t theirs = world->posts[rank]->meeting[world->round & 1];
+    const uint64_t theirs = world->mailboxes[rank]->meeting[world->round & 1];
     if (theirs == meeting)
         return EW_OK;
     return ewx_world_raise(world,
                            &(ewx_fault){.status = EW_ERR_MISMATCH,
                                         .culprit = rank,
                                         .reporter = world->rank,
-                                        .place = EWX_FAULT_MEETING,
+                                        .code = EWX_FAULT_MEETING,
                                         .detail = {(int64_t)meeting, (int64_t)theirs}});
 }
 
-/* One round: post, wait for all, read all.  Two buffers suffice: a rank enters round
+/* One round: write, wait for all, read all.  Two buffers suffice: a rank enters round
  * s+2 only after every rank has entered s+1, that is, has read round s. */
 static ew_status gather_round(ew_world *world, uint64_t meeting, const void *mine,
                               void *all, size_t bytes, size_t stride)
 {
-    ewx_post *own = world->posts[world->rank];
+    ewx_mailbox *own = world->mailboxes[world->rank];
     const uint32_t round = ++world->round;
     own->meeting[round & 1] = meeting;
     if (bytes > 0)
         memcpy(own->data[round & 1], mine, bytes);
     atomic_store_explicit(&own->round, round, memory_order_release);
-    ewx_hosts_enter_round(world, round, meeting, mine, bytes);
+    ewx_remotes_enter_round(world, round, meeting, mine, bytes);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         EW_TRY(await_round(world, rank));
         EW_TRY(check_meeting(world, rank, meeting));
-        EW_TRY(ewx_hosts_check_round(world, rank, bytes));
+        EW_TRY(ewx_remotes_check_round(world, rank, bytes));
         if (bytes > 0)
-            memcpy((char *)all + (size_t)rank * stride, world->posts[rank]->data[round & 1],
-                   bytes);
+            memcpy((char *)all + (size_t)rank * stride,
+                   world->mailboxes[rank]->data[round & 1], bytes);
     }
     return EW_OK;
 }
@@ -369,7 +187,8 @@ static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void 
     size_t done = 0;
     EW_TRY(ewx_world_check(world));
     do {
-        const size_t part = bytes - done < EWX_POST_BYTES ? bytes - done : EWX_POST_BYTES;
+        const size_t part =
+            bytes - done < EWX_MAILBOX_BYTES ? bytes - done : EWX_MAILBOX_BYTES;
         const char *from = bytes > 0 ? (const char *)mine + done : NULL;
         char *to = bytes > 0 ? (char *)all + done : NULL;
         EW_TRY(gather_round(world, meeting, from, to, part, bytes));
@@ -450,17 +269,17 @@ static void free_world(ew_world *world)
     free(world);
 }
 
-/* Says good-bye to the peers. */
+/* Announces the departure to the peers. */
 static void leave_world(ew_world *world)
 {
-    if (world->close_companion)
-        world->close_companion(world->companion);
-    ewx_hosts_close(world);
+    if (world->close_attachment)
+        world->close_attachment(world->attachment);
+    ewx_remotes_close(world);
     if (world->control)
-        atomic_store_explicit(&world->control->posts[world->rank].departed, 1,
+        atomic_store_explicit(&world->control->mailboxes[world->rank].departed, 1,
                               memory_order_release);
     if (!world->in_threads)
-        ewx_watch_stop(world);
+        ewx_death_watch_stop(world);
 }
 
 void ew_world_destroy(ew_world *world)
@@ -495,8 +314,8 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     world->control = control;
     world->control_fd = control_fd;
     for (int peer = 0; peer < num_ranks; peer++)
-        world->posts[peer] = &control->posts[peer];
-    atomic_store(&control->posts[rank].lane.pid, (int32_t)getpid());
+        world->mailboxes[peer] = &control->mailboxes[peer];
+    atomic_store(&control->mailboxes[rank].lane.pid, (int32_t)getpid());
     *world_out = world;
     return EW_OK;
 }

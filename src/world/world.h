@@ -1,6 +1,6 @@
 /* A world is the ranks that work together: who am I, small all-gathers, passing file
- * descriptors, and one abort word that all of them hear.  It knows nothing of problems,
- * plans or backends. */
+ * descriptors, and one abort word that all of them watch.  It counts plans and records
+ * their calls, but knows nothing of what they compute, nor of backends. */
 #ifndef EWX_WORLD_WORLD_H
 #define EWX_WORLD_WORLD_H
 
@@ -12,36 +12,17 @@
 #include "base/limits.h"
 #include "base/wait.h"
 #include "entwine/fabric.h"
+#include "world/faults.h"
 #include "world/recorder.h"
 
-#define EWX_POST_BYTES 4088 /* with the meeting's word, one letter's body */
-
-/* Why a world stopped.  The first rank to report wins; all ranks tell the same story. */
-typedef struct ewx_fault {
-    int32_t status;   /* ew_status */
-    int32_t culprit;  /* the rank that is to blame */
-    int32_t reporter; /* the rank that noticed */
-    int32_t place;    /* ewx_fault_place */
-    int64_t detail[4];
-} ewx_fault;
-
-typedef enum ewx_fault_place {
-    EWX_FAULT_NOWHERE, /* detail unused */
-    EWX_FAULT_TILE,    /* detail: tile row, tile column, epoch wanted, epoch seen */
-    EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
-    EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
-    EWX_FAULT_MEETING, /* a collective of the world; detail: reporter's and culprit's
-                          ewx_meeting_word(), where these differ */
-    EWX_FAULT_FABRIC,  /* what carries bytes between hosts has failed */
-    EWX_FAULT_LETTER,  /* what came from another host cannot be right */
-    EWX_FAULT_DEED     /* detail: ewx_deed_field, reporter's, culprit's, sequence */
-} ewx_fault_place;
+#define EWX_MAILBOX_BYTES 4088 /* with the meeting's word, one control message's body */
 
 /* What ranks meet for. */
 typedef enum ewx_meeting {
     EWX_MEETING_BARRIER = 1,
     EWX_MEETING_ALLGATHER = 2,
-    EWX_MEETING_INNER = 3 /* a step of the library's own, of creating or calling a plan */
+    EWX_MEETING_INNER =
+        3 /* a step of the library's own, while it creates or calls a plan */
 } ewx_meeting;
 
 /* Kind and size of a collective in one word: equal on all ranks, or they are in different
@@ -51,48 +32,48 @@ static inline uint64_t ewx_meeting_word(ewx_meeting kind, size_t bytes)
     return (uint64_t)kind << 56 | (uint64_t)bytes;
 }
 
-/* One rank's corner of the shared control block. */
-typedef struct ewx_post {
+/* One rank's part of the shared control block. */
+typedef struct ewx_mailbox {
     _Alignas(64) _Atomic uint32_t round; /* collectives this rank has entered */
     _Atomic uint32_t departed;           /* destroyed its world in good order */
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
     uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
     uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
-    _Alignas(64) unsigned char data[2][EWX_POST_BYTES]; /* by round parity */
+    _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES]; /* by round parity */
     ewx_lane lane;
-} ewx_post;
+} ewx_mailbox;
 
-/* Which job a rank is of.  Rank 0 draws it when a world is made; the cards bring it to all
- * ranks, and every later handshake compares it (mesh.c). */
+/* Which job a rank is of.  Rank 0 draws it when a world is made; the hellos bring it to all
+ * ranks, and every later handshake compares it (sockets.c). */
 typedef struct ewx_job_id {
     unsigned char bytes[16];
 } ewx_job_id;
 
-/* What a stranger needs to know before it reads on. */
-typedef struct ewx_control_card {
+/* Identifies the block to other processes. */
+typedef struct ewx_control_header {
     char magic[8]; /* "entwine" */
     uint32_t version;
-    uint32_t post_bytes;
+    uint32_t mailbox_bytes;
     int32_t num_ranks;
     int32_t in_threads;
     int64_t started_ns;    /* CLOCK_MONOTONIC */
     int64_t started_ticks; /* the same moment */
     int64_t started_unix;  /* seconds */
     ewx_job_id job;        /* zero: of ranks as threads */
-} ewx_control_card;
+} ewx_control_header;
 
 /* Shared by all ranks, writable by all; everything else has one writer. */
 typedef struct ewx_control {
-    ewx_control_card card;
+    ewx_control_header header;
     _Atomic uint64_t abort; /* 0, or 1 + the reporting rank; set once */
     _Atomic uint32_t fault_ready;
     _Atomic uint32_t dumped;
     ewx_fault fault; /* written by the rank that set abort, then fault_ready */
-    ewx_post posts[];
+    ewx_mailbox mailboxes[];
 } ewx_control;
 
-/* Who has a world.  The word lies in a page that a forked child finds zeroed. */
+/* Who uses a world.  The word lies in a page that a forked child finds zeroed. */
 typedef enum ewx_use {
     EWX_USE_ELSEWHERE = 0, /* by the process that this one was forked from */
     EWX_USE_FREE = 1,
@@ -110,14 +91,15 @@ struct ew_world {
     int64_t link_latency_ns;
     ewx_control *control; /* this host's */
     int control_fd;
-    ewx_post *posts[EWX_MAX_RANKS]; /* in the control block, or this process's replica */
+    ewx_mailbox
+        *mailboxes[EWX_MAX_RANKS]; /* in the control block, or this process's replica */
     uint32_t round;
     uint32_t num_plans; /* ever created: the newest one's number */
     uint64_t sequence;  /* of this rank's newest record */
     uint64_t drained;   /* ... of the newest that is known to have ended */
     /* What a layer above keeps for as long as the world lives; closed before it ends. */
-    void *companion;
-    void (*close_companion)(void *companion);
+    void *attachment;
+    void (*close_attachment)(void *attachment);
     /* Ranks as processes only: */
     ewx_job_id job;
     int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
@@ -131,14 +113,14 @@ struct ew_world {
     int num_locals;
     int locals[EWX_MAX_RANKS];
     int local_index; /* of this rank */
-    /* Several hosts only (hosts.c): */
+    /* Several hosts only (remote_ranks.c): */
     const ew_fabric *fabric;  /* NULL: one host */
     ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
-    bool takes_device_memory; /* the fabric does, and nobody forbids it */
-    uint64_t stamp;           /* of its letters: the first bytes of the job's id */
+    bool takes_device_memory; /* the fabric does, and it is not forbidden */
+    uint64_t stamp;           /* in its control messages: the job's id's first bytes */
     bool fabric_failed;
     bool fault_passed_on;
-    ewx_post *replicas;
+    ewx_mailbox *replicas;
     struct ewx_listener *listeners;
     uint32_t num_listeners; /* ever */
     ew_traffic traffic;
@@ -173,7 +155,7 @@ static inline bool ewx_world_is_elsewhere(const ew_world *world)
     return world->use && atomic_load_explicit(world->use, memory_order_relaxed) == 0;
 }
 
-/* A wait that hears this world's abort word and knows its timeout. */
+/* A wait that watches this world's abort word and knows its timeout. */
 ewx_wait ewx_world_wait(const ew_world *world);
 
 /* Reports a fault to all ranks unless one was reported already, and returns the status
@@ -210,15 +192,15 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
                          const ew_world_options *options);
 ew_status ewx_use_open(ew_world *world);
 void ewx_use_close(ew_world *world); /* not open is fine */
-/* Told which host each rank is on, by numbers that are equal exactly on one host. */
+/* `hosts` has a number for each rank; ranks with equal numbers share a host. */
 void ewx_world_settle(ew_world *world, const int *hosts);
 /* As ewx_world_raise, without a text.  Async-signal-safe. */
 void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault);
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
                                    ewx_control *control, int control_fd,
                                    ew_world **world_out);
-ew_status ewx_watch_start(ew_world *world);
-void ewx_watch_stop(ew_world *world);
+ew_status ewx_death_watch_start(ew_world *world);
+void ewx_death_watch_stop(ew_world *world);
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
                             ew_rank_main rank_main, void *argument, int *exits);
 ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,

@@ -1,23 +1,23 @@
 /* What ranks of other hosts send during a world's life, and what the fabric says of it:
- * letters, and messages with tiles.  Whatever comes, nothing outside of the sender's
- * replicas changes, tiles count as arrived only when all of their bytes have, and what is
- * wrong ends as an error of the world.  The sources are included, because none of this is
- * visible outside them.
+ * control messages, and messages with tiles.  Whatever comes, nothing outside of the
+ * sender's replicas changes, tiles count as arrived only when all of their bytes have, and
+ * what is wrong ends as an error of the world.  The sources are included, because none of
+ * this is visible outside them.
  *
  * We are rank 1 of 4; rank 0 is on our host, 2 and 3 on another.  The first byte chooses
  * the levels of the sum and m.  The rest are steps, each a byte that says which and then
- * what it needs; a good letter or message comes with bytes to put in places of it. */
+ * what it needs; a good message comes with bytes to put in places of it. */
 #include "fuzz.h"
 
 #include <sanitizer/asan_interface.h>
 
-#include "world/hosts.h"
+#include "world/remote_ranks.h"
 
 enum { RANKS = 4, US = 1, NEIGHBOUR = 0, FIRST_REMOTE = 2, NEIGHBOURS_ROUND = 1000 };
 
 /* Every input has its replicas made and freed.  They are so large that malloc would ask the
  * kernel for them each time, so they lie in one place, which is poisoned in between. */
-static ewx_post *replicas;
+static ewx_mailbox *replicas;
 
 static void *make_replicas(size_t alignment, size_t bytes)
 {
@@ -35,7 +35,7 @@ static void free_replicas(void *ours)
 
 #define aligned_alloc make_replicas
 #define free free_replicas
-#include "world/hosts.c"
+#include "world/remote_ranks.c"
 #undef aligned_alloc
 #undef free
 
@@ -61,9 +61,9 @@ static uint32_t take_16(input *in)
 /* ---- A fabric that says what the input wants ---- */
 
 static struct {
-    letter mail;
-    size_t mail_bytes;
-    int src;     /* of the letter, -1: none */
+    control_message control;
+    size_t control_bytes;
+    int src;     /* of the control message, -1: none */
     bool news;   /* has come since somebody looked */
     bool failed; /* a collective */
     bool fails;
@@ -78,26 +78,27 @@ static bool has_come[RANKS][16]; /* whole, by unit */
 static size_t brought[RANKS][2]; /* to collectives, by round parity, as the next */
 static uint64_t meetings[RANKS][2];
 
-static int send_letter(void *context, int dst, const void *mail, size_t bytes)
+static int send_control(void *context, int dst, const void *message, size_t bytes)
 {
     (void)context;
-    FUZZ_DEMAND(dst >= FIRST_REMOTE && dst < RANKS && bytes <= EW_LETTER_BYTES && mail);
+    FUZZ_DEMAND(dst >= FIRST_REMOTE && dst < RANKS && bytes <= EW_CONTROL_BYTES && message);
     return said.fails;
 }
 
-static int receive_letter(void *context, int *src_out, void *mail, size_t *bytes_out)
+static int receive_control(void *context, int *src_out, void *message, size_t *bytes_out)
 {
     (void)context;
     *src_out = said.src;
-    *bytes_out = said.mail_bytes;
+    *bytes_out = said.control_bytes;
     if (said.src >= 0)
-        memcpy(mail, &said.mail,
-               said.mail_bytes < EW_LETTER_BYTES ? said.mail_bytes : EW_LETTER_BYTES);
+        memcpy(message, &said.control,
+               said.control_bytes < EW_CONTROL_BYTES ? said.control_bytes
+                                                     : EW_CONTROL_BYTES);
     said.src = -1;
     return said.fails;
 }
 
-static int unsent_letters(void *context, size_t *count_out)
+static int unsent_control(void *context, size_t *count_out)
 {
     (void)context;
     *count_out = 0;
@@ -167,9 +168,9 @@ static const ew_fabric fabric = {.struct_size = sizeof fabric,
                                  .rank = US,
                                  .num_ranks = RANKS,
                                  .name = "a fuzzed fabric",
-                                 .send_letter = send_letter,
-                                 .receive_letter = receive_letter,
-                                 .unsent_letters = unsent_letters,
+                                 .send_control = send_control,
+                                 .receive_control = receive_control,
+                                 .unsent_control = unsent_control,
                                  .channel_open = channel_open,
                                  .put = put_nothing,
                                  .arrivals = arrivals,
@@ -185,12 +186,12 @@ static unsigned char *segments[RANKS], *zeros;
 static ewx_control *control;
 static _Atomic uint8_t peer_agrees[RANKS];
 static const uint64_t our_meeting = (uint64_t)EWX_MEETING_INNER << 56 | 8;
-static const ewx_deed our_deed = {
-    .kind = EWX_RECORD_CALL, .m = 5, .n = 6, .k = 7, .plan = 8};
+static const ewx_operation our_call = {
+    .kind = EWX_RECORD_CALL, .shape = {5, 6, 7}, .plan = 8};
 
 /* Once; every segment in memory of its own, so that writing beyond its end is caught.  What
- * no letter may touch is poisoned: tiles, and what the control block has for ranks that are
- * not here. */
+ * no message may touch is poisoned: tiles, and what the control block has for ranks that
+ * are not here. */
 static void allocate(void)
 {
     const ew_problem problem = EW_PROBLEM(RANKS * 300, 20, 8, EW_FP32);
@@ -203,8 +204,8 @@ static void allocate(void)
                                    &specs[config.levels - 1]) == EW_OK);
     control = aligned_alloc(64, (ewx_control_bytes(RANKS) + 63) / 64 * 64);
     memset(control, 0, ewx_control_bytes(RANKS));
-    ASAN_POISON_MEMORY_REGION(&control->posts[FIRST_REMOTE],
-                              sizeof *control->posts * (RANKS - FIRST_REMOTE));
+    ASAN_POISON_MEMORY_REGION(&control->mailboxes[FIRST_REMOTE],
+                              sizeof *control->mailboxes * (RANKS - FIRST_REMOTE));
     settled = (ew_world){.rank = US,
                          .num_ranks = RANKS,
                          .timeout_ns = -1, /* what is not there will not come */
@@ -230,13 +231,13 @@ static void make_world(void)
 {
     memset(control, 0, sizeof *control);
     for (int rank = 0; rank < FIRST_REMOTE; rank++)
-        memset(&control->posts[rank], 0, offsetof(ewx_post, lane.records[2]));
+        memset(&control->mailboxes[rank], 0, offsetof(ewx_mailbox, lane.records[2]));
     world = settled;
-    FUZZ_DEMAND(ewx_hosts_open(&world) == EW_OK);
-    atomic_store(&control->posts[NEIGHBOUR].round, NEIGHBOURS_ROUND);
+    FUZZ_DEMAND(ewx_remotes_open(&world) == EW_OK);
+    atomic_store(&control->mailboxes[NEIGHBOUR].round, NEIGHBOURS_ROUND);
     for (int parity = 0; parity < 2; parity++)
-        control->posts[NEIGHBOUR].meeting[parity] = our_meeting;
-    FUZZ_DEMAND(ewx_recorder_begin(&world, &our_deed) == EW_OK);
+        control->mailboxes[NEIGHBOUR].meeting[parity] = our_meeting;
+    FUZZ_DEMAND(ewx_recorder_begin(&world, &our_call) == EW_OK);
 }
 
 static void make_engine(int levels, int64_t m)
@@ -277,61 +278,62 @@ static void put_bytes(input *in, void *where, size_t bytes)
     }
 }
 
-static size_t fill_body(letter_kind kind, int src)
+static size_t fill_body(message_kind kind, int src)
 {
     const ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                              .culprit = 3,
                              .reporter = src,
-                             .place = EWX_FAULT_TILE,
+                             .code = EWX_FAULT_TILE,
                              .detail = {1, 0, 1, 0}};
     const header_note header = {.rows = {0, engine.call.grid.rows},
                                 .epochs = {0, 1},
                                 .waiting = ewx_waiting_for(3, 1),
                                 .progress = 1};
-    const deed_note deed = note_of(1, &our_deed);
+    const operation_note operation = note_of(1, &our_call);
     switch (kind) {
-    case LETTER_ROUND:
-        memcpy(said.mail.body, &our_meeting, sizeof our_meeting);
-        memset(said.mail.body + sizeof our_meeting, src, 8);
+    case MESSAGE_ROUND:
+        memcpy(said.control.body, &our_meeting, sizeof our_meeting);
+        memset(said.control.body + sizeof our_meeting, src, 8);
         return sizeof our_meeting + 8;
-    case LETTER_DEED:
-        memcpy(said.mail.body, &deed, sizeof deed);
-        return sizeof deed;
-    case LETTER_FAULT:
-        memcpy(said.mail.body, &fault, sizeof fault);
+    case MESSAGE_OPERATION:
+        memcpy(said.control.body, &operation, sizeof operation);
+        return sizeof operation;
+    case MESSAGE_FAULT:
+        memcpy(said.control.body, &fault, sizeof fault);
         return sizeof fault;
-    case LETTER_LISTENER:
-        memcpy(said.mail.body, &header, sizeof header);
+    case MESSAGE_LISTENER:
+        memcpy(said.control.body, &header, sizeof header);
         return sizeof header;
-    case LETTER_DEPARTED:
+    case MESSAGE_DEPARTED:
         break;
     }
     return 0;
 }
 
-static void hear_letter(input *in)
+static void receive_control_message(input *in)
 {
-    const letter_kind kind = (letter_kind)(take(in) % (LETTER_LISTENER + 1));
+    const message_kind kind = (message_kind)(take(in) % (MESSAGE_LISTENER + 1));
     const uint8_t src = take(in);
     said.src = src < 16 ? FIRST_REMOTE + src % 2 : src - 64; /* mostly one who may */
     const bool may = said.src >= FIRST_REMOTE && said.src < RANKS;
     const int from = may ? said.src : FIRST_REMOTE;
-    const uint32_t next_round = 1 + atomic_load(&world.posts[from]->round);
+    const uint32_t next_round = 1 + atomic_load(&world.mailboxes[from]->round);
     said.news = true;
-    said.mail = (letter){.world = world.stamp, .kind = kind};
-    if (kind == LETTER_ROUND && may)
-        said.mail.number = next_round;
-    said.mail_bytes = HEAD_BYTES + fill_body(kind, said.src);
-    put_bytes(in, &said.mail, said.mail_bytes);
-    said.mail_bytes += (size_t)(int8_t)take(in) * (size_t)take(in); /* or fewer: wraps */
-    ewx_hosts_progress(&world);
-    if (atomic_load(&world.posts[from]->round) == next_round) {
-        memcpy(&meetings[from][next_round & 1], said.mail.body, sizeof our_meeting);
-        brought[from][next_round & 1] = said.mail_bytes - HEAD_BYTES - sizeof our_meeting;
+    said.control = (control_message){.world = world.stamp, .kind = kind};
+    if (kind == MESSAGE_ROUND && may)
+        said.control.number = next_round;
+    said.control_bytes = HEAD_BYTES + fill_body(kind, said.src);
+    put_bytes(in, &said.control, said.control_bytes);
+    said.control_bytes += (size_t)(int8_t)take(in) * (size_t)take(in); /* or fewer: wraps */
+    ewx_remotes_progress(&world);
+    if (atomic_load(&world.mailboxes[from]->round) == next_round) {
+        memcpy(&meetings[from][next_round & 1], said.control.body, sizeof our_meeting);
+        brought[from][next_round & 1] =
+            said.control_bytes - HEAD_BYTES - sizeof our_meeting;
     }
 }
 
-static void hear_message(input *in)
+static void receive_tiles(input *in)
 {
     const uint8_t place = take(in);
     said.place = place < 128 ? place % 16 : ((size_t)place << 56 | place);
@@ -387,7 +389,7 @@ static void gather(void)
         return;
     FUZZ_DEMAND(all[US] == mine);
     for (int src = FIRST_REMOTE; src < RANKS; src++)
-        FUZZ_DEMAND(atomic_load(&world.posts[src]->round) - world.round <= 1 &&
+        FUZZ_DEMAND(atomic_load(&world.mailboxes[src]->round) - world.round <= 1 &&
                     meetings[src][world.round & 1] == our_meeting &&
                     brought[src][world.round & 1] == sizeof mine);
 }
@@ -398,11 +400,11 @@ static void step(input *in)
     case 0:
     case 1:
     case 2:
-        hear_letter(in);
+        receive_control_message(in);
         break;
     case 3:
     case 4:
-        hear_message(in);
+        receive_tiles(in);
         break;
     case 5:
         ask_for_unsent(in);
@@ -421,7 +423,7 @@ static void step(input *in)
 
 static void check_world(void)
 {
-    const ewx_post *neighbour = &control->posts[NEIGHBOUR];
+    const ewx_mailbox *neighbour = &control->mailboxes[NEIGHBOUR];
     const bool aborted = atomic_load(&control->abort) != 0;
     const ew_status status = ewx_world_check(&world);
     FUZZ_DEMAND(aborted == (status != EW_OK));
@@ -432,7 +434,7 @@ static void check_world(void)
     FUZZ_DEMAND(atomic_load(&neighbour->round) == NEIGHBOURS_ROUND &&
                 !atomic_load(&neighbour->departed) &&
                 !atomic_load(&neighbour->lane.sequence) &&
-                !atomic_load(&control->posts[US].departed));
+                !atomic_load(&control->mailboxes[US].departed));
 }
 
 /* Of a remote rank's segment the header may have changed, and the flags of what has arrived
@@ -473,7 +475,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         step(&in);
     check_world();
     ewx_route_wire.close(&engine);
-    ewx_hosts_close(&world);
+    ewx_remotes_close(&world);
     for (int src = FIRST_REMOTE; src < RANKS; src++)
         check_segment(src);
     return 0;

@@ -1,14 +1,14 @@
-/* What peers and strangers send while a world is made: the cards of the all-gather, and
- * first words on a connection.  The sources are included, because none of this is visible
+/* What peers and strangers send while a world is made: the hellos of the all-gather, and
+ * greetings on a connection.  The sources are included, because none of this is visible
  * outside them.
  *
  * The first byte chooses.  Odd: the rest are pairs of a place and a value to put there in
- * an otherwise good card.  Even: the rest is sent to a listener as a first message, with a
+ * an otherwise good hello.  Even: the rest is sent to a listener as a greeting, with a
  * descriptor when bit 1 is set, with the right secret in front when bit 2 is, and with the
  * job's id behind that when bit 3 is too. */
 #include "fuzz.h"
 
-#include "world/mesh.c"
+#include "world/sockets.c"
 
 #include "world/bootstrap.c"
 
@@ -35,48 +35,48 @@ static void close_sockets(ew_world *world)
 }
 
 /* Whatever host it says it is on. */
-static void try_host(const card *mine, const card *other)
+static void try_host(const hello *mine, const hello *other)
 {
     static const ew_fabric fabric = {.name = "none"};
-    const card cards[] = {*mine, *other, *mine};
+    const hello hellos[] = {*mine, *other, *mine};
     ew_world world;
     make_world(&world);
     world.fabric = &fabric;
-    FUZZ_DEMAND(settle(&world, cards) == EW_OK && ewx_world_is_local(&world, 2));
+    FUZZ_DEMAND(settle(&world, hellos) == EW_OK && ewx_world_is_local(&world, 2));
     FUZZ_DEMAND(world.hosts[1] >= 0 && world.hosts[1] < world.num_hosts);
 }
 
-static void try_card(const card *mine, const uint8_t *data, size_t bytes)
+static void try_hello(const hello *mine, const uint8_t *data, size_t bytes)
 {
-    card other = *mine;
+    hello other = *mine;
     ew_world world;
     other.rank = 1;
     for (size_t at = 0; at + 2 < bytes; at += 3)
         ((unsigned char *)&other)[(data[at] << 8 | data[at + 1]) % sizeof other] =
             data[at + 2];
-    if (check_card(mine, &other, 1) != EW_OK)
+    if (check_hello(mine, &other, 1) != EW_OK)
         return;
     FUZZ_DEMAND(other.rank == 1);
     try_host(mine, &other);
     make_world(&world);
-    (void)connect_to(&world, 1, &other.doorbell); /* nobody listens under such a name */
+    (void)connect_to(&world, 1, &other.address); /* nobody listens under such a name */
     close_sockets(&world);
 }
 
-static void try_hello(const card *mine, uint8_t mode, const uint8_t *data, size_t bytes)
+static void try_greeting(const hello *mine, uint8_t mode, const uint8_t *data, size_t bytes)
 {
     unsigned char message[256];
-    const unsigned char *secret = mine->doorbell.secret;
-    ewx_doorbell doorbell;
+    const unsigned char *secret = mine->address.secret;
+    ewx_address ours;
     ew_world world;
     int listener, accepted = 0;
     size_t used = 0;
     make_world(&world);
-    FUZZ_DEMAND(ewx_mesh_listen(3, &listener, &doorbell) == EW_OK);
+    FUZZ_DEMAND(ewx_sockets_listen(3, &listener, &ours) == EW_OK);
     const int client = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     struct sockaddr_un address;
-    memcpy(&address, doorbell.address, doorbell.address_bytes);
-    FUZZ_DEMAND(connect(client, (struct sockaddr *)&address, doorbell.address_bytes) == 0);
+    memcpy(&address, ours.name, ours.bytes);
+    FUZZ_DEMAND(connect(client, (struct sockaddr *)&address, ours.bytes) == 0);
     world.job = mine->job;
     if (mode & 4) {
         memcpy(message, secret, EWX_SECRET_BYTES);
@@ -92,8 +92,8 @@ static void try_hello(const card *mine, uint8_t mode, const uint8_t *data, size_
     (void)send_message(client, message, used + bytes, mode & 2 ? client : -1);
     (void)shutdown(client, SHUT_WR); /* an empty message must not cost a wait */
     const ew_status status =
-        accept_one(&world, listener, &mine->doorbell, ewx_now_ns() + 1000000000, &accepted);
-    hello first = {.rank = 0};
+        accept_one(&world, listener, &mine->address, ewx_now_ns() + 1000000000, &accepted);
+    greeting first = {.rank = 0};
     if (used + bytes == sizeof first)
         memcpy(&first, message, sizeof first);
     const bool knows_us = memcmp(first.secret, secret, EWX_SECRET_BYTES) == 0;
@@ -110,23 +110,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static const struct sockaddr_un address = {.sun_family = AF_UNIX,
                                                .sun_path = "\0entwine-fuzz-nobody"};
-    ewx_doorbell nowhere = {.address_bytes = 22};
-    static card mine;
+    ewx_address nowhere = {.bytes = 22};
+    static hello mine;
     ew_world world;
     const int fds_before = count_fds();
     if (bytes == 0)
         return 0;
     if (!mine.magic[0]) {
         make_world(&world);
-        memcpy(nowhere.address, &address, nowhere.address_bytes);
+        memcpy(nowhere.name, &address, nowhere.bytes);
         memset(nowhere.secret, 0x5a, EWX_SECRET_BYTES); /* runs must repeat */
-        FUZZ_DEMAND(fill_card(&world, &nowhere, &mine) == EW_OK);
+        FUZZ_DEMAND(fill_hello(&world, &nowhere, &mine) == EW_OK);
         memset(&mine.job, 0x3c, sizeof mine.job);
     }
     if (data[0] & 1)
-        try_card(&mine, data + 1, bytes - 1);
+        try_hello(&mine, data + 1, bytes - 1);
     else
-        try_hello(&mine, data[0], data + 1, bytes - 1);
+        try_greeting(&mine, data[0], data + 1, bytes - 1);
     FUZZ_DEMAND(count_fds() == fds_before);
     return 0;
 }

@@ -39,7 +39,7 @@ cmake -S "$here/../.." -B "$build" -DCMAKE_C_COMPILER="$clang" -DCMAKE_BUILD_TYP
 fuzz() {
     local name=$1 log="$build/$1.log" limits=("-max_total_time=$seconds" "-runs=$runs")
     [ "$seconds" = 0 ] && limits=(-runs=0)
-    # An input of letters is a list of steps, a few bytes each: longer lists reach no other
+    # An input of control messages is a list of steps, a few bytes each: longer lists reach no other
     # code and take three times as long.
     local longest=8192
     [ "$name" = letters ] && longest=512

@@ -1,7 +1,7 @@
 /* One rank of a world under mpirun whose GPU is pretended, for tests/mpi/run.sh: the
- * carrier of the CUDA backend, its flags, boxes and letters, with threads in the place of
- * kernels and ordinary memory in that of a GPU.  What the GPU itself does is the work of
- * gpu_check.
+ * carrier of the CUDA backend, its flags, boxes and control messages, with threads in the
+ * place of kernels and ordinary memory in that of a GPU.  What the GPU itself does is the
+ * work of gpu_check.
  *
  *     mpirun -np W carrier_check MODULE CASE [ARGUMENT]
  *
@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "backend/cuda/cuda_engine.h"
+#include "base/epoch.h"
 #include "entwine/mpi_module.h"
-#include "plan/epoch.h"
 
 enum {
     LINGER_US = 1500000,
@@ -415,7 +415,7 @@ static ew_status call(int64_t m)
     const ew_status status = ewx_carrier_drive(&engine);
     if (status != EW_OK) {
         ew_world_abort(world);
-        ewx_hosts_progress(world);
+        ewx_remotes_progress(world);
     }
     for (int i = 0; i < 2; i++)
         pthread_join(kernels[i], NULL);

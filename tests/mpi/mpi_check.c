@@ -130,7 +130,7 @@ static int crawl(void *context, ewx_probe_point point, int rank, int64_t where)
 }
 
 /* A rank whose call takes longer than the timeout, but which gets on: nobody may blame it,
- * and across hosts only letters can show that it does. */
+ * and across hosts only control messages can show that it does. */
 static int run_crawl(ew_world *world, const char *config)
 {
     static int slow;

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/epoch.h"
 #include "base/probe.h"
 #include "base/status.h"
-#include "plan/epoch.h"
 
 void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event)
 {
@@ -189,7 +189,7 @@ static ew_status await_reader(ewx_cpu_engine *engine, int rank, uint32_t want)
                                &(ewx_fault){.status = EW_ERR_TIMEOUT,
                                             .culprit = rank,
                                             .reporter = world->rank,
-                                            .place = EWX_FAULT_READERS,
+                                            .code = EWX_FAULT_READERS,
                                             .detail = {want, done_of(engine, rank)}});
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }
@@ -235,7 +235,7 @@ static void finish_call(ewx_cpu_engine *engine)
         atomic_load_explicit(&engine->gemm.end_ns, memory_order_relaxed);
 }
 
-/* Between hosts the letters that tell of another plan's call come before the tiles that
+/* Between hosts the control messages about another plan's call come before the tiles that
  * belong to it, but a worker may have reduced such a tile without looking at the abort word
  * in between.  On one host the call ends before its first block. */
 static bool was_misled(const ewx_cpu_engine *engine)

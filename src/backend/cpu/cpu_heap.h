@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "backend/cpu/route.h"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 #include "plan/spec.h"
 #include "world/world.h"
 

@@ -18,12 +18,12 @@ static int64_t occupy(_Atomic int64_t *free_ns, int64_t earliest_ns, int64_t dur
 
 int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
 {
-    ewx_post *posts = world->control->posts;
+    ewx_mailbox *mailboxes = world->control->mailboxes;
     const int64_t duration_ns = (int64_t)((double)bytes * 8.0 / world->link_gbps);
     const int64_t sent =
-        occupy(&posts[world->rank].egress_free_ns, ewx_now_ns(), duration_ns);
+        occupy(&mailboxes[world->rank].egress_free_ns, ewx_now_ns(), duration_ns);
     const int64_t received =
-        occupy(&posts[dst].ingress_free_ns, sent - duration_ns, duration_ns);
+        occupy(&mailboxes[dst].ingress_free_ns, sent - duration_ns, duration_ns);
     return (sent > received ? sent : received) + world->link_latency_ns;
 }
 

@@ -61,9 +61,9 @@ static const ewx_exchange_backend heap_of_cpu = {
 ew_status ewx_wire_open(ewx_cpu_engine *engine)
 {
     ewx_wire *wire = &engine->wire;
-    wire->listener = (ewx_listener){.hear = ewx_wire_hear, .context = engine};
+    wire->listener = (ewx_listener){.handle = ewx_wire_hear, .context = engine};
     if (engine->world->num_hosts > 1)
-        ewx_hosts_listen(engine->world, &wire->listener);
+        ewx_remotes_listen(engine->world, &wire->listener);
     return ewx_exchange_open(&wire->exchange, engine->world, engine->spec, &heap_of_cpu,
                              engine, engine->reduce.levels == 2);
 }
@@ -91,7 +91,7 @@ static void tell_header(ewx_cpu_engine *engine)
             atomic_load_explicit(&own->calls[parity].epoch, memory_order_relaxed);
         note.rows[parity] = own->calls[parity].rows;
     }
-    ewx_hosts_tell(engine->world, engine->wire.listener.number, &note, sizeof note);
+    ewx_remotes_send(engine->world, engine->wire.listener.number, &note, sizeof note);
     engine->wire.beat_ns = ewx_now_ns();
 }
 
@@ -104,7 +104,7 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
         memcpy(&note, body, sizeof note);
     if (bytes != sizeof note ||
         (uint32_t)note.waiting > (uint32_t)engine->spec->num_ranks) {
-        ewx_hosts_refuse(engine->world, src);
+        ewx_remotes_refuse(engine->world, src);
         return;
     }
     for (int parity = 0; parity < 2; parity++) {
@@ -148,8 +148,8 @@ static void progress(ewx_cpu_engine *engine)
     ewx_wire *wire = &engine->wire;
     int dst;
     int64_t unit;
-    ewx_hosts_progress(engine->world);
-    while (ewx_hosts_reachable(engine->world) &&
+    ewx_remotes_progress(engine->world);
+    while (ewx_remotes_reachable(engine->world) &&
            ewx_exchange_take(&wire->exchange, &dst, &unit))
         (void)ewx_exchange_put(&wire->exchange, dst, unit);
     ewx_exchange_receive(&wire->exchange);
@@ -165,8 +165,8 @@ static void close_wire(ewx_cpu_engine *engine)
     ewx_wire *wire = &engine->wire;
     if (!wire->exchange.is_open)
         return;
-    ewx_hosts_progress(engine->world);
-    ewx_hosts_unlisten(engine->world, &wire->listener);
+    ewx_remotes_progress(engine->world);
+    ewx_remotes_unlisten(engine->world, &wire->listener);
     if (!ewx_exchange_close(&wire->exchange))
         ewx_heap_abandon(&engine->heap);
 }

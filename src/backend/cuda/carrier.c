@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_engine.h"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 /* ---- Geometry ---- */
 
@@ -170,7 +170,7 @@ static void put_batch(ewx_cuda_engine *engine)
     ew_traffic *traffic = &engine->world->traffic;
     int64_t *bytes =
         engine->device->direct ? &traffic->device_bytes : &traffic->staged_bytes;
-    for (int i = 0; i < c->num_batch && ewx_hosts_reachable(engine->world); i++)
+    for (int i = 0; i < c->num_batch && ewx_remotes_reachable(engine->world); i++)
         *bytes +=
             (int64_t)ewx_exchange_put(&c->exchange, c->batch[i].dst, c->batch[i].unit);
     c->num_batch = 0;
@@ -198,12 +198,12 @@ static void progress(ewx_cuda_engine *engine)
 {
     if (!ewx_carrier_enter_fabric(engine))
         return;
-    ewx_hosts_progress(engine->world);
-    if (ewx_hosts_reachable(engine->world))
+    ewx_remotes_progress(engine->world);
+    if (ewx_remotes_reachable(engine->world))
         ewx_carrier_pass_gate_on(engine);
     ewx_exchange_receive(&engine->carrier.exchange);
     ewx_carrier_leave_fabric(engine);
-    if (!ewx_hosts_reachable(engine->world))
+    if (!ewx_remotes_reachable(engine->world))
         return;
     ewx_carrier_relay(engine);
     ewx_carrier_flush(engine);
@@ -239,7 +239,7 @@ static void blame_unsent(ewx_cuda_engine *engine)
     ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                        .culprit = dst,
                        .reporter = engine->world->rank,
-                       .place = EWX_FAULT_READERS,
+                       .code = EWX_FAULT_READERS,
                        .detail = {c->epoch}};
     fault.detail[1] = c->remotes[dst].heard.done;
     (void)ewx_world_raise(engine->world, &fault);

@@ -120,8 +120,8 @@ ew_status ewx_carrier_open(ewx_cuda_engine *engine)
     ewx_carrier *c = &engine->carrier;
     if (engine->world->num_hosts == 1)
         return EW_OK;
-    c->listener = (ewx_listener){.hear = ewx_carrier_hear, .context = engine};
-    ewx_hosts_listen(engine->world, &c->listener);
+    c->listener = (ewx_listener){.handle = ewx_carrier_hear, .context = engine};
+    ewx_remotes_listen(engine->world, &c->listener);
     ew_status status = allocate_boxes(engine);
     if (status == EW_OK)
         status = in_fabric(engine, open_exchange);
@@ -147,11 +147,11 @@ void ewx_carrier_close(ewx_cuda_engine *engine)
 {
     ewx_carrier *c = &engine->carrier;
     ew_world *world = engine->world;
-    if (!c->listener.hear) /* one host, or nothing was opened */
+    if (!c->listener.handle) /* one host, or nothing was opened */
         return;
     const bool entered = ewx_carrier_enter_fabric(engine);
-    ewx_hosts_progress(world);
-    ewx_hosts_unlisten(world, &c->listener);
+    ewx_remotes_progress(world);
+    ewx_remotes_unlisten(world, &c->listener);
     const bool closed = ewx_exchange_close(&c->exchange);
     if (entered)
         ewx_carrier_leave_fabric(engine);
@@ -162,5 +162,5 @@ void ewx_carrier_close(ewx_cuda_engine *engine)
     else /* the fabric may still read or write there */
         engine->heap.stays = engine->device->direct;
     free(c->arrived);
-    c->listener.hear = NULL;
+    c->listener.handle = NULL;
 }

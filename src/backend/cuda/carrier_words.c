@@ -67,7 +67,7 @@ void ewx_carrier_tell(ewx_cuda_engine *engine, uint32_t done)
 {
     const ewx_carrier *c = &engine->carrier;
     const call_note note = {c->epoch, (uint32_t)c->grid.rows, done, c->gate};
-    ewx_hosts_tell(engine->world, c->listener.number, &note, sizeof note);
+    ewx_remotes_send(engine->world, c->listener.number, &note, sizeof note);
 }
 
 /* Perhaps in the middle of something else: kept until a call can write it. */
@@ -77,7 +77,7 @@ void ewx_carrier_hear(void *context, int src, const void *body, size_t bytes)
     ewx_carrier *c = &engine->carrier;
     call_note note;
     if (bytes != sizeof note) {
-        ewx_hosts_refuse(engine->world, src);
+        ewx_remotes_refuse(engine->world, src);
         return;
     }
     memcpy(&note, body, sizeof note);

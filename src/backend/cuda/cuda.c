@@ -151,7 +151,7 @@ static ew_status cuda_run(void *state, const ewx_call *call)
         status = carry(engine);
     if (status != EW_OK) {
         ew_world_abort(engine->world); /* or peers would wait for this rank's part */
-        ewx_hosts_progress(engine->world);
+        ewx_remotes_progress(engine->world);
     }
     return status;
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 #define CLOSE_PATIENCE_NS 2000000000
 

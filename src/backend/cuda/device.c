@@ -304,9 +304,9 @@ static ew_status open_stream(const ewx_device *device, bool high_priority,
     return EW_OK;
 }
 
-static void close_device(void *companion)
+static void close_device(void *attachment)
 {
-    ewx_device *device = companion;
+    ewx_device *device = attachment;
     take_context_back(device);
     if (device->context && ewx_device_enter(device) == EW_OK) {
         if (device->producing)
@@ -355,7 +355,7 @@ static ew_status open_device(ewx_device *device, ew_world *world)
 
 ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)
 {
-    if (!world->companion) {
+    if (!world->attachment) {
         ewx_device *device = calloc(1, sizeof *device);
         ew_status status =
             device ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for a device");
@@ -365,10 +365,10 @@ ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)
             close_device(device);
             return status;
         }
-        world->companion = device;
-        world->close_companion = close_device;
+        world->attachment = device;
+        world->close_attachment = close_device;
     }
-    *device_out = world->companion;
+    *device_out = world->attachment;
     return EW_OK;
 }
 

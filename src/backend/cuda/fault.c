@@ -6,34 +6,33 @@ static ewx_fault fault_of(const ewx_cuda_report *report, int reporter, uint32_t 
     ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                        .culprit = report->culprit,
                        .reporter = reporter,
-                       .place = EWX_FAULT_MEETING};
+                       .code = EWX_FAULT_MEETING};
     switch ((ewx_cuda_place)report->place) {
     case EWX_CUDA_TILE:
-        fault.place = EWX_FAULT_TILE;
+        fault.code = EWX_FAULT_TILE;
         fault.detail[0] = report->tile_row;
         fault.detail[1] = report->tile_col;
         fault.detail[2] = report->wanted;
         fault.detail[3] = report->seen;
         break;
     case EWX_CUDA_READERS:
-        fault.place = EWX_FAULT_READERS;
+        fault.code = EWX_FAULT_READERS;
         fault.detail[0] = report->wanted;
         fault.detail[1] = report->seen;
         break;
     case EWX_CUDA_ROWS:
         fault.status = EW_ERR_MISMATCH;
-        fault.place = EWX_FAULT_ROWS;
+        fault.code = EWX_FAULT_ROWS;
         fault.detail[0] = report->wanted;
         fault.detail[1] = report->seen;
         fault.detail[2] = report->epoch;
         break;
     case EWX_CUDA_ORDER:
         fault.status = EW_ERR_MISMATCH;
-        fault.place = EWX_FAULT_DEED;
-        fault.detail[0] = EWX_DEED_ORDER;
-        fault.detail[1] = report->wanted;
-        fault.detail[2] = report->seen;
-        fault.detail[3] = plan;
+        fault.code = EWX_FAULT_ORDER;
+        fault.detail[0] = report->wanted;
+        fault.detail[1] = report->seen;
+        fault.detail[2] = plan;
         break;
     case EWX_CUDA_GATE:
     case EWX_CUDA_CALL:

@@ -230,9 +230,6 @@ static void set_link(const ewx_sim_request *request, ewx_sim_model *model)
         model->nic_cpu_ps *= turns(profile, request->spec);
 }
 
-/* Flat, W contributions are read and one tile is written.  With two levels the own node's
- * are summed first, then the nodes' sums; who sums for other nodes in the same reducers, as
- * a GPU's are taken to, does the first as often as there are nodes. */
 static void set_nodes(const ewx_sim_request *request, ewx_sim_model *model)
 {
     const ewx_spec *spec = request->spec;
@@ -241,10 +238,6 @@ static void set_nodes(const ewx_sim_request *request, ewx_sim_model *model)
     model->num_nodes = nodes.count;
     model->sums_in_nodes =
         spec->config.levels == 2 && nodes.count > 1 && nodes.ranks_each > 1;
-    const int sums = request->profile->is_cpu ? 1 : nodes.count;
-    model->moved_tiles = model->sums_in_nodes
-                             ? sums * (nodes.ranks_each + 1) + nodes.count + 1
-                             : spec->num_ranks + 1;
 }
 
 static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)

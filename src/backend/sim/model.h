@@ -31,7 +31,6 @@ typedef struct ewx_sim_model {
     double nic_cpu_ps; /* of the caller's thread, per byte that it sends or receives */
     int ranks_per_node, num_nodes;
     bool sums_in_nodes; /* levels=2, and there are several ranks in a node */
-    double moved_tiles; /* read and written for a tile of the result */
     int64_t start_ps, launch_ps, publish_ps, skew_ps;
     int64_t stagger_ps; /* between launches of ranks that share a GPU */
     bool uses_nccl;

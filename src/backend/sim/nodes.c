@@ -29,8 +29,8 @@ ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_
                         int *sharers_out)
 {
     if (num_ranks < 1 || num_ranks > EWX_SIM_MAX_RANKS)
-        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
-                        EWX_SIM_MAX_RANKS);
+        return ewx_fail(EW_ERR_SHAPE, "W=%d is out of range\n  fix: use 1 to %d ranks",
+                        num_ranks, EWX_SIM_MAX_RANKS);
     if (profile->is_cpu) {
         const int cores =
             (int)profile->cores / ewx_sim_nodes_of(profile, num_ranks).ranks_each;

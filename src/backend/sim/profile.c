@@ -162,15 +162,15 @@ static ew_status read_kind(reader *r, const char *value)
     return EW_OK;
 }
 
-/* The one key that may be missing: nobody's machine then. */
+/* The one key that may be missing: the profile then describes no particular machine. */
 static ew_status read_device(reader *r, const char *value)
 {
     char *device = r->profile.device;
     if (*device)
         return refuse(r, "device", "is given twice\n  fix: keep one of the lines");
     if (!*value || strlen(value) >= sizeof r->profile.device)
-        return refuse(r, "device", "= '%.80s' is no name\n  fix: use 1 to %d bytes", value,
-                      EWX_SIM_NAME_BYTES - 1);
+        return refuse(r, "device", "= '%.80s' is not a name\n  fix: use 1 to %d bytes",
+                      value, EWX_SIM_NAME_BYTES - 1);
     memcpy(device, value, strlen(value) + 1);
     return EW_OK;
 }
@@ -189,7 +189,7 @@ static ew_status read_field(reader *r, const char *key, const char *value)
         at++;
     if (at == NUM_FIELDS || !(fields[at].needed_by & (kind | (kind == CPU ? HOSTS : 0))))
         return refuse(r, key,
-                      "is no key of a %s's profile\n  fix: docs/SIMULATOR.md lists them",
+                      "is not a key of a %s's profile\n  fix: docs/SIMULATOR.md lists them",
                       kind == CPU ? "cpu" : "gpu");
     if (r->seen[at])
         return refuse(r, key, "is given twice\n  fix: keep one of the lines");
@@ -224,7 +224,9 @@ static ew_status read_line(reader *r, char *line)
         return EW_OK;
     equals = strchr(line, '=');
     if (!equals)
-        return refuse(r, line, "is no setting\n  fix: write key = value  # source, date");
+        return refuse(
+            r, line,
+            "is not a \"key = value\" line\n  fix: write key = value  # source, date");
     *equals = '\0';
     const char *key = trim(line);
     if (!comment || !*trim(comment))

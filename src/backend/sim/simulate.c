@@ -4,7 +4,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "backend/sim/engine.h"
+#include "backend/sim/ops/sim_op.h"
+#include "backend/sim/resources.h"
+#include "backend/sim/sim_engines.h"
+#include "backend/sim/sim_units.h"
 #include "base/status.h"
 
 enum { MAX_BLOCKS = 1 << 25 };
@@ -19,9 +22,26 @@ void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event)
     sim->num_traced++;
 }
 
+void ewx_sim_trace_block(ewx_sim *sim, int rank, int worker, int64_t publish_ps)
+{
+    const ewx_sim_producer *producer = &sim->ranks[rank].producers[worker];
+    const ewx_grid *grid = &sim->model.grid;
+    const ewx_block block = ewx_order_block(grid, producer->position);
+    ewx_sim_trace(sim, rank,
+                  &(ew_trace_event){.kind = EW_TRACE_BLOCK,
+                                    .worker = worker,
+                                    .dst = block.part,
+                                    .row = (int32_t)(block.row * grid->block_rows),
+                                    .col = (int32_t)(block.col * grid->block_cols),
+                                    .position = producer->position,
+                                    .begin_ns = producer->begin_ps / 1000,
+                                    .end_ns = sim->now_ps / 1000,
+                                    .published_ns = (sim->now_ps + publish_ps) / 1000});
+}
+
 /* ---- Set-up ---- */
 
-static void *allocate(size_t count, size_t bytes, bool *enough)
+void *ewx_sim_allocate(size_t count, size_t bytes, bool *enough)
 {
     void *memory = calloc(count > 0 ? count : 1, bytes);
     *enough = *enough && memory;
@@ -36,36 +56,15 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
     const bool is_cpu = sim->request->profile->is_cpu;
     r->budget = (int)ewx_min64(sim->spec->config.budget, num_tasks);
     r->num_slots = is_cpu ? model->sms : model->sms * model->producers_per_sm;
-    r->producers = allocate((size_t)r->num_slots, sizeof *r->producers, enough);
-    r->consumers = allocate((size_t)r->budget, sizeof *r->consumers, enough);
-    r->sms = allocate((size_t)model->sms, sizeof *r->sms, enough);
+    r->producers = ewx_sim_allocate((size_t)r->num_slots, sizeof *r->producers, enough);
+    r->consumers = ewx_sim_allocate((size_t)r->budget, sizeof *r->consumers, enough);
+    r->sms = ewx_sim_allocate((size_t)model->sms, sizeof *r->sms, enough);
     r->blocks_left = ewx_num_blocks(&model->grid);
     r->tasks_left = num_tasks;
     r->first_sum = r->last_sum = -1;
     r->start_ps = rank * model->skew_ps;
     r->gemm_end_ps = r->end_ps = r->start_ps + model->start_ps;
     ewx_sim_push(&sim->queue, r->start_ps + model->start_ps, EWX_SIM_START, rank, 0);
-}
-
-static int64_t units_of(const ewx_sim *sim, int dst)
-{
-    return ewx_release_units(sim->spec->config.release,
-                             ewx_part_tiles(&sim->model.grid, dst));
-}
-
-/* Tiles that a rank must complete before a unit is released. */
-static void count_unreleased(ewx_sim *sim)
-{
-    const int64_t num_units = sim->first_unit[sim->num_ranks];
-    const bool output = sim->spec->config.release == EW_RELEASE_OUTPUT;
-    for (int dst = 0; dst < sim->num_ranks; dst++) {
-        const int64_t tiles = ewx_part_tiles(&sim->model.grid, dst);
-        for (int place = 0; place < sim->num_simulated && output; place++)
-            sim->unreleased[place] += tiles;
-        for (int64_t task = 0; task < tiles && !output; task++)
-            for (int place = 0; place < sim->num_simulated; place++)
-                sim->unreleased[place * num_units + ewx_sim_unit(sim, dst, task)]++;
-    }
 }
 
 static void weigh_senders(ewx_sim *sim, int dst)
@@ -103,45 +102,22 @@ static void choose_sample(ewx_sim *sim)
         weigh_senders(sim, rank);
 }
 
-static void expect_contributions(ewx_sim *sim)
-{
-    const int64_t num_units = sim->first_unit[sim->num_ranks];
-    for (int dst = 0; dst < sim->num_ranks; dst++)
-        for (int64_t unit = sim->first_unit[dst]; unit < sim->first_unit[dst + 1]; unit++)
-            sim->missing[unit] = ewx_sim_contributors(sim, dst);
-    for (int rank = 0; rank < sim->num_ranks && sim->unsummed; rank++)
-        for (int64_t unit = 0; unit < num_units; unit++)
-            sim->unsummed[rank / sim->model.ranks_per_node * num_units + unit]++;
-}
-
 static ew_status set_up(ewx_sim *sim)
 {
     bool enough = true;
-    for (int rank = 0; rank < sim->num_ranks; rank++) {
+    for (int rank = 0; rank < sim->num_ranks; rank++)
         if (!sim->ranks[rank].mirrored)
             set_up_rank(sim, rank, &enough);
-        sim->first_unit[rank + 1] = sim->first_unit[rank] + units_of(sim, rank);
-    }
-    const size_t num_units = (size_t)sim->first_unit[sim->num_ranks];
-    sim->missing = allocate(num_units, sizeof *sim->missing, &enough);
-    sim->ready_ps = allocate(num_units, sizeof *sim->ready_ps, &enough);
-    if (sim->request->profile->is_cpu && sim->model.sums_in_nodes) {
-        const size_t num_sums = num_units * (size_t)sim->model.num_nodes;
-        sim->unsummed = allocate(num_sums, sizeof *sim->unsummed, &enough);
-        sim->next_sum = allocate(num_sums, sizeof *sim->next_sum, &enough);
-    }
-    if (sim->spec->config.release != 1)
-        sim->unreleased = allocate((num_units + 1) * (size_t)sim->num_simulated,
-                                   sizeof *sim->unreleased, &enough);
-    if (!enough || sim->queue.failed)
-        return ewx_fail(EW_ERR_MEMORY,
-                        "no memory to simulate %zu units of release\n"
-                        "  fix: use a smaller shape",
-                        num_units);
-    expect_contributions(sim);
-    if (sim->unreleased)
-        count_unreleased(sim);
-    return EW_OK;
+    ewx_sim_number_units(sim);
+    const size_t num_units = (size_t)ewx_sim_num_units(sim);
+    sim->missing = ewx_sim_allocate(num_units, sizeof *sim->missing, &enough);
+    sim->ready_ps = ewx_sim_allocate(num_units, sizeof *sim->ready_ps, &enough);
+    if (enough && sim->op->set_up(sim) && !sim->queue.failed)
+        return EW_OK;
+    return ewx_fail(EW_ERR_MEMORY,
+                    "no memory to simulate %zu units of release\n"
+                    "  fix: use a smaller shape",
+                    num_units);
 }
 
 static void tear_down(ewx_sim *sim)
@@ -160,11 +136,6 @@ static void tear_down(ewx_sim *sim)
 }
 
 /* ---- The clock ---- */
-
-int64_t ewx_sim_enqueued_ps(const ewx_sim *sim, int rank, int num_calls)
-{
-    return sim->ranks[rank].start_ps + num_calls * sim->model.host_ps;
-}
 
 /* Producers first. */
 static void start_kernels(ewx_sim *sim, int rank)
@@ -210,24 +181,6 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
     }
 }
 
-/* Eq. 2 for one rank. */
-static int64_t bytes_from_others(const ewx_sim *sim, int rank)
-{
-    return (sim->num_ranks - 1) * ewx_part_rows(&sim->model.grid, rank) *
-           sim->model.grid.cols * (int64_t)sim->spec->elem_bytes;
-}
-
-/* What of it comes from other nodes: a sum of each, or all that their ranks have. */
-static int64_t bytes_from_nodes(const ewx_sim *sim, int rank)
-{
-    const ewx_sim_model *model = &sim->model;
-    const int64_t far = model->sums_in_nodes
-                            ? model->num_nodes - 1
-                            : sim->num_ranks - ewx_sim_ranks_of_node(sim, rank);
-    return far * ewx_part_rows(&model->grid, rank) * model->grid.cols *
-           (int64_t)sim->spec->elem_bytes;
-}
-
 /* A vendor's collective behind the last rank's GEMM, in place of reducers. */
 static void run_nccl(ewx_sim *sim)
 {
@@ -239,8 +192,8 @@ static void run_nccl(ewx_sim *sim)
         ewx_sim_rank *r = &sim->ranks[rank];
         r->end_ps = begin_ps + sim->model.nccl_ps;
         r->tasks_left = 0;
-        r->remote_bytes = bytes_from_others(sim, rank);
-        r->crossed_bytes = bytes_from_nodes(sim, rank);
+        r->remote_bytes = sim->op->remote_bytes(sim, rank);
+        r->crossed_bytes = sim->op->crossed_bytes(sim, rank);
     }
 }
 
@@ -278,7 +231,7 @@ static ew_status check_end(const ewx_sim *sim)
     return EW_OK;
 }
 
-/* Events take time and memory; nobody waits for so many. */
+/* Bounds the time and memory that the events take. */
 static ew_status check_size(const ewx_sim *sim)
 {
     const double blocks = (double)ewx_num_blocks(&sim->model.grid) * sim->num_simulated;
@@ -300,8 +253,8 @@ static void read_result(const ewx_sim *sim, ewx_sim_result *result)
         const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
         result->ranks[rank] = (ewx_sim_rank_result){
             .timing = {r->start_ps / 1000, r->gemm_end_ps / 1000, end_ps / 1000},
-            .remote_bytes = all ? r->remote_bytes : bytes_from_others(sim, rank),
-            .crossed_bytes = all ? r->crossed_bytes : bytes_from_nodes(sim, rank)};
+            .remote_bytes = all ? r->remote_bytes : sim->op->remote_bytes(sim, rank),
+            .crossed_bytes = all ? r->crossed_bytes : sim->op->crossed_bytes(sim, rank)};
     }
     result->num_events = sim->queue.serial;
     result->num_traced = sim->num_traced;
@@ -314,6 +267,7 @@ ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a simulation");
     sim->request = request;
     sim->spec = request->spec;
+    sim->op = ewx_sim_op_of(request->spec);
     sim->num_ranks = request->spec->num_ranks;
     ew_status status = ewx_sim_model_build(request, &sim->model);
     if (status == EW_OK) {

@@ -25,7 +25,7 @@ typedef struct ewx_sim_request {
     int nic_shared;    /* 1, -1: all nodes and directions share it or not; 0: as there */
     bool together;     /* ranks start at one time */
     int sampled_ranks; /* that are simulated, for all; 0: every rank */
-    int traced_rank;   /* whose events are wanted; -1: nobody's */
+    int traced_rank;   /* its events are wanted; -1: none */
     ew_trace_event *events; /* of that rank, in the order of their ends */
     size_t capacity;
 } ewx_sim_request;

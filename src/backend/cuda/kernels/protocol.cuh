@@ -5,7 +5,7 @@
 
 #include "backend/cuda/kernels/kernels.h"
 #include "backend/cuda/kernels/ptx.cuh"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 #define POLLS_PER_LOOK 16 /* between looks at the clock and at `stop` */
 #define ABORT_LOOK_NS 200000ull

@@ -1,8 +1,8 @@
 /* A recording: a private copy of a world's control block, as JSON.  What is copied was
  * written by other processes, perhaps of another version, perhaps while it was copied:
  * every value is checked before it is used. */
-#ifndef EWX_WORLD_RECORDING_H
-#define EWX_WORLD_RECORDING_H
+#ifndef EWX_WORLD_RECORDING_JSON_H
+#define EWX_WORLD_RECORDING_JSON_H
 
 #include <stddef.h>
 

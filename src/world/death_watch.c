@@ -1,4 +1,4 @@
-/* The watcher: one sleeping thread per process that hears when a peer process ends.  A
+/* The watcher: one sleeping thread per process that notices when a peer process ends.  A
  * peer that ends without having left the world in good order is reported to all. */
 #include <errno.h>
 #include <fcntl.h>
@@ -68,7 +68,7 @@ static void *watcher_main(void *argument)
     return NULL;
 }
 
-ew_status ewx_watch_start(ew_world *world)
+ew_status ewx_death_watch_start(ew_world *world)
 {
     if (world->num_locals == 1)
         return EW_OK;
@@ -88,7 +88,7 @@ ew_status ewx_watch_start(ew_world *world)
     return EW_OK;
 }
 
-void ewx_watch_stop(ew_world *world)
+void ewx_death_watch_stop(ew_world *world)
 {
     if (world->watching) {
         const uint64_t one = 1;

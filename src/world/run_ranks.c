@@ -1,4 +1,4 @@
-/* How ranks come into being: started here, or by a launcher whose variables we read. */
+/* Ranks that are started here, and ranks started by a launcher whose variables we read. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,12 +23,13 @@ ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks, const ew_world_options *
     if (!rank_main)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_run_ranks needs a function to run");
     if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
-        return ewx_fail(EW_ERR_ARGUMENT, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
-                        EWX_MAX_RANKS);
+        return ewx_fail(EW_ERR_ARGUMENT, "W=%d is out of range\n  fix: use 1 to %d ranks",
+                        num_ranks, EWX_MAX_RANKS);
     if (kind != EW_RANKS_AS_PROCESSES && kind != EW_RANKS_AS_THREADS)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "ranks as %d\n  fix: use EW_RANKS_AS_PROCESSES or _THREADS",
-                        (int)kind);
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "unknown kind of ranks: %d\n  fix: use EW_RANKS_AS_PROCESSES or _THREADS",
+            (int)kind);
     EW_TRY(EWX_INJECT_LOAD(-1));
     int exits[EWX_MAX_RANKS] = {0};
     const ew_status status =
@@ -58,8 +59,10 @@ static ew_status read_number(const char *name, int least, int *value_out)
     errno = 0;
     const long value = strtol(getenv(name), &end, 10);
     if (errno || *end || end == getenv(name) || value < least || value > EWX_MAX_RANKS)
-        return ewx_fail(EW_ERR_ARGUMENT, "%s=%s is not a rank count we can use", name,
-                        getenv(name));
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "%s=%s is not a rank or a number of ranks\n"
+                        "  fix: start with a launcher that sets it, or use 0 to %d",
+                        name, getenv(name), EWX_MAX_RANKS);
     *value_out = (int)value;
     return EW_OK;
 }

@@ -1,8 +1,8 @@
-/* A host's ranks as a mesh of UNIX sockets, over which they pass memory to each other.
- * Sockets are abstract and chosen by the kernel, so a killed rank leaves no file behind;
- * who connects is checked by user id (SO_PEERCRED) and by a secret that only the world's
- * all-gather carried. */
-#include "world/mesh.h"
+/* A UNIX socket between every two ranks of a host, over which they pass memory to each
+ * other. Sockets are abstract and chosen by the kernel, so a killed rank leaves no file
+ * behind; who connects is checked by user id (SO_PEERCRED) and by a secret that only the
+ * world's all-gather carried. */
+#include "world/sockets.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +20,11 @@
 #define SLICE_MS 20 /* how long a wait for a socket may be deaf to an abort */
 
 /* First words on a new connection. */
-typedef struct hello {
+typedef struct greeting {
     unsigned char secret[EWX_SECRET_BYTES]; /* the listener's */
     ewx_job_id job;
     int32_t rank;
-} hello;
+} greeting;
 
 static ew_status fail_system(const char *what)
 {
@@ -38,7 +38,7 @@ static bool is_peer(const ew_world *world, int rank)
 
 /* ---- Bounded socket calls ---- */
 
-/* `abort` may be NULL: before there is a control block nobody can abort. */
+/* `abort` may be NULL: without a control block there is no abort word. */
 static ew_status await_readable(int fd, const _Atomic uint64_t *abort, int64_t deadline_ns)
 {
     for (;;) {
@@ -113,9 +113,9 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
     return received == 0 ? EW_ERR_PEER_DIED : EW_ERR_SYSTEM;
 }
 
-/* ---- The mesh ---- */
+/* ---- Connections ---- */
 
-ew_status ewx_mesh_listen(int num_ranks, int *listener_out, ewx_doorbell *doorbell_out)
+ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *address_out)
 {
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
@@ -128,17 +128,17 @@ ew_status ewx_mesh_listen(int num_ranks, int *listener_out, ewx_doorbell *doorbe
         listen(fd, num_ranks) != 0 ||
         getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
         return fail_system("bind");
-    if (bytes > sizeof doorbell_out->address)
+    if (bytes > sizeof address_out->name)
         return ewx_fail(EW_ERR_SYSTEM, "the kernel chose a socket name of %u bytes",
                         (unsigned)bytes);
-    *doorbell_out = (ewx_doorbell){.address_bytes = (uint32_t)bytes};
-    memcpy(doorbell_out->address, &address, bytes);
-    if (getrandom(doorbell_out->secret, EWX_SECRET_BYTES, 0) != EWX_SECRET_BYTES)
+    *address_out = (ewx_address){.bytes = (uint32_t)bytes};
+    memcpy(address_out->name, &address, bytes);
+    if (getrandom(address_out->secret, EWX_SECRET_BYTES, 0) != EWX_SECRET_BYTES)
         return fail_system("getrandom");
     return EW_OK;
 }
 
-static ew_status connect_to(ew_world *world, int rank, const ewx_doorbell *peer)
+static ew_status connect_to(ew_world *world, int rank, const ewx_address *peer)
 {
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
@@ -150,17 +150,17 @@ static ew_status connect_to(ew_world *world, int rank, const ewx_doorbell *peer)
     if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0)
         return fail_system("setsockopt");
     struct sockaddr_un address;
-    memcpy(&address, peer->address, peer->address_bytes);
+    memcpy(&address, peer->name, peer->bytes);
     int result;
     do
-        result = connect(fd, (struct sockaddr *)&address, peer->address_bytes);
+        result = connect(fd, (struct sockaddr *)&address, peer->bytes);
     while (result != 0 && errno == EINTR);
     if (result != 0)
         return ewx_fail(errno == EAGAIN         ? EW_ERR_TIMEOUT
                         : errno == ECONNREFUSED ? EW_ERR_PEER_DIED
                                                 : EW_ERR_SYSTEM,
                         "rank %d cannot be reached: %s", rank, strerror(errno));
-    hello first = {.rank = world->rank, .job = world->job};
+    greeting first = {.rank = world->rank, .job = world->job};
     memcpy(first.secret, peer->secret, EWX_SECRET_BYTES);
     return send_message(fd, &first, sizeof first, -1);
 }
@@ -203,8 +203,8 @@ static ew_status check_job(const ew_world *world, const ewx_job_id *theirs, int 
         text_of(theirs).hex);
 }
 
-/* Who knows our secret has it from the all-gather, and can only be a rank. */
-static ew_status check_hello(const ew_world *world, const hello *first, pid_t pid)
+/* A process that knows our secret has it from the all-gather, so it is a rank. */
+static ew_status check_greeting(const ew_world *world, const greeting *first, pid_t pid)
 {
     EW_TRY(check_job(world, &first->job, first->rank, pid));
     if (first->rank <= world->rank || first->rank >= world->num_ranks ||
@@ -223,21 +223,21 @@ static ew_status check_hello(const ew_world *world, const hello *first, pid_t pi
 }
 
 /* Takes one connection; strangers are dropped and do not count. */
-static ew_status accept_one(ew_world *world, int listener, const ewx_doorbell *mine,
+static ew_status accept_one(ew_world *world, int listener, const ewx_address *mine,
                             int64_t deadline_ns, int *accepted)
 {
     EW_TRY(await_readable(listener, NULL, deadline_ns));
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0)
         return errno == EINTR || errno == ECONNABORTED ? EW_OK : fail_system("accept");
-    hello first;
+    greeting first;
     pid_t pid;
     int stray = -1;
     const bool knows_us = is_our_user(fd, &pid) &&
                           receive_message(fd, &first, sizeof first, NULL,
                                           ewx_now_ns() + 1000000000, &stray) == EW_OK &&
                           memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
-    const ew_status status = knows_us ? check_hello(world, &first, pid) : EW_OK;
+    const ew_status status = knows_us ? check_greeting(world, &first, pid) : EW_OK;
     if (knows_us && status == EW_OK) {
         world->sockets[first.rank] = fd;
         world->pids[first.rank] = pid;
@@ -263,18 +263,18 @@ static ew_status fail_missing(const ew_world *world)
                     world->rank, (double)world->timeout_ns * 1e-9, missing);
 }
 
-ew_status ewx_mesh_build(ew_world *world, int listener, const ewx_doorbell *doorbells)
+ew_status ewx_sockets_connect(ew_world *world, int listener, const ewx_address *addresses)
 {
     const int64_t deadline_ns = ewx_now_ns() + world->timeout_ns;
     int awaited = 0;
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (is_peer(world, rank) && rank < world->rank)
-            EW_TRY(connect_to(world, rank, &doorbells[rank]));
+            EW_TRY(connect_to(world, rank, &addresses[rank]));
         else
             awaited += is_peer(world, rank);
     for (int accepted = 0; accepted < awaited;) {
         const ew_status status =
-            accept_one(world, listener, &doorbells[world->rank], deadline_ns, &accepted);
+            accept_one(world, listener, &addresses[world->rank], deadline_ns, &accepted);
         if (status == EW_ERR_TIMEOUT)
             return fail_missing(world);
         EW_TRY(status);
@@ -341,11 +341,11 @@ out:
 /* Before it is mapped: a rank that leaves writes into its control block. */
 static ew_status receive_control(ew_world *world, int owner)
 {
-    ewx_control_card card;
+    ewx_control_header header;
     EW_TRY(receive_fd(world, owner, &world->control_fd));
-    if (pread(world->control_fd, &card, sizeof card, 0) != sizeof card)
+    if (pread(world->control_fd, &header, sizeof header, 0) != sizeof header)
         return fail_system("pread of the control block");
-    EW_TRY(check_job(world, &card.job, owner, world->pids[owner]));
+    EW_TRY(check_job(world, &header.job, owner, world->pids[owner]));
     return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
 }
 
@@ -353,13 +353,13 @@ static ew_status give_control(ew_world *world)
 {
     EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
     EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
-    world->control->card.job = world->job;
+    world->control->header.job = world->job;
     for (int i = 1; i < world->num_locals; i++)
         EW_TRY(send_fd(world, world->locals[i], "c", world->control_fd));
     return EW_OK;
 }
 
-ew_status ewx_mesh_share_control(ew_world *world)
+ew_status ewx_sockets_share_control(ew_world *world)
 {
     const int owner = world->locals[0];
     return world->rank == owner ? give_control(world) : receive_control(world, owner);

@@ -1,6 +1,8 @@
 /* The CPU engine's schedule: a worker reduces when inputs are there, else computes the next
  * block, tile by tile, and looks again.  At most x of a rank's consumers are served. */
-#include "backend/sim/engine.h"
+#include "backend/sim/ops/sim_op.h"
+#include "backend/sim/sim_engines.h"
+#include "backend/sim/sim_units.h"
 
 /* The `at`-th tile of a block that exists; false: it has fewer. */
 static bool tile_of_block(const ewx_grid *grid, ewx_block block, int at, ewx_tile *tile_out)
@@ -52,7 +54,7 @@ static bool serve(ewx_sim *sim, int rank, int worker, int at)
     consumer->begin_ps = sim->now_ps;
     r->producers[worker].busy = true;
     r->producers[worker].consumer = at;
-    const int64_t end_ps = ewx_sim_book_reduce(sim, rank, consumer->task, false) +
+    const int64_t end_ps = sim->op->book_task(sim, rank, consumer->task, false) +
                            ewx_sim_pay_network(sim, rank, worker);
     ewx_sim_push(&sim->queue, end_ps, EWX_SIM_REDUCE_END, rank, worker);
     return true;
@@ -132,21 +134,12 @@ void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker)
     const bool goes_on = tile_of_block(grid, block, producer->tile, &next);
     if (!goes_on)
         ewx_sim_count_block(sim, rank);
-    ewx_sim_release_tile(sim, rank, block.part, tile);
+    sim->op->complete_tile(sim, rank, block.part, tile);
     if (goes_on) {
         push_tile_end(sim, rank, worker);
         return;
     }
-    ewx_sim_trace(sim, rank,
-                  &(ew_trace_event){.kind = EW_TRACE_BLOCK,
-                                    .worker = worker,
-                                    .dst = block.part,
-                                    .row = (int32_t)(block.row * grid->block_rows),
-                                    .col = (int32_t)(block.col * grid->block_cols),
-                                    .position = producer->position,
-                                    .begin_ns = producer->begin_ps / 1000,
-                                    .end_ns = sim->now_ps / 1000,
-                                    .published_ns = sim->now_ps / 1000});
+    ewx_sim_trace_block(sim, rank, worker, 0);
     look_for_work(sim, rank, worker);
 }
 

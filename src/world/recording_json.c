@@ -1,6 +1,6 @@
 /* From a control block to JSON.  The copy is made by pread, so that no content and no
  * change of the memory can harm the reader. */
-#include "world/recording.h"
+#include "world/recording_json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/epoch.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "entwine/measure.h"
-#include "plan/epoch.h"
 #include "world/world.h"
 
 /* ---- The copy ---- */
@@ -35,13 +35,14 @@ static bool read_at(int fd, void *data, size_t bytes, size_t offset)
     return true;
 }
 
-static bool is_card(const ewx_control_card *card, off_t file_bytes)
+static bool is_header(const ewx_control_header *header, off_t file_bytes)
 {
-    return memcmp(card->magic, "entwine", 8) == 0 &&
-           card->version == ewx_library_version() && card->post_bytes == sizeof(ewx_post) &&
-           card->started_ns >= 0 && card->started_ns <= ewx_now_ns() &&
-           card->num_ranks >= 1 && card->num_ranks <= EWX_MAX_RANKS &&
-           file_bytes >= (off_t)ewx_control_bytes(card->num_ranks);
+    return memcmp(header->magic, "entwine", 8) == 0 &&
+           header->version == ewx_library_version() &&
+           header->mailbox_bytes == sizeof(ewx_mailbox) && header->started_ns >= 0 &&
+           header->started_ns <= ewx_now_ns() && header->num_ranks >= 1 &&
+           header->num_ranks <= EWX_MAX_RANKS &&
+           file_bytes >= (off_t)ewx_control_bytes(header->num_ranks);
 }
 
 /* A record may be overwritten while it is copied; those that the ranks have reached since
@@ -49,7 +50,7 @@ static bool is_card(const ewx_control_card *card, off_t file_bytes)
 static void forget_overwritten(int fd, ewx_control *copy, int num_ranks)
 {
     for (int rank = 0; rank < num_ranks; rank++) {
-        ewx_lane *lane = &copy->posts[rank].lane;
+        ewx_lane *lane = &copy->mailboxes[rank].lane;
         uint64_t newest = 0;
         const size_t place = (size_t)((char *)&lane->sequence - (char *)copy);
         if (!read_at(fd, &newest, sizeof newest, place))
@@ -62,26 +63,26 @@ static void forget_overwritten(int fd, ewx_control *copy, int num_ranks)
 
 static ew_status copy_control(int fd, ewx_control **copy_out)
 {
-    ewx_control_card card;
+    ewx_control_header header;
     struct stat file;
     if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
-        !read_at(fd, &card, sizeof card, 0) || !is_card(&card, file.st_size))
+        !read_at(fd, &header, sizeof header, 0) || !is_header(&header, file.st_size))
         return ewx_fail(EW_ERR_MISMATCH,
-                        "this memory is no control block of entwine %s\n"
+                        "this memory is not a control block of entwine %s\n"
                         "  fix: use the tool that belongs to the job's library",
                         ew_version());
-    const size_t bytes = ewx_control_bytes(card.num_ranks);
+    const size_t bytes = ewx_control_bytes(header.num_ranks);
     ewx_control *copy = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     if (!copy)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a recording of %d ranks",
-                        card.num_ranks);
+                        header.num_ranks);
     if (!read_at(fd, copy, bytes, 0)) {
         free(copy);
         return ewx_fail(EW_ERR_SYSTEM, "the control block cannot be read: %s",
                         strerror(errno));
     }
-    copy->card = card; /* the one that was checked */
-    forget_overwritten(fd, copy, card.num_ranks);
+    copy->header = header; /* the one that was checked */
+    forget_overwritten(fd, copy, header.num_ranks);
     *copy_out = copy;
     return EW_OK;
 }
@@ -125,16 +126,19 @@ static void print_record(FILE *out, const clocks *c, const ewx_lane *lane,
     const uint64_t outcome = record->outcome, state = outcome >> 8 & 0xff;
     const ew_status status = (ew_status)(int16_t)(uint16_t)(outcome >> 16);
     const bool running = state == EWX_RECORD_RUNNING;
+    const char *const *names = ewx_terms_above.shape;
     const uint32_t steps =
         running ? lane->steps - lane->steps_before : (uint32_t)(outcome >> 32);
     fprintf(out,
             "{\"sequence\": %" PRIu64 ", \"kind\": \"%s\", \"state\": \"%s\", "
-            "\"status\": \"%s\", \"m\": %" PRId64 ", \"n\": %" PRId64 ", \"k\": %" PRId64
+            "\"status\": \"%s\", \"%s\": %" PRId64 ", \"%s\": %" PRId64 ", \"%s\": %" PRId64
             ", \"plan\": %" PRIu32 ", \"config\": \"%08" PRIx32 "\", \"begin_ns\": %" PRId64
             ", \"end_ns\": %" PRId64 ", \"steps\": %" PRIu32 "}",
-            record->sequence, (outcome & 0xff) == EWX_RECORD_PLAN ? "plan" : "call",
-            state_name(state), ew_status_name(status), record->m, record->n, record->k,
-            (uint32_t)(record->plan >> 32), (uint32_t)record->plan, to_ns(c, record->begin),
+            record->sequence,
+            ewx_what_kind(ewx_outcome_what(outcome)) == EWX_RECORD_PLAN ? "plan" : "call",
+            state_name(state), ew_status_name(status), names[0], record->shape[0], names[1],
+            record->shape[1], names[2], record->shape[2], (uint32_t)(record->plan >> 32),
+            (uint32_t)record->plan, to_ns(c, record->begin),
             running ? 0 : to_ns(c, record->end), steps);
 }
 
@@ -185,50 +189,58 @@ static const char *process_name(char state)
 /* Whether the rank has written here: one on another host writes there. */
 static bool is_here(const ewx_control *copy, int rank)
 {
-    return copy->posts[rank].lane.pid != 0;
+    return copy->mailboxes[rank].lane.pid != 0;
 }
 
 /* The first rank that has not entered the meeting in which `rank` is, or -1. */
 static int missing_at_meeting(const ewx_control *copy, int rank)
 {
-    for (int peer = 0; peer < copy->card.num_ranks; peer++)
+    for (int peer = 0; peer < copy->header.num_ranks; peer++)
         if (is_here(copy, peer) &&
-            !ewx_epoch_reached(copy->posts[peer].round, copy->posts[rank].round))
+            !ewx_epoch_reached(copy->mailboxes[peer].round, copy->mailboxes[rank].round))
             return peer;
     return -1;
 }
 
 static void print_wait(FILE *out, const ewx_control *copy, int rank)
 {
-    const uint64_t waiting = copy->posts[rank].lane.waiting;
+    const uint64_t waiting = copy->mailboxes[rank].lane.waiting;
     const int missing = missing_at_meeting(copy, rank);
-    if (waiting >= 1 && waiting <= (uint64_t)copy->card.num_ranks)
-        fprintf(out, "{\"rank\": %d, \"at\": \"tile\"}", (int)waiting - 1);
-    else if (missing >= 0 && !copy->posts[rank].departed)
+    if (waiting >= 1 && waiting <= (uint64_t)copy->header.num_ranks)
+        fprintf(out, "{\"rank\": %d, \"at\": \"%s\"}", (int)waiting - 1,
+                ewx_terms_above.awaited);
+    else if (missing >= 0 && !copy->mailboxes[rank].departed)
         fprintf(out, "{\"rank\": %d, \"at\": \"meeting\"}", missing);
+    else
+        fputs("null", out);
+}
+
+static void print_step(FILE *out, uint64_t last)
+{
+    const uint64_t step = last >> 56;
+    const size_t known = sizeof ewx_terms_above.steps / sizeof *ewx_terms_above.steps;
+    const char *name = step < known ? ewx_terms_above.steps[step] : NULL;
+    if (name)
+        fprintf(out, "{\"kind\": \"%s\", \"position\": %" PRIu64 "}", name,
+                last & 0xffffffffffffff);
     else
         fputs("null", out);
 }
 
 static void print_rank(FILE *out, const clocks *c, const ewx_control *copy, int rank)
 {
-    const ewx_post *post = &copy->posts[rank];
-    const uint64_t last = post->lane.last, step = last >> 56;
+    const ewx_mailbox *mailbox = &copy->mailboxes[rank];
     fprintf(out,
             "  {\"rank\": %d, \"pid\": %" PRId32 ", \"process\": \"%s\", \"left\": %s, "
             "\"sequence\": %" PRIu64 ", \"meetings\": %" PRIu32 ",\n"
             "   \"last_step\": ",
-            rank, post->lane.pid, process_name(process_state(post->lane.pid)),
-            post->departed ? "true" : "false", post->lane.sequence, post->round);
-    if (step == EWX_STEP_BLOCK || step == EWX_STEP_TILE)
-        fprintf(out, "{\"kind\": \"%s\", \"position\": %" PRIu64 "}",
-                step == EWX_STEP_BLOCK ? "block" : "tile", last & 0xffffffffffffff);
-    else
-        fputs("null", out);
+            rank, mailbox->lane.pid, process_name(process_state(mailbox->lane.pid)),
+            mailbox->departed ? "true" : "false", mailbox->lane.sequence, mailbox->round);
+    print_step(out, mailbox->lane.last);
     fputs(", \"waits_for\": ", out);
     print_wait(out, copy, rank);
     fputs(",\n   \"records\": [", out);
-    print_records(out, c, &post->lane);
+    print_records(out, c, &mailbox->lane);
     fputs("]}", out);
 }
 
@@ -241,27 +253,27 @@ static void print_fault(FILE *out, const ewx_control *copy)
     fprintf(out, "{\"status\": \"%s\", \"culprit\": %" PRId32 ", \"reporter\": %" PRId32,
             ew_status_name((ew_status)copy->fault.status), copy->fault.culprit,
             copy->fault.reporter);
-    if (copy->fault.place == EWX_FAULT_TILE && copy->fault.status == EW_ERR_TIMEOUT)
-        fprintf(out, ", \"tile\": [%" PRId64 ", %" PRId64 "]", copy->fault.detail[0],
-                copy->fault.detail[1]);
+    const ewx_fault_text *text = ewx_fault_text_find(copy->fault.code);
+    if (text && text->print)
+        text->print(out, &copy->fault);
     fputs("}", out);
 }
 
 static void print_recording(FILE *out, const ewx_control *copy)
 {
-    const clocks c = {copy->card.started_ns, copy->card.started_ticks, ewx_now_ns(),
+    const clocks c = {copy->header.started_ns, copy->header.started_ticks, ewx_now_ns(),
                       ewx_ticks()};
     fprintf(out,
             "{\"schema\": \"entwine-recording/1\", \"version\": \"%s\",\n"
             " \"num_ranks\": %" PRId32 ", \"ranks_as\": \"%s\", \"started_unix\": %" PRId64
             ", \"started_ns\": %" PRId64 ", \"now_ns\": %" PRId64 ",\n \"fault\": ",
-            ew_version(), copy->card.num_ranks,
-            copy->card.in_threads ? "threads" : "processes", copy->card.started_unix,
-            copy->card.started_ns, c.now_ns);
+            ew_version(), copy->header.num_ranks,
+            copy->header.in_threads ? "threads" : "processes", copy->header.started_unix,
+            copy->header.started_ns, c.now_ns);
     print_fault(out, copy);
     fputs(",\n \"ranks\": [", out);
     const char *separator = "\n";
-    for (int rank = 0; rank < copy->card.num_ranks; rank++)
+    for (int rank = 0; rank < copy->header.num_ranks; rank++)
         if (is_here(copy, rank)) {
             fputs(separator, out);
             print_rank(out, &c, copy, rank);
@@ -311,9 +323,9 @@ void ewx_recorder_dump_once(ew_world *world)
     char path[4096];
     if (!folder || !*folder || atomic_exchange(&world->control->dumped, 1))
         return;
-    const int length =
-        snprintf(path, sizeof path, "%s/entwine-%" PRId64 "-%" PRId32 ".json", folder,
-                 control->card.started_unix, atomic_load(&control->posts[0].lane.pid));
+    const int length = snprintf(
+        path, sizeof path, "%s/entwine-%" PRId64 "-%" PRId32 ".json", folder,
+        control->header.started_unix, atomic_load(&control->mailboxes[0].lane.pid));
     if (length > 0 && length < (int)sizeof path)
         (void)ew_world_dump(world, path); /* the fault itself is what must be told */
 }

@@ -1,13 +1,13 @@
-/* Epochs: the 32-bit number of a call, written into flags and never reset.  Comparing
- * by difference keeps working when the number wraps, as long as fewer than 2^31 calls
- * lie between the two. */
-#ifndef EWX_PLAN_EPOCH_H
-#define EWX_PLAN_EPOCH_H
+/* Epochs: 32-bit numbers of calls or rounds, written into flags and never reset.  Comparing
+ * by difference keeps working when a number wraps, as long as fewer than 2^31 lie between
+ * the two. */
+#ifndef EWX_BASE_EPOCH_H
+#define EWX_BASE_EPOCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "plan/walk.h"
+#include "base/host_device.h"
 
 EW_HD static inline bool ewx_epoch_reached(uint32_t seen, uint32_t want)
 {

@@ -1,8 +1,14 @@
-/* The state of one simulation.  simulate.c sets it up and runs the clock, produce.c
- * computes and releases, consume.c reduces, workers.c is the CPU engine's way of doing
- * both, hosts.c its way between hosts. */
-#ifndef EWX_SIM_ENGINE_H
-#define EWX_SIM_ENGINE_H
+/* The state of one simulation.
+ *
+ *     simulate.c                    set-up, clock, dispatch, result
+ *     sim_blocks.c, sim_reducers.c  a GPU's kernels: blocks, and tasks on SMs
+ *     sim_workers.c, sim_hosts.c    the CPU engine: workers, and sums between hosts
+ *     ops/                          a program per operation: what a task waits for and
+ * moves sim_units.c                   release units: who waits for one, when it can be seen
+ *     resources.c                   SMs, links, NICs, memory, copy engines, driver calls
+ */
+#ifndef EWX_SIM_STATE_H
+#define EWX_SIM_STATE_H
 
 #include "backend/sim/model.h"
 #include "backend/sim/queue.h"
@@ -17,9 +23,14 @@ static inline int64_t ewx_sim_after(int64_t time_ps, double duration_ps)
                : EWX_SIM_LAST_PS;
 }
 
-/* copy: of the driver, for a partition: its GEMM; an event, its wait, the copy and the
+/* copy: calls of the driver per partition: its GEMM; an event, its wait, the copy and the
  * kernel that announces it. */
 enum { EWX_SIM_CALLS_PER_PART = 5 };
+
+static inline int64_t ewx_sim_later(int64_t a_ps, int64_t b_ps)
+{
+    return a_ps > b_ps ? a_ps : b_ps;
+}
 
 enum ewx_sim_kind {
     EWX_SIM_START,      /* a rank's kernels begin */
@@ -98,7 +109,7 @@ typedef struct ewx_sim_rank {
 } ewx_sim_rank;
 
 /* Ranks compute the same blocks in the same order, so a few of them, spread over all, can
- * stand for the rest, the mirrored ranks: those own tiles that nobody reduces here, and
+ * stand for the rest, the mirrored ranks: those own tiles that are not reduced here, and
  * what they contribute comes when a simulated rank's contribution does.  A pull books the
  * owner's way in for all sources; a push books the source's way out, and the owner's way in
  * for all the sources that this one stands for; copies go round, one to an owner at a time.
@@ -106,6 +117,7 @@ typedef struct ewx_sim_rank {
 typedef struct ewx_sim {
     const ewx_sim_request *request;
     const ewx_spec *spec;
+    const struct ewx_sim_op *op;
     ewx_sim_model model;
     ewx_sim_queue queue;
     int num_ranks;
@@ -125,73 +137,11 @@ typedef struct ewx_sim {
     size_t num_traced;
 } ewx_sim;
 
-/* ---- produce.c ---- */
-int64_t ewx_sim_unit(const ewx_sim *sim, int dst, int64_t task);
-/* The producers of a rank's GEMM, or of its next partition's. */
-void ewx_sim_start_part(ewx_sim *sim, int rank);
-/* Takes the next position for a slot that has room; false: none is left. */
-bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot);
-void ewx_sim_end_block(ewx_sim *sim, int rank, int slot);
-/* A tile is complete on `src`: releases it, or its unit when it was the last one. */
-void ewx_sim_release_tile(ewx_sim *sim, int src, int dst, ewx_tile tile);
-void ewx_sim_count_block(ewx_sim *sim, int rank);
-static inline int64_t ewx_sim_tile_bytes(const ewx_sim *sim, int dst, ewx_tile tile)
-{
-    return ewx_tile_bytes(&sim->model.grid, dst, tile, (int64_t)sim->spec->elem_bytes);
-}
-int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int dst, int64_t unit);
-/* One more contribution to a unit can be seen by its owner. */
-void ewx_sim_publish(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps);
-
-/* ---- consume.c ---- */
-bool ewx_sim_share_node(const ewx_sim *sim, int a, int b);
-/* Those that lie where this one does, itself too. */
-int ewx_sim_ranks_of_node(const ewx_sim *sim, int rank);
-void ewx_sim_launch_reducers(ewx_sim *sim, int rank);
-/* The same when a kernel behind another has started; ranks that share a GPU take turns. */
-void ewx_sim_launch_next(ewx_sim *sim, int rank);
-/* An SM has room: pending reducers first, then producers. */
-void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm);
-void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit);
-void ewx_sim_resume(ewx_sim *sim, int rank, int consumer);
-void ewx_sim_end_reduce(ewx_sim *sim, int rank, int consumer);
-bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready_ps_out);
-/* Books what the reduction of a tile moves; returns when it ends.  A reducer
- * that shares its SM with a producer is slower. */
-int64_t ewx_sim_book_reduce(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
-/* Books time of the thread that serves a rank's network; returns when it has been had. */
-int64_t ewx_sim_book_core(ewx_sim *sim, int rank, int64_t from_ps, double duration_ps);
-/* Books a partition's copy, one after the other; returns its arrival. */
-int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes);
-/* Books a tile's, or a partition's, way from src to dst; returns its arrival. */
-int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes);
-void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,
-                         int64_t begin_ps);
-
-/* ---- workers.c ---- */
-void ewx_sim_start_workers(ewx_sim *sim, int rank);
-void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker);
-void ewx_sim_worker_reduced(ewx_sim *sim, int rank, int worker);
-void ewx_sim_wake_workers(ewx_sim *sim, int rank);
-
-/* ---- hosts.c: what the CPU engine does between hosts ---- */
-/* Contributions that the owner of a unit waits for. */
-int ewx_sim_contributors(const ewx_sim *sim, int dst);
-/* `src` has completed a unit of another host: sends it, or counts it for the host's sum. */
-void ewx_sim_contribute(ewx_sim *sim, int src, int dst, int64_t unit);
-void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit);
-/* Begins the next sum for another host; false: there is none. */
-bool ewx_sim_begin_sum(ewx_sim *sim, int rank, int worker);
-void ewx_sim_end_sum(ewx_sim *sim, int rank, int worker);
-/* What a worker does next takes so much longer, for the network. */
-int64_t ewx_sim_pay_network(ewx_sim *sim, int rank, int worker);
-/* The same when it has nothing to do but wait. */
-void ewx_sim_serve_network(ewx_sim *sim, int rank, int worker);
-
 /* ---- simulate.c ---- */
-/* When the host has come to a rank's kernel, so many calls of the driver behind its first.
- * Ranks that share a GPU are threads of one process, which take turns. */
-int64_t ewx_sim_enqueued_ps(const ewx_sim *sim, int rank, int num_calls);
+/* Zeroed; clears *enough when there is no memory. */
+void *ewx_sim_allocate(size_t count, size_t bytes, bool *enough);
 void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event);
+/* The block that a producer slot or worker has just finished. */
+void ewx_sim_trace_block(ewx_sim *sim, int rank, int worker, int64_t publish_ps);
 
 #endif

@@ -2,7 +2,9 @@
  * is there.  The caller's thread, worker 0, hands it over and takes what arrives: core time
  * that its tiles take longer, or that it has while it waits.  With two levels the ranks of
  * a host sum their contributions first and take turns, unit by unit, in doing so. */
-#include "backend/sim/engine.h"
+#include "backend/sim/resources.h"
+#include "backend/sim/sim_engines.h"
+#include "backend/sim/sim_units.h"
 
 /* ---- Core time ---- */
 
@@ -48,7 +50,7 @@ void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit)
     const int64_t bytes = ewx_sim_unit_bytes(sim, dst, unit);
     const int64_t first_ps = sim->now_ps - (int64_t)((double)bytes * sim->model.nic_ps);
     const int64_t through_ps = spend_core(sim, dst, first_ps, bytes);
-    ewx_sim_publish(sim, dst, unit, through_ps > sim->now_ps ? through_ps : sim->now_ps);
+    ewx_sim_publish(sim, dst, unit, ewx_sim_later(through_ps, sim->now_ps));
 }
 
 /* ---- Sums of a host ---- */
@@ -58,29 +60,10 @@ static int node_of(const ewx_sim *sim, int rank)
     return rank / sim->model.ranks_per_node;
 }
 
-static int owner_of(const ewx_sim *sim, int64_t unit)
-{
-    int low = 0, high = sim->num_ranks - 1;
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (sim->first_unit[middle] <= unit)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
-int ewx_sim_contributors(const ewx_sim *sim, int dst)
-{
-    return sim->unsummed ? ewx_sim_ranks_of_node(sim, dst) + sim->model.num_nodes - 1
-                         : sim->num_simulated;
-}
-
 static void queue_sum(ewx_sim *sim, int rank, int64_t unit)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    int64_t *next = sim->next_sum + node_of(sim, rank) * sim->first_unit[sim->num_ranks];
+    int64_t *next = sim->next_sum + node_of(sim, rank) * ewx_sim_num_units(sim);
     next[unit] = -1;
     if (r->first_sum < 0)
         r->first_sum = unit;
@@ -97,7 +80,7 @@ void ewx_sim_contribute(ewx_sim *sim, int src, int dst, int64_t unit)
         send_unit(sim, src, dst, unit);
         return;
     }
-    if (--sim->unsummed[node * sim->first_unit[sim->num_ranks] + unit] > 0)
+    if (--sim->unsummed[node * ewx_sim_num_units(sim) + unit] > 0)
         return;
     const int turn = (int)((unit - sim->first_unit[dst]) % ewx_sim_ranks_of_node(sim, src));
     queue_sum(sim, node * sim->model.ranks_per_node + turn, unit);
@@ -110,13 +93,12 @@ bool ewx_sim_begin_sum(ewx_sim *sim, int rank, int worker)
     if (r->summing || r->first_sum < 0)
         return false;
     const int64_t unit = r->first_sum;
-    const int64_t bytes = ewx_sim_unit_bytes(sim, owner_of(sim, unit), unit);
+    const int64_t bytes = ewx_sim_unit_bytes(sim, ewx_sim_part_of(sim, unit), unit);
     /* Contributions are read, the sum is written and copied to where it is sent from. */
     const double moved = (double)bytes * (ewx_sim_ranks_of_node(sim, rank) + 3);
     const double ps = moved * model->cta_ps +
                       (double)bytes / (double)model->tile_bytes * (double)model->reducer_ps;
-    r->first_sum =
-        sim->next_sum[node_of(sim, rank) * sim->first_unit[sim->num_ranks] + unit];
+    r->first_sum = sim->next_sum[node_of(sim, rank) * ewx_sim_num_units(sim) + unit];
     r->summing = true;
     r->producers[worker].busy = true;
     r->producers[worker].sum = unit;
@@ -132,5 +114,5 @@ void ewx_sim_end_sum(ewx_sim *sim, int rank, int worker)
     ewx_sim_rank *r = &sim->ranks[rank];
     const int64_t unit = r->producers[worker].sum;
     r->summing = false;
-    send_unit(sim, rank, owner_of(sim, unit), unit);
+    send_unit(sim, rank, ewx_sim_part_of(sim, unit), unit);
 }

@@ -1,5 +1,5 @@
 /* The sim backend: answers the backend interface with simulated times.  Nothing is
- * computed; rank 0 simulates all ranks and tells the others. */
+ * computed; rank 0 simulates all ranks and sends the others their times. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static ew_status check_rows(sim_plan *plan, const unsigned char *all, size_t byt
             return ewx_world_raise(plan->world, &(ewx_fault){.status = EW_ERR_MISMATCH,
                                                              .culprit = rank,
                                                              .reporter = plan->world->rank,
-                                                             .place = EWX_FAULT_ROWS,
+                                                             .code = EWX_FAULT_ROWS,
                                                              .detail = {mine, rows, 1}});
     }
     return EW_OK;
@@ -258,7 +258,7 @@ static ew_status sim_generate(ew_world *world, const ewx_input *input, void *mat
     return EW_OK;
 }
 
-/* There is nothing to be wrong; whoever prints a simulated result says so. */
+/* Nothing was computed, so nothing can be wrong; output marks results as simulated. */
 static ew_status sim_verify(ew_world *world, const ew_problem *problem, uint32_t seed,
                             int64_t m, const void *C, ew_check *check_out)
 {

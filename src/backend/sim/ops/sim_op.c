@@ -1,0 +1,8 @@
+#include "backend/sim/ops/sim_op.h"
+
+static const ewx_sim_op *const programs[] = {[EW_OP_GEMM_RS] = &ewx_sim_gemm_rs};
+
+const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec)
+{
+    return programs[spec->op->id];
+}

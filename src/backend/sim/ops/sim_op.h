@@ -1,0 +1,25 @@
+/* An operation's program: what its tasks wait for, read and write.  It books resources; the
+ * simulated engines decide when and where a task or a block runs. */
+#ifndef EWX_SIM_OPS_SIM_OP_H
+#define EWX_SIM_OPS_SIM_OP_H
+
+#include "backend/sim/sim_state.h"
+
+typedef struct ewx_sim_op {
+    /* Allocates and counts what each unit waits for; false: there is no memory. */
+    bool (*set_up)(ewx_sim *sim);
+    /* A tile of the GEMM is complete on `src`. */
+    void (*complete_tile)(ewx_sim *sim, int src, int part, ewx_tile tile);
+    /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
+     * that shares its SM with a producer is slower. */
+    int64_t (*book_task)(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
+    /* Bytes that come to a rank from all others, and from other nodes. */
+    int64_t (*remote_bytes)(const ewx_sim *sim, int rank);
+    int64_t (*crossed_bytes)(const ewx_sim *sim, int rank);
+} ewx_sim_op;
+
+extern const ewx_sim_op ewx_sim_gemm_rs;
+
+const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec);
+
+#endif

@@ -1,0 +1,143 @@
+/* Blocks on a GPU: which slot computes which, and for how long. */
+#include "backend/sim/ops/sim_op.h"
+#include "backend/sim/resources.h"
+#include "backend/sim/sim_engines.h"
+
+void ewx_sim_count_block(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    if (--r->blocks_left == 0)
+        r->gemm_end_ps = sim->now_ps;
+}
+
+/* copy: destination after destination, beginning behind the own one, which is the last. */
+static int destination(const ewx_sim *sim, int rank, int step)
+{
+    return (rank + 1 + step) % sim->num_ranks;
+}
+
+static int64_t partition_blocks(const ewx_sim *sim, int dst)
+{
+    return ewx_part_block_rows(&sim->model.grid, dst) * sim->model.grid.blocks_per_row;
+}
+
+/* The blocks of a rank's next GEMM: all there are, or with copy those of a partition. */
+static void choose_part(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int64_t num_blocks = ewx_num_blocks(&sim->model.grid);
+    const bool copies = sim->spec->config.transport == EW_TRANSPORT_COPY;
+    for (int dst = 0; copies && r->num_parts == 0 && dst < destination(sim, rank, 0); dst++)
+        r->first_position += partition_blocks(sim, dst);
+    r->first_of_part = r->next_position;
+    while (r->end_of_part == r->next_position && r->end_of_part < num_blocks)
+        r->end_of_part +=
+            copies ? partition_blocks(sim, destination(sim, rank, r->num_parts++))
+                   : num_blocks;
+}
+
+/* Producers are spread over the SMs, one on each, then a second one. */
+void ewx_sim_start_part(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int per_sm = sim->model.producers_per_sm;
+    choose_part(sim, rank);
+    for (int i = 0; i < per_sm; i++)
+        for (int sm = 0; sm < sim->model.sms; sm++) {
+            if (r->sms[sm].only_reduces || !ewx_sim_begin_block(sim, rank, sm * per_sm + i))
+                continue;
+            ewx_sim_add_producers(sim, rank, sm, 1);
+        }
+    r->stolen_ps = ewx_sim_after(r->stolen_ps, (double)r->owed_ps);
+    r->owed_ps = 0;
+}
+
+/* A GEMM of copies is over: the next one's kernel, when the host has come to it. */
+static void launch_part(ewx_sim *sim, int rank)
+{
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    const int64_t behind = ewx_sim_after(sim->now_ps, (double)sim->model.launch_ps);
+    const int64_t there =
+        ewx_sim_enqueued_ps(sim, rank, EWX_SIM_CALLS_PER_PART * r->num_parts);
+    ewx_sim_push(&sim->queue, ewx_sim_later(behind, there), EWX_SIM_PART, rank, 0);
+}
+
+/* Blocks in the wave of the next position. */
+static int64_t blocks_of_wave(const ewx_sim *sim, const ewx_sim_rank *r)
+{
+    const int sms = sim->model.sms - sim->model.set_apart;
+    const int64_t most = sms * sim->model.producers_per_sm;
+    const int64_t left_before = (r->end_of_part - r->first_of_part) -
+                                (r->next_position - r->first_of_part) / most * most;
+    return ewx_min64(most, left_before);
+}
+
+bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    ewx_sim_producer *producer = &r->producers[slot];
+    if (r->next_position >= r->end_of_part)
+        return false;
+    producer->busy = true;
+    const int64_t wave = blocks_of_wave(sim, r);
+    producer->position =
+        (r->first_position + r->next_position++) % ewx_num_blocks(&sim->model.grid);
+    producer->begin_ps = sim->now_ps;
+    producer->stolen_ps = r->stolen_ps;
+    producer->tile = 0;
+    ewx_sim_push(
+        &sim->queue,
+        ewx_sim_after(sim->now_ps, (double)ewx_sim_block_ps(&sim->model, rank,
+                                                            producer->position, wave)),
+        EWX_SIM_BLOCK_END, rank, slot);
+    return true;
+}
+
+/* Whether the block must go on for the time that others took from it meanwhile. */
+static bool is_delayed(ewx_sim *sim, int rank, int slot)
+{
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    ewx_sim_producer *producer = &r->producers[slot];
+    int64_t end_ps = sim->now_ps + r->stolen_ps - producer->stolen_ps;
+    producer->stolen_ps = r->stolen_ps;
+    if (end_ps < producer->stores_end_ps) /* push: the box is not empty yet */
+        end_ps = producer->stores_end_ps;
+    if (end_ps == sim->now_ps)
+        return false;
+    ewx_sim_push(&sim->queue, end_ps, EWX_SIM_BLOCK_END, rank, slot);
+    return true;
+}
+
+static void complete_block(ewx_sim *sim, int rank, ewx_block block)
+{
+    const ewx_tile_range tiles = ewx_block_tiles(&sim->model.grid, block);
+    for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
+        for (int64_t col = tiles.first.col; col < tiles.end.col; col++)
+            sim->op->complete_tile(sim, rank, block.part, (ewx_tile){row, col});
+}
+
+void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    ewx_sim_producer *producer = &r->producers[slot];
+    if (is_delayed(sim, rank, slot))
+        return;
+    ewx_sim_count_block(sim, rank);
+    complete_block(sim, rank, ewx_order_block(&sim->model.grid, producer->position));
+    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
+        producer->stores_end_ps = r->arrival_ps - sim->model.link_latency_ps;
+    ewx_sim_trace_block(sim, rank, slot, sim->model.publish_ps);
+    if (sim->spec->config.ctas != EW_CTAS_BLOCK && ewx_sim_begin_block(sim, rank, slot))
+        return;
+    producer->busy = false;
+    const int sm = slot / sim->model.producers_per_sm;
+    ewx_sim_add_producers(sim, rank, sm, -1);
+    ewx_sim_fill_sm(sim, rank, sm);
+    if (r->num_computing > 0)
+        return;
+    if (r->blocks_left > 0 && r->next_position == r->end_of_part)
+        launch_part(sim, rank);
+    else if (r->blocks_left == 0 && sim->spec->config.pool == EW_POOL_AFTER &&
+             !sim->model.uses_nccl)
+        ewx_sim_launch_next(sim, rank);
+}

@@ -1,0 +1,160 @@
+/* Reducers on a GPU: where they sit, and when they begin, wait and end. */
+#include "backend/sim/ops/sim_op.h"
+#include "backend/sim/resources.h"
+#include "backend/sim/sim_engines.h"
+#include "backend/sim/sim_units.h"
+
+/* ---- Tasks ---- */
+
+void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task, int64_t begin_ps)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const ewx_tile tile = ewx_task_tile(&sim->model.grid, rank, task);
+    ewx_sim_trace(sim, rank,
+                  &(ew_trace_event){.kind = EW_TRACE_REDUCE,
+                                    .worker = worker,
+                                    .dst = rank,
+                                    .row = (int32_t)tile.row,
+                                    .col = (int32_t)tile.col,
+                                    .position = task,
+                                    .begin_ns = begin_ps / 1000,
+                                    .end_ns = sim->now_ps / 1000});
+    if (--r->tasks_left == 0)
+        r->end_ps = sim->now_ps;
+}
+
+/* The reducer's current task: begins it, sleeps until it is ready, or waits. */
+static void try_task(ewx_sim *sim, int rank, int at)
+{
+    ewx_sim_consumer *consumer = &sim->ranks[rank].consumers[at];
+    int64_t ready_ps;
+    if (!ewx_sim_is_ready(sim, rank, consumer->task, &ready_ps)) {
+        consumer->phase = EWX_SIM_WAITING;
+        return;
+    }
+    consumer->phase = EWX_SIM_ACTIVE;
+    if (ready_ps > sim->now_ps) {
+        ewx_sim_push(&sim->queue, ready_ps, EWX_SIM_RESUME, rank, at);
+        return;
+    }
+    const bool shares_sm = sim->ranks[rank].sms[consumer->sm].producers > 0;
+    consumer->begin_ps = sim->now_ps;
+    ewx_sim_push(&sim->queue, sim->op->book_task(sim, rank, consumer->task, shares_sm),
+                 EWX_SIM_REDUCE_END, rank, at);
+}
+
+void ewx_sim_resume(ewx_sim *sim, int rank, int consumer)
+{
+    try_task(sim, rank, consumer);
+}
+
+/* The reducers that wait for a unit are those of its tasks. */
+void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
+{
+    ewx_sim_rank *r = &sim->ranks[dst];
+    const int budget = r->budget;
+    const int32_t release = sim->spec->config.release;
+    if (sim->request->profile->is_cpu) {
+        ewx_sim_push(&sim->queue, ewx_sim_later(sim->ready_ps[unit], sim->now_ps),
+                     EWX_SIM_WAKE, dst, 0);
+        return;
+    }
+    const bool few = release > 0 && release < budget;
+    const int64_t first = few ? (unit - sim->first_unit[dst]) * release - r->first_task : 0;
+    for (int64_t i = 0; i < (few ? release : budget); i++) {
+        const int64_t task = first + i;
+        if (task < 0)
+            continue;
+        ewx_sim_consumer *consumer = &r->consumers[task % budget];
+        if (consumer->phase == EWX_SIM_WAITING &&
+            ewx_sim_unit(sim, dst, consumer->task) == unit)
+            try_task(sim, dst, (int)(task % budget));
+    }
+}
+
+/* ---- Kernels and SMs ---- */
+
+static void admit(ewx_sim *sim, int rank, int at, int sm)
+{
+    ewx_sim_add_reducers(sim, rank, sm, 1);
+    sim->ranks[rank].consumers[at].sm = sm;
+    try_task(sim, rank, at);
+}
+
+/* SMs in turn, one reducer each, while there is room anywhere. */
+static void admit_pending(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int sms = sim->model.sms;
+    for (int full = 0; r->first_pending < r->num_ctas && full < sms;) {
+        const int sm = r->next_sm;
+        r->next_sm = (sm + 1) % sms;
+        if (!ewx_sim_fits_reducer(sim, rank, sm)) {
+            full++;
+            continue;
+        }
+        full = 0;
+        admit(sim, rank, r->first_pending++, sm);
+    }
+}
+
+void ewx_sim_launch_next(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int gemms = r->num_parts > 1 ? EWX_SIM_CALLS_PER_PART * (r->num_parts - 1) : 0;
+    const int num_calls = gemms + ++r->num_launches;
+    const int64_t before =
+        ewx_sim_later(ewx_sim_later(sim->now_ps, r->gemm_end_ps), r->copying_ps);
+    const int64_t ready = before + sim->model.launch_ps;
+    ewx_sim_push(&sim->queue, ewx_sim_book_launch(sim, rank, ready, num_calls),
+                 EWX_SIM_LAUNCH, rank, 0);
+}
+
+void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int64_t num_tasks = ewx_part_tiles(&sim->model.grid, rank);
+    const int32_t release = sim->spec->config.release;
+    const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT && release > 0;
+    r->first_task = r->end_task;
+    r->end_task = by_unit ? ewx_min64(r->end_task + release, num_tasks) : num_tasks;
+    r->num_ctas = (int)ewx_min64(r->budget, r->end_task - r->first_task);
+    r->first_pending = 0;
+    for (int at = 0; at < r->budget; at++)
+        r->consumers[at] =
+            (ewx_sim_consumer){.phase = EWX_SIM_PENDING, .task = r->first_task + at};
+    admit_pending(sim, rank);
+}
+
+void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    const int per_sm = sim->model.producers_per_sm;
+    while (r->first_pending < r->num_ctas && ewx_sim_fits_reducer(sim, rank, sm))
+        admit(sim, rank, r->first_pending++, sm);
+    if (r->sms[sm].only_reduces || sim->spec->config.ctas != EW_CTAS_BLOCK)
+        return;
+    for (int i = 0; i < per_sm; i++) {
+        const int slot = sm * per_sm + i;
+        if (!r->producers[slot].busy && ewx_sim_fits_producer(sim, rank, sm) &&
+            ewx_sim_begin_block(sim, rank, slot))
+            ewx_sim_add_producers(sim, rank, sm, 1);
+    }
+}
+
+void ewx_sim_end_reduce(ewx_sim *sim, int rank, int at)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    ewx_sim_consumer *consumer = &r->consumers[at];
+    ewx_sim_finish_task(sim, rank, r->num_slots + at, consumer->task, consumer->begin_ps);
+    consumer->task += r->budget;
+    if (consumer->task < r->end_task) {
+        try_task(sim, rank, at);
+        return;
+    }
+    consumer->phase = EWX_SIM_GONE;
+    ewx_sim_add_reducers(sim, rank, consumer->sm, -1);
+    ewx_sim_fill_sm(sim, rank, consumer->sm);
+    if (r->num_resident == 0 && r->tasks_left > 0 && r->first_pending == r->num_ctas)
+        ewx_sim_launch_next(sim, rank);
+}

@@ -1,0 +1,22 @@
+/* What plans write into the world's faults and records.  src/fault_texts.c puts it into
+ * words. */
+#ifndef EWX_EXCHANGE_PLAN_REPORTS_H
+#define EWX_EXCHANGE_PLAN_REPORTS_H
+
+#include "world/faults.h"
+
+typedef enum ewx_plan_fault {
+    /* detail: tile row, tile column, epoch wanted, epoch seen */
+    EWX_FAULT_TILE = EWX_FAULT_FIRST_ABOVE,
+    EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
+    EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
+    EWX_FAULT_ORDER    /* detail: reporter's number of the call, culprit's, the plan's */
+} ewx_plan_fault;
+
+/* What ewx_recorder_step counts. */
+typedef enum ewx_step {
+    EWX_STEP_BLOCK = 1, /* computed; where: its position in the walk */
+    EWX_STEP_TILE = 2   /* reduced; where: its task */
+} ewx_step;
+
+#endif

@@ -1,0 +1,135 @@
+/* Raising a fault, learning of one, and saying what happened. */
+#include "base/status.h"
+#include "base/text.h"
+#include "world/world.h"
+
+static void name_meeting(uint64_t word, ewx_text *text)
+{
+    const unsigned long long bytes = word & (((uint64_t)1 << 56) - 1);
+    switch (word >> 56) {
+    case EWX_MEETING_BARRIER:
+        ewx_text_add(text, "called ew_world_barrier");
+        break;
+    case EWX_MEETING_ALLGATHER:
+        ewx_text_add(text, "called ew_world_allgather of %llu bytes", bytes);
+        break;
+    default:
+        ewx_text_add(text, "creates or calls a plan (a step of %llu bytes)", bytes);
+    }
+}
+
+/* Two ranks in different collectives, or one that did not come. */
+static ew_status explain_meeting(const ew_world *world, const ewx_fault *f)
+{
+    char mine[80], theirs[80];
+    ewx_text my_text = ewx_text_in(mine, sizeof mine);
+    ewx_text their_text = ewx_text_in(theirs, sizeof theirs);
+    if (f->status == EW_ERR_TIMEOUT)
+        return ewx_fail(
+            f->status,
+            "rank %d waited %.3g s for rank %d at a collective call\n"
+            "  fix: make the same calls in the same order on all ranks, or raise the "
+            "timeout",
+            f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
+    name_meeting((uint64_t)f->detail[0], &my_text);
+    name_meeting((uint64_t)f->detail[1], &their_text);
+    return ewx_fail(f->status,
+                    "ranks disagree: rank %d %s, rank %d %s\n"
+                    "  fix: make the same calls, with the same sizes, in the same order on "
+                    "all ranks",
+                    f->reporter, mine, f->culprit, theirs);
+}
+
+/* PEER_DIED: with a code the rank has left in good order, while it was waited for. */
+static ew_status explain_absence(const ewx_fault *f)
+{
+    if (f->code != EWX_FAULT_NONE)
+        return ewx_fail(EW_ERR_PEER_DIED,
+                        "rank %d left the world while rank %d waited for it\n"
+                        "  fix: make the same calls in the same order on all ranks",
+                        f->culprit, f->reporter);
+    return ewx_fail(EW_ERR_PEER_DIED,
+                    "rank %d died (noticed by rank %d)\n"
+                    "  fix: check that rank's output above, and the kernel log (out of "
+                    "memory?)",
+                    f->culprit, f->reporter);
+}
+
+const ewx_fault_text *ewx_fault_text_find(int32_t code)
+{
+    for (size_t i = 0; i < ewx_terms_above.num_faults; i++)
+        if (ewx_terms_above.faults[i].code == code)
+            return &ewx_terms_above.faults[i];
+    return NULL;
+}
+
+/* Sets the text that belongs to a fault and returns its status. */
+static ew_status explain(const ew_world *world, const ewx_fault *f)
+{
+    const ewx_fault_text *text = ewx_fault_text_find(f->code);
+    if (f->status == EW_ERR_PEER_DIED)
+        return explain_absence(f);
+    if (text)
+        return text->explain(f, (double)world->timeout_ns * 1e-9);
+    if (f->code == EWX_FAULT_MEETING)
+        return explain_meeting(world, f);
+    if (f->code == EWX_FAULT_FABRIC)
+        return ewx_fail(f->status,
+                        "rank %d cannot reach other hosts any more: %s failed\n"
+                        "  fix: look for its message above, and at the network",
+                        f->culprit, world->fabric ? world->fabric->name : "the network");
+    if (f->code == EWX_FAULT_MESSAGE)
+        return ewx_fail(f->status,
+                        "rank %d sent rank %d a malformed message\n"
+                        "  fix: make the same calls on all ranks; if they are, look at the "
+                        "network and at the library on its host",
+                        f->culprit, f->reporter);
+    return ewx_fail(EW_ERR_ABORTED, "rank %d aborted the world", f->culprit);
+}
+
+ew_status ewx_world_check(ew_world *world)
+{
+    ewx_control *control = world->control;
+    const uint64_t word = atomic_load_explicit(&control->abort, memory_order_acquire);
+    if (word == 0)
+        return EW_OK;
+    /* Pairs with the release store in ewx_world_raise_quietly.  The fault is written right
+     * after the word; a reporter that died in between leaves only its number. */
+    ewx_wait wait = ewx_wait_begin(NULL, 100000000, world->spins);
+    ew_status told;
+    EWX_AWAIT(told, &wait,
+              atomic_load_explicit(&control->fault_ready, memory_order_acquire));
+    if (told != EW_OK)
+        return ewx_fail(EW_ERR_ABORTED, "rank %d stopped the world", (int)(word - 1));
+    const ewx_fault fault = control->fault;
+    ewx_recorder_dump_once(world);
+    return explain(world, &fault);
+}
+
+/* The first CAS wins, and only the winner writes the fault. */
+void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault)
+{
+    ewx_control *control = world->control;
+    uint64_t none = 0;
+    if (!atomic_compare_exchange_strong_explicit(
+            &control->abort, &none, 1 + (uint64_t)world->rank, memory_order_acq_rel,
+            memory_order_acquire))
+        return;
+    control->fault = *fault;
+    atomic_store_explicit(&control->fault_ready, 1, memory_order_release);
+}
+
+ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
+{
+    ewx_world_raise_quietly(world, fault);
+    return ewx_world_check(world);
+}
+
+void ew_world_abort(ew_world *world)
+{
+    if (!world || ewx_world_is_elsewhere(world))
+        return;
+    ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_ABORTED,
+                                                .culprit = world->rank,
+                                                .reporter = world->rank});
+}
