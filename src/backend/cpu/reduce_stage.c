@@ -5,7 +5,7 @@
 #include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
 #include "base/probe.h"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
@@ -45,7 +45,7 @@ static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
             &(ewx_fault){.status = EW_ERR_MISMATCH,
                          .culprit = src,
                          .reporter = engine->world->rank,
-                         .place = EWX_FAULT_ROWS,
+                         .code = EWX_FAULT_ROWS,
                          .detail = {call->grid.rows, record->rows, call->epoch}});
     atomic_store_explicit(&engine->reduce.peer_agrees[src], 1, memory_order_relaxed);
     return EW_OK;
@@ -69,7 +69,7 @@ ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, 
         return ewx_world_raise(engine->world, &(ewx_fault){.status = EW_ERR_PEER_DIED,
                                                            .culprit = src,
                                                            .reporter = rank,
-                                                           .place = EWX_FAULT_TILE});
+                                                           .code = EWX_FAULT_TILE});
     return EW_OK;
 }
 

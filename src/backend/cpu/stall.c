@@ -1,7 +1,7 @@
 /* Whom to blame when a wait runs out.  A rank that has computed anything lately is slow,
  * not stuck; a rank that waits for a third one is not the culprit, and will name it. */
 #include "backend/cpu/cpu_engine.h"
-#include "plan/epoch.h"
+#include "base/epoch.h"
 
 /* A wait looks around this many times before it runs out, so that a rank is known to
  * wait well before those who wait for it give up. */
@@ -132,7 +132,7 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
                            &(ewx_fault){.status = left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT,
                                         .culprit = missing->src,
                                         .reporter = engine->world->rank,
-                                        .place = EWX_FAULT_TILE,
+                                        .code = EWX_FAULT_TILE,
                                         .detail = {missing->tile.row, missing->tile.col,
                                                    engine->call.epoch, missing->seen}});
 }
@@ -150,7 +150,7 @@ static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
         &(ewx_fault){.status = EW_ERR_TIMEOUT,
                      .culprit = dst,
                      .reporter = engine->world->rank,
-                     .place = EWX_FAULT_READERS,
+                     .code = EWX_FAULT_READERS,
                      .detail = {engine->call.epoch,
                                 atomic_load(&ewx_heap_header(&engine->heap, dst)->done)}});
 }
