@@ -36,7 +36,7 @@ expect() {
     [ "$got" = "$wanted" ] || fail "bash: '$*' became '$got' instead of '$wanted'"
 }
 touch results.json 'two words.json'
-expect 'calibrate' cal
+expect 'compare' comp
 expect '--help' --he
 expect 'bench' help be
 expect 'bf16 fp16 fp32' run -d ''

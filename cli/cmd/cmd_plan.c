@@ -134,6 +134,8 @@ static void print_view_json(const plan_view *view)
 cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
 {
     cli_launch launch;
+    (void)argc;
+    (void)argv;
     cli_launch_detect(&launch);
     if (launch.found && launch.launcher.rank != 0)
         return CLI_EXIT_OK; /* one plan is enough */
@@ -142,12 +144,7 @@ cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
                               "method '%s' has no plan: MPI does its work",
                               settings->methods[0]);
     if (cli_settings_backend(settings) == EW_BACKEND_SIM)
-        return settings->sweep ? cli_sim_sweep(settings, argc, argv)
-                               : cli_sim_plan(settings);
-    if (settings->sweep)
-        return cli_fail_usage(
-            "add --profile NAME; entwine sim lists them",
-            "--sweep is a forecast for hardware that a profile describes");
+        return cli_sim_plan(settings);
     plan_view *view = calloc(1, sizeof *view);
     if (!view)
         return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the plan");

@@ -92,9 +92,7 @@ static void print_statuses(void)
                  {CLI_EXIT_WRONG, "Wrong values were computed."},
                  {CLI_EXIT_USAGE, "Usage, or a shape, config or file that cannot work."},
                  {CLI_EXIT_PEER, "A rank died, stalled or aborted."},
-                 {CLI_EXIT_REGRESSION,
-                  "A regression, tuning that is not stable, or a calibration "
-                  "that its check refutes."},
+                 {CLI_EXIT_REGRESSION, "A regression."},
                  {CLI_EXIT_ENVIRONMENT, "Memory, operating system or installation."},
                  {CLI_EXIT_SKIPPED, "What was asked for is not available here."},
                  {CLI_EXIT_INTERRUPTED, "Interrupted; what was measured is written."}};

@@ -17,7 +17,6 @@ void cli_settings_init(cli_settings *settings)
                                .idle = -1.0,
                                .ranks_as = EW_RANKS_AS_PROCESSES,
                                .weight = EW_WEIGHT_NK,
-                               .repeats = 1,
                                .older_days = -1.0,
                                .threshold = 0.05,
                                .seed = 1};

@@ -14,8 +14,7 @@
 enum {
     CLI_MAX_METHODS = 32,     /* methods and variants together */
     CLI_MAX_SIMULATED = 1024, /* ranks of a forecast */
-    CLI_MAX_REPEATS = 100,
-    CLI_MAX_WORDS = 64, /* arguments of a command that are not options */
+    CLI_MAX_WORDS = 64,       /* arguments of a command that are not options */
     CLI_METHOD_BYTES = 32
 };
 
@@ -25,9 +24,6 @@ typedef enum cli_format {
     CLI_FORMAT_JSON,
     CLI_FORMAT_JSONL
 } cli_format;
-
-/* What a forecast ranges over. */
-typedef enum cli_range { CLI_RANGE_NONE, CLI_RANGE_SHAPES, CLI_RANGE_RANKS } cli_range;
 
 typedef enum cli_command_bit {
     CLI_RUN = 1,
@@ -41,8 +37,7 @@ typedef enum cli_command_bit {
     CLI_TRACE = 256,
     CLI_REPORT = 512,
     CLI_SIM = 1024,
-    CLI_STATUS = 2048,
-    CLI_CALIBRATE = 4096
+    CLI_STATUS = 2048
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -75,10 +70,8 @@ typedef struct cli_settings {
     int num_words;
     bool tuned;           /* bench: tune each entry's open fields before measuring */
     double budget_s;      /* tune: of each problem, bench: of each entry; 0: not given */
-    int64_t repeats;      /* tune: 1 unless given */
     bool dry_run;         /* tune: store nothing */
     const char *profile;  /* of the sim backend; NULL: the library's choice */
-    cli_range sweep;      /* plan */
     bool merge;           /* trace: recordings are merged, no call is traced */
     bool resume;          /* tune: skip problems that have an entry */
     double older_days;    /* cache prune; -1: not given */

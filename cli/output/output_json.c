@@ -67,6 +67,8 @@ json_t *cli_row_json(const cli_row *row)
         cli_number_json(result->check.max_abs_err));
     json_object_update(object, values);
     json_decref(values);
+    if (row->entry->uses_nccl)
+        json_object_set_new(object, "reduced_by", json_string("nccl"));
     if (row->job->backend == EW_BACKEND_SIM) /* no values, so none right or wrong */
         json_object_set_new(object, "check", json_pack("{sn sn}", "wrong", "max_abs_err"));
     return object;
