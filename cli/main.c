@@ -11,8 +11,8 @@
 
 static const cli_command command_table[] = {
     {"run", CLI_RUN, "one problem: verify, time, print",
-     "Runs one GEMM + ReduceScatter on W ranks with inputs whose result is known\n"
-     "exactly, checks every value and prints the time.\n",
+     "Runs the operation on W ranks with inputs whose result is known exactly,\n"
+     "checks every value and prints the time.\n",
      "  entwine run\n"
      "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
      "  entwine run --link 0.3 --config order=contiguous\n"

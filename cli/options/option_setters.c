@@ -27,6 +27,15 @@ ew_backend cli_settings_backend(const cli_settings *settings)
     return settings->config.backend ? settings->config.backend : EW_BACKEND_CPU;
 }
 
+ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,
+                                int64_t depth, ew_dtype dtype)
+{
+    ew_problem problem = EW_PROBLEM(rows, cols, depth, dtype);
+    problem.weight_layout = settings->weight;
+    problem.op = settings->op;
+    return problem;
+}
+
 int64_t cli_value_or(const cli_values *given, int64_t otherwise)
 {
     return given->count ? given->at[0] : otherwise;
@@ -114,6 +123,28 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
 }
 
 /* ---- Lists of names ---- */
+
+const char *const *cli_op_names(void)
+{
+    static const char *names[CLI_MAX_CHOICES + 1];
+    for (int op = 0; op < CLI_MAX_CHOICES; op++) {
+        const char *name = ew_op_name((ew_op)op);
+        names[op] = strcmp(name, "unknown") ? name : NULL;
+    }
+    return names;
+}
+
+cli_exit cli_set_op(cli_settings *settings, const cli_option *option, const char *value)
+{
+    char fix[96];
+    for (int op = 0; cli_op_names()[op]; op++)
+        if (strcmp(cli_op_names()[op], value) == 0) {
+            settings->op = (ew_op)op;
+            return CLI_EXIT_OK;
+        }
+    cli_names_text(cli_op_names(), fix, sizeof fix);
+    return cli_fail_usage(fix, "--%s does not know '%.60s'", option->name, value);
+}
 
 /* Cuts the next comma-separated word out of *at; false at the end of the list. */
 static bool next_word(const char **at, char *word, size_t bytes)

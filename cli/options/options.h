@@ -60,6 +60,7 @@ typedef struct cli_settings {
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;
+    ew_op op;
     int64_t seed; /* fits 32 bits */
     const char *suite;
     const char *figure; /* its name; NULL: none */
@@ -116,6 +117,13 @@ ew_bench_layer cli_method_layer(const char *name, int *length_out);
 
 /* The backend that the job runs on: the config's, or the cpu. */
 ew_backend cli_settings_backend(const cli_settings *settings);
+
+/* A problem with the operation and the layout that were asked for. */
+ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,
+                                int64_t depth, ew_dtype dtype);
+
+/* The library's operations, ending with NULL; the place of each is its value. */
+const char *const *cli_op_names(void);
 
 /* Fields that `over` leaves open are taken from `base`. */
 ew_config cli_config_merge(const ew_config *base, const ew_config *over);

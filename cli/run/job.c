@@ -100,11 +100,10 @@ static cli_exit add_product(cli_job *job, const cli_settings *settings, int defa
                           cli_values_or(&settings->depth, 512)};
     int at[5] = {0};
     for (;;) {
-        ew_problem shape = EW_PROBLEM(dims[2].at[at[2]], dims[3].at[at[3]],
-                                      dims[4].at[at[4]], (ew_dtype)dims[0].at[at[0]]);
-        cli_problem problem = {.num_ranks = (int)dims[1].at[at[1]]};
-        shape.weight_layout = settings->weight;
-        problem.problem = shape;
+        const cli_problem problem = {
+            .problem = cli_settings_problem(settings, dims[2].at[at[2]], dims[3].at[at[3]],
+                                            dims[4].at[at[4]], (ew_dtype)dims[0].at[at[0]]),
+            .num_ranks = (int)dims[1].at[at[1]]};
         cli_exit failed = cli_job_add_problem(job, &problem);
         if (failed)
             return failed;

@@ -46,11 +46,10 @@ static ew_status set_case(const cli_settings *settings, forecast *f)
 {
     const int num_ranks = (int)cli_value_or(&settings->ranks, 8);
     ew_status status = ew_sim_describe(NULL, num_ranks, &f->hardware);
-    ew_problem shape = EW_PROBLEM(
-        cli_value_or(&settings->rows, 8192), cli_value_or(&settings->cols, 8192),
+    const ew_problem shape = cli_settings_problem(
+        settings, cli_value_or(&settings->rows, 8192), cli_value_or(&settings->cols, 8192),
         cli_value_or(&settings->depth, 2048),
         (ew_dtype)cli_value_or(&settings->dtypes, f->hardware.is_cpu ? EW_FP32 : EW_BF16));
-    shape.weight_layout = settings->weight;
     f->what = cli_sim_case_of(&shape, num_ranks);
     if (settings->link_gbs > 0) {
         f->what.options.link_gbs = settings->link_gbs;
@@ -312,14 +311,12 @@ static json_t *changes_json(const forecast *f)
 
 static void print_forecast_json(const forecast *f)
 {
-    const ew_problem *p = &f->what.problem;
     const double gain = f->baseline_us / f->best.time_us;
     json_t *document = json_pack(
-        "{ss sb ss s{sI sI sI si ss} s{si si si sf sf} s{sf sf sf} sf so so si ss sb sf "
+        "{ss sb ss so s{si si si sf sf} s{sf sf sf} sf so so si ss sb sf "
         "so}",
         "schema", "entwine-forecast/1", "simulated", 1, "profile", f->hardware.name,
-        "params", "m", (json_int_t)p->max_m, "n", (json_int_t)p->n, "k", (json_int_t)p->k,
-        "ranks", f->what.num_ranks, "dtype", ew_dtype_name(p->dtype), "hardware", "gpus",
+        "params", cli_problem_json(&f->what.problem, f->what.num_ranks), "hardware", "gpus",
         (int)f->hardware.gpus, "nodes", (int)f->hardware.nodes, "sms_per_rank",
         (int)f->hardware.sms, "link_gbs", f->link_gbs, "nic_gbs", f->hardware.nic_gbs,
         "floor", "time_us", f->floor_us, "gemm_us", f->gemm_us, "link_us", f->link_us,

@@ -71,35 +71,27 @@ static json_t *tuned_json(const cli_tune_output *output, const cli_tuned *tuned,
                           const char *config)
 {
     static const char *const kinds[] = {"tuned", "resumed", "skipped"};
-    const ew_problem *shape = &tuned->problem->problem;
     const ew_tuning *tuning = &tuned->result.tuning;
-    const char *name = tuned->problem->name;
     json_t *object =
-        json_pack("{s{so sI sI sI si ss ss ss} ss}", "params", "name",
-                  *name ? cli_text_json(name) : json_null(), "m", (json_int_t)shape->max_m,
-                  "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "ranks",
-                  tuned->problem->num_ranks, "dtype", ew_dtype_name(shape->dtype), "weight",
-                  shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", "ranks_as",
-                  cli_ranks_as_name(&output->job->ranks), "outcome", kinds[tuned->kind]);
+        json_pack("{so ss}", "params", cli_params_json(tuned->problem, &output->job->ranks),
+                  "outcome", kinds[tuned->kind]);
     if (tuned->kind == CLI_TUNE_SKIPPED) {
         json_object_set_new(object, "error", cli_text_json(tuned->error));
         return object;
     }
-    json_t *values =
-        json_pack("{so ss sf sf so so}", "key", cli_text_json(tuning->key), "config",
-                  config, "time_us", tuning->time_us, "default_us", tuning->default_us,
-                  "gain", cli_number_json(cli_tuning_gain(tuning)), "default_regret",
-                  cli_number_json(cli_tuning_gain(tuning) - 1));
-    json_object_update(object, values);
-    json_decref(values);
+    cli_json_merge(object,
+                   json_pack("{so ss sf sf so so}", "key", cli_text_json(tuning->key),
+                             "config", config, "time_us", tuning->time_us, "default_us",
+                             tuning->default_us, "gain",
+                             cli_number_json(cli_tuning_gain(tuning)), "default_regret",
+                             cli_number_json(cli_tuning_gain(tuning) - 1)));
     if (tuned->kind == CLI_TUNED) {
         const ew_tune_result *result = &tuned->result;
-        values = json_pack("{si si si ss sb}", "candidates", (int)result->num_candidates,
-                           "refused", (int)result->num_refused, "left_out",
-                           (int)result->num_left_out, "profile", result->profile,
-                           "complete", (int)result->complete);
-        json_object_update(object, values);
-        json_decref(values);
+        cli_json_merge(
+            object, json_pack("{si si si ss sb}", "candidates", (int)result->num_candidates,
+                              "refused", (int)result->num_refused, "left_out",
+                              (int)result->num_left_out, "profile", result->profile,
+                              "complete", (int)result->complete));
     }
     return object;
 }
