@@ -6,7 +6,7 @@
 #include "cmd/commands.h"
 #include "base/environment.h"
 #include "options/figure_lines.h"
-#include "options/help_pages.h"
+#include "options/help_bash.h"
 #include "run/launcher.h"
 
 static const cli_command command_table[] = {
@@ -163,24 +163,13 @@ static cli_exit fail_command(const char *name)
     return cli_fail_usage(fix, "no command '%.60s'", name);
 }
 
-/* The pages that are made from the tables; false: the words ask for none. */
-static bool print_page(int argc, char **argv)
-{
-    const cli_commands commands = {command_table, NUM_COMMANDS};
-    if (argc == 2 && strcmp(argv[1], "--man") == 0)
-        cli_help_man(commands);
-    else if (argc == 3 && strcmp(argv[1], "--completion") == 0 &&
-             strcmp(argv[2], "bash") == 0)
-        cli_help_bash(commands);
-    else
-        return false;
-    return true;
-}
-
 static cli_exit help_main(int argc, char **argv)
 {
-    if (print_page(argc, argv))
+    const cli_commands commands = {command_table, NUM_COMMANDS};
+    if (argc == 3 && strcmp(argv[1], "--completion") == 0 && strcmp(argv[2], "bash") == 0) {
+        cli_help_bash(commands);
         return CLI_EXIT_OK;
+    }
     if (argc < 2) {
         print_help(stdout);
         return CLI_EXIT_OK;
