@@ -16,7 +16,6 @@ static const cli_choice backends[] = {
 static const cli_choice formats[] = {{"table", CLI_FORMAT_TABLE},
                                      {"csv", CLI_FORMAT_CSV},
                                      {"json", CLI_FORMAT_JSON},
-                                     {"jsonl", CLI_FORMAT_JSONL},
                                      {NULL, 0}};
 
 _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof(int),
@@ -159,8 +158,7 @@ static const cli_option option_table[] = {
      "also judge results of different machines"},
     {'o', "output", "FORMAT",
      MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
-     CHOICE(format, formats),
-     "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
+     CHOICE(format, formats), "table, csv or json; csv only where calls are timed"},
     {'o', "output", "FILE", CLI_TRACE, TEXT(output_path),
      "where the trace goes (default trace.json); - is stdout"},
     {'o', "output", "FILE", CLI_REPORT, TEXT(output_path),

@@ -18,12 +18,7 @@ enum {
     CLI_METHOD_BYTES = 32
 };
 
-typedef enum cli_format {
-    CLI_FORMAT_TABLE,
-    CLI_FORMAT_CSV,
-    CLI_FORMAT_JSON,
-    CLI_FORMAT_JSONL
-} cli_format;
+typedef enum cli_format { CLI_FORMAT_TABLE, CLI_FORMAT_CSV, CLI_FORMAT_JSON } cli_format;
 
 typedef enum cli_command_bit {
     CLI_RUN = 1,
