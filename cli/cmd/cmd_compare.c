@@ -103,7 +103,7 @@ static cli_exit make_pairs(comparison *c)
     double log_sum = 0.0;
     c->pairs = calloc((size_t)before->num_results + 1, sizeof *c->pairs);
     if (!c->pairs)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the pairs");
+        return cli_fail_memory("for the pairs");
     for (int at = 0; at < before->num_results; at++) {
         cli_measured *result = &before->results[at];
         cli_measured *partner = result->ran ? find_partner(&c->files[1], result) : NULL;

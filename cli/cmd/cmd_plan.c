@@ -143,7 +143,7 @@ cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
         return cli_sim_plan(settings);
     plan_view *view = calloc(1, sizeof *view);
     if (!view)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the plan");
+        return cli_fail_memory("for the plan");
     cli_exit result = CLI_EXIT_OK;
     ew_status status = build_view(settings, &launch, view);
     if (status)

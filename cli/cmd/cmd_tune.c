@@ -196,7 +196,7 @@ static cli_exit find_keys(tuner *t)
 {
     t->keys = cli_shared_alloc(key_bytes(t));
     if (!t->keys)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the keys");
+        return cli_fail_memory("for the keys");
     t->keys->job = &t->job;
     if (cli_run_in_child(find_keys_in_child, t->keys))
         return cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
@@ -241,7 +241,7 @@ static cli_exit prepare(tuner *t)
     /* These fork, so they come before MPI starts. */
     cli_context_init(&t->context);
     if (!cli_interrupt_open())
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+        return cli_fail_memory("for the ranks");
     cli_job_prepare(&t->job);
     /* All ranks have read the folder by now: none sees what another stores. */
     if (cli_launch_wants_join(&t->launch, t->settings))
@@ -253,7 +253,7 @@ cli_exit cli_tune_main(const cli_settings *settings, int argc, char **argv)
 {
     tuner *t = calloc(1, sizeof *t);
     if (!t)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the tuner");
+        return cli_fail_memory("for the tuner");
     t->settings = settings;
     cli_exit result = prepare(t);
     if (!result)

@@ -97,7 +97,7 @@ cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
     if (status)
         return cli_fail_status(status, ew_last_error());
     if (setenv("ENTWINE_PROFILE", value, 1))
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the profile");
+        return cli_fail_memory("for the profile");
     settings->profile = value;
     if (!settings->config.backend)
         settings->config.backend = EW_BACKEND_SIM;

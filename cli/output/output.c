@@ -38,7 +38,7 @@ static cli_exit open_figure(cli_output *output, const cli_settings *settings)
 {
     if (settings->figure &&
         !cli_figure_init(&output->figure, cli_figure_find(settings->figure), output->job))
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the figure");
+        return cli_fail_memory("for the figure");
     return CLI_EXIT_OK;
 }
 
@@ -73,7 +73,7 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     if (!output || !document) {
         free(output);
         json_decref(document);
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+        return cli_fail_memory("for the results");
     }
     output->job = job;
     output->format = settings->format;

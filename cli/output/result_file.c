@@ -160,7 +160,7 @@ static cli_exit read_results(cli_result_file *file, json_t *results)
     size_t count = json_array_size(results);
     file->results = calloc(count + 1, sizeof *file->results);
     if (!file->results)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+        return cli_fail_memory("for the results");
     for (size_t at = 0; at < count; at++) {
         json_error_t error;
         cli_measured *result = &file->results[file->num_results++];

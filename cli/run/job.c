@@ -18,8 +18,7 @@ cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem)
     cli_problem *grown =
         realloc(job->problems, ((size_t)job->num_problems + 1) * sizeof *job->problems);
     if (!grown)
-        return cli_fail(EW_ERR_MEMORY, "free some memory",
-                        "no memory for the problem list");
+        return cli_fail_memory("for the problem list");
     job->problems = grown;
     job->problems[job->num_problems++] = *problem;
     return CLI_EXIT_OK;
@@ -370,7 +369,7 @@ cli_exit cli_job_check(cli_job *job)
 {
     check_call *call = cli_shared_alloc(sizeof *call);
     if (!call)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory to check the job");
+        return cli_fail_memory("to check the job");
     if (job->backend == EW_BACKEND_CUDA)
         cli_cuda_environment(job->ranks.kind == EW_RANKS_AS_THREADS);
     call->job = *job;

@@ -32,7 +32,7 @@ cli_exit cli_tune_output_open(cli_tune_output *output, const cli_settings *setti
     output->results = json_object_get(output->document, "results");
     output->regrets = calloc((size_t)job->num_problems + 1, sizeof *output->regrets);
     if (!output->document || !output->regrets)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+        return cli_fail_memory("for the results");
     return CLI_EXIT_OK;
 }
 
