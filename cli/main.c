@@ -6,13 +6,13 @@
 #include "cmd/commands.h"
 #include "base/environment.h"
 #include "options/figure_lines.h"
-#include "options/help_pages.h"
+#include "options/help_bash.h"
 #include "run/launcher.h"
 
 static const cli_command command_table[] = {
     {"run", CLI_RUN, "one problem: verify, time, print",
-     "Runs one GEMM + ReduceScatter on W ranks with inputs whose result is known\n"
-     "exactly, checks every value and prints the time.\n",
+     "Runs the operation on W ranks with inputs whose result is known exactly,\n"
+     "checks every value and prints the time.\n",
      "  entwine run\n"
      "  entwine run -W 4 -m 2K -N 2K -k 512 -d bf16\n"
      "  entwine run --link 0.3 --config order=contiguous\n"
@@ -40,27 +40,16 @@ static const cli_command command_table[] = {
      NULL, cli_bench_main},
     {"plan", CLI_PLAN, "dry run: grid, memory, bytes, what was chosen and why",
      "Shows what a plan would do and need, without running it.  With --profile: what\n"
-     "every method would take on that hardware, the best schedule, and what matters;\n"
-     "--sweep says so for many shapes, or numbers of ranks.\n",
+     "every method would take on that hardware, the best schedule, and what matters.\n",
      "  entwine plan -m 8K -N 8K -k 1K -W 8 -d bf16\n"
      "  entwine plan -m 2K -N 2K --gflops 75 -o json\n"
-     "  entwine plan --profile h200-8 -m 8K -N 8K -k 2K -W 8\n"
-     "  entwine plan --profile h200-8 --sweep mxk -m 1K-8K*2 -k 512-2K*2\n"
-     "  entwine plan --profile multi-node --sweep W -m 8K -N 8K -k 2K\n",
+     "  entwine plan --profile h200-8 -m 8K -N 8K -k 2K -W 8\n",
      NULL, cli_plan_main},
     {"sim", CLI_SIM, "profiles of hardware to simulate",
      "Lists the built-in profiles.  docs/SIMULATOR.md says how far to trust them.\n",
      "  entwine sim\n"
      "  entwine bench --profile h200-8 -W 8 -m 8K -N 8K -k 1K,2K,4K\n",
      NULL, cli_sim_main},
-    {"calibrate", CLI_CALIBRATE, "measures this machine's profile for sim, plan and tune",
-     "Times small calls, each of which determines one number of a profile, on the\n"
-     "cpu, on GPUs or on a virtual node, and writes the profile that reproduces them.\n"
-     "With --profile it calibrates simulated hardware, as a test of itself.\n",
-     "  entwine calibrate -o mine.profile\n"
-     "  entwine calibrate --backend cuda -W 8\n"
-     "  entwine plan --profile ./mine.profile -m 8K -N 8K -k 2K\n",
-     NULL, cli_calibrate_main},
     {"doctor", CLI_DOCTOR, "checks this machine and tests the installation",
      "Prints OK, WARN or FAIL with a remedy for everything Entwine relies on, then\n"
      "runs a self-test of about two seconds.  Exit status 5 when anything FAILs.\n",
@@ -78,8 +67,7 @@ static const cli_command command_table[] = {
      "Measures candidates for each problem, interleaved with the built-in choice, and\n"
      "stores the best as an entry that plans use from then on.\n",
      "  entwine tune -m 8K -N 8K -k 1K -W 8 -d bf16 --budget 60s\n"
-     "  entwine tune --suite smoke --resume\n"
-     "  entwine tune --repeat 5 --dry-run\n",
+     "  entwine tune --suite smoke --resume\n",
      NULL, cli_tune_main},
     {"cache", CLI_CACHE, "lists tuning entries, and removes damaged or old ones",
      "ACTION is one of\n"
@@ -155,7 +143,8 @@ static const struct {
 } gone[] = {{"ablate", "entwine bench --figure NAME"},
             {"sweep", "entwine bench --figure NAME"},
             {"explain", "docs/TROUBLESHOOTING.md has the causes of every code"},
-            {"chaos", "tests/test_chaos of a build does that"}};
+            {"chaos", "tests/test_chaos of a build does that"},
+            {"calibrate", "scripts/calibrate of the sources does that"}};
 
 static cli_exit fail_command(const char *name)
 {
@@ -174,24 +163,13 @@ static cli_exit fail_command(const char *name)
     return cli_fail_usage(fix, "no command '%.60s'", name);
 }
 
-/* The pages that are made from the tables; false: the words ask for none. */
-static bool print_page(int argc, char **argv)
-{
-    const cli_commands commands = {command_table, NUM_COMMANDS};
-    if (argc == 2 && strcmp(argv[1], "--man") == 0)
-        cli_help_man(commands);
-    else if (argc == 3 && strcmp(argv[1], "--completion") == 0 &&
-             strcmp(argv[2], "bash") == 0)
-        cli_help_bash(commands);
-    else
-        return false;
-    return true;
-}
-
 static cli_exit help_main(int argc, char **argv)
 {
-    if (print_page(argc, argv))
+    const cli_commands commands = {command_table, NUM_COMMANDS};
+    if (argc == 3 && strcmp(argv[1], "--completion") == 0 && strcmp(argv[2], "bash") == 0) {
+        cli_help_bash(commands);
         return CLI_EXIT_OK;
+    }
     if (argc < 2) {
         print_help(stdout);
         return CLI_EXIT_OK;

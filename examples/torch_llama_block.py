@@ -4,8 +4,7 @@
 
 Both row-parallel projections are a RowParallelLinearNorm: the attention's output projection with
 the norm in front of the MLP, and the MLP's down projection with the norm in front of the next
-block.  Exits with 0 when each differs from dist.reduce_scatter_tensor by no more than the bound in
-docs/PYTHON.md, and a second run gives the same bits.
+block.  Exits with 0 when each is near enough to dist.reduce_scatter_tensor, twice with equal bits.
 """
 import sys
 import tempfile

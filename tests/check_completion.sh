@@ -4,6 +4,7 @@
 # that.  What is not installed is left out, and said.
 set -u
 entwine=$(readlink -f "${1:?usage: check_completion.sh ENTWINE}")
+here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -12,7 +13,7 @@ fail() { echo "FAILED: $*"; failed=1; }
 has() { command -v "$1" >/dev/null || { echo "left out: $1 is not installed"; return 1; }; }
 
 "$entwine" help --completion bash >bash || fail "no completion for bash"
-"$entwine" help --man >entwine.1 || fail "no man page"
+"$here/../cmake/man_page.sh" "$entwine" >entwine.1 || fail "no man page"
 "$entwine" help --completion tcsh >/dev/null 2>&1 && fail "an unknown shell is accepted"
 commands=$("$entwine" --help | sed -n '/^examples:/q; s/^  \([a-z][a-z]*\) .*/\1/p')
 [ "$(echo "$commands" | wc -l)" -ge 10 ] || fail "--help lists no commands"
@@ -36,7 +37,7 @@ expect() {
     [ "$got" = "$wanted" ] || fail "bash: '$*' became '$got' instead of '$wanted'"
 }
 touch results.json 'two words.json'
-expect 'calibrate' cal
+expect 'compare' comp
 expect '--help' --he
 expect 'bench' help be
 expect 'bf16 fp16 fp32' run -d ''

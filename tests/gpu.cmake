@@ -24,5 +24,6 @@ if(TARGET entwine_mpi) # for ranks on several hosts
   target_compile_definitions(gpu_check PRIVATE EW_MPI_MODULE="$<TARGET_FILE:entwine_mpi>")
 endif()
 if(EW_MUTANT) # planted where the backend runs on the host
-  set_property(SOURCE ${cuda_sources} APPEND PROPERTY COMPILE_DEFINITIONS EW_MUTANT=${EW_MUTANT})
+  file(GLOB exchange_sources ${PROJECT_SOURCE_DIR}/src/exchange/*.c)
+  set_property(SOURCE ${cuda_sources} ${exchange_sources} APPEND PROPERTY COMPILE_DEFINITIONS EW_MUTANT=${EW_MUTANT})
 endif()

@@ -111,11 +111,11 @@ static void wrong_worlds(void **state)
     const ew_world_options good = EW_WORLD_OPTIONS_INIT;
     REFUSED(ew_world_create(0, 1, NULL, NULL, NULL, NULL), ERR_ARGUMENT, "place");
     REFUSED_WITH_FIX(ew_world_create(-1, 2, gather_nothing, NULL, NULL, &world),
-                     ERR_ARGUMENT, "rank -1 of 2");
+                     ERR_ARGUMENT, "rank -1 of W=2");
     REFUSED_WITH_FIX(ew_world_create(2, 2, gather_nothing, NULL, NULL, &world),
-                     ERR_ARGUMENT, "rank 2 of 2");
+                     ERR_ARGUMENT, "rank 2 of W=2");
     REFUSED_WITH_FIX(ew_world_create(0, 0, gather_nothing, NULL, NULL, &world),
-                     ERR_ARGUMENT, "rank 0 of 0");
+                     ERR_ARGUMENT, "rank 0 of W=0");
     REFUSED_WITH_FIX(ew_world_create(0, 257, gather_nothing, NULL, NULL, &world),
                      ERR_ARGUMENT, "257");
     REFUSED_WITH_FIX(ew_world_create(0, 2, NULL, NULL, NULL, &world), ERR_ARGUMENT, "W=2");
@@ -165,9 +165,9 @@ static void wrong_runs(void **state)
     REFUSED_WITH_FIX(ew_run_ranks(EW_RANKS_AS_PROCESSES, 257, NULL, nobody, NULL, NULL),
                      ERR_ARGUMENT, "W=257");
     REFUSED_WITH_FIX(ew_run_ranks((ew_ranks_as)0, 2, NULL, nobody, NULL, NULL),
-                     ERR_ARGUMENT, "ranks as 0");
+                     ERR_ARGUMENT, "kind of ranks: 0");
     REFUSED_WITH_FIX(ew_run_ranks((ew_ranks_as)9, 2, NULL, nobody, NULL, NULL),
-                     ERR_ARGUMENT, "ranks as 9");
+                     ERR_ARGUMENT, "kind of ranks: 9");
     REFUSED_WITH_FIX(ew_run_ranks(EW_RANKS_AS_PROCESSES, 2, &bad, nobody, NULL, NULL),
                      ERR_ARGUMENT, "not initialised");
     REFUSED_WITH_FIX(ew_run_ranks(EW_RANKS_AS_THREADS, 2, &bad, nobody, NULL, NULL),

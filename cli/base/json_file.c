@@ -32,6 +32,21 @@ json_t *cli_number_json(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+void cli_json_merge(json_t *object, json_t *more)
+{
+    json_object_update(object, more);
+    json_decref(more);
+}
+
+json_t *cli_problem_json(const ew_problem *problem, int num_ranks)
+{
+    return json_pack("{ss sI sI sI si ss ss}", "op", ew_op_name(problem->op), "m",
+                     (json_int_t)problem->max_m, "n", (json_int_t)problem->n, "k",
+                     (json_int_t)problem->k, "ranks", num_ranks, "dtype",
+                     ew_dtype_name(problem->dtype), "weight",
+                     problem->weight_layout == EW_WEIGHT_NK ? "nk" : "kn");
+}
+
 json_t *cli_text_json(const char *text)
 {
     json_t *string = json_string(text);

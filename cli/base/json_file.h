@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/message.h"
+#include "entwine/entwine.h"
 
 /* Any JSON file; on failure the error, with `fix`, has been printed. */
 cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out);
@@ -14,6 +15,12 @@ void cli_json_print(json_t *document);
 
 /* JSON has no NaN and no infinity: they become null. */
 json_t *cli_number_json(double value);
+
+/* Adds the members of `more`, and frees it. */
+void cli_json_merge(json_t *object, json_t *more);
+
+/* What every document says of a problem: op, m, n, k, ranks, dtype, weight. */
+json_t *cli_problem_json(const ew_problem *problem, int num_ranks);
 
 /* A JSON string, whatever bytes the text holds. */
 json_t *cli_text_json(const char *text);

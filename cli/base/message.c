@@ -43,6 +43,11 @@ cli_exit cli_fail(ew_status status, const char *fix, const char *format, ...)
     return cli_exit_of(status);
 }
 
+cli_exit cli_fail_memory(const char *purpose)
+{
+    return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory %s", purpose);
+}
+
 cli_exit cli_fail_status(ew_status status, const char *text)
 {
     char shown[TEXT_BYTES];

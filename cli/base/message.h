@@ -34,6 +34,9 @@ cli_exit cli_fail_status(ew_status status, const char *text);
 cli_exit cli_fail(ew_status status, const char *fix, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* `purpose`: "for the results". */
+cli_exit cli_fail_memory(const char *purpose);
+
 cli_exit cli_exit_of(ew_status status);
 
 /* One line `entwine: warning: ...`. */

@@ -114,7 +114,7 @@ static cli_exit measure(const cli_settings *settings, const char *default_method
     /* These fork, so they come before MPI starts. */
     cli_context_init(&context);
     if (!cli_interrupt_open())
-        result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+        result = cli_fail_memory("for the ranks");
     else
         cli_job_prepare(&job);
     if (!result && cli_launch_wants_join(&launch, settings))

@@ -168,7 +168,7 @@ cli_exit cli_cache_main(const cli_settings *settings, int argc, char **argv)
         return result;
     cli_tuning_files *files = calloc(1, sizeof *files);
     if (!files)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the entries");
+        return cli_fail_memory("for the entries");
     result = cli_tuning_files_open(files);
     if (!result)
         result = run_action(settings, files);

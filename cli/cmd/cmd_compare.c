@@ -80,9 +80,10 @@ static void judge_pair(pair *p, double threshold)
 
 static bool is_same_case(const cli_measured *a, const cli_measured *b)
 {
-    return a->m == b->m && a->n == b->n && a->k == b->k && a->ranks == b->ranks &&
-           strcmp(a->dtype, b->dtype) == 0 && strcmp(a->weight, b->weight) == 0 &&
-           strcmp(a->link, b->link) == 0 && strcmp(a->method, b->method) == 0;
+    return strcmp(a->op, b->op) == 0 && a->m == b->m && a->n == b->n && a->k == b->k &&
+           a->ranks == b->ranks && strcmp(a->dtype, b->dtype) == 0 &&
+           strcmp(a->weight, b->weight) == 0 && strcmp(a->link, b->link) == 0 &&
+           strcmp(a->method, b->method) == 0;
 }
 
 /* The first with the first: a problem may be there twice. */
@@ -102,7 +103,7 @@ static cli_exit make_pairs(comparison *c)
     double log_sum = 0.0;
     c->pairs = calloc((size_t)before->num_results + 1, sizeof *c->pairs);
     if (!c->pairs)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the pairs");
+        return cli_fail_memory("for the pairs");
     for (int at = 0; at < before->num_results; at++) {
         cli_measured *result = &before->results[at];
         cli_measured *partner = result->ran ? find_partner(&c->files[1], result) : NULL;
@@ -115,6 +116,12 @@ static cli_exit make_pairs(comparison *c)
         c->num_verdicts[made->found]++;
         log_sum += log(made->ratio);
     }
+    if (c->num_pairs == 0 && before->num_results && c->files[1].num_results &&
+        strcmp(before->results[0].op, c->files[1].results[0].op) != 0)
+        return cli_fail_usage("compare results of one operation",
+                              "%.100s is of %.40s, %.100s of %.40s", before->path,
+                              before->results[0].op, c->files[1].path,
+                              c->files[1].results[0].op);
     if (c->num_pairs == 0)
         return cli_fail_usage("bench the same problems and methods twice",
                               "%.100s and %.100s have no problem and method in common",
@@ -236,9 +243,9 @@ static json_t *file_json(const cli_result_file *file)
 
 static json_t *case_json(const cli_measured *result)
 {
-    return json_pack("{s{sI sI sI sI ss ss ss} ss}", "params", "m", result->m, "n",
-                     result->n, "k", result->k, "ranks", result->ranks, "dtype",
-                     result->dtype, "weight", result->weight, "link", result->link,
+    return json_pack("{s{ss sI sI sI sI ss ss ss} ss}", "params", "op", result->op, "m",
+                     result->m, "n", result->n, "k", result->k, "ranks", result->ranks,
+                     "dtype", result->dtype, "weight", result->weight, "link", result->link,
                      "method", result->method);
 }
 

@@ -226,7 +226,7 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
     demo *d = calloc(1, sizeof *d);
     if (!d || !cli_interrupt_open()) {
         free(d);
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the demo");
+        return cli_fail_memory("for the demo");
     }
     d->settings = *settings;
     choose_defaults(&d->settings);

@@ -26,7 +26,7 @@ cli_exit cli_doctor_main(const cli_settings *settings, int argc, char **argv)
 {
     cli_doctor *d = calloc(1, sizeof *d);
     if (!d)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the checks");
+        return cli_fail_memory("for the checks");
     const char *no_color = getenv("NO_COLOR");
     d->settings = settings;
     d->checks = json_array();

@@ -44,11 +44,10 @@ static ew_status build_view(const cli_settings *settings, const cli_launch *laun
     ew_config config;
     bool on_gpu = cli_settings_backend(settings) == EW_BACKEND_CUDA;
     int default_ranks = launch->found ? launch->launcher.num_ranks : 2;
-    ew_problem shape =
-        EW_PROBLEM(cli_value_or(&settings->rows, 1024), cli_value_or(&settings->cols, 1024),
-                   cli_value_or(&settings->depth, 512),
-                   (ew_dtype)cli_value_or(&settings->dtypes, on_gpu ? EW_BF16 : EW_FP32));
-    shape.weight_layout = settings->weight;
+    const ew_problem shape = cli_settings_problem(
+        settings, cli_value_or(&settings->rows, 1024), cli_value_or(&settings->cols, 1024),
+        cli_value_or(&settings->depth, 512),
+        (ew_dtype)cli_value_or(&settings->dtypes, on_gpu ? EW_BF16 : EW_FP32));
     view->problem = shape;
     view->num_ranks = (int)cli_value_or(&settings->ranks, default_ranks);
     view->method = settings->num_methods ? settings->methods[0] : "entwine";
@@ -110,16 +109,13 @@ static void print_view(const plan_view *view)
 
 static void print_view_json(const plan_view *view)
 {
-    const ew_problem *shape = &view->problem;
     const ew_forecast *forecast = &view->forecast;
     json_t *object = json_pack(
-        "{ss s{sI sI sI si ss ss} ss ss s{sI sI sI} s{sI sI sI sI} sf sf s{sf sb sf sf} "
+        "{ss so ss ss s{sI sI sI} s{sI sI sI sI} sf sf s{sf sb sf sf} "
         "ss ss}",
-        "schema", "entwine-plan/1", "params", "m", (json_int_t)shape->max_m, "n",
-        (json_int_t)shape->n, "k", (json_int_t)shape->k, "ranks", view->num_ranks, "dtype",
-        ew_dtype_name(shape->dtype), "weight",
-        shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", "method", view->method,
-        "config", view->config, "grid", "blocks", (json_int_t)forecast->num_blocks, "tiles",
+        "schema", "entwine-plan/1", "params",
+        cli_problem_json(&view->problem, view->num_ranks), "method", view->method, "config",
+        view->config, "grid", "blocks", (json_int_t)forecast->num_blocks, "tiles",
         (json_int_t)forecast->num_tiles, "max_owned_tiles",
         (json_int_t)forecast->max_owned_tiles, "memory_bytes", "heap",
         (json_int_t)forecast->heap_bytes, "weight", (json_int_t)forecast->weight_bytes,
@@ -134,6 +130,8 @@ static void print_view_json(const plan_view *view)
 cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
 {
     cli_launch launch;
+    (void)argc;
+    (void)argv;
     cli_launch_detect(&launch);
     if (launch.found && launch.launcher.rank != 0)
         return CLI_EXIT_OK; /* one plan is enough */
@@ -142,15 +140,10 @@ cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
                               "method '%s' has no plan: MPI does its work",
                               settings->methods[0]);
     if (cli_settings_backend(settings) == EW_BACKEND_SIM)
-        return settings->sweep ? cli_sim_sweep(settings, argc, argv)
-                               : cli_sim_plan(settings);
-    if (settings->sweep)
-        return cli_fail_usage(
-            "add --profile NAME; entwine sim lists them",
-            "--sweep is a forecast for hardware that a profile describes");
+        return cli_sim_plan(settings);
     plan_view *view = calloc(1, sizeof *view);
     if (!view)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the plan");
+        return cli_fail_memory("for the plan");
     cli_exit result = CLI_EXIT_OK;
     ew_status status = build_view(settings, &launch, view);
     if (status)

@@ -25,7 +25,7 @@ cli_exit cli_report_main(const cli_settings *settings, int argc, char **argv)
         return cli_fail_usage(fix_files, "'report' needs at least one result file");
     cli_report *report = cli_report_create();
     if (!report)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the report");
+        return cli_fail_memory("for the report");
     cli_exit result = add_files(report, settings);
     if (!result)
         result = cli_report_save(report, settings->output_path ? settings->output_path

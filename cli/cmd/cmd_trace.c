@@ -118,7 +118,7 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
             cli_interrupt_close();
         } else {
             cli_out_file_close(&t, false);
-            result = cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+            result = cli_fail_memory("for the ranks");
         }
     }
     cli_job_fini(&job);

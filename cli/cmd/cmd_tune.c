@@ -31,14 +31,13 @@ typedef struct tuner {
     cli_progress progress;
     cli_tuning_files files; /* those that were there before */
     key_call *keys;         /* with --resume, else NULL */
-    ew_tune_result repeats[CLI_MAX_REPEATS];
     cli_tuned tuned;
 } tuner;
 
 /* Shared with forked ranks; rank 0 fills the result. */
 typedef struct tune_call {
     const tuner *t;
-    int at, repeat;
+    int at;
     ew_tune_result result;
 } tune_call;
 
@@ -55,9 +54,8 @@ static int show_round(void *context, int round, int num_rounds, const char *best
     (void)best_config;
     snprintf(text, sizeof text, ", round %d/%d, %.0f us, gain %.3f", round, num_rounds,
              best_us, best_us > 0 ? default_us / best_us : 1.0);
-    cli_progress_show_part(
-        &t->progress, call->at, &t->job.problems[call->at],
-        (call->repeat + (part < 1 ? part : 1)) / (double)t->settings->repeats, text);
+    cli_progress_show_part(&t->progress, call->at, &t->job.problems[call->at],
+                           part < 1 ? part : 1, text);
     return 0;
 }
 
@@ -69,9 +67,8 @@ static ew_status tune_body(ew_world *world, void *argument)
     ew_tune_result mine;
     options.budget_s = settings->budget_s;
     options.samples = settings->iters > 0 ? (int32_t)settings->iters : 0;
-    options.seed = (uint32_t)settings->seed + (uint32_t)call->repeat;
-    /* Of several tunings one is kept, when all are known. */
-    options.store = !settings->dry_run && settings->repeats == 1;
+    options.seed = (uint32_t)settings->seed;
+    options.store = !settings->dry_run;
     options.progress = show_round;
     options.context = call;
     options.method = call->t->job.entries[0].method;
@@ -82,7 +79,7 @@ static ew_status tune_body(ew_world *world, void *argument)
     return status;
 }
 
-static ew_status tune_once(tuner *t, int at, int repeat)
+static ew_status run_tuning(tuner *t, int at)
 {
     tune_call *call = cli_shared_alloc(sizeof *call);
     if (!call) {
@@ -90,46 +87,23 @@ static ew_status tune_once(tuner *t, int at, int repeat)
                  "no memory for the results\n  fix: free some");
         return EW_ERR_MEMORY;
     }
-    *call = (tune_call){.t = t, .at = at, .repeat = repeat};
+    *call = (tune_call){.t = t, .at = at};
     ew_status status = cli_ranks_run(&t->job.ranks, t->job.problems[at].num_ranks,
                                      tune_body, call, t->tuned.error);
-    t->repeats[repeat] = call->result;
+    t->tuned.result = call->result;
     cli_shared_free(call, sizeof *call);
     return status;
 }
 
 /* ---- One problem ---- */
 
-static ew_status store_chosen(tuner *t)
-{
-    ew_status status = EW_OK;
-    if (t->settings->repeats > 1 && cli_tune_stores(t->settings) &&
-        cli_launch_prints(&t->launch))
-        status = ew_tuning_store(&t->tuned.tuning);
-    if (status)
-        snprintf(t->tuned.error, CLI_ERROR_BYTES, "%s", ew_last_error());
-    return status;
-}
-
 static ew_status tune_problem(tuner *t, int at)
 {
-    const int count = (int)t->settings->repeats;
-    ew_status status = EW_OK;
-    for (int repeat = 0; repeat < count && status == EW_OK && !cli_interrupted(); repeat++)
-        status = tune_once(t, at, repeat);
+    const ew_status status = run_tuning(t, at);
     if (cli_interrupted())
         return EW_ERR_ABORTED;
-    if (status == EW_ERR_UNSUPPORTED) {
-        t->tuned.kind = CLI_TUNE_SKIPPED;
-        return EW_OK;
-    }
-    if (status)
-        return status;
-    t->tuned.kind = CLI_TUNED;
-    t->tuned.repeats = t->repeats;
-    t->tuned.stats = cli_repeats_judge(t->repeats, count, t->tuned.regrets);
-    t->tuned.tuning = t->repeats[t->tuned.stats.chosen].tuning;
-    return store_chosen(t);
+    t->tuned.kind = status == EW_ERR_UNSUPPORTED ? CLI_TUNE_SKIPPED : CLI_TUNED;
+    return status == EW_ERR_UNSUPPORTED ? EW_OK : status;
 }
 
 static const cli_tuning_file *find_entry(const tuner *t, int at)
@@ -143,7 +117,7 @@ static ew_status tune_or_resume(tuner *t, int at)
     t->tuned.problem = &t->job.problems[at];
     if (there) {
         t->tuned.kind = CLI_TUNE_RESUMED;
-        t->tuned.tuning = there->tuning;
+        t->tuned.result = (ew_tune_result){.tuning = there->tuning};
         return EW_OK;
     }
     cli_progress_show(&t->progress, at, t->tuned.problem);
@@ -196,8 +170,8 @@ static cli_exit tune_and_print(tuner *t, int argc, char **argv)
         announce(t);
         result = tune_all(t, &output);
     }
-    cli_exit judged = cli_tune_output_close(&output, result == CLI_EXIT_OK);
-    return result ? result : judged;
+    cli_exit closed = cli_tune_output_close(&output, result == CLI_EXIT_OK);
+    return result ? result : closed;
 }
 
 static void find_keys_in_child(void *argument)
@@ -222,7 +196,7 @@ static cli_exit find_keys(tuner *t)
 {
     t->keys = cli_shared_alloc(key_bytes(t));
     if (!t->keys)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the keys");
+        return cli_fail_memory("for the keys");
     t->keys->job = &t->job;
     if (cli_run_in_child(find_keys_in_child, t->keys))
         return cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
@@ -267,7 +241,7 @@ static cli_exit prepare(tuner *t)
     /* These fork, so they come before MPI starts. */
     cli_context_init(&t->context);
     if (!cli_interrupt_open())
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the ranks");
+        return cli_fail_memory("for the ranks");
     cli_job_prepare(&t->job);
     /* All ranks have read the folder by now: none sees what another stores. */
     if (cli_launch_wants_join(&t->launch, t->settings))
@@ -279,7 +253,7 @@ cli_exit cli_tune_main(const cli_settings *settings, int argc, char **argv)
 {
     tuner *t = calloc(1, sizeof *t);
     if (!t)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the tuner");
+        return cli_fail_memory("for the tuner");
     t->settings = settings;
     cli_exit result = prepare(t);
     if (!result)

@@ -14,7 +14,6 @@ cli_exit cli_cache_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv);
-cli_exit cli_calibrate_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_report_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_status_main(const cli_settings *settings, int argc, char **argv);
 

@@ -95,9 +95,7 @@ cli_exit cli_demo_write_page(cli_demo_report *report)
         return CLI_EXIT_OK;
     }
     cli_report *page = cli_report_create();
-    cli_exit result =
-        page ? CLI_EXIT_OK
-             : cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the report");
+    cli_exit result = page ? CLI_EXIT_OK : cli_fail_memory("for the report");
     /* Last things first: the page opens with the timelines, and with the link. */
     for (int at = report->count - 1; at >= 0 && !result; at--) {
         result = cli_report_add(page, report->at[at].name, report->at[at].document);

@@ -1,6 +1,8 @@
 /* Completion for bash.  A script without dependencies: the completion library of the
  * distributions may not be installed. */
-#include "options/help_pages.h"
+#include "options/help_bash.h"
+
+#include <string.h>
 
 #include "options/option_rules.h"
 
@@ -8,6 +10,21 @@ static void print_names(const char *const *names, int count)
 {
     for (int at = 0; at < count; at++)
         printf("%s%s", at ? " " : "", names[at]);
+}
+
+/* The names that a command's text explains, one a line behind two blanks. */
+static void print_words(const cli_command *command)
+{
+    const char *between = "";
+    for (const char *line = command->text; *line;) {
+        const size_t length = strcspn(line, "\n");
+        if (strncmp(line, "  ", 2) == 0 && line[2] != ' ') {
+            printf("%s%.*s", between, (int)strcspn(line + 2, " "), line + 2);
+            between = " ";
+        }
+        line += length;
+        line += *line == '\n';
+    }
 }
 
 /* The options of a command whose values can be named, as cases of the word before. */
@@ -26,7 +43,7 @@ static void print_values(const cli_command *command)
             print_names(names, count);
             fputs("' ;;\n", stdout);
         } else {
-            puts(cli_help_takes_file(option) ? ") files=yes ;;" : ") return ;;");
+            puts(strcmp(option->argument, "FILE") == 0 ? ") files=yes ;;" : ") return ;;");
         }
     }
 }
@@ -37,12 +54,12 @@ static void print_command(const cli_command *command)
     for (const cli_option *option = NULL; (option = cli_options_next(command, option));)
         printf("--%s ", option->name);
     fputs("'\n", stdout);
-    if (cli_help_words(command) == CLI_NAMED_WORDS) {
-        fputs("        words='", stdout);
-        cli_help_print_names(command, " ");
-        fputs("'\n", stdout);
-    } else if (cli_help_words(command) == CLI_FILE_WORDS) {
+    if (command->words && strstr(command->words, ".json")) {
         puts("        words=FILES");
+    } else if (command->words) {
+        fputs("        words='", stdout);
+        print_words(command);
+        fputs("'\n", stdout);
     }
     puts("        case $before in");
     print_values(command);

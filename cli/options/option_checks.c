@@ -78,7 +78,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
 {
     const cli_settings *s = settings;
     cli_exit failed = CLI_EXIT_OK;
-    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) && !s->sweep &&
+    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) &&
         ((failed = check_single(command, "ranks", &s->ranks)) ||
          (failed = check_single(command, "rows", &s->rows)) ||
          (failed = check_single(command, "cols", &s->cols)) ||
@@ -95,10 +95,8 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
         return cli_fail_usage("plan one method at a time",
                               "'plan' takes one value for --method, not %d",
                               s->num_methods);
-    if (!(command->bit & (CLI_RUN | CLI_BENCH)) &&
-        (s->format == CLI_FORMAT_CSV || s->format == CLI_FORMAT_JSONL))
-        return cli_fail_usage("-o table or -o json", "'%s' prints no csv or jsonl",
-                              command->name);
+    if (!(command->bit & (CLI_RUN | CLI_BENCH)) && s->format == CLI_FORMAT_CSV)
+        return cli_fail_usage("-o table or -o json", "'%s' prints no csv", command->name);
     failed = check_layers(command, s);
     if (!failed)
         failed = check_tuning(command, s);

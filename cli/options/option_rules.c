@@ -109,6 +109,7 @@ int cli_option_choices(const cli_option *option, const char **names)
     const char *const *from = rule->set == cli_set_methods || rule->set == cli_set_baseline
                                   ? cli_method_names()
                               : rule->set == cli_set_profile        ? ew_sim_profiles()
+                              : rule->set == cli_set_op             ? cli_op_names()
                               : strcmp(option->name, "figure") == 0 ? cli_figure_names()
                                                                     : NULL;
     int count = 0;

@@ -49,7 +49,7 @@ struct cli_option {
 };
 
 cli_setter cli_set_dtypes, cli_set_methods, cli_add_variant, cli_set_baseline,
-    cli_set_config, cli_set_profile, cli_set_link;
+    cli_set_config, cli_set_profile, cli_set_link, cli_set_op;
 
 /* Takes a value as the option's rule says.  On failure the error has been printed and the
  * settings are as they were. */

@@ -17,7 +17,6 @@ void cli_settings_init(cli_settings *settings)
                                .idle = -1.0,
                                .ranks_as = EW_RANKS_AS_PROCESSES,
                                .weight = EW_WEIGHT_NK,
-                               .repeats = 1,
                                .older_days = -1.0,
                                .threshold = 0.05,
                                .seed = 1};
@@ -26,6 +25,15 @@ void cli_settings_init(cli_settings *settings)
 ew_backend cli_settings_backend(const cli_settings *settings)
 {
     return settings->config.backend ? settings->config.backend : EW_BACKEND_CPU;
+}
+
+ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,
+                                int64_t depth, ew_dtype dtype)
+{
+    ew_problem problem = EW_PROBLEM(rows, cols, depth, dtype);
+    problem.weight_layout = settings->weight;
+    problem.op = settings->op;
+    return problem;
 }
 
 int64_t cli_value_or(const cli_values *given, int64_t otherwise)
@@ -89,7 +97,7 @@ cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
     if (status)
         return cli_fail_status(status, ew_last_error());
     if (setenv("ENTWINE_PROFILE", value, 1))
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the profile");
+        return cli_fail_memory("for the profile");
     settings->profile = value;
     if (!settings->config.backend)
         settings->config.backend = EW_BACKEND_SIM;
@@ -115,6 +123,28 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
 }
 
 /* ---- Lists of names ---- */
+
+const char *const *cli_op_names(void)
+{
+    static const char *names[CLI_MAX_CHOICES + 1];
+    for (int op = 0; op < CLI_MAX_CHOICES; op++) {
+        const char *name = ew_op_name((ew_op)op);
+        names[op] = strcmp(name, "unknown") ? name : NULL;
+    }
+    return names;
+}
+
+cli_exit cli_set_op(cli_settings *settings, const cli_option *option, const char *value)
+{
+    char fix[96];
+    for (int op = 0; cli_op_names()[op]; op++)
+        if (strcmp(cli_op_names()[op], value) == 0) {
+            settings->op = (ew_op)op;
+            return CLI_EXIT_OK;
+        }
+    cli_names_text(cli_op_names(), fix, sizeof fix);
+    return cli_fail_usage(fix, "--%s does not know '%.60s'", option->name, value);
+}
 
 /* Cuts the next comma-separated word out of *at; false at the end of the list. */
 static bool next_word(const char **at, char *word, size_t bytes)

@@ -13,12 +13,9 @@ static const cli_choice kinds_of_ranks[] = {
     {"processes", EW_RANKS_AS_PROCESSES}, {"threads", EW_RANKS_AS_THREADS}, {NULL, 0}};
 static const cli_choice backends[] = {
     {"cpu", EW_BACKEND_CPU}, {"cuda", EW_BACKEND_CUDA}, {"sim", EW_BACKEND_SIM}, {NULL, 0}};
-static const cli_choice ranges[] = {
-    {"mxk", CLI_RANGE_SHAPES}, {"W", CLI_RANGE_RANKS}, {NULL, 0}};
 static const cli_choice formats[] = {{"table", CLI_FORMAT_TABLE},
                                      {"csv", CLI_FORMAT_CSV},
                                      {"json", CLI_FORMAT_JSON},
-                                     {"jsonl", CLI_FORMAT_JSONL},
                                      {NULL, 0}};
 
 _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof(int),
@@ -52,16 +49,16 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 #define LISTS (CLI_BENCH | CLI_TUNE)
 #define RECORDS (MEASURE | CLI_TRACE)
 #define SHAPE (RECORDS | CLI_PLAN | CLI_DEMO | CLI_TUNE)
-#define TALKS (SHAPE | CLI_DOCTOR | CLI_CALIBRATE)
+#define TALKS (SHAPE | CLI_DOCTOR)
 #define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_STATUS)
 
 static const cli_option option_table[] = {
+    {0, "op", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_op),
+     "the operation (default and so far only gemm-rs: GEMM, then ReduceScatter)"},
     {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR,
      LIST(ranks, CLI_MAX_RANKS, SOME_RANKS), "ranks that work together (default 2)"},
     {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, SIZES),
      "ranks that work together (default 2, with --profile 8)"},
-    {'W', "ranks", "W", CLI_CALIBRATE, LIST(ranks, CLI_MAX_RANKS, SOME_RANKS),
-     "ranks that work together (default 2; with cuda one for each GPU, on one GPU 8)"},
     {'m', "rows", "M", SHAPE, LIST(rows, CLI_ANY_COUNT, SIZES),
      "rows of A and of the output (default 1024)"},
     {'N', "cols", "N", SHAPE, LIST(cols, CLI_ANY_COUNT, SIZES),
@@ -89,14 +86,15 @@ static const cli_option option_table[] = {
      "what speedup is relative to (default sequential, else the first)"},
     {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, OTHER(cli_set_config),
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE | CLI_CALIBRATE,
-     CHOICE(config.backend, backends), "cpu, cuda or sim"},
-    {0, "profile", "NAME", RECORDS | CLI_PLAN | CLI_CALIBRATE, OTHER(cli_set_profile),
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, CHOICE(config.backend, backends),
+     "cpu, cuda or sim"},
+    {0, "profile", "NAME", RECORDS | CLI_PLAN, OTHER(cli_set_profile),
      "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
      "one; means --backend sim (default h200-8)"},
-    {0, "sweep", "WHAT", CLI_PLAN, CHOICE(sweep, ranges),
-     "with --profile: a map over lists of -m and -k (mxk), or a curve over -W (W, default "
-     "2 to 512, as far as the profile goes); -o json is for `entwine report`"},
+    {0, "sweep", "WHAT", CLI_PLAN,
+     REFUSED("plan is for one problem",
+             "entwine bench --profile NAME --tuned takes lists for -m, -k and -W"),
+     NULL},
     {0, "validate", NULL, CLI_SIM,
      REFUSED("the tool does not judge its simulations",
              "scripts/validate-sim of the sources does"),
@@ -104,8 +102,8 @@ static const cli_option option_table[] = {
     {0, "merge", NULL, CLI_TRACE, SWITCH(merge),
      "merge flight recordings of one job and name the rank that diverged first; exit "
      "status 3 when there is one"},
-    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE,
-     CHOICE(ranks_as, kinds_of_ranks), "processes (default) or threads"},
+    {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, CHOICE(ranks_as, kinds_of_ranks),
+     "processes (default) or threads"},
     {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
      "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits "
      "per "
@@ -114,17 +112,17 @@ static const cli_option option_table[] = {
      REFUSED("entries are for this machine, not for an emulated link",
              "tune without it; bench --link then measures what was found"),
      NULL},
-    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE | CLI_CALIBRATE,
+    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE,
      COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024"),
      "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "
      "ones drop out, chosen)"},
-    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO | CLI_CALIBRATE,
+    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO,
      COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
      "calls before timing starts (default 3)"},
-    {0, "gate", "MS", MEASURE | CLI_DEMO | CLI_CALIBRATE,
+    {0, "gate", "MS", MEASURE | CLI_DEMO,
      REAL(gate_ms, 0, 1000, "milliseconds, 20 is a good value, 0 is off"),
      "quiet gate: retake samples during which a core was preempted"},
-    {0, "idle", "X", MEASURE | CLI_CALIBRATE,
+    {0, "idle", "X", MEASURE,
      REAL(idle, 0, 100,
           "a multiple of the sample's time, 1 is a good value on a GPU, 0 is off"),
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
@@ -132,7 +130,7 @@ static const cli_option option_table[] = {
     {0, "seed", "NUMBER", RECORDS | CLI_TUNE,
      COUNT(seed, 0, UINT32_MAX, "a number from 0 to 4294967295"),
      "seed of the inputs (default 1)"},
-    {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE | CLI_CALIBRATE,
+    {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE,
      REAL(timeout_s, 0.01, 86400, "seconds, from 0.01 to 86400"),
      "give up on a rank that makes no progress for this long (default 30)"},
     {0, "gflops", "RATE", CLI_PLAN,
@@ -145,9 +143,9 @@ static const cli_option option_table[] = {
     {0, "tune-budget", "TIME", CLI_BENCH, TIME(budget_s),
      "with --tuned: time for each entry of a problem (default 20s)"},
     {0, "repeat", "COUNT", CLI_TUNE,
-     COUNT(repeats, 1, CLI_MAX_REPEATS, "a count from 1 to 100"),
-     "tune each problem COUNT times and report how far the winners agree; exit status 4 "
-     "when flips exceed 10 % and their regret 2 %"},
+     REFUSED("one tuning at a time",
+             "scripts/tune-stability of the sources repeats them and compares the winners"),
+     NULL},
     {0, "resume", NULL, CLI_TUNE, SWITCH(resume), "skip problems that have an entry"},
     {0, "dry-run", NULL, CLI_TUNE, SWITCH(dry_run), "store nothing"},
     {0, "older", "DAYS", CLI_CACHE,
@@ -160,13 +158,9 @@ static const cli_option option_table[] = {
      "also judge results of different machines"},
     {'o', "output", "FORMAT",
      MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
-     CHOICE(format, formats),
-     "table, csv, json or jsonl; csv and jsonl only where calls are timed"},
+     CHOICE(format, formats), "table, csv or json; csv only where calls are timed"},
     {'o', "output", "FILE", CLI_TRACE, TEXT(output_path),
      "where the trace goes (default trace.json); - is stdout"},
-    {'o', "output", "FILE", CLI_CALIBRATE, TEXT(output_path),
-     "where the profile goes (default beside the tuning entries, where tune looks for it); "
-     "- is stdout"},
     {'o', "output", "FILE", CLI_REPORT, TEXT(output_path),
      "where the page goes (default report.html); - is stdout"},
     {'J', "json", "FILE", MEASURE, TEXT(json_path), "also write JSON to FILE"},

@@ -14,20 +14,11 @@
 enum {
     CLI_MAX_METHODS = 32,     /* methods and variants together */
     CLI_MAX_SIMULATED = 1024, /* ranks of a forecast */
-    CLI_MAX_REPEATS = 100,
-    CLI_MAX_WORDS = 64, /* arguments of a command that are not options */
+    CLI_MAX_WORDS = 64,       /* arguments of a command that are not options */
     CLI_METHOD_BYTES = 32
 };
 
-typedef enum cli_format {
-    CLI_FORMAT_TABLE,
-    CLI_FORMAT_CSV,
-    CLI_FORMAT_JSON,
-    CLI_FORMAT_JSONL
-} cli_format;
-
-/* What a forecast ranges over. */
-typedef enum cli_range { CLI_RANGE_NONE, CLI_RANGE_SHAPES, CLI_RANGE_RANKS } cli_range;
+typedef enum cli_format { CLI_FORMAT_TABLE, CLI_FORMAT_CSV, CLI_FORMAT_JSON } cli_format;
 
 typedef enum cli_command_bit {
     CLI_RUN = 1,
@@ -41,8 +32,7 @@ typedef enum cli_command_bit {
     CLI_TRACE = 256,
     CLI_REPORT = 512,
     CLI_SIM = 1024,
-    CLI_STATUS = 2048,
-    CLI_CALIBRATE = 4096
+    CLI_STATUS = 2048
 } cli_command_bit;
 
 /* What the user asked for.  Nothing here depends on the machine. */
@@ -65,6 +55,7 @@ typedef struct cli_settings {
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;
+    ew_op op;
     int64_t seed; /* fits 32 bits */
     const char *suite;
     const char *figure; /* its name; NULL: none */
@@ -75,10 +66,8 @@ typedef struct cli_settings {
     int num_words;
     bool tuned;           /* bench: tune each entry's open fields before measuring */
     double budget_s;      /* tune: of each problem, bench: of each entry; 0: not given */
-    int64_t repeats;      /* tune: 1 unless given */
     bool dry_run;         /* tune: store nothing */
     const char *profile;  /* of the sim backend; NULL: the library's choice */
-    cli_range sweep;      /* plan */
     bool merge;           /* trace: recordings are merged, no call is traced */
     bool resume;          /* tune: skip problems that have an entry */
     double older_days;    /* cache prune; -1: not given */
@@ -123,6 +112,13 @@ ew_bench_layer cli_method_layer(const char *name, int *length_out);
 
 /* The backend that the job runs on: the config's, or the cpu. */
 ew_backend cli_settings_backend(const cli_settings *settings);
+
+/* A problem with the operation and the layout that were asked for. */
+ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,
+                                int64_t depth, ew_dtype dtype);
+
+/* The library's operations, ending with NULL; the place of each is its value. */
+const char *const *cli_op_names(void);
 
 /* Fields that `over` leaves open are taken from `base`. */
 ew_config cli_config_merge(const ew_config *base, const ew_config *over);

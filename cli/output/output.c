@@ -38,7 +38,7 @@ static cli_exit open_figure(cli_output *output, const cli_settings *settings)
 {
     if (settings->figure &&
         !cli_figure_init(&output->figure, cli_figure_find(settings->figure), output->job))
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the figure");
+        return cli_fail_memory("for the figure");
     return CLI_EXIT_OK;
 }
 
@@ -51,36 +51,16 @@ static void renew_figure(cli_output *output)
     json_object_set_new(output->document, "figure", cli_figure_json(&output->figure));
 }
 
-static void print_json_line(json_t *object)
-{
-    json_dumpf(object, stdout, JSON_COMPACT);
-    fputc('\n', stdout);
-    fflush(stdout);
-}
-
 /* Table and CSV wait for their first row: a run that fails prints no bare header. */
 static void print_begin(cli_output *output)
 {
-    json_t *line;
     if (output->begun)
         return;
     output->begun = true;
-    switch (output->format) {
-    case CLI_FORMAT_TABLE:
+    if (output->format == CLI_FORMAT_TABLE)
         cli_table_begin(output->job);
-        break;
-    case CLI_FORMAT_CSV:
+    else if (output->format == CLI_FORMAT_CSV)
         cli_csv_begin();
-        break;
-    case CLI_FORMAT_JSONL:
-        line = json_pack("{ss ss sO}", "type", "context", "schema", CLI_SCHEMA, "context",
-                         json_object_get(output->document, "context"));
-        print_json_line(line);
-        json_decref(line);
-        break;
-    case CLI_FORMAT_JSON:
-        break;
-    }
     fflush(stdout);
 }
 
@@ -93,7 +73,7 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     if (!output || !document) {
         free(output);
         json_decref(document);
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+        return cli_fail_memory("for the results");
     }
     output->job = job;
     output->format = settings->format;
@@ -101,8 +81,7 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     output->document = document;
     output->results = json_object_get(document, "results");
     output->wants_clocks = job->backend == EW_BACKEND_CUDA &&
-                           (settings->json_path || settings->format == CLI_FORMAT_JSON ||
-                            settings->format == CLI_FORMAT_JSONL);
+                           (settings->json_path || settings->format == CLI_FORMAT_JSON);
     cli_exit failed = open_figure(output, settings);
     if (!failed && output->json_path)
         failed = cli_out_file_open(&output->json_file, "JSON", output->json_path);
@@ -116,8 +95,6 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
         json_object_set_new(document, "clocks",
                             json_pack("{ss so so}", "query", CLI_CLOCKS_QUERY, "before",
                                       cli_gpu_clocks(), "after", json_null()));
-    if (output->format == CLI_FORMAT_JSONL)
-        print_begin(output);
     *output_out = output;
     return CLI_EXIT_OK;
 }
@@ -216,7 +193,7 @@ static void remember_config(cli_output *output, const cli_row *row)
     memcpy(line->config, row->config, sizeof line->config);
 }
 
-static void print_row(cli_output *output, const cli_row *row, json_t *json)
+static void print_row(cli_output *output, const cli_row *row)
 {
     print_begin(output);
     if (output->format == CLI_FORMAT_TABLE) {
@@ -224,11 +201,6 @@ static void print_row(cli_output *output, const cli_row *row, json_t *json)
         remember_config(output, row);
     } else if (output->format == CLI_FORMAT_CSV) {
         cli_csv_row(row);
-    } else if (output->format == CLI_FORMAT_JSONL) {
-        json_t *line = json_pack("{ss}", "type", "result");
-        json_object_update(line, json);
-        print_json_line(line);
-        json_decref(line);
     }
 }
 
@@ -239,11 +211,10 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
         cli_row row;
         cli_row_derive(output->job, problem, at, results, &row);
         add_to_summary(output, &row, at);
-        json_t *json = cli_row_json(&row);
-        print_row(output, &row, json);
+        print_row(output, &row);
         if (output->figure.figure)
             cli_figure_add(&output->figure, &row, (int)json_array_size(output->results));
-        json_array_append_new(output->results, json);
+        json_array_append_new(output->results, cli_row_json(&row));
     }
     fflush(stdout);
     renew_figure(output);
@@ -273,38 +244,21 @@ const cli_summary *cli_output_summary(const cli_output *output)
 
 static void print_end(cli_output *output, bool complete)
 {
-    json_t *line;
-    switch (output->format) {
-    case CLI_FORMAT_TABLE:
-        if (!output->begun)
-            break;
-        for (int at = 0; at < output->num_config_lines; at++) {
-            const cli_entry *entry = output->config_lines[at].entry;
-            printf("# config %s : %s\n", entry->label, output->config_lines[at].config);
-            if (output->job->backend == EW_BACKEND_CUDA &&
-                strcmp(entry->method, "blas") == 0)
-                printf("# %s : cuBLAS, then %s\n", entry->label,
-                       entry->uses_nccl
-                           ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
-                           : "Entwine's ReduceScatter on all SMs of a rank");
-        }
-        if (output->figure.figure)
-            cli_figure_print(&output->figure);
-        cli_table_end(output->job, &output->summary, complete);
-        break;
-    case CLI_FORMAT_CSV:
-        break;
-    case CLI_FORMAT_JSON:
+    if (output->format == CLI_FORMAT_JSON)
         cli_json_print(json_incref(output->document));
-        break;
-    case CLI_FORMAT_JSONL:
-        line = json_pack("{ss sb}", "type", "end", "complete", (int)complete);
-        json_object_set(line, "clocks", json_object_get(output->document, "clocks"));
-        json_object_set(line, "figure", json_object_get(output->document, "figure"));
-        print_json_line(line);
-        json_decref(line);
-        break;
+    if (output->format != CLI_FORMAT_TABLE || !output->begun)
+        return;
+    for (int at = 0; at < output->num_config_lines; at++) {
+        const cli_entry *entry = output->config_lines[at].entry;
+        printf("# config %s : %s\n", entry->label, output->config_lines[at].config);
+        if (output->job->backend == EW_BACKEND_CUDA && strcmp(entry->method, "blas") == 0)
+            printf("# %s : cuBLAS, then %s\n", entry->label,
+                   entry->uses_nccl ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
+                                    : "Entwine's ReduceScatter on all SMs of a rank");
     }
+    if (output->figure.figure)
+        cli_figure_print(&output->figure);
+    cli_table_end(output->job, &output->summary, complete);
 }
 
 cli_exit cli_output_close(cli_output *output, bool complete)

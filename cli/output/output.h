@@ -59,6 +59,8 @@ void cli_table_row(const cli_row *row);
 void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete);
 void cli_csv_begin(void);
 void cli_csv_row(const cli_row *row);
+/* A problem's name and shape, and how its ranks run. */
+json_t *cli_params_json(const cli_problem *problem, const cli_ranks *ranks);
 json_t *cli_row_json(const cli_row *row);
 
 /* "EMULATED 46 GB/s per rank and direction, 1 us"; of a job without one "none", or "the

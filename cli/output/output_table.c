@@ -19,14 +19,9 @@ static int label_width(const cli_job *job)
     return (int)width;
 }
 
-/* One line for each W. */
-static void print_virtual_node(const cli_job *job, int which, FILE *stream)
+static void print_virtual_node(const cli_job *job, const cli_problem *problem, FILE *stream)
 {
-    const cli_problem *problem = &job->problems[which];
     char gpus[24] = "one GPU";
-    for (int before = 0; before < which; before++)
-        if (job->problems[before].num_ranks == problem->num_ranks)
-            return;
     if (!cli_job_is_virtual(job, problem))
         return;
     if (job->gpus.count > 1)
@@ -36,14 +31,18 @@ static void print_virtual_node(const cli_job *job, int which, FILE *stream)
 }
 
 /* One line for each W. */
-static void print_simulated(const cli_job *job, int which, FILE *stream)
+static void print_hardware(const cli_job *job, int which, FILE *stream)
 {
-    const int num_ranks = job->problems[which].num_ranks;
+    const cli_problem *problem = &job->problems[which];
     char text[192];
     for (int before = 0; before < which; before++)
-        if (job->problems[before].num_ranks == num_ranks)
+        if (job->problems[before].num_ranks == problem->num_ranks)
             return;
-    cli_sim_text(NULL, num_ranks, text, sizeof text);
+    if (job->backend != EW_BACKEND_SIM) {
+        print_virtual_node(job, problem, stream);
+        return;
+    }
+    cli_sim_text(NULL, problem->num_ranks, text, sizeof text);
     fprintf(stream, "# %s\n", text);
 }
 
@@ -51,10 +50,7 @@ void cli_caveats_print(const cli_job *job, FILE *stream)
 {
     char text[96];
     for (int which = 0; which < job->num_problems; which++)
-        if (job->backend == EW_BACKEND_SIM)
-            print_simulated(job, which, stream);
-        else
-            print_virtual_node(job, which, stream);
+        print_hardware(job, which, stream);
     cli_link_text(job, text, sizeof text);
     if (job->ranks.options.link_gbps > 0)
         fprintf(stream, "# link : %s\n", text);

@@ -126,12 +126,14 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
     json_int_t wrong = 0;
     int simulated = 0;
     convert_link(json_object_get(object, "params"));
+    result->op = ew_op_name(EW_OP_GEMM_RS); /* the only one of older documents */
     if (json_unpack_ex(object, error, 0,
-                       "{s:{s:I, s:I, s:I, s:I, s:s, s:s, s:s, s?b}, s:s, s:s, s?o}",
-                       "params", "m", &result->m, "n", &result->n, "k", &result->k, "ranks",
-                       &result->ranks, "dtype", &result->dtype, "weight", &result->weight,
-                       "link", &result->link, "simulated", &simulated, "method",
-                       &result->method, "status", &status, "samples_us", &samples))
+                       "{s:{s?s, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s?b}, s:s, s:s, s?o}",
+                       "params", "op", &result->op, "m", &result->m, "n", &result->n, "k",
+                       &result->k, "ranks", &result->ranks, "dtype", &result->dtype,
+                       "weight", &result->weight, "link", &result->link, "simulated",
+                       &simulated, "method", &result->method, "status", &status,
+                       "samples_us", &samples))
         return error->text;
     if (result->m < 1 || result->n < 1 || result->k < 1 || result->ranks < 1)
         return "its m, n, k or ranks is less than 1";
@@ -139,6 +141,8 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
         return "its dtype or weight is unknown";
     if (!is_plain(result->link) || !is_plain(result->method))
         return "its link or method has control characters";
+    if (!is_plain(result->op))
+        return "its op has control characters";
     result->ran = strcmp(status, "EW_OK") == 0;
     if (!result->ran)
         return NULL;
@@ -156,7 +160,7 @@ static cli_exit read_results(cli_result_file *file, json_t *results)
     size_t count = json_array_size(results);
     file->results = calloc(count + 1, sizeof *file->results);
     if (!file->results)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+        return cli_fail_memory("for the results");
     for (size_t at = 0; at < count; at++) {
         json_error_t error;
         cli_measured *result = &file->results[file->num_results++];

@@ -9,9 +9,9 @@
 
 typedef struct cli_measured {
     json_int_t m, n, k, ranks;
-    const char *dtype, *weight, *link, *method; /* the document's */
-    bool ran;                                   /* false: skipped there */
-    double *samples_us;                         /* sorted */
+    const char *op, *dtype, *weight, *link, *method; /* the document's */
+    bool ran;                                        /* false: skipped there */
+    double *samples_us;                              /* sorted */
     int num_samples;
     double median_us;
     bool paired; /* for whoever compares */

@@ -49,9 +49,11 @@ const VALUES = ["time", "gemm", "tail", "cv", "speedup", "efficiency", "required
                 "relative", "relativeGemm"];
 const COLUMNS = ["time (µs)", "GEMM (µs)", "tail (µs)", "cv", "speedup", "overlap efficiency",
                  "required (GB/s)", "achieved (GB/s)"];
-const TRAITS = { m: (p) => `M=${p.m}`, n: (p) => `N=${p.n}`, k: (p) => `K=${p.k}`,
+const TRAITS = { op: (p) => p.op, m: (p) => `M=${p.m}`, n: (p) => `N=${p.n}`, k: (p) => `K=${p.k}`,
                  w: (p) => `W=${p.w}`, dtype: (p) => p.dtype, weight: (p) => `weight ${p.weight}` };
-const traits = (problem, keys) => keys.filter((key) => key !== "weight" || problem.weight === "kn")
+const severalOps = distinct(data.groups.flatMap((group) => group.problems.map((p) => p.op))).length > 1;
+const traits = (problem, keys) => keys.filter((key) => key === "op" ? severalOps :
+    key !== "weight" || problem.weight === "kn")
     .map((key) => TRAITS[key](problem)).join(", ");
 const cells = (row) => COLUMNS.map((_, at) => fixed(row[VALUES[at]], at < 3 ? 1 : 3));
 
@@ -551,7 +553,7 @@ function waveFigure(parent, group, names) {
 }
 
 function mapFigures(parent, group) {
-    const others = ["n", "w", "dtype", "weight"];
+    const others = ["op", "n", "w", "dtype", "weight"];
     const key = (p, names) => names.map((name) => p[name]).join();
     const count = (set, name) => distinct(set.map((p) => p[name])).length;
     const once = groupBy(group.problems.filter((p) => p.gain > 0), (p) => key(p, ["m", "k", ...others]))
@@ -844,7 +846,7 @@ function story() {
         about: tipOf(row) }] });
     const items = [bar("before: sequential", plain), bar("after: entwine", ours)];
     heading(box, "What the link cost, before and after");
-    lead(`Over an emulated link of ${group.link.replace("EMULATED ", "")}, one GEMM + ReduceScatter took ` +
+    lead(`Over an emulated link of ${group.link.replace("EMULATED ", "")}, one call of ${ours.problem.op} took ` +
         `${duration(plain.time)} when the sum waited for the GEMM; for ${duration(plain.tail)} of it only ` +
         "the link was at work. Reduced tile by tile while the GEMM runs, it took " +
         `${duration(ours.time)}, of which ${duration(ours.tail)} were not hidden.`);

@@ -105,8 +105,7 @@ cli_exit cli_report_write(const cli_report *report, FILE *out)
         else
             fprintf(out, "%s\n", *line);
     }
-    return written ? CLI_EXIT_OK
-                   : cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the page");
+    return written ? CLI_EXIT_OK : cli_fail_memory("for the page");
 }
 
 cli_exit cli_report_save(const cli_report *report, const char *path)

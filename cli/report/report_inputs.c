@@ -11,11 +11,6 @@
 
 static const char fix_trace[] = "give a file that `entwine trace` wrote";
 
-static cli_exit fail_memory(void)
-{
-    return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the report");
-}
-
 double report_number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
@@ -238,7 +233,7 @@ static cli_exit read_results(cli_report *report, report_source *source, json_t *
     const json_t *results = json_object_get(document, "results"), *params_before = NULL;
     report_problem *problem = NULL;
     if (!make_room(report, source, (size_t)file->num_results))
-        return fail_memory();
+        return cli_fail_memory("for the report");
     read_context(source, json_object_get(document, "context"));
     for (int at = 0; at < file->num_results; at++) {
         const json_t *object = json_array_get(results, (size_t)at);
@@ -347,7 +342,7 @@ static cli_exit add_runs(cli_report *report, const char *name, const json_t *col
             continue;
         report_source *source = add_source(report, name);
         if (!source)
-            return fail_memory();
+            return cli_fail_memory("for the report");
         source->run = (int)at + 1;
         source->network = json_object_get(run, "network");
         source->collection = first;
@@ -370,7 +365,7 @@ cli_exit cli_report_add(cli_report *report, const char *name, json_t *document)
     report_source *source = add_source(report, name);
     if (!source) {
         json_decref(document);
-        return fail_memory();
+        return cli_fail_memory("for the report");
     }
     return json_is_array(json_object_get(document, "traceEvents"))
                ? read_trace(source, document)

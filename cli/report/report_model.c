@@ -112,10 +112,10 @@ static json_t *problem_json(const report_problem *problem, json_t *known, json_t
     json_t *rows = json_array();
     for (int at = 0; at < problem->num_rows; at++)
         json_array_append_new(rows, row_json(&problem->rows[at], known, texts));
-    return json_pack("{s:s?, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:i, s:o}",
+    return json_pack("{s:s?, s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:i, s:o}",
                      "name", json_string_value(json_object_get(problem->params, "name")),
-                     "m", shape->m, "n", shape->n, "k", shape->k, "w", shape->ranks,
-                     "dtype", shape->dtype, "weight", shape->weight, "sms",
+                     "op", shape->op, "m", shape->m, "n", shape->n, "k", shape->k, "w",
+                     shape->ranks, "dtype", shape->dtype, "weight", shape->weight, "sms",
                      number_or_null(report_number(problem->params, "sms_per_rank")),
                      "waves", number_or_null(problem->waves), "gain",
                      number_or_null(problem->gain), "run", problem->source->run, "rows",
@@ -199,8 +199,9 @@ static bool is_same_node_link(const report_problem *a, const report_problem *b)
 
 static bool is_same_workload(const report_problem *a, const report_problem *b)
 {
-    return a->shape->m == b->shape->m && a->shape->n == b->shape->n &&
-           a->shape->k == b->shape->k && strcmp(a->shape->dtype, b->shape->dtype) == 0 &&
+    return strcmp(a->shape->op, b->shape->op) == 0 && a->shape->m == b->shape->m &&
+           a->shape->n == b->shape->n && a->shape->k == b->shape->k &&
+           strcmp(a->shape->dtype, b->shape->dtype) == 0 &&
            strcmp(a->shape->weight, b->shape->weight) == 0;
 }
 

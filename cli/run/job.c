@@ -18,8 +18,7 @@ cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem)
     cli_problem *grown =
         realloc(job->problems, ((size_t)job->num_problems + 1) * sizeof *job->problems);
     if (!grown)
-        return cli_fail(EW_ERR_MEMORY, "free some memory",
-                        "no memory for the problem list");
+        return cli_fail_memory("for the problem list");
     job->problems = grown;
     job->problems[job->num_problems++] = *problem;
     return CLI_EXIT_OK;
@@ -100,11 +99,10 @@ static cli_exit add_product(cli_job *job, const cli_settings *settings, int defa
                           cli_values_or(&settings->depth, 512)};
     int at[5] = {0};
     for (;;) {
-        ew_problem shape = EW_PROBLEM(dims[2].at[at[2]], dims[3].at[at[3]],
-                                      dims[4].at[at[4]], (ew_dtype)dims[0].at[at[0]]);
-        cli_problem problem = {.num_ranks = (int)dims[1].at[at[1]]};
-        shape.weight_layout = settings->weight;
-        problem.problem = shape;
+        const cli_problem problem = {
+            .problem = cli_settings_problem(settings, dims[2].at[at[2]], dims[3].at[at[3]],
+                                            dims[4].at[at[4]], (ew_dtype)dims[0].at[at[0]]),
+            .num_ranks = (int)dims[1].at[at[1]]};
         cli_exit failed = cli_job_add_problem(job, &problem);
         if (failed)
             return failed;
@@ -371,7 +369,7 @@ cli_exit cli_job_check(cli_job *job)
 {
     check_call *call = cli_shared_alloc(sizeof *call);
     if (!call)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory to check the job");
+        return cli_fail_memory("to check the job");
     if (job->backend == EW_BACKEND_CUDA)
         cli_cuda_environment(job->ranks.kind == EW_RANKS_AS_THREADS);
     call->job = *job;

@@ -49,12 +49,11 @@ static cli_exit add_line(const cli_settings *settings, const char *name,
     cli_exit failed = CLI_EXIT_OK;
     for (int w = 0; w < (ranks->count ? ranks->count : 1); w++) {
         for (int d = 0; d < (dtypes->count ? dtypes->count : 1) && !failed; d++) {
-            cli_problem problem = {.num_ranks =
-                                       (int)(ranks->count ? ranks->at[w] : sizes[3])};
-            ew_problem shape = EW_PROBLEM(sizes[0], sizes[1], sizes[2],
-                                          dtypes->count ? (ew_dtype)dtypes->at[d] : dtype);
-            shape.weight_layout = settings->weight;
-            problem.problem = shape;
+            cli_problem problem = {
+                .problem =
+                    cli_settings_problem(settings, sizes[0], sizes[1], sizes[2],
+                                         dtypes->count ? (ew_dtype)dtypes->at[d] : dtype),
+                .num_ranks = (int)(ranks->count ? ranks->at[w] : sizes[3])};
             snprintf(problem.name, sizeof problem.name, "%s", name);
             failed = cli_job_add_problem(job, &problem);
         }

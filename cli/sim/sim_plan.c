@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/json_file.h"
-#include "sim/sim_call.h"
+#include "entwine/sim.h"
 #include "run/simulated.h"
 #include "sim/sim_plan.h"
 
@@ -13,6 +13,16 @@
 static const double most_events = 3e5;
 
 enum { MAX_METHODS = 12, MAX_CHANGES = 10 };
+
+/* Ranks that are simulated and stand for the rest (ew_sim_options). */
+enum { SAMPLED_RANKS = 16 };
+
+/* A problem on hardware. */
+typedef struct sim_case {
+    ew_problem problem;
+    int num_ranks;
+    ew_sim_options options;
+} sim_case;
 
 typedef struct method_view {
     const char *name;
@@ -27,7 +37,7 @@ typedef struct change_view {
 } change_view;
 
 typedef struct forecast {
-    cli_sim_case what;
+    sim_case what;
     ew_sim_hardware hardware;
     method_view methods[MAX_METHODS];
     int num_methods;
@@ -42,16 +52,36 @@ typedef struct forecast {
     int num_changes;
 } forecast;
 
+/* ---- Simulated calls ---- */
+
+static ew_status config_of(const char *method, const ew_config *base, ew_config *config_out)
+{
+    ew_config open = *base;
+    open.backend = EW_BACKEND_SIM;
+    return ew_method_config(method, &open, config_out);
+}
+
+/* One call of `method` with what `base` leaves open chosen as plans do. */
+static ew_status call_method(const sim_case *what, const char *method,
+                             const ew_config *base, ew_sim_report *report_out)
+{
+    ew_config config;
+    const ew_status status = config_of(method, base, &config);
+    return status ? status
+                  : ew_sim_call(&what->problem, what->num_ranks, &config, &what->options,
+                                report_out);
+}
+
 static ew_status set_case(const cli_settings *settings, forecast *f)
 {
     const int num_ranks = (int)cli_value_or(&settings->ranks, 8);
     ew_status status = ew_sim_describe(NULL, num_ranks, &f->hardware);
-    ew_problem shape = EW_PROBLEM(
-        cli_value_or(&settings->rows, 8192), cli_value_or(&settings->cols, 8192),
+    const ew_problem shape = cli_settings_problem(
+        settings, cli_value_or(&settings->rows, 8192), cli_value_or(&settings->cols, 8192),
         cli_value_or(&settings->depth, 2048),
         (ew_dtype)cli_value_or(&settings->dtypes, f->hardware.is_cpu ? EW_FP32 : EW_BF16));
-    shape.weight_layout = settings->weight;
-    f->what = cli_sim_case_of(&shape, num_ranks);
+    f->what = (sim_case){shape, num_ranks, EW_SIM_OPTIONS_INIT};
+    f->what.options.sampled_ranks = SAMPLED_RANKS;
     if (settings->link_gbs > 0) {
         f->what.options.link_gbs = settings->link_gbs;
         f->what.options.link_us =
@@ -68,7 +98,7 @@ static void run_methods(const cli_settings *settings, forecast *f)
          name++) {
         method_view *view = &f->methods[f->num_methods++];
         view->name = *name;
-        view->status = cli_sim_method(&f->what, *name, &settings->config, &view->report);
+        view->status = call_method(&f->what, *name, &settings->config, &view->report);
         if (view->status)
             snprintf(view->why, sizeof view->why, "%.*s",
                      (int)strcspn(ew_last_error(), "\n"), ew_last_error());
@@ -108,27 +138,25 @@ static void derive(forecast *f)
 
 /* ---- What would change the answer ---- */
 
-static double baseline_of(const cli_sim_case *what, const ew_config *asked)
+static double baseline_of(const sim_case *what, const ew_config *asked)
 {
     ew_sim_report report;
     double least = INFINITY;
     static const char *const names[] = {"sequential", "blas"};
     for (size_t at = 0; at < 2; at++)
-        if (cli_sim_method(what, names[at], asked, &report) == EW_OK &&
-            report.time_us < least)
+        if (call_method(what, names[at], asked, &report) == EW_OK && report.time_us < least)
             least = report.time_us;
     return least;
 }
 
 /* The best config where it still fits, else the built-in choice. */
-static void add_change(forecast *f, const char *text, cli_sim_case what,
+static void add_change(forecast *f, const char *text, sim_case what,
                        const ew_config *config)
 {
     ew_sim_report report;
     change_view *change = &f->changes[f->num_changes];
-    if (f->num_changes == MAX_CHANGES ||
-        (cli_sim_method(&what, "entwine", config, &report) &&
-         cli_sim_method(&what, "entwine", f->asked, &report)))
+    if (f->num_changes == MAX_CHANGES || (call_method(&what, "entwine", config, &report) &&
+                                          call_method(&what, "entwine", f->asked, &report)))
         return;
     snprintf(change->what, sizeof change->what, "%s", text);
     change->best_us = report.time_us;
@@ -146,14 +174,14 @@ static void add_shape_change(forecast *f, const char *name, int64_t *place, int6
         return;
     snprintf(text, sizeof text, "%s = %" PRId64, name, changed);
     *place = changed;
-    const cli_sim_case what = f->what;
+    const sim_case what = f->what;
     *place = before;
     add_change(f, text, what, &f->best.config);
 }
 
 static void add_link_change(forecast *f, double factor)
 {
-    cli_sim_case what = f->what;
+    sim_case what = f->what;
     char text[48];
     if (!(f->link_gbs > 0))
         return;
@@ -166,7 +194,7 @@ static void add_link_change(forecast *f, double factor)
 
 static void add_nic_change(forecast *f, double factor)
 {
-    cli_sim_case what = f->what;
+    sim_case what = f->what;
     char text[48];
     if (f->hardware.nodes < 2)
         return;
@@ -312,14 +340,12 @@ static json_t *changes_json(const forecast *f)
 
 static void print_forecast_json(const forecast *f)
 {
-    const ew_problem *p = &f->what.problem;
     const double gain = f->baseline_us / f->best.time_us;
     json_t *document = json_pack(
-        "{ss sb ss s{sI sI sI si ss} s{si si si sf sf} s{sf sf sf} sf so so si ss sb sf "
+        "{ss sb ss so s{si si si sf sf} s{sf sf sf} sf so so si ss sb sf "
         "so}",
         "schema", "entwine-forecast/1", "simulated", 1, "profile", f->hardware.name,
-        "params", "m", (json_int_t)p->max_m, "n", (json_int_t)p->n, "k", (json_int_t)p->k,
-        "ranks", f->what.num_ranks, "dtype", ew_dtype_name(p->dtype), "hardware", "gpus",
+        "params", cli_problem_json(&f->what.problem, f->what.num_ranks), "hardware", "gpus",
         (int)f->hardware.gpus, "nodes", (int)f->hardware.nodes, "sms_per_rank",
         (int)f->hardware.sms, "link_gbs", f->link_gbs, "nic_gbs", f->hardware.nic_gbs,
         "floor", "time_us", f->floor_us, "gemm_us", f->gemm_us, "link_us", f->link_us,
@@ -333,9 +359,13 @@ static void print_forecast_json(const forecast *f)
 cli_exit cli_sim_plan(const cli_settings *settings)
 {
     forecast f = {.asked = &settings->config};
+    ew_config config;
     ew_status status = set_case(settings, &f);
     if (status == EW_OK)
-        status = cli_sim_best(&f.what, &settings->config, &f.best, &f.tried);
+        status = config_of("entwine", &settings->config, &config);
+    if (status == EW_OK)
+        status = ew_sim_search(&f.what.problem, f.what.num_ranks, &config, &f.what.options,
+                               &f.best, &f.tried);
     if (status)
         return cli_fail_status(status, ew_last_error());
     run_methods(settings, &f);

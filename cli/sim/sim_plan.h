@@ -7,7 +7,4 @@
 /* entwine plan with a profile: what to expect of every method, and why. */
 cli_exit cli_sim_plan(const cli_settings *settings);
 
-/* The same over a range of shapes or ranks. */
-cli_exit cli_sim_sweep(const cli_settings *settings, int argc, char **argv);
-
 #endif

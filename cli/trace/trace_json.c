@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "output/output.h"
+#include "base/json_file.h"
 #include "run/simulated.h"
 #include "trace/trace.h"
 
@@ -178,17 +179,17 @@ json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
                            const cli_trace_numbers *numbers, const char *config,
                            json_t *context)
 {
-    const ew_problem *shape = &trace->problem;
+    json_t *params = cli_problem_json(&trace->problem, trace->num_ranks);
     char link[96];
     cli_link_text(job, link, sizeof link);
-    json_t *metadata = json_pack(
-        "{ss s{sI sI sI si ss ss ss sI si si} ss so sI so}", "schema", "entwine-trace/1",
-        "params", "m", (json_int_t)shape->max_m, "n", (json_int_t)shape->n, "k",
-        (json_int_t)shape->k, "ranks", trace->num_ranks, "dtype",
-        ew_dtype_name(shape->dtype), "ranks_as", cli_ranks_as_name(&job->ranks), "link",
-        link, "seed", (json_int_t)job->bench.seed, "iters", job->bench.iters, "warmup",
-        job->bench.warmup, "config", config, "numbers", numbers_json(numbers), "wrong",
-        (json_int_t)numbers->wrong, "context", context);
+    cli_json_merge(params,
+                   json_pack("{ss ss sI si si}", "ranks_as", cli_ranks_as_name(&job->ranks),
+                             "link", link, "seed", (json_int_t)job->bench.seed, "iters",
+                             job->bench.iters, "warmup", job->bench.warmup));
+    json_t *metadata =
+        json_pack("{ss so ss so sI so}", "schema", "entwine-trace/1", "params", params,
+                  "config", config, "numbers", numbers_json(numbers), "wrong",
+                  (json_int_t)numbers->wrong, "context", context);
     if (metadata && job->backend == EW_BACKEND_SIM) {
         cli_sim_params(json_object_get(metadata, "params"), trace->num_ranks);
         json_object_del(metadata, "wrong"); /* no values, so none right or wrong */

@@ -7,6 +7,13 @@
 #include "output/derived.h"
 #include "trace/trace.h"
 
+#define TRY(call)                         \
+    do {                                  \
+        const ew_status failed_ = (call); \
+        if (failed_)                      \
+            return failed_;               \
+    } while (0)
+
 typedef struct record_call {
     const cli_job *job;
     cli_trace *trace;
@@ -33,21 +40,13 @@ static ew_status make_plans(recorder *r, const ew_config *traced)
 {
     const ew_problem *problem = &r->trace->problem;
     ew_config used, plain;
-    ew_status status = ew_plan_create(r->world, problem, traced, &r->plan);
-    if (status == EW_OK)
-        status = ew_plan_trace_enable(r->plan);
-    if (status == EW_OK)
-        status = ew_plan_config(r->plan, &used);
-    if (status == EW_OK)
-        status = ew_method_config("sequential", &used, &plain);
-    if (status == EW_OK)
-        status = ew_plan_create(r->world, problem, &plain, &r->sequential);
-    if (status == EW_OK)
-        status = ew_plan_start_together(r->plan);
-    if (status == EW_OK)
-        status = ew_plan_start_together(r->sequential);
-    if (status)
-        return status;
+    TRY(ew_plan_create(r->world, problem, traced, &r->plan));
+    TRY(ew_plan_trace_enable(r->plan));
+    TRY(ew_plan_config(r->plan, &used));
+    TRY(ew_method_config("sequential", &used, &plain));
+    TRY(ew_plan_create(r->world, problem, &plain, &r->sequential));
+    TRY(ew_plan_start_together(r->plan));
+    TRY(ew_plan_start_together(r->sequential));
     r->backend = used.backend;
     if (ew_world_rank(r->world) == 0)
         r->trace->config = used;
@@ -71,10 +70,9 @@ static ew_status make_matrix(recorder *r, size_t bytes, void **matrix_out)
 static ew_status make_no_matrices(recorder *r)
 {
     void **places[] = {&r->A, &r->B, &r->C};
-    ew_status status = EW_OK;
-    for (size_t at = 0; at < 3 && status == EW_OK; at++)
-        status = ew_memory_alloc(r->world, r->backend, 1, places[at]);
-    return status;
+    for (size_t at = 0; at < 3; at++)
+        TRY(ew_memory_alloc(r->world, r->backend, 1, places[at]));
+    return EW_OK;
 }
 
 static ew_status make_matrices(recorder *r)
@@ -88,24 +86,14 @@ static ew_status make_matrices(recorder *r)
     const size_t b_bytes = (size_t)(p->n * p->k) * elem_bytes;
     r->c_bytes = (size_t)((p->max_m / num_ranks + 1) * p->n) * elem_bytes;
     r->staging = malloc(largest(largest(a_bytes, b_bytes), r->c_bytes));
-    ew_status status = r->staging ? EW_OK : EW_ERR_MEMORY;
-    if (status == EW_OK)
-        status =
-            ew_exact_fill_a(p->dtype, r->seed, rank, num_ranks, p->max_m, p->k, r->staging);
-    if (status == EW_OK)
-        status = make_matrix(r, a_bytes, &r->A);
-    if (status == EW_OK)
-        status = ew_exact_fill_b(p->dtype, r->seed, rank, p->weight_layout, p->n, p->k,
-                                 r->staging);
-    if (status == EW_OK)
-        status = make_matrix(r, b_bytes, &r->B);
-    if (status == EW_OK)
-        status = ew_memory_alloc(r->world, r->backend, r->c_bytes, &r->C);
-    if (status == EW_OK)
-        status = ew_plan_set_weight(r->plan, r->B);
-    if (status == EW_OK)
-        status = ew_plan_set_weight(r->sequential, r->B);
-    return status;
+    TRY(r->staging ? EW_OK : EW_ERR_MEMORY);
+    TRY(ew_exact_fill_a(p->dtype, r->seed, rank, num_ranks, p->max_m, p->k, r->staging));
+    TRY(make_matrix(r, a_bytes, &r->A));
+    TRY(ew_exact_fill_b(p->dtype, r->seed, rank, p->weight_layout, p->n, p->k, r->staging));
+    TRY(make_matrix(r, b_bytes, &r->B));
+    TRY(ew_memory_alloc(r->world, r->backend, r->c_bytes, &r->C));
+    TRY(ew_plan_set_weight(r->plan, r->B));
+    return ew_plan_set_weight(r->sequential, r->B);
 }
 
 /* One call on all ranks; every rank learns the slowest rank's times. */
@@ -113,28 +101,22 @@ static ew_status call_plan(recorder *r, ew_plan *plan, call_times *slowest_out)
 {
     call_times all[CLI_MAX_RANKS], mine, slowest = {0, 0};
     ew_timing timing;
-    ew_status status = ew_memory_fill(r->world, r->backend, r->C, 0xff, r->c_bytes);
-    if (status == EW_OK) /* the values before this call are poison now */
-        status = ew_world_barrier(r->world);
-    if (status == EW_OK)
-        status = ew_gemm_rs(plan, r->trace->problem.max_m, r->A, NULL, r->C, NULL);
-    if (status == EW_OK)
-        status = ew_plan_wait(plan);
-    if (status == EW_OK)
-        status = ew_plan_timing(plan, &timing);
-    if (status)
-        return status;
+    TRY(ew_memory_fill(r->world, r->backend, r->C, 0xff, r->c_bytes));
+    TRY(ew_world_barrier(r->world)); /* the values before this call are poison now */
+    TRY(ew_gemm_rs(plan, r->trace->problem.max_m, r->A, NULL, r->C, NULL));
+    TRY(ew_plan_wait(plan));
+    TRY(ew_plan_timing(plan, &timing));
     mine =
         (call_times){timing.end_ns - timing.start_ns, timing.gemm_end_ns - timing.start_ns};
-    status = ew_world_allgather(r->world, &mine, all, sizeof mine);
-    for (int rank = 0; rank < ew_world_size(r->world) && status == EW_OK; rank++) {
+    TRY(ew_world_allgather(r->world, &mine, all, sizeof mine));
+    for (int rank = 0; rank < ew_world_size(r->world); rank++) {
         if (all[rank].total_ns > slowest.total_ns)
             slowest.total_ns = all[rank].total_ns;
         if (all[rank].gemm_ns > slowest.gemm_ns)
             slowest.gemm_ns = all[rank].gemm_ns;
     }
     *slowest_out = slowest;
-    return status;
+    return EW_OK;
 }
 
 /* Keeps the last call: its events, its times, and whether its values were right. */
@@ -144,46 +126,40 @@ static ew_status keep_call(recorder *r)
     const int rank = ew_world_rank(r->world);
     cli_rank_trace *mine = &trace->ranks[rank];
     ew_check check = {0, 0.0};
-    ew_status status = ew_plan_timing(r->plan, &mine->timing);
-    if (status == EW_OK)
-        status =
-            ew_plan_trace(r->plan, trace->events + (size_t)rank * trace->events_per_rank,
-                          trace->events_per_rank, &mine->num_events);
+    TRY(ew_plan_timing(r->plan, &mine->timing));
+    TRY(ew_plan_trace(r->plan, trace->events + (size_t)rank * trace->events_per_rank,
+                      trace->events_per_rank, &mine->num_events));
     if (mine->num_events > trace->events_per_rank)
         mine->num_events = trace->events_per_rank;
-    if (status || r->backend == EW_BACKEND_SIM)
-        return status;
-    if (status == EW_OK)
-        status = ew_memory_copy(r->world, r->backend, r->staging, r->C, r->c_bytes);
-    if (status == EW_OK)
-        status = ew_exact_verify(&trace->problem, r->seed, rank, ew_world_size(r->world),
-                                 trace->problem.max_m, r->staging, &check);
+    if (r->backend == EW_BACKEND_SIM)
+        return EW_OK;
+    TRY(ew_memory_copy(r->world, r->backend, r->staging, r->C, r->c_bytes));
+    TRY(ew_exact_verify(&trace->problem, r->seed, rank, ew_world_size(r->world),
+                        trace->problem.max_m, r->staging, &check));
     mine->wrong = check.wrong;
-    return status;
+    return EW_OK;
 }
 
 static ew_status run_calls(recorder *r, int warmup, int iters)
 {
     cli_trace *trace = r->trace;
     int64_t gemm_alone_ns = INT64_MAX;
-    ew_status status = EW_OK;
-    for (int at = -warmup; at < iters && status == EW_OK; at++) {
+    for (int at = -warmup; at < iters; at++) {
         call_times plain, traced;
-        status = call_plan(r, r->sequential, &plain);
-        if (status == EW_OK)
-            status = call_plan(r, r->plan, &traced);
-        if (status || at < 0)
+        TRY(call_plan(r, r->sequential, &plain));
+        TRY(call_plan(r, r->plan, &traced));
+        if (at < 0)
             continue;
         if (plain.gemm_ns < gemm_alone_ns)
             gemm_alone_ns = plain.gemm_ns;
         if (r->best_ns == 0 || traced.total_ns < r->best_ns) {
             r->best_ns = traced.total_ns;
-            status = keep_call(r);
+            TRY(keep_call(r));
         }
     }
     if (ew_world_rank(r->world) == 0)
         trace->gemm_alone_ns = gemm_alone_ns;
-    return status;
+    return EW_OK;
 }
 
 static ew_status record_body(ew_world *world, void *argument)

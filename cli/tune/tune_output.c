@@ -11,9 +11,6 @@
 #include "output/output.h"
 #include "tune/tuning_files.h"
 
-/* Tuning is stable when either is kept. */
-static const double most_flips = 0.10, most_regret = 0.02;
-
 static const char *method_of(const cli_settings *settings)
 {
     return settings->num_methods ? settings->methods[0] : "entwine";
@@ -27,18 +24,15 @@ bool cli_tune_stores(const cli_settings *settings)
 cli_exit cli_tune_output_open(cli_tune_output *output, const cli_settings *settings,
                               const cli_job *job, const char *folder, json_t *context)
 {
-    size_t most = (size_t)job->num_problems * (size_t)settings->repeats;
     *output = (cli_tune_output){.settings = settings, .job = job, .folder = folder};
     output->document = json_pack(
         "{ss so ss so sb so s[]}", "schema", "entwine-tune/1", "context", context, "method",
         method_of(settings), "folder", *folder ? cli_text_json(folder) : json_null(),
         "stored", (int)cli_tune_stores(settings), "complete", json_false(), "results");
     output->results = json_object_get(output->document, "results");
-    output->regrets = calloc(most + 1, sizeof *output->regrets);
-    output->default_regrets =
-        calloc((size_t)job->num_problems + 1, sizeof *output->default_regrets);
-    if (!output->document || !output->regrets || !output->default_regrets)
-        return cli_fail(EW_ERR_MEMORY, "free some memory", "no memory for the results");
+    output->regrets = calloc((size_t)job->num_problems + 1, sizeof *output->regrets);
+    if (!output->document || !output->regrets)
+        return cli_fail_memory("for the results");
     return CLI_EXIT_OK;
 }
 
@@ -50,17 +44,14 @@ static void print_begin(cli_tune_output *output)
         return;
     output->begun = true;
     cli_caveats_print(output->job, stdout);
-    printf("#%6s %7s %7s %4s %4s %11s %11s %6s %10s", "M", "N", "K", "W", "type",
+    printf("#%6s %7s %7s %4s %4s %11s %11s %6s %10s config\n", "M", "N", "K", "W", "type",
            "default(us)", "tuned(us)", "gain", "candidates");
-    if (output->settings->repeats > 1)
-        printf(" %6s %9s %9s", "flips", "regret(%)", "worst(%)");
-    puts(" config");
 }
 
 static void print_row(cli_tune_output *output, const cli_tuned *tuned, const char *config)
 {
     const ew_problem *shape = &tuned->problem->problem;
-    const ew_tuning *tuning = &tuned->tuning;
+    const ew_tuning *tuning = &tuned->result.tuning;
     print_begin(output);
     printf("%7" PRId64 " %7" PRId64 " %7" PRId64 " %4d %4s", shape->max_m, shape->n,
            shape->k, tuned->problem->num_ranks, ew_dtype_name(shape->dtype));
@@ -71,95 +62,59 @@ static void print_row(cli_tune_output *output, const cli_tuned *tuned, const cha
     printf(" %11.1f %11.1f %6.3f", tuning->default_us, tuning->time_us,
            cli_tuning_gain(tuning));
     if (tuned->kind == CLI_TUNED)
-        printf(" %10d", tuned->repeats[tuned->stats.chosen].num_candidates);
+        printf(" %10d %s\n", tuned->result.num_candidates, config);
     else
-        printf(" %10s", "resumed");
-    if (output->settings->repeats > 1 && tuned->kind == CLI_TUNED)
-        printf(" %3d/%-2d %9.2f %9.2f", tuned->stats.num_flips, tuned->stats.count,
-               100 * tuned->stats.median_regret, 100 * tuned->stats.worst_regret);
-    else if (output->settings->repeats > 1)
-        printf(" %6s %9s %9s", "-", "-", "-");
-    printf(" %s\n", config);
-}
-
-static json_t *repeats_json(const cli_tuned *tuned)
-{
-    json_t *array = json_array();
-    for (int at = 0; at < tuned->stats.count; at++) {
-        const ew_tune_result *result = &tuned->repeats[at];
-        char config[EW_CONFIG_TEXT_BYTES] = "";
-        ew_config_print(&result->tuning.config, config, sizeof config);
-        json_array_append_new(
-            array,
-            json_pack("{ss sf sf si si si ss sb}", "config", config, "time_us",
-                      result->tuning.time_us, "default_us", result->tuning.default_us,
-                      "candidates", (int)result->num_candidates, "refused",
-                      (int)result->num_refused, "left_out", (int)result->num_left_out,
-                      "profile", result->profile, "complete", (int)result->complete));
-    }
-    return array;
+        printf(" %10s %s\n", "resumed", config);
 }
 
 static json_t *tuned_json(const cli_tune_output *output, const cli_tuned *tuned,
                           const char *config)
 {
     static const char *const kinds[] = {"tuned", "resumed", "skipped"};
-    const ew_problem *shape = &tuned->problem->problem;
-    const ew_tuning *tuning = &tuned->tuning;
-    const char *name = tuned->problem->name;
+    const ew_tuning *tuning = &tuned->result.tuning;
     json_t *object =
-        json_pack("{s{so sI sI sI si ss ss ss} ss}", "params", "name",
-                  *name ? cli_text_json(name) : json_null(), "m", (json_int_t)shape->max_m,
-                  "n", (json_int_t)shape->n, "k", (json_int_t)shape->k, "ranks",
-                  tuned->problem->num_ranks, "dtype", ew_dtype_name(shape->dtype), "weight",
-                  shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn", "ranks_as",
-                  cli_ranks_as_name(&output->job->ranks), "outcome", kinds[tuned->kind]);
+        json_pack("{so ss}", "params", cli_params_json(tuned->problem, &output->job->ranks),
+                  "outcome", kinds[tuned->kind]);
     if (tuned->kind == CLI_TUNE_SKIPPED) {
         json_object_set_new(object, "error", cli_text_json(tuned->error));
         return object;
     }
-    json_t *values =
-        json_pack("{so ss sf sf so so}", "key", cli_text_json(tuning->key), "config",
-                  config, "time_us", tuning->time_us, "default_us", tuning->default_us,
-                  "gain", cli_number_json(cli_tuning_gain(tuning)), "default_regret",
-                  cli_number_json(cli_tuning_gain(tuning) - 1));
-    json_object_update(object, values);
-    json_decref(values);
+    cli_json_merge(object,
+                   json_pack("{so ss sf sf so so}", "key", cli_text_json(tuning->key),
+                             "config", config, "time_us", tuning->time_us, "default_us",
+                             tuning->default_us, "gain",
+                             cli_number_json(cli_tuning_gain(tuning)), "default_regret",
+                             cli_number_json(cli_tuning_gain(tuning) - 1)));
     if (tuned->kind == CLI_TUNED) {
-        const cli_repeats *stats = &tuned->stats;
-        values =
-            json_pack("{sf sf sf so}", "flip_rate", (double)stats->num_flips / stats->count,
-                      "median_regret", stats->median_regret, "worst_regret",
-                      stats->worst_regret, "repeats", repeats_json(tuned));
-        json_object_update(object, values);
-        json_decref(values);
+        const ew_tune_result *result = &tuned->result;
+        cli_json_merge(
+            object, json_pack("{si si si ss sb}", "candidates", (int)result->num_candidates,
+                              "refused", (int)result->num_refused, "left_out",
+                              (int)result->num_left_out, "profile", result->profile,
+                              "complete", (int)result->complete));
     }
     return object;
 }
 
 static void add_to_summary(cli_tune_output *output, const cli_tuned *tuned)
 {
-    double gain = cli_tuning_gain(&tuned->tuning);
+    const double gain = cli_tuning_gain(&tuned->result.tuning);
     output->num_kinds[tuned->kind]++;
     if (tuned->kind != CLI_TUNE_SKIPPED && isfinite(gain))
-        output->default_regrets[output->num_default_regrets++] = gain - 1;
+        output->regrets[output->num_regrets++] = gain - 1;
     if (tuned->kind != CLI_TUNED)
         return;
     output->log_gain_sum += gain > 0 ? log(gain) : 0.0;
-    output->num_flips += tuned->stats.num_flips;
-    for (int at = 0; at < tuned->stats.count; at++) {
-        output->regrets[output->num_repeats++] = tuned->regrets[at];
-        output->num_cut_short += !tuned->repeats[at].complete;
-        output->num_left_out += tuned->repeats[at].num_left_out;
-        memcpy(output->profile, tuned->repeats[at].profile, sizeof output->profile);
-    }
+    output->num_cut_short += !tuned->result.complete;
+    output->num_left_out += tuned->result.num_left_out;
+    memcpy(output->profile, tuned->result.profile, sizeof output->profile);
 }
 
 void cli_tune_output_problem(cli_tune_output *output, const cli_tuned *tuned)
 {
     char config[EW_CONFIG_TEXT_BYTES] = "";
     if (tuned->kind != CLI_TUNE_SKIPPED &&
-        ew_config_print(&tuned->tuning.config, config, sizeof config))
+        ew_config_print(&tuned->result.tuning.config, config, sizeof config))
         config[0] = '\0';
     add_to_summary(output, tuned);
     if (output->settings->format == CLI_FORMAT_JSON)
@@ -171,23 +126,30 @@ void cli_tune_output_problem(cli_tune_output *output, const cli_tuned *tuned)
 
 /* ---- The end ---- */
 
-static void print_default_regret(const cli_tune_output *output)
-{
-    const int count = output->num_default_regrets;
-    if (count < 2)
-        return;
-    double median = cli_median(output->default_regrets, count);
-    printf("# Built-in choice : regret %.2f %% median, %.2f %% worst, %d problems\n",
-           100 * median, 100 * output->default_regrets[count - 1], count);
-}
-
 static void print_stored(const cli_tune_output *output)
 {
-    int num_tuned = output->num_kinds[CLI_TUNED];
+    if (output->settings->dry_run)
+        puts("# Stored : nothing (--dry-run)");
+    else if (!cli_tune_stores(output->settings))
+        puts("# Stored : nothing (only entwine's configs are)");
+    else
+        printf("# Stored : %d entries in %s\n", output->num_kinds[CLI_TUNED],
+               output->folder);
+}
+
+/* `median` and `worst` are regrets of the built-in choice. */
+static void print_end(const cli_tune_output *output, double median, double worst,
+                      bool complete)
+{
+    const int num_tuned = output->num_kinds[CLI_TUNED];
+    if (!output->begun)
+        return;
     if (num_tuned > 1)
         printf("# Geomean gain : %.3f over the built-in choice, %d problems\n",
                exp(output->log_gain_sum / num_tuned), num_tuned);
-    print_default_regret(output);
+    if (output->num_regrets > 1)
+        printf("# Built-in choice : regret %.2f %% median, %.2f %% worst, %d problems\n",
+               100 * median, 100 * worst, output->num_regrets);
     if (*output->profile)
         printf(
             "# Planned : %d candidates left out, the rest ordered, by the simulator with "
@@ -195,66 +157,32 @@ static void print_stored(const cli_tune_output *output)
             output->num_left_out, output->profile);
     if (output->num_cut_short)
         printf("# Budget : it ended %d of %d searches early\n", output->num_cut_short,
-               output->num_repeats);
+               num_tuned);
     if (output->num_kinds[CLI_TUNE_RESUMED])
         printf("# Resumed : %d problems had an entry in %s\n",
                output->num_kinds[CLI_TUNE_RESUMED], output->folder);
-    if (output->settings->dry_run)
-        puts("# Stored : nothing (--dry-run)");
-    else if (!cli_tune_stores(output->settings))
-        puts("# Stored : nothing (only entwine's configs are)");
-    else
-        printf("# Stored : %d entries in %s\n", num_tuned, output->folder);
-}
-
-static void print_end(const cli_tune_output *output, double flips, double regret,
-                      double worst, bool stable, bool complete)
-{
-    if (!output->begun)
-        return;
     print_stored(output);
-    if (output->settings->repeats > 1 && output->num_repeats > 0)
-        printf("# Stability : %.1f %% of %d winners flip, regret %.2f %% median, %.2f %% "
-               "worst: %s\n",
-               100 * flips, output->num_repeats, 100 * regret, 100 * worst,
-               stable ? "OK" : "FAILED, more than 10 % and 2 %");
     if (!complete)
         puts("# Incomplete : the run ended before all problems were tuned; go on with "
              "--resume");
 }
 
-static void print_json(cli_tune_output *output, double flips, double regret, double worst,
-                       bool complete)
-{
-    const int count = output->num_default_regrets;
-    const double median = cli_median(output->default_regrets, count); /* sorts */
-    json_object_set_new(output->document, "complete", json_boolean(complete));
-    json_object_set_new(output->document, "default_regret",
-                        json_pack("{si sf sf}", "problems", count, "median", median,
-                                  "worst", count ? output->default_regrets[count - 1] : 0));
-    json_object_set_new(output->document, "stability",
-                        json_pack("{si sf sf sf}", "tunings", output->num_repeats,
-                                  "flip_rate", flips, "median_regret", regret,
-                                  "worst_regret", worst));
-    cli_json_print(json_incref(output->document));
-}
-
 cli_exit cli_tune_output_close(cli_tune_output *output, bool complete)
 {
-    const int count = output->num_repeats;
-    double flips = count ? (double)output->num_flips / count : 0.0;
-    double regret = output->regrets ? cli_median(output->regrets, count) : 0.0;
-    double worst = count ? output->regrets[count - 1] : 0.0; /* sorted by now */
-    bool stable = flips <= most_flips || regret <= most_regret;
-    if (output->document && output->settings->format == CLI_FORMAT_JSON)
-        print_json(output, flips, regret, worst, complete);
-    else
-        print_end(output, flips, regret, worst, stable, complete);
-    bool any = output->num_kinds[CLI_TUNED] + output->num_kinds[CLI_TUNE_RESUMED] > 0;
+    const int count = output->num_regrets;
+    const bool any = output->num_kinds[CLI_TUNED] + output->num_kinds[CLI_TUNE_RESUMED] > 0;
+    const double median = count ? cli_median(output->regrets, count) : 0.0; /* sorts */
+    const double worst = count ? output->regrets[count - 1] : 0.0;
+    if (output->document && output->settings->format == CLI_FORMAT_JSON) {
+        json_object_set_new(output->document, "complete", json_boolean(complete));
+        json_object_set_new(
+            output->document, "default_regret",
+            json_pack("{si sf sf}", "problems", count, "median", median, "worst", worst));
+        cli_json_print(json_incref(output->document));
+    } else {
+        print_end(output, median, worst, complete);
+    }
     json_decref(output->document);
     free(output->regrets);
-    free(output->default_regrets);
-    if (!stable)
-        return CLI_EXIT_REGRESSION;
     return any ? CLI_EXIT_OK : CLI_EXIT_SKIPPED;
 }

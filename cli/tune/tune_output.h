@@ -6,7 +6,6 @@
 
 #include "entwine/tune.h"
 #include "run/job.h"
-#include "tune/tune_stats.h"
 
 typedef enum cli_tuned_as {
     CLI_TUNED,        /* measured now */
@@ -17,10 +16,7 @@ typedef enum cli_tuned_as {
 typedef struct cli_tuned {
     cli_tuned_as kind;
     const cli_problem *problem;
-    const ew_tune_result *repeats; /* of a measured one */
-    cli_repeats stats;
-    double regrets[CLI_MAX_REPEATS];
-    ew_tuning tuning; /* the entry; of a measured one that of the chosen repeat */
+    ew_tune_result result; /* of a resumed one the entry alone */
     char error[CLI_ERROR_BYTES];
 } cli_tuned;
 
@@ -31,12 +27,10 @@ typedef struct cli_tune_output {
     json_t *document, *results; /* the second borrowed from the first */
     int num_kinds[3];
     int num_cut_short; /* searches that the budget ended */
-    int num_repeats, num_flips;
-    int num_left_out;        /* candidates, by the simulator */
-    char profile[64];        /* with which; empty: none */
-    double *regrets;         /* one for each repeat of each problem */
-    double *default_regrets; /* of the built-in choice, one for each problem */
-    int num_default_regrets;
+    int num_left_out;  /* candidates, by the simulator */
+    char profile[64];  /* with which; empty: none */
+    double *regrets;   /* of the built-in choice, one for each problem */
+    int num_regrets;
     double log_gain_sum;
     bool begun;
 } cli_tune_output;

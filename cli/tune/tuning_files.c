@@ -100,9 +100,7 @@ cli_exit cli_tuning_files_open(cli_tuning_files *files)
         free(items[at]);
     }
     free(items);
-    return files->at ? CLI_EXIT_OK
-                     : cli_fail(EW_ERR_MEMORY, "free some memory",
-                                "no memory for the list of entries");
+    return files->at ? CLI_EXIT_OK : cli_fail_memory("for the list of entries");
 }
 
 void cli_tuning_files_close(cli_tuning_files *files)

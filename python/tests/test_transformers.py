@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "torch_transformers.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MISSING = [name for name in ("torch", "transformers", "accelerate")
            if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: NO "
@@ -25,9 +25,10 @@ def torchrun(program, *arguments):
     return ran.stdout
 
 
-def test_the_example():
-    out = torchrun(EXAMPLE)
-    assert out.count("tokens are the same") == 4, out
+@pytest.mark.parametrize("name", ["torch_transformers.py", "torch_transformers_modules.py"])
+def test_examples(name):
+    out = torchrun(EXAMPLES / name)
+    assert out.count("tokens are the same") == 2, out
 
 
 def test_gradients():
@@ -54,9 +55,10 @@ def part_of(whole, shape, world):
 def rank_main():
     import torch
     import torch.distributed as dist
-    sys.path.insert(0, str(EXAMPLE.parent))
+    sys.path.insert(0, str(EXAMPLES))
     import entwine.torch
     import torch_transformers as client
+    import torch_transformers_modules as modules
     from transformers import LlamaForCausalLM
     dist.init_process_group("gloo")
     world = entwine.torch.world_of()
@@ -65,7 +67,7 @@ def rank_main():
     entwines = dict(client.PLAN)
     for way in ("theirs", "style", "modules"):
         if way == "modules":
-            model = client.make_parallel(client.tiny_llama(), world)
+            model = modules.make_parallel(client.tiny_llama(), world)
         else:
             client.PLAN.clear()
             client.PLAN.update(entwines if way == "style" else

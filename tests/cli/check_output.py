@@ -2,7 +2,6 @@
 """Reads the tool's stdout from stdin, checks it, and prints what was asked for.
 
     check_output.py json SCHEMA [EXPRESSION]    EXPRESSION sees the document as d
-    check_output.py jsonl SCHEMA [EXPRESSION]   the document is put together from the lines
     check_output.py csv [EXPRESSION]            d is the list of rows, as dicts
 """
 import csv
@@ -60,14 +59,6 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def read_jsonl(text):
-    lines = [strict(line) for line in text.splitlines()]
-    assert lines[0].pop("type") == "context" and lines[-1].pop("type") == "end"
-    for line in lines[1:-1]:
-        assert line.pop("type") == "result"
-    return dict(lines[0], complete=lines[-1]["complete"], results=lines[1:-1])
-
-
 def main():
     kind, rest = sys.argv[1], sys.argv[2:]
     text = sys.stdin.read()
@@ -76,7 +67,7 @@ def main():
         assert d and all(None not in row and None not in row.values() for row in d)
     else:
         schema = json.load(open(rest.pop(0)))
-        d = strict(text) if kind == "json" else read_jsonl(text)
+        d = strict(text)
         validate(d, schema, schema)
     for expression in rest:
         print(eval(expression, {"d": d}))

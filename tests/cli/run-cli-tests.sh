@@ -16,6 +16,8 @@
 #                                     where that cannot be (no compiler, sanitizers)
 #     fake-tune                       with fake_tune.c preloaded, likewise
 #     fake-bench                      with fake_bench.c preloaded, likewise
+#     library                         needs the library in Python; left out where that cannot be
+#                                     (sanitizers)
 #     end
 #
 # A stream that no line speaks of must be empty, except stderr when the status is 0, where
@@ -59,6 +61,9 @@ build_fake() {
 }
 fake=$(build_fake fake_gpu) && tuner=$(build_fake fake_tune) && bench=$(build_fake fake_bench) ||
     stop "a library to be preloaded does not build"
+
+in_python=$(python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' \
+    "$(dirname "$entwine")/libentwine.so.0" >/dev/null 2>&1 && echo yes)
 
 # Everything but * means itself.
 to_glob() {
@@ -132,6 +137,7 @@ preload() {
 is_possible() {
     alone=()
     [ "$slow" = 0 ] || [ -z "${CLI_TESTS_QUICK:-}" ] || return
+    [ "$library" = 0 ] || [ -n "$in_python" ] || return
     case $preloads in
     gpu)
         alone=(flock "$work/gpu")
@@ -178,7 +184,7 @@ run_file() {
         'case '*)
             [ -z "$name" ] || fail "$name" "it has no end"
             name=${line#case }
-            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 preloads=''
+            command='' want_exit=0 out_mode=all err_mode=default out=() err=() slow=0 library=0 preloads=''
             continue
             ;;
         '' | '#'*) continue ;;
@@ -194,6 +200,7 @@ run_file() {
         out-any) out_mode=any ;;
         err-any) err_mode=any ;;
         slow) slow=1 ;;
+        library) library=1 ;;
         fake-gpu | fake-tune | fake-bench) preloads=${line#fake-} ;;
         end)
             run_case
