@@ -158,7 +158,8 @@ enum { TRANSPORT, BLOCK, GROUP, RELEASE, BUDGET };
 static const ew_problem large = EW_PROBLEM(49152, 8192, 8192, EW_BF16);
 static const ew_problem small = EW_PROBLEM(1024, 4096, 1024, EW_BF16);
 
-static ewx_candidate_space space_of(const char *method, const ew_problem *problem, int num_ranks)
+static ewx_candidate_space space_of(const char *method, const ew_problem *problem,
+                                    int num_ranks)
 {
     ewx_candidate_space space = {.problem = problem, .num_ranks = num_ranks};
     space.machine = (ewx_machine){.cores = 16, .gpu_sms = 16, .gpu_arch = 90};
@@ -200,7 +201,8 @@ static void each_method_has_its_knobs(void **state)
     nccl.machine.has_nccl = true;
     assert_false(ewx_candidate_applies(&nccl, BUDGET));
     const ewx_candidate_space alone = space_of("entwine", &large, 1);
-    assert_false(ewx_candidate_applies(&alone, TRANSPORT) || ewx_candidate_applies(&alone, BUDGET));
+    assert_false(ewx_candidate_applies(&alone, TRANSPORT) ||
+                 ewx_candidate_applies(&alone, BUDGET));
 }
 
 static int vary(const ewx_candidate_space *space, int knob, ew_config *requests)
@@ -228,7 +230,8 @@ static void knobs_leave_set_fields_alone(void **state)
     assert_true(batches && clusters);
     space.fixed.group = space.fixed.batch = 1;
     space.fixed.transport = EW_TRANSPORT_PULL;
-    assert_false(ewx_candidate_applies(&space, GROUP) || ewx_candidate_applies(&space, BUDGET) ||
+    assert_false(ewx_candidate_applies(&space, GROUP) ||
+                 ewx_candidate_applies(&space, BUDGET) ||
                  ewx_candidate_applies(&space, TRANSPORT));
 }
 

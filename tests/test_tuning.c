@@ -450,8 +450,8 @@ static int wrong_body(ew_world *world, void *argument)
     s->space = (ewx_candidate_space){.problem = &tuned_problem, .num_ranks = 2};
     s->space.machine.cores = 2;
     s->space.fixed = s->built_in.request = (ew_config)EW_CONFIG_INIT;
-    RANK_OK(ewx_sampler_open(&s->sampler, world, &tuned_problem, &spoilt, tuned_problem.max_m,
-                             1));
+    RANK_OK(ewx_sampler_open(&s->sampler, world, &tuned_problem, &spoilt,
+                             tuned_problem.max_m, 1));
     RANK_OK(ewx_search_choose(s, &s->built_in.request, &s->built_in.config));
     s->space.built_in = s->built_in.config;
     RANK_CHECK(ewx_search_run(s) == EW_ERR_SYSTEM, "wrong values were accepted");

@@ -39,19 +39,23 @@ AVX512 static inline row multiply_row(row sum, float a, __m512 left, __m512 righ
                  _mm512_fmadd_ps(value, right, sum.right)};
 }
 
-AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                            int64_t stride, bool accumulate, ewx_ahead ahead)
+/* The first four rows of a panel, and the other four where there are `all`.  Inlined with a
+ * constant, so that each form keeps its sums in registers. */
+AVX512 static inline __attribute__((always_inline)) void multiply_rows(
+    bool all, int64_t depth, const void *a, const void *b, float *acc, int64_t stride,
+    bool accumulate, ewx_ahead ahead)
 {
     ewx_prefetch(ahead);
     const float *pa = a, *pb = b;
+    float *lower = all ? acc + FEW_ROWS * stride : acc;
     row sum0 = load_row(acc, accumulate);
     row sum1 = load_row(acc + stride, accumulate);
     row sum2 = load_row(acc + 2 * stride, accumulate);
     row sum3 = load_row(acc + 3 * stride, accumulate);
-    row sum4 = load_row(acc + 4 * stride, accumulate);
-    row sum5 = load_row(acc + 5 * stride, accumulate);
-    row sum6 = load_row(acc + 6 * stride, accumulate);
-    row sum7 = load_row(acc + 7 * stride, accumulate);
+    row sum4 = load_row(lower, all && accumulate);
+    row sum5 = load_row(lower + stride, all && accumulate);
+    row sum6 = load_row(lower + 2 * stride, all && accumulate);
+    row sum7 = load_row(lower + 3 * stride, all && accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
         ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
         const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
@@ -59,6 +63,8 @@ AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *
         sum1 = multiply_row(sum1, pa[1], left, right);
         sum2 = multiply_row(sum2, pa[2], left, right);
         sum3 = multiply_row(sum3, pa[3], left, right);
+        if (!all)
+            continue;
         sum4 = multiply_row(sum4, pa[4], left, right);
         sum5 = multiply_row(sum5, pa[5], left, right);
         sum6 = multiply_row(sum6, pa[6], left, right);
@@ -68,33 +74,24 @@ AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *
     store_row(sum1, acc + stride);
     store_row(sum2, acc + 2 * stride);
     store_row(sum3, acc + 3 * stride);
-    store_row(sum4, acc + 4 * stride);
-    store_row(sum5, acc + 5 * stride);
-    store_row(sum6, acc + 6 * stride);
-    store_row(sum7, acc + 7 * stride);
+    if (!all)
+        return;
+    store_row(sum4, lower);
+    store_row(sum5, lower + stride);
+    store_row(sum6, lower + 2 * stride);
+    store_row(sum7, lower + 3 * stride);
+}
+
+AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
+                            int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    multiply_rows(true, depth, a, b, acc, stride, accumulate, ahead);
 }
 
 AVX512 static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
                                 int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    ewx_prefetch(ahead);
-    const float *pa = a, *pb = b;
-    row sum0 = load_row(acc, accumulate);
-    row sum1 = load_row(acc + stride, accumulate);
-    row sum2 = load_row(acc + 2 * stride, accumulate);
-    row sum3 = load_row(acc + 3 * stride, accumulate);
-    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
-        const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
-        sum0 = multiply_row(sum0, pa[0], left, right);
-        sum1 = multiply_row(sum1, pa[1], left, right);
-        sum2 = multiply_row(sum2, pa[2], left, right);
-        sum3 = multiply_row(sum3, pa[3], left, right);
-    }
-    store_row(sum0, acc);
-    store_row(sum1, acc + stride);
-    store_row(sum2, acc + 2 * stride);
-    store_row(sum3, acc + 3 * stride);
+    multiply_rows(false, depth, a, b, acc, stride, accumulate, ahead);
 }
 
 static bool available(void)

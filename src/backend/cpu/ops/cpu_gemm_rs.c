@@ -1,6 +1,6 @@
 /* GEMM, then ReduceScatter.  First the sums that another host waits for; then rows of the
- * epilogue and owned tiles, as soon as they can be finished; blocks whenever there is none of
- * that. */
+ * epilogue and owned tiles, as soon as they can be finished; blocks whenever there is none
+ * of that. */
 #include "backend/cpu/cpu_engine.h"
 #include "backend/cpu/ops/cpu_ops.h"
 
