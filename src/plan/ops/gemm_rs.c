@@ -22,11 +22,6 @@ static int part_per_rank(int num_ranks)
     return num_ranks;
 }
 
-static int rank_of_part(int part)
-{
-    return part;
-}
-
 /* The paper's Eq. 2, averaged over the ranks. */
 static double remote_bytes(const ew_problem *problem, int64_t m, int num_ranks)
 {
@@ -56,7 +51,6 @@ const ewx_op ewx_op_gemm_rs = {.id = EW_OP_GEMM_RS,
                                .rows_c = ewx_rows_dealt,
                                .exchanged_cols = contribution_cols,
                                .num_parts = part_per_rank,
-                               .owner = rank_of_part,
                                .gemm_waits = false,
                                .remote_bytes = remote_bytes,
                                .expect_row = expect_row};

@@ -24,11 +24,10 @@ typedef struct ewx_op {
     ewx_rows (*rows_a)(int64_t m, int num_ranks, int rank);
     ewx_rows (*rows_c)(int64_t m, int num_ranks, int rank);
 
-    /* The matrix that lies in the heap has max_m rows and so many columns; its rows are cut
-     * into parts, and a part's tiles are awaited by its owner. */
+    /* The matrix that lies in the heap has max_m rows and this many columns; its rows are
+     * cut into parts. */
     int64_t (*exchanged_cols)(const ew_problem *problem);
     int (*num_parts)(int num_ranks);
-    int (*owner)(int part);
 
     /* Who waits for whom.  The kernel that is waited for is launched first and must always
      * find room. */
