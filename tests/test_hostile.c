@@ -144,7 +144,7 @@ static void a_lying_peer_hangs_and_fools_nobody(void **state)
         int exits[2];
         s->seed = which;
         harness_context("lie %u", which);
-        stage_run(s, EW_RANKS_AS_PROCESSES, 2, 300, call_a_liar, exits);
+        stage_run(s, EW_RANKS_AS_PROCESSES, 2, 1000, call_a_liar, exits);
         for (int rank = 0; rank < 2; rank++)
             if (exits[rank] != 3)
                 fail_msg("lie %u: rank %d ended with %d (142: by its alarm)", which, rank,
