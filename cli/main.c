@@ -5,6 +5,7 @@
 
 #include "cmd/commands.h"
 #include "base/environment.h"
+#include "base/json_file.h"
 #include "options/figure_lines.h"
 #include "options/help_bash.h"
 #include "run/launcher.h"
@@ -226,11 +227,17 @@ static void leave_printing_to_rank_zero(void)
 int main(int argc, char **argv)
 {
     signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it, and we wait for children */
+    cli_json_init();
     leave_printing_to_rank_zero();
     cli_exit status = dispatch(argc, argv);
+    if (cli_json_lacks() && status == CLI_EXIT_OK)
+        status = cli_fail_memory("for all of the output");
     /* A full disk must not look like success. */
-    if ((fflush(stdout) || ferror(stdout)) && status == CLI_EXIT_OK)
-        status = cli_fail(EW_ERR_SYSTEM, "make room, or send the output elsewhere",
-                          "cannot write to standard output");
+    if (fflush(stdout) || ferror(stdout)) {
+        const cli_exit failed =
+            cli_fail(EW_ERR_SYSTEM, "make room, or send the output elsewhere",
+                     "cannot write to standard output");
+        status = status ? status : failed;
+    }
     return status;
 }

@@ -3,9 +3,16 @@
 #define ENTWINE_CLI_JSON_FILE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 #include "base/message.h"
 #include "entwine/entwine.h"
+
+/* Before any JSON.  From then on every allocation that fails is noticed, since documents are
+ * built without looking at each: one that lacks a part is an error when it is written. */
+void cli_json_init(void);
+void cli_json_lack(void); /* a part is missing for another reason */
+bool cli_json_lacks(void);
 
 /* Any JSON file; on failure the error, with `fix`, has been printed. */
 cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out);

@@ -2,19 +2,17 @@
  * and the spelling helper behind every "did you mean". */
 #include "base/message.h"
 
-#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/text.h"
 
 enum { MAX_WORD = 64, MAX_LINES = 6, TEXT_BYTES = 1024 };
 
 static void print_error(const char *code, char *text, const char *fix)
 {
-    /* The text quotes files and arguments: they must not steer the terminal. */
-    for (char *at = text; *at; at++)
-        if (iscntrl((unsigned char)*at) && *at != '\n')
-            *at = '?';
+    ewx_text_disarm(text); /* it quotes files and arguments */
     fflush(stdout);
     fprintf(stderr, "entwine: error[%s]: %s\n", code, text);
     if (fix)
@@ -94,12 +92,13 @@ cli_exit cli_exit_of(ew_status status)
 
 void cli_warn(const char *format, ...)
 {
+    char text[TEXT_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    fputs("entwine: warning: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    ewx_text_disarm(text);
+    fprintf(stderr, "entwine: warning: %s\n", text);
 }
 
 static int smallest(int a, int b, int c)

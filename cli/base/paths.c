@@ -1,10 +1,29 @@
-/* Lookup relative to /proc/self/exe. */
+/* Whole files, and lookup relative to /proc/self/exe. */
 #include "base/paths.h"
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/file.h"
+
+char *cli_path_read(const char *path, size_t most_bytes, const char **why_out)
+{
+    size_t bytes = 0;
+    char *text = malloc(most_bytes + 1); /* pages that stay untouched cost nothing */
+    *why_out = text ? ewx_file_read(path, text, most_bytes, &bytes) : "no memory for it";
+    if (!*why_out && memchr(text, '\0', bytes))
+        *why_out = "it holds a zero byte";
+    if (*why_out) {
+        free(text);
+        return NULL;
+    }
+    text[bytes] = '\0';
+    char *fitting = realloc(text, bytes + 1);
+    return fitting ? fitting : text;
+}
 
 static bool executable_folder(char *folder, size_t bytes)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "trace/flight.h"
 
 typedef struct finding {
@@ -19,12 +20,10 @@ static int parent_of(int pid)
 {
     char path[64], text[512];
     int parent = 0;
+    size_t bytes;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
+    if (ewx_file_read(path, text, sizeof text - 1, &bytes))
         return 0;
-    size_t bytes = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
     text[bytes] = '\0';
     const char *close = strrchr(text, ')'); /* a program may have any name */
     return close && sscanf(close + 1, " %*c %d", &parent) == 1 ? parent : 0;

@@ -2,7 +2,6 @@
  * overlap in four numbers. */
 #include "cmd/commands.h"
 
-#include <errno.h>
 #include <inttypes.h>
 
 #include "run/context.h"
@@ -35,8 +34,19 @@ static void print_numbers(const cli_job *job, const cli_trace *trace,
         printf("# Wrong values : %" PRId64 " %s\n", n->wrong, n->wrong ? "FAILED" : "OK");
 }
 
+typedef struct timeline {
+    const cli_trace *trace;
+    const json_t *metadata;
+} timeline;
+
+static bool write_timeline(const void *context, FILE *stream)
+{
+    const timeline *t = context;
+    return t->metadata && cli_trace_write(t->trace, t->metadata, stream);
+}
+
 static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *context,
-                            cli_out_file *t, bool *written_out)
+                            const cli_out_file *file)
 {
     cli_trace_numbers numbers;
     char config[EW_CONFIG_TEXT_BYTES];
@@ -44,22 +54,24 @@ static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *
     if (ew_config_print(&trace->config, config, sizeof config))
         config[0] = '\0';
     json_t *metadata = cli_trace_metadata(job, trace, &numbers, config, context);
-    errno = metadata ? 0 : ENOMEM;
-    *written_out = metadata && cli_trace_write(trace, metadata, t->stream);
+    const timeline t = {trace, metadata};
+    cli_exit failed = cli_out_file_write(file, write_timeline, &t);
     json_decref(metadata);
-    if (!*written_out)
-        return cli_out_file_fail(t);
-    if (t->stream != stdout)
+    if (failed)
+        return failed;
+    if (file->kind != CLI_OUT_STDOUT) {
         print_numbers(job, trace, &numbers, config);
+        printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n",
+               file->path);
+    }
     return numbers.wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
 }
 
 static cli_exit record_and_write(const cli_job *job, const cli_context *context, int argc,
-                                 char **argv, cli_out_file *t)
+                                 char **argv, const cli_out_file *file)
 {
     char error[CLI_ERROR_BYTES];
     cli_trace *trace = NULL;
-    bool written = false;
     ew_status status = cli_trace_record(job, &trace, error);
     cli_exit result = CLI_EXIT_OK;
     if (cli_interrupted())
@@ -67,13 +79,9 @@ static cli_exit record_and_write(const cli_job *job, const cli_context *context,
     else if (status)
         result = cli_fail_status(status, error);
     else
-        result = write_trace(job, trace, cli_context_json(context, NULL, argc, argv), t,
-                             &written);
+        result = write_trace(job, trace, cli_context_json(context, NULL, argc, argv), file);
     cli_trace_free(trace);
-    cli_exit failed = cli_out_file_close(t, written);
-    if (written && !failed && t->stream != stdout)
-        printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n", t->path);
-    return failed ? failed : result;
+    return result;
 }
 
 static void print_context(const cli_job *job, const cli_settings *settings,
@@ -94,7 +102,7 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
 {
     cli_job job;
     cli_context context;
-    cli_out_file t;
+    cli_out_file file;
     if (settings->merge)
         return cli_trace_merge(settings);
     if (settings->num_words)
@@ -108,16 +116,16 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
     if (!result)
         result = cli_job_check(&job);
     if (!result)
-        result = cli_out_file_open(
-            &t, "the trace", settings->output_path ? settings->output_path : "trace.json");
+        result =
+            cli_out_file_open(&file, "the trace",
+                              settings->output_path ? settings->output_path : "trace.json");
     if (!result) {
         cli_context_init(&context);
         if (cli_interrupt_open()) {
-            print_context(&job, settings, &context, t.stream == stdout);
-            result = record_and_write(&job, &context, argc, argv, &t);
+            print_context(&job, settings, &context, file.kind == CLI_OUT_STDOUT);
+            result = record_and_write(&job, &context, argc, argv, &file);
             cli_interrupt_close();
         } else {
-            cli_out_file_close(&t, false);
             result = cli_fail_memory("for the ranks");
         }
     }

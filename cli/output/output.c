@@ -99,33 +99,9 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     return CLI_EXIT_OK;
 }
 
-static bool dump_document(const cli_output *output)
+static bool dump(const void *document, FILE *stream)
 {
-    FILE *stream = output->json_file.stream;
-    return stream && json_dumpf(output->document, stream, JSON_INDENT(1)) == 0 &&
-           fputc('\n', stream) != EOF;
-}
-
-/* A failure is reported at the end, by write_last. */
-static void renew_json_file(cli_output *output)
-{
-    if (output->json_path && cli_out_file_is_renewable(&output->json_file))
-        cli_out_file_renew(&output->json_file, dump_document(output));
-}
-
-static cli_exit write_last(cli_output *output)
-{
-    cli_out_file *file = &output->json_file;
-    cli_exit failed = CLI_EXIT_OK;
-    if (output->json_path && !file->stream)
-        failed = cli_out_file_open(file, file->what, file->path);
-    if (!output->json_path || failed)
-        return failed;
-    const bool written = dump_document(output);
-    if (!written)
-        failed = cli_out_file_fail(file);
-    const cli_exit not_closed = cli_out_file_close(file, written);
-    return failed ? failed : not_closed;
+    return json_dumpf(document, stream, JSON_INDENT(1)) == 0 && fputc('\n', stream) != EOF;
 }
 
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
@@ -218,7 +194,8 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
     }
     fflush(stdout);
     renew_figure(output);
-    renew_json_file(output);
+    if (output->json_path) /* a failure shows at the end, if it lasts */
+        cli_out_file_renew(&output->json_file, dump, output->document);
 }
 
 void cli_emulated_link_text(double gbs, double latency_us, char *text, size_t bytes)
@@ -269,7 +246,9 @@ cli_exit cli_output_close(cli_output *output, bool complete)
         json_object_set_new(json_object_get(output->document, "clocks"), "after",
                             cli_gpu_clocks());
     print_end(output, complete);
-    const cli_exit failed = write_last(output);
+    const cli_exit failed =
+        output->json_path ? cli_out_file_write(&output->json_file, dump, output->document)
+                          : CLI_EXIT_OK;
     cli_figure_fini(&output->figure);
     json_decref(output->document);
     free(output);

@@ -2,7 +2,6 @@
  * page.html, page.js and the data, between which nothing but the data varies. */
 #include "report/report.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -94,7 +93,7 @@ static void write_table(const cli_report *report, FILE *out)
 
 /* ---- The page ---- */
 
-cli_exit cli_report_write(const cli_report *report, FILE *out)
+bool cli_report_write(const void *report, FILE *out)
 {
     bool written = true;
     for (const char *const *line = cli_report_page; *line && written; line++) {
@@ -105,23 +104,16 @@ cli_exit cli_report_write(const cli_report *report, FILE *out)
         else
             fprintf(out, "%s\n", *line);
     }
-    return written ? CLI_EXIT_OK : cli_fail_memory("for the page");
+    return written;
 }
 
 cli_exit cli_report_save(const cli_report *report, const char *path)
 {
     cli_out_file file;
     cli_exit failed = cli_out_file_open(&file, "the report", path);
-    if (failed)
-        return failed;
-    errno = 0;
-    failed = cli_report_write(report, file.stream);
-    if (!failed && (fflush(file.stream) || ferror(file.stream)))
-        failed = cli_out_file_fail(&file);
-    cli_exit not_closed = cli_out_file_close(&file, !failed);
-    if (failed || not_closed)
-        return failed ? failed : not_closed;
-    if (file.stream != stdout)
+    if (!failed)
+        failed = cli_out_file_write(&file, cli_report_write, report);
+    if (!failed && file.kind != CLI_OUT_STDOUT)
         printf("# Report : %s\n", path);
-    return CLI_EXIT_OK;
+    return failed;
 }

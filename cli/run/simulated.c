@@ -1,6 +1,7 @@
 /* Names for what is simulated. */
 #include "run/simulated.h"
 
+#include "base/json_file.h"
 #include "entwine/sim.h"
 
 bool cli_backend_is_gpu(ew_backend backend)
@@ -30,4 +31,6 @@ void cli_sim_params(json_t *params, int num_ranks)
     json_object_set_new(params, "simulated", json_true());
     if (ew_sim_describe(NULL, num_ranks, &hardware) == EW_OK)
         json_object_set_new(params, "profile", json_string(hardware.name));
+    else
+        cli_json_lack();
 }

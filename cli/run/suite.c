@@ -7,11 +7,12 @@
 #include <glob.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/paths.h"
 
-enum { MAX_LINE = 256, NUM_FIELDS = 6 };
+enum { MAX_LINE = 256, NUM_FIELDS = 6, MOST_BYTES = 1 << 20 };
 #define LINE_SHAPE \
     "each line is `name M N K W dtype`, for example `small 256 256 128 2 fp32`"
 
@@ -31,7 +32,7 @@ static int split_fields(char *line, char **fields)
 {
     char *rest = NULL;
     int count = 0;
-    line[strcspn(line, "#\n")] = '\0';
+    line[strcspn(line, "#")] = '\0';
     for (char *word = strtok_r(line, " \t\r", &rest); word;
          word = strtok_r(NULL, " \t\r", &rest)) {
         if (count < NUM_FIELDS)
@@ -113,28 +114,24 @@ static const char *list_suites(char *text, size_t bytes)
     return text;
 }
 
-static cli_exit fail_read(const char *path)
+static cli_exit fail_read(const char *path, const char *why)
 {
     char suites[128], fix[192];
     snprintf(fix, sizeof fix, "one of %s, or the path of a .suite file",
              list_suites(suites, sizeof suites));
-    return cli_fail_usage(fix, "cannot read suite '%.200s': %s", path, strerror(errno));
+    return cli_fail_usage(fix, "cannot read suite '%.200s': %s", path, why);
 }
 
-static FILE *open_suite(const char *suite, char *path, size_t bytes)
+static char *read_suite(const char *suite, char *path, size_t bytes, const char **why_out)
 {
     char name[NAME_MAX];
-    if (strchr(suite, '/') || strstr(suite, ".suite")) {
+    snprintf(name, sizeof name, "%.200s.suite", suite);
+    const bool is_path = strchr(suite, '/') || strstr(suite, ".suite");
+    if (is_path || !cli_path_find("suites", EW_SUITES_FROM_BIN, name, path, bytes))
         snprintf(path, bytes, "%s", suite);
-    } else {
-        snprintf(name, sizeof name, "%.200s.suite", suite);
-        if (!cli_path_find("suites", EW_SUITES_FROM_BIN, name, path, bytes)) {
-            errno = ENOENT;
-            snprintf(path, bytes, "%s", suite);
-            return NULL;
-        }
-    }
-    return fopen(path, "r");
+    *why_out = strerror(ENOENT);
+    return is_path || strcmp(path, suite) != 0 ? cli_path_read(path, MOST_BYTES, why_out)
+                                               : NULL;
 }
 
 /* "paper:main" is the suite paper and its problems whose names start with main. */
@@ -148,22 +145,21 @@ static const char *split_start(const char *text, char *suite, size_t bytes)
 
 cli_exit cli_suite_load(const cli_settings *settings, cli_job *job)
 {
-    char suite[PATH_MAX], path[PATH_MAX], line[MAX_LINE];
+    char suite[PATH_MAX], path[PATH_MAX];
+    const char *why, *start = split_start(settings->suite, suite, sizeof suite);
     cli_exit failed = CLI_EXIT_OK;
-    const char *start = split_start(settings->suite, suite, sizeof suite);
-    FILE *file = open_suite(suite, path, sizeof path);
-    if (!file)
-        return fail_read(path);
-    for (int number = 1; !failed && fgets(line, sizeof line, file); number++) {
-        if (!strchr(line, '\n') && !feof(file))
+    char *text = read_suite(suite, path, sizeof path, &why), *rest = text;
+    if (!text)
+        return fail_read(path, why);
+    for (int number = 1; !failed && rest && *rest; number++) {
+        char *line = strsep(&rest, "\n");
+        if (strlen(line) > MAX_LINE - 2)
             failed = cli_fail_usage(LINE_SHAPE, "%s:%d: line longer than %d bytes", path,
                                     number, MAX_LINE - 2);
         else
             failed = parse_line(path, number, line, start, settings, job);
     }
-    if (!failed && ferror(file))
-        failed = fail_read(path);
-    fclose(file);
+    free(text);
     if (!failed && job->num_problems == 0)
         failed =
             *start

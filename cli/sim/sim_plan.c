@@ -66,10 +66,13 @@ static ew_status call_method(const sim_case *what, const char *method,
                              const ew_config *base, ew_sim_report *report_out)
 {
     ew_config config;
-    const ew_status status = config_of(method, base, &config);
-    return status ? status
-                  : ew_sim_call(&what->problem, what->num_ranks, &config, &what->options,
-                                report_out);
+    ew_status status = config_of(method, base, &config);
+    if (status == EW_OK)
+        status = ew_sim_call(&what->problem, what->num_ranks, &config, &what->options,
+                             report_out);
+    if (status == EW_ERR_MEMORY)
+        cli_json_lack(); /* others say something about the method */
+    return status;
 }
 
 static ew_status set_case(const cli_settings *settings, forecast *f)

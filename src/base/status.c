@@ -13,6 +13,7 @@ ew_status ewx_fail(ew_status status, const char *format, ...)
     va_start(args, format);
     ewx_text_print(last_error, sizeof last_error, format, args);
     va_end(args);
+    ewx_text_disarm(last_error); /* it may quote files */
     return status;
 }
 

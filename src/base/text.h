@@ -1,5 +1,5 @@
-/* Building short texts in fixed buffers without losing count, and numbers as text: with a
- * decimal point, whatever the program's locale. */
+/* Building short texts in fixed buffers without losing count, numbers as text: with a
+ * decimal point, whatever the program's locale; and which characters a terminal obeys. */
 #ifndef EWX_BASE_TEXT_H
 #define EWX_BASE_TEXT_H
 
@@ -26,6 +26,16 @@ static inline ewx_text ewx_text_in(char *data, size_t bytes)
 __attribute__((format(printf, 3, 0))) int ewx_text_print(char *data, size_t bytes,
                                                          const char *format, va_list args);
 double ewx_text_number(const char *text, char **end_out);
+
+/* The UTF-8 character at `text` and its length; 0: malformed. */
+size_t ewx_text_decode(const char *text, uint32_t *character_out);
+
+/* Whether a character steers what shows it instead of being shown: C0 but for newline and
+ * tab, DEL, C1, and those that change the direction of writing. */
+bool ewx_text_steers(uint32_t character);
+
+/* Replaces such characters, and what is not UTF-8, by question marks. */
+void ewx_text_disarm(char *text);
 
 /* FNV-1a. */
 uint64_t ewx_text_hash(const char *text);

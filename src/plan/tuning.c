@@ -275,7 +275,12 @@ ew_status ew_tuning_store(const ew_tuning *tuning)
     char path[PATH_MAX], text[EW_TUNING_TEXT_BYTES];
     EW_TRY(ew_tuning_print(tuning, text, sizeof text));
     EW_TRY(ew_tuning_path(tuning->key, path, sizeof path));
-    return ewx_file_replace(path, text, strlen(text));
+    const char *why = ewx_file_replace(path, text, strlen(text));
+    return why ? ewx_fail(EW_ERR_SYSTEM,
+                          "the tuning entry %s cannot be written: %s\n  fix: make its folder "
+                          "writable, make room, or name another in ENTWINE_CACHE_DIR",
+                          path, why)
+               : EW_OK;
 }
 
 /* Files suffer what texts do not: every byte of one must be as it was written. */
@@ -296,7 +301,11 @@ ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
     size_t bytes;
     if (!path || !tuning_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_load needs a path and an entry");
-    EW_TRY(ewx_file_read(path, text, sizeof text, &bytes));
+    const char *why = ewx_file_read(path, text, sizeof text, &bytes);
+    if (why)
+        return ewx_fail(EW_ERR_SYSTEM,
+                        "the tuning entry %s cannot be read: %s\n  fix: tune again", path,
+                        why);
     if (!has_sum(text, bytes))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "this is no tuning entry: its sum does not fit what it holds\n"

@@ -28,7 +28,8 @@ static void shrink(ew_problem *problem, int num_ranks, int sampled_ranks)
         problem->max_m /= 2;
 }
 
-static void try_knob(sim_search *s, int knob)
+/* A candidate that cannot run is none; one that lacked memory might have been the best. */
+static ew_status try_knob(sim_search *s, int knob)
 {
     ew_config requests[EWX_KNOB_VALUES];
     const int count =
@@ -36,13 +37,16 @@ static void try_knob(sim_search *s, int knob)
     for (int i = 0; i < count; i++) {
         ew_sim_report report;
         s->tried++;
-        if (ew_sim_call(&s->small, s->space.num_ranks, &requests[i], s->options, &report) ==
-                EW_OK &&
-            report.time_us < GAIN_WANTED * s->best.time_us) {
+        const ew_status status = ew_sim_call(&s->small, s->space.num_ranks, &requests[i],
+                                             s->options, &report);
+        if (status == EW_ERR_MEMORY)
+            return status;
+        if (status == EW_OK && report.time_us < GAIN_WANTED * s->best.time_us) {
             s->best = report;
             s->request = requests[i];
         }
     }
+    return EW_OK;
 }
 
 static ew_status find_machine(const ew_sim_options *options, int num_ranks,
@@ -76,7 +80,7 @@ ew_status ew_sim_search(const ew_problem *problem, int num_ranks, const ew_confi
     s.space.built_in = s.best.config;
     for (int knob = 0; knob < EWX_KNOBS; knob++)
         if (ewx_candidate_applies(&s.space, knob))
-            try_knob(&s, knob);
+            EW_TRY(try_knob(&s, knob));
     EW_TRY(ew_sim_call(&asked, num_ranks, &s.best.config, options, report_out));
     if (tried_out)
         *tried_out = s.tried;

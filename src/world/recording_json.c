@@ -311,9 +311,13 @@ ew_status ew_world_dump(const ew_world *world, const char *path)
     if (!world || !path || !*path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_world_dump needs a world and a path");
     EW_TRY(ewx_recording_read(world->control_fd, &json, &bytes));
-    const ew_status status = ewx_file_replace(path, json, bytes);
+    const char *why = ewx_file_replace(path, json, bytes);
     free(json);
-    return status;
+    return why ? ewx_fail(EW_ERR_SYSTEM,
+                          "the recording %s cannot be written: %s\n  fix: make its folder "
+                          "writable, make room, or choose another",
+                          path, why)
+               : EW_OK;
 }
 
 void ewx_recorder_dump_once(ew_world *world)

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     FUZZ_DEMAND(report);
     if (!cli_report_add(report, "fuzz.json", document)) {
         FILE *out = fopen("/dev/null", "w");
-        FUZZ_DEMAND(out && !cli_report_write(report, out));
+        FUZZ_DEMAND(out && cli_report_write(report, out));
         fclose(out);
     }
     cli_report_destroy(report);

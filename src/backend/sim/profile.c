@@ -172,6 +172,7 @@ static ew_status read_device(reader *r, const char *value)
         return refuse(r, "device", "= '%.80s' is not a name\n  fix: use 1 to %d bytes",
                       value, EWX_SIM_NAME_BYTES - 1);
     memcpy(device, value, strlen(value) + 1);
+    ewx_text_disarm(device); /* it is shown */
     return EW_OK;
 }
 
@@ -315,19 +316,16 @@ static ew_status load_builtin(const char *name, char *text)
 static ew_status load_file(const char *path, char *text)
 {
     size_t bytes = 0;
-    const ew_status status = ewx_file_read(path, text, MAX_TEXT - 1, &bytes);
-    if (status == EW_ERR_SYSTEM)
+    const char *why = ewx_file_read(path, text, MAX_TEXT - 1, &bytes);
+    if (!why && memchr(text, '\0', bytes))
+        why = "it holds a zero byte";
+    if (why)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "cannot read profile '%.200s'\n  fix: give a file that exists, or "
-                        "the name of a built-in profile",
-                        path);
-    EW_TRY(status);
+                        "cannot read profile '%.200s': %s\n  fix: give a text file, or the "
+                        "name of a built-in profile",
+                        path, why);
     text[bytes] = '\0';
-    return strlen(text) == bytes ? EW_OK
-                                 : ewx_fail(EW_ERR_ARGUMENT,
-                                            "profile '%.200s' holds a zero byte\n"
-                                            "  fix: give a text file",
-                                            path);
+    return EW_OK;
 }
 
 ew_status ewx_sim_profile_load(const char *name, ewx_sim_profile *profile_out)
