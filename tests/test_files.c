@@ -1,6 +1,7 @@
-/* The store of tuning entries under bad conditions: writers that are killed, files that
- * were cut or flipped, folders that are read-only, full or missing, any umask, and links
- * that somebody planted. */
+/* The library's files under bad conditions: writers that are killed, files that were cut or
+ * flipped, folders that are read-only, full or missing, any umask, links that somebody
+ * planted, and pipes, sockets, devices and folders in place of files.  What the tool reads
+ * and writes is in cli/check_files.py. */
 #include "faultkit.h"
 #include "harness.h"
 
@@ -15,7 +16,9 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +26,9 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "base/status.h"
 #include "entwine/measure.h"
+#include "entwine/sim.h"
 #include "entwine/tune.h"
 
 static char folder[] = "/tmp/entwine-files-XXXXXX";
@@ -312,6 +317,107 @@ static void planted_links_are_not_followed(void **state)
     clear_folder();
 }
 
+/* ---- Other things than files ---- */
+
+/* Under each name of the folder something that is not a file of a few bytes. */
+static const char *const oddities[] = {"pipe", "socket", "endless", "folder", "large"};
+enum { ODDITIES = sizeof oddities / sizeof oddities[0] };
+
+static void make_oddities(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "socket");
+    assert_int_equal(bind(listener, (const struct sockaddr *)&address, sizeof address), 0);
+    close(listener);
+    assert_int_equal(symlink("/dev/zero", "endless"), 0);
+    assert_int_equal(mkdir("folder", 0700), 0);
+    assert_int_equal(close(open("large", O_WRONLY | O_CREAT | O_CLOEXEC, 0600)), 0);
+    assert_int_equal(truncate("large", (off_t)1 << 40), 0);
+}
+
+static void remove_oddities(void)
+{
+    for (int i = 0; i < ODDITIES; i++)
+        assert_int_equal(remove(oddities[i]), 0);
+    assert_int_equal(chdir("/"), 0);
+}
+
+static ew_status read_entry(const char *path)
+{
+    ew_tuning tuning;
+    return ew_tuning_load(path, &tuning);
+}
+
+static ew_status read_profile(const char *path)
+{
+    ew_sim_hardware hardware;
+    char with_slash[64];
+    snprintf(with_slash, sizeof with_slash, "./%s", path);
+    return ew_sim_describe(with_slash, 1, &hardware);
+}
+
+static void readers_refuse_what_is_not_a_file(void **state)
+{
+    static ew_status (*const readers[])(const char *) = {read_entry, read_profile};
+    (void)state;
+    make_oddities();
+    for (size_t reader = 0; reader < sizeof readers / sizeof readers[0]; reader++)
+        for (int i = 0; i < ODDITIES; i++) {
+            harness_context("reader %zu of a %s", reader, oddities[i]);
+            assert_int_not_equal(readers[reader](oddities[i]), EW_OK);
+            assert_true(error_has(oddities[i], "cannot", "read", "fix:", NULL));
+        }
+    remove_oddities();
+}
+
+/* A pipe, a device or a folder is neither written to nor replaced, not even by root. */
+static void writers_refuse_what_is_not_a_file(void **state)
+{
+    (void)state;
+    ew_world *world = NULL;
+    assert_int_equal(ew_world_create(0, 1, NULL, NULL, NULL, &world), EW_OK);
+    make_oddities();
+    for (int i = 0; i < ODDITIES - 1; i++) {
+        struct stat before, after;
+        assert_int_equal(lstat(oddities[i], &before), 0);
+        harness_expect_error(ew_world_dump(world, oddities[i]), EW_ERR_SYSTEM, oddities[i],
+                             oddities[i]);
+        assert_int_equal(lstat(oddities[i], &after), 0);
+        assert_true(before.st_ino == after.st_ino && before.st_mode == after.st_mode);
+    }
+    assert_int_equal(ew_world_dump(world, "large"), EW_OK);
+    remove_oddities();
+    ew_world_destroy(world);
+}
+
+/* ---- Texts ---- */
+
+static void errors_do_not_steer_terminals(void **state)
+{
+    static const struct {
+        const char *in, *out;
+    } texts[] = {{"plain\tt\xc3\xa9xt \xe2\x82\xac \xf0\x9f\x8d\x8e\n",
+                  "plain\tt\xc3\xa9xt \xe2\x82\xac \xf0\x9f\x8d\x8e\n"},
+                 {"\033[31m\x7f\r", "?[31m??"},
+                 {"\xc2\x9b"
+                  "31m\xc2\x80\xc2\x9f\xc2\xa0",
+                  "?31m??\xc2\xa0"},
+                 {"\xe2\x80\xaa\xe2\x80\xae\xe2\x80\xaf", "??\xe2\x80\xaf"},
+                 {"\xe2\x81\xa6\xe2\x81\xa9\xe2\x80\x8e\xe2\x80\x8f\xd8\x9c", "?????"},
+                 {"\x9b"
+                  "a\xc3",
+                  "?a?"}, /* alone, and cut */
+                 {"\xc0\x9b\xe0\x82\x9b\xf8\x88\x80\x80\x80", "??????????"}}; /* overlong */
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        assert_int_equal(ewx_fail(EW_ERR_ARGUMENT, "%s", texts[i].in), EW_ERR_ARGUMENT);
+        assert_string_equal(ew_last_error(), texts[i].out);
+    }
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -336,6 +442,9 @@ int main(void)
         TIDY(leftovers_of_the_same_process_id_are_no_obstacle),
         TIDY(files_are_private_under_any_umask),
         TIDY(planted_links_are_not_followed),
+        TIDY(readers_refuse_what_is_not_a_file),
+        TIDY(writers_refuse_what_is_not_a_file),
+        TIDY(errors_do_not_steer_terminals),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -32,11 +32,19 @@ def _open_own(path, parent=None):
                      dir_fd=parent)
     except OSError:
         return None
-    facts = os.fstat(fd)
-    if facts.st_uid == os.geteuid() and facts.st_mode & 0o077 == 0:
-        return fd
-    os.close(fd)
+    try:
+        facts = os.fstat(fd)
+        if facts.st_uid == os.geteuid() and facts.st_mode & 0o077 == 0:
+            return fd
+    except OSError:
+        pass
+    _close(fd)
     return None
+
+
+def _close(fd):
+    with contextlib.suppress(OSError):  # whatever it says, the descriptor is gone
+        os.close(fd)
 
 
 def _make_own(path, parent=None):
@@ -56,7 +64,7 @@ def _in_runtime_folder():
     except OSError:
         return None, None  # read-only, as in some containers
     finally:
-        os.close(runtime)
+        _close(runtime)
 
 
 def _in_public_folder():
@@ -119,7 +127,7 @@ class Folder:
                 time.sleep(0.01)
             yield
         finally:
-            os.close(fd)
+            _close(fd)
 
     def sweep(self):
         """Removes what processes have left that were killed.  Locked only."""
@@ -138,7 +146,7 @@ class Folder:
                 self.remove(name)
             return free
         finally:
-            os.close(fd)
+            _close(fd)
 
 
 def _no_folder(why):
@@ -201,7 +209,7 @@ class Member:
     def disown(self):
         for fd in (self._claim, self.folder.fd):
             if fd >= 0:
-                os.close(fd)
+                _close(fd)
 
 
 _members = {}

@@ -5,6 +5,7 @@ There rank 0 listens in the job's meeting place; the others connect, send what t
 everybody's back.  All say which job they know: its id is drawn by rank 0 when they first meet.
 Every wait ends at the deadline.
 """
+import contextlib
 import ctypes
 import errno
 import os
@@ -13,7 +14,7 @@ import struct
 import time
 
 from . import _meeting_place
-from ._errors import (ArgumentError, MismatchError, PeerDiedError, RankTimeoutError,
+from ._errors import (ArgumentError, EntwineError, MismatchError, PeerDiedError, RankTimeoutError,
                       SystemRefusedError)
 from ._library import ALLGATHER
 
@@ -43,7 +44,13 @@ class Rendezvous:
                                      f"{error}") from error
         self.socket = self.member.next_meeting()
         self.known = self.member.id or _NO_JOB
-        return self._host(mine) if self.rank == 0 else self._visit(mine)
+        try:
+            return self._host(mine) if self.rank == 0 else self._visit(mine)
+        except EntwineError:
+            raise
+        except OSError as error:
+            raise SystemRefusedError(f"rank {self.rank} cannot meet the others of the job "
+                                     f"{self.job}: {error.strerror}") from error
 
     # ---- Rank 0 ----
 
@@ -69,9 +76,10 @@ class Rendezvous:
             except ConnectionError as error:
                 raise PeerDiedError(f"a rank left while it joined: {error.strerror}") from error
             finally:
-                self.member.folder.remove(self.socket)
+                with contextlib.suppress(OSError):  # the next meeting has a name of its own
+                    self.member.folder.remove(self.socket)
                 for visitor in visitors:
-                    visitor.close()
+                    _close(visitor)
         self.member.id = job_id
         return [everybody[rank] for rank in range(self.size)]
 
@@ -83,18 +91,18 @@ class Rendezvous:
             listener.listen(self.size)
             return listener
         except OSError as error:
-            listener.close()
+            _close(listener)
             raise SystemRefusedError(f"rank 0 cannot listen in {self.member.folder.path}: "
                                      f"{error.strerror}") from error
 
     def _admit(self, listener, everybody, visitors):
         listener.settimeout(self._left())
         visitor, _ = listener.accept()
+        visitors.append(visitor)
         pid, user = _process_of(visitor)
         if user != os.geteuid():
-            visitor.close()
+            _close(visitors.pop())
             return
-        visitors.append(visitor)
         rank, num_bytes, known = _HELLO.unpack(self._receive(visitor, _HELLO.size))
         if known != self.known:
             visitor.sendall(_ANSWER.pack(self.known, self.known))
@@ -119,7 +127,7 @@ class Rendezvous:
                 raise RankTimeoutError(f"rank {self.rank} waited {self.timeout_s:.3g} s for all "
                                        f"ranks to join\n  fix: see whether all ranks started, or "
                                        f"raise the timeout") from None
-            except OSError as error:
+            except ConnectionError as error:
                 raise PeerDiedError(f"rank 0 left while rank {self.rank} joined: "
                                     f"{error.strerror}", 0) from error
         self.member.id = job_id
@@ -127,21 +135,23 @@ class Rendezvous:
 
     def _connect(self):
         while True:
-            host = socket.socket(socket.AF_UNIX)
+            host, is_rank_0 = socket.socket(socket.AF_UNIX), False
             try:
                 host.settimeout(self._left())
                 host.connect(self._address())
-                if _process_of(host)[1] == os.geteuid():
+                is_rank_0 = _process_of(host)[1] == os.geteuid()
+                if is_rank_0:
                     return host
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
                 pass  # rank 0 is not there yet
             except TimeoutError:
-                host.close()
                 raise RankTimeoutError(
                     f"rank {self.rank} waited {self.timeout_s:.3g} s for rank 0 of the job "
                     f"{self.job} in {self.member.folder.path}\n  fix: see whether rank 0 started, "
                     f"and set ENTWINE_JOB and XDG_RUNTIME_DIR alike on all ranks", 0) from None
-            host.close()
+            finally:
+                if not is_rank_0:
+                    _close(host)
             time.sleep(0.01)
 
     # ---- Both ----
@@ -175,6 +185,11 @@ class Rendezvous:
 
 def _describe(known):
     return "met no rank before" if known == _NO_JOB else f"the job id {known.hex()}"
+
+
+def _close(peer):
+    with contextlib.suppress(OSError):  # whatever it says, the connection is gone
+        peer.close()
 
 
 def _process_of(peer):

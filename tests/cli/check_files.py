@@ -478,16 +478,22 @@ def test_leftovers_are_no_obstacle():
 
 # ---- Calls that fail in turn ---------------------------------------------------------------
 
-def build_failing():
-    library = os.path.abspath("fail_nth.so")
+def build(name):
+    """A library to be preloaded."""
+    library = os.path.abspath(f"{name}.so")
     compiler = os.environ.get("CC", "cc")
     if not shutil.which(compiler):
         raise Skip("no compiler")
-    subprocess.run([compiler, "-std=c11", "-shared", "-fPIC", str(HERE / "fail_nth.c"), "-o", library],
-                   check=True)
+    subprocess.run([compiler, "-std=c11", "-shared", "-fPIC", f"-I{HERE.parents[1] / 'include'}",
+                    str(HERE / f"{name}.c"), "-ldl", "-o", library], check=True)
+    return library
+
+
+def build_failing():
+    library = build("fail_nth")
     probe = run("--version", LD_PRELOAD=library, FAIL_CALL="open", FAIL_NTH="0", FAIL_MARK="mark")
     if probe.status != 0:
-        raise Skip("seccomp is not to be had, or a sanitizer is in the way")
+        raise Skip("seccomp filters are refused here")
     return library
 
 
@@ -536,6 +542,38 @@ def sweep(library, text, kind, call, good):
 
 
 CALLS = ("malloc", "open", "read", "fstat", "write", "fsync", "rename", "close", "random")
+
+
+def test_every_call_that_fails_while_an_entry_is_stored():
+    """A tuner that does not measure finds another winner: the entry stays as it was, or is the new
+    one, and the next run finds either."""
+    failing, tuner = build_failing(), build("fake_tune")
+    text = "tune -m 64 -N 64 -k 64 -W 1 -q"
+    assert run(text, LD_PRELOAD=tuner).status == 0
+    (name,) = os.listdir("cache")
+    old = Path("cache", name).read_bytes()
+    for call in CALLS:
+        nth = 0
+        while True:
+            nth += 1
+            Path("mark").unlink(missing_ok=True)
+            Path("cache", name).write_bytes(old)
+            outcome = run(text, LD_PRELOAD=f"{failing} {tuner}", FAKE_TUNE="b", FAIL_CALL=call,
+                          FAIL_NTH=str(nth), FAIL_MARK="mark")
+            if not Path("mark").exists():
+                break
+            what = f"{text}, {call} {nth} fails"
+            stored = Path("cache", name).read_bytes()
+            if outcome.status not in (0, 2, 3, 5) or (outcome.status and call != "write" and
+                                                      "error[" not in outcome.err):
+                fail(what, outcome, "does not end well")
+            if os.listdir("cache") != [name]:
+                fail(what, outcome, f"leaves {os.listdir('cache')}")
+            if outcome.status == 0 and stored == old:
+                fail(what, outcome, "claims success, but nothing is stored")
+            if "# Entries : 1 " not in run("cache list").out:
+                fail(what, outcome, "leaves a piece")
+        assert nth > 1 or call == "fstat", f"no {call} was made to fail"
 
 
 def test_every_call_that_fails():

@@ -121,6 +121,18 @@ static void on_call(int signal, siginfo_t *info, void *context)
     errno = kept;
 }
 
+/* A thread that blocks all signals would be killed by the first call that is handed over. */
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
+{
+    sigset_t without;
+    if (set) {
+        without = *set;
+        sigdelset(&without, SIGSYS);
+    }
+    const long done = syscall(SYS_rt_sigprocmask, how, set ? &without : NULL, before, _NSIG / 8);
+    return done ? errno : 0;
+}
+
 static void trap(const long *numbers)
 {
     struct sigaction action = {.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART};
