@@ -14,6 +14,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "base/file.h"
+#include "entwine/measure.h"
 #include "entwine/sim.h"
 #include "entwine/tune.h"
 
@@ -92,6 +94,33 @@ static void profiles_are_the_same(void **state)
     assert_true(report.time_us == plain.time_us);
 }
 
+/* An explanation quotes the times of an entry; a recording is read by other programs. */
+static void explanations_and_recordings_are_the_same(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1024, 1024, 512, EW_FP32);
+    char plain[4096], text[4096], path[PATH_MAX];
+    ew_tuning tuned = entry;
+    ew_world *world = NULL;
+    size_t bytes;
+    assert_int_equal(
+        ew_tuning_key(&problem, 1, EW_BACKEND_CPU, tuned.key, sizeof tuned.key), EW_OK);
+    assert_int_equal(ew_tuning_store(&tuned), EW_OK);
+    assert_int_equal(ew_forecast_explain(&problem, 1, NULL, plain, sizeof plain), EW_OK);
+    assert_non_null(strstr(plain, "14.7"));
+    need_comma();
+    assert_int_equal(ew_forecast_explain(&problem, 1, NULL, text, sizeof text), EW_OK);
+    assert_string_equal(text, plain);
+    snprintf(path, sizeof path, "%s/recording.json", folder);
+    assert_int_equal(ew_world_create(0, 1, NULL, NULL, NULL, &world), EW_OK);
+    assert_int_equal(ew_world_dump(world, path), EW_OK);
+    ew_world_destroy(world);
+    assert_null(ewx_file_read(path, text, sizeof text - 1, &bytes));
+    text[bytes] = '\0';
+    for (const char *at = strpbrk(text, ".,"); at; at = strpbrk(at + 1, ".,"))
+        assert_false(*at == ',' && at[1] >= '0' && at[1] <= '9');
+}
+
 static void messages_are_the_same(void **state)
 {
     (void)state;
@@ -134,6 +163,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(entries_are_the_same, restore),
         cmocka_unit_test_teardown(profiles_are_the_same, restore),
+        cmocka_unit_test_teardown(explanations_and_recordings_are_the_same, restore),
         cmocka_unit_test_teardown(messages_are_the_same, restore),
         cmocka_unit_test_teardown(the_program_keeps_its_locale, restore),
     };

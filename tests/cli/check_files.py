@@ -22,7 +22,8 @@ HERE = Path(__file__).resolve().parent
 ENTWINE = str(Path(sys.argv[1]).resolve())
 LIMIT_S = 120  # far beyond what any of them takes, also on a busy machine
 MOST_KIB = 300 << 10  # of memory, for a file that is refused
-SMALL = "-m 512 -N 512 -k 512 -W 2 -q --profile h200-8"
+SHAPE = "-m 512 -N 512 -k 512 -W 2"
+SMALL = f"{SHAPE} -q --profile h200-8"
 ENTRY = "0123456789abcdef.json"
 
 # What reads a file: the command with FILE in it, and what the option is called in the help.
@@ -300,6 +301,27 @@ def test_texts_of_files_do_not_steer_terminals_or_pages():
     harmless("a profile's value", run("plan --profile ./x.profile"))
     Path("x.suite").write_text(f"{poison} 1 1 1 1 {poison}\n")
     harmless("a suite", run("bench --suite ./x.suite"))
+
+
+# ---- Numbers -------------------------------------------------------------------------------
+
+def test_documents_are_the_same_with_a_decimal_comma():
+    Path("comma.src").write_text('LC_NUMERIC\ndecimal_point ","\nthousands_sep "."\ngrouping 3;3\n'
+                                 "END LC_NUMERIC\n")
+    if not shutil.which("localedef"):
+        raise Skip("no localedef")
+    subprocess.run(["localedef", "-c", "-i", "./comma.src", "./comma"], capture_output=True)
+    comma = {"LC_ALL": "comma", "LANG": "comma", "LOCPATH": os.getcwd()}
+    shutil.copytree(HERE / "data/cache", "cache")
+    after = str(HERE / "data/after.json")
+    for text in (f"compare GOOD {after}", "compare GOOD GOOD -o json", "trace --merge recording.json",
+                 "report GOOD -o -", f"trace {SMALL} -n 1 -o -", f"run {SMALL} -n 2 -o json",
+                 f"run {SMALL} -n 2 -o csv", f"run {SMALL} -n 2", f"plan {SHAPE} --gflops 7.5",
+                 "plan --profile h200-8 -m 512 -N 512 -k 512", "sim -o json", "cache list",
+                 "compare GOOD GOOD --threshold 2.5%"):
+        plain, other = run(text), run(text, **comma)
+        if other.status != plain.status or gist(other.out) != gist(plain.out):
+            fail(text, other, f"differs from {plain.out[:300]!r}")
 
 
 # ---- Writers -------------------------------------------------------------------------------
