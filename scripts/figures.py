@@ -133,9 +133,10 @@ def commit(runs):
 
 def write(path, schema, machine, figures, runs, complete=True):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
+    with open(path + ".tmp", "w") as file:
         json.dump({"schema": schema, **machine, "complete": complete, "commit": commit(runs),
                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
                    "figures": figures, "runs": list(runs.raw())}, file, indent=1)
         file.write("\n")
+    os.replace(path + ".tmp", path)
     print(f"# written: {path}")
