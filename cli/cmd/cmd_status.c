@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json_file.h"
 #include "trace/flight.h"
 
 typedef struct finding {
@@ -69,9 +70,7 @@ static void print_jobs(const finding *f)
     const json_t *root;
     char why[CLI_WHY_BYTES];
     if (f->as_json) {
-        const json_t *only = f->pid ? json_array_get(f->jobs, 0) : f->jobs;
-        json_dumpf(only, stdout, JSON_INDENT(1));
-        putchar('\n');
+        cli_json_print(json_incref(f->pid ? json_array_get(f->jobs, 0) : f->jobs));
         return;
     }
     json_array_foreach(f->jobs, at, root)
