@@ -15,7 +15,7 @@ enum { MOST_BYTES = 64 << 20, MOST_PARSED = 1 << 30 };
 static size_t room = SIZE_MAX;
 static bool lacked;
 
-/* The length of the character at `text`, as it is or as \uXXXX, if it steers; else 0. */
+/* The length of the character at `text`, as it is or escaped, if it steers; else 0. */
 static size_t steering(const char *text)
 {
     char digits[5] = "", *end;
@@ -25,7 +25,7 @@ static size_t steering(const char *text)
         return character >= 0x7f && ewx_text_steers(character) ? length : 0;
     }
     if (text[1] != 'u')
-        return 0;
+        return text[1] && strchr("bfr", text[1]) ? 2 : 0;
     memccpy(digits, text + 2, '\0', 4);
     character = (uint32_t)strtoul(digits, &end, 16);
     return end == digits + 4 && ewx_text_steers(character) ? 6 : 0;

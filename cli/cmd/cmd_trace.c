@@ -11,13 +11,13 @@
 #include "trace/trace.h"
 
 static void print_numbers(const cli_job *job, const cli_trace *trace,
-                          const cli_trace_numbers *n, const char *config)
+                          const cli_trace_numbers *n)
 {
     const ew_problem *shape = &trace->problem;
     cli_caveats_print(job, stdout);
     printf("problem    M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            shape->max_m, shape->n, shape->k, trace->num_ranks, ew_dtype_name(shape->dtype));
-    printf("config     %s\n", config);
+    printf("config     %s\n", n->config);
     printf("traced     the quickest of %d calls, %.1f us\n", job->bench.iters, n->time_us);
     printf(
         "overlap    efficiency %.3f: GEMM of a sequential call, %.1f us, over that time\n",
@@ -49,18 +49,15 @@ static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *
                             const cli_out_file *file)
 {
     cli_trace_numbers numbers;
-    char config[EW_CONFIG_TEXT_BYTES];
     cli_trace_derive(trace, &numbers);
-    if (ew_config_print(&trace->config, config, sizeof config))
-        config[0] = '\0';
-    json_t *metadata = cli_trace_metadata(job, trace, &numbers, config, context);
+    json_t *metadata = cli_trace_metadata(job, trace, &numbers, context);
     const timeline t = {trace, metadata};
     cli_exit failed = cli_out_file_write(file, write_timeline, &t);
     json_decref(metadata);
     if (failed)
         return failed;
     if (file->kind != CLI_OUT_STDOUT) {
-        print_numbers(job, trace, &numbers, config);
+        print_numbers(job, trace, &numbers);
         printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n",
                file->path);
     }

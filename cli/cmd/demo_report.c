@@ -34,14 +34,12 @@ static json_t *trace_document(const cli_demo_report *report, const cli_job *job,
                               const cli_trace *trace)
 {
     cli_trace_numbers numbers;
-    char config[EW_CONFIG_TEXT_BYTES], *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
     FILE *stream = open_memstream(&text, &bytes);
     cli_trace_derive(trace, &numbers);
-    if (ew_config_print(&trace->config, config, sizeof config))
-        config[0] = '\0';
     json_t *metadata = cli_trace_metadata(
-        job, trace, &numbers, config,
+        job, trace, &numbers,
         cli_context_json(report->context, NULL, report->argc, report->argv));
     const bool written = stream && metadata && cli_trace_write(trace, metadata, stream);
     if (stream)

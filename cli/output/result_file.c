@@ -1,7 +1,6 @@
 /* Reading and checking of result documents. */
 #include "output/result_file.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +11,10 @@
 enum { MOST_SAMPLES = EW_BENCH_MAX_SAMPLES };
 static const char fix_document[] = "give a file that `entwine bench -o json` or -J wrote";
 
-/* Texts of a file are printed: they must not steer the terminal. */
+/* For texts that are printed among others. */
 static bool is_plain(const char *text)
 {
-    for (; *text; text++)
-        if (iscntrl((unsigned char)*text))
-            return false;
-    return true;
+    return !strpbrk(text, "\n\t");
 }
 
 static bool is_among(const char *text, const char *const *list)
@@ -71,7 +67,8 @@ static cli_exit read_head(cli_result_file *file, json_t **results_out)
     cli_exit failed = read_gpus(file, gpus);
     if (!failed && !(is_plain(file->time) && is_plain(file->commit) &&
                      is_plain(file->cpu) && is_plain(file->gpus)))
-        failed = cli_fail_usage(fix_document, "%.200s: control characters in its context",
+        failed = cli_fail_usage(fix_document,
+                                "%.200s: several lines or columns in a text of its context",
                                 file->path);
     return failed;
 }
@@ -139,10 +136,8 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
         return "its m, n, k or ranks is less than 1";
     if (!is_among(result->dtype, dtypes) || !is_among(result->weight, weights))
         return "its dtype or weight is unknown";
-    if (!is_plain(result->link) || !is_plain(result->method))
-        return "its link or method has control characters";
-    if (!is_plain(result->op))
-        return "its op has control characters";
+    if (!is_plain(result->op) || !is_plain(result->link) || !is_plain(result->method))
+        return "its op, link or method has several lines or columns";
     result->ran = strcmp(status, "EW_OK") == 0;
     if (!result->ran)
         return NULL;

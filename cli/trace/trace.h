@@ -38,6 +38,7 @@ typedef struct cli_trace_numbers {
     double breq, achieved; /* Eq. 4 at the rate of that GEMM; Eq. 2 / time_us */
     double slowdown;       /* gemm_us / gemm_alone_us */
     int64_t wrong;
+    char config[EW_CONFIG_TEXT_BYTES];
 } cli_trace_numbers;
 
 /* Runs the job's problem and keeps the quickest of its calls.  The job is checked and its
@@ -50,8 +51,7 @@ void cli_trace_derive(const cli_trace *trace, cli_trace_numbers *numbers_out);
 
 /* The document's otherData; takes over `context`.  NULL: no memory. */
 json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
-                           const cli_trace_numbers *numbers, const char *config,
-                           json_t *context);
+                           const cli_trace_numbers *numbers, json_t *context);
 
 /* The recordings that the settings name, put together and judged. */
 cli_exit cli_trace_merge(const cli_settings *settings);

@@ -176,8 +176,7 @@ static json_t *numbers_json(const cli_trace_numbers *n)
 }
 
 json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
-                           const cli_trace_numbers *numbers, const char *config,
-                           json_t *context)
+                           const cli_trace_numbers *numbers, json_t *context)
 {
     json_t *params = cli_problem_json(&trace->problem, trace->num_ranks);
     char link[96];
@@ -188,7 +187,7 @@ json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
                              job->bench.iters, "warmup", job->bench.warmup));
     json_t *metadata =
         json_pack("{ss so ss so sI so}", "schema", "entwine-trace/1", "params", params,
-                  "config", config, "numbers", numbers_json(numbers), "wrong",
+                  "config", numbers->config, "numbers", numbers_json(numbers), "wrong",
                   (json_int_t)numbers->wrong, "context", context);
     if (metadata && job->backend == EW_BACKEND_SIM) {
         cli_sim_params(json_object_get(metadata, "params"), trace->num_ranks);

@@ -258,5 +258,7 @@ void cli_trace_derive(const cli_trace *trace, cli_trace_numbers *numbers_out)
     n.breq = 1e-9 * ew_required_bandwidth(p->k, trace->num_ranks, elem_bytes,
                                           flops / (n.gemm_alone_us * 1e-6));
     n.achieved = cli_remote_gbs(p->max_m, p->n, trace->num_ranks, p->dtype, n.time_us);
+    if (ew_config_print(&trace->config, n.config, sizeof n.config))
+        n.config[0] = '\0';
     *numbers_out = n;
 }
