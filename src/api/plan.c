@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/versioned.h"
@@ -509,6 +510,17 @@ int64_t ew_now_ns(void)
 int ew_usable_cores(void)
 {
     return ewx_usable_cores();
+}
+
+size_t ew_available_memory(void)
+{
+    ewx_memory_limits limits;
+    ewx_memory_limits_read(&limits);
+    size_t least = limits.count > 0 ? limits.at[0].free_bytes : 0;
+    for (int at = 1; at < limits.count; at++)
+        if (limits.at[at].free_bytes < least)
+            least = limits.at[at].free_bytes;
+    return least;
 }
 
 #ifdef EW_TESTING

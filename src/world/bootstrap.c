@@ -249,6 +249,7 @@ static ew_status meet(ew_world *world, int listener, const hello *hellos)
     EW_TRY(ewx_sockets_share_control(world));
     EW_TRY(ewx_remotes_open(world));
     atomic_store(&world->control->mailboxes[world->rank].lane.pid, (int32_t)getpid());
+    ewx_claims_open(world);
     EW_TRY(ewx_death_watch_start(world));
     return ewx_world_barrier(world);
 }

@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/wait.h"
 #include "entwine/fabric.h"
+#include "world/claims.h"
 #include "world/faults.h"
 #include "world/recorder.h"
 
@@ -41,6 +42,7 @@ typedef struct ewx_mailbox {
     uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
     uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
     _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES]; /* by round parity */
+    ewx_claim claim;
     ewx_lane lane;
 } ewx_mailbox;
 
