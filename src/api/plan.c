@@ -99,10 +99,10 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 {
     ew_world *world = plan->world;
     choice mine, all[EWX_MAX_RANKS];
-    EW_TRY(plan->backend->survey(world, world->num_ranks, &plan->machine));
-    const ew_status status =
-        build_tuned_spec(plan->backend, problem, world->num_ranks, &plan->request,
-                         &plan->machine, &plan->spec, &plan->origin);
+    ew_status status = plan->backend->survey(world, world->num_ranks, &plan->machine);
+    if (status == EW_OK)
+        status = build_tuned_spec(plan->backend, problem, world->num_ranks, &plan->request,
+                                  &plan->machine, &plan->spec, &plan->origin);
     EW_TRY(ewx_world_agree(world, status, "create the plan"));
     mine = (choice){plan->spec.config, plan->origin};
     EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
