@@ -15,6 +15,12 @@
  * that was forked from the one that created the world (Linux 4.14).  Numbers in texts have
  * a decimal point in every locale.
  *
+ * A world, plan or weight that has been destroyed, or one in place of another, is refused
+ * with EW_ERR_ARGUMENT wherever it can be recognised, by functions that return nothing in
+ * ew_last_error() alone.  It cannot where malloc has given the memory to someone else or
+ * back to the system, nor while another thread is destroying it: then anything may happen,
+ * as with memory of your own that you have freed.
+ *
  * Structs that may grow start with struct_size.  Initialise them with the macro given
  * beside them, including those that a function writes.  A program then goes on working with
  * later libraries, without the fields that it does not know, and with earlier ones as long

@@ -283,6 +283,7 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     ew_world *world = calloc(1, sizeof *world);
     if (!world)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a world");
+    ewx_handle_begin(&world->handle, EWX_KIND_WORLD);
     for (int peer = 0; peer < num_ranks; peer++)
         world->sockets[peer] = -1;
     world->stop_fd = world->control_fd = -1;

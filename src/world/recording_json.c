@@ -310,6 +310,7 @@ ew_status ew_world_dump(const ew_world *world, const char *path)
     size_t bytes;
     if (!world || !path || !*path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_world_dump needs a world and a path");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_dump"));
     EW_TRY(ewx_recording_read(world->control_fd, &json, &bytes));
     const ew_status status = ewx_file_replace(path, json, bytes);
     free(json);
