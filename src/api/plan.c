@@ -58,10 +58,11 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
         ewx_tuning_find(problem, num_ranks, backend->traits->id, machine->device, &tuned,
                         origin_out)) {
         tuned.epilogue = request->epilogue;
-        if (build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
+        if (build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK &&
+            ewx_tuning_fits(spec_out, machine, origin_out))
             return EW_OK;
     }
-    *origin_out = (ewx_tuning_origin){0};
+    origin_out->bucket = 0;
     return build_spec(backend, problem, num_ranks, request, machine, spec_out);
 }
 
@@ -404,6 +405,8 @@ static ew_status explain(const ewx_spec *spec, const ew_config *request,
                      origin->bucket, origin->time_us, origin->default_us,
                      *origin->profile ? ", its candidates planned with profile " : "",
                      origin->profile);
+    if (*origin->ignored)
+        ewx_text_add(&text, "tuning: an entry is ignored: %s\n", origin->ignored);
     ewx_spec_explain(spec, origin->bucket > 0 ? &spec->config : request, machine, &text);
     return text.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                      "%zu bytes are too few for an explanation\n"
