@@ -242,8 +242,9 @@ ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out)
 
 ew_status ew_tuning_folder(char *path, size_t bytes)
 {
-    const char *own = getenv("ENTWINE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
+    const char *own = secure_getenv("ENTWINE_CACHE_DIR"),
+               *cache = secure_getenv("XDG_CACHE_HOME");
+    const char *home = secure_getenv("HOME");
     int length = -1;
     if (!path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_folder needs a buffer");
@@ -375,7 +376,7 @@ bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backen
                      const char *device, ew_config *config_out,
                      ewx_tuning_origin *origin_out)
 {
-    const char *wish = getenv("ENTWINE_TUNING");
+    const char *wish = secure_getenv("ENTWINE_TUNING");
     char folder[PATH_MAX];
     if ((wish && strcmp(wish, "off") == 0) ||
         ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0 ||

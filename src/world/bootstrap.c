@@ -83,7 +83,7 @@ static uint64_t fabric_hash(const ew_world *world)
  * each with its share of consecutive ranks. */
 static ew_status emulated_host(const ew_world *world, int *host_out)
 {
-    const char *text = getenv("ENTWINE_HOSTS");
+    const char *text = secure_getenv("ENTWINE_HOSTS");
     *host_out = 0;
     if (!world->fabric || !text || !*text)
         return EW_OK;
@@ -103,7 +103,7 @@ static ew_status emulated_host(const ew_world *world, int *host_out)
  * comparisons. */
 static ew_status settle_device_memory(ew_world *world)
 {
-    const char *wish = getenv("ENTWINE_DEVICE_MPI");
+    const char *wish = secure_getenv("ENTWINE_DEVICE_MPI");
     world->takes_device_memory = world->fabric && world->fabric->takes_device_memory;
     if (!world->fabric || !wish || !*wish)
         return EW_OK;

@@ -319,7 +319,7 @@ ew_status ew_world_dump(const ew_world *world, const char *path)
 
 void ewx_recorder_dump_once(ew_world *world)
 {
-    const char *folder = getenv("ENTWINE_DUMP_DIR");
+    const char *folder = secure_getenv("ENTWINE_DUMP_DIR");
     const ewx_control *control = world->control;
     char path[4096];
     if (!folder || !*folder || atomic_exchange(&world->control->dumped, 1))

@@ -18,7 +18,7 @@
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 {
-    const char *text = getenv("ENTWINE_TIMEOUT_MS");
+    const char *text = secure_getenv("ENTWINE_TIMEOUT_MS");
     *timeout_ms_out = DEFAULT_TIMEOUT_MS;
     if (!text || !*text)
         return EW_OK;
