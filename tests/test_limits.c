@@ -312,7 +312,7 @@ static int be_refused(ew_world *world, void *argument)
 {
     (void)argument;
     const int64_t shapes[][3] = {
-        {4096, 2048, 64}, {4096, 128, 131072}, {65536, 32768, (int64_t)1 << 40}};
+        {4096, 2048, 64}, {1024, 128, 16384}, {65536, 32768, (int64_t)1 << 40}};
     for (int at = 0; at < 3; at++) {
         const ew_status status =
             try_plan(world, shapes[at][0], shapes[at][1], shapes[at][2]);
