@@ -479,34 +479,38 @@ static void ranks_in_groups_of_their_own(void **state)
 
 enum { M = 1024, N = 512, K = 8192, W = 2, REFUSED = 3 };
 
-/* A group below this process's own, with a limit; false: that is not allowed here. */
-static bool make_group(ewx_cgroup *group, uint64_t bytes)
+static bool write_to(const ewx_cgroup *group, const char *name, const char *value)
 {
     char path[2 * PATH_MAX];
-    if (!ewx_cgroup_find("memory", group))
+    snprintf(path, sizeof path, "%s/%s", group->folder, name);
+    FILE *file = fopen(path, "w");
+    const bool is_written = file && fputs(value, file) >= 0;
+    return file && fclose(file) == 0 && is_written;
+}
+
+/* A group below this process's own; false: that is not allowed here. */
+static bool make_group(ewx_cgroup *group, const char *controller)
+{
+    if (!ewx_cgroup_find(controller, group))
         return false;
     const size_t length = strlen(group->folder);
     snprintf(group->folder + length, sizeof group->folder - length, "/entwine-test-%d",
              (int)getpid());
-    if (mkdir(group->folder, 0755) != 0)
-        return false;
-    snprintf(path, sizeof path, "%s/%s", group->folder,
-             group->is_v2 ? "memory.max" : "memory.limit_in_bytes");
-    FILE *file = fopen(path, "w");
-    const bool is_made = file && fprintf(file, "%" PRIu64 "\n", bytes) > 0;
-    if ((file && fclose(file) != 0) || !is_made) {
-        rmdir(group->folder);
-        return false;
-    }
-    return true;
+    return mkdir(group->folder, 0755) == 0;
+}
+
+static bool limit_memory(ewx_cgroup *group, uint64_t bytes)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRIu64 "\n", bytes);
+    return write_to(group, group->is_v2 ? "memory.max" : "memory.limit_in_bytes", text);
 }
 
 static bool enter_group(const ewx_cgroup *group)
 {
-    char path[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/cgroup.procs", group->folder);
-    FILE *file = fopen(path, "w");
-    return file && fprintf(file, "%d\n", (int)getpid()) > 0 && fclose(file) == 0;
+    char text[32];
+    snprintf(text, sizeof text, "%d\n", (int)getpid());
+    return write_to(group, "cgroup.procs", text);
 }
 
 static int work(ew_world *world, void *argument)
@@ -557,13 +561,15 @@ static int try_limit(uint64_t bytes, bool *is_allowed)
 {
     ewx_cgroup group;
     int status = 0;
-    *is_allowed = make_group(&group, bytes);
+    *is_allowed = make_group(&group, "memory");
     if (!*is_allowed)
         return 0;
-    const pid_t child = fork();
+    *is_allowed = limit_memory(&group, bytes);
+    const pid_t child = *is_allowed ? fork() : -1;
     if (child == 0)
         _exit(work_in(&group));
-    assert_int_equal(waitpid(child, &status, 0), child);
+    if (child > 0)
+        assert_int_equal(waitpid(child, &status, 0), child);
     rmdir(group.folder);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -598,6 +604,55 @@ static void under_a_real_limit(void **state)
     assert_in_range(done, 4, 8);
 }
 
+/* How many cores a process in the group finds. */
+static int cores_in(const ewx_cgroup *group)
+{
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(enter_group(group) ? ewx_usable_cores() : 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+static void under_a_real_quota(void **state)
+{
+    (void)state;
+    ewx_cgroup group;
+    int cores = 0;
+    if (masked_cores() < 2 || !make_group(&group, "cpu"))
+        skip();
+    if (group.is_v2 ? write_to(&group, "cpu.max", "100000 100000\n")
+                    : write_to(&group, "cpu.cfs_quota_us", "100000\n"))
+        cores = cores_in(&group);
+    rmdir(group.folder);
+    if (cores == 0)
+        skip();
+    assert_int_equal(cores, 1);
+}
+
+static void in_a_real_cpuset(void **state)
+{
+    (void)state;
+    ewx_cgroup group;
+    char first[32];
+    int cpu = 0, cores = 0;
+    cpu_set_t mask;
+    assert_int_equal(sched_getaffinity(0, sizeof mask, &mask), 0);
+    while (!CPU_ISSET(cpu, &mask))
+        cpu++;
+    snprintf(first, sizeof first, "%d\n", cpu);
+    if (masked_cores() < 2 || !make_group(&group, "cpuset"))
+        skip();
+    if (write_to(&group, "cpuset.cpus", first) &&
+        (group.is_v2 || write_to(&group, "cpuset.mems", "0\n")))
+        cores = cores_in(&group);
+    rmdir(group.folder);
+    if (cores == 0)
+        skip();
+    assert_int_equal(cores, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -610,6 +665,8 @@ int main(void)
         cmocka_unit_test(claims_add_up),
         cmocka_unit_test(ranks_in_groups_of_their_own),
         cmocka_unit_test(under_a_real_limit),
+        cmocka_unit_test(under_a_real_quota),
+        cmocka_unit_test(in_a_real_cpuset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
