@@ -1,6 +1,7 @@
 #!/bin/sh
 # check_symbols.sh LIBRARY [--update]: the library shows exactly what tests/symbols.txt lists,
 # so that a function leaves the interface, or joins it, on purpose.  --update writes the list.
+# And it reads the environment with secure_getenv alone.
 set -u
 library=${1:?usage: check_symbols.sh LIBRARY [--update]}
 list=$(dirname "$0")/symbols.txt
@@ -13,6 +14,12 @@ nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 
 if ! diff "$list" "$work"; then
     echo "< is listed and not in the library, > the other way round"
     echo "  fix: when it is meant, tests/check_symbols.sh $library --update, and say it in CHANGELOG.md"
+    exit 1
+fi
+# A program that runs with another user's rights must not hear the environment of its caller.
+if nm -D --undefined-only "$library" | grep -wE 'getenv(@.*)?$'; then
+    echo "the library calls getenv"
+    echo "  fix: use secure_getenv"
     exit 1
 fi
 echo "$(wc -l <"$work") symbols, as listed"

@@ -200,6 +200,9 @@ static void wrong_texts_are_refused_with_a_fix(void **state)
     } wrong[] = {
         {"x", "'x'"},
         {"x=", "x="},
+        {"x=1,x=2", "'x' is given twice, the second time as 'x=2'"},
+        {"x=1,b=2,x=1", "'x' is given twice"},
+        {"block=128x128,release=tile,block=128x256", "'block' is given twice"},
         {"x=0", "x=0"},
         {"x=-1", "x=-1"},
         {"x=+1", "x=+1"},

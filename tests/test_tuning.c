@@ -230,17 +230,24 @@ static void a_wish_of_the_callers_outweighs_the_entry(void **state)
     remove_entries();
 }
 
+/* Stores an entry for 1000 rows and returns its path. */
+static void own_entry(char *path)
+{
+    char key[EW_TUNING_KEY_BYTES];
+    const ew_problem problem = EW_PROBLEM(1000, 2048, 64, EW_FP32);
+    ewx_machine machine = {0};
+    ewx_text out = ewx_text_in(key, sizeof key);
+    store_for(&problem, "block=128x512");
+    assert_int_equal(ewx_backend_cpu.survey(NULL, 2, &machine), EW_OK);
+    ewx_tuning_key(&problem, 2, EW_BACKEND_CPU, machine.device, 1024, &out);
+    assert_int_equal(ew_tuning_path(key, path, PATH_MAX), EW_OK);
+}
+
 static void a_damaged_file_is_no_entry(void **state)
 {
     (void)state;
-    char text[EW_EXPLAIN_BYTES], path[PATH_MAX], key[EW_TUNING_KEY_BYTES];
-    const ew_problem problem = EW_PROBLEM(1000, 2048, 64, EW_FP32);
-    ewx_machine machine = {0};
-    store_for(&problem, "block=128x512");
-    assert_int_equal(ewx_backend_cpu.survey(NULL, 2, &machine), EW_OK);
-    ewx_text out = ewx_text_in(key, sizeof key);
-    ewx_tuning_key(&problem, 2, EW_BACKEND_CPU, machine.device, 1024, &out);
-    assert_int_equal(ew_tuning_path(key, path, sizeof path), EW_OK);
+    char text[EW_EXPLAIN_BYTES], path[PATH_MAX];
+    own_entry(path);
     assert_int_equal(truncate(path, 40), 0);
     assert_int_equal(forecast_block(1000, text), 256);
     /* Another key under this name, as if two hashes met. */
@@ -251,6 +258,76 @@ static void a_damaged_file_is_no_entry(void **state)
     fputs(wrong, file);
     fclose(file);
     assert_int_equal(forecast_block(1000, text), 256);
+    remove_entries();
+}
+
+/* The hash of an entry is no signature: anyone can write one that is whole. */
+static void store_hostile(const char *changes)
+{
+    ew_tuning tuning;
+    char path[PATH_MAX];
+    ew_config change = EW_CONFIG_INIT;
+    own_entry(path);
+    assert_int_equal(ew_tuning_load(path, &tuning), EW_OK);
+    assert_int_equal(ew_config_parse(changes, &change), EW_OK);
+    tuning.config.workers = change.workers ? change.workers : tuning.config.workers;
+    tuning.config.budget = change.budget ? change.budget : tuning.config.budget;
+    tuning.config.batch = change.batch ? change.batch : tuning.config.batch;
+    tuning.config.block_m = change.block_m ? change.block_m : tuning.config.block_m;
+    assert_int_equal(ew_tuning_store(&tuning), EW_OK);
+}
+
+static void values_that_no_tuning_finds_here(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"workers=1024", "workers=1024 is more than"},
+        {"x=65536", "x=65536 is more than"},
+        {"b=2147483647", "b=2147483647 is more than"},
+        {"block=1048576x128", "block=1048576x512 is larger than"},
+        {"workers=1024,x=65536,b=2147483647", "workers=1024 is more than"}};
+    char text[EW_EXPLAIN_BYTES];
+    for (size_t at = 0; at < sizeof changes / sizeof changes[0]; at++) {
+        store_hostile(changes[at][0]);
+        assert_int_equal(forecast_block(1000, text), 256); /* the built-in choice */
+        assert_null(strstr(text, "tuned:"));
+        assert_non_null(strstr(text, "tuning: an entry is ignored: "));
+        assert_non_null(strstr(text, changes[at][1]));
+        remove_entries();
+    }
+    store_hostile("x=1,b=4");
+    assert_int_equal(forecast_block(1000, text), 512);
+    assert_null(strstr(text, "ignored"));
+    remove_entries();
+}
+
+static void entries_of_another_user(void **state)
+{
+    (void)state;
+    enum { STRANGER = 54321 };
+    char text[EW_EXPLAIN_BYTES], path[PATH_MAX];
+    if (geteuid() != 0)
+        skip(); /* only root can give files away */
+    own_entry(path);
+    assert_int_equal(forecast_block(1000, text), 512);
+    assert_int_equal(chown(path, STRANGER, STRANGER), 0);
+    assert_int_equal(forecast_block(1000, text), 256);
+    assert_non_null(strstr(text, "tuning: an entry is ignored: its file belongs to another "
+                                 "user (uid 54321)"));
+    assert_int_equal(chown(path, 0, 0), 0);
+    assert_int_equal(chown(folder, STRANGER, STRANGER), 0);
+    assert_int_equal(forecast_block(1000, text), 256);
+    assert_non_null(strstr(text, "its folder belongs to another user (uid 54321)"));
+    /* For that user, root's entries and its own are as good as each other. */
+    assert_int_equal(seteuid(STRANGER), 0);
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(seteuid(0), 0);
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_int_equal(seteuid(STRANGER), 0);
+    const int32_t block = forecast_block(1000, text);
+    assert_int_equal(seteuid(0), 0);
+    assert_int_equal(chown(folder, 0, 0), 0);
+    assert_int_equal(block, 512);
     remove_entries();
 }
 
@@ -483,6 +560,8 @@ int main(void)
         cmocka_unit_test(plans_use_the_entry_of_their_bucket_or_the_nearest),
         cmocka_unit_test(a_wish_of_the_callers_outweighs_the_entry),
         cmocka_unit_test(a_damaged_file_is_no_entry),
+        cmocka_unit_test(values_that_no_tuning_finds_here),
+        cmocka_unit_test(entries_of_another_user),
         cmocka_unit_test(no_folder_is_no_error),
         cmocka_unit_test(ranks_tune_and_agree),
         cmocka_unit_test(fixed_fields_stay),

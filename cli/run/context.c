@@ -39,7 +39,7 @@ static double memory_field(const char *key)
 
 double cli_memory_available(void)
 {
-    return memory_field("MemAvailable");
+    return (double)ew_available_memory();
 }
 
 double cli_memory_total(void)

@@ -15,6 +15,12 @@
  * that was forked from the one that created the world (Linux 4.14).  Numbers in texts have
  * a decimal point in every locale.
  *
+ * A world, plan or weight that has been destroyed, or one in place of another, is refused
+ * with EW_ERR_ARGUMENT wherever it can be recognised, by functions that return nothing in
+ * ew_last_error() alone.  It cannot where malloc has given the memory to someone else or
+ * back to the system, nor while another thread is destroying it: then anything may happen,
+ * as with memory of your own that you have freed.
+ *
  * Structs that may grow start with struct_size.  Initialise them with the macro given
  * beside them, including those that a function writes.  A program then goes on working with
  * later libraries, without the fields that it does not know, and with earlier ones as long
@@ -287,7 +293,7 @@ typedef struct ew_config {
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
- * Keys may come in any order; those left out are chosen for you.  What is printed can be
+ * Keys may come in any order, each once; those left out are chosen for you.  What is printed can be
  * parsed, so any result can be run again from its text.  ew_config_print needs at most
  * EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size says, by all
  * functions that have one. */
@@ -304,7 +310,13 @@ EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t byt
 typedef struct ew_plan ew_plan;
 
 /* Collective.  config may be NULL or partly zero; rank 0's choice for the open fields
- * is used by all.  Ranks that disagree on anything get EW_ERR_MISMATCH naming both. */
+ * is used by all.  Ranks that disagree on anything get EW_ERR_MISMATCH naming both.
+ *
+ * EW_ERR_MEMORY, with the numbers, when the plans of all ranks of a host do not fit into
+ * what the machine has available, or what the control groups of a rank (cgroup v1 and v2,
+ * with those above its own) leave it; cached files that the kernel would drop count as
+ * free.  No memory has been touched then, where the kernel might have killed a process.
+ * A weight is checked when it is packed for the first time. */
 EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                                 const ew_config *config, ew_plan **plan_out);
 
@@ -320,6 +332,7 @@ typedef struct ew_weight ew_weight;
 
 /* Packs this rank's B, which may be freed afterwards.  The problem's max_m is ignored; of
  * the config, which may be NULL, only backend, producer and workers (which pack) matter.
+ * EW_ERR_MEMORY as in ew_plan_create, beside what other ranks are packing at the time.
  * Local; on a GPU collective if it is the first of the world's plans and weights. */
 EW_API ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
                                   const ew_config *config, const void *B,

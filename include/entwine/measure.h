@@ -251,8 +251,14 @@ EW_API ew_backend_traits ew_backend_describe(ew_backend backend);
 /* The micro-kernel that serves the type, e.g. "neon-8x8-fp32". */
 EW_API const char *ew_cpu_kernel_name(ew_dtype dtype);
 
-/* Cores this process may use (affinity and cgroup). */
+/* Cores this process may use: its affinity, and the CPU quotas of its control group and
+ * those above it (cgroup v1 and v2). */
 EW_API int ew_usable_cores(void);
+
+/* Bytes of memory that this process could still take before the kernel would have to kill:
+ * what the machine has available, or less where its control group or one above it is limited
+ * (cgroup v1 and v2).  Cached files that the kernel would drop count as free.  0: unknown. */
+EW_API size_t ew_available_memory(void);
 
 /* The BLAS that the "blas" method uses, its file name, or NULL when none is installed:
  * ENTWINE_BLAS names another. */

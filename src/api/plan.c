@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/versioned.h"
@@ -18,6 +19,7 @@
 #include "api/weight.h"
 
 struct ew_plan {
+    ewx_handle handle;
     ew_world *world;
     ewx_spec spec;
     ew_config request;
@@ -56,10 +58,11 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
         ewx_tuning_find(problem, num_ranks, backend->traits->id, machine->device, &tuned,
                         origin_out)) {
         tuned.epilogue = request->epilogue;
-        if (build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK)
+        if (build_spec(backend, problem, num_ranks, &tuned, machine, spec_out) == EW_OK &&
+            ewx_tuning_fits(spec_out, machine, origin_out))
             return EW_OK;
     }
-    *origin_out = (ewx_tuning_origin){0};
+    origin_out->bucket = 0;
     return build_spec(backend, problem, num_ranks, request, machine, spec_out);
 }
 
@@ -98,10 +101,10 @@ static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 {
     ew_world *world = plan->world;
     choice mine, all[EWX_MAX_RANKS];
-    EW_TRY(plan->backend->survey(world, world->num_ranks, &plan->machine));
-    const ew_status status =
-        build_tuned_spec(plan->backend, problem, world->num_ranks, &plan->request,
-                         &plan->machine, &plan->spec, &plan->origin);
+    ew_status status = plan->backend->survey(world, world->num_ranks, &plan->machine);
+    if (status == EW_OK)
+        status = build_tuned_spec(plan->backend, problem, world->num_ranks, &plan->request,
+                                  &plan->machine, &plan->spec, &plan->origin);
     EW_TRY(ewx_world_agree(world, status, "create the plan"));
     mine = (choice){plan->spec.config, plan->origin};
     EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
@@ -155,6 +158,7 @@ static void free_plan(ew_plan *plan)
         plan->backend->destroy(plan->state);
     ewx_weight_bind(&plan->binding, NULL);
     ewx_weight_close(plan->own);
+    ewx_handle_end(&plan->handle);
     free(plan);
 }
 
@@ -168,6 +172,7 @@ static ew_status create_plan(ew_world *world, const ew_problem *problem,
         return ewx_agree_on(world, ewx_fail(EW_ERR_MEMORY, "no memory for a plan"), "");
     *plan = (ew_plan){
         .world = world, .request = *request, .machine = {.cores = ewx_usable_cores()}};
+    ewx_handle_begin(&plan->handle, EWX_KIND_PLAN);
     const ew_status status = create_together(plan, problem, taken);
     if (status != EW_OK) {
         free_plan(plan);
@@ -192,7 +197,8 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
                                      .kind = EWX_RECORD_PLAN,
                                      .shape = {asked.max_m, asked.n, asked.k},
                                      .plan = ewx_plan_word(world->num_plans + 1, 0),
-                                     .replays = replays(world, ewx_traits_of(request.backend))};
+                                     .replays =
+                                         replays(world, ewx_traits_of(request.backend))};
     ew_status status = ewx_recorder_begin(world, &operation);
     if (status == EW_OK)
         status = create_plan(world, &asked, &request, taken, plan_out);
@@ -206,6 +212,7 @@ ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
     if (!world || !plan_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_create needs a world and a place for the plan");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_plan_create"));
     EW_TRY(ewx_world_enter(world));
     const ew_status status = create_recorded(world, problem, config, plan_out);
     ewx_world_leave(world);
@@ -225,6 +232,7 @@ ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
 {
     if (!plan || !B)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_set_weight needs a plan and a weight");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_set_weight"));
     EW_TRY(ewx_world_enter(plan->world));
     const ew_status status = set_weight(plan, B);
     ewx_world_leave(plan->world);
@@ -233,8 +241,7 @@ ew_status ew_plan_set_weight(ew_plan *plan, const void *B)
 
 ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
 {
-    if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_bind_weight needs a plan");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_bind_weight"));
     if (weight)
         EW_TRY(ewx_weight_check(weight, plan->world, &plan->spec));
     EW_TRY(ewx_world_enter(plan->world));
@@ -275,8 +282,7 @@ static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_
 static ew_status check_call(const ew_plan *plan, const char *function, const ewx_call *call)
 {
     const int64_t m = call->m;
-    if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "%s needs a plan", function);
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, function));
     if (m < 0 || m > plan->spec.problem.max_m)
         return ewx_fail(EW_ERR_SHAPE,
                         "m=%" PRId64 " is outside the plan's 0..%" PRId64 "\n"
@@ -350,8 +356,7 @@ ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *
 
 ew_status ew_plan_wait(ew_plan *plan)
 {
-    if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_wait needs a plan");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_wait"));
     EW_TRY(ewx_world_enter(plan->world));
     const ew_status status = plan->backend->wait(plan->state);
     ewx_recorder_drain(plan->world, status);
@@ -363,21 +368,23 @@ ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out)
 {
     if (!plan || !config_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_config needs a plan and a config");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_config"));
     ewx_config_give(config_out, &plan->spec.config);
     return EW_OK;
 }
 
 void ew_plan_destroy(ew_plan *plan)
 {
-    if (!plan)
+    if (!plan || ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_destroy") != EW_OK)
         return;
     const ew_world *world = plan->world;
     if (ewx_world_is_elsewhere(world)) {
+        ewx_handle_end(&plan->handle);
         free(plan); /* what it works with is the parent's: threads, peers, a GPU */
         return;
     }
     if (ewx_world_enter(world) != EW_OK)
-        return; /* it is still in use: a leak harms less */
+        return; /* it is still in use, or its world is gone: a leak harms less */
     free_plan(plan);
     ewx_world_leave(world);
 }
@@ -398,6 +405,8 @@ static ew_status explain(const ewx_spec *spec, const ew_config *request,
                      origin->bucket, origin->time_us, origin->default_us,
                      *origin->profile ? ", its candidates planned with profile " : "",
                      origin->profile);
+    if (*origin->ignored)
+        ewx_text_add(&text, "tuning: an entry is ignored: %s\n", origin->ignored);
     ewx_spec_explain(spec, origin->bucket > 0 ? &spec->config : request, machine, &text);
     return text.truncated ? ewx_fail(EW_ERR_ARGUMENT,
                                      "%zu bytes are too few for an explanation\n"
@@ -408,8 +417,7 @@ static ew_status explain(const ewx_spec *spec, const ew_config *request,
 
 ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes)
 {
-    if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_explain needs a plan");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_explain"));
     return explain(&plan->spec, &plan->request, &plan->machine, &plan->origin, text, bytes);
 }
 
@@ -460,6 +468,7 @@ ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out)
 {
     if (!plan || !timing_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_timing needs a plan and a timing");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_timing"));
     EW_TRY(ewx_world_enter(plan->world));
     const ew_status status = plan->backend->timing(plan->state, timing_out);
     ewx_world_leave(plan->world);
@@ -468,8 +477,7 @@ ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out)
 
 ew_status ew_plan_trace_enable(ew_plan *plan)
 {
-    if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_trace_enable needs a plan");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_trace_enable"));
     EW_TRY(ewx_world_enter(plan->world));
     const ew_status status = plan->backend->trace_enable(plan->state);
     ewx_world_leave(plan->world);
@@ -482,6 +490,7 @@ ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capa
     if (!plan || !count_out || (capacity > 0 && !events))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_plan_trace needs a plan and places for its answer");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_trace"));
     EW_TRY(ewx_world_enter(plan->world));
     const ew_status status =
         plan->backend->trace_read(plan->state, events, capacity, count_out);
@@ -491,8 +500,7 @@ ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capa
 
 ew_status ew_plan_start_together(ew_plan *plan)
 {
-    if (!plan)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_start_together needs a plan");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_start_together"));
     EW_TRY(ewx_world_enter(plan->world));
     plan->backend->start_together(plan->state);
     ewx_world_leave(plan->world);
@@ -509,6 +517,17 @@ int64_t ew_now_ns(void)
 int ew_usable_cores(void)
 {
     return ewx_usable_cores();
+}
+
+size_t ew_available_memory(void)
+{
+    ewx_memory_limits limits;
+    ewx_memory_limits_read(&limits);
+    size_t least = limits.count > 0 ? limits.at[0].free_bytes : 0;
+    for (int at = 1; at < limits.count; at++)
+        if (limits.at[at].free_bytes < least)
+            least = limits.at[at].free_bytes;
+    return least;
 }
 
 #ifdef EW_TESTING

@@ -9,6 +9,7 @@
 #include "base/versioned.h"
 
 struct ew_weight {
+    ewx_handle handle;
     ew_world *world;
     const ewx_backend *backend;
     ewx_spec spec; /* of no rows, or of the plan whose own weight it is */
@@ -53,6 +54,7 @@ static ew_status differ(const char *what, const char *weights, const char *plans
 ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
                            const ewx_spec *spec)
 {
+    EW_TRY(ewx_handle_check(weight, EWX_KIND_WEIGHT, "ew_plan_bind_weight"));
     const ew_problem *mine = &weight->spec.problem, *its = &spec->problem;
     const ew_config *config = &weight->spec.config;
     if (weight->world != world)
@@ -87,6 +89,7 @@ ew_status ewx_weight_open(ew_world *world, const ewx_backend *backend, const ewx
     if (!weight)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a weight");
     *weight = (ew_weight){.world = world, .backend = backend, .spec = *spec};
+    ewx_handle_begin(&weight->handle, EWX_KIND_WEIGHT);
     const ew_status status = backend->weights.open(world, spec, &weight->packed);
     if (status == EW_OK)
         *weight_out = weight;
@@ -147,6 +150,7 @@ ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
     if (!world || !B || !weight_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_weight_create needs a world, B, and a place for the weight");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_weight_create"));
     EW_TRY(ewx_world_enter(world));
     const ew_status status = create(world, problem, config, B, weight_out);
     ewx_world_leave(world);
@@ -167,6 +171,7 @@ ew_status ew_weight_update(ew_weight *weight, const void *B)
 {
     if (!weight || !B)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_weight_update needs a weight and B");
+    EW_TRY(ewx_handle_check(weight, EWX_KIND_WEIGHT, "ew_weight_update"));
     EW_TRY(ewx_world_enter(weight->world));
     const ew_status status = ewx_weight_pack(weight, B);
     ewx_world_leave(weight->world);
@@ -175,7 +180,9 @@ ew_status ew_weight_update(ew_weight *weight, const void *B)
 
 size_t ew_weight_bytes(const ew_weight *weight)
 {
-    return weight ? weight->backend->footprint(&weight->spec).weight_bytes : 0;
+    return !weight || ewx_handle_check(weight, EWX_KIND_WEIGHT, "ew_weight_bytes") != EW_OK
+               ? 0
+               : weight->backend->footprint(&weight->spec).weight_bytes;
 }
 
 void ewx_weight_close(ew_weight *weight)
@@ -185,20 +192,22 @@ void ewx_weight_close(ew_weight *weight)
     while (weight->bindings)
         ewx_weight_bind(weight->bindings, NULL);
     weight->backend->weights.close(weight->world, weight->packed);
+    ewx_handle_end(&weight->handle);
     free(weight);
 }
 
 void ew_weight_destroy(ew_weight *weight)
 {
-    if (!weight)
+    if (!weight || ewx_handle_check(weight, EWX_KIND_WEIGHT, "ew_weight_destroy") != EW_OK)
         return;
     const ew_world *world = weight->world;
     if (ewx_world_is_elsewhere(world)) {
+        ewx_handle_end(&weight->handle);
         free(weight); /* what it was packed into is the parent's */
         return;
     }
     if (ewx_world_enter(world) != EW_OK)
-        return; /* it is still in use: a leak harms less */
+        return; /* it is still in use, or its world is gone: a leak harms less */
     ewx_weight_close(weight);
     ewx_world_leave(world);
 }

@@ -1,4 +1,4 @@
-/* Affinity mask and cgroup v2 quota. */
+/* Affinity mask, and the CPU quotas of cgroup v1 and v2. */
 #include "base/cores.h"
 
 #include <string.h>
@@ -7,29 +7,42 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static int quota_cores(void)
+#include "base/cgroup.h"
+
+/* Cores that fit into a quota, rounded up; 0: no quota. */
+static uint64_t quota_of(const ewx_cgroup *group)
 {
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (!file)
+    uint64_t quota = 0, period = 0;
+    const bool is_known =
+        group->is_v2 ? ewx_cgroup_numbers(group, "cpu.max", &quota, &period)
+                     : ewx_cgroup_number(group, "cpu.cfs_quota_us", NULL, &quota) &&
+                           ewx_cgroup_number(group, "cpu.cfs_period_us", NULL, &period);
+    if (!is_known || quota == 0 || period == 0)
         return 0;
-    long long quota = 0, period = 0;
-    const int fields = fscanf(file, "%lld %lld", &quota, &period);
-    fclose(file);
-    if (fields != 2 || quota <= 0 || period <= 0)
-        return 0;
-    return (int)((quota + period - 1) / period);
+    return quota / period + (quota % period > 0);
+}
+
+/* The kernel keeps a process's mask inside its cpuset.  0: the mask cannot be read, as on a
+ * machine with more processors than a cpu_set_t has. */
+static int masked_cores(void)
+{
+    cpu_set_t mask;
+    return sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 0;
 }
 
 int ewx_usable_cores(void)
 {
-    cpu_set_t mask;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (sched_getaffinity(0, sizeof mask, &mask) == 0)
-        cores = CPU_COUNT(&mask);
-    const int quota = quota_cores();
-    if (quota > 0 && quota < cores)
-        cores = quota;
-    return cores < 1 ? 1 : (int)cores;
+    const int masked = masked_cores();
+    const long online = masked > 0 ? masked : sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t cores = online < 1 ? 1 : (uint64_t)online;
+    ewx_cgroup group;
+    for (bool is_group = ewx_cgroup_find("cpu", &group); is_group;
+         is_group = ewx_cgroup_ascend(&group)) {
+        const uint64_t quota = quota_of(&group);
+        if (quota > 0 && quota < cores)
+            cores = quota;
+    }
+    return (int)cores;
 }
 
 /* The value behind "name\t: " in a line of /proc/cpuinfo, or NULL. */
@@ -45,7 +58,7 @@ static char *value_of(char *line, const char *name)
 void ewx_cpu_model(ewx_text *text)
 {
     char line[512], *value;
-    FILE *file = fopen("/proc/cpuinfo", "r");
+    FILE *file = ewx_system_open("/proc/cpuinfo");
     const size_t before = text->used;
     /* The first processor's: x86 has a name, ARM an implementer and a part. */
     while (file && fgets(line, sizeof line, file) && line[0] != '\n') {

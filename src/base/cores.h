@@ -4,7 +4,8 @@
 
 #include "base/text.h"
 
-/* The affinity mask, capped by the cgroup's CPU quota; at least 1. */
+/* The affinity mask, which includes cpusets, capped by the CPU quotas of the process's
+ * control group and those above it; at least 1. */
 int ewx_usable_cores(void);
 
 /* The processor's name, or on ARM the numbers that stand for it; "unknown" at worst. */

@@ -193,7 +193,7 @@ static struct {
 
 ew_status ewx_inject_load(int rank)
 {
-    const char *text = getenv("ENTWINE_FAULT");
+    const char *text = secure_getenv("ENTWINE_FAULT");
     active.count = 0;
     active.self = rank;
     for (int i = 0; i < EWX_MAX_RULES; i++)

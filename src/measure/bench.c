@@ -284,6 +284,7 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
     if (!world || !entries || !results || count < 1)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_bench_run needs a world, entries and a place for results");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_bench_run"));
     const ewx_backend *backend = NULL;
     ew_forecast forecast; /* refuses a bad problem before anything is allocated */
     ew_problem asked;

@@ -18,8 +18,8 @@ static bool started_here;
 static bool would_not_survive(void)
 {
 #ifdef OPEN_MPI
-    return getenv("SLURM_PROCID") && !getenv("PMIX_RANK") &&
-           !getenv("OMPI_COMM_WORLD_RANK");
+    return secure_getenv("SLURM_PROCID") && !secure_getenv("PMIX_RANK") &&
+           !secure_getenv("OMPI_COMM_WORLD_RANK");
 #else
     return false;
 #endif

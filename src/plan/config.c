@@ -77,6 +77,7 @@ static const config_key keys[] = {
     {"epilogue", epilogues, false, FIELD(epilogue), "fused, after or separate"},
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
+_Static_assert(NUM_KEYS <= 32, "parse_item has a bit for each");
 
 /* How much of a bad text an error repeats: its fix must never be cut off. */
 static int quoted(size_t length)
@@ -168,7 +169,9 @@ static ew_status fail_unknown_key(const char *name, size_t length)
                     quoted(length), name, list);
 }
 
-static ew_status parse_item(const char *item, size_t length, ew_config *config)
+/* `seen` has a bit for each of the keys that came before. */
+static ew_status parse_item(const char *item, size_t length, uint32_t *seen,
+                            ew_config *config)
 {
     const char *equals = memchr(item, '=', length);
     if (!equals)
@@ -178,6 +181,13 @@ static ew_status parse_item(const char *item, size_t length, ew_config *config)
     const config_key *key = find_key(item, (size_t)(equals - item));
     if (!key)
         return fail_unknown_key(item, (size_t)(equals - item));
+    const uint32_t bit = (uint32_t)1 << (key - keys);
+    if (*seen & bit)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "config key '%s' is given twice, the second time as '%.*s'\n"
+                        "  fix: give it once",
+                        key->name, quoted(length), item);
+    *seen |= bit;
     const size_t value_length = length - (size_t)(equals + 1 - item);
     if (!parse_value(key, equals + 1, value_length, config))
         return ewx_fail(EW_ERR_CONFIG, "config %s=%.*s is not valid\n  fix: %s takes %s",
@@ -190,9 +200,10 @@ ew_status ew_config_parse(const char *text, ew_config *config_out)
     if (!text || !config_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_config_parse needs a text and a config");
     ew_config config = EW_CONFIG_INIT;
+    uint32_t seen = 0;
     while (*text) {
         const size_t length = strcspn(text, ",");
-        EW_TRY(parse_item(text, length, &config));
+        EW_TRY(parse_item(text, length, &seen, &config));
         text += length;
         if (*text == ',' && *++text == '\0')
             return ewx_fail(EW_ERR_CONFIG, "the config ends in a comma\n  fix: remove it");

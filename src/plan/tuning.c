@@ -6,13 +6,16 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/status.h"
+#include "plan/policy.h"
 
 #define SCHEMA "entwine-tuning/1"
 #define MOST_FILE_BYTES 4096
@@ -239,8 +242,9 @@ ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out)
 
 ew_status ew_tuning_folder(char *path, size_t bytes)
 {
-    const char *own = getenv("ENTWINE_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
+    const char *own = secure_getenv("ENTWINE_CACHE_DIR"),
+               *cache = secure_getenv("XDG_CACHE_HOME");
+    const char *home = secure_getenv("HOME");
     int length = -1;
     if (!path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_folder needs a buffer");
@@ -315,25 +319,77 @@ ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
 
 /* ---- Finding ---- */
 
+__attribute__((format(printf, 2, 3))) static void ignore(ewx_tuning_origin *origin,
+                                                         const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    ewx_text_print(origin->ignored, sizeof origin->ignored, format, args);
+    va_end(args);
+}
+
+/* An entry can make every call slower: it must be of this process's user or of root. */
+static bool is_trusted(const char *path, const char *what, ewx_tuning_origin *origin)
+{
+    struct stat facts;
+    if (stat(path, &facts) != 0)
+        return false;
+    if (facts.st_uid == geteuid() || facts.st_uid == 0)
+        return true;
+    ignore(origin, "its %s belongs to another user (uid %u)", what, (unsigned)facts.st_uid);
+    return false;
+}
+
 static bool find_in_bucket(const ew_problem *problem, int num_ranks, ew_backend backend,
-                           const char *device, int64_t bucket, ew_tuning *tuning)
+                           const char *device, int64_t bucket, ew_tuning *tuning,
+                           ewx_tuning_origin *origin)
 {
     char key[EW_TUNING_KEY_BYTES], path[PATH_MAX];
     ewx_text text = ewx_text_in(key, sizeof key);
     ewx_tuning_key(problem, num_ranks, backend, device, bucket, &text);
     return !text.truncated && ew_tuning_path(key, path, sizeof path) == EW_OK &&
-           access(path, R_OK) == 0 && ew_tuning_load(path, tuning) == EW_OK &&
+           access(path, R_OK) == 0 && is_trusted(path, "file", origin) &&
+           ew_tuning_load(path, tuning) == EW_OK &&
            strcmp(tuning->key, key) == 0; /* two keys may share a hash */
+}
+
+bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,
+                     ewx_tuning_origin *origin)
+{
+    const ew_config *config = &spec->config;
+    const bool on_gpu = ewx_is_gpu(config, machine);
+    const int share = machine->cores / spec->num_ranks;
+    const int64_t most_workers = share > 2 ? share : 2;
+    const int64_t most_reducers =
+        on_gpu ? EWX_TUNED_MOST_CTAS * (int64_t)ewx_machine_planned(machine).gpu_sms
+               : config->workers;
+    if (config->workers > most_workers)
+        ignore(origin, "workers=%d is more than %d cores have for %d ranks",
+               config->workers, machine->cores, spec->num_ranks);
+    else if (config->budget > most_reducers)
+        ignore(origin, "x=%d is more than the %" PRId64 " that can reduce here",
+               config->budget, most_reducers);
+    else if (config->block_m > EWX_TUNED_MOST_BLOCK ||
+             config->block_n > EWX_TUNED_MOST_BLOCK)
+        ignore(origin, "block=%dx%d is larger than a tuning tries", config->block_m,
+               config->block_n);
+    else if (!on_gpu && config->batch > EWX_TUNED_MOST_BATCH)
+        ignore(origin, "b=%d is more than the %d that a tuning tries", config->batch,
+               EWX_TUNED_MOST_BATCH);
+    else
+        return true;
+    return false;
 }
 
 bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backend,
                      const char *device, ew_config *config_out,
                      ewx_tuning_origin *origin_out)
 {
-    const char *wish = getenv("ENTWINE_TUNING");
+    const char *wish = secure_getenv("ENTWINE_TUNING");
     char folder[PATH_MAX];
     if ((wish && strcmp(wish, "off") == 0) ||
-        ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0)
+        ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0 ||
+        !is_trusted(folder, "folder", origin_out))
         return false;
     const int64_t own = ewx_tuning_bucket(problem->max_m);
     ew_tuning tuning;
@@ -341,11 +397,13 @@ bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backen
         for (int down = 0; down <= (distance > 0); down++) {
             const int64_t bucket = down ? own >> distance : own << distance;
             if (bucket < 1 || bucket > ((int64_t)1 << 40) ||
-                !find_in_bucket(problem, num_ranks, backend, device, bucket, &tuning))
+                !find_in_bucket(problem, num_ranks, backend, device, bucket, &tuning,
+                                origin_out))
                 continue;
             *config_out = tuning.config;
-            *origin_out =
-                (ewx_tuning_origin){bucket, tuning.time_us, tuning.default_us, ""};
+            origin_out->bucket = bucket;
+            origin_out->time_us = tuning.time_us;
+            origin_out->default_us = tuning.default_us;
             memcpy(origin_out->profile, tuning.profile, sizeof tuning.profile);
             return true;
         }

@@ -24,11 +24,26 @@ bool ewx_tuning_serves(const ew_config *request);
 typedef struct ewx_tuning_origin {
     int64_t bucket; /* of the entry that was used; 0: none */
     double time_us, default_us;
-    char profile[64]; /* as in ew_tuning */
+    char profile[64];  /* as in ew_tuning */
+    char ignored[128]; /* why an entry that is there was not used; empty: none was */
 } ewx_tuning_origin;
 
+/* Tiles that a worker of a tuned config reduces in a row, at most. */
+#define EWX_TUNED_MOST_BATCH 4
+/* Rows and columns of its blocks, at most. */
+#define EWX_TUNED_MOST_BLOCK 1024
+/* Reducing CTAs of a tuned config on each SM, at most. */
+#define EWX_TUNED_MOST_CTAS 4
+
+/* Whether a tuned spec asks for no more than this machine has: a tuning here would not have
+ * found anything else, so such an entry was made elsewhere or by hand.  Otherwise says why
+ * in `origin->ignored`. */
+bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,
+                     ewx_tuning_origin *origin);
+
 /* The entry of the problem's bucket, else of the nearest; false when there is none, or
- * ENTWINE_TUNING=off. */
+ * ENTWINE_TUNING=off.  Entries of other users than this one and root are ignored.  The
+ * origin must be zeroed. */
 bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backend,
                      const char *device, ew_config *config_out,
                      ewx_tuning_origin *origin_out);

@@ -205,7 +205,7 @@ static void vary_budget(const ewx_candidate_space *space, ew_config request,
         return;
     }
     const int32_t most = best->pool == EW_POOL_STATIC ? best->workers - 1 : best->workers;
-    for (int32_t batch = 1; batch <= 4; batch *= 2) {
+    for (int32_t batch = 1; batch <= EWX_TUNED_MOST_BATCH; batch *= 2) {
         for (int32_t budget = 1; budget < most; budget *= 2)
             add_budget(space, request, budget, batch, list);
         add_budget(space, request, most, batch, list);

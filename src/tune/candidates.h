@@ -19,6 +19,7 @@
 #define EWX_TUNE_CANDIDATES_H
 
 #include "plan/spec.h"
+#include "plan/tuning.h"
 
 #define EWX_KNOBS 6
 #define EWX_KNOB_VALUES 16 /* at most */

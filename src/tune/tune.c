@@ -126,6 +126,7 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
     if (!world || !result_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_tune needs a world and a place for its result");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_tune"));
     EW_TRY(ewx_problem_take(&asked, problem));
     EW_TRY(ewx_struct_take(&wanted, sizeof wanted, options ? options : &defaults,
                            EWX_FIRST_TUNE_OPTIONS, "the tuning's options",

@@ -83,7 +83,7 @@ static uint64_t fabric_hash(const ew_world *world)
  * each with its share of consecutive ranks. */
 static ew_status emulated_host(const ew_world *world, int *host_out)
 {
-    const char *text = getenv("ENTWINE_HOSTS");
+    const char *text = secure_getenv("ENTWINE_HOSTS");
     *host_out = 0;
     if (!world->fabric || !text || !*text)
         return EW_OK;
@@ -103,7 +103,7 @@ static ew_status emulated_host(const ew_world *world, int *host_out)
  * comparisons. */
 static ew_status settle_device_memory(ew_world *world)
 {
-    const char *wish = getenv("ENTWINE_DEVICE_MPI");
+    const char *wish = secure_getenv("ENTWINE_DEVICE_MPI");
     world->takes_device_memory = world->fabric && world->fabric->takes_device_memory;
     if (!world->fabric || !wish || !*wish)
         return EW_OK;
@@ -249,6 +249,7 @@ static ew_status meet(ew_world *world, int listener, const hello *hellos)
     EW_TRY(ewx_sockets_share_control(world));
     EW_TRY(ewx_remotes_open(world));
     atomic_store(&world->control->mailboxes[world->rank].lane.pid, (int32_t)getpid());
+    ewx_claims_open(world);
     EW_TRY(ewx_death_watch_start(world));
     return ewx_world_barrier(world);
 }
@@ -282,6 +283,7 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     ew_world *world = calloc(1, sizeof *world);
     if (!world)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a world");
+    ewx_handle_begin(&world->handle, EWX_KIND_WORLD);
     for (int peer = 0; peer < num_ranks; peer++)
         world->sockets[peer] = -1;
     world->stop_fd = world->control_fd = -1;

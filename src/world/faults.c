@@ -127,7 +127,7 @@ ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
 
 void ew_world_abort(ew_world *world)
 {
-    if (!world || ewx_world_is_elsewhere(world))
+    if (!world || !ewx_handle_is(world, EWX_KIND_WORLD) || ewx_world_is_elsewhere(world))
         return;
     ewx_world_raise_quietly(world, &(ewx_fault){.status = EW_ERR_ABORTED,
                                                 .culprit = world->rank,

@@ -310,6 +310,7 @@ ew_status ew_world_dump(const ew_world *world, const char *path)
     size_t bytes;
     if (!world || !path || !*path)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_world_dump needs a world and a path");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_dump"));
     EW_TRY(ewx_recording_read(world->control_fd, &json, &bytes));
     const char *why = ewx_file_replace(path, json, bytes);
     free(json);
@@ -322,7 +323,7 @@ ew_status ew_world_dump(const ew_world *world, const char *path)
 
 void ewx_recorder_dump_once(ew_world *world)
 {
-    const char *folder = getenv("ENTWINE_DUMP_DIR");
+    const char *folder = secure_getenv("ENTWINE_DUMP_DIR");
     const ewx_control *control = world->control;
     char path[4096];
     if (!folder || !*folder || atomic_exchange(&world->control->dumped, 1))

@@ -57,12 +57,13 @@ static ew_status read_number(const char *name, int least, int *value_out)
 {
     char *end;
     errno = 0;
-    const long value = strtol(getenv(name), &end, 10);
-    if (errno || *end || end == getenv(name) || value < least || value > EWX_MAX_RANKS)
+    const long value = strtol(secure_getenv(name), &end, 10);
+    if (errno || *end || end == secure_getenv(name) || value < least ||
+        value > EWX_MAX_RANKS)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "%s=%s is not a rank or a number of ranks\n"
                         "  fix: start with a launcher that sets it, or use 0 to %d",
-                        name, getenv(name), EWX_MAX_RANKS);
+                        name, secure_getenv(name), EWX_MAX_RANKS);
     *value_out = (int)value;
     return EW_OK;
 }
@@ -72,7 +73,7 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
     if (!launcher_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_launcher_detect needs a place for its answer");
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        if (!getenv(launchers[i].rank) || !getenv(launchers[i].size))
+        if (!secure_getenv(launchers[i].rank) || !secure_getenv(launchers[i].size))
             continue;
         ew_launcher found = {.source = launchers[i].rank};
         EW_TRY(read_number(launchers[i].rank, 0, &found.rank));

@@ -36,6 +36,10 @@ ew_status ewx_world_refuse(uint32_t use)
                         "the world belongs to the process that this one was forked from\n"
                         "  fix: use it there alone, or let the child exec before it starts "
                         "a world of its own");
+    if (use == EWX_USE_GONE)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the world of this plan or weight has been destroyed\n"
+                        "  fix: destroy plans and weights before their world");
     return ewx_fail(
         EW_ERR_ARGUMENT,
         "the world is in use by another thread, or by the call that this signal "

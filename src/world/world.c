@@ -18,7 +18,7 @@
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 {
-    const char *text = getenv("ENTWINE_TIMEOUT_MS");
+    const char *text = secure_getenv("ENTWINE_TIMEOUT_MS");
     *timeout_ms_out = DEFAULT_TIMEOUT_MS;
     if (!text || !*text)
         return EW_OK;
@@ -78,12 +78,16 @@ void ewx_world_settle(ew_world *world, const int *hosts)
 
 int ew_world_rank(const ew_world *world)
 {
-    return world ? world->rank : -1;
+    return !world || ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_rank") != EW_OK
+               ? -1
+               : world->rank;
 }
 
 int ew_world_size(const ew_world *world)
 {
-    return world ? world->num_ranks : 0;
+    return !world || ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_size") != EW_OK
+               ? 0
+               : world->num_ranks;
 }
 
 ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out)
@@ -91,6 +95,7 @@ ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out)
     if (!world || !traffic_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_world_traffic needs a world and a place for its answer");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_traffic"));
     EW_TRY(ewx_world_enter(world));
     *traffic_out = world->traffic;
     ewx_world_leave(world);
@@ -211,6 +216,7 @@ ew_status ew_world_allgather(ew_world *world, const void *mine, void *all, size_
     if (!world || (bytes > 0 && (!mine || !all)))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_world_allgather needs a world and two buffers");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_allgather"));
     return enter_and_meet(world, EWX_MEETING_ALLGATHER, mine, all, bytes);
 }
 
@@ -240,8 +246,7 @@ ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what)
 
 ew_status ew_world_barrier(ew_world *world)
 {
-    if (!world)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_world_barrier needs a world");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_barrier"));
     return enter_and_meet(world, EWX_MEETING_BARRIER, NULL, NULL, 0);
 }
 
@@ -266,6 +271,7 @@ static void free_world(ew_world *world)
     }
     free(world->replicas);
     ewx_use_close(world);
+    ewx_handle_end(&world->handle);
     free(world);
 }
 
@@ -284,7 +290,7 @@ static void leave_world(ew_world *world)
 
 void ew_world_destroy(ew_world *world)
 {
-    if (!world)
+    if (!world || ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_destroy") != EW_OK)
         return;
     /* In a forked child neither the watcher nor a GPU's context exists, and peers, MPI and
      * the control block are the parent's. */
@@ -303,6 +309,7 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     ew_world *world = calloc(1, sizeof *world);
     if (!world)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a world");
+    ewx_handle_begin(&world->handle, EWX_KIND_WORLD);
     ew_status status = ewx_world_init(world, rank, num_ranks, options);
     if (status == EW_OK)
         status = ewx_use_open(world);

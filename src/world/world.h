@@ -9,9 +9,11 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "base/handle.h"
 #include "base/limits.h"
 #include "base/wait.h"
 #include "entwine/fabric.h"
+#include "world/claims.h"
 #include "world/faults.h"
 #include "world/recorder.h"
 
@@ -41,6 +43,7 @@ typedef struct ewx_mailbox {
     uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
     uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
     _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES]; /* by round parity */
+    ewx_claim claim;
     ewx_lane lane;
 } ewx_mailbox;
 
@@ -77,10 +80,12 @@ typedef struct ewx_control {
 typedef enum ewx_use {
     EWX_USE_ELSEWHERE = 0, /* by the process that this one was forked from */
     EWX_USE_FREE = 1,
-    EWX_USE_TAKEN = 2
+    EWX_USE_TAKEN = 2,
+    EWX_USE_GONE = 3 /* never in the word: the world has been destroyed */
 } ewx_use;
 
 struct ew_world {
+    ewx_handle handle;
     _Atomic uint32_t *use; /* ewx_use; NULL in a world that is not built yet */
     int rank;
     int num_ranks;
@@ -133,11 +138,14 @@ static inline bool ewx_world_is_local(const ew_world *world, int rank)
 
 /* Every public function that needs a world, or a plan of it, for itself alone enters and
  * leaves it.  A second user, another thread or a signal handler, is refused with
- * EW_ERR_ARGUMENT, and so is a process that was forked from the world's. */
+ * EW_ERR_ARGUMENT, and so is a process that was forked from the world's, and a plan or a
+ * weight whose world is gone. */
 ew_status ewx_world_refuse(uint32_t use);
 static inline ew_status ewx_world_enter(const ew_world *world)
 {
     uint32_t use = EWX_USE_FREE;
+    if (!ewx_handle_is(world, EWX_KIND_WORLD))
+        return ewx_world_refuse(EWX_USE_GONE);
     /* Acquire: pairs with the release in ewx_world_leave, of the thread that was here
      * before. */
     return atomic_compare_exchange_strong_explicit(
@@ -152,7 +160,8 @@ static inline void ewx_world_leave(const ew_world *world)
 /* Whether this process was forked from the one that created the world. */
 static inline bool ewx_world_is_elsewhere(const ew_world *world)
 {
-    return world->use && atomic_load_explicit(world->use, memory_order_relaxed) == 0;
+    return ewx_handle_is(world, EWX_KIND_WORLD) && world->use &&
+           atomic_load_explicit(world->use, memory_order_relaxed) == 0;
 }
 
 /* A wait that watches this world's abort word and knows its timeout. */

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_blas.h"
 #include "backend/cpu/cpu_engine.h"
+#include "base/checked.h"
 #include "base/cores.h"
 #include "base/probe.h"
 #include "base/status.h"
@@ -39,7 +40,10 @@ static sizes measure_spec(const ewx_spec *spec)
     if (spec->config.producer == EW_PRODUCER_BLAS)
         return s;
     s.activation_panel = ewx_packed_a_bytes(&s.weight.gemm, rows);
-    s.activations = s.activation_panel * (size_t)num_panels;
+    const ewx_size activations =
+        ewx_size_mul((ewx_size){s.activation_panel, true}, ewx_size_of(num_panels));
+    /* Beyond 64 bits no memory is large enough either, which the claim then finds. */
+    s.activations = activations.ok ? activations.value : INT64_MAX;
     const size_t scratch = ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols);
     if (scratch > s.scratch)
         s.scratch = (scratch + 63) & ~(size_t)63;
@@ -167,6 +171,71 @@ static void choose_routes(ewx_cpu_engine *engine)
     }
 }
 
+/* What a worker's thread takes of its stack. */
+#define STACK_BYTES ((size_t)64 << 10)
+
+/* All that a plan touches: the kernel kills a process for whatever was not counted. */
+static size_t claimed_bytes(const ew_world *world, const ewx_spec *spec)
+{
+#if EW_MUTANT == 31 /* planted bug: packed operands are not counted */
+    const size_t workspace = 0;
+#else
+    const size_t workspace = cpu_footprint(spec).workspace_bytes;
+#endif
+    const size_t tile = (size_t)(EWX_TILE_M * EWX_TILE_N) * spec->elem_bytes;
+    const size_t small = workspace / EWX_BYTES_PER_TABLE_BYTE + sizeof(ewx_cpu_engine) +
+                         (STACK_BYTES + tile) * (size_t)spec->config.workers;
+    const ewx_size sum =
+        ewx_size_add(ewx_heap_bytes(world, &spec->layout),
+                     ewx_size_add((ewx_size){workspace, workspace < INT64_MAX},
+                                  (ewx_size){small, true}));
+    return sum.ok ? sum.value : INT64_MAX;
+}
+
+static ew_status build(ewx_cpu_engine *engine, const sizes *s)
+{
+    const ewx_spec *spec = engine->spec;
+    choose_routes(engine);
+    EW_TRY(ewx_heap_open(&engine->heap, engine->world, &spec->layout));
+    EW_TRY(ewx_wire_open(engine));
+    EW_TRY(allocate_all(engine, s));
+    EW_TRY(ewx_workers_open(&engine->workers, spec->config.workers));
+    if (spec->config.producer == EW_PRODUCER_BLAS)
+        ewx_blas_set_threads(spec->config.workers);
+    return EW_OK;
+}
+
+/* Collective: no rank touches a byte before all know that there is enough for all. */
+static ew_status create_claimed(ew_world *world, const ewx_spec *spec, ew_status claimed,
+                                void **state_out)
+{
+    const sizes s = measure_spec(spec);
+    void *memory = NULL;
+    if (claimed == EW_OK)
+        claimed = allocate(sizeof(ewx_cpu_engine), &memory);
+    ewx_cpu_engine *engine = memory;
+    if (engine)
+        *engine = (ewx_cpu_engine){
+            .world = world,
+            .spec = spec,
+            .op = ewx_cpu_op_find(spec->op->id),
+            .gemm = {.form = s.weight,
+                     .activation_panel_bytes = s.activation_panel,
+                     .scratch_bytes = s.scratch},
+            .reduce = {.levels = world->num_hosts > 1 ? spec->config.levels : 1}};
+    ew_status status = ewx_world_agree(world, claimed, "find memory for the plan");
+    if (status != EW_OK) {
+        free(memory);
+        return status;
+    }
+    status = build(engine, &s);
+    if (status != EW_OK)
+        cpu_destroy(engine);
+    else
+        *state_out = engine;
+    return status;
+}
+
 static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_out)
 {
     if (world->num_hosts > 1 && spec->config.producer == EW_PRODUCER_BLAS)
@@ -174,31 +243,11 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                         "producer=blas among ranks on %d hosts\n"
                         "  fix: use producer=own, or compare with the method blas+mpi",
                         world->num_hosts);
-    const sizes s = measure_spec(spec);
-    void *memory = NULL;
-    EW_TRY(allocate(sizeof(ewx_cpu_engine), &memory));
-    ewx_cpu_engine *engine = memory;
-    *engine = (ewx_cpu_engine){
-        .world = world,
-        .spec = spec,
-        .op = ewx_cpu_op_find(spec->op->id),
-        .gemm = {.form = s.weight,
-                 .activation_panel_bytes = s.activation_panel,
-                 .scratch_bytes = s.scratch},
-        .reduce = {.levels = world->num_hosts > 1 ? spec->config.levels : 1}};
-    ew_status status = EW_OK;
-    choose_routes(engine);
-    EW_TRY_TO(status, ewx_heap_open(&engine->heap, world, &spec->layout), out);
-    EW_TRY_TO(status, ewx_wire_open(engine), out);
-    EW_TRY_TO(status, allocate_all(engine, &s), out);
-    EW_TRY_TO(status, ewx_workers_open(&engine->workers, spec->config.workers), out);
-    if (spec->config.producer == EW_PRODUCER_BLAS)
-        ewx_blas_set_threads(spec->config.workers);
-out:
-    if (status != EW_OK)
-        cpu_destroy(engine);
-    else
-        *state_out = engine;
+    const size_t bytes = claimed_bytes(world, spec);
+    const ew_status claimed = ewx_claim_memory(world, bytes, true, "the plan");
+    const ew_status status = create_claimed(world, spec, claimed, state_out);
+    if (claimed == EW_OK)
+        ewx_claim_settle(world, bytes);
     return status;
 }
 

@@ -53,7 +53,7 @@ static int try_load(const char *name)
 
 static void load(void)
 {
-    const char *wanted = getenv("ENTWINE_BLAS");
+    const char *wanted = secure_getenv("ENTWINE_BLAS");
     if (wanted && *wanted) {
         try_load(wanted);
         return;

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "backend/cpu/cpu_engine.h"
-#include "base/memory.h"
 #include "base/status.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
@@ -22,22 +21,6 @@ static ew_status fail_segment(const char *what, size_t bytes)
                     "%s of a heap segment of %zu bytes failed: %s\n"
                     "  fix: free memory, or plan for fewer rows (max_m)",
                     what, bytes, strerror(errno));
-}
-
-/* All ranks of the host allocate at once, and the kernel grants shared memory that it
- * does not have: it would kill somebody later instead of failing here. */
-static ew_status check_memory(const ewx_heap *heap)
-{
-    const size_t available = ewx_available_memory();
-    /* What is used of its replicas is at most as much as a rank's own segment. */
-    const size_t num_segments =
-        (size_t)heap->world->num_locals * (heap->world->num_hosts > 1 ? 2 : 1);
-    if (heap->segment_bytes <= available / num_segments)
-        return EW_OK;
-    return ewx_fail(EW_ERR_MEMORY,
-                    "%zu heap segments of %zu bytes exceed the %zu bytes available\n"
-                    "  fix: free memory, or plan for fewer rows (max_m)",
-                    num_segments, heap->segment_bytes, available);
 }
 
 /* ---- Processes ---- */
@@ -59,7 +42,6 @@ static int allocate_pages(int fd, size_t bytes)
  * writable through this one mapping only, of fixed size for ever. */
 static ew_status create_segment(ewx_heap *heap, int *fd_out)
 {
-    EW_TRY(check_memory(heap));
     const int fd = memfd_create("entwine-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return fail_segment("memfd_create", heap->segment_bytes);
@@ -131,7 +113,6 @@ out:
 
 static ew_status create_shared_pages(const ewx_heap *heap, void **pages_out)
 {
-    EW_TRY(check_memory(heap));
     void *pages = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (pages == MAP_FAILED)
@@ -156,6 +137,16 @@ static ew_status open_between_threads(ewx_heap *heap)
     for (int rank = 0; status == EW_OK && rank < world->num_ranks; rank++)
         heap->segments[rank] = all[rank];
     return status;
+}
+
+ewx_size ewx_heap_bytes(const ew_world *world, const ewx_layout *layout)
+{
+    const ewx_size segment = {layout->segment_bytes, true};
+    const ewx_size tables = {layout->segment_bytes / EWX_BYTES_PER_TABLE_BYTE, true};
+    /* What is used of its replicas is at most as much as a rank's own segment. */
+    return ewx_size_add(
+        ewx_size_mul(segment, ewx_size_of(world->num_hosts > 1 ? 2 : 1)),
+        ewx_size_mul(tables, ewx_size_of(world->in_threads ? 1 : world->num_locals)));
 }
 
 ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout)

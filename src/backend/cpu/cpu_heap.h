@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "backend/cpu/route.h"
+#include "base/checked.h"
 #include "base/epoch.h"
 #include "plan/spec.h"
 #include "world/world.h"
@@ -70,9 +71,11 @@ typedef struct ewx_heap {
     unsigned char *segments[EWX_MAX_RANKS];
 } ewx_heap;
 
-/* Collective. */
+/* Collective.  The memory has been claimed. */
 ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout);
 void ewx_heap_close(ewx_heap *heap); /* half-open is fine */
+/* Bytes of memory that a rank's heap takes, with the tables of its pages. */
+ewx_size ewx_heap_bytes(const ew_world *world, const ewx_layout *layout);
 /* Closing leaves the memory mapped: someone may still use it. */
 void ewx_heap_abandon(ewx_heap *heap);
 

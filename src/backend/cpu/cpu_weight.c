@@ -10,20 +10,36 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define LEAST_SHARED_BYTES ((size_t)1 << 20) /* packed in less time than threads start */
 
-ew_status ewx_buffer_allocate(size_t bytes, const char *what, void **buffer_out)
+static size_t unit_of(size_t bytes)
 {
-    const size_t unit = bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
-    const size_t rounded = (bytes + unit - 1) / unit * unit;
-    void *buffer = aligned_alloc(unit, rounded > 0 ? rounded : unit);
+    return bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
+}
+
+static size_t rounded(size_t bytes)
+{
+    const size_t unit = unit_of(bytes);
+    return bytes > 0 ? (bytes + unit - 1) / unit * unit : unit;
+}
+
+static ew_status reserve(size_t bytes, const char *what, void **buffer_out)
+{
+    const size_t unit = unit_of(bytes);
+    void *buffer = aligned_alloc(unit, rounded(bytes));
     if (!buffer)
         return ewx_fail(EW_ERR_MEMORY,
                         "no memory for %s of %zu bytes\n"
                         "  fix: free memory, or use a smaller shape",
                         what, bytes);
     if (unit == HUGE_PAGE)
-        madvise(buffer, rounded, MADV_HUGEPAGE);
-    memset(buffer, 0, bytes > 0 ? bytes : unit);
+        madvise(buffer, rounded(bytes), MADV_HUGEPAGE);
     *buffer_out = buffer;
+    return EW_OK;
+}
+
+ew_status ewx_buffer_allocate(size_t bytes, const char *what, void **buffer_out)
+{
+    EW_TRY(reserve(bytes, what, buffer_out));
+    memset(*buffer_out, 0, rounded(bytes));
     return EW_OK;
 }
 
@@ -82,11 +98,26 @@ void ewx_packing_work(ewx_packing *packing)
 
 /* ---- Weights of their own ---- */
 
+/* Piece by piece, so that ranks that want memory meanwhile count no byte twice. */
+static void touch(ew_world *world, unsigned char *buffer, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += HUGE_PAGE) {
+        const size_t piece = bytes - at < HUGE_PAGE ? bytes - at : HUGE_PAGE;
+        memset(buffer + at, 0, piece);
+        ewx_claim_settle(world, piece);
+    }
+}
+
 ew_status ewx_cpu_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out)
 {
-    (void)world;
-    return ewx_buffer_allocate(ewx_weight_form_build(spec).bytes, "a packed weight",
-                               packed_out);
+    const size_t bytes = rounded(ewx_weight_form_build(spec).bytes);
+    EW_TRY(ewx_claim_memory(world, bytes, false, "a packed weight"));
+    const ew_status status = reserve(bytes, "a packed weight", packed_out);
+    if (status == EW_OK)
+        touch(world, *packed_out, bytes);
+    else
+        ewx_claim_settle(world, bytes);
+    return status;
 }
 
 static ew_status work(void *context, int worker)

@@ -35,6 +35,10 @@ void ewx_packing_work(ewx_packing *packing);
  * which spare the packed panels most of their TLB misses.  `what` is for the message. */
 ew_status ewx_buffer_allocate(size_t bytes, const char *what, void **buffer_out);
 
+/* Each page of 4 KiB has an entry of 8 bytes in the kernel's tables of every process that
+ * maps it. */
+#define EWX_BYTES_PER_TABLE_BYTE 512
+
 /* As ewx_weights says. */
 ew_status ewx_cpu_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out);
 ew_status ewx_cpu_weight_pack(ew_world *world, const ewx_spec *spec, void *packed,

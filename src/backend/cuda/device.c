@@ -93,7 +93,7 @@ static ew_status identify(ewx_device *device, int local_index, identity *me)
  * when it starts. */
 static ew_status check_queues(const ew_world *world, int sharers)
 {
-    const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const char *text = secure_getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     const int queues = text ? atoi(text) : DEFAULT_QUEUES;
     const int wanted = STREAMS_PER_RANK * sharers;
 #if EW_MUTANT == 13 /* planted bug: what could wait for ever is not refused */

@@ -330,7 +330,7 @@ static ew_status load_file(const char *path, char *text)
 
 ew_status ewx_sim_profile_load(const char *name, ewx_sim_profile *profile_out)
 {
-    const char *variable = getenv("ENTWINE_PROFILE");
+    const char *variable = secure_getenv("ENTWINE_PROFILE");
     if (!name)
         name = variable && *variable ? variable : EWX_SIM_DEFAULT;
     char *text = malloc(MAX_TEXT);

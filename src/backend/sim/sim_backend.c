@@ -126,7 +126,8 @@ static ew_status learn_timing(sim_plan *plan, int64_t rows)
     unsigned char *all = calloc((size_t)world->num_ranks, bytes);
     ew_status status = EW_OK;
     if (!mine || !all)
-        EW_TRY_TO(status, ewx_fail(EW_ERR_MEMORY, "no memory for simulated times"), out);
+        status = ewx_fail(EW_ERR_MEMORY, "no memory for simulated times");
+    EW_TRY_TO(status, ewx_world_agree(world, status, "simulate the call"), out);
     mine->rows = rows;
     if (world->rank == 0)
         simulate_all(plan, rows, mine);
