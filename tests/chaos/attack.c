@@ -317,6 +317,7 @@ static void strike(ordeal *o, const tools *t)
         o->hit[i] = m->pid && !m->ended_ns && kill(m->pid, o->fate.signals[i]) == 0;
     }
     if (o->fate.num_victims == 0) {
+        o->frozen = !all_have_ended(o);
         set_frozen(o, t, true);
         sleep_ms(2 * o->fate.timeout_ms);
         set_frozen(o, t, false);

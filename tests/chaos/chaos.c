@@ -4,9 +4,10 @@
  *     chaos [--blows N] [--freezes N] [--seed S] [--ways run,create,cli,mpi]
  *           [--cli ENTWINE] [--mpi-module MODULE] [--only NUMBER]
  *
- * The seed decides who is struck, by what, and when, as a part of the time that such a job
- * takes on this machine.  What is judged wrong is printed with all that the ranks said, and
- * with the options that try the same again. */
+ * N counts those that met a running job; some come when it has ended.  The seed decides who
+ * is struck, by what, and when, as a part of the time that such a job takes on this
+ * machine.  What is judged wrong is printed with all that the ranks said, and with the
+ * options that try the same again. */
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -112,7 +113,7 @@ static void count(tally *c, const ordeal *o, verdict v)
 {
     c->tried++;
     c->verdicts[v]++;
-    c->hit += o->fate.num_victims == 0 || judge_was_hit(o);
+    c->hit += o->frozen || judge_was_hit(o);
     for (int i = 0; i < o->fate.num_victims; i++) {
         if (!o->hit[i] || o->fate.victims[i] == LAUNCHER || o->fate.way == WAY_CLI)
             continue;
@@ -145,15 +146,13 @@ static void try_one(const options *given, tally *c, uint64_t number, bool freeze
     munmap(o.board, sizeof *o.board);
 }
 
-static void try_all(const options *given, tally *c, int64_t count, bool freezes)
+/* Until so many have met a running job. */
+static void try_all(const options *given, tally *c, int64_t wanted, bool freezes)
 {
-    if (given->only >= 0) {
-        if (count > 0)
-            try_one(given, c, (uint64_t)given->only, freezes);
-        return;
-    }
-    for (int64_t number = 0; number < count; number++)
-        try_one(given, c, (uint64_t)number, freezes);
+    if (given->only >= 0 && wanted > 0)
+        try_one(given, c, (uint64_t)given->only, freezes);
+    for (uint64_t number = 0; given->only < 0 && c->hit < wanted; number++)
+        try_one(given, c, number, freezes);
 }
 
 static void tell_steps(const char *name, const int64_t *counts)
@@ -173,12 +172,16 @@ static void tell_steps(const char *name, const int64_t *counts)
 /* Returns how many were not good. */
 static int64_t tell(const char *name, tally *c)
 {
+    if (c->tried == 0)
+        return 0;
     stress_tell("tried", "%" PRId64, c->tried);
     stress_tell("hit", "%" PRId64, c->hit);
     for (int v = VERDICT_GOOD; v < NUM_VERDICTS; v++)
         stress_tell(verdict_names[v], "%" PRId64, c->verdicts[v]);
-    tell_steps("in", c->hits_in);
-    tell_steps("bad_in", c->bad_in);
+    if (c->deaths.count + c->stops.count > 0) {
+        tell_steps("in", c->hits_in);
+        tell_steps("bad_in", c->bad_in);
+    }
     stress_tell_times("survivors_of_deaths", &c->deaths);
     stress_tell_times("survivors_of_stops", &c->stops);
     stress_figure(name);

@@ -52,6 +52,7 @@ typedef struct ordeal {
     int64_t blow_ns, ended_ns;
     member ranks[MOST_RANKS], launcher;
     bool hit[MOST_VICTIMS]; /* it was running when the blow came */
+    bool frozen;            /* it was running then */
     int exit_status;        /* of what the harness started itself, as waitpid has it */
     bool hung, left_files;
     int left_processes;
