@@ -88,7 +88,7 @@ fate fate_draw(uint64_t seed, uint64_t number, unsigned ways, bool freezes)
     f.in_freezer = one_in(&random, 2);
     if (!freezes)
         draw_victims(&random, &f);
-    f.timeout_ms = freezes            ? FREEZE_TIMEOUT_MS
+    f.timeout_ms = freezes            ? FREEZE_TIMEOUT_MS + 10 * (uint32_t)f.num_ranks
                    : !has_death(&f)   ? STOP_TIMEOUT_MS
                    : f.way == WAY_MPI ? MPI_TIMEOUT_MS
                                       : DEATH_TIMEOUT_MS;

@@ -187,15 +187,16 @@ static int gather_on_board(void *context, const void *mine, void *all, size_t by
 {
     const gathering *g = context;
     board *b = g->board;
-    const int64_t deadline_ns = ewx_now_ns() + (int64_t)b->timeout_ms * 1000000;
     offers found;
     if (bytes > HELLO_BYTES)
         return 1;
     memcpy(b->seats[g->rank].hello[g->world], mine, bytes);
     atomic_store(&b->seats[g->rank].offered[g->world], true);
-    while ((found = look_around(b, g->world)) == OFFERS_AWAITED &&
-           ewx_now_ns() < deadline_ns)
-        usleep(100);
+    /* In turns, not by the clock: a frozen job must go on. */
+    for (uint32_t turn = 0;
+         (found = look_around(b, g->world)) == OFFERS_AWAITED && turn < b->timeout_ms + 100;
+         turn++)
+        usleep(turn < 100 ? 100 : 1000);
     for (int rank = 0; rank < b->num_ranks; rank++)
         memcpy((char *)all + (size_t)rank * bytes, b->seats[rank].hello[g->world], bytes);
     b->seats[g->rank].refused = found != OFFERS_ALL;
