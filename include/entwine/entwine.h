@@ -82,8 +82,9 @@ typedef struct ew_world ew_world;
 
 typedef struct ew_world_options {
     uint32_t struct_size;
-    /* How long a rank may make no progress before its peers give up on it.
-     * 0: the variable ENTWINE_TIMEOUT_MS, else 30000. */
+    /* How long a rank may make no progress before its peers give up on it.  Time in which
+     * they did not run themselves does not count: a job that is frozen goes on when it
+     * thaws.  0: the variable ENTWINE_TIMEOUT_MS, else 30000. */
     uint32_t timeout_ms;
     /* Emulated link: remote tiles become visible as if each rank had a full-duplex link
      * of this rate and latency.  0 Gb/s: off.  For demonstrations and tests; every
@@ -344,6 +345,14 @@ EW_API size_t ew_weight_bytes(const ew_weight *weight);
  * the calls enqueued so far; a graph that captured one must not be replayed any more.  NULL
  * is allowed.  Local. */
 EW_API void ew_weight_destroy(ew_weight *weight);
+
+/* How long this plan's calls wait for a rank that makes no progress, in seconds from 0.001
+ * to 4e6; 0: as long as the world's other waits, which is also the case before the first
+ * use.  Anything else, a NaN or an infinity too, is EW_ERR_ARGUMENT.  Counts from the next
+ * call on; calls captured into a graph keep what they were captured with.  Local: ranks may
+ * differ, and then the first one whose time is over ends the call, and the world, for all;
+ * the error has its rank, plan and timeout. */
+EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
 
 /* A CUDA stream of the rank's GPU; calls can be captured into a graph and replayed.  NULL
  * is a stream of the rank's own: A must be ready before the call, and C is there after

@@ -19,7 +19,7 @@ static void name_meeting(uint64_t word, ewx_text *text)
 }
 
 /* Two ranks in different collectives, or one that did not come. */
-static ew_status explain_meeting(const ew_world *world, const ewx_fault *f)
+static ew_status explain_meeting(const ewx_fault *f, double timeout_s)
 {
     char mine[80], theirs[80];
     ewx_text my_text = ewx_text_in(mine, sizeof mine);
@@ -30,7 +30,7 @@ static ew_status explain_meeting(const ew_world *world, const ewx_fault *f)
             "rank %d waited %.3g s for rank %d at a collective call\n"
             "  fix: make the same calls in the same order on all ranks, or raise the "
             "timeout",
-            f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
+            f->reporter, timeout_s, f->culprit);
     name_meeting((uint64_t)f->detail[0], &my_text);
     name_meeting((uint64_t)f->detail[1], &their_text);
     return ewx_fail(f->status,
@@ -67,12 +67,14 @@ const ewx_fault_text *ewx_fault_text_find(int32_t code)
 static ew_status explain(const ew_world *world, const ewx_fault *f)
 {
     const ewx_fault_text *text = ewx_fault_text_find(f->code);
+    const double timeout_s =
+        f->timeout_ms > 0 ? (double)f->timeout_ms * 1e-3 : (double)world->timeout_ns * 1e-9;
     if (f->status == EW_ERR_PEER_DIED)
         return explain_absence(f);
     if (text)
-        return text->explain(f, (double)world->timeout_ns * 1e-9);
+        return text->explain(f, timeout_s);
     if (f->code == EWX_FAULT_MEETING)
-        return explain_meeting(world, f);
+        return explain_meeting(f, timeout_s);
     if (f->code == EWX_FAULT_FABRIC)
         return ewx_fail(f->status,
                         "rank %d cannot reach other hosts any more: %s failed\n"

@@ -16,7 +16,14 @@ typedef struct ewx_fault {
     int32_t reporter; /* the rank that noticed */
     int32_t code;     /* ewx_fault_code, or from EWX_FAULT_FIRST_ABOVE on */
     int64_t detail[4];
+    uint32_t timeout_ms; /* how long the reporter waited; 0: the world's timeout */
+    uint32_t plan;       /* the number of the plan in whose call it waited; 0: in none */
 } ewx_fault;
+
+static inline uint32_t ewx_timeout_ms(int64_t timeout_ns)
+{
+    return (uint32_t)(timeout_ns / 1000000);
+}
 
 typedef enum ewx_fault_code {
     EWX_FAULT_NONE,      /* the status says everything; detail unused */

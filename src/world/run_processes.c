@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/timer.h"
 #include "world/world.h"
 
 #define MAX_HELLO_BYTES 512
@@ -146,7 +146,7 @@ static ew_status start_child(child *children, int rank, int num_ranks,
 }
 
 /* Notes the ranks that have ended; returns how many still run. */
-static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_ns,
+static int reap(child *children, int num_ranks, int *exits, ewx_timer *since_exit,
                 bool *failed)
 {
     int running = 0;
@@ -164,13 +164,31 @@ static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_n
         c->lost = ended < 0;
         c->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         exits[rank] = c->signal ? 128 + c->signal : WEXITSTATUS(status);
-        *last_exit_ns = ewx_now_ns();
+        *since_exit = ewx_timer_begin(GRACE_NS);
         *failed |= exits[rank] != 0;
     }
     return running;
 }
 
-static void sleep_until_something(child *children, int num_ranks, bool hellos)
+/* Whether no rank that is left can run: then none of them is late. */
+static bool all_are_stopped(const child *children, int num_ranks)
+{
+    bool stopped = false;
+    for (int rank = 0; rank < num_ranks; rank++) {
+        siginfo_t is = {0};
+        if (!children[rank].running)
+            continue;
+        stopped = waitid(P_PID, (id_t)children[rank].pid, &is,
+                         WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+                  is.si_code == CLD_STOPPED;
+        if (!stopped)
+            return false;
+    }
+    return stopped;
+}
+
+static void sleep_until_something(child *children, int num_ranks, bool hellos,
+                                  const ewx_timer *timer)
 {
     struct pollfd entries[2 * EWX_MAX_RANKS];
     int all_watched = 1;
@@ -182,7 +200,7 @@ static void sleep_until_something(child *children, int num_ranks, bool hellos)
         entries[2 * rank + 1] = (struct pollfd){
             .fd = hellos && c->running && !c->hello_in ? c->socket : -1, .events = POLLIN};
     }
-    poll(entries, 2 * (nfds_t)num_ranks, all_watched ? 100 : 5);
+    poll(entries, 2 * (nfds_t)num_ranks, ewx_timer_sleep_ms(timer, all_watched ? 100 : 5));
 }
 
 /* A rank sends its hello, or why it has none. */
@@ -216,14 +234,16 @@ static answer collect_hellos(child *children, int num_ranks, int64_t timeout_ns,
                              size_t *hello_bytes)
 {
     answer reply = {.status = EW_OK};
-    const int64_t deadline_ns = ewx_now_ns() + timeout_ns;
+    ewx_timer timer = ewx_timer_begin(timeout_ns);
     for (;;) {
         char missing_ranks[200], dead_ranks[200];
         ewx_text missing = ewx_text_in(missing_ranks, sizeof missing_ranks);
         ewx_text dead = ewx_text_in(dead_ranks, sizeof dead_ranks);
-        int64_t last_exit_ns = 0;
+        ewx_timer since_exit;
         bool failed = false;
-        reap(children, num_ranks, exits, &last_exit_ns, &failed);
+        if (all_are_stopped(children, num_ranks))
+            ewx_timer_skip(&timer);
+        reap(children, num_ranks, exits, &since_exit, &failed);
         for (int rank = 0; rank < num_ranks; rank++) {
             if (!children[rank].hello_in)
                 take_hello(&children[rank], rank, hello_bytes, &reply);
@@ -234,7 +254,7 @@ static answer collect_hellos(child *children, int num_ranks, int64_t timeout_ns,
         }
         if (missing.used == 0 || reply.status != EW_OK)
             return reply;
-        if (dead.used > 0 || ewx_now_ns() > deadline_ns) {
+        if (dead.used > 0 || ewx_timer_is_over(&timer)) {
             reply.status = dead.used > 0 ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT;
             snprintf(reply.text, sizeof reply.text,
                      dead.used > 0 ? "rank%s died before joining the world"
@@ -243,7 +263,7 @@ static answer collect_hellos(child *children, int num_ranks, int64_t timeout_ns,
                      dead.used > 0 ? dead_ranks : missing_ranks, (double)timeout_ns * 1e-9);
             return reply;
         }
-        sleep_until_something(children, num_ranks, true);
+        sleep_until_something(children, num_ranks, true, &timer);
     }
 }
 
@@ -275,12 +295,12 @@ static void kill_running(child *children, int num_ranks)
 
 static void wait_for_all(child *children, int num_ranks, int *exits)
 {
-    int64_t last_exit_ns = ewx_now_ns();
+    ewx_timer since_exit = ewx_timer_begin(GRACE_NS);
     bool failed = false;
-    while (reap(children, num_ranks, exits, &last_exit_ns, &failed) > 0) {
-        if (failed && ewx_now_ns() - last_exit_ns > GRACE_NS)
+    while (reap(children, num_ranks, exits, &since_exit, &failed) > 0) {
+        if (failed && ewx_timer_is_over(&since_exit))
             kill_running(children, num_ranks);
-        sleep_until_something(children, num_ranks, false);
+        sleep_until_something(children, num_ranks, false, &since_exit);
     }
 }
 

@@ -13,11 +13,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/timer.h"
 
 #define SLICE_MS 20 /* how long a wait for a socket may be deaf to an abort */
+
+#define GREETING_NS 1000000000 /* how long one that connects may keep us waiting */
 
 /* First words on a new connection. */
 typedef struct greeting {
@@ -39,16 +41,15 @@ static bool is_peer(const ew_world *world, int rank)
 /* ---- Bounded socket calls ---- */
 
 /* `abort` may be NULL: without a control block there is no abort word. */
-static ew_status await_readable(int fd, const _Atomic uint64_t *abort, int64_t deadline_ns)
+static ew_status await_readable(int fd, const _Atomic uint64_t *abort, ewx_timer *timer)
 {
     for (;;) {
         if (abort && atomic_load_explicit(abort, memory_order_acquire))
             return EW_ERR_ABORTED;
-        const int64_t left_ms = (deadline_ns - ewx_now_ns()) / 1000000;
-        if (left_ms <= 0)
+        if (ewx_timer_is_over(timer))
             return EW_ERR_TIMEOUT;
         struct pollfd entry = {.fd = fd, .events = POLLIN};
-        const int ready = poll(&entry, 1, left_ms > SLICE_MS ? SLICE_MS : (int)left_ms);
+        const int ready = poll(&entry, 1, ewx_timer_sleep_ms(timer, SLICE_MS));
         if (ready > 0)
             return EW_OK;
         if (ready < 0 && errno != EINTR)
@@ -83,7 +84,7 @@ static ew_status send_message(int socket_fd, const void *data, size_t bytes, int
 
 /* Receives exactly one message of `bytes` bytes; *fd_out is -1 when it carried none. */
 static ew_status receive_message(int socket_fd, void *data, size_t bytes,
-                                 const _Atomic uint64_t *abort, int64_t deadline_ns,
+                                 const _Atomic uint64_t *abort, ewx_timer *timer,
                                  int *fd_out)
 {
     union {
@@ -96,7 +97,7 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
                              .msg_control = space.bytes,
                              .msg_controllen = CMSG_LEN(sizeof(int))}; /* one, no more */
     *fd_out = -1;
-    EW_TRY(await_readable(socket_fd, abort, deadline_ns));
+    EW_TRY(await_readable(socket_fd, abort, timer));
     ssize_t received;
     do
         received = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
@@ -224,19 +225,20 @@ static ew_status check_greeting(const ew_world *world, const greeting *first, pi
 
 /* Takes one connection; strangers are dropped and do not count. */
 static ew_status accept_one(ew_world *world, int listener, const ewx_address *mine,
-                            int64_t deadline_ns, int *accepted)
+                            ewx_timer *timer, int *accepted)
 {
-    EW_TRY(await_readable(listener, NULL, deadline_ns));
+    EW_TRY(await_readable(listener, NULL, timer));
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0)
         return errno == EINTR || errno == ECONNABORTED ? EW_OK : fail_system("accept");
     greeting first;
     pid_t pid;
     int stray = -1;
-    const bool knows_us = is_our_user(fd, &pid) &&
-                          receive_message(fd, &first, sizeof first, NULL,
-                                          ewx_now_ns() + 1000000000, &stray) == EW_OK &&
-                          memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
+    ewx_timer greeting_timer = ewx_timer_begin(GREETING_NS);
+    const bool knows_us =
+        is_our_user(fd, &pid) &&
+        receive_message(fd, &first, sizeof first, NULL, &greeting_timer, &stray) == EW_OK &&
+        memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
     const ew_status status = knows_us ? check_greeting(world, &first, pid) : EW_OK;
     if (knows_us && status == EW_OK) {
         world->sockets[first.rank] = fd;
@@ -265,7 +267,7 @@ static ew_status fail_missing(const ew_world *world)
 
 ew_status ewx_sockets_connect(ew_world *world, int listener, const ewx_address *addresses)
 {
-    const int64_t deadline_ns = ewx_now_ns() + world->timeout_ns;
+    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
     int awaited = 0;
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (is_peer(world, rank) && rank < world->rank)
@@ -274,7 +276,7 @@ ew_status ewx_sockets_connect(ew_world *world, int listener, const ewx_address *
             awaited += is_peer(world, rank);
     for (int accepted = 0; accepted < awaited;) {
         const ew_status status =
-            accept_one(world, listener, &addresses[world->rank], deadline_ns, &accepted);
+            accept_one(world, listener, &addresses[world->rank], &timer, &accepted);
         if (status == EW_ERR_TIMEOUT)
             return fail_missing(world);
         EW_TRY(status);
@@ -291,9 +293,9 @@ static ew_status receive_fd(ew_world *world, int rank, int *fd_out)
 {
     char note;
     ewx_control *control = world->control; /* NULL while it is being shared */
-    const ew_status status =
-        receive_message(world->sockets[rank], &note, 1, control ? &control->abort : NULL,
-                        ewx_now_ns() + world->timeout_ns, fd_out);
+    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
+    const ew_status status = receive_message(
+        world->sockets[rank], &note, 1, control ? &control->abort : NULL, &timer, fd_out);
     if (status == EW_OK && *fd_out >= 0)
         return EW_OK;
     if (control) /* the reason that all ranks give, if there is one */

@@ -143,6 +143,7 @@ static ew_status cuda_run(void *state, const ewx_call *call)
 {
     ewx_cuda_engine *engine = state;
     ew_status status = ewx_cuda_collect_fault(engine);
+    engine->timeout_ns = call->timeout_ns;
     if (status == EW_OK) {
         ewx_carrier_begin(engine, call->m);
         status = enqueue(engine, call);
