@@ -124,6 +124,20 @@ EW_API ew_status ew_world_barrier(ew_world *world);
  * forked child it does nothing. */
 EW_API void ew_world_abort(ew_world *world);
 
+/* Makes a new world of the ranks that are left after a fault, numbered in the order of
+ * their old ranks; one may be left alone.  Collective among those that live: each calls it
+ * after its error.  Ranks that have died or left are not waited for, the one that the fault
+ * names for half a second, any other that does not come for the timeout.  A rank that comes
+ * later gets EW_ERR_TIMEOUT.  When all come at once it takes some milliseconds.
+ *
+ * All members get EW_OK, or all get the same error: one of them died meanwhile, is named,
+ * and the call can be made again.  A member that dies later is a fault of the new world.
+ * The options are those of the old world, which stays as dead as it was: destroy it, with
+ * its plans and weights, when you like, and make new plans.  EW_ERR_ARGUMENT: the world has
+ * no fault; call ew_world_abort first.  EW_ERR_UNSUPPORTED: its ranks are on several
+ * hosts. */
+EW_API ew_status ew_world_shrink(ew_world *world, ew_world **world_out);
+
 /* NULL is allowed.  Destroy the world's plans and weights first.  While another thread uses
  * the world nothing is destroyed, and ew_last_error() says so.  A forked child frees only
  * its own copy: the world goes on where it was created. */

@@ -28,6 +28,7 @@ static struct pollfd open_death_fd(const ew_world *world, int rank)
 
 static void report_death(ew_world *world, int rank)
 {
+    atomic_store(&world->gone[rank], true);
     if (ewx_world_departed(world, rank))
         return;
     ewx_world_raise(

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "world/world.h"
+#include "world/shrink.h"
 
 #define MAX_HELLO_BYTES 512
 #define GRACE_NS 2000000000
@@ -32,6 +32,7 @@ typedef struct child {
     bool lost;          /* ended, but its exit code was collected elsewhere */
     int signal;         /* that ended it, or 0 */
     unsigned char hello[MAX_HELLO_BYTES];
+    ewx_shrunk_note shrunk; /* the world that it has gone on with, if any */
 } child;
 
 /* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
@@ -100,6 +101,7 @@ _Noreturn static void be_rank(int rank, int num_ranks, int fd, pid_t parent,
     const ew_status status =
         ew_world_create(rank, num_ranks, gather_through_parent, &context, options, &world);
     if (status == EW_OK) {
+        world->launcher_fd = fd;
         code = ewx_rank_body(world, rank_main, argument);
     } else {
         answer why = {.status = status};
@@ -284,6 +286,45 @@ static void answer_all(child *children, int num_ranks, const answer *reply,
     free(message);
 }
 
+/* A rank that goes on in a smaller world tells who is in it. */
+static void take_note(child *c)
+{
+    unsigned char message[MAX_HELLO_BYTES];
+    for (ssize_t got; (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;) {
+        ewx_shrunk_note note;
+        if (got != sizeof note)
+            continue;
+        memcpy(&note, message, sizeof note);
+        if (note.magic == EWX_SHRUNK_MAGIC)
+            c->shrunk = note;
+    }
+}
+
+/* Whether a rank goes on in a world without those that have failed. */
+static bool goes_on(const child *children, int num_ranks, const int *exits, int rank)
+{
+    const ewx_shrunk_note *note = &children[rank].shrunk;
+    bool all_well = note->magic == EWX_SHRUNK_MAGIC;
+    for (int peer = 0; peer < num_ranks; peer++)
+        if (note->members[peer / 8] >> peer % 8 & 1)
+            all_well = all_well && (children[peer].running || exits[peer] == 0);
+    return all_well;
+}
+
+/* The grace is over. */
+static void kill_idle(child *children, int num_ranks, const int *exits)
+{
+    for (int rank = 0; rank < num_ranks; rank++) {
+        child *c = &children[rank];
+        if (c->running)
+            take_note(c);
+        if (c->running && !goes_on(children, num_ranks, exits, rank)) {
+            c->stopped_by_us = true;
+            kill(c->pid, SIGKILL);
+        }
+    }
+}
+
 static void kill_running(child *children, int num_ranks)
 {
     for (int rank = 0; rank < num_ranks; rank++)
@@ -299,7 +340,7 @@ static void wait_for_all(child *children, int num_ranks, int *exits)
     bool failed = false;
     while (reap(children, num_ranks, exits, &since_exit, &failed) > 0) {
         if (failed && ewx_timer_is_over(&since_exit))
-            kill_running(children, num_ranks);
+            kill_idle(children, num_ranks, exits);
         sleep_until_something(children, num_ranks, false, &since_exit);
     }
 }

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "world/remote_ranks.h"
+#include "world/shrink.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define SPINS_WHEN_CORES_SUFFICE 200
@@ -53,6 +54,9 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->timeout_ns = timeout_ms * 1000000;
     world->link_gbps = given.link_gbps;
     world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
+    world->launcher_fd = -1;
+    for (int origin = 0; origin < num_ranks; origin++)
+        world->origins[origin] = origin;
     ewx_world_settle(world, (const int[EWX_MAX_RANKS]){0});
     return EW_OK;
 }
@@ -264,6 +268,8 @@ static void free_world(ew_world *world)
         if (world->control_fd >= 0)
             close(world->control_fd);
     }
+    if (world->shares_control)
+        ewx_control_release(world->control, world->control_fd, world->num_ranks);
     free(world->replicas);
     ewx_use_close(world);
     free(world);

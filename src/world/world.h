@@ -39,7 +39,10 @@ typedef struct ewx_mailbox {
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
     uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
-    uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
+    /* Of shrink.c; all hold the number of an attempt: */
+    _Atomic uint64_t verdict;
+    _Atomic uint32_t card_in, built;
+    uint32_t data_bytes[2]; /* from other hosts: as many came, by parity */
     _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES]; /* by round parity */
     ewx_lane lane;
 } ewx_mailbox;
@@ -69,7 +72,9 @@ typedef struct ewx_control {
     _Atomic uint64_t abort; /* 0, or 1 + the reporting rank; set once */
     _Atomic uint32_t fault_ready;
     _Atomic uint32_t dumped;
-    ewx_fault fault; /* written by the rank that set abort, then fault_ready */
+    _Atomic uint64_t outcome; /* of shrink.c, as the next */
+    _Atomic int32_t users;    /* ranks as threads, in a world that was shrunk */
+    ewx_fault fault;          /* written by the rank that set abort, then fault_ready */
     ewx_mailbox mailboxes[];
 } ewx_control;
 
@@ -104,6 +109,7 @@ struct ew_world {
     ewx_job_id job;
     int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
     pid_t pids[EWX_MAX_RANKS];
+    _Atomic bool gone[EWX_MAX_RANKS]; /* its process has ended */
     pthread_t watcher;
     bool watching;
     int stop_fd;
@@ -113,6 +119,11 @@ struct ew_world {
     int num_locals;
     int locals[EWX_MAX_RANKS];
     int local_index; /* of this rank */
+    /* Of shrink.c: */
+    uint32_t shrinks;           /* attempts */
+    bool shares_control;        /* with the threads of a world that was shrunk */
+    int launcher_fd;            /* -1: there is none to be told */
+    int origins[EWX_MAX_RANKS]; /* ranks as the launcher numbers them */
     /* Several hosts only (remote_ranks.c): */
     const ew_fabric *fabric;  /* NULL: one host */
     ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
