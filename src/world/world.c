@@ -14,6 +14,7 @@
 #include "world/remote_ranks.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
+#define DEFAULT_GRACE_MS 2000
 #define SPINS_WHEN_CORES_SUFFICE 200
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
@@ -51,6 +52,8 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->rank = rank;
     world->num_ranks = num_ranks;
     world->timeout_ns = timeout_ms * 1000000;
+    world->grace_ns =
+        (int64_t)(given.grace_ms ? given.grace_ms : DEFAULT_GRACE_MS) * 1000000;
     world->link_gbps = given.link_gbps;
     world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
     ewx_world_settle(world, (const int[EWX_MAX_RANKS]){0});
@@ -254,9 +257,12 @@ ew_status ewx_world_barrier(ew_world *world)
 static void free_world(ew_world *world)
 {
     if (!world->in_threads) {
-        for (int rank = 0; rank < world->num_ranks; rank++)
+        for (int rank = 0; rank < world->num_ranks; rank++) {
             if (world->sockets[rank] >= 0)
                 close(world->sockets[rank]);
+            if (world->death_fds[rank] >= 0)
+                close(world->death_fds[rank]);
+        }
         if (world->stop_fd >= 0)
             close(world->stop_fd);
         if (world->control)

@@ -263,7 +263,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     if (ewx_workers_run(&engine->workers, work, engine) != EW_OK || was_misled(engine)) {
         const ew_status status = ewx_world_check(engine->world);
         if (status == EW_OK) /* a BLAS that refused: nobody else knows yet */
-            ew_world_abort(engine->world);
+            ewx_world_give_up(engine->world, EW_ERR_SYSTEM);
         ewx_engine_progress(engine, 0); /* other hosts may not know either */
         return ewx_world_check(engine->world);
     }
