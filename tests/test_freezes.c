@@ -154,12 +154,24 @@ static int children_of(pid_t parent, pid_t *children)
     return count;
 }
 
+/* All of them, also those that the launcher is about to fork. */
+static int stop_ranks(pid_t launcher, pid_t *ranks)
+{
+    int num_ranks = 0, before;
+    do {
+        before = num_ranks;
+        num_ranks = children_of(launcher, ranks);
+        for (int i = 0; i < num_ranks; i++)
+            kill(ranks[i], SIGSTOP);
+        sleep_ms(5);
+    } while (num_ranks != before || num_ranks == 0);
+    return num_ranks;
+}
+
 static void freeze(pid_t launcher, bool ranks_alone)
 {
     pid_t ranks[MOST_CHILDREN];
-    const int num_ranks = ranks_alone ? children_of(launcher, ranks) : 0;
-    for (int i = 0; i < num_ranks; i++)
-        kill(ranks[i], SIGSTOP);
+    const int num_ranks = ranks_alone ? stop_ranks(launcher, ranks) : 0;
     if (!ranks_alone)
         kill(-launcher, SIGSTOP);
     sleep_ms(FROZEN_MS);

@@ -91,10 +91,14 @@ typedef struct ew_world_options {
      * output of the tools that used it says so. */
     double link_gbps;
     double link_latency_us;
+    /* ew_run_ranks with processes: how long the other ranks may go on after one has failed,
+     * for example to save their work, before they are killed.  Counted from the last rank
+     * that ended.  0: 2000. */
+    uint32_t grace_ms;
 } ew_world_options;
-#define EW_WORLD_OPTIONS_INIT                           \
-    {                                                   \
-        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0 \
+#define EW_WORLD_OPTIONS_INIT                              \
+    {                                                      \
+        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0, 0 \
     }
 
 /* Gathers `bytes` bytes from every rank into `all`, in rank order, on every rank.
@@ -145,8 +149,8 @@ EW_API void ew_world_destroy(ew_world *world);
 
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
  * all of them.  Ranks are forked processes, or threads of this process.  When a rank
- * dies or returns non-zero, the calls of the others return an error; nothing is left
- * behind.
+ * dies or returns non-zero, the calls of the others return an error; processes that still
+ * run after grace_ms of the options are killed.  Nothing is left behind.
  *
  * exits_out may be NULL, or hold num_ranks entries: what rank_main returned (processes
  * keep 0 to 255), or 128 + the signal that killed the rank.  With processes, call it

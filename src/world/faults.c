@@ -1,7 +1,7 @@
 /* Raising a fault, learning of one, and saying what happened. */
 #include "base/status.h"
 #include "base/text.h"
-#include "world/world.h"
+#include "world/remote_ranks.h"
 
 static void name_meeting(uint64_t word, ewx_text *text)
 {
@@ -40,6 +40,22 @@ static ew_status explain_meeting(const ewx_fault *f, double timeout_s)
                     f->reporter, mine, f->culprit, theirs);
 }
 
+_Static_assert(EWX_MAX_RANKS <= 4 * 64, "a bit of a fault's detail for every rank");
+
+/* Some ranks never came. */
+static ew_status explain_joining(const ew_world *world, const ewx_fault *f)
+{
+    char missing[256];
+    ewx_text text = ewx_text_in(missing, sizeof missing);
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if ((uint64_t)f->detail[rank / 64] >> rank % 64 & 1)
+            ewx_text_add(&text, " %d", rank);
+    return ewx_fail(f->status,
+                    "rank %d waited %.3g s for rank%s to join the world\n"
+                    "  fix: see whether all ranks started, or raise the timeout",
+                    f->reporter, (double)world->timeout_ns * 1e-9, missing);
+}
+
 /* PEER_DIED: with a code the rank has left in good order, while it was waited for. */
 static ew_status explain_absence(const ewx_fault *f)
 {
@@ -75,6 +91,13 @@ static ew_status explain(const ew_world *world, const ewx_fault *f)
         return text->explain(f, timeout_s);
     if (f->code == EWX_FAULT_MEETING)
         return explain_meeting(f, timeout_s);
+    if (f->code == EWX_FAULT_JOINING)
+        return explain_joining(world, f);
+    if (f->code == EWX_FAULT_GAVE_UP)
+        return ewx_fail(f->status,
+                        "rank %d could not do its part (%s)\n"
+                        "  fix: see what that rank itself says",
+                        f->culprit, ew_status_text((ew_status)f->status));
     if (f->code == EWX_FAULT_FABRIC)
         return ewx_fail(f->status,
                         "rank %d cannot reach other hosts any more: %s failed\n"
@@ -92,7 +115,8 @@ static ew_status explain(const ew_world *world, const ewx_fault *f)
 ew_status ewx_world_check(ew_world *world)
 {
     ewx_control *control = world->control;
-    const uint64_t word = atomic_load_explicit(&control->abort, memory_order_acquire);
+    const uint64_t word =
+        control ? atomic_load_explicit(&control->abort, memory_order_acquire) : 0;
     if (word == 0)
         return EW_OK;
     /* Pairs with the release store in ewx_world_raise_quietly.  The fault is written right
@@ -123,8 +147,24 @@ void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault)
 
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
 {
+    if (!world->control) {
+        ewx_remotes_tell(world, fault);
+        return explain(world, fault);
+    }
     ewx_world_raise_quietly(world, fault);
     return ewx_world_check(world);
+}
+
+void ewx_world_give_up(ew_world *world, ew_status status)
+{
+    const ewx_fault fault = {.status = status,
+                             .culprit = world->rank,
+                             .reporter = world->rank,
+                             .code = EWX_FAULT_GAVE_UP};
+    if (world->control)
+        ewx_world_raise_quietly(world, &fault);
+    else
+        ewx_remotes_tell(world, &fault);
 }
 
 void ew_world_abort(ew_world *world)

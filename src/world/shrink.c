@@ -85,7 +85,8 @@ static bool has_failed(const shrinking *s)
 
 static bool is_gone(const ew_world *world, int rank)
 {
-    return atomic_load(&world->gone[rank]) || ewx_world_departed(world, rank);
+    return ewx_world_departed(world, rank) ||
+           (!world->in_threads && rank != world->rank && ewx_death_watch_sees(world, rank));
 }
 
 static bool all_are_judged(const shrinking *s)
@@ -221,6 +222,7 @@ static ew_world_options options_of(const ew_world *world)
 {
     ew_world_options options = EW_WORLD_OPTIONS_INIT;
     options.timeout_ms = (uint32_t)(world->timeout_ns / 1000000);
+    options.grace_ms = (uint32_t)(world->grace_ns / 1000000);
     options.link_gbps = world->link_gbps;
     options.link_latency_us = (double)world->link_latency_ns * 1e-3;
     return options;

@@ -35,6 +35,7 @@ static inline uint64_t ewx_meeting_word(ewx_meeting kind, size_t bytes)
 /* One rank's part of the shared control block. */
 typedef struct ewx_mailbox {
     _Alignas(64) _Atomic uint32_t round; /* collectives this rank has entered */
+    _Atomic uint32_t present;            /* has connected to all ranks below itself */
     _Atomic uint32_t departed;           /* destroyed its world in good order */
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
@@ -72,6 +73,7 @@ typedef struct ewx_control {
     _Atomic uint64_t abort; /* 0, or 1 + the reporting rank; set once */
     _Atomic uint32_t fault_ready;
     _Atomic uint32_t dumped;
+    _Atomic uint32_t met;     /* every rank of the host is present (local_ranks.c) */
     _Atomic uint64_t outcome; /* of shrink.c, as the next */
     _Atomic int32_t users;    /* ranks as threads, in a world that was shrunk */
     ewx_fault fault;          /* written by the rank that set abort, then fault_ready */
@@ -91,6 +93,7 @@ struct ew_world {
     int num_ranks;
     bool in_threads; /* ranks share this address space */
     int64_t timeout_ns;
+    int64_t grace_ns; /* of ew_run_ranks */
     int32_t spins;    /* 0 when ranks outnumber cores */
     double link_gbps; /* emulated link, 0: off */
     int64_t link_latency_ns;
@@ -107,9 +110,9 @@ struct ew_world {
     void (*close_attachment)(void *attachment);
     /* Ranks as processes only: */
     ewx_job_id job;
-    int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
-    pid_t pids[EWX_MAX_RANKS];
-    _Atomic bool gone[EWX_MAX_RANKS]; /* its process has ended */
+    int sockets[EWX_MAX_RANKS];   /* to each peer, -1 for oneself */
+    pid_t pids[EWX_MAX_RANKS];    /* 0: not known (yet) */
+    int death_fds[EWX_MAX_RANKS]; /* pidfds; -1: none */
     pthread_t watcher;
     bool watching;
     int stop_fd;
@@ -142,6 +145,12 @@ static inline bool ewx_world_is_local(const ew_world *world, int rank)
     return world->hosts[rank] == world->hosts[world->rank];
 }
 
+/* Whether it is another rank of this host. */
+static inline bool ewx_is_peer(const ew_world *world, int rank)
+{
+    return rank != world->rank && ewx_world_is_local(world, rank);
+}
+
 /* Every public function that needs a world, or a plan of it, for itself alone enters and
  * leaves it.  A second user, another thread or a signal handler, is refused with
  * EW_ERR_ARGUMENT, and so is a process that was forked from the world's. */
@@ -170,8 +179,13 @@ static inline bool ewx_world_is_elsewhere(const ew_world *world)
 ewx_wait ewx_world_wait(const ew_world *world);
 
 /* Reports a fault to all ranks unless one was reported already, and returns the status
- * that stands, with its text set. */
+ * that stands, with its text set.  A rank that has no control block yet speaks for itself
+ * alone. */
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
+
+/* This rank has failed in a collective step: the others are not to wait for it.  Its own
+ * text stays; nothing happens when a fault was reported already. */
+void ewx_world_give_up(ew_world *world, ew_status status);
 
 /* EW_OK, or the standing fault's status with its text set. */
 ew_status ewx_world_check(ew_world *world);
@@ -210,6 +224,14 @@ void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault);
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
                                    ewx_control *control, int control_fd,
                                    ew_world **world_out);
+/* Death watch.  _open finds what can be watched of the peers whose pids are known; _sees
+ * says whether a peer's process has ended; _report raises that.  _lost: its socket has hung
+ * up, so it has died or, alive, given up its place.  Ranks meet with these; then _start
+ * watches over them with a thread. */
+void ewx_death_watch_open(ew_world *world);
+bool ewx_death_watch_sees(const ew_world *world, int rank);
+ew_status ewx_death_watch_report(ew_world *world, int rank);
+ew_status ewx_death_watch_lost(ew_world *world, int rank);
 ew_status ewx_death_watch_start(ew_world *world);
 void ewx_death_watch_stop(ew_world *world);
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,

@@ -223,7 +223,8 @@ static ew_status make_room(ewx_cpu_engine *engine)
     const ew_status status = ewx_cpu_weight_open(engine->world, engine->spec,
                                                  (void **)&engine->gemm.passing_weight);
     if (status != EW_OK) {
-        ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+        ewx_world_give_up(engine->world,
+                          status); /* or peers would wait for this rank's part */
         ewx_engine_progress(engine, 0);
     }
     return status;

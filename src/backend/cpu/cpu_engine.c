@@ -153,7 +153,8 @@ static ew_status work(void *context, int worker)
     ewx_cpu_engine *engine = context;
     const ew_status status = work_together(engine, worker);
     if (status != EW_OK && !ewx_engine_is_aborted(engine))
-        ew_world_abort(engine->world); /* a BLAS that refused: others wait for its blocks */
+        /* A BLAS that refused: others wait for its blocks. */
+        ewx_world_give_up(engine->world, EW_ERR_SYSTEM);
     return status;
 }
 

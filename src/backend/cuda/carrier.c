@@ -286,7 +286,8 @@ ew_status ewx_carrier_drive(ewx_cuda_engine *engine)
     if (waited == EW_ERR_TIMEOUT)
         blame_unsent(engine);
     if (c->status != EW_OK) {
-        ew_world_abort(engine->world); /* which ends the waits of the kernels */
+        ewx_world_give_up(engine->world,
+                          c->status); /* which ends the waits of the kernels */
         return c->status;
     }
     for (int i = 0; i < 3; i++)
