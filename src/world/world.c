@@ -12,8 +12,10 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "world/remote_ranks.h"
+#include "world/shrink.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
+#define DEFAULT_GRACE_MS 2000
 #define SPINS_WHEN_CORES_SUFFICE 200
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
@@ -51,8 +53,13 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->rank = rank;
     world->num_ranks = num_ranks;
     world->timeout_ns = timeout_ms * 1000000;
+    world->grace_ns =
+        (int64_t)(given.grace_ms ? given.grace_ms : DEFAULT_GRACE_MS) * 1000000;
     world->link_gbps = given.link_gbps;
     world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
+    world->launcher_fd = -1;
+    for (int origin = 0; origin < num_ranks; origin++)
+        world->origins[origin] = origin;
     ewx_world_settle(world, (const int[EWX_MAX_RANKS]){0});
     return EW_OK;
 }
@@ -254,9 +261,12 @@ ew_status ewx_world_barrier(ew_world *world)
 static void free_world(ew_world *world)
 {
     if (!world->in_threads) {
-        for (int rank = 0; rank < world->num_ranks; rank++)
+        for (int rank = 0; rank < world->num_ranks; rank++) {
             if (world->sockets[rank] >= 0)
                 close(world->sockets[rank]);
+            if (world->death_fds[rank] >= 0)
+                close(world->death_fds[rank]);
+        }
         if (world->stop_fd >= 0)
             close(world->stop_fd);
         if (world->control)
@@ -264,6 +274,8 @@ static void free_world(ew_world *world)
         if (world->control_fd >= 0)
             close(world->control_fd);
     }
+    if (world->shares_control)
+        ewx_control_release(world->control, world->control_fd, world->num_ranks);
     free(world->replicas);
     ewx_use_close(world);
     free(world);

@@ -189,6 +189,8 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
     ew_status status = EW_OK;
     choose_routes(engine);
     EW_TRY_TO(status, ewx_heap_open(&engine->heap, world, &spec->layout), out);
+    engine->gemm.form.gemm.progress =
+        &ewx_heap_header(&engine->heap, world->rank)->progress;
     EW_TRY_TO(status, ewx_wire_open(engine), out);
     EW_TRY_TO(status, allocate_all(engine, &s), out);
     EW_TRY_TO(status, ewx_workers_open(&engine->workers, spec->config.workers), out);
@@ -221,7 +223,8 @@ static ew_status make_room(ewx_cpu_engine *engine)
     const ew_status status = ewx_cpu_weight_open(engine->world, engine->spec,
                                                  (void **)&engine->gemm.passing_weight);
     if (status != EW_OK) {
-        ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+        ewx_world_give_up(engine->world,
+                          status); /* or peers would wait for this rank's part */
         ewx_engine_progress(engine, 0);
     }
     return status;
