@@ -61,7 +61,7 @@ typedef struct hello {
     ewx_job_id job; /* from rank 0 */
     double facts[NUM_FACTS];
     uint64_t pid_space; /* pids mean the same to those who have the same; 0: unknown */
-    int32_t pid;
+    int64_t pid;
     int32_t rank;
     char host[96]; /* equal exactly on one host; "": unknown */
     ewx_address address;
@@ -149,7 +149,7 @@ static ew_status fill_hello(const ew_world *world, const ewx_address *address,
 {
     hello mine = {.magic = "entwine",
                   .pid_space = name_pid_space(),
-                  .pid = (int32_t)getpid(),
+                  .pid = getpid(),
                   .rank = world->rank,
                   .address = *address,
                   .facts = {

@@ -23,7 +23,8 @@
 #include "base/status.h"
 #include "world/remote_ranks.h"
 
-#define SLICE_NS 20000000 /* how long a wait for a socket may be deaf to a fault */
+#define SLICE_NS 20000000       /* how long a wait for a socket may be deaf to a fault */
+#define LEAST_MORE_NS 100000000 /* that the owner is given, should the timeout be short */
 
 static int owner_of(const ew_world *world)
 {
@@ -196,8 +197,10 @@ static bool have_met(ew_world *world)
 
 static ew_status await_others(ew_world *world)
 {
-    ewx_wait wait = ewx_wait_begin(&world->control->abort,
-                                   world->timeout_ns + world->timeout_ns / 8, world->spins);
+    const int64_t more_ns =
+        world->timeout_ns / 8 < LEAST_MORE_NS ? LEAST_MORE_NS : world->timeout_ns / 8;
+    ewx_wait wait =
+        ewx_wait_begin(&world->control->abort, world->timeout_ns + more_ns, world->spins);
     ew_status status;
     EWX_AWAIT(status, &wait, have_met(world));
     if (status == EW_ERR_TIMEOUT)

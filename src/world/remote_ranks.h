@@ -48,7 +48,7 @@ static inline bool ewx_is_remote(const ew_world *world, int rank)
 /* Whether ranks of other hosts can still be reached. */
 static inline bool ewx_remotes_reachable(const ew_world *world)
 {
-    return world->num_hosts > 1 && !world->fabric_failed;
+    return world->num_hosts > 1 && world->fabric && !world->fabric_failed;
 }
 
 /* ---- inside src/world ---- */
