@@ -12,6 +12,7 @@
 
 #define DEATH_BOUND_NS 200000000
 #define STOP_MARGIN 1.2
+#define LAUNCHER_MARGIN_NS 5000000000 /* ranks give a silent launcher so much more */
 /* A survivor's way out is a chain of so many wake-ups and bursts of work, each of which can
  * be as late as the canary's latest. */
 #define CHAIN 25
@@ -138,11 +139,13 @@ static int64_t bound_ns(const ordeal *o)
     const int64_t timeout_ns = (int64_t)o->fate.timeout_ms * 1000000;
     const bool by_death = !judge_is_stop(o) && has_witness(o);
     const int64_t usual_ns =
-        by_death ? DEATH_BOUND_NS : (int64_t)((double)timeout_ns * STOP_MARGIN);
+        by_death ? DEATH_BOUND_NS
+                 : (int64_t)((double)timeout_ns * STOP_MARGIN) +
+                       (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
     const int64_t late_ns =
         CHAIN * canary_late_ns(o->blow_ns, o->blow_ns + judge_took_ns(o));
     /* However busy the machine is, who waits for the whole timeout is found. */
-    const int64_t most_ns = by_death ? timeout_ns * 3 / 4 : timeout_ns * 4;
+    const int64_t most_ns = by_death ? timeout_ns * 3 / 4 : usual_ns + timeout_ns * 3;
     return usual_ns + late_ns < most_ns ? usual_ns + late_ns : most_ns;
 }
 
@@ -208,12 +211,17 @@ static verdict judge_agreement(const ordeal *o, char *why, size_t bytes)
     return VERDICT_GOOD;
 }
 
-/* ew_run_ranks names a rank that died, whether or not others came that far. */
+/* ew_run_ranks names a rank that died, whether or not others came that far.  One that was
+ * about to end may have done so before the signal came. */
 static verdict judge_launcher(const ordeal *o, char *why, size_t bytes)
 {
     const board *b = o->board;
-    const uint64_t dead = victims_by(o, false);
+    uint64_t dead = victims_by(o, false);
+    if (dead && !o->fate.wakes) /* those that were stopped were killed in the end */
+        dead |= victims_by(o, true);
     if (o->fate.way != WAY_RUN_RANKS || !dead || !atomic_load(&b->launcher_told))
+        return VERDICT_GOOD;
+    if (b->launcher_status == EW_OK && !is_somebody_missed(o))
         return VERDICT_GOOD;
     if (b->launcher_status == EW_ERR_PEER_DIED &&
         (blamed(b->launcher_status, b->launcher_text) & dead) != 0)
