@@ -19,3 +19,15 @@ if(TARGET entwine_mpi)
     $<TARGET_FILE:chaos> --blows 12 --freezes 3 --mpi-module $<TARGET_FILE:entwine_mpi>)
   set_tests_properties(chaos-mpi PROPERTIES TIMEOUT 600 RUN_SERIAL ON SKIP_RETURN_CODE 77 LABELS "once;mpi")
 endif()
+
+# Planted bugs, as in CMakeLists.txt, that the tests with probes do not see.
+foreach(mutant "21:deaf-meeting:--blows 200" "22:own-fault:--blows 1000" "23:wall-clock:--freezes 60")
+  string(REPLACE ":" ";" fields ${mutant})
+  list(POP_FRONT fields number label tries)
+  separate_arguments(tries)
+  ew_planted(${number})
+  ew_chaos(mutant_${label} $<TARGET_OBJECTS:planted_${number}>)
+  add_test(NAME mutant-${label} COMMAND ${run_clean} ${CMAKE_CURRENT_SOURCE_DIR}/must_fail.sh 300
+    $<TARGET_FILE:mutant_${label}> ${tries} --ways run,create --until-bad)
+  set_tests_properties(mutant-${label} PROPERTIES TIMEOUT 330 RUN_SERIAL ON LABELS mutant)
+endforeach()

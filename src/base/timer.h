@@ -28,6 +28,9 @@ static inline ewx_timer ewx_timer_begin(int64_t limit_ns)
  * and those must count, or a timeout would stretch. */
 static inline int64_t ewx_timer_step_ns(const ewx_timer *timer)
 {
+#if EW_MUTANT == 23 /* planted bug: a freeze counts */
+    return EWX_TIMER_NEVER;
+#endif
     const int64_t usual_ns = timer->limit_ns / 16, least_ns = 20000000;
     const int64_t step_ns = usual_ns > least_ns ? usual_ns : least_ns;
     return step_ns < timer->limit_ns / 4 ? step_ns : timer->limit_ns / 4 + 1;

@@ -43,6 +43,9 @@ static bool has_ended(pid_t pid)
 
 bool ewx_death_watch_sees(const ew_world *world, int rank)
 {
+#if EW_MUTANT == 21 /* planted bug: nobody looks while ranks meet */
+    return false;
+#endif
     struct pollfd entry = {.fd = world->death_fds[rank], .events = POLLIN};
     if (entry.fd >= 0)
         return poll(&entry, 1, 0) > 0;

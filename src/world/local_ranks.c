@@ -257,8 +257,10 @@ static ew_status send_fds(ew_world *world, int my_fd)
         if (!ewx_is_peer(world, rank))
             continue;
         const ew_status status = ewx_sockets_send_fd(world, rank, my_fd);
+#if EW_MUTANT != 22 /* planted bug: whoever sees a broken connection has failed itself */
         if (status == EW_ERR_PEER_DIED)
             return ewx_death_watch_lost(world, rank);
+#endif
         EW_TRY(status);
     }
     return EW_OK;

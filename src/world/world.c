@@ -132,11 +132,26 @@ static bool is_met(ew_world *world, int rank)
     return has_entered(world, rank, world->round) || ewx_world_departed(world, rank);
 }
 
+/* Between hosts a rank may be missing because it waits for another one, which has sent us
+ * what it has not sent there. */
+static bool may_wait_itself(const ew_world *world, int rank)
+{
+    bool others = false;
+    for (int other = 0; other < world->num_ranks; other++)
+        others |= other != rank && !has_entered(world, other, world->round);
+    return others && world->num_hosts > 1;
+}
+
 static ew_status await_round(ew_world *world, int rank)
 {
     ewx_wait wait = ewx_world_wait(world);
     ew_status status;
     EWX_AWAIT(status, &wait, is_met(world, rank));
+    if (status == EW_ERR_TIMEOUT && may_wait_itself(world, rank)) {
+        /* Its time is up as well, and its word for whom it waited is on the way. */
+        wait = ewx_wait_begin(&world->control->abort, world->timeout_ns / 8, world->spins);
+        EWX_AWAIT(status, &wait, is_met(world, rank));
+    }
     if (status == EW_OK && has_entered(world, rank, world->round))
         return EW_OK;
     if (status == EW_ERR_ABORTED)

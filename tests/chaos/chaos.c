@@ -2,7 +2,7 @@
  * or freezes all of them for a while, and judges how every survivor ends.
  *
  *     chaos [--blows N] [--freezes N] [--seed S] [--ways run,create,cli,mpi]
- *           [--cli ENTWINE] [--mpi-module MODULE] [--only NUMBER]
+ *           [--cli ENTWINE] [--mpi-module MODULE] [--only NUMBER] [--until-bad]
  *
  * N counts those that met a running job; some come when it has ended.  The seed decides who
  * is struck, by what, and when, as a part of the time that such a job takes on this
@@ -36,6 +36,7 @@ typedef struct options {
     uint64_t seed;
     int64_t blows, freezes, only;
     unsigned ways;
+    bool until_bad; /* the first one ends it */
     tools tools;
 } options;
 
@@ -151,8 +152,11 @@ static void try_all(const options *given, tally *c, int64_t wanted, bool freezes
 {
     if (given->only >= 0 && wanted > 0)
         try_one(given, c, (uint64_t)given->only, freezes);
-    for (uint64_t number = 0; given->only < 0 && c->hit < wanted; number++)
+    for (uint64_t number = 0; given->only < 0 && c->hit < wanted; number++) {
         try_one(given, c, number, freezes);
+        if (given->until_bad && c->verdicts[VERDICT_GOOD] < c->tried)
+            return;
+    }
 }
 
 static void tell_steps(const char *name, const int64_t *counts)
@@ -204,9 +208,9 @@ static unsigned read_ways(char *list)
 static options read_options(int argc, char **argv)
 {
     static const struct option long_options[] = {
-        {"blows", 1, NULL, 'b'}, {"freezes", 1, NULL, 'f'}, {"seed", 1, NULL, 's'},
-        {"ways", 1, NULL, 'w'},  {"cli", 1, NULL, 'c'},     {"mpi-module", 1, NULL, 'm'},
-        {"only", 1, NULL, 'o'},  {NULL, 0, NULL, 0}};
+        {"blows", 1, NULL, 'b'}, {"freezes", 1, NULL, 'f'},   {"seed", 1, NULL, 's'},
+        {"ways", 1, NULL, 'w'},  {"cli", 1, NULL, 'c'},       {"mpi-module", 1, NULL, 'm'},
+        {"only", 1, NULL, 'o'},  {"until-bad", 0, NULL, 'u'}, {NULL, 0, NULL, 0}};
     options given = {.seed = 1, .only = -1, .tools.mpirun = "mpirun"};
     for (int key; (key = getopt_long(argc, argv, "", long_options, NULL)) != -1;)
         switch (key) {
@@ -227,6 +231,9 @@ static options read_options(int argc, char **argv)
             break;
         case 'm':
             given.tools.mpi_module = optarg;
+            break;
+        case 'u':
+            given.until_bad = true;
             break;
         case 'o':
             given.only = atoll(optarg);
