@@ -215,13 +215,13 @@ static cli_exit dispatch(int argc, char **argv)
     return failed ? failed : command->main(&settings, argc, argv);
 }
 
-/* All ranks of a launcher meet the same errors; rank 0 alone prints them. */
+/* Of the ranks of a launcher rank 0 alone prints, unless it is the one that is gone. */
 static void leave_printing_to_rank_zero(void)
 {
     cli_launch launch;
     cli_launch_detect(&launch);
-    if (launch.found && launch.launcher.rank != 0 && !freopen("/dev/null", "w", stderr))
-        return; /* then all of them print */
+    if (launch.found && launch.launcher.rank != 0)
+        cli_mute();
 }
 
 int main(int argc, char **argv)

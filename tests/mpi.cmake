@@ -11,7 +11,7 @@ endfunction()
 
 set(mpi_run ${CMAKE_CURRENT_SOURCE_DIR}/mpi/run.sh)
 ew_mpi_check(mpi_check)
-foreach(group conformance protocol slow faults input namespaces)
+foreach(group conformance protocol slow frozen faults input namespaces)
   add_test(NAME mpi-${group} COMMAND ${run_clean}
     ${mpi_run} $<TARGET_FILE:mpi_check> $<TARGET_FILE:entwine_mpi> ${group})
   set_tests_properties(mpi-${group} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 20)

@@ -253,6 +253,29 @@ static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
     problem_free(&p);
 }
 
+/* Those who wait for a rank see it work also within a tile, where K is deep. */
+static void signs_of_life(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    _Atomic uint32_t signs = 0;
+    for (int64_t chunks = 1; chunks <= 65; chunks *= 65) {
+        const int64_t depth = chunks * kernel->max_chunk;
+        problem p = problem_build(dtype, 3, 5, depth, false, false);
+        ewx_gemm gemm = ewx_gemm_build(kernel, dtype, depth);
+        char *whole = allocate(3 * 5 * ew_dtype_bytes(dtype));
+        gemm.progress = &signs;
+        multiply_part(&p, &gemm, 0, 0, 3, 5, whole, 5);
+        assert_in_range(signs, chunks / 32, chunks);
+        free(whole);
+        problem_free(&p);
+    }
+}
+
+static void test_deep_tiles_give_signs_of_life(void **state)
+{
+    (void)state;
+    for_each_kernel(signs_of_life);
+}
+
 static void test_bits_depend_on_row_and_column_only(void **state)
 {
     (void)state;
@@ -504,6 +527,7 @@ int main(void)
         cmocka_unit_test(test_ragged_shapes),
         cmocka_unit_test(test_several_chunks_and_groups),
         cmocka_unit_test(test_bits_depend_on_row_and_column_only),
+        cmocka_unit_test(test_deep_tiles_give_signs_of_life),
         cmocka_unit_test(test_rounding_is_to_nearest_even),
         cmocka_unit_test(test_nan_stays_quiet_nan),
         cmocka_unit_test(test_fp16_values),

@@ -2,9 +2,11 @@
  * and the spelling helper behind every "did you mean". */
 #include "base/message.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/text.h"
 
@@ -17,6 +19,25 @@ static void print_error(const char *code, char *text, const char *fix)
     fprintf(stderr, "entwine: error[%s]: %s\n", code, text);
     if (fix)
         fprintf(stderr, "  fix: %s\n", fix);
+}
+
+static int voice = -1; /* standard error of a process that is muted */
+
+void cli_mute(void)
+{
+    voice = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (voice >= 0 && !freopen("/dev/null", "w", stderr))
+        cli_unmute(); /* then all of them print */
+}
+
+void cli_unmute(void)
+{
+    if (voice < 0)
+        return;
+    fflush(stderr);
+    dup2(voice, STDERR_FILENO);
+    close(voice);
+    voice = -1;
 }
 
 cli_exit cli_fail_usage(const char *fix, const char *format, ...)

@@ -22,6 +22,11 @@ typedef enum cli_exit {
     CLI_EXIT_INTERRUPTED = 130
 } cli_exit;
 
+/* All ranks of a launcher meet the same errors, and one speaks for them: the others are
+ * muted, which leaves their standard error to /dev/null until they are unmuted. */
+void cli_mute(void);
+void cli_unmute(void);
+
 /* Prints error[USAGE] and returns CLI_EXIT_USAGE, so that callers can `return` it. */
 cli_exit cli_fail_usage(const char *fix, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -71,9 +71,7 @@ static cli_exit measure_all(const cli_job *job, const cli_settings *settings,
     free(results);
     if (cli_interrupted())
         return CLI_EXIT_INTERRUPTED;
-    if (status && output)
-        return cli_fail_status(status, error);
-    return status ? cli_exit_of(status) : CLI_EXIT_OK;
+    return status ? cli_launch_fail(job->ranks.launch, status, error) : CLI_EXIT_OK;
 }
 
 /* Measures and prints; on ranks of a launcher other than 0 only measures. */

@@ -143,9 +143,7 @@ static cli_exit tune_all(tuner *t, cli_tune_output *output)
         if (status == EW_OK && output)
             cli_tune_output_problem(output, &t->tuned);
     }
-    if (status && output)
-        return cli_fail_status(status, t->tuned.error);
-    return status ? cli_exit_of(status) : CLI_EXIT_OK;
+    return status ? cli_launch_fail(&t->launch, status, t->tuned.error) : CLI_EXIT_OK;
 }
 
 static void announce(const tuner *t)

@@ -57,6 +57,28 @@ bool cli_launch_prints(const cli_launch *launch)
     return !launch->joined || launch->launcher.rank == 0;
 }
 
+/* The library's texts name the rank to blame in these ways. */
+static bool blames_rank_zero(const char *text)
+{
+    static const char *const ways[] = {"rank 0 died", "rank 0 left", " of rank 0 (",
+                                       " s for rank 0 "};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (strstr(text, ways[i]))
+            return true;
+    return false;
+}
+
+cli_exit cli_launch_fail(const cli_launch *launch, ew_status status, const char *text)
+{
+    const bool stands_in = launch->joined && launch->launcher.rank == 1 &&
+                           (status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT) &&
+                           blames_rank_zero(text);
+    if (stands_in)
+        cli_unmute();
+    return stands_in || cli_launch_prints(launch) ? cli_fail_status(status, text)
+                                                  : cli_exit_of(status);
+}
+
 bool cli_launch_module_path(char *path, size_t bytes)
 {
     const char *named = getenv("ENTWINE_MPI_MODULE");
@@ -127,7 +149,7 @@ cli_exit cli_launch_join(cli_launch *launch, const ew_world_options *options)
     ew_status status = ew_world_join(launch->fabric, options, &launch->world);
     if (status == EW_OK)
         return CLI_EXIT_OK;
-    return rank == 0 ? cli_fail_status(status, ew_last_error()) : cli_exit_of(status);
+    return cli_launch_fail(launch, status, ew_last_error());
 }
 
 /* What went between hosts, for the record: with two levels one sum of a host per tile. */

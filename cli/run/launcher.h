@@ -30,7 +30,7 @@ bool cli_launch_is_mpi(const cli_launch *launch);
  * forking ranks of its own. */
 bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *settings);
 
-/* Joins the launcher's world through the MPI module.  On failure rank 0 prints. */
+/* Joins the launcher's world through the MPI module.  On failure one rank prints. */
 cli_exit cli_launch_join(cli_launch *launch, const ew_world_options *options);
 
 /* Leaves it; with a failure status the whole MPI job is ended, since peers may wait in
@@ -39,6 +39,10 @@ void cli_launch_close(cli_launch *launch, cli_exit status);
 
 /* Whether this process may print: true without a launcher, else on rank 0 only. */
 bool cli_launch_prints(const cli_launch *launch);
+
+/* Ends this rank's part with a library's failure.  The lowest rank that is left prints it:
+ * rank 0, or rank 1 when the text says that rank 0 is gone. */
+cli_exit cli_launch_fail(const cli_launch *launch, ew_status status, const char *text);
 
 /* The path of entwine_mpi.so; false when it is not installed. */
 bool cli_launch_module_path(char *path, size_t bytes);

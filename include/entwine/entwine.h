@@ -88,18 +88,23 @@ typedef struct ew_world ew_world;
 
 typedef struct ew_world_options {
     uint32_t struct_size;
-    /* How long a rank may make no progress before its peers give up on it.
-     * 0: the variable ENTWINE_TIMEOUT_MS, else 30000. */
+    /* How long a rank may make no progress before its peers give up on it.  Time in which
+     * they did not run themselves does not count: a job that is frozen goes on when it
+     * thaws.  0: the variable ENTWINE_TIMEOUT_MS, else 30000. */
     uint32_t timeout_ms;
     /* Emulated link: remote tiles become visible as if each rank had a full-duplex link
      * of this rate and latency.  0 Gb/s: off.  For demonstrations and tests; every
      * output of the tools that used it says so. */
     double link_gbps;
     double link_latency_us;
+    /* ew_run_ranks with processes: how long the other ranks may go on after one has failed,
+     * for example to save their work, before they are killed.  Counted from the last rank
+     * that ended.  0: 2000. */
+    uint32_t grace_ms;
 } ew_world_options;
-#define EW_WORLD_OPTIONS_INIT                           \
-    {                                                   \
-        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0 \
+#define EW_WORLD_OPTIONS_INIT                              \
+    {                                                      \
+        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0, 0 \
     }
 
 /* Gathers `bytes` bytes from every rank into `all`, in rank order, on every rank.
@@ -129,6 +134,20 @@ EW_API ew_status ew_world_barrier(ew_world *world);
  * forked child it does nothing. */
 EW_API void ew_world_abort(ew_world *world);
 
+/* Makes a new world of the ranks that are left after a fault, numbered in the order of
+ * their old ranks; one may be left alone.  Collective among those that live: each calls it
+ * after its error.  Ranks that have died or left are not waited for, the one that the fault
+ * names for half a second, any other that does not come for the timeout.  A rank that comes
+ * later gets EW_ERR_TIMEOUT.  When all come at once it takes some milliseconds.
+ *
+ * All members get EW_OK, or all get the same error: one of them died meanwhile, is named,
+ * and the call can be made again.  A member that dies later is a fault of the new world.
+ * The options are those of the old world, which stays as dead as it was: destroy it, with
+ * its plans and weights, when you like, and make new plans.  EW_ERR_ARGUMENT: the world has
+ * no fault; call ew_world_abort first.  EW_ERR_UNSUPPORTED: its ranks are on several
+ * hosts. */
+EW_API ew_status ew_world_shrink(ew_world *world, ew_world **world_out);
+
 /* NULL is allowed.  Destroy the world's plans and weights first.  While another thread uses
  * the world nothing is destroyed, and ew_last_error() says so.  A forked child frees only
  * its own copy: the world goes on where it was created. */
@@ -136,8 +155,8 @@ EW_API void ew_world_destroy(ew_world *world);
 
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
  * all of them.  Ranks are forked processes, or threads of this process.  When a rank
- * dies or returns non-zero, the calls of the others return an error; nothing is left
- * behind.
+ * dies or returns non-zero, the calls of the others return an error; processes that still
+ * run after grace_ms of the options are killed.  Nothing is left behind.
  *
  * exits_out may be NULL, or hold num_ranks entries: what rank_main returned (processes
  * keep 0 to 255), or 128 + the signal that killed the rank.  With processes, call it
@@ -357,6 +376,14 @@ EW_API size_t ew_weight_bytes(const ew_weight *weight);
  * the calls enqueued so far; a graph that captured one must not be replayed any more.  NULL
  * is allowed.  Local. */
 EW_API void ew_weight_destroy(ew_weight *weight);
+
+/* How long this plan's calls wait for a rank that makes no progress, in seconds from 0.001
+ * to 4e6; 0: as long as the world's other waits, which is also the case before the first
+ * use.  Anything else, a NaN or an infinity too, is EW_ERR_ARGUMENT.  Counts from the next
+ * call on; calls captured into a graph keep what they were captured with.  Local: ranks may
+ * differ, and then the first one whose time is over ends the call, and the world, for all;
+ * the error has its rank, plan and timeout. */
+EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
 
 /* A CUDA stream of the rank's GPU; calls can be captured into a graph and replayed.  NULL
  * is a stream of the rank's own: A must be ready before the call, and C is there after

@@ -35,7 +35,8 @@ typedef struct ew_fabric {
     const char *name; /* for messages, e.g. "Open MPI v4.1.4" */
     void *context;
 
-    /* An ew_allgather.  Blocks; used only while ranks join. */
+    /* An ew_allgather.  Blocks; used only while ranks join, by libraries that do not know
+     * `gather`. */
     int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
 
     /* Control messages are short and arrive in the order sent.  The sender may reuse its
@@ -70,6 +71,13 @@ typedef struct ew_fabric {
      * calls use the context that is current when a function of this table is called, and
      * their work is complete when the message counts as sent, or the place as filled. */
     bool takes_device_memory;
+
+    /* An all-gather that does not block: called with the same arguments until it sets none
+     * of missing_out, which has a place for each rank whose bytes have not come.  The first
+     * call keeps a copy of `mine`.  It is not called again after the library has given up.
+     * NULL: allgather is used, and a rank that never comes is waited for. */
+    int (*gather)(void *context, const void *mine, void *all, size_t bytes,
+                  bool *missing_out);
 } ew_fabric;
 
 /* Joins the world of the fabric's ranks, on one host or several: ew_world_create, with

@@ -21,7 +21,7 @@ CONFIG_TEXT_BYTES = 288
 
 class WorldOptions(Structure):
     _fields_ = [("struct_size", c_uint32), ("timeout_ms", c_uint32), ("link_gbps", c_double),
-                ("link_latency_us", c_double)]
+                ("link_latency_us", c_double), ("grace_ms", c_uint32)]
 
 
 class Problem(Structure):
@@ -135,6 +135,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_plan_create": (c_int, [_P, POINTER(Problem), _P, POINTER(_P)]),
     "ew_plan_set_weight": (c_int, [_P, _P]),
     "ew_plan_bind_weight": (c_int, [_P, _P]),
+    "ew_plan_set_timeout": (c_int, [_P, c_double]),
     "ew_weight_create": (c_int, [_P, POINTER(Problem), _P, _P, POINTER(_P)]),
     "ew_weight_update": (c_int, [_P, _P]),
     "ew_weight_bytes": (c_size_t, [_P]),

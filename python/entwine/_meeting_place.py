@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from ._errors import ArgumentError, SystemRefusedError
+from ._timer import Timer
 
 _PUBLIC = "/tmp"  # sticky: what we own there nobody else can remove
 _SETTLING_S = 0.1
@@ -117,14 +118,12 @@ class Folder:
             os.unlink(name, dir_fd=self.fd)
 
     @contextlib.contextmanager
-    def locked(self, deadline):
+    def locked(self, timer):
         """Alone: while a file is looked at, nobody locks or removes it."""
         fd = self.open("lock", os.O_CREAT)
         try:
             while not _lock(fd):
-                if time.monotonic() >= deadline:
-                    raise TimeoutError
-                time.sleep(0.01)
+                time.sleep(min(timer.step(), 0.01))
             yield
         finally:
             _close(fd)
@@ -167,7 +166,7 @@ def _lock(fd):
 class Member:
     """A rank of a job, which no other process can be before this one ends."""
 
-    def __init__(self, job, rank, deadline):
+    def __init__(self, job, rank, timer):
         self.job, self.rank = job, rank
         self.id = None  # of the job, from its first meeting on
         self.meetings = 0
@@ -175,7 +174,7 @@ class Member:
         self._key = hashlib.sha256(job.encode(errors="surrogateescape")).hexdigest()[:32]
         self._name = f"{self._key}.{rank}"
         try:
-            with self.folder.locked(deadline):
+            with self.folder.locked(timer):
                 self.folder.sweep()
                 self._take()
         except BaseException:
@@ -202,7 +201,7 @@ class Member:
     def leave(self):
         # A file that stays, because another process holds the lock, harms nobody.
         with contextlib.suppress(OSError):
-            with self.folder.locked(time.monotonic() + _LEAVING_S):
+            with self.folder.locked(Timer(_LEAVING_S)):
                 self.folder.remove(self._name)
         self.disown()
 
@@ -215,10 +214,10 @@ class Member:
 _members = {}
 
 
-def member(job, rank, deadline):
+def member(job, rank, timer):
     """This process's membership, which lasts as long as the process."""
     if (job, rank) not in _members:
-        _members[job, rank] = Member(job, rank, deadline)
+        _members[job, rank] = Member(job, rank, timer)
     return _members[job, rank]
 
 

@@ -10,7 +10,7 @@ from ._library import EXPLAIN_BYTES, Config, TimingStruct, check, lib, print_con
 from ._problem import backend_in, make_config, make_problem
 from ._streams import LEGACY_STREAM, stream_handle, torch_stream
 from ._weight import Taker, Weight, device_of
-from ._world import check_world
+from ._world import check_world, timeout_ms
 
 _CACHED_PLANS = 32
 
@@ -89,6 +89,13 @@ class Plan(Taker):
         self._world._call_briefly(lib.ew_plan_bind_weight, handle,
                                   None if weight is None else weight._check_open())
         self._bound = weight is not None
+
+    def set_timeout(self, seconds):
+        """How long this plan's calls wait for a rank that makes no progress, from the next call
+        on; None: as long as the world's other waits.  Ranks may differ: the first whose time is
+        over ends the call, and the world, for all."""
+        self._world._call_briefly(lib.ew_plan_set_timeout, self._check_open(),
+                                  timeout_ms(seconds) / 1000)
 
     def gemm_rs(self, A, B=None, out=None, stream=None):
         """This rank's rows of the sum over ranks of ``A @ B.T``.  Collective.

@@ -3,7 +3,7 @@ host that share nothing but the name of their job.
 
 There rank 0 listens in the job's meeting place; the others connect, send what they have and get
 everybody's back.  All say which job they know: its id is drawn by rank 0 when they first meet.
-Every wait ends at the deadline.
+Every wait ends when the timer does.
 """
 import contextlib
 import ctypes
@@ -17,6 +17,7 @@ from . import _meeting_place
 from ._errors import (ArgumentError, EntwineError, MismatchError, PeerDiedError, RankTimeoutError,
                       SystemRefusedError)
 from ._library import ALLGATHER
+from ._timer import Timer
 
 _ID_BYTES = 16
 _NO_JOB = bytes(_ID_BYTES)  # before the first meeting
@@ -29,12 +30,12 @@ class Rendezvous:
 
     def __init__(self, rank, size, job, timeout_s):
         self.rank, self.size, self.job = rank, size, job
-        self.deadline = time.monotonic() + timeout_s
+        self.timer = Timer(timeout_s)
         self.timeout_s = timeout_s
 
     def __call__(self, mine):
         try:
-            self.member = _meeting_place.member(self.job, self.rank, self.deadline)
+            self.member = _meeting_place.member(self.job, self.rank, self.timer)
         except TimeoutError:
             raise RankTimeoutError(f"rank {self.rank} waited {self.timeout_s:.3g} s for other "
                                    f"processes to be done with the file that says who is which "
@@ -65,7 +66,7 @@ class Rendezvous:
                 answer = _ANSWER.pack(self.known, job_id) + b"".join(
                     everybody[rank] for rank in range(self.size))
                 for visitor in visitors:
-                    visitor.settimeout(self._left())
+                    visitor.settimeout(self.timeout_s)
                     visitor.sendall(answer)
             except TimeoutError:
                 missing = [str(r) for r in range(self.size) if r not in everybody]
@@ -96,8 +97,7 @@ class Rendezvous:
                                      f"{error.strerror}") from error
 
     def _admit(self, listener, everybody, visitors):
-        listener.settimeout(self._left())
-        visitor, _ = listener.accept()
+        visitor, _ = self.timer.call(listener, listener.accept)
         visitors.append(visitor)
         pid, user = _process_of(visitor)
         if user != os.geteuid():
@@ -137,7 +137,7 @@ class Rendezvous:
         while True:
             host, is_rank_0 = socket.socket(socket.AF_UNIX), False
             try:
-                host.settimeout(self._left())
+                host.settimeout(self.timer.step())
                 host.connect(self._address())
                 is_rank_0 = _process_of(host)[1] == os.geteuid()
                 if is_rank_0:
@@ -166,17 +166,10 @@ class Rendezvous:
             f"  fix: start all ranks of a job anew, with a text of the job's own in ENTWINE_JOB",
             rank)
 
-    def _left(self):
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
     def _receive(self, peer, num_bytes):
         data = bytearray()
         while len(data) < num_bytes:
-            peer.settimeout(self._left())
-            part = peer.recv(num_bytes - len(data))
+            part = self.timer.call(peer, peer.recv, num_bytes - len(data))
             if not part:
                 raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
             data += part

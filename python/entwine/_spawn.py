@@ -13,6 +13,7 @@ from . import _meeting_place
 from ._buffers import count
 from ._errors import (AbortedError, ArgumentError, ArgumentTypeError, PeerDiedError, RankError,
                       RankTimeoutError)
+from ._timer import Timer
 from ._world import MAX_RANKS, World, _real
 
 _UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed
@@ -98,19 +99,19 @@ def _ending(exitcode):
     return f"exit code {exitcode}"
 
 
-def _collect(ranks, deadline):
+def _collect(ranks, timers):
     """Reads answers until all are there, or until a failure has had its time to unwind."""
     waiting = {rank.answer: rank for rank in ranks}
     while waiting:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
+        try:
+            left = min((timer.step() for timer in timers), default=None)
+        except TimeoutError:
             return
         for answer in wait(list(waiting), left):
             rank = waiting.pop(answer)
             rank.read()
             if rank.failure():
-                unwound = time.monotonic() + _UNWIND_S
-                deadline = unwound if deadline is None else min(deadline, unwound)
+                timers = [*timers, Timer(_UNWIND_S)]
 
 
 def _end(ranks):
@@ -144,7 +145,7 @@ def spawn(num_ranks, function, *arguments, timeout=None, method="spawn", **optio
         raise ArgumentTypeError(f"function is {function!r}; expected a function of a world")
     if method not in ("spawn", "fork"):
         raise ArgumentError(f"method is {method!r}; expected 'spawn' or 'fork'")
-    deadline = None if timeout is None else time.monotonic() + _real(timeout, "timeout")
+    timers = [] if timeout is None else [Timer(_real(timeout, "timeout"))]
     if "world_timeout" in options:
         options["timeout"] = options.pop("world_timeout")
     context = multiprocessing.get_context(method)
@@ -153,7 +154,7 @@ def spawn(num_ranks, function, *arguments, timeout=None, method="spawn", **optio
     try:
         for rank in range(num_ranks):
             ranks.append(_Rank(context, rank, num_ranks, job, options, function, arguments))
-        _collect(ranks, deadline)
+        _collect(ranks, timers)
         late = [rank.rank for rank in ranks if rank.outcome is None]
     finally:
         _end(ranks)

@@ -167,8 +167,8 @@ class World:
 
     @classmethod
     def _meet(cls, rank, size, job, options, patience_s=0.0):
-        timeout_ms = _milliseconds(options.get("timeout"))
-        timeout_s = timeout_ms / 1000 if timeout_ms else _timeout_from_environment()
+        given_ms = timeout_ms(options.get("timeout"))
+        timeout_s = given_ms / 1000 if given_ms else _timeout_from_environment()
         return cls(rank, size, Rendezvous(rank, size, job, max(timeout_s, patience_s)), **options)
 
     # ---- What it is ----
@@ -360,7 +360,7 @@ def _busy_error(verb):
 
 
 def _options(timeout, link_gbps, link_latency_us):
-    return WorldOptions(ctypes.sizeof(WorldOptions), _milliseconds(timeout),
+    return WorldOptions(ctypes.sizeof(WorldOptions), timeout_ms(timeout),
                         _real(link_gbps, "link_gbps"), _real(link_latency_us, "link_latency_us"))
 
 
@@ -371,7 +371,7 @@ def _real(value, name):
         raise ArgumentTypeError(f"{name} is {value!r}; expected a number") from None
 
 
-def _milliseconds(timeout):
+def timeout_ms(timeout):
     if timeout is None:
         return 0
     seconds = _real(timeout, "timeout")

@@ -14,6 +14,7 @@ import pytest
 import entwine
 from entwine import _meeting_place
 from entwine._rendezvous import Rendezvous
+from entwine._timer import Timer
 
 LIMIT_S = 60
 STRANGER = 54321  # a user that nobody is
@@ -205,12 +206,12 @@ def test_killed_ranks_leave_nothing_that_harms(folder):
 
 
 def test_a_forked_child_is_not_the_rank(folder):
-    _meeting_place.member("fork", 0, time.monotonic() + LIMIT_S)
+    _meeting_place.member("fork", 0, Timer(LIMIT_S))
     child = os.fork()
     if child == 0:
         try:
             _meeting_place.leave_all()
-            _meeting_place.member("fork", 0, time.monotonic() + LIMIT_S)
+            _meeting_place.member("fork", 0, Timer(LIMIT_S))
         except entwine.ArgumentError as error:
             os._exit(0 if f"pid {os.getppid()} came first" in str(error) else 1)
         finally:
@@ -221,9 +222,26 @@ def test_a_forked_child_is_not_the_rank(folder):
     assert files(folder) == set()
 
 
+def test_ranks_that_are_frozen_while_they_meet_go_on(folder):
+    """Rank 0 waits in vain for longer than its timeout, but most of that time it is stopped; rank 2
+    waits for rank 0's answer."""
+    ranks = [by_hand(0, 3, PATIENCE="3")]
+    await_files(folder, claims=1, sockets=1)
+    ranks.append(by_hand(2, 3, PATIENCE="3"))
+    await_files(folder, claims=2, sockets=1)
+    for process in ranks:
+        process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    ranks.append(by_hand(1, 3, PATIENCE="3"))
+    await_files(folder, claims=3, sockets=1)
+    for process in ranks[:2]:
+        process.send_signal(signal.SIGCONT)
+    assert {output(process) for process in ranks} == {"job0 job1 job2\n"}
+
+
 def test_a_lock_that_is_held_ends_at_the_timeout(folder):
     place = _meeting_place.Folder()
-    with place.locked(time.monotonic()):
+    with place.locked(Timer(LIMIT_S)):
         assert output(by_hand(0, PATIENCE="0.3")).startswith("RankTimeoutError rank 0 waited 0.3 s")
     os.close(place.fd)
 
@@ -251,7 +269,7 @@ def meet(job):
 @pytest.fixture
 def members(folder):
     assert meet("threads") == [[b"r0", b"r1"]] * 2
-    yield [_meeting_place.member("threads", rank, time.monotonic()) for rank in range(2)]
+    yield [_meeting_place.member("threads", rank, Timer(LIMIT_S)) for rank in range(2)]
     _meeting_place.leave_all()
 
 

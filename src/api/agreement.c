@@ -74,7 +74,8 @@ static ew_status tell_difference(ew_world *world, const char *facts)
     char mine[EWX_FACTS_BYTES] = "", my_item[64], other_item[64];
     char(*all)[EWX_FACTS_BYTES] = calloc((size_t)world->num_ranks, sizeof *all);
     if (!all) {
-        ew_world_abort(world); /* or the others would wait for our facts */
+        ewx_world_give_up(world,
+                          EW_ERR_MEMORY); /* or the others would wait for our facts */
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", world->num_ranks);
     }
     memcpy(mine, facts, strlen(facts) + 1);

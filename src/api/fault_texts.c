@@ -10,9 +10,10 @@ static ew_status explain_tile(const ewx_fault *f, double timeout_s)
 {
     return ewx_fail(f->status,
                     "rank %d waited %.3g s for tile (%" PRId64 ",%" PRId64
-                    ") of rank %d (saw epoch %" PRIu32 ", wanted %" PRIu32 ")\n"
+                    ") of rank %d (plan %" PRIu32 ", saw epoch %" PRIu32 ", wanted %" PRIu32
+                    ")\n"
                     "  fix: see why rank %d makes no progress, or raise the timeout",
-                    f->reporter, timeout_s, f->detail[0], f->detail[1], f->culprit,
+                    f->reporter, timeout_s, f->detail[0], f->detail[1], f->culprit, f->plan,
                     (uint32_t)f->detail[3], (uint32_t)f->detail[2], f->culprit);
 }
 
@@ -26,9 +27,9 @@ static ew_status explain_readers(const ewx_fault *f, double timeout_s)
 {
     return ewx_fail(f->status,
                     "rank %d waited %.3g s for rank %d to finish reading call %" PRIu32
-                    " (it is at %" PRIu32 ")\n"
+                    " of plan %" PRIu32 " (it is at %" PRIu32 ")\n"
                     "  fix: see why rank %d makes no progress, or raise the timeout",
-                    f->reporter, timeout_s, f->culprit, (uint32_t)f->detail[0],
+                    f->reporter, timeout_s, f->culprit, (uint32_t)f->detail[0], f->plan,
                     (uint32_t)f->detail[1], f->culprit);
 }
 

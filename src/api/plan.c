@@ -18,6 +18,10 @@
 #include "api/testing.h"
 #include "api/weight.h"
 
+/* The world counts milliseconds in 32 bits; so do faults. */
+#define MIN_TIMEOUT_S 1e-3
+#define MAX_TIMEOUT_S 4e6
+
 struct ew_plan {
     ewx_handle handle;
     ew_world *world;
@@ -28,6 +32,7 @@ struct ew_plan {
     const ewx_backend *backend;
     void *state;
     uint32_t number;      /* in the world, from 1 on */
+    int64_t timeout_ns;   /* of its calls */
     uint32_t fingerprint; /* of the problem and the chosen config */
     ewx_binding binding;  /* to the weight of calls without a B */
     ew_weight *own;       /* of ew_plan_set_weight; NULL before the first */
@@ -170,8 +175,10 @@ static ew_status create_plan(ew_world *world, const ew_problem *problem,
     ew_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
         return ewx_agree_on(world, ewx_fail(EW_ERR_MEMORY, "no memory for a plan"), "");
-    *plan = (ew_plan){
-        .world = world, .request = *request, .machine = {.cores = ewx_usable_cores()}};
+    *plan = (ew_plan){.world = world,
+                      .request = *request,
+                      .machine = {.cores = ewx_usable_cores()},
+                      .timeout_ns = world->timeout_ns};
     ewx_handle_begin(&plan->handle, EWX_KIND_PLAN);
     const ew_status status = create_together(plan, problem, taken);
     if (status != EW_OK) {
@@ -197,6 +204,7 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
                                      .kind = EWX_RECORD_PLAN,
                                      .shape = {asked.max_m, asked.n, asked.k},
                                      .plan = ewx_plan_word(world->num_plans + 1, 0),
+                                     .timeout_ns = world->timeout_ns,
                                      .replays =
                                          replays(world, ewx_traits_of(request.backend))};
     ew_status status = ewx_recorder_begin(world, &operation);
@@ -246,6 +254,28 @@ ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
         EW_TRY(ewx_weight_check(weight, plan->world, &plan->spec));
     EW_TRY(ewx_world_enter(plan->world));
     ewx_weight_bind(&plan->binding, weight);
+    ewx_world_leave(plan->world);
+    return EW_OK;
+}
+
+static ew_status check_timeout(double seconds)
+{
+    if (seconds == 0.0 || (seconds >= MIN_TIMEOUT_S && seconds <= MAX_TIMEOUT_S))
+        return EW_OK;
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "a plan's timeout of %g s is out of range\n"
+                    "  fix: use %g to %g s, or 0 for the world's",
+                    seconds, MIN_TIMEOUT_S, MAX_TIMEOUT_S);
+}
+
+ew_status ew_plan_set_timeout(ew_plan *plan, double seconds)
+{
+    if (!plan)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_set_timeout needs a plan");
+    EW_TRY(check_timeout(seconds));
+    EW_TRY(ewx_world_enter(plan->world));
+    plan->timeout_ns =
+        seconds > 0.0 ? (int64_t)(seconds * 1e3 + 0.5) * 1000000 : plan->world->timeout_ns;
     ewx_world_leave(plan->world);
     return EW_OK;
 }
@@ -313,6 +343,7 @@ static ew_status run_call(ew_plan *plan, const ewx_call *call)
                                      .kind = EWX_RECORD_CALL,
                                      .shape = {call->m, problem->n, problem->k},
                                      .plan = ewx_plan_word(plan->number, plan->fingerprint),
+                                     .timeout_ns = plan->timeout_ns,
                                      .replays = enqueues};
     ew_status status = ewx_recorder_begin(plan->world, &operation);
     if (status == EW_OK)
@@ -326,6 +357,8 @@ static ew_status enter_and_call(ew_plan *plan, const char *function, ewx_call *c
     EW_TRY(check_call(plan, function, call));
     EW_TRY(ewx_world_enter(plan->world));
     call->packed = ewx_weight_packed(&plan->binding);
+    call->timeout_ns = plan->timeout_ns;
+    call->plan = plan->number;
     const ew_status status = run_call(plan, call);
     ewx_world_leave(plan->world);
     return status;

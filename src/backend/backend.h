@@ -21,6 +21,8 @@ typedef struct ewx_call {
     void *C;                     /* may be NULL with an epilogue */
     const ew_epilogue *epilogue; /* or NULL */
     ew_stream stream;
+    int64_t timeout_ns; /* how long it waits for a rank that makes no progress */
+    uint32_t plan;      /* its number */
 } ewx_call;
 
 typedef struct ewx_footprint {

@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <time.h>
 
-#include "base/clock.h"
 #include "base/probe.h"
 
 /* Yielding is quicker than any wake-up while the peer is about to answer; after this
@@ -33,12 +32,9 @@ ew_status ewx_wait_turn(ewx_wait *wait)
         relax();
         return EW_OK;
     }
-    const int64_t now = ewx_now_ns();
-    if (wait->started_ns == 0)
-        wait->started_ns = now;
-    if (now - wait->started_ns > wait->timeout_ns)
+    if (ewx_timer_is_over(&wait->timer))
         return EW_ERR_TIMEOUT;
-    if (now - wait->started_ns < YIELD_NS)
+    if (wait->timer.used_ns < YIELD_NS)
         sched_yield();
     else
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);

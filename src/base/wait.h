@@ -8,20 +8,20 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/timer.h"
 #include "entwine/entwine.h"
 
 typedef struct ewx_wait {
     const _Atomic uint64_t *abort; /* non-zero: stop waiting; may be NULL */
-    int64_t timeout_ns;            /* counted from the first turn */
+    ewx_timer timer;               /* from the first turn on */
     int32_t spins;                 /* turns before the first yield */
     int32_t turn;
-    int64_t started_ns;
 } ewx_wait;
 
 static inline ewx_wait ewx_wait_begin(const _Atomic uint64_t *abort, int64_t timeout_ns,
                                       int32_t spins)
 {
-    return (ewx_wait){.abort = abort, .timeout_ns = timeout_ns, .spins = spins};
+    return (ewx_wait){.abort = abort, .timer = ewx_timer_begin(timeout_ns), .spins = spins};
 }
 
 /* Lets some time pass.  EW_ERR_ABORTED or EW_ERR_TIMEOUT (without a text: the caller

@@ -6,8 +6,8 @@
  * synchronous, and what was sent to that rank before has then arrived too, since messages
  * between two ranks do not overtake.
  *
- * Tag 0 is for control messages; every channel takes the next free tags for its places'
- * numbers. */
+ * Tag 0 is for control messages, tag 1 for the gathering of ranks that join; every channel
+ * takes the next free tags for its places' numbers. */
 #include "mpi_fabric.h"
 
 #include <limits.h>
@@ -16,6 +16,7 @@
 
 #include <mpi.h>
 
+enum { CONTROL_TAG, GATHER_TAG, FIRST_CHANNEL_TAG };
 enum { RECEIVES_AHEAD = 16 }; /* for control messages, always posted */
 
 typedef struct sending {
@@ -32,9 +33,18 @@ typedef struct outbox {
     int count, capacity;
 } outbox;
 
+/* Ranks that join.  Should the library give up, it stays as it is: MPI may write into it
+ * until the process ends. */
+typedef struct gathering {
+    MPI_Request *requests; /* a receive for each rank, then a send for each */
+    int *finished;         /* where MPI_Testsome tells */
+    unsigned char *cards;  /* of all ranks */
+} gathering;
+
 typedef struct mpi_fabric {
     ew_fabric table; /* first: what the library holds */
     MPI_Comm comm;
+    gathering gathering; /* requests NULL: none goes on */
     int next_tag, last_tag;
     char name[MPI_MAX_LIBRARY_VERSION_STRING];
     outbox control;
@@ -133,8 +143,8 @@ static void outbox_close(outbox *box)
 
 static int post_receive(mpi_fabric *fabric, int at)
 {
-    return MPI_Irecv(fabric->buffers[at], EW_CONTROL_BYTES, MPI_BYTE, MPI_ANY_SOURCE, 0,
-                     fabric->comm, &fabric->incoming[at]) != MPI_SUCCESS;
+    return MPI_Irecv(fabric->buffers[at], EW_CONTROL_BYTES, MPI_BYTE, MPI_ANY_SOURCE,
+                     CONTROL_TAG, fabric->comm, &fabric->incoming[at]) != MPI_SUCCESS;
 }
 
 static int send_control(void *context, int dst, const void *message, size_t bytes)
@@ -146,7 +156,8 @@ static int send_control(void *context, int dst, const void *message, size_t byte
         return 1;
     }
     memcpy(copy, message, bytes);
-    return outbox_send(&fabric->control, fabric->comm, dst, 0, copy, bytes, false, copy);
+    return outbox_send(&fabric->control, fabric->comm, dst, CONTROL_TAG, copy, bytes, false,
+                       copy);
 }
 
 static int receive_control(void *context, int *src_out, void *message, size_t *bytes_out)
@@ -315,6 +326,64 @@ static int fabric_allgather(void *context, const void *mine, void *all, size_t b
                                             MPI_BYTE, fabric->comm) != MPI_SUCCESS;
 }
 
+static void end_gathering(gathering *g)
+{
+    free(g->requests);
+    free(g->finished);
+    free(g->cards);
+    *g = (gathering){0};
+}
+
+static int begin_gathering(mpi_fabric *fabric, const void *mine, size_t bytes)
+{
+    gathering *g = &fabric->gathering;
+    const int rank = fabric->table.rank, num_ranks = fabric->table.num_ranks;
+    const size_t n = (size_t)num_ranks;
+    *g = (gathering){malloc(2 * n * sizeof(MPI_Request)), malloc(2 * n * sizeof(int)),
+                     malloc(n * bytes)};
+    if (bytes > INT_MAX || !g->requests || !g->finished || !g->cards) {
+        end_gathering(g);
+        return 1;
+    }
+    unsigned char *own = g->cards + (size_t)rank * bytes;
+    memcpy(own, mine, bytes);
+    for (int at = 0; at < 2 * num_ranks; at++)
+        g->requests[at] = MPI_REQUEST_NULL;
+    int failed = 0;
+    for (int peer = 0; peer < num_ranks && !failed; peer++)
+        if (peer != rank)
+            failed = MPI_Irecv(g->cards + (size_t)peer * bytes, (int)bytes, MPI_BYTE, peer,
+                               GATHER_TAG, fabric->comm, &g->requests[peer]) ||
+                     MPI_Isend(own, (int)bytes, MPI_BYTE, peer, GATHER_TAG, fabric->comm,
+                               &g->requests[num_ranks + peer]);
+    return failed;
+}
+
+static int fabric_gather(void *context, const void *mine, void *all, size_t bytes,
+                         bool *missing_out)
+{
+    mpi_fabric *fabric = context;
+    gathering *g = &fabric->gathering;
+    const int num_ranks = fabric->table.num_ranks;
+    int count = 0;
+    bool complete = true;
+    if (!g->requests && begin_gathering(fabric, mine, bytes))
+        return 1;
+    if (MPI_Testsome(2 * num_ranks, g->requests, &count, g->finished,
+                     MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+        return 1;
+    for (int rank = 0; rank < num_ranks; rank++) {
+        missing_out[rank] = g->requests[rank] != MPI_REQUEST_NULL ||
+                            g->requests[num_ranks + rank] != MPI_REQUEST_NULL;
+        complete &= !missing_out[rank];
+    }
+    if (complete) {
+        memcpy(all, g->cards, (size_t)num_ranks * bytes);
+        end_gathering(g);
+    }
+    return 0;
+}
+
 /* "Open MPI v4.1.4, package: ..." and "MPICH Version:\t4.0.2\n..." up to what matters. */
 static void read_name(mpi_fabric *fabric)
 {
@@ -329,7 +398,7 @@ static void read_name(mpi_fabric *fabric)
 static int find_tags(mpi_fabric *fabric)
 {
     int *limit = NULL, found = 0;
-    fabric->next_tag = 1;
+    fabric->next_tag = FIRST_CHANNEL_TAG;
     if (MPI_Comm_get_attr(fabric->comm, MPI_TAG_UB, (void *)&limit, &found) != MPI_SUCCESS)
         return 1;
     fabric->last_tag = found ? *limit : 32767; /* the least that MPI promises */
@@ -351,7 +420,8 @@ static ew_fabric describe(mpi_fabric *fabric)
                        .rearm = rearm,
                        .unsent = unsent,
                        .channel_close = channel_close,
-                       .takes_device_memory = ewx_mpi_takes_device_memory()};
+                       .takes_device_memory = ewx_mpi_takes_device_memory(),
+                       .gather = fabric_gather};
 }
 
 int ewx_mpi_fabric_open(const void *comm, const ew_fabric **fabric_out)
@@ -382,7 +452,8 @@ void ewx_mpi_fabric_close(const ew_fabric *table, int broken)
     if (!table || broken) /* peers may be gone: MPI would wait for them */
         return;
     mpi_fabric *fabric = table->context;
-    bool quiet = outbox_clear(&fabric->control) == 0 && fabric->control.count == 0;
+    bool quiet = outbox_clear(&fabric->control) == 0 && fabric->control.count == 0 &&
+                 !fabric->gathering.requests;
     for (int at = 0; at < RECEIVES_AHEAD; at++) {
         int ended = 0;
         quiet = MPI_Cancel(&fabric->incoming[at]) == MPI_SUCCESS &&

@@ -10,17 +10,19 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/build_id.h"
 #include "base/inject.h"
 #include "base/probe.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/versioned.h"
+#include "world/local_ranks.h"
 #include "world/remote_ranks.h"
-#include "world/sockets.h"
 
 /* What must be equal on all ranks.  Every value is exact as a double. */
 #define HELLO_FACTS(X)                         \
     X(version, ewx_library_version())          \
+    X(build, ewx_build_id)                     \
     X(byte_order, byte_order())                \
     X(hello_bytes, sizeof(hello))              \
     X(control_bytes, ewx_control_bytes(1))     \
@@ -58,6 +60,8 @@ typedef struct hello {
     char magic[8];  /* "entwine" */
     ewx_job_id job; /* from rank 0 */
     double facts[NUM_FACTS];
+    uint64_t pid_space; /* pids mean the same to those who have the same; 0: unknown */
+    int64_t pid;
     int32_t rank;
     char host[96]; /* equal exactly on one host; "": unknown */
     ewx_address address;
@@ -134,10 +138,18 @@ static ew_status name_host(const ew_world *world, char *name, size_t bytes)
     return EW_OK;
 }
 
+static uint64_t name_pid_space(void)
+{
+    struct stat space;
+    return stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
+}
+
 static ew_status fill_hello(const ew_world *world, const ewx_address *address,
                             hello *hello_out)
 {
     hello mine = {.magic = "entwine",
+                  .pid_space = name_pid_space(),
+                  .pid = getpid(),
                   .rank = world->rank,
                   .address = *address,
                   .facts = {
@@ -149,7 +161,8 @@ static ew_status fill_hello(const ew_world *world, const ewx_address *address,
         mine.facts[fact] += EWX_PROBE(EWX_PROBE_HELLO, world->rank, fact);
     EW_TRY(name_host(world, mine.host, sizeof mine.host));
     if (world->rank == 0 && getrandom(&mine.job, sizeof mine.job, 0) != sizeof mine.job)
-        return ewx_fail(EW_ERR_SYSTEM, "getrandom failed: %s", strerror(errno));
+        return ewx_fail(EW_ERR_SYSTEM, "getrandom of the job's id failed: %s",
+                        strerror(errno));
     *hello_out = mine;
     return EW_OK;
 }
@@ -165,7 +178,7 @@ static ew_status check_hello(const hello *mine, const hello *other, int rank)
     for (int fact = 0; fact < NUM_FACTS; fact++)
         if (mine->facts[fact] != other->facts[fact])
             return ewx_fail(EW_ERR_MISMATCH,
-                            "ranks disagree: rank %d has %s=%.10g, rank %d has %s=%.10g\n"
+                            "ranks disagree: rank %d has %s=%.16g, rank %d has %s=%.16g\n"
                             "  fix: start all ranks with the same library and options",
                             mine->rank, fact_names[fact], mine->facts[fact], rank,
                             fact_names[fact], other->facts[fact]);
@@ -218,13 +231,50 @@ static ew_status settle(ew_world *world, const hello *hellos)
 
 /* ---- Create ---- */
 
-static ew_status gather_hellos(ew_world *world, ew_allgather allgather, void *context,
-                               const hello *mine, hello *hellos)
+/* A fabric's gathering that does not block, and who is missing from it. */
+typedef struct roll_call {
+    const ew_world *world;
+    const hello *mine;
+    hello *hellos;
+    int result;
+    bool missing[EWX_MAX_RANKS];
+} roll_call;
+
+static bool is_complete(roll_call *call)
 {
-    if (world->num_ranks == 1) {
-        hellos[0] = *mine;
+    const ew_world *world = call->world;
+    call->result = world->fabric->gather(world->fabric->context, call->mine, call->hellos,
+                                         sizeof *call->mine, call->missing);
+    for (int rank = 0; rank < world->num_ranks && call->result == 0; rank++)
+        if (call->missing[rank])
+            return false;
+    return true;
+}
+
+static ew_status call_roll(ew_world *world, const hello *mine, hello *hellos)
+{
+    roll_call call = {.world = world, .mine = mine, .hellos = hellos};
+    ewx_wait wait = ewx_wait_begin(NULL, world->timeout_ns, world->spins);
+    ew_status status;
+    EWX_AWAIT(status, &wait, is_complete(&call));
+    if (status == EW_OK && call.result != 0)
+        return ewx_fail(EW_ERR_SYSTEM, "%s cannot gather the ranks (code %d)",
+                        world->fabric->name, call.result);
+    if (status == EW_OK)
         return EW_OK;
-    }
+    ewx_fault absence = {
+        .status = EW_ERR_TIMEOUT, .reporter = world->rank, .code = EWX_FAULT_JOINING};
+    for (int rank = world->num_ranks - 1; rank >= 0; rank--)
+        if (call.missing[rank]) {
+            ewx_fault_add_rank(&absence, rank);
+            absence.culprit = rank;
+        }
+    return ewx_world_raise(world, &absence);
+}
+
+static ew_status call_back(ew_allgather allgather, void *context, const hello *mine,
+                           hello *hellos)
+{
     ewx_fail(EW_OK, "%s", "");
     const int result = allgather(context, mine, hellos, sizeof *mine);
     if (result != 0 && ew_last_error()[0]) /* our own launcher explains itself */
@@ -232,9 +282,42 @@ static ew_status gather_hellos(ew_world *world, ew_allgather allgather, void *co
     if (result != 0)
         return ewx_fail(EW_ERR_ABORTED, "the all-gather callback failed with code %d",
                         result);
+    return EW_OK;
+}
+
+static ew_status gather_hellos(ew_world *world, ew_allgather allgather, void *context,
+                               const hello *mine, hello *hellos)
+{
+    if (world->num_ranks == 1) {
+        hellos[0] = *mine;
+        return EW_OK;
+    }
+    EW_TRY(world->fabric && world->fabric->gather
+               ? call_roll(world, mine, hellos)
+               : call_back(allgather, context, mine, hellos));
     for (int rank = 0; rank < world->num_ranks; rank++)
         EW_TRY(check_hello(mine, &hellos[rank], rank));
     return EW_OK;
+}
+
+/* Pids of another pid namespace are not to be mistaken for ours. */
+static void learn_pids(ew_world *world, const hello *hellos)
+{
+    const uint64_t ours = hellos[world->rank].pid_space;
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (ewx_is_peer(world, rank) && ours && hellos[rank].pid_space == ours)
+            world->pids[rank] = (pid_t)hellos[rank].pid;
+}
+
+/* Ranks of other hosts may be about to say whom they miss there. */
+static ew_status await_all_hosts(ew_world *world)
+{
+    const int64_t timeout_ns = world->timeout_ns;
+    if (world->num_hosts > 1)
+        world->timeout_ns += timeout_ns / 6;
+    const ew_status status = ewx_world_barrier(world);
+    world->timeout_ns = timeout_ns;
+    return status;
 }
 
 static ew_status meet(ew_world *world, int listener, const hello *hellos)
@@ -245,13 +328,13 @@ static ew_status meet(ew_world *world, int listener, const hello *hellos)
     world->job = hellos[0].job;
     memcpy(&world->stamp, &world->job, sizeof world->stamp);
     EW_TRY(settle(world, hellos));
-    EW_TRY(ewx_sockets_connect(world, listener, addresses));
-    EW_TRY(ewx_sockets_share_control(world));
+    learn_pids(world, hellos);
+    EW_TRY(ewx_locals_meet(world, listener, addresses));
     EW_TRY(ewx_remotes_open(world));
     atomic_store(&world->control->mailboxes[world->rank].lane.pid, (int32_t)getpid());
     ewx_claims_open(world);
     EW_TRY(ewx_death_watch_start(world));
-    return ewx_world_barrier(world);
+    return await_all_hosts(world);
 }
 
 static ew_status join(ew_world *world, ew_allgather allgather, void *context)
@@ -267,6 +350,8 @@ static ew_status join(ew_world *world, ew_allgather allgather, void *context)
     EW_TRY_TO(status, fill_hello(world, &address, &mine), out);
     EW_TRY_TO(status, gather_hellos(world, allgather, context, &mine, hellos), out);
     status = meet(world, listener, hellos);
+    if (status != EW_OK)
+        ewx_world_give_up(world, status);
 out:
     if (listener >= 0)
         close(listener);
@@ -285,7 +370,7 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
         return ewx_fail(EW_ERR_MEMORY, "no memory for a world");
     ewx_handle_begin(&world->handle, EWX_KIND_WORLD);
     for (int peer = 0; peer < num_ranks; peer++)
-        world->sockets[peer] = -1;
+        world->sockets[peer] = world->death_fds[peer] = -1;
     world->stop_fd = world->control_fd = -1;
     if (fabric)
         world->fabric_table = *fabric;

@@ -37,21 +37,34 @@ static ew_status write_header(int fd, int num_ranks, bool in_threads)
                           strerror(errno));
 }
 
+static ew_status fail_control(const char *what)
+{
+    return ewx_fail(errno == ENOSPC || errno == ENOMEM ? EW_ERR_MEMORY : EW_ERR_SYSTEM,
+                    "%s of the control block failed: %s", what, strerror(errno));
+}
+
+/* Allocates the memory and fixes its size and its owner. */
+static ew_status prepare(int fd, size_t bytes)
+{
+    int result;
+    do
+        result = fallocate(fd, 0, 0, (off_t)bytes);
+    while (result != 0 && errno == EINTR);
+    if (result != 0)
+        return fail_control("fallocate");
+    if (fchmod(fd, 0600) != 0)
+        return fail_control("fchmod");
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        return fail_control("sealing");
+    return EW_OK;
+}
+
 ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out)
 {
     const int fd = memfd_create("entwine-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return ewx_fail(EW_ERR_SYSTEM, "memfd_create failed: %s", strerror(errno));
-    int result;
-    do
-        result = fallocate(fd, 0, 0, (off_t)ewx_control_bytes(num_ranks));
-    while (result != 0 && errno == EINTR);
-    ew_status status = EW_OK;
-    if (result != 0 || fchmod(fd, 0600) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        status =
-            ewx_fail(errno == ENOSPC || errno == ENOMEM ? EW_ERR_MEMORY : EW_ERR_SYSTEM,
-                     "fallocate of the control block failed: %s", strerror(errno));
+    ew_status status = prepare(fd, ewx_control_bytes(num_ranks));
     if (status == EW_OK)
         status = write_header(fd, num_ranks, in_threads);
     if (status != EW_OK)

@@ -1,7 +1,7 @@
 /* Raising a fault, learning of one, and saying what happened. */
 #include "base/status.h"
 #include "base/text.h"
-#include "world/world.h"
+#include "world/remote_ranks.h"
 
 static void name_meeting(uint64_t word, ewx_text *text)
 {
@@ -19,7 +19,7 @@ static void name_meeting(uint64_t word, ewx_text *text)
 }
 
 /* Two ranks in different collectives, or one that did not come. */
-static ew_status explain_meeting(const ew_world *world, const ewx_fault *f)
+static ew_status explain_meeting(const ewx_fault *f, double timeout_s)
 {
     char mine[80], theirs[80];
     ewx_text my_text = ewx_text_in(mine, sizeof mine);
@@ -30,7 +30,7 @@ static ew_status explain_meeting(const ew_world *world, const ewx_fault *f)
             "rank %d waited %.3g s for rank %d at a collective call\n"
             "  fix: make the same calls in the same order on all ranks, or raise the "
             "timeout",
-            f->reporter, (double)world->timeout_ns * 1e-9, f->culprit);
+            f->reporter, timeout_s, f->culprit);
     name_meeting((uint64_t)f->detail[0], &my_text);
     name_meeting((uint64_t)f->detail[1], &their_text);
     return ewx_fail(f->status,
@@ -38,6 +38,22 @@ static ew_status explain_meeting(const ew_world *world, const ewx_fault *f)
                     "  fix: make the same calls, with the same sizes, in the same order on "
                     "all ranks",
                     f->reporter, mine, f->culprit, theirs);
+}
+
+_Static_assert(EWX_MAX_RANKS <= 4 * 64, "a bit of a fault's detail for every rank");
+
+/* Some ranks never came. */
+static ew_status explain_joining(const ew_world *world, const ewx_fault *f)
+{
+    char missing[256];
+    ewx_text text = ewx_text_in(missing, sizeof missing);
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if ((uint64_t)f->detail[rank / 64] >> rank % 64 & 1)
+            ewx_text_add(&text, " %d", rank);
+    return ewx_fail(f->status,
+                    "rank %d waited %.3g s for rank%s to join the world\n"
+                    "  fix: see whether all ranks started, or raise the timeout",
+                    f->reporter, (double)world->timeout_ns * 1e-9, missing);
 }
 
 /* PEER_DIED: with a code the rank has left in good order, while it was waited for. */
@@ -67,12 +83,21 @@ const ewx_fault_text *ewx_fault_text_find(int32_t code)
 static ew_status explain(const ew_world *world, const ewx_fault *f)
 {
     const ewx_fault_text *text = ewx_fault_text_find(f->code);
+    const double timeout_s =
+        f->timeout_ms > 0 ? (double)f->timeout_ms * 1e-3 : (double)world->timeout_ns * 1e-9;
     if (f->status == EW_ERR_PEER_DIED)
         return explain_absence(f);
     if (text)
-        return text->explain(f, (double)world->timeout_ns * 1e-9);
+        return text->explain(f, timeout_s);
     if (f->code == EWX_FAULT_MEETING)
-        return explain_meeting(world, f);
+        return explain_meeting(f, timeout_s);
+    if (f->code == EWX_FAULT_JOINING)
+        return explain_joining(world, f);
+    if (f->code == EWX_FAULT_GAVE_UP)
+        return ewx_fail(f->status,
+                        "rank %d could not do its part (%s)\n"
+                        "  fix: see what that rank itself says",
+                        f->culprit, ew_status_text((ew_status)f->status));
     if (f->code == EWX_FAULT_FABRIC)
         return ewx_fail(f->status,
                         "rank %d cannot reach other hosts any more: %s failed\n"
@@ -90,7 +115,8 @@ static ew_status explain(const ew_world *world, const ewx_fault *f)
 ew_status ewx_world_check(ew_world *world)
 {
     ewx_control *control = world->control;
-    const uint64_t word = atomic_load_explicit(&control->abort, memory_order_acquire);
+    const uint64_t word =
+        control ? atomic_load_explicit(&control->abort, memory_order_acquire) : 0;
     if (word == 0)
         return EW_OK;
     /* Pairs with the release store in ewx_world_raise_quietly.  The fault is written right
@@ -121,8 +147,24 @@ void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault)
 
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
 {
+    if (!world->control) {
+        ewx_remotes_tell(world, fault);
+        return explain(world, fault);
+    }
     ewx_world_raise_quietly(world, fault);
     return ewx_world_check(world);
+}
+
+void ewx_world_give_up(ew_world *world, ew_status status)
+{
+    const ewx_fault fault = {.status = status,
+                             .culprit = world->rank,
+                             .reporter = world->rank,
+                             .code = EWX_FAULT_GAVE_UP};
+    if (world->control)
+        ewx_world_raise_quietly(world, &fault);
+    else
+        ewx_remotes_tell(world, &fault);
 }
 
 void ew_world_abort(ew_world *world)

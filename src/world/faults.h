@@ -16,7 +16,14 @@ typedef struct ewx_fault {
     int32_t reporter; /* the rank that noticed */
     int32_t code;     /* ewx_fault_code, or from EWX_FAULT_FIRST_ABOVE on */
     int64_t detail[4];
+    uint32_t timeout_ms; /* how long the reporter waited; 0: the world's timeout */
+    uint32_t plan;       /* the number of the plan in whose call it waited; 0: in none */
 } ewx_fault;
+
+static inline uint32_t ewx_timeout_ms(int64_t timeout_ns)
+{
+    return (uint32_t)(timeout_ns / 1000000);
+}
 
 typedef enum ewx_fault_code {
     EWX_FAULT_NONE,      /* the status says everything; detail unused */
@@ -24,10 +31,18 @@ typedef enum ewx_fault_code {
                             ewx_meeting_word(), where these differ */
     EWX_FAULT_FABRIC,    /* what carries bytes between hosts has failed */
     EWX_FAULT_MESSAGE,   /* a message from another host is malformed */
+    EWX_FAULT_JOINING,   /* ranks meet; detail: a bit for each rank that is missing */
+    EWX_FAULT_GAVE_UP,   /* the culprit could not do its part, and says why itself */
     EWX_FAULT_OPERATION, /* detail: ewx_operation_field, reporter's value, culprit's value,
                             sequence; explained above, like those that follow */
     EWX_FAULT_FIRST_ABOVE = 16
 } ewx_fault_code;
+
+/* One more rank that is missing. */
+static inline void ewx_fault_add_rank(ewx_fault *fault, int rank)
+{
+    fault->detail[rank / 64] |= (int64_t)((uint64_t)1 << rank % 64);
+}
 
 typedef struct ewx_fault_text {
     int32_t code;

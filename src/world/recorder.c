@@ -77,32 +77,35 @@ static bool may_go_on(ew_world *world, int peer, uint64_t sequence)
 }
 
 /* As long as the peer makes progress, however slow, it is waited for. */
-static ew_status await_peer(ew_world *world, int peer, uint64_t sequence)
+static ew_status await_peer(ew_world *world, int peer, uint64_t sequence,
+                            int64_t timeout_ns)
 {
     const ewx_lane *lane = &world->mailboxes[peer]->lane;
     uint64_t seen, now;
     ew_status status;
     do {
-        ewx_wait wait = ewx_world_wait(world);
+        ewx_wait wait = ewx_wait_begin(&world->control->abort, timeout_ns, world->spins);
         seen = GET(lane->sequence) + GET(lane->steps);
         EWX_AWAIT(status, &wait, may_go_on(world, peer, sequence));
         now = GET(lane->sequence) + GET(lane->steps);
     } while (status == EW_ERR_TIMEOUT && now != seen);
     if (status == EW_ERR_TIMEOUT)
-        return ewx_world_raise(world, &(ewx_fault){.status = EW_ERR_TIMEOUT,
-                                                   .culprit = peer,
-                                                   .reporter = world->rank,
-                                                   .code = EWX_FAULT_MEETING});
+        return ewx_world_raise(world,
+                               &(ewx_fault){.status = EW_ERR_TIMEOUT,
+                                            .culprit = peer,
+                                            .reporter = world->rank,
+                                            .code = EWX_FAULT_MEETING,
+                                            .timeout_ms = ewx_timeout_ms(timeout_ns)});
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }
 
 /* A rank that waits for no other may be many plans' calls ahead, but never so far
  * that it covers a record which a peer has yet to look at. */
-static ew_status await_comparisons(ew_world *world, uint64_t sequence)
+static ew_status await_comparisons(ew_world *world, uint64_t sequence, int64_t timeout_ns)
 {
     for (int peer = 0; peer < world->num_ranks; peer++)
         if (peer != world->rank && !is_replaceable(world, peer, sequence))
-            EW_TRY(await_peer(world, peer, sequence));
+            EW_TRY(await_peer(world, peer, sequence, timeout_ns));
     return EW_OK;
 }
 
@@ -146,7 +149,8 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_operation *operation)
     ewx_lane *lane = own_lane(world);
     const uint64_t sequence = ++world->sequence;
     const ew_status awaited =
-        operation->replays ? EW_OK : await_comparisons(world, sequence);
+        operation->replays ? EW_OK
+                           : await_comparisons(world, sequence, operation->timeout_ns);
     PUT(lane->steps_before, GET(lane->steps));
     PUT(lane->last, 0);
     write_record(lane, sequence, operation, world->num_ranks == 1);

@@ -25,8 +25,9 @@ typedef struct ewx_operation {
     int32_t op; /* ew_op, which means nothing here */
     ewx_record_kind kind;
     int64_t shape[3];
-    uint64_t plan; /* ewx_plan_word() */
-    bool replays;  /* a captured call replays unrecorded: sequences may differ */
+    uint64_t plan;      /* ewx_plan_word() */
+    int64_t timeout_ns; /* how long it waits for a peer */
+    bool replays;       /* a captured call replays unrecorded: sequences may differ */
 } ewx_operation;
 
 /* A plan's number in its world, which ranks compare, and a hash of its problem and config

@@ -121,17 +121,23 @@ void ewx_remotes_refuse(ew_world *world, int src)
                                                 .code = EWX_FAULT_MESSAGE});
 }
 
+/* Once: whoever hears several takes the first. */
+void ewx_remotes_tell(ew_world *world, const ewx_fault *fault)
+{
+    if (world->fault_passed_on)
+        return;
+    world->fault_passed_on = true;
+    send_to_all(world, MESSAGE_FAULT, 0, fault, sizeof *fault);
+}
+
 /* A rank that learns of a fault informs all other hosts: the reporter may be dead or cut
  * off.
  */
 static void pass_fault_on(ew_world *world)
 {
     const ewx_control *control = world->control;
-    if (world->fault_passed_on || !control ||
-        !atomic_load_explicit(&control->fault_ready, memory_order_acquire))
-        return;
-    world->fault_passed_on = true;
-    send_to_all(world, MESSAGE_FAULT, 0, &control->fault, sizeof control->fault);
+    if (control && atomic_load_explicit(&control->fault_ready, memory_order_acquire))
+        ewx_remotes_tell(world, &control->fault);
 }
 
 /* ---- Receiving ---- */
@@ -231,7 +237,9 @@ static bool handle(ew_world *world, int src, const control_message *message, siz
 void ewx_remotes_progress(ew_world *world)
 {
     control_message message;
-    for (int i = 0; i < MESSAGES_AT_ONCE && ewx_remotes_reachable(world); i++) {
+    /* Without replicas, while ranks still meet, there is nowhere to put them. */
+    for (int i = 0; i < MESSAGES_AT_ONCE && world->replicas && ewx_remotes_reachable(world);
+         i++) {
         int src = -1;
         size_t bytes = 0;
         if (world->fabric->receive_control(world->fabric->context, &src, &message, &bytes))
@@ -304,7 +312,7 @@ static bool messages_are_sent(ew_world *world)
 
 void ewx_remotes_close(ew_world *world)
 {
-    if (world->replicas && ewx_remotes_reachable(world)) {
+    if (ewx_remotes_reachable(world)) {
         ewx_remotes_progress(world);
         send_to_all(world, MESSAGE_DEPARTED, 0, NULL, 0);
         ewx_wait wait = ewx_wait_begin(NULL, FAREWELL_NS, world->spins);

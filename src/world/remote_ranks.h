@@ -48,13 +48,15 @@ static inline bool ewx_is_remote(const ew_world *world, int rank)
 /* Whether ranks of other hosts can still be reached. */
 static inline bool ewx_remotes_reachable(const ew_world *world)
 {
-    return world->num_hosts > 1 && !world->fabric_failed;
+    return world->num_hosts > 1 && world->fabric && !world->fabric_failed;
 }
 
 /* ---- inside src/world ---- */
 
 ew_status ewx_remotes_open(ew_world *world);
 void ewx_remotes_close(ew_world *world); /* sends a farewell message; half-open is fine */
+/* Of a rank that has no control block. */
+void ewx_remotes_tell(ew_world *world, const ewx_fault *fault);
 /* This rank enters a collective with these bytes. */
 void ewx_remotes_enter_round(ew_world *world, uint32_t round, uint64_t meeting,
                              const void *mine, size_t bytes);

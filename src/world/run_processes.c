@@ -13,14 +13,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/allowance.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "world/world.h"
+#include "base/timer.h"
+#include "world/shrink.h"
 
 #define MAX_HELLO_BYTES 512
-#define GRACE_NS 2000000000
 #define EXIT_NO_WORLD 125
+#define SLICE_NS 100000000   /* of waits for the launcher, and for ranks */
+#define MARGIN_NS 5000000000 /* for the launcher to answer after its own timeout */
 
 typedef struct child {
     pid_t pid;
@@ -32,7 +34,18 @@ typedef struct child {
     bool lost;          /* ended, but its exit code was collected elsewhere */
     int signal;         /* that ended it, or 0 */
     unsigned char hello[MAX_HELLO_BYTES];
+    ewx_shrunk_note shrunk; /* the world that it has gone on with, if any */
 } child;
+
+/* All ranks, as their parent sees them. */
+typedef struct flock {
+    child *children;
+    int num_ranks;
+    int *exits;
+    int64_t timeout_ns, grace_ns;
+    ewx_timer since_exit; /* of the last rank that ended: the grace */
+    bool failed;          /* one has ended in another way than it should */
+} flock;
 
 /* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
  * that could not join sends the same struct back to say why. */
@@ -45,25 +58,44 @@ typedef struct answer {
 
 typedef struct gather_context {
     int fd, num_ranks;
+    int64_t timeout_ns;
 } gather_context;
+
+/* The parent answers at its timeout, and its death hangs up. */
+static bool await_answer(int fd, int64_t timeout_ns)
+{
+    ewx_allowance time = ewx_allowance_of(timeout_ns + MARGIN_NS);
+    struct pollfd entry = {.fd = fd, .events = POLLIN};
+    while (time.left_ns > 0) {
+        ewx_allowance_begin(&time, SLICE_NS);
+        if (poll(&entry, 1, SLICE_NS / 1000000) > 0)
+            return true;
+        ewx_allowance_end(&time);
+    }
+    return false;
+}
 
 /* An ew_allgather over the socket to the parent. */
 static int gather_through_parent(void *context, const void *mine, void *all, size_t bytes)
 {
-    const int fd = ((const gather_context *)context)->fd;
-    const int num_ranks = ((const gather_context *)context)->num_ranks;
+    const gather_context *us = context;
+    const int fd = us->fd, num_ranks = us->num_ranks;
     const size_t all_bytes = sizeof(answer) + (size_t)num_ranks * bytes;
     unsigned char *reply = malloc(all_bytes);
     if (!reply)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
     ew_status status = EW_ERR_PEER_DIED;
     ssize_t got = -1;
-    if (send(fd, mine, bytes, MSG_NOSIGNAL) == (ssize_t)bytes) {
-        do /* bounded: the parent answers at its timeout, and its death hangs up */
+    const bool sent = send(fd, mine, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
+    const bool answered = sent && await_answer(fd, us->timeout_ns);
+    if (answered) {
+        do
             got = recv(fd, reply, all_bytes, 0);
         while (got < 0 && errno == EINTR);
     }
-    if (got < (ssize_t)sizeof(answer)) {
+    if (sent && !answered) {
+        status = ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
+    } else if (got < (ssize_t)sizeof(answer)) {
         ewx_fail(status, "the launcher went away");
     } else {
         answer head;
@@ -87,24 +119,25 @@ int ewx_rank_body(ew_world *world, ew_rank_main rank_main, void *argument)
     return code;
 }
 
-_Noreturn static void be_rank(int rank, int num_ranks, int fd, pid_t parent,
+_Noreturn static void be_rank(int rank, const gather_context *us, pid_t parent,
                               const ew_world_options *options, ew_rank_main rank_main,
                               void *argument)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(EXIT_NO_WORLD);
-    gather_context context = {fd, num_ranks};
+    gather_context context = *us;
     ew_world *world;
     int code = EXIT_NO_WORLD;
-    const ew_status status =
-        ew_world_create(rank, num_ranks, gather_through_parent, &context, options, &world);
+    const ew_status status = ew_world_create(rank, us->num_ranks, gather_through_parent,
+                                             &context, options, &world);
     if (status == EW_OK) {
+        world->launcher_fd = us->fd;
         code = ewx_rank_body(world, rank_main, argument);
     } else {
         answer why = {.status = status};
         snprintf(why.text, sizeof why.text, "%s", ew_last_error());
-        send(fd, &why, sizeof why, MSG_NOSIGNAL | MSG_DONTWAIT);
+        send(us->fd, &why, sizeof why, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     fflush(NULL);
     _exit(code != 0 && (code & 0xff) == 0 ? 1 : code); /* exit codes have eight bits */
@@ -121,10 +154,10 @@ static void close_children(child *children, int num_ranks)
     }
 }
 
-static ew_status start_child(child *children, int rank, int num_ranks,
-                             const ew_world_options *options, ew_rank_main rank_main,
-                             void *argument)
+static ew_status start_child(flock *f, int rank, const ew_world_options *options,
+                             ew_rank_main rank_main, void *argument)
 {
+    child *children = f->children;
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return ewx_fail(EW_ERR_SYSTEM, "socketpair failed: %s", strerror(errno));
@@ -137,7 +170,8 @@ static ew_status start_child(child *children, int rank, int num_ranks,
     if (pid == 0) {
         close_children(children, rank);
         close(pair[0]);
-        be_rank(rank, num_ranks, pair[1], parent, options, rank_main, argument);
+        be_rank(rank, &(gather_context){pair[1], f->num_ranks, f->timeout_ns}, parent,
+                options, rank_main, argument);
     }
     close(pair[1]);
     children[rank] = (child){.pid = pid, .socket = pair[0], .running = true};
@@ -146,12 +180,11 @@ static ew_status start_child(child *children, int rank, int num_ranks,
 }
 
 /* Notes the ranks that have ended; returns how many still run. */
-static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_ns,
-                bool *failed)
+static int reap(flock *f)
 {
     int running = 0;
-    for (int rank = 0; rank < num_ranks; rank++) {
-        child *c = &children[rank];
+    for (int rank = 0; rank < f->num_ranks; rank++) {
+        child *c = &f->children[rank];
         int status = 0;
         if (!c->running)
             continue;
@@ -163,26 +196,43 @@ static int reap(child *children, int num_ranks, int *exits, int64_t *last_exit_n
         c->running = false;
         c->lost = ended < 0;
         c->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-        exits[rank] = c->signal ? 128 + c->signal : WEXITSTATUS(status);
-        *last_exit_ns = ewx_now_ns();
-        *failed |= exits[rank] != 0;
+        f->exits[rank] = c->signal ? 128 + c->signal : WEXITSTATUS(status);
+        f->since_exit = ewx_timer_begin(f->grace_ns);
+        f->failed |= f->exits[rank] != 0;
     }
     return running;
 }
 
-static void sleep_until_something(child *children, int num_ranks, bool hellos)
+/* Whether no rank that is left can run: then none of them is late. */
+static bool all_are_stopped(const flock *f)
+{
+    bool stopped = false;
+    for (int rank = 0; rank < f->num_ranks; rank++) {
+        siginfo_t is = {0};
+        if (!f->children[rank].running)
+            continue;
+        stopped = waitid(P_PID, (id_t)f->children[rank].pid, &is,
+                         WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+                  is.si_code == CLD_STOPPED;
+        if (!stopped)
+            return false;
+    }
+    return stopped;
+}
+
+static void sleep_until_something(const flock *f, bool hellos)
 {
     struct pollfd entries[2 * EWX_MAX_RANKS];
     int all_watched = 1;
-    for (int rank = 0; rank < num_ranks; rank++) {
-        const child *c = &children[rank];
+    for (int rank = 0; rank < f->num_ranks; rank++) {
+        const child *c = &f->children[rank];
         all_watched &= !c->running || c->death_fd >= 0;
         entries[2 * rank] =
             (struct pollfd){.fd = c->running ? c->death_fd : -1, .events = POLLIN};
         entries[2 * rank + 1] = (struct pollfd){
             .fd = hellos && c->running && !c->hello_in ? c->socket : -1, .events = POLLIN};
     }
-    poll(entries, 2 * (nfds_t)num_ranks, all_watched ? 100 : 5);
+    poll(entries, 2 * (nfds_t)f->num_ranks, all_watched ? SLICE_NS / 1000000 : 5);
 }
 
 /* A rank sends its hello, or why it has none. */
@@ -211,76 +261,126 @@ static void take_hello(child *c, int rank, size_t *hello_bytes, answer *reply)
         *hello_bytes = (size_t)got;
 }
 
+static answer fail_meeting(const flock *f, const char *dead, const char *missing)
+{
+    answer reply = {.status = *dead ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT};
+    snprintf(reply.text, sizeof reply.text,
+             *dead ? "rank%s died before joining the world"
+                   : "rank%s did not arrive in %.3g s\n"
+                     "  fix: see why, or raise the timeout",
+             *dead ? dead : missing, (double)f->timeout_ns * 1e-9);
+    return reply;
+}
+
 /* Waits for every rank's hello.  Returns what to answer. */
-static answer collect_hellos(child *children, int num_ranks, int64_t timeout_ns, int *exits,
-                             size_t *hello_bytes)
+static answer collect_hellos(flock *f, size_t *hello_bytes)
 {
     answer reply = {.status = EW_OK};
-    const int64_t deadline_ns = ewx_now_ns() + timeout_ns;
+    ewx_allowance time = ewx_allowance_of(f->timeout_ns);
     for (;;) {
         char missing_ranks[200], dead_ranks[200];
         ewx_text missing = ewx_text_in(missing_ranks, sizeof missing_ranks);
         ewx_text dead = ewx_text_in(dead_ranks, sizeof dead_ranks);
-        int64_t last_exit_ns = 0;
-        bool failed = false;
-        reap(children, num_ranks, exits, &last_exit_ns, &failed);
-        for (int rank = 0; rank < num_ranks; rank++) {
-            if (!children[rank].hello_in)
-                take_hello(&children[rank], rank, hello_bytes, &reply);
-            if (!children[rank].hello_in)
+        reap(f);
+        for (int rank = 0; rank < f->num_ranks; rank++) {
+            child *c = &f->children[rank];
+            if (!c->hello_in)
+                take_hello(c, rank, hello_bytes, &reply);
+            if (!c->hello_in)
                 ewx_text_add(&missing, " %d", rank);
-            if (!children[rank].running)
+            if (!c->running)
                 ewx_text_add(&dead, " %d", rank);
         }
         if (missing.used == 0 || reply.status != EW_OK)
             return reply;
-        if (dead.used > 0 || ewx_now_ns() > deadline_ns) {
-            reply.status = dead.used > 0 ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT;
-            snprintf(reply.text, sizeof reply.text,
-                     dead.used > 0 ? "rank%s died before joining the world"
-                                   : "rank%s did not arrive in %.3g s\n"
-                                     "  fix: see why, or raise the timeout",
-                     dead.used > 0 ? dead_ranks : missing_ranks, (double)timeout_ns * 1e-9);
-            return reply;
-        }
-        sleep_until_something(children, num_ranks, true);
+        if (dead.used > 0 || time.left_ns <= 0)
+            return fail_meeting(f, dead_ranks, missing_ranks);
+        ewx_allowance_begin(&time, SLICE_NS);
+        sleep_until_something(f, true);
+        if (!all_are_stopped(f))
+            ewx_allowance_end(&time);
     }
 }
 
-static void answer_all(child *children, int num_ranks, const answer *reply,
-                       size_t hello_bytes)
+/* A rank that is gone needs no answer; any other that cannot be answered would wait. */
+static ew_status answer_all(const flock *f, const answer *reply, size_t hello_bytes)
 {
-    const size_t hellos = reply->status == EW_OK ? (size_t)num_ranks * hello_bytes : 0;
-    unsigned char *message = malloc(sizeof *reply + hellos);
+    const size_t hellos = reply->status == EW_OK ? (size_t)f->num_ranks * hello_bytes : 0;
+    const size_t bytes = sizeof *reply + hellos;
+    ew_status status = EW_OK;
+    unsigned char *message = malloc(bytes);
     if (!message)
-        return; /* the ranks see the hang-up when the sockets close */
+        return ewx_fail(EW_ERR_MEMORY, "no memory for the launcher's answer to %d ranks",
+                        f->num_ranks);
     memcpy(message, reply, sizeof *reply);
-    for (int rank = 0; hellos && rank < num_ranks; rank++)
-        memcpy(message + sizeof *reply + (size_t)rank * hello_bytes, children[rank].hello,
-               hello_bytes);
-    for (int rank = 0; rank < num_ranks; rank++)
-        send(children[rank].socket, message, sizeof *reply + hellos,
-             MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (int rank = 0; hellos && rank < f->num_ranks; rank++)
+        memcpy(message + sizeof *reply + (size_t)rank * hello_bytes,
+               f->children[rank].hello, hello_bytes);
+    for (int rank = 0; rank < f->num_ranks && status == EW_OK; rank++)
+        if (send(f->children[rank].socket, message, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) <
+                0 &&
+            errno != EPIPE && errno != ECONNRESET)
+            status =
+                ewx_fail(EW_ERR_SYSTEM, "the launcher cannot send %zu bytes to rank %d: %s",
+                         bytes, rank, strerror(errno));
     free(message);
+    return status;
 }
 
-static void kill_running(child *children, int num_ranks)
+/* A rank that goes on in a smaller world tells who is in it. */
+static void take_note(child *c)
 {
-    for (int rank = 0; rank < num_ranks; rank++)
-        if (children[rank].running) {
-            children[rank].stopped_by_us = true;
-            kill(children[rank].pid, SIGKILL);
+    unsigned char message[MAX_HELLO_BYTES];
+    for (ssize_t got; (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;) {
+        ewx_shrunk_note note;
+        if (got != sizeof note)
+            continue;
+        memcpy(&note, message, sizeof note);
+        if (note.magic == EWX_SHRUNK_MAGIC)
+            c->shrunk = note;
+    }
+}
+
+/* Whether a rank goes on in a world without those that have failed. */
+static bool goes_on(const flock *f, int rank)
+{
+    const ewx_shrunk_note *note = &f->children[rank].shrunk;
+    bool all_well = note->magic == EWX_SHRUNK_MAGIC;
+    for (int peer = 0; peer < f->num_ranks; peer++)
+        if (note->members[peer / 8] >> peer % 8 & 1)
+            all_well = all_well && (f->children[peer].running || f->exits[peer] == 0);
+    return all_well;
+}
+
+/* The grace is over. */
+static void kill_idle(const flock *f)
+{
+    for (int rank = 0; rank < f->num_ranks; rank++) {
+        child *c = &f->children[rank];
+        if (c->running)
+            take_note(c);
+        if (c->running && !goes_on(f, rank)) {
+            c->stopped_by_us = true;
+            kill(c->pid, SIGKILL);
+        }
+    }
+}
+
+static void kill_running(const flock *f)
+{
+    for (int rank = 0; rank < f->num_ranks; rank++)
+        if (f->children[rank].running) {
+            f->children[rank].stopped_by_us = true;
+            kill(f->children[rank].pid, SIGKILL);
         }
 }
 
-static void wait_for_all(child *children, int num_ranks, int *exits)
+static void wait_for_all(flock *f)
 {
-    int64_t last_exit_ns = ewx_now_ns();
-    bool failed = false;
-    while (reap(children, num_ranks, exits, &last_exit_ns, &failed) > 0) {
-        if (failed && ewx_now_ns() - last_exit_ns > GRACE_NS)
-            kill_running(children, num_ranks);
-        sleep_until_something(children, num_ranks, false);
+    while (reap(f) > 0) {
+        if (f->failed && ewx_timer_is_over(&f->since_exit))
+            kill_idle(f);
+        sleep_until_something(f, false);
     }
 }
 
@@ -303,11 +403,12 @@ static bool take_last_words(const child *c, answer *words_out)
 }
 
 /* One rank that could not join the world explains for all: the first that knows why. */
-static ew_status explain_no_world(child *children, int num_ranks, const int *exits)
+static ew_status explain_no_world(const flock *f)
 {
     answer best = {.status = EW_OK}, words;
-    for (int rank = 0; rank < num_ranks; rank++)
-        if (exits[rank] == EXIT_NO_WORLD && take_last_words(&children[rank], &words) &&
+    for (int rank = 0; rank < f->num_ranks; rank++)
+        if (f->exits[rank] == EXIT_NO_WORLD &&
+            take_last_words(&f->children[rank], &words) &&
             (best.status == EW_OK ||
              (only_noticed(best.status) && !only_noticed(words.status))))
             best = words;
@@ -315,19 +416,22 @@ static ew_status explain_no_world(child *children, int num_ranks, const int *exi
 }
 
 /* Ranks that died by themselves come first: those that we killed are consequences. */
-static ew_status blame_the_dead(const child *children, int num_ranks)
+static ew_status blame_the_dead(const flock *f)
 {
-    for (int rank = 0; rank < num_ranks; rank++)
+    const child *children = f->children;
+    for (int rank = 0; rank < f->num_ranks; rank++)
         if (children[rank].signal && !children[rank].stopped_by_us)
             return ewx_fail(EW_ERR_PEER_DIED, "rank %d was killed by signal %d (%s)", rank,
                             children[rank].signal, strsignal(children[rank].signal));
-    for (int rank = 0; rank < num_ranks; rank++)
+    for (int rank = 0; rank < f->num_ranks; rank++)
         if (children[rank].signal)
             return ewx_fail(EW_ERR_PEER_DIED,
-                            "rank %d was still running %d s after another rank had failed, "
-                            "and was killed",
-                            rank, (int)(GRACE_NS / 1000000000));
-    for (int rank = 0; rank < num_ranks; rank++)
+                            "rank %d was still running %.3g s after another rank had "
+                            "failed, and was killed\n"
+                            "  fix: see why that one failed; grace_ms of the world's "
+                            "options gives ranks more time",
+                            rank, (double)f->grace_ns * 1e-9);
+    for (int rank = 0; rank < f->num_ranks; rank++)
         if (children[rank].lost)
             return ewx_fail(EW_ERR_SYSTEM,
                             "how rank %d ended is unknown: SIGCHLD is ignored, or "
@@ -337,32 +441,40 @@ static ew_status blame_the_dead(const child *children, int num_ranks)
     return EW_OK;
 }
 
+static ew_status start_all(flock *f, const ew_world_options *options,
+                           ew_rank_main rank_main, void *argument)
+{
+    size_t hello_bytes = 0;
+    fflush(NULL); /* else every rank would print the parent's pending output again */
+    for (int rank = 0; rank < f->num_ranks; rank++)
+        EW_TRY(start_child(f, rank, options, rank_main, argument));
+    if (f->num_ranks == 1)
+        return EW_OK;
+    const answer reply = collect_hellos(f, &hello_bytes);
+    return answer_all(f, &reply, hello_bytes);
+}
+
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
                             ew_rank_main rank_main, void *argument, int *exits)
 {
     ew_world probe = {0};
     EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
-    child *children = calloc((size_t)num_ranks, sizeof *children);
-    if (!children)
+    flock f = {.children = calloc((size_t)num_ranks, sizeof(child)),
+               .num_ranks = num_ranks,
+               .exits = exits,
+               .timeout_ns = probe.timeout_ns,
+               .grace_ns = probe.grace_ns};
+    if (!f.children)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
-    ew_status status = EW_OK;
-    size_t hello_bytes = 0;
-    fflush(NULL); /* else every rank would print the parent's pending output again */
-    for (int rank = 0; rank < num_ranks && status == EW_OK; rank++)
-        status = start_child(children, rank, num_ranks, options, rank_main, argument);
-    if (status == EW_OK && num_ranks > 1) {
-        const answer reply =
-            collect_hellos(children, num_ranks, probe.timeout_ns, exits, &hello_bytes);
-        answer_all(children, num_ranks, &reply, hello_bytes);
-    } else if (status != EW_OK) {
-        kill_running(children, num_ranks);
-    }
-    wait_for_all(children, num_ranks, exits);
+    ew_status status = start_all(&f, options, rank_main, argument);
+    if (status != EW_OK)
+        kill_running(&f);
+    wait_for_all(&f);
     if (status == EW_OK)
-        status = explain_no_world(children, num_ranks, exits);
+        status = explain_no_world(&f);
     if (status == EW_OK)
-        status = blame_the_dead(children, num_ranks);
-    close_children(children, num_ranks);
-    free(children);
+        status = blame_the_dead(&f);
+    close_children(f.children, num_ranks);
+    free(f.children);
     return status;
 }

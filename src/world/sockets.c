@@ -1,7 +1,7 @@
-/* A UNIX socket between every two ranks of a host, over which they pass memory to each
- * other. Sockets are abstract and chosen by the kernel, so a killed rank leaves no file
- * behind; who connects is checked by user id (SO_PEERCRED) and by a secret that only the
- * world's all-gather carried. */
+/* Connections between the ranks of a host, over which they pass memory to each other; in
+ * which order they are made is local_ranks.c's matter.  Sockets are abstract and chosen by
+ * the kernel, so a killed rank leaves no file behind; who connects is checked by user id
+ * (SO_PEERCRED) and by a secret that only the world's all-gather carried. */
 #include "world/sockets.h"
 
 #include <errno.h>
@@ -13,11 +13,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "base/timer.h"
 
-#define SLICE_MS 20 /* how long a wait for a socket may be deaf to an abort */
+#define SLICE_MS 100 /* of a wait, so that a freeze counts as one */
+#define GREETING_NS                                                       \
+    1000000000 /* between connecting and the first words there is nothing \
+                */
 
 /* First words on a new connection. */
 typedef struct greeting {
@@ -31,32 +34,35 @@ static ew_status fail_system(const char *what)
     return ewx_fail(EW_ERR_SYSTEM, "%s failed: %s", what, strerror(errno));
 }
 
-static bool is_peer(const ew_world *world, int rank)
-{
-    return rank != world->rank && ewx_world_is_local(world, rank);
-}
-
 /* ---- Bounded socket calls ---- */
 
-/* `abort` may be NULL: without a control block there is no abort word. */
-static ew_status await_readable(int fd, const _Atomic uint64_t *abort, int64_t deadline_ns)
+/* EW_ERR_TIMEOUT, without a text, when nothing has come by then. */
+static ew_status await_readable(int fd, int64_t deadline_ns)
 {
+    const int64_t left_ns = deadline_ns - ewx_now_ns();
+    ewx_timer timer = ewx_timer_begin(left_ns > 0 ? left_ns : 0);
     for (;;) {
-        if (abort && atomic_load_explicit(abort, memory_order_acquire))
-            return EW_ERR_ABORTED;
-        const int64_t left_ms = (deadline_ns - ewx_now_ns()) / 1000000;
-        if (left_ms <= 0)
-            return EW_ERR_TIMEOUT;
+        const bool is_over = ewx_timer_is_over(&timer);
         struct pollfd entry = {.fd = fd, .events = POLLIN};
-        const int ready = poll(&entry, 1, left_ms > SLICE_MS ? SLICE_MS : (int)left_ms);
+        const int ready =
+            poll(&entry, 1, is_over ? 0 : ewx_timer_sleep_ms(&timer, SLICE_MS));
         if (ready > 0)
             return EW_OK;
         if (ready < 0 && errno != EINTR)
             return fail_system("poll");
+        if (is_over)
+            return EW_ERR_TIMEOUT;
     }
 }
 
-/* Sends `bytes` bytes, with a descriptor when fd >= 0. */
+static bool has_hung_up(void)
+{
+    return errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED;
+}
+
+/* Sends `bytes` bytes, with a descriptor when fd >= 0.  Never waits: the few short messages
+ * of a meeting or a plan fit into any socket.  EW_ERR_PEER_DIED, without a text: nobody is
+ * there any more. */
 static ew_status send_message(int socket_fd, const void *data, size_t bytes, int fd)
 {
     union {
@@ -76,15 +82,31 @@ static ew_status send_message(int socket_fd, const void *data, size_t bytes, int
     }
     ssize_t sent;
     do
-        sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL);
+        sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)bytes ? EW_OK : fail_system("sendmsg");
+    if (sent == (ssize_t)bytes)
+        return EW_OK;
+    return has_hung_up() ? EW_ERR_PEER_DIED : fail_system("sendmsg");
 }
 
-/* Receives exactly one message of `bytes` bytes; *fd_out is -1 when it carried none. */
+/* The kernel delivers a message without its descriptor when this process cannot have one
+ * more. */
+static ew_status fail_descriptor(int socket_fd)
+{
+    const int spare = fcntl(socket_fd, F_DUPFD_CLOEXEC, 0);
+    if (spare < 0)
+        return ewx_fail(EW_ERR_SYSTEM,
+                        "no room for the descriptor of a peer's memory: %s\n"
+                        "  fix: raise the limit of open files (ulimit -n)",
+                        strerror(errno));
+    close(spare);
+    return ewx_fail(EW_ERR_SYSTEM, "a message of a peer is not what was expected");
+}
+
+/* Receives exactly one message of `bytes` bytes; *fd_out is -1 when it carried none.
+ * EW_ERR_TIMEOUT and EW_ERR_PEER_DIED, it has hung up, come without a text. */
 static ew_status receive_message(int socket_fd, void *data, size_t bytes,
-                                 const _Atomic uint64_t *abort, int64_t deadline_ns,
-                                 int *fd_out)
+                                 int64_t deadline_ns, int *fd_out)
 {
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -96,13 +118,18 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
                              .msg_control = space.bytes,
                              .msg_controllen = CMSG_LEN(sizeof(int))}; /* one, no more */
     *fd_out = -1;
-    EW_TRY(await_readable(socket_fd, abort, deadline_ns));
+    EW_TRY(await_readable(socket_fd, deadline_ns));
     ssize_t received;
-    do
-        received = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
-    while (received < 0 && errno == EINTR);
+    int resets = 0;
+    do /* a reset is reported once, before what the peer sent until then */
+        received = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (received < 0 && (errno == EINTR || (errno == ECONNRESET && resets++ == 0)));
+    if (received == 0 || (received < 0 && (has_hung_up() || (resets && errno == EAGAIN))))
+        return EW_ERR_PEER_DIED;
+    if (received < 0)
+        return fail_system("recvmsg");
     const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (received >= 0 && header && header->cmsg_type == SCM_RIGHTS)
+    if (header && header->cmsg_type == SCM_RIGHTS)
         memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
     /* A longer message, or one with more descriptors, was cut to what there is room for. */
     if (received == (ssize_t)bytes && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
@@ -110,14 +137,27 @@ static ew_status receive_message(int socket_fd, void *data, size_t bytes,
     if (*fd_out >= 0)
         close(*fd_out);
     *fd_out = -1;
-    return received == 0 ? EW_ERR_PEER_DIED : EW_ERR_SYSTEM;
+    return fail_descriptor(socket_fd);
+}
+
+ew_status ewx_sockets_send_fd(const ew_world *world, int rank, int fd)
+{
+    return send_message(world->sockets[rank], "f", 1, fd);
+}
+
+ew_status ewx_sockets_receive_fd(const ew_world *world, int rank, int64_t deadline_ns,
+                                 int *fd_out)
+{
+    char note;
+    EW_TRY(receive_message(world->sockets[rank], &note, 1, deadline_ns, fd_out));
+    return *fd_out >= 0 ? EW_OK : fail_descriptor(world->sockets[rank]);
 }
 
 /* ---- Connections ---- */
 
 ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *address_out)
 {
-    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return fail_system("socket");
     *listener_out = fd;
@@ -134,35 +174,8 @@ ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *addr
     *address_out = (ewx_address){.bytes = (uint32_t)bytes};
     memcpy(address_out->name, &address, bytes);
     if (getrandom(address_out->secret, EWX_SECRET_BYTES, 0) != EWX_SECRET_BYTES)
-        return fail_system("getrandom");
+        return fail_system("getrandom of a secret");
     return EW_OK;
-}
-
-static ew_status connect_to(ew_world *world, int rank, const ewx_address *peer)
-{
-    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return fail_system("socket");
-    world->sockets[rank] = fd;
-    /* Strangers may fill the peer's queue, and then connect waits for it to accept. */
-    const struct timeval patience = {.tv_sec = world->timeout_ns / 1000000000,
-                                     .tv_usec = world->timeout_ns % 1000000000 / 1000};
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0)
-        return fail_system("setsockopt");
-    struct sockaddr_un address;
-    memcpy(&address, peer->name, peer->bytes);
-    int result;
-    do
-        result = connect(fd, (struct sockaddr *)&address, peer->bytes);
-    while (result != 0 && errno == EINTR);
-    if (result != 0)
-        return ewx_fail(errno == EAGAIN         ? EW_ERR_TIMEOUT
-                        : errno == ECONNREFUSED ? EW_ERR_PEER_DIED
-                                                : EW_ERR_SYSTEM,
-                        "rank %d cannot be reached: %s", rank, strerror(errno));
-    greeting first = {.rank = world->rank, .job = world->job};
-    memcpy(first.secret, peer->secret, EWX_SECRET_BYTES);
-    return send_message(fd, &first, sizeof first, -1);
 }
 
 static bool is_our_user(int fd, pid_t *pid_out)
@@ -174,6 +187,41 @@ static bool is_our_user(int fd, pid_t *pid_out)
         return false;
     *pid_out = peer.pid;
     return true;
+}
+
+static ew_status greet(ew_world *world, int rank, const ewx_address *peer, int fd)
+{
+    greeting first = {.rank = world->rank, .job = world->job};
+    memcpy(first.secret, peer->secret, EWX_SECRET_BYTES);
+    if (!is_our_user(fd, &world->pids[rank]))
+        return ewx_fail(EW_ERR_SYSTEM, "rank %d runs as another user", rank);
+    return send_message(fd, &first, sizeof first, -1);
+}
+
+ew_status ewx_sockets_connect(ew_world *world, int rank, const ewx_address *peer)
+{
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return fail_system("socket");
+    struct sockaddr_un address;
+    memcpy(&address, peer->name, peer->bytes);
+    int result;
+    do
+        result = connect(fd, (struct sockaddr *)&address, peer->bytes);
+    while (result != 0 && errno == EINTR);
+    ew_status status = EW_OK;
+    if (result != 0)
+        status = errno == EAGAIN ? EW_ERR_TIMEOUT
+                 : has_hung_up() ? EW_ERR_PEER_DIED
+                                 : ewx_fail(EW_ERR_SYSTEM, "rank %d cannot be reached: %s",
+                                            rank, strerror(errno));
+    if (status == EW_OK)
+        status = greet(world, rank, peer, fd);
+    if (status == EW_OK)
+        world->sockets[rank] = fd;
+    else
+        close(fd);
+    return status;
 }
 
 typedef struct id_text {
@@ -189,8 +237,8 @@ static id_text text_of(const ewx_job_id *job)
     return made;
 }
 
-static ew_status check_job(const ew_world *world, const ewx_job_id *theirs, int rank,
-                           pid_t pid)
+ew_status ewx_sockets_check_job(const ew_world *world, const ewx_job_id *theirs, int rank,
+                                pid_t pid)
 {
     if (memcmp(&world->job, theirs, sizeof *theirs) == 0)
         return EW_OK;
@@ -206,9 +254,9 @@ static ew_status check_job(const ew_world *world, const ewx_job_id *theirs, int 
 /* A process that knows our secret has it from the all-gather, so it is a rank. */
 static ew_status check_greeting(const ew_world *world, const greeting *first, pid_t pid)
 {
-    EW_TRY(check_job(world, &first->job, first->rank, pid));
+    EW_TRY(ewx_sockets_check_job(world, &first->job, first->rank, pid));
     if (first->rank <= world->rank || first->rank >= world->num_ranks ||
-        !is_peer(world, first->rank))
+        !ewx_is_peer(world, first->rank))
         return ewx_fail(EW_ERR_MISMATCH,
                         "pid %d says to rank %d that it is rank %d, which is not one that "
                         "connects to it\n"
@@ -222,145 +270,32 @@ static ew_status check_greeting(const ew_world *world, const greeting *first, pi
     return EW_OK;
 }
 
-/* Takes one connection; strangers are dropped and do not count. */
-static ew_status accept_one(ew_world *world, int listener, const ewx_address *mine,
-                            int64_t deadline_ns, int *accepted)
+ew_status ewx_sockets_accept(ew_world *world, int listener, const ewx_address *mine,
+                             int64_t deadline_ns, int *rank_out)
 {
-    EW_TRY(await_readable(listener, NULL, deadline_ns));
-    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    *rank_out = -1;
+    EW_TRY(await_readable(listener, deadline_ns));
+    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
-        return errno == EINTR || errno == ECONNABORTED ? EW_OK : fail_system("accept");
+        return errno == EINTR || errno == EAGAIN || errno == ECONNABORTED
+                   ? EW_OK
+                   : fail_system("accept");
     greeting first;
     pid_t pid;
     int stray = -1;
     const bool knows_us = is_our_user(fd, &pid) &&
-                          receive_message(fd, &first, sizeof first, NULL,
-                                          ewx_now_ns() + 1000000000, &stray) == EW_OK &&
+                          receive_message(fd, &first, sizeof first,
+                                          ewx_now_ns() + GREETING_NS, &stray) == EW_OK &&
                           memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
     const ew_status status = knows_us ? check_greeting(world, &first, pid) : EW_OK;
     if (knows_us && status == EW_OK) {
         world->sockets[first.rank] = fd;
         world->pids[first.rank] = pid;
-        ++*accepted;
+        *rank_out = first.rank;
     } else {
         close(fd);
     }
     if (stray >= 0)
         close(stray);
     return status;
-}
-
-static ew_status fail_missing(const ew_world *world)
-{
-    char missing[256];
-    ewx_text text = ewx_text_in(missing, sizeof missing);
-    for (int rank = world->rank + 1; rank < world->num_ranks; rank++)
-        if (is_peer(world, rank) && world->sockets[rank] < 0)
-            ewx_text_add(&text, " %d", rank);
-    return ewx_fail(EW_ERR_TIMEOUT,
-                    "rank %d waited %.3g s for rank%s to connect\n"
-                    "  fix: see whether they started, or raise the timeout",
-                    world->rank, (double)world->timeout_ns * 1e-9, missing);
-}
-
-ew_status ewx_sockets_connect(ew_world *world, int listener, const ewx_address *addresses)
-{
-    const int64_t deadline_ns = ewx_now_ns() + world->timeout_ns;
-    int awaited = 0;
-    for (int rank = 0; rank < world->num_ranks; rank++)
-        if (is_peer(world, rank) && rank < world->rank)
-            EW_TRY(connect_to(world, rank, &addresses[rank]));
-        else
-            awaited += is_peer(world, rank);
-    for (int accepted = 0; accepted < awaited;) {
-        const ew_status status =
-            accept_one(world, listener, &addresses[world->rank], deadline_ns, &accepted);
-        if (status == EW_ERR_TIMEOUT)
-            return fail_missing(world);
-        EW_TRY(status);
-    }
-    for (int rank = 0; rank < world->num_ranks; rank++)
-        if (is_peer(world, rank) && !is_our_user(world->sockets[rank], &world->pids[rank]))
-            return ewx_fail(EW_ERR_SYSTEM, "rank %d runs as another user", rank);
-    return EW_OK;
-}
-
-/* ---- Descriptors ---- */
-
-static ew_status receive_fd(ew_world *world, int rank, int *fd_out)
-{
-    char note;
-    ewx_control *control = world->control; /* NULL while it is being shared */
-    const ew_status status =
-        receive_message(world->sockets[rank], &note, 1, control ? &control->abort : NULL,
-                        ewx_now_ns() + world->timeout_ns, fd_out);
-    if (status == EW_OK && *fd_out >= 0)
-        return EW_OK;
-    if (control) /* the reason that all ranks give, if there is one */
-        EW_TRY(ewx_world_check(world));
-    return ewx_fail(status == EW_OK ? EW_ERR_SYSTEM : status,
-                    "rank %d did not get a memory descriptor from rank %d", world->rank,
-                    rank);
-}
-
-static ew_status send_fd(ew_world *world, int rank, const char *note, int fd)
-{
-    const ew_status status = send_message(world->sockets[rank], note, 1, fd);
-    const bool left = status != EW_OK && (errno == EPIPE || errno == ECONNRESET);
-    if (status != EW_OK && world->control) /* the reason that all ranks give, as above */
-        EW_TRY(ewx_world_check(world));
-    return left ? ewx_fail(EW_ERR_PEER_DIED,
-                           "rank %d left before it got a memory descriptor from rank %d",
-                           rank, world->rank)
-                : status;
-}
-
-ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out)
-{
-    ew_status status = EW_OK;
-    for (int rank = 0; rank < world->num_ranks; rank++)
-        fds_out[rank] = -1;
-    for (int rank = 0; rank < world->num_ranks; rank++)
-        if (is_peer(world, rank))
-            EW_TRY_TO(status, send_fd(world, rank, "f", my_fd), out);
-    for (int rank = 0; rank < world->num_ranks; rank++)
-        if (is_peer(world, rank))
-            EW_TRY_TO(status, receive_fd(world, rank, &fds_out[rank]), out);
-    fds_out[world->rank] = fcntl(my_fd, F_DUPFD_CLOEXEC, 0);
-    if (fds_out[world->rank] < 0)
-        status = fail_system("fcntl");
-out:
-    for (int rank = 0; status != EW_OK && rank < world->num_ranks; rank++)
-        if (fds_out[rank] >= 0)
-            close(fds_out[rank]);
-    if (status != EW_OK)
-        ew_world_abort(world); /* or peers would wait for what we did not send */
-    return status;
-}
-
-/* Before it is mapped: a rank that leaves writes into its control block. */
-static ew_status receive_control(ew_world *world, int owner)
-{
-    ewx_control_header header;
-    EW_TRY(receive_fd(world, owner, &world->control_fd));
-    if (pread(world->control_fd, &header, sizeof header, 0) != sizeof header)
-        return fail_system("pread of the control block");
-    EW_TRY(check_job(world, &header.job, owner, world->pids[owner]));
-    return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
-}
-
-static ew_status give_control(ew_world *world)
-{
-    EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
-    EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
-    world->control->header.job = world->job;
-    for (int i = 1; i < world->num_locals; i++)
-        EW_TRY(send_fd(world, world->locals[i], "c", world->control_fd));
-    return EW_OK;
-}
-
-ew_status ewx_sockets_share_control(ew_world *world)
-{
-    const int owner = world->locals[0];
-    return world->rank == owner ? give_control(world) : receive_control(world, owner);
 }

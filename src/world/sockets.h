@@ -16,11 +16,23 @@ typedef struct ewx_address {
 /* *listener_out is to be closed whenever it is not negative. */
 ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *address_out);
 
-/* Connects this rank with every other of its host; addresses are by rank. */
-ew_status ewx_sockets_connect(ew_world *world, int listener, const ewx_address *addresses);
+/* These wait for nothing but what they say, and fail without a text with
+ *   EW_ERR_TIMEOUT    the peer's queue is full, or nothing has come until the deadline
+ *   EW_ERR_PEER_DIED  nobody is there any more
+ * What that means for the world its caller decides (local_ranks.c). */
 
-/* The lowest rank of a host owns its control block; all ranks there may write to it.  Its
- * descriptor stays open, so that `entwine status` can find it. */
-ew_status ewx_sockets_share_control(ew_world *world);
+/* Connects to a rank and says who we are. */
+ew_status ewx_sockets_connect(ew_world *world, int rank, const ewx_address *peer);
+
+/* Takes one connection; strangers are dropped, and *rank_out is -1 then. */
+ew_status ewx_sockets_accept(ew_world *world, int listener, const ewx_address *mine,
+                             int64_t deadline_ns, int *rank_out);
+
+ew_status ewx_sockets_send_fd(const ew_world *world, int rank, int fd);
+ew_status ewx_sockets_receive_fd(const ew_world *world, int rank, int64_t deadline_ns,
+                                 int *fd_out);
+
+ew_status ewx_sockets_check_job(const ew_world *world, const ewx_job_id *theirs, int rank,
+                                pid_t pid);
 
 #endif

@@ -12,8 +12,10 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "world/remote_ranks.h"
+#include "world/shrink.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
+#define DEFAULT_GRACE_MS 2000
 #define SPINS_WHEN_CORES_SUFFICE 200
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
@@ -51,8 +53,13 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->rank = rank;
     world->num_ranks = num_ranks;
     world->timeout_ns = timeout_ms * 1000000;
+    world->grace_ns =
+        (int64_t)(given.grace_ms ? given.grace_ms : DEFAULT_GRACE_MS) * 1000000;
     world->link_gbps = given.link_gbps;
     world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
+    world->launcher_fd = -1;
+    for (int origin = 0; origin < num_ranks; origin++)
+        world->origins[origin] = origin;
     ewx_world_settle(world, (const int[EWX_MAX_RANKS]){0});
     return EW_OK;
 }
@@ -130,11 +137,26 @@ static bool is_met(ew_world *world, int rank)
     return has_entered(world, rank, world->round) || ewx_world_departed(world, rank);
 }
 
+/* Between hosts a rank may be missing because it waits for another one, which has sent us
+ * what it has not sent there. */
+static bool may_wait_itself(const ew_world *world, int rank)
+{
+    bool others = false;
+    for (int other = 0; other < world->num_ranks; other++)
+        others |= other != rank && !has_entered(world, other, world->round);
+    return others && world->num_hosts > 1;
+}
+
 static ew_status await_round(ew_world *world, int rank)
 {
     ewx_wait wait = ewx_world_wait(world);
     ew_status status;
     EWX_AWAIT(status, &wait, is_met(world, rank));
+    if (status == EW_ERR_TIMEOUT && may_wait_itself(world, rank)) {
+        /* Its time is up as well, and its word for whom it waited is on the way. */
+        wait = ewx_wait_begin(&world->control->abort, world->timeout_ns / 8, world->spins);
+        EWX_AWAIT(status, &wait, is_met(world, rank));
+    }
     if (status == EW_OK && has_entered(world, rank, world->round))
         return EW_OK;
     if (status == EW_ERR_ABORTED)
@@ -259,9 +281,12 @@ ew_status ewx_world_barrier(ew_world *world)
 static void free_world(ew_world *world)
 {
     if (!world->in_threads) {
-        for (int rank = 0; rank < world->num_ranks; rank++)
+        for (int rank = 0; rank < world->num_ranks; rank++) {
             if (world->sockets[rank] >= 0)
                 close(world->sockets[rank]);
+            if (world->death_fds[rank] >= 0)
+                close(world->death_fds[rank]);
+        }
         if (world->stop_fd >= 0)
             close(world->stop_fd);
         if (world->control)
@@ -269,6 +294,8 @@ static void free_world(ew_world *world)
         if (world->control_fd >= 0)
             close(world->control_fd);
     }
+    if (world->shares_control)
+        ewx_control_release(world->control, world->control_fd, world->num_ranks);
     free(world->replicas);
     ewx_use_close(world);
     ewx_handle_end(&world->handle);

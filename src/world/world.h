@@ -37,11 +37,15 @@ static inline uint64_t ewx_meeting_word(ewx_meeting kind, size_t bytes)
 /* One rank's part of the shared control block. */
 typedef struct ewx_mailbox {
     _Alignas(64) _Atomic uint32_t round; /* collectives this rank has entered */
+    _Atomic uint32_t present;            /* has connected to all ranks below itself */
     _Atomic uint32_t departed;           /* destroyed its world in good order */
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
     uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
-    uint32_t data_bytes[2];              /* from other hosts: as many came, by parity */
+    /* Of shrink.c; all hold the number of an attempt: */
+    _Atomic uint64_t verdict;
+    _Atomic uint32_t card_in, built;
+    uint32_t data_bytes[2]; /* from other hosts: as many came, by parity */
     _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES]; /* by round parity */
     ewx_claim claim;
     ewx_lane lane;
@@ -72,7 +76,10 @@ typedef struct ewx_control {
     _Atomic uint64_t abort; /* 0, or 1 + the reporting rank; set once */
     _Atomic uint32_t fault_ready;
     _Atomic uint32_t dumped;
-    ewx_fault fault; /* written by the rank that set abort, then fault_ready */
+    _Atomic uint32_t met;     /* every rank of the host is present (local_ranks.c) */
+    _Atomic uint64_t outcome; /* of shrink.c, as the next */
+    _Atomic int32_t users;    /* ranks as threads, in a world that was shrunk */
+    ewx_fault fault;          /* written by the rank that set abort, then fault_ready */
     ewx_mailbox mailboxes[];
 } ewx_control;
 
@@ -91,6 +98,7 @@ struct ew_world {
     int num_ranks;
     bool in_threads; /* ranks share this address space */
     int64_t timeout_ns;
+    int64_t grace_ns; /* of ew_run_ranks */
     int32_t spins;    /* 0 when ranks outnumber cores */
     double link_gbps; /* emulated link, 0: off */
     int64_t link_latency_ns;
@@ -107,8 +115,9 @@ struct ew_world {
     void (*close_attachment)(void *attachment);
     /* Ranks as processes only: */
     ewx_job_id job;
-    int sockets[EWX_MAX_RANKS]; /* to each peer, -1 for oneself */
-    pid_t pids[EWX_MAX_RANKS];
+    int sockets[EWX_MAX_RANKS];   /* to each peer, -1 for oneself */
+    pid_t pids[EWX_MAX_RANKS];    /* 0: not known (yet) */
+    int death_fds[EWX_MAX_RANKS]; /* pidfds; -1: none */
     pthread_t watcher;
     bool watching;
     int stop_fd;
@@ -118,6 +127,11 @@ struct ew_world {
     int num_locals;
     int locals[EWX_MAX_RANKS];
     int local_index; /* of this rank */
+    /* Of shrink.c: */
+    uint32_t shrinks;           /* attempts */
+    bool shares_control;        /* with the threads of a world that was shrunk */
+    int launcher_fd;            /* -1: there is none to be told */
+    int origins[EWX_MAX_RANKS]; /* ranks as the launcher numbers them */
     /* Several hosts only (remote_ranks.c): */
     const ew_fabric *fabric;  /* NULL: one host */
     ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
@@ -134,6 +148,12 @@ struct ew_world {
 static inline bool ewx_world_is_local(const ew_world *world, int rank)
 {
     return world->hosts[rank] == world->hosts[world->rank];
+}
+
+/* Whether it is another rank of this host. */
+static inline bool ewx_is_peer(const ew_world *world, int rank)
+{
+    return rank != world->rank && ewx_world_is_local(world, rank);
 }
 
 /* Every public function that needs a world, or a plan of it, for itself alone enters and
@@ -168,8 +188,13 @@ static inline bool ewx_world_is_elsewhere(const ew_world *world)
 ewx_wait ewx_world_wait(const ew_world *world);
 
 /* Reports a fault to all ranks unless one was reported already, and returns the status
- * that stands, with its text set. */
+ * that stands, with its text set.  A rank that has no control block yet speaks for itself
+ * alone. */
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
+
+/* This rank has failed in a collective step: the others are not to wait for it.  Its own
+ * text stays; nothing happens when a fault was reported already. */
+void ewx_world_give_up(ew_world *world, ew_status status);
 
 /* EW_OK, or the standing fault's status with its text set. */
 ew_status ewx_world_check(ew_world *world);
@@ -208,6 +233,14 @@ void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault);
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
                                    ewx_control *control, int control_fd,
                                    ew_world **world_out);
+/* Death watch.  _open finds what can be watched of the peers whose pids are known; _sees
+ * says whether a peer's process has ended; _report raises that.  _lost: its socket has hung
+ * up, so it has died or, alive, given up its place.  Ranks meet with these; then _start
+ * watches over them with a thread. */
+void ewx_death_watch_open(ew_world *world);
+bool ewx_death_watch_sees(const ew_world *world, int rank);
+ew_status ewx_death_watch_report(ew_world *world, int rank);
+ew_status ewx_death_watch_lost(ew_world *world, int rank);
 ew_status ewx_death_watch_start(ew_world *world);
 void ewx_death_watch_stop(ew_world *world);
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,

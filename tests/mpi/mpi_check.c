@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "backend/cpu/cpu_engine.h"
@@ -204,6 +205,52 @@ static int run_traffic(ew_world *world, const char *config)
     return 0;
 }
 
+/* ---- Frozen ---- */
+
+enum { FREEZES = 6, MOST_FROZEN = 16 };
+
+/* Stops all ranks, several times, each time for twice their timeout. */
+_Noreturn static void freeze_and_thaw(const pid_t *ranks, int num_ranks)
+{
+    const char *timeout_ms = getenv("ENTWINE_TIMEOUT_MS");
+    for (int freeze = 0; freeze < FREEZES; freeze++) {
+        usleep(30000 + 7001 * (unsigned)freeze);
+        for (int rank = 0; rank < num_ranks; rank++)
+            kill(ranks[rank], SIGSTOP);
+        usleep(2000 * (unsigned)atoi(timeout_ms ? timeout_ms : "1000"));
+        for (int rank = 0; rank < num_ranks; rank++)
+            kill(ranks[rank], SIGCONT);
+    }
+    _exit(0);
+}
+
+/* Barriers, all-gathers, plans and calls, while a child of rank 0 freezes the job. */
+static int run_frozen(ew_world *world, const char *argument)
+{
+    (void)argument;
+    pid_t ranks[MOST_FROZEN], freezer = 0;
+    const pid_t mine = getpid();
+    char over = 0, everybody[MOST_FROZEN];
+    RANK_OK(ew_world_allgather(world, &mine, ranks, sizeof mine));
+    if (ew_world_rank(world) == 0 && (freezer = fork()) == 0)
+        freeze_and_thaw(ranks, ew_world_size(world));
+    for (uint32_t round = 1; !over; round++) {
+        duty d;
+        RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(300, 200, 64, EW_FP32), ""));
+        for (uint32_t call = 0; call < 20; call++) {
+            const int64_t m = call & 3 ? 300 : 1;
+            RANK_OK(duty_call(&d, m, round + call));
+            RANK_CHECK(duty_wrong(&d, m, round + call) == 0, "m=%d", (int)m);
+        }
+        duty_close(&d);
+        RANK_OK(ew_world_barrier(world));
+        over = freezer > 0 && waitpid(freezer, NULL, WNOHANG) == freezer;
+        RANK_OK(ew_world_allgather(world, &over, everybody, 1));
+        over = everybody[0];
+    }
+    return 0;
+}
+
 /* ---- Misfortunes: the last rank's ---- */
 
 static int drop_a_tile(void *context, ewx_probe_point point, int rank, int64_t where)
@@ -307,6 +354,7 @@ static const struct {
              {"traffic", run_traffic, ORDINARY},
              {"layer", run_layer, ORDINARY},
              {"crawl", run_crawl, ORDINARY},
+             {"frozen", run_frozen, ORDINARY},
              {"device-memory", run_device_memory, ORDINARY},
              {"plain", run_plain, WITHOUT_FABRIC},
              {"misfortune", run_misfortune, FAILING},

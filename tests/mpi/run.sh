@@ -8,12 +8,13 @@
 #     namespaces    the same on two and three network namespaces, one of them cut off (root)
 #     input         what cannot work is refused on every rank
 #     slow          a rank that takes longer than the timeout, but gets on
+#     frozen        all ranks are stopped for twice their timeout, and go on
 #     smoke         a single short one
 #     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -131,6 +132,13 @@ slow() {
     for world in "2 2" "4 2"; do
         # shellcheck disable=SC2086
         ENTWINE_TIMEOUT_MS=1500 expect_ok $world crawl block=128x128,release=1
+    done
+}
+
+frozen() {
+    for world in "2 2" "4 2" "3 3"; do
+        # shellcheck disable=SC2086
+        ENTWINE_TIMEOUT_MS=700 expect_ok $world frozen
     done
 }
 
@@ -263,7 +271,7 @@ smoke() {
 }
 
 case $group in
-smoke | carrier | slow | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad

@@ -30,6 +30,8 @@ typedef struct ewx_work {
 
 typedef struct ewx_cpu_call {
     uint32_t epoch;
+    uint32_t plan; /* its number */
+    int64_t timeout_ns;
     ewx_grid grid;
     const ewx_work *work[EWX_MAX_WORK]; /* the operation's, as far as the call has any */
     int num_work;
@@ -58,13 +60,20 @@ typedef struct ewx_patience {
 
 ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine);
 void ewx_patience_end(ewx_cpu_engine *engine);
+/* A wait for another worker of this rank, which ends when that one has done its work:
+ * workers never wait for another rank while they do some.  It hears an abort. */
+ewx_wait ewx_worker_wait(const ewx_cpu_engine *engine);
 /* A wait that lasts one slice of the timeout. */
 ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine);
 /* Such a wait for `rank` has run out: whether to begin another, because the whole timeout
  * is not over, the rank has computed something, or it is held up itself. */
 bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank);
-/* This rank has computed a block or reduced a tile. */
+/* This rank has computed a block or reduced a tile; in a deep block also between chunks of
+ * K, which are not recorded. */
 void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where);
+/* Reports a rank that was waited for in this call. */
+ew_status ewx_stall_report(ewx_cpu_engine *engine, ew_status status, int culprit, int code,
+                           const int64_t *detail);
 /* A slice of the wait for the call's end is over: go on waiting, or name the rank that owes
  * us a tile or does not take ours. */
 ew_status ewx_stall_judge(ewx_cpu_engine *engine, int worker, ewx_patience *patience);

@@ -197,6 +197,8 @@ static ew_status build(ewx_cpu_engine *engine, const sizes *s)
     const ewx_spec *spec = engine->spec;
     choose_routes(engine);
     EW_TRY(ewx_heap_open(&engine->heap, engine->world, &spec->layout));
+    engine->gemm.form.gemm.progress =
+        &ewx_heap_header(&engine->heap, engine->world->rank)->progress;
     EW_TRY(ewx_wire_open(engine));
     EW_TRY(allocate_all(engine, s));
     EW_TRY(ewx_workers_open(&engine->workers, spec->config.workers));
@@ -270,7 +272,8 @@ static ew_status make_room(ewx_cpu_engine *engine)
     const ew_status status = ewx_cpu_weight_open(engine->world, engine->spec,
                                                  (void **)&engine->gemm.passing_weight);
     if (status != EW_OK) {
-        ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+        ewx_world_give_up(engine->world,
+                          status); /* or peers would wait for this rank's part */
         ewx_engine_progress(engine, 0);
     }
     return status;

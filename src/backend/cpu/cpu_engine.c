@@ -117,16 +117,9 @@ static ew_status work_shared(ewx_cpu_engine *engine, int worker)
 /* Waits for the other workers of this rank, who are busy computing. */
 static ew_status await_gemm(ewx_cpu_engine *engine)
 {
-    ewx_patience patience = ewx_patience_begin(engine);
+    ewx_wait wait = ewx_worker_wait(engine);
     ew_status status;
-    do {
-        ewx_wait wait = ewx_patience_wait(engine);
-        EWX_AWAIT(status, &wait,
-                  atomic_load_explicit(&engine->gemm.positions_done,
-                                       memory_order_relaxed) >= engine->gemm.num_positions);
-    } while (status == EW_ERR_TIMEOUT &&
-             ewx_patience_lasts(engine, &patience, engine->world->rank));
-    ewx_patience_end(engine);
+    EWX_AWAIT(status, &wait, ewx_gemm_stage_has_ended(engine));
     return status;
 }
 
@@ -147,13 +140,22 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
     return await_gemm(engine);
 }
 
-static ew_status work(void *context, int worker)
+static ew_status work_together(ewx_cpu_engine *engine, int worker)
 {
-    ewx_cpu_engine *engine = context;
     if (engine->gemm.B && engine->spec->config.producer == EW_PRODUCER_OWN)
         EW_TRY(ewx_gemm_stage_pack(engine));
     return engine->spec->config.pool == EW_POOL_STATIC ? work_static(engine, worker)
                                                        : work_shared(engine, worker);
+}
+
+static ew_status work(void *context, int worker)
+{
+    ewx_cpu_engine *engine = context;
+    const ew_status status = work_together(engine, worker);
+    if (status != EW_OK && !ewx_engine_is_aborted(engine))
+        /* A BLAS that refused: others wait for its blocks. */
+        ewx_world_give_up(engine->world, EW_ERR_SYSTEM);
+    return status;
 }
 
 /* ---- A call ---- */
@@ -185,12 +187,8 @@ static ew_status await_reader(ewx_cpu_engine *engine, int rank, uint32_t want)
     } while (status == EW_ERR_TIMEOUT && ewx_patience_lasts(engine, &patience, rank));
     ewx_patience_end(engine);
     if (status == EW_ERR_TIMEOUT)
-        return ewx_world_raise(world,
-                               &(ewx_fault){.status = EW_ERR_TIMEOUT,
-                                            .culprit = rank,
-                                            .reporter = world->rank,
-                                            .code = EWX_FAULT_READERS,
-                                            .detail = {want, done_of(engine, rank)}});
+        return ewx_stall_report(engine, EW_ERR_TIMEOUT, rank, EWX_FAULT_READERS,
+                                (const int64_t[4]){want, done_of(engine, rank)});
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }
 
@@ -249,6 +247,8 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     EW_TRY(ewx_world_check(engine->world));
     engine->timing.start_ns = ewx_now_ns();
     call->epoch = ++engine->epoch;
+    call->plan = asked->plan;
+    call->timeout_ns = asked->timeout_ns;
     call->grid = ewx_spec_grid(engine->spec, asked->m);
     atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
@@ -261,10 +261,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */
     if (ewx_workers_run(&engine->workers, work, engine) != EW_OK || was_misled(engine)) {
-        const ew_status status = ewx_world_check(engine->world);
-        if (status == EW_OK) /* a BLAS that refused: nobody else knows yet */
-            ew_world_abort(engine->world);
-        ewx_engine_progress(engine, 0); /* other hosts may not know either */
+        ewx_engine_progress(engine, 0); /* other hosts may not know yet */
         return ewx_world_check(engine->world);
     }
     finish_call(engine);

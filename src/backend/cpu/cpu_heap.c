@@ -53,8 +53,9 @@ static ew_status create_segment(ewx_heap *heap, int *fd_out)
     if (address == MAP_FAILED)
         return fail_segment("mmap", heap->segment_bytes);
     heap->segments[heap->world->rank] = address;
-    if (fchmod(fd, 0600) != 0 ||
-        fcntl(fd, F_ADD_SEALS,
+    if (fchmod(fd, 0600) != 0)
+        return fail_segment("fchmod", heap->segment_bytes);
+    if (fcntl(fd, F_ADD_SEALS,
               F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL))
         return fail_segment("sealing", heap->segment_bytes);
     return EW_OK;

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 
 enum { MIN_PREFETCH_PARTS = 4 };
+enum { CHUNKS_PER_SIGN = 16 }; /* of life: tiles that are done sooner need none */
 
 static int64_t min(int64_t x, int64_t y)
 {
@@ -23,7 +24,7 @@ static int64_t round_up(int64_t value, int64_t unit)
 
 ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
 {
-    ewx_gemm gemm = {kernel, dtype, depth, round_up(depth, kernel->kr), 0};
+    ewx_gemm gemm = {kernel, dtype, depth, round_up(depth, kernel->kr), 0, NULL};
     const int64_t chunks = (gemm.padded_depth + kernel->max_chunk - 1) / kernel->max_chunk;
     /* Of equal length: a short last chunk would load and store as many sums. */
     gemm.chunk = round_up((gemm.padded_depth + chunks - 1) / chunks, kernel->kr);
@@ -180,6 +181,8 @@ static void multiply_block(const ewx_gemm *gemm, const char *a, const char *b,
         const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
         multiply_chunk(gemm, a + a_step * (size_t)first, b + b_step * (size_t)first, first,
                        depth, out);
+        if (gemm->progress && first / gemm->chunk % CHUNKS_PER_SIGN == CHUNKS_PER_SIGN - 1)
+            atomic_fetch_add_explicit(gemm->progress, 1, memory_order_relaxed);
     }
 }
 

@@ -1,7 +1,9 @@
 /* Packing, the macro-kernel around a micro-kernel, and the sum over ranks: the CPU
- * backend's arithmetic.  Pure functions of their arguments; no flags, no threads. */
+ * backend's arithmetic.  Pure functions of their arguments, but for a sign of life. */
 #ifndef EWX_CPU_GEMM_H
 #define EWX_CPU_GEMM_H
+
+#include <stdatomic.h>
 
 #include "backend/cpu/kernels/kernel.h"
 
@@ -9,9 +11,10 @@
 typedef struct ewx_gemm {
     const ewx_kernel *kernel;
     ew_dtype dtype;
-    int64_t depth;        /* K, at least 1 */
-    int64_t padded_depth; /* K rounded up to kr */
-    int64_t chunk;        /* k's multiplied at a time so that panels stay in L1 */
+    int64_t depth;              /* K, at least 1 */
+    int64_t padded_depth;       /* K rounded up to kr */
+    int64_t chunk;              /* k's multiplied at a time so that panels stay in L1 */
+    _Atomic uint32_t *progress; /* moves while a deep tile is computed; NULL: not wanted */
 } ewx_gemm;
 
 ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth);

@@ -110,7 +110,7 @@ ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
 {
     ewx_packing *packing = &engine->gemm.packing;
     ewx_packing_work(packing);
-    ewx_wait wait = ewx_world_wait(engine->world);
+    ewx_wait wait = ewx_worker_wait(engine);
     ew_status status; /* pairs with the release there: other workers' panels are visible */
     EWX_AWAIT(status, &wait,
               atomic_load_explicit(&packing->panels_done, memory_order_acquire) ==
@@ -143,7 +143,7 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
         atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
         return EW_OK;
     }
-    ewx_wait wait = ewx_world_wait(engine->world);
+    ewx_wait wait = ewx_worker_wait(engine);
     ew_status status; /* pairs with the release above, in another worker */
     EWX_AWAIT(status, &wait,
               atomic_load_explicit(state, memory_order_acquire) == EWX_PANEL_PACKED);
@@ -236,6 +236,12 @@ static ew_status compute_position(ewx_cpu_engine *engine, int worker, int64_t po
 bool ewx_gemm_stage_is_done(const ewx_cpu_engine *engine)
 {
     return atomic_load_explicit(&engine->gemm.next_position, memory_order_relaxed) >=
+           engine->gemm.num_positions;
+}
+
+bool ewx_gemm_stage_has_ended(const ewx_cpu_engine *engine)
+{
+    return atomic_load_explicit(&engine->gemm.positions_done, memory_order_relaxed) >=
            engine->gemm.num_positions;
 }
 

@@ -3,9 +3,17 @@
 #include "backend/cpu/cpu_engine.h"
 #include "base/epoch.h"
 
-/* A wait looks around this many times before it runs out, so that a rank is known to
- * wait well before those who wait for it give up. */
-#define SLICES 4
+/* A wait looks around at least this many times before it runs out, and this often, so that
+ * a rank is known to wait well before those who wait for it give up, with whatever timeout
+ * they do. */
+#define LEAST_SLICES 4
+#define SLICE_NS 100000000
+
+static int num_slices(const ewx_cpu_engine *engine)
+{
+    const int64_t slices = engine->call.timeout_ns / SLICE_NS;
+    return slices > LEAST_SLICES ? (int)slices : LEAST_SLICES;
+}
 
 static ewx_segment_header *header_of(const ewx_cpu_engine *engine, int rank)
 {
@@ -44,11 +52,24 @@ void ewx_patience_end(ewx_cpu_engine *engine)
     ewx_recorder_wait(engine->world, -1);
 }
 
+ewx_wait ewx_worker_wait(const ewx_cpu_engine *engine)
+{
+    return ewx_wait_begin(&engine->world->control->abort, EWX_TIMER_NEVER,
+                          engine->world->spins);
+}
+
 ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine)
 {
-    ewx_wait wait = ewx_world_wait(engine->world);
-    wait.timeout_ns /= SLICES;
-    return wait;
+    return ewx_wait_begin(&engine->world->control->abort,
+                          engine->call.timeout_ns / num_slices(engine),
+                          engine->world->spins);
+}
+
+/* A rank never gives up on its own workers: while one of them computes, the others wait,
+ * however slow it is.  Peers that wait for this rank see by its progress whether it is. */
+static bool is_computing(const ewx_cpu_engine *engine, int rank)
+{
+    return rank == engine->world->rank && !ewx_gemm_stage_has_ended(engine);
 }
 
 /* Held up by a third rank; or by us, who owe it something of an earlier call.  A rank that
@@ -69,18 +90,31 @@ static bool is_held_up(const ewx_cpu_engine *engine, int rank)
 bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank)
 {
     const uint32_t progress = progress_of(engine, rank);
-    const bool moved = progress != patience->progress[rank];
+    const bool moved = progress != patience->progress[rank] || is_computing(engine, rank);
     patience->progress[rank] = progress;
     patience->quiet_slices =
         moved || rank != patience->rank ? !moved : patience->quiet_slices + 1;
     patience->rank = rank;
     tell_waiting(engine, ewx_waiting_for(rank, engine->call.epoch));
     ewx_recorder_wait(engine->world, rank);
-    if (patience->quiet_slices < SLICES)
+    if (patience->quiet_slices < num_slices(engine))
         return true;
     /* Bounded: should all wait in a circle, somebody has to speak. */
     return is_held_up(engine, rank) &&
-           patience->extensions++ < SLICES * engine->spec->num_ranks;
+           patience->extensions++ < num_slices(engine) * engine->spec->num_ranks;
+}
+
+ew_status ewx_stall_report(ewx_cpu_engine *engine, ew_status status, int culprit, int code,
+                           const int64_t *detail)
+{
+    const ewx_fault fault = {.status = status,
+                             .culprit = culprit,
+                             .reporter = engine->world->rank,
+                             .code = code,
+                             .detail = {detail[0], detail[1], detail[2], detail[3]},
+                             .timeout_ms = ewx_timeout_ms(engine->call.timeout_ns),
+                             .plan = engine->call.plan};
+    return ewx_world_raise(engine->world, &fault);
 }
 
 /* ---- What is missing at the end of a call ---- */
@@ -128,13 +162,10 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
     const bool left = ewx_world_departed(engine->world, missing->src);
     if (!left && ewx_patience_lasts(engine, patience, missing->src))
         return EW_OK;
-    return ewx_world_raise(engine->world,
-                           &(ewx_fault){.status = left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT,
-                                        .culprit = missing->src,
-                                        .reporter = engine->world->rank,
-                                        .code = EWX_FAULT_TILE,
-                                        .detail = {missing->tile.row, missing->tile.col,
-                                                   engine->call.epoch, missing->seen}});
+    return ewx_stall_report(engine, left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT, missing->src,
+                            EWX_FAULT_TILE,
+                            (const int64_t[4]){missing->tile.row, missing->tile.col,
+                                               engine->call.epoch, missing->seen});
 }
 
 /* ... or the one that does not take ours. */
@@ -145,14 +176,9 @@ static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
         return EW_OK;
     if (ewx_patience_lasts(engine, patience, dst))
         return EW_OK;
-    return ewx_world_raise(
-        engine->world,
-        &(ewx_fault){.status = EW_ERR_TIMEOUT,
-                     .culprit = dst,
-                     .reporter = engine->world->rank,
-                     .code = EWX_FAULT_READERS,
-                     .detail = {engine->call.epoch,
-                                atomic_load(&ewx_heap_header(&engine->heap, dst)->done)}});
+    return ewx_stall_report(
+        engine, EW_ERR_TIMEOUT, dst, EWX_FAULT_READERS,
+        (const int64_t[4]){engine->call.epoch, atomic_load(&header_of(engine, dst)->done)});
 }
 
 ew_status ewx_stall_judge(ewx_cpu_engine *engine, int worker, ewx_patience *patience)

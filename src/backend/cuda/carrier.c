@@ -225,7 +225,7 @@ static bool is_over(ewx_cuda_engine *engine, ewx_wait *wait)
     progress(engine);
     const bool computes = c->exchange.unsent_to == engine->world->rank;
     if (c->moves + c->exchange.moves != moves || c->is_idle || computes)
-        wait->started_ns = 0;
+        wait->timer.used_ns = 0;
     if (c->status != EW_OK || __atomic_load_n(&engine->report->place, __ATOMIC_ACQUIRE))
         return true;
     return c->is_idle && has_ended(engine, cudaStreamQuery(device->producing)) &&
@@ -240,7 +240,9 @@ static void blame_unsent(ewx_cuda_engine *engine)
                        .culprit = dst,
                        .reporter = engine->world->rank,
                        .code = EWX_FAULT_READERS,
-                       .detail = {c->epoch}};
+                       .detail = {c->epoch},
+                       .timeout_ms = ewx_timeout_ms(engine->timeout_ns),
+                       .plan = engine->number};
     fault.detail[1] = c->remotes[dst].heard.done;
     (void)ewx_world_raise(engine->world, &fault);
 }
@@ -278,12 +280,14 @@ ew_status ewx_carrier_drive(ewx_cuda_engine *engine)
     ew_status waited;
     if (!c->exchange.is_open)
         return EW_OK;
-    ewx_wait wait = ewx_world_wait(engine->world);
+    ewx_wait wait = ewx_wait_begin(&engine->world->control->abort, engine->timeout_ns,
+                                   engine->world->spins);
     EWX_AWAIT(waited, &wait, is_over(engine, &wait));
     if (waited == EW_ERR_TIMEOUT)
         blame_unsent(engine);
     if (c->status != EW_OK) {
-        ew_world_abort(engine->world); /* which ends the waits of the kernels */
+        ewx_world_give_up(engine->world,
+                          c->status); /* which ends the waits of the kernels */
         return c->status;
     }
     for (int i = 0; i < 3; i++)

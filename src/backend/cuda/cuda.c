@@ -143,6 +143,7 @@ static ew_status cuda_run(void *state, const ewx_call *call)
 {
     ewx_cuda_engine *engine = state;
     ew_status status = ewx_cuda_collect_fault(engine);
+    engine->timeout_ns = call->timeout_ns;
     if (status == EW_OK) {
         ewx_carrier_begin(engine, call->m);
         status = enqueue(engine, call);
@@ -150,7 +151,8 @@ static ew_status cuda_run(void *state, const ewx_call *call)
     if (status == EW_OK)
         status = carry(engine);
     if (status != EW_OK) {
-        ew_world_abort(engine->world); /* or peers would wait for this rank's part */
+        ewx_world_give_up(engine->world,
+                          status); /* or peers would wait for this rank's part */
         ewx_remotes_progress(engine->world);
     }
     return status;
@@ -170,7 +172,7 @@ static ew_status cuda_wait(void *state)
     const ew_status status = synchronise(engine); /* kernels bound their own waits */
     ewx_device_leave(engine->device);
     if (status != EW_OK)
-        ew_world_abort(engine->world);
+        ewx_world_give_up(engine->world, status);
     EW_TRY(status);
     return ewx_cuda_collect_fault(engine);
 }

@@ -270,6 +270,7 @@ ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_ou
     engine->world = world;
     engine->spec = spec;
     engine->number = world->num_plans + 1;
+    engine->timeout_ns = world->timeout_ns;
     ew_status status = ewx_device_of(world, &engine->device);
     if (status == EW_OK && (status = ewx_device_enter(engine->device)) == EW_OK) {
         status = build(engine);

@@ -17,8 +17,9 @@ typedef struct ewx_cuda_engine {
     ew_world *world;
     const ewx_spec *spec;
     const ewx_cuda_op *op;
-    uint32_t number; /* of the plan, if it is created */
-    bool counts;     /* its calls are among those that ranks compare the order of */
+    uint32_t number;    /* of the plan, if it is created */
+    int64_t timeout_ns; /* of the last call */
+    bool counts;        /* its calls are among those that ranks compare the order of */
     const ewx_device *device;
     ewx_cuda_heap heap;
     ewx_carrier carrier; /* between hosts */

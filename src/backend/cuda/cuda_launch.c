@@ -91,7 +91,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .calls_made = engine->counts ? engine->device->calls_made : NULL,
         .report = engine->report,
         .abort = engine->device->abort,
-        .timeout_ns = (uint64_t)world->timeout_ns,
+        .timeout_ns = (uint64_t)engine->timeout_ns,
         .gate = engine->gate,
         .link = {.ns_per_byte = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0,
                  .latency_ns = (uint64_t)world->link_latency_ns},

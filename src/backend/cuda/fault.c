@@ -1,12 +1,14 @@
 /* From a kernel's report to the story that all ranks tell. */
 #include "backend/cuda/cuda_engine.h"
 
-static ewx_fault fault_of(const ewx_cuda_report *report, int reporter, uint32_t plan)
+static ewx_fault fault_of(const ewx_cuda_engine *engine, const ewx_cuda_report *report)
 {
     ewx_fault fault = {.status = EW_ERR_TIMEOUT,
                        .culprit = report->culprit,
-                       .reporter = reporter,
-                       .code = EWX_FAULT_MEETING};
+                       .reporter = engine->world->rank,
+                       .code = EWX_FAULT_MEETING,
+                       .timeout_ms = ewx_timeout_ms(engine->timeout_ns),
+                       .plan = engine->number};
     switch ((ewx_cuda_place)report->place) {
     case EWX_CUDA_TILE:
         fault.code = EWX_FAULT_TILE;
@@ -32,7 +34,7 @@ static ewx_fault fault_of(const ewx_cuda_report *report, int reporter, uint32_t 
         fault.code = EWX_FAULT_ORDER;
         fault.detail[0] = report->wanted;
         fault.detail[1] = report->seen;
-        fault.detail[2] = plan;
+        fault.detail[2] = engine->number;
         break;
     case EWX_CUDA_GATE:
     case EWX_CUDA_CALL:
@@ -47,6 +49,6 @@ ew_status ewx_cuda_collect_fault(const ewx_cuda_engine *engine)
     /* Written last by the kernel that gave up, behind a system-wide fence. */
     if (__atomic_load_n(&report->place, __ATOMIC_ACQUIRE) == 0 || report->aborted)
         return ewx_world_check(engine->world);
-    const ewx_fault fault = fault_of(report, engine->world->rank, engine->number);
+    const ewx_fault fault = fault_of(engine, report);
     return ewx_world_raise(engine->world, &fault);
 }

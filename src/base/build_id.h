@@ -1,0 +1,9 @@
+/* Which sources this library was compiled from (cmake/build_id.cmake). */
+#ifndef EWX_BASE_BUILD_ID_H
+#define EWX_BASE_BUILD_ID_H
+
+#include <stdint.h>
+
+extern const uint64_t ewx_build_id; /* 52 bits */
+
+#endif

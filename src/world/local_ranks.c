@@ -1,0 +1,306 @@
+/* How the ranks of a host meet, and how they pass memory to each other.
+ *
+ * The lowest rank of a host, the owner, makes its control block and gives it to each rank
+ * that connects.  Who has the block reports and hears faults through it, so that all name
+ * the same rank.  It connects to all ranks below itself, which does not wait for them, and
+ * says so in the block (`present`).  When all are present the owner says that too (`met`),
+ * and the others take the connections that lie there already.  Until then
+ *
+ *   - the owner alone judges the others.  It stays until everyone who lives has the block,
+ *     so that nobody is left to guess from the hang-ups of those who went before.
+ *   - the owner is judged by each of the others.  They give it an eighth of the timeout
+ *     more than it gives: it may be about to name somebody else.
+ *
+ * tests/model/meeting.pml is this, as a model. */
+#include "world/local_ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/allowance.h"
+#include "base/status.h"
+#include "world/remote_ranks.h"
+
+#define SLICE_NS 20000000       /* how long a wait for a socket may be deaf to a fault */
+#define LEAST_MORE_NS 100000000 /* that the owner is given, should the timeout be short */
+
+static int owner_of(const ew_world *world)
+{
+    return world->locals[0];
+}
+
+/* Reports the peers that have died. */
+static void look_around(ew_world *world)
+{
+    for (int i = 0; i < world->num_locals; i++)
+        if (world->locals[i] != world->rank &&
+            ewx_death_watch_sees(world, world->locals[i]))
+            ewx_death_watch_report(world, world->locals[i]);
+}
+
+static ew_status give_up_on(ew_world *world, int rank)
+{
+    ewx_fault fault = {.status = EW_ERR_TIMEOUT,
+                       .culprit = rank,
+                       .reporter = world->rank,
+                       .code = EWX_FAULT_JOINING};
+    ewx_fault_add_rank(&fault, rank);
+    return ewx_world_raise(world, &fault);
+}
+
+/* ---- Connections ---- */
+
+/* Strangers may fill the peer's queue: then there is room when it has taken some.
+ * EW_ERR_PEER_DIED, without a text: it is gone. */
+static ew_status connect_to(ew_world *world, int rank, const ewx_address *address)
+{
+    const _Atomic uint64_t *abort = world->control ? &world->control->abort : NULL;
+    ewx_wait wait = ewx_wait_begin(abort, world->timeout_ns, 0);
+    ew_status status, result;
+    EWX_AWAIT(status, &wait,
+              (result = ewx_sockets_connect(world, rank, address)) != EW_ERR_TIMEOUT ||
+                  ewx_death_watch_sees(world, rank));
+    if (status == EW_ERR_ABORTED)
+        return ewx_world_check(world);
+    if (status == EW_ERR_TIMEOUT)
+        return give_up_on(world, rank);
+    return result == EW_ERR_TIMEOUT ? EW_ERR_PEER_DIED : result;
+}
+
+static bool has_connected(const ew_world *world, int rank)
+{
+    return world->sockets[rank] >= 0;
+}
+
+/* Pairs with the release in connect_below. */
+static bool is_present(const ew_world *world, int rank)
+{
+    return atomic_load_explicit(&world->control->mailboxes[rank].present,
+                                memory_order_acquire);
+}
+
+/* The ranks above this one that live and do not have what all are to have. */
+static bool find_absent(const ew_world *world, bool (*has)(const ew_world *, int),
+                        ewx_fault *absence_out)
+{
+    ewx_fault absence = {.status = EW_ERR_TIMEOUT,
+                         .culprit = -1,
+                         .reporter = world->rank,
+                         .code = EWX_FAULT_JOINING};
+    for (int rank = world->num_ranks - 1; rank > world->rank; rank--)
+        if (ewx_is_peer(world, rank) && !has(world, rank) &&
+            !ewx_death_watch_sees(world, rank)) {
+            ewx_fault_add_rank(&absence, rank);
+            absence.culprit = rank;
+        }
+    *absence_out = absence;
+    return absence.culprit >= 0;
+}
+
+/* Takes the connections of the ranks above; the owner gives each of them the control block.
+ * It goes on doing so when there is a fault, and they learn of it from the block. */
+static ew_status receive_ranks(ew_world *world, int listener, const ewx_address *mine)
+{
+    const bool owns = world->rank == owner_of(world);
+    ewx_allowance time = ewx_allowance_of(world->timeout_ns);
+    for (;;) {
+        ewx_fault absence;
+        int rank;
+        look_around(world);
+        const ew_status standing = ewx_world_check(world);
+        if (!find_absent(world, has_connected, &absence) || (standing != EW_OK && !owns))
+            return standing;
+        if (time.left_ns <= 0)
+            return ewx_world_raise(world, &absence);
+        const ew_status status = ewx_sockets_accept(
+            world, listener, mine, ewx_allowance_begin(&time, SLICE_NS), &rank);
+        ewx_allowance_end(&time);
+        if (status != EW_ERR_TIMEOUT)
+            EW_TRY(status);
+        /* One that dies now is found when we look around again. */
+        if (rank >= 0 && owns &&
+            ewx_sockets_send_fd(world, rank, world->control_fd) == EW_ERR_SYSTEM)
+            return EW_ERR_SYSTEM;
+    }
+}
+
+/* ---- The control block ---- */
+
+static bool all_are_present(ew_world *world, ewx_fault *absence_out)
+{
+    look_around(world);
+    return !find_absent(world, is_present, absence_out);
+}
+
+static ew_status await_present(ew_world *world)
+{
+    ewx_fault absence;
+    ewx_wait wait = ewx_world_wait(world);
+    ew_status status;
+    EWX_AWAIT(status, &wait, all_are_present(world, &absence));
+    return status == EW_ERR_TIMEOUT ? ewx_world_raise(world, &absence)
+                                    : ewx_world_check(world);
+}
+
+static ew_status own_control(ew_world *world, int listener, const ewx_address *mine)
+{
+    EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
+    EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
+    world->control->header.job = world->job;
+    EW_TRY(receive_ranks(world, listener, mine));
+    EW_TRY(await_present(world));
+    atomic_store_explicit(&world->control->met, 1, memory_order_release);
+    return EW_OK;
+}
+
+/* Before it is mapped: a rank that leaves writes into its control block. */
+static ew_status map_control(ew_world *world)
+{
+    ewx_control_header header;
+    const int owner = owner_of(world);
+    if (pread(world->control_fd, &header, sizeof header, 0) != sizeof header)
+        return ewx_fail(EW_ERR_SYSTEM, "pread of the control block failed: %s",
+                        strerror(errno));
+    EW_TRY(ewx_sockets_check_job(world, &header.job, owner, world->pids[owner]));
+    return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
+}
+
+static ew_status receive_control(ew_world *world)
+{
+    const int owner = owner_of(world);
+    ewx_allowance time = ewx_allowance_of(world->timeout_ns);
+    ew_status status;
+    while (
+        (status = ewx_sockets_receive_fd(world, owner, ewx_allowance_begin(&time, SLICE_NS),
+                                         &world->control_fd)) == EW_ERR_TIMEOUT) {
+        ewx_allowance_end(&time);
+        if (time.left_ns <= 0)
+            return give_up_on(world, owner);
+        if (ewx_death_watch_sees(world, owner))
+            return ewx_death_watch_report(world, owner);
+    }
+    if (status == EW_ERR_PEER_DIED)
+        return ewx_death_watch_lost(world, owner);
+    EW_TRY(status);
+    return map_control(world);
+}
+
+/* Pairs with the release in own_control. */
+static bool have_met(ew_world *world)
+{
+    if (ewx_death_watch_sees(world, owner_of(world)))
+        ewx_death_watch_report(world, owner_of(world));
+    return atomic_load_explicit(&world->control->met, memory_order_acquire);
+}
+
+static ew_status await_others(ew_world *world)
+{
+    const int64_t more_ns =
+        world->timeout_ns / 8 < LEAST_MORE_NS ? LEAST_MORE_NS : world->timeout_ns / 8;
+    ewx_wait wait =
+        ewx_wait_begin(&world->control->abort, world->timeout_ns + more_ns, world->spins);
+    ew_status status;
+    EWX_AWAIT(status, &wait, have_met(world));
+    if (status == EW_ERR_TIMEOUT)
+        return give_up_on(world, owner_of(world));
+    return status == EW_OK ? EW_OK : ewx_world_check(world);
+}
+
+/* That one of them is gone, the owner is to say. */
+static ew_status connect_below(ew_world *world, const ewx_address *addresses)
+{
+    bool complete = true;
+    for (int rank = owner_of(world) + 1; rank < world->rank; rank++) {
+        if (!ewx_is_peer(world, rank))
+            continue;
+        const ew_status status = connect_to(world, rank, &addresses[rank]);
+        complete &= status == EW_OK;
+        if (status != EW_ERR_PEER_DIED)
+            EW_TRY(status);
+    }
+    if (complete)
+        atomic_store_explicit(&world->control->mailboxes[world->rank].present, 1,
+                              memory_order_release);
+    return EW_OK;
+}
+
+static ew_status attend(ew_world *world, int listener, const ewx_address *addresses)
+{
+    const int owner = owner_of(world);
+    const ew_status status = connect_to(world, owner, &addresses[owner]);
+    if (status == EW_ERR_PEER_DIED)
+        return ewx_death_watch_lost(world, owner);
+    EW_TRY(status);
+    EW_TRY(receive_control(world));
+    EW_TRY(connect_below(world, addresses));
+    EW_TRY(await_others(world));
+    return receive_ranks(world, listener, &addresses[world->rank]);
+}
+
+ew_status ewx_locals_meet(ew_world *world, int listener, const ewx_address *addresses)
+{
+    ewx_death_watch_open(world);
+    EW_TRY(world->rank == owner_of(world)
+               ? own_control(world, listener, &addresses[world->rank])
+               : attend(world, listener, addresses));
+    ewx_death_watch_open(world); /* now there are sockets, and with them pids */
+    return EW_OK;
+}
+
+/* ---- Descriptors ---- */
+
+static ew_status send_fds(ew_world *world, int my_fd)
+{
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        if (!ewx_is_peer(world, rank))
+            continue;
+        const ew_status status = ewx_sockets_send_fd(world, rank, my_fd);
+#if EW_MUTANT != 22 /* planted bug: whoever sees a broken connection has failed itself */
+        if (status == EW_ERR_PEER_DIED)
+            return ewx_death_watch_lost(world, rank);
+#endif
+        EW_TRY(status);
+    }
+    return EW_OK;
+}
+
+/* What all have sent lies in our sockets. */
+static ew_status receive_fds(ew_world *world, int my_fd, int *fds_out)
+{
+    fds_out[world->rank] = fcntl(my_fd, F_DUPFD_CLOEXEC, 0);
+    if (fds_out[world->rank] < 0)
+        return ewx_fail(EW_ERR_SYSTEM, "a descriptor cannot be duplicated: %s",
+                        strerror(errno));
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        if (!ewx_is_peer(world, rank))
+            continue;
+        const ew_status status =
+            ewx_sockets_receive_fd(world, rank, ewx_now_ns(), &fds_out[rank]);
+        if (status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT)
+            return ewx_death_watch_lost(world, rank);
+        EW_TRY(status);
+    }
+    return EW_OK;
+}
+
+/* Everybody sends before anybody receives, and what lies between is a collective like any
+ * other: it is there that ranks wait for each other and notice who is gone. */
+ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out)
+{
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        fds_out[rank] = -1;
+    ew_status status = send_fds(world, my_fd);
+    if (status == EW_OK)
+        status = ewx_world_barrier(world);
+    if (status == EW_OK)
+        status = receive_fds(world, my_fd, fds_out);
+    if (status == EW_OK)
+        return EW_OK;
+    for (int rank = 0; rank < world->num_ranks; rank++)
+        if (fds_out[rank] >= 0)
+            close(fds_out[rank]);
+    ewx_world_give_up(world, status);
+    return status;
+}

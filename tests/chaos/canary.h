@@ -1,0 +1,14 @@
+/* How busy the machine is: a process that sleeps, wakes and forks all the time, and notes
+ * how much later than on an idle machine it is done.  What ranks are late by for want of a
+ * core is no fault of theirs. */
+#ifndef TESTS_CHAOS_CANARY_H
+#define TESTS_CHAOS_CANARY_H
+
+#include <stdint.h>
+
+void canary_start(void);
+/* The longest delay that it suffered in that time. */
+int64_t canary_late_ns(int64_t from_ns, int64_t to_ns);
+void canary_stop(void);
+
+#endif

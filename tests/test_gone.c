@@ -1,0 +1,238 @@
+/* Ranks that are killed or stopped at a random moment while they meet or create plans, not
+ * at a probe: every survivor names the same rank with the same status, and none waits for
+ * the whole timeout when a process is dead.  A survivor leaves as soon as it has its error,
+ * so that slower ones see its end too and have to tell the cause from the consequence. */
+#include "faultkit.h"
+#include "harness.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "stress.h"
+
+enum { MOST_RANKS = 8, MOST_BYTES = 1024 };
+#ifdef __SANITIZE_ADDRESS__ /* processes are costly to fork there */
+enum { USUAL_BLOWS = 20 };
+#else
+enum { USUAL_BLOWS = 60 };
+#endif
+#define KILL_TIMEOUT_MS 12000 /* never reached */
+#define STOP_TIMEOUT_MS 1500
+#define SOON_NS 10000000000
+
+typedef struct scene {
+    atomic_int arrived, gathered, joined;
+    bool makes_plans;
+    uint32_t timeout_ms;
+    unsigned char cards[MOST_RANKS][MOST_BYTES];
+    ew_status statuses[MOST_RANKS];
+    char texts[MOST_RANKS][512];
+    _Atomic int64_t out_ns[MOST_RANKS];
+} scene;
+
+typedef struct actor {
+    scene *scene;
+    int rank, num_ranks;
+} actor;
+
+static bool reaches(atomic_int *counter, int count)
+{
+    for (const int64_t end = ewx_now_ns() + SOON_NS; ewx_now_ns() < end; sched_yield())
+        if (atomic_load(counter) >= count)
+            return true;
+    return false;
+}
+
+static int gather(void *context, const void *mine, void *all, size_t bytes)
+{
+    const actor *me = context;
+    scene *s = me->scene;
+    if (bytes > MOST_BYTES)
+        return 1;
+    memcpy(s->cards[me->rank], mine, bytes);
+    atomic_fetch_add(&s->arrived, 1);
+    if (!reaches(&s->arrived, me->num_ranks))
+        return 1;
+    for (int rank = 0; rank < me->num_ranks; rank++)
+        memcpy((char *)all + (size_t)rank * bytes, s->cards[rank], bytes);
+    atomic_fetch_add(&s->gathered, 1);
+    return 0;
+}
+
+static ew_status make_plans(ew_world *world)
+{
+    const ew_problem problem = EW_PROBLEM(128, 256, 64, EW_FP32);
+    ew_status status = EW_OK;
+    while (status == EW_OK) {
+        ew_plan *plan = NULL;
+        status = ew_plan_create(world, &problem, NULL, &plan);
+        ew_plan_destroy(plan);
+    }
+    return status;
+}
+
+static ew_status meet_again(ew_world *world)
+{
+    ew_status status = EW_OK;
+    while (status == EW_OK)
+        status = ew_world_barrier(world);
+    return status;
+}
+
+static void act(const actor *me)
+{
+    scene *s = me->scene;
+    ew_world_options options = EW_WORLD_OPTIONS_INIT;
+    options.timeout_ms = s->timeout_ms;
+    ew_world *world = NULL;
+    ew_status status = ew_world_create(me->rank, me->num_ranks, gather,
+                                       (void *)(uintptr_t)me, &options, &world);
+    if (status == EW_OK) {
+        atomic_fetch_add(&s->joined, 1);
+        status = s->makes_plans ? make_plans(world) : meet_again(world);
+    }
+    s->statuses[me->rank] = status;
+    snprintf(s->texts[me->rank], sizeof s->texts[0], "%s", ew_last_error());
+    atomic_store(&s->out_ns[me->rank], ewx_now_ns());
+    ew_world_destroy(world);
+}
+
+/* ---- The blow ---- */
+
+typedef struct blow {
+    int signal;
+    bool in_plans;
+    int num_ranks, victim;
+    int64_t delay_us;
+} blow;
+
+static void pause_us(int64_t us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static bool names(const char *text, const blow *b)
+{
+    char died[32], stopped[32];
+    snprintf(died, sizeof died, "rank %d died", b->victim);
+    snprintf(stopped, sizeof stopped, "s for rank %d ", b->victim);
+    return strstr(text, b->signal == SIGKILL ? died : stopped) != NULL;
+}
+
+static const char *judge(const scene *s, const blow *b, int64_t struck_ns,
+                         stress_times *times)
+{
+    static char verdict[1024];
+    const ew_status wanted = b->signal == SIGKILL ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT;
+    for (int rank = 0; rank < b->num_ranks; rank++) {
+        if (rank == b->victim)
+            continue;
+        if (s->statuses[rank] != wanted || !names(s->texts[rank], b)) {
+            snprintf(verdict, sizeof verdict, "rank %d has %s, \"%s\"", rank,
+                     ew_status_name(s->statuses[rank]), s->texts[rank]);
+            return verdict;
+        }
+        stress_time(times, s->out_ns[rank] - struck_ns);
+        if (s->out_ns[rank] - struck_ns > SOON_NS)
+            return "a survivor waited for the timeout";
+    }
+    return NULL;
+}
+
+/* NULL, or what was wrong.  The victim is never reaped before the survivors are out, as a
+ * parent that waits for its children in turn would have it. */
+static const char *strike(const blow *b, stress_times *times)
+{
+    scene *s = harness_share(sizeof *s);
+    pid_t pids[MOST_RANKS];
+    s->makes_plans = b->in_plans;
+    s->timeout_ms = b->signal == SIGKILL ? KILL_TIMEOUT_MS : STOP_TIMEOUT_MS;
+    for (int rank = 0; rank < b->num_ranks; rank++)
+        if ((pids[rank] = fork()) == 0) {
+            act(&(actor){s, rank, b->num_ranks});
+            _exit(0);
+        }
+    reaches(b->in_plans ? &s->joined : &s->gathered, b->in_plans ? b->num_ranks : 1);
+    pause_us(b->delay_us);
+    const int64_t struck_ns = ewx_now_ns();
+    kill(pids[b->victim], b->signal);
+    for (int rank = 0; rank < b->num_ranks; rank++)
+        if (rank != b->victim)
+            waitpid(pids[rank], NULL, 0);
+    kill(pids[b->victim], SIGKILL);
+    waitpid(pids[b->victim], NULL, 0);
+    const char *verdict = judge(s, b, struck_ns, times);
+    harness_unshare(s, sizeof *s);
+    return verdict;
+}
+
+static void strike_often(int signal, bool in_plans, int64_t blows, const char *figure)
+{
+    harness_random random = harness_seed((uint64_t)stress_count("SEED", 1) + in_plans);
+    stress_times times = {0};
+    int wrong = 0;
+    char first[1200] = "";
+    for (int64_t i = 0; i < blows; i++) {
+        blow b = {.signal = signal, .in_plans = in_plans};
+        b.num_ranks = in_plans ? (int)harness_between(&random, 2, MOST_RANKS) : 4;
+        b.victim = (int)harness_between(&random, 0, b.num_ranks - 1);
+        b.delay_us = harness_between(&random, 0, in_plans ? 10000 : 400);
+        const char *verdict = strike(&b, &times);
+        wrong += verdict != NULL;
+        if (verdict && !first[0])
+            snprintf(first, sizeof first, "W=%d, rank %d after %d us: %s", b.num_ranks,
+                     b.victim, (int)b.delay_us, verdict);
+    }
+    stress_tell("blows", "%lld", (long long)blows);
+    stress_tell("wrong", "%d", wrong);
+    stress_tell_times("survivors", &times);
+    stress_figure(figure);
+    if (wrong > 0)
+        fail_msg("%d of %d: %s", wrong, (int)blows, first);
+}
+
+static void killed_while_ranks_meet(void **state)
+{
+    (void)state;
+    strike_often(SIGKILL, false, stress_count("BLOWS", USUAL_BLOWS), "meeting_kills");
+}
+
+static void killed_while_ranks_plan(void **state)
+{
+    (void)state;
+    strike_often(SIGKILL, true, stress_count("BLOWS", USUAL_BLOWS), "plan_kills");
+}
+
+static void stopped_while_ranks_meet(void **state)
+{
+    (void)state;
+    strike_often(SIGSTOP, false, stress_count("BLOWS", USUAL_BLOWS) / 10, "meeting_stops");
+}
+
+static void stopped_while_ranks_plan(void **state)
+{
+    (void)state;
+    strike_often(SIGSTOP, true, stress_count("BLOWS", USUAL_BLOWS) / 10, "plan_stops");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TIDY(killed_while_ranks_meet),
+        TIDY(killed_while_ranks_plan),
+        TIDY(stopped_while_ranks_meet),
+        TIDY(stopped_while_ranks_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
