@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/route.h"
+#include "plan/ownership.h"
 #include "world/world.h"
 
 /* ---- Work ---- */
@@ -31,6 +32,8 @@ typedef struct ewx_work {
 typedef struct ewx_cpu_call {
     uint32_t epoch;
     ewx_grid grid;
+    ewx_ownership ownership;
+    ewx_share share;                    /* what this rank sums */
     const ewx_work *work[EWX_MAX_WORK]; /* the operation's, as far as the call has any */
     int num_work;
 } ewx_cpu_call;

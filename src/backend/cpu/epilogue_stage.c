@@ -32,7 +32,7 @@ static bool fuses(const ewx_cpu_engine *engine, const ewx_call *asked, const voi
     const ewx_epilogue_facts facts = {
         .has_norm = asked->epilogue->norm_weight != NULL,
         .tiles_travel = world->link_gbps > 0.0 || world->num_hosts > 1,
-        .tile_rows = ewx_part_tile_rows(&engine->call.grid, world->rank)};
+        .tile_rows = ewx_part_tile_rows(&engine->call.grid, engine->call.share.part)};
     return !place || ewx_epilogue_fuses(&engine->spec->config, &facts);
 }
 
@@ -41,7 +41,7 @@ static void describe(ewx_cpu_engine *engine, const ewx_call *asked)
     ewx_epilogue_stage *stage = &engine->epilogue;
     const ew_epilogue *epilogue = asked->epilogue;
     const ewx_grid *grid = &engine->call.grid;
-    const int rank = engine->world->rank;
+    const int part = engine->call.share.part;
     stage->parts = *epilogue;
     stage->c = asked->C;
     stage->h = epilogue->residual ? epilogue->residual
@@ -50,10 +50,10 @@ static void describe(ewx_cpu_engine *engine, const ewx_call *asked)
     stage->is_split = engine->spec->config.epilogue == EW_EPILOGUE_SEPARATE &&
                       !stage->is_fused && epilogue->norm_weight &&
                       (epilogue->bias || epilogue->residual);
-    stage->num_strips = ewx_num_strips(ewx_part_rows(grid, rank));
+    stage->num_strips = ewx_num_strips(ewx_part_rows(grid, part));
     if (epilogue->norm_weight || !stage->is_fused)
         stage->num_turns = stage->num_strips * (stage->is_split ? 2 : 1);
-    for (int64_t row = 0; row < ewx_part_tile_rows(grid, rank); row++)
+    for (int64_t row = 0; row < ewx_part_tile_rows(grid, part); row++)
         atomic_store_explicit(&engine->epilogue.row_tiles[row], 0, memory_order_relaxed);
 }
 
@@ -109,7 +109,7 @@ void ewx_epilogue_stage_tile(ewx_cpu_engine *engine, ewx_tile tile,
     const ewx_grid *grid = &engine->call.grid;
     const void *residual = engine->epilogue.parts.residual;
     const int64_t first = tile.row * EWX_TILE_M;
-    const int64_t rows = ewx_tile_height(grid, engine->world->rank, tile);
+    const int64_t rows = ewx_tile_height(grid, engine->call.share.part, tile);
     const size_t row_bytes = (size_t)ewx_tile_width(grid, tile) * elem;
     for (int64_t i = 0; i < rows; i++) {
         if (i + ROWS_AHEAD < rows)
@@ -177,7 +177,7 @@ static bool is_ready(const ewx_cpu_engine *engine, int64_t turn)
         return atomic_load_explicit(&stage->row_tiles[turn / EWX_BLOCK_STRIPS],
                                     memory_order_acquire) >= tiles;
     if (turn < stage->num_strips)
-        return ewx_reduce_stage_is_done(engine);
+        return ewx_reduce_stage_is_done(engine) && ewx_collect_stage_is_done(engine);
     /* Acquire: pairs with the release of ewx_epilogue_stage_some; other workers' h. */
     return atomic_load_explicit(&stage->turns_done, memory_order_acquire) >=
            stage->num_strips;
@@ -201,8 +201,8 @@ static void work_on(ewx_cpu_engine *engine, int64_t turn)
     const ewx_epilogue_stage *stage = &engine->epilogue;
     const bool is_second = turn >= stage->num_strips;
     const int64_t first = (is_second ? turn - stage->num_strips : turn) * EWX_STRIP_ROWS;
-    const int64_t end = ewx_min64(first + EWX_STRIP_ROWS,
-                                  ewx_part_rows(&engine->call.grid, engine->world->rank));
+    const int64_t end = ewx_min64(
+        first + EWX_STRIP_ROWS, ewx_part_rows(&engine->call.grid, engine->call.share.part));
     for (int64_t row = first; row < end; row++)
         if (stage->is_fused)
             normalise_row(engine, row);

@@ -11,7 +11,6 @@ bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_reduce_stage *reduce = &engine->reduce;
     (void)asked; /* the place of the sum is the epilogue's choice */
-    reduce->num_tasks = ewx_part_tiles(&engine->call.grid, engine->world->rank);
     atomic_store_explicit(&reduce->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
         reduce->consumers[j].step = 0;
@@ -24,9 +23,7 @@ bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 
 /* ---- Readiness ---- */
 
-/* Whether src has entered this call.  Checks once per call that it came with our m: a
- * rank with fewer rows would otherwise never publish the tile we wait for. */
-static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
+ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
 {
     const ewx_cpu_call *call = &engine->call;
     *in_call = true;
@@ -57,7 +54,7 @@ ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, 
     *ready = true;
     if (!ewx_exchange_sends(&engine->wire.exchange, src, slot))
         return EW_OK;
-    const ew_status status = peer_in_call(engine, src, ready);
+    const ew_status status = ewx_peer_in_call(engine, src, ready);
     if (status != EW_OK)
         return status;
     *ready = *ready && engine->from[src]->ready(engine, src, slot);
@@ -77,7 +74,8 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
                               bool *ready)
 {
     *ready = true;
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, engine->world->rank, tile);
+    const int64_t slot =
+        ewx_layout_slot(&engine->spec->layout, engine->call.share.part, tile);
     while (consumer->src < engine->spec->num_ranks) {
         const ew_status status = ewx_contribution_ready(engine, consumer->src, slot, ready);
         if (status != EW_OK || !*ready)
@@ -96,9 +94,9 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
 {
     const ewx_spec *spec = engine->spec;
     const ew_world *world = engine->world;
-    const int rank = world->rank;
+    const int rank = world->rank, part = engine->call.share.part;
     size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
-                    ewx_layout_tile_offset(spec, &engine->call.grid, rank, tile);
+                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile);
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
     offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
 #endif
@@ -125,7 +123,6 @@ static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
-    const int rank = engine->world->rank;
     const void *addends[EWX_MAX_RANKS];
     const int count = list_addends(engine, worker, tile, addends);
     const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
@@ -135,8 +132,10 @@ static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
             : engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes;
     const int64_t stride = engine->reduce.sum ? spec->problem.n : EWX_TILE_N;
     ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
-                    ewx_tile_height(grid, rank, tile), ewx_tile_width(grid, tile), out,
-                    stride);
+                    ewx_tile_height(grid, engine->call.share.part, tile),
+                    ewx_tile_width(grid, tile), out, stride);
+    if (engine->call.ownership == EWX_OWNS_TILES)
+        ewx_collect_stage_publish(engine, tile, out, stride);
     if (engine->epilogue.is_fused)
         ewx_epilogue_stage_tile(engine, tile, out, stride);
 }
@@ -162,11 +161,12 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int j, int *reduced)
 {
     ewx_consumer *consumer = &engine->reduce.consumers[j];
     while (*reduced < engine->spec->config.batch) {
+        const ewx_share *share = &engine->call.share;
         const int64_t task =
             ewx_consumer_task(j, engine->spec->config.budget, consumer->step);
-        if (task >= engine->reduce.num_tasks)
+        if (task >= share->count)
             return EW_OK;
-        const ewx_tile tile = ewx_task_tile(&engine->call.grid, engine->world->rank, task);
+        const ewx_tile tile = ewx_share_tile(&engine->call.grid, share, task);
         bool ready;
         const ew_status status = inputs_ready(engine, consumer, tile, &ready);
         if (status != EW_OK || !ready)
@@ -202,5 +202,5 @@ bool ewx_reduce_stage_is_done(const ewx_cpu_engine *engine)
 {
     /* Acquire: pairs with the release in finish_task. */
     return atomic_load_explicit(&engine->reduce.tasks_done, memory_order_acquire) ==
-           engine->reduce.num_tasks;
+           engine->call.share.count;
 }
