@@ -105,6 +105,7 @@ static cli_exit measure_table(demo *d, bool with_link)
         for (int at = 0; at < 2; at++) {
             int slot = settings.num_variants++;
             settings.variants[slot] = variants[at];
+            settings.variant_configs[slot] = (ew_config)EW_CONFIG_INIT;
             ew_status status =
                 ew_config_parse(variants[at], &settings.variant_configs[slot]);
             if (status)

@@ -41,7 +41,7 @@ static double assumed_gflops(const cli_settings *settings, const plan_view *view
 static ew_status build_view(const cli_settings *settings, const cli_launch *launch,
                             plan_view *view)
 {
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     bool on_gpu = cli_settings_backend(settings) == EW_BACKEND_CUDA;
     int default_ranks = launch->found ? launch->launcher.num_ranks : 2;
     const ew_problem shape = cli_settings_problem(

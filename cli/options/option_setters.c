@@ -65,8 +65,9 @@ cli_exit cli_add_variant(cli_settings *settings, const cli_option *option,
     if (settings->num_variants == most)
         return cli_fail_usage("run the rest in a second bench",
                               "--%s given more than %d times", option->name, most);
-    ew_status status =
-        ew_config_parse(value, &settings->variant_configs[settings->num_variants]);
+    ew_config *config = &settings->variant_configs[settings->num_variants];
+    *config = (ew_config)EW_CONFIG_INIT;
+    ew_status status = ew_config_parse(value, config);
     if (status)
         return cli_fail_status(status, ew_last_error());
     settings->variants[settings->num_variants++] = value;
@@ -75,7 +76,7 @@ cli_exit cli_add_variant(cli_settings *settings, const cli_option *option,
 
 cli_exit cli_set_config(cli_settings *settings, const cli_option *option, const char *value)
 {
-    ew_config parsed;
+    ew_config parsed = EW_CONFIG_INIT;
     (void)option;
     ew_status status = ew_config_parse(value, &parsed);
     if (status)

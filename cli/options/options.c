@@ -54,7 +54,7 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 
 static const cli_option option_table[] = {
     {0, "op", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_op),
-     "the operation (default and so far only gemm-rs: GEMM, then ReduceScatter)"},
+     "gemm-rs (GEMM, then ReduceScatter; the default) or gemm-ar (AllReduce)"},
     {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR,
      LIST(ranks, CLI_MAX_RANKS, SOME_RANKS), "ranks that work together (default 2)"},
     {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, SIZES),

@@ -58,6 +58,7 @@ static ew_status config_of(const char *method, const ew_config *base, ew_config 
 {
     ew_config open = *base;
     open.backend = EW_BACKEND_SIM;
+    *config_out = (ew_config)EW_CONFIG_INIT;
     return ew_method_config(method, &open, config_out);
 }
 
@@ -362,7 +363,7 @@ static void print_forecast_json(const forecast *f)
 cli_exit cli_sim_plan(const cli_settings *settings)
 {
     forecast f = {.asked = &settings->config};
-    ew_config config;
+    ew_config config = EW_CONFIG_INIT;
     ew_status status = set_case(settings, &f);
     if (status == EW_OK)
         status = config_of("entwine", &settings->config, &config);

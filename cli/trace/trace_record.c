@@ -39,7 +39,7 @@ typedef struct call_times {
 static ew_status make_plans(recorder *r, const ew_config *traced)
 {
     const ew_problem *problem = &r->trace->problem;
-    ew_config used, plain;
+    ew_config used = EW_CONFIG_INIT, plain = EW_CONFIG_INIT;
     TRY(ew_plan_create(r->world, problem, traced, &r->plan));
     TRY(ew_plan_trace_enable(r->plan));
     TRY(ew_plan_config(r->plan, &used));

@@ -201,13 +201,15 @@ typedef enum ew_weight_layout { EW_WEIGHT_NK = 1, EW_WEIGHT_KN = 2 } ew_weight_l
 
 /* What is computed, and what crosses between the ranks. */
 typedef enum ew_op {
-    EW_OP_GEMM_RS = 0 /* GEMM, then ReduceScatter: ew_gemm_rs */
+    EW_OP_GEMM_RS = 0, /* GEMM, then ReduceScatter: ew_gemm_rs */
+    EW_OP_GEMM_AR = 1  /* GEMM, then AllReduce: ew_gemm_ar */
 } ew_op;
 
-EW_API const char *ew_op_name(ew_op op); /* "gemm-rs" */
+EW_API const char *ew_op_name(ew_op op); /* "gemm-rs", "gemm-ar" */
 
-/* Rank r holds A_r [m x k] and B_r [n x k] and receives its rows of the sum over r of
- * A_r * B_r^T.  k is the rank's own depth.  Equal on all ranks. */
+/* Rank r holds A_r [m x k] and B_r [n x k] and receives its rows, or with EW_OP_GEMM_AR all
+ * rows, of the sum over r of A_r * B_r^T.  k is the rank's own depth.  Equal on all ranks.
+ */
 typedef struct ew_problem {
     uint32_t struct_size;
     ew_dtype dtype;
@@ -303,12 +305,15 @@ typedef struct ew_config {
     int32_t levels; /* cpu on several hosts: 1, all ranks are summed in their order; 2, a
                        host's ranks first, and the hosts' rounded sums then */
     ew_epilogue_form epilogue; /* open: the faster one, call by call */
+    int32_t shots; /* gemm-ar: 1, every rank sums all contributions itself; 2, each sums its
+                      share of the tiles and the others copy it; open: the faster one, call
+                      by call */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
             0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
-            (ew_launches)0, 0, (ew_epilogue_form)0                                        \
+            (ew_launches)0, 0, (ew_epilogue_form)0, 0                                     \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
@@ -421,7 +426,7 @@ typedef void *ew_stream;
 EW_API ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             ew_stream stream);
 
-/* What follows the sum in a transformer layer, for the rows this rank owns:
+/* What follows the sum in a transformer layer, for the rows that this rank has:
  *
  *     c      = sum over ranks                      (what ew_gemm_rs computes)
  *     c      = round(c + bias)                     if there is a bias
@@ -432,17 +437,23 @@ EW_API ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void 
  * Every round() is to the element type, as if each line were an operator of its own;
  * everything inside one is fp32.  All pointers are to the element type and, like A and C,
  * to the backend's memory.  Steps whose pointer is NULL are left out. */
+typedef enum ew_residual_rows {
+    EW_RESIDUAL_OWNED = 0, /* the rank's own: ew_owned_rows */
+    EW_RESIDUAL_ALL = 1    /* every rank has all m rows, equal on all */
+} ew_residual_rows;
+
 typedef struct ew_epilogue {
     uint32_t struct_size;
-    float eps;               /* of the norm: finite, 0 or more */
-    const void *bias;        /* N */
-    void *residual;          /* owned rows x N; holds h afterwards */
-    const void *norm_weight; /* N; together with normed */
-    void *normed;            /* owned rows x N */
+    float eps;                      /* of the norm: finite, 0 or more */
+    const void *bias;               /* N */
+    void *residual;                 /* its rows x N; holds h afterwards */
+    const void *norm_weight;        /* N; together with normed */
+    void *normed;                   /* as many rows x N as C has */
+    ew_residual_rows residual_rows; /* of ew_gemm_ar_layer */
 } ew_epilogue;
-#define EW_EPILOGUE_INIT                                             \
-    {                                                                \
-        (uint32_t)sizeof(ew_epilogue), 1e-5f, NULL, NULL, NULL, NULL \
+#define EW_EPILOGUE_INIT                                                                \
+    {                                                                                   \
+        (uint32_t)sizeof(ew_epilogue), 1e-5f, NULL, NULL, NULL, NULL, EW_RESIDUAL_OWNED \
     }
 
 /* ew_gemm_rs and an epilogue in one call; where it pays, the epilogue runs while the GEMM
@@ -456,6 +467,21 @@ typedef struct ew_epilogue {
  * Cpu and cuda agree in every bit where their sums over k do.  After an error residual and
  * normed are undefined, as C is. */
 EW_API ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B,
+                                  void *C, const ew_epilogue *epilogue, ew_stream stream);
+
+/* GEMM, then AllReduce, of a plan whose problem has EW_OP_GEMM_AR: C [m x n] is the whole
+ * sum on every rank.  Its bits are those of the rows of ew_gemm_rs, the same on all ranks
+ * and in one shot or two.  Everything else is as for ew_gemm_rs. */
+EW_API ew_status ew_gemm_ar(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                            ew_stream stream);
+
+/* ew_gemm_ar and an epilogue in one call: C and normed have all m rows on every rank.  With
+ * EW_RESIDUAL_OWNED, the default, the residual has the rows that ew_owned_rows gives to the
+ * rank; each rank adds and normalises only these and sends the others their norm, so a
+ * residual needs one, and with a norm C must be NULL.  With EW_RESIDUAL_ALL every rank has
+ * the whole residual, and h in it afterwards.  All ranks pass the same steps.  Bits are
+ * those of ew_gemm_ar followed by the lines above. */
+EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const void *B,
                                   void *C, const ew_epilogue *epilogue, ew_stream stream);
 
 /* Waits for all calls that were enqueued and reports their fault, if any: EW_ERR_TIMEOUT,

@@ -9,7 +9,8 @@
 
 /* Refuses what cannot be the epilogue of a call into C with so many owned rows.  Parts that
  * hold no rows may be NULL. */
-ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows);
+ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows,
+                             ew_op op);
 
 /* A matrix or vector of a call.  One that is not there lies at 0, where nothing else
  * does. */

@@ -282,10 +282,24 @@ ew_status ew_plan_set_timeout(ew_plan *plan, double seconds)
 
 /* ---- Calls ---- */
 
+typedef struct ewx_call_rows {
+    int64_t a, c, residual;
+} ewx_call_rows;
+
+/* Of a call's matrices, on this rank. */
+static ewx_call_rows call_rows(const ew_plan *plan, const ewx_call *call)
+{
+    const ewx_op *op = plan->spec.op;
+    const int num_ranks = plan->spec.num_ranks, rank = plan->world->rank;
+    const bool all = call->epilogue && call->epilogue->residual_rows == EW_RESIDUAL_ALL;
+    return (ewx_call_rows){op->rows_a(call->m, num_ranks, rank).count,
+                           op->rows_c(call->m, num_ranks, rank).count,
+                           all ? call->m : ewx_rows_dealt(call->m, num_ranks, rank).count};
+}
+
 /* What a call writes, then what it reads; without an epilogue it is the three in the
  * middle. */
-static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_c,
-                              const ewx_call *call)
+static ew_status check_memory(const ew_plan *plan, const ewx_call *call)
 {
     static const char *const names[] = {"normed", "residual", "C",          "A",
                                         "B",      "bias",     "norm_weight"};
@@ -293,35 +307,41 @@ static ew_status check_memory(const ew_plan *plan, int64_t rows_a, int64_t rows_
     const ew_epilogue *epilogue = call->epilogue;
     if (plan->backend->traits->simulated)
         return EW_OK;
+    const ewx_call_rows rows = call_rows(plan, call);
     const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
-    const size_t out = (size_t)rows_c * row;
+    const size_t out = (size_t)rows.c * row;
     ewx_part parts[7];
     parts[2] = ewx_part_of(call->C, out);
-    parts[3] = ewx_part_of(call->A, (size_t)(rows_a * problem->k) * elem);
+    parts[3] = ewx_part_of(call->A, (size_t)(rows.a * problem->k) * elem);
     parts[4] = ewx_part_of(call->B, (size_t)problem->k * row);
     if (!epilogue)
         return ewx_parts_check(parts + 2, names + 2, 1, 3);
     parts[0] = ewx_part_of(epilogue->normed, out);
-    parts[1] = ewx_part_of(epilogue->residual, out);
+    parts[1] = ewx_part_of(epilogue->residual, (size_t)rows.residual * row);
     parts[5] = ewx_part_of(epilogue->bias, row);
     parts[6] = ewx_part_of(epilogue->norm_weight, row);
     return ewx_parts_check(parts, names, 3, 7);
 }
 
 /* What can be told before any rank can see that the call was made. */
-static ew_status check_call(const ew_plan *plan, const char *function, const ewx_call *call)
+static ew_status check_call(const ew_plan *plan, const char *function, ew_op op,
+                            const ewx_call *call)
 {
     const int64_t m = call->m;
     EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, function));
+    if (op != plan->spec.problem.op)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "%s cannot run a plan for %s\n  fix: call %s, or create the plan "
+                        "with op=%s",
+                        function, plan->spec.op->name, plan->spec.op->function,
+                        ew_op_name(op));
     if (m < 0 || m > plan->spec.problem.max_m)
         return ewx_fail(EW_ERR_SHAPE,
                         "m=%" PRId64 " is outside the plan's 0..%" PRId64 "\n"
                         "  fix: create the plan with a larger max_m",
                         m, plan->spec.problem.max_m);
-    const int num_ranks = plan->spec.num_ranks, rank = plan->world->rank;
-    const int64_t rows_a = plan->spec.op->rows_a(m, num_ranks, rank).count;
-    const int64_t rows_c = plan->spec.op->rows_c(m, num_ranks, rank).count;
-    if ((rows_a > 0 && !call->A) || (rows_c > 0 && !call->C && !call->epilogue))
+    const ewx_call_rows rows = call_rows(plan, call);
+    if ((rows.a > 0 && !call->A) || (rows.c > 0 && !call->C && !call->epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         call->A ? "C" : "A", m);
     if (!call->B && !plan->backend->traits->simulated && !ewx_weight_packed(&plan->binding))
@@ -330,8 +350,8 @@ static ew_status check_call(const ew_plan *plan, const char *function, const ewx
                         "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
                         "pass B");
     if (call->epilogue)
-        EW_TRY(ewx_epilogue_check(call->epilogue, call->C, rows_c));
-    return check_memory(plan, rows_a, rows_c, call);
+        EW_TRY(ewx_epilogue_check(call->epilogue, call->C, rows.c, op));
+    return check_memory(plan, call);
 }
 
 static ew_status run_call(ew_plan *plan, const ewx_call *call)
@@ -352,9 +372,10 @@ static ew_status run_call(ew_plan *plan, const ewx_call *call)
     return status;
 }
 
-static ew_status enter_and_call(ew_plan *plan, const char *function, ewx_call *call)
+static ew_status enter_and_call(ew_plan *plan, const char *function, ew_op op,
+                                ewx_call *call)
 {
-    EW_TRY(check_call(plan, function, call));
+    EW_TRY(check_call(plan, function, op, call));
     EW_TRY(ewx_world_enter(plan->world));
     call->packed = ewx_weight_packed(&plan->binding);
     call->timeout_ns = plan->timeout_ns;
@@ -364,27 +385,45 @@ static ew_status enter_and_call(ew_plan *plan, const char *function, ewx_call *c
     return status;
 }
 
+static ew_status call_layer(ew_plan *plan, const char *function, ew_op op, ewx_call *call)
+{
+    ew_epilogue given;
+    if (call->epilogue) {
+        EW_TRY(ewx_struct_take(&given, sizeof given, call->epilogue, EWX_FIRST_EPILOGUE,
+                               "the epilogue", "EW_EPILOGUE_INIT"));
+        call->epilogue = &given;
+    }
+    return enter_and_call(plan, function, op, call);
+}
+
 ew_status ew_gemm_rs(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                      ew_stream stream)
 {
     ewx_call call = {.m = m, .A = A, .B = B, .C = C, .stream = stream};
-    return enter_and_call(plan, "ew_gemm_rs", &call);
+    return enter_and_call(plan, "ew_gemm_rs", EW_OP_GEMM_RS, &call);
 }
 
 ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                            const ew_epilogue *epilogue, ew_stream stream)
 {
-    ew_epilogue given;
-    if (epilogue)
-        EW_TRY(ewx_struct_take(&given, sizeof given, epilogue, EWX_FIRST_EPILOGUE,
-                               "the epilogue", "EW_EPILOGUE_INIT"));
-    ewx_call call = {.m = m,
-                     .A = A,
-                     .B = B,
-                     .C = C,
-                     .epilogue = epilogue ? &given : NULL,
-                     .stream = stream};
-    return enter_and_call(plan, "ew_gemm_rs_layer", &call);
+    ewx_call call = {
+        .m = m, .A = A, .B = B, .C = C, .epilogue = epilogue, .stream = stream};
+    return call_layer(plan, "ew_gemm_rs_layer", EW_OP_GEMM_RS, &call);
+}
+
+ew_status ew_gemm_ar(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                     ew_stream stream)
+{
+    ewx_call call = {.m = m, .A = A, .B = B, .C = C, .stream = stream};
+    return enter_and_call(plan, "ew_gemm_ar", EW_OP_GEMM_AR, &call);
+}
+
+ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                           const ew_epilogue *epilogue, ew_stream stream)
+{
+    ewx_call call = {
+        .m = m, .A = A, .B = B, .C = C, .epilogue = epilogue, .stream = stream};
+    return call_layer(plan, "ew_gemm_ar_layer", EW_OP_GEMM_AR, &call);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)

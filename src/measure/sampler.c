@@ -84,9 +84,10 @@ static ew_status run_custom(ewx_sampler *sampler, const ewx_runner *runner, ewx_
 
 ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner)
 {
-    return runner->layer ? ewx_sampler_call_layer(sampler, runner)
-                         : ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL,
-                                      sampler->C, NULL);
+    if (runner->layer)
+        return ewx_sampler_call_layer(sampler, runner);
+    return (sampler->problem->op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(
+        runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
 }
 
 /* A GPU's calls are timed by its own clock, from the start of the first kernel to the end

@@ -19,6 +19,12 @@ static int64_t owned_rows(const ewx_sampler *sampler)
         .count;
 }
 
+/* Whether every rank has all rows. */
+static bool replicates(const ewx_sampler *sampler)
+{
+    return sampler->problem->op == EW_OP_GEMM_AR;
+}
+
 static size_t weight_bytes(const ewx_sampler *sampler)
 {
     return (size_t)sampler->problem->n * ew_dtype_bytes(sampler->problem->dtype);
@@ -70,8 +76,9 @@ static ew_status generate(ewx_sampler *sampler, uint32_t salt, int64_t rows, voi
 
 ew_status ewx_sampler_load_layer(ewx_sampler *sampler)
 {
-    EW_TRY(generate(sampler, 1000 + (uint32_t)sampler->world->rank, owned_rows(sampler),
-                    sampler->residual));
+    const uint32_t salt =
+        replicates(sampler) ? 1000 : 1000 + (uint32_t)sampler->world->rank;
+    EW_TRY(generate(sampler, salt, owned_rows(sampler), sampler->residual));
     return generate(sampler, 999, 1, sampler->norm_weight);
 }
 
@@ -79,11 +86,17 @@ ew_status ewx_sampler_load_layer(ewx_sampler *sampler)
 
 ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner)
 {
-    const ew_epilogue whole = {
-        sizeof whole, EPS, NULL, sampler->residual, sampler->norm_weight, sampler->normed};
+    const bool all = replicates(sampler);
+    const ew_epilogue whole = {.struct_size = sizeof whole,
+                               .eps = EPS,
+                               .residual = sampler->residual,
+                               .norm_weight = sampler->norm_weight,
+                               .normed = sampler->normed,
+                               .residual_rows = all ? EW_RESIDUAL_ALL : EW_RESIDUAL_OWNED};
     /* Fused, nobody wants the bare sum. */
     void *C = runner->layer == EW_BENCH_FUSED ? NULL : sampler->C;
-    return ew_gemm_rs_layer(runner->plan, sampler->rows, sampler->A, NULL, C, &whole, NULL);
+    return (all ? ew_gemm_ar_layer : ew_gemm_rs_layer)(runner->plan, sampler->rows,
+                                                       sampler->A, NULL, C, &whole, NULL);
 }
 
 /* ---- Check ---- */

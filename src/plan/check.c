@@ -71,6 +71,8 @@ static ew_status check_common(const ew_config *config)
         return fail_range("levels", config->levels, "use 1 or 2");
     if ((int)config->epilogue < 0 || config->epilogue > EW_EPILOGUE_SEPARATE)
         return fail_range("epilogue", config->epilogue, "use an EW_EPILOGUE_... value");
+    if (config->shots < 0 || config->shots > 2)
+        return fail_range("shots", config->shots, "use 1 or 2");
     return EW_OK;
 }
 
@@ -230,6 +232,11 @@ ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
                            const ewx_machine *machine, const ew_config *config)
 {
     EW_TRY(check_common(config));
+    if (config->shots && problem->op != EW_OP_GEMM_AR)
+        return ewx_fail(
+            EW_ERR_CONFIG,
+            "config shots=%d is for gemm-ar, not for %s\n  fix: leave shots out",
+            config->shots, ew_op_name(problem->op));
     return ewx_is_gpu(config, machine) ? check_for_cuda(problem, num_ranks, config)
                                        : check_for_cpu(config);
 }

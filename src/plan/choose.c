@@ -197,6 +197,17 @@ bool ewx_epilogue_fuses(const ew_config *config, const ewx_epilogue_facts *facts
                                                   : fusing_pays_on_cpu(config, facts);
 }
 
+/* In one shot a rank reads W times the output instead of twice, but does not wait a second
+ * time. */
+#define ONE_SHOT_BYTES 65536
+int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
+{
+    const int64_t row_bytes = spec->problem.n * (int64_t)spec->elem_bytes;
+    if (spec->config.shots)
+        return spec->config.shots;
+    return spec->num_ranks <= 2 || m <= ONE_SHOT_BYTES / row_bytes ? 1 : 2;
+}
+
 /* ---- All together ---- */
 
 void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,

@@ -39,7 +39,7 @@ static const choice ctas[] = {
     {"persistent", EW_CTAS_PERSISTENT}, {"block", EW_CTAS_BLOCK}, {0}};
 static const choice launches[] = {
     {"once", EW_LAUNCHES_ONCE}, {"unit", EW_LAUNCHES_UNIT}, {0}};
-static const choice levels[] = {{"1", 1}, {"2", 2}, {0}};
+static const choice one_or_two[] = {{"1", 1}, {"2", 2}, {0}};
 static const choice epilogues[] = {{"fused", EW_EPILOGUE_FUSED},
                                    {"after", EW_EPILOGUE_AFTER},
                                    {"separate", EW_EPILOGUE_SEPARATE},
@@ -73,8 +73,9 @@ static const config_key keys[] = {
     {"ctas", ctas, false, FIELD(ctas), "persistent or block"},
     {"cluster", NULL, true, FIELD(cluster), "a count from 1"},
     {"launches", launches, false, FIELD(launches), "once or unit"},
-    {"levels", levels, false, FIELD(levels), "1 or 2"},
+    {"levels", one_or_two, false, FIELD(levels), "1 or 2"},
     {"epilogue", epilogues, false, FIELD(epilogue), "fused, after or separate"},
+    {"shots", one_or_two, false, FIELD(shots), "1 or 2"},
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 _Static_assert(NUM_KEYS <= 32, "parse_item has a bit for each");

@@ -17,7 +17,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const int64_t slot_rows =
         rules.whole_tiles ? EWX_TILE_M : ewx_min64(EWX_TILE_M, most_rows);
     const int64_t slot_cols = rules.whole_tiles ? EWX_TILE_N : ewx_min64(EWX_TILE_N, cols);
-    ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS};
+    ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS,
+                         .num_parts = num_parts};
     layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
     layout.tile_cols = ewx_div_up(cols, EWX_TILE_N);
 

@@ -18,7 +18,8 @@
  * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns; packed
  * slots are whole tiles, and the second slice follows the first without a gap. */
 typedef struct ewx_layout {
-    bool row_major;        /* contributions as one matrix (BLAS), else tile-packed */
+    bool row_major; /* contributions as one matrix (BLAS), else tile-packed */
+    int32_t num_parts;
     int64_t max_tile_rows; /* tile rows of the largest part */
     int64_t tile_cols;
     int64_t slots_per_part; /* slots of one part */

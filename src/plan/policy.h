@@ -26,6 +26,10 @@ static inline bool ewx_is_gpu(const ew_config *config, const ewx_machine *machin
 void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
                      ew_config *config);
 
+/* Of an AllReduce of m rows: 1, every rank sums everything; 2, tiles are shared out and
+ * their sums collected.  The bits are the same. */
+int ewx_allreduce_shots(const ewx_spec *spec, int64_t m);
+
 /* Refuses what no machine of the backend can run; what this one can, its backend knows. */
 ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
                            const ewx_machine *machine, const ew_config *config);

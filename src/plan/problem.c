@@ -62,9 +62,10 @@ static ew_status check_operands(const ew_problem *problem)
 ew_status ewx_problem_check_shape(const ew_problem *problem)
 {
     if (!ewx_op_find(problem->op))
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "operation %d is unknown\n  fix: use EW_OP_GEMM_RS",
-                        (int)problem->op);
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "operation %d is unknown\n  fix: use EW_OP_GEMM_RS or EW_OP_GEMM_AR",
+            (int)problem->op);
     if (ew_dtype_bytes(problem->dtype) == 0)
         return ewx_fail(
             EW_ERR_ARGUMENT,

@@ -18,7 +18,16 @@ uint32_t ewx_library_version(void)
 
 size_t ewx_control_bytes(int num_ranks)
 {
-    return sizeof(ewx_control) + (size_t)num_ranks * sizeof(ewx_mailbox);
+    return sizeof(ewx_control) +
+           (size_t)num_ranks * (sizeof(ewx_mailbox) + 2 * ewx_parcel_bytes(num_ranks));
+}
+
+void *ewx_world_parcel(const ew_world *world, int rank, uint32_t round)
+{
+    if (world->num_hosts > 1)
+        return world->mailboxes[rank]->data[round & 1];
+    char *parcels = (char *)&world->control->mailboxes[world->num_ranks];
+    return parcels + ((size_t)rank * 2 + (round & 1)) * ewx_parcel_bytes(world->num_ranks);
 }
 
 static ew_status write_header(int fd, int num_ranks, bool in_threads)

@@ -192,7 +192,7 @@ static ew_status gather_round(ew_world *world, uint64_t meeting, const void *min
     const uint32_t round = ++world->round;
     own->meeting[round & 1] = meeting;
     if (bytes > 0)
-        memcpy(own->data[round & 1], mine, bytes);
+        memcpy(ewx_world_parcel(world, world->rank, round), mine, bytes);
     atomic_store_explicit(&own->round, round, memory_order_release);
     ewx_remotes_enter_round(world, round, meeting, mine, bytes);
     for (int rank = 0; rank < world->num_ranks; rank++) {
@@ -201,7 +201,7 @@ static ew_status gather_round(ew_world *world, uint64_t meeting, const void *min
         EW_TRY(ewx_remotes_check_round(world, rank, bytes));
         if (bytes > 0)
             memcpy((char *)all + (size_t)rank * stride,
-                   world->mailboxes[rank]->data[round & 1], bytes);
+                   ewx_world_parcel(world, rank, round), bytes);
     }
     return EW_OK;
 }
@@ -211,11 +211,12 @@ static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void 
                       size_t bytes)
 {
     const uint64_t meeting = ewx_meeting_word(kind, bytes);
+    const size_t most =
+        world->num_hosts > 1 ? EWX_MAILBOX_BYTES : ewx_parcel_bytes(world->num_ranks);
     size_t done = 0;
     EW_TRY(ewx_world_check(world));
     do {
-        const size_t part =
-            bytes - done < EWX_MAILBOX_BYTES ? bytes - done : EWX_MAILBOX_BYTES;
+        const size_t part = bytes - done < most ? bytes - done : most;
         const char *from = bytes > 0 ? (const char *)mine + done : NULL;
         char *to = bytes > 0 ? (char *)all + done : NULL;
         EW_TRY(gather_round(world, meeting, from, to, part, bytes));

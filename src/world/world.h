@@ -19,6 +19,14 @@
 
 #define EWX_MAILBOX_BYTES 4088 /* with the meeting's word, one control message's body */
 
+/* What one round takes between ranks of one host, where a large gather would otherwise wait
+ * for its peers every few kilobytes; all ranks together have 16 MiB at most. */
+static inline size_t ewx_parcel_bytes(int num_ranks)
+{
+    const size_t most = 256 * 1024, share = ((size_t)8 << 20) / (size_t)num_ranks;
+    return share < most ? share : most;
+}
+
 /* What ranks meet for. */
 typedef enum ewx_meeting {
     EWX_MEETING_BARRIER = 1,
@@ -46,7 +54,8 @@ typedef struct ewx_mailbox {
     _Atomic uint64_t verdict;
     _Atomic uint32_t card_in, built;
     uint32_t data_bytes[2]; /* from other hosts: as many came, by parity */
-    _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES]; /* by round parity */
+    /* From other hosts, by round parity; on one host parcels lie behind the mailboxes. */
+    _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES];
     ewx_claim claim;
     ewx_lane lane;
 } ewx_mailbox;
@@ -218,6 +227,8 @@ ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out);
 /* ---- inside src/world ---- */
 
 size_t ewx_control_bytes(int num_ranks);
+/* Where `rank` leaves its data of a round. */
+void *ewx_world_parcel(const ew_world *world, int rank, uint32_t round);
 uint32_t ewx_library_version(void);
 /* A new control block in memory that has no name and cannot change its size. */
 ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out);

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/route.h"
+#include "plan/ownership.h"
 #include "world/world.h"
 
 /* ---- Work ---- */
@@ -33,6 +34,7 @@ typedef struct ewx_cpu_call {
     uint32_t plan; /* its number */
     int64_t timeout_ns;
     ewx_grid grid;
+    ewx_share share;                    /* what this rank sums */
     const ewx_work *work[EWX_MAX_WORK]; /* the operation's, as far as the call has any */
     int num_work;
 } ewx_cpu_call;

@@ -24,8 +24,9 @@ static sizes measure_spec(const ewx_spec *spec)
 {
     const ew_problem *problem = &spec->problem;
     const ewx_layout *layout = &spec->layout;
-    const int64_t num_panels = spec->num_ranks * layout->max_tile_rows;
-    const int64_t rows = ewx_min64(EWX_TILE_M, ewx_div_up(problem->max_m, spec->num_ranks));
+    const int64_t num_panels = layout->num_parts * layout->max_tile_rows;
+    const int64_t part_rows = ewx_div_up(problem->max_m, layout->num_parts);
+    const int64_t rows = ewx_min64(EWX_TILE_M, part_rows);
     const int64_t cols = ewx_min64(EWX_TILE_N, problem->n);
     sizes s = {.weight = ewx_weight_form_build(spec),
                .panel_states = (size_t)num_panels,
@@ -33,9 +34,7 @@ static sizes measure_spec(const ewx_spec *spec)
                .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t),
                /* what an epilogue needs */
                .scratch = (size_t)(EWX_TILE_M * EWX_TILE_N) * spec->elem_bytes,
-               .squares = (size_t)(ewx_div_up(problem->max_m, spec->num_ranks) *
-                                   layout->tile_cols) *
-                          sizeof(float),
+               .squares = (size_t)(part_rows * layout->tile_cols) * sizeof(float),
                .row_tiles = (size_t)layout->max_tile_rows * sizeof(int64_t)};
     if (spec->config.producer == EW_PRODUCER_BLAS)
         return s;
@@ -116,6 +115,9 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     EW_TRY(allocate(s->consumers, (void **)&engine->reduce.consumers));
     EW_TRY(allocate(s->unreleased, (void **)&engine->gemm.unreleased));
     EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->reduce.peer_agrees));
+    EW_TRY(allocate((size_t)spec->num_ranks * sizeof(ewx_collector),
+                    (void **)&engine->collect.collectors));
+    EW_TRY(allocate(s->row_tiles, (void **)&engine->collect.chunk_rows));
     EW_TRY(allocate(s->squares, (void **)&engine->epilogue.squares));
     EW_TRY(allocate(s->row_tiles, (void **)&engine->epilogue.row_tiles));
     if (ewx_host_sum_is_needed(engine))
@@ -125,6 +127,8 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     atomic_flag_clear(&engine->host_sum.held);
     for (int j = 0; j < spec->config.budget; j++)
         atomic_flag_clear(&engine->reduce.consumers[j].held);
+    for (int rank = 0; rank < spec->num_ranks; rank++)
+        atomic_flag_clear(&engine->collect.collectors[rank].held);
     return EW_OK;
 }
 
@@ -142,6 +146,8 @@ static void cpu_destroy(void *state)
     free(engine->host_sum.partials);
     free((void *)engine->epilogue.row_tiles);
     free(engine->epilogue.squares);
+    free((void *)engine->collect.chunk_rows);
+    free(engine->collect.collectors);
     free((void *)engine->reduce.peer_agrees);
     free((void *)engine->gemm.unreleased);
     free(engine->reduce.consumers);
@@ -164,6 +170,8 @@ static const ewx_route *route_of(const ew_world *world, int rank)
 static void choose_routes(ewx_cpu_engine *engine)
 {
     engine->farthest = engine->world->num_hosts > 1 ? &ewx_route_wire : &ewx_route_heap;
+    engine->to_everyone =
+        engine->world->link_gbps > 0.0 ? &ewx_route_link : &ewx_route_heap;
     for (int rank = 0; rank < engine->world->num_ranks; rank++) {
         engine->from[rank] = route_of(engine->world, rank);
         engine->to[rank] =
@@ -245,6 +253,11 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                         "producer=blas among ranks on %d hosts\n"
                         "  fix: use producer=own, or compare with the method blas+mpi",
                         world->num_hosts);
+    if (world->num_hosts > 1 && spec->op->num_parts(spec->num_ranks) == 1)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s among ranks on %d hosts\n"
+                        "  fix: use ranks of one host, or gemm-rs and a gather",
+                        spec->op->name, world->num_hosts);
     const size_t bytes = claimed_bytes(world, spec);
     const ew_status claimed = ewx_claim_memory(world, bytes, true, "the plan");
     const ew_status status = create_claimed(world, spec, claimed, state_out);

@@ -25,8 +25,11 @@ void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch)
         if (rank != engine->world->rank && ewx_world_is_local(engine->world, rank))
             continue; /* does it itself; of others there is a replica */
         atomic_store(&ewx_heap_header(&engine->heap, rank)->done, epoch);
-        for (int64_t slot = 0; slot < engine->spec->layout.num_slots; slot++)
-            atomic_store(&ewx_heap_flag(&engine->heap, rank, slot)->epoch, epoch);
+        for (int64_t slot = 0; slot < engine->spec->layout.num_slots; slot++) {
+            ewx_flag *flag = ewx_heap_flag(&engine->heap, rank, slot);
+            atomic_store(&flag->epoch, epoch);
+            atomic_store(&flag->result, epoch);
+        }
     }
 }
 
@@ -211,7 +214,8 @@ static void announce_call(ewx_cpu_engine *engine)
     ewx_call_record *record =
         &ewx_heap_header(&engine->heap, engine->world->rank)->calls[engine->call.epoch & 1];
     record->rows = engine->call.grid.rows;
-    /* Release: pairs with the acquire in reduce_stage.c:peer_in_call. */
+    record->ownership = engine->call.share.ownership;
+    /* Release: pairs with the acquire in reduce_stage.c:ewx_peer_in_call. */
     atomic_store_explicit(&record->epoch, engine->call.epoch, memory_order_release);
     ewx_wire_announce(engine);
 }
@@ -250,6 +254,8 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     call->plan = asked->plan;
     call->timeout_ns = asked->timeout_ns;
     call->grid = ewx_spec_grid(engine->spec, asked->m);
+    call->share = ewx_share_of(&call->grid, engine->op->ownership(engine->spec, asked),
+                               engine->spec->num_ranks, engine->world->rank);
     atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
     ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);

@@ -4,6 +4,7 @@
 #ifndef EWX_CPU_ENGINE_H
 #define EWX_CPU_ENGINE_H
 
+#include "backend/cpu/collect_stage.h"
 #include "backend/cpu/cpu_heap.h"
 #include "backend/cpu/cpu_workers.h"
 #include "backend/cpu/epilogue_stage.h"
@@ -20,11 +21,13 @@ struct ewx_cpu_engine {
     ewx_workers workers;
     ewx_heap heap;
     const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
+    const ewx_route *to_everyone;
     const ewx_route *from[EWX_MAX_RANKS];
     const ewx_route *farthest; /* of them: what needs to be moved along */
     ewx_wire wire;
     ewx_gemm_stage gemm;
     ewx_reduce_stage reduce;
+    ewx_collect_stage collect;
     ewx_host_sum host_sum;
     ewx_epilogue_stage epilogue;
     uint32_t epoch; /* of the last call */
@@ -32,6 +35,16 @@ struct ewx_cpu_engine {
     ewx_cpu_trace trace;
     ewx_cpu_call call;
 };
+
+/* To whoever sums the tile. */
+static inline const ewx_route *ewx_engine_route_to(const ewx_cpu_engine *engine, int part,
+                                                   ewx_tile tile)
+{
+    const ewx_cpu_call *call = &engine->call;
+    const int owner = ewx_owner_of(&call->grid, call->share.ownership,
+                                   engine->spec->num_ranks, part, tile);
+    return owner == EWX_EVERYONE ? engine->to_everyone : engine->to[owner];
+}
 
 ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked);
 

@@ -185,9 +185,9 @@ bool ewx_heap_ready(const ewx_cpu_engine *engine, int src, int64_t slot)
     return ewx_flag_reached(ewx_heap_flag(&engine->heap, src, slot), engine->call.epoch);
 }
 
-void ewx_heap_post(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+void ewx_heap_post(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, part, tile);
     ewx_flag_publish(ewx_heap_flag(&engine->heap, engine->world->rank, slot),
                      engine->call.epoch);
 }

@@ -15,7 +15,8 @@
 /* The call a rank is in; two, by epoch parity, because a peer may be one call behind. */
 typedef struct ewx_call_record {
     _Alignas(64) _Atomic uint32_t epoch;
-    int64_t rows; /* m; written before epoch */
+    int64_t rows; /* m; written before epoch, as the next */
+    int32_t ownership;
 } ewx_call_record;
 
 /* The first page of a segment. */
@@ -35,7 +36,10 @@ static inline uint64_t ewx_waiting_for(int rank, uint32_t epoch)
 
 typedef struct ewx_flag {
     _Alignas(EWX_FLAG_BYTES) _Atomic uint32_t epoch; /* last call whose tile is complete */
-    int64_t visible_ns[2]; /* emulated link: when it arrives, by epoch parity */
+    _Atomic uint32_t
+        result; /* last call whose sum lies in the tile's place (collect_stage.h) */
+    int64_t visible_ns[2]; /* emulated link: when the tile arrives, by epoch parity */
+    int64_t result_ns[2];  /* ... and the sum */
 } ewx_flag;
 _Static_assert(sizeof(ewx_flag) == EWX_FLAG_BYTES, "a flag is one cache line");
 
@@ -52,15 +56,24 @@ _Static_assert(sizeof(ewx_flag) == EWX_FLAG_BYTES, "a flag is one cache line");
 #define EWX_FLAG_LOAD_ORDER memory_order_acquire
 #endif
 
+static inline void ewx_word_publish(_Atomic uint32_t *word, uint32_t epoch)
+{
+    atomic_store_explicit(word, epoch, EWX_FLAG_STORE_ORDER);
+}
+
+static inline bool ewx_word_reached(const _Atomic uint32_t *word, uint32_t epoch)
+{
+    return ewx_epoch_reached(atomic_load_explicit(word, EWX_FLAG_LOAD_ORDER), epoch);
+}
+
 static inline void ewx_flag_publish(ewx_flag *flag, uint32_t epoch)
 {
-    atomic_store_explicit(&flag->epoch, epoch, EWX_FLAG_STORE_ORDER);
+    ewx_word_publish(&flag->epoch, epoch);
 }
 
 static inline bool ewx_flag_reached(const ewx_flag *flag, uint32_t epoch)
 {
-    return ewx_epoch_reached(atomic_load_explicit(&flag->epoch, EWX_FLAG_LOAD_ORDER),
-                             epoch);
+    return ewx_word_reached(&flag->epoch, epoch);
 }
 
 typedef struct ewx_heap {
@@ -82,7 +95,7 @@ void ewx_heap_abandon(ewx_heap *heap);
 /* Whether src's flag of that slot has reached this call. */
 bool ewx_heap_ready(const ewx_cpu_engine *engine, int src, int64_t slot);
 /* Stores it. */
-void ewx_heap_post(ewx_cpu_engine *engine, int dst, ewx_tile tile);
+void ewx_heap_post(ewx_cpu_engine *engine, int part, ewx_tile tile);
 /* Routes that need no help. */
 void ewx_route_nothing(ewx_cpu_engine *engine);
 

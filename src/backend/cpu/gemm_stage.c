@@ -12,34 +12,35 @@
 int64_t ewx_release_groups(const ewx_spec *spec)
 {
     const int32_t release = spec->config.release;
-    return ewx_release_counters(
-        release, ewx_release_units(release, spec->layout.slots_per_part), spec->num_ranks);
+    return ewx_release_counters(release,
+                                ewx_release_units(release, spec->layout.slots_per_part),
+                                spec->layout.num_parts);
 }
 
-static int64_t group_of(const ewx_cpu_engine *engine, int dst, int64_t task)
+static int64_t group_of(const ewx_cpu_engine *engine, int part, int64_t task)
 {
     const int32_t release = engine->spec->config.release;
     const int64_t units = ewx_release_units(release, engine->spec->layout.slots_per_part);
-    return ewx_release_counter(release, units, dst, ewx_release_unit(release, task));
+    return ewx_release_counter(release, units, part, ewx_release_unit(release, task));
 }
 
-static void publish(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+static void publish(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
     if (EWX_PROBE(EWX_PROBE_PUBLISH, engine->world->rank,
-                  ewx_layout_slot(&engine->spec->layout, dst, tile)))
+                  ewx_layout_slot(&engine->spec->layout, part, tile)))
         return;
-    engine->to[dst]->post(engine, dst, tile);
+    ewx_engine_route_to(engine, part, tile)->post(engine, part, tile);
     (void)EWX_PROBE(EWX_PROBE_PUBLISHED, engine->world->rank,
-                    ewx_layout_slot(&engine->spec->layout, dst, tile));
+                    ewx_layout_slot(&engine->spec->layout, part, tile));
 }
 
-static void publish_unit(ewx_cpu_engine *engine, int dst, int64_t unit)
+static void publish_unit(ewx_cpu_engine *engine, int part, int64_t unit)
 {
     const ewx_grid *grid = &engine->call.grid;
     const ewx_task_range tasks =
-        ewx_release_tasks(grid, engine->spec->config.release, dst, unit);
+        ewx_release_tasks(grid, engine->spec->config.release, part, unit);
     for (int64_t task = tasks.first; task < tasks.end; task++)
-        publish(engine, dst, ewx_task_tile(grid, dst, task));
+        publish(engine, part, ewx_task_tile(grid, part, task));
 }
 
 /* Destinations take turns, so that no owner waits for another's whole partition. */
@@ -47,28 +48,28 @@ static void publish_output(ewx_cpu_engine *engine)
 {
     const ewx_grid *grid = &engine->call.grid;
     for (int64_t task = 0; task < engine->spec->layout.slots_per_part; task++)
-        for (int dst = 0; dst < grid->num_parts; dst++)
-            if (task < ewx_part_tiles(grid, dst))
-                publish(engine, dst, ewx_task_tile(grid, dst, task));
+        for (int part = 0; part < grid->num_parts; part++)
+            if (task < ewx_part_tiles(grid, part))
+                publish(engine, part, ewx_task_tile(grid, part, task));
 }
 
 /* A tile is complete: publish it, or its whole group when it was the last one. */
-static void release_tile(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+static void release_tile(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
     const int32_t release = engine->spec->config.release;
     if (release == 1) {
-        publish(engine, dst, tile);
+        publish(engine, part, tile);
         return;
     }
-    const int64_t task = ewx_tile_task(&engine->call.grid, dst, tile);
+    const int64_t task = ewx_tile_task(&engine->call.grid, part, tile);
     /* acq_rel: the last worker's publication covers what the others wrote. */
-    if (atomic_fetch_sub_explicit(&engine->gemm.unreleased[group_of(engine, dst, task)], 1,
+    if (atomic_fetch_sub_explicit(&engine->gemm.unreleased[group_of(engine, part, task)], 1,
                                   memory_order_acq_rel) > 1)
         return;
     if (release == EW_RELEASE_OUTPUT)
         publish_output(engine);
     else
-        publish_unit(engine, dst, ewx_release_unit(release, task));
+        publish_unit(engine, part, ewx_release_unit(release, task));
 }
 
 static void count_groups(ewx_cpu_engine *engine)
@@ -76,10 +77,11 @@ static void count_groups(ewx_cpu_engine *engine)
     const int64_t num_groups = ewx_release_groups(engine->spec);
     for (int64_t group = 0; group < num_groups; group++)
         atomic_store_explicit(&engine->gemm.unreleased[group], 0, memory_order_relaxed);
-    for (int dst = 0; dst < engine->call.grid.num_parts; dst++)
-        for (int64_t task = 0; task < ewx_part_tiles(&engine->call.grid, dst); task++)
-            atomic_fetch_add_explicit(&engine->gemm.unreleased[group_of(engine, dst, task)],
-                                      1, memory_order_relaxed);
+    for (int part = 0; part < engine->call.grid.num_parts; part++)
+        for (int64_t task = 0; task < ewx_part_tiles(&engine->call.grid, part); task++)
+            atomic_fetch_add_explicit(
+                &engine->gemm.unreleased[group_of(engine, part, task)], 1,
+                memory_order_relaxed);
 }
 
 bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
@@ -98,7 +100,7 @@ bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
         ewx_packing_begin(&gemm->packing, engine->spec, &gemm->form, gemm->B,
                           gemm->passing_weight);
     memset((void *)gemm->panel_states, EWX_PANEL_UNPACKED,
-           (size_t)(engine->spec->num_ranks * engine->spec->layout.max_tile_rows));
+           (size_t)(engine->spec->layout.num_parts * engine->spec->layout.max_tile_rows));
     if (engine->spec->config.release != 1)
         count_groups(engine);
     return true;
@@ -120,12 +122,12 @@ ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
 
 /* The packed rows of A for one tile row of a partition; the first worker to need them
  * packs them. */
-static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
+static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
                              const unsigned char **panel_out)
 {
     const ewx_grid *grid = &engine->call.grid;
     const int64_t depth = engine->spec->problem.k;
-    const int64_t panel = dst * engine->spec->layout.max_tile_rows + tile_row;
+    const int64_t panel = part * engine->spec->layout.max_tile_rows + tile_row;
     unsigned char *packed =
         engine->gemm.activations + (size_t)panel * engine->gemm.activation_panel_bytes;
     _Atomic uint8_t *state = &engine->gemm.panel_states[panel];
@@ -136,10 +138,10 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int dst, int64_t tile_row,
     if (atomic_compare_exchange_strong_explicit(state, &unpacked, EWX_PANEL_PACKING,
                                                 memory_order_relaxed,
                                                 memory_order_relaxed)) {
-        const int64_t row = ewx_part_first_row(grid, dst) + tile_row * EWX_TILE_M;
+        const int64_t row = ewx_part_first_row(grid, part) + tile_row * EWX_TILE_M;
         ewx_pack_a(&engine->gemm.form.gemm,
                    engine->gemm.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
-                   1, ewx_tile_height(grid, dst, (ewx_tile){tile_row, 0}), packed);
+                   1, ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}), packed);
         atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
         return EW_OK;
     }
@@ -158,20 +160,21 @@ static unsigned char *own_slice(const ewx_cpu_engine *engine)
            engine->spec->layout.slice_offset[engine->call.epoch & 1];
 }
 
-static ew_status compute_tile(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile)
+static ew_status compute_tile(ewx_cpu_engine *engine, int worker, int part, ewx_tile tile)
 {
     const ewx_grid *grid = &engine->call.grid;
     const unsigned char *rows;
-    const ew_status status = packed_rows(engine, dst, tile.row, &rows);
+    const ew_status status = packed_rows(engine, part, tile.row, &rows);
     if (status != EW_OK)
         return status;
     ewx_gemm_tile(&engine->gemm.form.gemm, rows,
                   engine->gemm.packed + (size_t)tile.col * engine->gemm.form.panel_bytes,
-                  ewx_tile_height(grid, dst, tile), ewx_tile_width(grid, tile),
-                  own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, dst, tile),
+                  ewx_tile_height(grid, part, tile), ewx_tile_width(grid, tile),
+                  own_slice(engine) +
+                      ewx_layout_tile_offset(engine->spec, grid, part, tile),
                   engine->spec->layout.tile_stride,
                   engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes);
-    release_tile(engine, dst, tile);
+    release_tile(engine, part, tile);
     return EW_OK;
 }
 

@@ -27,16 +27,29 @@ int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
     return (sent > received ? sent : received) + world->link_latency_ns;
 }
 
-static void post(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+int64_t ewx_link_book_to(ew_world *world, int dst, size_t bytes)
 {
-    const ewx_grid *grid = &engine->call.grid;
-    ew_world *world = engine->world;
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, dst, tile);
-    const size_t bytes =
-        (size_t)ewx_tile_bytes(grid, dst, tile, (int64_t)engine->spec->elem_bytes);
-    ewx_heap_flag(&engine->heap, world->rank, slot)->visible_ns[engine->call.epoch & 1] =
-        ewx_link_book(world, dst, bytes);
-    ewx_heap_post(engine, dst, tile);
+    if (dst != EWX_EVERYONE)
+        return ewx_link_book(world, dst, bytes);
+    int64_t last = 0;
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        const int64_t there = rank == world->rank ? 0 : ewx_link_book(world, rank, bytes);
+        last = there > last ? there : last;
+    }
+    return last;
+}
+
+static void post(ewx_cpu_engine *engine, int part, ewx_tile tile)
+{
+    const ewx_cpu_call *call = &engine->call;
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, part, tile);
+    const int owner = ewx_owner_of(&call->grid, call->share.ownership,
+                                   engine->spec->num_ranks, part, tile);
+    ewx_heap_flag(&engine->heap, engine->world->rank, slot)->visible_ns[call->epoch & 1] =
+        ewx_link_book_to(engine->world, owner,
+                         (size_t)ewx_tile_bytes(&call->grid, part, tile,
+                                                (int64_t)engine->spec->elem_bytes));
+    ewx_heap_post(engine, part, tile);
 }
 
 static bool ready(const ewx_cpu_engine *engine, int src, int64_t slot)

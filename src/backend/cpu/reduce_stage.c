@@ -11,7 +11,6 @@ bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_reduce_stage *reduce = &engine->reduce;
     (void)asked; /* the place of the sum is the epilogue's choice */
-    reduce->num_tasks = ewx_part_tiles(&engine->call.grid, engine->world->rank);
     atomic_store_explicit(&reduce->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
         reduce->consumers[j].step = 0;
@@ -24,9 +23,7 @@ bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 
 /* ---- Readiness ---- */
 
-/* Whether src has entered this call.  Checks once per call that it came with our m: a
- * rank with fewer rows would otherwise never publish the tile we wait for. */
-static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
+ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
 {
     const ewx_cpu_call *call = &engine->call;
     *in_call = true;
@@ -47,6 +44,14 @@ static ew_status peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
                          .reporter = engine->world->rank,
                          .code = EWX_FAULT_ROWS,
                          .detail = {call->grid.rows, record->rows, call->epoch}});
+    if (record->ownership != (int32_t)call->share.ownership)
+        return ewx_world_raise(
+            engine->world,
+            &(ewx_fault){.status = EW_ERR_MISMATCH,
+                         .culprit = src,
+                         .reporter = engine->world->rank,
+                         .code = EWX_FAULT_RESIDUAL,
+                         .detail = {call->share.ownership == EWX_OWNS_ROWS, call->epoch}});
     atomic_store_explicit(&engine->reduce.peer_agrees[src], 1, memory_order_relaxed);
     return EW_OK;
 }
@@ -57,7 +62,7 @@ ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, 
     *ready = true;
     if (!ewx_exchange_sends(&engine->wire.exchange, src, slot))
         return EW_OK;
-    const ew_status status = peer_in_call(engine, src, ready);
+    const ew_status status = ewx_peer_in_call(engine, src, ready);
     if (status != EW_OK)
         return status;
     *ready = *ready && engine->from[src]->ready(engine, src, slot);
@@ -77,7 +82,8 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
                               bool *ready)
 {
     *ready = true;
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, engine->world->rank, tile);
+    const int64_t slot =
+        ewx_layout_slot(&engine->spec->layout, engine->call.share.part, tile);
     while (consumer->src < engine->spec->num_ranks) {
         const ew_status status = ewx_contribution_ready(engine, consumer->src, slot, ready);
         if (status != EW_OK || !*ready)
@@ -89,16 +95,17 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
 
 /* ---- Reduction ---- */
 
-/* What is added up, in this order: the ranks' contributions; with two levels the hosts'
- * sums, of which the own one is made here. */
+/* What is added up, from a row of the tile on, in this order: the ranks' contributions;
+ * with two levels the hosts' sums, of which the own one is made here. */
 static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
-                        const void **addends)
+                        int64_t first_row, const void **addends)
 {
     const ewx_spec *spec = engine->spec;
     const ew_world *world = engine->world;
-    const int rank = world->rank;
+    const int rank = world->rank, part = engine->call.share.part;
     size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
-                    ewx_layout_tile_offset(spec, &engine->call.grid, rank, tile);
+                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile) +
+                    (size_t)(first_row * spec->layout.tile_stride) * spec->elem_bytes;
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
     offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
 #endif
@@ -125,18 +132,19 @@ static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
-    const int rank = engine->world->rank;
+    const ewx_tile_rows rows = ewx_share_tile_rows(grid, &engine->call.share, tile);
     const void *addends[EWX_MAX_RANKS];
-    const int count = list_addends(engine, worker, tile, addends);
-    const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
+    const int count = list_addends(engine, worker, tile, rows.first, addends);
+    const int64_t first = rows.place * spec->problem.n + tile.col * EWX_TILE_N;
     unsigned char *out =
         engine->reduce.sum
             ? engine->reduce.sum + (size_t)first * spec->elem_bytes
             : engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes;
     const int64_t stride = engine->reduce.sum ? spec->problem.n : EWX_TILE_N;
     ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
-                    ewx_tile_height(grid, rank, tile), ewx_tile_width(grid, tile), out,
-                    stride);
+                    rows.end - rows.first, ewx_tile_width(grid, tile), out, stride);
+    if (engine->call.share.ownership == EWX_OWNS_TILES)
+        ewx_collect_stage_publish_tile(engine, tile, out, stride);
     if (engine->epilogue.is_fused)
         ewx_epilogue_stage_tile(engine, tile, out, stride);
 }
@@ -162,11 +170,12 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int j, int *reduced)
 {
     ewx_consumer *consumer = &engine->reduce.consumers[j];
     while (*reduced < engine->spec->config.batch) {
+        const ewx_share *share = &engine->call.share;
         const int64_t task =
             ewx_consumer_task(j, engine->spec->config.budget, consumer->step);
-        if (task >= engine->reduce.num_tasks)
+        if (task >= share->count)
             return EW_OK;
-        const ewx_tile tile = ewx_task_tile(&engine->call.grid, engine->world->rank, task);
+        const ewx_tile tile = ewx_share_tile(&engine->call.grid, share, task);
         bool ready;
         const ew_status status = inputs_ready(engine, consumer, tile, &ready);
         if (status != EW_OK || !ready)
@@ -202,5 +211,5 @@ bool ewx_reduce_stage_is_done(const ewx_cpu_engine *engine)
 {
     /* Acquire: pairs with the release in finish_task. */
     return atomic_load_explicit(&engine->reduce.tasks_done, memory_order_acquire) ==
-           engine->reduce.num_tasks;
+           engine->call.share.count;
 }

@@ -19,10 +19,12 @@ typedef struct ewx_reduce_stage {
     int levels;                   /* of the sum: over ranks; over hosts' sums */
     /* Of the call: */
     unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
-    int64_t num_tasks;  /* Q of this rank */
     _Alignas(64) _Atomic int64_t tasks_done;
 } ewx_reduce_stage;
 
+/* Whether src has entered this call.  Checks once per call that it came with our m: a rank
+ * with fewer rows would otherwise never publish the tile we wait for. */
+ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call);
 /* Whether src has entered this call, with our m, and its tile in that slot is there. */
 ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot,
                                  bool *ready);

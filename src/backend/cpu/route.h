@@ -15,8 +15,8 @@
 typedef struct ewx_cpu_engine ewx_cpu_engine;
 
 typedef struct ewx_route {
-    /* Hands a tile of this call over to dst.  Any worker. */
-    void (*post)(ewx_cpu_engine *engine, int dst, ewx_tile tile);
+    /* Hands a tile of this call over to whoever sums it.  Any worker. */
+    void (*post)(ewx_cpu_engine *engine, int part, ewx_tile tile);
     /* Whether src's tile in that slot of ours is there, in this call.  Any worker. */
     bool (*ready)(const ewx_cpu_engine *engine, int src, int64_t slot);
     /* Moves along what is on its way.  The caller's thread only. */

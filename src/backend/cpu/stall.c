@@ -125,7 +125,7 @@ typedef struct missing_input {
     uint32_t seen;
 } missing_input;
 
-/* Whether peer_in_call would let the rank's contributions pass. */
+/* Whether ewx_peer_in_call would let the rank's contributions pass. */
 static bool is_in_call(const ewx_cpu_engine *engine, int src)
 {
     const ewx_call_record *record =
@@ -138,11 +138,11 @@ static bool is_in_call(const ewx_cpu_engine *engine, int src)
  * link or another worker is busy with them. */
 static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
 {
-    const int rank = engine->world->rank;
-    for (int64_t task = 0; task < engine->reduce.num_tasks; task++)
+    const ewx_share *share = &engine->call.share;
+    for (int64_t task = 0; task < share->count; task++)
         for (int src = 0; src < engine->spec->num_ranks; src++) {
-            const ewx_tile tile = ewx_task_tile(&engine->call.grid, rank, task);
-            const int64_t slot = ewx_layout_slot(&engine->spec->layout, rank, tile);
+            const ewx_tile tile = ewx_share_tile(&engine->call.grid, share, task);
+            const int64_t slot = ewx_layout_slot(&engine->spec->layout, share->part, tile);
             if (!ewx_exchange_sends(&engine->wire.exchange, src, slot) ||
                 (ewx_heap_ready(engine, src, slot) && is_in_call(engine, src)))
                 continue;
@@ -152,6 +152,8 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
             return true;
         }
     missing_out->seen = engine->call.epoch - 1;
+    if (ewx_collect_stage_missing(engine, &missing_out->src, &missing_out->tile))
+        return true;
     return ewx_host_sum_missing(engine, &missing_out->src, &missing_out->tile);
 }
 

@@ -43,7 +43,7 @@ static void arrived(void *context, int src, int64_t slot, int64_t tiles)
         ewx_flag_publish(&flags[tile], engine->call.epoch);
 }
 
-/* Where src has another m, reduce_stage.c:peer_in_call reports it. */
+/* Where src has another m, reduce_stage.c:ewx_peer_in_call reports it. */
 static bool agrees(const void *context, int src)
 {
     const ewx_cpu_engine *engine = context;
@@ -116,7 +116,7 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
             note.epochs[parity])
             continue;
         record->rows = note.rows[parity];
-        /* Release: pairs with the acquire in reduce_stage.c:peer_in_call. */
+        /* Release: pairs with the acquire in reduce_stage.c:ewx_peer_in_call. */
         atomic_store_explicit(&record->epoch, note.epochs[parity], memory_order_release);
     }
     atomic_store_explicit(&replica->progress, note.progress, memory_order_relaxed);
@@ -140,10 +140,10 @@ void ewx_wire_finish(ewx_cpu_engine *engine)
 
 /* ---- The route ---- */
 
-static void post(ewx_cpu_engine *engine, int dst, ewx_tile tile)
+static void post(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
-    ewx_exchange_post(&engine->wire.exchange, dst,
-                      ewx_layout_slot(&engine->spec->layout, dst, tile));
+    ewx_exchange_post(&engine->wire.exchange, part,
+                      ewx_layout_slot(&engine->spec->layout, part, tile));
 }
 
 static void progress(ewx_cpu_engine *engine)

@@ -1,7 +1,11 @@
 /* All operations there are. */
 #include "plan/ops/op.h"
 
-static const ewx_op *const ops[] = {&ewx_op_gemm_rs};
+#include <string.h>
+
+#include "plan/exact.h"
+
+static const ewx_op *const ops[] = {&ewx_op_gemm_rs, &ewx_op_gemm_ar};
 
 const ewx_op *ewx_op_find(ew_op id)
 {
@@ -21,4 +25,30 @@ ewx_rows ewx_rows_dealt(int64_t m, int num_ranks, int rank)
 {
     const int64_t share = m / num_ranks, extra = m % num_ranks;
     return (ewx_rows){share * rank + (rank < extra ? rank : extra), share + (rank < extra)};
+}
+
+ewx_rows ewx_rows_all(int64_t m, int num_ranks, int rank)
+{
+    (void)num_ranks, (void)rank;
+    return (ewx_rows){0, m};
+}
+
+int64_t ewx_cols_n(const ew_problem *problem)
+{
+    return problem->n;
+}
+
+void ewx_expect_sum(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
+                    int32_t *sums_out)
+{
+    memset(sums_out, 0, (size_t)problem->n * sizeof *sums_out);
+    for (int rank = 0; rank < num_ranks; rank++) {
+        const uint32_t salt = ewx_exact_salt(seed, rank);
+        for (int s = 0; s < ewx_exact_entries(num_ranks); s++) {
+            const ewx_exact_entry e = ewx_exact_a(salt, row, s, problem->k);
+            const uint32_t k_hash = ewx_exact_k_hash(e.k);
+            for (int64_t n = 0; n < problem->n; n++)
+                sums_out[n] += e.sign * ewx_exact_b(salt, (uint32_t)n, k_hash);
+        }
+    }
 }

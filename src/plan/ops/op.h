@@ -41,7 +41,7 @@ typedef struct ewx_op {
                        int32_t *sums_out);
 } ewx_op;
 
-extern const ewx_op ewx_op_gemm_rs;
+extern const ewx_op ewx_op_gemm_rs, ewx_op_gemm_ar;
 
 /* NULL: there is no such operation. */
 const ewx_op *ewx_op_find(ew_op id);
@@ -51,7 +51,15 @@ static inline const ewx_op *ewx_op_of(const ew_problem *problem)
     return ewx_op_find(problem->op);
 }
 
+/* ---- What several operations have in common ---- */
+
 /* Rows dealt out evenly: the first m mod W ranks have one more. */
 ewx_rows ewx_rows_dealt(int64_t m, int num_ranks, int rank);
+/* Every rank has all of them. */
+ewx_rows ewx_rows_all(int64_t m, int num_ranks, int rank);
+int64_t ewx_cols_n(const ew_problem *problem);
+/* A row of the sum over all ranks of A * B^T. */
+void ewx_expect_sum(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
+                    int32_t *sums_out);
 
 #endif

@@ -4,8 +4,15 @@
 #include "backend/cpu/cpu_engine.h"
 #include "backend/cpu/ops/cpu_ops.h"
 
+static ewx_ownership part_per_rank(const ewx_spec *spec, const ewx_call *asked)
+{
+    (void)spec, (void)asked;
+    return EWX_OWNS_PART;
+}
+
 const ewx_cpu_op ewx_cpu_gemm_rs = {
     .id = EW_OP_GEMM_RS,
+    .ownership = part_per_rank,
     .num_work = 4,
     .work = {{.role = EWX_ROLE_REDUCE,
               .prepare = ewx_host_sum_prepare,
