@@ -282,6 +282,48 @@ static void test_bits_depend_on_row_and_column_only(void **state)
     for_each_kernel(same_bits_anywhere);
 }
 
+/* Of every 32 k's the even and the odd ones are added apart, then both, then all to what
+ * was there: entwine.h says so. */
+static float amx_sum(ew_dtype dtype, const void *a, const void *b, int64_t depth)
+{
+    float sum = 0.0f;
+    for (int64_t first = 0; first < depth; first += 32) {
+        float even = 0.0f, odd = 0.0f;
+        for (int64_t k = first; k < first + 32 && k < depth; k += 2) {
+            even = fmaf(decode(dtype, a, k), decode(dtype, b, k), even);
+            if (k + 1 < depth)
+                odd = fmaf(decode(dtype, a, k + 1), decode(dtype, b, k + 1), odd);
+        }
+        sum += even + odd;
+    }
+    return sum;
+}
+
+static void amx_adds_in_its_order(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    enum { ROWS = 35, COLS = 37, DEPTH = 1101 };
+    if (strncmp(kernel->name, "amx", 3) != 0)
+        return;
+    problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
+    const ewx_gemm gemm = ewx_gemm_build(kernel, dtype, DEPTH);
+    uint16_t got[ROWS * COLS];
+    multiply_part(&p, &gemm, 0, 0, ROWS, COLS, got, COLS);
+    for (int64_t i = 0; i < ROWS * COLS; i++) {
+        uint16_t want[2]; /* room for any type */
+        const uint16_t *a = (uint16_t *)p.a + i / COLS * DEPTH;
+        const uint16_t *b = (uint16_t *)p.b + i % COLS * DEPTH;
+        encode(dtype, amx_sum(dtype, a, b, DEPTH), want, 0);
+        assert_int_equal(got[i], want[0]);
+    }
+    problem_free(&p);
+}
+
+static void test_amx_adds_in_its_order(void **state)
+{
+    (void)state;
+    for_each_kernel(amx_adds_in_its_order);
+}
+
 static void test_select(void **state)
 {
     (void)state;
@@ -290,19 +332,22 @@ static void test_select(void **state)
         assert_non_null(ewx_kernel_select(dtypes[i], NULL));
     for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++) {
         const bool here = (*kernel)->available();
-        assert_ptr_equal(ewx_kernel_select(EW_BF16, (*kernel)->name),
-                         here ? *kernel : NULL);
-        assert_ptr_equal(ewx_kernel_select(EW_FP32, (*kernel)->name),
-                         here && !(*kernel)->packs_bf16 ? *kernel : NULL);
+        for (int i = 0; i < NUM_DTYPES; i++) {
+            const bool serves =
+                (*kernel)->packs == EW_FP32 || (*kernel)->packs == dtypes[i];
+            assert_ptr_equal(ewx_kernel_select(dtypes[i], (*kernel)->name),
+                             here && serves ? *kernel : NULL);
+        }
+        assert_true(!here || !(*kernel)->refusal || !(*kernel)->refusal());
         assert_true((*kernel)->mr <= EWX_PACK_GROUP && (*kernel)->nr <= EWX_PACK_GROUP);
-        assert_true((*kernel)->packs_bf16 || (*kernel)->kr == 1);
+        assert_true((*kernel)->packs != EW_FP32 || (*kernel)->kr == 1);
     }
 }
 
 static void packed_sizes(const ewx_kernel *kernel, ew_dtype dtype)
 {
     const ewx_gemm gemm = ewx_gemm_build(kernel, dtype, 20);
-    const size_t lane = 20 * ewx_packed_elem_bytes(&gemm);
+    const size_t lane = (size_t)gemm.padded_depth * ewx_packed_elem_bytes(&gemm);
     const size_t group = ewx_packed_b_bytes(&gemm, EWX_PACK_GROUP);
     assert_int_equal(ewx_packed_a_bytes(&gemm, 0), 0);
     assert_int_equal(ewx_packed_a_bytes(&gemm, 1), lane * (size_t)kernel->mr);
@@ -428,29 +473,41 @@ static const uint32_t special_bits[] = {
     0x00000001, 0x807fffff, 0x00008000, 0x00018000, 0x3f808000, 0x3f818000, 0x3f808001,
     0x7f7fffff, 0x7f7f8000, 0x7f7f7fff, 0xff7f8000, 0x7f80ffff, 0x7f810000, 0x3f7fffff};
 
-static void test_store_bf16_agrees_with_scalar(void **state)
+enum { STORE_SIDE = 32, STORE_STRIDE = 37, STORE_COUNT = STORE_SIDE * STORE_STRIDE };
+
+static void check_store(ew_dtype dtype, ewx_store_half *store, const float *acc, int rows,
+                        int cols)
+{
+    uint16_t dst[STORE_COUNT], want[STORE_COUNT];
+    memset(dst, POISON, sizeof dst);
+    memset(want, POISON, sizeof want);
+    for (int i = 0; i < STORE_COUNT; i++)
+        if (i / STORE_STRIDE < rows && i % STORE_STRIDE < cols)
+            encode(dtype, acc[i], want, i);
+    store(acc, STORE_STRIDE, rows, cols, dst, STORE_STRIDE);
+    assert_memory_equal(dst, want, sizeof want);
+}
+
+/* A kernel for bf16 alone never has subnormal sums, and need not round them. */
+static void store_agrees(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    enum { SPECIALS = sizeof special_bits / sizeof special_bits[0] };
+    float acc[STORE_COUNT];
+    for (int i = 0; i < STORE_COUNT; i++) {
+        acc[i] = ewx_f32_from_bits(i % 2 ? random_bits() : special_bits[i / 2 % SPECIALS]);
+        if (kernel->packs == EW_BF16 && fpclassify(acc[i]) == FP_SUBNORMAL)
+            acc[i] = 0.0f;
+    }
+    for (int rows = 1; dtype != EW_FP32 && rows <= kernel->mr; rows++)
+        for (int cols = 1; cols <= kernel->nr; cols++)
+            check_store(dtype, dtype == EW_BF16 ? kernel->store_bf16 : kernel->store_fp16,
+                        acc, rows, cols);
+}
+
+static void test_stores_agree_with_scalars(void **state)
 {
     (void)state;
-    enum {
-        SPECIALS = sizeof special_bits / sizeof special_bits[0],
-        SIDE = 32,
-        STRIDE = 37
-    };
-    float acc[SIDE * STRIDE];
-    uint16_t dst[SIDE * STRIDE];
-    for (int i = 0; i < SIDE * STRIDE; i++)
-        acc[i] = ewx_f32_from_bits(i % 2 ? random_bits() : special_bits[i / 2 % SPECIALS]);
-    for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++)
-        for (int rows = 1; (*kernel)->available() && rows <= (*kernel)->mr; rows++)
-            for (int cols = 1; cols <= (*kernel)->nr; cols++) {
-                memset(dst, POISON, sizeof dst);
-                (*kernel)->store_bf16(acc, STRIDE, rows, cols, dst, STRIDE);
-                for (int i = 0; i < SIDE * STRIDE; i++) {
-                    const bool inside = i / STRIDE < rows && i % STRIDE < cols;
-                    assert_int_equal(dst[i], inside ? ewx_bf16_from_f32(acc[i])
-                                                    : POISON << 8 | POISON);
-                }
-            }
+    for_each_kernel(store_agrees);
 }
 
 /* ---- Sum over ranks ------------------------------------------------------------ */
@@ -519,8 +576,20 @@ static void test_reduce_of_every_bf16(void **state)
     free(want);
 }
 
-int main(void)
+/* For ctest, which then says what was not tested here: whether the machine has a kernel. */
+static int has(const char *name)
 {
+    enum { SKIPPED = 77 };
+    for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++)
+        if (strcmp((*kernel)->name, name) == 0)
+            return (*kernel)->available() ? 0 : SKIPPED;
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--has") == 0)
+        return has(argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_select),
         cmocka_unit_test(test_packed_sizes),
@@ -528,11 +597,12 @@ int main(void)
         cmocka_unit_test(test_several_chunks_and_groups),
         cmocka_unit_test(test_bits_depend_on_row_and_column_only),
         cmocka_unit_test(test_deep_tiles_give_signs_of_life),
+        cmocka_unit_test(test_amx_adds_in_its_order),
         cmocka_unit_test(test_rounding_is_to_nearest_even),
         cmocka_unit_test(test_nan_stays_quiet_nan),
         cmocka_unit_test(test_fp16_values),
         cmocka_unit_test(test_octets_agree_with_scalars),
-        cmocka_unit_test(test_store_bf16_agrees_with_scalar),
+        cmocka_unit_test(test_stores_agree_with_scalars),
         cmocka_unit_test(test_reduce),
         cmocka_unit_test(test_reduce_of_every_bf16),
     };

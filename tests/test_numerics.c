@@ -31,7 +31,7 @@ static double *widened(ew_dtype dtype, const void *src, int64_t count)
 /* BFMMLA rounds to odd. */
 static double kernel_eps(const ewx_kernel *kernel)
 {
-    return kernel->packs_bf16 ? 0x1p-23 : 0x1p-24;
+    return kernel->packs == EW_BF16 ? 0x1p-23 : 0x1p-24;
 }
 
 /* ---- Every kernel, on one tile of three ranks ---- */
@@ -363,7 +363,7 @@ static int range_body(ew_world *world, void *argument)
     const float least = dtype == EW_FP32   ? 0x1p-149f
                         : dtype == EW_BF16 ? 0x1p-133f
                                            : 0x1p-24f;
-    const bool flushes = ewx_kernel_select(dtype, NULL)->packs_bf16; /* BFMMLA */
+    const bool flushes = ewx_kernel_select(dtype, NULL)->packs == EW_BF16;
     for (int64_t row = 127; row < SM; row += 131) {
         RANK_TRY(check_row(s, row, (float[]){most, 0, 0}, 1, most, false));
         RANK_TRY(check_row(s, row, (float[]){0, -most, 0}, 1, -most, false));
@@ -445,7 +445,7 @@ static void subnormal_numbers_are_kept_or_count_as_zero(void **state)
     for (const ewx_kernel *const *kernel = ewx_kernel_list(); *kernel; kernel++) {
         const char *name = (*kernel)->name;
         const bool may_flush = strcmp(name + strlen(name) - 4, "bf16") == 0;
-        assert_int_equal(may_flush, (*kernel)->packs_bf16);
+        assert_int_equal(may_flush, (*kernel)->packs == EW_BF16);
         for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++) {
             if (ewx_kernel_select((ew_dtype)dtype, name) != *kernel)
                 continue; /* not for this type, or not on this machine */

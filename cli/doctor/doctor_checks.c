@@ -66,6 +66,12 @@ static void check_cpu(cli_doctor *d)
         slow ? "results are right but slow: this CPU has no kernel of its own yet"
              : "the library could not choose kernels: reinstall it",
         "%s; kernels %s, %s, %s", c->cpu, c->fp32_kernel, c->bf16_kernel, c->fp16_kernel);
+    if (*c->kernel_refusal)
+        cli_doctor_say(
+            d, VERDICT_WARN, "amx",
+            "use Linux 5.16 or later and let arch_prctl through seccomp; without it "
+            "bf16 and fp16 are right but slower",
+            "%s", c->kernel_refusal);
 }
 
 static void check_cores(cli_doctor *d)

@@ -81,10 +81,11 @@ static void find_cpu(char *text, size_t bytes)
 static void ask_library(void *argument)
 {
     cli_context *context = argument;
-    const char *blas = ew_blas_name();
+    const char *blas = ew_blas_name(), *refusal = ew_cpu_kernel_refusal(EW_BF16);
     snprintf(context->fp32_kernel, CLI_TEXT_BYTES, "%s", ew_cpu_kernel_name(EW_FP32));
     snprintf(context->bf16_kernel, CLI_TEXT_BYTES, "%s", ew_cpu_kernel_name(EW_BF16));
     snprintf(context->fp16_kernel, CLI_TEXT_BYTES, "%s", ew_cpu_kernel_name(EW_FP16));
+    snprintf(context->kernel_refusal, CLI_TEXT_BYTES, "%s", refusal ? refusal : "");
     snprintf(context->blas, CLI_TEXT_BYTES, "%s", blas ? blas : "");
     context->cores_usable = ew_usable_cores();
 }

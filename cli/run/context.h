@@ -19,6 +19,7 @@ typedef struct cli_context {
     char time[32];                    /* UTC, ISO 8601 */
     char fp32_kernel[CLI_TEXT_BYTES]; /* micro-kernels */
     char bf16_kernel[CLI_TEXT_BYTES];
+    char kernel_refusal[CLI_TEXT_BYTES]; /* of the one for bf16; empty: none */
     char fp16_kernel[CLI_TEXT_BYTES];
     char blas[CLI_TEXT_BYTES]; /* empty: none */
     int cores_usable;

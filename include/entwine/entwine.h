@@ -184,12 +184,14 @@ EW_API ew_status ew_launcher_detect(ew_launcher *launcher_out);
  * sum over ranks is fp32 and rounded once, both to nearest even.
  *
  * How the accumulation over K rounds is the kernel's own: to nearest even where it is done
- * in fp32 instructions.  Instructions that add several bf16 products at once, BFMMLA and
- * AVX512_BF16, lose up to twice as much per addition, and count subnormal numbers (below
- * 2^-126) as zero, in A, in B and in a rank's contribution.  The names of these kernels end
- * in "bf16" (ew_cpu_kernel_name, measure.h).  All other CPU kernels keep subnormal numbers
- * of every type, unless the program set its processor to flush them.  A GPU's tensor cores
- * have rules of their own. */
+ * in fp32 instructions, one k after the other.  Instructions that add several bf16 products
+ * at once count subnormal numbers (below 2^-126) as zero, in A, in B and in a rank's
+ * contribution.  BFMMLA and AVX512_BF16 also lose up to twice as much per addition; AMX
+ * rounds to nearest even, and of every 32 k's adds the even and the odd ones apart.  The
+ * names of these kernels end in "bf16" (ew_cpu_kernel_name, measure.h).  All other CPU
+ * kernels, those of AMX for fp16 included, keep subnormal numbers of every type, unless the
+ * program set its processor to flush them.  On one machine a row's bits depend neither on m
+ * nor on its place.  A GPU's tensor cores have rules of their own. */
 typedef enum ew_dtype { EW_FP32 = 1, EW_BF16 = 2, EW_FP16 = 3 } ew_dtype;
 
 EW_API const char *ew_dtype_name(ew_dtype dtype); /* "fp32", "bf16", "fp16" */

@@ -251,6 +251,10 @@ EW_API ew_backend_traits ew_backend_describe(ew_backend backend);
 /* The micro-kernel that serves the type, e.g. "neon-8x8-fp32". */
 EW_API const char *ew_cpu_kernel_name(ew_dtype dtype);
 
+/* Why the type is served by that one although the CPU has instructions for a faster one,
+ * such as AMX, which Linux grants or refuses to a process; NULL when it has none. */
+EW_API const char *ew_cpu_kernel_refusal(ew_dtype dtype);
+
 /* Cores this process may use: its affinity, and the CPU quotas of its control group and
  * those above it (cgroup v1 and v2). */
 EW_API int ew_usable_cores(void);

@@ -10,6 +10,11 @@ const char *ew_cpu_kernel_name(ew_dtype dtype)
     return kernel ? kernel->name : "none";
 }
 
+const char *ew_cpu_kernel_refusal(ew_dtype dtype)
+{
+    return ewx_kernel_refusal(dtype);
+}
+
 const char *ew_blas_name(void)
 {
     return ewx_blas_name();

@@ -6,9 +6,6 @@
 
 #include <string.h>
 
-#include "backend/cpu/kernels/convert.h"
-#include "base/dtype.h"
-
 enum { MIN_PREFETCH_PARTS = 4 };
 enum { CHUNKS_PER_SIGN = 16 }; /* of life: tiles that are done sooner need none */
 
@@ -97,20 +94,6 @@ static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t i, int64_t
     return (sums){out->scratch + (single ? 0 : before), gemm->kernel->nr};
 }
 
-static void store_fp16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
-                       int64_t dst_stride)
-{
-    for (int i = 0; i < rows; i++) {
-        const float *row = acc + i * stride;
-        int j = 0;
-        for (; j + EWX_OCTET <= cols; j += EWX_OCTET)
-            ewx_octet_store(EW_FP16, ewx_octet_load(EW_FP32, row, j), dst + i * dst_stride,
-                            j);
-        for (; j < cols; j++)
-            dst[i * dst_stride + j] = ewx_fp16_from_f32(row[j]);
-    }
-}
-
 /* Rounds the register tile at (i, j), still in L1, into its place. */
 static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, sums sum)
 {
@@ -118,12 +101,10 @@ static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, 
     const int rows = (int)min(out->rows - i, kernel->mr);
     const int cols = (int)min(out->cols - j, kernel->nr);
     const int64_t at = i * out->dst_stride + j;
-    if (gemm->dtype == EW_BF16) {
-        kernel->store_bf16(sum.at, sum.stride, rows, cols, (uint16_t *)out->dst + at,
-                           out->dst_stride);
-    } else if (gemm->dtype == EW_FP16) {
-        store_fp16(sum.at, sum.stride, rows, cols, (uint16_t *)out->dst + at,
-                   out->dst_stride);
+    if (gemm->dtype != EW_FP32) {
+        ewx_store_half *half =
+            gemm->dtype == EW_BF16 ? kernel->store_bf16 : kernel->store_fp16;
+        half(sum.at, sum.stride, rows, cols, (uint16_t *)out->dst + at, out->dst_stride);
     } else {
         for (int row = 0; row < rows; row++)
             memcpy((float *)out->dst + at + row * out->dst_stride,
@@ -190,6 +171,8 @@ void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packe
                    int64_t rows, int64_t cols, void *dst, int64_t dst_stride, void *scratch)
 {
     const size_t elem = ew_dtype_bytes(gemm->dtype);
+    if (gemm->kernel->enter)
+        gemm->kernel->enter();
     for (int64_t i = 0; i < rows; i += EWX_PACK_GROUP) {
         const char *a = (const char *)packed_a + ewx_packed_a_bytes(gemm, i);
         for (int64_t j = 0; j < cols; j += EWX_PACK_GROUP) {
@@ -200,4 +183,6 @@ void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packe
             multiply_block(gemm, a, b, &out);
         }
     }
+    if (gemm->kernel->leave)
+        gemm->kernel->leave();
 }

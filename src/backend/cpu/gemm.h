@@ -39,7 +39,7 @@ size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols);
 
 static inline size_t ewx_packed_elem_bytes(const ewx_gemm *gemm)
 {
-    return gemm->kernel->packs_bf16 ? sizeof(uint16_t) : sizeof(float);
+    return ew_dtype_bytes(gemm->kernel->packs);
 }
 
 /* Element (i, k) of src lies at i * stride + k * k_stride (in elements). */

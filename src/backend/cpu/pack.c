@@ -37,22 +37,30 @@ static void widen_fp16(const uint16_t *src, int64_t k_stride, int64_t count, int
 }
 
 /* Groups of kr k's lie together; groups of one row are width * kr apart. */
-static void group_bf16(const uint16_t *src, int64_t k_stride, int64_t count, int width,
-                       int kr, uint16_t *dst)
+static void group_halves(const uint16_t *src, int64_t k_stride, int64_t count, int width,
+                         int kr, uint16_t *dst)
 {
     int64_t k = 0;
-    if (k_stride == 1 && kr == 4) /* BFMMLA: a fixed size makes the copy one move */
+    if (k_stride == 1 && kr == 2) /* a fixed size makes the copy one move, or a few */
+        for (; k + 2 <= count; k += 2)
+            memcpy(dst + k * width, src + k, 2 * sizeof *dst);
+    else if (k_stride == 1 && kr == 4)
         for (; k + 4 <= count; k += 4)
             memcpy(dst + k * width, src + k, 4 * sizeof *dst);
+    else if (k_stride == 1 && kr == 32)
+        for (; k + 32 <= count; k += 32)
+            memcpy(dst + k * width, src + k, 32 * sizeof *dst);
     for (; k < count; k += kr)
         for (int64_t i = 0; i < min(count - k, kr); i++)
             dst[k * width + i] = src[(k + i) * k_stride];
 }
 
+/* What is packed: rows of A or columns of B, and how the kernel wants them. */
 typedef struct source {
     const char *data;
     int64_t stride, k_stride;
     int64_t rows;
+    int width, narrow, kr;
 } source;
 
 /* Packs `count` k's of one row, beginning at `first`, into its lane of a panel. */
@@ -61,8 +69,8 @@ static void pack_strip(const ewx_gemm *gemm, const source *src, int64_t row, int
 {
     const int64_t at = row * src->stride + first * src->k_stride;
     const void *from = src->data + (size_t)at * ew_dtype_bytes(gemm->dtype);
-    if (gemm->kernel->packs_bf16)
-        group_bf16(from, src->k_stride, count, width, gemm->kernel->kr, dst);
+    if (gemm->kernel->packs != EW_FP32)
+        group_halves(from, src->k_stride, count, width, src->kr, dst);
     else if (gemm->dtype == EW_FP32)
         widen_fp32(from, src->k_stride, count, width, dst);
     else if (gemm->dtype == EW_BF16)
@@ -126,21 +134,21 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
                         width, filled, (float *)dst);
     for (; k < filled; k += STRIP) {
         for (int lane = 0; lane < lanes; lane++) {
-            const int64_t at = k * width + (int64_t)lane * gemm->kernel->kr;
+            const int64_t at = k * width + (int64_t)lane * src->kr;
             pack_strip(gemm, src, row + lane, first + k, min(STRIP, filled - k), width,
                        dst + (size_t)at * elem);
         }
     }
 }
 
-static void pack(const ewx_gemm *gemm, const source *src, int widest, int narrow, char *dst)
+static void pack(const ewx_gemm *gemm, const source *src, char *dst)
 {
     for (int64_t group = 0; group < src->rows; group += EWX_PACK_GROUP) {
         const int64_t end = min(src->rows, group + EWX_PACK_GROUP);
         for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
             const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
             for (int64_t row = group; row < end;) {
-                const int width = ewx_panel_width(end - row, widest, narrow);
+                const int width = ewx_panel_width(end - row, src->width, src->narrow);
                 const int lanes = (int)min(width, end - row);
                 pack_panel(gemm, src, row, lanes, width, first, depth, dst);
                 dst += (size_t)depth * (size_t)width * ewx_packed_elem_bytes(gemm);
@@ -153,13 +161,21 @@ static void pack(const ewx_gemm *gemm, const source *src, int widest, int narrow
 void ewx_pack_a(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
                 int64_t rows, void *dst)
 {
-    const source from = {src, stride, k_stride, rows};
-    pack(gemm, &from, gemm->kernel->mr, 0, dst);
+    const source from = {src, stride,          k_stride, rows, gemm->kernel->mr,
+                         0,   gemm->kernel->kr};
+    pack(gemm, &from, dst);
 }
 
 void ewx_pack_b(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
                 int64_t cols, void *dst)
 {
-    const source from = {src, stride, k_stride, cols};
-    pack(gemm, &from, gemm->kernel->nr, gemm->kernel->narrow_nr, dst);
+    const ewx_kernel *kernel = gemm->kernel;
+    const source from = {src,
+                         stride,
+                         k_stride,
+                         cols,
+                         kernel->nr,
+                         kernel->narrow_nr,
+                         kernel->kr_b ? kernel->kr_b : kernel->kr};
+    pack(gemm, &from, dst);
 }

@@ -68,6 +68,7 @@ static bool available(void)
 
 const ewx_kernel ewx_kernel_avx2 = {
     .name = "avx2-4x16-fp32",
+    .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
     .kr = 1,
@@ -75,6 +76,7 @@ const ewx_kernel ewx_kernel_avx2 = {
     .available = available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,
+    .store_fp16 = ewx_store_fp16,
 };
 
 #endif

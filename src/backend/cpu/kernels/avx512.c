@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/portable.h"
+#include "backend/cpu/kernels/store_avx512.h"
 
 /* 16 accumulators cover two FMA pipes with a latency of 4 cycles twice over. */
 enum { MR = 8, NR = 32 };
@@ -101,6 +102,7 @@ static bool available(void)
 
 const ewx_kernel ewx_kernel_avx512 = {
     .name = "avx512-8x32-fp32",
+    .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
     .kr = 1,
@@ -109,7 +111,8 @@ const ewx_kernel ewx_kernel_avx512 = {
     .available = available,
     .multiply = multiply,
     .multiply_few = multiply_few,
-    .store_bf16 = ewx_store_bf16,
+    .store_bf16 = ewx_store_bf16_avx512,
+    .store_fp16 = ewx_store_fp16_avx512,
 };
 
 #endif

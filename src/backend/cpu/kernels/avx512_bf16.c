@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backend/cpu/kernels/portable.h"
+#include "backend/cpu/kernels/store_avx512.h"
 
 enum { MR = 8, NR = 32, KR = 2 };
 
@@ -93,7 +94,7 @@ static bool pays(void)
 
 const ewx_kernel ewx_kernel_avx512_bf16 = {
     .name = "avx512-8x32-bf16",
-    .packs_bf16 = true,
+    .packs = EW_BF16,
     .mr = MR,
     .nr = NR,
     .kr = KR,
@@ -101,7 +102,8 @@ const ewx_kernel ewx_kernel_avx512_bf16 = {
     .available = available,
     .pays = pays,
     .multiply = multiply,
-    .store_bf16 = ewx_store_bf16,
+    .store_bf16 = ewx_store_bf16_avx512,
+    .store_fp16 = ewx_store_fp16_avx512,
 };
 
 #endif

@@ -11,6 +11,9 @@ extern const ewx_kernel ewx_kernel_neon_bf16;
 #endif
 #elif defined(__x86_64__)
 extern const ewx_kernel ewx_kernel_avx512_bf16, ewx_kernel_avx512, ewx_kernel_avx2;
+#if defined(__linux__)
+extern const ewx_kernel ewx_kernel_amx_bf16, ewx_kernel_amx_fp16;
+#endif
 #endif
 
 static const ewx_kernel *const kernels[] = {
@@ -20,6 +23,9 @@ static const ewx_kernel *const kernels[] = {
 #endif
     &ewx_kernel_neon,
 #elif defined(__x86_64__)
+#if defined(__linux__)
+    &ewx_kernel_amx_bf16,    &ewx_kernel_amx_fp16,
+#endif
     &ewx_kernel_avx512_bf16, &ewx_kernel_avx512,
     &ewx_kernel_avx2,
 #endif
@@ -32,14 +38,26 @@ const ewx_kernel *const *ewx_kernel_list(void)
     return kernels;
 }
 
+static bool serves(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    return kernel->packs == EW_FP32 || kernel->packs == dtype;
+}
+
 const ewx_kernel *ewx_kernel_select(ew_dtype dtype, const char *name)
 {
     for (const ewx_kernel *const *kernel = kernels; *kernel; kernel++) {
-        const bool serves = !(*kernel)->packs_bf16 || dtype == EW_BF16;
         const bool wanted = name ? strcmp((*kernel)->name, name) == 0
                                  : !(*kernel)->pays || (*kernel)->pays();
-        if (serves && wanted && (*kernel)->available())
+        if (serves(*kernel, dtype) && wanted && (*kernel)->available())
             return *kernel;
     }
+    return NULL;
+}
+
+const char *ewx_kernel_refusal(ew_dtype dtype)
+{
+    for (const ewx_kernel *const *kernel = kernels; *kernel; kernel++)
+        if (serves(*kernel, dtype) && (*kernel)->refusal && (*kernel)->refusal())
+            return (*kernel)->refusal();
     return NULL;
 }

@@ -22,30 +22,42 @@ typedef struct ewx_ahead {
 typedef void ewx_multiply(int64_t depth, const void *a, const void *b, float *acc,
                           int64_t stride, bool accumulate, ewx_ahead ahead);
 
+/* Rounds rows x cols of acc as ewx_bf16_from_f32 or ewx_fp16_from_f32 does. */
+typedef void ewx_store_half(const float *acc, int64_t stride, int rows, int cols,
+                            uint16_t *dst, int64_t dst_stride);
+
 /* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), one chunk of K
  * deep, as [k / kr][row][kr] so that a step of the kernel reads consecutive memory.
- * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or bf16 when
- * packs_bf16. */
+ * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or of a 16-bit
+ * type. */
 typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
-    bool packs_bf16;
+    ew_dtype packs;   /* the packed element; one other than fp32 serves its own type only */
     int mr, nr, kr;
+    int kr_b;      /* k's of a column of B that lie together; 0: kr */
     int few_rows;  /* that multiply_few computes, of a panel that has no more; 0: mr */
     int narrow_nr; /* columns of a group's last panel where so few are left; 0: nr */
     int max_chunk; /* most k's at a time: a panel of B and two of A fit into L1 */
     bool (*available)(void);
-    bool (*pays)(void); /* worth choosing unasked where available; NULL: always */
+    const char *(*refusal)(void); /* why not, where the CPU could; NULL, or from it: none */
+    bool (*pays)(void);           /* worth choosing unasked where available; NULL: always */
     ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
     ewx_multiply *multiply_few;               /* the first few_rows of mr */
-    /* Rounds rows x cols of acc to bf16 as ewx_bf16_from_f32 does. */
-    void (*store_bf16)(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
-                       int64_t dst_stride);
+    /* Around any number of multiplications by one thread, which in between may be
+     * interrupted but calls nothing else; NULL: nothing to do. */
+    void (*enter)(void);
+    void (*leave)(void);
+    ewx_store_half *store_bf16, *store_fp16;
 } ewx_kernel;
 
 /* The best available kernel for the element type, or the one named by `name` (tests
  * compare all of them).  NULL when `name` is unknown, unavailable here or cannot serve
  * the type. */
 const ewx_kernel *ewx_kernel_select(ew_dtype dtype, const char *name);
+
+/* Why a kernel that the CPU could run, and that would be chosen for the type, may not be
+ * used; NULL when there is none. */
+const char *ewx_kernel_refusal(ew_dtype dtype);
 
 /* All kernels built into this library, ending with NULL. */
 const ewx_kernel *const *ewx_kernel_list(void);

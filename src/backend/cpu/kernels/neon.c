@@ -175,6 +175,7 @@ static void multiply_narrow(int64_t depth, const void *a, const void *b, float *
 
 const ewx_kernel ewx_kernel_neon = {
     .name = "neon-8x12-fp32",
+    .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
     .kr = 1,
@@ -184,6 +185,7 @@ const ewx_kernel ewx_kernel_neon = {
     .multiply = multiply,
     .multiply_narrow = multiply_narrow,
     .store_bf16 = ewx_store_bf16,
+    .store_fp16 = ewx_store_fp16,
 };
 
 #endif

@@ -140,7 +140,7 @@ EWX_BF16_CODE static void store_bf16(const float *acc, int64_t stride, int rows,
 
 const ewx_kernel ewx_kernel_neon_bf16 = {
     .name = "neon-8x12-bf16",
-    .packs_bf16 = true,
+    .packs = EW_BF16,
     .mr = MR,
     .nr = NR,
     .kr = KR,
@@ -148,6 +148,7 @@ const ewx_kernel ewx_kernel_neon_bf16 = {
     .available = ewx_has_bfcvt,
     .multiply = multiply,
     .store_bf16 = store_bf16,
+    .store_fp16 = ewx_store_fp16,
 };
 
 #endif

@@ -57,8 +57,23 @@ void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16
     }
 }
 
+void ewx_store_fp16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
+                    int64_t dst_stride)
+{
+    for (int i = 0; i < rows; i++) {
+        const float *row = acc + i * stride;
+        int j = 0;
+        for (; j + EWX_OCTET <= cols; j += EWX_OCTET)
+            ewx_octet_store(EW_FP16, ewx_octet_load(EW_FP32, row, j), dst + i * dst_stride,
+                            j);
+        for (; j < cols; j++)
+            dst[i * dst_stride + j] = ewx_fp16_from_f32(row[j]);
+    }
+}
+
 const ewx_kernel ewx_kernel_portable = {
     .name = "portable-4x8-fp32",
+    .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
     .kr = 1,
@@ -66,4 +81,5 @@ const ewx_kernel ewx_kernel_portable = {
     .available = ewx_always_available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,
+    .store_fp16 = ewx_store_fp16,
 };

@@ -28,8 +28,10 @@ static inline __attribute__((always_inline)) void ewx_prefetch_stream(ewx_ahead 
         __builtin_prefetch((const char *)b + STREAM_AHEAD + at);
 }
 
-/* ewx_kernel.store_bf16 in plain C. */
+/* ewx_kernel.store_bf16 and store_fp16 in plain C. */
 void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
+                    int64_t dst_stride);
+void ewx_store_fp16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                     int64_t dst_stride);
 
 #endif
