@@ -11,6 +11,8 @@ bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_reduce_stage *reduce = &engine->reduce;
     (void)asked; /* the place of the sum is the epilogue's choice */
+    reduce->in_place = engine->spec->num_ranks == 1 && reduce->sum &&
+                       engine->spec->config.producer != EW_PRODUCER_BLAS;
     reduce->num_tasks = ewx_part_tiles(&engine->call.grid, engine->world->rank);
     atomic_store_explicit(&reduce->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
@@ -121,22 +123,30 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
     return world->num_hosts;
 }
 
+unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile)
+{
+    const int64_t first =
+        tile.row * EWX_TILE_M * engine->spec->problem.n + tile.col * EWX_TILE_N;
+    return engine->reduce.sum + (size_t)first * engine->spec->elem_bytes;
+}
+
 static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
     const int rank = engine->world->rank;
     const void *addends[EWX_MAX_RANKS];
-    const int count = list_addends(engine, worker, tile, addends);
-    const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
     unsigned char *out =
         engine->reduce.sum
-            ? engine->reduce.sum + (size_t)first * spec->elem_bytes
+            ? ewx_reduce_stage_tile(engine, tile)
             : engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes;
     const int64_t stride = engine->reduce.sum ? spec->problem.n : EWX_TILE_N;
-    ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
-                    ewx_tile_height(grid, rank, tile), ewx_tile_width(grid, tile), out,
-                    stride);
+    if (!engine->reduce.in_place) {
+        const int count = list_addends(engine, worker, tile, addends);
+        ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
+                        ewx_tile_height(grid, rank, tile), ewx_tile_width(grid, tile), out,
+                        stride);
+    }
     if (engine->epilogue.is_fused)
         ewx_epilogue_stage_tile(engine, tile, out, stride);
 }

@@ -19,9 +19,13 @@ typedef struct ewx_reduce_stage {
     int levels;                   /* of the sum: over ranks; over hosts' sums */
     /* Of the call: */
     unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
+    bool in_place;      /* a single rank computes its contributions there: they are it */
     int64_t num_tasks;  /* Q of this rank */
     _Alignas(64) _Atomic int64_t tasks_done;
 } ewx_reduce_stage;
+
+/* Where a tile of the sum lies, if it has a place. */
+unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile);
 
 /* Whether src has entered this call, with our m, and its tile in that slot is there. */
 ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot,
