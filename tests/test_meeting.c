@@ -4,6 +4,7 @@
 #include "faultkit.h"
 #include "harness.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -200,8 +201,9 @@ static int be_impostor(meeting *m)
     memcpy(m->hellos[0] + HELLO_RANK(bytes), &rank, sizeof rank);
     memcpy(m->hellos[0] + bytes - sizeof address, &address, sizeof address);
     meet(&m->arrived, 2);
+    poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, SOME_TIMEOUT_MS);
     const int fd = accept(listener, NULL, NULL);
-    send_words(fd, "c", 1, 1, control);
+    send_words(fd, "f", 1, 1, control);
     meet(&m->left, 2);
     return 0;
 }
