@@ -190,10 +190,19 @@ static verdict judge_seat(const ordeal *o, int rank, char *why, size_t bytes)
     return VERDICT_STORY;
 }
 
+/* Two that fall at once on two hosts: each host may name its own. */
+static bool struck_two_hosts(const ordeal *o)
+{
+    return o->fate.num_victims == 2 && o->hit[0] && o->hit[1] &&
+           host_of(o, o->fate.victims[0]) != host_of(o, o->fate.victims[1]);
+}
+
 /* Survivors that got an error all got the same one. */
 static verdict judge_agreement(const ordeal *o, char *why, size_t bytes)
 {
     const seat *first = NULL;
+    if (struck_two_hosts(o))
+        return VERDICT_GOOD;
     for (int rank = 0; rank < o->fate.num_ranks; rank++) {
         const seat *s = &o->board->seats[rank];
         if (is_victim(o, rank) || !atomic_load(&s->told) || s->refused ||
