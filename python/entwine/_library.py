@@ -128,6 +128,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_world_allgather": (c_int, [_P, _P, _P, c_size_t]),
     "ew_world_barrier": (c_int, [_P]),
     "ew_world_abort": (None, [_P]),
+    "ew_world_shrink": (c_int, [_P, POINTER(_P)]),
     "ew_world_destroy": (None, [_P]),
     "ew_launcher_detect": (c_int, [POINTER(Launcher)]),
     "ew_config_parse": (c_int, [c_char_p, _P]),

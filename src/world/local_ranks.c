@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/allowance.h"
+#include "base/probe.h"
 #include "base/status.h"
 #include "world/remote_ranks.h"
 
@@ -149,7 +150,9 @@ static ew_status own_control(ew_world *world, int listener, const ewx_address *m
     EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
     EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
     world->control->header.job = world->job;
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 1);
     EW_TRY(receive_ranks(world, listener, mine));
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 2);
     EW_TRY(await_present(world));
     atomic_store_explicit(&world->control->met, 1, memory_order_release);
     return EW_OK;
@@ -234,7 +237,9 @@ static ew_status attend(ew_world *world, int listener, const ewx_address *addres
         return ewx_death_watch_lost(world, owner);
     EW_TRY(status);
     EW_TRY(receive_control(world));
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 1);
     EW_TRY(connect_below(world, addresses));
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 2);
     EW_TRY(await_others(world));
     return receive_ranks(world, listener, &addresses[world->rank]);
 }
@@ -242,6 +247,7 @@ static ew_status attend(ew_world *world, int listener, const ewx_address *addres
 ew_status ewx_locals_meet(ew_world *world, int listener, const ewx_address *addresses)
 {
     ewx_death_watch_open(world);
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 0);
     EW_TRY(world->rank == owner_of(world)
                ? own_control(world, listener, &addresses[world->rank])
                : attend(world, listener, addresses));

@@ -75,36 +75,49 @@ static bool await_answer(int fd, int64_t timeout_ns)
     return false;
 }
 
+static ew_status fail_launcher(const char *verb)
+{
+    if (errno == EPIPE || errno == ECONNRESET)
+        return ewx_fail(EW_ERR_PEER_DIED, "the launcher went away");
+    return ewx_fail(EW_ERR_SYSTEM, "the launcher cannot be %s: %s", verb, strerror(errno));
+}
+
+/* Sends this rank's hello and receives the answer, of `room` bytes at most. */
+static ew_status ask_parent(const gather_context *us, const void *mine, size_t bytes,
+                            void *reply, size_t room)
+{
+    ssize_t got;
+    if (send(us->fd, mine, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+        return fail_launcher("told");
+    if (!await_answer(us->fd, us->timeout_ns))
+        return ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
+    do
+        got = recv(us->fd, reply, room, 0);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return fail_launcher("heard");
+    return got >= (ssize_t)sizeof(answer)
+               ? EW_OK
+               : ewx_fail(EW_ERR_PEER_DIED, "the launcher went away");
+}
+
 /* An ew_allgather over the socket to the parent. */
 static int gather_through_parent(void *context, const void *mine, void *all, size_t bytes)
 {
     const gather_context *us = context;
-    const int fd = us->fd, num_ranks = us->num_ranks;
-    const size_t all_bytes = sizeof(answer) + (size_t)num_ranks * bytes;
-    unsigned char *reply = malloc(all_bytes);
+    const size_t all_bytes = (size_t)us->num_ranks * bytes;
+    unsigned char *reply = malloc(sizeof(answer) + all_bytes);
+    answer head;
     if (!reply)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
-    ew_status status = EW_ERR_PEER_DIED;
-    ssize_t got = -1;
-    const bool sent = send(fd, mine, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
-    const bool answered = sent && await_answer(fd, us->timeout_ns);
-    if (answered) {
-        do
-            got = recv(fd, reply, all_bytes, 0);
-        while (got < 0 && errno == EINTR);
-    }
-    if (sent && !answered) {
-        status = ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
-    } else if (got < (ssize_t)sizeof(answer)) {
-        ewx_fail(status, "the launcher went away");
-    } else {
-        answer head;
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", us->num_ranks);
+    ew_status status = ask_parent(us, mine, bytes, reply, sizeof(answer) + all_bytes);
+    if (status == EW_OK) {
         memcpy(&head, reply, sizeof head);
         status = (ew_status)head.status;
         if (status != EW_OK)
             ewx_fail(status, "%s", head.text);
         else
-            memcpy(all, reply + sizeof(answer), (size_t)num_ranks * bytes);
+            memcpy(all, reply + sizeof(answer), all_bytes);
     }
     free(reply);
     return status;
