@@ -19,9 +19,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/allowance.h"
 #include "base/probe.h"
 #include "base/status.h"
+#include "base/timer.h"
 #include "world/remote_ranks.h"
 
 #define SLICE_NS 20000000       /* how long a wait for a socket may be deaf to a fault */
@@ -105,7 +105,7 @@ static bool find_absent(const ew_world *world, bool (*has)(const ew_world *, int
 static ew_status receive_ranks(ew_world *world, int listener, const ewx_address *mine)
 {
     const bool owns = world->rank == owner_of(world);
-    ewx_allowance time = ewx_allowance_of(world->timeout_ns);
+    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
     for (;;) {
         ewx_fault absence;
         int rank;
@@ -113,11 +113,10 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
         const ew_status standing = ewx_world_check(world);
         if (!find_absent(world, has_connected, &absence) || (standing != EW_OK && !owns))
             return standing;
-        if (time.left_ns <= 0)
+        if (ewx_timer_is_over(&timer))
             return ewx_world_raise(world, &absence);
-        const ew_status status = ewx_sockets_accept(
-            world, listener, mine, ewx_allowance_begin(&time, SLICE_NS), &rank);
-        ewx_allowance_end(&time);
+        const ew_status status =
+            ewx_sockets_accept(world, listener, mine, ewx_now_ns() + SLICE_NS, &rank);
         if (status != EW_ERR_TIMEOUT)
             EW_TRY(status);
         /* One that dies now is found when we look around again. */
@@ -173,13 +172,11 @@ static ew_status map_control(ew_world *world)
 static ew_status receive_control(ew_world *world)
 {
     const int owner = owner_of(world);
-    ewx_allowance time = ewx_allowance_of(world->timeout_ns);
+    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
     ew_status status;
-    while (
-        (status = ewx_sockets_receive_fd(world, owner, ewx_allowance_begin(&time, SLICE_NS),
-                                         &world->control_fd)) == EW_ERR_TIMEOUT) {
-        ewx_allowance_end(&time);
-        if (time.left_ns <= 0)
+    while ((status = ewx_sockets_receive_fd(world, owner, ewx_now_ns() + SLICE_NS,
+                                            &world->control_fd)) == EW_ERR_TIMEOUT) {
+        if (ewx_timer_is_over(&timer))
             return give_up_on(world, owner);
         if (ewx_death_watch_sees(world, owner))
             return ewx_death_watch_report(world, owner);

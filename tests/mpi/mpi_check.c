@@ -264,6 +264,7 @@ static int run_misfortune(ew_world *world, const char *kind)
     static int culprit;
     const int rank = ew_world_rank(world);
     duty d;
+    ew_world *smaller;
     ew_status status = EW_OK;
     culprit = ew_world_size(world) - 1;
     RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(600, 300, 64, EW_FP32), ""));
@@ -285,6 +286,9 @@ static int run_misfortune(ew_world *world, const char *kind)
     }
     say("rank %d: %s: %s\n", rank, ew_status_name(status),
         status == EW_OK ? "no fault" : ew_last_error());
+    if (status != EW_OK) /* MPI does not go on without a rank */
+        RANK_CHECK(ew_world_shrink(world, &smaller) == EW_ERR_UNSUPPORTED, "%s",
+                   ew_last_error());
     duty_close(&d);
     return 0;
 }
