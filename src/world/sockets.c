@@ -17,10 +17,8 @@
 #include "base/text.h"
 #include "base/timer.h"
 
-#define SLICE_MS 100 /* of a wait, so that a freeze counts as one */
-#define GREETING_NS                                                       \
-    1000000000 /* between connecting and the first words there is nothing \
-                */
+#define SLICE_MS 100           /* of a wait, so that a freeze counts as one */
+#define GREETING_NS 1000000000 /* at most, between connecting and the first words */
 
 /* First words on a new connection. */
 typedef struct greeting {
@@ -283,9 +281,11 @@ ew_status ewx_sockets_accept(ew_world *world, int listener, const ewx_address *m
     greeting first;
     pid_t pid;
     int stray = -1;
+    const int64_t patience_ns =
+        world->timeout_ns / 4 < GREETING_NS ? world->timeout_ns / 4 : GREETING_NS;
     const bool knows_us = is_our_user(fd, &pid) &&
                           receive_message(fd, &first, sizeof first,
-                                          ewx_now_ns() + GREETING_NS, &stray) == EW_OK &&
+                                          ewx_now_ns() + patience_ns, &stray) == EW_OK &&
                           memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
     const ew_status status = knows_us ? check_greeting(world, &first, pid) : EW_OK;
     if (knows_us && status == EW_OK) {

@@ -61,9 +61,22 @@ static int host_of(const ordeal *o, int rank)
     return o->fate.way == WAY_MPI ? rank * o->fate.num_hosts / o->fate.num_ranks : 0;
 }
 
+/* While ranks meet, the lowest one of a host notices deaths for all of them; when it is
+ * stopped, it is missed itself. */
+static bool was_witness_stopped(const ordeal *o)
+{
+    for (int rank = 0; rank < o->fate.num_ranks; rank++)
+        if (was_hit_by(o, rank, true) &&
+            (rank == 0 || host_of(o, rank) != host_of(o, rank - 1)))
+            return atomic_load(&o->board->seats[rank].step) == STEP_MEET;
+    return false;
+}
+
 /* Only a process of the same host sees a death; others wait for the timeout. */
 static bool has_witness(const ordeal *o)
 {
+    if (was_witness_stopped(o))
+        return false;
     for (int victim = 0; victim < o->fate.num_ranks; victim++)
         for (int rank = 0; rank < o->fate.num_ranks; rank++)
             if (was_hit_by(o, victim, false) && !is_victim(o, rank) &&
