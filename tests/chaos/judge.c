@@ -12,6 +12,7 @@
 
 #define DEATH_BOUND_NS 200000000
 #define STOP_MARGIN 1.2
+#define LEAST_MARGIN_NS 110000000     /* of a short timeout: 100 ms while ranks meet */
 #define LAUNCHER_MARGIN_NS 5000000000 /* ranks give a silent launcher so much more */
 /* A survivor's way out is a chain of so many wake-ups and bursts of work, each of which can
  * be as late as the canary's latest. */
@@ -138,7 +139,8 @@ int64_t judge_took_ns(const ordeal *o)
 {
     int64_t last_ns = o->blow_ns;
     for (int rank = 0; rank < o->fate.num_ranks; rank++)
-        if (!is_victim(o, rank) && out_ns(o, rank) > last_ns)
+        if (!is_victim(o, rank) && out_ns(o, rank) > last_ns &&
+            !o->board->seats[rank].refused) /* whose time was the harness's own */
             last_ns = out_ns(o, rank);
     /* The launcher waits for a stopped rank, which is released only afterwards. */
     if (o->launcher.ended_ns > last_ns && !victims_by(o, true) && o->fate.way != WAY_MPI &&
@@ -147,14 +149,18 @@ int64_t judge_took_ns(const ordeal *o)
     return last_ns - o->blow_ns;
 }
 
+static int64_t stop_bound_ns(const ordeal *o, int64_t timeout_ns)
+{
+    const int64_t margin_ns = (int64_t)((double)timeout_ns * (STOP_MARGIN - 1));
+    return timeout_ns + (margin_ns > LEAST_MARGIN_NS ? margin_ns : LEAST_MARGIN_NS) +
+           (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
+}
+
 static int64_t bound_ns(const ordeal *o)
 {
     const int64_t timeout_ns = (int64_t)o->fate.timeout_ms * 1000000;
     const bool by_death = !judge_is_stop(o) && has_witness(o);
-    const int64_t usual_ns =
-        by_death ? DEATH_BOUND_NS
-                 : (int64_t)((double)timeout_ns * STOP_MARGIN) +
-                       (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
+    const int64_t usual_ns = by_death ? DEATH_BOUND_NS : stop_bound_ns(o, timeout_ns);
     const int64_t late_ns =
         CHAIN * canary_late_ns(o->blow_ns, o->blow_ns + judge_took_ns(o));
     /* However busy the machine is, who waits for the whole timeout is found. */
