@@ -119,7 +119,10 @@ static int die_one_by_one(ew_world *world, void *argument)
             pause(); /* the others go on without it, or find it dead in the new world */
         if (dying == 0) {
             RANK_TRY(check_members(current, origin, origins));
-            RANK_OK(call_until_fault(current, 5));
+            /* The next victim may be through with them before this rank. */
+            const ew_status worked = call_until_fault(current, 5);
+            RANK_CHECK(worked == EW_OK || worked == EW_ERR_PEER_DIED, "%s",
+                       ew_last_error());
         }
     }
     if (current != world)
