@@ -25,6 +25,7 @@
 #include "world/remote_ranks.h"
 
 #define SLICE_NS 20000000       /* how long a wait for a socket may be deaf to a fault */
+#define LAST_CALL_NS 120000000  /* after a fault: to get the block for those who live */
 #define LEAST_MORE_NS 100000000 /* that the owner is given, should the timeout be short */
 
 static int owner_of(const ew_world *world)
@@ -113,6 +114,9 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
         const ew_status standing = ewx_world_check(world);
         if (!find_absent(world, has_connected, &absence) || (standing != EW_OK && !owns))
             return standing;
+        /* One that is stopped must not hold up the others. */
+        if (standing != EW_OK && timer.limit_ns > LAST_CALL_NS)
+            timer = ewx_timer_begin(LAST_CALL_NS);
         if (ewx_timer_is_over(&timer))
             return ewx_world_raise(world, &absence);
         const ew_status status =
