@@ -5,14 +5,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -362,14 +359,8 @@ static int forbid_pidfd(void *context, ewx_probe_point point, int rank, int64_t 
     (void)context;
     (void)rank;
     (void)where;
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    if (point == EWX_PROBE_BOOTSTRAP && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+    if (point == EWX_PROBE_BOOTSTRAP)
+        forbid_pidfds();
     return 0;
 }
 
