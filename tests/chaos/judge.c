@@ -270,7 +270,7 @@ static verdict judge_cli(const ordeal *o, char *why, size_t bytes)
     for (; exited && code == 3 && at; at = strstr(at + 1, "rank"))
         if (blamed(EW_ERR_PEER_DIED, at) & victims)
             return VERDICT_GOOD;
-    if (was_hit_by(o, LAUNCHER, true) && code == 3)
+    if (was_hit_by(o, LAUNCHER, true) && (code == 3 || !o->fate.wakes)) /* then killed */
         return VERDICT_GOOD;
     snprintf(why, bytes, "entwine run exited with %d: %.300s", code, o->output);
     return VERDICT_STORY;
