@@ -38,10 +38,11 @@ static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int work
 static bool wants_large_block(const ew_problem *problem, int num_ranks, int workers,
                               int32_t side)
 {
-    const int64_t blocks_needed = BLOCKS_PER_WORKER * (int64_t)workers;
-    const int64_t block_cols = ewx_div_up(problem->n, side);
-    return side > 0 && problem->max_m / num_ranks >= side &&
-           ewx_div_up(problem->max_m, side) >= ewx_div_up(blocks_needed, block_cols);
+    if (side < 1 || problem->n < 1 || problem->max_m / num_ranks < side)
+        return false;
+    const int64_t needed = BLOCKS_PER_WORKER * (int64_t)workers;
+    return ewx_div_up(problem->max_m, side) >=
+           ewx_div_up(needed, ewx_div_up(problem->n, side));
 }
 
 static void choose_block(const ew_problem *problem, int num_ranks,

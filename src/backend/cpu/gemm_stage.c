@@ -184,7 +184,7 @@ static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, int64
                                 int64_t end, unsigned char *scratch)
 {
     const ewx_gemm_stage *gemm = &engine->gemm;
-    ewx_gemm_rows groups[EWX_GROUPS_TOGETHER];
+    ewx_gemm_rows groups[EWX_GROUPS_TOGETHER] = {{0}};
     int count = 0;
     ewx_tile tile = tiles.first;
     for (; tile.row < tiles.end_row; tile.row++, count++) {
