@@ -24,6 +24,7 @@ enum {
     LAYOUT,
     BINDING,
     KIND,
+    OPERATION,
     NUM_OPTIONS
 };
 enum { MAX_VALUES = 12 };
@@ -56,6 +57,11 @@ static const int32_t releases[] = {1, 3, EW_RELEASE_PARTITION, EW_RELEASE_OUTPUT
 static const int32_t groups[] = {1, 2, 3};
 #define COUNT(list) ((int)(sizeof(list) / sizeof(list)[0]))
 
+static const struct operation {
+    ew_op op;
+    int32_t shots;
+} operations[] = {{EW_OP_GEMM_RS, 0}, {EW_OP_GEMM_AR, 1}, {EW_OP_GEMM_AR, 2}};
+
 /* ---- The CPU ---- */
 
 /* A static pool keeps at least one worker for the GEMM. */
@@ -86,7 +92,8 @@ const conformance_bed conformance_cpu = {
                    [POOL] = 2,
                    [LAYOUT] = 2,
                    [BINDING] = 3,
-                   [KIND] = 2},
+                   [KIND] = 2,
+                   [OPERATION] = COUNT(operations)},
     .shapes =
         {
             {256, 0, 512, 64},  /* aligned */
@@ -218,6 +225,8 @@ static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t s
     };
     t.problem.weight_layout = c->value[LAYOUT] ? EW_WEIGHT_KN : EW_WEIGHT_NK;
     choose_config(bed, c, &t.config);
+    t.problem.op = operations[c->value[OPERATION]].op;
+    t.config.shots = operations[c->value[OPERATION]].shots;
     return t;
 }
 

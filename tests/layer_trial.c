@@ -59,13 +59,19 @@ typedef struct stand {
     ew_world *world;
     const layer_trial *trial;
     ew_backend backend;
-    ew_plan *plans[FORMS]; /* alike but for it */
-    int64_t rows;          /* owned, in this call */
+    ew_plan *plans[FORMS];                 /* alike but for it */
+    int64_t rows;                          /* of C, in this call */
+    int64_t first_residual, residual_rows; /* of these rows, on this rank */
     unsigned parts;
     guarded A, B, sum, C, bias, residual, weight, normed;
     void *host_sum, *host_residual, *host_bias, *host_weight; /* as given */
     void *want[3], *got;                                      /* c, h, normed */
 } stand;
+
+static bool replicates(const stand *s)
+{
+    return s->trial->problem.op == EW_OP_GEMM_AR;
+}
 
 static size_t bytes_of(const stand *s, int64_t rows, int64_t cols)
 {
@@ -106,12 +112,18 @@ static int expect(stand *s)
     return 0;
 }
 
+/* What every rank has of its own; where all have the same rows, only A and B. */
+static void draw(const stand *s, int operand, int64_t rows, int64_t cols, void *host)
+{
+    const bool is_common = replicates(s) && operand > 1;
+    fill_random(s->trial->problem.dtype, s->trial->seed + (uint64_t)operand,
+                is_common ? 0 : ew_world_rank(s->world), operand, rows, cols, host);
+}
+
 static int fill(stand *s, guarded *buffer, void *host, int operand, int64_t rows,
                 int64_t cols)
 {
-    const ew_dtype dtype = s->trial->problem.dtype;
-    fill_random(dtype, s->trial->seed + (uint64_t)operand, ew_world_rank(s->world), operand,
-                rows, cols, host);
+    draw(s, operand, rows, cols, host);
     return guarded_write(buffer, host);
 }
 
@@ -152,20 +164,23 @@ static int set_up(stand *s)
     return 0;
 }
 
-static int compare(stand *s, const guarded *got, int which, const char *name)
+/* `got` has `rows` of the wanted rows, from `first` on. */
+static int compare(stand *s, const guarded *got, int which, const char *name, int64_t first,
+                   int64_t rows)
 {
     ew_world *world = s->world;
     const int64_t n = s->trial->problem.n;
     const size_t elem = ew_dtype_bytes(s->trial->problem.dtype);
     RANK_TRY(guarded_read(got, s->got));
     RANK_TRY(guarded_check(got, name));
-    for (int64_t i = 0; i < s->rows * n; i++) {
+    const char *want = (const char *)s->want[which] + (size_t)(first * n) * elem;
+    for (int64_t i = 0; i < rows * n; i++) {
         const size_t at = (size_t)i * elem;
-        RANK_CHECK(memcmp((char *)s->got + at, (char *)s->want[which] + at, elem) == 0,
+        RANK_CHECK(memcmp((char *)s->got + at, want + at, elem) == 0,
                    "%s: row %lld, column %lld is %g, not %g", name, (long long)(i / n),
                    (long long)(i % n),
                    (double)element_get(s->trial->problem.dtype, s->got, i),
-                   (double)element_get(s->trial->problem.dtype, s->want[which], i));
+                   (double)element_get(s->trial->problem.dtype, want, i));
     }
     return 0;
 }
@@ -174,6 +189,7 @@ static ew_epilogue epilogue_of(const stand *s)
 {
     ew_epilogue epilogue = EW_EPILOGUE_INIT;
     epilogue.eps = EPS;
+    epilogue.residual_rows = s->trial->all_rows ? EW_RESIDUAL_ALL : EW_RESIDUAL_OWNED;
     if (s->parts & LAYER_BIAS)
         epilogue.bias = s->bias.data;
     if (s->parts & LAYER_RESIDUAL)
@@ -197,11 +213,12 @@ static int meet(const stand *s)
 static int check_outputs(stand *s, const guarded *c)
 {
     if (c)
-        RANK_TRY(compare(s, c, 0, "C"));
+        RANK_TRY(compare(s, c, 0, "C", 0, s->rows));
     if (s->parts & LAYER_RESIDUAL)
-        RANK_TRY(compare(s, &s->residual, 1, "residual"));
+        RANK_TRY(
+            compare(s, &s->residual, 1, "residual", s->first_residual, s->residual_rows));
     if (s->parts & LAYER_NORM)
-        RANK_TRY(compare(s, &s->normed, 2, "normed"));
+        RANK_TRY(compare(s, &s->normed, 2, "normed", 0, s->rows));
     return 0;
 }
 
@@ -210,32 +227,46 @@ static int run_layer(stand *s, int64_t m, ew_plan *plan)
     ew_world *world = s->world;
     const ew_epilogue epilogue = epilogue_of(s);
     void *C = s->parts & LAYER_C ? s->C.data : NULL;
-    RANK_TRY(guarded_write(&s->residual, s->host_residual));
+    RANK_TRY(guarded_write(&s->residual,
+                           (char *)s->host_residual +
+                               bytes_of(s, s->first_residual, s->trial->problem.n)));
     RANK_TRY(guarded_poison(&s->C));
     RANK_TRY(guarded_poison(&s->normed));
     RANK_TRY(meet(s));
-    RANK_OK(ew_gemm_rs_layer(plan, m, s->A.data, NULL, C, &epilogue, NULL));
+    RANK_OK((replicates(s) ? ew_gemm_ar_layer : ew_gemm_rs_layer)(plan, m, s->A.data, NULL,
+                                                                  C, &epilogue, NULL));
     RANK_OK(ew_plan_wait(plan));
     return check_outputs(s, C ? &s->C : NULL);
+}
+
+static int deal_rows(stand *s, int64_t m)
+{
+    ew_world *world = s->world;
+    int64_t first, count;
+    RANK_OK(ew_owned_rows(m, ew_world_size(world), ew_world_rank(world), &first, &count));
+    s->rows = replicates(s) ? m : count;
+    s->first_residual = replicates(s) && !s->trial->all_rows ? first : 0;
+    s->residual_rows = s->trial->all_rows ? m : count;
+    return 0;
 }
 
 static int call(stand *s, int number)
 {
     ew_world *world = s->world;
     const int64_t m = s->trial->rows[number], n = s->trial->problem.n;
-    int64_t first;
-    guarded *matrices[] = {&s->sum, &s->C, &s->residual, &s->normed};
-    RANK_OK(ew_owned_rows(m, ew_world_size(world), ew_world_rank(world), &first, &s->rows));
+    guarded *matrices[] = {&s->sum, &s->C, &s->normed, &s->residual};
+    RANK_TRY(deal_rows(s, m));
     for (s->parts = (s->trial->parts + (unsigned)number * 5) % 16;
-         !layer_parts_valid(s->parts);)
+         !layer_parts_valid(s->trial, s->parts);)
         s->parts = (s->parts + 1) % 16;
     for (int i = 0; i < 4; i++) {
-        RANK_TRY(create(s, matrices[i], s->rows, n));
+        RANK_TRY(create(s, matrices[i], i < 3 ? s->rows : s->residual_rows, n));
         RANK_TRY(guarded_poison(matrices[i]));
     }
-    RANK_TRY(fill(s, &s->residual, s->host_residual, 4 + number, s->rows, n));
+    draw(s, 4 + number, s->rows, n, s->host_residual);
     RANK_TRY(meet(s));
-    RANK_OK(ew_gemm_rs(s->plans[0], m, s->A.data, NULL, s->sum.data, NULL));
+    RANK_OK((replicates(s) ? ew_gemm_ar : ew_gemm_rs)(s->plans[0], m, s->A.data, NULL,
+                                                      s->sum.data, NULL));
     RANK_OK(ew_plan_wait(s->plans[0]));
     RANK_TRY(guarded_read(&s->sum, s->host_sum));
     RANK_TRY(expect(s));

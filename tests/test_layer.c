@@ -1,5 +1,6 @@
-/* ew_gemm_rs_layer on the CPU: every bit of c, h and normed as documented, whatever the
- * type, the shape, the config and the mixture of parts; and its refusals. */
+/* ew_gemm_rs_layer and ew_gemm_ar_layer on the CPU: every bit of c, h and normed as
+ * documented, whatever the type, the shape, the config and the mixture of parts; and its
+ * refusals. */
 #include "harness.h"
 
 #include <math.h>
@@ -19,13 +20,26 @@
 
 static const ew_dtype dtypes[] = {EW_FP32, EW_BF16, EW_FP16};
 
+static void run_with(int W, layer_trial t, const ew_world_options *options)
+{
+    if (!layer_parts_valid(&t, t.parts))
+        return;
+    harness_context("%s W=%d %s max_m=%lld N=%lld K=%lld all_rows=%d parts=%u config=%s",
+                    ew_op_name(t.problem.op), W, ew_dtype_name(t.problem.dtype),
+                    (long long)t.problem.max_m, (long long)t.problem.n,
+                    (long long)t.problem.k, t.all_rows, t.parts, t.config);
+    harness_run_with(EW_RANKS_AS_THREADS, W, options, layer_trial_body, &t);
+    harness_context("%s", "");
+}
+
+/* Every operation, and where the residual's rows may lie. */
 static void run(int W, layer_trial t)
 {
-    harness_context("W=%d %s max_m=%lld N=%lld K=%lld parts=%u config=%s", W,
-                    ew_dtype_name(t.problem.dtype), (long long)t.problem.max_m,
-                    (long long)t.problem.n, (long long)t.problem.k, t.parts, t.config);
-    harness_run(EW_RANKS_AS_THREADS, W, layer_trial_body, &t);
-    harness_context("%s", "");
+    run_with(W, t, NULL);
+    t.problem.op = EW_OP_GEMM_AR;
+    run_with(W, t, NULL);
+    t.all_rows = true;
+    run_with(W, t, NULL);
 }
 
 static layer_trial trial_of(ew_dtype dtype, int64_t m, int64_t n, const char *config,
@@ -45,8 +59,7 @@ static void test_every_mixture_of_parts(void **state)
     (void)state;
     for (unsigned parts = 0; parts < 16; parts++)
         for (size_t type = 0; type < COUNT(dtypes); type++)
-            if (layer_parts_valid(parts))
-                run(2, trial_of(dtypes[type], 70, 140, "", parts));
+            run(2, trial_of(dtypes[type], 70, 140, "", parts));
 }
 
 /* Columns around what a vector, a tile and the row's 32 sums hold. */
@@ -114,7 +127,12 @@ static void test_over_an_emulated_link(void **state)
     (void)state;
     options.link_gbps = 1;
     options.link_latency_us = 200;
-    harness_run_with(EW_RANKS_AS_THREADS, 3, &options, layer_trial_body, &t);
+    for (int i = 0; i < 4; i++) {
+        t.problem.op = i > 0 ? EW_OP_GEMM_AR : EW_OP_GEMM_RS;
+        t.all_rows = i > 1;
+        t.config = i == 3 ? "workers=2,shots=1" : "workers=2";
+        run_with(3, t, &options);
+    }
 }
 
 /* ---- The form ---- */

@@ -195,8 +195,9 @@ static int compute(stand *s, int64_t m)
     const bool is_gpu = s->backend != EW_BACKEND_CPU;
     if (is_gpu)
         RANK_OK(ew_world_barrier(world));
-    RANK_OK(ew_gemm_rs(s->plan, m, s->A.data, s->trial->weight_per_call ? s->B.data : NULL,
-                       s->C.data, NULL));
+    RANK_OK((s->trial->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(
+        s->plan, m, s->A.data, s->trial->weight_per_call ? s->B.data : NULL, s->C.data,
+        NULL));
     if (is_gpu)
         RANK_OK(ew_plan_wait(s->plan));
     return 0;
@@ -213,6 +214,8 @@ static int call(stand *s, int number)
     int64_t first, count;
     ew_check check;
     RANK_OK(ew_owned_rows(m, W, rank, &first, &count));
+    if (p->op == EW_OP_GEMM_AR)
+        count = m;
     RANK_TRY(renew(s, number, &seed));
     RANK_TRY(create(s, &s->C, count, p->n));
     RANK_TRY(guarded_poison(&s->C));
@@ -270,9 +273,10 @@ void trial_describe(const trial *t)
         snprintf(rows + used, sizeof rows - used, " %lld", (long long)t->rows[number]);
     }
     harness_context(
-        "W=%d %s %s max_m=%lld N=%lld K=%lld weight=%s %s seed=%u m:%s config=%s",
-        t->num_ranks, t->kind == EW_RANKS_AS_THREADS ? "threads" : "processes",
-        ew_dtype_name(p->dtype), (long long)p->max_m, (long long)p->n, (long long)p->k,
+        "%s W=%d %s %s max_m=%lld N=%lld K=%lld weight=%s %s seed=%u m:%s config=%s",
+        ew_op_name(p->op), t->num_ranks,
+        t->kind == EW_RANKS_AS_THREADS ? "threads" : "processes", ew_dtype_name(p->dtype),
+        (long long)p->max_m, (long long)p->n, (long long)p->k,
         p->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
         t->weight_per_call ? "per call"
         : t->weight_bound  ? "bound"

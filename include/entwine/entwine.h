@@ -435,11 +435,12 @@ EW_API ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const
 EW_API ew_status ew_gemm_ar(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             ew_stream stream);
 
-/* ew_gemm_ar and an epilogue in one call: C and normed have all m rows on every rank.  The
- * residual has the rows that ew_owned_rows gives to the rank; then each rank adds and
- * normalises only these, so a norm is needed, and C must be NULL.  With EW_RESIDUAL_ALL
- * every rank has the whole residual, and h in it afterwards.  All ranks pass the same
- * steps. Bits are those of ew_gemm_ar followed by the lines above. */
+/* ew_gemm_ar and an epilogue in one call: C and normed have all m rows on every rank.  With
+ * EW_RESIDUAL_OWNED, the default, the residual has the rows that ew_owned_rows gives to the
+ * rank; each rank adds and normalises only these and sends the others their norm, so a
+ * residual needs one, and with a norm C must be NULL.  With EW_RESIDUAL_ALL every rank has
+ * the whole residual, and h in it afterwards.  All ranks pass the same steps.  Bits are
+ * those of ew_gemm_ar followed by the lines above. */
 EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const void *B,
                                   void *C, const ew_epilogue *epilogue, ew_stream stream);
 

@@ -50,14 +50,18 @@ static ew_status check_residual(const ew_epilogue *epilogue, const void *C, ew_o
                         "the epilogue's residual_rows=%d is not valid for %s\n"
                         "  fix: use EW_RESIDUAL_OWNED, or with gemm-ar EW_RESIDUAL_ALL",
                         (int)epilogue->residual_rows, ew_op_name(op));
-    if (op == EW_OP_GEMM_AR && epilogue->residual &&
-        epilogue->residual_rows == EW_RESIDUAL_OWNED && (C || !epilogue->normed))
+    if (op != EW_OP_GEMM_AR || epilogue->residual_rows == EW_RESIDUAL_ALL)
+        return EW_OK;
+    if (epilogue->residual && !epilogue->norm_weight)
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "ew_gemm_ar_layer has a residual of the rank's own rows and no norm "
+            "to return\n  fix: set norm_weight and normed, or give every rank "
+            "the whole residual (EW_RESIDUAL_ALL)");
+    if (epilogue->norm_weight && C)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "ew_gemm_ar_layer with a residual of the rank's own rows %s\n"
-                        "  fix: %s, or give every rank the whole residual "
-                        "(EW_RESIDUAL_ALL)",
-                        C ? "does not return C" : "has no norm to return",
-                        C ? "pass NULL for C" : "set norm_weight and normed");
+                        "ew_gemm_ar_layer does not return C where each rank normalises its "
+                        "own rows\n  fix: pass NULL for C, or use EW_RESIDUAL_ALL");
     return EW_OK;
 }
 

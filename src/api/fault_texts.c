@@ -42,6 +42,17 @@ static ew_status explain_rows(const ewx_fault *f, double timeout_s)
                     (uint32_t)f->detail[2]);
 }
 
+static ew_status explain_residual(const ewx_fault *f, double timeout_s)
+{
+    (void)timeout_s;
+    const char *own = "a norm of its own rows", *other = "another epilogue";
+    return ewx_fail(f->status,
+                    "ranks disagree: rank %d passed %s, rank %d %s (call %" PRIu32 ")\n"
+                    "  fix: pass the same steps, and residual_rows, on all ranks",
+                    f->reporter, f->detail[0] ? own : other, f->culprit,
+                    f->detail[0] ? other : own, (uint32_t)f->detail[1]);
+}
+
 static ew_status explain_order(const ewx_fault *f, double timeout_s)
 {
     (void)timeout_s;
@@ -99,6 +110,7 @@ static const ewx_fault_text texts[] = {
     {EWX_FAULT_READERS, explain_readers, NULL},
     {EWX_FAULT_ROWS, explain_rows, NULL},
     {EWX_FAULT_ORDER, explain_order, NULL},
+    {EWX_FAULT_RESIDUAL, explain_residual, NULL},
 };
 
 const ewx_terms ewx_terms_above = {

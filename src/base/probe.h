@@ -12,6 +12,8 @@ typedef enum ewx_probe_point {
     EWX_PROBE_PUBLISHED, /* a tile was published; where = heap slot */
     EWX_PROBE_WAIT,      /* a wait is about to take its first turn; rank = -1 */
     EWX_PROBE_REDUCE,    /* an owned tile is about to be reduced; where = task */
+    EWX_PROBE_RESULT,    /* a sum or norm is about to be published; where = its bytes */
+    EWX_PROBE_COLLECT,   /* another rank's is about to be copied; where = its number */
     EWX_PROBE_DONE,      /* a call is about to be marked done; where = epoch */
     EWX_PROBE_TEARDOWN,  /* a plan is about to be destroyed */
     EWX_PROBE_HELLO,     /* a rank introduces itself; where = the fact to bend */

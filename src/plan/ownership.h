@@ -7,22 +7,43 @@
 typedef enum ewx_ownership {
     EWX_OWNS_PART,  /* every rank a part of the grid: the sum is scattered by rows */
     EWX_OWNS_TILES, /* every rank each W-th tile of the only part */
+    EWX_OWNS_ROWS,  /* every rank some rows of the only part: a tile may have several owners
+                     */
     EWX_OWNS_ALL    /* every rank all tiles: nobody waits for another's sum */
 } ewx_ownership;
 
 #define EWX_EVERYONE (-1)
 
-/* The tasks first, first + step, ... of a part, `count` of them. */
+/* Tasks first, first + step, ... of a part, `count` of them, and of their tiles the rows
+ * that lie in `rows`, counted inside the part. */
 typedef struct ewx_share {
+    ewx_ownership ownership;
     int32_t part;
     int64_t first, step, count;
+    int64_t first_row, num_rows;
 } ewx_share;
+
+/* Of the only part: every rank owns consecutive rows, as of GEMM-ReduceScatter's output. */
+EW_HD static inline ewx_share ewx_share_rows(const ewx_grid *grid, int num_ranks, int rank)
+{
+    const int64_t large = grid->rows % num_ranks;
+    ewx_share share = {EWX_OWNS_ROWS, 0, 0, 1, 0, 0, grid->rows / num_ranks};
+    share.first_row = share.num_rows * rank + ewx_min64(rank, large);
+    share.num_rows += rank < large;
+    share.first = share.first_row / EWX_TILE_M * grid->tile_cols;
+    const int64_t end = ewx_div_up(share.first_row + share.num_rows, EWX_TILE_M);
+    share.count = share.num_rows > 0 ? end * grid->tile_cols - share.first : 0;
+    return share;
+}
 
 EW_HD static inline ewx_share ewx_share_of(const ewx_grid *grid, ewx_ownership ownership,
                                            int num_ranks, int rank)
 {
-    ewx_share share = {ownership == EWX_OWNS_PART ? rank : 0, 0, 1, 0};
+    if (ownership == EWX_OWNS_ROWS)
+        return ewx_share_rows(grid, num_ranks, rank);
+    ewx_share share = {ownership, ownership == EWX_OWNS_PART ? rank : 0, 0, 1, 0, 0, 0};
     share.count = ewx_part_tiles(grid, share.part);
+    share.num_rows = ewx_part_rows(grid, share.part);
     if (ownership == EWX_OWNS_TILES) {
         share.first = rank;
         share.step = num_ranks;
@@ -31,20 +52,43 @@ EW_HD static inline ewx_share ewx_share_of(const ewx_grid *grid, ewx_ownership o
     return share;
 }
 
+/* Rows are taken from top to bottom, tiles in the order of the walk. */
 EW_HD static inline ewx_tile ewx_share_tile(const ewx_grid *grid, const ewx_share *share,
                                             int64_t index)
 {
-    return ewx_task_tile(grid, share->part, share->first + index * share->step);
+    const int64_t task = share->first + index * share->step;
+    if (share->ownership != EWX_OWNS_ROWS)
+        return ewx_task_tile(grid, share->part, task);
+    ewx_tile tile = {task / grid->tile_cols, task % grid->tile_cols};
+    return tile;
 }
 
-/* The rank that sums a tile, or EWX_EVERYONE. */
+/* The rows of a tile that belong to a share, counted inside the tile: from first up to, not
+ * including, end; and where the first of them is in the share. */
+typedef struct ewx_tile_rows {
+    int64_t first, end, place;
+} ewx_tile_rows;
+
+EW_HD static inline ewx_tile_rows ewx_share_tile_rows(const ewx_grid *grid,
+                                                      const ewx_share *share, ewx_tile tile)
+{
+    const int64_t top = tile.row * EWX_TILE_M;
+    ewx_tile_rows rows;
+    rows.first = share->first_row > top ? share->first_row - top : 0;
+    rows.end = ewx_min64(ewx_tile_height(grid, share->part, tile),
+                         share->first_row + share->num_rows - top);
+    rows.place = top + rows.first - share->first_row;
+    return rows;
+}
+
+/* The only rank that waits for a contribution to a tile, or EWX_EVERYONE. */
 EW_HD static inline int ewx_owner_of(const ewx_grid *grid, ewx_ownership ownership,
                                      int num_ranks, int part, ewx_tile tile)
 {
     if (ownership == EWX_OWNS_PART)
         return part;
-    return ownership == EWX_OWNS_ALL ? EWX_EVERYONE
-                                     : (int)(ewx_tile_task(grid, part, tile) % num_ranks);
+    return ownership == EWX_OWNS_TILES ? (int)(ewx_tile_task(grid, part, tile) % num_ranks)
+                                       : EWX_EVERYONE;
 }
 
 #endif

@@ -32,7 +32,6 @@ typedef struct ewx_work {
 typedef struct ewx_cpu_call {
     uint32_t epoch;
     ewx_grid grid;
-    ewx_ownership ownership;
     ewx_share share;                    /* what this rank sums */
     const ewx_work *work[EWX_MAX_WORK]; /* the operation's, as far as the call has any */
     int num_work;

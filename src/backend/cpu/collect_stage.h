@@ -1,33 +1,36 @@
-/* The second phase of an AllReduce: whoever has summed a tile leaves the sum in the place
- * of its own contribution, which nobody else reads, and the other ranks copy it from there.
- * It needs no memory of its own, and the place is free again when a contribution's would
- * be. */
+/* The second phase of an AllReduce: whoever has finished a tile, or rows, leaves the result
+ * in the place of its own contribution, which nobody else reads, and the other ranks copy
+ * it from there.  It needs no memory of its own, and the place is free again when a
+ * contribution's would be. */
 #ifndef EWX_CPU_COLLECT_STAGE_H
 #define EWX_CPU_COLLECT_STAGE_H
 
 #include "backend/cpu/call.h"
 
-/* The sums of one rank, in the order in which it makes them.  step belongs to the holder.
- */
+/* One rank's results: tiles in the order in which it sums them, or chunks of its rows from
+ * top to bottom.  step belongs to the holder. */
 typedef struct ewx_collector {
     _Alignas(64) atomic_flag held;
     int64_t step;
 } ewx_collector;
 
 typedef struct ewx_collect_stage {
-    ewx_collector *collectors; /* one per rank */
+    ewx_collector *collectors;   /* one per rank */
+    _Atomic int64_t *chunk_rows; /* of this rank's chunks, how many rows are finished */
     /* Of the call: */
-    int64_t num_tiles; /* that other ranks sum for this one */
-    _Alignas(64) _Atomic int64_t tiles_done;
+    int64_t num_results; /* that other ranks have for this one */
+    _Alignas(64) _Atomic int64_t results_done;
 } ewx_collect_stage;
 
 /* The sum of a tile of ours, rows `stride` elements apart, is complete.  Any worker. */
-void ewx_collect_stage_publish(ewx_cpu_engine *engine, ewx_tile tile,
-                               const unsigned char *sum, int64_t stride);
-/* The first sum that its rank still owes. */
+void ewx_collect_stage_publish_tile(ewx_cpu_engine *engine, ewx_tile tile,
+                                    const unsigned char *sum, int64_t stride);
+/* So are our share's rows from `first` up to `end` of the norm, of one chunk. */
+void ewx_collect_stage_publish_rows(ewx_cpu_engine *engine, int64_t first, int64_t end);
+/* The first result that its rank still owes. */
 bool ewx_collect_stage_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_out);
 
-/* As ewx_work says: up to b tiles of one rank. */
+/* As ewx_work says: up to b results of one rank. */
 bool ewx_collect_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
 ew_status ewx_collect_stage_some(ewx_cpu_engine *engine, int worker, int *done);
 bool ewx_collect_stage_is_done(const ewx_cpu_engine *engine);

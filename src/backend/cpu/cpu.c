@@ -113,6 +113,7 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->reduce.peer_agrees));
     EW_TRY(allocate((size_t)spec->num_ranks * sizeof(ewx_collector),
                     (void **)&engine->collect.collectors));
+    EW_TRY(allocate(s->row_tiles, (void **)&engine->collect.chunk_rows));
     EW_TRY(allocate(s->squares, (void **)&engine->epilogue.squares));
     EW_TRY(allocate(s->row_tiles, (void **)&engine->epilogue.row_tiles));
     if (ewx_host_sum_is_needed(engine))
@@ -141,6 +142,7 @@ static void cpu_destroy(void *state)
     free(engine->host_sum.partials);
     free((void *)engine->epilogue.row_tiles);
     free(engine->epilogue.squares);
+    free((void *)engine->collect.chunk_rows);
     free(engine->collect.collectors);
     free((void *)engine->reduce.peer_agrees);
     free((void *)engine->gemm.unreleased);

@@ -216,6 +216,7 @@ static void announce_call(ewx_cpu_engine *engine)
     ewx_call_record *record =
         &ewx_heap_header(&engine->heap, engine->world->rank)->calls[engine->call.epoch & 1];
     record->rows = engine->call.grid.rows;
+    record->ownership = engine->call.share.ownership;
     /* Release: pairs with the acquire in reduce_stage.c:ewx_peer_in_call. */
     atomic_store_explicit(&record->epoch, engine->call.epoch, memory_order_release);
     ewx_wire_announce(engine);
@@ -253,9 +254,8 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     engine->timing.start_ns = ewx_now_ns();
     call->epoch = ++engine->epoch;
     call->grid = ewx_spec_grid(engine->spec, asked->m);
-    call->ownership = engine->op->ownership(engine->spec, asked->m);
-    call->share = ewx_share_of(&call->grid, call->ownership, engine->spec->num_ranks,
-                               engine->world->rank);
+    call->share = ewx_share_of(&call->grid, engine->op->ownership(engine->spec, asked),
+                               engine->spec->num_ranks, engine->world->rank);
     atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
     ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);

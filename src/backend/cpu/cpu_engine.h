@@ -41,8 +41,8 @@ static inline const ewx_route *ewx_engine_route_to(const ewx_cpu_engine *engine,
                                                    ewx_tile tile)
 {
     const ewx_cpu_call *call = &engine->call;
-    const int owner =
-        ewx_owner_of(&call->grid, call->ownership, engine->spec->num_ranks, part, tile);
+    const int owner = ewx_owner_of(&call->grid, call->share.ownership,
+                                   engine->spec->num_ranks, part, tile);
     return owner == EWX_EVERYONE ? engine->to_everyone : engine->to[owner];
 }
 

@@ -14,7 +14,8 @@
 /* The call a rank is in; two, by epoch parity, because a peer may be one call behind. */
 typedef struct ewx_call_record {
     _Alignas(64) _Atomic uint32_t epoch;
-    int64_t rows; /* m; written before epoch */
+    int64_t rows; /* m; written before epoch, as the next */
+    int32_t ownership;
 } ewx_call_record;
 
 /* The first page of a segment. */

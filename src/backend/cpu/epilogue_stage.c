@@ -32,7 +32,7 @@ static bool fuses(const ewx_cpu_engine *engine, const ewx_call *asked, const voi
     const ewx_epilogue_facts facts = {
         .has_norm = asked->epilogue->norm_weight != NULL,
         .tiles_travel = world->link_gbps > 0.0 || world->num_hosts > 1,
-        .tile_rows = ewx_part_tile_rows(&engine->call.grid, engine->call.share.part)};
+        .tile_rows = ewx_div_up(engine->call.share.num_rows, EWX_TILE_M)};
     return !place || ewx_epilogue_fuses(&engine->spec->config, &facts);
 }
 
@@ -41,19 +41,20 @@ static void describe(ewx_cpu_engine *engine, const ewx_call *asked)
     ewx_epilogue_stage *stage = &engine->epilogue;
     const ew_epilogue *epilogue = asked->epilogue;
     const ewx_grid *grid = &engine->call.grid;
-    const int part = engine->call.share.part;
+    const ewx_share *share = &engine->call.share;
     stage->parts = *epilogue;
+    stage->parts.normed = at(engine, epilogue->normed, share->first_row, 0);
     stage->c = asked->C;
     stage->h = epilogue->residual ? epilogue->residual
                : asked->C         ? asked->C
-                                  : epilogue->normed;
+                                  : stage->parts.normed;
     stage->is_split = engine->spec->config.epilogue == EW_EPILOGUE_SEPARATE &&
                       !stage->is_fused && epilogue->norm_weight &&
                       (epilogue->bias || epilogue->residual);
-    stage->num_strips = ewx_num_strips(ewx_part_rows(grid, part));
+    stage->num_strips = ewx_num_strips(share->num_rows);
     if (epilogue->norm_weight || !stage->is_fused)
         stage->num_turns = stage->num_strips * (stage->is_split ? 2 : 1);
-    for (int64_t row = 0; row < ewx_part_tile_rows(grid, part); row++)
+    for (int64_t row = 0; row < ewx_part_tile_rows(grid, share->part); row++)
         atomic_store_explicit(&engine->epilogue.row_tiles[row], 0, memory_order_relaxed);
 }
 
@@ -62,7 +63,9 @@ bool ewx_epilogue_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
     ewx_epilogue_stage *stage = &engine->epilogue;
     const ew_epilogue *epilogue = asked->epilogue;
     /* A sum that nobody wants lies where its norm will be. */
-    void *place = asked->C || !epilogue ? asked->C : epilogue->normed;
+    void *place = asked->C || !epilogue
+                      ? asked->C
+                      : at(engine, epilogue->normed, engine->call.share.first_row, 0);
     stage->is_fused = epilogue && fuses(engine, asked, place);
     stage->num_turns = 0;
     engine->reduce.sum = stage->is_fused ? asked->C : place;
@@ -108,11 +111,11 @@ void ewx_epilogue_stage_tile(ewx_cpu_engine *engine, ewx_tile tile,
     const size_t elem = engine->spec->elem_bytes;
     const ewx_grid *grid = &engine->call.grid;
     const void *residual = engine->epilogue.parts.residual;
-    const int64_t first = tile.row * EWX_TILE_M;
-    const int64_t rows = ewx_tile_height(grid, engine->call.share.part, tile);
+    const ewx_tile_rows rows = ewx_share_tile_rows(grid, &engine->call.share, tile);
+    const int64_t first = rows.place, count = rows.end - rows.first;
     const size_t row_bytes = (size_t)ewx_tile_width(grid, tile) * elem;
-    for (int64_t i = 0; i < rows; i++) {
-        if (i + ROWS_AHEAD < rows)
+    for (int64_t i = 0; i < count; i++) {
+        if (i + ROWS_AHEAD < count)
             ask_for(at(engine, residual, first + i + ROWS_AHEAD, tile.col * EWX_TILE_N),
                     row_bytes);
         add_parts(engine, first + i, tile.col, sum + (size_t)(i * stride) * elem);
@@ -164,20 +167,38 @@ static void norm_row(ewx_cpu_engine *engine, int64_t row)
 
 /* ---- Strips ---- */
 
-/* Fused, a strip waits for its row of tiles; else for the last tile; a second step waits
- * for the whole first one. */
-static bool is_ready(const ewx_cpu_engine *engine, int64_t turn)
+/* Whether all tiles with some of the share's rows from `first` up to `end` are summed. */
+static bool tiles_are_summed(const ewx_cpu_engine *engine, int64_t first, int64_t end)
 {
-    const ewx_epilogue_stage *stage = &engine->epilogue;
+    const int64_t above = engine->call.share.first_row;
     int64_t tiles = engine->spec->layout.tile_cols;
 #if EW_MUTANT == 7 /* planted bug: rows are normalised before their last tile is there */
     tiles--;
 #endif
-    if (stage->is_fused) /* acquire: pairs with the releases of all the row's tiles */
-        return atomic_load_explicit(&stage->row_tiles[turn / EWX_BLOCK_STRIPS],
-                                    memory_order_acquire) >= tiles;
+    for (int64_t row = (above + first) / EWX_TILE_M; row <= (above + end - 1) / EWX_TILE_M;
+         row++) /* acquire: pairs with the releases of all the row's tiles */
+        if (atomic_load_explicit(&engine->epilogue.row_tiles[row], memory_order_acquire) <
+            tiles)
+            return false;
+    return true;
+}
+
+static int64_t end_of_strip(const ewx_cpu_engine *engine, int64_t strip)
+{
+    return ewx_min64((strip + 1) * EWX_STRIP_ROWS, engine->call.share.num_rows);
+}
+
+/* Fused, a strip waits for its tiles; else for the last tile; a second step waits for the
+ * whole first one. */
+static bool is_ready(const ewx_cpu_engine *engine, int64_t turn)
+{
+    const ewx_epilogue_stage *stage = &engine->epilogue;
+    if (stage->is_fused)
+        return tiles_are_summed(engine, turn * EWX_STRIP_ROWS, end_of_strip(engine, turn));
     if (turn < stage->num_strips)
-        return ewx_reduce_stage_is_done(engine) && ewx_collect_stage_is_done(engine);
+        return ewx_reduce_stage_is_done(engine) &&
+               (engine->call.share.ownership != EWX_OWNS_TILES ||
+                ewx_collect_stage_is_done(engine));
     /* Acquire: pairs with the release of ewx_epilogue_stage_some; other workers' h. */
     return atomic_load_explicit(&stage->turns_done, memory_order_acquire) >=
            stage->num_strips;
@@ -200,9 +221,8 @@ static void work_on(ewx_cpu_engine *engine, int64_t turn)
 {
     const ewx_epilogue_stage *stage = &engine->epilogue;
     const bool is_second = turn >= stage->num_strips;
-    const int64_t first = (is_second ? turn - stage->num_strips : turn) * EWX_STRIP_ROWS;
-    const int64_t end = ewx_min64(
-        first + EWX_STRIP_ROWS, ewx_part_rows(&engine->call.grid, engine->call.share.part));
+    const int64_t strip = is_second ? turn - stage->num_strips : turn;
+    const int64_t first = strip * EWX_STRIP_ROWS, end = end_of_strip(engine, strip);
     for (int64_t row = first; row < end; row++)
         if (stage->is_fused)
             normalise_row(engine, row);
@@ -212,6 +232,8 @@ static void work_on(ewx_cpu_engine *engine, int64_t turn)
             add_row(engine, row);
         else
             finish_row(engine, row);
+    if (engine->call.share.ownership == EWX_OWNS_ROWS && (is_second || !stage->is_split))
+        ewx_collect_stage_publish_rows(engine, first, end);
 }
 
 ew_status ewx_epilogue_stage_some(ewx_cpu_engine *engine, int worker, int *done)

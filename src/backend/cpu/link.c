@@ -27,11 +27,8 @@ int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
     return (sent > received ? sent : received) + world->link_latency_ns;
 }
 
-int64_t ewx_link_book_tile(const ewx_cpu_engine *engine, int part, ewx_tile tile, int dst)
+int64_t ewx_link_book_to(ew_world *world, int dst, size_t bytes)
 {
-    ew_world *world = engine->world;
-    const size_t bytes = (size_t)ewx_tile_bytes(&engine->call.grid, part, tile,
-                                                (int64_t)engine->spec->elem_bytes);
     if (dst != EWX_EVERYONE)
         return ewx_link_book(world, dst, bytes);
     int64_t last = 0;
@@ -46,10 +43,12 @@ static void post(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
     const ewx_cpu_call *call = &engine->call;
     const int64_t slot = ewx_layout_slot(&engine->spec->layout, part, tile);
-    const int owner =
-        ewx_owner_of(&call->grid, call->ownership, engine->spec->num_ranks, part, tile);
+    const int owner = ewx_owner_of(&call->grid, call->share.ownership,
+                                   engine->spec->num_ranks, part, tile);
     ewx_heap_flag(&engine->heap, engine->world->rank, slot)->visible_ns[call->epoch & 1] =
-        ewx_link_book_tile(engine, part, tile, owner);
+        ewx_link_book_to(engine->world, owner,
+                         (size_t)ewx_tile_bytes(&call->grid, part, tile,
+                                                (int64_t)engine->spec->elem_bytes));
     ewx_heap_post(engine, part, tile);
 }
 

@@ -44,6 +44,14 @@ ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
                          .reporter = engine->world->rank,
                          .code = EWX_FAULT_ROWS,
                          .detail = {call->grid.rows, record->rows, call->epoch}});
+    if (record->ownership != (int32_t)call->share.ownership)
+        return ewx_world_raise(
+            engine->world,
+            &(ewx_fault){.status = EW_ERR_MISMATCH,
+                         .culprit = src,
+                         .reporter = engine->world->rank,
+                         .code = EWX_FAULT_RESIDUAL,
+                         .detail = {call->share.ownership == EWX_OWNS_ROWS, call->epoch}});
     atomic_store_explicit(&engine->reduce.peer_agrees[src], 1, memory_order_relaxed);
     return EW_OK;
 }
@@ -87,16 +95,17 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
 
 /* ---- Reduction ---- */
 
-/* What is added up, in this order: the ranks' contributions; with two levels the hosts'
- * sums, of which the own one is made here. */
+/* What is added up, from a row of the tile on, in this order: the ranks' contributions;
+ * with two levels the hosts' sums, of which the own one is made here. */
 static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
-                        const void **addends)
+                        int64_t first_row, const void **addends)
 {
     const ewx_spec *spec = engine->spec;
     const ew_world *world = engine->world;
     const int rank = world->rank, part = engine->call.share.part;
     size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
-                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile);
+                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile) +
+                    (size_t)(first_row * spec->layout.tile_stride) * spec->elem_bytes;
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
     offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
 #endif
@@ -123,19 +132,19 @@ static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
+    const ewx_tile_rows rows = ewx_share_tile_rows(grid, &engine->call.share, tile);
     const void *addends[EWX_MAX_RANKS];
-    const int count = list_addends(engine, worker, tile, addends);
-    const int64_t first = tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
+    const int count = list_addends(engine, worker, tile, rows.first, addends);
+    const int64_t first = rows.place * spec->problem.n + tile.col * EWX_TILE_N;
     unsigned char *out =
         engine->reduce.sum
             ? engine->reduce.sum + (size_t)first * spec->elem_bytes
             : engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes;
     const int64_t stride = engine->reduce.sum ? spec->problem.n : EWX_TILE_N;
     ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
-                    ewx_tile_height(grid, engine->call.share.part, tile),
-                    ewx_tile_width(grid, tile), out, stride);
-    if (engine->call.ownership == EWX_OWNS_TILES)
-        ewx_collect_stage_publish(engine, tile, out, stride);
+                    rows.end - rows.first, ewx_tile_width(grid, tile), out, stride);
+    if (engine->call.share.ownership == EWX_OWNS_TILES)
+        ewx_collect_stage_publish_tile(engine, tile, out, stride);
     if (engine->epilogue.is_fused)
         ewx_epilogue_stage_tile(engine, tile, out, stride);
 }

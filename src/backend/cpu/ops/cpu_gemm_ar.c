@@ -1,12 +1,17 @@
-/* GEMM, then AllReduce.  First what other ranks wait for: tiles that this one sums, then
- * blocks.  What is left, the others' sums and the epilogue, delays nobody else. */
+/* GEMM, then AllReduce.  First what other ranks wait for: rows that this one normalises,
+ * tiles that it sums, then blocks; last the others' results. */
 #include "backend/cpu/cpu_engine.h"
 #include "backend/cpu/ops/cpu_ops.h"
 #include "plan/policy.h"
 
-static ewx_ownership ownership(const ewx_spec *spec, int64_t m)
+/* Rows whose residual only one rank may have are finished there; a rank without rows need
+ * not have one. */
+static ewx_ownership ownership(const ewx_spec *spec, const ewx_call *asked)
 {
-    return ewx_allreduce_shots(spec, m) == 1 ? EWX_OWNS_ALL : EWX_OWNS_TILES;
+    const ew_epilogue *epilogue = asked->epilogue;
+    if (epilogue && epilogue->norm_weight && epilogue->residual_rows == EW_RESIDUAL_OWNED)
+        return EWX_OWNS_ROWS;
+    return ewx_allreduce_shots(spec, asked->m) == 1 ? EWX_OWNS_ALL : EWX_OWNS_TILES;
 }
 
 const ewx_cpu_op ewx_cpu_gemm_ar = {
@@ -14,6 +19,10 @@ const ewx_cpu_op ewx_cpu_gemm_ar = {
     .ownership = ownership,
     .num_work = 4,
     .work = {{.role = EWX_ROLE_REDUCE,
+              .prepare = ewx_epilogue_stage_prepare,
+              .some = ewx_epilogue_stage_some,
+              .is_done = ewx_epilogue_stage_is_done},
+             {.role = EWX_ROLE_REDUCE,
               .prepare = ewx_reduce_stage_prepare,
               .some = ewx_reduce_stage_some,
               .is_done = ewx_reduce_stage_is_done},
@@ -24,9 +33,5 @@ const ewx_cpu_op ewx_cpu_gemm_ar = {
              {.role = EWX_ROLE_REDUCE,
               .prepare = ewx_collect_stage_prepare,
               .some = ewx_collect_stage_some,
-              .is_done = ewx_collect_stage_is_done},
-             {.role = EWX_ROLE_REDUCE,
-              .prepare = ewx_epilogue_stage_prepare,
-              .some = ewx_epilogue_stage_some,
-              .is_done = ewx_epilogue_stage_is_done}},
+              .is_done = ewx_collect_stage_is_done}},
 };

@@ -4,9 +4,9 @@
 #include "backend/cpu/cpu_engine.h"
 #include "backend/cpu/ops/cpu_ops.h"
 
-static ewx_ownership part_per_rank(const ewx_spec *spec, int64_t m)
+static ewx_ownership part_per_rank(const ewx_spec *spec, const ewx_call *asked)
 {
-    (void)spec, (void)m;
+    (void)spec, (void)asked;
     return EWX_OWNS_PART;
 }
 

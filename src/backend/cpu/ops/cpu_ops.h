@@ -7,8 +7,8 @@
 
 typedef struct ewx_cpu_op {
     ew_op id;
-    /* Who sums what in a call of m rows. */
-    ewx_ownership (*ownership)(const ewx_spec *spec, int64_t m);
+    /* Who sums what in a call. */
+    ewx_ownership (*ownership)(const ewx_spec *spec, const ewx_call *asked);
     int num_work;
     ewx_work work[EWX_MAX_WORK];
 } ewx_cpu_op;
