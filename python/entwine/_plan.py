@@ -357,24 +357,6 @@ def _operands(a, b):
 
 # ---- Without a plan --------------------------------------------------------------------------
 
-def _bucket(m):
-    return 1 << max(0, m - 1).bit_length()
-
-
-def cached_plan(world, key, make):
-    """The world's plan of that key, made if need be.  All ranks make the same calls, so all
-    caches hold the same plans and drop the same one."""
-    plans = world._cache
-    plan = plans.pop(key, None)
-    if plan is None:
-        if len(plans) >= _CACHED_PLANS:
-            world.barrier()
-            plans.pop(next(iter(plans))).close()
-        plan = make()
-    plans[key] = plan  # the last one is the most recently used
-    return plan
-
-
 def _plan_for(a, b, world, config, op):
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"A has shape {a.shape} and B {b.shape}; expected the same depth k")
@@ -387,12 +369,21 @@ def _plan_for(a, b, world, config, op):
 
 def plan_of_shape(world, m, weight_shape, dtype, layout, on_cpu, config=None, op="gemm-rs"):
     """The plan that all calls without a plan of one's own share: of that shape, for as many rows
-    as the next power of two."""
+    as the next power of two.  All ranks make the same calls, so all caches hold the same plans
+    and drop the same one."""
     n, k = weight_shape
-    max_m, backend = _bucket(m), "cpu" if on_cpu else "cuda"
-    return cached_plan(world, (op, max_m, n, k, dtype, layout, backend, str(config)),
-                       lambda: Plan(world, max_m, n, k, dtype, config, backend=backend,
-                                    layout=layout, op=op))
+    max_m = 1 << (m - 1).bit_length() if m > 1 else 1
+    key = op, max_m, n, k, dtype, layout, on_cpu, config and str(config)
+    plans = world._cache
+    plan = plans.pop(key, None)
+    if plan is None:
+        if len(plans) >= _CACHED_PLANS:
+            world.barrier()
+            plans.pop(next(iter(plans))).close()
+        plan = Plan(world, max_m, n, k, dtype, config, backend="cpu" if on_cpu else "cuda",
+                    layout=layout, op=op)
+    plans[key] = plan  # the last one is the most recently used
+    return plan
 
 
 def _gemm(op, A, B, world, out, stream, config):

@@ -114,15 +114,11 @@ for _name in ("gemm_rs", "gemm_ar"):
 
 # ---- gemm_rs and gemm_ar ---------------------------------------------------------------------
 
-def _check_dimensions(a, b):
+def _check_operands(a, b):
     if a.dim() != 2 or b.dim() != 2:
         raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected two "
                          f"dimensions each")
-
-
-def _check_operands(a, b):
-    _check_dimensions(a, b)
-    if a.dtype != b.dtype:
+    if a.dtype is not b.dtype:
         raise ArgumentTypeError(f"a has element type {a.dtype} and b {b.dtype}; expected the same")
     if a.device != b.device:
         raise ArgumentError(f"a is on {a.device} and b on {b.device}; expected the same device")
@@ -137,15 +133,17 @@ def _plain(tensor):
 def _prepare(op, world, a, b, frozen, pack):
     """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
     _check_operands(a, b)
-    if a.shape[1] != b.shape[1]:
-        raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected the same "
-                         f"depth k")
+    shape, weight_shape = a.shape, b.shape
+    if shape[1] != weight_shape[1]:
+        raise ShapeError(f"a has shape {tuple(shape)} and b {tuple(weight_shape)}; expected the "
+                         f"same depth k")
     layout = _torch_weights.layout_of(b)
     dtype = _NAMES.get(a.dtype)
     if dtype is None:
         raise ArgumentTypeError(f"a has element type {a.dtype}; expected float32, float16 or "
                                 f"bfloat16\n  fix: convert it first")
-    plan = _plan.plan_of_shape(world, a.shape[0], b.shape, dtype, layout or "nk", a.is_cpu, op=op)
+    plan = _plan.plan_of_shape(world, shape[0], weight_shape, dtype, layout or "nk", a.is_cpu,
+                               None, op)
     weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
     if weight is None:
         return plan, b.detach() if layout else _plain(b)

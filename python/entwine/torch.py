@@ -39,6 +39,10 @@ def world_of(group=None):
 
 # ---- The layer -------------------------------------------------------------------------------
 
+def _as_matrix(x):
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+
+
 class RowParallelLinear(torch.nn.Module):
     """A linear layer whose input features are split over the ranks and whose output rows are
     scattered over them (sequence parallelism), or whole on all of them.
@@ -103,40 +107,40 @@ class RowParallelLinear(torch.nn.Module):
         self.requires_grad_(False)
         return self
 
-    def _check_features(self, x, least_dimensions):
-        share = self.weight.shape[1]
-        if x.dim() < least_dimensions or x.shape[-1] != share:
-            raise ShapeError(f"x has shape {tuple(x.shape)}; expected [..., {share}], this rank's "
+    def _check_features(self, shape, least_dimensions):
+        share = self.in_features // self.world.size
+        if len(shape) < least_dimensions or shape[-1] != share:
+            raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
                              f"features")
 
     def _owned_shape(self, x):
         """Of this rank's rows of the result."""
-        self._check_features(x, 2)
-        if x.dim() > 2 and x.shape[0] % self.world.size:
-            raise ShapeError(f"x has shape {tuple(x.shape)}; expected a first extent that is a "
-                             f"multiple of the {self.world.size} ranks, or two dimensions")
-        count = x.shape[0] // self.world.size if x.dim() > 2 else self.world._share(x.shape[0])
-        return count, *x.shape[1:-1], self.out_features
+        shape, ranks = x.shape, self.world.size
+        self._check_features(shape, 2)
+        if len(shape) > 2 and shape[0] % ranks:
+            raise ShapeError(f"x has shape {tuple(shape)}; expected a first extent that is a "
+                             f"multiple of the {ranks} ranks, or two dimensions")
+        count = shape[0] // ranks if len(shape) > 2 else self.world._share(shape[0])
+        return count, *shape[1:-1], self.out_features
 
     def _whole_shape(self, x):
         """Of all rows of the result."""
-        self._check_features(x, 1)
-        return *x.shape[:-1], self.out_features
+        shape = x.shape
+        self._check_features(shape, 1)
+        return *shape[:-1], self.out_features
 
     def _owned_sum(self, x):
-        shape = self._owned_shape(x)
-        y = torch.ops.entwine.gemm_rs(x.reshape(-1, x.shape[-1]), self.weight, self._world_name,
-                                      self.frozen)
-        if self.bias is not None:
-            y = y + replicate(self.bias, self.world).to(y.dtype)  # autocast may have chosen it
+        shape, bias = self._owned_shape(x), self.bias
+        y = torch.ops.entwine.gemm_rs(_as_matrix(x), self.weight, self._world_name, self.frozen)
+        if bias is not None:
+            y = y + replicate(bias, self.world).to(y.dtype)  # autocast may have chosen it
         return y.view(shape)
 
     def _whole_sum(self, x):
-        shape = self._whole_shape(x)
-        y = torch.ops.entwine.gemm_ar(x.reshape(-1, x.shape[-1]), self.weight, self._world_name,
-                                      self.frozen)
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
+        shape, bias = self._whole_shape(x), self.bias
+        y = torch.ops.entwine.gemm_ar(_as_matrix(x), self.weight, self._world_name, self.frozen)
+        if bias is not None:
+            y = y + bias.to(y.dtype)
         return y.view(shape)
 
     def forward(self, x):
@@ -205,7 +209,7 @@ class RowParallelLinearNorm(RowParallelLinear):
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
         residual = residual.contiguous()
-        arguments = (x.reshape(-1, x.shape[-1]), self.weight, residual.view(-1, self.out_features),
+        arguments = (_as_matrix(x), self.weight, residual.view(-1, self.out_features),
                      self.norm_weight, self._world_name, self.bias, self.eps, self.frozen)
         if self.sequence_parallel:
             return torch.ops.entwine.gemm_rs_layer(*arguments).view(shape), residual

@@ -392,6 +392,28 @@ def test_rows_are_gathered_by_entwine_itself():
     assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
 
 
+def sum_on_all_ranks(world):
+    """gemm_ar against the rows of gemm_rs, with values whose sums round."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(world.rank)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        weight = torch.nn.Parameter(torch.randn(N, K, generator=generator).to(dtype))
+        for m in (0, 1, 2, 7, 300):
+            x = torch.randn(m, K, generator=generator).to(dtype)
+            with torch.no_grad():
+                rows = et.all_gather_rows(et.gemm_rs(x, weight, world), m, world)
+                assert same_bits(et.gemm_ar(x, weight, world), rows)
+                assert same_bits(et.gemm_ar(x, weight, world, frozen=True), rows)
+            assert same_bits(et.gemm_ar(x, weight, world).detach(), rows)
+        assert len([kept for kept in world._frozen.values() if kept.weight is not None]) == 1
+        del weight
+    return "equal"
+
+
+def test_all_ranks_have_the_rows_of_gemm_rs():
+    assert entwine.spawn(3, sum_on_all_ranks, timeout=100) == ["equal"] * 3
+
+
 def refuse_rows(world):
     layer = et.RowParallelLinear(8, 4, world=world)
     with pytest.raises(entwine.ShapeError, match="multiple of the 2 ranks"):
