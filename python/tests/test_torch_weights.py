@@ -109,7 +109,6 @@ def test_tensors_of_the_operator(world):
             weight.add_(1)
             assert torch.equal(et.gemm_rs(x, weight, world, frozen), x @ weight.t())
             assert torch.equal(et.gemm_ar(x, weight, world, frozen), x @ weight.t())
-            assert len(packed_weights(world)) <= 1, "gemm_rs and gemm_ar share it"
     other = b.data  # another tensor, with a version of its own, of the same memory
     other.mul_(2)
     assert torch.equal(et.gemm_rs(x, other, world), x @ other.t())
