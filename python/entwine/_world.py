@@ -72,7 +72,7 @@ class World:
         self._plan_handles = set()  # of its open plans; they end with it
         self._weight_handles = set()  # of its weights; as plans
         self._forsaken = []  # weights whose object is gone, not yet freed
-        self._cache = {}  # plans of gemm_rs without a plan
+        self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
         self.name = f"world-{next(_counter)}"
         _worlds[self.name] = self
