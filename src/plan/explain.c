@@ -26,10 +26,10 @@ static const char *why_order(const ewx_spec *spec)
     const ew_config *config = &spec->config;
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
-    if (spec->layout.num_parts == 1)
-        return "the output is one part, walked from top to bottom";
     if (config->order == EW_ORDER_DEFAULT)
         return "nothing is released early, so no destination needs to come early";
+    if (spec->layout.num_parts == 1)
+        return "the output is one part, walked from top to bottom";
     return config->release == EW_RELEASE_OUTPUT || config->pool == EW_POOL_AFTER
                ? "destinations take turns: they share columns of B, the fastest GEMM"
                : "destinations take turns, so that every owner can reduce early";

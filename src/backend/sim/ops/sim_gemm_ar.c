@@ -1,7 +1,8 @@
-/* GEMM, then AllReduce.  A rank's tasks are sums first: of every tile (one shot), or of each
- * W-th (two shots).  Then, in two shots, it copies the other ranks' results into its output,
- * each as soon as it is there.  On a CPU a result stays with its owner; a GPU's owner writes
- * it into the memory of every rank, over the contributions that it has just read. */
+/* GEMM, then AllReduce.  A rank's tasks are sums first: of every tile (one shot), or of
+ * each W-th (two shots).  Then, in two shots, it copies the other ranks' results into its
+ * output, each as soon as it is there.  On a CPU a result stays with its owner; a GPU's
+ * owner writes it into the memory of every rank, over the contributions that it has just
+ * read. */
 #include "backend/sim/ops/sim_op.h"
 #include "backend/sim/ops/sim_sums.h"
 #include "backend/sim/resources.h"
@@ -27,8 +28,7 @@ static int64_t num_tasks(const ewx_sim *sim, int rank)
  * the order of the walk. */
 static int64_t copy_of(const ewx_sim *sim, int rank, int64_t place)
 {
-    const int64_t own_before =
-        place > rank ? ewx_div_up(place - rank, sim->num_ranks) : 0;
+    const int64_t own_before = place > rank ? ewx_div_up(place - rank, sim->num_ranks) : 0;
     return share_of(sim, rank).count + place - own_before;
 }
 
@@ -85,8 +85,8 @@ static bool set_up(ewx_sim *sim)
     }
     if (release == 1)
         return true;
-    sim->unreleased = ewx_sim_allocate(
-        (size_t)(num_groups(sim) * sim->num_simulated), sizeof *sim->unreleased, &enough);
+    sim->unreleased = ewx_sim_allocate((size_t)(num_groups(sim) * sim->num_simulated),
+                                       sizeof *sim->unreleased, &enough);
     for (int64_t place = 0; enough && place < num_tasks(sim, 0); place++)
         for (int at = 0; at < sim->num_simulated; at++)
             sim->unreleased[at * num_groups(sim) + ewx_release_unit(release, place)]++;
@@ -105,21 +105,32 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t place)
     return sim->now_ps + sim->model.publish_ps;
 }
 
+/* Whoever sums a tile: ranks from first up to, not including, end; and as which task. */
+typedef struct summers {
+    int first, end;
+    int64_t task;
+} summers;
+
+static summers summers_of(const ewx_sim *sim, int64_t place)
+{
+    const int owner = (int)(place % sim->num_ranks);
+    if (sim->ownership == EWX_OWNS_ALL)
+        return (summers){0, sim->num_ranks, place};
+    return (summers){owner, owner + 1, place / sim->num_ranks};
+}
+
 static void publish_tile(ewx_sim *sim, int src, int64_t place)
 {
-    const bool all = sim->ownership == EWX_OWNS_ALL;
-    const int owner = (int)(place % sim->num_ranks);
-    for (int dst = all ? 0 : owner; dst < (all ? sim->num_ranks : owner + 1); dst++)
-        ewx_sim_publish(sim, dst,
-                        sim->first_unit[dst] + (all ? place : place / sim->num_ranks),
+    const summers to = summers_of(sim, place);
+    for (int dst = to.first; dst < to.end; dst++)
+        ewx_sim_publish(sim, dst, sim->first_unit[dst] + to.task,
                         visible_ps(sim, src, dst, place));
 }
 
 static void push_tile(ewx_sim *sim, int src, int64_t place)
 {
-    const bool all = sim->ownership == EWX_OWNS_ALL;
-    const int owner = (int)(place % sim->num_ranks);
-    for (int dst = all ? 0 : owner; dst < (all ? sim->num_ranks : owner + 1); dst++)
+    const summers to = summers_of(sim, place);
+    for (int dst = to.first; dst < to.end; dst++)
         ewx_sim_push_tile(sim, src, dst, bytes_of(sim, place));
 }
 

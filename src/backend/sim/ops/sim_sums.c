@@ -58,8 +58,8 @@ int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_p
     const int64_t end = ewx_sim_book_memory(sim, rank, moved);
     ewx_sim_delay_producers(sim, rank, moved);
     return ewx_sim_later(
-        end, ewx_sim_after(begin_ps, slowdown * ((double)model->reducer_ps +
-                                                 moved * model->cta_ps)));
+        end, ewx_sim_after(begin_ps,
+                           slowdown * ((double)model->reducer_ps + moved * model->cta_ps)));
 }
 
 int64_t ewx_sim_book_sum(ewx_sim *sim, int rank, int64_t bytes, int pushed, bool shares_sm)

@@ -10,8 +10,8 @@ int64_t ewx_sim_push_tile(ewx_sim *sim, int src, int dst, int64_t bytes);
 /* When what a rank has pushed so far has arrived. */
 int64_t ewx_sim_stored_ps(const ewx_sim *sim, int src);
 
-/* Books the sum of a tile of `bytes`, and `pushed` copies of it that its CTA writes besides;
- * returns when it ends. */
+/* Books the sum of a tile of `bytes`, and `pushed` copies of it that its CTA writes
+ * besides; returns when it ends. */
 int64_t ewx_sim_book_sum(ewx_sim *sim, int rank, int64_t bytes, int pushed, bool shares_sm);
 /* Books what a reducer reads and writes from `begin_ps` on, in its own memory. */
 int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_ps,
