@@ -68,8 +68,7 @@ static int rank_main(ew_world *first, void *argument)
     return status != EW_OK ? 1 : check.wrong > 0 ? 2 : 0;
 }
 
-/* ew_run_ranks still reports the first rank that died; the exits tell who has come
- * through. */
+/* ew_run_ranks reports the first rank that died; the exits tell who has come through. */
 int main(void)
 {
     int exits[W] = {0}, well = 0;

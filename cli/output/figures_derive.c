@@ -214,8 +214,7 @@ void cli_derive_budget(cli_figure_data *data)
 
 static double remote_gbs(const cli_problem *problem, double us)
 {
-    const ew_problem *shape = &problem->problem;
-    return cli_remote_gbs(shape->max_m, shape->n, problem->num_ranks, shape->dtype, us);
+    return cli_remote_gbs(&problem->problem, problem->num_ranks, us);
 }
 
 void cli_derive_bandwidth(cli_figure_data *data)

@@ -31,7 +31,8 @@ static double waves_of(const cli_figure_data *data, const cli_figure_point *poin
 {
     const ew_problem *shape = &point->problem->problem;
     const ew_config *config = &point->config;
-    return cli_waves(shape->max_m, shape->n, point->problem->num_ranks, config->block_m,
+    return cli_waves(shape->max_m, shape->n,
+                     cli_num_parts(shape->op, point->problem->num_ranks), config->block_m,
                      config->block_n, slots_of(data, point));
 }
 
