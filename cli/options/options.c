@@ -73,8 +73,8 @@ static const cli_option option_table[] = {
      "problems of a suite file: a name such as smoke, or a path; with :TEXT only problems "
      "whose names start with TEXT. -W and -d replace what the suite says"},
     {0, "figure", "NAME", CLI_BENCH, TEXT(figure),
-     "a figure of the paper's evaluation: its problems, methods and derived numbers; other "
-     "options replace parts of it"},
+     "a figure of the paper's evaluation: its problems and methods; other options replace "
+     "parts of them"},
     {0, "method", "A,B", MEASURE | CLI_PLAN, OTHER(cli_set_methods),
      "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, fused-push; "
      "under mpirun also blas+mpi, blas+mpi-best"},
