@@ -138,15 +138,6 @@ static const cli_command *find_command(const char *name)
     return NULL;
 }
 
-/* Commands that there were. */
-static const struct {
-    const char *name, *fix;
-} gone[] = {{"ablate", "entwine bench --figure NAME"},
-            {"sweep", "entwine bench --figure NAME"},
-            {"explain", "docs/TROUBLESHOOTING.md has the causes of every code"},
-            {"chaos", "tests/test_chaos of a build does that"},
-            {"calibrate", "scripts/calibrate of the sources does that"}};
-
 static cli_exit fail_command(const char *name)
 {
     const char *names[NUM_COMMANDS + 2];
@@ -156,9 +147,6 @@ static cli_exit fail_command(const char *name)
     names[NUM_COMMANDS] = "help";
     names[NUM_COMMANDS + 1] = NULL;
     const char *near = cli_closest(name, names);
-    for (size_t at = 0; at < sizeof gone / sizeof gone[0]; at++)
-        if (strcmp(gone[at].name, name) == 0)
-            return cli_fail_usage(gone[at].fix, "no command '%s'", name);
     if (near)
         snprintf(fix, sizeof fix, "did you mean `entwine %s`?", near);
     return cli_fail_usage(fix, "no command '%.60s'", name);
