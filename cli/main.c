@@ -7,7 +7,6 @@
 #include "base/environment.h"
 #include "base/json_file.h"
 #include "options/figure_lines.h"
-#include "options/help_bash.h"
 #include "run/launcher.h"
 
 static const cli_command command_table[] = {
@@ -154,11 +153,6 @@ static cli_exit fail_command(const char *name)
 
 static cli_exit help_main(int argc, char **argv)
 {
-    const cli_commands commands = {command_table, NUM_COMMANDS};
-    if (argc == 3 && strcmp(argv[1], "--completion") == 0 && strcmp(argv[2], "bash") == 0) {
-        cli_help_bash(commands);
-        return CLI_EXIT_OK;
-    }
     if (argc < 2) {
         print_help(stdout);
         return CLI_EXIT_OK;

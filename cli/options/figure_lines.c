@@ -98,7 +98,7 @@ static const figure *find(const char *name)
     return NULL;
 }
 
-const char *const *cli_figure_names(void)
+static const char *const *list_names(void)
 {
     static const char *names[NUM_FIGURES + 1];
     for (int at = 0; at < NUM_FIGURES; at++)
@@ -177,8 +177,8 @@ cli_exit cli_figure_apply(const cli_command *command, int argc, char **argv,
     const figure *wanted = find(settings->figure);
     char fix[160], near[96];
     if (!wanted) {
-        cli_names_text(cli_figure_names(), fix, sizeof fix);
-        cli_suggestion(settings->figure, cli_figure_names(), near, sizeof near);
+        cli_names_text(list_names(), fix, sizeof fix);
+        cli_suggestion(settings->figure, list_names(), near, sizeof near);
         return cli_fail_usage(fix, "there is no figure '%.60s'%s", settings->figure, near);
     }
     *line = (cli_figure_line){.used = 0};

@@ -8,9 +8,6 @@
 
 enum { CLI_FIGURE_WORDS = 256, CLI_FIGURE_TEXT = 2048 };
 
-/* Ends with NULL. */
-const char *const *cli_figure_names(void);
-
 /* A figure's options and the user's behind them. */
 typedef struct cli_figure_line {
     char text[CLI_FIGURE_TEXT]; /* of the figure's words, each ended by a NUL */

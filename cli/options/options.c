@@ -318,21 +318,15 @@ static void print_wrapped(FILE *stream, const char *text)
     fputc('\n', stream);
 }
 
-const cli_option *cli_options_next(const cli_command *command, const cli_option *after)
-{
-    const cli_option *end = option_table + NUM_OPTIONS;
-    for (const cli_option *at = after ? after + 1 : option_table; at < end; at++)
-        if (at->help && (!command || belongs(at, command)))
-            return at;
-    return NULL;
-}
-
 void cli_options_help(const cli_command *command, FILE *stream)
 {
     fprintf(stream, "usage: entwine %s%s%s [options]\n\n%s\n", command->name,
             command->words ? " " : "", command->words ? command->words : "", command->text);
-    for (const cli_option *option = NULL; (option = cli_options_next(command, option));) {
+    for (int row = 0; row < NUM_OPTIONS; row++) {
+        const cli_option *option = &option_table[row];
         char left[48], letter[5] = "    ";
+        if (!option->help || !belongs(option, command))
+            continue;
         if (option->letter)
             snprintf(letter, sizeof letter, "-%c, ", option->letter);
         snprintf(left, sizeof left, "  %s--%s%s%s", letter, option->name,

@@ -1,5 +1,7 @@
 /* entwine plan --profile: what to expect of every method on that hardware, which schedule
  * is best, and what would change the answer. */
+#include "cmd/commands.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -7,7 +9,6 @@
 #include "base/json_file.h"
 #include "entwine/sim.h"
 #include "run/simulated.h"
-#include "sim/sim_plan.h"
 
 /* With more events than this, another simulation would take too long. */
 static const double most_events = 3e5;
@@ -343,7 +344,7 @@ static void print_forecast_json(const forecast *f)
     cli_json_print(document);
 }
 
-cli_exit cli_sim_plan(const cli_settings *settings)
+cli_exit cli_plan_profile(const cli_settings *settings)
 {
     forecast f = {.asked = &settings->config};
     ew_config config = EW_CONFIG_INIT;
