@@ -8,20 +8,8 @@ import torch
 import torch.distributed as dist
 
 import entwine.torch
-from torch_transformers import is_right, row_parallel, tiny_llama
-
-
-class RowParallel(torch.nn.Module):
-    """This rank's columns of a linear layer without a bias."""
-
-    def __init__(self, linear, world):
-        super().__init__()
-        self.world = world
-        self.weight = torch.nn.Parameter(
-            linear.weight.detach().chunk(world.size, 1)[world.rank].contiguous())
-
-    def forward(self, x):
-        return row_parallel(x, self.weight, self.world)
+from entwine.torch import RowParallelLinear
+from torch_transformers import is_right, tiny_llama
 
 
 def column_part(linear, world):
@@ -29,7 +17,7 @@ def column_part(linear, world):
     linear.weight = torch.nn.Parameter(linear.weight.detach().chunk(world.size)[world.rank].clone())
 
 
-def make_parallel(model, world, row_layer=RowParallel):
+def make_parallel(model, world, row_layer=RowParallelLinear):
     """Leaves this rank's part of every decoder layer."""
     def replicate(module, arguments, output):
         return entwine.torch.replicate(output, world)  # sums the gradients of the ranks' columns
@@ -39,8 +27,9 @@ def make_parallel(model, world, row_layer=RowParallel):
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj,
                        mlp.up_proj):
             column_part(linear, world)
-        attention.o_proj = row_layer(attention.o_proj, world)
-        mlp.down_proj = row_layer(mlp.down_proj, world)
+        for block, name in ((attention, "o_proj"), (mlp, "down_proj")):
+            linear = getattr(block, name)
+            setattr(block, name, row_layer.from_linear(linear, world, sequence_parallel=False))
         layer.input_layernorm.register_forward_hook(replicate)
         layer.post_attention_layernorm.register_forward_hook(replicate)
     return model

@@ -61,6 +61,9 @@ int census_before(void **state);
 int census_after(void **state);
 #define TIDY(test) cmocka_unit_test_setup_teardown(test, census_before, census_after)
 
+/* This process gets no pidfds from now on, as in containers that forbid them. */
+void forbid_pidfds(void);
+
 void sleep_ms(int64_t ms);
 
 #endif

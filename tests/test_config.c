@@ -325,6 +325,38 @@ static void open_fields_are_all_chosen(void **state)
         }
 }
 
+/* Where the kernel likes large blocks, and as long as every worker has several. */
+static void blocks_are_large_where_that_pays(void **state)
+{
+    (void)state;
+    const ewx_machine machine = {.cores = 4, .cpu_block = {[EW_BF16] = 256}};
+    static const struct {
+        int64_t m, n;
+        ew_dtype dtype;
+        int W;
+        const char *request;
+        int32_t block_m;
+    } cases[] = {
+        {2048, 4096, EW_BF16, 1, "", 256}, {2048, 4096, EW_FP32, 1, "", 128},
+        {2048, 4096, EW_BF16, 8, "", 256}, {2047, 4096, EW_BF16, 8, "", 128},
+        {1024, 1024, EW_BF16, 1, "", 256}, {1024, 512, EW_BF16, 1, "", 128},
+        {1, 4096, EW_BF16, 1, "", 128},    {2048, 4096, EW_BF16, 1, "block=128x512", 128},
+        {2048, 4096, EW_FP16, 1, "", 128},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const ew_problem problem = EW_PROBLEM(cases[i].m, cases[i].n, 1024, cases[i].dtype);
+        ew_config request = EW_CONFIG_INIT;
+        ewx_spec spec;
+        if (*cases[i].request)
+            assert_int_equal(ew_config_parse(cases[i].request, &request), EW_OK);
+        assert_int_equal(ewx_spec_build(&problem, cases[i].W, &request, &machine, &spec),
+                         EW_OK);
+        assert_int_equal(spec.config.block_m, cases[i].block_m);
+        if (cases[i].block_m == 256)
+            assert_int_equal(spec.config.block_n, 256);
+    }
+}
+
 /* Each field that is asked for is kept when all others are open. */
 static void asked_fields_are_kept(void **state)
 {
@@ -501,6 +533,7 @@ int main(void)
         cmocka_unit_test(long_texts_keep_their_fix),
         cmocka_unit_test(random_texts_do_no_harm),
         cmocka_unit_test(open_fields_are_all_chosen),
+        cmocka_unit_test(blocks_are_large_where_that_pays),
         cmocka_unit_test(asked_fields_are_kept),
         cmocka_unit_test(late_release_takes_the_default_order),
         cmocka_unit_test(half_a_block_is_completed),

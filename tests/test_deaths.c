@@ -180,6 +180,36 @@ static void leaving_early_is_named(void **state)
         }
 }
 
+/* ---- Given time ---- */
+
+static int fail_or_save(ew_world *world, void *argument)
+{
+    if (ew_world_rank(world) == 0)
+        return 5;
+    sleep_ms(*(const int *)argument);
+    return 0;
+}
+
+/* One rank has failed; the other is busy with what needs no world. */
+static ew_status run_with_grace(uint32_t grace_ms, int busy_ms, int *exits)
+{
+    ew_world_options options = EW_WORLD_OPTIONS_INIT;
+    options.grace_ms = grace_ms;
+    return ew_run_ranks(EW_RANKS_AS_PROCESSES, 2, &options, fail_or_save, &busy_ms, exits);
+}
+
+static void ranks_have_their_grace(void **state)
+{
+    (void)state;
+    int exits[2];
+    assert_int_equal(run_with_grace(120000, 2500, exits), EW_ERR_ABORTED);
+    assert_int_equal(exits[0], 5);
+    assert_int_equal(exits[1], 0); /* longer than the usual grace, and whole */
+    assert_int_equal(run_with_grace(100, 120000, exits), EW_ERR_PEER_DIED);
+    assert_true(error_has("rank 1 was still running 0.1 s", "grace_ms", NULL));
+    assert_int_equal(exits[1], 128 + SIGKILL);
+}
+
 /* Plans that fail half-way give their memory back, also when ranks are threads. */
 static int abort_first(ew_world *world, void *argument)
 {
@@ -210,7 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TIDY(killed_in_every_phase),          TIDY(death_at_bootstrap_names_the_dead),
         TIDY(missing_ranks_are_listed),       TIDY(leaving_early_is_named),
-        TIDY(failed_plans_leave_no_mappings),
+        TIDY(failed_plans_leave_no_mappings), TIDY(ranks_have_their_grace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

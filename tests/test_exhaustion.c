@@ -235,6 +235,51 @@ static void a_failed_simulation_leaves_ranks_together(void **state)
     assert_true(tried_again >= 2);
 }
 
+/* ---- The launcher ---- */
+
+static int meet_once(ew_world *world, void *argument)
+{
+    (void)argument;
+    return ew_world_barrier(world) == EW_OK ? 0 : 3;
+}
+
+/* Whatever the launcher lacks, it neither waits for ranks that it has not answered nor
+ * leaves any behind. */
+static void fail_launcher(ewx_deal deal, const char *place)
+{
+    for (int nth = 1; nth <= MOST; nth++) {
+        ew_world_options options = EW_WORLD_OPTIONS_INIT;
+        options.timeout_ms = 60000; /* never reached */
+        harness_context("launcher, %s %d", place, nth);
+        const int64_t start_ns = ewx_now_ns();
+        exhaust_launcher.pid = getpid();
+        exhaust_launcher.deal = deal;
+        exhaust_launcher.left = nth;
+        const ew_status status =
+            ew_run_ranks(EW_RANKS_AS_PROCESSES, 3, &options, meet_once, NULL, NULL);
+        const bool fired = exhaust_launcher.left == 0;
+        exhaust_launcher.left = 0;
+        assert_true(ewx_now_ns() - start_ns < SOON_NS);
+        if (fired && status != EW_OK && !is_shortage(status))
+            fail_msg("%s %d: %s \"%s\"", place, nth, ew_status_name(status),
+                     ew_last_error());
+        if (!fired) {
+            assert_int_equal(status, EW_OK);
+            print_message("launcher, %s: %d failures tried\n", place, nth - 1);
+            assert_true(nth > 2);
+            return;
+        }
+    }
+    fail_msg("%s: no end", place);
+}
+
+static void the_launcher_may_fail(void **state)
+{
+    (void)state;
+    fail_launcher(EWX_DEAL_NO_MEMORY, "memory");
+    fail_launcher(EWX_DEAL_NO_SYSTEM, "system");
+}
+
 /* ---- One rank, in this process, where every byte can be counted ---- */
 
 static ew_status live_and_die(bool *wrong)
@@ -294,6 +339,7 @@ int main(void)
         TIDY(a_failed_plan_leaves_ranks_together),
         TIDY(a_failed_simulation_leaves_ranks_together),
         TIDY(every_system_call_may_fail),
+        TIDY(the_launcher_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

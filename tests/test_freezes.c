@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "stress.h"
 
-enum { TIMEOUT_MS = 400, FROZEN_MS = 2 * TIMEOUT_MS, NUM_RANKS = 3, MOST_CHILDREN = 64 };
+enum { TIMEOUT_MS = 700, FROZEN_MS = 2 * TIMEOUT_MS, NUM_RANKS = 3, MOST_CHILDREN = 64 };
 
 typedef struct job job;
 typedef struct phase {

@@ -33,7 +33,7 @@ enum { USUAL_BLOWS = 60 };
 
 typedef struct scene {
     atomic_int arrived, gathered, joined;
-    bool makes_plans;
+    bool makes_plans, without_pidfds;
     uint32_t timeout_ms;
     unsigned char cards[MOST_RANKS][MOST_BYTES];
     ew_status statuses[MOST_RANKS];
@@ -93,6 +93,8 @@ static ew_status meet_again(ew_world *world)
 static void act(const actor *me)
 {
     scene *s = me->scene;
+    if (s->without_pidfds)
+        forbid_pidfds();
     ew_world_options options = EW_WORLD_OPTIONS_INIT;
     options.timeout_ms = s->timeout_ms;
     ew_world *world = NULL;
@@ -112,7 +114,7 @@ static void act(const actor *me)
 
 typedef struct blow {
     int signal;
-    bool in_plans;
+    bool in_plans, without_pidfds;
     int num_ranks, victim;
     int64_t delay_us;
 } blow;
@@ -152,11 +154,12 @@ static const char *judge(const scene *s, const blow *b, int64_t struck_ns,
 
 /* NULL, or what was wrong.  The victim is never reaped before the survivors are out, as a
  * parent that waits for its children in turn would have it. */
-static const char *strike(const blow *b, stress_times *times)
+static const char *strike(const blow *b, stress_times *times, int *in_meeting)
 {
     scene *s = harness_share(sizeof *s);
     pid_t pids[MOST_RANKS];
     s->makes_plans = b->in_plans;
+    s->without_pidfds = b->without_pidfds;
     s->timeout_ms = b->signal == SIGKILL ? KILL_TIMEOUT_MS : STOP_TIMEOUT_MS;
     for (int rank = 0; rank < b->num_ranks; rank++)
         if ((pids[rank] = fork()) == 0) {
@@ -166,6 +169,7 @@ static const char *strike(const blow *b, stress_times *times)
     reaches(b->in_plans ? &s->joined : &s->gathered, b->in_plans ? b->num_ranks : 1);
     pause_us(b->delay_us);
     const int64_t struck_ns = ewx_now_ns();
+    *in_meeting += atomic_load(&s->joined) < b->num_ranks;
     kill(pids[b->victim], b->signal);
     for (int rank = 0; rank < b->num_ranks; rank++)
         if (rank != b->victim)
@@ -177,24 +181,27 @@ static const char *strike(const blow *b, stress_times *times)
     return verdict;
 }
 
-static void strike_often(int signal, bool in_plans, int64_t blows, const char *figure)
+/* `kind` says what all the blows have in common. */
+static void strike_often(const blow *kind, int64_t blows, const char *figure)
 {
+    const bool in_plans = kind->in_plans;
     harness_random random = harness_seed((uint64_t)stress_count("SEED", 1) + in_plans);
     stress_times times = {0};
-    int wrong = 0;
+    int wrong = 0, in_meeting = 0;
     char first[1200] = "";
     for (int64_t i = 0; i < blows; i++) {
-        blow b = {.signal = signal, .in_plans = in_plans};
+        blow b = *kind;
         b.num_ranks = in_plans ? (int)harness_between(&random, 2, MOST_RANKS) : 4;
         b.victim = (int)harness_between(&random, 0, b.num_ranks - 1);
         b.delay_us = harness_between(&random, 0, in_plans ? 10000 : 400);
-        const char *verdict = strike(&b, &times);
+        const char *verdict = strike(&b, &times, &in_meeting);
         wrong += verdict != NULL;
         if (verdict && !first[0])
             snprintf(first, sizeof first, "W=%d, rank %d after %d us: %s", b.num_ranks,
                      b.victim, (int)b.delay_us, verdict);
     }
     stress_tell("blows", "%lld", (long long)blows);
+    stress_tell("in_meeting", "%d", in_meeting); /* before all had their world */
     stress_tell("wrong", "%d", wrong);
     stress_tell_times("survivors", &times);
     stress_figure(figure);
@@ -205,33 +212,43 @@ static void strike_often(int signal, bool in_plans, int64_t blows, const char *f
 static void killed_while_ranks_meet(void **state)
 {
     (void)state;
-    strike_often(SIGKILL, false, stress_count("BLOWS", USUAL_BLOWS), "meeting_kills");
+    strike_often(&(blow){.signal = SIGKILL}, stress_count("BLOWS", USUAL_BLOWS),
+                 "meeting_kills");
 }
 
 static void killed_while_ranks_plan(void **state)
 {
     (void)state;
-    strike_often(SIGKILL, true, stress_count("BLOWS", USUAL_BLOWS), "plan_kills");
+    strike_often(&(blow){.signal = SIGKILL, .in_plans = true},
+                 stress_count("BLOWS", USUAL_BLOWS), "plan_kills");
+}
+
+static void killed_where_pidfds_are_forbidden(void **state)
+{
+    (void)state;
+    strike_often(&(blow){.signal = SIGKILL, .without_pidfds = true},
+                 stress_count("BLOWS", USUAL_BLOWS), "meeting_kills_without_pidfds");
 }
 
 static void stopped_while_ranks_meet(void **state)
 {
     (void)state;
-    strike_often(SIGSTOP, false, stress_count("BLOWS", USUAL_BLOWS) / 10, "meeting_stops");
+    strike_often(&(blow){.signal = SIGSTOP}, stress_count("BLOWS", USUAL_BLOWS) / 10,
+                 "meeting_stops");
 }
 
 static void stopped_while_ranks_plan(void **state)
 {
     (void)state;
-    strike_often(SIGSTOP, true, stress_count("BLOWS", USUAL_BLOWS) / 10, "plan_stops");
+    strike_often(&(blow){.signal = SIGSTOP, .in_plans = true},
+                 stress_count("BLOWS", USUAL_BLOWS) / 10, "plan_stops");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TIDY(killed_while_ranks_meet),
-        TIDY(killed_while_ranks_plan),
-        TIDY(stopped_while_ranks_meet),
+        TIDY(killed_while_ranks_meet),           TIDY(killed_while_ranks_plan),
+        TIDY(killed_where_pidfds_are_forbidden), TIDY(stopped_while_ranks_meet),
         TIDY(stopped_while_ranks_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

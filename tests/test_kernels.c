@@ -276,6 +276,49 @@ static void test_deep_tiles_give_signs_of_life(void **state)
     for_each_kernel(signs_of_life);
 }
 
+/* Several groups of rows at a time, chunk by chunk, as an engine's large blocks do it. */
+static void same_bits_together(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    enum { GROUPS = 3, ROWS = 2 * EWX_PACK_GROUP + 37, COLS = 93, DEPTH = 1101 };
+    const size_t elem = ew_dtype_bytes(dtype);
+    problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
+    const ewx_gemm gemm = ewx_gemm_build(kernel, dtype, DEPTH);
+    char *whole = allocate(ROWS * COLS * elem), *got = allocate(ROWS * COLS * elem);
+    char *packed_a = allocate(ewx_packed_a_bytes(&gemm, ROWS));
+    char *packed_b = allocate(ewx_packed_b_bytes(&gemm, COLS));
+    ewx_gemm_rows groups[GROUPS];
+    multiply_part(&p, &gemm, 0, 0, ROWS, COLS, whole, COLS);
+    ewx_pack_a(&gemm, p.a, DEPTH, 1, ROWS, packed_a);
+    ewx_pack_b(&gemm, p.b, DEPTH, 1, COLS, packed_b);
+    for (int at = 0; at < GROUPS; at++) {
+        const int64_t row = at * EWX_PACK_GROUP;
+        groups[at] =
+            (ewx_gemm_rows){packed_a + ewx_packed_a_bytes(&gemm, row),
+                            at < 2 ? EWX_PACK_GROUP : 37, got + (size_t)(row * COLS) * elem,
+                            allocate(ewx_gemm_scratch_bytes(&gemm, EWX_PACK_GROUP, COLS))};
+    }
+    for (int64_t first = 0; first < gemm.padded_depth; first += gemm.chunk) {
+        const int64_t end = first + gemm.chunk;
+        ewx_gemm_rows_multiply(&gemm, first,
+                               end < gemm.padded_depth ? end : gemm.padded_depth, groups,
+                               GROUPS, packed_b, COLS, COLS);
+    }
+    assert_memory_equal(got, whole, ROWS * COLS * elem);
+    for (int at = 0; at < GROUPS; at++)
+        free(groups[at].scratch);
+    free(packed_a);
+    free(packed_b);
+    free(got);
+    free(whole);
+    problem_free(&p);
+}
+
+static void test_bits_are_the_same_together(void **state)
+{
+    (void)state;
+    for_each_kernel(same_bits_together);
+}
+
 static void test_bits_depend_on_row_and_column_only(void **state)
 {
     (void)state;
@@ -597,6 +640,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_several_chunks_and_groups),
         cmocka_unit_test(test_bits_depend_on_row_and_column_only),
         cmocka_unit_test(test_deep_tiles_give_signs_of_life),
+        cmocka_unit_test(test_bits_are_the_same_together),
         cmocka_unit_test(test_amx_adds_in_its_order),
         cmocka_unit_test(test_rounding_is_to_nearest_even),
         cmocka_unit_test(test_nan_stays_quiet_nan),

@@ -5,14 +5,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -262,6 +259,39 @@ static void no_descriptors_left_is_explained(void **state)
     assert_true(error_has("rank 1", "Too many open files", NULL));
 }
 
+/* Room for so many descriptors more, on rank 1. */
+static int plan_with_few(ew_world *world, void *argument)
+{
+    const ew_problem problem = EW_PROBLEM(64, 128, 32, EW_FP32);
+    ew_plan *plan = NULL;
+    if (ew_world_rank(world) == 1) {
+        const int next = dup(0);
+        RANK_CHECK(next >= 0, "no descriptor");
+        close(next);
+        const rlim_t limit = (rlim_t)(next + *(const int *)argument);
+        RANK_CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){limit, limit}) == 0, "limit");
+    }
+    const ew_status status = ew_plan_create(world, &problem, NULL, &plan);
+    ew_plan_destroy(plan);
+    RANK_CHECK(status == EW_OK || ew_world_rank(world) != 1 ||
+                   (status == EW_ERR_SYSTEM && error_has("Too many open files", NULL)),
+               "%s: %s", ew_status_name(status), ew_last_error());
+    RANK_CHECK(status == EW_OK || ew_world_rank(world) == 1 ||
+                   (status == EW_ERR_SYSTEM && error_has("rank 1 could not", NULL)),
+               "%s: %s", ew_status_name(status), ew_last_error());
+    return 0;
+}
+
+/* Wherever it runs out, the rank says of what, and the others say which rank did. */
+static void descriptors_that_run_out_are_explained(void **state)
+{
+    (void)state;
+    for (int more = 0; more < 6; more++) {
+        harness_context("%d more descriptors", more);
+        harness_run(EW_RANKS_AS_PROCESSES, 3, plan_with_few, &more);
+    }
+}
+
 /* ---- Interrupted system calls ---- */
 
 static void on_alarm(int signal_number)
@@ -329,14 +359,8 @@ static int forbid_pidfd(void *context, ewx_probe_point point, int rank, int64_t 
     (void)context;
     (void)rank;
     (void)where;
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    if (point == EWX_PROBE_BOOTSTRAP && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+    if (point == EWX_PROBE_BOOTSTRAP)
+        forbid_pidfds();
     return 0;
 }
 
@@ -386,6 +410,7 @@ int main(void)
         TIDY(ignored_sigchld_is_no_hang),
         TIDY(ranks_open_only_private_things),
         TIDY(no_descriptors_left_is_explained),
+        TIDY(descriptors_that_run_out_are_explained),
         TIDY(signals_do_not_disturb),
         TIDY(containers_without_pidfd_work),
     };

@@ -86,13 +86,15 @@ class AbortedError(EntwineError):
 
 
 class RankError(EntwineError):
-    """A rank of ``spawn`` failed; ``rank`` says which, ``exitcode`` how its process ended."""
+    """A rank of ``spawn`` failed; ``rank`` says which, ``exitcode`` how its process ended,
+    ``results`` what the ranks returned that went on without it (None for the others)."""
 
     status, code = "EW_ERR_ABORTED", -10
 
     def __init__(self, message, rank, exitcode=None):
         super().__init__(message, rank)
         self.exitcode = exitcode
+        self.results = []
 
 
 class LibraryError(EntwineError, ImportError):

@@ -8,24 +8,32 @@ from ._library import Epilogue
 
 
 _EPILOGUE_BYTES = ctypes.sizeof(Epilogue)
+_RESIDUAL_ROWS = {"owned": 0, "all": 1}
 
 
 class Layer:
-    """The arguments of gemm_rs_layer.  ``resolve`` checks them against a plan and says what C
-    gets; ``result`` is then what the call returns."""
+    """The arguments of gemm_rs_layer and gemm_ar_layer.  ``resolve`` checks them against a plan
+    and says what C gets; ``result`` is then what the call returns."""
 
-    __slots__ = ("bias", "residual", "norm_weight", "eps", "out", "normed", "result", "buffers")
+    __slots__ = ("bias", "residual", "norm_weight", "eps", "out", "normed", "residual_rows",
+                 "result", "buffers")
 
-    def __init__(self, bias, residual, norm_weight, eps, out, normed):
+    def __init__(self, bias, residual, norm_weight, eps, out, normed, residual_rows="owned"):
         self.bias, self.norm_weight = bias, norm_weight
         self.residual, self.out, self.normed = residual, out, normed
         self.eps = _small_number(eps, "eps")
         if normed is not None and norm_weight is None:
             raise ArgumentError("normed is given, but norm_weight is None\n"
                                 "  fix: pass both, or neither")
+        if residual_rows not in _RESIDUAL_ROWS:
+            raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned' or 'all'")
+        self.residual_rows = residual_rows
 
-    def resolve(self, plan, rows, operands):
-        """(the epilogue, the address of c or None) for a call whose rank owns `rows` rows."""
+    def resolve(self, plan, m, operands):
+        """(the epilogue, the address of c or None) for a call with m rows."""
+        whole = plan._gives_all_rows
+        if whole and self.residual is not None and self.residual_rows == "owned":
+            self._check_owned()
         read, written = dict(operands), {}
         for name in ("bias", "norm_weight"):
             vector = getattr(self, name)
@@ -34,18 +42,32 @@ class Layer:
         for name in ("out", "residual", "normed"):
             matrix = getattr(self, name)
             if matrix is not None:
-                written[name] = plan._matrix(matrix, name, rows)
+                written[name] = plan._matrix(
+                    matrix, name, m, self.residual_rows == "all" if name == "residual" else whole)
         if written:
             refuse_overlap(written, read)
         last = ("normed" if self.norm_weight is not None else
                 "residual" if self.residual is not None else "out")
         self.result = getattr(self, last)
         if self.result is None:
-            self.result, written[last] = allocate_like(read["A"], (rows, plan._n), last)
+            self.result, written[last] = allocate_like(read["A"], plan._shape_of_c(m),
+                                                       last)
         self.buffers = {**read, **written}  # what was lent must live until the call has ended
         return (Epilogue(_EPILOGUE_BYTES, self.eps, self._address("bias"),
                          self._address("residual"), self._address("norm_weight"),
-                         self._address("normed")), self._address("out"))
+                         self._address("normed"), _RESIDUAL_ROWS[self.residual_rows]),
+                self._address("out"))
+
+    def _check_owned(self):
+        """Of an AllReduce: the norm of its rows is all that a rank sends to the others."""
+        if self.norm_weight is None:
+            wrong, fix = "has no norm to return", "pass norm_weight"
+        elif self.out is not None:
+            wrong, fix = "does not return c", "leave out= away"
+        else:
+            return
+        raise ArgumentError(f"gemm_ar_layer with a residual of this rank's own rows {wrong}\n"
+                            f"  fix: {fix}, or pass the whole residual and residual_rows='all'")
 
     def _address(self, name):
         buffer = self.buffers.get(name)

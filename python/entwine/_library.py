@@ -31,7 +31,8 @@ class Problem(Structure):
 
 class Epilogue(Structure):
     _fields_ = [("struct_size", c_uint32), ("eps", c_float), ("bias", c_void_p),
-                ("residual", c_void_p), ("norm_weight", c_void_p), ("normed", c_void_p)]
+                ("residual", c_void_p), ("norm_weight", c_void_p), ("normed", c_void_p),
+                ("residual_rows", c_int)]
 
 
 class Launcher(Structure):
@@ -128,6 +129,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_world_allgather": (c_int, [_P, _P, _P, c_size_t]),
     "ew_world_barrier": (c_int, [_P]),
     "ew_world_abort": (None, [_P]),
+    "ew_world_shrink": (c_int, [_P, POINTER(_P)]),
     "ew_world_destroy": (None, [_P]),
     "ew_launcher_detect": (c_int, [POINTER(Launcher)]),
     "ew_config_parse": (c_int, [c_char_p, _P]),
@@ -142,6 +144,8 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_weight_destroy": (None, [_P]),
     "ew_gemm_rs": (c_int, [_P, c_int64, _P, _P, _P, _P]),
     "ew_gemm_rs_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
+    "ew_gemm_ar": (c_int, [_P, c_int64, _P, _P, _P, _P]),
+    "ew_gemm_ar_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
     "ew_plan_wait": (c_int, [_P]),
     "ew_plan_config": (c_int, [_P, _P]),
     "ew_plan_explain": (c_int, [_P, c_char_p, c_size_t]),
@@ -178,7 +182,7 @@ def check(status):
 
 # ---- Configs ---------------------------------------------------------------------------------
 
-CONFIG_BYTES = 76  # sizeof(ew_config)
+CONFIG_BYTES = 80  # sizeof(ew_config)
 
 
 class Config(c_uint32 * (CONFIG_BYTES // 4)):

@@ -38,8 +38,9 @@ class Plan(Taker):
     with the same arguments, on all ranks.
 
     Rank r holds A_r [m, k] and B_r [n, k]; ``gemm_rs`` returns this rank's rows of the sum over
-    r of ``A_r @ B_r.T``.  ``k`` is the rank's own depth, ``max_m`` the most rows a call will
-    have, ``dtype`` float32, float16 or bfloat16.
+    r of ``A_r @ B_r.T``, and ``gemm_ar``, of a plan with ``op="gemm-ar"``, all of its rows.
+    ``k`` is the rank's own depth, ``max_m`` the most rows a call will have, ``dtype`` float32,
+    float16 or bfloat16.
 
     ``layout`` is how B lies in memory: "nk" for N rows of K, as torch keeps a weight, or "kn"
     for K rows of N; B itself always has shape [n, k], so a K x N array is passed as ``array.T``.
@@ -47,17 +48,19 @@ class Plan(Taker):
     ``backend`` is "cpu" (default) or "cuda".
     """
 
-    def __init__(self, world, max_m, n, k, dtype, config=None, *, backend=None, layout="nk"):
+    def __init__(self, world, max_m, n, k, dtype, config=None, *, backend=None, layout="nk",
+                 op="gemm-rs"):
         self._handle = None
         self._world = check_world(world)
-        problem = make_problem(max_m, n, k, dtype, layout)
+        problem = make_problem(max_m, n, k, dtype, layout, op)
         request = make_config(config, backend)
         handle = ctypes.c_void_p()
         world._call(lib.ew_plan_create, world._check_open(), problem, request, handle)
         self._handle = handle.value
         world._plan_handles.add(self._handle)
         self._max_m, self._n, self._k = problem.max_m, problem.n, problem.k
-        self._dtype, self._layout = problem.dtype, layout
+        self._dtype, self._layout, self._op = problem.dtype, layout, op
+        self._function, self._layer_function, self._gives_all_rows = _FUNCTIONS[op]
         self._bound = False
         self._config = self._read_config()
         self._device = device_of(world, backend_in(self._config))
@@ -108,6 +111,19 @@ class Plan(Taker):
         torch's current stream for tensors, else CUDA's default stream).  On a CPU the result is
         there when it returns.
         """
+        self._check_op("gemm-rs", "gemm_rs")
+        return self._gemm(A, B, out, stream)
+
+    def gemm_ar(self, A, B=None, out=None, stream=None):
+        """The whole sum over ranks of ``A @ B.T``, [m, n], on every rank.  Collective.
+
+        Of a plan with ``op="gemm-ar"``; everything else is as for ``gemm_rs``, whose rows have
+        the same bits.
+        """
+        self._check_op("gemm-ar", "gemm_ar")
+        return self._gemm(A, B, out, stream)
+
+    def _gemm(self, A, B, out, stream):
         self._check_open()
         if B is None and stream is None:
             result = self._run_plain(A, out)
@@ -129,11 +145,27 @@ class Plan(Taker):
         left out.  Returns the last: normed (a new array, or the one passed), else residual,
         else c.  ``out`` receives c, which is not stored anywhere otherwise.
         """
+        self._check_op("gemm-rs", "gemm_rs_layer")
+        return self._layer(A, B, Layer(bias, residual, norm_weight, eps, out, normed), stream)
+
+    def gemm_ar_layer(self, A, B=None, *, bias=None, residual=None, residual_rows="owned",
+                      norm_weight=None, eps=1e-5, out=None, normed=None, stream=None):
+        """``gemm_ar`` and what follows it in a transformer layer, as in ``gemm_rs_layer``; c and
+        normed are whole on every rank.
+
+        ``residual`` has this rank's rows (``residual_rows="owned"``), and each rank adds and norms
+        only these; then norm_weight is needed, and out must be None.  Or it has all m rows, equal
+        on all ranks ("all").  All ranks pass the same parts.
+        """
+        self._check_op("gemm-ar", "gemm_ar_layer")
+        return self._layer(A, B, Layer(bias, residual, norm_weight, eps, out, normed,
+                                       residual_rows), stream)
+
+    def _layer(self, A, B, layer, stream):
         self._check_open()
         stream = stream_handle(stream)
         return self._run_layer(describe(A, "A", stream),
-                               None if B is None else describe(B, "B", stream),
-                               Layer(bias, residual, norm_weight, eps, out, normed), stream)
+                               None if B is None else describe(B, "B", stream), layer, stream)
 
     def _run_plain(self, A, out):
         """_run for the usual call: ordinary arrays and the bound weight.  None for any other,
@@ -144,7 +176,7 @@ class Plan(Taker):
         shape, world = A.shape, self._world
         if len(shape) != 2 or shape[1] != self._k or shape[0] > self._max_m:
             return None
-        rows = world._share(shape[0])
+        rows = shape[0] if self._gives_all_rows else world._share(shape[0])
         if out is None:
             out, c = empty_like(A, (rows, self._n))
         else:
@@ -154,24 +186,24 @@ class Plan(Taker):
             size = _buffers.ITEM_BYTES[self._dtype]
             if not c or (a < c + rows * self._n * size and c < a + shape[0] * self._k * size):
                 return None
-        world._call(lib.ew_gemm_rs, self._handle, shape[0], a, None, c,
+        world._call(self._function, self._handle, shape[0], a, None, c,
                     None if self._device == CPU else torch_stream(self._device))
         return out
 
     def _run(self, a, b, out, stream):
-        m, rows = self._check_operands(a, b)
+        m = self._check_operands(a, b)
         if out is None:
-            out, c = _buffers.allocate_like(a, (rows, self._n))
+            out, c = _buffers.allocate_like(a, self._shape_of_c(m))
         else:
-            c = self._matrix(out, "out", rows)
+            c = self._matrix(out, "out", m, self._gives_all_rows)
             _buffers.refuse_overlap({"out": c}, _operands(a, b))
-        self._enqueue(lib.ew_gemm_rs, m, a, b, c.pointer or None, stream)
+        self._enqueue(self._function, m, a, b, c.pointer or None, stream)
         return out
 
     def _run_layer(self, a, b, layer, stream):
-        m, rows = self._check_operands(a, b)
-        epilogue, c = layer.resolve(self, rows, _operands(a, b))
-        self._enqueue(lib.ew_gemm_rs_layer, m, a, b, c, stream, epilogue)
+        m = self._check_operands(a, b)
+        epilogue, c = layer.resolve(self, m, _operands(a, b))
+        self._enqueue(self._layer_function, m, a, b, c, stream, epilogue)
         return layer.result
 
     def _enqueue(self, function, m, a, b, c, stream, *epilogue):
@@ -211,7 +243,7 @@ class Plan(Taker):
 
     def __repr__(self):
         state = self._config if self._handle in self._world._plan_handles else "closed"
-        return (f"<entwine.Plan max_m={self._max_m} n={self._n} k={self._k} "
+        return (f"<entwine.Plan {self._op} max_m={self._max_m} n={self._n} k={self._k} "
                 f"{DTYPE_NAMES[self._dtype]} {state}>")
 
     def close(self):
@@ -251,15 +283,24 @@ class Plan(Taker):
             raise ArgumentError("the plan was closed")
         return handle
 
+    def _check_op(self, op, method):
+        if op != self._op:
+            its = self._op.replace("-", "_") + method[len(op):]
+            raise ArgumentError(f"{method} cannot run a plan for {self._op}\n"
+                                f"  fix: call {its}, or make the plan with op={op!r}")
+
     def _check_operands(self, a, b):
-        """(rows of A, rows that this rank owns), once A and B are found right."""
+        """The rows of A, once A and B are found right."""
         m = self._check_rows(self._operand(a, "A"))
         if b is not None:
             self._check_weight(b)
         elif not self._bound:
             raise ArgumentError("B is missing, and no weight is bound\n"
                                 "  fix: call set_weight(B) or bind(weight) first")
-        return m, self._world._share(m)
+        return m
+
+    def _shape_of_c(self, m):
+        return m if self._gives_all_rows else self._world._share(m), self._n
 
     def _check_rows(self, a):
         m, k = a.shape
@@ -278,12 +319,12 @@ class Plan(Taker):
             return None
         return Buffer(address, shape, None, self._dtype, self._device, True, None, None, array)
 
-    def _matrix(self, array, name, rows):
-        shape = (rows, self._n)
+    def _matrix(self, array, name, m, all_rows):
+        shape = (m if all_rows else self._world._share(m), self._n)
         buffer = self._plain(array, shape) or self._operand(describe(array, name), name)
         if buffer.shape != shape:
-            raise ShapeError(f"{name} has shape {buffer.shape}; expected {shape}, the rows that "
-                             f"this rank owns")
+            raise ShapeError(f"{name} has shape {buffer.shape}; expected {shape}, "
+                             f"{'all rows' if all_rows else 'the rows that this rank owns'}")
         if not buffer.is_row_major():
             raise ArgumentError(f"{name} has strides {buffer.strides}; expected row-major "
                                 f"({self._n}, 1)")
@@ -312,48 +353,58 @@ class Plan(Taker):
         return stream or LEGACY_STREAM
 
 
+# (the call, the call of a layer, whether C has all rows and not this rank's alone)
+_FUNCTIONS = {"gemm-rs": (lib.ew_gemm_rs, lib.ew_gemm_rs_layer, False),
+              "gemm-ar": (lib.ew_gemm_ar, lib.ew_gemm_ar_layer, True)}
+
+
 def _operands(a, b):
     return {"A": a} if b is None else {"A": a, "B": b}
 
 
 # ---- Without a plan --------------------------------------------------------------------------
 
-def _bucket(m):
-    return 1 << max(0, m - 1).bit_length()
-
-
-def cached_plan(world, key, make):
-    """The world's plan of that key, made if need be.  All ranks make the same calls, so all
-    caches hold the same plans and drop the same one."""
-    plans = world._cache
-    plan = plans.pop(key, None)
-    if plan is None:
-        if len(plans) >= _CACHED_PLANS:
-            world.barrier()
-            plans.pop(next(iter(plans))).close()
-        plan = make()
-    plans[key] = plan  # the last one is the most recently used
-    return plan
-
-
-def _plan_for(a, b, world, config):
+def _plan_for(a, b, world, config, op):
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"A has shape {a.shape} and B {b.shape}; expected the same depth k")
     if not (b.is_row_major() or b.is_transposed()):
         raise ArgumentError(f"B has strides {b.strides}; expected {(b.shape[1], 1)} (row-major) or "
                             f"{(1, b.shape[0])} (its transpose)\n  fix: pass a contiguous copy")
     return plan_of_shape(world, a.shape[0], b.shape, DTYPE_NAMES[a.dtype],
-                         "nk" if b.is_row_major() else "kn", a.device == CPU, config)
+                         "nk" if b.is_row_major() else "kn", a.device == CPU, config, op)
 
 
-def plan_of_shape(world, m, weight_shape, dtype, layout, on_cpu, config=None):
+def plan_of_shape(world, m, weight_shape, dtype, layout, on_cpu, config=None, op="gemm-rs"):
     """The plan that all calls without a plan of one's own share: of that shape, for as many rows
-    as the next power of two."""
+    as the next power of two.  All ranks make the same calls, so all caches hold the same plans
+    and drop the same one."""
     n, k = weight_shape
-    max_m, backend = _bucket(m), "cpu" if on_cpu else "cuda"
-    return cached_plan(world, (max_m, n, k, dtype, layout, backend, str(config)),
-                       lambda: Plan(world, max_m, n, k, dtype, config, backend=backend,
-                                    layout=layout))
+    max_m = 1 << (m - 1).bit_length() if m > 1 else 1
+    key = op, max_m, n, k, dtype, layout, on_cpu, config and str(config)
+    plans = world._cache
+    plan = plans.pop(key, None)
+    if plan is None:
+        if len(plans) >= _CACHED_PLANS:
+            world.barrier()
+            plans.pop(next(iter(plans))).close()
+        plan = Plan(world, max_m, n, k, dtype, config, backend="cpu" if on_cpu else "cuda",
+                    layout=layout, op=op)
+    plans[key] = plan  # the last one is the most recently used
+    return plan
+
+
+def _gemm(op, A, B, world, out, stream, config):
+    check_world(world)
+    stream = stream_handle(stream)
+    a, b = describe(A, "A", stream), describe(B, "B", stream)
+    return _plan_for(a, b, world, config, op)._run(a, b, out, stream)
+
+
+def _layer(op, A, B, world, layer, stream, config):
+    check_world(world)
+    stream = stream_handle(stream)
+    a, b = describe(A, "A", stream), describe(B, "B", stream)
+    return _plan_for(a, b, world, config, op)._run_layer(a, b, layer, stream)
 
 
 def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
@@ -363,17 +414,25 @@ def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
     A is [m, k] and B is [n, k], either row-major or a transposed K x N array.  B is packed in
     every call; with a fixed weight, a ``Plan`` and its ``set_weight`` are faster.
     """
-    check_world(world)
-    stream = stream_handle(stream)
-    a, b = describe(A, "A", stream), describe(B, "B", stream)
-    return _plan_for(a, b, world, config)._run(a, b, out, stream)
+    return _gemm("gemm-rs", A, B, world, out, stream, config)
+
+
+def gemm_ar(A, B, world, *, out=None, stream=None, config=None):
+    """The whole sum over ranks of ``A @ B.T``, on every rank, without a plan of one's own, as
+    ``gemm_rs``."""
+    return _gemm("gemm-ar", A, B, world, out, stream, config)
 
 
 def gemm_rs_layer(A, B, world, *, bias=None, residual=None, norm_weight=None, eps=1e-5, out=None,
                   normed=None, stream=None, config=None):
     """``Plan.gemm_rs_layer`` without a plan of one's own, as ``gemm_rs``."""
-    check_world(world)
-    stream = stream_handle(stream)
-    layer = Layer(bias, residual, norm_weight, eps, out, normed)
-    a, b = describe(A, "A", stream), describe(B, "B", stream)
-    return _plan_for(a, b, world, config)._run_layer(a, b, layer, stream)
+    return _layer("gemm-rs", A, B, world, Layer(bias, residual, norm_weight, eps, out, normed),
+                  stream, config)
+
+
+def gemm_ar_layer(A, B, world, *, bias=None, residual=None, residual_rows="owned",
+                  norm_weight=None, eps=1e-5, out=None, normed=None, stream=None, config=None):
+    """``Plan.gemm_ar_layer`` without a plan of one's own, as ``gemm_rs``."""
+    return _layer("gemm-ar", A, B, world,
+                  Layer(bias, residual, norm_weight, eps, out, normed, residual_rows), stream,
+                  config)

@@ -8,6 +8,7 @@ from ._library import EXPLAIN_BYTES, Problem, check, lib, parse_config
 from ._world import MAX_RANKS
 
 LAYOUTS = {"nk": 1, "kn": 2}
+OPS = {"gemm-rs": 0, "gemm-ar": 1}
 
 
 def make_config(config, backend):
@@ -40,18 +41,21 @@ def backend_in(text):
     return None
 
 
-def make_problem(max_m, n, k, dtype, layout="nk"):
+def make_problem(max_m, n, k, dtype, layout="nk", op="gemm-rs"):
     """A C problem, every number checked."""
+    if op not in OPS:
+        raise ArgumentError(f"op is {op!r}; expected 'gemm-rs' or 'gemm-ar'")
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout is {layout!r}; expected 'nk' (B lies as N rows of K) or 'kn'")
     return Problem(ctypes.sizeof(Problem), dtype_code(dtype), LAYOUTS[layout],
-                   count(max_m, "max_m", 0), count(n, "n", 1), count(k, "k", 1))
+                   count(max_m, "max_m", 0), count(n, "n", 1), count(k, "k", 1), OPS[op])
 
 
-def explain(max_m, n, k, dtype="float32", ranks=1, config=None, *, backend=None, layout="nk"):
+def explain(max_m, n, k, dtype="float32", ranks=1, config=None, *, backend=None, layout="nk",
+            op="gemm-rs"):
     """What a plan would be for `ranks` ranks on this host, and why: a few lines of text."""
     text = ctypes.create_string_buffer(EXPLAIN_BYTES)
-    check(lib.ew_forecast_explain(make_problem(max_m, n, k, dtype, layout),
+    check(lib.ew_forecast_explain(make_problem(max_m, n, k, dtype, layout, op),
                                   count(ranks, "ranks", 1, MAX_RANKS),
                                   make_config(config, backend), text, EXPLAIN_BYTES))
     return text.value.decode()

@@ -29,8 +29,9 @@ def _die_with(parent):
         os._exit(1)
 
 
-def _run(rank, size, job, options, function, arguments):
+def _run(answer, rank, size, job, options, function, arguments):
     world = World._meet(rank, size, job, options, _START_S)
+    world._launcher = answer
     with world:  # aborts it when the function raises
         return function(world, *arguments)
 
@@ -38,7 +39,7 @@ def _run(rank, size, job, options, function, arguments):
 def _rank_main(parent, answer, rank, *run_arguments):
     _die_with(parent)
     try:
-        outcome = ("returned", _run(rank, *run_arguments))
+        outcome = ("returned", _run(answer, rank, *run_arguments))
     except BaseException as error:
         blamed = isinstance(error, (PeerDiedError, AbortedError, RankTimeoutError))
         outcome = ("raised", f"{type(error).__name__}: {error}", traceback.format_exc(), blamed)
@@ -63,6 +64,7 @@ class _Rank:
     def __init__(self, context, rank, *run_arguments):
         self.rank = rank
         self.outcome = None
+        self.world_size = None  # of the world that it has gone on with, if any
         self.answer, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=_rank_main, name=f"entwine-rank-{rank}", daemon=True,
                                        args=(os.getpid(), theirs, rank, *run_arguments))
@@ -70,9 +72,13 @@ class _Rank:
         theirs.close()
 
     def read(self):
-        """Its answer, or the fact that it ended without one."""
+        """Its answer, or the fact that it ended without one; or that it goes on after a fault."""
         try:
-            self.outcome = pickle.loads(self.answer.recv_bytes())
+            outcome = pickle.loads(self.answer.recv_bytes())
+            if outcome[0] == "shrunk":
+                self.world_size = outcome[1]
+            else:
+                self.outcome = outcome
         except EOFError:
             self.process.join(_UNWIND_S)
             self.outcome = ("died",)
@@ -91,6 +97,12 @@ class _Rank:
             f"rank {self.rank} failed: {text}" + (f"\n\n{trace}" if trace else ""), self.rank)
 
 
+def _go_on(waiting, ranks):
+    """Whether all that still run are in a world without those that failed."""
+    well = sum(not rank.failure() for rank in ranks)
+    return all(rank.world_size is not None and rank.world_size <= well for rank in waiting)
+
+
 def _ending(exitcode):
     if exitcode is None:
         return "it closed its connection"
@@ -102,16 +114,21 @@ def _ending(exitcode):
 def _collect(ranks, timers):
     """Reads answers until all are there, or until a failure has had its time to unwind."""
     waiting = {rank.answer: rank for rank in ranks}
+    unwinding = []
     while waiting:
         try:
-            left = min((timer.step() for timer in timers), default=None)
+            left = min((timer.step() for timer in timers + unwinding), default=None)
         except TimeoutError:
             return
         for answer in wait(list(waiting), left):
-            rank = waiting.pop(answer)
+            rank = waiting[answer]
             rank.read()
-            if rank.failure():
-                timers = [*timers, Timer(_UNWIND_S)]
+            if rank.outcome is not None:
+                del waiting[answer]
+            if rank.failure() and not unwinding:
+                unwinding = [Timer(_UNWIND_S)]
+        if unwinding and _go_on(waiting.values(), ranks):
+            unwinding = []
 
 
 def _end(ranks):
@@ -160,7 +177,10 @@ def spawn(num_ranks, function, *arguments, timeout=None, method="spawn", **optio
         _end(ranks)
     failures = [rank.failure() for rank in ranks if rank.failure()]
     if failures:  # who died before who raised before who only heard of it
-        raise max(failures, key=lambda failure: failure[0])[1]
+        error = max(failures, key=lambda failure: failure[0])[1]
+        error.results = [None if rank.outcome is None or rank.failure() else rank.outcome[1]
+                         for rank in ranks]
+        raise error
     if late:
         raise RankTimeoutError(f"rank {late[0]} was still running after {timeout} s", late[0])
     return [rank.outcome[1] for rank in ranks]

@@ -10,7 +10,7 @@ class Timer:
 
     def __init__(self, seconds):
         self.seconds, self._used_s = seconds, 0.0
-        self._step_s = min(max(seconds / 16, _LEAST_STEP_S), seconds / 4)
+        self._step_s = min(max(seconds / 16, _LEAST_STEP_S), seconds / 2)
         self._seen = time.monotonic()
 
     def step(self):

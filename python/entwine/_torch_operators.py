@@ -7,6 +7,7 @@ from torch.autograd import forward_ad
 
 from . import _plan, _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._layer import Layer
 from ._world import check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
@@ -15,6 +16,10 @@ _library = torch.library.Library("entwine", "DEF")
 for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
+                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+                "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
+                "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, "
+                "str residual_rows=\"owned\") -> Tensor",
                 "all_gather_rows(Tensor rows, SymInt num_rows, str world, bool? replicated=None) "
                 "-> Tensor",
                 "reduce_scatter_rows(Tensor rows, str world, bool? replicated=False) -> Tensor",
@@ -96,27 +101,24 @@ def _cast_operands(dtype, arguments):
 def _cast_layer(dtype, arguments):
     """To the type of the residual, which is written and so cannot be cast."""
     a, b, residual, norm_weight, world, *rest = arguments
-    bias, eps, frozen = (*rest, *(None, 1e-5, False)[len(rest):])
+    bias, eps, frozen, *residual_rows = (*rest, *(None, 1e-5, False)[len(rest):])
     dtype = residual.dtype
     return (_to(dtype, a), _to(dtype, b), residual, _to(dtype, norm_weight), world,
-            _to(dtype, bias), eps, frozen and b.dtype == dtype)
+            _to(dtype, bias), eps, frozen and b.dtype == dtype, *residual_rows)
 
 
-_autocast("gemm_rs", _cast_operands)
-_autocast("gemm_rs_layer", _cast_layer)
+for _name in ("gemm_rs", "gemm_ar"):
+    _autocast(_name, _cast_operands)
+    _autocast(f"{_name}_layer", _cast_layer)
 
 
-# ---- gemm_rs ---------------------------------------------------------------------------------
+# ---- gemm_rs and gemm_ar ---------------------------------------------------------------------
 
-def _check_dimensions(a, b):
+def _check_operands(a, b):
     if a.dim() != 2 or b.dim() != 2:
         raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected two "
                          f"dimensions each")
-
-
-def _check_operands(a, b):
-    _check_dimensions(a, b)
-    if a.dtype != b.dtype:
+    if a.dtype is not b.dtype:
         raise ArgumentTypeError(f"a has element type {a.dtype} and b {b.dtype}; expected the same")
     if a.device != b.device:
         raise ArgumentError(f"a is on {a.device} and b on {b.device}; expected the same device")
@@ -128,18 +130,20 @@ def _plain(tensor):
     return tensor.contiguous()
 
 
-def _prepare(world, a, b, frozen, pack):
+def _prepare(op, world, a, b, frozen, pack):
     """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
     _check_operands(a, b)
-    if a.shape[1] != b.shape[1]:
-        raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected the same "
-                         f"depth k")
+    shape, weight_shape = a.shape, b.shape
+    if shape[1] != weight_shape[1]:
+        raise ShapeError(f"a has shape {tuple(shape)} and b {tuple(weight_shape)}; expected the "
+                         f"same depth k")
     layout = _torch_weights.layout_of(b)
     dtype = _NAMES.get(a.dtype)
     if dtype is None:
         raise ArgumentTypeError(f"a has element type {a.dtype}; expected float32, float16 or "
                                 f"bfloat16\n  fix: convert it first")
-    plan = _plan.plan_of_shape(world, a.shape[0], b.shape, dtype, layout or "nk", a.is_cpu)
+    plan = _plan.plan_of_shape(world, shape[0], weight_shape, dtype, layout or "nk", a.is_cpu,
+                               None, op)
     weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
     if weight is None:
         return plan, b.detach() if layout else _plain(b)
@@ -147,20 +151,38 @@ def _prepare(world, a, b, frozen, pack):
     return plan, None
 
 
-def _gemm_rs(a, b, world, frozen=False, pack=True):
-    plan, b = _prepare(find_world(world), a, b, frozen, pack)
+def _gemm(op, a, b, world, frozen, pack):
+    plan, b = _prepare(op, find_world(world), a, b, frozen, pack)
     if b is None:
         rows = plan._run_plain(a, None)
         if rows is not None:
             return rows
-    return plan.gemm_rs(_plain(a), b)
+    return plan._gemm(_plain(a), b, None, None)
 
 
-def _fake_rows(a, b, world):
+def _gemm_rs(a, b, world, frozen=False, pack=True):
+    return _gemm("gemm-rs", a, b, world, frozen, pack)
+
+
+def _gemm_ar(a, b, world, frozen=False, pack=True):
+    return _gemm("gemm-ar", a, b, world, frozen, pack)
+
+
+def _check_fake(a, b):
     _check_operands(a, b)
     torch._check(a.shape[1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
                  f"{tuple(b.shape)}; expected the same depth k")
+
+
+def _fake_rows(a, b, world):
+    _check_fake(a, b)
     return a.new_empty((find_world(world)._share(a.shape[0]), b.shape[0]))
+
+
+def _fake_whole(a, b, world):
+    _check_fake(a, b)
+    find_world(world)
+    return a.new_empty((a.shape[0], b.shape[0]))
 
 
 @torch.library.register_fake("entwine::gemm_rs")
@@ -168,24 +190,43 @@ def _(a, b, world, frozen=False):
     return _fake_rows(a, b, world)
 
 
-class _GemmRS(torch.autograd.Function):
+@torch.library.register_fake("entwine::gemm_ar")
+def _(a, b, world, frozen=False):
+    return _fake_whole(a, b, world)
+
+
+class _Gemm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run, a, b, world, frozen=False):
         ctx.save_for_backward(a, b)
         ctx.world = world
         return run(a, b, world, frozen)
 
-    @staticmethod
-    def backward(ctx, grad):
+    @classmethod
+    def backward(cls, ctx, grad):
         a, b = ctx.saved_tensors
-        # Every rank's rows count for this rank's operands.
-        grad = torch.ops.entwine.all_gather_rows(grad, a.shape[0], ctx.world, False)
+        grad = cls.whole_gradient(grad, a.shape[0], ctx.world)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
                 grad.t() @ a if ctx.needs_input_grad[2] else None, None, None)
 
 
+class _GemmRS(_Gemm):
+    @staticmethod
+    def whole_gradient(grad, num_rows, world):
+        """Every rank's rows count for this rank's operands."""
+        return torch.ops.entwine.all_gather_rows(grad, num_rows, world, False)
+
+
+class _GemmAR(_Gemm):
+    @staticmethod
+    def whole_gradient(grad, num_rows, world):
+        """Every rank has it already, and uses it for operands of its own."""
+        return _replicated(grad, world)
+
+
 # A weight that is trained changes before it is used often: it is packed in the call.
 _differentiable("gemm_rs", _GemmRS, _gemm_rs, functools.partial(_gemm_rs, pack=False))
+_differentiable("gemm_ar", _GemmAR, _gemm_ar, functools.partial(_gemm_ar, pack=False))
 
 
 def gemm_rs(a, b, world, frozen=False):
@@ -199,25 +240,61 @@ def gemm_rs(a, b, world, frozen=False):
     return torch.ops.entwine.gemm_rs(a, b, check_world(world).name, frozen)
 
 
-# ---- gemm_rs_layer ---------------------------------------------------------------------------
+def gemm_ar(a, b, world, frozen=False):
+    """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.
 
-@torch.library.impl("entwine::gemm_rs_layer", _DEVICES)
-def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
-    plan, b = _prepare(find_world(world), a, b, frozen, True)
-    parts = {"residual": residual.detach(), "norm_weight": _plain(norm_weight),
-             "bias": None if bias is None else _plain(bias), "eps": eps}
-    normed = plan.gemm_rs_layer(_plain(a), b, **parts)
+    Its gradient is taken to be the same on all ranks, as it is where all go on with the same
+    computation and the same loss, and each rank multiplies its own operands with it: the backward
+    pass exchanges nothing.  Before layers that differ by rank, such as parts of a column-parallel
+    one, pass the result through ``replicate``.  The weight is kept as ``gemm_rs`` keeps it, one
+    packed copy for both.
+    """
+    return torch.ops.entwine.gemm_ar(a, b, check_world(world).name, frozen)
+
+
+# ---- gemm_rs_layer and gemm_ar_layer ---------------------------------------------------------
+
+def _layer(op, a, b, world, frozen, residual, norm_weight, bias, eps, **how):
+    plan, b = _prepare(op, find_world(world), a, b, frozen, True)
+    layer = Layer(None if bias is None else _plain(bias), residual.detach(), _plain(norm_weight),
+                  eps, None, None, **how)
+    normed = plan._layer(_plain(a), b, layer, None)
     if not residual.is_inference():
         torch.autograd.graph.increment_version(residual)  # as every operator that writes
     return normed
 
 
+@torch.library.impl("entwine::gemm_rs_layer", _DEVICES)
+def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+    return _layer("gemm-rs", a, b, world, frozen, residual, norm_weight, bias, eps)
+
+
+@torch.library.impl("entwine::gemm_ar_layer", _DEVICES)
+def _gemm_ar_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
+                   residual_rows="owned"):
+    return _layer("gemm-ar", a, b, world, frozen, residual, norm_weight, bias, eps,
+                  residual_rows=residual_rows)
+
+
+def _check_fake_residual(residual, rows, n):
+    torch._check(residual.shape == (rows, n), lambda: f"residual has shape "
+                 f"{tuple(residual.shape)}; expected {(rows, n)}")
+
+
 @torch.library.register_fake("entwine::gemm_rs_layer")
 def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
     normed = _fake_rows(a, b, world)
-    torch._check(residual.shape == normed.shape, lambda: f"residual has shape "
-                 f"{tuple(residual.shape)}; expected {tuple(normed.shape)}")
+    _check_fake_residual(residual, *normed.shape)
     return normed
+
+
+@torch.library.register_fake("entwine::gemm_ar_layer")
+def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
+      residual_rows="owned"):
+    rows, n = a.shape[0], b.shape[0]
+    _check_fake_residual(residual, rows if residual_rows == "all" else
+                         find_world(world)._share(rows), n)
+    return _fake_whole(a, b, world)
 
 
 def _refuse_gradients(**tensors):
@@ -233,12 +310,16 @@ def _refuse_gradients(**tensors):
                                 f"  fix: use RowParallelLinearNorm and reverse mode")
 
 
-def _gemm_rs_layer_autograd(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
-    _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
-    return _below_autograd("gemm_rs_layer", a, b, residual, norm_weight, world, bias, eps, frozen)
+def _without_gradients(name):
+    def autograd(a, b, residual, norm_weight, world, bias=None, *rest):
+        _refuse_gradients(a=a, b=b, residual=residual, norm_weight=norm_weight, bias=bias)
+        return _below_autograd(name, a, b, residual, norm_weight, world, bias, *rest)
+
+    _library.impl(name, autograd, "Autograd")
 
 
-_library.impl("gemm_rs_layer", _gemm_rs_layer_autograd, "Autograd")
+_without_gradients("gemm_rs_layer")
+_without_gradients("gemm_ar_layer")
 
 
 def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
@@ -248,6 +329,15 @@ def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, froze
     tensors that want one."""
     return torch.ops.entwine.gemm_rs_layer(a, b, residual, norm_weight, check_world(world).name,
                                            bias, eps, frozen)
+
+
+def gemm_ar_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
+                  residual_rows="owned"):
+    """``gemm_ar``, then bias, residual and RMSNorm, in one call for inference: returns all normed
+    rows on every rank.  ``residual`` holds this rank's rows, or with ``residual_rows="all"`` all
+    of them, and their sum afterwards.  Collective, without gradients, as ``gemm_rs_layer``."""
+    return torch.ops.entwine.gemm_ar_layer(a, b, residual, norm_weight, check_world(world).name,
+                                           bias, eps, frozen, residual_rows)
 
 
 # ---- all_gather_rows and reduce_scatter_rows, each the gradient of the other ------------------
@@ -354,7 +444,10 @@ def replicate(tensor, world):
     """The tensor itself, which is equal on all ranks and used differently by them: its gradient
     is the sum over the ranks.  For what goes into column-parallel layers, and for parameters that
     every rank holds whole.  The backward pass is collective."""
-    name = check_world(world).name
+    return _replicated(tensor, check_world(world).name)
+
+
+def _replicated(tensor, world):
     if torch.is_grad_enabled() and tensor.requires_grad:
-        return torch.ops.entwine.replicate(tensor, name)
+        return torch.ops.entwine.replicate(tensor, world)
     return tensor

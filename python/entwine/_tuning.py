@@ -24,7 +24,7 @@ class TuneResult(collections.namedtuple(
 
 
 def tune(world, max_m, n, k, dtype="float32", config=None, *, backend=None, layout="nk",
-         budget=0.0, samples=0, seed=1, store=True, progress=None):
+         op="gemm-rs", budget=0.0, samples=0, seed=1, store=True, progress=None):
     """Measures configs for a shape and returns the best, as a TuneResult.  Collective.
 
     Fields given in ``config`` stay as they are.  Without any, and without an emulated link, the
@@ -34,7 +34,7 @@ def tune(world, max_m, n, k, dtype="float32", config=None, *, backend=None, layo
     each round; a true result ends the search early.
     """
     check_world(world)
-    problem = make_problem(max_m, n, k, dtype, layout)
+    problem = make_problem(max_m, n, k, dtype, layout, op)
     fixed = make_config(config, backend)
     if progress is not None and not callable(progress):
         raise ArgumentTypeError(f"progress is {progress!r}; expected a function or None")

@@ -3,6 +3,7 @@ import atexit
 import ctypes
 import itertools
 import os
+import pickle
 import sys
 import threading
 import weakref
@@ -43,6 +44,7 @@ class World:
     _fabric = None  # of the MPI module, if that carries it
     _thread = None  # the only one that may use it, then
     _hosts = None  # how many, once asked for
+    _launcher = None  # what spawn is told through
     group = None  # of torch.distributed, if it came from there
 
     def __init__(self, rank=0, size=1, allgather=None, *, timeout=None, link_gbps=0.0,
@@ -70,7 +72,7 @@ class World:
         self._plan_handles = set()  # of its open plans; they end with it
         self._weight_handles = set()  # of its weights; as plans
         self._forsaken = []  # weights whose object is gone, not yet freed
-        self._cache = {}  # plans of gemm_rs without a plan
+        self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
         self.name = f"world-{next(_counter)}"
         _worlds[self.name] = self
@@ -229,6 +231,20 @@ class World:
         with self._ending:
             if self._handle:
                 lib.ew_world_abort(self._handle)
+
+    def shrink(self):
+        """A new world of the ranks that are left after a fault, numbered in the order of their
+        old ranks.  Collective among those that live: each calls it after its error.  Raises
+        PeerDiedError on all of them when one dies meanwhile; then call it again.  This world
+        stays as dead as it was: close it when you like, and make new plans.  On one host."""
+        handle = ctypes.c_void_p()
+        self._call(lib.ew_world_shrink, self._check_open(), handle)
+        world = World.__new__(World)
+        world._begin(handle.value, lib.ew_world_rank(handle), lib.ew_world_size(handle))
+        world._launcher = self._launcher
+        if world._launcher is not None:
+            world._launcher.send_bytes(pickle.dumps(("shrunk", world._size)))
+        return world
 
     def close(self):
         """Leaves the world, after closing its plans.  May be called again."""

@@ -1,6 +1,7 @@
 """Entwine in PyTorch: operators with gradients that torch.compile sees through, and a layer.
 
     torch.ops.entwine.gemm_rs(a, b, world.name)     # this rank's rows of the sum of a @ b.T
+    torch.ops.entwine.gemm_ar(a, b, world.name)     # all rows of it
     entwine.torch.RowParallelLinear(4096, 4096, world=world)
     entwine.torch.RowParallelLinearNorm(4096, 4096, world=world)    # + residual, RMSNorm
 
@@ -12,13 +13,13 @@ import math
 import torch
 import torch.distributed as dist
 
-from ._errors import ShapeError
-from ._torch_operators import (all_gather_rows, gemm_rs, gemm_rs_layer, reduce_scatter_rows,
-                               replicate)
+from ._errors import ArgumentError, ShapeError
+from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer,
+                               reduce_scatter_rows, replicate)
 from ._world import World, check_world
 
-__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer",
-           "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
+__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer", "gemm_ar",
+           "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
 
 
 # ---- The world of a group --------------------------------------------------------------------
@@ -38,14 +39,22 @@ def world_of(group=None):
 
 # ---- The layer -------------------------------------------------------------------------------
 
+def _as_matrix(x):
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+
+
 class RowParallelLinear(torch.nn.Module):
     """A linear layer whose input features are split over the ranks and whose output rows are
-    scattered over them (sequence parallelism).
+    scattered over them (sequence parallelism), or whole on all of them.
 
     ``x`` holds this rank's ``in_features / W`` features: [m, in_features / W] gives
     [owned rows, out_features]; with more dimensions the first is scattered and W must divide
     it.  The weight is [out_features, in_features / W]; the bias is whole on every rank and is
     added once, to the owned rows.  Its gradient is summed over the ranks.
+
+    With ``sequence_parallel=False`` the output is whole on every rank, [..., out_features], and
+    its gradient must be too: all ranks go on with the same computation, and what differs by rank
+    gets it through ``replicate``.
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
 
@@ -53,15 +62,15 @@ class RowParallelLinear(torch.nn.Module):
     first call, and again at the first call after it has changed.
     """
 
-    def __init__(self, in_features, out_features, bias=True, *, world=None, group=None,
-                 device=None, dtype=None):
+    def __init__(self, in_features, out_features, bias=True, *, sequence_parallel=True, world=None,
+                 group=None, device=None, dtype=None):
         super().__init__()
         self.world = world = check_world(world if world is not None else world_of(group))
         if in_features % world.size:
             raise ShapeError(f"in_features is {in_features}; expected a multiple of the "
                              f"{world.size} ranks")
         self.in_features, self.out_features = in_features, out_features
-        self.frozen = False
+        self.sequence_parallel, self.frozen = sequence_parallel, False
         self._world_name = world.name
         place = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(
@@ -78,10 +87,11 @@ class RowParallelLinear(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     @classmethod
-    def from_linear(cls, linear, world=None, *, group=None):
+    def from_linear(cls, linear, world=None, *, group=None, sequence_parallel=True):
         """This rank's part of a torch.nn.Linear that all ranks hold."""
-        layer = cls(linear.in_features, linear.out_features, linear.bias is not None, world=world,
-                    group=group, device=linear.weight.device, dtype=linear.weight.dtype)
+        layer = cls(linear.in_features, linear.out_features, linear.bias is not None,
+                    sequence_parallel=sequence_parallel, world=world, group=group,
+                    device=linear.weight.device, dtype=linear.weight.dtype)
         world = layer.world
         share = linear.in_features // world.size
         with torch.no_grad():
@@ -97,28 +107,49 @@ class RowParallelLinear(torch.nn.Module):
         self.requires_grad_(False)
         return self
 
-    def _rows(self, x):
-        """x as a matrix, and the shape of the result."""
-        share = self.weight.shape[1]
-        if x.dim() < 2 or x.shape[-1] != share:
-            raise ShapeError(f"x has shape {tuple(x.shape)}; expected [..., {share}], this rank's "
+    def _check_features(self, shape, least_dimensions):
+        share = self.in_features // self.world.size
+        if len(shape) < least_dimensions or shape[-1] != share:
+            raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
                              f"features")
-        if x.dim() > 2 and x.shape[0] % self.world.size:
-            raise ShapeError(f"x has shape {tuple(x.shape)}; expected a first extent that is a "
-                             f"multiple of the {self.world.size} ranks, or two dimensions")
-        count = x.shape[0] // self.world.size if x.dim() > 2 else self.world._share(x.shape[0])
-        return x.reshape(-1, share), (count, *x.shape[1:-1], self.out_features)
+
+    def _owned_shape(self, x):
+        """Of this rank's rows of the result."""
+        shape, ranks = x.shape, self.world.size
+        self._check_features(shape, 2)
+        if len(shape) > 2 and shape[0] % ranks:
+            raise ShapeError(f"x has shape {tuple(shape)}; expected a first extent that is a "
+                             f"multiple of the {ranks} ranks, or two dimensions")
+        count = shape[0] // ranks if len(shape) > 2 else self.world._share(shape[0])
+        return count, *shape[1:-1], self.out_features
+
+    def _whole_shape(self, x):
+        """Of all rows of the result."""
+        shape = x.shape
+        self._check_features(shape, 1)
+        return *shape[:-1], self.out_features
+
+    def _owned_sum(self, x):
+        shape, bias = self._owned_shape(x), self.bias
+        y = torch.ops.entwine.gemm_rs(_as_matrix(x), self.weight, self._world_name, self.frozen)
+        if bias is not None:
+            y = y + replicate(bias, self.world).to(y.dtype)  # autocast may have chosen it
+        return y.view(shape)
+
+    def _whole_sum(self, x):
+        shape, bias = self._whole_shape(x), self.bias
+        y = torch.ops.entwine.gemm_ar(_as_matrix(x), self.weight, self._world_name, self.frozen)
+        if bias is not None:
+            y = y + bias.to(y.dtype)
+        return y.view(shape)
 
     def forward(self, x):
-        rows, shape = self._rows(x)
-        y = torch.ops.entwine.gemm_rs(rows, self.weight, self._world_name, self.frozen)
-        if self.bias is not None:
-            y = y + replicate(self.bias, self.world).to(y.dtype)  # autocast may have chosen it
-        return y.view(shape)
+        return self._owned_sum(x) if self.sequence_parallel else self._whole_sum(x)
 
     def extra_repr(self):
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
-                f"bias={self.bias is not None}, ranks={self.world.size}")
+                f"bias={self.bias is not None}, ranks={self.world.size}, "
+                f"sequence_parallel={self.sequence_parallel}")
 
 
 class RowParallelLinearNorm(RowParallelLinear):
@@ -131,46 +162,75 @@ class RowParallelLinearNorm(RowParallelLinear):
     the residual that was passed, so go on with the one returned.  With gradients, and under
     autocast, the steps are torch's own; the last bit of ``normed`` may then differ.
 
+    With ``sequence_parallel=False`` ``normed`` is whole on every rank.  The residual still holds
+    this rank's rows, so that each rank norms only these, or with ``residual_rows="all"`` all rows,
+    equal on all ranks.
+
     ``norm_weight`` is whole on every rank, as the bias; its gradient is summed over the ranks.
     """
 
-    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, world=None, group=None,
-                 device=None, dtype=None):
-        super().__init__(in_features, out_features, bias, world=world, group=group, device=device,
-                         dtype=dtype)
+    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, sequence_parallel=True,
+                 residual_rows="owned", world=None, group=None, device=None, dtype=None):
+        super().__init__(in_features, out_features, bias, sequence_parallel=sequence_parallel,
+                         world=world, group=group, device=device, dtype=dtype)
         self.eps = eps
+        self._set_residual_rows(residual_rows)
         self.norm_weight = torch.nn.Parameter(
             torch.ones(out_features, device=device, dtype=dtype))
 
+    def _set_residual_rows(self, residual_rows):
+        if residual_rows not in (("owned",) if self.sequence_parallel else ("owned", "all")):
+            raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned', or with "
+                                f"sequence_parallel=False 'all'")
+        self.residual_rows = residual_rows
+
     @classmethod
-    def from_linear(cls, linear, world=None, norm_weight=None, eps=1e-5, *, group=None):
+    def from_linear(cls, linear, world=None, norm_weight=None, eps=1e-5, *, group=None,
+                    sequence_parallel=True, residual_rows="owned"):
         """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
         whole on all ranks."""
-        layer = super().from_linear(linear, world, group=group)
+        layer = super().from_linear(linear, world, group=group,
+                                    sequence_parallel=sequence_parallel)
         layer.eps = eps
+        layer._set_residual_rows(residual_rows)
         if norm_weight is not None:
             with torch.no_grad():
                 layer.norm_weight.copy_(norm_weight)
         return layer
 
     def forward(self, x, residual):
-        rows, shape = self._rows(x)
+        owned = self.residual_rows == "owned"
+        shape = self._owned_shape(x) if owned else self._whole_shape(x)
         if tuple(residual.shape) != shape:
-            raise ShapeError(f"residual has shape {tuple(residual.shape)}; expected {shape}, this "
-                             f"rank's rows")
+            whose = "this rank's" if owned else "all"
+            raise ShapeError(f"residual has shape {tuple(residual.shape)}; expected {shape}, "
+                             f"{whose} rows")
         if torch.is_autocast_enabled(x.device.type) or torch.is_grad_enabled() and any(
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
         residual = residual.contiguous()
-        normed = torch.ops.entwine.gemm_rs_layer(
-            rows, self.weight, residual.view(-1, self.out_features), self.norm_weight,
-            self._world_name, self.bias, self.eps, self.frozen)
-        return normed.view(shape), residual
+        arguments = (_as_matrix(x), self.weight, residual.view(-1, self.out_features),
+                     self.norm_weight, self._world_name, self.bias, self.eps, self.frozen)
+        if self.sequence_parallel:
+            return torch.ops.entwine.gemm_rs_layer(*arguments).view(shape), residual
+        normed = torch.ops.entwine.gemm_ar_layer(*arguments, self.residual_rows)
+        return normed.view(self._whole_shape(x)), residual
 
     def _in_steps(self, x, residual):
-        h = super().forward(x) + residual
+        if self.residual_rows == "all":
+            h = self._whole_sum(x) + residual
+            return self._norm(h, self.norm_weight), h
+        h = self._owned_sum(x) + residual
+        normed = self._norm(h, replicate(self.norm_weight, self.world))
+        if not self.sequence_parallel:
+            shape = self._whole_shape(x)
+            normed = all_gather_rows(normed.reshape(-1, self.out_features), math.prod(shape[:-1]),
+                                     self.world, replicated=True).view(shape)
+        return normed, h
+
+    def _norm(self, h, weight):
         scale = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + self.eps)
-        return (h.float() * scale).to(h.dtype) * replicate(self.norm_weight, self.world), h
+        return (h.float() * scale).to(h.dtype) * weight
 
     def extra_repr(self):
-        return f"{super().extra_repr()}, eps={self.eps}"
+        return f"{super().extra_repr()}, residual_rows={self.residual_rows}, eps={self.eps}"

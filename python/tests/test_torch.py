@@ -39,6 +39,12 @@ def test_tensors_bit_for_bit(world, dtype):
     assert plan.gemm_rs(A, out=out) is out and same_bits(out, want)
     assert same_bits(entwine.gemm_rs(A, B.t().contiguous().t(), world), want)
     assert same_bits(et.gemm_rs(A, B, world), want)
+    everywhere = entwine.Plan(world, M, N, K, dtype, op="gemm-ar")
+    everywhere.set_weight(B)
+    assert same_bits(everywhere.gemm_ar(A), want)
+    out.fill_(77)
+    assert everywhere.gemm_ar(A, out=out) is out and same_bits(out, want)
+    assert same_bits(et.gemm_ar(A, B, world), want)
 
 
 def test_numpy_and_torch_mix(world):
@@ -112,6 +118,28 @@ BAD = {
     "layer op with None as world": (
         lambda p: et.gemm_rs_layer(A, B, torch.ones(M, N), torch.ones(N), None),
         "world is a NoneType"),
+    "gemm_ar of another plan": (lambda p: p.gemm_ar(A), "gemm_ar cannot run a plan for gemm-rs"),
+    "gemm_ar with two depths": (
+        lambda p: et.gemm_ar(A, B[:, 1:].contiguous(), p.world), "same depth"),
+    "gemm_ar without a world": (
+        lambda p: torch.ops.entwine.gemm_ar(A, B, "atlantis"), "no world named"),
+    "gemm_ar with None as world": (lambda p: et.gemm_ar(A, B, None), "world is a NoneType"),
+    "gemm_ar_layer with another word": (
+        lambda p: et.gemm_ar_layer(A, B, torch.ones(M, N), torch.ones(N), p.world,
+                                   residual_rows="mine"), "residual_rows is 'mine'"),
+    "gemm_ar_layer with a part of the residual": (
+        lambda p: et.gemm_ar_layer(A, B, torch.ones(M - 1, N), torch.ones(N), p.world,
+                                   residual_rows="all"), "residual has shape .*all rows"),
+    "whole layer with a wrong input": (
+        lambda p: et.RowParallelLinear(K, N, sequence_parallel=False, world=p.world)(A[:, 1:]),
+        "x has shape"),
+    "norm layer with scattered rows and a whole residual": (
+        lambda p: et.RowParallelLinearNorm(K, N, residual_rows="all", world=p.world),
+        "residual_rows is 'all'; expected 'owned', or with sequence_parallel=False"),
+    "whole norm layer with a wrong residual": (
+        lambda p: et.RowParallelLinearNorm(K, N, sequence_parallel=False, residual_rows="all",
+                                           world=p.world)(A, torch.ones(M + 1, N)),
+        "residual has shape .*all rows"),
     "norm layer with a wrong residual": (
         lambda p: et.RowParallelLinearNorm(K, N, world=p.world)(A, torch.ones(M + 1, N)),
         "residual has shape"),
@@ -132,8 +160,9 @@ def test_bad_tensors(world, what):
 
 def test_opcheck(world):
     a, b = (tensor.clone().requires_grad_() for tensor in (A, B))
-    torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b, world.name))
-    torch.library.opcheck(torch.ops.entwine.gemm_rs, (a, b.detach(), world.name, True))
+    for operator in (torch.ops.entwine.gemm_rs, torch.ops.entwine.gemm_ar):
+        torch.library.opcheck(operator, (a, b, world.name))
+        torch.library.opcheck(operator, (a, b.detach(), world.name, True))
     rows = A.clone().requires_grad_()
     for replicated in (False, True):
         torch.library.opcheck(torch.ops.entwine.all_gather_rows, (rows, M, world.name, replicated))
@@ -141,6 +170,9 @@ def test_opcheck(world):
     torch.library.opcheck(torch.ops.entwine.replicate, (a, world.name))
     for more in ((), (torch.ones(N), 1e-6, True)):
         torch.library.opcheck(torch.ops.entwine.gemm_rs_layer,
+                              (A, B, torch.ones(M, N), torch.ones(N), world.name, *more))
+    for more in ((), (torch.ones(N), 1e-6, True, "all")):
+        torch.library.opcheck(torch.ops.entwine.gemm_ar_layer,
                               (A, B, torch.ones(M, N), torch.ones(N), world.name, *more))
 
 
@@ -156,28 +188,34 @@ class Seen(TorchDispatchMode):
         return operator(*arguments, **(keywords or {}))
 
 
+GEMMS = pytest.mark.parametrize("gemm", [et.gemm_rs, et.gemm_ar], ids=["gemm_rs", "gemm_ar"])
+
+
+@GEMMS
 @pytest.mark.parametrize("frozen", [False, True])
-def test_modes_and_lazy_tensors_are_not_passed_by(world, frozen):
-    want = et.gemm_rs(A, B, world, frozen)
-    assert torch.equal(et.gemm_rs(torch._neg_view(A), B, world, frozen), -want)
-    assert torch.equal(et.gemm_rs(A, torch._neg_view(B), world, frozen), -want)
+def test_modes_and_lazy_tensors_are_not_passed_by(world, gemm, frozen):
+    want = gemm(A, B, world, frozen)
+    assert torch.equal(gemm(torch._neg_view(A), B, world, frozen), -want)
+    assert torch.equal(gemm(A, torch._neg_view(B), world, frozen), -want)
     weight = torch.nn.Parameter(B.clone())
     with torch.no_grad(), Seen() as seen:
-        assert torch.equal(et.gemm_rs(A, weight, world, frozen), want)
-    assert torch.ops.entwine.gemm_rs.default in seen.operators
+        assert torch.equal(gemm(A, weight, world, frozen), want)
+    assert getattr(torch.ops.entwine, gemm.__name__).default in seen.operators
     with torch.inference_mode():
-        assert torch.equal(et.gemm_rs(A, weight, world, frozen), want)
+        assert torch.equal(gemm(A, weight, world, frozen), want)
 
 
-def test_gradients_of_one_rank(world):
+@GEMMS
+def test_gradients_of_one_rank(world, gemm):
     a, b = (tensor.clone().requires_grad_() for tensor in (A, B))
     weights = torch.arange(M * N).view(M, N) % 7 - 3.0
-    (et.gemm_rs(a, b, world) * weights).sum().backward()
+    (gemm(a, b, world) * weights).sum().backward()
     assert torch.equal(a.grad, weights @ B) and torch.equal(b.grad, weights.t() @ A)
 
 
-def test_compile_sees_one_graph(world):
-    layer = et.RowParallelLinear(K, N, world=world)
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_compile_sees_one_graph(world, sequence_parallel):
+    layer = et.RowParallelLinear(K, N, sequence_parallel=sequence_parallel, world=world)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for m in (M, 7, 13):  # the number of rows becomes symbolic
         x = tensors(0, m, N, K)[0].requires_grad_()
@@ -197,10 +235,20 @@ def test_the_layer_operator_bit_for_bit(world, dtype, frozen):
         normed = et.gemm_rs_layer(torch.from_numpy(a), torch.from_numpy(b), residual,
                                   given["norm_weight"], world, given["bias"], layers.EPS, frozen)
         assert [bits(residual.numpy()), bits(normed.numpy())] == [bits(one) for one in want[1:]]
+        residual = given["residual"].clone()
+        normed = et.gemm_ar_layer(torch.from_numpy(a), torch.from_numpy(b), residual,
+                                  given["norm_weight"], world, given["bias"], layers.EPS, frozen,
+                                  "all")
+        assert [bits(residual.numpy()), bits(normed.numpy())] == [bits(one) for one in want[1:]]
 
 
-def test_compile_sees_the_layer(world):
-    layer = et.RowParallelLinearNorm(K, N, world=world)
+NORM_KINDS = [{}, {"sequence_parallel": False},
+              {"sequence_parallel": False, "residual_rows": "all"}]
+
+
+@pytest.mark.parametrize("kind", NORM_KINDS, ids=["scattered", "whole", "whole-residual-too"])
+def test_compile_sees_the_layer(world, kind):
+    layer = et.RowParallelLinearNorm(K, N, world=world, **kind)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for m in (M, 7, 13):
         x, residual = tensors(0, m, N, K)[0], torch.ones(m, N)
@@ -246,14 +294,14 @@ def whole_problem(size, shape):
     return linear, integers(*shape, 8 * size), integers(*shape, 6)
 
 
-def train_a_step(spawned, source, shape):
+def train_a_step(spawned, source, shape, sequence_parallel):
     open_gloo(spawned)
     world = et.world_of() if source == "torch" else spawned
     linear, x, grad = whole_problem(world.size, shape)
     share = x.shape[-1] // world.size
     mine = x[..., world.rank * share:(world.rank + 1) * share].clone().requires_grad_()
-    layer = et.RowParallelLinear.from_linear(linear, world)
-    first, count = world.owned_rows(shape[0])
+    layer = et.RowParallelLinear.from_linear(linear, world, sequence_parallel=sequence_parallel)
+    first, count = world.owned_rows(shape[0]) if sequence_parallel else (0, shape[0])
     y = layer(mine)
     y.backward(grad[first:first + count])
     x.requires_grad_()
@@ -270,13 +318,15 @@ def train_a_step(spawned, source, shape):
     return "equal"
 
 
-@pytest.mark.parametrize("source, shape", [("torch", (12,)), ("torch", (7,)), ("own", (7,)),
-                                           ("own", (6, 3))])
-def test_the_layer_is_the_whole_linear_layer(source, shape):
-    assert entwine.spawn(3, train_a_step, source, shape, timeout=100) == ["equal"] * 3
+@pytest.mark.parametrize("source, shape, sequence_parallel", [
+    ("torch", (12,), True), ("torch", (7,), True), ("own", (7,), True), ("own", (6, 3), True),
+    ("torch", (7,), False), ("own", (1,), False), ("own", (2, 3), False)])
+def test_the_layer_is_the_whole_linear_layer(source, shape, sequence_parallel):
+    assert entwine.spawn(3, train_a_step, source, shape, sequence_parallel,
+                         timeout=100) == ["equal"] * 3
 
 
-def norm_a_step(world, shape):
+def norm_a_step(world, shape, kind):
     """RowParallelLinearNorm against the whole layer in torch, forward and backward."""
     torch.set_num_threads(1)
     linear, x, grad = whole_problem(world.size, shape)
@@ -284,19 +334,21 @@ def norm_a_step(world, shape):
     residual = torch.arange(grad.numel()).view(grad.shape) % 5 - 2.0
     share = x.shape[-1] // world.size
     columns = slice(world.rank * share, (world.rank + 1) * share)
+    layer = et.RowParallelLinearNorm.from_linear(linear, world, weight, eps=1e-6, **kind)
     first, count = world.owned_rows(shape[0])
+    normed_rows = slice(first, first + count) if layer.sequence_parallel else slice(None)
+    rows = slice(first, first + count) if layer.residual_rows == "owned" else slice(None)
     mine = x[..., columns].clone().requires_grad_()
-    my_residual = residual[first:first + count].clone().requires_grad_()
-    layer = et.RowParallelLinearNorm.from_linear(linear, world, weight, eps=1e-6)
+    my_residual = residual[rows].clone().requires_grad_()
     normed, h = layer(mine, my_residual)
-    normed.backward(grad[first:first + count])
+    normed.backward(grad[normed_rows])
     for tensor in (x, weight, residual):
         tensor.requires_grad_()
     whole = linear(x) + residual
     torch.nn.functional.rms_norm(whole, (6,), weight, 1e-6).backward(grad)
-    assert torch.equal(h, whole[first:first + count])
+    assert torch.equal(h, whole[rows])
     for ours, theirs in ((mine.grad, x.grad[..., columns]),
-                         (my_residual.grad, residual.grad[first:first + count]),
+                         (my_residual.grad, residual.grad[rows]),
                          (layer.weight.grad, linear.weight.grad[:, columns]),
                          (layer.bias.grad, linear.bias.grad),
                          (layer.norm_weight.grad, weight.grad)):
@@ -307,9 +359,10 @@ def norm_a_step(world, shape):
     return "equal"
 
 
+@pytest.mark.parametrize("kind", NORM_KINDS, ids=["scattered", "whole", "whole-residual-too"])
 @pytest.mark.parametrize("shape", [(7,), (6, 3)])
-def test_the_norm_layer_is_the_whole_layer(shape):
-    assert entwine.spawn(3, norm_a_step, shape, timeout=100) == ["equal"] * 3
+def test_the_norm_layer_is_the_whole_layer(shape, kind):
+    assert entwine.spawn(3, norm_a_step, shape, kind, timeout=100) == ["equal"] * 3
 
 
 def gather_rows(spawned):
@@ -337,6 +390,28 @@ def gather_rows(spawned):
 
 def test_rows_are_gathered_by_entwine_itself():
     assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
+
+
+def sum_on_all_ranks(world):
+    """gemm_ar against the rows of gemm_rs, with values whose sums round."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(world.rank)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        weight = torch.nn.Parameter(torch.randn(N, K, generator=generator).to(dtype))
+        for m in (0, 1, 2, 7, 300):
+            x = torch.randn(m, K, generator=generator).to(dtype)
+            with torch.no_grad():
+                rows = et.all_gather_rows(et.gemm_rs(x, weight, world), m, world)
+                assert same_bits(et.gemm_ar(x, weight, world), rows)
+                assert same_bits(et.gemm_ar(x, weight, world, frozen=True), rows)
+            assert same_bits(et.gemm_ar(x, weight, world).detach(), rows)
+        assert len([kept for kept in world._frozen.values() if kept.weight is not None]) == 1
+        del weight
+    return "equal"
+
+
+def test_all_ranks_have_the_rows_of_gemm_rs():
+    assert entwine.spawn(3, sum_on_all_ranks, timeout=100) == ["equal"] * 3
 
 
 def refuse_rows(world):

@@ -55,6 +55,11 @@ OPERATORS = {
              lambda a, b: scattered(whole_gemm(a, b))),
         Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_rs(a, b, world.name, True),
              lambda a, b: scattered(whole_gemm(a, b)))],
+    "gemm_ar": [
+        Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_ar(a, b, world.name),
+             lambda a, b: [whole_gemm(a, b)] * RANKS, shared=("output",)),
+        Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_ar(a, b, world.name, True),
+             lambda a, b: [whole_gemm(a, b)] * RANKS, shared=("output",))],
     "all_gather_rows": [
         Case(MY_ROWS, lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name),
              lambda rows: [torch.cat(rows)] * RANKS),
@@ -78,6 +83,7 @@ OPERATORS = {
              lambda world, parameter: torch.ops.entwine.replicate(parameter, world.name),
              lambda parameter: list(parameter), shared=("parameter",))],
     "gemm_rs_layer": [],  # refuses
+    "gemm_ar_layer": [],
 }
 
 
@@ -92,6 +98,21 @@ def linear_norm(world, x, weight, residual, bias, norm_weight):
     return torch.cat(torch.func.functional_call(layer, parameters, (x, residual)))
 
 
+def whole_linear(world, x, weight, bias):
+    layer = et.RowParallelLinear(RANKS * K, N, sequence_parallel=False, world=world)
+    return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+
+def normed_of(residual_rows):
+    """The normed rows of the norm layer without sequence parallelism."""
+    def call(world, x, weight, residual, bias, norm_weight):
+        layer = et.RowParallelLinearNorm(RANKS * K, N, bias=True, eps=EPS, world=world,
+                                         sequence_parallel=False, residual_rows=residual_rows)
+        parameters = {"weight": weight, "bias": bias, "norm_weight": norm_weight}
+        return torch.func.functional_call(layer, parameters, (x, residual))[0]
+    return call
+
+
 def whole_linear_norm(x, weight, residual, bias, norm_weight):
     h = whole_gemm(x, weight) + bias[0] + torch.cat(residual)
     return [torch.cat(pair) for pair in
@@ -103,11 +124,24 @@ MODULES = {
     "RowParallelLinear": [
         Case({**LINEAR, "bias": lambda rank: (N,)}, linear,
              lambda x, weight, bias: scattered(whole_gemm(x, weight) + bias[0]),
-             shared=("bias",))],
+             shared=("bias",)),
+        Case({**LINEAR, "bias": lambda rank: (N,)}, whole_linear,
+             lambda x, weight, bias: [whole_gemm(x, weight) + bias[0]] * RANKS,
+             shared=("bias", "output"))],
     "RowParallelLinearNorm": [
         Case({**LINEAR, "residual": lambda rank: (share(rank), N), "bias": lambda rank: (N,),
               "norm_weight": lambda rank: (N,)}, linear_norm, whole_linear_norm,
-             shared=("bias", "norm_weight"))],
+             shared=("bias", "norm_weight")),
+        Case({**LINEAR, "residual": lambda rank: (share(rank), N), "bias": lambda rank: (N,),
+              "norm_weight": lambda rank: (N,)}, normed_of("owned"),
+             lambda x, weight, residual, bias, norm_weight: [whole_norm(
+                 whole_gemm(x, weight) + bias[0] + torch.cat(residual), norm_weight[0])] * RANKS,
+             shared=("bias", "norm_weight", "output")),
+        Case({**LINEAR, "residual": lambda rank: (M, N), "bias": lambda rank: (N,),
+              "norm_weight": lambda rank: (N,)}, normed_of("all"),
+             lambda x, weight, residual, bias, norm_weight: [whole_norm(
+                 whole_gemm(x, weight) + bias[0] + residual[0], norm_weight[0])] * RANKS,
+             shared=("bias", "norm_weight", "residual", "output"))],
 }
 CASES = {f"{name}-{number}": case for name, cases in {**OPERATORS, **MODULES}.items()
          for number, case in enumerate(cases)}
@@ -224,7 +258,8 @@ def layer_tensors():
 
 @pytest.mark.parametrize("wanting", list(layer_tensors()))
 def test_the_layer_operator_refuses_gradients(world, wanting):
-    for call in (torch.ops.entwine.gemm_rs_layer, torch.ops.entwine.gemm_rs_layer.default):
+    for call in (torch.ops.entwine.gemm_rs_layer, torch.ops.entwine.gemm_rs_layer.default,
+                 torch.ops.entwine.gemm_ar_layer, torch.ops.entwine.gemm_ar_layer.default):
         given = layer_tensors()
         given[wanting].requires_grad_()
         with pytest.raises(entwine.ArgumentError, match=f"{wanting} requires grad"):
@@ -241,6 +276,9 @@ def test_forward_mode_is_refused(world):
     calls = {
         "a": [lambda a: et.gemm_rs(a, given["b"], world),
               lambda a: et.gemm_rs_layer(a, given["b"], given["residual"], given["norm_weight"],
+                                         world),
+              lambda a: et.gemm_ar(a, given["b"], world),
+              lambda a: et.gemm_ar_layer(a, given["b"], given["residual"], given["norm_weight"],
                                          world)],
         "residual": [lambda rows: et.all_gather_rows(rows, M, world),
                      lambda rows: et.reduce_scatter_rows(rows, world),

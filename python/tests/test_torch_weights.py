@@ -19,9 +19,9 @@ def integers(*shape, seed=0):
     return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
-def layer_of(world, kind=et.RowParallelLinear):
+def layer_of(world, kind=et.RowParallelLinear, **options):
     """A layer with exact values."""
-    layer = kind(K, N, world=world)
+    layer = kind(K, N, world=world, **options)
     with torch.no_grad():
         layer.weight.copy_(integers(N, K))
         layer.bias is not None and layer.bias.copy_(integers(N, seed=1))
@@ -108,6 +108,7 @@ def test_tensors_of_the_operator(world):
             assert torch.equal(et.gemm_rs(x, weight, world, frozen), x @ weight.t())
             weight.add_(1)
             assert torch.equal(et.gemm_rs(x, weight, world, frozen), x @ weight.t())
+            assert torch.equal(et.gemm_ar(x, weight, world, frozen), x @ weight.t())
     other = b.data  # another tensor, with a version of its own, of the same memory
     other.mul_(2)
     assert torch.equal(et.gemm_rs(x, other, world), x @ other.t())
@@ -239,8 +240,10 @@ def test_more_shapes_than_plans_are_kept(world):
 
 # ---- autocast --------------------------------------------------------------------------------
 
-def test_autocast(world):
-    first, layer = torch.nn.Linear(K, K), layer_of(world)
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_autocast(world, sequence_parallel):
+    first = torch.nn.Linear(K, K)
+    layer = layer_of(world, sequence_parallel=sequence_parallel)
     whole = torch.nn.Linear(K, N)
     whole.load_state_dict(layer.state_dict())
     x = integers(M, K)
@@ -275,16 +278,18 @@ def test_autocast_of_the_norm_layer(world, residual_type):
         assert residual.dtype == residual_type
         assert torch.allclose(normed.float(), want, rtol=3e-2, atol=3e-2)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        normed = et.gemm_rs_layer(x.bfloat16(), layer.weight,
-                                  torch.ones(M, N, dtype=residual_type), layer.norm_weight, world)
-    assert normed.dtype == residual_type
-    assert torch.allclose(normed.float(), want, rtol=3e-2, atol=3e-2)
+        for call, more in ((et.gemm_rs_layer, {}), (et.gemm_ar_layer, {"residual_rows": "all"})):
+            normed = call(x.bfloat16(), layer.weight, torch.ones(M, N, dtype=residual_type),
+                          layer.norm_weight, world, **more)
+            assert normed.dtype == residual_type
+            assert torch.allclose(normed.float(), want, rtol=3e-2, atol=3e-2)
 
 
 # ---- Copies ----------------------------------------------------------------------------------
 
-def test_deepcopy(world):
-    layer, x = layer_of(world), integers(M, K)
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_deepcopy(world, sequence_parallel):
+    layer, x = layer_of(world, sequence_parallel=sequence_parallel), integers(M, K)
     with torch.no_grad():
         want = layer(x)
         again = copy.deepcopy(layer)
@@ -305,8 +310,9 @@ def test_averaged_model(world):
         assert torch.equal(average(x), x @ (layer.weight - 2).t() + layer.bias)
 
 
-def test_pickle_in_the_same_world(world):
-    layer, x = layer_of(world).freeze(), integers(M, K)
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_pickle_in_the_same_world(world, sequence_parallel):
+    layer, x = layer_of(world, sequence_parallel=sequence_parallel).freeze(), integers(M, K)
     want = layer(x)
     again = pickle.loads(pickle.dumps(layer))
     assert again.world is world and torch.equal(again(x), want)

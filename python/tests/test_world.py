@@ -112,6 +112,53 @@ def die(world, how):
     world.barrier()
 
 
+def go_on_without(world, seconds):
+    """Rank 1 dies, then the last one that is left but one."""
+    old_rank, origins, worlds = world.rank, [], []
+    try:
+        for victim in (1, 2):
+            if old_rank == victim:
+                kill_oneself()
+            with pytest.raises(entwine.PeerDiedError):
+                while True:
+                    world.barrier()
+            world = world.shrink()
+            worlds.append(world)
+            origins.append([int(part) for part in world.allgather(str(old_rank).encode())])
+        time.sleep(seconds)
+        plan = entwine.Plan(world, max_m=6, n=8, k=4, dtype="float32")
+        C = plan.gemm_rs(np.ones((6, 4), np.float32), np.ones((8, 4), np.float32))
+        return world.rank, origins, float(C.sum())
+    finally:
+        for made in worlds:
+            made.close()
+
+
+def test_ranks_go_on_after_deaths():
+    """For longer than spawn gives to ranks that only unwind."""
+    with pytest.raises(entwine.RankError) as caught:
+        entwine.spawn(4, go_on_without, 6, method="fork")
+    origins = [[0, 2, 3], [0, 3]]
+    assert caught.value.results == [(0, origins, 3 * 8 * 8.0), None, None, (1, origins, 3 * 8 * 8.0)]
+
+
+def test_a_world_without_a_fault_does_not_shrink():
+    with entwine.World() as world:
+        with pytest.raises(entwine.ArgumentError, match="no fault"):
+            world.shrink()
+
+
+def test_a_plan_has_its_own_timeout():
+    with entwine.World() as world:
+        plan = entwine.Plan(world, max_m=4, n=8, k=4, dtype="float32")
+        plan.set_timeout(0.5)
+        plan.set_timeout(None)
+        for wrong in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(entwine.ArgumentError, match="timeout"):
+                plan.set_timeout(wrong)
+        assert plan.gemm_rs(np.ones((4, 4), np.float32), np.ones((8, 4), np.float32)).shape == (4, 8)
+
+
 def kill_oneself():
     os.kill(os.getpid(), signal.SIGKILL)
 

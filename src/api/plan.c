@@ -204,7 +204,6 @@ static ew_status create_recorded(ew_world *world, const ew_problem *problem,
                                      .kind = EWX_RECORD_PLAN,
                                      .shape = {asked.max_m, asked.n, asked.k},
                                      .plan = ewx_plan_word(world->num_plans + 1, 0),
-                                     .timeout_ns = world->timeout_ns,
                                      .replays =
                                          replays(world, ewx_traits_of(request.backend))};
     ew_status status = ewx_recorder_begin(world, &operation);

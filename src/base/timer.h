@@ -33,7 +33,7 @@ static inline int64_t ewx_timer_step_ns(const ewx_timer *timer)
 #endif
     const int64_t usual_ns = timer->limit_ns / 16, least_ns = 20000000;
     const int64_t step_ns = usual_ns > least_ns ? usual_ns : least_ns;
-    return step_ns < timer->limit_ns / 4 ? step_ns : timer->limit_ns / 4 + 1;
+    return step_ns < timer->limit_ns / 2 ? step_ns : timer->limit_ns / 2 + 1;
 }
 
 /* Looks at the clock: whether the limit is passed. */

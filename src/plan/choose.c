@@ -33,6 +33,32 @@ static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int work
     return crowded && block_rows >= rows_needed ? WIDE_BLOCK_N : DEFAULT_BLOCK_N;
 }
 
+/* A large block takes its operands from memory half as often, which a GEMM of several TF/s
+ * per core needs; its tiles are released together. */
+static bool wants_large_block(const ew_problem *problem, int num_ranks, int workers,
+                              int32_t side)
+{
+    if (side < 1 || problem->n < 1 || problem->max_m / num_ranks < side)
+        return false;
+    const int64_t needed = BLOCKS_PER_WORKER * (int64_t)workers;
+    return ewx_div_up(problem->max_m, side) >=
+           ewx_div_up(needed, ewx_div_up(problem->n, side));
+}
+
+static void choose_block(const ew_problem *problem, int num_ranks,
+                         const ewx_machine *machine, ew_config *config)
+{
+    const bool known = problem->dtype >= EW_FP32 && problem->dtype <= EW_FP16;
+    const int32_t side = known ? machine->cpu_block[problem->dtype] : 0;
+    const bool is_open = !config->block_m && !config->block_n;
+    if (is_open && wants_large_block(problem, num_ranks, config->workers, side))
+        config->block_m = config->block_n = side;
+    if (!config->block_m)
+        config->block_m = DEFAULT_BLOCK_M;
+    if (!config->block_n)
+        config->block_n = choose_block_n(problem, num_ranks, config->workers);
+}
+
 /* Tiles released together.  Between hosts each release is a message: large enough to be
  * worth the trouble, and enough of them to hide most behind the GEMM. */
 #define MESSAGES_PER_OWNER 16
@@ -62,10 +88,7 @@ static void choose_for_cpu(const ew_problem *problem, int num_ranks,
     const int fewest = config->pool == EW_POOL_STATIC ? 2 : 1; /* one of them reduces */
     if (!config->workers)
         config->workers = cores / num_ranks > fewest ? cores / num_ranks : fewest;
-    if (!config->block_m)
-        config->block_m = DEFAULT_BLOCK_M;
-    if (!config->block_n)
-        config->block_n = choose_block_n(problem, num_ranks, config->workers);
+    choose_block(problem, num_ranks, machine, config);
     if (!config->group)
         config->group = 1;
     if (!config->pool)

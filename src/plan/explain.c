@@ -49,6 +49,11 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
 {
     const int64_t panels_kib =
         ewx_interleaved_panels_bytes(&spec->problem, spec->num_ranks) / 1024;
+    if (spec->config.block_m > EWX_TILE_M) {
+        explain_key(&spec->config, "block", asked, text,
+                    "its tiles share rows and columns while these are in L2");
+        return;
+    }
     explain_key(&spec->config, "block", asked, text,
                 spec->config.block_n > 2 * EWX_TILE_N
                     ? "interleaving uses %d row panels, %" PRId64

@@ -17,14 +17,15 @@
 
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {
-    int cores;        /* for all ranks */
-    int hosts;        /* on which they are; 0: one */
-    int gpu_sms;      /* of this rank's GPU or slice of one; 0: no GPU */
-    int gpu_arch;     /* 80, 90, ... */
-    int gpu_sharers;  /* ranks on this GPU; above 1 it is a virtual node */
-    bool has_nccl;    /* which producer=blas then reduces with */
-    char device[128]; /* what times depend on, as tuning entries name it */
-    char profile[64]; /* sim: that describes it; empty: it is a real one */
+    int cores;                  /* for all ranks */
+    int hosts;                  /* on which they are; 0: one */
+    int cpu_block[EW_FP16 + 1]; /* by type: side of the blocks that suit its GEMM; 0: any */
+    int gpu_sms;                /* of this rank's GPU or slice of one; 0: no GPU */
+    int gpu_arch;               /* 80, 90, ... */
+    int gpu_sharers;            /* ranks on this GPU; above 1 it is a virtual node */
+    bool has_nccl;              /* which producer=blas then reduces with */
+    char device[128];           /* what times depend on, as tuning entries name it */
+    char profile[64];           /* sim: that describes it; empty: it is a real one */
 } ewx_machine;
 
 typedef struct ewx_spec {

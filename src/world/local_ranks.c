@@ -19,11 +19,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/allowance.h"
+#include "base/probe.h"
 #include "base/status.h"
+#include "base/timer.h"
 #include "world/remote_ranks.h"
 
 #define SLICE_NS 20000000       /* how long a wait for a socket may be deaf to a fault */
+#define LAST_CALL_NS 120000000  /* after a fault: to get the block for those who live */
 #define LEAST_MORE_NS 100000000 /* that the owner is given, should the timeout be short */
 
 static int owner_of(const ew_world *world)
@@ -104,7 +106,7 @@ static bool find_absent(const ew_world *world, bool (*has)(const ew_world *, int
 static ew_status receive_ranks(ew_world *world, int listener, const ewx_address *mine)
 {
     const bool owns = world->rank == owner_of(world);
-    ewx_allowance time = ewx_allowance_of(world->timeout_ns);
+    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
     for (;;) {
         ewx_fault absence;
         int rank;
@@ -112,11 +114,13 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
         const ew_status standing = ewx_world_check(world);
         if (!find_absent(world, has_connected, &absence) || (standing != EW_OK && !owns))
             return standing;
-        if (time.left_ns <= 0)
+        /* One that is stopped must not hold up the others. */
+        if (standing != EW_OK && timer.limit_ns > LAST_CALL_NS)
+            timer = ewx_timer_begin(LAST_CALL_NS);
+        if (ewx_timer_is_over(&timer))
             return ewx_world_raise(world, &absence);
-        const ew_status status = ewx_sockets_accept(
-            world, listener, mine, ewx_allowance_begin(&time, SLICE_NS), &rank);
-        ewx_allowance_end(&time);
+        const ew_status status =
+            ewx_sockets_accept(world, listener, mine, ewx_now_ns() + SLICE_NS, &rank);
         if (status != EW_ERR_TIMEOUT)
             EW_TRY(status);
         /* One that dies now is found when we look around again. */
@@ -149,7 +153,9 @@ static ew_status own_control(ew_world *world, int listener, const ewx_address *m
     EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
     EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
     world->control->header.job = world->job;
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 1);
     EW_TRY(receive_ranks(world, listener, mine));
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 2);
     EW_TRY(await_present(world));
     atomic_store_explicit(&world->control->met, 1, memory_order_release);
     return EW_OK;
@@ -170,13 +176,11 @@ static ew_status map_control(ew_world *world)
 static ew_status receive_control(ew_world *world)
 {
     const int owner = owner_of(world);
-    ewx_allowance time = ewx_allowance_of(world->timeout_ns);
+    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
     ew_status status;
-    while (
-        (status = ewx_sockets_receive_fd(world, owner, ewx_allowance_begin(&time, SLICE_NS),
-                                         &world->control_fd)) == EW_ERR_TIMEOUT) {
-        ewx_allowance_end(&time);
-        if (time.left_ns <= 0)
+    while ((status = ewx_sockets_receive_fd(world, owner, ewx_now_ns() + SLICE_NS,
+                                            &world->control_fd)) == EW_ERR_TIMEOUT) {
+        if (ewx_timer_is_over(&timer))
             return give_up_on(world, owner);
         if (ewx_death_watch_sees(world, owner))
             return ewx_death_watch_report(world, owner);
@@ -234,7 +238,9 @@ static ew_status attend(ew_world *world, int listener, const ewx_address *addres
         return ewx_death_watch_lost(world, owner);
     EW_TRY(status);
     EW_TRY(receive_control(world));
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 1);
     EW_TRY(connect_below(world, addresses));
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 2);
     EW_TRY(await_others(world));
     return receive_ranks(world, listener, &addresses[world->rank]);
 }
@@ -242,6 +248,7 @@ static ew_status attend(ew_world *world, int listener, const ewx_address *addres
 ew_status ewx_locals_meet(ew_world *world, int listener, const ewx_address *addresses)
 {
     ewx_death_watch_open(world);
+    (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 0);
     EW_TRY(world->rank == owner_of(world)
                ? own_control(world, listener, &addresses[world->rank])
                : attend(world, listener, addresses));

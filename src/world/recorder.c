@@ -148,9 +148,10 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_operation *operation)
 {
     ewx_lane *lane = own_lane(world);
     const uint64_t sequence = ++world->sequence;
+    const int64_t timeout_ns =
+        operation->timeout_ns > 0 ? operation->timeout_ns : world->timeout_ns;
     const ew_status awaited =
-        operation->replays ? EW_OK
-                           : await_comparisons(world, sequence, operation->timeout_ns);
+        operation->replays ? EW_OK : await_comparisons(world, sequence, timeout_ns);
     PUT(lane->steps_before, GET(lane->steps));
     PUT(lane->last, 0);
     write_record(lane, sequence, operation, world->num_ranks == 1);

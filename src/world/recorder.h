@@ -26,7 +26,7 @@ typedef struct ewx_operation {
     ewx_record_kind kind;
     int64_t shape[3];
     uint64_t plan;      /* ewx_plan_word() */
-    int64_t timeout_ns; /* how long it waits for a peer */
+    int64_t timeout_ns; /* how long it waits for a peer; 0: the world's */
     bool replays;       /* a captured call replays unrecorded: sequences may differ */
 } ewx_operation;
 

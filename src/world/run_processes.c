@@ -13,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/allowance.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "base/timer.h"
@@ -21,7 +20,7 @@
 
 #define MAX_HELLO_BYTES 512
 #define EXIT_NO_WORLD 125
-#define SLICE_NS 100000000   /* of waits for the launcher, and for ranks */
+#define SLICE_MS 100         /* of waits for the launcher, and for ranks */
 #define MARGIN_NS 5000000000 /* for the launcher to answer after its own timeout */
 
 typedef struct child {
@@ -64,47 +63,57 @@ typedef struct gather_context {
 /* The parent answers at its timeout, and its death hangs up. */
 static bool await_answer(int fd, int64_t timeout_ns)
 {
-    ewx_allowance time = ewx_allowance_of(timeout_ns + MARGIN_NS);
+    ewx_timer timer = ewx_timer_begin(timeout_ns + MARGIN_NS);
     struct pollfd entry = {.fd = fd, .events = POLLIN};
-    while (time.left_ns > 0) {
-        ewx_allowance_begin(&time, SLICE_NS);
-        if (poll(&entry, 1, SLICE_NS / 1000000) > 0)
+    while (!ewx_timer_is_over(&timer))
+        if (poll(&entry, 1, ewx_timer_sleep_ms(&timer, SLICE_MS)) > 0)
             return true;
-        ewx_allowance_end(&time);
-    }
     return false;
+}
+
+static ew_status fail_launcher(const char *verb)
+{
+    if (errno == EPIPE || errno == ECONNRESET)
+        return ewx_fail(EW_ERR_PEER_DIED, "the launcher went away");
+    return ewx_fail(EW_ERR_SYSTEM, "the launcher cannot be %s: %s", verb, strerror(errno));
+}
+
+/* Sends this rank's hello and receives the answer, of `room` bytes at most. */
+static ew_status ask_parent(const gather_context *us, const void *mine, size_t bytes,
+                            void *reply, size_t room)
+{
+    ssize_t got;
+    if (send(us->fd, mine, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+        return fail_launcher("told");
+    if (!await_answer(us->fd, us->timeout_ns))
+        return ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
+    do
+        got = recv(us->fd, reply, room, 0);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return fail_launcher("heard");
+    return got >= (ssize_t)sizeof(answer)
+               ? EW_OK
+               : ewx_fail(EW_ERR_PEER_DIED, "the launcher went away");
 }
 
 /* An ew_allgather over the socket to the parent. */
 static int gather_through_parent(void *context, const void *mine, void *all, size_t bytes)
 {
     const gather_context *us = context;
-    const int fd = us->fd, num_ranks = us->num_ranks;
-    const size_t all_bytes = sizeof(answer) + (size_t)num_ranks * bytes;
-    unsigned char *reply = malloc(all_bytes);
+    const size_t all_bytes = (size_t)us->num_ranks * bytes;
+    unsigned char *reply = malloc(sizeof(answer) + all_bytes);
+    answer head;
     if (!reply)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
-    ew_status status = EW_ERR_PEER_DIED;
-    ssize_t got = -1;
-    const bool sent = send(fd, mine, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
-    const bool answered = sent && await_answer(fd, us->timeout_ns);
-    if (answered) {
-        do
-            got = recv(fd, reply, all_bytes, 0);
-        while (got < 0 && errno == EINTR);
-    }
-    if (sent && !answered) {
-        status = ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
-    } else if (got < (ssize_t)sizeof(answer)) {
-        ewx_fail(status, "the launcher went away");
-    } else {
-        answer head;
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", us->num_ranks);
+    ew_status status = ask_parent(us, mine, bytes, reply, sizeof(answer) + all_bytes);
+    if (status == EW_OK) {
         memcpy(&head, reply, sizeof head);
         status = (ew_status)head.status;
         if (status != EW_OK)
             ewx_fail(status, "%s", head.text);
         else
-            memcpy(all, reply + sizeof(answer), (size_t)num_ranks * bytes);
+            memcpy(all, reply + sizeof(answer), all_bytes);
     }
     free(reply);
     return status;
@@ -220,7 +229,7 @@ static bool all_are_stopped(const flock *f)
     return stopped;
 }
 
-static void sleep_until_something(const flock *f, bool hellos)
+static void sleep_until_something(const flock *f, bool hellos, int most_ms)
 {
     struct pollfd entries[2 * EWX_MAX_RANKS];
     int all_watched = 1;
@@ -232,7 +241,7 @@ static void sleep_until_something(const flock *f, bool hellos)
         entries[2 * rank + 1] = (struct pollfd){
             .fd = hellos && c->running && !c->hello_in ? c->socket : -1, .events = POLLIN};
     }
-    poll(entries, 2 * (nfds_t)f->num_ranks, all_watched ? SLICE_NS / 1000000 : 5);
+    poll(entries, 2 * (nfds_t)f->num_ranks, all_watched ? most_ms : 5);
 }
 
 /* A rank sends its hello, or why it has none. */
@@ -276,7 +285,7 @@ static answer fail_meeting(const flock *f, const char *dead, const char *missing
 static answer collect_hellos(flock *f, size_t *hello_bytes)
 {
     answer reply = {.status = EW_OK};
-    ewx_allowance time = ewx_allowance_of(f->timeout_ns);
+    ewx_timer timer = ewx_timer_begin(f->timeout_ns);
     for (;;) {
         char missing_ranks[200], dead_ranks[200];
         ewx_text missing = ewx_text_in(missing_ranks, sizeof missing_ranks);
@@ -293,12 +302,11 @@ static answer collect_hellos(flock *f, size_t *hello_bytes)
         }
         if (missing.used == 0 || reply.status != EW_OK)
             return reply;
-        if (dead.used > 0 || time.left_ns <= 0)
+        if (all_are_stopped(f))
+            ewx_timer_skip(&timer);
+        if (dead.used > 0 || ewx_timer_is_over(&timer))
             return fail_meeting(f, dead_ranks, missing_ranks);
-        ewx_allowance_begin(&time, SLICE_NS);
-        sleep_until_something(f, true);
-        if (!all_are_stopped(f))
-            ewx_allowance_end(&time);
+        sleep_until_something(f, true, ewx_timer_sleep_ms(&timer, SLICE_MS));
     }
 }
 
@@ -378,9 +386,13 @@ static void kill_running(const flock *f)
 static void wait_for_all(flock *f)
 {
     while (reap(f) > 0) {
-        if (f->failed && ewx_timer_is_over(&f->since_exit))
+        const bool is_over = f->failed && ewx_timer_is_over(&f->since_exit);
+        if (is_over)
             kill_idle(f);
-        sleep_until_something(f, false);
+        sleep_until_something(f, false,
+                              f->failed && !is_over
+                                  ? ewx_timer_sleep_ms(&f->since_exit, SLICE_MS)
+                                  : SLICE_MS);
     }
 }
 

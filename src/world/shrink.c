@@ -155,41 +155,42 @@ static ewx_mailbox *mailbox_of(const shrinking *s, int member)
     return &s->world->control->mailboxes[s->members[member]];
 }
 
-/* The first member that lacks something which all are to have; num_members: none. */
+static bool lacks(const shrinking *s, int member, bool built)
+{
+    ewx_mailbox *mailbox = mailbox_of(s, member);
+    /* Acquire: pairs with the release in post_card and in settle. */
+    return atomic_load_explicit(built ? &mailbox->built : &mailbox->card_in,
+                                memory_order_acquire) < s->attempt;
+}
+
+/* The first member that lacks what all are to have; num_members: none. */
 static int find_lacking(const shrinking *s, bool built)
 {
     int member = 0;
-    for (; member < s->num_members; member++) {
-        ewx_mailbox *mailbox = mailbox_of(s, member);
-        /* Acquire: pairs with the release in post_card and in settle. */
-        if (atomic_load_explicit(built ? &mailbox->built : &mailbox->card_in,
-                                 memory_order_acquire) < s->attempt)
-            break;
-    }
+    while (member < s->num_members && !lacks(s, member, built))
+        member++;
     return member;
 }
 
-static bool all_have(const shrinking *s, bool built)
+static bool is_settled(const shrinking *s, bool built)
 {
-    for (int member = 0; member < s->num_members; member++) {
-        ewx_mailbox *mailbox = mailbox_of(s, member);
-        const bool lacks = atomic_load_explicit(built ? &mailbox->built : &mailbox->card_in,
-                                                memory_order_acquire) < s->attempt;
-        if (lacks && is_gone(s->world, s->members[member]))
+    for (int member = 0; member < s->num_members; member++)
+        if (lacks(s, member, built) && is_gone(s->world, s->members[member]))
             fail_attempt(s, EW_ERR_PEER_DIED, s->members[member]);
-    }
     return has_failed(s) || find_lacking(s, built) == s->num_members;
 }
 
-/* False: the attempt has failed. */
+/* Whether all members have a card, or have built.  When all cards are in, all members meet,
+ * even if the attempt has failed meanwhile: nobody waits there for one that stays away. */
 static bool await_all(const shrinking *s, bool built)
 {
     ewx_wait wait = ewx_wait_begin(NULL, s->world->timeout_ns, s->world->spins);
     ew_status status;
-    EWX_AWAIT(status, &wait, all_have(s, built));
-    if (status != EW_OK)
-        fail_attempt(s, status, s->members[find_lacking(s, built) % s->num_members]);
-    return !has_failed(s);
+    EWX_AWAIT(status, &wait, is_settled(s, built));
+    const int lacking = find_lacking(s, built);
+    if (status != EW_OK && lacking < s->num_members)
+        fail_attempt(s, status, s->members[lacking]);
+    return lacking == s->num_members;
 }
 
 static unsigned char *card_of(const shrinking *s, int member)
@@ -230,7 +231,8 @@ static ew_world_options options_of(const ew_world *world)
 
 /* ---- Ranks as threads ---- */
 
-/* The first member's card. */
+/* The first member's card.  Should a thread leave before it has taken its part, the block
+ * stays until the process ends. */
 typedef struct thread_card {
     ewx_control *control; /* NULL: there is no memory for it */
     int control_fd;

@@ -18,9 +18,10 @@
 #include "base/timer.h"
 
 #define SLICE_MS 100 /* of a wait, so that a freeze counts as one */
-#define GREETING_NS                                                       \
-    1000000000 /* between connecting and the first words there is nothing \
-                */
+/* Between connecting and the first words nothing happens, but a rank may be stopped there.
+ */
+#define LEAST_GREETING_NS 75000000
+#define MOST_GREETING_NS 1000000000
 
 /* First words on a new connection. */
 typedef struct greeting {
@@ -270,6 +271,15 @@ static ew_status check_greeting(const ew_world *world, const greeting *first, pi
     return EW_OK;
 }
 
+/* Less than others give this rank beyond the timeout before they blame it. */
+static int64_t greeting_ns(const ew_world *world)
+{
+    const int64_t ns = world->timeout_ns / 16;
+    return ns < LEAST_GREETING_NS  ? LEAST_GREETING_NS
+           : ns < MOST_GREETING_NS ? ns
+                                   : MOST_GREETING_NS;
+}
+
 ew_status ewx_sockets_accept(ew_world *world, int listener, const ewx_address *mine,
                              int64_t deadline_ns, int *rank_out)
 {
@@ -283,10 +293,11 @@ ew_status ewx_sockets_accept(ew_world *world, int listener, const ewx_address *m
     greeting first;
     pid_t pid;
     int stray = -1;
-    const bool knows_us = is_our_user(fd, &pid) &&
-                          receive_message(fd, &first, sizeof first,
-                                          ewx_now_ns() + GREETING_NS, &stray) == EW_OK &&
-                          memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
+    const bool knows_us =
+        is_our_user(fd, &pid) &&
+        receive_message(fd, &first, sizeof first, ewx_now_ns() + greeting_ns(world),
+                        &stray) == EW_OK &&
+        memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
     const ew_status status = knows_us ? check_greeting(world, &first, pid) : EW_OK;
     if (knows_us && status == EW_OK) {
         world->sockets[first.rank] = fd;

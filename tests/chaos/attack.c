@@ -123,6 +123,8 @@ static pid_t start_process(const ordeal *o, const tools *t, int rank, int board_
         return pid;
     }
     setpgid(0, group);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent ||
         (t->freezer[0] && o->fate.num_victims == 0 && o->fate.in_freezer &&

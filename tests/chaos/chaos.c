@@ -12,6 +12,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,12 +148,22 @@ static void try_one(const options *given, tally *c, uint64_t number, bool freeze
     munmap(o.board, sizeof *o.board);
 }
 
+/* Ctrl-C ends it after the job at hand, so that nothing is left behind. */
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
 /* Until so many have met a running job. */
 static void try_all(const options *given, tally *c, int64_t wanted, bool freezes)
 {
     if (given->only >= 0 && wanted > 0)
         try_one(given, c, (uint64_t)given->only, freezes);
-    for (uint64_t number = 0; given->only < 0 && c->hit < wanted; number++) {
+    for (uint64_t number = 0; given->only < 0 && c->hit < wanted && !interrupted;
+         number++) {
         try_one(given, c, number, freezes);
         if (given->until_bad && c->verdicts[VERDICT_GOOD] < c->tried)
             return;
@@ -267,6 +278,8 @@ int main(int argc, char **argv)
         return 2;
     }
     given.tools.self = self;
+    signal(SIGINT, interrupt);
+    signal(SIGTERM, interrupt);
     attack_prepare(&given.tools);
     canary_start();
     try_all(&given, &blows, given.blows, false);

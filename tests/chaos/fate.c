@@ -10,7 +10,7 @@
     8000                    /* never to be seen: a survivor that waits for it is found \
                              */
 #define MPI_TIMEOUT_MS 1000 /* a rank alone on its host is missed by its silence only */
-#define STOP_TIMEOUT_MS 300
+#define STOP_TIMEOUT_MS 500
 #define FREEZE_TIMEOUT_MS 250
 
 static bool one_in(harness_random *random, int n)
@@ -58,7 +58,8 @@ static void draw_victims(harness_random *random, fate *f)
         (f->victims[0] + 1 + (int)harness_between(random, 0, f->num_ranks - 2)) %
         f->num_ranks;
     for (int i = 0; i < f->num_victims; i++)
-        f->signals[i] = one_in(random, 9) ? SIGSTOP : deaths[harness_between(random, 0, 3)];
+        f->signals[i] =
+            one_in(random, 12) ? SIGSTOP : deaths[harness_between(random, 0, 3)];
 }
 
 static bool has_death(const fate *f)

@@ -12,6 +12,7 @@
 
 #define DEATH_BOUND_NS 200000000
 #define STOP_MARGIN 1.2
+#define LEAST_MARGIN_NS 110000000     /* of a short timeout: 100 ms while ranks meet */
 #define LAUNCHER_MARGIN_NS 5000000000 /* ranks give a silent launcher so much more */
 /* A survivor's way out is a chain of so many wake-ups and bursts of work, each of which can
  * be as late as the canary's latest. */
@@ -61,9 +62,22 @@ static int host_of(const ordeal *o, int rank)
     return o->fate.way == WAY_MPI ? rank * o->fate.num_hosts / o->fate.num_ranks : 0;
 }
 
+/* While ranks meet, the lowest one of a host notices deaths for all of them; when it is
+ * stopped, it is missed itself. */
+static bool was_witness_stopped(const ordeal *o)
+{
+    for (int rank = 0; rank < o->fate.num_ranks; rank++)
+        if (was_hit_by(o, rank, true) &&
+            (rank == 0 || host_of(o, rank) != host_of(o, rank - 1)))
+            return atomic_load(&o->board->seats[rank].step) == STEP_MEET;
+    return false;
+}
+
 /* Only a process of the same host sees a death; others wait for the timeout. */
 static bool has_witness(const ordeal *o)
 {
+    if (was_witness_stopped(o))
+        return false;
     for (int victim = 0; victim < o->fate.num_ranks; victim++)
         for (int rank = 0; rank < o->fate.num_ranks; rank++)
             if (was_hit_by(o, victim, false) && !is_victim(o, rank) &&
@@ -125,7 +139,8 @@ int64_t judge_took_ns(const ordeal *o)
 {
     int64_t last_ns = o->blow_ns;
     for (int rank = 0; rank < o->fate.num_ranks; rank++)
-        if (!is_victim(o, rank) && out_ns(o, rank) > last_ns)
+        if (!is_victim(o, rank) && out_ns(o, rank) > last_ns &&
+            !o->board->seats[rank].refused) /* whose time was the harness's own */
             last_ns = out_ns(o, rank);
     /* The launcher waits for a stopped rank, which is released only afterwards. */
     if (o->launcher.ended_ns > last_ns && !victims_by(o, true) && o->fate.way != WAY_MPI &&
@@ -134,14 +149,18 @@ int64_t judge_took_ns(const ordeal *o)
     return last_ns - o->blow_ns;
 }
 
+static int64_t stop_bound_ns(const ordeal *o, int64_t timeout_ns)
+{
+    const int64_t margin_ns = (int64_t)((double)timeout_ns * (STOP_MARGIN - 1));
+    return timeout_ns + (margin_ns > LEAST_MARGIN_NS ? margin_ns : LEAST_MARGIN_NS) +
+           (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
+}
+
 static int64_t bound_ns(const ordeal *o)
 {
     const int64_t timeout_ns = (int64_t)o->fate.timeout_ms * 1000000;
     const bool by_death = !judge_is_stop(o) && has_witness(o);
-    const int64_t usual_ns =
-        by_death ? DEATH_BOUND_NS
-                 : (int64_t)((double)timeout_ns * STOP_MARGIN) +
-                       (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
+    const int64_t usual_ns = by_death ? DEATH_BOUND_NS : stop_bound_ns(o, timeout_ns);
     const int64_t late_ns =
         CHAIN * canary_late_ns(o->blow_ns, o->blow_ns + judge_took_ns(o));
     /* However busy the machine is, who waits for the whole timeout is found. */
@@ -190,10 +209,19 @@ static verdict judge_seat(const ordeal *o, int rank, char *why, size_t bytes)
     return VERDICT_STORY;
 }
 
+/* Two that fall at once on two hosts: each host may name its own. */
+static bool struck_two_hosts(const ordeal *o)
+{
+    return o->fate.num_victims == 2 && o->hit[0] && o->hit[1] &&
+           host_of(o, o->fate.victims[0]) != host_of(o, o->fate.victims[1]);
+}
+
 /* Survivors that got an error all got the same one. */
 static verdict judge_agreement(const ordeal *o, char *why, size_t bytes)
 {
     const seat *first = NULL;
+    if (struck_two_hosts(o))
+        return VERDICT_GOOD;
     for (int rank = 0; rank < o->fate.num_ranks; rank++) {
         const seat *s = &o->board->seats[rank];
         if (is_victim(o, rank) || !atomic_load(&s->told) || s->refused ||
@@ -242,7 +270,7 @@ static verdict judge_cli(const ordeal *o, char *why, size_t bytes)
     for (; exited && code == 3 && at; at = strstr(at + 1, "rank"))
         if (blamed(EW_ERR_PEER_DIED, at) & victims)
             return VERDICT_GOOD;
-    if (was_hit_by(o, LAUNCHER, true) && code == 3)
+    if (was_hit_by(o, LAUNCHER, true) && (code == 3 || !o->fate.wakes)) /* then killed */
         return VERDICT_GOOD;
     snprintf(why, bytes, "entwine run exited with %d: %.300s", code, o->output);
     return VERDICT_STORY;

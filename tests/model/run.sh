@@ -1,8 +1,9 @@
 #!/bin/bash
-# tests/model/run.sh: checks the Spin model of the protocol at several sizes, then demands
-# that every planted bug is found.  Needs spin and a C compiler.  Half a minute.
+# tests/model/run.sh: checks the Spin models of the protocol and of the meeting of ranks at
+# several sizes, then demands that every planted bug is found.  Needs spin and a C compiler.
+# A minute.
 set -u
-model=$(cd "$(dirname "$0")" && pwd)/protocol.pml
+models=$(cd "$(dirname "$0")" && pwd)
 command -v spin >/dev/null || {
     echo "SKIPPED: spin is not installed, so the protocol's model is not checked"
     echo "  fix: apt-get install spin"
@@ -11,7 +12,7 @@ command -v spin >/dev/null || {
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# What must hold, as definitions for the model.
+# What must hold, as definitions for the model, which is protocol.pml unless they name one.
 sizes=(
     "RANKS=2 CALLS=3 TILES=2"
     "RANKS=2 CALLS=4 SAME_M"
@@ -26,6 +27,10 @@ sizes=(
     "RANKS=2 CALLS=2 ABORT"
     "RANKS=2 CALLS=2 DEVICE STALL"
     "RANKS=2 CALLS=2 DEVICE DEATH SAME_M"
+    "MODEL=meeting RANKS=3"
+    "MODEL=meeting RANKS=3 DEATH STALL"
+    "MODEL=meeting RANKS=4 DEATH"
+    "MODEL=meeting RANKS=4 STALL"
 )
 # name: the size at which it shows.
 mutants=(
@@ -44,15 +49,21 @@ mutants=(
     "deaf_to_abort: RANKS=2 CALLS=1 ABORT"
     "nobody_watches: RANKS=2 CALLS=1 DEATH"
     "last_story_wins: RANKS=2 CALLS=1 DISAGREE"
+    "owner_leaves_early: MODEL=meeting RANKS=3 DEATH"
+    "equal_patience: MODEL=meeting RANKS=3 STALL"
+    "owner_is_not_watched: MODEL=meeting RANKS=2 DEATH"
+    "nobody_is_watched: MODEL=meeting RANKS=3 DEATH"
+    "everyone_judges: MODEL=meeting RANKS=3 STALL"
 )
 
 # search "DEFINITIONS" OPTIMISATION: what pan says; 0 when it came to a result, which may be an error.
 search() {
-    local folder result
+    local folder result model=protocol
+    case $1 in *MODEL=*) model=${1##*MODEL=} model=${model%% *} ;; esac
     folder=$(mktemp -d "$work/XXXXXX") || return 2
     cd "$folder" || return 2
     # shellcheck disable=SC2086
-    spin -a $(printf -- '-D%s ' $1) "$model" >log 2>&1 ||
+    spin -a $(printf -- '-D%s ' $1) "$models/$model.pml" >log 2>&1 ||
         { echo "spin ended with $?"; cat log; return 2; }
     ${CC:-cc} "$2" -w -DSAFETY -DNOBOUNDCHECK -DVECTORSZ=4096 -DMEMLIM=4000 -o pan pan.c 2>>log ||
         { echo "the compiler ended with $?"; cat log; return 2; }

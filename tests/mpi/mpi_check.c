@@ -264,6 +264,7 @@ static int run_misfortune(ew_world *world, const char *kind)
     static int culprit;
     const int rank = ew_world_rank(world);
     duty d;
+    ew_world *smaller;
     ew_status status = EW_OK;
     culprit = ew_world_size(world) - 1;
     RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(600, 300, 64, EW_FP32), ""));
@@ -285,6 +286,9 @@ static int run_misfortune(ew_world *world, const char *kind)
     }
     say("rank %d: %s: %s\n", rank, ew_status_name(status),
         status == EW_OK ? "no fault" : ew_last_error());
+    if (status != EW_OK) /* MPI does not go on without a rank */
+        RANK_CHECK(ew_world_shrink(world, &smaller) == EW_ERR_UNSUPPORTED, "%s",
+                   ew_last_error());
     duty_close(&d);
     return 0;
 }
@@ -339,7 +343,8 @@ typedef enum manner {
     ORDINARY,
     WITHOUT_FABRIC, /* ew_world_create, as on one host */
     AGAIN,          /* several worlds on one fabric, one after the other */
-    FAILING         /* the world ends in a fault */
+    FAILING,        /* the world ends in a fault */
+    ABSENT          /* ... already while ranks join */
 } manner;
 
 static const struct {
@@ -359,7 +364,8 @@ static const struct {
              {"plain", run_plain, WITHOUT_FABRIC},
              {"misfortune", run_misfortune, FAILING},
              {"swap", run_swap, FAILING},
-             {"meet", run_meet, FAILING}};
+             {"meet", run_meet, FAILING},
+             {"absent", run_plain, ABSENT}};
 
 static const ew_mpi_module *load(const char *path)
 {
@@ -372,16 +378,37 @@ static const ew_mpi_module *load(const char *path)
     return getter ? getter() : NULL;
 }
 
+/* The last rank comes late to the world that all are to join, or dies while they meet. */
+static int die_in_the_meeting(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    if (point == EWX_PROBE_MEETING && where == *(const int *)context && rank >= 0)
+        raise(SIGKILL);
+    return 0;
+}
+
+static void stay_away(const ew_fabric *fabric, const char *how)
+{
+    static int where;
+    if (fabric->rank < fabric->num_ranks - 1)
+        return;
+    if (strcmp(how, "late") == 0)
+        sleep(60);
+    where = atoi(how);
+    ewx_probe_install(die_in_the_meeting, &where);
+}
+
 static int run_in_world(const ew_mpi_module *mpi, const ew_fabric *fabric, size_t at,
                         const char *argument)
 {
     ew_world *world = NULL;
+    if (cases[at].manner == ABSENT)
+        stay_away(fabric, argument);
     const ew_status joined = cases[at].manner == WITHOUT_FABRIC
                                  ? ew_world_create(fabric->rank, fabric->num_ranks,
                                                    mpi->allgather, NULL, NULL, &world)
                                  : ew_world_join(fabric, NULL, &world);
     if (joined != EW_OK) {
-        say("rank %d: %s\n", fabric->rank, ew_last_error());
+        say("rank %d: %s: %s\n", fabric->rank, ew_status_name(joined), ew_last_error());
         return 1;
     }
     const int failed = cases[at].run(world, argument);
@@ -399,7 +426,7 @@ static int run_case(const ew_mpi_module *mpi, size_t at, const char *argument)
     for (int number = 0; number < num_worlds && !failed; number++)
         failed = run_in_world(mpi, fabric, at, argument);
     say("rank %d: %s\n", fabric->rank, failed ? "FAILED" : "OK");
-    mpi->fabric_close(fabric, cases[at].manner == FAILING || failed);
+    mpi->fabric_close(fabric, cases[at].manner >= FAILING || failed);
     return failed;
 }
 
@@ -412,7 +439,7 @@ int main(int argc, char **argv)
     for (size_t at = 0; at < sizeof cases / sizeof cases[0]; at++)
         if (strcmp(cases[at].name, argv[2]) == 0) {
             const int failed = run_case(mpi, at, argc > 3 ? argv[3] : "");
-            if (failed || cases[at].manner == FAILING) {
+            if (failed || cases[at].manner >= FAILING) {
                 usleep(LINGER_US); /* MPI_Finalize would wait for ranks that are gone */
                 _exit(failed);
             }

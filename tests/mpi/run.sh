@@ -164,7 +164,17 @@ faults() {
     expect_fault 3 "EW_ERR_TIMEOUT: rank [0-2] waited 2 s for $(silence_of 3)"
     launch 3 2 misfortune leave
     expect_fault 2 "EW_ERR_PEER_DIED: rank 2 left the world while rank [01] waited for it"
+    for world in "3 1" "4 2"; do
+        # shellcheck disable=SC2086
+        launch $world absent late
+        expect_fault $((${world% *} - 1)) \
+            "EW_ERR_TIMEOUT: rank [0-2] waited 2 s for rank $((${world% *} - 1)) to join the world"
+    done
     [ $is_hydra ] && return # whose mpiexec ends all ranks with the first
+    for step in 0 1 2; do # of the meeting
+        MORE=--enable-recovery launch 4 2 absent $step
+        expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
+    done
     MORE=--enable-recovery launch 2 2 misfortune kill
     expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for $(silence_of 1)"
     MORE=--enable-recovery launch 4 2 misfortune kill # its neighbour hears it at once
@@ -173,9 +183,9 @@ faults() {
 
 input() {
     launch 2 0 late
-    expect_fault 2 "ENTWINE_HOSTS=0 is not a number of hosts"
+    expect_fault 2 "EW_ERR_ARGUMENT: ENTWINE_HOSTS=0 is not a number of hosts"
     ENTWINE_DEVICE_MPI=1 launch 2 2 late
-    expect_fault 2 "ENTWINE_DEVICE_MPI=1 is not known"
+    expect_fault 2 "EW_ERR_ARGUMENT: ENTWINE_DEVICE_MPI=1 is not known"
     ENTWINE_HOSTS=2 timeout 60 "$mpiexec" $options -np 2 "$check" "$module.missing" late >"$out" 2>&1
     status=$? what="a missing module"
     grep -q "cannot open shared object" "$out" && echo "ok: $what" || fail "no reason was given"
@@ -210,7 +220,7 @@ namespaces() {
         [ $status = 0 ] && ! grep -q FAILED "$out" && echo "ok: $what" || fail "status $status"
     done
     in_namespaces 2 1 plain
-    expect_fault 2 "ranks run on 2 hosts, and nothing carries bytes between them"
+    expect_fault 2 "EW_ERR_UNSUPPORTED: ranks run on 2 hosts, and nothing carries bytes between them"
     export ENTWINE_TIMEOUT_MS=3000
     for hosts in 2 3; do
         cut_off $hosts

@@ -16,7 +16,7 @@
 
 typedef struct sizes {
     ewx_weight_form weight;
-    size_t activation_panel, activations, scratch;
+    size_t activation_panel, activations, tile_scratch, scratch;
     size_t panel_states, consumers, unreleased, squares, row_tiles;
 } sizes;
 
@@ -43,9 +43,11 @@ static sizes measure_spec(const ewx_spec *spec)
         ewx_size_mul((ewx_size){s.activation_panel, true}, ewx_size_of(num_panels));
     /* Beyond 64 bits no memory is large enough either, which the claim then finds. */
     s.activations = activations.ok ? activations.value : INT64_MAX;
-    const size_t scratch = ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols);
+    s.tile_scratch =
+        (ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols) + 63) & ~(size_t)63;
+    const size_t scratch = s.tile_scratch * (size_t)ewx_tiles_together(spec);
     if (scratch > s.scratch)
-        s.scratch = (scratch + 63) & ~(size_t)63;
+        s.scratch = scratch;
     return s;
 }
 
@@ -65,6 +67,9 @@ static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine
     /* Of all hosts, taken to be alike: each rank's share is its share of its own host. */
     machine_out->cores = world ? cores * num_ranks / world->num_locals : cores;
     machine_out->hosts = world ? world->num_hosts : 1;
+    for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++)
+        machine_out->cpu_block[dtype] =
+            ewx_kernel_select((ew_dtype)dtype, NULL)->block_side;
     ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
     ewx_cpu_model(&text);
     ewx_text_add(&text, "/%dcores", cores);
@@ -231,7 +236,8 @@ static ew_status create_claimed(ew_world *world, const ewx_spec *spec, ew_status
             .op = ewx_cpu_op_find(spec->op->id),
             .gemm = {.form = s.weight,
                      .activation_panel_bytes = s.activation_panel,
-                     .scratch_bytes = s.scratch},
+                     .scratch_bytes = s.scratch,
+                     .tile_scratch_bytes = s.tile_scratch},
             .reduce = {.levels = world->num_hosts > 1 ? spec->config.levels : 1}};
     ew_status status = ewx_world_agree(world, claimed, "find memory for the plan");
     if (status != EW_OK) {

@@ -59,8 +59,9 @@ size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
            (size_t)round_up(min(cols, EWX_PACK_GROUP), gemm->kernel->nr) * sizeof(float);
 }
 
-/* Part of a tile: the product of one group of rows and one group of columns. */
+/* The product of one group of rows and one group of columns. */
 typedef struct block {
+    const char *a; /* packed rows */
     int64_t rows, cols;
     void *dst;
     int64_t dst_stride;
@@ -73,14 +74,15 @@ typedef struct sums {
     int64_t stride;
 } sums;
 
-static block block_build(const ewx_gemm *gemm, int64_t rows, int64_t cols, void *dst,
-                         int64_t dst_stride, void *scratch)
+static block block_build(const ewx_gemm *gemm, const ewx_gemm_rows *rows, int64_t cols,
+                         int64_t dst_stride)
 {
     const ewx_kernel *kernel = gemm->kernel;
-    const bool whole = rows == whole_panels(rows, kernel->mr, 0) &&
+    const bool whole = rows->count == whole_panels(rows->count, kernel->mr, 0) &&
                        cols == whole_panels(cols, kernel->nr, kernel->narrow_nr);
     const bool in_place = gemm->dtype == EW_FP32 && whole;
-    return (block){rows, cols, dst, dst_stride, in_place ? NULL : scratch};
+    return (block){rows->packed, rows->count, cols,
+                   rows->dst,    dst_stride,  in_place ? NULL : rows->scratch};
 }
 
 /* Register tiles lie one after the other in scratch; with a single chunk nothing needs
@@ -119,70 +121,98 @@ static ewx_multiply *choose(const ewx_kernel *kernel, int width, int64_t rows_le
     return rows_left <= kernel->few_rows ? kernel->multiply_few : kernel->multiply;
 }
 
-/* One chunk of a group of rows and a group of columns.  The panel of B stays in L1
- * while the panels of A pass by; meanwhile the next panel of B comes in, from as far as
- * memory.  Without that the first use of each panel costs up to 10 %. */
-static void multiply_chunk(const ewx_gemm *gemm, const char *a, const char *b,
-                           int64_t first, int64_t depth, const block *out)
+/* A chunk of K: `depth` k's from `first` on. */
+typedef struct chunk {
+    int64_t first, depth;
+    size_t lane; /* bytes of a packed row or column */
+} chunk;
+
+static int64_t count_panels(const ewx_gemm *gemm, const block *blocks, int num_blocks)
+{
+    int64_t panels = 0;
+    for (int at = 0; at < num_blocks; at++)
+        panels += (blocks[at].rows + gemm->kernel->mr - 1) / gemm->kernel->mr;
+    return panels;
+}
+
+/* All rows of one block times a panel of B, `width` columns from j on.  Every panel of A
+ * asks for as much of what lies ahead as `ahead` has bytes, and moves on. */
+static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, const char *b,
+                           int64_t j, int width, ewx_ahead *ahead)
 {
     const ewx_kernel *kernel = gemm->kernel;
-    const size_t lane = (size_t)depth * ewx_packed_elem_bytes(gemm);
-    const size_t a_step = lane * (size_t)kernel->mr;
-    const int64_t panels = (out->rows + kernel->mr - 1) / kernel->mr;
+    const bool last = k.first + k.depth == gemm->padded_depth && out->scratch;
+    const char *a = out->a + ewx_packed_a_bytes(gemm, out->rows) /
+                                 (size_t)gemm->padded_depth * (size_t)k.first;
+    for (int64_t i = 0; i < out->rows; i += kernel->mr) {
+        const sums sum = sums_find(gemm, out, i, j);
+        ewx_multiply *multiply = choose(kernel, width, out->rows - i);
+        multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
+        if (last)
+            store(gemm, out, i, j, sum);
+        a += k.lane * (size_t)kernel->mr;
+        ahead->at += ahead->bytes;
+    }
+}
+
+/* One chunk of groups of rows and a group of columns.  The panel of B stays in L1
+ * while the panels of A pass by; meanwhile the next panel of B comes in, from as far as
+ * memory.  Without that the first use of each panel costs up to 10 %. */
+static void multiply_chunk(const ewx_gemm *gemm, chunk k, const block *blocks,
+                           int num_blocks, const char *b)
+{
+    const ewx_kernel *kernel = gemm->kernel;
+    const int64_t cols = blocks->cols;
+    const int64_t panels = count_panels(gemm, blocks, num_blocks);
     /* With few panels of A the parts would be bursts, and B passes by so fast that the
      * hardware sees the stream. */
     const size_t part =
-        panels < MIN_PREFETCH_PARTS ? 0 : lane * (size_t)kernel->nr / (size_t)panels;
-    const bool last = first + depth == gemm->padded_depth && out->scratch;
-
-    for (int64_t j = 0; j < out->cols;) {
-        const int width = ewx_panel_width(out->cols - j, kernel->nr, kernel->narrow_nr);
-        const char *next = b + lane * (size_t)width;
-        for (int64_t panel = 0; panel < panels; panel++) {
-            const int64_t i = panel * kernel->mr;
-            const ewx_ahead ahead = {next + part * (size_t)panel, part};
-            const sums sum = sums_find(gemm, out, i, j);
-            ewx_multiply *multiply = choose(kernel, width, out->rows - i);
-            multiply(depth, a + a_step * (size_t)panel, b, sum.at, sum.stride, first > 0,
-                     ahead);
-            if (last)
-                store(gemm, out, i, j, sum);
-        }
+        panels < MIN_PREFETCH_PARTS ? 0 : k.lane * (size_t)kernel->nr / (size_t)panels;
+    for (int64_t j = 0; j < cols;) {
+        const int width = ewx_panel_width(cols - j, kernel->nr, kernel->narrow_nr);
+        const char *next = b + k.lane * (size_t)width;
+        ewx_ahead ahead = {next, part};
+        for (int at = 0; at < num_blocks; at++)
+            multiply_panel(gemm, k, &blocks[at], b, j, width, &ahead);
         b = next;
         j += width;
     }
 }
 
-static void multiply_block(const ewx_gemm *gemm, const char *a, const char *b,
-                           const block *out)
+void ewx_gemm_rows_multiply(const ewx_gemm *gemm, int64_t first, int64_t end,
+                            const ewx_gemm_rows *groups, int num_groups,
+                            const void *packed_b, int64_t cols, int64_t dst_stride)
 {
-    const size_t a_step = ewx_packed_a_bytes(gemm, out->rows) / (size_t)gemm->padded_depth;
-    const size_t b_step = ewx_packed_b_bytes(gemm, out->cols) / (size_t)gemm->padded_depth;
-    for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
+    const size_t b_step = ewx_packed_b_bytes(gemm, cols) / (size_t)gemm->padded_depth;
+    block blocks[EWX_GROUPS_TOGETHER];
+    for (int at = 0; at < num_groups; at++)
+        blocks[at] = block_build(gemm, &groups[at], cols, dst_stride);
+    if (gemm->kernel->enter)
+        gemm->kernel->enter();
+    for (; first < end; first += gemm->chunk) {
         const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
-        multiply_chunk(gemm, a + a_step * (size_t)first, b + b_step * (size_t)first, first,
-                       depth, out);
+        const chunk k = {first, depth, (size_t)depth * ewx_packed_elem_bytes(gemm)};
+        multiply_chunk(gemm, k, blocks, num_groups,
+                       (const char *)packed_b + b_step * (size_t)first);
         if (gemm->progress && first / gemm->chunk % CHUNKS_PER_SIGN == CHUNKS_PER_SIGN - 1)
             atomic_fetch_add_explicit(gemm->progress, 1, memory_order_relaxed);
     }
+    if (gemm->kernel->leave)
+        gemm->kernel->leave();
 }
 
 void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packed_b,
                    int64_t rows, int64_t cols, void *dst, int64_t dst_stride, void *scratch)
 {
     const size_t elem = ew_dtype_bytes(gemm->dtype);
-    if (gemm->kernel->enter)
-        gemm->kernel->enter();
-    for (int64_t i = 0; i < rows; i += EWX_PACK_GROUP) {
-        const char *a = (const char *)packed_a + ewx_packed_a_bytes(gemm, i);
+    for (int64_t i = 0; i < rows; i += EWX_PACK_GROUP)
         for (int64_t j = 0; j < cols; j += EWX_PACK_GROUP) {
-            const char *b = (const char *)packed_b + ewx_packed_b_bytes(gemm, j);
-            const block out = block_build(
-                gemm, min(rows - i, EWX_PACK_GROUP), min(cols - j, EWX_PACK_GROUP),
-                (char *)dst + (size_t)(i * dst_stride + j) * elem, dst_stride, scratch);
-            multiply_block(gemm, a, b, &out);
+            const ewx_gemm_rows group = {
+                (const char *)packed_a + ewx_packed_a_bytes(gemm, i),
+                min(rows - i, EWX_PACK_GROUP),
+                (char *)dst + (size_t)(i * dst_stride + j) * elem, scratch};
+            ewx_gemm_rows_multiply(gemm, 0, gemm->padded_depth, &group, 1,
+                                   (const char *)packed_b + ewx_packed_b_bytes(gemm, j),
+                                   min(cols - j, EWX_PACK_GROUP), dst_stride);
         }
-    }
-    if (gemm->kernel->leave)
-        gemm->kernel->leave();
 }

@@ -55,6 +55,21 @@ void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packe
                    int64_t rows, int64_t cols, void *dst, int64_t dst_stride,
                    void *scratch);
 
+/* One group of packed rows, and where its part of a product goes. */
+typedef struct ewx_gemm_rows {
+    const void *packed;
+    int64_t count;
+    void *dst, *scratch;
+} ewx_gemm_rows;
+
+/* The k's from `first` up to `end`, multiples of the chunk or the padded depth, of the
+ * product of several groups of rows and one group of columns.  Until the last k was added,
+ * each dst and scratch belong to it. */
+enum { EWX_GROUPS_TOGETHER = 16 };
+void ewx_gemm_rows_multiply(const ewx_gemm *gemm, int64_t first, int64_t end,
+                            const ewx_gemm_rows *groups, int num_groups,
+                            const void *packed_b, int64_t cols, int64_t dst_stride);
+
 /* dst[rows][cols] = sum of num_ranks contributions in the order given, in fp32, rounded
  * once.  Strides in elements. */
 void ewx_reduce_tile(ew_dtype dtype, const void *const *contributions, int num_ranks,

@@ -160,36 +160,105 @@ static unsigned char *own_slice(const ewx_cpu_engine *engine)
            engine->spec->layout.slice_offset[engine->call.epoch & 1];
 }
 
-static ew_status compute_tile(ewx_cpu_engine *engine, int worker, int part, ewx_tile tile)
+/* Tiles of one column that are computed together, one below the other. */
+typedef struct tile_column {
+    int part;
+    ewx_tile first;
+    int64_t end_row;
+} tile_column;
+
+static ewx_gemm_rows tile_target(ewx_cpu_engine *engine, int part, ewx_tile tile,
+                                 const unsigned char *rows, unsigned char *scratch)
 {
     const ewx_grid *grid = &engine->call.grid;
-    const unsigned char *rows;
-    const ew_status status = packed_rows(engine, part, tile.row, &rows);
-    if (status != EW_OK)
-        return status;
-    ewx_gemm_tile(&engine->gemm.form.gemm, rows,
-                  engine->gemm.packed + (size_t)tile.col * engine->gemm.form.panel_bytes,
-                  ewx_tile_height(grid, part, tile), ewx_tile_width(grid, tile),
-                  own_slice(engine) +
-                      ewx_layout_tile_offset(engine->spec, grid, part, tile),
-                  engine->spec->layout.tile_stride,
-                  engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes);
-    release_tile(engine, part, tile);
+    return (ewx_gemm_rows){rows, ewx_tile_height(grid, part, tile),
+                           engine->reduce.in_place
+                               ? ewx_reduce_stage_tile(engine, tile)
+                               : own_slice(engine) +
+                                     ewx_layout_tile_offset(engine->spec, grid, part, tile),
+                           scratch};
+}
+
+/* Adds the k's from `first` up to `end`. */
+static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, int64_t first,
+                                int64_t end, unsigned char *scratch)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    ewx_gemm_rows groups[EWX_GROUPS_TOGETHER] = {{0}};
+    int count = 0;
+    ewx_tile tile = tiles.first;
+    for (; tile.row < tiles.end_row; tile.row++, count++) {
+        const unsigned char *rows;
+        const ew_status status = packed_rows(engine, tiles.part, tile.row, &rows);
+        if (status != EW_OK)
+            return status;
+        groups[count] = tile_target(engine, tiles.part, tile, rows,
+                                    scratch + (size_t)count * gemm->tile_scratch_bytes);
+    }
+    ewx_gemm_rows_multiply(&gemm->form.gemm, first, end, groups, count,
+                           gemm->packed + (size_t)tile.col * gemm->form.panel_bytes,
+                           ewx_tile_width(&engine->call.grid, tile),
+                           engine->reduce.in_place ? engine->spec->problem.n
+                                                   : engine->spec->layout.tile_stride);
+    if (end == gemm->form.gemm.padded_depth)
+        for (tile.row = tiles.first.row; tile.row < tiles.end_row; tile.row++)
+            release_tile(engine, tiles.part, tile);
     return EW_OK;
 }
 
-static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block block)
+int64_t ewx_tiles_together(const ewx_spec *spec)
 {
+    const int64_t rows = spec->config.block_m / EWX_TILE_M;
+    const int64_t cols = spec->config.block_n / EWX_TILE_N;
+    const bool few = rows <= EWX_GROUPS_TOGETHER && cols <= EWX_GROUPS_TOGETHER / rows;
+    return rows > 1 && few ? rows * cols : 1;
+}
+
+/* All of K, tile by tile. */
+static ew_status compute_one_by_one(ewx_cpu_engine *engine, int worker, ewx_block block)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
     for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
         for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
             const ew_status status =
-                compute_tile(engine, worker, block.part, (ewx_tile){row, col});
+                compute_column(engine, (tile_column){block.part, {row, col}, row + 1}, 0,
+                               gemm->form.gemm.padded_depth,
+                               gemm->scratch + (size_t)worker * gemm->scratch_bytes);
             if (status != EW_OK)
                 return status;
             ewx_engine_glance(engine, worker);
         }
     return EW_OK;
+}
+
+/* All tiles, chunk by chunk of K. */
+static ew_status compute_together(ewx_cpu_engine *engine, int worker, ewx_block block)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
+    const int64_t K = gemm->form.gemm.padded_depth, chunk = gemm->form.gemm.chunk;
+    const size_t column_bytes =
+        gemm->tile_scratch_bytes * (size_t)(tiles.end.row - tiles.first.row);
+    for (int64_t first = 0; first < K; first += chunk) {
+        unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
+        for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
+            const ew_status status = compute_column(
+                engine, (tile_column){block.part, {tiles.first.row, col}, tiles.end.row},
+                first, ewx_min64(first + chunk, K), scratch);
+            if (status != EW_OK)
+                return status;
+            scratch += column_bytes;
+            ewx_engine_glance(engine, worker);
+        }
+    }
+    return EW_OK;
+}
+
+static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block block)
+{
+    return ewx_tiles_together(engine->spec) > 1 ? compute_together(engine, worker, block)
+                                                : compute_one_by_one(engine, worker, block);
 }
 
 static ew_status compute_output_with_blas(ewx_cpu_engine *engine)

@@ -19,7 +19,7 @@ typedef struct ewx_gemm_stage {
     size_t activation_panel_bytes;
     _Atomic uint8_t *panel_states; /* ewx_panel_state of each */
     unsigned char *scratch;        /* one per worker, also for what follows the GEMM */
-    size_t scratch_bytes;
+    size_t scratch_bytes, tile_scratch_bytes;
     _Atomic int64_t *unreleased; /* tiles missing in each release group */
     /* Of the call: */
     const unsigned char *A;
@@ -31,6 +31,10 @@ typedef struct ewx_gemm_stage {
     _Alignas(64) _Atomic int64_t positions_done;
     _Alignas(64) _Atomic int64_t end_ns; /* of the last block */
 } ewx_gemm_stage;
+
+/* Tiles of a block that pass through K together, chunk by chunk, so that their rows and
+ * columns are still in L2 for the next tile; 1: one tile after the other. */
+int64_t ewx_tiles_together(const ewx_spec *spec);
 
 /* Release groups of one call, for sizing. */
 int64_t ewx_release_groups(const ewx_spec *spec);

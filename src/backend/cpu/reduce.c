@@ -6,6 +6,7 @@
 
 #include "backend/cpu/kernels/bfcvt.h"
 #include "backend/cpu/kernels/convert.h"
+#include "backend/cpu/kernels/convert_avx512.h"
 #include "base/dtype.h"
 
 enum { RUN = 2 * EWX_OCTET, ROWS_AHEAD = 4, CACHE_LINE = 64 };
@@ -21,17 +22,17 @@ SPECIALISED ewx_octet add(ewx_octet x, ewx_octet y)
 /* Rounds eight sums and writes them. */
 typedef void store_octet(ewx_octet sum, void *dst, int64_t at);
 
-static inline void store_fp32(ewx_octet sum, void *dst, int64_t at)
+SPECIALISED void store_fp32(ewx_octet sum, void *dst, int64_t at)
 {
     ewx_octet_store(EW_FP32, sum, dst, at);
 }
 
-static inline void store_bf16(ewx_octet sum, void *dst, int64_t at)
+SPECIALISED void store_bf16(ewx_octet sum, void *dst, int64_t at)
 {
     ewx_octet_store(EW_BF16, sum, dst, at);
 }
 
-static inline void store_fp16(ewx_octet sum, void *dst, int64_t at)
+SPECIALISED void store_fp16(ewx_octet sum, void *dst, int64_t at)
 {
     ewx_octet_store(EW_FP16, sum, dst, at);
 }
@@ -42,8 +43,8 @@ EWX_BF16_CODE static inline void store_bfcvt(ewx_octet sum, void *dst, int64_t a
     memcpy((uint16_t *)dst + at, &half, sizeof half);
 }
 
-SPECIALISED void sum_run(ew_dtype dtype, store_octet *store, const void *const *src,
-                         int num_ranks, int64_t src_at, void *dst, int64_t dst_at)
+SPECIALISED void sum_octets(ew_dtype dtype, store_octet *store, const void *const *src,
+                            int num_ranks, int64_t src_at, void *dst, int64_t dst_at)
 {
     ewx_octet sum0 = ewx_octet_load(dtype, src[0], src_at);
     ewx_octet sum1 = ewx_octet_load(dtype, src[0], src_at + EWX_OCTET);
@@ -53,6 +54,34 @@ SPECIALISED void sum_run(ew_dtype dtype, store_octet *store, const void *const *
     }
     store(sum0, dst, dst_at);
     store(sum1, dst, dst_at + EWX_OCTET);
+}
+
+/* Adds up RUN elements of all contributions. */
+typedef void sum_run(const void *const *src, int num_ranks, int64_t src_at, void *dst,
+                     int64_t dst_at);
+
+SPECIALISED void run_fp32(const void *const *src, int num_ranks, int64_t src_at, void *dst,
+                          int64_t dst_at)
+{
+    sum_octets(EW_FP32, store_fp32, src, num_ranks, src_at, dst, dst_at);
+}
+
+SPECIALISED void run_bf16(const void *const *src, int num_ranks, int64_t src_at, void *dst,
+                          int64_t dst_at)
+{
+    sum_octets(EW_BF16, store_bf16, src, num_ranks, src_at, dst, dst_at);
+}
+
+SPECIALISED void run_fp16(const void *const *src, int num_ranks, int64_t src_at, void *dst,
+                          int64_t dst_at)
+{
+    sum_octets(EW_FP16, store_fp16, src, num_ranks, src_at, dst, dst_at);
+}
+
+EWX_BF16_CODE static inline void run_bfcvt(const void *const *src, int num_ranks,
+                                           int64_t src_at, void *dst, int64_t dst_at)
+{
+    sum_octets(EW_BF16, store_bfcvt, src, num_ranks, src_at, dst, dst_at);
 }
 
 SPECIALISED float load_one(ew_dtype dtype, const void *src, int64_t at)
@@ -115,7 +144,7 @@ static void claim_row(char *first, size_t bytes, bool clear)
         claim_line(first + at, clear);
 }
 
-SPECIALISED void sum_rows(ew_dtype dtype, store_octet *store, const void *const *src,
+SPECIALISED void sum_rows(ew_dtype dtype, sum_run *run, const void *const *src,
                           int num_ranks, int64_t src_stride, int64_t rows, int64_t cols,
                           void *dst, int64_t dst_stride)
 {
@@ -128,7 +157,7 @@ SPECIALISED void sum_rows(ew_dtype dtype, store_octet *store, const void *const 
             claim_row((char *)dst + (size_t)(to + ROWS_AHEAD * dst_stride) * elem,
                       (size_t)cols * elem, clear);
         for (; j + RUN <= cols; j += RUN)
-            sum_run(dtype, store, src, num_ranks, from + j, dst, to + j);
+            run(src, num_ranks, from + j, dst, to + j);
         for (; j < cols; j++)
             sum_one(dtype, src, num_ranks, from + j, dst, to + j);
     }
@@ -139,29 +168,82 @@ EWX_BF16_CODE static void sum_rows_bfcvt(const void *const *src, int num_ranks,
                                          int64_t src_stride, int64_t rows, int64_t cols,
                                          void *dst, int64_t dst_stride)
 {
-    sum_rows(EW_BF16, store_bfcvt, src, num_ranks, src_stride, rows, cols, dst, dst_stride);
+    sum_rows(EW_BF16, run_bfcvt, src, num_ranks, src_stride, rows, cols, dst, dst_stride);
+}
+
+#if defined(__x86_64__)
+
+EWX_AVX512_CODE static inline void run_bf16_avx512(const void *const *src, int num_ranks,
+                                                   int64_t src_at, void *dst,
+                                                   int64_t dst_at)
+{
+    __m512 sum = ewx_sixteen_load_bf16((const uint16_t *)src[0] + src_at);
+    for (int rank = 1; rank < num_ranks; rank++)
+        sum =
+            _mm512_add_ps(sum, ewx_sixteen_load_bf16((const uint16_t *)src[rank] + src_at));
+    ewx_sixteen_store_bf16(sum, (uint16_t *)dst + dst_at);
+}
+
+EWX_AVX512_CODE static inline void run_fp16_avx512(const void *const *src, int num_ranks,
+                                                   int64_t src_at, void *dst,
+                                                   int64_t dst_at)
+{
+    __m512 sum = ewx_sixteen_load_fp16((const uint16_t *)src[0] + src_at);
+    for (int rank = 1; rank < num_ranks; rank++)
+        sum =
+            _mm512_add_ps(sum, ewx_sixteen_load_fp16((const uint16_t *)src[rank] + src_at));
+    ewx_sixteen_store_fp16(sum, (uint16_t *)dst + dst_at);
+}
+
+/* fp32 needs no conversion, and vectors of any width wait for memory. */
+EWX_AVX512_CODE static void sum_rows_avx512(ew_dtype dtype, const void *const *src,
+                                            int num_ranks, int64_t src_stride, int64_t rows,
+                                            int64_t cols, void *dst, int64_t dst_stride)
+{
+    if (dtype == EW_BF16)
+        sum_rows(EW_BF16, run_bf16_avx512, src, num_ranks, src_stride, rows, cols, dst,
+                 dst_stride);
+    else
+        sum_rows(EW_FP16, run_fp16_avx512, src, num_ranks, src_stride, rows, cols, dst,
+                 dst_stride);
+}
+
+#else
+
+static void sum_rows_avx512(ew_dtype dtype, const void *const *src, int num_ranks,
+                            int64_t src_stride, int64_t rows, int64_t cols, void *dst,
+                            int64_t dst_stride)
+{
+    (void)dtype, (void)src, (void)num_ranks, (void)src_stride, (void)rows, (void)cols;
+    (void)dst, (void)dst_stride;
+}
+
+#endif
+
+static void sum_rows_halves(ew_dtype dtype, const void *const *src, int num_ranks,
+                            int64_t src_stride, int64_t rows, int64_t cols, void *dst,
+                            int64_t dst_stride)
+{
+    if (ewx_has_avx512())
+        sum_rows_avx512(dtype, src, num_ranks, src_stride, rows, cols, dst, dst_stride);
+    else if (dtype == EW_FP16)
+        sum_rows(EW_FP16, run_fp16, src, num_ranks, src_stride, rows, cols, dst,
+                 dst_stride);
+    else if (ewx_has_bfcvt())
+        sum_rows_bfcvt(src, num_ranks, src_stride, rows, cols, dst, dst_stride);
+    else
+        sum_rows(EW_BF16, run_bf16, src, num_ranks, src_stride, rows, cols, dst,
+                 dst_stride);
 }
 
 void ewx_reduce_tile(ew_dtype dtype, const void *const *contributions, int num_ranks,
                      int64_t src_stride, int64_t rows, int64_t cols, void *dst,
                      int64_t dst_stride)
 {
-    switch (dtype) {
-    case EW_FP32:
-        sum_rows(EW_FP32, store_fp32, contributions, num_ranks, src_stride, rows, cols, dst,
+    if (dtype == EW_FP32)
+        sum_rows(EW_FP32, run_fp32, contributions, num_ranks, src_stride, rows, cols, dst,
                  dst_stride);
-        break;
-    case EW_BF16:
-        if (ewx_has_bfcvt())
-            sum_rows_bfcvt(contributions, num_ranks, src_stride, rows, cols, dst,
-                           dst_stride);
-        else
-            sum_rows(EW_BF16, store_bf16, contributions, num_ranks, src_stride, rows, cols,
-                     dst, dst_stride);
-        break;
-    case EW_FP16:
-        sum_rows(EW_FP16, store_fp16, contributions, num_ranks, src_stride, rows, cols, dst,
-                 dst_stride);
-        break;
-    }
+    else
+        sum_rows_halves(dtype, contributions, num_ranks, src_stride, rows, cols, dst,
+                        dst_stride);
 }

@@ -11,6 +11,8 @@ bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_reduce_stage *reduce = &engine->reduce;
     (void)asked; /* the place of the sum is the epilogue's choice */
+    reduce->in_place = engine->spec->num_ranks == 1 && reduce->sum &&
+                       engine->spec->config.producer != EW_PRODUCER_BLAS;
     atomic_store_explicit(&reduce->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
         reduce->consumers[j].step = 0;
@@ -128,21 +130,30 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
     return world->num_hosts;
 }
 
+unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile)
+{
+    const ewx_cpu_call *call = &engine->call;
+    const int64_t row = ewx_share_tile_rows(&call->grid, &call->share, tile).place;
+    const int64_t first = row * engine->spec->problem.n + tile.col * EWX_TILE_N;
+    return engine->reduce.sum + (size_t)first * engine->spec->elem_bytes;
+}
+
 static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
     const ewx_grid *grid = &engine->call.grid;
     const ewx_tile_rows rows = ewx_share_tile_rows(grid, &engine->call.share, tile);
     const void *addends[EWX_MAX_RANKS];
-    const int count = list_addends(engine, worker, tile, rows.first, addends);
-    const int64_t first = rows.place * spec->problem.n + tile.col * EWX_TILE_N;
     unsigned char *out =
         engine->reduce.sum
-            ? engine->reduce.sum + (size_t)first * spec->elem_bytes
+            ? ewx_reduce_stage_tile(engine, tile)
             : engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes;
     const int64_t stride = engine->reduce.sum ? spec->problem.n : EWX_TILE_N;
-    ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
-                    rows.end - rows.first, ewx_tile_width(grid, tile), out, stride);
+    if (!engine->reduce.in_place) {
+        const int count = list_addends(engine, worker, tile, rows.first, addends);
+        ewx_reduce_tile(spec->problem.dtype, addends, count, spec->layout.tile_stride,
+                        rows.end - rows.first, ewx_tile_width(grid, tile), out, stride);
+    }
     if (engine->call.share.ownership == EWX_OWNS_TILES)
         ewx_collect_stage_publish_tile(engine, tile, out, stride);
     if (engine->epilogue.is_fused)

@@ -19,8 +19,12 @@ typedef struct ewx_reduce_stage {
     int levels;                   /* of the sum: over ranks; over hosts' sums */
     /* Of the call: */
     unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
+    bool in_place;      /* a single rank computes its contributions there: they are it */
     _Alignas(64) _Atomic int64_t tasks_done;
 } ewx_reduce_stage;
+
+/* Where a tile of the sum lies, if it has a place. */
+unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile);
 
 /* Whether src has entered this call.  Checks once per call that it came with our m: a rank
  * with fewer rows would otherwise never publish the tile we wait for. */

@@ -6,7 +6,7 @@
 /* A wait looks around at least this many times before it runs out, and this often, so that
  * a rank is known to wait well before those who wait for it give up, with whatever timeout
  * they do. */
-#define LEAST_SLICES 4
+#define LEAST_SLICES 8
 #define SLICE_NS 100000000
 
 static int num_slices(const ewx_cpu_engine *engine)

@@ -34,10 +34,11 @@ typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
     ew_dtype packs;   /* the packed element; one other than fp32 serves its own type only */
     int mr, nr, kr;
-    int kr_b;      /* k's of a column of B that lie together; 0: kr */
-    int few_rows;  /* that multiply_few computes, of a panel that has no more; 0: mr */
-    int narrow_nr; /* columns of a group's last panel where so few are left; 0: nr */
-    int max_chunk; /* most k's at a time: a panel of B and two of A fit into L1 */
+    int kr_b;       /* k's of a column of B that lie together; 0: kr */
+    int few_rows;   /* that multiply_few computes, of a panel that has no more; 0: mr */
+    int narrow_nr;  /* columns of a group's last panel where so few are left; 0: nr */
+    int max_chunk;  /* most k's at a time: a panel of B and two of A fit into L1 */
+    int block_side; /* of blocks whose tiles had better pass through K together; 0: none */
     bool (*available)(void);
     const char *(*refusal)(void); /* why not, where the CPU could; NULL, or from it: none */
     bool (*pays)(void);           /* worth choosing unasked where available; NULL: always */
