@@ -7,7 +7,6 @@
 #include "base/environment.h"
 #include "base/json_file.h"
 #include "options/figure_lines.h"
-#include "options/help_bash.h"
 #include "run/launcher.h"
 
 static const cli_command command_table[] = {
@@ -138,15 +137,6 @@ static const cli_command *find_command(const char *name)
     return NULL;
 }
 
-/* Commands that there were. */
-static const struct {
-    const char *name, *fix;
-} gone[] = {{"ablate", "entwine bench --figure NAME"},
-            {"sweep", "entwine bench --figure NAME"},
-            {"explain", "docs/TROUBLESHOOTING.md has the causes of every code"},
-            {"chaos", "tests/test_chaos of a build does that"},
-            {"calibrate", "scripts/calibrate of the sources does that"}};
-
 static cli_exit fail_command(const char *name)
 {
     const char *names[NUM_COMMANDS + 2];
@@ -156,9 +146,6 @@ static cli_exit fail_command(const char *name)
     names[NUM_COMMANDS] = "help";
     names[NUM_COMMANDS + 1] = NULL;
     const char *near = cli_closest(name, names);
-    for (size_t at = 0; at < sizeof gone / sizeof gone[0]; at++)
-        if (strcmp(gone[at].name, name) == 0)
-            return cli_fail_usage(gone[at].fix, "no command '%s'", name);
     if (near)
         snprintf(fix, sizeof fix, "did you mean `entwine %s`?", near);
     return cli_fail_usage(fix, "no command '%.60s'", name);
@@ -166,11 +153,6 @@ static cli_exit fail_command(const char *name)
 
 static cli_exit help_main(int argc, char **argv)
 {
-    const cli_commands commands = {command_table, NUM_COMMANDS};
-    if (argc == 3 && strcmp(argv[1], "--completion") == 0 && strcmp(argv[2], "bash") == 0) {
-        cli_help_bash(commands);
-        return CLI_EXIT_OK;
-    }
     if (argc < 2) {
         print_help(stdout);
         return CLI_EXIT_OK;

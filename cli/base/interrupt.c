@@ -62,19 +62,17 @@ static void on_dump_signal(int number)
     }
 }
 
-static void set_dump_handler(void (*handler)(int))
+static void handle(int number, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGUSR1, &action, NULL);
+    sigaction(number, &action, NULL);
 }
 
 static void set_handlers(void (*handler)(int))
 {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
     for (int at = 0; at < NUM_CAUGHT; at++)
-        sigaction(caught_signals[at], &action, NULL);
+        handle(caught_signals[at], handler);
 }
 
 bool cli_interrupt_open(void)
@@ -85,14 +83,14 @@ bool cli_interrupt_open(void)
         return false;
     shared_board = mapping; /* anonymous memory starts as zeroes: no rank has entered */
     set_handlers(on_signal);
-    set_dump_handler(on_dump_signal);
+    handle(SIGUSR1, on_dump_signal);
     return true;
 }
 
 void cli_interrupt_close(void)
 {
     set_handlers(SIG_DFL);
-    set_dump_handler(SIG_DFL);
+    handle(SIGUSR1, SIG_DFL);
     if (shared_board)
         munmap(shared_board, sizeof(board));
     shared_board = NULL;

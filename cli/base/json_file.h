@@ -8,8 +8,9 @@
 #include "base/message.h"
 #include "entwine/entwine.h"
 
-/* Before any JSON.  From then on every allocation that fails is noticed, since documents are
- * built without looking at each: one that lacks a part is an error when it is written. */
+/* Before any JSON.  From then on every allocation that fails is noticed, since documents
+ * are built without looking at each: one that lacks a part is an error when it is written.
+ */
 void cli_json_init(void);
 void cli_json_lack(void); /* a part is missing for another reason */
 bool cli_json_lacks(void);

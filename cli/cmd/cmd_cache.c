@@ -32,46 +32,16 @@ static double entry_age_s(const ew_tuning *tuning)
     return difftime(time(NULL), (time_t)tuning->when);
 }
 
-/* The key without what has a column of its own. */
-static void print_key_rest(const char *key)
-{
-    static const char *const columns[] = {"m=", "n=", "k=", "ranks=", "type="};
-    const char *between = "";
-    while (*key) {
-        int part = (int)strcspn(key, ",");
-        bool shown = false;
-        for (size_t at = 0; at < sizeof columns / sizeof columns[0]; at++)
-            shown = shown || strncmp(key, columns[at], strlen(columns[at])) == 0;
-        if (!shown) {
-            printf("%s%.*s", between, part, key);
-            between = ",";
-        }
-        key += part;
-        key += *key == ',';
-    }
-}
-
 static void print_line(const cli_tuning_file *file)
 {
-    static const struct {
-        const char *name;
-        int width;
-    } columns[] = {{"m", 7}, {"n", 7}, {"k", 7}, {"ranks", 4}, {"type", 4}};
-    const ew_tuning *tuning = &file->tuning;
+    const double gain = cli_tuning_gain(&file->tuning);
     char text[32];
-    for (size_t at = 0; at < sizeof columns / sizeof columns[0]; at++) {
-        cli_tuning_key_part(tuning->key, columns[at].name, text, sizeof text);
-        printf("%*s ", columns[at].width, *text ? text : "-");
-    }
-    double gain = cli_tuning_gain(tuning);
+    age_text(entry_age_s(&file->tuning), text, sizeof text);
     if (isnan(gain))
-        printf("%6s", "-");
+        printf("%7s", "-");
     else
-        printf("%6.3f", gain);
-    age_text(entry_age_s(tuning), text, sizeof text);
-    printf(" %8s  %.16s  ", text, file->name);
-    print_key_rest(tuning->key);
-    putchar('\n');
+        printf("%7.3f", gain);
+    printf(" %8s  %.16s  %s\n", text, file->name, file->tuning.key);
 }
 
 static cli_exit list_entries(const cli_tuning_files *files)
@@ -83,8 +53,7 @@ static cli_exit list_entries(const cli_tuning_files *files)
             continue;
         }
         if (num_entries++ == 0)
-            printf("#%6s %7s %7s %4s %4s %6s %8s  %-16s  %s\n", "M", "N", "K", "W", "type",
-                   "gain", "age", "file", "rest of the key");
+            printf("#%6s %8s  %-16s  %s\n", "gain", "age", "file", "key");
         print_line(&files->at[at]);
     }
     printf("# Entries : %d in %s\n", num_entries, files->folder);
@@ -136,12 +105,6 @@ static cli_exit prune_files(const cli_settings *settings, cli_tuning_files *file
 
 /* ---- The command ---- */
 
-static cli_exit run_action(const cli_settings *settings, cli_tuning_files *files)
-{
-    return strcmp(settings->words[0], "list") == 0 ? list_entries(files)
-                                                   : prune_files(settings, files);
-}
-
 static cli_exit check_words(const cli_settings *settings)
 {
     static const char *const names[] = {"list", "prune", NULL};
@@ -171,7 +134,8 @@ cli_exit cli_cache_main(const cli_settings *settings, int argc, char **argv)
         return cli_fail_memory("for the entries");
     result = cli_tuning_files_open(files);
     if (!result)
-        result = run_action(settings, files);
+        result = strcmp(settings->words[0], "list") == 0 ? list_entries(files)
+                                                         : prune_files(settings, files);
     cli_tuning_files_close(files);
     free(files);
     return result;

@@ -9,7 +9,6 @@
 
 #include "run/context.h"
 #include "cmd/demo_report.h"
-#include "cmd/demo_strip.h"
 #include "base/interrupt.h"
 #include "run/job.h"
 #include "run/progress.h"
@@ -24,6 +23,7 @@ typedef struct demo {
 } demo;
 
 #define LINK_LATENCY_US 5.0
+enum { STRIP_WIDTH = 62 };
 
 static void choose_defaults(cli_settings *settings)
 {
@@ -71,25 +71,18 @@ static void print_table(const cli_job *job, const ew_bench_result *results)
     }
 }
 
-/* The rate at which a link needs 0.8 of the GEMM's time for the bytes, so that the demo
- * shows the same thing on a slow and on a fast machine.  Two digits are enough. */
-static double fitting_link_gbs(double bytes, double gemm_seconds)
-{
-    double gbs = bytes * 1e-9 / (0.8 * gemm_seconds);
-    double digit = pow(10.0, floor(log10(gbs)) - 1.0);
-    return round(gbs / digit) * digit;
-}
-
-/* Unless the user gave a link. */
+/* Unless the user gave a link: one that needs 0.8 of the GEMM's time for the bytes, so that
+ * the demo shows the same thing on a slow and on a fast machine.  Two digits are enough. */
 static void fit_link(demo *d)
 {
     cli_settings *s = &d->settings;
     if (s->link_gbs > 0)
         return;
-    s->link_gbs =
-        fitting_link_gbs(ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
-                                         ew_dtype_bytes((ew_dtype)s->dtypes.at[0])),
-                         d->results[0].gemm_us * 1e-6);
+    const double bytes = ew_remote_bytes(s->rows.at[0], s->cols.at[0], (int)s->ranks.at[0],
+                                         ew_dtype_bytes((ew_dtype)s->dtypes.at[0]));
+    const double gbs = bytes * 1e-3 / (0.8 * d->results[0].gemm_us);
+    const double digit = pow(10.0, floor(log10(gbs)) - 1.0);
+    s->link_gbs = round(gbs / digit) * digit;
     s->link_latency_us = LINK_LATENCY_US;
 }
 
@@ -141,66 +134,68 @@ static cli_exit measure_table(demo *d, bool with_link)
     return result;
 }
 
-/* Both orders over a link that the GEMM nearly hides; first without one, to fit it. */
-static cli_exit trace_strips(demo *d, cli_trace *traces[3], double *link_gbs)
+static int column_of(const ew_timing *timing, int64_t when_ns, double axis_us)
 {
-    static const ew_order orders[] = {EW_ORDER_INTERLEAVED, EW_ORDER_CONTIGUOUS,
-                                      EW_ORDER_INTERLEAVED};
-    cli_exit result = CLI_EXIT_OK;
-    for (int at = 0; at < 3 && !result; at++) {
-        const cli_settings settings =
-            cli_strip_settings(&d->settings, d->context.cores_usable, *link_gbs);
-        cli_job job;
-        result = cli_demo_trace(&settings, orders[at], &job, &traces[at]);
-        cli_job_fini(&job);
-        if (result)
-            break;
-        const cli_trace *trace = traces[at];
-        if (at == 0)
-            *link_gbs =
-                fitting_link_gbs(ew_remote_bytes(trace->problem.max_m, trace->problem.n,
-                                                 trace->num_ranks, ew_dtype_bytes(EW_FP32)),
-                                 (double)trace->gemm_alone_ns * 1e-9);
-        for (int rank = 0; rank < trace->num_ranks; rank++)
-            d->wrong += trace->ranks[rank].wrong;
-    }
-    return result;
+    const double us = (double)(when_ns - timing->start_ns) * 1e-3;
+    const int column = (int)(us / axis_us * STRIP_WIDTH);
+    return column < 0 ? 0 : column >= STRIP_WIDTH ? STRIP_WIDTH - 1 : column;
 }
 
-static cli_exit show_strips(demo *d)
+/* Two lines about the last rank; the full width stands for `axis_us`. */
+static void print_strip(const cli_trace *trace, const char *order, double axis_us)
 {
-    cli_trace *traces[3] = {NULL};
-    cli_trace_numbers numbers;
-    double axis_us = 0.0, link_gbs = 0.0;
-    cli_exit result = trace_strips(d, traces, &link_gbs);
-    for (int at = 1; at < 3 && !result; at++) {
-        cli_trace_derive(traces[at], &numbers);
-        axis_us = fmax(axis_us, numbers.time_us);
+    const int rank = trace->num_ranks - 1;
+    const ew_timing *timing = &trace->ranks[rank].timing;
+    const ew_trace_event *events = cli_trace_events(trace, rank);
+    char computed[STRIP_WIDTH + 1] = "", reduced[STRIP_WIDTH + 1] = "";
+    memset(computed, ' ', STRIP_WIDTH);
+    memset(reduced, ' ', STRIP_WIDTH);
+    for (size_t at = 0; at < trace->ranks[rank].num_events; at++) {
+        const ew_trace_event *event = &events[at];
+        const int from = column_of(timing, event->begin_ns, axis_us);
+        const int to = column_of(timing, event->end_ns, axis_us);
+        if (event->kind == EW_TRACE_REDUCE && event->dst == rank)
+            reduced[to] = '*';
+        if (event->kind == EW_TRACE_BLOCK)
+            memset(computed + from, '0' + event->dst % 10, (size_t)(to - from + 1));
     }
-    if (!result) {
-        const int shown = traces[1]->num_ranks - 1;
-        printf(
-            "\nThe idea, traced on W=%d ranks over an EMULATED link of %g GB/s.  Upper "
-            "line:\n"
-            "whose tile rank %d computes, in order.  Lower line, *: when rank %d's own\n"
-            "tiles are reduced.  Time runs to the right, %.1f ms in all; | is the end.\n",
-            traces[1]->num_ranks, link_gbs, shown, shown, axis_us * 1e-3);
-        cli_strip_print(traces[1], axis_us);
-        cli_strip_print(traces[2], axis_us);
-    }
-    for (int at = 0; at < 3; at++)
-        cli_trace_free(traces[at]);
-    return result;
+    const int end = column_of(timing, timing->end_ns, axis_us);
+    if (end < STRIP_WIDTH - 1)
+        computed[end + 1] = reduced[end + 1] = '|';
+    printf("  %-11s %s\n  %-11s %s\n", order, computed, "", reduced);
 }
 
-/* Both orders once more, on every rank, for the page. */
-static cli_exit trace_orders(demo *d)
+/* Both orders over the emulated link, here and for the page. */
+static cli_exit show_orders(demo *d)
 {
     static const ew_order orders[] = {EW_ORDER_CONTIGUOUS, EW_ORDER_INTERLEAVED};
     static const char *const names[] = {"demo, contiguous", "demo, interleaved"};
+    cli_trace *traces[2] = {NULL};
+    double axis_us = 0.0;
     cli_exit result = CLI_EXIT_OK;
-    for (int at = 0; at < 2 && !result; at++)
-        result = cli_demo_keep_trace(&d->report, names[at], &d->settings, orders[at]);
+    for (int at = 0; at < 2 && !result; at++) {
+        cli_trace_numbers numbers;
+        result =
+            cli_demo_trace(&d->report, names[at], &d->settings, orders[at], &traces[at]);
+        if (result)
+            break;
+        cli_trace_derive(traces[at], &numbers);
+        axis_us = fmax(axis_us, numbers.time_us);
+        d->wrong += numbers.wrong;
+    }
+    if (!result) {
+        const int shown = traces[0]->num_ranks - 1;
+        printf("\nThe idea, traced over that link.  Upper line: whose tiles rank %d "
+               "computes.\n"
+               "Lower line, *: when rank %d's own tiles are reduced.  Time runs to the "
+               "right,\n"
+               "%.1f ms in all; | is the end.\n",
+               shown, shown, axis_us * 1e-3);
+        for (int at = 0; at < 2; at++)
+            print_strip(traces[at], names[at] + strlen("demo, "), axis_us);
+    }
+    for (int at = 0; at < 2; at++)
+        cli_trace_free(traces[at]);
     return result;
 }
 
@@ -241,10 +236,8 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
     if (!result) {
         print_meaning();
         fflush(stdout);
-        result = show_strips(d);
+        result = show_orders(d);
     }
-    if (!result)
-        result = trace_orders(d);
     if (!result) {
         print_rest(d, argv[0]);
         fflush(stdout);

@@ -9,7 +9,6 @@
 #include "run/gpus.h"
 #include "run/launcher.h"
 #include "run/simulated.h"
-#include "sim/sim_plan.h"
 #include "base/json_file.h"
 
 /* What one worker, or one SM, is assumed to reach when no rate is given. */
@@ -141,7 +140,7 @@ cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
                               "method '%s' has no plan: MPI does its work",
                               settings->methods[0]);
     if (cli_settings_backend(settings) == EW_BACKEND_SIM)
-        return cli_sim_plan(settings);
+        return cli_plan_profile(settings);
     plan_view *view = calloc(1, sizeof *view);
     if (!view)
         return cli_fail_memory("for the plan");

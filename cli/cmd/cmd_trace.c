@@ -81,18 +81,15 @@ static cli_exit record_and_write(const cli_job *job, const cli_context *context,
     return result;
 }
 
-static void print_context(const cli_job *job, const cli_settings *settings,
-                          const cli_context *context, bool to_stdout)
+static void announce(const cli_job *job, const cli_settings *settings,
+                     const cli_context *context, bool to_stdout)
 {
-    if (settings->quiet)
-        return;
-    cli_context_print(context, NULL, NULL);
-    fprintf(stderr, "# ranks as %s, %d warm-up and %d timed calls, seed %u\n",
-            cli_ranks_as_name(&job->ranks), job->bench.warmup, job->bench.iters,
-            job->bench.seed);
-    if (to_stdout) /* else it stands above the numbers */
+    char calls[128];
+    snprintf(calls, sizeof calls, ", %d warm-up and %d timed calls, seed %u",
+             job->bench.warmup, job->bench.iters, job->bench.seed);
+    if (to_stdout && !settings->quiet) /* else it stands above the numbers */
         cli_caveats_print(job, stderr);
-    cli_environment_warn();
+    cli_context_announce(context, job, settings, calls);
 }
 
 cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
@@ -119,7 +116,7 @@ cli_exit cli_trace_main(const cli_settings *settings, int argc, char **argv)
     if (!result) {
         cli_context_init(&context);
         if (cli_interrupt_open()) {
-            print_context(&job, settings, &context, file.kind == CLI_OUT_STDOUT);
+            announce(&job, settings, &context, file.kind == CLI_OUT_STDOUT);
             result = record_and_write(&job, &context, argc, argv, &file);
             cli_interrupt_close();
         } else {

@@ -17,4 +17,7 @@ cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_report_main(const cli_settings *settings, int argc, char **argv);
 cli_exit cli_status_main(const cli_settings *settings, int argc, char **argv);
 
+/* plan with a profile: what to expect of every method on that hardware, and why. */
+cli_exit cli_plan_profile(const cli_settings *settings);
+
 #endif

@@ -50,38 +50,30 @@ static json_t *trace_document(const cli_demo_report *report, const cli_job *job,
     return document;
 }
 
-cli_exit cli_demo_trace(const cli_settings *settings, ew_order order, cli_job *job,
-                        cli_trace **trace_out)
-{
-    cli_settings traced = *settings;
-    char error[CLI_ERROR_BYTES];
-    traced.config.order = order;
-    cli_exit result = cli_job_init(job, &traced, NULL, "entwine,sequential");
-    if (!result)
-        result = cli_job_check(job);
-    if (result)
-        return result;
-    ew_status status = cli_trace_record(job, trace_out, error);
-    if (cli_interrupted())
-        return CLI_EXIT_INTERRUPTED;
-    return status ? cli_fail_status(status, error) : CLI_EXIT_OK;
-}
-
-cli_exit cli_demo_keep_trace(cli_demo_report *report, const char *name,
-                             const cli_settings *settings, ew_order order)
+cli_exit cli_demo_trace(cli_demo_report *report, const char *name,
+                        const cli_settings *settings, ew_order order, cli_trace **trace_out)
 {
     const ew_config open_config = EW_CONFIG_INIT;
     cli_settings traced = *settings;
-    cli_trace *trace = NULL;
+    char error[CLI_ERROR_BYTES];
     cli_job job;
     traced.config = open_config;
+    traced.config.order = order;
     traced.config.block_m = traced.config.block_n = 256; /* few enough for the eye */
     traced.config.workers = 1;
     traced.iters = 5;
-    cli_exit result = cli_demo_trace(&traced, order, &job, &trace);
+    cli_exit result = cli_job_init(&job, &traced, NULL, "entwine,sequential");
     if (!result)
-        keep(report, name, trace_document(report, &job, trace));
-    cli_trace_free(trace);
+        result = cli_job_check(&job);
+    if (!result) {
+        const ew_status status = cli_trace_record(&job, trace_out, error);
+        if (cli_interrupted())
+            result = CLI_EXIT_INTERRUPTED;
+        else if (status)
+            result = cli_fail_status(status, error);
+        else
+            keep(report, name, trace_document(report, &job, *trace_out));
+    }
     cli_job_fini(&job);
     return result;
 }

@@ -22,14 +22,11 @@ typedef struct cli_demo_report {
 void cli_demo_keep_results(cli_demo_report *report, const char *name, const cli_job *job,
                            const ew_bench_result *results);
 
-/* Traces a call in the given order.  On failure the error has been printed; finish the job
- * and free the trace either way. */
-cli_exit cli_demo_trace(const cli_settings *settings, ew_order order, cli_job *job,
+/* Traces a call in the given order and keeps it.  On failure the error has been printed;
+ * free the trace either way. */
+cli_exit cli_demo_trace(cli_demo_report *report, const char *name,
+                        const cli_settings *settings, ew_order order,
                         cli_trace **trace_out);
-
-/* The same, and keeps it.  On failure the error has been printed. */
-cli_exit cli_demo_keep_trace(cli_demo_report *report, const char *name,
-                             const cli_settings *settings, ew_order order);
 
 /* Writes the page and prints one line about it; where the folder cannot be written to,
  * that is all. */

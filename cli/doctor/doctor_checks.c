@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/interrupt.h"
-#include "doctor/doctor_selftest.h"
 
 static const char *const verdict_names[] = {"OK", "WARN", "FAIL"};
 static const char *const verdict_colours[] = {"\033[32m", "\033[33m", "\033[31m"};

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "doctor/doctor_selftest.h"
 #include "run/gpus.h"
 #include "run/mps.h"
 

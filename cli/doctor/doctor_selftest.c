@@ -1,53 +1,12 @@
 /* Small ragged problems of every type, over and over until the time is used up. */
-#include "doctor/doctor_selftest.h"
+#include "doctor/doctor.h"
 
 #include <stdlib.h>
 
 #include "base/interrupt.h"
+#include "options/option_rules.h"
 
 static const double budget_seconds = 1.0;
-
-static void start_job(cli_job *job, ew_ranks_as kind, double timeout_s)
-{
-    const ew_bench_options bench = EW_BENCH_OPTIONS_INIT;
-    const ew_world_options world = EW_WORLD_OPTIONS_INIT;
-    *job = (cli_job){.bench = bench, .backend = EW_BACKEND_CPU};
-    job->bench.iters = 20;
-    job->bench.warmup = 1;
-    job->ranks = (cli_ranks){kind, world, NULL};
-    job->ranks.options.timeout_ms = timeout_s > 0 ? (uint32_t)(timeout_s * 1000.0) : 5000;
-}
-
-static cli_exit build_job(cli_job *job, ew_ranks_as kind, double timeout_s)
-{
-    static const int64_t shapes[][3] = {{200, 136, 64}, {131, 300, 50}, {256, 256, 128}};
-    static const ew_dtype dtypes[] = {EW_FP32, EW_BF16, EW_FP16};
-    const ew_config open_config = EW_CONFIG_INIT;
-    start_job(job, kind, timeout_s);
-    cli_exit failed = cli_job_add_entry(job, "entwine", NULL, &open_config);
-    for (int at = 0; at < 9 && !failed; at++) {
-        const int64_t *shape = shapes[at / 3];
-        ew_problem problem = EW_PROBLEM(shape[0], shape[1], shape[2], dtypes[at % 3]);
-        cli_problem entry = {.problem = problem, .num_ranks = 2 + at % 2};
-        failed = cli_job_add_problem(job, &entry);
-    }
-    return failed;
-}
-
-static cli_exit build_cuda_job(cli_job *job, int num_ranks, double timeout_s)
-{
-    static const ew_dtype dtypes[] = {EW_BF16, EW_FP16};
-    ew_config config = EW_CONFIG_INIT;
-    start_job(job, EW_RANKS_AS_PROCESSES, timeout_s > 0 ? timeout_s : 20.0);
-    job->backend = config.backend = EW_BACKEND_CUDA;
-    cli_exit failed = cli_job_add_entry(job, "entwine", NULL, &config);
-    for (int at = 0; at < 2 && !failed; at++) {
-        ew_problem problem = EW_PROBLEM(1000, 776, 264, dtypes[at]);
-        cli_problem entry = {.problem = problem, .num_ranks = num_ranks};
-        failed = cli_job_add_problem(job, &entry);
-    }
-    return failed;
-}
 
 /* Every problem at least once. */
 static ew_status run_problems(const cli_job *job, int64_t start_ns, ew_bench_result *result,
@@ -69,24 +28,28 @@ static ew_status run_problems(const cli_job *job, int64_t start_ns, ew_bench_res
     return status;
 }
 
-/* Ends the job. */
-static ew_status run_job(cli_job *job, cli_exit built, cli_selftest *test_out)
+static ew_status run_job(cli_settings *settings, double timeout_s, cli_selftest *test_out)
 {
-    int64_t start_ns = ew_now_ns();
+    const int64_t start_ns = ew_now_ns();
     ew_bench_result *result = calloc(CLI_MAX_METHODS, sizeof *result);
+    cli_job job;
     ew_status status = EW_OK;
+    settings->timeout_s = timeout_s;
+    settings->iters = 20;
+    settings->warmup = 1;
     *test_out = (cli_selftest){.num_problems = 0};
+    const cli_exit failed = cli_job_init(&job, settings, NULL, "entwine");
     if (!result || !cli_interrupt_open())
         status = EW_ERR_MEMORY;
-    else if (built || cli_job_check(job))
+    else if (failed || cli_job_check(&job))
         status = EW_ERR_SYSTEM;
     if (status == EW_OK) {
-        cli_job_prepare(job);
-        const char *mps = cli_mps_text(&job->mps);
+        cli_job_prepare(&job);
+        const char *mps = cli_mps_text(&job.mps);
         snprintf(test_out->mps, sizeof test_out->mps, "%s", mps ? mps : "");
-        status = run_problems(job, start_ns, result, test_out);
+        status = run_problems(&job, start_ns, result, test_out);
     }
-    cli_job_fini(job);
+    cli_job_fini(&job);
     cli_interrupt_close();
     free(result);
     return cli_interrupted() ? EW_ERR_ABORTED : status;
@@ -94,14 +57,26 @@ static ew_status run_job(cli_job *job, cli_exit built, cli_selftest *test_out)
 
 ew_status cli_selftest_run(ew_ranks_as kind, double timeout_s, cli_selftest *test_out)
 {
-    cli_job job = {.problems = NULL};
-    cli_exit built = build_job(&job, kind, timeout_s);
-    return run_job(&job, built, test_out);
+    cli_settings s;
+    cli_settings_init(&s);
+    s.ranks_as = kind;
+    s.ranks = (cli_values){{2, 3}, 2};
+    s.rows = (cli_values){{131, 256}, 2};
+    s.cols = (cli_values){{300}, 1};
+    s.depth = (cli_values){{50}, 1};
+    s.dtypes = (cli_values){{EW_FP32, EW_BF16, EW_FP16}, 3};
+    return run_job(&s, timeout_s > 0 ? timeout_s : 5, test_out);
 }
 
 ew_status cli_selftest_run_cuda(int num_ranks, double timeout_s, cli_selftest *test_out)
 {
-    cli_job job = {.problems = NULL};
-    cli_exit built = build_cuda_job(&job, num_ranks, timeout_s);
-    return run_job(&job, built, test_out);
+    cli_settings s;
+    cli_settings_init(&s);
+    s.config.backend = EW_BACKEND_CUDA;
+    s.ranks = (cli_values){{num_ranks}, 1};
+    s.rows = (cli_values){{1000}, 1};
+    s.cols = (cli_values){{776}, 1};
+    s.depth = (cli_values){{264}, 1};
+    s.dtypes = (cli_values){{EW_BF16, EW_FP16}, 2};
+    return run_job(&s, timeout_s > 0 ? timeout_s : 20, test_out);
 }

@@ -22,87 +22,75 @@ enum { VARIANT_BYTES = 64 };
     "-m 2048 -N 4864 -W 8 -d fp16 " /* 8192 x 8192 by the rule of vnode.suite */
 #define NODE_SHAPE "-m 8K -N 8K -W 8 -d fp16 "
 
-static const cli_figure figures[] = {
+typedef struct setup {
+    const char *problems; /* options: a suite, or shapes */
+    const char *methods;  /* options; NULL: none */
+    const char *policies; /* variants; NULL: none */
+    const char *budgets;  /* each policy is measured with each of them; NULL: as it is */
+    const char *rest;     /* further options */
+} setup;
+
+typedef struct figure {
+    const char *name;
+    setup cpu, cuda, sim;
+} figure;
+
+static const figure figures[] = {
     {.name = "speedup",
-     .shows = "speedup over the baseline and overlap efficiency, per workload and method",
      .cpu = {"--suite cpu:main", CPU_METHODS, NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
-     .sim = {"--suite paper:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
-     .axis = "workload"},
+     .sim = {"--suite paper:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""}},
     {.name = "layer",
-     .shows = "a layer's GEMM-RS, residual addition and RMSNorm, fused or one by one",
      .cpu = {"--suite layer:cpu", LAYER_METHODS, NULL, NULL, ""},
      .cuda = {"--suite layer:vnode", LAYER_METHODS, NULL, NULL, ""},
-     .sim = {"--suite layer:node", LAYER_METHODS, NULL, NULL, ""},
-     .axis = "workload"},
+     .sim = {"--suite layer:node", LAYER_METHODS, NULL, NULL, ""}},
     {.name = "order",
-     .shows = "orders of computation: time, GEMM window and tail at the best budget",
      .cpu = {"-m 1K -N 1K -k 256,1K", NULL, ORDERS, NULL, CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 512,2K", NULL, ORDERS, "x=4 x=8 x=16 x=32", ""},
-     .sim = {NODE_SHAPE "-k 512,2K", NULL, ORDERS, "x=16 x=32 x=64 x=128", ""},
-     .key = "order",
-     .axis = "workload"},
+     .sim = {NODE_SHAPE "-k 512,2K", NULL, ORDERS, "x=16 x=32 x=64 x=128", ""}},
     {.name = "release",
-     .shows =
-         "tiles released together, from one to the whole output, each at its best budget",
      .cpu = {"-m 1K -N 1K -k 256,512,1K", "--method sequential",
              RELEASES " release=partition", NULL, CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 2K,4K,8K", "--method sequential",
               RELEASES " release=32 release=partition", "x=8 x=16 x=32", ""},
      .sim = {NODE_SHAPE "-k 2K,4K,8K", "--method sequential",
-             RELEASES " release=32 release=partition", "x=16 x=32 x=64", ""},
-     .key = "release",
-     .axis = "workload"},
+             RELEASES " release=32 release=partition", "x=16 x=32 x=64", ""}},
     {.name = "pool",
-     .shows = "reducers that share the GEMM's workers or SMs against reducers on their own",
      .cpu = {"-m 1K -N 1K -k 256,1K", NULL, "workers=2,pool=shared workers=2,pool=static",
              "x=1", CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 512,2K", NULL, "pool=shared pool=static",
               "x=2 x=4 x=8 x=16 x=32", ""},
      .sim = {NODE_SHAPE "-k 512,2K", NULL, "pool=shared pool=static",
-             "x=16 x=32 x=64 x=128", ""},
-     .key = "pool",
-     .axis = "workload"},
+             "x=16 x=32 x=64 x=128", ""}},
     {.name = "budget",
-     .shows = "time, GEMM window and tail against the budget x, at eight K",
      .cpu = {"-m 1K -N 1K -k 64,96,128,192,256,384,512,1K", NULL, "workers=4",
              "x=1 x=2 x=3 x=4", CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
               "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
      .sim = {NODE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
-             "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""},
-     .axis = "x"},
+             "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""}},
     {.name = "bandwidth",
-     .shows = "bandwidth of the ReduceScatter alone against the budget x",
      .cpu = {"-m 2K -N 2K -k 64", NULL, "workers=4,release=output", "x=1 x=2 x=3 x=4", ""},
      .cuda = {SLICE_SHAPE "-k 512", NULL, "release=output,pool=after",
               "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
      .sim = {NODE_SHAPE "-k 512", NULL, "release=output,pool=after",
-             "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""},
-     .axis = "x"},
+             "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""}},
     {.name = "required",
-     .shows =
-         "bandwidth required to hide all communication (Eq. 4) against the measured one",
      .cpu = {"--suite cpu:main", "--method entwine", NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode:main", "--method entwine", NULL, NULL, "-W 4,8"},
-     .sim = {"--suite paper:main", "--method entwine", NULL, NULL, "-W 4,8"},
-     .axis = "required_gbs"},
+     .sim = {"--suite paper:main", "--method entwine", NULL, NULL, "-W 4,8"}},
     {.name = "waves",
-     .shows = "speedup of entwine over each method against the GEMM's number of waves",
      .cpu = {"-m 128-4K*2 -N 512 -k 256", CPU_METHODS, NULL, NULL, CPU_LINK},
      .cuda = {"--suite vnode", GPU_METHODS, NULL, NULL, ""},
-     .sim = {"--suite paper", GPU_METHODS, NULL, NULL, ""},
-     .axis = "waves"},
+     .sim = {"--suite paper", GPU_METHODS, NULL, NULL, ""}},
     {.name = "scaling",
-     .shows = "speedup of entwine over each method at W ranks, shape of a rank fixed",
      .cpu = {"-m 1K -N 512,1K -k 256,512", CPU_METHODS, NULL, NULL, "-W 2,4,8 " CPU_LINK},
      .cuda = {"--suite vnode:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
-     .sim = {"--suite paper:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
-     .axis = "W"},
+     .sim = {"--suite paper:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"}},
 };
 enum { NUM_FIGURES = sizeof figures / sizeof figures[0] };
 
-const cli_figure *cli_figure_find(const char *name)
+static const figure *find(const char *name)
 {
     for (int at = 0; at < NUM_FIGURES; at++)
         if (strcmp(figures[at].name, name) == 0)
@@ -110,7 +98,7 @@ const cli_figure *cli_figure_find(const char *name)
     return NULL;
 }
 
-const char *const *cli_figure_names(void)
+static const char *const *list_names(void)
 {
     static const char *names[NUM_FIGURES + 1];
     for (int at = 0; at < NUM_FIGURES; at++)
@@ -164,38 +152,38 @@ static void add_variants(cli_figure_line *line, const char *policies, const char
 }
 
 /* The figure's options, less what the user's replace as a whole. */
-static void build_line(const cli_figure *figure, const cli_settings *given,
+static void build_line(const figure *wanted, const cli_settings *given,
                        cli_figure_line *line)
 {
     const ew_backend backend = cli_settings_backend(given);
-    const cli_figure_setup *setup = backend == EW_BACKEND_CUDA  ? &figure->cuda
-                                    : backend == EW_BACKEND_SIM ? &figure->sim
-                                                                : &figure->cpu;
+    const setup *options = backend == EW_BACKEND_CUDA  ? &wanted->cuda
+                           : backend == EW_BACKEND_SIM ? &wanted->sim
+                                                       : &wanted->cpu;
     const bool has_shape = given->rows.count || given->cols.count || given->depth.count;
-    const bool is_suite = strncmp(setup->problems, "--suite", strlen("--suite")) == 0;
+    const bool is_suite = strncmp(options->problems, "--suite", strlen("--suite")) == 0;
     if (!given->suite && !(is_suite && has_shape))
-        add_words(line, setup->problems);
+        add_words(line, options->problems);
     if (!given->num_methods && !given->num_variants) {
-        add_words(line, setup->methods);
-        if (setup->policies || setup->budgets)
-            add_variants(line, setup->policies, setup->budgets);
+        add_words(line, options->methods);
+        if (options->policies || options->budgets)
+            add_variants(line, options->policies, options->budgets);
     }
-    add_words(line, setup->rest);
+    add_words(line, options->rest);
 }
 
 cli_exit cli_figure_apply(const cli_command *command, int argc, char **argv,
                           cli_figure_line *line, cli_settings *settings)
 {
-    const cli_figure *figure = cli_figure_find(settings->figure);
+    const figure *wanted = find(settings->figure);
     char fix[160], near[96];
-    if (!figure) {
-        cli_names_text(cli_figure_names(), fix, sizeof fix);
-        cli_suggestion(settings->figure, cli_figure_names(), near, sizeof near);
+    if (!wanted) {
+        cli_names_text(list_names(), fix, sizeof fix);
+        cli_suggestion(settings->figure, list_names(), near, sizeof near);
         return cli_fail_usage(fix, "there is no figure '%.60s'%s", settings->figure, near);
     }
     *line = (cli_figure_line){.used = 0};
     add_words(line, argv[0]);
-    build_line(figure, settings, line);
+    build_line(wanted, settings, line);
     for (int at = 1; at < argc; at++) {
         if (line->count == CLI_FIGURE_WORDS)
             return cli_fail_usage("leave some out", "too many options for a figure");

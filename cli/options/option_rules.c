@@ -1,11 +1,7 @@
-/* Takes values as the rows of the option table say.  What is accepted, what an error lists
- * and what a shell completes are the same list. */
+/* Takes values as the rows of the option table say. */
 #include "options/option_rules.h"
 
 #include <string.h>
-
-#include "entwine/sim.h"
-#include "options/figure_lines.h"
 
 const cli_choice cli_dtype_choices[] = {
     {"fp32", EW_FP32}, {"bf16", EW_BF16}, {"fp16", EW_FP16}, {NULL, 0}};
@@ -99,23 +95,4 @@ void cli_names_text(const char *const *names, char *text, size_t bytes)
     for (int at = 0; names[at] && used < bytes; at++)
         used +=
             (size_t)snprintf(text + used, bytes - used, "%s %s", at ? "," : "", names[at]);
-}
-
-int cli_option_choices(const cli_option *option, const char **names)
-{
-    const cli_rule *rule = &option->rule;
-    const cli_choice *choices =
-        rule->set == cli_set_dtypes ? cli_dtype_choices : rule->choices;
-    const char *const *from = rule->set == cli_set_methods || rule->set == cli_set_baseline
-                                  ? cli_method_names()
-                              : rule->set == cli_set_profile        ? ew_sim_profiles()
-                              : rule->set == cli_set_op             ? cli_op_names()
-                              : strcmp(option->name, "figure") == 0 ? cli_figure_names()
-                                                                    : NULL;
-    int count = 0;
-    for (; from && from[count] && count < CLI_MAX_CHOICES; count++)
-        names[count] = from[count];
-    for (; choices && choices->name; choices++)
-        names[count++] = choices->name;
-    return count;
 }

@@ -6,6 +6,7 @@
 
 #include "options/options.h"
 
+typedef struct cli_option cli_option;
 typedef cli_exit cli_setter(cli_settings *settings, const cli_option *option,
                             const char *value);
 
@@ -61,13 +62,10 @@ cli_exit cli_choice_pick(const cli_option *option, const cli_choice *choices,
                          const char *name, int *picked_out);
 extern const cli_choice cli_dtype_choices[];
 
-/* "one of a, b, c" */
+/* "one of a, b, c": what a shell completes is made of these texts, too. */
 void cli_names_text(const char *const *names, char *text, size_t bytes);
 
-/* The words that an option's value is one of, or a list of; at most CLI_MAX_CHOICES.
- * Returns how many: 0 for free text. */
 enum { CLI_MAX_CHOICES = 16 };
-int cli_option_choices(const cli_option *option, const char **names);
 
 void cli_settings_init(cli_settings *settings);
 

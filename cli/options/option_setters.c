@@ -125,7 +125,8 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
 
 /* ---- Lists of names ---- */
 
-const char *const *cli_op_names(void)
+/* The library's operations, ending with NULL; the place of each is its value. */
+static const char *const *op_names(void)
 {
     static const char *names[CLI_MAX_CHOICES + 1];
     for (int op = 0; op < CLI_MAX_CHOICES; op++) {
@@ -138,12 +139,12 @@ const char *const *cli_op_names(void)
 cli_exit cli_set_op(cli_settings *settings, const cli_option *option, const char *value)
 {
     char fix[96];
-    for (int op = 0; cli_op_names()[op]; op++)
-        if (strcmp(cli_op_names()[op], value) == 0) {
+    for (int op = 0; op_names()[op]; op++)
+        if (strcmp(op_names()[op], value) == 0) {
             settings->op = (ew_op)op;
             return CLI_EXIT_OK;
         }
-    cli_names_text(cli_op_names(), fix, sizeof fix);
+    cli_names_text(op_names(), fix, sizeof fix);
     return cli_fail_usage(fix, "--%s does not know '%.60s'", option->name, value);
 }
 
@@ -176,7 +177,9 @@ cli_exit cli_set_dtypes(cli_settings *settings, const cli_option *option, const 
     return CLI_EXIT_OK;
 }
 
-const char *const *cli_method_names(void)
+/* The library's methods and those of the MPI module, ending with NULL.  A user may name any
+ * of them anywhere and must get the right answer. */
+static const char *const *method_names(void)
 {
     static const char *names[CLI_MAX_CHOICES + 1];
     int count = 0;
@@ -220,11 +223,11 @@ static cli_exit check_method(const cli_option *option, const char *name)
     if (layer && cli_method_needs_mpi(method))
         return cli_fail_usage("compare with blas+separate", "'%s' measures bare calls only",
                               method);
-    for (const char *const *known = cli_method_names(); *known; known++)
+    for (const char *const *known = method_names(); *known; known++)
         if (strcmp(*known, method) == 0)
             return CLI_EXIT_OK;
-    cli_names_text(cli_method_names(), fix, sizeof fix);
-    cli_suggestion(name, cli_method_names(), near, sizeof near);
+    cli_names_text(method_names(), fix, sizeof fix);
+    cli_suggestion(name, method_names(), near, sizeof near);
     return cli_fail_usage(fix, "--%s does not know '%s'%s", option->name, name, near);
 }
 

@@ -73,8 +73,8 @@ static const cli_option option_table[] = {
      "problems of a suite file: a name such as smoke, or a path; with :TEXT only problems "
      "whose names start with TEXT. -W and -d replace what the suite says"},
     {0, "figure", "NAME", CLI_BENCH, TEXT(figure),
-     "a figure of the paper's evaluation: its problems, methods and derived numbers; other "
-     "options replace parts of it"},
+     "a figure of the paper's evaluation: its problems and methods; other options replace "
+     "parts of them"},
     {0, "method", "A,B", MEASURE | CLI_PLAN, OTHER(cli_set_methods),
      "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, fused-push; "
      "under mpirun also blas+mpi, blas+mpi-best"},
@@ -91,14 +91,6 @@ static const cli_option option_table[] = {
     {0, "profile", "NAME", RECORDS | CLI_PLAN, OTHER(cli_set_profile),
      "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
      "one; means --backend sim (default h200-8)"},
-    {0, "sweep", "WHAT", CLI_PLAN,
-     REFUSED("plan is for one problem",
-             "entwine bench --profile NAME --tuned takes lists for -m, -k and -W"),
-     NULL},
-    {0, "validate", NULL, CLI_SIM,
-     REFUSED("the tool does not judge its simulations",
-             "scripts/validate-sim of the sources does"),
-     NULL},
     {0, "merge", NULL, CLI_TRACE, SWITCH(merge),
      "merge flight recordings of one job and name the rank that diverged first; exit "
      "status 3 when there is one"},
@@ -142,10 +134,6 @@ static const cli_option option_table[] = {
      "tune each entry's open fields first, all entries with the same effort"},
     {0, "tune-budget", "TIME", CLI_BENCH, TIME(budget_s),
      "with --tuned: time for each entry of a problem (default 20s)"},
-    {0, "repeat", "COUNT", CLI_TUNE,
-     REFUSED("one tuning at a time",
-             "scripts/tune-stability of the sources repeats them and compares the winners"),
-     NULL},
     {0, "resume", NULL, CLI_TUNE, SWITCH(resume), "skip problems that have an entry"},
     {0, "dry-run", NULL, CLI_TUNE, SWITCH(dry_run), "store nothing"},
     {0, "older", "DAYS", CLI_CACHE,
@@ -330,21 +318,15 @@ static void print_wrapped(FILE *stream, const char *text)
     fputc('\n', stream);
 }
 
-const cli_option *cli_options_next(const cli_command *command, const cli_option *after)
-{
-    const cli_option *end = option_table + NUM_OPTIONS;
-    for (const cli_option *at = after ? after + 1 : option_table; at < end; at++)
-        if (at->help && (!command || belongs(at, command)))
-            return at;
-    return NULL;
-}
-
 void cli_options_help(const cli_command *command, FILE *stream)
 {
     fprintf(stream, "usage: entwine %s%s%s [options]\n\n%s\n", command->name,
             command->words ? " " : "", command->words ? command->words : "", command->text);
-    for (const cli_option *option = NULL; (option = cli_options_next(command, option));) {
+    for (int row = 0; row < NUM_OPTIONS; row++) {
+        const cli_option *option = &option_table[row];
         char left[48], letter[5] = "    ";
+        if (!option->help || !belongs(option, command))
+            continue;
         if (option->letter)
             snprintf(letter, sizeof letter, "-%c, ", option->letter);
         snprintf(left, sizeof left, "  %s--%s%s%s", letter, option->name,

@@ -96,14 +96,6 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
 
 void cli_options_help(const cli_command *command, FILE *stream);
 
-/* The rows of the table that the help shows, one after the other: those of a command, or
- * with NULL all.  NULL as `after` gives the first, and NULL is the end. */
-typedef struct cli_option cli_option;
-const cli_option *cli_options_next(const cli_command *command, const cli_option *after);
-
-/* The library's methods and those of the MPI module, ending with NULL.  A user may name any
- * of them anywhere and must get the right answer. */
-const char *const *cli_method_names(void);
 bool cli_method_needs_mpi(const char *method);
 
 /* What the name of a method ends with, "entwine+fused": how the rest of a layer follows its
@@ -116,9 +108,6 @@ ew_backend cli_settings_backend(const cli_settings *settings);
 /* A problem with the operation and the layout that were asked for. */
 ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,
                                 int64_t depth, ew_dtype dtype);
-
-/* The library's operations, ending with NULL; the place of each is its value. */
-const char *const *cli_op_names(void);
 
 /* Fields that `over` leaves open are taken from `base`. */
 ew_config cli_config_merge(const ew_config *base, const ew_config *over);

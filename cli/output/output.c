@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/out_file.h"
-#include "run/context.h"
+#include "entwine/sim.h"
 #include "output/derived.h"
-#include "output/figures.h"
+#include "run/context.h"
 #include "run/simulated.h"
 
 enum { MAX_CONFIG_LINES = 64 };
@@ -28,29 +28,12 @@ struct cli_output {
     json_t *results; /* borrowed from document */
     bool wants_clocks;
     cli_summary summary;
-    cli_figure_data figure; /* its figure is NULL where none was asked for */
+    bool is_figure;
     /* The table shows each config once, below the rows. */
     config_line config_lines[MAX_CONFIG_LINES];
     int num_config_lines;
     bool begun;
 };
-
-static cli_exit open_figure(cli_output *output, const cli_settings *settings)
-{
-    if (settings->figure &&
-        !cli_figure_init(&output->figure, cli_figure_find(settings->figure), output->job))
-        return cli_fail_memory("for the figure");
-    return CLI_EXIT_OK;
-}
-
-/* From all results so far. */
-static void renew_figure(cli_output *output)
-{
-    if (!output->figure.figure)
-        return;
-    cli_figure_derive(&output->figure);
-    json_object_set_new(output->document, "figure", cli_figure_json(&output->figure));
-}
 
 /* Table and CSV wait for their first row: a run that fails prints no bare header. */
 static void print_begin(cli_output *output)
@@ -83,15 +66,18 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     output->results = json_object_get(document, "results");
     output->wants_clocks = job->backend == EW_BACKEND_CUDA &&
                            (settings->json_path || settings->format == CLI_FORMAT_JSON);
-    cli_exit failed = open_figure(output, settings);
-    if (!failed && output->json_path)
-        failed = cli_out_file_open(&output->json_file, "JSON", output->json_path);
+    output->is_figure = settings->figure;
+    cli_exit failed = output->json_path
+                          ? cli_out_file_open(&output->json_file, "JSON", output->json_path)
+                          : CLI_EXIT_OK;
     if (failed) {
-        cli_figure_fini(&output->figure);
         json_decref(document);
         free(output);
         return failed;
     }
+    if (settings->figure)
+        json_object_set_new(document, "figure",
+                            json_pack("{ss}", "name", settings->figure));
     if (output->wants_clocks)
         json_object_set_new(document, "clocks",
                             json_pack("{ss so so}", "query", CLI_CLOCKS_QUERY, "before",
@@ -105,6 +91,31 @@ static bool dump(const void *document, FILE *stream)
     return json_dumpf(document, stream, JSON_INDENT(1)) == 0 && fputc('\n', stream) != EOF;
 }
 
+/* How many blocks of its GEMM a rank runs at once: one on each SM or worker; 0: unknown. */
+static int slots_of(const cli_job *job, int num_ranks, const ew_config *config)
+{
+    ew_sim_hardware hardware;
+    switch (job->backend) {
+    case EW_BACKEND_CUDA:
+        return cli_gpu_sms_per_rank(&job->gpus, num_ranks);
+    case EW_BACKEND_SIM:
+        return ew_sim_describe(NULL, num_ranks, &hardware) ? 0 : hardware.sms;
+    case EW_BACKEND_CPU:
+        break;
+    }
+    return config->workers;
+}
+
+/* The GEMM of `sequential` has nothing beside it. */
+static double lone_gemm_us(const cli_job *job, const ew_bench_result *results)
+{
+    for (int at = 0; at < job->num_entries; at++)
+        if (strcmp(job->entries[at].method, "sequential") == 0 &&
+            results[at].status == EW_OK)
+            return results[at].gemm_us;
+    return NAN;
+}
+
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
                     const ew_bench_result *results, cli_row *row)
 {
@@ -114,7 +125,8 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
     size_t elem_bytes = ew_dtype_bytes(shape->dtype);
     double flops = 2.0 * (double)shape->max_m * (double)shape->n * (double)shape->k;
     double seconds = result->time_us * 1e-6;
-    *row = (cli_row){job, problem, &job->entries[at], result, NAN, NAN, NAN, NAN, ""};
+    *row = (cli_row){job, problem, &job->entries[at], result, NAN, NAN, NAN, NAN, NAN,
+                     NAN, ""};
     if (result->status != EW_OK || !(seconds > 0))
         return;
     row->gflops = flops / seconds * 1e-9;
@@ -124,6 +136,12 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
         row->breq = cli_remote_gbs(shape, problem->num_ranks, result->gemm_us);
     if (base->status == EW_OK && base->time_us > 0)
         row->speedup = base->time_us / result->time_us;
+    row->efficiency = cli_overlap_efficiency(row->entry->method, result->time_us,
+                                             result->gemm_us, lone_gemm_us(job, results));
+    row->waves =
+        cli_waves(shape->max_m, shape->n, cli_num_parts(shape->op, problem->num_ranks),
+                  result->config.block_m, result->config.block_n,
+                  slots_of(job, problem->num_ranks, &result->config));
     if (result->config.struct_size &&
         ew_config_print(&result->config, row->config, sizeof row->config))
         row->config[0] = '\0';
@@ -132,8 +150,7 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
 /* A figure tries configs on every machine; what one of them refuses is no failure. */
 static bool is_failure(const cli_output *output, ew_status status)
 {
-    return status != EW_ERR_UNSUPPORTED &&
-           !(output->figure.figure && status == EW_ERR_CONFIG);
+    return status != EW_ERR_UNSUPPORTED && !(output->is_figure && status == EW_ERR_CONFIG);
 }
 
 static void add_to_summary(cli_output *output, const cli_row *row, int at)
@@ -188,12 +205,9 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
         cli_row_derive(output->job, problem, at, results, &row);
         add_to_summary(output, &row, at);
         print_row(output, &row);
-        if (output->figure.figure)
-            cli_figure_add(&output->figure, &row, (int)json_array_size(output->results));
         json_array_append_new(output->results, cli_row_json(&row));
     }
     fflush(stdout);
-    renew_figure(output);
     if (output->json_path) /* a failure shows at the end, if it lasts */
         cli_out_file_renew(&output->json_file, dump, output->document);
 }
@@ -233,15 +247,12 @@ static void print_end(cli_output *output, bool complete)
                    entry->uses_nccl ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
                                     : "Entwine's ReduceScatter on all SMs of a rank");
     }
-    if (output->figure.figure)
-        cli_figure_print(&output->figure);
     cli_table_end(output->job, &output->summary, complete);
 }
 
 cli_exit cli_output_close(cli_output *output, bool complete)
 {
     json_object_set_new(output->document, "complete", json_boolean(complete));
-    renew_figure(output); /* also where nothing was measured */
     if (output->wants_clocks && complete)
         json_object_set_new(json_object_get(output->document, "clocks"), "after",
                             cli_gpu_clocks());
@@ -249,7 +260,6 @@ cli_exit cli_output_close(cli_output *output, bool complete)
     const cli_exit failed =
         output->json_path ? cli_out_file_write(&output->json_file, dump, output->document)
                           : CLI_EXIT_OK;
-    cli_figure_fini(&output->figure);
     json_decref(output->document);
     free(output);
     return failed;

@@ -19,6 +19,7 @@ typedef struct cli_row {
     double algbw;   /* GB/s: bytes of one whole contribution / time, as nccl-tests has it */
     double breq;    /* GB/s: Eq. 4 at the rate of the GEMM window */
     double speedup; /* time of the baseline method / time */
+    double efficiency, waves;          /* output/derived.h */
     char config[EW_CONFIG_TEXT_BYTES]; /* empty for methods that are no config */
 } cli_row;
 

@@ -61,7 +61,7 @@ json_t *cli_row_json(const cli_row *row)
     }
     cli_json_merge(
         object,
-        json_pack("{so so so so so so si so so so so s{sI so}}", "samples_us",
+        json_pack("{so so so so so so si so so so so so so s{sI so}}", "samples_us",
                   samples_json(result), "time_us", cli_number_json(result->time_us),
                   "gemm_us", cli_number_json(result->gemm_us), "tail_us",
                   cli_number_json(result->tail_us), "enqueue_us",
@@ -69,8 +69,9 @@ json_t *cli_row_json(const cli_row *row)
                   "discarded", (int)result->discarded, "gflops",
                   cli_number_json(row->gflops), "algbw_gbs", cli_number_json(row->algbw),
                   "breq_gbs", cli_number_json(row->breq), "speedup",
-                  cli_number_json(row->speedup), "check", "wrong",
-                  (json_int_t)result->check.wrong, "max_abs_err",
+                  cli_number_json(row->speedup), "overlap_efficiency",
+                  cli_number_json(row->efficiency), "waves", cli_number_json(row->waves),
+                  "check", "wrong", (json_int_t)result->check.wrong, "max_abs_err",
                   cli_number_json(result->check.max_abs_err)));
     if (row->entry->uses_nccl)
         json_object_set_new(object, "reduced_by", json_string("nccl"));

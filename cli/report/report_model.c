@@ -17,14 +17,9 @@ enum {
     MOST_METHODS = 64
 };
 
-static json_t *number_or_null(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static void append_number(json_t *array, double value)
 {
-    json_array_append_new(array, number_or_null(value));
+    json_array_append_new(array, cli_number_json(value));
 }
 
 static json_t *copy_or_null(const json_t *value)
@@ -116,9 +111,9 @@ static json_t *problem_json(const report_problem *problem, json_t *known, json_t
                      "name", json_string_value(json_object_get(problem->params, "name")),
                      "op", shape->op, "m", shape->m, "n", shape->n, "k", shape->k, "w",
                      shape->ranks, "dtype", shape->dtype, "weight", shape->weight, "sms",
-                     number_or_null(report_number(problem->params, "sms_per_rank")),
-                     "waves", number_or_null(problem->waves), "gain",
-                     number_or_null(problem->gain), "run", problem->source->run, "rows",
+                     cli_number_json(report_number(problem->params, "sms_per_rank")),
+                     "waves", cli_number_json(problem->waves), "gain",
+                     cli_number_json(problem->gain), "run", problem->source->run, "rows",
                      rows);
 }
 

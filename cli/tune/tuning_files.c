@@ -110,22 +110,6 @@ void cli_tuning_files_close(cli_tuning_files *files)
     files->count = 0;
 }
 
-bool cli_tuning_key_part(const char *key, const char *name, char *text, size_t bytes)
-{
-    const size_t length = strlen(name);
-    text[0] = '\0';
-    while (*key) {
-        int part = (int)strcspn(key, ",");
-        if (strncmp(key, name, length) == 0 && key[length] == '=') {
-            snprintf(text, bytes, "%.*s", part - (int)length - 1, key + length + 1);
-            return true;
-        }
-        key += part;
-        key += *key == ',';
-    }
-    return false;
-}
-
 const cli_tuning_file *cli_tuning_files_find(const cli_tuning_files *files, const char *key)
 {
     for (int at = 0; at < files->count; at++)

@@ -38,9 +38,6 @@ void cli_tuning_files_close(cli_tuning_files *files);
 void cli_tuning_file_path(const cli_tuning_files *files, const cli_tuning_file *file,
                           char *path, size_t bytes);
 
-/* Copies the value of `name=` from a key; false, and an empty text, when it has none. */
-bool cli_tuning_key_part(const char *key, const char *name, char *text, size_t bytes);
-
 /* The entry with this key; NULL: none. */
 const cli_tuning_file *cli_tuning_files_find(const cli_tuning_files *files,
                                              const char *key);

@@ -1,5 +1,7 @@
 /* entwine plan --profile: what to expect of every method on that hardware, which schedule
  * is best, and what would change the answer. */
+#include "cmd/commands.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -8,7 +10,6 @@
 #include "base/json_file.h"
 #include "entwine/sim.h"
 #include "run/simulated.h"
-#include "sim/sim_plan.h"
 
 /* With more events than this, another simulation would take too long. */
 static const double most_events = 3e5;
@@ -157,8 +158,8 @@ static void add_change(forecast *f, const char *text, sim_case what,
 {
     ew_sim_report report;
     change_view *change = &f->changes[f->num_changes];
-    if (f->num_changes == MAX_CHANGES || (call_method(&what, "entwine", config, &report) &&
-                                          call_method(&what, "entwine", f->asked, &report)))
+    if (call_method(&what, "entwine", config, &report) &&
+        call_method(&what, "entwine", f->asked, &report))
         return;
     snprintf(change->what, sizeof change->what, "%s", text);
     change->best_us = report.time_us;
@@ -167,71 +168,54 @@ static void add_change(forecast *f, const char *text, sim_case what,
         f->num_changes++;
 }
 
-static void add_shape_change(forecast *f, const char *name, int64_t *place, int64_t factor,
-                             int64_t divisor)
+/* One thing changed, by a factor; false where it makes no sense. */
+static bool change_case(const forecast *f, const char *what, double factor,
+                        sim_case *changed, ew_config *config, char *text, size_t bytes)
 {
-    const int64_t before = *place, changed = before * factor / divisor / 8 * 8;
-    char text[48];
-    if (changed < 64)
-        return;
-    snprintf(text, sizeof text, "%s = %" PRId64, name, changed);
-    *place = changed;
-    const sim_case what = f->what;
-    *place = before;
-    add_change(f, text, what, &f->best.config);
-}
-
-static void add_link_change(forecast *f, double factor)
-{
-    sim_case what = f->what;
-    char text[48];
-    if (!(f->link_gbs > 0))
-        return;
-    what.options.link_gbs = f->link_gbs * factor;
-    if (!(f->what.options.link_gbs > 0))
-        what.options.link_us = 1;
-    snprintf(text, sizeof text, "link = %g GB/s", what.options.link_gbs);
-    add_change(f, text, what, &f->best.config);
-}
-
-static void add_nic_change(forecast *f, double factor)
-{
-    sim_case what = f->what;
-    char text[48];
-    if (f->hardware.nodes < 2)
-        return;
-    what.options.nic_gbs = f->hardware.nic_gbs * factor;
-    snprintf(text, sizeof text, "NIC = %g GB/s", what.options.nic_gbs);
-    add_change(f, text, what, &f->best.config);
-}
-
-static void add_budget_change(forecast *f, int32_t budget)
-{
-    ew_config config = f->best.config;
-    char text[48];
-    if (budget < 1)
-        return;
-    config.budget = budget;
-    snprintf(text, sizeof text, "x = %d", (int)budget);
-    add_change(f, text, f->what, &config);
+    ew_problem *p = &changed->problem;
+    if (strcmp(what, "link") == 0) {
+        changed->options.link_gbs = f->link_gbs * factor;
+        if (!(f->what.options.link_gbs > 0))
+            changed->options.link_us = 1;
+        snprintf(text, bytes, "link = %g GB/s", changed->options.link_gbs);
+        return f->link_gbs > 0;
+    }
+    if (strcmp(what, "NIC") == 0) {
+        changed->options.nic_gbs = f->hardware.nic_gbs * factor;
+        snprintf(text, bytes, "NIC = %g GB/s", changed->options.nic_gbs);
+        return f->hardware.nodes > 1;
+    }
+    if (strcmp(what, "x") == 0) {
+        config->budget = (int32_t)(config->budget * factor);
+        snprintf(text, bytes, "x = %d", (int)config->budget);
+        return config->budget > 0;
+    }
+    int64_t *size = *what == 'M' ? &p->max_m : &p->k;
+    const double wanted = (double)*size * factor;
+    if (!(wanted >= 64 && wanted < 0x1p62))
+        return false;
+    *size = (int64_t)wanted / 8 * 8;
+    snprintf(text, bytes, "%s = %" PRId64, what, *size);
+    return *what != 'M' || factor > 1 || f->what.problem.max_m >= 1024;
 }
 
 static void find_changes(forecast *f)
 {
-    ew_problem *p = &f->what.problem;
-    if ((double)f->best.events > most_events)
-        return;
-    if (p->max_m >= 1024)
-        add_shape_change(f, "M", &p->max_m, 1, 4);
-    if (p->max_m <= INT64_MAX / 2)
-        add_shape_change(f, "M", &p->max_m, 2, 1);
-    add_shape_change(f, "K", &p->k, 1, 2);
-    add_shape_change(f, "K", &p->k, 2, 1);
-    add_link_change(f, 0.5);
-    add_link_change(f, 2);
-    add_nic_change(f, 0.5);
-    add_nic_change(f, 2);
-    add_budget_change(f, f->best.config.budget / 4);
+    static const struct {
+        const char *what;
+        double factor;
+    } changes[] = {{"M", 0.25}, {"M", 2},     {"K", 0.5}, {"K", 2},   {"link", 0.5},
+                   {"link", 2}, {"NIC", 0.5}, {"NIC", 2}, {"x", 0.25}};
+    for (size_t at = 0;
+         at < sizeof changes / sizeof changes[0] && (double)f->best.events <= most_events;
+         at++) {
+        sim_case changed = f->what;
+        ew_config config = f->best.config;
+        char text[48];
+        if (change_case(f, changes[at].what, changes[at].factor, &changed, &config, text,
+                        sizeof text))
+            add_change(f, text, changed, &config);
+    }
 }
 
 /* ---- Printing ---- */
@@ -358,7 +342,7 @@ static void print_forecast_json(const forecast *f)
     cli_json_print(document);
 }
 
-cli_exit cli_sim_plan(const cli_settings *settings)
+cli_exit cli_plan_profile(const cli_settings *settings)
 {
     forecast f = {.asked = &settings->config};
     ew_config config = EW_CONFIG_INIT;
