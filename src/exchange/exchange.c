@@ -43,8 +43,8 @@ int64_t ewx_exchange_owes(const ewx_exchange *x, int dst, int64_t unit)
 void ewx_exchange_post(ewx_exchange *x, int dst, int64_t slot)
 {
     const int64_t at = x->index_of[dst] * x->num_units + ewx_exchange_unit(x, slot);
-    /* acq_rel: who completes the unit has seen what other workers wrote; with the release
-     * of the note, so has the caller's thread. */
+    /* acq_rel: the worker that completes the unit has seen what the others wrote; through
+     * the release of the note, so has the caller's thread. */
     if (atomic_fetch_sub_explicit(&x->missing[at], 1, memory_order_acq_rel) > 1)
         return;
     const int64_t place = atomic_fetch_add_explicit(&x->num_notes, 1, memory_order_relaxed);

@@ -25,7 +25,7 @@ typedef struct ewx_exchange_backend {
     /* Whether src is known to be in this call, with this rank's m.  Where it is not, units
      * of another size are reported elsewhere, as a disagreement about m. */
     bool (*agrees)(const void *engine, int src);
-    const char *fix; /* for a fabric that cannot take so many messages */
+    const char *fix; /* for the error when a fabric cannot take that many messages */
 } ewx_exchange_backend;
 
 typedef struct ewx_exchange {
@@ -52,18 +52,18 @@ typedef struct ewx_exchange {
     _Atomic int32_t *notes;   /* 1 + remote * num_units + unit, in the order completed */
     _Alignas(64) _Atomic int64_t num_notes;
     int64_t notes_read;
-    size_t unsent; /* messages, as last asked, and to whom one of them goes */
+    size_t unsent; /* messages, when last asked, and the target of one of them */
     int unsent_to;
     /* Incoming units: */
     bool *has_arrived; /* [remote][unit] */
     /* Units of the largest part in the order in which their tiles are computed: */
     int32_t *order;
-    bool *listed; /* scratch of its making */
+    bool *listed; /* scratch, used to build it */
     int64_t num_order;
     int64_t order_rows; /* the m it is for */
     int64_t *cursors;   /* [remote]: what comes before in the order has arrived */
-    int next_remote;    /* whose turn it is to be asked about */
-    int64_t moves;      /* counts units put and arrived: whether anything gets on */
+    int next_remote;    /* the next one to ask about */
+    int64_t moves;      /* counts units put and arrived: shows whether there is progress */
 } ewx_exchange;
 
 /* ---- Around a plan ---- */
@@ -74,8 +74,8 @@ ew_status ewx_exchange_open(ewx_exchange *exchange, ew_world *world, const ewx_s
                             const ewx_exchange_backend *backend, void *engine,
                             bool by_host);
 /* Collective: one message to and from every remote, in both slices and with and without
- * confirmation, of whatever lies there.  What a fabric and the driver below it do for the
- * first message of a kind, they do now. */
+ * confirmation; their content does not matter.  Whatever a fabric and its driver set up for
+ * the first message of a kind is then set up. */
 ew_status ewx_exchange_rehearse(ewx_exchange *exchange);
 /* False: the fabric may still read or write the memory of units, so that must stay.
  * Half-open is fine. */
@@ -84,7 +84,7 @@ bool ewx_exchange_close(ewx_exchange *exchange);
 /* ---- Around a call ---- */
 
 void ewx_exchange_begin(ewx_exchange *exchange, const ewx_grid *grid, uint32_t epoch);
-/* Everything has been put and has arrived: makes room for the next call but one. */
+/* When everything has been put and has arrived: makes room for the call after next. */
 void ewx_exchange_finish(ewx_exchange *exchange);
 
 /* This rank's tile in that slot of dst's part is complete.  Any thread. */

@@ -60,7 +60,7 @@ typedef struct hello {
     char magic[8];  /* "entwine" */
     ewx_job_id job; /* from rank 0 */
     double facts[NUM_FACTS];
-    uint64_t pid_space; /* pids mean the same to those who have the same; 0: unknown */
+    uint64_t pid_space; /* equal where pids mean the same processes; 0: unknown */
     int64_t pid;
     int32_t rank;
     char host[96]; /* equal exactly on one host; "": unknown */
@@ -231,7 +231,7 @@ static ew_status settle(ew_world *world, const hello *hellos)
 
 /* ---- Create ---- */
 
-/* A fabric's gathering that does not block, and who is missing from it. */
+/* A non-blocking all-gather over a fabric, and the ranks that it still lacks. */
 typedef struct roll_call {
     const ew_world *world;
     const hello *mine;
@@ -309,7 +309,7 @@ static void learn_pids(ew_world *world, const hello *hellos)
             world->pids[rank] = (pid_t)hellos[rank].pid;
 }
 
-/* Ranks of other hosts may be about to say whom they miss there. */
+/* Ranks of other hosts may be about to report whom they miss there. */
 static ew_status await_all_hosts(ew_world *world)
 {
     const int64_t timeout_ns = world->timeout_ns;

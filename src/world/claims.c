@@ -89,7 +89,7 @@ static ew_status fail_claim(const char *what, size_t bytes, int sharers, uint64_
                     limit->free_bytes);
 }
 
-/* Of several limits that do not suffice the tightest is named. */
+/* Where several limits are exceeded, the error names the tightest. */
 static ew_status check_claims(const ew_world *world, const claims *all,
                               const ewx_memory_limits *limits, size_t bytes,
                               const char *what)

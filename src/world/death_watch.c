@@ -1,5 +1,5 @@
-/* Peers on this host whose process ends: the one place that notices, for ranks that still
- * meet as for those that work.  The latter have the watcher, one sleeping thread per
+/* Notices when the process of a peer on this host ends, both while ranks meet and while
+ * they work; nothing else does.  While they work a watcher does it, one sleeping thread per
  * process.  A peer that ends without having left the world in good order is reported to
  * all. */
 #include <errno.h>
@@ -28,7 +28,8 @@ void ewx_death_watch_open(ew_world *world)
             world->death_fds[rank] = (int)syscall(SYS_pidfd_open, world->pids[rank], 0);
 }
 
-/* Without a pidfd.  What has ended and was not waited for yet still has its number. */
+/* Used where there is no pidfd.  A process that has ended keeps its pid until it is waited
+ * for. */
 static bool has_ended(pid_t pid)
 {
     char path[32], text[512] = "";
@@ -43,7 +44,7 @@ static bool has_ended(pid_t pid)
 
 bool ewx_death_watch_sees(const ew_world *world, int rank)
 {
-#if EW_MUTANT == 21 /* planted bug: nobody looks while ranks meet */
+#if EW_MUTANT == 21 /* planted bug: deaths go unnoticed while ranks meet */
     return false;
 #endif
     struct pollfd entry = {.fd = world->death_fds[rank], .events = POLLIN};

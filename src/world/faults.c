@@ -56,7 +56,7 @@ static ew_status explain_joining(const ew_world *world, const ewx_fault *f)
                     f->reporter, (double)world->timeout_ns * 1e-9, missing);
 }
 
-/* PEER_DIED: with a code the rank has left in good order, while it was waited for. */
+/* PEER_DIED with a code: the rank left in good order while others waited for it. */
 static ew_status explain_absence(const ewx_fault *f)
 {
     if (f->code != EWX_FAULT_NONE)

@@ -38,7 +38,7 @@ typedef enum ewx_fault_code {
     EWX_FAULT_FIRST_ABOVE = 16
 } ewx_fault_code;
 
-/* One more rank that is missing. */
+/* Adds a rank to those that are missing. */
 static inline void ewx_fault_add_rank(ewx_fault *fault, int rank)
 {
     fault->detail[rank / 64] |= (int64_t)((uint64_t)1 << rank % 64);

@@ -1,17 +1,18 @@
 /* How the ranks of a host meet, and how they pass memory to each other.
  *
  * The lowest rank of a host, the owner, makes its control block and gives it to each rank
- * that connects.  Who has the block reports and hears faults through it, so that all name
- * the same rank.  It connects to all ranks below itself, which does not wait for them, and
- * says so in the block (`present`).  When all are present the owner says that too (`met`),
- * and the others take the connections that lie there already.  Until then
+ * that connects.  A rank that has the block reports faults and learns of them through it,
+ * so that all ranks name the same culprit.  It connects to all ranks below itself, without
+ * waiting for them to accept, and notes that in the block (`present`).  When all are
+ * present the owner notes that, too (`met`), and the others accept the connections that
+ * are queued by then.  Until then
  *
- *   - the owner alone judges the others.  It stays until everyone who lives has the block,
- *     so that nobody is left to guess from the hang-ups of those who went before.
+ *   - the owner alone judges the others.  It stays until every living rank has the block,
+ *     so that none has to guess from the hang-ups of ranks that left before.
  *   - the owner is judged by each of the others.  They give it an eighth of the timeout
- *     more than it gives: it may be about to name somebody else.
+ *     more than it gives them: it may be about to name another rank.
  *
- * tests/model/meeting.pml is this, as a model. */
+ * tests/model/meeting.pml models this. */
 #include "world/local_ranks.h"
 
 #include <errno.h>
@@ -24,9 +25,9 @@
 #include "base/timer.h"
 #include "world/remote_ranks.h"
 
-#define SLICE_NS 20000000       /* how long a wait for a socket may be deaf to a fault */
-#define LAST_CALL_NS 120000000  /* after a fault: to get the block for those who live */
-#define LEAST_MORE_NS 100000000 /* that the owner is given, should the timeout be short */
+#define SLICE_NS 20000000       /* how long a wait for a socket may overlook a fault */
+#define LAST_CALL_NS 120000000  /* after a fault: for living ranks to fetch the block */
+#define LEAST_MORE_NS 100000000 /* least extra time for the owner */
 
 static int owner_of(const ew_world *world)
 {
@@ -54,7 +55,7 @@ static ew_status give_up_on(ew_world *world, int rank)
 
 /* ---- Connections ---- */
 
-/* Strangers may fill the peer's queue: then there is room when it has taken some.
+/* Other processes may fill the peer's queue; there is room again once it has accepted some.
  * EW_ERR_PEER_DIED, without a text: it is gone. */
 static ew_status connect_to(ew_world *world, int rank, const ewx_address *address)
 {
@@ -83,7 +84,7 @@ static bool is_present(const ew_world *world, int rank)
                                 memory_order_acquire);
 }
 
-/* The ranks above this one that live and do not have what all are to have. */
+/* Finds the living ranks above this one for which `has` is false. */
 static bool find_absent(const ew_world *world, bool (*has)(const ew_world *, int),
                         ewx_fault *absence_out)
 {
@@ -114,7 +115,7 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
         const ew_status standing = ewx_world_check(world);
         if (!find_absent(world, has_connected, &absence) || (standing != EW_OK && !owns))
             return standing;
-        /* One that is stopped must not hold up the others. */
+        /* A rank that is stopped must not hold up the others. */
         if (standing != EW_OK && timer.limit_ns > LAST_CALL_NS)
             timer = ewx_timer_begin(LAST_CALL_NS);
         if (ewx_timer_is_over(&timer))
@@ -123,7 +124,7 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
             ewx_sockets_accept(world, listener, mine, ewx_now_ns() + SLICE_NS, &rank);
         if (status != EW_ERR_TIMEOUT)
             EW_TRY(status);
-        /* One that dies now is found when we look around again. */
+        /* A rank that dies now is found by the next look_around. */
         if (rank >= 0 && owns &&
             ewx_sockets_send_fd(world, rank, world->control_fd) == EW_ERR_SYSTEM)
             return EW_ERR_SYSTEM;
@@ -212,7 +213,7 @@ static ew_status await_others(ew_world *world)
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }
 
-/* That one of them is gone, the owner is to say. */
+/* Reporting that one of them is gone is the owner's task. */
 static ew_status connect_below(ew_world *world, const ewx_address *addresses)
 {
     bool complete = true;
@@ -292,8 +293,8 @@ static ew_status receive_fds(ew_world *world, int my_fd, int *fds_out)
     return EW_OK;
 }
 
-/* Everybody sends before anybody receives, and what lies between is a collective like any
- * other: it is there that ranks wait for each other and notice who is gone. */
+/* Every rank sends before any rank receives, with an ordinary collective in between: that
+ * is where ranks wait for each other and notice who is gone. */
 ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out)
 {
     for (int rank = 0; rank < world->num_ranks; rank++)

@@ -31,7 +31,8 @@ static ew_status refuse(ew_world *world, int peer, uint64_t sequence,
                             .detail = {field, mine, theirs, (int64_t)sequence}});
 }
 
-/* One look per peer and call.  A peer that is not there yet will look at us. */
+/* Compares once per peer and call.  A peer that has not come this far will compare itself
+ * with us. */
 static ew_status compare(ew_world *world, int peer, uint64_t sequence,
                          const ewx_operation *mine)
 {
@@ -99,8 +100,8 @@ static ew_status await_peer(ew_world *world, int peer, uint64_t sequence,
     return status == EW_OK ? EW_OK : ewx_world_check(world);
 }
 
-/* A rank that waits for no other may be many plans' calls ahead, but never so far
- * that it covers a record which a peer has yet to look at. */
+/* A rank that waits for no other may be many plans' calls ahead, but never so far that it
+ * overwrites a record that a peer has yet to compare. */
 static ew_status await_comparisons(ew_world *world, uint64_t sequence, int64_t timeout_ns)
 {
     for (int peer = 0; peer < world->num_ranks; peer++)
@@ -132,7 +133,7 @@ void ewx_recorder_receive(ew_world *world, int peer, uint64_t sequence,
                           const ewx_operation *operation)
 {
     write_record(&world->mailboxes[peer]->lane, sequence, operation, false);
-    /* We looked for it in vain when we began ours; or ours has yet to come. */
+    /* Either our record came first and found nothing to compare, or it has yet to come. */
     const ewx_record *own = record_of(own_lane(world), sequence);
     if (GET(own->sequence) != sequence || operation->replays)
         return;
@@ -155,7 +156,7 @@ ew_status ewx_recorder_begin(ew_world *world, const ewx_operation *operation)
     PUT(lane->steps_before, GET(lane->steps));
     PUT(lane->last, 0);
     write_record(lane, sequence, operation, world->num_ranks == 1);
-    EW_TRY(awaited); /* with the record that its end will be written to */
+    EW_TRY(awaited); /* only now: the caller ends the record */
     ewx_remotes_send_operation(world, sequence, operation);
     for (int peer = 0; peer < world->num_ranks && !operation->replays; peer++)
         if (peer != world->rank) {

@@ -9,7 +9,7 @@
 
 #include "entwine/entwine.h"
 
-#define EWX_RECORDS 1024 /* of each rank */
+#define EWX_RECORDS 1024 /* per rank */
 
 typedef enum ewx_record_kind { EWX_RECORD_PLAN = 1, EWX_RECORD_CALL = 2 } ewx_record_kind;
 
@@ -22,7 +22,7 @@ typedef enum ewx_record_state {
 
 /* The operation a rank starts, which must match on all ranks. */
 typedef struct ewx_operation {
-    int32_t op; /* ew_op, which means nothing here */
+    int32_t op; /* ew_op; its meaning does not matter here */
     ewx_record_kind kind;
     int64_t shape[3];
     uint64_t plan;      /* ewx_plan_word() */
@@ -84,8 +84,8 @@ static inline uint32_t ewx_outcome_what(uint64_t outcome)
 typedef struct ewx_lane {
     _Alignas(64) _Atomic uint64_t sequence; /* of its newest record */
     _Atomic int32_t pid;
-    _Atomic uint32_t steps;        /* of its calls, ever */
-    _Atomic uint32_t steps_before; /* the newest record */
+    _Atomic uint32_t steps;        /* done in all of its calls so far */
+    _Atomic uint32_t steps_before; /* of them, before the newest record */
     _Atomic uint64_t last;         /* step << 56 | where */
     _Atomic uint64_t waiting;      /* 0, or 1 + the rank it has waited for a while */
     ewx_record records[EWX_RECORDS];
@@ -103,8 +103,8 @@ void ewx_recorder_end(ew_world *world, ew_status status, bool enqueued);
 /* All that was enqueued has ended. */
 void ewx_recorder_drain(ew_world *world, ew_status status);
 
-/* For backends that know: step number `step` (1 to 255) is done; the rank that this one
- * waits for (-1: none). */
+/* Optional reports of a backend: step number `step` (1 to 255) is done; this rank waits for
+ * `rank` (-1: for none). */
 void ewx_recorder_step(ew_world *world, int step, int64_t where);
 void ewx_recorder_wait(ew_world *world, int rank);
 

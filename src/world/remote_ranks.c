@@ -121,7 +121,7 @@ void ewx_remotes_refuse(ew_world *world, int src)
                                                 .code = EWX_FAULT_MESSAGE});
 }
 
-/* Once: whoever hears several takes the first. */
+/* Only once: a rank that receives several faults keeps the first. */
 void ewx_remotes_tell(ew_world *world, const ewx_fault *fault)
 {
     if (world->fault_passed_on)
@@ -149,7 +149,7 @@ static bool handle_round(ew_world *world, int src, const control_message *messag
 {
     ewx_mailbox *mailbox = world->mailboxes[src];
     const size_t head = offsetof(round_note, data);
-    /* One after the other, and none before all have entered the one before. */
+    /* Rounds come in order, and none before all ranks have entered the previous one. */
     if (bytes < head ||
         message->number !=
             atomic_load_explicit(&mailbox->round, memory_order_relaxed) + 1 ||
@@ -162,7 +162,7 @@ static bool handle_round(ew_world *world, int src, const control_message *messag
     return true;
 }
 
-/* Not when it arrives: this rank may not know yet what it will bring itself. */
+/* Not checked on arrival: by then this rank may not know what it will contribute itself. */
 ew_status ewx_remotes_check_round(ew_world *world, int rank, size_t bytes)
 {
     if (ewx_world_is_local(world, rank) ||
@@ -191,7 +191,7 @@ static bool handle_operation(ew_world *world, int src, const control_message *me
     return true;
 }
 
-/* A fault that says EW_OK, for one, would let calls succeed that did not. */
+/* A fault with status EW_OK, for instance, would make failed calls succeed. */
 static bool handle_fault(ew_world *world, const control_message *message, size_t bytes)
 {
     ewx_fault fault;
@@ -206,7 +206,7 @@ static bool handle_fault(ew_world *world, const control_message *message, size_t
     return true;
 }
 
-/* One that has closed meanwhile misses nothing. */
+/* A listener that has closed in the meantime misses nothing. */
 static void handle_listener(ew_world *world, int src, const control_message *message,
                             size_t bytes)
 {

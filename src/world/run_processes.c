@@ -43,7 +43,7 @@ typedef struct flock {
     int *exits;
     int64_t timeout_ns, grace_ns;
     ewx_timer since_exit; /* of the last rank that ended: the grace */
-    bool failed;          /* one has ended in another way than it should */
+    bool failed;          /* a rank has not ended as it should */
 } flock;
 
 /* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
@@ -335,7 +335,7 @@ static ew_status answer_all(const flock *f, const answer *reply, size_t hello_by
     return status;
 }
 
-/* A rank that goes on in a smaller world tells who is in it. */
+/* A rank that goes on in a smaller world reports who is in it. */
 static void take_note(child *c)
 {
     unsigned char message[MAX_HELLO_BYTES];
@@ -396,15 +396,15 @@ static void wait_for_all(flock *f)
     }
 }
 
-/* A rank that only missed another one knows less than that one. */
+/* A rank that only missed another one knows less than the one it missed. */
 static bool only_noticed(int32_t status)
 {
     return status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT ||
            status == EW_ERR_ABORTED;
 }
 
-/* What a rank that could not join said last, if anything.  A hello that came after the
- * answer had been given may lie before its words. */
+/* The reason that a rank gave for not joining, if any.  It may lie behind a hello that came
+ * after the answer had been given. */
 static bool take_last_words(const child *c, answer *words_out)
 {
     unsigned char message[MAX_HELLO_BYTES];
@@ -414,7 +414,7 @@ static bool take_last_words(const child *c, answer *words_out)
     return false;
 }
 
-/* One rank that could not join the world explains for all: the first that knows why. */
+/* Of the ranks that could not join, the first that knows why explains it for all. */
 static ew_status explain_no_world(const flock *f)
 {
     answer best = {.status = EW_OK}, words;

@@ -22,7 +22,7 @@
 
 /* How long the others wait for the rank that the fault names, which may have woken up. */
 #define CULPRIT_NS 500000000
-/* How long a hang-up may be known before the death is. */
+/* How much later than a hang-up the death itself may become known. */
 #define DEATH_NS 100000000
 
 typedef struct shrinking {
@@ -100,7 +100,7 @@ static bool all_are_judged(const shrinking *s)
     return all;
 }
 
-/* Waits for so long; who has not come then is out, unless it is somebody else. */
+/* Waits up to limit_ns, then votes out the ranks that have not come: all, or `only` one. */
 static void muster_for(const shrinking *s, int64_t limit_ns, int only)
 {
     ewx_wait wait = ewx_wait_begin(NULL, limit_ns, s->world->spins);
@@ -163,7 +163,7 @@ static bool lacks(const shrinking *s, int member, bool built)
                                 memory_order_acquire) < s->attempt;
 }
 
-/* The first member that lacks what all are to have; num_members: none. */
+/* The first member that has no card or has not built; num_members: none. */
 static int find_lacking(const shrinking *s, bool built)
 {
     int member = 0;
@@ -180,8 +180,9 @@ static bool is_settled(const shrinking *s, bool built)
     return has_failed(s) || find_lacking(s, built) == s->num_members;
 }
 
-/* Whether all members have a card, or have built.  When all cards are in, all members meet,
- * even if the attempt has failed meanwhile: nobody waits there for one that stays away. */
+/* Whether all members have a card, or have built.  When all cards are in, all members
+ * meet, even if the attempt has failed meanwhile: no member waits there for one that
+ * stays away. */
 static bool await_all(const shrinking *s, bool built)
 {
     ewx_wait wait = ewx_wait_begin(NULL, s->world->timeout_ns, s->world->spins);
@@ -293,7 +294,8 @@ static bool one_is_gone(const shrinking *s)
     return has_failed(s);
 }
 
-/* This member could not build.  Who has lost a peer knows a little later who that was. */
+/* This member could not build.  A member that has lost a peer learns a little later which
+ * one. */
 static void report_failure(const shrinking *s, ew_status status)
 {
     ewx_wait wait = ewx_wait_begin(NULL, DEATH_NS, s->world->spins);

@@ -1,4 +1,5 @@
-/* What a rank whose world was shrunk tells its launcher, and what thread ranks share. */
+/* What a rank whose world was shrunk reports to its launcher, and what thread ranks
+ * share. */
 #ifndef EWX_WORLD_SHRINK_H
 #define EWX_WORLD_SHRINK_H
 

@@ -62,8 +62,8 @@ static bool has_hung_up(void)
 }
 
 /* Sends `bytes` bytes, with a descriptor when fd >= 0.  Never waits: the few short messages
- * of a meeting or a plan fit into any socket.  EW_ERR_PEER_DIED, without a text: nobody is
- * there any more. */
+ * of a meeting or a plan fit into any socket.  EW_ERR_PEER_DIED, without a text: the peer
+ * is gone. */
 static ew_status send_message(int socket_fd, const void *data, size_t bytes, int fd)
 {
     union {
@@ -105,7 +105,7 @@ static ew_status fail_descriptor(int socket_fd)
 }
 
 /* Receives exactly one message of `bytes` bytes; *fd_out is -1 when it carried none.
- * EW_ERR_TIMEOUT and EW_ERR_PEER_DIED, it has hung up, come without a text. */
+ * EW_ERR_TIMEOUT and EW_ERR_PEER_DIED (it has hung up) come without a text. */
 static ew_status receive_message(int socket_fd, void *data, size_t bytes,
                                  int64_t deadline_ns, int *fd_out)
 {

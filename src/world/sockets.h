@@ -6,7 +6,7 @@
 
 #define EWX_SECRET_BYTES 16
 
-/* Where a rank listens, and what to say there. */
+/* Where a rank listens, and the secret to present there. */
 typedef struct ewx_address {
     uint32_t bytes; /* of the name */
     unsigned char name[32];
@@ -18,7 +18,7 @@ ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *addr
 
 /* These wait for nothing but what they say, and fail without a text with
  *   EW_ERR_TIMEOUT    the peer's queue is full, or nothing has come until the deadline
- *   EW_ERR_PEER_DIED  nobody is there any more
+ *   EW_ERR_PEER_DIED  the peer is gone
  * What that means for the world its caller decides (local_ranks.c). */
 
 /* Connects to a rank and says who we are. */

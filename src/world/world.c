@@ -153,7 +153,7 @@ static ew_status await_round(ew_world *world, int rank)
     ew_status status;
     EWX_AWAIT(status, &wait, is_met(world, rank));
     if (status == EW_ERR_TIMEOUT && may_wait_itself(world, rank)) {
-        /* Its time is up as well, and its word for whom it waited is on the way. */
+        /* Its time is up as well, and its report of whom it waited for is on the way. */
         wait = ewx_wait_begin(&world->control->abort, world->timeout_ns / 8, world->spins);
         EWX_AWAIT(status, &wait, is_met(world, rank));
     }
@@ -169,7 +169,8 @@ static ew_status await_round(ew_world *world, int rank)
 }
 
 /* A rank that has entered our round must be in the same collective: every rank compares
- * itself with every other before it returns, so none takes what was not meant for it. */
+ * itself with every other before it returns, so none reads data that was not meant for
+ * it. */
 static ew_status check_meeting(ew_world *world, int rank, uint64_t meeting)
 {
     const uint64_t theirs = world->mailboxes[rank]->meeting[world->round & 1];

@@ -139,7 +139,7 @@ struct ew_world {
     /* Of shrink.c: */
     uint32_t shrinks;           /* attempts */
     bool shares_control;        /* with the threads of a world that was shrunk */
-    int launcher_fd;            /* -1: there is none to be told */
+    int launcher_fd;            /* -1: none */
     int origins[EWX_MAX_RANKS]; /* ranks as the launcher numbers them */
     /* Several hosts only (remote_ranks.c): */
     const ew_fabric *fabric;  /* NULL: one host */
@@ -196,13 +196,12 @@ static inline bool ewx_world_is_elsewhere(const ew_world *world)
 /* A wait that watches this world's abort word and knows its timeout. */
 ewx_wait ewx_world_wait(const ew_world *world);
 
-/* Reports a fault to all ranks unless one was reported already, and returns the status
- * that stands, with its text set.  A rank that has no control block yet speaks for itself
- * alone. */
+/* Reports a fault to all ranks unless one was reported already, and returns the status that
+ * stands, with its text set.  A rank that has no control block yet fails alone. */
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
 
-/* This rank has failed in a collective step: the others are not to wait for it.  Its own
- * text stays; nothing happens when a fault was reported already. */
+/* Reports that this rank has failed in a collective step, so that the others do not wait
+ * for it.  Its own text stays; nothing happens when a fault was reported already. */
 void ewx_world_give_up(ew_world *world, ew_status status);
 
 /* EW_OK, or the standing fault's status with its text set. */
@@ -214,7 +213,7 @@ ew_status ewx_world_allgather(ew_world *world, const void *mine, void *all, size
 ew_status ewx_world_barrier(ew_world *world);
 
 /* Collective: EW_OK when every rank came with EW_OK.  A rank that failed keeps its own
- * status and text; the others are told who could not do `what`. */
+ * status and text; the others learn which rank could not do `what`. */
 ew_status ewx_world_agree(ew_world *world, ew_status mine, const char *what);
 
 bool ewx_world_departed(const ew_world *world, int rank);

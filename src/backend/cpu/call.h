@@ -23,8 +23,8 @@ typedef struct ewx_work {
     /* Before a call's first worker starts; epoch, grid and exchange are the call's.  False:
      * the call has none of it. */
     bool (*prepare)(ewx_cpu_engine *engine, const ewx_call *asked);
-    /* Does a little, if there is any whose inputs are there, and adds to *done how much.
-     * Any worker; never waits for another rank. */
+    /* Does a little of it, if any has its inputs, and adds the amount to *done.  Any
+     * worker; never waits for another rank. */
     ew_status (*some)(ewx_cpu_engine *engine, int worker, int *done);
     bool (*is_done)(const ewx_cpu_engine *engine);
 } ewx_work;
@@ -51,8 +51,8 @@ void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event);
 
 /* ---- stall.c ---- */
 
-/* A wait for other ranks: whom it is for, how far every rank was when last looked at,
- * and for how many slices of the timeout that one has computed nothing. */
+/* A wait for other ranks: the rank it is for, how far every rank was when last checked, and
+ * for how many slices of the timeout that rank has computed nothing. */
 typedef struct ewx_patience {
     int rank;
     int quiet_slices;
@@ -62,8 +62,8 @@ typedef struct ewx_patience {
 
 ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine);
 void ewx_patience_end(ewx_cpu_engine *engine);
-/* A wait for another worker of this rank, which ends when that one has done its work:
- * workers never wait for another rank while they do some.  It hears an abort. */
+/* A wait for another worker of this rank; it ends when that worker has done its work, since
+ * no worker waits for another rank in the middle of any.  An abort ends it, too. */
 ewx_wait ewx_worker_wait(const ewx_cpu_engine *engine);
 /* A wait that lasts one slice of the timeout. */
 ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine);

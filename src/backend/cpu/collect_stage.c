@@ -141,7 +141,7 @@ void ewx_collect_stage_publish_rows(ewx_cpu_engine *engine, int64_t first, int64
     const int64_t rows = end_of_chunk(share, chunk) - chunk * CHUNK_ROWS;
     for (int64_t row = first; row < end; row++)
         copy_row(engine, rank, share->first_row + row, normed_row(engine, row), true);
-    /* acq_rel: who finishes the chunk publishes what other workers wrote. */
+    /* acq_rel: the worker that finishes the chunk publishes what the others wrote. */
     if (atomic_fetch_add_explicit(&engine->collect.chunk_rows[chunk], end - first,
                                   memory_order_acq_rel) +
             end - first ==
@@ -158,7 +158,7 @@ static ew_status is_ready(ewx_cpu_engine *engine, int src, const ewx_flag *flag,
     const ew_world *world = engine->world;
     const uint32_t epoch = engine->call.epoch;
     EW_TRY(ewx_peer_in_call(engine, src, ready));
-#if EW_MUTANT != 24 /* planted bug: results are taken before they are there */
+#if EW_MUTANT != 24 /* planted bug: results are copied before they are published */
     *ready = *ready && ewx_word_reached(&flag->result, epoch) &&
              (world->link_gbps <= 0.0 || ewx_now_ns() >= flag->result_ns[epoch & 1]);
 #endif

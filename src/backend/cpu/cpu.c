@@ -171,7 +171,7 @@ static const ewx_route *route_of(const ew_world *world, int rank)
                                                          : &ewx_route_heap;
 }
 
-/* With two levels a tile for another host goes to whoever sums this host's. */
+/* With two levels a tile for another host goes to the rank that makes this host's sum. */
 static void choose_routes(ewx_cpu_engine *engine)
 {
     engine->farthest = engine->world->num_hosts > 1 ? &ewx_route_wire : &ewx_route_heap;
@@ -283,7 +283,7 @@ static ew_status cpu_admit(const void *state, const ewx_call *call)
     return EW_OK;
 }
 
-/* Many plans never see a B in a call: the first one makes the room for it. */
+/* Many plans never get a B with a call: the first that comes allocates the room for it. */
 static ew_status make_room(ewx_cpu_engine *engine)
 {
     if (engine->gemm.passing_weight || engine->spec->config.producer == EW_PRODUCER_BLAS)

@@ -23,7 +23,7 @@ void ewx_engine_set_epoch(ewx_cpu_engine *engine, uint32_t epoch)
     engine->epoch = epoch;
     for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         if (rank != engine->world->rank && ewx_world_is_local(engine->world, rank))
-            continue; /* does it itself; of others there is a replica */
+            continue; /* local ranks do this themselves; others have a replica here */
         atomic_store(&ewx_heap_header(&engine->heap, rank)->done, epoch);
         for (int64_t slot = 0; slot < engine->spec->layout.num_slots; slot++) {
             ewx_flag *flag = ewx_heap_flag(&engine->heap, rank, slot);
@@ -63,8 +63,8 @@ static ew_status do_some(ewx_cpu_engine *engine, int worker, unsigned roles, int
     return status;
 }
 
-/* Whether nothing is left for this worker to do or to wait for: reductions are everyone's
- * business, blocks only theirs who compute, and worker 0 also sends. */
+/* Whether nothing is left for this worker to do or to wait for: all workers wait for
+ * reductions, only computing ones for blocks, and worker 0 also for what is to be sent. */
 static bool is_finished(ewx_cpu_engine *engine, int worker, unsigned roles)
 {
     const ewx_cpu_call *call = &engine->call;
@@ -91,8 +91,8 @@ static ew_status await_work(ewx_cpu_engine *engine, int worker, unsigned roles,
     return waited == EW_ERR_TIMEOUT ? ewx_stall_judge(engine, worker, patience) : waited;
 }
 
-/* Returns when all of this rank's work is done, and, on worker 0, all it owes other hosts
- * is there; or with the world's fault. */
+/* Returns when all of this rank's work is done, and, on worker 0, everything it owes other
+ * hosts has arrived; or with the world's fault. */
 static ew_status await_end(ewx_cpu_engine *engine, int worker, unsigned roles)
 {
     if (is_finished(engine, worker, roles))

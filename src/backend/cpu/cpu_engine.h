@@ -23,7 +23,7 @@ struct ewx_cpu_engine {
     const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
     const ewx_route *to_everyone;
     const ewx_route *from[EWX_MAX_RANKS];
-    const ewx_route *farthest; /* of them: what needs to be moved along */
+    const ewx_route *farthest; /* of them: the one that needs calls to make progress */
     ewx_wire wire;
     ewx_gemm_stage gemm;
     ewx_reduce_stage reduce;
@@ -48,7 +48,7 @@ static inline const ewx_route *ewx_engine_route_to(const ewx_cpu_engine *engine,
 
 ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked);
 
-/* On the caller's thread, which is worker 0; from other workers nothing. */
+/* Does something on the caller's thread only, which is worker 0. */
 void ewx_engine_progress(ewx_cpu_engine *engine, int worker);
 /* The same between tiles, where there is other work: not too often. */
 void ewx_engine_glance(ewx_cpu_engine *engine, int worker);

@@ -94,7 +94,7 @@ static ew_status open_between_processes(ewx_heap *heap)
     ew_world *world = heap->world;
     int mine = -1, fds[EWX_MAX_RANKS];
     ew_status status = create_segment(heap, &mine);
-    /* Everyone must hear of a failure before anyone waits for a descriptor. */
+    /* All ranks must learn of a failure before any rank waits for a descriptor. */
     EW_TRY_TO(status, ewx_world_agree(world, status, "allocate its heap"), out);
     EW_TRY_TO(status, ewx_world_exchange_fds(world, mine, fds), out);
     for (int rank = 0; rank < world->num_ranks; rank++) {
@@ -131,8 +131,8 @@ static ew_status open_between_threads(ewx_heap *heap)
     status = ewx_world_agree(world, status, "allocate its heap");
     if (status == EW_OK)
         status = ewx_world_allgather(world, &mine, all, sizeof mine);
-    /* When all ranks know that one could not, nobody uses the pages.  After an abort in
-     * this very moment a rank might: better to leak them than to pull them away. */
+    /* When all ranks know that one could not, none uses the pages.  If an abort came at
+     * this very moment, one might: better to leak them than to unmap them. */
     if (status != EW_OK && mine && ewx_world_check(world) == EW_OK)
         munmap(mine, heap->segment_bytes);
     for (int rank = 0; status == EW_OK && rank < world->num_ranks; rank++)

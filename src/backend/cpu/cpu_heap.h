@@ -92,7 +92,7 @@ ewx_size ewx_heap_bytes(const ew_world *world, const ewx_layout *layout);
 /* Closing leaves the memory mapped: someone may still use it. */
 void ewx_heap_abandon(ewx_heap *heap);
 
-/* Whether src's flag of that slot has reached this call. */
+/* Whether src's flag for that slot has reached this call. */
 bool ewx_heap_ready(const ewx_cpu_engine *engine, int src, int64_t slot);
 /* Stores it. */
 void ewx_heap_post(ewx_cpu_engine *engine, int part, ewx_tile tile);

@@ -1,7 +1,7 @@
-/* Fused: whoever has summed a tile adds bias and residual to it while it is in the cache.
- * When a row of tiles is complete its rows can be normalised: workers take them strip by
- * strip between tiles and blocks, so that only the last strips are left when the GEMM ends.
- * Else all of it follows the last tile, strip by strip. */
+/* Fused: the worker that has summed a tile adds bias and residual to it while it is in the
+ * cache.  When a row of tiles is complete its rows can be normalised: workers take them
+ * strip by strip between tiles and blocks, so that only the last strips are left when the
+ * GEMM ends.  Else all of it follows the last tile, strip by strip. */
 #include "backend/cpu/epilogue_stage.h"
 
 #include "backend/cpu/cpu_engine.h"
@@ -62,7 +62,7 @@ bool ewx_epilogue_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_epilogue_stage *stage = &engine->epilogue;
     const ew_epilogue *epilogue = asked->epilogue;
-    /* A sum that nobody wants lies where its norm will be. */
+    /* A sum that the caller does not want lies where its norm will be. */
     void *place = asked->C || !epilogue
                       ? asked->C
                       : at(engine, epilogue->normed, engine->call.share.first_row, 0);

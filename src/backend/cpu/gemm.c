@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { MIN_PREFETCH_PARTS = 4 };
-enum { CHUNKS_PER_SIGN = 16 }; /* of life: tiles that are done sooner need none */
+enum { CHUNKS_PER_SIGN = 16 }; /* a sign of life: tiles with fewer chunks need none */
 
 static int64_t min(int64_t x, int64_t y)
 {

@@ -317,8 +317,9 @@ bool ewx_gemm_stage_has_ended(const ewx_cpu_engine *engine)
            engine->gemm.num_positions;
 }
 
-/* A block takes long: before it, look at the abort word.  Taken blocks are not counted on
- * and on, or idle workers would take the counter's cache line from each other. */
+/* A block takes long: before it, look at the abort word.  The counter is not increased
+ * beyond the last block, or idle workers would keep taking its cache line from each
+ * other. */
 ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done)
 {
     if (ewx_gemm_stage_is_done(engine))

@@ -46,7 +46,7 @@ ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine);
 bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
 ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done);
 bool ewx_gemm_stage_is_done(const ewx_cpu_engine *engine);
-/* ... and this, that every block is computed. */
+/* ... and this one, that every block has been computed. */
 bool ewx_gemm_stage_has_ended(const ewx_cpu_engine *engine);
 
 #endif

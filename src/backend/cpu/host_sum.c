@@ -1,8 +1,7 @@
 /* Tiles that another host owns are summed over the ranks of this one, in rank order in
  * fp32, rounded once.  The ranks of a host take turns, unit by unit (ewx_exchange_sends).
- *
- * The sum replaces the sending rank's own contribution in its slot: nobody else reads it
- * there. */
+ * The sum replaces the sending rank's own contribution in its slot, which no other rank
+ * reads. */
 #include "backend/cpu/host_sum.h"
 
 #include <string.h>

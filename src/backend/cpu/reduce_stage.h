@@ -19,7 +19,7 @@ typedef struct ewx_reduce_stage {
     int levels;                   /* of the sum: over ranks; over hosts' sums */
     /* Of the call: */
     unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
-    bool in_place;      /* a single rank computes its contributions there: they are it */
+    bool in_place;      /* of a single rank: its contributions are the sum */
     _Alignas(64) _Atomic int64_t tasks_done;
 } ewx_reduce_stage;
 

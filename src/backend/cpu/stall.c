@@ -66,7 +66,7 @@ ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine)
 }
 
 /* A rank never gives up on its own workers: while one of them computes, the others wait,
- * however slow it is.  Peers that wait for this rank see by its progress whether it is. */
+ * however slow it is.  Peers that wait for this rank judge it by its progress. */
 static bool is_computing(const ewx_cpu_engine *engine, int rank)
 {
     return rank == engine->world->rank && !ewx_gemm_stage_has_ended(engine);
@@ -99,7 +99,7 @@ bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank
     ewx_recorder_wait(engine->world, rank);
     if (patience->quiet_slices < num_slices(engine))
         return true;
-    /* Bounded: should all wait in a circle, somebody has to speak. */
+    /* Bounded: if all wait in a circle, one rank must report. */
     return is_held_up(engine, rank) &&
            patience->extensions++ < num_slices(engine) * engine->spec->num_ranks;
 }
@@ -174,7 +174,7 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
 static ew_status judge_unsent(ewx_cpu_engine *engine, ewx_patience *patience)
 {
     const int dst = engine->wire.exchange.unsent_to;
-    if (dst == engine->world->rank) /* not computed yet; who needs it will name us */
+    if (dst == engine->world->rank) /* not computed yet; its reader will name us */
         return EW_OK;
     if (ewx_patience_lasts(engine, patience, dst))
         return EW_OK;

@@ -1,7 +1,7 @@
 /* The route between hosts.  Of every rank on another host this one has a replica of its
  * heap segment, in which only what this rank owns is ever touched.  The exchange brings
  * tiles there, their flags are stored when they have arrived, and control messages keep the
- * header fresh: so whoever reads a segment need not know where its rank is. */
+ * header fresh: so readers of a segment need not know where its rank is. */
 #ifndef EWX_CPU_WIRE_H
 #define EWX_CPU_WIRE_H
 

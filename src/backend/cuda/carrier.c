@@ -97,8 +97,8 @@ static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
     return answer == cudaSuccess;
 }
 
-/* Stored by the kernel behind the tile (release, system-wide), in host memory.  Whoever
- * acquires it may have the tile read: by a copy engine, or, where the fabric takes device
+/* Stored by the kernel behind the tile (release, system-wide), in host memory.  Once it has
+ * been acquired, the tile may be read: by a copy engine, or, where the fabric takes device
  * memory, by whatever this uses (copies of its own, a peer's mapping, a NIC), as these read
  * where a system-wide release has brought the tile.  No stream orders the two. */
 static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)

@@ -127,7 +127,7 @@ ew_status ewx_carrier_open(ewx_cuda_engine *engine)
         status = in_fabric(engine, open_exchange);
     if (status == EW_OK)
         status = warm_copies(engine);
-    /* Nobody sends before all listen. */
+    /* No rank sends before all listen. */
     EW_TRY(ewx_world_agree(engine->world, status, "make room for tiles of other hosts"));
     return ewx_world_agree(engine->world, in_fabric(engine, rehearse), "reach other hosts");
 }

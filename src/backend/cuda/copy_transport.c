@@ -38,7 +38,7 @@ static ew_status copy_and_publish(ewx_cuda_engine *engine, ewx_cuda_call *call, 
     return ewx_cuda_launch_ctas(engine, &engine->publish_copied, 1, copying, arguments);
 }
 
-/* Nobody reads what is not published. */
+/* What is not published is not read. */
 ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine)
 {
     for (int dst = 0; dst < engine->spec->num_ranks; dst++)

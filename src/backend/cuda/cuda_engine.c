@@ -46,7 +46,7 @@ ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange)
                : (ewx_kernel_pair){&engine->gemm, engine->spec->config.cluster, exchange};
 }
 
-/* How many CTAs of each kernel there may be. */
+/* How many CTAs of each kernel may be launched. */
 static ew_status size_kernels(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
@@ -155,8 +155,8 @@ static ew_status calibrate_clock(ewx_cuda_engine *engine)
     return EW_OK;
 }
 
-/* Ranks on one GPU read one timer, so their times must not differ by what each of them
- * read late. */
+/* Ranks on one GPU read the same timer, so their offsets must not differ by the delays of
+ * their readings. */
 static ew_status share_clock(ewx_cuda_engine *engine)
 {
     int64_t offsets[EWX_MAX_RANKS];
@@ -270,7 +270,8 @@ ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_ou
     ew_status status = ewx_device_of(world, &engine->device);
     if (status == EW_OK && (status = ewx_device_enter(engine->device)) == EW_OK) {
         status = build(engine);
-        /* The heap is collective: nobody may stay away because of an error of its own. */
+        /* Opening the heap is collective: no rank may stay away because of an error of its
+         * own. */
         status = ewx_world_agree(world, status, "prepare its kernels");
         if (status == EW_OK)
             status = share_clock(engine);
@@ -286,7 +287,7 @@ ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_ou
         if (status == EW_OK)
             status = warm_up(engine);
         engine->counts =
-            true; /* from here on: a plan that fails elsewhere is not counted */
+            true; /* from here on; a plan that fails on another rank does not count */
         ewx_device_leave(engine->device);
     }
     if (status == EW_OK)

@@ -60,7 +60,7 @@ ewx_footprint ewx_cuda_footprint(const ewx_spec *spec);
 /* Collective, as plans are. */
 ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out);
 void ewx_cuda_destroy(void *state);
-/* The GEMM and this kernel of the other stage, by who waits for whom. */
+/* The GEMM and this kernel of the other stage, as awaited kernel and waiter. */
 ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange);
 
 /* ---- cuda_launch.c ---- */
@@ -111,7 +111,7 @@ ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry,
                           dim3 block, ewx_launch_how how, cudaStream_t stream,
                           void **arguments);
 
-/* As many CTAs in a line. */
+/* A grid of that many CTAs, in one dimension. */
 ew_status ewx_cuda_launch_line(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
                                int64_t ctas, ewx_launch_how how, cudaStream_t stream,
                                void **arguments);

@@ -9,7 +9,7 @@
 _Static_assert(sizeof(ewx_cuda_segment) <= EWX_CUDA_HEADER_BYTES,
                "the head of a segment fits the layout");
 
-/* What a rank tells the others about its segment. */
+/* What a rank sends the others about its segment. */
 typedef struct handle {
     cudaIpcMemHandle_t ipc;
     void *address; /* ranks as threads */

@@ -174,8 +174,8 @@ static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
 /* ---- Ranks as threads ---- */
 
 /* On one GPU they share a lock of CUDA's.  What frees memory or loads a kernel may hold it
- * until all that runs there has ended, and lets nobody enqueue meanwhile: then nothing on
- * the GPU may wait for what a rank has yet to enqueue. */
+ * until all that runs there has ended, and blocks every enqueue meanwhile: so nothing on
+ * the GPU may wait for work that a rank has yet to enqueue. */
 static ew_status meet_threads(const ewx_cuda_engine *engine)
 {
 #if EW_MUTANT == 17 /* planted bug: a rank may be done before all have enqueued */

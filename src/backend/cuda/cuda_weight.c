@@ -40,7 +40,7 @@ ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec
 }
 
 /* Behind this no call of this rank reads any weight, and all ranks have enqueued theirs: so
- * what CUDA does to take or free memory waits for nobody (cuda_launch.c, "Ranks as
+ * CUDA's allocating or freeing of memory waits for no other rank (cuda_launch.c, "Ranks as
  * threads"). */
 static cudaError_t drain(const ewx_device *device)
 {

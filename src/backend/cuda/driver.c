@@ -11,7 +11,7 @@ ew_status ewx_cuda_fail(cudaError_t error, const char *what)
 {
     const ew_status status =
         error == cudaErrorMemoryAllocation ? EW_ERR_MEMORY : EW_ERR_SYSTEM;
-    (void)cudaGetLastError(); /* told: the next call starts afresh */
+    (void)cudaGetLastError(); /* reported here: the next call starts afresh */
     return ewx_fail(status, "%s failed: %s (%s)%s", what, cudaGetErrorString(error),
                     cudaGetErrorName(error),
                     status == EW_ERR_MEMORY

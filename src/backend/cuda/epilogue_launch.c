@@ -114,8 +114,8 @@ static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call
     return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
 }
 
-/* Producers of later calls wait for readers that come behind this kernel.  Were it to wait
- * for room among them in turn, nobody would go on. */
+/* Producers of later calls wait for readers that are launched after this kernel.  If it
+ * waited in turn for room among them, there would be a deadlock. */
 static ew_status hold_producers(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
     if (engine->fits_beside || stream == engine->device->producing)

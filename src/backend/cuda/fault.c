@@ -1,4 +1,4 @@
-/* From a kernel's report to the story that all ranks tell. */
+/* From a kernel's report to the fault that all ranks report. */
 #include "backend/cuda/cuda_engine.h"
 
 static ewx_fault fault_of(const ewx_cuda_engine *engine, const ewx_cuda_report *report)

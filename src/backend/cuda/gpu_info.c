@@ -67,7 +67,7 @@ ew_status ewx_cuda_gpu_describe(int index, ew_gpu *gpu_out)
                   .arch = properties.major * 10 + properties.minor,
                   .memory_bytes = (int64_t)properties.totalGlobalMem};
     snprintf(gpu.name, sizeof gpu.name, "%.63s", properties.name);
-    /* CUDA has no word for it but the name: "NVIDIA H200 MIG 1g.18gb". */
+    /* Only the name shows it: "NVIDIA H200 MIG 1g.18gb". */
     gpu.mig = strstr(properties.name, " MIG ") != NULL;
     print_uuid(&properties, gpu.mig, &gpu);
     EW_TRY(read_numbers(index, &gpu));

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "plan/occupancy.h"
 
-enum { MAX_WAVE = 512 /* blocks that are looked at; the rest of a larger wave is alike */ };
+enum { MAX_WAVE = 512 /* blocks examined; the rest of a larger wave is assumed alike */ };
 
 static int64_t round_ps(double ps)
 {
@@ -38,7 +38,7 @@ static double wave_elements(const ewx_grid *grid, int slots)
                      : 0;
 }
 
-/* What a BLAS is granted: a wave that covers a square. */
+/* The best case, assumed for a BLAS: a wave that covers a square. */
 static double square_wave_elements(const ewx_grid *grid, int slots)
 {
     const double area = (double)slots * grid->block_rows * grid->block_cols;
@@ -52,8 +52,8 @@ static double turns(const ewx_sim_profile *profile, const ewx_spec *spec)
     return fmax(1, ranks * spec->config.workers / profile->cores);
 }
 
-/* A BLAS knows no partitions and has blocks of many shapes, with which it fills the GPU:
- * its waves, whole or not, over those of ours. */
+/* A BLAS has no partitions and chooses among blocks of many shapes to fill the GPU.
+ * Returns its number of waves, not rounded up, over ours. */
 static double blas_waves(const ewx_grid *grid, int slots)
 {
     const double height = (double)grid->rows / (grid->block_rows * EWX_TILE_M);
@@ -62,7 +62,7 @@ static double blas_waves(const ewx_grid *grid, int slots)
     return ours > 0 ? height * width / slots / (double)ours : 1;
 }
 
-/* Beside as many others as fit. */
+/* Block time with all slots busy. */
 static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
                        const ewx_grid *grid, int slots)
 {
@@ -171,7 +171,7 @@ static ew_status check_budget(const ewx_sim_profile *profile, const ew_config *c
                     config->batch > 128 ? ", or a smaller b" : "");
 }
 
-/* What the cpu engine does not run, a simulated one does not either. */
+/* The simulated cpu engine refuses what the real one refuses. */
 static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *config,
                            int num_nodes)
 {

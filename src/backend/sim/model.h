@@ -13,7 +13,7 @@ typedef struct ewx_sim_model {
     int set_apart; /* SMs that only reduce: pool=static */
     int producers_per_sm;
     int slots;                                      /* for producers, on all SMs */
-    int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* so many producers on an SM */
+    int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* by producers on the SM */
     int64_t block_ps;                               /* of a whole block */
     int64_t half_ps;   /* of a block that fills half its tiles */
     double crowd_time; /* share of block_ps that the other slots cost */
@@ -39,9 +39,9 @@ typedef struct ewx_sim_model {
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out);
 
-/* The time of a rank's block in a wave of so many, with its jitter.  The fewer SMs compute,
- * the less they wait for each other at the L2 and the memory, and the more each has of a
- * power that is capped. */
+/* The time of a rank's block in a wave of that many, with its jitter.  The fewer SMs
+ * compute, the less they contend for L2 and memory, and the larger each one's share of the
+ * capped power. */
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
                          int64_t wave);
 

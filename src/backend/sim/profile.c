@@ -19,8 +19,8 @@ typedef struct field {
     const char *key;
     size_t offset;
     bool is_curve;
-    int needed_by; /* GPU, CPU: those kinds have the key and cannot do without; HOSTS: a cpu
-                      with more than one node cannot, another may have it */
+    int needed_by; /* GPU, CPU: required for profiles of that kind; HOSTS: required for a
+                      cpu with more than one node, optional for others */
     double least, most;
 } field;
 

@@ -11,7 +11,7 @@
 #define EWX_SIM_NAME_BYTES 64
 #define EWX_SIM_DEFAULT "h200-8"
 
-/* Piecewise linear through its points, and beyond them as their outermost pieces go. */
+/* Piecewise linear through its points; the outermost pieces are extended beyond them. */
 typedef struct ewx_sim_curve {
     int count;
     double x[EWX_SIM_POINTS], y[EWX_SIM_POINTS];
@@ -31,8 +31,8 @@ typedef struct ewx_sim_profile {
     double clock;                             /* of the SMs, as a factor */
     double bf16_time, blas_time;              /* as factors of the block's time */
     double half_time;          /* the same, of our blocks of at most 64 rows of output */
-    double crowd_time;         /* share of it that SMs cost which compute beside this one */
-    double cta_us;             /* more for a block with a CTA of its own */
+    double crowd_time;         /* share of it due to SMs that compute at the same time */
+    double cta_us;             /* added for a block with a CTA of its own */
     double miss_ps_per_byte;   /* of A and B that a wave loads anew */
     double steal_ps_per_byte;  /* of SM time per byte that reducers move */
     double mem_gbs;            /* of one GPU, for its reducers; 0: no limit */

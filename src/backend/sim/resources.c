@@ -167,7 +167,7 @@ int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes, int num
     const int64_t copied =
         occupy(&sim->copies_ps[gpu_of(sim, src)], begin, (double)bytes * model->copy_ps);
     r->copying_ps = ewx_sim_book_send(sim, copied + model->launch_ps, src, dst, bytes);
-    /* Its writes keep the memory from all who compute on the GPU. */
+    /* Its writes take memory bandwidth from all that compute on the GPU. */
     r->owed_ps = ewx_sim_after(r->owed_ps, (double)bytes * model->mem_ps * model->sharers);
     return r->copying_ps + model->publish_ps;
 }

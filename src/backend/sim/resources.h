@@ -28,9 +28,9 @@ void ewx_sim_add_producers(ewx_sim *sim, int rank, int sm, int change);
 void ewx_sim_add_reducers(ewx_sim *sim, int rank, int sm, int change);
 
 /* ---- Memory ---- */
-/* Books a rank's GPU's memory for so many bytes; returns when they have moved. */
+/* Books `bytes` of the memory of a rank's GPU; returns when they have moved. */
 int64_t ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes);
-/* What moves so many bytes beside a rank's producers delays them. */
+/* Delays a rank's producers by what moving `bytes` beside them costs. */
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes);
 
 /* ---- Links, NICs and copy engines; these return arrivals ---- */

@@ -81,7 +81,7 @@ static ewx_sim_request request_of(const sim_plan *plan, int64_t rows)
                              .traced_rank = -1};
 }
 
-/* What rank 0 found; the other ranks bring their rows alone. */
+/* What rank 0 found; the other ranks contribute only their rows. */
 typedef struct answer {
     int64_t rows;
     int32_t status;

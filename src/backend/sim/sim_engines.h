@@ -38,7 +38,7 @@ void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit);
 /* Begins the next sum for another host; false: there is none. */
 bool ewx_sim_begin_sum(ewx_sim *sim, int rank, int worker);
 void ewx_sim_end_sum(ewx_sim *sim, int rank, int worker);
-/* The time that a worker's next step takes longer, because it serves the network. */
+/* By how much a worker's next step is delayed because it serves the network. */
 int64_t ewx_sim_pay_network(ewx_sim *sim, int rank, int worker);
 /* Serves the network while the worker has nothing else to do. */
 void ewx_sim_serve_network(ewx_sim *sim, int rank, int worker);

@@ -1,7 +1,8 @@
-/* Between hosts, as the CPU engine does it.  A unit goes to the network when its last tile
- * is there.  The caller's thread, worker 0, hands it over and takes what arrives: core time
- * that its tiles take longer, or that it has while it waits.  With two levels the ranks of
- * a host sum their contributions first and take turns, unit by unit, in doing so. */
+/* Between hosts, as the CPU engine does it.  A unit goes to the network when its last
+ * tile is there.  The caller's thread, worker 0, sends it and receives what arrives:
+ * core time that slows its tiles down, or that it spends while it would wait.  With two
+ * levels the ranks of a host sum their contributions first and take turns, unit by unit,
+ * in doing so. */
 #include "backend/sim/resources.h"
 #include "backend/sim/sim_engines.h"
 #include "backend/sim/sim_units.h"
@@ -44,7 +45,7 @@ static void send_unit(ewx_sim *sim, int src, int dst, int64_t unit)
                  EWX_SIM_ARRIVAL, dst, (int)unit);
 }
 
-/* A long message is received while it comes. */
+/* A long message is received as it arrives. */
 void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit)
 {
     const int64_t bytes = ewx_sim_unit_bytes(sim, dst, unit);

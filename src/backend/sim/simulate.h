@@ -36,13 +36,13 @@ typedef struct ewx_sim_result {
     size_t num_traced;
 } ewx_sim_result;
 
-/* EW_ERR_CONFIG: the schedule would never end, with the reason. */
+/* EW_ERR_CONFIG, with the reason: the schedule would never end. */
 ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result);
 
 /* EW_ERR_CONFIG: more reducers than can wait without keeping a producer out for ever. */
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec);
 
-/* The nodes that so many ranks lie on, in the order of the ranks. */
+/* The nodes that num_ranks ranks occupy, in rank order. */
 typedef struct ewx_sim_nodes {
     int count, ranks_each; /* the last may have fewer */
 } ewx_sim_nodes;
@@ -57,7 +57,7 @@ bool ewx_sim_nic_is_shared(const ewx_sim_request *request);
 ew_status ewx_sim_share(const ewx_sim_profile *profile, int num_ranks, int *sms_out,
                         int *sharers_out);
 
-/* What policy is told about a rank of the profile. */
+/* What the choice of a config knows about a rank of the profile. */
 ew_status ewx_sim_machine(const ewx_sim_profile *profile, int num_ranks,
                           ewx_machine *machine_out);
 

@@ -70,7 +70,7 @@ static void enter(void)
     __asm__ volatile("ldtilecfg %0" ::"m"(config));
 }
 
-/* Other code finds the tiles as it would without us, and switching threads stays cheap. */
+/* Leaves the tiles as other code expects them, and keeps context switches cheap. */
 static void leave(void)
 {
     __asm__ volatile("tilerelease" ::);

@@ -40,7 +40,8 @@ typedef struct ewx_kernel {
     int max_chunk;  /* most k's at a time: a panel of B and two of A fit into L1 */
     int block_side; /* of blocks whose tiles had better pass through K together; 0: none */
     bool (*available)(void);
-    const char *(*refusal)(void); /* why not, where the CPU could; NULL, or from it: none */
+    const char *(*refusal)(void); /* why a kernel that the CPU could run is unavailable;
+                                     NULL, also as its result: no reason */
     bool (*pays)(void);           /* worth choosing unasked where available; NULL: always */
     ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
     ewx_multiply *multiply_few;               /* the first few_rows of mr */

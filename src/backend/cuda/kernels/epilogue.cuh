@@ -153,7 +153,7 @@ __device__ __forceinline__ void count_tile(const ewx_cuda_epilogue &epilogue, in
     atomicAdd(&epilogue.counters->row_tiles[tile_row], 1u);
 }
 
-/* One thread: the next strip, if all its tiles are there, else -1.  Nobody waits: what is
+/* One thread: the next strip, if all its tiles are there, else -1.  It never waits: what is
  * not ready between two tiles is left to the kernel that follows. */
 __device__ __forceinline__ int take_strip(const ewx_cuda_epilogue &epilogue,
                                           const ewx_grid &grid, int rows)

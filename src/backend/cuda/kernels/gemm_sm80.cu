@@ -51,7 +51,7 @@ struct work {
     unsigned char *out; /* place of the first tile; the second is behind it */
 };
 
-/* What thread 0, or warp 0, tells the others. */
+/* What thread 0, or warp 0, passes to the others. */
 struct notices {
     work items[2]; /* one block in hand and the next, in turn */
     uint32_t epoch;
@@ -251,12 +251,11 @@ __device__ __forceinline__ void multiply_step(accumulators<BLOCK_N> &sum, a_frag
     }
 }
 
-/* Expects start_loads; leaves no cp.async in flight.
- *
- * At the top of a turn, this k-tile has arrived and the fragments of its first step are in
- * registers.  The stage that the turn refills is the previous turn's, whose fragments all
- * warps had loaded before they passed the barrier in its middle.  The last turn ends by
- * loading fragments from a stage that was not filled; nobody uses them. */
+/* Expects start_loads; leaves no cp.async in flight.  At the top of a turn, this k-tile has
+ * arrived and the fragments of its first step are in registers.  The stage that the turn
+ * refills is the previous turn's, whose fragments all warps had loaded before they passed
+ * the barrier in its middle.  The last turn ends by loading fragments from a stage that was
+ * not filled; they are not used. */
 template <class T, int BLOCK_N>
 __device__ __forceinline__ void multiply(accumulators<BLOCK_N> &sum, uint32_t ring,
                                          sources &from, int64_t depth)
@@ -352,7 +351,7 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
             stamp_begin(call.trace.produced, produced_at(call, item.block.part,
                                                          item.block.task + thread_index()));
         multiply<T, BLOCK_N>(sum, ring, from, operands.k);
-        __syncthreads(); /* nobody reads the stages, not even in vain */
+        __syncthreads(); /* no thread reads the stages any more, not even unused parts */
         fill_images<T, BLOCK_N>(stages, sum);
         if (thread_index() < item.block.num_tiles)
             stamp_end(call.trace.produced,

@@ -171,8 +171,8 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t fr
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* All stores but the last PENDING have read their shared memory; nobody else can see them
- * yet. */
+/* All stores but the last PENDING have read their shared memory; their data is not visible
+ * to others yet. */
 template <int PENDING>
 __device__ __forceinline__ void stores_have_read()
 {

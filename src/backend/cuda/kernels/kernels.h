@@ -1,4 +1,4 @@
-/* What the host tells the kernels, and how it finds them.  Plain C, read by both sides.
+/* What the host passes to the kernels, and how it finds them.  Plain C, read by both sides.
  * All device code lives in this folder; the host launches by the entries below. */
 #ifndef EWX_CUDA_KERNELS_H
 #define EWX_CUDA_KERNELS_H
@@ -31,7 +31,7 @@ typedef struct ewx_cuda_segment {
     /* epoch << 32 | rows of r's call, by epoch: r may announce a call that is two ahead of
      * one whose owner has not looked yet. */
     uint64_t calls[EWX_CUDA_CALLS][EWX_MAX_RANKS];
-    /* Likewise epoch << 32 | the how-manieth call of r's it is, among all of its plans. */
+    /* Likewise epoch << 32 | the call's number among all calls of r's plans. */
     uint64_t orders[EWX_CUDA_CALLS][EWX_CUDA_MAX_RANKS];
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
@@ -61,18 +61,18 @@ typedef enum ewx_cuda_place {
     EWX_CUDA_TILE = 1, /* a rank's contribution to a tile */
     EWX_CUDA_READERS,  /* a rank's last reads of an earlier call */
     EWX_CUDA_GATE,     /* a rank at the start gate */
-    EWX_CUDA_CALL,     /* a rank's word on how many rows the call has ... */
-    EWX_CUDA_ROWS,     /* ... which was another: wanted mine, seen theirs */
-    EWX_CUDA_ORDER     /* a call that another rank made earlier or later: likewise */
+    EWX_CUDA_CALL,     /* a rank's announcement of the call's rows ... */
+    EWX_CUDA_ROWS,     /* ... which differed: wanted mine, seen theirs */
+    EWX_CUDA_ORDER     /* a call that another rank made in another place: likewise */
 } ewx_cuda_place;
 
 /* Host memory that kernels write: when things happened (GPU timer, ns) and, if a wait
- * ended without its word, which. */
+ * failed, which one. */
 typedef struct ewx_cuda_report {
     unsigned long long start_ns, gemm_end_ns, end_ns;
     int32_t place; /* ewx_cuda_place; written last */
     int32_t culprit;
-    int32_t aborted; /* the world's word ended the wait, not the clock */
+    int32_t aborted; /* the abort word ended the wait, not the clock */
     int32_t tile_row, tile_col;
     uint32_t wanted, seen;
     uint32_t epoch; /* of a call with other rows */

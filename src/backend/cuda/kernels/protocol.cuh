@@ -9,7 +9,7 @@
 
 #define POLLS_PER_LOOK 16 /* between looks at the clock and at `stop` */
 #define ABORT_LOOK_NS 200000ull
-#define SHORT_SLEEP_NS 32 /* first, and again and again twice as long ... */
+#define SHORT_SLEEP_NS 32 /* at first, doubled each time ... */
 #define LONG_SLEEP_NS 512 /* ... up to this: polls cost the GEMM power and L2 */
 
 __device__ __forceinline__ ewx_cuda_segment *segment_of(const ewx_cuda_call &call, int rank)
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool has_stopped(const ewx_cuda_call &call)
     return *(volatile uint32_t *)&call.counters->stop != 0;
 }
 
-/* The first to give up tells the host why; all others only leave. */
+/* The first to give up reports the reason to the host; all others only leave. */
 __device__ __forceinline__ void give_up(const ewx_cuda_call &call, const waited_for &what,
                                         uint32_t wanted, uint32_t seen, bool aborted)
 {
@@ -50,8 +50,9 @@ __device__ __forceinline__ void give_up(const ewx_cuda_call &call, const waited_
     *(volatile int32_t *)&report->place = what.place;
 }
 
-/* The abort word lies across the bus, where looks from every waiting thread would slow the
- * GEMM: one looks for all of the rank's, who see `stop` when it has given up. */
+/* The abort word lies across the bus, where polling by every waiting thread would slow the
+ * GEMM: one thread polls for the whole rank, and the others see `stop` when it has given
+ * up. */
 __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
                                            unsigned long long now)
 {
@@ -59,7 +60,7 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
     const unsigned long long last = *(volatile unsigned long long *)looked_ns;
     if (now - last < ABORT_LOOK_NS || atomicCAS(looked_ns, last, now) != last)
         return false;
-#if EW_MUTANT == 6 /* planted bug: deaf to the abort word */
+#if EW_MUTANT == 6 /* planted bug: ignores the abort word */
     return false;
 #endif
     return ld_relaxed_sys(call.abort) != 0;
@@ -138,8 +139,8 @@ __device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t ep
             return;
 }
 
-/* Tells the others how many rows this rank thinks the call has, and its place among the
- * rank's calls: counted here, since a graph replays calls without the host. */
+/* Announces how many rows this rank thinks the call has, and its place among the rank's
+ * calls: counted here, since a graph replays calls without the host. */
 __device__ __forceinline__ void note_call(const ewx_cuda_call &call, uint32_t epoch)
 {
     const int at = epoch % EWX_CUDA_CALLS;
@@ -152,8 +153,8 @@ __device__ __forceinline__ void note_call(const ewx_cuda_call &call, uint32_t ep
     }
 }
 
-/* One warp: true when all ranks have told of this call what `mine` is: the lower halves of
- * their words, once the upper ones have the epoch. */
+/* One warp: true when all ranks have announced `mine` for this call: the lower halves of
+ * their words, once the upper halves hold the epoch. */
 __device__ __forceinline__ bool notes_agree(const ewx_cuda_call &call,
                                             const uint64_t *words, uint32_t mine,
                                             uint32_t epoch, ewx_cuda_place place, int lane)
@@ -174,8 +175,8 @@ __device__ __forceinline__ bool notes_agree(const ewx_cuda_call &call,
 }
 
 /* One warp: true when all ranks are in this call, with the same number of rows and at the
- * same place among their calls.  Were they not, tiles would be published in time and be the
- * wrong ones. */
+ * same place among their calls.  If they were not, tiles would be published in time and be
+ * the wrong ones. */
 __device__ __forceinline__ bool calls_agree(const ewx_cuda_call &call, uint32_t epoch,
                                             int lane)
 {

@@ -44,8 +44,8 @@ __device__ __forceinline__ void st_release_sys(uint32_t *word, uint32_t value)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
-/* Behind it st_relaxed_sys says what st_release_sys would: for words to several ranks, each
- * of which would wait for all stores before it anew (1.3 us on an H200). */
+/* After it, st_relaxed_sys means what st_release_sys would: for words to several ranks,
+ * each of which would wait for all stores before it anew (1.3 us on an H200). */
 __device__ __forceinline__ void fence_release_sys()
 {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
@@ -70,7 +70,7 @@ __device__ __forceinline__ void let_next_kernel_start()
 #endif
 }
 
-/* Until the kernel before has ended and its writes are seen. */
+/* Waits until the kernel before has ended and its writes are visible. */
 __device__ __forceinline__ void await_kernel_before()
 {
 #if __CUDA_ARCH__ >= 900

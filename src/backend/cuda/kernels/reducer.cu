@@ -202,7 +202,7 @@ __device__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch, int64_t ta
     return __all_sync(~0u, ok);
 }
 
-/* The GEMM before this kernel in its stream was not ours: say that it is over. */
+/* The GEMM before this kernel in its stream was not ours: publishes that it is over. */
 __device__ void announce_output(const ewx_cuda_call &call, uint32_t epoch)
 {
     call.report->gemm_end_ns = global_timer_ns();

@@ -45,8 +45,8 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
                               .announce = config->producer == EW_PRODUCER_BLAS};
     const ewx_cuda_entry *entry = epilogue ? &engine->fused_exchange : &engine->exchange;
     void *arguments[] = {&output, call, epilogue};
-    /* Were waiters that let no awaited CTA beside them the first, they could take every SM.
-     */
+    /* If waiters that leave no room for an awaited CTA came first, they could take every
+     * SM. */
     if (config->pool == EW_POOL_STATIC)
         EW_TRY(ewx_cuda_follow(stream, engine->started));
     do { /* a call without tasks must still be counted */
@@ -75,8 +75,8 @@ static bool uses_nccl(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
     return engine->nccl.communicator && call->grid.num_large == 0 && call->grid.rows > 0;
 }
 
-/* Where a sum goes that a following epilogue reads and nobody else wants: behind the last
- * read of a row its norm takes the place.  NCCL sums in place. */
+/* Where a sum goes that only the following epilogue reads: after the last read of a row,
+ * its norm takes the place.  NCCL sums in place. */
 static void *place_of_sum(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
                           const ew_epilogue *epilogue, bool by_nccl)
 {
@@ -140,8 +140,8 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
                : launch_norm(engine, call, parameters.h, epilogue);
 }
 
-/* A rank that has its result may free memory: only where every rank owns rows, and
- * enqueues what its peers wait for in one launch, has nobody a result before all have
+/* A rank that has its result may free memory: only where every rank owns rows, and enqueues
+ * what its peers wait for in one launch, can no rank have a result before all have
  * enqueued. */
 static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
