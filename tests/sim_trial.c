@@ -30,23 +30,30 @@ ewx_sim_profile sim_trial_gpu(void)
 }
 
 ew_status sim_trial_try(const ewx_sim_profile *profile, int64_t m, int64_t n, int num_ranks,
-                        const char *config_text, double link_gbs, int traced_rank,
+                        const char *config, double link_gbs, int traced_rank,
                         ew_trace_event *events, sim_outcome *o)
 {
     const ew_problem problem = EW_PROBLEM(m, n, 1024, profile->is_cpu ? EW_FP32 : EW_FP16);
+    return sim_trial_call(profile, &problem, num_ranks, config, link_gbs, traced_rank,
+                          events, o);
+}
+
+ew_status sim_trial_call(const ewx_sim_profile *profile, const ew_problem *problem,
+                         int num_ranks, const char *config_text, double link_gbs,
+                         int traced_rank, ew_trace_event *events, sim_outcome *o)
+{
     ewx_machine machine;
     ew_config config = EW_CONFIG_INIT;
     memset(o, 0, sizeof *o);
     assert_int_equal(ew_config_parse(config_text, &config), EW_OK);
     config.backend = EW_BACKEND_SIM;
     assert_int_equal(ewx_sim_machine(profile, num_ranks, &machine), EW_OK);
-    const ew_status built =
-        ewx_spec_build(&problem, num_ranks, &config, &machine, &o->spec);
+    const ew_status built = ewx_spec_build(problem, num_ranks, &config, &machine, &o->spec);
     if (built != EW_OK)
         return built;
     const ewx_sim_request request = {.profile = profile,
                                      .spec = &o->spec,
-                                     .rows = m,
+                                     .rows = problem->max_m,
                                      .link_gbs = link_gbs,
                                      .together = true,
                                      .traced_rank = traced_rank,

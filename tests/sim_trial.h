@@ -17,6 +17,11 @@ typedef struct sim_outcome {
 ewx_sim_profile sim_trial_gpu(void);
 
 /* `events`, where not NULL, has room for SIM_TRIAL_EVENTS of the traced rank. */
+ew_status sim_trial_call(const ewx_sim_profile *profile, const ew_problem *problem,
+                         int num_ranks, const char *config, double link_gbs,
+                         int traced_rank, ew_trace_event *events, sim_outcome *o);
+
+/* The same for GEMM-ReduceScatter of depth 1024. */
 ew_status sim_trial_try(const ewx_sim_profile *profile, int64_t m, int64_t n, int num_ranks,
                         const char *config, double link_gbs, int traced_rank,
                         ew_trace_event *events, sim_outcome *o);

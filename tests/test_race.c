@@ -205,6 +205,26 @@ static void each_method_has_its_knobs(void **state)
                  ewx_candidate_applies(&alone, BUDGET));
 }
 
+static void only_allreduce_has_shots(void **state)
+{
+    enum { SHOTS = EWX_KNOBS - 1 };
+    (void)state;
+    ew_problem problem = EW_PROBLEM(4096, 4096, 1024, EW_FP32);
+    ewx_candidate_space space = {.problem = &problem, .num_ranks = 4};
+    ew_config requests[EWX_KNOB_VALUES];
+    assert_false(ewx_candidate_applies(&space, SHOTS));
+    problem.op = EW_OP_GEMM_AR;
+    assert_true(ewx_candidate_applies(&space, SHOTS));
+    assert_int_equal(
+        ewx_candidate_vary(&space, SHOTS, &space.fixed, &space.built_in, requests), 1);
+    assert_int_equal(requests[0].shots, 1); /* so many rows get two shots */
+    space.fixed.shots = 2;
+    assert_false(ewx_candidate_applies(&space, SHOTS));
+    space.fixed.shots = 0;
+    space.num_ranks = 2; /* the forms move the same bytes */
+    assert_false(ewx_candidate_applies(&space, SHOTS));
+}
+
 static int vary(const ewx_candidate_space *space, int knob, ew_config *requests)
 {
     return ewx_candidate_vary(space, knob, &space->fixed, &space->built_in, requests);
@@ -270,6 +290,7 @@ int main(void)
         cmocka_unit_test(long_calls_make_a_short_race),
         cmocka_unit_test(a_lap_may_be_given),
         cmocka_unit_test(each_method_has_its_knobs),
+        cmocka_unit_test(only_allreduce_has_shots),
         cmocka_unit_test(knobs_leave_set_fields_alone),
         cmocka_unit_test(what_cannot_differ_is_not_tried),
     };

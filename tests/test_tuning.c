@@ -210,6 +210,15 @@ static void plans_use_the_entry_of_their_bucket_or_the_nearest(void **state)
     assert_non_null(strstr(text, "tuned: from the entry for M up to 1024"));
     assert_int_equal(forecast_block(2048, text), 512); /* nearer than 64 */
     assert_int_equal(forecast_block(40, text), 128);
+    ew_problem all = near; /* another operation of the same shape */
+    ew_forecast forecast;
+    all.op = EW_OP_GEMM_AR;
+    assert_int_equal(ew_forecast_build(&all, 2, NULL, &forecast), EW_OK);
+    assert_int_equal(forecast.config.block_n, 256);
+    store_for(&all, "block=128x1024");
+    assert_int_equal(ew_forecast_build(&all, 2, NULL, &forecast), EW_OK);
+    assert_int_equal(forecast.config.block_n, 1024);
+    assert_int_equal(forecast_block(1024, text), 512);
     setenv("ENTWINE_TUNING", "off", 1);
     assert_int_equal(forecast_block(1024, text), 256);
     unsetenv("ENTWINE_TUNING");

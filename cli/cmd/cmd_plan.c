@@ -8,6 +8,7 @@
 
 #include "run/gpus.h"
 #include "run/launcher.h"
+#include "run/simulated.h"
 #include "base/json_file.h"
 
 /* What one worker, or one SM, is assumed to reach when no rate is given. */
@@ -64,8 +65,7 @@ static ew_status build_view(const cli_settings *settings, const cli_launch *laun
     view->flops_rate =
         1e9 * (view->rate_given ? settings->gflops : assumed_gflops(settings, view));
     view->gemm_seconds = ew_gemm_seconds(shape.max_m, shape.n, shape.k, view->flops_rate);
-    view->breq = ew_required_bandwidth(shape.k, view->num_ranks,
-                                       ew_dtype_bytes(shape.dtype), view->flops_rate);
+    view->breq = view->forecast.remote_bytes / view->gemm_seconds;
     return EW_OK;
 }
 
@@ -78,12 +78,13 @@ static void print_view(const plan_view *view)
 {
     const ew_problem *shape = &view->problem;
     const ew_forecast *forecast = &view->forecast;
+    fputs(cli_op_text(shape->op, EW_BACKEND_CPU), stdout);
     printf("problem   M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            shape->max_m, shape->n, shape->k, view->num_ranks, ew_dtype_name(shape->dtype));
     printf("method    %s\n", view->method);
     printf("config    %s\n", view->config);
     printf("grid      %" PRId64 " producer blocks per rank, %" PRId64
-           " tiles of 128 x 128, at most %" PRId64 " owned by a rank\n",
+           " tiles of 128 x 128, at most %" PRId64 " summed by a rank\n",
            forecast->num_blocks, forecast->num_tiles, forecast->max_owned_tiles);
     printf("memory of one rank's plan\n");
     print_bytes("heap", (double)forecast->heap_bytes, "contributions and flags, shared");

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "output/derived.h"
 #include "base/json_file.h"
 #include "entwine/sim.h"
 #include "run/simulated.h"
@@ -135,10 +136,7 @@ static void derive(forecast *f)
         sequential ? fmin(sequential->report.gemm_us, f->best.gemm_us) : f->best.gemm_us;
     f->link_us = f->best.link_us;
     f->floor_us = fmax(f->gemm_us, f->link_us);
-    const double flops = 2.0 * (double)p->max_m * (double)p->n * (double)p->k;
-    f->breq_gbs =
-        1e-9 * ew_required_bandwidth(p->k, f->what.num_ranks, ew_dtype_bytes(p->dtype),
-                                     flops / (f->gemm_us * 1e-6));
+    f->breq_gbs = cli_remote_gbs(p, f->what.num_ranks, f->gemm_us);
 }
 
 /* ---- What would change the answer ---- */
@@ -259,7 +257,7 @@ static void print_forecast(const forecast *f)
     const ew_problem *p = &f->what.problem;
     char text[192];
     cli_sim_text(NULL, f->what.num_ranks, text, sizeof text);
-    printf("# %s\n", text);
+    printf("# %s\n%s", text, cli_op_text(p->op, EW_BACKEND_SIM));
     printf("problem   M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            p->max_m, p->n, p->k, f->what.num_ranks, ew_dtype_name(p->dtype));
     printf("floor     %.1f us: GEMM alone %.1f us, link alone %.1f us\n", f->floor_us,

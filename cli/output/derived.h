@@ -17,11 +17,15 @@ bool cli_method_is(const char *label, const char *method);
 double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
                               double sequential_gemm_us);
 
+/* Parts into which an operation's output is cut, each into blocks of its own. */
+int cli_num_parts(ew_op op, int num_ranks);
+
 /* Blocks of one rank's GEMM over the blocks that run at once; NAN: either is unknown. */
-double cli_waves(int64_t m, int64_t n, int num_ranks, int64_t block_m, int64_t block_n,
+double cli_waves(int64_t m, int64_t n, int num_parts, int64_t block_m, int64_t block_n,
                  int slots);
 
-/* GB/s of what one rank reads from its peers in `us` microseconds. */
-double cli_remote_gbs(int64_t m, int64_t n, int num_ranks, ew_dtype dtype, double us);
+/* GB/s of what one rank reads from its peers in `us` microseconds (Eq. 2): what a call of
+ * that time achieved, or what hides all behind a GEMM of that time (Eq. 4). */
+double cli_remote_gbs(const ew_problem *problem, int num_ranks, double us);
 
 #endif

@@ -124,7 +124,7 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
     const ew_bench_result *base = &results[job->baseline];
     size_t elem_bytes = ew_dtype_bytes(shape->dtype);
     double flops = 2.0 * (double)shape->max_m * (double)shape->n * (double)shape->k;
-    double seconds = result->time_us * 1e-6, gemm_seconds = result->gemm_us * 1e-6;
+    double seconds = result->time_us * 1e-6;
     *row = (cli_row){job, problem, &job->entries[at], result, NAN, NAN, NAN, NAN, NAN,
                      NAN, ""};
     if (result->status != EW_OK || !(seconds > 0))
@@ -132,16 +132,16 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
     row->gflops = flops / seconds * 1e-9;
     row->algbw =
         (double)shape->max_m * (double)shape->n * (double)elem_bytes / seconds * 1e-9;
-    if (gemm_seconds > 0)
-        row->breq = 1e-9 * ew_required_bandwidth(shape->k, problem->num_ranks, elem_bytes,
-                                                 flops / gemm_seconds);
+    if (result->gemm_us > 0)
+        row->breq = cli_remote_gbs(shape, problem->num_ranks, result->gemm_us);
     if (base->status == EW_OK && base->time_us > 0)
         row->speedup = base->time_us / result->time_us;
     row->efficiency = cli_overlap_efficiency(row->entry->method, result->time_us,
                                              result->gemm_us, lone_gemm_us(job, results));
-    row->waves = cli_waves(shape->max_m, shape->n, problem->num_ranks,
-                           result->config.block_m, result->config.block_n,
-                           slots_of(job, problem->num_ranks, &result->config));
+    row->waves =
+        cli_waves(shape->max_m, shape->n, cli_num_parts(shape->op, problem->num_ranks),
+                  result->config.block_m, result->config.block_n,
+                  slots_of(job, problem->num_ranks, &result->config));
     if (result->config.struct_size &&
         ew_config_print(&result->config, row->config, sizeof row->config))
         row->config[0] = '\0';

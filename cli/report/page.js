@@ -666,19 +666,23 @@ function timeline(parent, source, longest, title) {
     const { trace, trace: { params, lanes, config, numbers: n } } = source, order = orderOf(trace);
     const view = { link: String(params.link ?? "none"), simulated: params.simulated === true,
                    profile: params.profile, off: new Set(), redraw: [] };
-    const ranks = Array.from({ length: Math.min(params.ranks, NUM_COLOURS - 1) }, (_, rank) =>
-        [`block for rank ${rank}`, 1 + rank]);
+    const whole = params.op === "gemm-ar"; // every rank gets all, so blocks are for nobody alone
+    const ranks = whole ? [["block", 1]] :
+        Array.from({ length: Math.min(params.ranks, NUM_COLOURS - 1) }, (_, rank) =>
+            [`block for rank ${rank}`, 1 + rank]);
     const facts = [`the call ${duration(n?.time_us)}`, `its GEMM window ${duration(n?.gemm_us)}`,
         `exposed tail ${duration(n?.tail_us)}`, `GEMM alone ${duration(n?.gemm_alone_us)}`,
         `overlap efficiency ${fixed(n?.overlap_efficiency, 3)}`,
         `required ${fixed(n?.breq_gbs, 3)} GB/s per rank`, `achieved ${fixed(n?.achieved_gbs, 3)}`];
-    const meaning = "Every block that a worker computes, in the colour of the rank that owns its tiles, " +
-        "and below it the reductions of its own tiles. Reductions beside blocks are hidden; what comes " +
+    const meaning = (whole ? "Every block that a worker computes, and below it reductions and results " +
+        "copied from other ranks. What lies beside blocks is hidden; what comes " :
+        "Every block that a worker computes, in the colour of the rank that owns its tiles, " +
+        "and below it the reductions of its own tiles. Reductions beside blocks are hidden; what comes ") +
         "after a rank's last block is its tail.";
     figure(parent, view, { wide: true,
         title: title ?? `${titleOf(source)}: one call${order ? ` in ${order} order` : ""}, ` +
             `M=${params.m}, N=${params.n}, K=${params.k} per rank, W=${params.ranks}, ${params.dtype}`,
-        extra: [...ranks, ["reduction (lower row)", "ink"], ["exposed tail (shaded)", "tail"]],
+        extra: [...ranks, [whole ? "reduction or copied result (lower row)" : "reduction (lower row)", "ink"], ["exposed tail (shaded)", "tail"]],
         panels: [{ draw: (pen, width) => drawTimeline(pen, width, trace, longest) }],
         caption: [`${facts.join(" · ")}.`, title ? "" : meaning, lanes.length < params.ranks ?
             `The first ${lanes.length} of ${params.ranks} ranks are shown.` : "",

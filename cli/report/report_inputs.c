@@ -95,6 +95,12 @@ static ew_dtype dtype_of(const cli_measured *shape)
     return shape->dtype[0] == 'b' ? EW_BF16 : shape->dtype[2] == '1' ? EW_FP16 : EW_FP32;
 }
 
+static ew_op op_of(const cli_measured *shape)
+{
+    return strcmp(shape->op, ew_op_name(EW_OP_GEMM_AR)) == 0 ? EW_OP_GEMM_AR
+                                                             : EW_OP_GEMM_RS;
+}
+
 static void derive_row(const report_problem *problem, report_row *row)
 {
     const cli_measured *shape = problem->shape;
@@ -106,8 +112,11 @@ static void derive_row(const report_problem *problem, report_row *row)
         cli_overlap_efficiency(row->measured->method, v[REPORT_TIME], v[REPORT_GEMM],
                                plain ? plain->values[REPORT_GEMM] : NAN);
     if (shape->ranks > 1 && shape->ranks < 1 << 16)
-        v[REPORT_ACHIEVED] = cli_remote_gbs(shape->m, shape->n, (int)shape->ranks,
-                                            dtype_of(shape), v[REPORT_TIME]);
+        v[REPORT_ACHIEVED] = cli_remote_gbs(&(ew_problem){.op = op_of(shape),
+                                                          .dtype = dtype_of(shape),
+                                                          .max_m = shape->m,
+                                                          .n = shape->n},
+                                            (int)shape->ranks, v[REPORT_TIME]);
     if (!base)
         return;
     v[REPORT_RELATIVE] = v[REPORT_TIME] / base->values[REPORT_TIME];
@@ -130,7 +139,8 @@ static double waves_of(const report_problem *problem)
     if (!block || sscanf(block, "block=%6dx%6d", &rows, &cols) != 2 || shape->m > 1 << 30 ||
         shape->n > 1 << 30 || shape->ranks > 1 << 16)
         return NAN;
-    return cli_waves(shape->m, shape->n, (int)shape->ranks, rows, cols, slots);
+    return cli_waves(shape->m, shape->n, cli_num_parts(op_of(shape), (int)shape->ranks),
+                     rows, cols, slots);
 }
 
 /* The fastest other method's time over ours. */

@@ -25,6 +25,17 @@ void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes)
                  hardware.is_cpu ? "core" : "SM", hardware.sms > 1 ? "s" : "");
 }
 
+const char *cli_op_text(ew_op op, ew_backend backend)
+{
+    if (op != EW_OP_GEMM_AR)
+        return "";
+    return backend == EW_BACKEND_SIM && cli_backend_is_gpu(backend)
+               ? "# op : gemm-ar, GEMM then AllReduce; the cuda backend does not run it "
+                 "yet, "
+                 "so these are times of a schedule to be built\n"
+               : "# op : gemm-ar, GEMM then AllReduce\n";
+}
+
 void cli_sim_params(json_t *params, int num_ranks)
 {
     ew_sim_hardware hardware;

@@ -1,10 +1,11 @@
 /* A recorded call as trace events, written one by one: a process for each rank, a thread
- * for each worker, slices for blocks and reductions, and an arrow from every contribution
- * to the reduction that reads it. */
+ * for each worker, slices for blocks, reductions and copied results, and arrows from every
+ * contribution to the reductions that read it and from every result to its copies. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "output/derived.h"
 #include "output/output.h"
 #include "base/json_file.h"
 #include "run/simulated.h"
@@ -15,8 +16,9 @@ typedef struct writer {
     FILE *stream;
     int64_t start_ns; /* the earliest of any rank: zero on the axis */
     int64_t num_flows;
-    bool any;                      /* an event was written: the next one follows a comma */
-    const ew_trace_event **blocks; /* of one source, by destination and first tile */
+    bool any; /* an event was written: the next one follows a comma */
+    /* Blocks, or sums, of one source, by part and first tile. */
+    const ew_trace_event **sources;
 } writer;
 
 /* Phase and place.  Numbers start at 1, since viewers take process and thread 0 for the
@@ -26,6 +28,11 @@ static void begin_event(writer *w, const char *phase, int rank, int worker)
     fprintf(w->stream, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->any ? ",\n" : "", phase,
             rank + 1, worker + 1);
     w->any = true;
+}
+
+static int num_parts(const writer *w)
+{
+    return cli_num_parts(w->trace->problem.op, w->trace->num_ranks);
 }
 
 static void write_us(const writer *w, const char *name, int64_t ns)
@@ -52,17 +59,29 @@ static void write_names(writer *w, int rank)
     }
 }
 
+static void write_name(const writer *w, const ew_trace_event *event)
+{
+    if (event->kind == EW_TRACE_REDUCE)
+        fprintf(w->stream, ",\"cat\":\"reduce\",\"name\":\"reduce tile (%d,%d)\"",
+                event->row, event->col);
+    else if (event->kind == EW_TRACE_COLLECT)
+        fprintf(w->stream,
+                ",\"cat\":\"collect\",\"name\":\"collect tile (%d,%d) of rank %d\"",
+                event->row, event->col, event->dst);
+    else if (num_parts(w) == 1)
+        fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 "\"",
+                event->position);
+    else
+        fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 " -> rank %d\"",
+                event->position, event->dst);
+}
+
 static void write_slice(writer *w, int rank, const ew_trace_event *event)
 {
     begin_event(w, "X", rank, event->worker);
     write_us(w, "ts", event->begin_ns - w->start_ns);
     write_us(w, "dur", event->end_ns - event->begin_ns);
-    if (event->kind == EW_TRACE_BLOCK)
-        fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 " -> rank %d\"",
-                event->position, event->dst);
-    else
-        fprintf(w->stream, ",\"cat\":\"reduce\",\"name\":\"reduce tile (%d,%d)\"",
-                event->row, event->col);
+    write_name(w, event);
     fprintf(w->stream,
             ",\"args\":{\"position\":%" PRId64 ",\"dst\":%d,\"row\":%d,\"col\":%d",
             event->position, event->dst, event->row, event->col);
@@ -73,74 +92,88 @@ static void write_slice(writer *w, int rank, const ew_trace_event *event)
 
 /* ---- Arrows ---- */
 
-static const ew_trace_event **block_place(const writer *w, int dst, int64_t row,
-                                          int64_t col)
+static const ew_trace_event **source_place(const writer *w, int dst, int64_t row,
+                                           int64_t col)
 {
     const cli_trace *trace = w->trace;
-    return &w->blocks[(dst * trace->tile_rows + row) * trace->tile_cols + col];
+    const int part = num_parts(w) == 1 ? 0 : dst;
+    return &w->sources[(part * trace->tile_rows + row) * trace->tile_cols + col];
 }
 
-static void find_blocks(writer *w, int src)
+static size_t num_places(const cli_trace *trace, int num_parts)
+{
+    return (size_t)(num_parts * trace->tile_rows * trace->tile_cols);
+}
+
+static void find_sources(writer *w, int src, ew_trace_kind kind)
 {
     const cli_trace *trace = w->trace;
     const ew_trace_event *events = cli_trace_events(trace, src);
-    memset(w->blocks, 0,
-           (size_t)(trace->num_ranks * trace->tile_rows * trace->tile_cols) *
-               sizeof *w->blocks);
+    memset(w->sources, 0, num_places(trace, num_parts(w)) * sizeof *w->sources);
     for (size_t at = 0; at < trace->ranks[src].num_events; at++)
-        if (events[at].kind == EW_TRACE_BLOCK)
-            *block_place(w, events[at].dst, events[at].row, events[at].col) = &events[at];
+        if (events[at].kind == kind)
+            *source_place(w, events[at].dst, events[at].row, events[at].col) = &events[at];
 }
 
 /* bp=e: the arrow belongs to the slice around its end, not to the next one. */
-static void write_flow_end(writer *w, const char *phase, int rank, int worker, int64_t ns)
+static void write_flow_end(writer *w, const char *phase, const char *name, int rank,
+                           int worker, int64_t ns)
 {
     begin_event(w, phase, rank, worker);
     write_us(w, "ts", ns - w->start_ns);
-    fprintf(w->stream,
-            ",\"cat\":\"contribution\",\"name\":\"contribution\",\"id\":%" PRId64
-            ",\"bp\":\"e\"}",
-            w->num_flows);
+    fprintf(w->stream, ",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRId64 ",\"bp\":\"e\"}",
+            name, name, w->num_flows);
 }
 
-/* The arrow leaves inside the block's slice, or viewers would take the next one: at its
- * end, or before the reduction where a tile was released while its block went on. */
-static void write_flow(writer *w, int src, const ew_trace_event *block,
-                       const ew_trace_event *reduce)
+/* The arrow leaves inside the source's slice, or viewers would take the next one: at its
+ * end, or before the reader where a tile was released while its block went on. */
+static void write_flow(writer *w, int src, const ew_trace_event *source, int dst,
+                       const ew_trace_event *reader)
 {
+    const char *name = reader->kind == EW_TRACE_REDUCE ? "contribution" : "result";
     int64_t left_ns =
-        (block->end_ns < reduce->begin_ns ? block->end_ns : reduce->begin_ns) - 1;
-    if (left_ns < block->begin_ns)
-        left_ns = block->begin_ns;
+        (source->end_ns < reader->begin_ns ? source->end_ns : reader->begin_ns) - 1;
+    if (left_ns < source->begin_ns)
+        left_ns = source->begin_ns;
     w->num_flows++;
-    write_flow_end(w, "s", src, block->worker, left_ns);
-    write_flow_end(w, "f", reduce->dst, reduce->worker, reduce->begin_ns);
+    write_flow_end(w, "s", name, src, source->worker, left_ns);
+    write_flow_end(w, "f", name, dst, reader->worker, reader->begin_ns);
 }
 
-static void write_flows_to(writer *w, int src, int dst)
+/* From the sources at hand to what `dst` did with them. */
+static void write_flows_to(writer *w, int src, int dst, ew_trace_kind kind)
 {
     const cli_trace *trace = w->trace;
-    const int block_rows = trace->config.block_m / CLI_TILE;
-    const int block_cols = trace->config.block_n / CLI_TILE;
+    const bool from_blocks = kind == EW_TRACE_REDUCE;
+    const int rows = from_blocks ? trace->config.block_m / CLI_TILE : 1;
+    const int cols = from_blocks ? trace->config.block_n / CLI_TILE : 1;
     const ew_trace_event *events = cli_trace_events(trace, dst);
     for (size_t at = 0; at < trace->ranks[dst].num_events; at++) {
         const ew_trace_event *event = &events[at];
-        if (event->kind != EW_TRACE_REDUCE)
+        if (event->kind != kind || (!from_blocks && event->dst != src))
             continue;
-        const ew_trace_event *block =
-            *block_place(w, dst, event->row - event->row % block_rows,
-                         event->col - event->col % block_cols);
-        if (block)
-            write_flow(w, src, block, event);
+        const ew_trace_event *source = *source_place(w, dst, event->row - event->row % rows,
+                                                     event->col - event->col % cols);
+        if (source)
+            write_flow(w, src, source, dst, event);
     }
+}
+
+static void write_flows_from(writer *w, int src)
+{
+    find_sources(w, src, EW_TRACE_BLOCK);
+    for (int dst = 0; dst < w->trace->num_ranks; dst++)
+        write_flows_to(w, src, dst, EW_TRACE_REDUCE);
+    find_sources(w, src, EW_TRACE_REDUCE);
+    for (int dst = 0; dst < w->trace->num_ranks; dst++)
+        write_flows_to(w, src, dst, EW_TRACE_COLLECT);
 }
 
 bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *stream)
 {
     writer w = {.trace = trace, .stream = stream, .start_ns = INT64_MAX};
-    w.blocks = calloc((size_t)(trace->num_ranks * trace->tile_rows * trace->tile_cols),
-                      sizeof *w.blocks);
-    if (!w.blocks)
+    w.sources = calloc(num_places(trace, num_parts(&w)), sizeof *w.sources);
+    if (!w.sources)
         return false;
     for (int rank = 0; rank < trace->num_ranks; rank++)
         if (trace->ranks[rank].timing.start_ns < w.start_ns)
@@ -152,12 +185,9 @@ bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *strea
         for (size_t at = 0; at < trace->ranks[rank].num_events; at++)
             write_slice(&w, rank, &events[at]);
     }
-    for (int src = 0; src < trace->num_ranks; src++) {
-        find_blocks(&w, src);
-        for (int dst = 0; dst < trace->num_ranks; dst++)
-            write_flows_to(&w, src, dst);
-    }
-    free(w.blocks);
+    for (int src = 0; src < trace->num_ranks; src++)
+        write_flows_from(&w, src);
+    free(w.sources);
     fputs("],\n\"displayTimeUnit\":\"ns\",\n\"otherData\":", stream);
     bool dumped = json_dumpf(metadata, stream, JSON_INDENT(1)) == 0;
     fputs("}\n", stream);

@@ -84,7 +84,8 @@ static ew_status make_matrices(recorder *r)
     const int rank = ew_world_rank(r->world), num_ranks = ew_world_size(r->world);
     const size_t a_bytes = (size_t)(p->max_m * p->k) * elem_bytes;
     const size_t b_bytes = (size_t)(p->n * p->k) * elem_bytes;
-    r->c_bytes = (size_t)((p->max_m / num_ranks + 1) * p->n) * elem_bytes;
+    const int64_t parts = cli_num_parts(p->op, num_ranks);
+    r->c_bytes = (size_t)((p->max_m / parts + 1) * p->n) * elem_bytes;
     r->staging = malloc(largest(largest(a_bytes, b_bytes), r->c_bytes));
     TRY(r->staging ? EW_OK : EW_ERR_MEMORY);
     TRY(ew_exact_fill_a(p->dtype, r->seed, rank, num_ranks, p->max_m, p->k, r->staging));
@@ -103,7 +104,8 @@ static ew_status call_plan(recorder *r, ew_plan *plan, call_times *slowest_out)
     ew_timing timing;
     TRY(ew_memory_fill(r->world, r->backend, r->C, 0xff, r->c_bytes));
     TRY(ew_world_barrier(r->world)); /* the values before this call are poison now */
-    TRY(ew_gemm_rs(plan, r->trace->problem.max_m, r->A, NULL, r->C, NULL));
+    TRY((r->trace->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(
+        plan, r->trace->problem.max_m, r->A, NULL, r->C, NULL));
     TRY(ew_plan_wait(plan));
     TRY(ew_plan_timing(plan, &timing));
     mine =
@@ -186,13 +188,15 @@ static int64_t div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* A rank computes every tile at most once and reduces those it owns. */
+/* A rank computes every tile at most once, and reduces those it owns; where it gets the
+ * whole sum, it copies the others. */
 static cli_trace *allocate_trace(const cli_problem *problem)
 {
     const ew_problem *shape = &problem->problem;
-    const int64_t tile_rows = div_up(div_up(shape->max_m, problem->num_ranks), CLI_TILE);
+    const int num_parts = cli_num_parts(shape->op, problem->num_ranks);
+    const int64_t tile_rows = div_up(div_up(shape->max_m, num_parts), CLI_TILE);
     const int64_t tile_cols = div_up(shape->n, CLI_TILE);
-    const size_t num_events = (size_t)(tile_rows * tile_cols * (problem->num_ranks + 1));
+    const size_t num_events = (size_t)(tile_rows * tile_cols * (num_parts + 1));
     const size_t bytes = sizeof(cli_trace) +
                          num_events * (size_t)problem->num_ranks * sizeof(ew_trace_event);
     cli_trace *trace = cli_shared_alloc(bytes);
@@ -238,8 +242,6 @@ const ew_trace_event *cli_trace_events(const cli_trace *trace, int rank)
 void cli_trace_derive(const cli_trace *trace, cli_trace_numbers *numbers_out)
 {
     const ew_problem *p = &trace->problem;
-    const size_t elem_bytes = ew_dtype_bytes(p->dtype);
-    const double flops = 2.0 * (double)p->max_m * (double)p->n * (double)p->k;
     cli_trace_numbers n = {.gemm_alone_us = (double)trace->gemm_alone_ns * 1e-3};
     for (int rank = 0; rank < trace->num_ranks; rank++) {
         const ew_timing *timing = &trace->ranks[rank].timing;
@@ -255,9 +257,8 @@ void cli_trace_derive(const cli_trace *trace, cli_trace_numbers *numbers_out)
     n.overlap = cli_overlap_efficiency("entwine", n.time_us, n.gemm_us, n.gemm_alone_us);
     n.tail_share = n.tail_us / n.time_us;
     n.slowdown = n.gemm_us / n.gemm_alone_us;
-    n.breq = 1e-9 * ew_required_bandwidth(p->k, trace->num_ranks, elem_bytes,
-                                          flops / (n.gemm_alone_us * 1e-6));
-    n.achieved = cli_remote_gbs(p->max_m, p->n, trace->num_ranks, p->dtype, n.time_us);
+    n.breq = cli_remote_gbs(p, trace->num_ranks, n.gemm_alone_us);
+    n.achieved = cli_remote_gbs(p, trace->num_ranks, n.time_us);
     if (ew_config_print(&trace->config, n.config, sizeof n.config))
         n.config[0] = '\0';
     *numbers_out = n;

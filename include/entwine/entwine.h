@@ -101,10 +101,20 @@ typedef struct ew_world_options {
      * for example to save their work, before they are killed.  Counted from the last rank
      * that ended.  0: 2000. */
     uint32_t grace_ms;
+    /* NULL, or a word of the caller's that cancels the creation of the world: soon after
+     * another thread (with an atomic store) or a signal handler makes it non-zero,
+     * ew_world_create and ew_world_join return EW_ERR_ABORTED; until then it must stay so.
+     * Ranks that are connected by then get an error that names this rank; ranks still in
+     * the all-gather learn nothing and go on waiting.  A caller's all-gather function and
+     * MPI's own calls are not interrupted: an all-gather that may block should watch the
+     * word itself and return non-zero.  The word is not read once the world exists (use
+     * ew_world_abort), nor with ranks as threads; ranks that ew_run_ranks forked have
+     * copies of it, unless it lies in shared memory. */
+    const volatile int *cancel;
 } ew_world_options;
-#define EW_WORLD_OPTIONS_INIT                              \
-    {                                                      \
-        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0, 0 \
+#define EW_WORLD_OPTIONS_INIT                                    \
+    {                                                            \
+        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0, 0, NULL \
     }
 
 /* Gathers `bytes` bytes from every rank into `all`, in rank order, on every rank.

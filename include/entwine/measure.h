@@ -21,12 +21,15 @@ EW_API double ew_remote_bytes(int64_t m, int64_t n, int num_ranks,
 EW_API double ew_gemm_seconds(int64_t m, int64_t n, int64_t k, double flops); /* Eq. 3 */
 EW_API double ew_required_bandwidth(int64_t k, int num_ranks, size_t elem_bytes,
                                     double flops); /* Eq. 4 */
+/* Eq. 2 of the problem's own operation in a call of m rows: those above are of
+ * EW_OP_GEMM_RS, and EW_OP_GEMM_AR in two shots moves twice as much. */
+EW_API double ew_problem_remote_bytes(const ew_problem *problem, int64_t m, int num_ranks);
 
 typedef struct ew_forecast {
     ew_config config;        /* every field chosen */
     int64_t num_blocks;      /* P: producer blocks of one rank */
     int64_t num_tiles;       /* tiles of the whole output */
-    int64_t max_owned_tiles; /* Q of the rank that owns most */
+    int64_t max_owned_tiles; /* Q of the rank that sums most */
     size_t heap_bytes;       /* contributions (two slices) and flags, shared with peers */
     size_t weight_bytes;     /* a packed weight: the plan's own (ew_plan_set_weight), that
                                 of calls with a B, or one that it shares with others */
@@ -64,15 +67,18 @@ EW_API ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out);
 EW_API ew_status ew_plan_start_together(ew_plan *plan);
 
 typedef enum ew_trace_kind {
-    EW_TRACE_BLOCK = 1, /* a producer block was computed; position is p */
-    EW_TRACE_REDUCE = 2 /* an owned tile was reduced; position is the task number */
+    EW_TRACE_BLOCK = 1,  /* a producer block was computed; position is p */
+    EW_TRACE_REDUCE = 2, /* an owned tile was reduced; position is the task number */
+    EW_TRACE_COLLECT = 3 /* EW_OP_GEMM_AR: a result of rank dst was copied; position counts
+                            those of dst */
 } ew_trace_kind;
 
 typedef struct ew_trace_event {
     ew_trace_kind kind;
     int32_t worker;   /* one at a time per worker; on a GPU a row to draw it in */
-    int32_t dst;      /* the rank that owns the tile */
-    int32_t row, col; /* of the block's first tile, or of the tile, inside dst's part */
+    int32_t dst;      /* the rank that owns the tile; of blocks of EW_OP_GEMM_AR 0 */
+    int32_t row, col; /* of the block's first tile, or of the tile, inside dst's part, of
+                         EW_OP_GEMM_AR inside the output */
     int64_t position;
     int64_t begin_ns, end_ns;
     int64_t published_ns; /* a block's last tile became visible to its owner; else 0 */

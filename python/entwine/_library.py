@@ -21,7 +21,7 @@ CONFIG_TEXT_BYTES = 288
 
 class WorldOptions(Structure):
     _fields_ = [("struct_size", c_uint32), ("timeout_ms", c_uint32), ("link_gbps", c_double),
-                ("link_latency_us", c_double), ("grace_ms", c_uint32)]
+                ("link_latency_us", c_double), ("grace_ms", c_uint32), ("cancel", c_void_p)]
 
 
 class Problem(Structure):

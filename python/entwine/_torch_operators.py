@@ -26,6 +26,10 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Te
                 "replicate(Tensor parameter, str world) -> Tensor"):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
+# The overloads themselves: the packets of torch.ops look for them in every call.
+gemm_rs_operator = torch.ops.entwine.gemm_rs.default
+gemm_ar_operator = torch.ops.entwine.gemm_ar.default
+
 
 # ---- Autograd --------------------------------------------------------------------------------
 
@@ -237,7 +241,7 @@ def gemm_rs(a, b, world, frozen=False):
     ``frozen`` promises that it will not, except by writes that its version shows.  The packed
     weight is kept as long as the memory of b.
     """
-    return torch.ops.entwine.gemm_rs(a, b, check_world(world).name, frozen)
+    return gemm_rs_operator(a, b, check_world(world).name, frozen)
 
 
 def gemm_ar(a, b, world, frozen=False):
@@ -249,7 +253,7 @@ def gemm_ar(a, b, world, frozen=False):
     one, pass the result through ``replicate``.  The weight is kept as ``gemm_rs`` keeps it, one
     packed copy for both.
     """
-    return torch.ops.entwine.gemm_ar(a, b, check_world(world).name, frozen)
+    return gemm_ar_operator(a, b, check_world(world).name, frozen)
 
 
 # ---- gemm_rs_layer and gemm_ar_layer ---------------------------------------------------------

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from ._errors import ArgumentError, ShapeError
-from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer,
-                               reduce_scatter_rows, replicate)
+from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_ar_operator, gemm_rs,
+                               gemm_rs_layer, gemm_rs_operator, reduce_scatter_rows, replicate)
 from ._world import World, check_world
 
 __all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer", "gemm_ar",
@@ -131,17 +131,17 @@ class RowParallelLinear(torch.nn.Module):
 
     def _owned_sum(self, x):
         shape, bias = self._owned_shape(x), self.bias
-        y = torch.ops.entwine.gemm_rs(_as_matrix(x), self.weight, self._world_name, self.frozen)
+        y = gemm_rs_operator(_as_matrix(x), self.weight, self._world_name, self.frozen)
         if bias is not None:
             y = y + replicate(bias, self.world).to(y.dtype)  # autocast may have chosen it
-        return y.view(shape)
+        return y if len(shape) == 2 else y.view(shape)
 
     def _whole_sum(self, x):
         shape, bias = self._whole_shape(x), self.bias
-        y = torch.ops.entwine.gemm_ar(_as_matrix(x), self.weight, self._world_name, self.frozen)
+        y = gemm_ar_operator(_as_matrix(x), self.weight, self._world_name, self.frozen)
         if bias is not None:
             y = y + bias.to(y.dtype)
-        return y.view(shape)
+        return y if len(shape) == 2 else y.view(shape)
 
     def forward(self, x):
         return self._owned_sum(x) if self.sequence_parallel else self._whole_sum(x)

@@ -14,6 +14,7 @@
 #include "base/versioned.h"
 #include "entwine/measure.h"
 #include "api/epilogue_check.h"
+#include "plan/policy.h"
 #include "plan/tuning.h"
 #include "api/testing.h"
 #include "api/weight.h"
@@ -511,20 +512,20 @@ ew_status ew_forecast_build(const ew_problem *problem, int num_ranks,
     const ewx_grid grid = ewx_spec_grid(&f.spec, problem->max_m);
     const ewx_footprint footprint = f.backend->footprint(&f.spec);
     int64_t num_tiles = 0;
-    for (int dst = 0; dst < num_ranks; dst++)
-        num_tiles += ewx_part_tiles(&grid, dst);
+    for (int part = 0; part < grid.num_parts; part++)
+        num_tiles += ewx_part_tiles(&grid, part);
     *forecast_out = (ew_forecast){
         .config = f.spec.config,
         .num_blocks = ewx_num_blocks(&grid),
         .num_tiles = num_tiles,
-        .max_owned_tiles = ewx_part_tiles(&grid, 0),
+        .max_owned_tiles = ewx_spec_share(&f.spec, problem->max_m, 0).count,
         .heap_bytes = f.spec.layout.segment_bytes,
         .weight_bytes = footprint.weight_bytes,
         .workspace_bytes = footprint.workspace_bytes,
         .total_bytes = f.spec.layout.segment_bytes + footprint.weight_bytes +
                        footprint.workspace_bytes,
         .flops = 2.0 * (double)problem->max_m * (double)problem->n * (double)problem->k,
-        .remote_bytes = f.spec.op->remote_bytes(problem, problem->max_m, num_ranks),
+        .remote_bytes = ewx_spec_remote_bytes(&f.spec, problem->max_m),
         .uses_nccl = f.machine.has_nccl && f.spec.config.producer == EW_PRODUCER_BLAS,
     };
     memcpy(forecast_out->profile,

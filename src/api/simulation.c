@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "entwine/sim.h"
+#include "plan/policy.h"
 
 const char *const *ew_sim_profiles(void)
 {
@@ -46,9 +47,7 @@ static double link_us(const ewx_sim_request *request)
     const int far = spec->config.levels == 2 ? nodes.count - 1 : peers - near;
     const double link = request->link_gbs > 0 ? request->link_gbs : p->link_gbs;
     const double tile_us = /* of one contribution to all that a rank owns, at 1 GB/s */
-        peers > 0 ? spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks) /
-                        peers * 1e-3
-                  : 0;
+        peers > 0 ? ewx_spec_remote_bytes(spec, request->rows) / peers * 1e-3 : 0;
     const int nic_ranks = ewx_sim_nic_is_shared(request) ? spec->num_ranks
                           : p->is_cpu                    ? nodes.ranks_each
                                                          : 1;

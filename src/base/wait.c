@@ -26,6 +26,10 @@ ew_status ewx_wait_turn(ewx_wait *wait)
     if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire))
         return EW_ERR_ABORTED;
 #endif
+#if EW_MUTANT != 32 /* planted bug: the creation of a world cannot be cancelled */
+    if (ewx_is_cancelled(wait->cancel))
+        return EW_ERR_ABORTED;
+#endif
     if (wait->turn == 0)
         (void)EWX_PROBE(EWX_PROBE_WAIT, -1, 0);
     if (wait->turn++ < wait->spins) {

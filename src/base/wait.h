@@ -6,6 +6,7 @@
 #define EWX_BASE_WAIT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/timer.h"
@@ -13,6 +14,7 @@
 
 typedef struct ewx_wait {
     const _Atomic uint64_t *abort; /* non-zero: stop waiting; may be NULL */
+    const volatile int *cancel;    /* the same, written by the program; may be NULL */
     ewx_timer timer;               /* from the first turn on */
     int32_t spins;                 /* turns before the first yield */
     int32_t turn;
@@ -22,6 +24,13 @@ static inline ewx_wait ewx_wait_begin(const _Atomic uint64_t *abort, int64_t tim
                                       int32_t spins)
 {
     return (ewx_wait){.abort = abort, .timer = ewx_timer_begin(timeout_ns), .spins = spins};
+}
+
+/* The program's word is a plain int: a signal handler may have nothing better.  Acquire
+ * pairs with a release store of a thread. */
+static inline bool ewx_is_cancelled(const volatile int *cancel)
+{
+    return cancel && __atomic_load_n(cancel, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* Lets some time pass.  EW_ERR_ABORTED or EW_ERR_TIMEOUT (without a text: the caller

@@ -38,7 +38,8 @@ typedef struct outbox {
 typedef struct gathering {
     MPI_Request *requests; /* a receive for each rank, then a send for each */
     int *finished;         /* where MPI_Testsome tells */
-    unsigned char *cards;  /* of all ranks */
+    MPI_Status *statuses;
+    unsigned char *cards; /* of all ranks */
 } gathering;
 
 typedef struct mpi_fabric {
@@ -330,6 +331,7 @@ static void end_gathering(gathering *g)
 {
     free(g->requests);
     free(g->finished);
+    free(g->statuses);
     free(g->cards);
     *g = (gathering){0};
 }
@@ -340,8 +342,8 @@ static int begin_gathering(mpi_fabric *fabric, const void *mine, size_t bytes)
     const int rank = fabric->table.rank, num_ranks = fabric->table.num_ranks;
     const size_t n = (size_t)num_ranks;
     *g = (gathering){malloc(2 * n * sizeof(MPI_Request)), malloc(2 * n * sizeof(int)),
-                     malloc(n * bytes)};
-    if (bytes > INT_MAX || !g->requests || !g->finished || !g->cards) {
+                     malloc(2 * n * sizeof(MPI_Status)), malloc(n * bytes)};
+    if (bytes > INT_MAX || !g->requests || !g->finished || !g->statuses || !g->cards) {
         end_gathering(g);
         return 1;
     }
@@ -369,8 +371,8 @@ static int fabric_gather(void *context, const void *mine, void *all, size_t byte
     bool complete = true;
     if (!g->requests && begin_gathering(fabric, mine, bytes))
         return 1;
-    if (MPI_Testsome(2 * num_ranks, g->requests, &count, g->finished,
-                     MPI_STATUSES_IGNORE) != MPI_SUCCESS)
+    if (MPI_Testsome(2 * num_ranks, g->requests, &count, g->finished, g->statuses) !=
+        MPI_SUCCESS)
         return 1;
     for (int rank = 0; rank < num_ranks; rank++) {
         missing_out[rank] = g->requests[rank] != MPI_REQUEST_NULL ||

@@ -1,8 +1,8 @@
 /* blas+mpi and blas+mpi-best: one BLAS call into private memory, then MPI's own
- * ReduceScatter.  What a user without Entwine would write, so nothing here is shared with
- * the engine but the BLAS and the rule of who owns which rows.
+ * ReduceScatter or, for gemm-ar, AllReduce.  What a user without Entwine would write, so
+ * nothing here is shared with the engine but the BLAS and the rule of who owns which rows.
  *
- * Open MPI has two collectives that do this, each with several algorithms, and fixes a
+ * Open MPI has several collectives that do this, each with several algorithms, and fixes a
  * communicator's algorithms when the communicator is made, from control variables.  So the
  * best is found by making a communicator per algorithm and timing it at the real size.
  *
@@ -23,24 +23,42 @@
 enum { TRIAL_ROUNDS = 5, TRIAL_CALLS = 3, TRIALS = TRIAL_ROUNDS * TRIAL_CALLS };
 enum { TRIAL_SIDE = 64 };
 
-/* One way in which Open MPI reduces and scatters; `block` takes equal counts only. */
+/* The functions with which MPI can end a call.  Two of them take equal counts only. */
+typedef enum mpi_call {
+    SCATTER_BLOCK, /* MPI_Reduce_scatter_block */
+    SCATTER,       /* MPI_Reduce_scatter */
+    ALLREDUCE,     /* MPI_Allreduce */
+    SCATTER_GATHER /* MPI_Reduce_scatter_block, then MPI_Allgather */
+} mpi_call;
+
+/* One way in which Open MPI does it. */
 typedef struct algorithm {
     const char *name;
-    bool block;
+    mpi_call call;
     int number; /* as the control variable counts; 0 leaves the choice to Open MPI */
 } algorithm;
 
 static const algorithm algorithms[] = {
-    {"block default", true, 0},
-    {"block basic_linear", true, 1},
-    {"block recursive_doubling", true, 2},
-    {"block recursive_halving", true, 3},
-    {"block butterfly", true, 4},
-    {"default", false, 0},
-    {"non-overlapping", false, 1},
-    {"recursive_halving", false, 2},
-    {"ring", false, 3},
-    {"butterfly", false, 4},
+    {"block default", SCATTER_BLOCK, 0},
+    {"block basic_linear", SCATTER_BLOCK, 1},
+    {"block recursive_doubling", SCATTER_BLOCK, 2},
+    {"block recursive_halving", SCATTER_BLOCK, 3},
+    {"block butterfly", SCATTER_BLOCK, 4},
+    {"default", SCATTER, 0},
+    {"non-overlapping", SCATTER, 1},
+    {"recursive_halving", SCATTER, 2},
+    {"ring", SCATTER, 3},
+    {"butterfly", SCATTER, 4},
+    {"allreduce default", ALLREDUCE, 0},
+    {"basic_linear", ALLREDUCE, 1},
+    {"nonoverlapping", ALLREDUCE, 2},
+    {"recursive_doubling", ALLREDUCE, 3},
+    {"ring", ALLREDUCE, 4},
+    {"segmented_ring", ALLREDUCE, 5},
+    {"rabenseifner", ALLREDUCE, 6},
+    {"scatter+gather default", SCATTER_GATHER, 0},
+    {"scatter+gather recursive_halving", SCATTER_GATHER, 3},
+    {"scatter+gather butterfly", SCATTER_GATHER, 4},
 };
 enum { NUM_ALGORITHMS = sizeof algorithms / sizeof algorithms[0] };
 
@@ -48,7 +66,7 @@ typedef struct mpi_method {
     ew_problem problem;
     int num_ranks;
     MPI_Comm comm;
-    bool block;     /* MPI_Reduce_scatter_block where counts are equal */
+    mpi_call call;  /* where counts must be equal and are not, its next kin */
     float *partial; /* max_m x n: this rank's contribution */
     float *trial;   /* an output for choose_best */
     int *counts;    /* elements per rank */
@@ -60,12 +78,29 @@ const char *const *ewx_mpi_method_list(void)
     return list;
 }
 
-static int reduce_scatter(const mpi_method *method, MPI_Comm comm, bool block, int64_t m,
-                          float *C)
+/* The second half takes the first one's result where it lies. */
+static int scatter_and_gather(const mpi_method *method, MPI_Comm comm, int count, float *C)
+{
+    int rank;
+    MPI_Comm_rank(comm, &rank);
+    const int rc = MPI_Reduce_scatter_block(
+        method->partial, C + (size_t)rank * (size_t)count, count, MPI_FLOAT, MPI_SUM, comm);
+    return rc != MPI_SUCCESS ? rc
+                             : MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, C, count,
+                                             MPI_FLOAT, comm);
+}
+
+static int end_call(const mpi_method *method, MPI_Comm comm, mpi_call call, int64_t m,
+                    float *C)
 {
     const int num_ranks = method->num_ranks;
     const int64_t n = method->problem.n;
-    if (block && m % num_ranks == 0)
+    const bool even = m % num_ranks == 0;
+    if (even && call == SCATTER_GATHER)
+        return scatter_and_gather(method, comm, (int)(m / num_ranks * n), C);
+    if (call == ALLREDUCE || call == SCATTER_GATHER)
+        return MPI_Allreduce(method->partial, C, (int)(m * n), MPI_FLOAT, MPI_SUM, comm);
+    if (even && call == SCATTER_BLOCK)
         return MPI_Reduce_scatter_block(method->partial, C, (int)(m / num_ranks * n),
                                         MPI_FLOAT, MPI_SUM, comm);
     for (int dst = 0; dst < num_ranks; dst++) {
@@ -88,17 +123,20 @@ static int method_run(void *context, int64_t m, const void *A, const void *B, vo
         ew_blas_gemm(p->weight_layout, m, p->n, p->k, A, B, method->partial, p->n) != EW_OK)
         return 1;
     *gemm_end_ns_out = ew_now_ns();
-    return reduce_scatter(method, method->comm, method->block, m, C) != MPI_SUCCESS;
+    return end_call(method, method->comm, method->call, m, C) != MPI_SUCCESS;
 }
 
 /* Forces an algorithm on communicators made from now on; 0 forces none. */
-static bool force_algorithm(bool block, int number)
+static bool force_algorithm(mpi_call call, int number)
 {
+    static const char *const variables[] = {
+        [SCATTER_BLOCK] = "coll_tuned_reduce_scatter_block_algorithm",
+        [SCATTER] = "coll_tuned_reduce_scatter_algorithm",
+        [ALLREDUCE] = "coll_tuned_allreduce_algorithm",
+        [SCATTER_GATHER] = "coll_tuned_reduce_scatter_block_algorithm"};
     int index, count;
     MPI_T_cvar_handle handle;
-    const char *variable = block ? "coll_tuned_reduce_scatter_block_algorithm"
-                                 : "coll_tuned_reduce_scatter_algorithm";
-    if (MPI_T_cvar_get_index(variable, &index) != MPI_SUCCESS ||
+    if (MPI_T_cvar_get_index(variables[call], &index) != MPI_SUCCESS ||
         MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS)
         return false;
     const bool written = MPI_T_cvar_write(handle, &number) == MPI_SUCCESS;
@@ -123,10 +161,10 @@ static bool rules_are_dynamic(void)
 static MPI_Comm comm_with_algorithm(const algorithm *a)
 {
     MPI_Comm comm = MPI_COMM_NULL;
-    if (force_algorithm(a->block, a->number) &&
+    if (force_algorithm(a->call, a->number) &&
         MPI_Comm_dup(MPI_COMM_WORLD, &comm) == MPI_SUCCESS)
         MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    force_algorithm(a->block, 0);
+    force_algorithm(a->call, 0);
     return comm;
 }
 
@@ -144,13 +182,12 @@ static void call_blas(const mpi_method *method)
 
 /* Seconds of one reduction at max_m, the slowest rank's, so equal on all ranks.  Negative
  * when this communicator cannot do it. */
-static double time_once(const mpi_method *method, MPI_Comm comm, bool block)
+static double time_once(const mpi_method *method, MPI_Comm comm, mpi_call call)
 {
     call_blas(method);
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
-    const int rc =
-        reduce_scatter(method, comm, block, method->problem.max_m, method->trial);
+    const int rc = end_call(method, comm, call, method->problem.max_m, method->trial);
     double mine[2] = {MPI_Wtime() - start, rc != MPI_SUCCESS}, slowest[2] = {0, 1};
     MPI_Allreduce(mine, slowest, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest[1] != 0 ? -1 : slowest[0];
@@ -164,9 +201,9 @@ static bool time_algorithm(const mpi_method *method, const algorithm *a, double 
     MPI_Comm comm = comm_with_algorithm(a);
     if (comm == MPI_COMM_NULL)
         return false;
-    bool works = time_once(method, comm, a->block) >= 0; /* connects the ranks */
+    bool works = time_once(method, comm, a->call) >= 0; /* connects the ranks */
     for (int call = 0; call < TRIAL_CALLS && works; call++) {
-        times[call] = time_once(method, comm, a->block);
+        times[call] = time_once(method, comm, a->call);
         works = times[call] >= 0;
     }
     MPI_Comm_free(&comm);
@@ -179,16 +216,24 @@ static int compare_times(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
+/* Whether an algorithm does what the problem asks for. */
+static bool is_candidate(const mpi_method *method, const algorithm *a)
+{
+    const bool all = a->call == ALLREDUCE || a->call == SCATTER_GATHER;
+    const bool even = method->problem.max_m % method->num_ranks == 0;
+    const bool needs_even = a->call == SCATTER_BLOCK || a->call == SCATTER_GATHER;
+    return all == (method->problem.op == EW_OP_GEMM_AR) && (even || !needs_even);
+}
+
 /* A typical time of each algorithm, negative where it does not work.  Rounds go through
  * all of them in turn and the lower quartile counts, so that moments of noise do not
  * decide. */
 static void time_all(const mpi_method *method, double *typical)
 {
     double times[NUM_ALGORITHMS][TRIALS];
-    const bool even = method->problem.max_m % method->num_ranks == 0;
     bool works[NUM_ALGORITHMS];
     for (int at = 0; at < NUM_ALGORITHMS; at++)
-        works[at] = even || !algorithms[at].block;
+        works[at] = is_candidate(method, &algorithms[at]);
     for (int round = 0; round < TRIAL_ROUNDS; round++)
         for (int at = 0; at < NUM_ALGORITHMS; at++)
             works[at] = works[at] && time_algorithm(method, &algorithms[at],
@@ -217,9 +262,15 @@ static bool choose_best(mpi_method *method, char *remark, size_t remark_bytes)
         if (typical[at] >= 0 && used >= 0 && (size_t)used < remark_bytes)
             used += snprintf(remark + used, remark_bytes - (size_t)used, " %s %.2f",
                              algorithms[at].name, typical[at] * 1e3);
-    method->block = algorithms[best].block;
+    method->call = algorithms[best].call;
     method->comm = comm_with_algorithm(&algorithms[best]);
     return method->comm != MPI_COMM_NULL;
+}
+
+/* Of the output, on the rank that has most. */
+static int64_t rows_of(const ew_problem *problem, int num_ranks)
+{
+    return problem->op == EW_OP_GEMM_AR ? problem->max_m : problem->max_m / num_ranks + 1;
 }
 
 static const char *refusal(const ew_problem *problem, int num_ranks)
@@ -228,7 +279,7 @@ static const char *refusal(const ew_problem *problem, int num_ranks)
         return "the MPI baselines are fp32 only: MPI has no sum of bf16 or fp16";
     if (problem->max_m < 0 || problem->n < 1 || problem->k < 1)
         return "rows, columns and depth must be positive";
-    if ((problem->max_m / num_ranks + 1) > INT_MAX / problem->n)
+    if (rows_of(problem, num_ranks) > INT_MAX / problem->n)
         return "MPI counts elements in an int and a rank's rows have more of them";
     if (!ew_blas_name())
         return "no BLAS is installed\n  fix: install libblis4 or libopenblas0";
@@ -278,10 +329,13 @@ static mpi_method *method_alloc(const ew_problem *problem, int num_ranks)
     mpi_method *method = malloc(sizeof *method);
     if (!method)
         return NULL;
-    *method = (mpi_method){
-        .problem = *problem, .num_ranks = num_ranks, .comm = MPI_COMM_NULL, .block = true};
+    *method =
+        (mpi_method){.problem = *problem,
+                     .num_ranks = num_ranks,
+                     .comm = MPI_COMM_NULL,
+                     .call = problem->op == EW_OP_GEMM_AR ? ALLREDUCE : SCATTER_BLOCK};
     method->partial = malloc((elems + 1) * sizeof(float));
-    method->trial = malloc(((size_t)(problem->max_m / num_ranks) + 1) * n * sizeof(float));
+    method->trial = malloc(((size_t)rows_of(problem, num_ranks) * n + 1) * sizeof(float));
     method->counts = malloc((size_t)num_ranks * sizeof(int));
     if (method->partial && method->trial && method->counts) {
         /* Touched now: page faults belong to no timed call. */

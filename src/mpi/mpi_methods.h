@@ -1,5 +1,5 @@
-/* The baselines that end in MPI's ReduceScatter, as custom methods of the benchmark
- * loop.  Private to this folder. */
+/* The baselines that end in MPI's ReduceScatter or AllReduce, as custom methods of the
+ * benchmark loop.  Private to this folder. */
 #ifndef EWX_MPI_METHODS_H
 #define EWX_MPI_METHODS_H
 

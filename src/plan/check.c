@@ -198,7 +198,7 @@ static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
          config->pool != EW_POOL_AFTER))
         return ewx_fail(EW_ERR_CONFIG, "transport=copy moves whole partitions\n"
                                        "  fix: leave order, release and pool out");
-    const int64_t tiles = ewx_most_owned_tiles(problem, num_ranks);
+    const int64_t tiles = ewx_most_part_tiles(problem, num_ranks);
     const int64_t units = config->release > 0 ? ewx_div_up(tiles, config->release) : 1;
     if (config->launches == EW_LAUNCHES_UNIT && units > EWX_MAX_LAUNCHES)
         return ewx_fail(

@@ -7,9 +7,9 @@
 /* ---- Choosing for the CPU ---- */
 
 /* The block is one tile high and two wide, as the paper's larger one.  Interleaving keeps
- * one row panel of A per destination in use; when they crowd the cache, a wide block
- * stays longer with one of them (2 to 4 % of the GEMM at W=2, K=512, fp32) and still
- * releases tile by tile. */
+ * one row panel of A per part in use; when they crowd the cache, a wide block stays longer
+ * with one of them (2 to 4 % of the GEMM at W=2, K=512, fp32) and still releases tile by
+ * tile. */
 #define DEFAULT_BLOCK_M 128
 #define DEFAULT_BLOCK_N 256
 #define WIDE_BLOCK_N 1024
@@ -19,7 +19,7 @@
 int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks)
 {
     const int64_t elem = problem->dtype == EW_BF16 ? 2 : 4; /* as packed */
-    return num_ranks * EWX_TILE_M * problem->k * elem;
+    return ewx_op_of(problem)->num_parts(num_ranks) * EWX_TILE_M * problem->k * elem;
 }
 
 static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int workers)
@@ -71,7 +71,7 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
         return 1;
     const int64_t tile_bytes =
         EWX_TILE_M * EWX_TILE_N * (int64_t)ew_dtype_bytes(problem->dtype);
-    const int64_t most = ewx_most_owned_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
+    const int64_t most = ewx_most_part_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
     const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
     return release > 1 ? (int32_t)release : 1;
 }
@@ -113,14 +113,14 @@ ewx_machine ewx_machine_planned(const ewx_machine *machine)
     return planned;
 }
 
-/* Row blocks of each destination that are walked together, so that the blocks computed at
+/* Row blocks of each part that are walked together, so that the blocks computed at
  * a time, one per SM, cover an area about as high as wide and share most of their loads:
- * W * group is the root of `wave_tiles`, to the nearest power of two. */
-static int32_t choose_group(int num_destinations, int sms, int32_t block_n)
+ * parts * group is the root of `wave_tiles`, to the nearest power of two. */
+static int32_t choose_group(int num_parts, int sms, int32_t block_n)
 {
     const int64_t wave_tiles = (int64_t)sms * (block_n / EWX_TILE_N);
     int64_t group = 1;
-    while (2 * group * group * num_destinations * num_destinations <= wave_tiles)
+    while (2 * group * group * num_parts * num_parts <= wave_tiles)
         group *= 2;
     return (int32_t)group;
 }
@@ -132,7 +132,7 @@ static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
 {
     const int64_t waves = ewx_div_up(2 * (int64_t)sms * (block_n / EWX_TILE_N), num_ranks);
     const int64_t least =
-        ewx_div_up(ewx_most_owned_tiles(problem, num_ranks), EWX_MAX_LAUNCHES);
+        ewx_div_up(ewx_most_part_tiles(problem, num_ranks), EWX_MAX_LAUNCHES);
     return (int32_t)(waves > least ? waves : least);
 }
 
@@ -175,7 +175,9 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
                         : copies                             ? EW_ORDER_CONTIGUOUS
                                                              : EW_ORDER_INTERLEAVED;
     if (!config->group)
-        config->group = choose_group(config->order == EW_ORDER_CONTIGUOUS ? 1 : num_ranks,
+        config->group = choose_group(config->order == EW_ORDER_CONTIGUOUS
+                                         ? 1
+                                         : ewx_op_of(problem)->num_parts(num_ranks),
                                      gpu.gpu_sms, config->block_n);
     if (!config->launches)
         config->launches = EW_LAUNCHES_ONCE;
@@ -229,6 +231,27 @@ int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
     if (spec->config.shots)
         return spec->config.shots;
     return spec->num_ranks <= 2 || m <= ONE_SHOT_BYTES / row_bytes ? 1 : 2;
+}
+
+ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)
+{
+    if (spec->problem.op != EW_OP_GEMM_AR)
+        return EWX_OWNS_PART;
+    return ewx_allreduce_shots(spec, m) == 1 ? EWX_OWNS_ALL : EWX_OWNS_TILES;
+}
+
+double ewx_spec_remote_bytes(const ewx_spec *spec, int64_t m)
+{
+    if (ewx_spec_ownership(spec, m) != EWX_OWNS_ALL)
+        return spec->op->remote_bytes(&spec->problem, m, spec->num_ranks);
+    return (double)(spec->num_ranks - 1) * (double)m * (double)spec->problem.n *
+           (double)spec->elem_bytes;
+}
+
+ewx_share ewx_spec_share(const ewx_spec *spec, int64_t m, int rank)
+{
+    const ewx_grid grid = ewx_spec_grid(spec, m);
+    return ewx_share_of(&grid, ewx_spec_ownership(spec, m), spec->num_ranks, rank);
 }
 
 /* ---- All together ---- */

@@ -21,12 +21,15 @@ __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *c
     ewx_text_add(text, ": %s\n", why);
 }
 
-static const char *why_order(const ew_config *config)
+static const char *why_order(const ewx_spec *spec)
 {
+    const ew_config *config = &spec->config;
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
     if (config->order == EW_ORDER_DEFAULT)
         return "nothing is released early, so no destination needs to come early";
+    if (spec->layout.num_parts == 1)
+        return "the output is one part, walked from top to bottom";
     return config->release == EW_RELEASE_OUTPUT || config->pool == EW_POOL_AFTER
                ? "destinations take turns: they share columns of B, the fastest GEMM"
                : "destinations take turns, so that every owner can reduce early";
@@ -47,6 +50,7 @@ static const char *why_release(const ew_config *config)
 
 static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
 {
+    const int num_parts = spec->layout.num_parts;
     const int64_t panels_kib =
         ewx_interleaved_panels_bytes(&spec->problem, spec->num_ranks) / 1024;
     if (spec->config.block_m > EWX_TILE_M) {
@@ -56,17 +60,17 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
     }
     explain_key(&spec->config, "block", asked, text,
                 spec->config.block_n > 2 * EWX_TILE_N
-                    ? "interleaving uses %d row panels, %" PRId64
+                    ? "interleaving uses %d row panel%s, %" PRId64
                       " KiB; a wide block stays longer with one"
-                    : "two tiles wide; interleaving uses %d row panels, %" PRId64 " KiB",
-                spec->num_ranks, panels_kib);
+                    : "two tiles wide; interleaving uses %d row panel%s, %" PRId64 " KiB",
+                num_parts, num_parts == 1 ? "" : "s", panels_kib);
 }
 
 static void explain_cpu(const ewx_spec *spec, const ew_config *asked, int cores,
                         ewx_text *text)
 {
     const ew_config *config = &spec->config;
-    explain_key(config, "order", asked->order, text, "%s", why_order(config));
+    explain_key(config, "order", asked->order, text, "%s", why_order(spec));
     explain_key(config, "release", asked->release, text, "%s", why_release(config));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
@@ -115,8 +119,9 @@ static void explain_cuda_producer(const ewx_spec *spec, const ew_config *asked,
                 config->cluster == 2 ? "a column of B is loaded once for two CTAs"
                                      : "every CTA loads its own columns of B");
     explain_key(config, "group", asked->group, text,
-                "with %d ranks in turn, what %d SMs compute at a time is about square",
-                spec->num_ranks, gpu->gpu_sms);
+                "with %d part%s in turn, what %d SMs compute at a time is about square",
+                spec->layout.num_parts, spec->layout.num_parts == 1 ? "" : "s",
+                gpu->gpu_sms);
 }
 
 static void explain_cuda_reducers(const ew_config *config, const ew_config *asked,
@@ -144,7 +149,7 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
     const ew_config *config = &spec->config;
     const ewx_machine gpu = ewx_machine_planned(machine);
     explain_gpu(machine, text);
-    explain_key(config, "order", asked->order, text, "%s", why_order(config));
+    explain_key(config, "order", asked->order, text, "%s", why_order(spec));
     explain_key(config, "release", asked->release, text, "%s", why_release(config));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_cuda_producer(spec, asked, &gpu, text);
@@ -156,6 +161,17 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
 }
 
 /* ---- All together ---- */
+
+static void explain_shots(const ewx_spec *spec, bool asked, ewx_text *text)
+{
+    const int shots = ewx_allreduce_shots(spec, spec->problem.max_m);
+    ewx_text_add(text, "shots=%d: %s\n", shots,
+                 asked        ? "asked for"
+                 : shots == 2 ? "each rank sums its share, the others copy it; fewer bytes"
+                 : spec->num_ranks == 2
+                     ? "every rank sums all tiles; between two ranks two shots save no byte"
+                     : "every rank sums all tiles; so few bytes need no second wait");
+}
 
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
                       const ewx_machine *machine, ewx_text *text)
@@ -172,12 +188,14 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
         explain_cuda(spec, asked, machine, text);
     else
         explain_cpu(spec, asked, machine->cores, text);
+    if (spec->problem.op == EW_OP_GEMM_AR)
+        explain_shots(spec, asked->shots, text);
     if (asked->epilogue)
         explain_key(&spec->config, "epilogue", true, text, "%s", "");
     ewx_text_add(text,
                  "grid: %" PRId64 " blocks per rank, %" PRId64
-                 " tiles of 128x128 owned by rank 0\n",
-                 ewx_num_blocks(&grid), ewx_part_tiles(&grid, 0));
+                 " tiles of 128x128 summed by rank 0\n",
+                 ewx_num_blocks(&grid), ewx_spec_share(spec, spec->problem.max_m, 0).count);
     ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
                  gpu ? "GPU heap" : "heap", spec->layout.segment_bytes,
                  spec->layout.num_slots);

@@ -3,14 +3,16 @@
 #define EWX_PLAN_POLICY_H
 
 #include "plan/backend_traits.h"
+#include "plan/ownership.h"
 #include "plan/spec.h"
 
 #define EWX_MAX_LAUNCHES 256 /* of reducers in one call */
 
-/* Tiles of the largest partition; of problems that are refused later, something. */
-static inline int64_t ewx_most_owned_tiles(const ew_problem *problem, int num_ranks)
+/* Tiles of the largest part; of problems that are refused later, something. */
+static inline int64_t ewx_most_part_tiles(const ew_problem *problem, int num_ranks)
 {
-    const int64_t rows = ewx_div_up(ewx_min64(problem->max_m, INT32_MAX), num_ranks);
+    const int num_parts = ewx_op_of(problem)->num_parts(num_ranks);
+    const int64_t rows = ewx_div_up(ewx_min64(problem->max_m, INT32_MAX), num_parts);
     return ewx_div_up(rows, EWX_TILE_M) *
            ewx_div_up(ewx_min64(problem->n, INT32_MAX), EWX_TILE_N);
 }
@@ -29,6 +31,12 @@ void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine
 /* Of an AllReduce of m rows: 1, every rank sums everything; 2, tiles are shared out and
  * their sums collected.  The bits are the same. */
 int ewx_allreduce_shots(const ewx_spec *spec, int64_t m);
+/* Who sums what in a call of m rows without an epilogue. */
+ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m);
+/* Eq. 2 of a call of m rows: in one shot every rank gets every contribution. */
+double ewx_spec_remote_bytes(const ewx_spec *spec, int64_t m);
+/* The first rank's share is the largest. */
+ewx_share ewx_spec_share(const ewx_spec *spec, int64_t m, int rank);
 
 /* Refuses what no machine of the backend can run; what this one can, its backend knows. */
 ew_status ewx_config_check(const ew_problem *problem, int num_ranks,

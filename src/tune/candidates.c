@@ -1,6 +1,8 @@
 /* The table of knobs, and which of their values are worth a measurement. */
 #include "tune/candidates.h"
 
+#include "plan/policy.h"
+
 #define MANY_WAVES 16
 
 typedef struct requests {
@@ -19,19 +21,24 @@ static bool on_gpu(const ewx_candidate_space *space)
     return space->built_in.kernel != 0;
 }
 
-static int64_t partition_tile_rows(const ewx_candidate_space *space)
+static int num_parts(const ewx_candidate_space *space)
 {
-    return ewx_div_up(ewx_div_up(space->problem->max_m, space->num_ranks), EWX_TILE_M);
+    return ewx_op_of(space->problem)->num_parts(space->num_ranks);
 }
 
-static int64_t partition_tiles(const ewx_candidate_space *space)
+static int64_t part_tile_rows(const ewx_candidate_space *space)
 {
-    return partition_tile_rows(space) * ewx_div_up(space->problem->n, EWX_TILE_N);
+    return ewx_div_up(ewx_div_up(space->problem->max_m, num_parts(space)), EWX_TILE_M);
+}
+
+static int64_t part_tiles(const ewx_candidate_space *space)
+{
+    return part_tile_rows(space) * ewx_div_up(space->problem->n, EWX_TILE_N);
 }
 
 static bool has_many_waves(const ewx_candidate_space *space)
 {
-    const int64_t wide_blocks = space->num_ranks * partition_tile_rows(space) *
+    const int64_t wide_blocks = num_parts(space) * part_tile_rows(space) *
                                 ewx_div_up(space->problem->n, 2 * EWX_TILE_N);
     return wide_blocks >= (int64_t)MANY_WAVES * space->machine.gpu_sms;
 }
@@ -123,7 +130,7 @@ static void vary_group(const ewx_candidate_space *space, ew_config request,
                        const ew_config *best, requests *list)
 {
     const int64_t block_rows =
-        ewx_div_up(partition_tile_rows(space), best->block_m / EWX_TILE_M);
+        ewx_div_up(part_tile_rows(space), best->block_m / EWX_TILE_M);
     const int32_t least = best->group > 1 ? best->group / 2 : 1;
     for (int64_t group = least; group <= 4 * (int64_t)best->group; group *= 2) {
         request.group = (int32_t)group;
@@ -143,7 +150,7 @@ static bool has_release(const ewx_candidate_space *space)
 static void vary_release(const ewx_candidate_space *space, ew_config request,
                          const ew_config *best, requests *list)
 {
-    const int64_t most = partition_tiles(space);
+    const int64_t most = part_tiles(space);
     const int32_t least = best->release > 2 ? best->release / 2 : 2;
     for (int64_t release = least; release <= 16 * (int64_t)best->release; release *= 2) {
         request.release = (int32_t)release;
@@ -165,7 +172,7 @@ static bool has_budget(const ewx_candidate_space *space)
 static void add_budget(const ewx_candidate_space *space, ew_config request, int64_t budget,
                        int32_t batch, requests *list)
 {
-    if (budget < 1 || budget > partition_tiles(space))
+    if (budget < 1 || budget > part_tiles(space))
         return;
     if (!space->fixed.budget)
         request.budget = (int32_t)budget;
@@ -228,6 +235,25 @@ static void vary_pool(const ewx_candidate_space *space, ew_config request,
     vary_gpu_budget(space, request, best, list);
 }
 
+/* ---- Shots ---- */
+
+static bool has_shots(const ewx_candidate_space *space)
+{
+    return space->problem->op == EW_OP_GEMM_AR && space->num_ranks > 2 &&
+           !space->fixed.shots;
+}
+
+static void vary_shots(const ewx_candidate_space *space, ew_config request,
+                       const ew_config *best, requests *list)
+{
+    const ewx_spec chosen = {.problem = *space->problem,
+                             .config = *best,
+                             .num_ranks = space->num_ranks,
+                             .elem_bytes = ew_dtype_bytes(space->problem->dtype)};
+    request.shots = 3 - ewx_allreduce_shots(&chosen, space->problem->max_m);
+    add(list, &request);
+}
+
 /* ---- The table ---- */
 
 static const struct {
@@ -237,6 +263,7 @@ static const struct {
 } knobs[] = {
     {has_transport, vary_transport}, {has_block, vary_block},   {has_group, vary_group},
     {has_release, vary_release},     {has_budget, vary_budget}, {has_pool, vary_pool},
+    {has_shots, vary_shots},
 };
 _Static_assert(sizeof knobs / sizeof knobs[0] == EWX_KNOBS, "one row for each knob");
 

@@ -9,6 +9,8 @@
  *   release    release                 tiles are released in groups (wavegroup)
  *   budget     x, b                    there is a reduction of ours: W > 1, and not NCCL's
  *   pool       pool, x, b              as transport, with few waves: SMs for reducers alone
+ *   shots      shots                   AllReduce of more than two ranks: the form that
+ * would not be chosen; where it wins, calls of all m have it
  *
  * So of the methods, sequential, static, chunked and fused-push have block, group and
  * budget, wavegroup has release besides, blas has budget alone.  What the caller has set
@@ -21,7 +23,7 @@
 #include "plan/spec.h"
 #include "plan/tuning.h"
 
-#define EWX_KNOBS 6
+#define EWX_KNOBS 7
 #define EWX_KNOB_VALUES 16 /* at most */
 
 typedef struct ewx_candidate_space {

@@ -254,7 +254,7 @@ static bool is_complete(roll_call *call)
 static ew_status call_roll(ew_world *world, const hello *mine, hello *hellos)
 {
     roll_call call = {.world = world, .mine = mine, .hellos = hellos};
-    ewx_wait wait = ewx_wait_begin(NULL, world->timeout_ns, world->spins);
+    ewx_wait wait = ewx_world_wait(world);
     ew_status status;
     EWX_AWAIT(status, &wait, is_complete(&call));
     if (status == EW_OK && call.result != 0)
@@ -262,6 +262,7 @@ static ew_status call_roll(ew_world *world, const hello *mine, hello *hellos)
                         world->fabric->name, call.result);
     if (status == EW_OK)
         return EW_OK;
+    EW_TRY(ewx_world_check(world)); /* it was cancelled */
     ewx_fault absence = {
         .status = EW_ERR_TIMEOUT, .reporter = world->rank, .code = EWX_FAULT_JOINING};
     for (int rank = world->num_ranks - 1; rank >= 0; rank--)
@@ -272,11 +273,14 @@ static ew_status call_roll(ew_world *world, const hello *mine, hello *hellos)
     return ewx_world_raise(world, &absence);
 }
 
-static ew_status call_back(ew_allgather allgather, void *context, const hello *mine,
-                           hello *hellos)
+/* When it succeeds, a cancellation is left to the meeting, where the others learn of it. */
+static ew_status call_back(ew_world *world, ew_allgather allgather, void *context,
+                           const hello *mine, hello *hellos)
 {
     ewx_fail(EW_OK, "%s", "");
     const int result = allgather(context, mine, hellos, sizeof *mine);
+    if (result != 0)
+        EW_TRY(ewx_world_check(world));
     if (result != 0 && ew_last_error()[0]) /* our own launcher explains itself */
         return result < 0 ? (ew_status)result : EW_ERR_ABORTED;
     if (result != 0)
@@ -294,7 +298,7 @@ static ew_status gather_hellos(ew_world *world, ew_allgather allgather, void *co
     }
     EW_TRY(world->fabric && world->fabric->gather
                ? call_roll(world, mine, hellos)
-               : call_back(allgather, context, mine, hellos));
+               : call_back(world, allgather, context, mine, hellos));
     for (int rank = 0; rank < world->num_ranks; rank++)
         EW_TRY(check_hello(mine, &hellos[rank], rank));
     return EW_OK;
@@ -382,11 +386,14 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     if (status == EW_OK)
         status = settle_device_memory(world);
     if (status == EW_OK)
+        status = ewx_world_check(world);
+    if (status == EW_OK)
         status = join(world, allgather, context);
     if (status != EW_OK) {
         ew_world_destroy(world);
         return status;
     }
+    world->cancel = NULL;
     *world_out = world;
     return EW_OK;
 }

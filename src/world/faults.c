@@ -98,6 +98,11 @@ static ew_status explain(const ew_world *world, const ewx_fault *f)
                         "rank %d could not do its part (%s)\n"
                         "  fix: see what that rank itself says",
                         f->culprit, ew_status_text((ew_status)f->status));
+    if (f->code == EWX_FAULT_CANCELLED)
+        return ewx_fail(f->status,
+                        "rank %d gave up while the world was created: its program "
+                        "cancelled that (ew_world_options.cancel)",
+                        f->culprit);
     if (f->code == EWX_FAULT_FABRIC)
         return ewx_fail(f->status,
                         "rank %d cannot reach other hosts any more: %s failed\n"
@@ -112,7 +117,7 @@ static ew_status explain(const ew_world *world, const ewx_fault *f)
     return ewx_fail(EW_ERR_ABORTED, "rank %d aborted the world", f->culprit);
 }
 
-ew_status ewx_world_check(ew_world *world)
+static ew_status check_fault(ew_world *world)
 {
     ewx_control *control = world->control;
     const uint64_t word =
@@ -152,7 +157,17 @@ ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
         return explain(world, fault);
     }
     ewx_world_raise_quietly(world, fault);
-    return ewx_world_check(world);
+    return check_fault(world);
+}
+
+ew_status ewx_world_check(ew_world *world)
+{
+    if (ewx_is_cancelled(world->cancel))
+        return ewx_world_raise(world, &(ewx_fault){.status = EW_ERR_ABORTED,
+                                                   .culprit = world->rank,
+                                                   .reporter = world->rank,
+                                                   .code = EWX_FAULT_CANCELLED});
+    return check_fault(world);
 }
 
 void ewx_world_give_up(ew_world *world, ew_status status)

@@ -33,6 +33,7 @@ typedef enum ewx_fault_code {
     EWX_FAULT_MESSAGE,   /* a message from another host is malformed */
     EWX_FAULT_JOINING,   /* ranks meet; detail: a bit for each rank that is missing */
     EWX_FAULT_GAVE_UP,   /* the culprit could not do its part, and says why itself */
+    EWX_FAULT_CANCELLED, /* the culprit's program did not want the world any more */
     EWX_FAULT_OPERATION, /* detail: ewx_operation_field, reporter's value, culprit's value,
                             sequence; explained above, like those that follow */
     EWX_FAULT_FIRST_ABOVE = 16

@@ -59,9 +59,9 @@ static ew_status give_up_on(ew_world *world, int rank)
  * EW_ERR_PEER_DIED, without a text: it is gone. */
 static ew_status connect_to(ew_world *world, int rank, const ewx_address *address)
 {
-    const _Atomic uint64_t *abort = world->control ? &world->control->abort : NULL;
-    ewx_wait wait = ewx_wait_begin(abort, world->timeout_ns, 0);
+    ewx_wait wait = ewx_world_wait(world);
     ew_status status, result;
+    wait.spins = 0;
     EWX_AWAIT(status, &wait,
               (result = ewx_sockets_connect(world, rank, address)) != EW_ERR_TIMEOUT ||
                   ewx_death_watch_sees(world, rank));
@@ -133,9 +133,19 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
 
 /* ---- The control block ---- */
 
+/* Reports a rank that lives and has hung up, without the block: there it would have said
+ * why. */
+static void look_for_hang_ups(ew_world *world)
+{
+    for (int i = 0; i < world->num_locals; i++)
+        if (ewx_sockets_hung_up(world, world->locals[i]) && ewx_world_check(world) == EW_OK)
+            ewx_death_watch_lost(world, world->locals[i]);
+}
+
 static bool all_are_present(ew_world *world, ewx_fault *absence_out)
 {
     look_around(world);
+    look_for_hang_ups(world);
     return !find_absent(world, is_present, absence_out);
 }
 
@@ -181,8 +191,13 @@ static ew_status receive_control(ew_world *world)
     ew_status status;
     while ((status = ewx_sockets_receive_fd(world, owner, ewx_now_ns() + SLICE_NS,
                                             &world->control_fd)) == EW_ERR_TIMEOUT) {
-        if (ewx_timer_is_over(&timer))
+        /* A last chance to get the block, through which the others would learn of it. */
+        if (ewx_is_cancelled(world->cancel) && timer.limit_ns > LAST_CALL_NS)
+            timer = ewx_timer_begin(LAST_CALL_NS);
+        if (ewx_timer_is_over(&timer)) {
+            EW_TRY(ewx_world_check(world));
             return give_up_on(world, owner);
+        }
         if (ewx_death_watch_sees(world, owner))
             return ewx_death_watch_report(world, owner);
     }
@@ -204,8 +219,7 @@ static ew_status await_others(ew_world *world)
 {
     const int64_t more_ns =
         world->timeout_ns / 8 < LEAST_MORE_NS ? LEAST_MORE_NS : world->timeout_ns / 8;
-    ewx_wait wait =
-        ewx_wait_begin(&world->control->abort, world->timeout_ns + more_ns, world->spins);
+    ewx_wait wait = ewx_world_wait_for(world, world->timeout_ns + more_ns);
     ew_status status;
     EWX_AWAIT(status, &wait, have_met(world));
     if (status == EW_ERR_TIMEOUT)

@@ -42,6 +42,7 @@ typedef struct flock {
     int num_ranks;
     int *exits;
     int64_t timeout_ns, grace_ns;
+    const volatile int *cancel;
     ewx_timer since_exit; /* of the last rank that ended: the grace */
     bool failed;          /* a rank has not ended as it should */
 } flock;
@@ -58,16 +59,18 @@ typedef struct answer {
 typedef struct gather_context {
     int fd, num_ranks;
     int64_t timeout_ns;
+    const volatile int *cancel;
 } gather_context;
 
 /* The parent answers at its timeout, and its death hangs up. */
-static bool await_answer(int fd, int64_t timeout_ns)
+static bool await_answer(const gather_context *us)
 {
-    ewx_timer timer = ewx_timer_begin(timeout_ns + MARGIN_NS);
-    struct pollfd entry = {.fd = fd, .events = POLLIN};
-    while (!ewx_timer_is_over(&timer))
+    ewx_timer timer = ewx_timer_begin(us->timeout_ns + MARGIN_NS);
+    struct pollfd entry = {.fd = us->fd, .events = POLLIN};
+    do
         if (poll(&entry, 1, ewx_timer_sleep_ms(&timer, SLICE_MS)) > 0)
             return true;
+    while (!ewx_timer_is_over(&timer) && !ewx_is_cancelled(us->cancel));
     return false;
 }
 
@@ -85,7 +88,7 @@ static ew_status ask_parent(const gather_context *us, const void *mine, size_t b
     ssize_t got;
     if (send(us->fd, mine, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
         return fail_launcher("told");
-    if (!await_answer(us->fd, us->timeout_ns))
+    if (!await_answer(us))
         return ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
     do
         got = recv(us->fd, reply, room, 0);
@@ -179,8 +182,8 @@ static ew_status start_child(flock *f, int rank, const ew_world_options *options
     if (pid == 0) {
         close_children(children, rank);
         close(pair[0]);
-        be_rank(rank, &(gather_context){pair[1], f->num_ranks, f->timeout_ns}, parent,
-                options, rank_main, argument);
+        be_rank(rank, &(gather_context){pair[1], f->num_ranks, f->timeout_ns, f->cancel},
+                parent, options, rank_main, argument);
     }
     close(pair[1]);
     children[rank] = (child){.pid = pid, .socket = pair[0], .running = true};
@@ -254,17 +257,22 @@ static bool is_answer(const void *message, ssize_t bytes, answer *why_out)
     return why_out->status < 0; /* a hello starts with text */
 }
 
-/* Takes what has come from a rank, if anything. */
+/* Takes what has come from a rank, if anything.  One that has said hello may still give up
+ * while it waits for the others. */
 static void take_hello(child *c, int rank, size_t *hello_bytes, answer *reply)
 {
-    const ssize_t got = recv(c->socket, c->hello, sizeof c->hello, MSG_DONTWAIT);
+    unsigned char message[MAX_HELLO_BYTES];
+    const ssize_t got = recv(c->socket, message, sizeof message, MSG_DONTWAIT);
     answer why;
-    if (is_answer(c->hello, got, &why)) {
+    if (is_answer(message, got, &why)) {
         reply->status = why.status;
         snprintf(reply->text, sizeof reply->text, "rank %d: %.*s", rank,
                  (int)sizeof reply->text - 20, why.text);
         return;
     }
+    if (c->hello_in)
+        return;
+    memcpy(c->hello, message, got > 0 ? (size_t)got : 0);
     c->hello_in = got > 0;
     if (got > 0)
         *hello_bytes = (size_t)got;
@@ -293,8 +301,7 @@ static answer collect_hellos(flock *f, size_t *hello_bytes)
         reap(f);
         for (int rank = 0; rank < f->num_ranks; rank++) {
             child *c = &f->children[rank];
-            if (!c->hello_in)
-                take_hello(c, rank, hello_bytes, &reply);
+            take_hello(c, rank, hello_bytes, &reply);
             if (!c->hello_in)
                 ewx_text_add(&missing, " %d", rank);
             if (!c->running)
@@ -475,7 +482,8 @@ ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
                .num_ranks = num_ranks,
                .exits = exits,
                .timeout_ns = probe.timeout_ns,
-               .grace_ns = probe.grace_ns};
+               .grace_ns = probe.grace_ns,
+               .cancel = probe.cancel};
     if (!f.children)
         return ewx_fail(EW_ERR_MEMORY, "no memory for %d ranks", num_ranks);
     ew_status status = start_all(&f, options, rank_main, argument);

@@ -154,6 +154,12 @@ ew_status ewx_sockets_receive_fd(const ew_world *world, int rank, int64_t deadli
     return *fd_out >= 0 ? EW_OK : fail_descriptor(world->sockets[rank]);
 }
 
+bool ewx_sockets_hung_up(const ew_world *world, int rank)
+{
+    struct pollfd entry = {.fd = world->sockets[rank], .events = POLLRDHUP};
+    return poll(&entry, 1, 0) > 0; /* it skips negative descriptors */
+}
+
 /* ---- Connections ---- */
 
 ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *address_out)

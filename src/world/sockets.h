@@ -32,6 +32,9 @@ ew_status ewx_sockets_send_fd(const ew_world *world, int rank, int fd);
 ew_status ewx_sockets_receive_fd(const ew_world *world, int rank, int64_t deadline_ns,
                                  int *fd_out);
 
+/* Whether there is a connection, and the peer has closed it. */
+bool ewx_sockets_hung_up(const ew_world *world, int rank);
+
 ew_status ewx_sockets_check_job(const ew_world *world, const ewx_job_id *theirs, int rank,
                                 pid_t pid);
 

@@ -55,6 +55,7 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->timeout_ns = timeout_ms * 1000000;
     world->grace_ns =
         (int64_t)(given.grace_ms ? given.grace_ms : DEFAULT_GRACE_MS) * 1000000;
+    world->cancel = given.cancel;
     world->link_gbps = given.link_gbps;
     world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
     world->launcher_fd = -1;
@@ -112,9 +113,17 @@ ew_status ew_world_traffic(const ew_world *world, ew_traffic *traffic_out)
     return EW_OK;
 }
 
+ewx_wait ewx_world_wait_for(const ew_world *world, int64_t timeout_ns)
+{
+    ewx_wait wait = ewx_wait_begin(world->control ? &world->control->abort : NULL,
+                                   timeout_ns, world->spins);
+    wait.cancel = world->cancel;
+    return wait;
+}
+
 ewx_wait ewx_world_wait(const ew_world *world)
 {
-    return ewx_wait_begin(&world->control->abort, world->timeout_ns, world->spins);
+    return ewx_world_wait_for(world, world->timeout_ns);
 }
 
 bool ewx_world_departed(const ew_world *world, int rank)
@@ -154,7 +163,7 @@ static ew_status await_round(ew_world *world, int rank)
     EWX_AWAIT(status, &wait, is_met(world, rank));
     if (status == EW_ERR_TIMEOUT && may_wait_itself(world, rank)) {
         /* Its time is up as well, and its report of whom it waited for is on the way. */
-        wait = ewx_wait_begin(&world->control->abort, world->timeout_ns / 8, world->spins);
+        wait = ewx_world_wait_for(world, world->timeout_ns / 8);
         EWX_AWAIT(status, &wait, is_met(world, rank));
     }
     if (status == EW_OK && has_entered(world, rank, world->round))
@@ -347,6 +356,7 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
         return status;
     }
     world->in_threads = true;
+    world->cancel = NULL; /* it exists */
     world->control = control;
     world->control_fd = control_fd;
     for (int peer = 0; peer < num_ranks; peer++)

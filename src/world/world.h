@@ -107,9 +107,10 @@ struct ew_world {
     int num_ranks;
     bool in_threads; /* ranks share this address space */
     int64_t timeout_ns;
-    int64_t grace_ns; /* of ew_run_ranks */
-    int32_t spins;    /* 0 when ranks outnumber cores */
-    double link_gbps; /* emulated link, 0: off */
+    int64_t grace_ns;           /* of ew_run_ranks */
+    const volatile int *cancel; /* of the options; NULL once the world exists */
+    int32_t spins;              /* 0 when ranks outnumber cores */
+    double link_gbps;           /* emulated link, 0: off */
     int64_t link_latency_ns;
     ewx_control *control; /* this host's */
     int control_fd;
@@ -193,8 +194,10 @@ static inline bool ewx_world_is_elsewhere(const ew_world *world)
            atomic_load_explicit(world->use, memory_order_relaxed) == 0;
 }
 
-/* A wait that watches this world's abort word and knows its timeout. */
+/* A wait that watches this world's abort word, if there is one yet, and what may cancel its
+ * creation; with the world's timeout, or another. */
 ewx_wait ewx_world_wait(const ew_world *world);
+ewx_wait ewx_world_wait_for(const ew_world *world, int64_t timeout_ns);
 
 /* Reports a fault to all ranks unless one was reported already, and returns the status that
  * stands, with its text set.  A rank that has no control block yet fails alone. */
@@ -204,7 +207,8 @@ ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault);
  * for it.  Its own text stays; nothing happens when a fault was reported already. */
 void ewx_world_give_up(ew_world *world, ew_status status);
 
-/* EW_OK, or the standing fault's status with its text set. */
+/* EW_OK, or the standing fault's status with its text set.  A cancelled creation becomes a
+ * fault here. */
 ew_status ewx_world_check(ew_world *world);
 
 /* Collective: ew_world_allgather and ew_world_barrier for those who have entered the world.

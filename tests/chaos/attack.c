@@ -22,7 +22,7 @@
 #include "ordeal.h"
 
 #define HANG_NS 30000000000 /* beyond every timeout; then the job is killed */
-#define MPI_START_NS 20000000000
+#define MPI_START_NS 60000000000
 
 /* ---- Where jobs run ---- */
 
@@ -254,7 +254,7 @@ static bool all_sit(const ordeal *o)
 {
     for (int rank = 0; rank < o->fate.num_ranks; rank++)
         if (atomic_load(&o->board->seats[rank].step) < STEP_MEET)
-            return all_have_ended(o);
+            return false;
     return true;
 }
 
@@ -270,7 +270,8 @@ static void start(ordeal *o, const tools *t, int board_fd)
     if (o->fate.way != WAY_CREATE)
         watch(&o->launcher, start_process(o, t, LAUNCHER, board_fd));
     if (o->fate.way == WAY_MPI) { /* what happens in MPI_Init is MPI's own business */
-        watch_until(o, all_sit, o->started_ns + MPI_START_NS);
+        if (!watch_until(o, all_sit, o->started_ns + MPI_START_NS))
+            harness_fail("mpirun does not start ranks");
         o->started_ns = ewx_now_ns();
     }
     if (o->fate.way != WAY_CREATE)

@@ -237,11 +237,11 @@ static options read_options(int argc, char **argv)
         case 'w':
             given.ways = read_ways(optarg);
             break;
-        case 'c':
-            given.tools.cli = optarg;
+        case 'c': /* whole paths: jobs run in a folder of their own */
+            given.tools.cli = realpath(optarg, NULL);
             break;
         case 'm':
-            given.tools.mpi_module = optarg;
+            given.tools.mpi_module = realpath(optarg, NULL);
             break;
         case 'u':
             given.until_bad = true;

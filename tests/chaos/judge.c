@@ -73,10 +73,19 @@ static bool was_witness_stopped(const ordeal *o)
     return false;
 }
 
+/* Under mpirun ranks learn in a collective of MPI who the others are. */
+static bool is_stuck_in_mpi(const ordeal *o)
+{
+    for (int rank = 0; o->fate.way == WAY_MPI && rank < o->fate.num_ranks; rank++)
+        if (!is_victim(o, rank) && atomic_load(&o->board->seats[rank].step) == STEP_MEET)
+            return true;
+    return false;
+}
+
 /* Only a process of the same host sees a death; others wait for the timeout. */
 static bool has_witness(const ordeal *o)
 {
-    if (was_witness_stopped(o))
+    if (was_witness_stopped(o) || is_stuck_in_mpi(o))
         return false;
     for (int victim = 0; victim < o->fate.num_ranks; victim++)
         for (int rank = 0; rank < o->fate.num_ranks; rank++)

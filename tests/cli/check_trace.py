@@ -16,28 +16,44 @@ def is_inside(ts, piece):
     return round(piece["ts"] * 1e3) <= round(ts * 1e3) <= round((piece["ts"] + piece["dur"]) * 1e3)
 
 
-def check_slices(slices, ranks, m, n, block_rows, block_cols):
-    """Every rank computes every block once and reduces its own tiles once."""
+def check_slices(slices, ranks, parts, m, n, block_rows, block_cols):
+    """Every rank computes every block once, reduces its own tiles once, and where the output is one
+    part copies the others once."""
     cols = div_up(n, 128)
-    rows = [div_up(m // ranks + (r < m % ranks), 128) for r in range(ranks)]
-    blocks = {(dst, row, col) for dst in range(ranks) for row in range(0, rows[dst], block_rows)
+    rows = [div_up(m // parts + (r < m % parts), 128) for r in range(parts)]
+    blocks = {(dst, row, col) for dst in range(parts) for row in range(0, rows[dst], block_rows)
               for col in range(0, cols, block_cols)}
     for rank in range(ranks):
         mine = [s for s in slices if s["pid"] == rank + 1]
         made = [s["args"] for s in mine if s["cat"] == "block"]
         assert sorted(a["position"] for a in made) == list(range(len(blocks))), "positions"
         assert {(a["dst"], a["row"], a["col"]) for a in made} == blocks, "blocks"
-        done = [(s["args"]["row"], s["args"]["col"]) for s in mine if s["cat"] == "reduce"]
-        assert sorted(done) == [(r, c) for r in range(rows[rank]) for c in range(cols)], "tiles"
+        done = [(s["args"]["row"], s["args"]["col"]) for s in mine if s["cat"] != "block"]
+        assert sorted(done) == [(r, c) for r in range(rows[rank % parts]) for c in range(cols)], "tiles"
+        assert all(s["args"]["dst"] != rank for s in mine if s["cat"] == "collect"), "copies its own"
         assert all(s["args"]["dst"] == rank for s in mine if s["cat"] == "reduce"), "owner"
     return len(blocks), sum(rows) * cols
 
 
-def check_flows(events, slices, ranks, num_tiles, block_rows, block_cols):
-    """One arrow from every rank's contribution to every tile, forward in time."""
+def check_results(events, slices):
+    """One arrow from every result to each of its copies, forward in time."""
+    starts = {e["id"]: e for e in events if e["ph"] == "s" and e["cat"] == "result"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f" and e["cat"] == "result"}
+    copies = [s for s in slices if s["cat"] == "collect"]
+    assert starts.keys() == ends.keys() and len(ends) == len(copies), "result arrows"
+    for key, end in ends.items():
+        copy = [s for s in copies if (s["pid"], s["tid"], s["ts"]) == (end["pid"], end["tid"], end["ts"])]
+        assert len(copy) == 1 and starts[key]["pid"] == copy[0]["args"]["dst"] + 1, "result's owner"
+        assert starts[key]["ts"] < end["ts"], "a result was copied before it was there"
+    return len(copies)
+
+
+def check_flows(events, slices, parts, num_readers, block_rows, block_cols):
+    """One arrow from every rank's contribution to every reader of a tile, forward in time."""
+    events = [e for e in events if e.get("cat") == "contribution"]
     starts = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
-    assert starts.keys() == ends.keys() and len(starts) == num_tiles * ranks, "flow ends"
+    assert starts.keys() == ends.keys() and len(starts) == num_readers, "flow ends"
     assert len([e for e in events if e["ph"] in "sf"]) == 2 * len(starts), "flow ids"
     seen = set()
     for key, start in starts.items():
@@ -47,7 +63,7 @@ def check_flows(events, slices, ranks, num_tiles, block_rows, block_cols):
                 and s["tid"] == end["tid"] and s["ts"] == end["ts"]]
         assert len(tile) == 1, "flow ends at no reduction"
         tile = tile[0]["args"]
-        first = (tile["dst"], tile["row"] // block_rows * block_rows,
+        first = (tile["dst"] % parts, tile["row"] // block_rows * block_rows,
                  tile["col"] // block_cols * block_cols)
         assert any((b["args"]["dst"], b["args"]["row"], b["args"]["col"]) == first
                    for b in slices if b["cat"] == "block" and b["pid"] == start["pid"]
@@ -69,9 +85,12 @@ def main():
     assert names == [f"rank {r}" for r in range(p["ranks"])], names
     assert all((s["pid"], s["tid"]) in threads and s["ts"] >= 0 and s["dur"] >= 0 for s in slices)
     assert all(0 <= value for value in d["numbers"].values())
-    blocks, tiles = check_slices(slices, p["ranks"], p["m"], p["n"], block_rows, block_cols)
-    check_flows(events, slices, p["ranks"], tiles, block_rows, block_cols)
-    print(f"W={p['ranks']} {blocks} blocks {tiles} tiles")
+    parts = 1 if p["op"] == "gemm-ar" else p["ranks"]
+    blocks, tiles = check_slices(slices, p["ranks"], parts, p["m"], p["n"], block_rows, block_cols)
+    sums = len([s for s in slices if s["cat"] == "reduce"])
+    check_flows(events, slices, parts, sums * p["ranks"], block_rows, block_cols)
+    copies = check_results(events, slices)
+    print(f"W={p['ranks']} {blocks} blocks {tiles} tiles" + (f" {sums} sums {copies} copies" if p["op"] == "gemm-ar" else ""))
     if len(sys.argv) > 2:
         print(eval(sys.argv[2], {"d": d, "slices": slices, "threads": threads}))
 

@@ -1,6 +1,7 @@
 /* The flag protocol of docs/PROTOCOL.md as a Spin model: producers, owners, epochs that
  * wrap, slices, `done` words, release units, calls of changing size, and one misfortune:
- * a rank dies, stalls, aborts, or comes with another m.
+ * a rank dies, stalls, aborts, or comes with another m.  The sum is scattered, or with one
+ * of the first three definitions below every rank gets all of it.
  *
  * Waits are blocking guards, so the model has no cycles: "no process is left waiting" is
  * the same as "every call ends".  `timeout` stands for the deadline: Spin enables it only
@@ -9,7 +10,16 @@
  * Where a contribution lies (with its source, pulled, or with its owner, pushed) makes no
  * difference here: it has one writer and one reader either way.
  *
- *   RANKS TILES CALLS   ranks, tiles of a partition, calls
+ *   ONE_SHOT            AllReduce: every rank sums all tiles of the only part itself
+ *   TWO_SHOT            AllReduce: every rank sums each RANKS-th tile, leaves the result in
+ *                       the place of its own contribution, and the others copy it
+ *   BY_ROWS             as TWO_SHOT, but a rank sums some rows of every tile, and its result
+ *                       is complete when all tiles are summed
+ *   PUSHED              TWO_SHOT: the owner writes the result over every rank's contribution,
+ *                       and a rank finds it with its own
+ *   EMPTY               AllReduce: short calls have no tile at all (m = 0)
+ *   IMPLIED             nobody waits for readers; that they are gone is asserted
+ *   RANKS TILES CALLS   ranks, tiles of a part, calls
  *   UNIT                tiles that are released together
  *   WORKERS             producing workers of rank 0; the others have one
  *   DEVICE              the two kernels of a GPU: producer and reducer count their calls
@@ -46,6 +56,24 @@
 #endif
 #endif
 
+#if defined(TWO_SHOT) || defined(BY_ROWS)
+#define HAS_RESULTS
+#endif
+#if defined(ONE_SHOT) || defined(HAS_RESULTS)
+#define PARTS 1
+#define PART_OF(rank) 0
+#else
+#define PARTS RANKS
+#define PART_OF(rank) rank
+#endif
+#ifdef BY_ROWS
+#define PIECES RANKS /* of a tile: the rows of each owner */
+#define PIECE_OF(rank) rank
+#else
+#define PIECES 1
+#define PIECE_OF(rank) 0
+#endif
+
 #define NUM_WORKERS(rank) ((rank == 0) -> WORKERS : 1)
 #define UNITS ((TILES + UNIT - 1) / UNIT)
 #define MODULUS 16          /* of epochs; the library has 2^32 */
@@ -75,15 +103,22 @@
 /* ---- Shared memory.  Every word has one writer. ---- */
 
 #define TORN 255 /* a tile that is being written */
-byte tile_epoch[RANKS * RANKS * SLICES * TILES]; /* whose contents a tile holds */
-bool tile_short[RANKS * RANKS * SLICES * TILES]; /* ghost: its writer's m */
-byte flag[RANKS * RANKS * UNITS];
+#define PLACES (RANKS * PARTS * SLICES * TILES * PIECES)
+byte tile_epoch[PLACES]; /* whose contents a tile, or its rows, holds */
+bool tile_short[PLACES]; /* ghost: its writer's m */
+bool tile_is_sum[PLACES]; /* ghost: a result lies over the contribution */
+byte flag[RANKS * PARTS * UNITS];
+#ifdef HAS_RESULTS
+#define NUM_RESULTS (TILES * RANKS * RANKS)
+byte result[NUM_RESULTS]; /* of a tile, or of an owner's rows */
+#endif
 byte done_epoch[RANKS];
 byte announced[RANKS * CALL_SLOTS];
 bool announced_short[RANKS * CALL_SLOTS];
 
-#define AT(src, dst, slice, tile) (((src * RANKS + dst) * SLICES + slice) * TILES + tile)
-#define FLAG(src, dst, unit) ((src * RANKS + dst) * UNITS + unit)
+#define AT(src, part, slice, tile, piece) \
+    ((((src * PARTS + part) * SLICES + slice) * TILES + tile) * PIECES + piece)
+#define FLAG(src, part, unit) ((src * PARTS + part) * UNITS + unit)
 #define SLOT(rank, epoch) (rank * CALL_SLOTS + epoch % CALL_SLOTS)
 
 /* ---- A rank's own memory ---- */
@@ -91,7 +126,7 @@ bool announced_short[RANKS * CALL_SLOTS];
 byte opened[RANKS];   /* the call that workers may compute */
 byte next[RANKS];     /* tickets */
 byte leavers[RANKS];  /* workers that have left the call */
-byte missing[RANKS * RANKS * UNITS]; /* tiles of a release unit; its first worker counts */
+byte missing[RANKS * PARTS * UNITS]; /* tiles of a release unit; its first worker counts */
 
 /* ---- The control block, and what befalls the ranks ---- */
 
@@ -106,11 +141,27 @@ byte heard[RANKS] = NOBODY; /* the culprit that each rank's failed call named */
 bool failed[RANKS], finished[RANKS];
 bool unlucky; /* something happened */
 
-/* m of a call: all ranks own TILES tiles, or only rank 0 does (m < W). */
+/* m of a call: all ranks own tiles, or only rank 0 does (m < W), or there are none. */
 bool short_call[CALLS + 1];
 bool other_m; /* the last rank comes to the first call with another m */
 #define SHORT(rank, call) (short_call[call] != (other_m && rank == RANKS - 1 && call == 1))
-#define NUM_TILES(short, dst) ((short && dst > 0) -> 0 : TILES)
+#if defined(EMPTY)
+#define NUM_TILES(short, part) (short -> 0 : TILES)
+#elif defined(ONE_SHOT) || defined(TWO_SHOT)
+#define NUM_TILES(short, part) (short -> 1 : TILES)
+#elif defined(BY_ROWS)
+#define NUM_TILES(short, part) TILES
+#else
+#define NUM_TILES(short, part) ((short && part > 0) -> 0 : TILES)
+#endif
+/* Of the tiles of a rank's part, those it sums, or has rows in. */
+#if defined(TWO_SHOT)
+#define SUMS(rank, short, tile) (tile % RANKS == rank)
+#elif defined(BY_ROWS)
+#define SUMS(rank, short, tile) (!short || rank == 0)
+#else
+#define SUMS(rank, short, tile) true
+#endif
 
 /* The first to report wins, and only the winner writes the story. */
 inline raise(whom)
@@ -150,8 +201,13 @@ inline raise(whom)
  * only ever move forward, so seeing them one after the other is seeing them at the end. */
 inline await_readers()
 {
-#ifdef MUTANT_no_wait_for_readers
+#if defined(MUTANT_no_wait_for_readers)
     skip
+#elif defined(IMPLIED)
+    for (peer : 0 .. RANKS - 1) {
+        assert(abort_word || REACHED(done_epoch[peer], OVERWRITTEN(epoch)))
+    };
+    peer = 0
 #else
     for (peer : 0 .. RANKS - 1) {
         AWAIT(REACHED(done_epoch[peer], OVERWRITTEN(epoch)), peer)
@@ -194,14 +250,21 @@ inline next_call()
 
 inline begin_tile()
 {
-    tile_epoch[AT(rank, dst, SLICE(epoch), tile)] = TORN
+    for (piece : 0 .. PIECES - 1) {
+        tile_epoch[AT(rank, part, SLICE(epoch), tile, piece)] = TORN
+    };
+    piece = 0
 }
 
 inline complete_tile()
 {
     d_step {
-        tile_short[AT(rank, dst, SLICE(epoch), tile)] = SHORT(rank, call);
-        tile_epoch[AT(rank, dst, SLICE(epoch), tile)] = epoch
+        for (piece : 0 .. PIECES - 1) {
+            tile_short[AT(rank, part, SLICE(epoch), tile, piece)] = SHORT(rank, call);
+            tile_is_sum[AT(rank, part, SLICE(epoch), tile, piece)] = false;
+            tile_epoch[AT(rank, part, SLICE(epoch), tile, piece)] = epoch
+        };
+        piece = 0
     }
 }
 
@@ -209,23 +272,23 @@ inline complete_tile()
 inline release_tile()
 {
 #if UNIT == 1
-    flag[FLAG(rank, dst, tile)] = epoch;
+    flag[FLAG(rank, part, tile)] = epoch;
 #else
 #ifdef MUTANT_count_in_two_steps
-    left = missing[FLAG(rank, dst, tile / UNIT)];
+    left = missing[FLAG(rank, part, tile / UNIT)];
     left--;
-    missing[FLAG(rank, dst, tile / UNIT)] = left;
+    missing[FLAG(rank, part, tile / UNIT)] = left;
 #else
     d_step {
-        missing[FLAG(rank, dst, tile / UNIT)]--;
-        left = missing[FLAG(rank, dst, tile / UNIT)]
+        missing[FLAG(rank, part, tile / UNIT)]--;
+        left = missing[FLAG(rank, part, tile / UNIT)]
     }
 #endif
     if
 #ifdef MUTANT_first_of_unit_publishes
-    :: left == UNIT - 1 -> flag[FLAG(rank, dst, tile / UNIT)] = epoch
+    :: left == UNIT - 1 -> flag[FLAG(rank, part, tile / UNIT)] = epoch
 #else
-    :: left == 0 -> flag[FLAG(rank, dst, tile / UNIT)] = epoch
+    :: left == 0 -> flag[FLAG(rank, part, tile / UNIT)] = epoch
 #endif
     :: else
     fi;
@@ -233,12 +296,12 @@ inline release_tile()
 #endif
 }
 
-#define HAS_TILE (tile < NUM_TILES(SHORT(rank, call), dst))
+#define HAS_TILE (tile < NUM_TILES(SHORT(rank, call), part))
 
 inline take_tile()
 {
-    dst = next[rank] % RANKS;
-    tile = next[rank] / RANKS;
+    part = next[rank] % PARTS;
+    tile = next[rank] / PARTS;
     next[rank]++
 }
 
@@ -248,7 +311,7 @@ inline compute()
 #ifndef DEVICE
     :: abort_word -> goto out
 #endif
-    :: atomic { next[rank] < RANKS * TILES -> take_tile();
+    :: atomic { next[rank] < PARTS * TILES -> take_tile();
            if
            :: HAS_TILE -> begin_tile()
            :: else
@@ -265,7 +328,7 @@ inline compute()
 #endif
        :: else
        fi
-    :: atomic { next[rank] >= RANKS * TILES -> dst = 0; tile = 0; break }
+    :: atomic { next[rank] >= PARTS * TILES -> part = 0; tile = 0; break }
     od
 }
 
@@ -274,8 +337,8 @@ inline reset_tickets()
     d_step {
         next[rank] = 0;
         leavers[rank] = 0;
-        for (counter : 0 .. RANKS * UNITS - 1) {
-            missing[rank * RANKS * UNITS + counter] = UNIT
+        for (counter : 0 .. PARTS * UNITS - 1) {
+            missing[rank * PARTS * UNITS + counter] = UNIT
         }
         counter = 0
     }
@@ -283,7 +346,7 @@ inline reset_tickets()
 
 proctype Producer(byte rank; byte worker)
 {
-    byte call = 1, epoch = EPOCH(1), peer, dst, tile, left, counter;
+    byte call = 1, epoch = EPOCH(1), peer, part, piece, tile, left, counter;
     {
         do
         :: atomic {
@@ -313,14 +376,17 @@ out:
     skip
 }
 
-/* ---- Owning ---- */
+/* ---- Summing ---- */
+
+#define CONTRIBUTION(src) AT(src, PART_OF(rank), SLICE(epoch), tile, PIECE_OF(rank))
 
 inline all_are_mine()
 {
     d_step {
         for (peer : 0 .. RANKS - 1) {
-            assert(tile_epoch[AT(peer, rank, SLICE(epoch), tile)] == epoch);
-            assert(tile_short[AT(peer, rank, SLICE(epoch), tile)] == SHORT(rank, call))
+            assert(tile_epoch[CONTRIBUTION(peer)] == epoch);
+            assert(tile_short[CONTRIBUTION(peer)] == SHORT(rank, call));
+            assert(!tile_is_sum[CONTRIBUTION(peer)])
         };
         peer = 0
     }
@@ -332,30 +398,204 @@ inline finish_call()
     finished[rank] = call == CALLS
 }
 
+/* ---- Results ---- */
+
+/* The place of a result of `owner` for `reader`, and its flag. */
+#ifdef PUSHED
+#define RESULT_AT(owner, reader, tile) AT(reader, 0, SLICE(epoch), tile, 0)
+#define RESULT_FLAG(owner, reader, tile) result[tile * RANKS + reader]
+#elif defined(BY_ROWS)
+#define RESULT_AT(owner, reader, tile) AT(owner, 0, SLICE(epoch), tile, owner)
+#define RESULT_FLAG(owner, reader, tile) result[owner]
+#else
+#define RESULT_AT(owner, reader, tile) AT(owner, 0, SLICE(epoch), tile, 0)
+#define RESULT_FLAG(owner, reader, tile) result[tile]
+#endif
+
+#ifdef PUSHED
+#define FIRST_READER 0
+#define LAST_READER (RANKS - 1)
+#else
+#define FIRST_READER rank
+#define LAST_READER rank
+#endif
+
+inline begin_result(which)
+{
+    d_step {
+        for (peer : FIRST_READER .. LAST_READER) {
+            tile_epoch[RESULT_AT(rank, peer, which)] = TORN
+        };
+#ifdef MUTANT_result_over_whole_tile
+        for (peer : 0 .. RANKS - 1) {
+            tile_epoch[AT(rank, 0, SLICE(epoch), which, peer)] = TORN
+        };
+#endif
+        peer = 0
+    }
+}
+
+inline complete_result(which)
+{
+    d_step {
+        for (peer : FIRST_READER .. LAST_READER) {
+            tile_short[RESULT_AT(rank, peer, which)] = SHORT(rank, call);
+            tile_is_sum[RESULT_AT(rank, peer, which)] = true;
+            tile_epoch[RESULT_AT(rank, peer, which)] = epoch
+        };
+        peer = 0
+    }
+}
+
+inline publish_result(which)
+{
+    d_step {
+        for (peer : FIRST_READER .. LAST_READER) {
+            RESULT_FLAG(rank, peer, which) = epoch
+        };
+        peer = 0
+    }
+}
+
+inline leave_result(which)
+{
+    begin_result(which);
+#ifdef MUTANT_result_flag_before_result
+    publish_result(which);
+    complete_result(which)
+#else
+    complete_result(which);
+    publish_result(which)
+#endif
+}
+
+/* What follows the sum of a tile. */
+inline after_sum()
+{
+#if defined(TWO_SHOT)
+    leave_result(tile)
+#elif defined(MUTANT_one_shot_in_place)
+    tile_is_sum[CONTRIBUTION(rank)] = true
+#else
+    skip
+#endif
+}
+
+/* Rows are complete when all their tiles are summed: then the norm is there. */
+inline after_all_sums()
+{
+#ifdef BY_ROWS
+    if
+    :: NUM_TILES(SHORT(rank, call), 0) > 0 && SUMS(rank, SHORT(rank, call), 0) ->
+       d_step {
+           for (piece : 0 .. TILES - 1) { begin_result(piece) };
+           piece = 0
+       };
+#ifdef MUTANT_result_flag_before_result
+       publish_result(0);
+#endif
+       d_step {
+           for (piece : 0 .. TILES - 1) { complete_result(piece) };
+           piece = 0
+       };
+       publish_result(0)
+    :: else
+    fi
+#else
+    skip
+#endif
+}
+
+/* A result is looked at when its copying begins and when it ends. */
+inline is_a_result()
+{
+    d_step {
+        assert(tile_epoch[RESULT_AT(from, rank, copied)] == epoch);
+        assert(tile_short[RESULT_AT(from, rank, copied)] == SHORT(rank, call));
+        assert(tile_is_sum[RESULT_AT(from, rank, copied)])
+    }
+}
+
+/* Results in their order: `copied` is the tile, `from` its owner. */
+inline next_result()
+{
+#ifdef BY_ROWS
+    from++;
+    if
+    :: from == RANKS -> from = 0; copied++
+    :: else
+    fi
+#else
+    copied++;
+    from = copied % RANKS
+#endif
+}
+
+#define IS_MINE (from == rank || !SUMS(from, SHORT(rank, call), copied))
+#define HAS_RESULT (copied < NUM_TILES(SHORT(rank, call), 0))
+
+/* Copies all results that other ranks owe; it blocks, so its own must be out before. */
+inline collect()
+{
+#ifdef HAS_RESULTS
+    do
+    :: atomic { HAS_RESULT && IS_MINE -> next_result() }
+    :: atomic {
+           HAS_RESULT && !IS_MINE ->
+           check_rows(from);
+           AWAIT(REACHED(RESULT_FLAG(from, rank, copied), epoch), from);
+           is_a_result()
+       };
+       atomic { is_a_result(); next_result() }
+    :: atomic { !HAS_RESULT -> break }
+    od
+#else
+    skip
+#endif
+}
+
+/* ---- Owning ---- */
+
+#define HAS_TASK (tile < NUM_TILES(SHORT(rank, call), PART_OF(rank)))
+
 /* A tile is looked at when its reading begins and when it ends: what is overwritten
  * meanwhile shows. */
 inline own_tiles()
 {
     do
+    :: atomic { HAS_TASK && !SUMS(rank, SHORT(rank, call), tile) -> tile++ }
+#ifdef HAS_RESULTS
+    /* A result that is there may be copied at any time. */
     :: atomic {
-           tile < NUM_TILES(SHORT(rank, call), rank) ->
+           HAS_TASK && HAS_RESULT && !IS_MINE &&
+           REACHED(announced[SLOT(from, epoch)], epoch) &&
+           REACHED(RESULT_FLAG(from, rank, copied), epoch) ->
+           check_rows(from);
+           is_a_result()
+       };
+       atomic { is_a_result(); next_result() }
+#endif
+    :: atomic {
+           HAS_TASK && SUMS(rank, SHORT(rank, call), tile) ->
            for (peer : 0 .. RANKS - 1) {
                check_rows(peer);
-               AWAIT(REACHED(flag[FLAG(peer, rank, tile / UNIT)], epoch), peer)
+               AWAIT(REACHED(flag[FLAG(peer, PART_OF(rank), tile / UNIT)], epoch), peer)
            };
 #ifdef MUTANT_done_before_read
            finish_call();
 #endif
            all_are_mine()
        };
-       atomic { all_are_mine(); tile++ }
-    :: atomic { tile >= NUM_TILES(SHORT(rank, call), rank) -> tile = 0; break }
+       atomic { all_are_mine(); peer = 0 };
+       after_sum();
+       tile++
+    :: atomic { !HAS_TASK -> tile = 0; break }
     od
 }
 
 proctype Owner(byte rank)
 {
-    byte call = 1, epoch = EPOCH(1), peer, tile, counter;
+    byte call = 1, epoch = EPOCH(1), peer, tile, piece, counter, copied, from;
     {
         do
         :: atomic {
@@ -372,8 +612,18 @@ proctype Owner(byte rank)
 #endif
                skip
            };
+#ifdef MUTANT_collect_before_reduce
+           collect();
+#endif
            own_tiles();
+           after_all_sums();
+#ifdef MUTANT_done_before_collect
+           finish_call();
+#endif
+           collect();
            atomic {
+               copied = 0;
+               from = 0;
 #ifndef DEVICE
                AWAIT(leavers[rank] == NUM_WORKERS(rank), rank);
 #endif
@@ -462,8 +712,11 @@ end_waiting:
 init {
     byte at;
     atomic {
-        for (at : 0 .. RANKS * RANKS * SLICES * TILES - 1) { tile_epoch[at] = TORN };
-        for (at : 0 .. RANKS * RANKS * UNITS - 1) {
+        for (at : 0 .. PLACES - 1) { tile_epoch[at] = TORN };
+#ifdef HAS_RESULTS
+        for (at : 0 .. NUM_RESULTS - 1) { result[at] = BEFORE_FIRST };
+#endif
+        for (at : 0 .. RANKS * PARTS * UNITS - 1) {
             flag[at] = BEFORE_FIRST;
             missing[at] = UNIT
         };

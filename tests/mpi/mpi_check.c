@@ -53,8 +53,12 @@ static void try_here(void *context, const trial *t)
 {
     suite *s = context;
     trial copy = *t;
-    if (t->num_ranks != ew_world_size(s->world) || s->failed)
+    ew_traffic traffic;
+    if (t->num_ranks != ew_world_size(s->world) || s->failed ||
+        ew_world_traffic(s->world, &traffic) != EW_OK)
         return;
+    if (t->problem.op == EW_OP_GEMM_AR && traffic.num_hosts > 1)
+        return; /* refused there */
     trial_describe(&copy);
     s->failed = trial_body(s->world, &copy);
     s->num_trials++;

@@ -112,7 +112,7 @@ static void publish(ewx_cpu_engine *engine, ewx_flag *flag, size_t bytes)
     const int parity = engine->call.epoch & 1;
     if (EWX_PROBE(EWX_PROBE_RESULT, engine->world->rank, (int64_t)bytes))
         return;
-#if EW_MUTANT == 22 /* planted bug: some results are never published */
+#if EW_MUTANT == 25 /* planted bug: some results are never published */
     if (engine->call.epoch % 3 == 0)
         return;
 #endif
@@ -158,7 +158,7 @@ static ew_status is_ready(ewx_cpu_engine *engine, int src, const ewx_flag *flag,
     const ew_world *world = engine->world;
     const uint32_t epoch = engine->call.epoch;
     EW_TRY(ewx_peer_in_call(engine, src, ready));
-#if EW_MUTANT != 21 /* planted bug: results are copied before they are published */
+#if EW_MUTANT != 24 /* planted bug: results are copied before they are published */
     *ready = *ready && ewx_word_reached(&flag->result, epoch) &&
              (world->link_gbps <= 0.0 || ewx_now_ns() >= flag->result_ns[epoch & 1]);
 #endif
@@ -189,6 +189,14 @@ static void collect_tile(ewx_cpu_engine *engine, int src, ewx_tile tile)
         ewx_epilogue_stage_tile(engine, tile, sum, stride);
 }
 
+/* The tile of a result, or the first of a chunk's rows. */
+static ewx_tile tile_of(const ewx_cpu_engine *engine, const ewx_share *share, int64_t index)
+{
+    if (share->ownership == EWX_OWNS_TILES)
+        return ewx_share_tile(&engine->call.grid, share, index);
+    return (ewx_tile){(share->first_row + index * CHUNK_ROWS) / EWX_TILE_M, 0};
+}
+
 static void collect(ewx_cpu_engine *engine, int src, const ewx_share *share, int64_t index)
 {
     if (share->ownership == EWX_OWNS_TILES) {
@@ -201,8 +209,24 @@ static void collect(ewx_cpu_engine *engine, int src, const ewx_share *share, int
                  normed_row(engine, share->first_row + row - ours), false);
 }
 
+static void finish_result(ewx_cpu_engine *engine, int worker, int src, ewx_tile tile,
+                          int64_t begin_ns)
+{
+    const int64_t step = engine->collect.collectors[src].step++;
+    ewx_engine_trace(engine, &(ew_trace_event){.kind = EW_TRACE_COLLECT,
+                                               .worker = worker,
+                                               .dst = src,
+                                               .row = (int32_t)tile.row,
+                                               .col = (int32_t)tile.col,
+                                               .position = step,
+                                               .begin_ns = begin_ns,
+                                               .end_ns = ewx_now_ns()});
+    ewx_patience_progress(engine, EWX_STEP_TILE, step);
+    atomic_fetch_add_explicit(&engine->collect.results_done, 1, memory_order_release);
+}
+
 /* Serves a collector that the caller holds. */
-static ew_status serve(ewx_cpu_engine *engine, int src, int *collected)
+static ew_status serve(ewx_cpu_engine *engine, int worker, int src, int *collected)
 {
     ewx_collector *collector = &engine->collect.collectors[src];
     const ewx_share share = share_of(engine, src);
@@ -214,10 +238,11 @@ static ew_status serve(ewx_cpu_engine *engine, int src, int *collected)
         if (!ready)
             return EW_OK;
         (void)EWX_PROBE(EWX_PROBE_COLLECT, engine->world->rank, collector->step);
+        const int64_t begin_ns = ewx_now_ns();
         collect(engine, src, &share, collector->step);
-        ewx_patience_progress(engine, EWX_STEP_TILE, collector->step++);
         ++*collected;
-        atomic_fetch_add_explicit(&engine->collect.results_done, 1, memory_order_release);
+        finish_result(engine, worker, src, tile_of(engine, &share, collector->step),
+                      begin_ns);
     }
     return EW_OK;
 }
@@ -233,7 +258,7 @@ ew_status ewx_collect_stage_some(ewx_cpu_engine *engine, int worker, int *done)
         if (src == rank ||
             atomic_flag_test_and_set_explicit(&collector->held, memory_order_acquire))
             continue;
-        status = serve(engine, src, done);
+        status = serve(engine, worker, src, done);
         atomic_flag_clear_explicit(&collector->held, memory_order_release);
     }
     return status;
@@ -241,7 +266,7 @@ ew_status ewx_collect_stage_some(ewx_cpu_engine *engine, int worker, int *done)
 
 bool ewx_collect_stage_is_done(const ewx_cpu_engine *engine)
 {
-    /* Acquire: pairs with the release in serve. */
+    /* Acquire: pairs with the release in finish_result. */
     return atomic_load_explicit(&engine->collect.results_done, memory_order_acquire) ==
            engine->collect.num_results;
 }
@@ -255,11 +280,8 @@ bool ewx_collect_stage_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *t
             if (ewx_word_reached(&flag_of(engine, src, &share, i)->result,
                                  engine->call.epoch))
                 continue;
-            const bool by_rows = share.ownership == EWX_OWNS_ROWS;
             *src_out = src;
-            *tile_out = by_rows
-                            ? (ewx_tile){(share.first_row + i * CHUNK_ROWS) / EWX_TILE_M, 0}
-                            : ewx_share_tile(&engine->call.grid, &share, i);
+            *tile_out = tile_of(engine, &share, i);
             return true;
         }
     }

@@ -322,7 +322,11 @@ static ew_status cpu_trace_enable(void *state)
     const ewx_spec *spec = engine->spec;
     if (engine->trace.events)
         return EW_OK;
+    /* A block each, and a sum each that a rank makes or copies; by rows, where a tile may
+     * have several owners, chunks of every rank besides. */
     engine->trace.capacity = (size_t)(spec->layout.num_slots + spec->layout.slots_per_part);
+    if (spec->op->rows_c == ewx_rows_all)
+        engine->trace.capacity += (size_t)(spec->num_ranks + spec->layout.max_tile_rows);
     return allocate(engine->trace.capacity * sizeof(ew_trace_event),
                     (void **)&engine->trace.events);
 }

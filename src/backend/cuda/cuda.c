@@ -5,6 +5,7 @@
 #include "backend/cuda/cuda_engine.h"
 #include "backend/cuda/cuda_memory.h"
 #include "backend/cuda/cuda_weight.h"
+#include "backend/cuda/ops/cuda_op.h"
 
 #define MAX_COLS (1 << 23) /* kernels count bytes inside a tile of a matrix in 32 bits */
 
@@ -13,6 +14,10 @@
 static ew_status cuda_check(const ewx_spec *spec)
 {
     const ewx_driver *driver;
+    if (!ewx_cuda_op_find(spec->op->id))
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s does not run on the cuda backend\n  fix: use backend=cpu",
+                        spec->op->name);
     EW_TRY(ewx_driver_get(&driver));
     if (spec->num_ranks > EWX_CUDA_MAX_RANKS)
         return ewx_fail(EW_ERR_UNSUPPORTED,

@@ -87,10 +87,6 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         "  fix: use kernel=sm80",
                         engine->device->arch / 10, engine->device->arch % 10);
     engine->op = ewx_cuda_op_find(spec->op->id);
-    if (!engine->op)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s does not run on the cuda backend\n  fix: use backend=cpu",
-                        spec->op->name);
     choose_kernels(engine);
     ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
                                  &engine->transpose,     &engine->open_call,

@@ -34,7 +34,7 @@ typedef struct ewx_sim_model {
     int64_t start_ps, launch_ps, publish_ps, skew_ps;
     int64_t stagger_ps; /* between launches of ranks that share a GPU */
     bool uses_nccl;
-    int64_t nccl_ps; /* of the whole ReduceScatter */
+    int64_t nccl_ps; /* of the whole collective */
 } ewx_sim_model;
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out);

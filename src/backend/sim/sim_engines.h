@@ -19,7 +19,7 @@ void ewx_sim_launch_next(ewx_sim *sim, int rank);
 /* An SM has room: pending reducers first, then producers. */
 void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm);
 /* A unit is complete: those who wait for it go on. */
-void ewx_sim_wake_unit(ewx_sim *sim, int part, int64_t unit);
+void ewx_sim_wake_unit(ewx_sim *sim, int rank, int64_t unit);
 void ewx_sim_resume(ewx_sim *sim, int rank, int consumer);
 void ewx_sim_end_reduce(ewx_sim *sim, int rank, int consumer);
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,

@@ -9,16 +9,13 @@
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task, int64_t begin_ps)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    const ewx_tile tile = ewx_task_tile(&sim->model.grid, rank, task);
-    ewx_sim_trace(sim, rank,
-                  &(ew_trace_event){.kind = EW_TRACE_REDUCE,
-                                    .worker = worker,
-                                    .dst = rank,
-                                    .row = (int32_t)tile.row,
-                                    .col = (int32_t)tile.col,
-                                    .position = task,
-                                    .begin_ns = begin_ps / 1000,
-                                    .end_ns = sim->now_ps / 1000});
+    ew_trace_event event = sim->op->event(sim, rank, task);
+    event.worker = worker;
+    event.begin_ns = begin_ps / 1000;
+    event.end_ns = sim->now_ps / 1000;
+    ewx_sim_trace(sim, rank, &event);
+    if (sim->op->finish_task)
+        sim->op->finish_task(sim, rank, task);
     if (--r->tasks_left == 0)
         r->end_ps = sim->now_ps;
 }
@@ -53,7 +50,7 @@ void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
 {
     ewx_sim_rank *r = &sim->ranks[dst];
     const int budget = r->budget;
-    const int32_t release = sim->spec->config.release;
+    const int32_t release = sim->unit_tasks;
     if (sim->request->profile->is_cpu) {
         ewx_sim_push(&sim->queue, ewx_sim_later(sim->ready_ps[unit], sim->now_ps),
                      EWX_SIM_WAKE, dst, 0);
@@ -113,7 +110,7 @@ void ewx_sim_launch_next(ewx_sim *sim, int rank)
 void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    const int64_t num_tasks = ewx_part_tiles(&sim->model.grid, rank);
+    const int64_t num_tasks = sim->op->num_tasks(sim, rank);
     const int32_t release = sim->spec->config.release;
     const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT && release > 0;
     r->first_task = r->end_task;

@@ -3,8 +3,9 @@
  *     simulate.c                    set-up, clock, dispatch, result
  *     sim_blocks.c, sim_reducers.c  a GPU's kernels: blocks, and tasks on SMs
  *     sim_workers.c, sim_hosts.c    the CPU engine: workers, and sums between hosts
- *     ops/                          a program per operation: what a task waits for and
- * moves sim_units.c                   release units: who waits for one, when it can be seen
+ *     ops/                          a program per operation: its tasks, what each of them
+ *                                   waits for and moves
+ *     sim_units.c                   release units: who waits for one, when it can be seen
  *     resources.c                   SMs, links, NICs, memory, copy engines, driver calls
  */
 #ifndef EWX_SIM_STATE_H
@@ -12,6 +13,7 @@
 
 #include "backend/sim/model.h"
 #include "backend/sim/queue.h"
+#include "plan/ownership.h"
 
 /* Where the clock ends: 26 days.  Times stick there, and the result is refused. */
 #define EWX_SIM_LAST_PS ((int64_t)1 << 61)
@@ -120,6 +122,8 @@ typedef struct ewx_sim {
     const struct ewx_sim_op *op;
     ewx_sim_model model;
     ewx_sim_queue queue;
+    ewx_ownership ownership; /* who sums what in this call */
+    int32_t unit_tasks;      /* tasks of a release unit, as `release` counts them */
     int num_ranks;
     int num_simulated; /* of them; the others do as these do */
     int64_t now_ps;
@@ -127,7 +131,7 @@ typedef struct ewx_sim {
     int64_t memory_ps[EWX_SIM_MAX_RANKS];      /* of each GPU: busy until */
     int64_t copies_ps[EWX_SIM_MAX_RANKS];      /* of each GPU: its copies, until */
     int64_t front_ps[EWX_SIM_MAX_RANKS];       /* of each GPU: its next kernel may start */
-    int64_t first_unit[EWX_SIM_MAX_RANKS + 1]; /* of each destination's release units */
+    int64_t first_unit[EWX_SIM_MAX_RANKS + 1]; /* of the units for which a rank waits */
     int32_t *missing;    /* [unit] contributions that are not published yet */
     int64_t *ready_ps;   /* [unit] when the last of those published is visible */
     int64_t *unreleased; /* [src][unit] tiles missing; NULL when a tile is a unit */

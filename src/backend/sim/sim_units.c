@@ -1,19 +1,19 @@
 #include "backend/sim/sim_units.h"
 
+#include "backend/sim/ops/sim_op.h"
 #include "backend/sim/sim_engines.h"
 
 void ewx_sim_number_units(ewx_sim *sim)
 {
-    for (int part = 0; part < sim->num_ranks; part++)
-        sim->first_unit[part + 1] =
-            sim->first_unit[part] +
-            ewx_release_units(sim->spec->config.release,
-                              ewx_part_tiles(&sim->model.grid, part));
+    for (int rank = 0; rank < sim->num_ranks; rank++)
+        sim->first_unit[rank + 1] =
+            sim->first_unit[rank] +
+            ewx_release_units(sim->unit_tasks, sim->op->num_tasks(sim, rank));
 }
 
-int64_t ewx_sim_unit(const ewx_sim *sim, int part, int64_t task)
+int64_t ewx_sim_unit(const ewx_sim *sim, int rank, int64_t task)
 {
-    return sim->first_unit[part] + ewx_release_unit(sim->spec->config.release, task);
+    return sim->first_unit[rank] + ewx_release_unit(sim->unit_tasks, task);
 }
 
 int ewx_sim_part_of(const ewx_sim *sim, int64_t unit)
@@ -40,14 +40,14 @@ int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int part, int64_t unit)
     return bytes;
 }
 
-void ewx_sim_publish(ewx_sim *sim, int part, int64_t unit, int64_t visible_ps)
+void ewx_sim_publish(ewx_sim *sim, int rank, int64_t unit, int64_t visible_ps)
 {
-    if (sim->ranks[part].mirrored)
+    if (sim->ranks[rank].mirrored)
         return;
     if (sim->ready_ps[unit] < visible_ps)
         sim->ready_ps[unit] = visible_ps;
     if (--sim->missing[unit] == 0)
-        ewx_sim_wake_unit(sim, part, unit);
+        ewx_sim_wake_unit(sim, rank, unit);
 }
 
 bool ewx_sim_is_ready(const ewx_sim *sim, int rank, int64_t task, int64_t *ready_ps_out)

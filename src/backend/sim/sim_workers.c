@@ -110,7 +110,7 @@ static void look_for_work(ewx_sim *sim, int rank, int worker)
 void ewx_sim_start_workers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    r->end_task = ewx_part_tiles(&sim->model.grid, rank);
+    r->end_task = sim->op->num_tasks(sim, rank);
     for (int at = 0; at < r->budget; at++)
         r->consumers[at] = (ewx_sim_consumer){.phase = EWX_SIM_WAITING, .task = at};
     for (int worker = 0; worker < r->num_slots; worker++)

@@ -9,6 +9,7 @@
 #include "backend/sim/sim_engines.h"
 #include "backend/sim/sim_units.h"
 #include "base/status.h"
+#include "plan/policy.h"
 
 enum { MAX_BLOCKS = 1 << 25 };
 
@@ -52,7 +53,7 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     const ewx_sim_model *model = &sim->model;
-    const int64_t num_tasks = ewx_part_tiles(&model->grid, rank);
+    const int64_t num_tasks = sim->op->num_tasks(sim, rank);
     const bool is_cpu = sim->request->profile->is_cpu;
     r->budget = (int)ewx_min64(sim->spec->config.budget, num_tasks);
     r->num_slots = is_cpu ? model->sms : model->sms * model->producers_per_sm;
@@ -268,6 +269,8 @@ ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result)
     sim->request = request;
     sim->spec = request->spec;
     sim->op = ewx_sim_op_of(request->spec);
+    sim->ownership = ewx_spec_ownership(request->spec, request->rows);
+    sim->unit_tasks = sim->ownership == EWX_OWNS_PART ? request->spec->config.release : 1;
     sim->num_ranks = request->spec->num_ranks;
     ew_status status = ewx_sim_model_build(request, &sim->model);
     if (status == EW_OK) {

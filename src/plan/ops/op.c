@@ -3,9 +3,16 @@
 
 #include <string.h>
 
+#include "entwine/measure.h"
 #include "plan/exact.h"
 
 static const ewx_op *const ops[] = {&ewx_op_gemm_rs, &ewx_op_gemm_ar};
+
+double ew_problem_remote_bytes(const ew_problem *problem, int64_t m, int num_ranks)
+{
+    const ewx_op *op = problem ? ewx_op_of(problem) : NULL;
+    return op && num_ranks > 0 ? op->remote_bytes(problem, m, num_ranks) : 0;
+}
 
 const ewx_op *ewx_op_find(ew_op id)
 {

@@ -11,7 +11,7 @@ static ewx_ownership ownership(const ewx_spec *spec, const ewx_call *asked)
     const ew_epilogue *epilogue = asked->epilogue;
     if (epilogue && epilogue->norm_weight && epilogue->residual_rows == EW_RESIDUAL_OWNED)
         return EWX_OWNS_ROWS;
-    return ewx_allreduce_shots(spec, asked->m) == 1 ? EWX_OWNS_ALL : EWX_OWNS_TILES;
+    return ewx_spec_ownership(spec, asked->m);
 }
 
 const ewx_cpu_op ewx_cpu_gemm_ar = {

@@ -2,9 +2,27 @@
  * rank (with two levels: every rank of its node, and every other node) has contributed to
  * its unit, reads the contributions and writes their sum. */
 #include "backend/sim/ops/sim_op.h"
+#include "backend/sim/ops/sim_sums.h"
 #include "backend/sim/resources.h"
 #include "backend/sim/sim_engines.h"
 #include "backend/sim/sim_units.h"
+
+/* ---- Tasks ---- */
+
+static int64_t num_tasks(const ewx_sim *sim, int rank)
+{
+    return ewx_part_tiles(&sim->model.grid, rank);
+}
+
+static ew_trace_event event(const ewx_sim *sim, int rank, int64_t task)
+{
+    const ewx_tile tile = ewx_task_tile(&sim->model.grid, rank, task);
+    return (ew_trace_event){.kind = EW_TRACE_REDUCE,
+                            .dst = rank,
+                            .row = (int32_t)tile.row,
+                            .col = (int32_t)tile.col,
+                            .position = task};
+}
 
 /* ---- What a unit waits for ---- */
 
@@ -62,12 +80,6 @@ static bool set_up(ewx_sim *sim)
 
 /* ---- A contribution's way to the owner ---- */
 
-/* When what a rank has pushed so far has arrived. */
-static int64_t stored_ps(const ewx_sim *sim, int src)
-{
-    return ewx_sim_later(sim->ranks[src].arrival_ps, sim->now_ps);
-}
-
 /* When the flag of a unit that is complete now can be seen by its owner. */
 static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
 {
@@ -81,7 +93,7 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
         return ewx_sim_book_send(sim, sim->now_ps, src, dst,
                                  ewx_sim_unit_bytes(sim, dst, unit));
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
-        return stored_ps(sim, src) + model->publish_ps;
+        return ewx_sim_stored_ps(sim, src) + model->publish_ps;
     return sim->now_ps + model->publish_ps;
 }
 
@@ -91,18 +103,6 @@ static void release_unit(ewx_sim *sim, int src, int dst, int64_t unit)
         ewx_sim_contribute(sim, src, dst, unit);
     else
         ewx_sim_publish(sim, dst, unit, visible_ps(sim, src, dst, unit));
-}
-
-/* push: the epilogue's stores are on their way as soon as a tile is computed. */
-static int64_t push_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
-{
-    if (src == dst)
-        return sim->now_ps;
-    const int64_t arrival =
-        ewx_sim_book_send(sim, sim->now_ps, src, dst, ewx_sim_tile_bytes(sim, dst, tile));
-    ewx_sim_rank *r = &sim->ranks[src];
-    r->arrival_ps = ewx_sim_later(r->arrival_ps, arrival);
-    return arrival;
 }
 
 static bool completes_unit(ewx_sim *sim, int src, int64_t unit)
@@ -125,7 +125,7 @@ static void publish_output(ewx_sim *sim, int src)
             release_unit(sim, src, owner, unit);
     }
     sim->ranks[src].gemm_end_ps =
-        stored_ps(sim, src) + (fences ? sim->model.publish_ps : 0);
+        ewx_sim_stored_ps(sim, src) + (fences ? sim->model.publish_ps : 0);
 }
 
 /* Releases the tile, or its unit when it was the last one. */
@@ -133,7 +133,9 @@ static void complete_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
 {
     const int64_t unit = ewx_sim_unit(sim, dst, ewx_tile_task(&sim->model.grid, dst, tile));
     const bool pushes = sim->spec->config.transport == EW_TRANSPORT_PUSH;
-    const int64_t arrival = pushes ? push_tile(sim, src, dst, tile) : sim->now_ps;
+    const int64_t arrival =
+        pushes ? ewx_sim_push_tile(sim, src, dst, ewx_sim_tile_bytes(sim, dst, tile))
+               : sim->now_ps;
     if (!completes_unit(sim, src, unit))
         return;
     if (sim->spec->config.release == EW_RELEASE_OUTPUT)
@@ -146,54 +148,10 @@ static void complete_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
 
 /* ---- What a task moves ---- */
 
-/* Flat, W contributions are read and one tile is written.  With two levels the own node's
- * are summed first, then the nodes' sums; where the same reducers also sum for other nodes,
- * as a GPU's are taken to, the first happens as often as there are nodes. */
-static double moved_tiles(const ewx_sim *sim)
-{
-    const ewx_sim_model *model = &sim->model;
-    const int sums = sim->request->profile->is_cpu ? 1 : model->num_nodes;
-    return model->sums_in_nodes ? sums * (model->ranks_per_node + 1) + model->num_nodes + 1
-                                : sim->num_ranks + 1;
-}
-
-/* Flat, near and far sources at once.  With two levels the reducer reads as much again from
- * near ones for each sum that it makes for another node, and those of other nodes do the
- * same: their sums are there when it has.  The link that a virtual node emulates lets a
- * tile's sum begin when its turn comes; a real one brings some bytes to every reader from
- * the start. */
-static int64_t pull(ewx_sim *sim, int rank, int64_t bytes, int64_t *begin_ps)
-{
-    const ewx_sim_model *model = &sim->model;
-    const bool sums = model->sums_in_nodes;
-    const int64_t near_bytes = sums ? bytes * model->num_nodes : bytes;
-    const int64_t near_ps =
-        ewx_sim_book_pull(sim, rank, true, sums, sim->now_ps, near_bytes);
-    if (model->sharers > 1) {
-        const int num_near = ewx_sim_ranks_of_node(sim, rank) - 1;
-        const double ps = (double)(near_bytes * num_near) * model->link_ps;
-        *begin_ps = ewx_sim_later(*begin_ps, near_ps - (int64_t)ps);
-    }
-    const int64_t far_from_ps = sums ? near_ps : sim->now_ps;
-    return ewx_sim_later(near_ps,
-                         ewx_sim_book_pull(sim, rank, false, sums, far_from_ps, bytes));
-}
-
 static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
 {
-    const ewx_sim_model *model = &sim->model;
-    const ewx_tile tile = ewx_task_tile(&model->grid, rank, task);
-    const int64_t bytes = ewx_sim_tile_bytes(sim, rank, tile);
-    const double moved = (double)bytes * moved_tiles(sim);
-    const double slowdown = shares_sm ? model->shared_time : 1;
-    int64_t begin = sim->now_ps;
-    int64_t end = ewx_sim_book_memory(sim, rank, moved);
-    if (sim->spec->config.transport == EW_TRANSPORT_PULL && !sim->request->profile->is_cpu)
-        end = ewx_sim_later(end, pull(sim, rank, bytes, &begin));
-    end = ewx_sim_later(end, ewx_sim_after(begin, slowdown * ((double)model->reducer_ps +
-                                                              moved * model->cta_ps)));
-    ewx_sim_delay_producers(sim, rank, moved);
-    return end;
+    const ewx_tile tile = ewx_task_tile(&sim->model.grid, rank, task);
+    return ewx_sim_book_sum(sim, rank, ewx_sim_tile_bytes(sim, rank, tile), 0, shares_sm);
 }
 
 /* ---- Bytes ---- */
@@ -220,8 +178,10 @@ static int64_t crossed_bytes(const ewx_sim *sim, int rank)
     return far * part_bytes(sim, rank);
 }
 
-const ewx_sim_op ewx_sim_gemm_rs = {.set_up = set_up,
+const ewx_sim_op ewx_sim_gemm_rs = {.num_tasks = num_tasks,
+                                    .set_up = set_up,
                                     .complete_tile = complete_tile,
                                     .book_task = book_task,
+                                    .event = event,
                                     .remote_bytes = remote_bytes,
                                     .crossed_bytes = crossed_bytes};

@@ -1,6 +1,7 @@
 #include "backend/sim/ops/sim_op.h"
 
-static const ewx_sim_op *const programs[] = {[EW_OP_GEMM_RS] = &ewx_sim_gemm_rs};
+static const ewx_sim_op *const programs[] = {
+    [EW_OP_GEMM_RS] = &ewx_sim_gemm_rs, [EW_OP_GEMM_AR] = &ewx_sim_gemm_ar};
 
 const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec)
 {

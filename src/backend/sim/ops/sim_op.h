@@ -6,6 +6,8 @@
 #include "backend/sim/sim_state.h"
 
 typedef struct ewx_sim_op {
+    /* A rank's tasks, in the order in which reducers take them. */
+    int64_t (*num_tasks)(const ewx_sim *sim, int rank);
     /* Allocates and counts what each unit waits for; false: there is no memory. */
     bool (*set_up)(ewx_sim *sim);
     /* A tile of the GEMM is complete on `src`. */
@@ -13,12 +15,16 @@ typedef struct ewx_sim_op {
     /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
      * that shares its SM with a producer is slower. */
     int64_t (*book_task)(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
+    /* What the task is in a trace, without its times. */
+    ew_trace_event (*event)(const ewx_sim *sim, int rank, int64_t task);
+    /* The task has ended; NULL: nobody waits for it. */
+    void (*finish_task)(ewx_sim *sim, int rank, int64_t task);
     /* Bytes that come to a rank from all others, and from other nodes. */
     int64_t (*remote_bytes)(const ewx_sim *sim, int rank);
     int64_t (*crossed_bytes)(const ewx_sim *sim, int rank);
 } ewx_sim_op;
 
-extern const ewx_sim_op ewx_sim_gemm_rs;
+extern const ewx_sim_op ewx_sim_gemm_rs, ewx_sim_gemm_ar;
 
 const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec);
 

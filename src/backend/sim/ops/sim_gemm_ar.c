@@ -1,0 +1,249 @@
+/* GEMM, then AllReduce.  A rank's tasks are sums first: of every tile (one shot), or of
+ * each W-th (two shots).  Then, in two shots, it copies the other ranks' results into its
+ * output, each as soon as it is there.  On a CPU a result stays with its owner; a GPU's
+ * owner writes it into the memory of every rank, over the contributions that it has just
+ * read. */
+#include "backend/sim/ops/sim_op.h"
+#include "backend/sim/ops/sim_sums.h"
+#include "backend/sim/resources.h"
+#include "backend/sim/sim_engines.h"
+#include "backend/sim/sim_units.h"
+#include "plan/policy.h"
+
+/* ---- Tasks ---- */
+
+static ewx_share share_of(const ewx_sim *sim, int rank)
+{
+    return ewx_share_of(&sim->model.grid, sim->ownership, sim->num_ranks, rank);
+}
+
+/* Every tile is summed or copied. */
+static int64_t num_tasks(const ewx_sim *sim, int rank)
+{
+    (void)rank;
+    return ewx_part_tiles(&sim->model.grid, 0);
+}
+
+/* Where a tile that another rank sums comes among a rank's tasks: behind its own sums, in
+ * the order of the walk. */
+static int64_t copy_of(const ewx_sim *sim, int rank, int64_t place)
+{
+    const int64_t own_before = place > rank ? ewx_div_up(place - rank, sim->num_ranks) : 0;
+    return share_of(sim, rank).count + place - own_before;
+}
+
+/* The place of a task's tile in the walk. */
+static int64_t place_of(const ewx_sim *sim, int rank, int64_t task)
+{
+    const ewx_share share = share_of(sim, rank);
+    if (task < share.count)
+        return share.first + task * share.step;
+    const int peers = sim->num_ranks - 1;
+    const int64_t copy = task - share.count, within = copy % peers;
+    return copy / peers * sim->num_ranks + within + (within >= rank);
+}
+
+static ewx_tile tile_of(const ewx_sim *sim, int64_t place)
+{
+    return ewx_task_tile(&sim->model.grid, 0, place);
+}
+
+static int64_t bytes_of(const ewx_sim *sim, int64_t place)
+{
+    return ewx_sim_tile_bytes(sim, 0, tile_of(sim, place));
+}
+
+static ew_trace_event event(const ewx_sim *sim, int rank, int64_t task)
+{
+    const int64_t place = place_of(sim, rank, task);
+    const ewx_tile tile = tile_of(sim, place);
+    const bool sums = task < share_of(sim, rank).count;
+    return (ew_trace_event){.kind = sums ? EW_TRACE_REDUCE : EW_TRACE_COLLECT,
+                            .dst = sums ? rank : (int)(place % sim->num_ranks),
+                            .row = (int32_t)tile.row,
+                            .col = (int32_t)tile.col,
+                            .position = sums ? task : place / sim->num_ranks};
+}
+
+/* ---- What a unit waits for ---- */
+
+/* Tiles that a rank must complete before they are released together. */
+static int64_t num_groups(const ewx_sim *sim)
+{
+    return ewx_release_units(sim->spec->config.release, num_tasks(sim, 0));
+}
+
+static bool set_up(ewx_sim *sim)
+{
+    bool enough = true;
+    const int32_t release = sim->spec->config.release;
+    for (int rank = 0; rank < sim->num_ranks; rank++) {
+        const int64_t sums = share_of(sim, rank).count;
+        for (int64_t task = 0; task < num_tasks(sim, rank); task++)
+            sim->missing[sim->first_unit[rank] + task] =
+                task < sums ? sim->num_simulated : 1;
+    }
+    if (release == 1)
+        return true;
+    sim->unreleased = ewx_sim_allocate((size_t)(num_groups(sim) * sim->num_simulated),
+                                       sizeof *sim->unreleased, &enough);
+    for (int64_t place = 0; enough && place < num_tasks(sim, 0); place++)
+        for (int at = 0; at < sim->num_simulated; at++)
+            sim->unreleased[at * num_groups(sim) + ewx_release_unit(release, place)]++;
+    return enough;
+}
+
+/* ---- A contribution's way to whoever sums it ---- */
+
+static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t place)
+{
+    const bool paced = sim->request->profile->is_cpu && sim->model.link_ps > 0;
+    if (src != dst && paced)
+        return ewx_sim_book_send(sim, sim->now_ps, src, dst, bytes_of(sim, place));
+    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
+        return ewx_sim_stored_ps(sim, src) + sim->model.publish_ps;
+    return sim->now_ps + sim->model.publish_ps;
+}
+
+/* Whoever sums a tile: ranks from first up to, not including, end; and as which task. */
+typedef struct summers {
+    int first, end;
+    int64_t task;
+} summers;
+
+static summers summers_of(const ewx_sim *sim, int64_t place)
+{
+    const int owner = (int)(place % sim->num_ranks);
+    if (sim->ownership == EWX_OWNS_ALL)
+        return (summers){0, sim->num_ranks, place};
+    return (summers){owner, owner + 1, place / sim->num_ranks};
+}
+
+static void publish_tile(ewx_sim *sim, int src, int64_t place)
+{
+    const summers to = summers_of(sim, place);
+    for (int dst = to.first; dst < to.end; dst++)
+        ewx_sim_publish(sim, dst, sim->first_unit[dst] + to.task,
+                        visible_ps(sim, src, dst, place));
+}
+
+static void push_tile(ewx_sim *sim, int src, int64_t place)
+{
+    const summers to = summers_of(sim, place);
+    for (int dst = to.first; dst < to.end; dst++)
+        ewx_sim_push_tile(sim, src, dst, bytes_of(sim, place));
+}
+
+/* A GPU's producer ends behind one fence; NCCL needs none. */
+static void end_output(ewx_sim *sim, int src)
+{
+    const bool fences = !sim->request->profile->is_cpu && !sim->model.uses_nccl;
+    sim->ranks[src].gemm_end_ps =
+        ewx_sim_stored_ps(sim, src) + (fences ? sim->model.publish_ps : 0);
+}
+
+static void complete_tile(ewx_sim *sim, int src, int part, ewx_tile tile)
+{
+    const int32_t release = sim->spec->config.release;
+    const int64_t place = ewx_tile_task(&sim->model.grid, part, tile);
+    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
+        push_tile(sim, src, place);
+    if (!sim->unreleased) {
+        publish_tile(sim, src, place);
+        return;
+    }
+    const int64_t group = ewx_release_unit(release, place);
+    if (--sim->unreleased[sim->ranks[src].place * num_groups(sim) + group] > 0)
+        return;
+    const ewx_task_range tiles = ewx_release_tasks(&sim->model.grid, release, 0, group);
+    for (int64_t one = tiles.first; one < tiles.end; one++)
+        publish_tile(sim, src, one);
+    if (release == EW_RELEASE_OUTPUT)
+        end_output(sim, src);
+}
+
+/* ---- What a task moves ---- */
+
+/* A CPU's owner writes a result once more, into its own segment; a GPU's to every peer. */
+static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
+{
+    const int64_t bytes = bytes_of(sim, place_of(sim, rank, task));
+    const bool is_cpu = sim->request->profile->is_cpu;
+    const int copies = sim->ownership == EWX_OWNS_ALL ? 0 : is_cpu ? 1 : sim->num_ranks - 1;
+    if (task < share_of(sim, rank).count)
+        return ewx_sim_book_sum(sim, rank, bytes, copies, shares_sm);
+    return ewx_sim_book_moves(sim, rank, 2.0 * (double)bytes, sim->now_ps, shares_sm);
+}
+
+/* The results of `rank` and of the mirrored ranks behind it, which do as it does. */
+static void publish_result(ewx_sim *sim, int rank, int dst, int64_t index, int64_t ps)
+{
+    for (int owner = rank; owner < sim->num_ranks; owner++) {
+        if (owner > rank && !sim->ranks[owner].mirrored)
+            return;
+        const int64_t place = index * sim->num_ranks + owner;
+        if (owner != dst && place < num_tasks(sim, dst))
+            ewx_sim_publish(sim, dst, sim->first_unit[dst] + copy_of(sim, dst, place), ps);
+    }
+}
+
+static void finish_task(ewx_sim *sim, int rank, int64_t task)
+{
+    const bool is_cpu = sim->request->profile->is_cpu;
+    const bool travels = !is_cpu || sim->model.link_ps > 0;
+    if (sim->ownership == EWX_OWNS_ALL || task >= share_of(sim, rank).count)
+        return;
+    const int64_t bytes = bytes_of(sim, place_of(sim, rank, task));
+    int64_t last = sim->now_ps;
+    for (int i = 1; i < sim->num_ranks; i++) {
+        const int dst = (rank + i) % sim->num_ranks;
+        const int64_t there =
+            travels ? ewx_sim_book_send(sim, sim->now_ps, rank, dst, bytes) : sim->now_ps;
+        last = ewx_sim_later(last, there);
+        publish_result(sim, rank, dst, task, there + sim->model.publish_ps);
+    }
+    /* What the mirrored ranks have for this one. */
+    publish_result(sim, rank, rank, task, last + sim->model.publish_ps);
+}
+
+/* ---- Bytes ---- */
+
+static int64_t all_bytes(const ewx_sim *sim)
+{
+    return sim->model.grid.rows * sim->model.grid.cols * (int64_t)sim->spec->elem_bytes;
+}
+
+static int64_t share_bytes(const ewx_sim *sim, int rank)
+{
+    int64_t bytes = 0;
+    for (int64_t task = 0; task < share_of(sim, rank).count; task++)
+        bytes += bytes_of(sim, place_of(sim, rank, task));
+    return bytes;
+}
+
+/* From `peers` of the others: contributions to what the rank sums, and their results. */
+static int64_t bytes_from(const ewx_sim *sim, int rank, int peers)
+{
+    const int64_t own = share_bytes(sim, rank);
+    const int64_t results = sim->ownership == EWX_OWNS_ALL ? 0 : all_bytes(sim) - own;
+    return peers * own + (peers > 0 ? results * peers / (sim->num_ranks - 1) : 0);
+}
+
+static int64_t remote_bytes(const ewx_sim *sim, int rank)
+{
+    return bytes_from(sim, rank, sim->num_ranks - 1);
+}
+
+static int64_t crossed_bytes(const ewx_sim *sim, int rank)
+{
+    return bytes_from(sim, rank, sim->num_ranks - ewx_sim_ranks_of_node(sim, rank));
+}
+
+const ewx_sim_op ewx_sim_gemm_ar = {.num_tasks = num_tasks,
+                                    .set_up = set_up,
+                                    .complete_tile = complete_tile,
+                                    .book_task = book_task,
+                                    .event = event,
+                                    .finish_task = finish_task,
+                                    .remote_bytes = remote_bytes,
+                                    .crossed_bytes = crossed_bytes};
