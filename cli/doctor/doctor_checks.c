@@ -87,12 +87,12 @@ static void check_cores(cli_doctor *d)
 
 static void check_memory(cli_doctor *d)
 {
-    double available = cli_memory_available();
+    double available = (double)ew_available_memory();
     cli_doctor_say(
         d, available >= 0x1p30 ? VERDICT_OK : VERDICT_WARN, "memory",
         "close other programs; entwine plan shows what a problem needs",
         "%.1f GiB available of %.1f; no locked memory needed (RLIMIT_MEMLOCK may be 0)",
-        available / 0x1p30, cli_memory_total() / 0x1p30);
+        available / 0x1p30, d->context.memory_bytes / 0x1p30);
 }
 
 static void check_memfd(cli_doctor *d)

@@ -93,7 +93,8 @@ static void write_table(const cli_report *report, FILE *out)
 
 /* ---- The page ---- */
 
-bool cli_report_write(const void *report, FILE *out)
+/* False: no memory.  The stream's own failures are left to the caller. */
+static bool write_page(const void *report, FILE *out)
 {
     bool written = true;
     for (const char *const *line = cli_report_page; *line && written; line++) {
@@ -112,7 +113,7 @@ cli_exit cli_report_save(const cli_report *report, const char *path)
     cli_out_file file;
     cli_exit failed = cli_out_file_open(&file, "the report", path);
     if (!failed)
-        failed = cli_out_file_write(&file, cli_report_write, report);
+        failed = cli_out_file_write(&file, write_page, report);
     if (!failed && file.kind != CLI_OUT_STDOUT)
         printf("# Report : %s\n", path);
     return failed;

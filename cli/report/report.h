@@ -19,9 +19,6 @@ void cli_report_destroy(cli_report *report); /* NULL is fine */
  * messages.  On failure the error has been printed; the report can only be destroyed. */
 cli_exit cli_report_add(cli_report *report, const char *name, json_t *document);
 
-/* The page; false: no memory.  The stream's own failures are left to the caller. */
-bool cli_report_write(const void *report, FILE *out);
-
 /* The page as a file, whole or not at all (- is stdout), and a line about it.  On failure
  * the error has been printed. */
 cli_exit cli_report_save(const cli_report *report, const char *path);

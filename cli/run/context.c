@@ -29,22 +29,12 @@ static bool find_in_file(const char *path, const char *key, char *text, size_t b
     return found;
 }
 
-static double memory_field(const char *key)
+static double find_memory(void)
 {
     char text[64];
-    if (!find_in_file("/proc/meminfo", key, text, sizeof text))
+    if (!find_in_file("/proc/meminfo", "MemTotal", text, sizeof text))
         return 0.0;
     return strtod(text, NULL) * 1024.0;
-}
-
-double cli_memory_available(void)
-{
-    return (double)ew_available_memory();
-}
-
-double cli_memory_total(void)
-{
-    return memory_field("MemTotal");
 }
 
 /* arm64 kernels give no model name, only the designer's part number. */
@@ -103,7 +93,7 @@ void cli_context_init(cli_context *context)
         snprintf(context->arch, CLI_TEXT_BYTES, "%s", system.machine);
     }
     find_cpu(context->cpu, sizeof context->cpu);
-    context->memory_bytes = cli_memory_total();
+    context->memory_bytes = find_memory();
     if (gmtime_r(&now, &utc))
         strftime(context->time, sizeof context->time, "%Y-%m-%dT%H:%M:%SZ", &utc);
     /* In a child, because naming the BLAS loads it. */
@@ -140,27 +130,22 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
         "argv", words, "env", cli_environment_json());
 }
 
-static void print_computes(const cli_context *context, const cli_gpus *gpus)
+static void print_context(const cli_context *context, const cli_job *job)
 {
+    const cli_launch *launch = job->ranks.launch;
     char text[320];
-    if (gpus) {
-        cli_gpus_text(gpus, text, sizeof text);
+    fprintf(stderr, "# entwine %s, commit %s\n", ew_version(), cli_commit());
+    fprintf(stderr, "# %s, %d usable cores, %.1f GiB, %s %s\n", context->cpu,
+            context->cores_usable, context->memory_bytes / 0x1p30, context->kernel,
+            context->arch);
+    if (job->backend == EW_BACKEND_CUDA) {
+        cli_gpus_text(&job->gpus, text, sizeof text);
         fprintf(stderr, "# %s\n", text);
     } else {
         fprintf(stderr, "# kernels %s %s %s, BLAS %s\n", context->fp32_kernel,
                 context->bf16_kernel, context->fp16_kernel,
                 *context->blas ? context->blas : "none");
     }
-}
-
-void cli_context_print(const cli_context *context, const cli_launch *launch,
-                       const cli_gpus *gpus)
-{
-    fprintf(stderr, "# entwine %s, commit %s\n", ew_version(), cli_commit());
-    fprintf(stderr, "# %s, %d usable cores, %.1f GiB, %s %s\n", context->cpu,
-            context->cores_usable, context->memory_bytes / 0x1p30, context->kernel,
-            context->arch);
-    print_computes(context, gpus);
     if (launch && launch->joined)
         fprintf(stderr, "# ranks of a launcher, found in %s\n", launch->launcher.source);
 }
@@ -174,8 +159,7 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
     if (settings->quiet)
         return;
     if (settings->format == CLI_FORMAT_TABLE) {
-        cli_context_print(context, job->ranks.launch,
-                          job->backend == EW_BACKEND_CUDA ? &job->gpus : NULL);
+        print_context(context, job);
         fprintf(stderr, "# ranks as %s%s%s%s\n", cli_ranks_as_name(&job->ranks),
                 mps ? ", " : "", mps ? mps : "", calls);
     }

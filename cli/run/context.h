@@ -33,10 +33,6 @@ void cli_context_init(cli_context *context);
 json_t *cli_context_json(const cli_context *context, const cli_launch *launch, int argc,
                          char **argv);
 
-/* `# ...` lines on stderr; with GPUs (else NULL) they stand for what computes. */
-void cli_context_print(const cli_context *context, const cli_launch *launch,
-                       const cli_gpus *gpus);
-
 /* What a job that prints tables says on stderr before its first result: the context, its
  * ranks, where `calls` is given how they are timed, and variables that nothing reads. */
 void cli_context_announce(const cli_context *context, const cli_job *job,
@@ -45,9 +41,5 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
 /* The context of a job with its GPUs, for a document. */
 json_t *cli_context_of_job(const cli_context *context, const cli_job *job, int argc,
                            char **argv);
-
-/* From /proc/meminfo, in bytes; 0: unknown. */
-double cli_memory_available(void);
-double cli_memory_total(void);
 
 #endif

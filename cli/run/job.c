@@ -8,7 +8,6 @@
 #include "run/context.h"
 #include "entwine/tune.h"
 #include "run/simulated.h"
-#include "run/suite.h"
 
 cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem)
 {
@@ -350,7 +349,7 @@ static cli_exit fail_memory(const char *whose, double needed, double there)
 
 static cli_exit judge(cli_job *job, const check_call *call)
 {
-    double free_bytes = cli_memory_available();
+    double free_bytes = (double)ew_available_memory();
     double gpu_bytes = (double)call->job.gpus.at[0].memory_bytes;
     if (call->failure)
         return cli_fail_status(call->failure, call->text);

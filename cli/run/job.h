@@ -49,6 +49,10 @@ cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem);
 cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant,
                            const ew_config *config);
 
+/* Appends the problems of the settings' suite, given by name (looked up) or by path; the
+ * settings' ranks and types replace the suite's.  On failure the error has been printed. */
+cli_exit cli_suite_load(const cli_settings *settings, cli_job *job);
+
 /* Checks every problem with every entry before anything runs or prints, and fits the
  * whole into memory.  On failure the error has been printed. */
 cli_exit cli_job_check(cli_job *job);

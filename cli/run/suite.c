@@ -1,6 +1,6 @@
-/* Reads suite files.  They are input from outside: every field is checked, every message
- * names the line. */
-#include "run/suite.h"
+/* Reads suite files: problems as text, one a line, `name M N K W dtype`, # comments.  They
+ * are input from outside: every field is checked, every message names the line. */
+#include "run/job.h"
 
 #include <ctype.h>
 #include <errno.h>
