@@ -99,7 +99,10 @@ static int slots_of(const cli_job *job, int num_ranks, const ew_config *config)
     case EW_BACKEND_CUDA:
         return cli_gpu_sms_per_rank(&job->gpus, num_ranks);
     case EW_BACKEND_SIM:
-        return ew_sim_describe(NULL, num_ranks, &hardware) ? 0 : hardware.sms;
+        if (ew_sim_describe(NULL, num_ranks, &hardware) == EW_OK)
+            return hardware.sms;
+        cli_json_lack();
+        return 0;
     case EW_BACKEND_CPU:
         break;
     }

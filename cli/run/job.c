@@ -227,13 +227,20 @@ static bool is_unsupported(check_call *call, ew_status status)
     return true;
 }
 
+/* Of one rank. */
+static double output_rows(const cli_problem *problem)
+{
+    const bool all = problem->problem.op == EW_OP_GEMM_AR;
+    return (double)problem->problem.max_m / (all ? 1 : problem->num_ranks);
+}
+
 /* What one rank needs for its matrices, beside the plan. */
 static double matrix_bytes(const cli_problem *problem)
 {
     const ew_problem *shape = &problem->problem;
     double m = (double)shape->max_m, n = (double)shape->n, k = (double)shape->k;
     return (double)ew_dtype_bytes(shape->dtype) *
-           (m * k + n * k + m * n / problem->num_ranks);
+           (m * k + n * k + output_rows(problem) * n);
 }
 
 /* And for the rest of a layer: residual and normed, and the host's copies to check them. */
@@ -243,8 +250,8 @@ static double layer_bytes(const cli_job *job, const cli_problem *problem)
     bool wanted = false;
     for (int at = 0; at < job->num_entries; at++)
         wanted = wanted || job->entries[at].layer;
-    return wanted ? 5.0 * (double)ew_dtype_bytes(shape->dtype) * (double)shape->max_m *
-                        (double)shape->n / problem->num_ranks
+    return wanted ? 5.0 * (double)ew_dtype_bytes(shape->dtype) * output_rows(problem) *
+                        (double)shape->n
                   : 0.0;
 }
 
@@ -254,7 +261,7 @@ static double staging_bytes(const cli_problem *problem)
     const ew_problem *shape = &problem->problem;
     double m = (double)shape->max_m, n = (double)shape->n, k = (double)shape->k;
     return (double)ew_dtype_bytes(shape->dtype) *
-           fmax(fmax(m * k, n * k), m * n / problem->num_ranks);
+           fmax(fmax(m * k, n * k), output_rows(problem) * n);
 }
 
 /* Takes `rank_bytes`, the matrices and plans of one rank, into the account. */
