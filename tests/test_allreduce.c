@@ -192,7 +192,8 @@ static void killed_with_results(void **state)
 
 static int refuse(ew_world *world, void *argument)
 {
-    static float A[8 * 8], B[8 * 8], C[8 * 8], residual[8 * 8], weight[8], normed[8 * 8];
+    float A[8 * 8] = {0}, B[8 * 8] = {0}, C[8 * 8], residual[8 * 8] = {0}, weight[8] = {0};
+    float normed[8 * 8];
     ew_problem problem = EW_PROBLEM(8, 8, 8, EW_FP32);
     ew_config config = EW_CONFIG_INIT;
     ew_epilogue e = EW_EPILOGUE_INIT;

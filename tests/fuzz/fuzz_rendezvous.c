@@ -59,7 +59,8 @@ static void try_hello(const hello *mine, const uint8_t *data, size_t bytes)
     FUZZ_DEMAND(other.rank == 1);
     try_host(mine, &other);
     make_world(&world);
-    (void)connect_to(&world, 1, &other.address); /* nobody listens under such a name */
+    (void)ewx_sockets_connect(&world, 1,
+                              &other.address); /* nobody listens under such a name */
     close_sockets(&world);
 }
 
@@ -69,7 +70,7 @@ static void try_greeting(const hello *mine, uint8_t mode, const uint8_t *data, s
     const unsigned char *secret = mine->address.secret;
     ewx_address ours;
     ew_world world;
-    int listener, accepted = 0;
+    int listener;
     size_t used = 0;
     make_world(&world);
     FUZZ_DEMAND(ewx_sockets_listen(3, &listener, &ours) == EW_OK);
@@ -91,8 +92,10 @@ static void try_greeting(const hello *mine, uint8_t mode, const uint8_t *data, s
     memcpy(message + used, data, bytes);
     (void)send_message(client, message, used + bytes, mode & 2 ? client : -1);
     (void)shutdown(client, SHUT_WR); /* an empty message must not cost a wait */
-    const ew_status status =
-        accept_one(&world, listener, &mine->address, ewx_now_ns() + 1000000000, &accepted);
+    int rank;
+    const ew_status status = ewx_sockets_accept(&world, listener, &mine->address,
+                                                ewx_now_ns() + 1000000000, &rank);
+    const bool accepted = status == EW_OK && rank >= 0;
     greeting first = {.rank = 0};
     if (used + bytes == sizeof first)
         memcpy(&first, message, sizeof first);

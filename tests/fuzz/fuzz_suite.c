@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "run/suite.h"
+#include "run/job.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

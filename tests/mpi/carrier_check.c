@@ -444,8 +444,11 @@ static int open_plan(int64_t max_m, const char *config)
     TRY(ew_config_parse(config, &request));
     request.backend = EW_BACKEND_CUDA;
     TRY(ewx_spec_build(&problem, W, &request, &machine, &spec));
-    engine = (ewx_cuda_engine){
-        .world = world, .spec = &spec, .device = &device, .report = &report};
+    engine = (ewx_cuda_engine){.world = world,
+                               .spec = &spec,
+                               .device = &device,
+                               .report = &report,
+                               .timeout_ns = world->timeout_ns};
     const int fd = memfd_create("carrier-check", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)spec.layout.segment_bytes))
         return 1;
