@@ -37,10 +37,11 @@ static void every_lost_publication_is_named(void **state)
             harness_context("slot %d of rank %d", slot, src);
             assert_int_not_equal(
                 stage_run(s, both_kinds[slot % 2], DROP_W, 400, one_call, NULL), EW_OK);
-            snprintf(text, sizeof text,
-                     "rank %d waited 0.4 s for tile (0,%d) of rank %d (plan 1, saw epoch 0, "
-                     "wanted 1)",
-                     owner, slot % DROP_TILES, src);
+            snprintf(
+                text, sizeof text,
+                "rank %d waited 0.4 s for tile (0,%d) of rank %d (plan 1, saw epoch 0, "
+                "wanted 1)",
+                owner, slot % DROP_TILES, src);
             expect_same_story(s, DROP_W, -1, EW_ERR_TIMEOUT, text);
             stage_close(s);
         }

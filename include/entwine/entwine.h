@@ -329,10 +329,10 @@ typedef struct ew_config {
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
- * Keys may come in any order, each once; those left out are chosen for you.  What is printed can be
- * parsed, so any result can be run again from its text.  ew_config_print needs at most
- * EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size says, by all
- * functions that have one. */
+ * Keys may come in any order, each once; those left out are chosen for you.  What is
+ * printed can be parsed, so any result can be run again from its text.  ew_config_print
+ * needs at most EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size
+ * says, by all functions that have one. */
 #define EW_CONFIG_TEXT_BYTES 288
 EW_API ew_status ew_config_parse(const char *text, ew_config *config_out);
 EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t bytes);

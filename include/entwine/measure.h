@@ -266,8 +266,9 @@ EW_API const char *ew_cpu_kernel_refusal(ew_dtype dtype);
 EW_API int ew_usable_cores(void);
 
 /* Bytes of memory that this process could still take before the kernel would have to kill:
- * what the machine has available, or less where its control group or one above it is limited
- * (cgroup v1 and v2).  Cached files that the kernel would drop count as free.  0: unknown. */
+ * what the machine has available, or less where its control group or one above it is
+ * limited (cgroup v1 and v2).  Cached files that the kernel would drop count as free.  0:
+ * unknown. */
 EW_API size_t ew_available_memory(void);
 
 /* The BLAS that the "blas" method uses, its file name, or NULL when none is installed:

@@ -280,10 +280,11 @@ ew_status ew_tuning_store(const ew_tuning *tuning)
     EW_TRY(ew_tuning_print(tuning, text, sizeof text));
     EW_TRY(ew_tuning_path(tuning->key, path, sizeof path));
     const char *why = ewx_file_replace(path, text, strlen(text));
-    return why ? ewx_fail(EW_ERR_SYSTEM,
-                          "the tuning entry %s cannot be written: %s\n  fix: make its folder "
-                          "writable, make room, or name another in ENTWINE_CACHE_DIR",
-                          path, why)
+    return why ? ewx_fail(
+                     EW_ERR_SYSTEM,
+                     "the tuning entry %s cannot be written: %s\n  fix: make its folder "
+                     "writable, make room, or name another in ENTWINE_CACHE_DIR",
+                     path, why)
                : EW_OK;
 }
 

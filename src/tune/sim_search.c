@@ -37,8 +37,8 @@ static ew_status try_knob(sim_search *s, int knob)
     for (int i = 0; i < count; i++) {
         ew_sim_report report;
         s->tried++;
-        const ew_status status = ew_sim_call(&s->small, s->space.num_ranks, &requests[i],
-                                             s->options, &report);
+        const ew_status status =
+            ew_sim_call(&s->small, s->space.num_ranks, &requests[i], s->options, &report);
         if (status == EW_ERR_MEMORY)
             return status;
         if (status == EW_OK && report.time_us < GAIN_WANTED * s->best.time_us) {

@@ -2,8 +2,8 @@
  *   FAIL_CALL   malloc, open, read, fstat, write, fsync, rename, close or random
  *   FAIL_NTH    which of them, from 1; 0: none
  *   FAIL_MARK   a file that is made when one has failed
- * The kernel hands system calls to a handler, which makes them itself, with a sixth argument that
- * says so: those inside the C library are seen, too. */
+ * The kernel hands system calls to a handler, which makes them itself, with a sixth
+ * argument that says so: those inside the C library are seen, too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +57,8 @@ static bool is_due(void)
 {
     if (atomic_fetch_add(&count, 1) + 1 != fail_nth)
         return false;
-    const long make[] = {AT_FDCWD, (long)(intptr_t)mark_path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600, 0};
+    const long make[] = {AT_FDCWD, (long)(intptr_t)mark_path,
+                         O_CREAT | O_WRONLY | O_CLOEXEC, 0600, 0};
     const long made = call(SYS_openat, make);
     const long shut[5] = {made};
     call(SYS_close, shut);
@@ -121,7 +122,8 @@ static void on_call(int signal, siginfo_t *info, void *context)
     errno = kept;
 }
 
-/* A thread that blocks all signals would be killed by the first call that is handed over. */
+/* A thread that blocks all signals would be killed by the first call that is handed over.
+ */
 int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
 {
     sigset_t without;
@@ -129,7 +131,8 @@ int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
         without = *set;
         sigdelset(&without, SIGSYS);
     }
-    const long done = syscall(SYS_rt_sigprocmask, how, set ? &without : NULL, before, _NSIG / 8);
+    const long done =
+        syscall(SYS_rt_sigprocmask, how, set ? &without : NULL, before, _NSIG / 8);
     return done ? errno : 0;
 }
 
@@ -147,7 +150,8 @@ static void trap(const long *numbers)
         if (numbers[at] >= 0) {
             program[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
                                                              (uint32_t)numbers[at], 0, 1);
-            program[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP);
+            program[length++] =
+                (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP);
         }
     program[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     const struct sock_fprog filter = {length, program};
