@@ -41,7 +41,7 @@ static ewx_flag *flag_of(const ewx_cpu_engine *engine, int rank, const ewx_share
     return ewx_heap_flag(&engine->heap, rank, slot);
 }
 
-bool ewx_collect_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_collect_stage *collect = &engine->collect;
     const int64_t own = num_results(&engine->call.share);
@@ -247,7 +247,7 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int src, int *collect
     return EW_OK;
 }
 
-ew_status ewx_collect_stage_some(ewx_cpu_engine *engine, int worker, int *done)
+static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
 {
     const int num_ranks = engine->spec->num_ranks, rank = engine->world->rank;
     ew_status status = EW_OK;
@@ -287,3 +287,8 @@ bool ewx_collect_stage_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *t
     }
     return false;
 }
+
+const ewx_work ewx_collect_work = {.role = EWX_ROLE_REDUCE,
+                                   .prepare = prepare,
+                                   .some = some,
+                                   .is_done = ewx_collect_stage_is_done};

@@ -31,8 +31,7 @@ void ewx_collect_stage_publish_rows(ewx_cpu_engine *engine, int64_t first, int64
 bool ewx_collect_stage_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_out);
 
 /* As ewx_work says: up to b results of one rank. */
-bool ewx_collect_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
-ew_status ewx_collect_stage_some(ewx_cpu_engine *engine, int worker, int *done);
+extern const ewx_work ewx_collect_work;
 bool ewx_collect_stage_is_done(const ewx_cpu_engine *engine);
 
 #endif

@@ -261,8 +261,8 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);
     call->num_work = 0;
     for (int i = 0; i < engine->op->num_work; i++)
-        if (engine->op->work[i].prepare(engine, asked))
-            call->work[call->num_work++] = &engine->op->work[i];
+        if (engine->op->work[i]->prepare(engine, asked))
+            call->work[call->num_work++] = engine->op->work[i];
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */

@@ -58,7 +58,7 @@ static void describe(ewx_cpu_engine *engine, const ewx_call *asked)
         atomic_store_explicit(&engine->epilogue.row_tiles[row], 0, memory_order_relaxed);
 }
 
-bool ewx_epilogue_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_epilogue_stage *stage = &engine->epilogue;
     const ew_epilogue *epilogue = asked->epilogue;
@@ -199,7 +199,7 @@ static bool is_ready(const ewx_cpu_engine *engine, int64_t turn)
         return ewx_reduce_stage_is_done(engine) &&
                (engine->call.share.ownership != EWX_OWNS_TILES ||
                 ewx_collect_stage_is_done(engine));
-    /* Acquire: pairs with the release of ewx_epilogue_stage_some; other workers' h. */
+    /* Acquire: pairs with the release of some; other workers' h. */
     return atomic_load_explicit(&stage->turns_done, memory_order_acquire) >=
            stage->num_strips;
 }
@@ -236,7 +236,7 @@ static void work_on(ewx_cpu_engine *engine, int64_t turn)
         ewx_collect_stage_publish_rows(engine, first, end);
 }
 
-ew_status ewx_epilogue_stage_some(ewx_cpu_engine *engine, int worker, int *done)
+static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
 {
     (void)worker;
     const int64_t turn = take_turn(engine);
@@ -253,3 +253,8 @@ bool ewx_epilogue_stage_is_done(const ewx_cpu_engine *engine)
     return atomic_load_explicit(&engine->epilogue.turns_done, memory_order_acquire) ==
            engine->epilogue.num_turns;
 }
+
+const ewx_work ewx_epilogue_work = {.role = EWX_ROLE_REDUCE,
+                                    .prepare = prepare,
+                                    .some = some,
+                                    .is_done = ewx_epilogue_stage_is_done};

@@ -24,8 +24,7 @@ void ewx_epilogue_stage_tile(ewx_cpu_engine *engine, ewx_tile tile,
                              const unsigned char *sum, int64_t stride);
 
 /* As ewx_work says: a strip of rows whose tiles are all there. */
-bool ewx_epilogue_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
-ew_status ewx_epilogue_stage_some(ewx_cpu_engine *engine, int worker, int *done);
+extern const ewx_work ewx_epilogue_work;
 bool ewx_epilogue_stage_is_done(const ewx_cpu_engine *engine);
 
 #endif

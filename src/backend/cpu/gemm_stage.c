@@ -84,7 +84,7 @@ static void count_groups(ewx_cpu_engine *engine)
                 memory_order_relaxed);
 }
 
-bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
@@ -320,7 +320,7 @@ bool ewx_gemm_stage_has_ended(const ewx_cpu_engine *engine)
 /* A block takes long: before it, look at the abort word.  The counter is not increased
  * beyond the last block, or idle workers would keep taking its cache line from each
  * other. */
-ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done)
+static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
 {
     if (ewx_gemm_stage_is_done(engine))
         return EW_OK;
@@ -333,3 +333,8 @@ ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done)
     ++*done;
     return compute_position(engine, worker, position);
 }
+
+const ewx_work ewx_gemm_work = {.role = EWX_ROLE_COMPUTE,
+                                .prepare = prepare,
+                                .some = some,
+                                .is_done = ewx_gemm_stage_is_done};

@@ -43,8 +43,7 @@ int64_t ewx_release_groups(const ewx_spec *spec);
 ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine);
 
 /* As ewx_work says.  Done means that every block is taken. */
-bool ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
-ew_status ewx_gemm_stage_some(ewx_cpu_engine *engine, int worker, int *done);
+extern const ewx_work ewx_gemm_work;
 bool ewx_gemm_stage_is_done(const ewx_cpu_engine *engine);
 /* ... and this one, that every block has been computed. */
 bool ewx_gemm_stage_has_ended(const ewx_cpu_engine *engine);

@@ -112,7 +112,7 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int *done)
     return EW_OK;
 }
 
-bool ewx_host_sum_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_host_sum *sum = &engine->host_sum;
     const ewx_exchange *exchange = &engine->wire.exchange;
@@ -133,7 +133,7 @@ bool ewx_host_sum_is_done(const ewx_cpu_engine *engine)
     return atomic_load_explicit(&engine->host_sum.tiles_left, memory_order_acquire) == 0;
 }
 
-ew_status ewx_host_sum_some(ewx_cpu_engine *engine, int worker, int *done)
+static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
 {
     ewx_host_sum *sum = &engine->host_sum;
     if (atomic_flag_test_and_set_explicit(&sum->held, memory_order_acquire))
@@ -159,3 +159,8 @@ bool ewx_host_sum_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_o
         }
     return false;
 }
+
+const ewx_work ewx_host_sum_work = {.role = EWX_ROLE_REDUCE,
+                                    .prepare = prepare,
+                                    .some = some,
+                                    .is_done = ewx_host_sum_is_done};

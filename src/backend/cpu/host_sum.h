@@ -23,8 +23,7 @@ bool ewx_host_sum_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_o
 const void *ewx_host_sum_of(ewx_cpu_engine *engine, int worker, int dst, ewx_tile tile);
 
 /* As ewx_work says: up to b tiles. */
-bool ewx_host_sum_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
-ew_status ewx_host_sum_some(ewx_cpu_engine *engine, int worker, int *done);
+extern const ewx_work ewx_host_sum_work;
 bool ewx_host_sum_is_done(const ewx_cpu_engine *engine);
 
 #endif

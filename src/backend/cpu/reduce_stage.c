@@ -7,7 +7,7 @@
 #include "base/probe.h"
 #include "base/epoch.h"
 
-bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_reduce_stage *reduce = &engine->reduce;
     (void)asked; /* the place of the sum is the epilogue's choice */
@@ -202,7 +202,7 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int j, int *reduced)
     return EW_OK;
 }
 
-ew_status ewx_reduce_stage_some(ewx_cpu_engine *engine, int worker, int *done)
+static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
 {
     const int budget = engine->spec->config.budget;
     ew_status status = EW_OK;
@@ -224,3 +224,8 @@ bool ewx_reduce_stage_is_done(const ewx_cpu_engine *engine)
     return atomic_load_explicit(&engine->reduce.tasks_done, memory_order_acquire) ==
            engine->call.share.count;
 }
+
+const ewx_work ewx_reduce_work = {.role = EWX_ROLE_REDUCE,
+                                  .prepare = prepare,
+                                  .some = some,
+                                  .is_done = ewx_reduce_stage_is_done};

@@ -34,8 +34,7 @@ ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot,
                                  bool *ready);
 
 /* As ewx_work says: up to b tiles of one consumer. */
-bool ewx_reduce_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
-ew_status ewx_reduce_stage_some(ewx_cpu_engine *engine, int worker, int *done);
+extern const ewx_work ewx_reduce_work;
 bool ewx_reduce_stage_is_done(const ewx_cpu_engine *engine);
 
 #endif

@@ -10,7 +10,7 @@ typedef struct ewx_cpu_op {
     /* Who sums what in a call. */
     ewx_ownership (*ownership)(const ewx_spec *spec, const ewx_call *asked);
     int num_work;
-    ewx_work work[EWX_MAX_WORK];
+    const ewx_work *work[EWX_MAX_WORK];
 } ewx_cpu_op;
 
 extern const ewx_cpu_op ewx_cpu_gemm_rs, ewx_cpu_gemm_ar;
