@@ -116,6 +116,33 @@ static void an_innocent_waiter_is_not_blamed(void **state)
     stage_close(s);
 }
 
+/* Rank 2 stays away from a call of a single row, which is rank 0's.  Rank 1 owes and misses
+ * nothing and waits at a barrier for rank 0, which is innocent. */
+static int stay_away_from_one_row(ew_world *world, void *argument)
+{
+    duty d;
+    ew_status status = EW_OK;
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(8, 64, 64, EW_FP32), ""));
+    if (ew_world_rank(world) != 2)
+        status = duty_call(&d, 1, 1);
+    if (ew_world_rank(world) == 1 && status == EW_OK)
+        status = ew_world_barrier(world);
+    return stage_listen(argument, world, &d, status);
+}
+
+static void a_barrier_does_not_blame_a_waiter(void **state)
+{
+    (void)state;
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
+        stage *s = stage_open();
+        const ew_status status =
+            stage_run(s, both_kinds[kind], 3, 500, stay_away_from_one_row, NULL);
+        assert_int_not_equal(status, EW_OK);
+        expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "of rank 2 (");
+        stage_close(s);
+    }
+}
+
 /* ---- Slow is not dead: the timeout counts from a rank's last progress ---- */
 
 static int three_slow_calls(ew_world *world, void *argument)
@@ -263,6 +290,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TIDY(stopped_ranks_time_out),
         TIDY(an_innocent_waiter_is_not_blamed),
+        TIDY(a_barrier_does_not_blame_a_waiter),
         TIDY(a_slow_producer_is_waited_for),
         TIDY(a_slow_reducer_is_waited_for),
         TIDY(a_slow_reader_is_waited_for),

@@ -17,6 +17,7 @@
 #define DEFAULT_TIMEOUT_MS 30000
 #define DEFAULT_GRACE_MS 2000
 #define SPINS_WHEN_CORES_SUFFICE 200
+#define REPORT_PARTS 8 /* of a timeout, while another rank's report is awaited */
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 {
@@ -156,16 +157,37 @@ static bool may_wait_itself(const ew_world *world, int rank)
     return others && world->num_hosts > 1;
 }
 
+/* A rank that waits for a third one in a call names it when its own time is up, which can
+ * be later than ours: it may have begun to wait later, and looks at its clock less often.
+ * Relaxed: an old answer does no harm, since it is asked for again. */
+static bool waits_for_third(const ew_world *world, int rank)
+{
+    const uint64_t whom =
+        atomic_load_explicit(&world->mailboxes[rank]->lane.waiting, memory_order_relaxed);
+    return whom != 0 && whom != 1 + (uint64_t)world->rank && whom != 1 + (uint64_t)rank;
+}
+
+/* Our time is up, and the rank has not come. */
+static ew_status await_its_report(ew_world *world, int rank)
+{
+    ew_status status = EW_ERR_TIMEOUT;
+    /* Bounded: if all wait in a circle, one rank must report. */
+    for (int part = 0; part < REPORT_PARTS && status == EW_ERR_TIMEOUT; part++) {
+        if (!waits_for_third(world, rank) && !(part == 0 && may_wait_itself(world, rank)))
+            break;
+        ewx_wait wait = ewx_world_wait_for(world, world->timeout_ns / REPORT_PARTS);
+        EWX_AWAIT(status, &wait, is_met(world, rank));
+    }
+    return status;
+}
+
 static ew_status await_round(ew_world *world, int rank)
 {
     ewx_wait wait = ewx_world_wait(world);
     ew_status status;
     EWX_AWAIT(status, &wait, is_met(world, rank));
-    if (status == EW_ERR_TIMEOUT && may_wait_itself(world, rank)) {
-        /* Its time is up as well, and its report of whom it waited for is on the way. */
-        wait = ewx_world_wait_for(world, world->timeout_ns / 8);
-        EWX_AWAIT(status, &wait, is_met(world, rank));
-    }
+    if (status == EW_ERR_TIMEOUT)
+        status = await_its_report(world, rank);
     if (status == EW_OK && has_entered(world, rank, world->round))
         return EW_OK;
     if (status == EW_ERR_ABORTED)

@@ -124,7 +124,7 @@ static void count(tally *c, const ordeal *o, verdict v)
         c->bad_in[step] += v != VERDICT_GOOD;
     }
     if (judge_was_hit(o) && v != VERDICT_HANG)
-        stress_time(judge_is_stop(o) ? &c->stops : &c->deaths, judge_took_ns(o));
+        stress_time(judge_is_noticed(o) ? &c->deaths : &c->stops, judge_took_ns(o));
 }
 
 static void try_one(const options *given, tally *c, uint64_t number, bool freezes)

@@ -52,11 +52,6 @@ bool judge_was_hit(const ordeal *o)
     return o->hit[0] || o->hit[1];
 }
 
-bool judge_is_stop(const ordeal *o)
-{
-    return judge_was_hit(o) && !victims_by(o, false) && !was_hit_by(o, LAUNCHER, false);
-}
-
 static int host_of(const ordeal *o, int rank)
 {
     return o->fate.way == WAY_MPI ? rank * o->fate.num_hosts / o->fate.num_ranks : 0;
@@ -93,6 +88,11 @@ static bool has_witness(const ordeal *o)
                 host_of(o, rank) == host_of(o, victim))
                 return true;
     return was_hit_by(o, LAUNCHER, false);
+}
+
+bool judge_is_noticed(const ordeal *o)
+{
+    return (victims_by(o, false) || was_hit_by(o, LAUNCHER, false)) && has_witness(o);
 }
 
 /* A victim that was at the end of its work is not needed any more. */
@@ -168,12 +168,12 @@ static int64_t stop_bound_ns(const ordeal *o, int64_t timeout_ns)
 static int64_t bound_ns(const ordeal *o)
 {
     const int64_t timeout_ns = (int64_t)o->fate.timeout_ms * 1000000;
-    const bool by_death = !judge_is_stop(o) && has_witness(o);
-    const int64_t usual_ns = by_death ? DEATH_BOUND_NS : stop_bound_ns(o, timeout_ns);
+    const bool is_noticed = judge_is_noticed(o);
+    const int64_t usual_ns = is_noticed ? DEATH_BOUND_NS : stop_bound_ns(o, timeout_ns);
     const int64_t late_ns =
         CHAIN * canary_late_ns(o->blow_ns, o->blow_ns + judge_took_ns(o));
     /* However busy the machine is, who waits for the whole timeout is found. */
-    const int64_t most_ns = by_death ? timeout_ns * 3 / 4 : usual_ns + timeout_ns * 3;
+    const int64_t most_ns = is_noticed ? timeout_ns * 3 / 4 : usual_ns + timeout_ns * 3;
     return usual_ns + late_ns < most_ns ? usual_ns + late_ns : most_ns;
 }
 

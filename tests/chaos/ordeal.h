@@ -94,8 +94,8 @@ verdict judge(const ordeal *o, char *why, size_t bytes);
 void judge_describe(const ordeal *o); /* to standard error */
 /* From the blow until the last survivor was out. */
 int64_t judge_took_ns(const ordeal *o);
-bool judge_is_stop(
-    const ordeal *o); /* no victim that was hit was killed, but one stopped */
+/* A death that a survivor sees at once; all else is noticed when the timeout is over. */
+bool judge_is_noticed(const ordeal *o);
 bool judge_was_hit(const ordeal *o);
 
 #endif
