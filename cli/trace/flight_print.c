@@ -114,6 +114,9 @@ static int find_laggard(const cli_recording *recording)
 {
     int laggard = -1, working = 0;
     bool uneven = false;
+    /* The ranks have found it themselves; others that ended since did so because of it. */
+    if (recording->culprit >= 0 && recording->lanes[recording->culprit].known)
+        return recording->culprit;
     for (int rank = 0; rank < recording->num_ranks; rank++) {
         const cli_lane *lane = &recording->lanes[rank];
         if (!lane->known)

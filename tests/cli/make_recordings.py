@@ -2,6 +2,7 @@
 
 odd.json     rank 2 came with another m to operation 3
 early.json   all ranks are together; late.json: later, rank 1 has ended and behind
+gone.json    rank 1 was stopped, the ranks blame it, and rank 2 has ended since
 other.json   of another job
 --damage     also damaged-NNN.json: odd.json with one value replaced by nonsense
 """
@@ -61,6 +62,9 @@ late = [lane(rank, [deed(n) for n in (1, 2, 3)] + ([] if rank == 1 else [deed(4,
 write("odd.json", recording(odd))
 write("early.json", recording(together))
 write("late.json", recording(late, now=9500))
+gone = [lane(rank, [deed(n) for n in (1, 2)] + [deed(3, state="running")],
+             process=process) for rank, process in enumerate(("alive", "stopped", "ended"))]
+write("gone.json", recording(gone) | {"fault": {"status": "EW_ERR_TIMEOUT", "culprit": 1, "reporter": 0}})
 write("other.json", recording(together, started=2000))
 if "--damage" in sys.argv:
     dice = random.Random(1)
