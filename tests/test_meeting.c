@@ -286,7 +286,8 @@ static void expect_text(const meeting *m, int rank, ew_status status, const char
 static void bad_callbacks_are_refused(void **state)
 {
     (void)state;
-    meeting *m = hold_meeting(3, FAULT_FAIL, 0, 300);
+    meeting *m =
+        hold_meeting(3, FAULT_FAIL, 0, 2000); /* an eighth of which is rank 0's lead */
     run_meeting(m, 3);
     expect_text(m, 1, EW_ERR_ABORTED, "code 7");
     expect_text(m, 0, EW_ERR_TIMEOUT, "rank 1");

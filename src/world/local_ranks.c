@@ -184,10 +184,17 @@ static ew_status map_control(ew_world *world)
     return ewx_control_map(world->control_fd, world->num_ranks, &world->control);
 }
 
+/* How long the owner is waited for. */
+static int64_t owner_timeout_ns(const ew_world *world)
+{
+    const int64_t eighth_ns = world->timeout_ns / 8;
+    return world->timeout_ns + (eighth_ns < LEAST_MORE_NS ? LEAST_MORE_NS : eighth_ns);
+}
+
 static ew_status receive_control(ew_world *world)
 {
     const int owner = owner_of(world);
-    ewx_timer timer = ewx_timer_begin(world->timeout_ns);
+    ewx_timer timer = ewx_timer_begin(owner_timeout_ns(world));
     ew_status status;
     while ((status = ewx_sockets_receive_fd(world, owner, ewx_now_ns() + SLICE_NS,
                                             &world->control_fd)) == EW_ERR_TIMEOUT) {
@@ -217,9 +224,7 @@ static bool have_met(ew_world *world)
 
 static ew_status await_others(ew_world *world)
 {
-    const int64_t more_ns =
-        world->timeout_ns / 8 < LEAST_MORE_NS ? LEAST_MORE_NS : world->timeout_ns / 8;
-    ewx_wait wait = ewx_world_wait_for(world, world->timeout_ns + more_ns);
+    ewx_wait wait = ewx_world_wait_for(world, owner_timeout_ns(world));
     ew_status status;
     EWX_AWAIT(status, &wait, have_met(world));
     if (status == EW_ERR_TIMEOUT)
