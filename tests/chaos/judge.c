@@ -12,6 +12,8 @@
 
 #define DEATH_BOUND_NS 200000000
 #define STOP_MARGIN 1.2
+#define HOSTS_MARGIN 1.5 /* of which an eighth is the wait for the report of another host \
+                          */
 #define LEAST_MARGIN_NS 110000000     /* of a short timeout: 100 ms while ranks meet */
 #define LAUNCHER_MARGIN_NS 5000000000 /* ranks give a silent launcher so much more */
 /* A survivor's way out is a chain of so many wake-ups and bursts of work, each of which can
@@ -160,7 +162,9 @@ int64_t judge_took_ns(const ordeal *o)
 
 static int64_t stop_bound_ns(const ordeal *o, int64_t timeout_ns)
 {
-    const int64_t margin_ns = (int64_t)((double)timeout_ns * (STOP_MARGIN - 1));
+    const double times =
+        o->fate.way == WAY_MPI && o->fate.num_hosts > 1 ? HOSTS_MARGIN : STOP_MARGIN;
+    const int64_t margin_ns = (int64_t)((double)timeout_ns * (times - 1));
     return timeout_ns + (margin_ns > LEAST_MARGIN_NS ? margin_ns : LEAST_MARGIN_NS) +
            (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
 }
