@@ -320,12 +320,15 @@ typedef struct ew_config {
     int32_t shots; /* gemm-ar: 1, every rank sums all contributions itself; 2, each sums its
                       share of the tiles and the others copy it; open: the faster one, call
                       by call */
+    int32_t invariant; /* cpu: S, K of all ranks together is summed in S pieces, so that the
+                          bits are the same at every W that divides S; 0: off.  See "Bits"
+                          below. */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
             0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
-            (ew_launches)0, 0, (ew_epilogue_form)0, 0                                     \
+            (ew_launches)0, 0, (ew_epilogue_form)0, 0, 0                                  \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
