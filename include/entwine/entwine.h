@@ -336,7 +336,7 @@ typedef struct ew_config {
  * printed can be parsed, so any result can be run again from its text.  ew_config_print
  * needs at most EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size
  * says, by all functions that have one. */
-#define EW_CONFIG_TEXT_BYTES 288
+#define EW_CONFIG_TEXT_BYTES 320
 EW_API ew_status ew_config_parse(const char *text, ew_config *config_out);
 EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t bytes);
 

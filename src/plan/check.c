@@ -258,7 +258,7 @@ static ew_status check_invariant(const ew_problem *problem, int num_ranks,
                         "  fix: leave invariant out, or use backend=cpu",
                         config->invariant);
     if (config->producer == EW_PRODUCER_BLAS)
-        return ewx_fail(EW_ERR_CONFIG,
+        return ewx_fail(EW_ERR_UNSUPPORTED,
                         "invariant=%d with producer=blas, whose order of summation is its "
                         "own\n  fix: use producer=own, or leave invariant out",
                         config->invariant);
