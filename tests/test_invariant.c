@@ -12,7 +12,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "entwine/measure.h"
 #include "random_inputs.h"
 #include "stress.h"
 
@@ -462,140 +461,12 @@ static void a_row_has_its_bits_alone_or_among_others(void **state)
     stress_figure("batches");
 }
 
-/* ---- What is refused ---- */
-
-static int create_refused(ew_world *world, void *argument)
-{
-    job *j = argument;
-    stand s = {0};
-    ew_problem problem = EW_PROBLEM(64, 64, j->in->K, j->in->dtype);
-    ew_config config = j->config;
-    if (ew_world_rank(world) == 0 && j->m == 1) /* ranks that disagree */
-        config.invariant = 0;
-    const ew_status status = ew_plan_create(world, &problem, &config, &s.plan);
-    RANK_CHECK(status != EW_OK, "the plan was created");
-    const char *const words[] = {j->m == 1 ? "invariant=8" : "invariant=", "fix:"};
-    for (int i = 0; i < COUNT(words); i++)
-        RANK_CHECK(strstr(ew_last_error(), words[i]), "%s", ew_last_error());
-    return 0;
-}
-
-static void expect_refusal(const char *config, int W, int64_t k, const char *word)
-{
-    const ew_problem problem = EW_PROBLEM(64, 64, k, EW_BF16);
-    ew_config request = EW_CONFIG_INIT;
-    char text[2048];
-    assert_int_equal(ew_config_parse(config, &request), EW_OK);
-    const ew_status status = ew_forecast_explain(&problem, W, &request, text, sizeof text);
-    assert_int_not_equal(status, EW_OK);
-    harness_expect_error(status, status, word, config);
-}
-
-static void what_cannot_hold_is_refused(void **state)
-{
-    (void)state;
-    expect_refusal("invariant=8", 3, 64, "W=3");
-    expect_refusal("invariant=8", 16, 64, "W=16");
-    expect_refusal("invariant=8", 2, 66, "K=66");
-    expect_refusal("invariant=8", 2, 66, "K=64 or K=68");
-    expect_refusal("invariant=8", 1, 7, "use K=8,");
-    expect_refusal("invariant=257", 1, 257, "257");
-    expect_refusal("invariant=8,levels=2", 2, 64, "levels=2");
-    expect_refusal("invariant=8,producer=blas", 2, 64, "producer=blas");
-    ew_config request = EW_CONFIG_INIT;
-    request.invariant = -1;
-    const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_FP32);
-    char text[2048];
-    harness_expect_error(ew_forecast_explain(&problem, 2, &request, text, sizeof text),
-                         EW_ERR_CONFIG, "-1", "a negative count");
-}
-
-static void ranks_that_disagree_are_refused(void **state)
-{
-    (void)state;
-    const inputs in = {.dtype = EW_FP32, .K = 64};
-    job j = plain_job(&in, (outputs){0}, 2);
-    j.config.invariant = 8;
-    j.m = 1;
-    harness_context("ranks disagree");
-    harness_run(EW_RANKS_AS_PROCESSES, 2, create_refused, &j);
-    j.config.invariant = 3;
-    j.m = 0;
-    harness_context("W does not divide");
-    harness_run(EW_RANKS_AS_PROCESSES, 2, create_refused, &j);
-}
-
-static int bind_another_form(ew_world *world, void *argument)
-{
-    (void)argument;
-    const ew_problem problem = EW_PROBLEM(8, 8, 16, EW_FP32);
-    ew_config config = EW_CONFIG_INIT;
-    float B[8 * 16] = {0};
-    ew_plan *plan;
-    ew_weight *weight;
-    RANK_OK(ew_weight_create(world, &problem, &config, B, &weight));
-    config.invariant = 2; /* of two ranks: a piece each, as without */
-    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
-    RANK_OK(ew_plan_bind_weight(plan, weight));
-    ew_plan_destroy(plan);
-    config.invariant = 8;
-    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
-    RANK_CHECK(ew_plan_bind_weight(plan, weight) == EW_ERR_ARGUMENT, "it was bound");
-    RANK_CHECK(strstr(ew_last_error(), "invariant=8"), "%s", ew_last_error());
-    ew_plan_destroy(plan);
-    ew_weight_destroy(weight);
-    return 0;
-}
-
-static void a_weight_is_packed_for_its_pieces(void **state)
-{
-    (void)state;
-    harness_run(EW_RANKS_AS_PROCESSES, 2, bind_another_form, NULL);
-}
-
-/* ---- What it costs ---- */
-
-static ew_forecast forecast_of(ew_op op, int W, int64_t k, int32_t invariant, int32_t shots)
-{
-    ew_problem problem = EW_PROBLEM(512, 512, k, EW_BF16);
-    ew_config config = EW_CONFIG_INIT;
-    ew_forecast f;
-    problem.op = op;
-    config.invariant = invariant;
-    config.shots = shots;
-    assert_int_equal(ew_forecast_build(&problem, W, &config, &f), EW_OK);
-    return f;
-}
-
-static void the_forecast_counts_the_pieces(void **state)
-{
-    (void)state;
-    for (int W = 1; W <= S; W *= 2) {
-        const double one = (double)(W - 1) / W * 512 * 512 * 2; /* contributions, once */
-        const int pieces = S / W;
-        ew_forecast f = forecast_of(EW_OP_GEMM_RS, W, 4096 / W, S, 0);
-        assert_true(f.remote_bytes == pieces * one);
-        const ew_forecast without = forecast_of(EW_OP_GEMM_RS, W, 4096 / W, 0, 0);
-        assert_true(f.heap_bytes >=
-                    without.heap_bytes + (size_t)((pieces - 1) * 2 * 524288));
-        assert_true(f.total_bytes >= f.heap_bytes + f.weight_bytes);
-        f = forecast_of(EW_OP_GEMM_AR, W, 4096 / W, S, 2);
-        assert_true(f.remote_bytes == (pieces + 1) * one);
-        f = forecast_of(EW_OP_GEMM_AR, W, 4096 / W, S, 1);
-        assert_true(f.remote_bytes == W * pieces * one);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_w_gives_the_same_bits),
         cmocka_unit_test(any_count_of_pieces),
         cmocka_unit_test(a_row_has_its_bits_alone_or_among_others),
-        cmocka_unit_test(what_cannot_hold_is_refused),
-        cmocka_unit_test(ranks_that_disagree_are_refused),
-        cmocka_unit_test(a_weight_is_packed_for_its_pieces),
-        cmocka_unit_test(the_forecast_counts_the_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

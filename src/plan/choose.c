@@ -69,8 +69,9 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
         return EW_RELEASE_OUTPUT;
     if (machine->hosts < 2)
         return 1;
-    const int64_t tile_bytes =
-        EWX_TILE_M * EWX_TILE_N * (int64_t)ew_dtype_bytes(problem->dtype);
+    const int64_t tile_bytes = EWX_TILE_M * EWX_TILE_N *
+                               (int64_t)ew_dtype_bytes(problem->dtype) *
+                               ewx_num_pieces(config, num_ranks);
     const int64_t most = ewx_most_part_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
     const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
     return release > 1 ? (int32_t)release : 1;
