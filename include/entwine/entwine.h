@@ -433,8 +433,8 @@ typedef void *ew_stream;
  * the ranks of each host first, so that bits depend on which ranks share a host.  levels=1
  * gives the bits of one host.
  *
- * The bits of a row of C depend neither on m nor on the row's place among the others, but
- * for producer=blas.
+ * The bits of a row of C that CPU ranks compute depend neither on m nor on the row's place
+ * among the others, except with producer=blas.
  *
  * The same bits at every W: with invariant=S the K of all ranks together, W times K, is cut
  * into S equal pieces.  Each is a contribution of its own, rounded and added as if it came
