@@ -25,6 +25,7 @@ enum {
     BINDING,
     KIND,
     OPERATION,
+    INVARIANT,
     NUM_OPTIONS
 };
 enum { MAX_VALUES = 12 };
@@ -93,7 +94,8 @@ const conformance_bed conformance_cpu = {
                    [LAYOUT] = 2,
                    [BINDING] = 3,
                    [KIND] = 2,
-                   [OPERATION] = COUNT(operations)},
+                   [OPERATION] = COUNT(operations),
+                   [INVARIANT] = 2},
     .shapes =
         {
             {256, 0, 512, 64},  /* aligned */
@@ -206,6 +208,15 @@ static void choose_config(const conformance_bed *bed, const choice *c, ew_config
     }
 }
 
+/* Pieces of K: as many on each rank as can be, up to 8. */
+static void choose_invariant(const choice *c, trial *t)
+{
+    int32_t pieces = 8;
+    while (t->problem.k % pieces)
+        pieces--;
+    t->config.invariant = c->value[INVARIANT] ? pieces * t->num_ranks : 0;
+}
+
 static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t seed)
 {
     const shape *s = &bed->shapes[c->value[SHAPE]];
@@ -227,6 +238,7 @@ static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t s
     choose_config(bed, c, &t.config);
     t.problem.op = operations[c->value[OPERATION]].op;
     t.config.shots = operations[c->value[OPERATION]].shots;
+    choose_invariant(c, &t);
     return t;
 }
 
@@ -320,6 +332,7 @@ void conformance_random(const conformance_bed *bed, uint32_t num_seeds, conforma
         t.problem.max_m = harness_between(&random, 0, 160 * t.num_ranks);
         t.problem.n = bed->unit * harness_between(&random, 1, 420 / bed->unit);
         t.problem.k = bed->unit * harness_between(&random, 1, 150 / bed->unit);
+        choose_invariant(&c, &t);
         for (int number = 0; number < t.num_calls; number++)
             t.rows[number] = harness_between(&random, 0, t.problem.max_m);
         use(context, &t);

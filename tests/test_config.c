@@ -67,6 +67,9 @@ static void every_key_round_trips(void **state)
         "epilogue=fused",
         "epilogue=after",
         "epilogue=separate",
+        "shots=1",
+        "shots=2",
+        "invariant=8",
         "backend=cpu,producer=own,block=128x256,order=interleaved,group=1,release=tile,x=2,"
         "b=1,pool=shared,transport=pull,workers=2",
         "backend=cuda,producer=own,block=128x256,order=interleaved,group=1,release=tile,"
@@ -116,6 +119,12 @@ static void parsing_means_what_it_says(void **state)
     assert_int_equal(ew_config_parse("release=tile", &config), EW_OK);
     assert_int_equal(config.release, 1);
     assert_int_equal(config.workers, 0); /* open */
+    assert_int_equal(ew_config_parse("invariant=8", &config), EW_OK);
+    assert_int_equal(config.invariant, 8);
+    assert_int_equal(ew_config_parse("invariant=off", &config), EW_OK);
+    assert_int_equal(config.invariant, 0);
+    assert_int_equal(ew_config_parse("invariant=0", &config), EW_OK);
+    assert_int_equal(config.invariant, 0);
 }
 
 static int32_t random_count(harness_random *random)
@@ -169,7 +178,7 @@ static void the_longest_text_fits(void **state)
         "backend=cuda,producer=blas,block=2147483647x2147483647,order=interleaved,"
         "group=2147483647,release=2147483647,x=2147483647,b=2147483647,pool=shared,"
         "transport=pull,workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647,"
-        "launches=once,levels=2,epilogue=separate";
+        "launches=once,levels=2,epilogue=separate,shots=2,invariant=2147483647";
     ew_config config = EW_CONFIG_INIT;
     char text[EW_CONFIG_TEXT_BYTES];
     assert_int_equal(ew_config_parse(longest, &config), EW_OK);

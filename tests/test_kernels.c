@@ -236,8 +236,10 @@ static void check_same_bits(const problem *p, const ewx_gemm *gemm, const char *
 static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
 {
     enum { ROWS = 139, COLS = 173, DEPTH = 1101 };
-    static const int64_t parts[][4] = {{0, 0, 1, 1},    {1, 1, 8, 32},    {5, 130, 7, 43},
-                                       {130, 3, 9, 64}, {77, 77, 62, 96}, {138, 172, 1, 1}};
+    static const int64_t parts[][4] = {
+        {0, 0, 1, 1},     {1, 1, 8, 32},     {5, 130, 7, 43},  {130, 3, 9, 64},
+        {77, 77, 62, 96}, {138, 172, 1, 1},  {17, 0, 1, COLS}, {40, 0, 2, COLS},
+        {63, 0, 5, COLS}, {90, 0, 17, COLS}, {31, 0, 33, COLS}};
     problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
     ewx_gemm gemm = ewx_gemm_build(kernel, dtype, DEPTH);
     char *whole = allocate(ROWS * COLS * ew_dtype_bytes(dtype));

@@ -94,7 +94,7 @@ static int compare_spans(const void *x, const void *y)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* Each tile's bytes in both slices, and its flag, for a call of m rows; sorted. */
+/* Each contribution's bytes in both slices, and each tile's flag, for a call of m rows. */
 static size_t list_spans(const ewx_spec *spec, int64_t m, span *spans)
 {
     const ewx_layout *layout = &spec->layout;
@@ -112,10 +112,11 @@ static size_t list_spans(const ewx_spec *spec, int64_t m, span *spans)
                 spec->elem_bytes;
             assert_in_range(slot, 0, layout->num_slots - 1);
             assert_int_equal(offset % EWX_FLAG_BYTES, 0);
-            assert_true(length <= layout->slot_bytes);
+            assert_true(length <= layout->piece_bytes);
             spans[count++] = (span){flag, flag + EWX_FLAG_BYTES};
-            for (int slice = 0; slice < 2; slice++) {
-                const size_t begin = layout->slice_offset[slice] + offset;
+            for (int at = 0; at < 2 * layout->num_pieces; at++) {
+                const size_t begin = layout->slice_offset[at % 2] + offset +
+                                     (size_t)(at / 2) * layout->piece_bytes;
                 spans[count++] = (span){begin, begin + length};
             }
         }
@@ -125,7 +126,8 @@ static size_t list_spans(const ewx_spec *spec, int64_t m, span *spans)
 static void check_layout(const ewx_spec *spec, int64_t m)
 {
     const ewx_layout *layout = &spec->layout;
-    span *spans = calloc((size_t)layout->num_slots * 3 + 1, sizeof *spans);
+    const size_t each = 1 + 2 * (size_t)layout->num_pieces;
+    span *spans = calloc((size_t)layout->num_slots * each + 1, sizeof *spans);
     const size_t count = list_spans(spec, m, spans);
     qsort(spans, count, sizeof *spans, compare_spans);
     assert_true(layout->flags_offset >= 512); /* the segment's header lies before */
@@ -150,6 +152,7 @@ static void slots_are_disjoint_and_inside(void **state)
         config.block_n = (int32_t)(128 * harness_between(&random, 1, 4));
         config.group = (int32_t)harness_between(&random, 1, 4);
         const int W = (int)harness_between(&random, 1, 16);
+        config.invariant = i % 2 ? 0 : (i % 4 ? 3 : 1) * W;
         const ew_problem problem = EW_PROBLEM(harness_between(&random, 0, 600 * W),
                                               harness_between(&random, 1, 900), 3,
                                               (ew_dtype)harness_between(&random, 1, 3));

@@ -137,6 +137,7 @@ static int make_weight(stand *s)
     problem.max_m = -1;
     config.backend = s->trial->config.backend;
     config.producer = s->trial->config.producer;
+    config.invariant = s->trial->config.invariant;
     RANK_OK(ew_weight_create(world, &problem, &config, s->B.data, &s->weight));
     return guarded_poison(&s->B);
 }

@@ -320,12 +320,14 @@ typedef struct ew_config {
     int32_t shots; /* gemm-ar: 1, every rank sums all contributions itself; 2, each sums its
                       share of the tiles and the others copy it; open: the faster one, call
                       by call */
+    int32_t invariant; /* cpu: S pieces in which K is summed, whatever W is, so that bits
+                          are the same at every W that divides S (see ew_gemm_rs); 0: off */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
             0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
-            (ew_launches)0, 0, (ew_epilogue_form)0, 0                                     \
+            (ew_launches)0, 0, (ew_epilogue_form)0, 0, 0                                  \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
@@ -333,7 +335,7 @@ typedef struct ew_config {
  * printed can be parsed, so any result can be run again from its text.  ew_config_print
  * needs at most EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size
  * says, by all functions that have one. */
-#define EW_CONFIG_TEXT_BYTES 288
+#define EW_CONFIG_TEXT_BYTES 320
 EW_API ew_status ew_config_parse(const char *text, ew_config *config_out);
 EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t bytes);
 
@@ -361,13 +363,14 @@ EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 
 /* A packed weight that any number of plans can use: those of its world that have its N, K,
- * element type, layout, backend and producer, whatever their max_m and schedule.  So layers
- * of one shape can share a plan, bound to the weight of each in turn, and plans for
- * different m can share a weight. */
+ * element type, layout, backend, producer and invariant, whatever their max_m and schedule.
+ * So layers of one shape can share a plan, bound to the weight of each in turn, and plans
+ * for different m can share a weight. */
 typedef struct ew_weight ew_weight;
 
 /* Packs this rank's B, which may be freed afterwards.  The problem's max_m is ignored; of
- * the config, which may be NULL, only backend, producer and workers (which pack) matter.
+ * the config, which may be NULL, only backend, producer, invariant and workers (which pack)
+ * matter.
  * EW_ERR_MEMORY as in ew_plan_create, beside what other ranks are packing at the time.
  * Local; on a GPU collective if it is the first of the world's plans and weights. */
 EW_API ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
@@ -429,6 +432,17 @@ typedef void *ew_stream;
  * default for CPU ranks on several hosts where a host has more than one, sums and rounds
  * the ranks of each host first, so that bits depend on which ranks share a host.  levels=1
  * gives the bits of one host.
+ *
+ * The bits of a row of C that CPU ranks compute depend neither on m nor on the row's place
+ * among the others, except with producer=blas.
+ *
+ * The same bits at every W: with invariant=S the K of all ranks together, W times K, is cut
+ * into S equal pieces.  Each is a contribution of its own, rounded and added as if it came
+ * from one of S ranks, so that bits are those of W=S, where this changes nothing.  S is a
+ * multiple of W, at most 256, and S/W divides K; a piece may have any length.  A rank has
+ * S/W contributions to every tile: they take S/W times the memory of the heap and of the
+ * link's bytes, which ew_forecast_build counts.  Not with the cuda backend, producer=blas
+ * or levels=2, which are refused.
  *
  * Enqueues on `stream` and returns; A, B and C must live until the stream has passed the
  * call.  The CPU backend computes before it returns.  After an error the world is

@@ -22,7 +22,8 @@ EW_API double ew_gemm_seconds(int64_t m, int64_t n, int64_t k, double flops); /*
 EW_API double ew_required_bandwidth(int64_t k, int num_ranks, size_t elem_bytes,
                                     double flops); /* Eq. 4 */
 /* Eq. 2 of the problem's own operation in a call of m rows: those above are of
- * EW_OP_GEMM_RS, and EW_OP_GEMM_AR in two shots moves twice as much. */
+ * EW_OP_GEMM_RS, and EW_OP_GEMM_AR in two shots moves twice as much.  What a config adds,
+ * one shot or `invariant`, is in ew_forecast. */
 EW_API double ew_problem_remote_bytes(const ew_problem *problem, int64_t m, int num_ranks);
 
 typedef struct ew_forecast {

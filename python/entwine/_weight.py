@@ -54,7 +54,8 @@ class Weight(Taker):
     B is [n, k], row-major (layout "nk") or a transposed K x N array ("kn"); it may be changed or
     freed afterwards.  ``Plan.bind`` makes a plan of the same world use it: one of that n, k,
     element type, layout and backend, whatever its max_m and config.  Only a plan with another
-    producer ("producer=blas" in its config) needs a weight made with that ``config``.
+    producer ("producer=blas" in its config) or with "invariant" needs a weight made with that
+    ``config``.
 
     Plans do not keep it alive: its memory is freed with the object, or by ``close()``, and plans
     that were bound to it have no weight then.

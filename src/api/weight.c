@@ -2,6 +2,7 @@
 #include "api/weight.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/cores.h"
@@ -51,6 +52,17 @@ static ew_status differ(const char *what, const char *weights, const char *plans
                     what, weights, what, plans);
 }
 
+/* In how many pieces K is multiplied: `invariant` decides, for as many ranks. */
+static ew_status check_pieces(const ew_weight *weight, const ewx_spec *spec)
+{
+    char weights[16], plans[16];
+    if (weight->spec.layout.num_pieces == spec->layout.num_pieces)
+        return EW_OK;
+    snprintf(weights, sizeof weights, "%d", weight->spec.config.invariant);
+    snprintf(plans, sizeof plans, "%d", spec->config.invariant);
+    return differ("invariant", weights, plans);
+}
+
 ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
                            const ewx_spec *spec)
 {
@@ -77,7 +89,7 @@ ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
     if (config->producer != spec->config.producer)
         return differ("producer", config->producer == EW_PRODUCER_OWN ? "own" : "blas",
                       spec->config.producer == EW_PRODUCER_OWN ? "own" : "blas");
-    return EW_OK;
+    return check_pieces(weight, spec);
 }
 
 /* ---- Creation ---- */
@@ -105,6 +117,7 @@ static ew_status reduce_config(const ew_config *config, ew_config *request_out)
     EW_TRY(ewx_config_take(&given, config));
     request.backend = given.backend;
     request.producer = given.producer;
+    request.invariant = given.invariant;
     const ewx_traits *traits = ewx_traits_of(given.backend);
     if (!traits->is_gpu && !traits->simulated)
         request.workers = given.workers;

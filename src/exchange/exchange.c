@@ -23,7 +23,7 @@ size_t ewx_exchange_unit_bytes(const ewx_exchange *x, int dst, int64_t unit)
     const int64_t last = unit * x->unit_slots + tiles - 1;
     const ewx_tile tile = {last / layout->tile_cols, last % layout->tile_cols};
     const int64_t rows = ewx_tile_height(&x->grid, dst, tile);
-    return (size_t)(tiles - 1) * layout->slot_bytes +
+    return (size_t)tiles * layout->slot_bytes - layout->piece_bytes +
            (size_t)(rows * layout->tile_stride) * x->spec->elem_bytes;
 }
 

@@ -228,6 +228,57 @@ static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
     return EW_OK;
 }
 
+/* ---- The same bits at every W ---- */
+
+static ew_status fail_pieces_of_k(const ew_problem *problem, int num_ranks, int pieces,
+                                  const ew_config *config)
+{
+    const int64_t below = problem->k / pieces * pieces;
+    char nearest[64];
+    ewx_text text = ewx_text_in(nearest, sizeof nearest);
+    if (below > 0)
+        ewx_text_add(&text, "K=%" PRId64 " or ", below);
+    ewx_text_add(&text, "K=%" PRId64, below + pieces);
+    return ewx_fail(EW_ERR_SHAPE,
+                    "invariant=%d cuts the K=%" PRId64
+                    " of each of %d ranks into %d equal pieces, and %d does not divide it\n"
+                    "  fix: use %s, or a smaller invariant",
+                    config->invariant, problem->k, num_ranks, pieces, pieces, nearest);
+}
+
+static ew_status check_invariant(const ew_problem *problem, int num_ranks,
+                                 const ewx_machine *machine, const ew_config *config)
+{
+    if (config->invariant < 0 || config->invariant > EWX_MAX_RANKS)
+        return fail_range("invariant", config->invariant,
+                          "use 1 to 256 pieces of K, such as 8, or 0");
+    if (ewx_is_gpu(config, machine))
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "invariant=%d is not implemented by the cuda backend\n"
+                        "  fix: leave invariant out, or use backend=cpu",
+                        config->invariant);
+    if (config->producer == EW_PRODUCER_BLAS)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "invariant=%d with producer=blas, whose order of summation is its "
+                        "own\n  fix: use producer=own, or leave invariant out",
+                        config->invariant);
+    if (config->levels == 2)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "invariant=%d with levels=2, which sums the ranks of a host first\n"
+                        "  fix: use levels=1, or leave invariant out",
+                        config->invariant);
+    if (config->invariant % num_ranks)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "invariant=%d is not a multiple of W=%d, so ranks would have "
+                        "different numbers of pieces of K\n"
+                        "  fix: use a W that divides it, or a multiple of W, the same in "
+                        "all runs whose bits must agree",
+                        config->invariant, num_ranks);
+    const int pieces = ewx_num_pieces(config, num_ranks);
+    return problem->k % pieces ? fail_pieces_of_k(problem, num_ranks, pieces, config)
+                               : EW_OK;
+}
+
 ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
                            const ewx_machine *machine, const ew_config *config)
 {
@@ -237,6 +288,8 @@ ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
             EW_ERR_CONFIG,
             "config shots=%d is for gemm-ar, not for %s\n  fix: leave shots out",
             config->shots, ew_op_name(problem->op));
+    if (config->invariant)
+        EW_TRY(check_invariant(problem, num_ranks, machine, config));
     return ewx_is_gpu(config, machine) ? check_for_cuda(problem, num_ranks, config)
                                        : check_for_cpu(config);
 }

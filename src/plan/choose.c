@@ -69,8 +69,9 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
         return EW_RELEASE_OUTPUT;
     if (machine->hosts < 2)
         return 1;
-    const int64_t tile_bytes =
-        EWX_TILE_M * EWX_TILE_N * (int64_t)ew_dtype_bytes(problem->dtype);
+    const int64_t tile_bytes = EWX_TILE_M * EWX_TILE_N *
+                               (int64_t)ew_dtype_bytes(problem->dtype) *
+                               ewx_num_pieces(config, num_ranks);
     const int64_t most = ewx_most_part_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
     const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
     return release > 1 ? (int32_t)release : 1;
@@ -98,7 +99,7 @@ static void choose_for_cpu(const ew_problem *problem, int num_ranks,
     if (!config->batch)
         config->batch = 1;
     if (!config->levels && machine->hosts > 1) /* a host with one rank has nothing to add */
-        config->levels = num_ranks > machine->hosts ? 2 : 1;
+        config->levels = num_ranks > machine->hosts && !config->invariant ? 2 : 1;
 }
 
 /* ---- Choosing for a GPU ---- */
@@ -222,15 +223,21 @@ bool ewx_epilogue_fuses(const ew_config *config, const ewx_epilogue_facts *facts
                                                   : fusing_pays_on_cpu(config, facts);
 }
 
+bool ewx_one_shot_is_smaller(const ewx_spec *spec)
+{
+    return spec->num_ranks * spec->layout.num_pieces <= spec->layout.num_pieces + 1;
+}
+
 /* In one shot a rank reads W times the output instead of twice, but does not wait a second
  * time. */
 #define ONE_SHOT_BYTES 65536
 int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
 {
-    const int64_t row_bytes = spec->problem.n * (int64_t)spec->elem_bytes;
+    const int64_t row_bytes =
+        spec->problem.n * (int64_t)spec->elem_bytes * spec->layout.num_pieces;
     if (spec->config.shots)
         return spec->config.shots;
-    return spec->num_ranks <= 2 || m <= ONE_SHOT_BYTES / row_bytes ? 1 : 2;
+    return ewx_one_shot_is_smaller(spec) || m <= ONE_SHOT_BYTES / row_bytes ? 1 : 2;
 }
 
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)
@@ -242,10 +249,13 @@ ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)
 
 double ewx_spec_remote_bytes(const ewx_spec *spec, int64_t m)
 {
-    if (ewx_spec_ownership(spec, m) != EWX_OWNS_ALL)
-        return spec->op->remote_bytes(&spec->problem, m, spec->num_ranks);
-    return (double)(spec->num_ranks - 1) * (double)m * (double)spec->problem.n *
-           (double)spec->elem_bytes;
+    const bool all = ewx_spec_ownership(spec, m) == EWX_OWNS_ALL;
+    const double contributions = (double)(spec->num_ranks - 1) /
+                                 (all ? 1 : spec->num_ranks) * (double)m *
+                                 (double)spec->problem.n * (double)spec->elem_bytes;
+    return (all ? contributions
+                : spec->op->remote_bytes(&spec->problem, m, spec->num_ranks)) +
+           contributions * (spec->layout.num_pieces - 1);
 }
 
 ewx_share ewx_spec_share(const ewx_spec *spec, int64_t m, int rank)

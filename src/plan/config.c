@@ -40,6 +40,7 @@ static const choice ctas[] = {
 static const choice launches[] = {
     {"once", EW_LAUNCHES_ONCE}, {"unit", EW_LAUNCHES_UNIT}, {0}};
 static const choice one_or_two[] = {{"1", 1}, {"2", 2}, {0}};
+static const choice off[] = {{"off", 0}, {"0", 0}, {0}};
 static const choice epilogues[] = {{"fused", EW_EPILOGUE_FUSED},
                                    {"after", EW_EPILOGUE_AFTER},
                                    {"separate", EW_EPILOGUE_SEPARATE},
@@ -76,6 +77,7 @@ static const config_key keys[] = {
     {"levels", one_or_two, false, FIELD(levels), "1 or 2"},
     {"epilogue", epilogues, false, FIELD(epilogue), "fused, after or separate"},
     {"shots", one_or_two, false, FIELD(shots), "1 or 2"},
+    {"invariant", off, true, FIELD(invariant), "off, or a count of pieces of K such as 8"},
 };
 #define NUM_KEYS (sizeof keys / sizeof keys[0])
 _Static_assert(NUM_KEYS <= 32, "parse_item has a bit for each");
@@ -217,10 +219,10 @@ static void print_value(const config_key *key, const ew_config *config, ewx_text
 {
     const int32_t value = get_field(config, key->offset);
     const choice *named = choice_by_value(key->names, value);
-    if (value == 0)
-        ewx_text_add(text, "auto");
-    else if (named)
+    if (named)
         ewx_text_add(text, "%s", named->name);
+    else if (value == 0)
+        ewx_text_add(text, "auto");
     else if (key->offset == FIELD(block_m))
         ewx_text_add(text, "%dx%d", config->block_m, config->block_n);
     else

@@ -81,8 +81,9 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked, int cores,
                                                : "every worker may reduce");
     explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
     if (config->levels)
-        explain_key(config, "levels", asked->levels, text,
+        explain_key(config, "levels", asked->levels, text, "%s",
                     config->levels == 2 ? "a host sends one sum, not one tile per rank"
+                    : config->invariant ? "sums of hosts would depend on W"
                                         : "hosts have one rank each");
 }
 
@@ -168,9 +169,24 @@ static void explain_shots(const ewx_spec *spec, bool asked, ewx_text *text)
     ewx_text_add(text, "shots=%d: %s\n", shots,
                  asked        ? "asked for"
                  : shots == 2 ? "each rank sums its share, the others copy it; fewer bytes"
-                 : spec->num_ranks == 2
+                 : spec->num_ranks == 2 && ewx_one_shot_is_smaller(spec)
                      ? "every rank sums all tiles; between two ranks two shots save no byte"
                      : "every rank sums all tiles; so few bytes need no second wait");
+}
+
+static void explain_invariant(const ewx_spec *spec, ewx_text *text)
+{
+    const int pieces = spec->layout.num_pieces;
+    ewx_text_add(text,
+                 "invariant=%d: K of all ranks is summed in %d pieces, %d on each, so the "
+                 "bits are those of every W that divides %d; ",
+                 spec->config.invariant, spec->config.invariant, pieces,
+                 spec->config.invariant);
+    if (pieces > 1)
+        ewx_text_add(text, "contributions take %d times the memory and link bytes\n",
+                     pieces);
+    else
+        ewx_text_add(text, "with W=%d this costs nothing\n", spec->num_ranks);
 }
 
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
@@ -190,6 +206,8 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
         explain_cpu(spec, asked, machine->cores, text);
     if (spec->problem.op == EW_OP_GEMM_AR)
         explain_shots(spec, asked->shots, text);
+    if (spec->config.invariant)
+        explain_invariant(spec, text);
     if (asked->epilogue)
         explain_key(&spec->config, "epilogue", true, text, "%s", "");
     ewx_text_add(text,

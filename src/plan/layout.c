@@ -18,7 +18,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
         rules.whole_tiles ? EWX_TILE_M : ewx_min64(EWX_TILE_M, most_rows);
     const int64_t slot_cols = rules.whole_tiles ? EWX_TILE_N : ewx_min64(EWX_TILE_N, cols);
     ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS,
-                         .num_parts = num_parts};
+                         .num_parts = num_parts,
+                         .num_pieces = ewx_num_pieces(config, num_ranks)};
     layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
     layout.tile_cols = ewx_div_up(cols, EWX_TILE_N);
 
@@ -28,7 +29,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size num_slots = ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
     const ewx_size slot =
         ewx_size_mul(ewx_size_of(slot_rows), ewx_size_mul(ewx_size_of(slot_cols), elem));
-    const ewx_size slot_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
+    const ewx_size piece_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
+    const ewx_size slot_bytes = ewx_size_mul(piece_bytes, ewx_size_of(layout.num_pieces));
     const ewx_size contributions =
         layout.row_major
             ? ewx_size_mul(ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(cols)),
@@ -53,6 +55,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     layout.slots_per_part = (int64_t)slots_per_part.value;
     layout.num_slots = (int64_t)num_slots.value;
     layout.tile_stride = layout.row_major ? cols : slot_cols;
+    layout.piece_bytes = piece_bytes.value;
     layout.slot_bytes = slot_bytes.value;
     layout.flags_offset = rules.header_bytes;
     layout.slice_offset[0] = first.value;

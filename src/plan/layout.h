@@ -25,7 +25,9 @@ typedef struct ewx_layout {
     int64_t slots_per_part; /* slots of one part */
     int64_t num_slots;
     int64_t tile_stride; /* elements between rows of a contribution */
-    size_t slot_bytes;   /* of a packed tile */
+    int32_t num_pieces;  /* contributions of a rank to a tile, one after the other */
+    size_t piece_bytes;  /* from one to the next */
+    size_t slot_bytes;   /* of a packed tile, all pieces */
     size_t flags_offset;
     size_t slice_offset[2];
     size_t segment_bytes;

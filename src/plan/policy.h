@@ -31,9 +31,13 @@ void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine
 /* Of an AllReduce of m rows: 1, every rank sums everything; 2, tiles are shared out and
  * their sums collected.  The bits are the same. */
 int ewx_allreduce_shots(const ewx_spec *spec, int64_t m);
+/* Whether a rank gets no more bytes in one shot: W * p contributions, less its own, against
+ * a W-th of them and of the sums. */
+bool ewx_one_shot_is_smaller(const ewx_spec *spec);
 /* Who sums what in a call of m rows without an epilogue. */
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m);
-/* Eq. 2 of a call of m rows: in one shot every rank gets every contribution. */
+/* Eq. 2 of a call of m rows: in one shot every rank gets every contribution, and of a tile
+ * there may be several from each. */
 double ewx_spec_remote_bytes(const ewx_spec *spec, int64_t m);
 /* The first rank's share is the largest. */
 ewx_share ewx_spec_share(const ewx_spec *spec, int64_t m, int rank);

@@ -44,8 +44,9 @@ static ew_status check_extent(const char *name, int64_t value, int64_t least)
 static ew_status check_operands(const ew_problem *problem)
 {
     const ewx_size padding = {512, true}, elem = {sizeof(float), true};
+    const ewx_size pieces = {32 * EWX_MAX_RANKS, true}; /* of K, each padded */
     const ewx_size depth =
-        ewx_size_mul(ewx_size_add(ewx_size_of(problem->k), padding), elem);
+        ewx_size_mul(ewx_size_add(ewx_size_of(problem->k), pieces), elem);
     const ewx_size a =
         ewx_size_mul(ewx_size_add(ewx_size_of(problem->max_m), padding), depth);
     const ewx_size b = ewx_size_mul(ewx_size_add(ewx_size_of(problem->n), padding), depth);

@@ -1,7 +1,7 @@
 /* The second phase of an AllReduce: the rank that has finished a tile, or rows, leaves the
- * result in place of its own contribution, which no other rank reads, and the other ranks
- * copy it from there.  It needs no memory of its own, and the place is free again when a
- * contribution's would be. */
+ * result in place of its own first contribution, which no other rank reads, and the other
+ * ranks copy it from there.  It needs no memory of its own, and the place is free again
+ * when a contribution's would be. */
 #ifndef EWX_CPU_COLLECT_STAGE_H
 #define EWX_CPU_COLLECT_STAGE_H
 

@@ -16,7 +16,7 @@
 
 typedef struct sizes {
     ewx_weight_form weight;
-    size_t activation_panel, activations, tile_scratch, scratch;
+    size_t activation_piece, activation_panel, activations, tile_scratch, scratch;
     size_t panel_states, consumers, unreleased, squares, row_tiles;
 } sizes;
 
@@ -38,7 +38,8 @@ static sizes measure_spec(const ewx_spec *spec)
                .row_tiles = (size_t)layout->max_tile_rows * sizeof(int64_t)};
     if (spec->config.producer == EW_PRODUCER_BLAS)
         return s;
-    s.activation_panel = ewx_packed_a_bytes(&s.weight.gemm, rows);
+    s.activation_piece = ewx_packed_a_bytes(&s.weight.gemm, rows);
+    s.activation_panel = s.activation_piece * (size_t)layout->num_pieces;
     const ewx_size activations =
         ewx_size_mul((ewx_size){s.activation_panel, true}, ewx_size_of(num_panels));
     /* Beyond 64 bits no memory is large enough either, which the claim then finds. */
@@ -235,6 +236,7 @@ static ew_status create_claimed(ew_world *world, const ewx_spec *spec, ew_status
             .spec = spec,
             .op = ewx_cpu_op_find(spec->op->id),
             .gemm = {.form = s.weight,
+                     .activation_piece_bytes = s.activation_piece,
                      .activation_panel_bytes = s.activation_panel,
                      .scratch_bytes = s.scratch,
                      .tile_scratch_bytes = s.tile_scratch},

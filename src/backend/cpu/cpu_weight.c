@@ -52,9 +52,10 @@ ewx_weight_form ewx_weight_form_build(const ewx_spec *spec)
         form.bytes = form.panel_bytes;
         return form;
     }
-    form.gemm =
-        ewx_gemm_build(ewx_kernel_select(problem->dtype, NULL), problem->dtype, problem->k);
-    form.panel_bytes = ewx_packed_b_bytes(&form.gemm, ewx_min64(EWX_TILE_N, problem->n));
+    form.gemm = ewx_gemm_build(ewx_kernel_select(problem->dtype, NULL), problem->dtype,
+                               problem->k / spec->layout.num_pieces);
+    form.piece_bytes = ewx_packed_b_bytes(&form.gemm, ewx_min64(EWX_TILE_N, problem->n));
+    form.panel_bytes = form.piece_bytes * (size_t)spec->layout.num_pieces;
     form.bytes = form.panel_bytes * (size_t)spec->layout.tile_cols;
     return form;
 }
@@ -78,10 +79,14 @@ static void pack_panel(const ewx_packing *packing, int64_t tile_col)
     const bool nk = problem->weight_layout == EW_WEIGHT_NK;
     const int64_t col = tile_col * EWX_TILE_N;
     const int64_t stride = nk ? problem->k : 1, k_stride = nk ? 1 : problem->n;
-    ewx_pack_b(&packing->form->gemm,
-               packing->B + (size_t)(col * stride) * packing->spec->elem_bytes, stride,
-               k_stride, ewx_min64(EWX_TILE_N, problem->n - col),
-               packing->packed + (size_t)tile_col * packing->form->panel_bytes);
+    const ewx_weight_form *form = packing->form;
+    for (int piece = 0; piece < packing->spec->layout.num_pieces; piece++) {
+        const int64_t first = col * stride + piece * form->gemm.depth * k_stride;
+        ewx_pack_b(&form->gemm, packing->B + (size_t)first * packing->spec->elem_bytes,
+                   stride, k_stride, ewx_min64(EWX_TILE_N, problem->n - col),
+                   packing->packed + (size_t)tile_col * form->panel_bytes +
+                       (size_t)piece * form->piece_bytes);
+    }
 }
 
 void ewx_packing_work(ewx_packing *packing)

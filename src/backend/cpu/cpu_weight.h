@@ -1,6 +1,6 @@
 /* A weight as the CPU engine reads it: packed, one panel per tile column; for BLAS a plain
- * copy.  Depends on N, K, the element type and the producer alone, so that plans of any
- * size and schedule can share it. */
+ * copy.  Depends on N, K and the pieces it is cut into, the element type and the producer
+ * alone, so that plans of any size and schedule can share it. */
 #ifndef EWX_CPU_WEIGHT_H
 #define EWX_CPU_WEIGHT_H
 
@@ -10,7 +10,8 @@
 #include "backend/cpu/gemm.h"
 
 typedef struct ewx_weight_form {
-    ewx_gemm gemm; /* all zero for BLAS */
+    ewx_gemm gemm;      /* of one piece of K; all zero for BLAS */
+    size_t piece_bytes; /* of a panel; pieces lie one after the other */
     size_t panel_bytes;
     size_t bytes;
 } ewx_weight_form;

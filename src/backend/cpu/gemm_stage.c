@@ -6,6 +6,7 @@
 #include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
 #include "base/probe.h"
+#include "base/status.h"
 
 /* ---- Release: which tiles become visible together ---- */
 
@@ -120,13 +121,24 @@ ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
     return status;
 }
 
+static void pack_rows(const ewx_cpu_engine *engine, int64_t row, int64_t count,
+                      unsigned char *packed)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    const int64_t K = engine->spec->problem.k;
+    for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++) {
+        const int64_t first = row * K + piece * gemm->form.gemm.depth;
+        ewx_pack_a(&gemm->form.gemm, gemm->A + (size_t)first * engine->spec->elem_bytes, K,
+                   1, count, packed + (size_t)piece * gemm->activation_piece_bytes);
+    }
+}
+
 /* The packed rows of A for one tile row of a partition; the first worker to need them
  * packs them. */
 static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
                              const unsigned char **panel_out)
 {
     const ewx_grid *grid = &engine->call.grid;
-    const int64_t depth = engine->spec->problem.k;
     const int64_t panel = part * engine->spec->layout.max_tile_rows + tile_row;
     unsigned char *packed =
         engine->gemm.activations + (size_t)panel * engine->gemm.activation_panel_bytes;
@@ -139,9 +151,8 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
                                                 memory_order_relaxed,
                                                 memory_order_relaxed)) {
         const int64_t row = ewx_part_first_row(grid, part) + tile_row * EWX_TILE_M;
-        ewx_pack_a(&engine->gemm.form.gemm,
-                   engine->gemm.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
-                   1, ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}), packed);
+        pack_rows(engine, row, ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}),
+                  packed);
         atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
         return EW_OK;
     }
@@ -167,21 +178,38 @@ typedef struct tile_column {
     int64_t end_row;
 } tile_column;
 
-static ewx_gemm_rows tile_target(ewx_cpu_engine *engine, int part, ewx_tile tile,
+/* Of the k's of a piece those from first up to, not including, end. */
+typedef struct k_range {
+    int piece;
+    int64_t first, end;
+} k_range;
+
+static ewx_gemm_rows tile_target(ewx_cpu_engine *engine, int part, ewx_tile tile, int piece,
                                  const unsigned char *rows, unsigned char *scratch)
 {
     const ewx_grid *grid = &engine->call.grid;
-    return (ewx_gemm_rows){rows, ewx_tile_height(grid, part, tile),
-                           engine->reduce.in_place
-                               ? ewx_reduce_stage_tile(engine, tile)
-                               : own_slice(engine) +
-                                     ewx_layout_tile_offset(engine->spec, grid, part, tile),
-                           scratch};
+    return (ewx_gemm_rows){
+        rows + (size_t)piece * engine->gemm.activation_piece_bytes,
+        ewx_tile_height(grid, part, tile),
+        engine->reduce.in_place
+            ? ewx_reduce_stage_tile(engine, tile)
+            : own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, part, tile) +
+                  (size_t)piece * engine->spec->layout.piece_bytes,
+        scratch};
 }
 
-/* Adds the k's from `first` up to `end`. */
-static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, int64_t first,
-                                int64_t end, unsigned char *scratch)
+/* Whether a tile is complete when these have been added. */
+static bool is_last(const ewx_cpu_engine *engine, k_range k)
+{
+#if EW_MUTANT == 42 /* planted bug: a tile is released before its last piece is there */
+    return k.end == engine->gemm.form.gemm.padded_depth && k.piece == 0;
+#endif
+    return k.end == engine->gemm.form.gemm.padded_depth &&
+           k.piece == engine->spec->layout.num_pieces - 1;
+}
+
+static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, k_range k,
+                                unsigned char *scratch)
 {
     const ewx_gemm_stage *gemm = &engine->gemm;
     ewx_gemm_rows groups[EWX_GROUPS_TOGETHER] = {{0}};
@@ -192,15 +220,16 @@ static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, int64
         const ew_status status = packed_rows(engine, tiles.part, tile.row, &rows);
         if (status != EW_OK)
             return status;
-        groups[count] = tile_target(engine, tiles.part, tile, rows,
+        groups[count] = tile_target(engine, tiles.part, tile, k.piece, rows,
                                     scratch + (size_t)count * gemm->tile_scratch_bytes);
     }
-    ewx_gemm_rows_multiply(&gemm->form.gemm, first, end, groups, count,
-                           gemm->packed + (size_t)tile.col * gemm->form.panel_bytes,
+    ewx_gemm_rows_multiply(&gemm->form.gemm, k.first, k.end, groups, count,
+                           gemm->packed + (size_t)tile.col * gemm->form.panel_bytes +
+                               (size_t)k.piece * gemm->form.piece_bytes,
                            ewx_tile_width(&engine->call.grid, tile),
                            engine->reduce.in_place ? engine->spec->problem.n
                                                    : engine->spec->layout.tile_stride);
-    if (end == gemm->form.gemm.padded_depth)
+    if (is_last(engine, k))
         for (tile.row = tiles.first.row; tile.row < tiles.end_row; tile.row++)
             release_tile(engine, tiles.part, tile);
     return EW_OK;
@@ -219,39 +248,47 @@ static ew_status compute_one_by_one(ewx_cpu_engine *engine, int worker, ewx_bloc
 {
     const ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
+    unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
     for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
         for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
-            const ew_status status =
-                compute_column(engine, (tile_column){block.part, {row, col}, row + 1}, 0,
-                               gemm->form.gemm.padded_depth,
-                               gemm->scratch + (size_t)worker * gemm->scratch_bytes);
-            if (status != EW_OK)
-                return status;
+            const tile_column tile = {block.part, {row, col}, row + 1};
+            for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++)
+                EW_TRY(compute_column(engine, tile,
+                                      (k_range){piece, 0, gemm->form.gemm.padded_depth},
+                                      scratch));
             ewx_engine_glance(engine, worker);
         }
+    return EW_OK;
+}
+
+/* All tiles, over some of K. */
+static ew_status compute_range(ewx_cpu_engine *engine, int worker, ewx_block block,
+                               k_range k)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
+    const size_t column_bytes =
+        gemm->tile_scratch_bytes * (size_t)(tiles.end.row - tiles.first.row);
+    unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
+    for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
+        EW_TRY(compute_column(
+            engine, (tile_column){block.part, {tiles.first.row, col}, tiles.end.row}, k,
+            scratch));
+        scratch += column_bytes;
+        ewx_engine_glance(engine, worker);
+    }
     return EW_OK;
 }
 
 /* All tiles, chunk by chunk of K. */
 static ew_status compute_together(ewx_cpu_engine *engine, int worker, ewx_block block)
 {
-    const ewx_gemm_stage *gemm = &engine->gemm;
-    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
-    const int64_t K = gemm->form.gemm.padded_depth, chunk = gemm->form.gemm.chunk;
-    const size_t column_bytes =
-        gemm->tile_scratch_bytes * (size_t)(tiles.end.row - tiles.first.row);
-    for (int64_t first = 0; first < K; first += chunk) {
-        unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
-        for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
-            const ew_status status = compute_column(
-                engine, (tile_column){block.part, {tiles.first.row, col}, tiles.end.row},
-                first, ewx_min64(first + chunk, K), scratch);
-            if (status != EW_OK)
-                return status;
-            scratch += column_bytes;
-            ewx_engine_glance(engine, worker);
+    const ewx_gemm *gemm = &engine->gemm.form.gemm;
+    for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++)
+        for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
+            const int64_t end = ewx_min64(first + gemm->chunk, gemm->padded_depth);
+            EW_TRY(compute_range(engine, worker, block, (k_range){piece, first, end}));
         }
-    }
     return EW_OK;
 }
 

@@ -16,9 +16,9 @@ typedef struct ewx_gemm_stage {
     ewx_weight_form form;
     unsigned char *passing_weight; /* of a call with a B; NULL before the first */
     unsigned char *activations;    /* packed, one panel per tile row of every partition */
-    size_t activation_panel_bytes;
-    _Atomic uint8_t *panel_states; /* ewx_panel_state of each */
-    unsigned char *scratch;        /* one per worker, also for what follows the GEMM */
+    size_t activation_piece_bytes, activation_panel_bytes; /* as of the weight's form */
+    _Atomic uint8_t *panel_states;                         /* ewx_panel_state of each */
+    unsigned char *scratch; /* one per worker, also for what follows the GEMM */
     size_t scratch_bytes, tile_scratch_bytes;
     _Atomic int64_t *unreleased; /* tiles missing in each release group */
     /* Of the call: */

@@ -48,7 +48,8 @@ static void post(ewx_cpu_engine *engine, int part, ewx_tile tile)
     ewx_heap_flag(&engine->heap, engine->world->rank, slot)->visible_ns[call->epoch & 1] =
         ewx_link_book_to(engine->world, owner,
                          (size_t)ewx_tile_bytes(&call->grid, part, tile,
-                                                (int64_t)engine->spec->elem_bytes));
+                                                (int64_t)engine->spec->elem_bytes) *
+                             (size_t)engine->spec->layout.num_pieces);
     ewx_heap_post(engine, part, tile);
 }
 

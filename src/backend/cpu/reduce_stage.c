@@ -11,7 +11,8 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_reduce_stage *reduce = &engine->reduce;
     (void)asked; /* the place of the sum is the epilogue's choice */
-    reduce->in_place = engine->spec->num_ranks == 1 && reduce->sum &&
+    reduce->in_place = engine->spec->num_ranks == 1 &&
+                       engine->spec->layout.num_pieces == 1 && reduce->sum &&
                        engine->spec->config.producer != EW_PRODUCER_BLAS;
     atomic_store_explicit(&reduce->tasks_done, 0, memory_order_relaxed);
     for (int j = 0; j < engine->spec->config.budget; j++) {
@@ -97,6 +98,28 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
 
 /* ---- Reduction ---- */
 
+/* The contributions at an offset of the segments, in the order of K: rank by rank, and each
+ * rank's pieces. */
+static int list_pieces(const ewx_cpu_engine *engine, size_t offset, const void **addends)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const int num_ranks = engine->spec->num_ranks;
+    int count = 0;
+    for (int src = 0; src < num_ranks; src++)
+        for (int piece = 0; piece < layout->num_pieces; piece++, count++) {
+            const size_t place = offset + (size_t)piece * layout->piece_bytes;
+            int at = count;
+#if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
+            at = (src + num_ranks - engine->world->rank) % num_ranks * layout->num_pieces +
+                 piece;
+#elif EW_MUTANT == 41 /* planted bug: all ranks' first pieces first */
+            at = piece * num_ranks + src;
+#endif
+            addends[at] = engine->heap.segments[src] + place;
+        }
+    return count;
+}
+
 /* What is added up, from a row of the tile on, in this order: the ranks' contributions;
  * with two levels the hosts' sums, of which the own one is made here. */
 static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
@@ -111,16 +134,8 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
     offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
 #endif
-    if (engine->reduce.levels == 1) {
-        for (int src = 0; src < spec->num_ranks; src++) {
-#if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
-            addends[src] = engine->heap.segments[(rank + src) % spec->num_ranks] + offset;
-#else
-            addends[src] = engine->heap.segments[src] + offset;
-#endif
-        }
-        return spec->num_ranks;
-    }
+    if (engine->reduce.levels == 1)
+        return list_pieces(engine, offset, addends);
     const int64_t slot = ewx_layout_slot(&spec->layout, rank, tile);
     for (int src = 0; src < spec->num_ranks; src++)
         if (!ewx_world_is_local(world, src) &&

@@ -1,5 +1,5 @@
-/* The sum over ranks: waits for every rank's contribution to a tile of ours, then adds them
- * in rank order. */
+/* The sum over ranks: waits for every rank's contributions to a tile of ours, then adds
+ * them in rank order.  A rank has one, or one per piece of K (config invariant). */
 #ifndef EWX_CPU_REDUCE_STAGE_H
 #define EWX_CPU_REDUCE_STAGE_H
 
@@ -19,7 +19,7 @@ typedef struct ewx_reduce_stage {
     int levels;                   /* of the sum: over ranks; over hosts' sums */
     /* Of the call: */
     unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
-    bool in_place;      /* of a single rank: its contributions are the sum */
+    bool in_place;      /* of a single rank with one contribution: that is the sum */
     _Alignas(64) _Atomic int64_t tasks_done;
 } ewx_reduce_stage;
 

@@ -37,7 +37,7 @@ int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int part, int64_t unit)
     int64_t bytes = 0;
     for (int64_t task = tasks.first; task < tasks.end; task++)
         bytes += ewx_sim_tile_bytes(sim, part, ewx_task_tile(grid, part, task));
-    return bytes;
+    return bytes * sim->spec->layout.num_pieces;
 }
 
 void ewx_sim_publish(ewx_sim *sim, int rank, int64_t unit, int64_t visible_ps)

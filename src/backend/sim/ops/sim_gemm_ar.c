@@ -99,7 +99,8 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t place)
 {
     const bool paced = sim->request->profile->is_cpu && sim->model.link_ps > 0;
     if (src != dst && paced)
-        return ewx_sim_book_send(sim, sim->now_ps, src, dst, bytes_of(sim, place));
+        return ewx_sim_book_send(sim, sim->now_ps, src, dst,
+                                 bytes_of(sim, place) * sim->spec->layout.num_pieces);
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
         return ewx_sim_stored_ps(sim, src) + sim->model.publish_ps;
     return sim->now_ps + sim->model.publish_ps;
@@ -226,7 +227,8 @@ static int64_t bytes_from(const ewx_sim *sim, int rank, int peers)
 {
     const int64_t own = share_bytes(sim, rank);
     const int64_t results = sim->ownership == EWX_OWNS_ALL ? 0 : all_bytes(sim) - own;
-    return peers * own + (peers > 0 ? results * peers / (sim->num_ranks - 1) : 0);
+    return peers * own * sim->spec->layout.num_pieces +
+           (peers > 0 ? results * peers / (sim->num_ranks - 1) : 0);
 }
 
 static int64_t remote_bytes(const ewx_sim *sim, int rank)

@@ -156,10 +156,11 @@ static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
 
 /* ---- Bytes ---- */
 
+/* One rank's contributions to another's part. */
 static int64_t part_bytes(const ewx_sim *sim, int rank)
 {
     return ewx_part_rows(&sim->model.grid, rank) * sim->model.grid.cols *
-           (int64_t)sim->spec->elem_bytes;
+           (int64_t)sim->spec->elem_bytes * sim->spec->layout.num_pieces;
 }
 
 /* Eq. 2 for one rank. */

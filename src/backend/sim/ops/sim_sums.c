@@ -17,15 +17,15 @@ int64_t ewx_sim_push_tile(ewx_sim *sim, int src, int dst, int64_t bytes)
     return arrival;
 }
 
-/* Flat, W contributions are read and one tile is written.  With two levels the own node's
- * are summed first, then the nodes' sums; where the same reducers also sum for other nodes,
- * as a GPU's are taken to, the first happens as often as there are nodes. */
+/* Flat, all ranks' contributions are read and one tile is written.  With two levels the own
+ * node's are summed first, then the nodes' sums; where the same reducers also sum for other
+ * nodes, as a GPU's are taken to, the first happens as often as there are nodes. */
 static double moved_tiles(const ewx_sim *sim)
 {
     const ewx_sim_model *model = &sim->model;
     const int sums = sim->request->profile->is_cpu ? 1 : model->num_nodes;
     return model->sums_in_nodes ? sums * (model->ranks_per_node + 1) + model->num_nodes + 1
-                                : sim->num_ranks + 1;
+                                : sim->num_ranks * sim->spec->layout.num_pieces + 1;
 }
 
 /* Flat, near and far sources at once.  With two levels the reducer reads as much again from
