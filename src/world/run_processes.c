@@ -141,6 +141,7 @@ _Noreturn static void be_rank(int rank, const gather_context *us, pid_t parent,
     gather_context context = *us;
     ew_world *world;
     int code = EXIT_NO_WORLD;
+    ewx_place_bind(rank, us->num_ranks);
     const ew_status status = ew_world_create(rank, us->num_ranks, gather_through_parent,
                                              &context, options, &world);
     if (status == EW_OK) {
