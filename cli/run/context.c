@@ -154,6 +154,10 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
                           const cli_settings *settings, const char *calls)
 {
     const char *mps = cli_mps_text(&job->mps);
+    ew_numa numa = {0};
+    if (job->backend == EW_BACKEND_CPU && ew_numa_describe(1, &numa) == EW_OK &&
+        numa.unknown)
+        cli_warn("several NUMA domains, but %s: right but slower", numa.unknown);
     if (job->mps.kind == CLI_MPS_NONE)
         cli_warn("ranks will take turns on the GPU, without MPS: %s", job->mps.why);
     if (settings->quiet)
