@@ -81,7 +81,7 @@ static void check_cores(cli_doctor *d)
     cli_doctor_say(
         d, enough ? VERDICT_OK : VERDICT_WARN, "cores",
         "ranks will share cores: right but slower; use fewer ranks or allow more cores",
-        "%d usable for W=%d (of %ld online)", d->context.cores_usable, num_ranks,
+        "%d usable for W=%d (of %ld online CPUs)", d->context.cores_usable, num_ranks,
         sysconf(_SC_NPROCESSORS_ONLN));
 }
 
