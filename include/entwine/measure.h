@@ -270,7 +270,7 @@ EW_API int ew_usable_cores(void);
  * says which there are.  Ranks that ew_run_ranks starts are each bound to one; of other
  * ranks, workers and memory of plans and weights are. */
 typedef struct ew_numa {
-    int32_t domains;          /* among this process's cores; 0: one, or not known */
+    int32_t domains;          /* among this process's cores; 0: not known, or one */
     int32_t domains_per_rank; /* above 1: ranks started here would straddle domains */
     const char *unknown;      /* why the domains are not known, although there are several
                                  and ranks would be faster in their own; else NULL */

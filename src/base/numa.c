@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -135,7 +136,10 @@ static void find(void)
 {
     ewx_domains *domains = &machine.domains;
     /* With which hwloc describes another machine. */
-    if (has_several_nodes() || secure_getenv("HWLOC_SYNTHETIC"))
+    const bool is_asked = has_several_nodes() || secure_getenv("HWLOC_SYNTHETIC");
+    if (is_asked && getauxval(AT_SECURE)) /* hwloc loads what the environment names */
+        domains->why = "a program with another user's rights does not load hwloc";
+    else if (is_asked)
         domains->why = ask_hwloc(domains);
     if (domains->count < 2)
         domains->count = 0;
