@@ -220,14 +220,21 @@ static trial small_trial(int num_ranks, int workers)
     return t;
 }
 
-static int first_cpu(void)
+static int nth_cpu(const cpu_set_t *mask, int nth)
 {
-    cpu_set_t mask;
     int cpu = 0;
-    sched_getaffinity(0, sizeof mask, &mask);
-    while (!CPU_ISSET(cpu, &mask))
+    while (!CPU_ISSET(cpu, mask) || nth-- > 0)
         cpu++;
     return cpu;
+}
+
+/* All CPUs of this process, on a system that says that each is a core. */
+static fake_system open_without_smt(cpu_set_t *all_out)
+{
+    const fake_system fake = fake_system_open();
+    fake_system_write(&fake, "/sys/devices/system/cpu/smt/active", "0\n");
+    assert_int_equal(sched_getaffinity(0, sizeof *all_out, all_out), 0);
+    return fake;
 }
 
 /* The world was made with all cores; by the time of the plan all ranks have the same one,
@@ -236,7 +243,7 @@ static int narrow_later(ew_world *world, void *argument)
 {
     const cpu_set_t *all = argument;
     trial t = small_trial(2, 0);
-    RANK_CHECK(bind_to(first_cpu()), "not bound");
+    RANK_CHECK(bind_to(nth_cpu(all, 0)), "not bound");
     RANK_TRY(trial_body(world, &t));
     RANK_CHECK(world->spins == 0, "ranks on one core spin");
     RANK_CHECK(sched_setaffinity(0, sizeof *all, all) == 0, "not freed");
@@ -249,23 +256,18 @@ static void a_mask_that_changes(void **state)
 {
     (void)state;
     cpu_set_t all;
-    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    const fake_system fake = open_without_smt(&all);
     harness_run(EW_RANKS_AS_PROCESSES, 2, narrow_later, &all);
     harness_run(EW_RANKS_AS_THREADS, 2, narrow_later, &all);
+    fake_system_close(&fake);
 }
 
 /* Each rank may use a core that is its own, as mpirun --bind-to core has it: the world
  * knows although no rank sees more than one core. */
 static int on_own_core(ew_world *world, void *argument)
 {
-    const cpu_set_t *all = argument;
     trial t = small_trial(2, 0);
-    int cpu = -1;
-    for (int nth = 0; nth <= ew_world_rank(world); nth++)
-        do
-            cpu++;
-        while (!CPU_ISSET(cpu, all));
-    RANK_CHECK(bind_to(cpu), "not bound");
+    RANK_CHECK(bind_to(nth_cpu(argument, ew_world_rank(world))), "not bound");
     ewx_place_post(world);
     RANK_OK(ew_world_barrier(world));
     const ewx_provision got = ewx_places_provide(world);
@@ -279,19 +281,18 @@ static void ranks_on_cores_of_their_own(void **state)
 {
     (void)state;
     cpu_set_t all;
-    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
-    if (CPU_COUNT(&all) < 2)
-        skip();
-    harness_run(EW_RANKS_AS_PROCESSES, 2, on_own_core, &all);
+    const fake_system fake = open_without_smt(&all);
+    if (CPU_COUNT(&all) > 1)
+        harness_run(EW_RANKS_AS_PROCESSES, 2, on_own_core, &all);
+    fake_system_close(&fake);
 }
 
 /* Three ranks of two workers each on one core: right, and said. */
 static int crowd(ew_world *world, void *argument)
 {
-    (void)argument;
     trial t = small_trial(3, 2);
     char text[EW_EXPLAIN_BYTES];
-    RANK_CHECK(bind_to(first_cpu()), "not bound");
+    RANK_CHECK(bind_to(nth_cpu(argument, 0)), "not bound");
     RANK_TRY(trial_body(world, &t));
     RANK_OK(ew_forecast_explain(&t.problem, 3, NULL, text, sizeof text));
     RANK_CHECK(strstr(text, "workers=1: 1 usable cores for 3 ranks, which share them"),
@@ -302,8 +303,10 @@ static int crowd(ew_world *world, void *argument)
 static void ranks_without_a_core(void **state)
 {
     (void)state;
-    harness_run(EW_RANKS_AS_PROCESSES, 3, crowd, NULL);
-    harness_run(EW_RANKS_AS_THREADS, 3, crowd, NULL);
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    harness_run(EW_RANKS_AS_PROCESSES, 3, crowd, &all);
+    harness_run(EW_RANKS_AS_THREADS, 3, crowd, &all);
 }
 
 /* ---- Domains ---- */
