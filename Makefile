@@ -71,11 +71,11 @@ stress soak:
 	@cmake --build build/release
 	@scripts/stress $(if $(filter soak,$@),--soak)
 
-bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json
+bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json (QUICK=1: a look)
 	@scripts/setup bench
 	$(call configure,release)
 	@cmake --build build/release --target tools kernel_bench
-	@scripts/bench-cpu
+	@scripts/bench-cpu $(if $(QUICK),--quick)
 
 gpu-check: ## check the CUDA backend on this machine's GPU, bit for bit
 	@scripts/gpu-check

@@ -11,15 +11,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "backend/cpu/gemm.h"
 #include "base/dtype.h"
 
-enum { SIDE = 2048, TILE = 128, MAX_K = 2048, DECODE_M = 8, DECODE_N = 4096 };
+enum { SIDE = 2048, TILE = 128, MAX_K = 2048, DECODE_N = 4096 };
 enum { MAX_SAMPLES = 99, MAX_TRIES = 20, QUIET_MS = 3 };
 static const int64_t depths[] = {256, 512, 1024, 2048};
 enum { NUM_DEPTHS = sizeof depths / sizeof depths[0] };
+static const int64_t decode_rows[] = {1, 4, 16};
+enum { NUM_DECODES = sizeof decode_rows / sizeof decode_rows[0] };
 
 /* ---- Time ---------------------------------------------------------------------- */
 
@@ -224,7 +227,8 @@ typedef struct operands {
     char *packed_a, *packed_b, *scratch;
 } operands;
 
-enum { FP32, BF16, NUM_TYPES };
+enum { FP32, BF16, FP16, NUM_TYPES };
+static const char *const type_names[] = {"fp32", "bf16", "fp16"};
 enum {
     OWN = 0,
     PEAK = NUM_TYPES,
@@ -237,16 +241,20 @@ typedef struct bench {
     int samples;
     int noisy; /* samples taken although the core was not quiet */
     double gflops[NUM_DEPTHS][NUM_VARIANTS];
-    double decode_gbps[NUM_TYPES], read_gbps;
+    double decode_gbps[NUM_DECODES][NUM_TYPES];
+    double read_gbps[NUM_DECODES][NUM_TYPES]; /* of the same weight, in the same turns */
 } bench;
 
+/* On huge pages where they can be had, as the CPU backend's are. */
 static void *allocate(size_t bytes)
 {
-    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const size_t page = (size_t)2 << 20, rounded = (bytes + page - 1) / page * page;
+    void *memory = aligned_alloc(page, rounded);
     if (!memory) {
         perror("kernel_bench");
         exit(1);
     }
+    madvise(memory, rounded, MADV_HUGEPAGE);
     memset(memory, 0, bytes);
     return memory;
 }
@@ -258,7 +266,8 @@ static void fill(ew_dtype dtype, char *dst, int64_t count)
         if (dtype == EW_FP32)
             ((float *)dst)[i] = value;
         else
-            ((uint16_t *)dst)[i] = ewx_bf16_from_f32(value);
+            ((uint16_t *)dst)[i] =
+                dtype == EW_BF16 ? ewx_bf16_from_f32(value) : ewx_fp16_from_f32(value);
     }
 }
 
@@ -380,16 +389,15 @@ static uint64_t read_all(const char *memory, size_t bytes)
     return sum;
 }
 
-/* GB/s of the packed weight, multiplied by few rows or (last variant) merely read. */
-static double sample_stream(bench *b, int variant)
+/* GB/s of the packed weight, multiplied by `rows` rows or (0) merely read. */
+static double sample_stream(bench *b, const operands *x, int64_t rows)
 {
-    const operands *x = &b->types[variant < NUM_TYPES ? variant : FP32];
     const size_t bytes = ewx_packed_b_bytes(&x->gemm, DECODE_N);
     for (int attempt = 1;; attempt++) {
         const bool before = quiet();
         const double start = now();
-        if (variant < NUM_TYPES)
-            own_gemm(x, DECODE_M, DECODE_N);
+        if (rows > 0)
+            own_gemm(x, rows, DECODE_N);
         else
             read_sum += read_all(x->packed_b, bytes);
         const double seconds = now() - start;
@@ -402,15 +410,18 @@ static double sample_stream(bench *b, int variant)
 
 static void measure_decode(bench *b)
 {
-    static double samples[NUM_TYPES + 1][MAX_SAMPLES];
-    for (int type = 0; type < NUM_TYPES; type++)
+    static double multiplied[MAX_SAMPLES], read[MAX_SAMPLES];
+    for (int type = 0; type < NUM_TYPES; type++) {
         operands_set_depth(&b->types[type], MAX_K, DECODE_N);
-    for (int i = 0; i < b->samples; i++)
-        for (int variant = 0; variant <= NUM_TYPES; variant++)
-            samples[variant][i] = sample_stream(b, variant);
-    for (int type = 0; type < NUM_TYPES; type++)
-        b->decode_gbps[type] = median(samples[type], b->samples);
-    b->read_gbps = median(samples[NUM_TYPES], b->samples);
+        for (int decode = 0; decode < NUM_DECODES; decode++) {
+            for (int i = 0; i < b->samples; i++) {
+                multiplied[i] = sample_stream(b, &b->types[type], decode_rows[decode]);
+                read[i] = sample_stream(b, &b->types[type], 0);
+            }
+            b->decode_gbps[decode][type] = median(multiplied, b->samples);
+            b->read_gbps[decode][type] = median(read, b->samples);
+        }
+    }
 }
 
 /* The fastest wrong answer is worth nothing: own result against a plain dot product. */
@@ -438,29 +449,67 @@ static double ratio(double x, double y)
     return y > 0.0 ? x / y : 0.0;
 }
 
-static void print_table(const bench *b)
+static void print_kernels(const bench *b)
 {
-    printf("%s and %s, one core, M = N = %d, tiles %d x %d, medians of %d, %d noisy\n",
-           b->types[FP32].gemm.kernel->name, b->types[BF16].gemm.kernel->name, SIDE, TILE,
+    for (int type = 0; type < NUM_TYPES; type++)
+        printf("%s%s", type > 0 ? ", " : "", b->types[type].gemm.kernel->name);
+    printf("; one core, M = N = %d, tiles %d x %d, medians of %d, %d noisy\n", SIDE, TILE,
            TILE, b->samples, b->noisy);
     printf("GF/s; a missing library or peak shows as 0\n\n");
-    printf("%6s %9s %9s %6s", "K", "fp32 peak", "own fp32", "/peak");
+}
+
+static void print_table(const bench *b)
+{
+    print_kernels(b);
+    printf("%6s", "K");
+    for (int type = 0; type < NUM_TYPES; type++)
+        printf("  %s peak       own  /peak", type_names[type]);
     for (int i = 0; i < NUM_RIVALS; i++)
-        printf(" %9s %6s", rivals[i].name, "own/");
-    printf(" %9s %9s %6s\n", "bf16 peak", "own bf16", "/peak");
+        printf(" %9s %6s", rivals[i].name, "fp32/");
     for (int i = 0; i < NUM_DEPTHS; i++) {
         const double *g = b->gflops[i];
-        printf("%6lld %9.1f %9.1f %6.3f", (long long)depths[i], g[PEAK + FP32],
-               g[OWN + FP32], ratio(g[OWN + FP32], g[PEAK + FP32]));
+        printf("\n%6lld", (long long)depths[i]);
+        for (int type = 0; type < NUM_TYPES; type++)
+            printf(" %10.1f %9.1f %6.3f", g[PEAK + type], g[OWN + type],
+                   ratio(g[OWN + type], g[PEAK + type]));
         for (int j = 0; j < NUM_RIVALS; j++)
             printf(" %9.1f %6.3f", g[RIVAL + j], ratio(g[OWN + FP32], g[RIVAL + j]));
-        printf(" %9.1f %9.1f %6.3f\n", g[PEAK + BF16], g[OWN + BF16],
-               ratio(g[OWN + BF16], g[PEAK + BF16]));
     }
-    printf("\n%d x %d x %d, weight streamed once: fp32 %.1f GB/s, bf16 %.1f GB/s, plain "
-           "read %.1f GB/s\n",
-           DECODE_M, DECODE_N, MAX_K, b->decode_gbps[FP32], b->decode_gbps[BF16],
-           b->read_gbps);
+    printf("\n\nN = %d, K = %d, weight streamed once, GB/s (and over merely reading it)\n",
+           DECODE_N, MAX_K);
+    for (int decode = 0; decode < NUM_DECODES; decode++) {
+        printf("m = %-4lld", (long long)decode_rows[decode]);
+        for (int type = 0; type < NUM_TYPES; type++)
+            printf("   %s %6.1f (%.3f)", type_names[type], b->decode_gbps[decode][type],
+                   ratio(b->decode_gbps[decode][type], b->read_gbps[decode][type]));
+        putchar('\n');
+    }
+}
+
+static void write_depths(const bench *b, FILE *file)
+{
+    for (int i = 0; i < NUM_DEPTHS; i++) {
+        const double *g = b->gflops[i];
+        fprintf(file, "  {\"k\": %lld", (long long)depths[i]);
+        for (int type = 0; type < NUM_TYPES; type++)
+            fprintf(file, ", \"%s\": %.2f, \"%s_peak\": %.2f", type_names[type],
+                    g[OWN + type], type_names[type], g[PEAK + type]);
+        for (int j = 0; j < NUM_RIVALS; j++)
+            fprintf(file, ", \"%s\": %.2f", rivals[j].name, g[RIVAL + j]);
+        fprintf(file, "}%s\n", i + 1 < NUM_DEPTHS ? "," : "");
+    }
+}
+
+static void write_decodes(const bench *b, FILE *file)
+{
+    for (int decode = 0; decode < NUM_DECODES; decode++) {
+        fprintf(file, "  {\"m\": %lld", (long long)decode_rows[decode]);
+        for (int type = 0; type < NUM_TYPES; type++)
+            fprintf(file, ", \"%s\": %.2f, \"%s_read\": %.2f", type_names[type],
+                    b->decode_gbps[decode][type], type_names[type],
+                    b->read_gbps[decode][type]);
+        fprintf(file, "}%s\n", decode + 1 < NUM_DECODES ? "," : "");
+    }
 }
 
 static int write_json(const bench *b, const char *path)
@@ -470,23 +519,16 @@ static int write_json(const bench *b, const char *path)
         perror(path);
         return 1;
     }
-    fprintf(file, "{\"fp32_kernel\": \"%s\", \"bf16_kernel\": \"%s\", \"side\": %d,\n",
-            b->types[FP32].gemm.kernel->name, b->types[BF16].gemm.kernel->name, SIDE);
-    fprintf(file, " \"samples\": %d, \"noisy\": %d,\n \"gflops\": [\n", b->samples,
-            b->noisy);
-    for (int i = 0; i < NUM_DEPTHS; i++) {
-        const double *g = b->gflops[i];
-        fprintf(file, "  {\"k\": %lld, \"fp32\": %.2f, \"fp32_peak\": %.2f",
-                (long long)depths[i], g[OWN + FP32], g[PEAK + FP32]);
-        fprintf(file, ", \"bf16\": %.2f, \"bf16_peak\": %.2f", g[OWN + BF16],
-                g[PEAK + BF16]);
-        for (int j = 0; j < NUM_RIVALS; j++)
-            fprintf(file, ", \"%s\": %.2f", rivals[j].name, g[RIVAL + j]);
-        fprintf(file, "}%s\n", i + 1 < NUM_DEPTHS ? "," : "");
-    }
-    fprintf(file,
-            " ],\n \"decode_gbps\": {\"fp32\": %.2f, \"bf16\": %.2f, \"read\": %.2f}}\n",
-            b->decode_gbps[FP32], b->decode_gbps[BF16], b->read_gbps);
+    fputc('{', file);
+    for (int type = 0; type < NUM_TYPES; type++)
+        fprintf(file, "\"%s_kernel\": \"%s\", ", type_names[type],
+                b->types[type].gemm.kernel->name);
+    fprintf(file, "\"side\": %d,\n \"samples\": %d, \"noisy\": %d,\n \"gflops\": [\n", SIDE,
+            b->samples, b->noisy);
+    write_depths(b, file);
+    fprintf(file, " ],\n \"decode_gbps\": [\n");
+    write_decodes(b, file);
+    fprintf(file, " ]}\n");
     return fclose(file) == 0 ? 0 : 1;
 }
 
@@ -527,6 +569,7 @@ int main(int argc, char **argv)
     load_rivals();
     b.types[FP32] = operands_create(EW_FP32);
     b.types[BF16] = operands_create(EW_BF16);
+    b.types[FP16] = operands_create(EW_FP16);
     for (int i = 0; i < NUM_DEPTHS; i++)
         measure_depth(&b, i);
     share_peaks(&b);

@@ -81,8 +81,35 @@ static void check_cores(cli_doctor *d)
     cli_doctor_say(
         d, enough ? VERDICT_OK : VERDICT_WARN, "cores",
         "ranks will share cores: right but slower; use fewer ranks or allow more cores",
-        "%d usable for W=%d (of %ld online)", d->context.cores_usable, num_ranks,
+        "%d usable for W=%d (of %ld online CPUs)", d->context.cores_usable, num_ranks,
         sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+static void check_numa(cli_doctor *d)
+{
+    const cli_values *given = &d->settings->ranks;
+    int num_ranks = given->count ? (int)given->at[0] : 2;
+    ew_numa numa = {0};
+    char fix[96] = "apt install libhwloc15, or bind ranks with numactl or mpirun";
+    if (ew_numa_describe(num_ranks, &numa))
+        return;
+    if (numa.unknown) {
+        cli_doctor_say(d, VERDICT_WARN, "numa", fix,
+                       "several domains, but %s: ranks and memory lie where Linux puts "
+                       "them, right but slower",
+                       numa.unknown);
+        return;
+    }
+    bool straddles = numa.domains_per_rank > 1;
+    snprintf(fix, sizeof fix, "use a rank per domain, W=%d, or allow cores of one domain",
+             (int)numa.domains);
+    if (numa.domains < 2)
+        cli_doctor_say(d, VERDICT_OK, "numa", fix, "one domain");
+    else
+        cli_doctor_say(d, straddles ? VERDICT_WARN : VERDICT_OK, "numa", fix,
+                       straddles ? "W=%d: a rank straddles %d of %d domains, slower"
+                                 : "W=%d: each rank stays in %d of %d domains",
+                       num_ranks, (int)numa.domains_per_rank, (int)numa.domains);
 }
 
 static void check_memory(cli_doctor *d)
@@ -206,9 +233,9 @@ static void check_selftest(cli_doctor *d, ew_ranks_as kind)
 void cli_doctor_check(cli_doctor *d)
 {
     static void (*const checks[])(cli_doctor *) = {
-        check_version, check_cpu,   check_cores,    check_memory,
-        check_memfd,   check_pidfd, check_sockets,  check_launcher,
-        check_blas,    check_mpi,   check_variables};
+        check_version,  check_cpu,   check_cores, check_numa,
+        check_memory,   check_memfd, check_pidfd, check_sockets,
+        check_launcher, check_blas,  check_mpi,   check_variables};
     for (size_t at = 0; at < sizeof checks / sizeof checks[0]; at++)
         checks[at](d);
     fflush(stdout);

@@ -1,6 +1,7 @@
 /* Facts about the machine, gathered from the library, uname and /proc. */
 #include "run/context.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -150,10 +151,28 @@ static void print_context(const cli_context *context, const cli_job *job)
         fprintf(stderr, "# ranks of a launcher, found in %s\n", launch->launcher.source);
 }
 
+/* Ranks that a launcher has bound see fewer cores than there are. */
+static void print_crowd(const cli_context *context, const cli_job *job,
+                        const cli_settings *settings)
+{
+    const cli_launch *launch = job->ranks.launch;
+    int64_t most = 0;
+    for (int at = 0; at < settings->ranks.count; at++)
+        most = settings->ranks.at[at] > most ? settings->ranks.at[at] : most;
+    if (job->backend == EW_BACKEND_CPU && !(launch && launch->joined) &&
+        most > context->cores_usable)
+        fprintf(stderr, "# W=%" PRId64 " ranks share %d core%s: right but slower\n", most,
+                context->cores_usable, context->cores_usable > 1 ? "s" : "");
+}
+
 void cli_context_announce(const cli_context *context, const cli_job *job,
                           const cli_settings *settings, const char *calls)
 {
     const char *mps = cli_mps_text(&job->mps);
+    ew_numa numa = {0};
+    if (job->backend == EW_BACKEND_CPU && ew_numa_describe(1, &numa) == EW_OK &&
+        numa.unknown)
+        cli_warn("several NUMA domains, but %s: right but slower", numa.unknown);
     if (job->mps.kind == CLI_MPS_NONE)
         cli_warn("ranks will take turns on the GPU, without MPS: %s", job->mps.why);
     if (settings->quiet)
@@ -162,6 +181,7 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
         print_context(context, job);
         fprintf(stderr, "# ranks as %s%s%s%s\n", cli_ranks_as_name(&job->ranks),
                 mps ? ", " : "", mps ? mps : "", calls);
+        print_crowd(context, job, settings);
     }
     cli_environment_warn();
 }

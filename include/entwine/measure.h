@@ -263,8 +263,20 @@ EW_API const char *ew_cpu_kernel_name(ew_dtype dtype);
 EW_API const char *ew_cpu_kernel_refusal(ew_dtype dtype);
 
 /* Cores this process may use: its affinity, and the CPU quotas of its control group and
- * those above it (cgroup v1 and v2). */
+ * those above it (cgroup v1 and v2; a part of a core counts as one).  Hardware threads of
+ * one core are one core. */
 EW_API int ew_usable_cores(void);
+
+/* NUMA domains: cores, and the memory that is near to them.  hwloc, where it is installed,
+ * says which there are.  Ranks that ew_run_ranks starts are each bound to one; of other
+ * ranks, workers and memory of plans and weights are. */
+typedef struct ew_numa {
+    int32_t domains;          /* among this process's cores; 0: not known, or one */
+    int32_t domains_per_rank; /* above 1: ranks started here would straddle domains */
+    const char *unknown;      /* why the domains are not known, although there are several
+                                 and ranks would be faster in their own; else NULL */
+} ew_numa;
+EW_API ew_status ew_numa_describe(int num_ranks, ew_numa *numa_out);
 
 /* Bytes of memory that this process could still take before the kernel would have to kill:
  * what the machine has available, or less where its control group or one above it is

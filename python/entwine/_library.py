@@ -45,6 +45,10 @@ class Traffic(Structure):
                 ("device_bytes", c_int64), ("staged_bytes", c_int64)]
 
 
+class Numa(Structure):
+    _fields_ = [("domains", c_int32), ("domains_per_rank", c_int32), ("unknown", c_char_p)]
+
+
 class TimingStruct(Structure):
     _fields_ = [("start_ns", c_int64), ("gemm_end_ns", c_int64), ("end_ns", c_int64)]
 
@@ -153,6 +157,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_plan_destroy": (None, [_P]),
     "ew_forecast_explain": (c_int, [POINTER(Problem), c_int, _P, c_char_p, c_size_t]),
     "ew_gpu_count": (c_int, []),
+    "ew_numa_describe": (c_int, [c_int, POINTER(Numa)]),
     "ew_tune": (c_int, [_P, POINTER(Problem), _P, POINTER(TuneOptions), _P]),
 }
 

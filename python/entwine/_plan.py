@@ -1,12 +1,14 @@
 """Plans and their calls."""
 import collections
 import ctypes
+import functools
+import warnings
 
 from . import _buffers
 from ._buffers import CPU, DTYPE_NAMES, Buffer, describe, empty_like, plain_address
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
-from ._library import EXPLAIN_BYTES, Config, TimingStruct, check, lib, print_config
+from ._library import EXPLAIN_BYTES, Config, Numa, TimingStruct, check, lib, print_config
 from ._problem import backend_in, make_config, make_problem
 from ._streams import LEGACY_STREAM, stream_handle, torch_stream
 from ._weight import Taker, Weight, device_of
@@ -29,6 +31,17 @@ class Timing(collections.namedtuple("Timing", "start_ns gemm_end_ns end_ns")):
     def tail_us(self):
         """What of it came after the GEMM."""
         return (self.end_ns - self.gemm_end_ns) / 1e3
+
+
+@functools.cache
+def _warn_of_domains():
+    """Once: ranks cannot be put where they would be faster."""
+    numa = Numa()
+    check(lib.ew_numa_describe(1, numa))
+    if numa.unknown:
+        warnings.warn(f"several NUMA domains, but {numa.unknown.decode()}: results are right but "
+                      f"slower\n  fix: install hwloc (libhwloc15), or bind ranks with numactl",
+                      RuntimeWarning, stacklevel=3)
 
 
 # ---- The plan --------------------------------------------------------------------------------
@@ -64,6 +77,8 @@ class Plan(Taker):
         self._bound = False
         self._config = self._read_config()
         self._device = device_of(world, backend_in(self._config))
+        if backend_in(self._config) == "cpu":
+            _warn_of_domains()
 
     def _read_config(self):
         config = Config()

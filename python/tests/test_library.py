@@ -104,3 +104,22 @@ def test_statuses_are_those_of_the_library():
                   entwine.UnsupportedError, entwine.MismatchError, entwine.OutOfMemoryError,
                   entwine.RankTimeoutError, entwine.PeerDiedError, entwine.AbortedError):
         assert _library.lib.ew_status_name(error.code).decode() == error.status
+
+
+def test_domains_without_hwloc_are_told_of_once(monkeypatch):
+    from entwine import _plan
+
+    def describe(num_ranks, numa):
+        assert num_ranks == 1
+        numa.unknown = b"libhwloc.so.15 cannot be loaded"
+        return 0
+
+    monkeypatch.setattr(_plan.lib, "ew_numa_describe", describe)
+    _plan._warn_of_domains.cache_clear()
+    try:
+        with entwine.World() as world, pytest.warns(RuntimeWarning, match="NUMA") as told:
+            for _ in range(3):
+                entwine.Plan(world, 4, 16, 8, "float32").close()
+        assert len(told) == 1 and "libhwloc.so.15" in str(told[0].message)
+    finally:
+        _plan._warn_of_domains.cache_clear()

@@ -1,8 +1,11 @@
-/* The public view of the CPU backend's GEMMs: its own kernels, and the BLAS it has found.
- */
+/* The public view of what the CPU backend has: its own kernels, the BLAS it has found, and
+ * domains. */
 #include "backend/cpu/cpu_blas.h"
 #include "backend/cpu/kernels/kernel.h"
+#include "base/limits.h"
+#include "base/status.h"
 #include "entwine/measure.h"
+#include "world/places.h"
 
 const char *ew_cpu_kernel_name(ew_dtype dtype)
 {
@@ -13,6 +16,21 @@ const char *ew_cpu_kernel_name(ew_dtype dtype)
 const char *ew_cpu_kernel_refusal(ew_dtype dtype)
 {
     return ewx_kernel_refusal(dtype);
+}
+
+ew_status ew_numa_describe(int num_ranks, ew_numa *numa_out)
+{
+    int all = 0, most = 0;
+    if (!numa_out || num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ew_numa_describe needs a place for its answer and 1 to %d ranks, "
+                        "not %d",
+                        EWX_MAX_RANKS, num_ranks);
+    (void)ewx_places_forecast(1, &all);
+    (void)ewx_places_forecast(num_ranks, &most);
+    *numa_out = (ew_numa){
+        .domains = all, .domains_per_rank = most, .unknown = ewx_domains_find()->why};
+    return EW_OK;
 }
 
 const char *ew_blas_name(void)

@@ -181,6 +181,7 @@ static ew_status create_plan(ew_world *world, const ew_problem *problem,
                       .machine = {.cores = ewx_usable_cores()},
                       .timeout_ns = world->timeout_ns};
     ewx_handle_begin(&plan->handle, EWX_KIND_PLAN);
+    ewx_place_post(world);
     const ew_status status = create_together(plan, problem, taken);
     if (status != EW_OK) {
         free_plan(plan);

@@ -80,7 +80,7 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
 static void choose_for_cpu(const ew_problem *problem, int num_ranks,
                            const ewx_machine *machine, ew_config *config)
 {
-    const int cores = machine->cores;
+    const int share = ewx_cores_each(machine, num_ranks);
     if (!config->release)
         config->release = choose_release(problem, num_ranks, machine, config);
     if (!config->order) /* without early release there is nothing to interleave for */
@@ -88,7 +88,7 @@ static void choose_for_cpu(const ew_problem *problem, int num_ranks,
             config->release == EW_RELEASE_OUTPUT ? EW_ORDER_DEFAULT : EW_ORDER_INTERLEAVED;
     const int fewest = config->pool == EW_POOL_STATIC ? 2 : 1; /* one of them reduces */
     if (!config->workers)
-        config->workers = cores / num_ranks > fewest ? cores / num_ranks : fewest;
+        config->workers = share > fewest ? share : fewest;
     choose_block(problem, num_ranks, machine, config);
     if (!config->group)
         config->group = 1;

@@ -66,16 +66,34 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
                 num_parts, num_parts == 1 ? "" : "s", panels_kib);
 }
 
-static void explain_cpu(const ewx_spec *spec, const ew_config *asked, int cores,
-                        ewx_text *text)
+static void explain_domains(const ewx_machine *machine, ewx_text *text)
+{
+    if (machine->unplaced)
+        ewx_text_add(text,
+                     "numa: several domains, but %s: ranks and memory lie where Linux puts "
+                     "them, slower\n",
+                     machine->unplaced);
+    else if (machine->domains == 1)
+        ewx_text_add(text, "numa: every rank stays in one domain, with its memory\n");
+    else if (machine->domains > 1)
+        ewx_text_add(text,
+                     "numa: a rank straddles %d domains, slower; a rank per domain is "
+                     "best\n",
+                     machine->domains);
+}
+
+static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
+                        const ewx_machine *machine, ewx_text *text)
 {
     const ew_config *config = &spec->config;
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
     explain_key(config, "release", asked->release, text, "%s", why_release(config));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
-    explain_key(config, "workers", asked->workers, text, "%d usable cores for %d ranks",
-                cores, spec->num_ranks);
+    explain_key(config, "workers", asked->workers, text, "%d usable cores for %d ranks%s",
+                machine->cores, spec->num_ranks,
+                machine->cores < spec->num_ranks ? ", which share them: slower" : "");
+    explain_domains(machine, text);
     explain_key(config, "x", asked->budget, text,
                 config->pool == EW_POOL_STATIC ? "one reducer set apart"
                                                : "every worker may reduce");
@@ -203,7 +221,7 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
     if (gpu)
         explain_cuda(spec, asked, machine, text);
     else
-        explain_cpu(spec, asked, machine->cores, text);
+        explain_cpu(spec, asked, machine, text);
     if (spec->problem.op == EW_OP_GEMM_AR)
         explain_shots(spec, asked->shots, text);
     if (spec->config.invariant)

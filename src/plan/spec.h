@@ -18,6 +18,9 @@
 /* What one rank may use; policy reads it, backends fill it in. */
 typedef struct ewx_machine {
     int cores;                  /* for all ranks */
+    int cores_each;             /* for the least provided rank; 0: all have as many */
+    int domains;                /* NUMA domains that a rank is spread over; 0: not known */
+    const char *unplaced;       /* why ranks are not put into domains; NULL: they are */
     int hosts;                  /* on which they are; 0: one */
     int cpu_block[EW_FP16 + 1]; /* by type: side of the blocks that suit its GEMM; 0: any */
     int gpu_sms;                /* of this rank's GPU or slice of one; 0: no GPU */
@@ -27,6 +30,11 @@ typedef struct ewx_machine {
     char device[128];           /* what times depend on, as tuning entries name it */
     char profile[64];           /* sim: that describes it; empty: it is a real one */
 } ewx_machine;
+
+static inline int ewx_cores_each(const ewx_machine *machine, int num_ranks)
+{
+    return machine->cores_each > 0 ? machine->cores_each : machine->cores / num_ranks;
+}
 
 typedef struct ewx_spec {
     ew_problem problem;

@@ -359,7 +359,7 @@ bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,
 {
     const ew_config *config = &spec->config;
     const bool on_gpu = ewx_is_gpu(config, machine);
-    const int share = machine->cores / spec->num_ranks;
+    const int share = ewx_cores_each(machine, spec->num_ranks);
     const int64_t most_workers = share > 2 ? share : 2;
     const int64_t most_reducers =
         on_gpu ? EWX_TUNED_MOST_CTAS * (int64_t)ewx_machine_planned(machine).gpu_sms

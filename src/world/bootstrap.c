@@ -337,6 +337,7 @@ static ew_status meet(ew_world *world, int listener, const hello *hellos)
     EW_TRY(ewx_remotes_open(world));
     atomic_store(&world->control->mailboxes[world->rank].lane.pid, (int32_t)getpid());
     ewx_claims_open(world);
+    ewx_place_post(world);
     EW_TRY(ewx_death_watch_start(world));
     return await_all_hosts(world);
 }

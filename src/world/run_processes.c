@@ -141,6 +141,7 @@ _Noreturn static void be_rank(int rank, const gather_context *us, pid_t parent,
     gather_context context = *us;
     ew_world *world;
     int code = EXIT_NO_WORLD;
+    ewx_place_bind(rank, us->num_ranks);
     const ew_status status = ew_world_create(rank, us->num_ranks, gather_through_parent,
                                              &context, options, &world);
     if (status == EW_OK) {
@@ -465,6 +466,7 @@ static ew_status start_all(flock *f, const ew_world_options *options,
 {
     size_t hello_bytes = 0;
     fflush(NULL); /* else every rank would print the parent's pending output again */
+    (void)ewx_domains_find(); /* here, and not in every rank anew */
     for (int rank = 0; rank < f->num_ranks; rank++)
         EW_TRY(start_child(f, rank, options, rank_main, argument));
     if (f->num_ranks == 1)

@@ -25,6 +25,7 @@ static void *rank_thread_main(void *argument)
     rank_thread *self = argument;
     ew_world *world;
     self->exit_code = 1;
+    ewx_place_bind(self->rank, self->num_ranks);
     if (ewx_world_create_threads(self->rank, self->num_ranks, self->options, self->control,
                                  self->control_fd, &world) == EW_OK)
         self->exit_code = ewx_rank_body(world, self->rank_main, self->argument);

@@ -16,7 +16,6 @@
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define DEFAULT_GRACE_MS 2000
-#define SPINS_WHEN_CORES_SUFFICE 200
 #define REPORT_PARTS 8 /* of a timeout, while another rank's report is awaited */
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
@@ -82,7 +81,8 @@ void ewx_world_settle(ew_world *world, const int *hosts)
             world->local_index = world->num_locals;
         world->locals[world->num_locals++] = rank;
     }
-    world->spins = ewx_usable_cores() >= world->num_locals ? SPINS_WHEN_CORES_SUFFICE : 0;
+    /* Until the ranks know each other's cores (places.h). */
+    world->spins = ewx_usable_cores() >= world->num_locals ? EWX_SPINS_WITH_A_CORE : 0;
 }
 
 int ew_world_rank(const ew_world *world)
@@ -384,6 +384,7 @@ ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_optio
     for (int peer = 0; peer < num_ranks; peer++)
         world->mailboxes[peer] = &control->mailboxes[peer];
     atomic_store(&control->mailboxes[rank].lane.pid, (int32_t)getpid());
+    ewx_place_post(world);
     *world_out = world;
     return EW_OK;
 }

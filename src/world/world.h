@@ -15,9 +15,11 @@
 #include "entwine/fabric.h"
 #include "world/claims.h"
 #include "world/faults.h"
+#include "world/places.h"
 #include "world/recorder.h"
 
-#define EWX_MAILBOX_BYTES 4088 /* with the meeting's word, one control message's body */
+#define EWX_SPINS_WITH_A_CORE 200 /* turns of a wait before it yields */
+#define EWX_MAILBOX_BYTES 4088    /* with the meeting's word, one control message's body */
 
 /* What one round takes between ranks of one host, where a large gather would otherwise wait
  * for its peers every few kilobytes; all ranks together have 16 MiB at most. */
@@ -57,6 +59,7 @@ typedef struct ewx_mailbox {
     /* From other hosts, by round parity; on one host parcels lie behind the mailboxes. */
     _Alignas(64) unsigned char data[2][EWX_MAILBOX_BYTES];
     ewx_claim claim;
+    ewx_place_card place;
     ewx_lane lane;
 } ewx_mailbox;
 
@@ -109,7 +112,7 @@ struct ew_world {
     int64_t timeout_ns;
     int64_t grace_ns;           /* of ew_run_ranks */
     const volatile int *cancel; /* of the options; NULL once the world exists */
-    int32_t spins;              /* 0 when ranks outnumber cores */
+    int32_t spins;              /* 0 when ranks share cores */
     double link_gbps;           /* emulated link, 0: off */
     int64_t link_latency_ns;
     ewx_control *control; /* this host's */

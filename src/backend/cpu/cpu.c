@@ -64,9 +64,18 @@ static ewx_footprint cpu_footprint(const ewx_spec *spec)
 
 static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine_out)
 {
-    const int cores = ewx_usable_cores();
+    ewx_home home = {.num_domains = 0};
+    const ewx_provision provision = world
+                                        ? ewx_places_provide(world)
+                                        : ewx_places_forecast(num_ranks, &home.num_domains);
+    const int cores = provision.cores;
+    if (world)
+        ewx_place_home(world, &home);
     /* Of all hosts, taken to be alike: each rank's share is its share of its own host. */
     machine_out->cores = world ? cores * num_ranks / world->num_locals : cores;
+    machine_out->cores_each = provision.each;
+    machine_out->domains = home.num_domains;
+    machine_out->unplaced = ewx_domains_find()->why;
     machine_out->hosts = world ? world->num_hosts : 1;
     for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++)
         machine_out->cpu_block[dtype] =
@@ -246,7 +255,11 @@ static ew_status create_claimed(ew_world *world, const ewx_spec *spec, ew_status
         free(memory);
         return status;
     }
+    ewx_home home;
+    ewx_place_home(world, &home);
+    const ewx_stay stay = ewx_home_enter(&home);
     status = build(engine, &s);
+    ewx_home_leave(&stay);
     if (status != EW_OK)
         cpu_destroy(engine);
     else

@@ -118,10 +118,14 @@ ew_status ewx_cpu_weight_open(ew_world *world, const ewx_spec *spec, void **pack
     const size_t bytes = rounded(ewx_weight_form_build(spec).bytes);
     EW_TRY(ewx_claim_memory(world, bytes, false, "a packed weight"));
     const ew_status status = reserve(bytes, "a packed weight", packed_out);
+    ewx_home home;
+    ewx_place_home(world, &home);
+    const ewx_stay stay = ewx_home_enter(&home);
     if (status == EW_OK)
         touch(world, *packed_out, bytes);
     else
         ewx_claim_settle(world, bytes);
+    ewx_home_leave(&stay);
     return status;
 }
 

@@ -24,6 +24,8 @@
 enum { SIDE = 16, MR = 2 * SIDE, NR = 2 * SIDE, KR = 32, KR_B = 2 };
 enum { ROW_BYTES = 64, TILE_BYTES = SIDE * ROW_BYTES, STEP_BYTES = 2 * TILE_BYTES };
 enum { LINE = 64, TO_L2 = 2 };
+/* A tile load waits for each of its lines: they are brought to L2 first, then to L1. */
+enum { NEAR = 4096, FAR = 16384 };
 
 /* ---- Instructions ---- */
 
@@ -102,7 +104,8 @@ static inline __attribute__((always_inline)) void multiply_rows(
     }
     const size_t share = (ahead.bytes / (size_t)(depth / KR) + LINE - 1) / LINE * LINE;
     for (int64_t k = 0; k < depth; k += KR, pa += STEP_BYTES, pb += STEP_BYTES) {
-        ewx_prefetch_stream(ahead, pb, STEP_BYTES);
+        ewx_prefetch_stream_far(ahead, pb, STEP_BYTES, FAR);
+        ewx_prefetch_stream(ahead, pb, STEP_BYTES, NEAR);
         for (const char *end = ahead.at + share; ahead.at < end; ahead.at += LINE)
             __builtin_prefetch(ahead.at, 0, TO_L2);
         LOAD(6, pb, 2 * ROW_BYTES);

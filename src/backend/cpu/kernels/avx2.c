@@ -9,7 +9,7 @@
 
 /* 8 accumulators of 8 floats just cover two FMA pipes with a latency of 4 cycles.  The
  * tile of 6 x 16, which would have more to spare, does not divide 128. */
-enum { MR = 4, NR = 16 };
+enum { MR = 4, NR = 16, AHEAD = 8192 };
 
 #define AVX2 __attribute__((target("avx2,fma")))
 
@@ -48,7 +48,7 @@ AVX2 static void multiply(int64_t depth, const void *a, const void *b, float *ac
     row sum2 = load_row(acc + 2 * stride, accumulate);
     row sum3 = load_row(acc + 3 * stride, accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
+        ewx_prefetch_stream(ahead, pb, NR * sizeof(float), AHEAD);
         const __m256 left = _mm256_loadu_ps(pb), right = _mm256_loadu_ps(pb + 8);
         sum0 = multiply_row(sum0, pa, left, right);
         sum1 = multiply_row(sum1, pa + 1, left, right);

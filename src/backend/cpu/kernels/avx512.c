@@ -9,7 +9,7 @@
 #include "backend/cpu/kernels/store_avx512.h"
 
 /* 16 accumulators cover two FMA pipes with a latency of 4 cycles twice over. */
-enum { MR = 8, NR = 32 };
+enum { MR = 8, NR = 32, AHEAD = 2048 };
 /* With fewer rows the latency of the sums takes as long as four rows do. */
 enum { FEW_ROWS = 4 };
 
@@ -58,7 +58,7 @@ AVX512 static inline __attribute__((always_inline)) void multiply_rows(
     row sum6 = load_row(lower + 2 * stride, all && accumulate);
     row sum7 = load_row(lower + 3 * stride, all && accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        ewx_prefetch_stream(ahead, pb, NR * sizeof(float));
+        ewx_prefetch_stream(ahead, pb, NR * sizeof(float), AHEAD);
         const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
         sum0 = multiply_row(sum0, pa[0], left, right);
         sum1 = multiply_row(sum1, pa[1], left, right);

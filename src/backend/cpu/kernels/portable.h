@@ -17,15 +17,26 @@ static inline void ewx_prefetch(ewx_ahead ahead)
         __builtin_prefetch(ahead.at + at);
 }
 
-/* Called for every k: where B is a stream, asks for what is read some way on.  The
- * hardware's prefetcher stops at the end of every page. */
+/* Called for every k: where B is a stream, asks for the `bytes` that are read `distance`
+ * bytes further on, into L1 or L2.  The hardware's prefetcher stops at the end of every
+ * page. */
 static inline __attribute__((always_inline)) void ewx_prefetch_stream(ewx_ahead ahead,
                                                                       const void *b,
-                                                                      size_t bytes)
+                                                                      size_t bytes,
+                                                                      size_t distance)
 {
-    enum { STREAM_AHEAD = 8192, CACHE_LINE = 64 };
+    enum { CACHE_LINE = 64, TO_L1 = 3 };
     for (size_t at = 0; !ahead.bytes && at < bytes; at += CACHE_LINE)
-        __builtin_prefetch((const char *)b + STREAM_AHEAD + at);
+        __builtin_prefetch((const char *)b + distance + at, 0, TO_L1);
+}
+static inline __attribute__((always_inline)) void ewx_prefetch_stream_far(ewx_ahead ahead,
+                                                                          const void *b,
+                                                                          size_t bytes,
+                                                                          size_t distance)
+{
+    enum { CACHE_LINE = 64, TO_L2 = 2 };
+    for (size_t at = 0; !ahead.bytes && at < bytes; at += CACHE_LINE)
+        __builtin_prefetch((const char *)b + distance + at, 0, TO_L2);
 }
 
 /* ewx_kernel.store_bf16 and store_fp16 in plain C. */
