@@ -106,18 +106,22 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
     const ew_world *world = engine->world;
     const int rank = world->rank, part = engine->call.share.part;
     size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
-                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile) +
-                    (size_t)(first_row * spec->layout.tile_stride) * spec->elem_bytes;
+                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile);
+    /* From another host only the rows come that this rank sums. */
+    const size_t skipped =
+        (size_t)(first_row * spec->layout.tile_stride) * spec->elem_bytes;
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
     offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
 #endif
     if (engine->reduce.levels == 1) {
-        for (int src = 0; src < spec->num_ranks; src++) {
+        for (int i = 0; i < spec->num_ranks; i++) {
 #if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
-            addends[src] = engine->heap.segments[(rank + src) % spec->num_ranks] + offset;
+            const int src = (rank + i) % spec->num_ranks;
 #else
-            addends[src] = engine->heap.segments[src] + offset;
+            const int src = i;
 #endif
+            addends[i] = engine->heap.segments[src] + offset +
+                         (ewx_world_is_local(world, src) ? skipped : 0);
         }
         return spec->num_ranks;
     }
