@@ -125,7 +125,12 @@ size_t ewx_exchange_put(ewx_exchange *x, int dst, int64_t unit)
     const int parity = x->epoch & 1;
     const int64_t slot = unit % x->part_units * x->unit_slots;
     const crossing c = crossing_of(x, owner_of(x, world->rank, dst, unit), unit);
-    const size_t bytes = bytes_of(x, &c), skipped = (size_t)c.rows.first * row_bytes(x);
+    const size_t bytes = bytes_of(x, &c);
+#if EW_MUTANT == 33 /* planted bug: of a tile with several owners the first one's rows */
+    const size_t skipped = 0;
+#else
+    const size_t skipped = (size_t)c.rows.first * row_bytes(x);
+#endif
     /* The last one to each rank says when all have arrived. */
     const bool confirmed = --x->unput[x->index_of[dst]] == 0;
     world->traffic.tile_bytes += (int64_t)bytes;
@@ -314,7 +319,7 @@ void ewx_exchange_begin(ewx_exchange *x, const ewx_grid *grid, ewx_ownership own
 
 /* In the order in which the places will be filled again: a fabric may look for them one
  * after the other. */
-static void rearm(ewx_exchange *x, int remote, int cargo)
+static void arm_again(ewx_exchange *x, int remote, int cargo)
 {
     for (int64_t at = 0; at < x->num_order; at++)
         if (x->world->fabric->rearm(
@@ -327,5 +332,5 @@ void ewx_exchange_finish(ewx_exchange *x)
 {
     for (int remote = 0; x->is_open && remote < x->num_remotes; remote++)
         for (int cargo = 0; cargo < x->num_cargos; cargo++)
-            rearm(x, remote, cargo);
+            arm_again(x, remote, cargo);
 }

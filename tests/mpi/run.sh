@@ -10,11 +10,12 @@
 #     slow          a rank that takes longer than the timeout, but gets on
 #     frozen        all ranks are stopped for twice their timeout, and go on
 #     smoke         a single short one
+#     results       short ones of AllReduce
 #     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -305,8 +306,13 @@ smoke() {
     expect_ok 2 2 late
 }
 
+results() {
+    expect_ok 3 3 late shots=2
+    expect_ok 3 3 layer shots=2
+}
+
 case $group in
-smoke | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | results | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad
