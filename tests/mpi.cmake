@@ -23,8 +23,9 @@ add_test(NAME mpi-mpich COMMAND ${run_clean} CC=${CMAKE_C_COMPILER}
 set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 30)
 
 # Planted bugs, as in CMakeLists.txt, and the group that must see them: 10, a tile counts as
-# arrived before it has; 11, a message is lost; 12, no sign of life.
-foreach(mutant 10:smoke 11:smoke 12:slow)
+# arrived before it has; 11, a message is lost; 12, no sign of life; 25, results that never
+# come; 33, rows of another owner.
+foreach(mutant 10:smoke 11:smoke 12:slow 25:results 33:results)
   string(REPLACE ":" ";" fields ${mutant})
   list(POP_FRONT fields number group)
   ew_planted(${number})

@@ -73,10 +73,12 @@ static const char *simple_hosts(int nodes, int cores, double nic_cpu_ps_per_byte
 
 enum { TILE_BYTES = 128 * 128 * 4 };
 
+/* Configs with shots are AllReduce's. */
 static ew_sim_report call_hosts(const char *profile, int num_ranks, int64_t m, int64_t n,
                                 const char *config_text, int nic_shared)
 {
-    const ew_problem problem = EW_PROBLEM(m, n, 64, EW_FP32);
+    ew_problem problem = EW_PROBLEM(m, n, 64, EW_FP32);
+    problem.op = strstr(config_text, "shots") ? EW_OP_GEMM_AR : EW_OP_GEMM_RS;
     ew_sim_options options = EW_SIM_OPTIONS_INIT;
     ew_config config = EW_CONFIG_INIT;
     ew_sim_report report;
@@ -115,6 +117,29 @@ static void messages_take_the_nics_time(void **state)
     report = call_hosts(two, 4, 512, 1024, "release=output,levels=2", 0);
     assert_near(report.time_us, 2 * 320 + 2 * message_us + 5);
     assert_near(report.link_us, 2 * message_us);
+}
+
+/* In one shot all 16 tiles cross each way; in two, 8 contributions and then 8 results. */
+static void allreduces_take_the_nics_time(void **state)
+{
+    (void)state;
+    const double message_us = TILE_BYTES * 1e-3;
+    const char *two = simple_hosts(2, 1, 0);
+    for (int shots = 1; shots <= 2; shots++) {
+        char config[64];
+        snprintf(config, sizeof config, "release=output,shots=%d", shots);
+        ew_sim_report report = call_hosts(two, 2, 256, 1024, config, 0);
+        assert_near(report.gemm_us, 160);
+        assert_near(report.time_us, 160 + 16 * message_us + 5);
+        assert_near(report.link_us, 16 * message_us);
+        report = call_hosts(two, 2, 256, 1024, config, 1);
+        assert_near(report.time_us, 160 + 32 * message_us + 5);
+    }
+    /* Of four ranks each sends 64 KiB x 32 tiles to two others, or half of that. */
+    ew_sim_report report = call_hosts(two, 4, 512, 1024, "release=output,shots=1", 0);
+    assert_near(report.time_us, 2 * 320 + 128 * message_us + 5);
+    report = call_hosts(two, 4, 512, 1024, "release=output,shots=2", 0);
+    assert_near(report.time_us, 2 * 320 + 64 * message_us + 5);
 }
 
 /* Each end's core pays for each byte: tiles take longer, or the wait does. */
@@ -305,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_bound_nccl),
         cmocka_unit_test(messages_take_the_nics_time),
+        cmocka_unit_test(allreduces_take_the_nics_time),
         cmocka_unit_test(networks_cost_core_time),
         cmocka_unit_test(sums_take_their_time),
         cmocka_unit_test(engines_send_as_much),

@@ -315,7 +315,7 @@ typedef struct ew_config {
     int32_t cluster; /* producer CTAs that share their columns of B: 1 or 2 */
     ew_launches launches;
     int32_t levels; /* cpu on several hosts: 1, all ranks are summed in their order; 2, a
-                       host's ranks first, and the hosts' rounded sums then */
+                       host's ranks first, and the hosts' rounded sums then (gemm-rs) */
     ew_epilogue_form epilogue; /* open: the faster one, call by call */
     int32_t shots; /* gemm-ar: 1, every rank sums all contributions itself; 2, each sums its
                       share of the tiles and the others copy it; open: the faster one, call
@@ -496,8 +496,9 @@ EW_API ew_status ew_gemm_rs_layer(ew_plan *plan, int64_t m, const void *A, const
                                   void *C, const ew_epilogue *epilogue, ew_stream stream);
 
 /* GEMM, then AllReduce, of a plan whose problem has EW_OP_GEMM_AR: C [m x n] is the whole
- * sum on every rank.  Its bits are those of the rows of ew_gemm_rs, the same on all ranks
- * and in one shot or two.  Everything else is as for ew_gemm_rs. */
+ * sum on every rank.  Its bits are those of the rows of ew_gemm_rs with levels=1, the same
+ * on all ranks, in one shot or two, on one host or several.  Everything else is as for
+ * ew_gemm_rs. */
 EW_API ew_status ew_gemm_ar(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             ew_stream stream);
 

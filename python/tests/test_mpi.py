@@ -36,6 +36,7 @@ def test_a_plan_across_hosts_is_exact_for_every_m():
     status, lines, errors = mpirun("""
 with entwine.World.from_mpi() as world:
     plan = entwine.Plan(world, 300, 128, 64, "float16")
+    whole = entwine.Plan(world, 300, 128, 64, "float16", op="gemm-ar")
     right = True
     for m in (300, 1, 17):
         A, B = operands(world.rank, m, 128, 64, "float16")
@@ -43,6 +44,7 @@ with entwine.World.from_mpi() as world:
         first, count = world.owned_rows(m)
         right &= bits(plan.gemm_rs(A)) == bits(
             expected(4, m, 128, 64, "float16")[first:first + count])
+        right &= bits(whole.gemm_ar(A, B)) == bits(expected(4, m, 128, 64, "float16"))
     say(world.rank, right, world.allgather(b"x" * world.rank))
 """)
     assert (status, lines) == (0, on_all("{rank} True [b'', b'x', b'xx', b'xxx']")), errors

@@ -4,6 +4,11 @@
  * posted is put to its owner over the world's fabric; a unit that has come is reported to
  * the backend.
  *
+ * There are two kinds.  Contributions to a tile go to the ranks that sum it, and of a tile
+ * with several owners each gets its own rows.  Where ranks wait for sums, the owner's
+ * results go to all others; a unit is then a single tile, because consecutive ones have
+ * different owners.
+ *
  * A backend supplies where units leave from and arrive, and what happens when one has
  * arrived.  Everything but posting belongs to the caller's thread, the only one that may
  * call the fabric. */
@@ -12,16 +17,20 @@
 
 #include <stdatomic.h>
 
+#include "plan/ownership.h"
 #include "plan/spec.h"
 #include "world/remote_ranks.h"
+
+typedef enum ewx_cargo { EWX_CONTRIBUTIONS, EWX_RESULTS, EWX_MAX_CARGOS } ewx_cargo;
 
 typedef struct ewx_exchange_backend {
     /* Where this rank's unit for dst lies when it is put, and where src's unit is received:
      * the address of the unit's first slot, in the slice of that parity. */
     const unsigned char *(*outgoing)(const void *engine, int dst, int64_t slot, int parity);
-    unsigned char *(*incoming)(const void *engine, int src, int64_t slot, int parity);
-    /* Tiles of src for this rank, in consecutive slots of its part, have arrived. */
-    void (*arrived)(void *engine, int src, int64_t slot, int64_t tiles);
+    unsigned char *(*incoming)(const void *engine, int src, ewx_cargo cargo, int64_t slot,
+                               int parity);
+    /* Tiles of src for this rank, in consecutive slots of a part, have arrived. */
+    void (*arrived)(void *engine, int src, ewx_cargo cargo, int64_t slot, int64_t tiles);
     /* Whether src is known to be in this call, with this rank's m.  Where it is not, units
      * of another size are reported elsewhere, as a disagreement about m. */
     bool (*agrees)(const void *engine, int src);
@@ -42,9 +51,12 @@ typedef struct ewx_exchange {
     int host_ranks[EWX_MAX_RANKS]; /* of each host */
     int host_index[EWX_MAX_RANKS]; /* of each rank, on its host */
     int64_t unit_slots;
-    int64_t num_units; /* of one part */
+    int64_t part_units; /* units of one part */
+    int num_cargos;
+    int64_t num_units; /* of every cargo: results are numbered behind contributions */
     /* This call: */
     ewx_grid grid;
+    ewx_share shares[EWX_MAX_RANKS];
     uint32_t epoch;
     /* Outgoing units, [remote][unit] and [remote]: */
     _Atomic int32_t *missing; /* tiles that have not been posted */
@@ -55,14 +67,14 @@ typedef struct ewx_exchange {
     size_t unsent; /* messages, when last asked, and the target of one of them */
     int unsent_to;
     /* Incoming units: */
-    bool *has_arrived; /* [remote][unit] */
+    bool *awaited; /* [remote][unit] */
     /* Units of the largest part in the order in which their tiles are computed: */
     int32_t *order;
     bool *listed; /* scratch, used to build it */
     int64_t num_order;
     int64_t order_rows; /* the m it is for */
-    int64_t *cursors;   /* [remote]: what comes before in the order has arrived */
-    int next_remote;    /* the next one to ask about */
+    int64_t *cursors;   /* [remote][cargo]: what comes before in the order has arrived */
+    int next_cursor;    /* the next one to ask about */
     int64_t moves;      /* counts units put and arrived: shows whether there is progress */
 } ewx_exchange;
 
@@ -83,12 +95,16 @@ bool ewx_exchange_close(ewx_exchange *exchange);
 
 /* ---- Around a call ---- */
 
-void ewx_exchange_begin(ewx_exchange *exchange, const ewx_grid *grid, uint32_t epoch);
+void ewx_exchange_begin(ewx_exchange *exchange, const ewx_grid *grid,
+                        ewx_ownership ownership, uint32_t epoch);
 /* When everything has been put and has arrived: makes room for the call after next. */
 void ewx_exchange_finish(ewx_exchange *exchange);
 
 /* This rank's tile in that slot of dst's part is complete.  Any thread. */
 void ewx_exchange_post(ewx_exchange *exchange, int dst, int64_t slot);
+/* This rank's tile in that slot of the only part is complete: it goes to every remote rank
+ * that waits for it.  Any thread; on one host there is none. */
+void ewx_exchange_post_to_all(ewx_exchange *exchange, ewx_cargo cargo, int64_t slot);
 /* The next unit whose tiles have all been posted; its memory is visible to the caller. */
 bool ewx_exchange_take(ewx_exchange *exchange, int *dst_out, int64_t *unit_out);
 /* Puts such a unit; returns its bytes. */
@@ -105,8 +121,10 @@ static inline int64_t ewx_exchange_unit(const ewx_exchange *exchange, int64_t sl
     return slot % exchange->spec->layout.slots_per_part / exchange->unit_slots;
 }
 
-/* Bytes of a unit: whole slots, and of the last one what holds output. */
-size_t ewx_exchange_unit_bytes(const ewx_exchange *exchange, int dst, int64_t unit);
+/* Bytes of a unit with tiles of that rank's share: whole slots, and of the last one the
+ * share's rows.  Contributions belong to the share of the rank that gets them, results to
+ * the share of the one that sends them. */
+size_t ewx_exchange_unit_bytes(const ewx_exchange *exchange, int owner, int64_t unit);
 /* Whether src itself sends the tile in that slot to another host, or one of its host's
  * ranks does so for all. */
 bool ewx_exchange_sends(const ewx_exchange *exchange, int src, int64_t slot);

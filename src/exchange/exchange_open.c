@@ -17,20 +17,30 @@ static void find_remotes(ewx_exchange *x)
     }
 }
 
-/* At least one, even in plans for no rows.  What is released as a whole leaves in pieces:
- * before a long message MPI asks for permission, which would come behind the other side's
- * long message, and the two directions would take turns. */
+/* What is released as a whole leaves in pieces: before a long message MPI asks for
+ * permission, which would come behind the other side's long message, and the two directions
+ * would take turns. */
+static int64_t wanted_slots(const ewx_spec *spec)
+{
+    const int32_t release = spec->config.release;
+    const int64_t bytes =
+        spec->layout.slot_bytes > 0 ? (int64_t)spec->layout.slot_bytes : 1;
+    if (spec->layout.num_parts == 1) /* neighbours belong to different ranks */
+        return 1;
+    return release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / bytes)
+                       : EW_MESSAGE_BYTES / bytes;
+}
+
+/* At least one, even in plans for no rows. */
 static void choose_units(ewx_exchange *x)
 {
     const ewx_layout *layout = &x->spec->layout;
-    const int32_t release = x->spec->config.release;
-    const int64_t slot_bytes = layout->slot_bytes > 0 ? (int64_t)layout->slot_bytes : 1;
-    const int64_t wanted = release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / slot_bytes)
-                                       : EW_MESSAGE_BYTES / slot_bytes;
-    const int64_t slots = ewx_min64(wanted, layout->slots_per_part);
+    const int64_t slots = ewx_min64(wanted_slots(x->spec), layout->slots_per_part);
     x->unit_slots = slots > 0 ? slots : 1;
-    x->num_units =
+    x->part_units =
         1 + (layout->slots_per_part > 0 ? (layout->slots_per_part - 1) / x->unit_slots : 0);
+    x->num_cargos = layout->num_parts == 1 ? EWX_MAX_CARGOS : 1;
+    x->num_units = x->part_units * x->num_cargos;
 }
 
 static ew_status allocate_tables(ewx_exchange *x)
@@ -39,12 +49,12 @@ static ew_status allocate_tables(ewx_exchange *x)
     x->missing = calloc(remotes * units, sizeof *x->missing);
     x->notes = calloc(remotes * units, sizeof *x->notes);
     x->unput = calloc(remotes, sizeof *x->unput);
-    x->cursors = calloc(remotes, sizeof *x->cursors);
-    x->has_arrived = calloc(remotes * units, sizeof *x->has_arrived);
-    x->order = calloc(units, sizeof *x->order);
-    x->listed = calloc(units, sizeof *x->listed);
+    x->cursors = calloc(remotes * (size_t)x->num_cargos, sizeof *x->cursors);
+    x->awaited = calloc(remotes * units, sizeof *x->awaited);
+    x->order = calloc((size_t)x->part_units, sizeof *x->order);
+    x->listed = calloc((size_t)x->part_units, sizeof *x->listed);
     x->order_rows = -1;
-    return x->missing && x->notes && x->unput && x->cursors && x->has_arrived && x->order &&
+    return x->missing && x->notes && x->unput && x->cursors && x->awaited && x->order &&
                    x->listed
                ? EW_OK
                : ewx_fail(EW_ERR_MEMORY, "no memory for %zu messages of %zu ranks", units,
@@ -54,11 +64,12 @@ static ew_status allocate_tables(ewx_exchange *x)
 static ew_place place_of(const ewx_exchange *x, int src, int64_t unit, int parity)
 {
     const ewx_layout *layout = &x->spec->layout;
-    const int64_t slot = unit * x->unit_slots;
+    const ewx_cargo cargo = (ewx_cargo)(unit / x->part_units);
+    const int64_t slot = unit % x->part_units * x->unit_slots;
     const int64_t slots = ewx_min64(x->unit_slots, layout->slots_per_part - slot);
     return (ew_place){.src = ewx_unit_is_from(x, src, unit) ? src : -1,
                       .number = ewx_unit_number(unit, parity),
-                      .address = x->backend->incoming(x->engine, src, slot, parity),
+                      .address = x->backend->incoming(x->engine, src, cargo, slot, parity),
                       .bytes = (size_t)slots * layout->slot_bytes};
 }
 
@@ -107,7 +118,7 @@ bool ewx_exchange_close(ewx_exchange *x)
     free((void *)x->notes);
     free(x->unput);
     free(x->cursors);
-    free(x->has_arrived);
+    free(x->awaited);
     free(x->order);
     free(x->listed);
     x->is_open = false;

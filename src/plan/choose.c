@@ -67,7 +67,8 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
 {
     if (config->producer == EW_PRODUCER_BLAS)
         return EW_RELEASE_OUTPUT;
-    if (machine->hosts < 2)
+    /* Tiles of one part have different owners, so each is a message anyway. */
+    if (machine->hosts < 2 || ewx_op_of(problem)->num_parts(num_ranks) == 1)
         return 1;
     const int64_t tile_bytes = EWX_TILE_M * EWX_TILE_N *
                                (int64_t)ew_dtype_bytes(problem->dtype) *
@@ -75,6 +76,14 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
     const int64_t most = ewx_most_part_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
     const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
     return release > 1 ? (int32_t)release : 1;
+}
+
+/* A host with one rank has nothing to add.  A sum that every rank gets has one level. */
+static int32_t choose_levels(const ew_problem *problem, int num_ranks,
+                             const ewx_machine *machine)
+{
+    const bool adds = num_ranks > machine->hosts;
+    return adds && ewx_op_of(problem)->num_parts(num_ranks) > 1 ? 2 : 1;
 }
 
 static void choose_for_cpu(const ew_problem *problem, int num_ranks,
@@ -98,8 +107,8 @@ static void choose_for_cpu(const ew_problem *problem, int num_ranks,
         config->budget = config->pool == EW_POOL_STATIC ? 1 : config->workers;
     if (!config->batch)
         config->batch = 1;
-    if (!config->levels && machine->hosts > 1) /* a host with one rank has nothing to add */
-        config->levels = num_ranks > machine->hosts && !config->invariant ? 2 : 1;
+    if (!config->levels && machine->hosts > 1)
+        config->levels = config->invariant ? 1 : choose_levels(problem, num_ranks, machine);
 }
 
 /* ---- Choosing for a GPU ---- */

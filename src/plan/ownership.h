@@ -2,6 +2,8 @@
 #ifndef EWX_PLAN_OWNERSHIP_H
 #define EWX_PLAN_OWNERSHIP_H
 
+#include <stdbool.h>
+
 #include "plan/walk.h"
 
 typedef enum ewx_ownership {
@@ -79,6 +81,25 @@ EW_HD static inline ewx_tile_rows ewx_share_tile_rows(const ewx_grid *grid,
                          share->first_row + share->num_rows - top);
     rows.place = top + rows.first - share->first_row;
     return rows;
+}
+
+/* The same of any tile; none of the rows where the share has no part in it. */
+EW_HD static inline ewx_tile_rows ewx_share_rows_in(const ewx_grid *grid,
+                                                    const ewx_share *share, ewx_tile tile)
+{
+    ewx_tile_rows rows = ewx_share_tile_rows(grid, share, tile);
+    const bool is_other =
+        share->ownership == EWX_OWNS_TILES &&
+        ewx_tile_task(grid, share->part, tile) % share->step != share->first;
+    if (is_other || rows.end < rows.first)
+        rows.end = rows.first;
+    return rows;
+}
+
+/* Whether ranks wait for what others have summed. */
+EW_HD static inline bool ewx_has_results(ewx_ownership ownership)
+{
+    return ownership == EWX_OWNS_TILES || ownership == EWX_OWNS_ROWS;
 }
 
 /* The only rank that waits for a contribution to a tile, or EWX_EVERYONE. */

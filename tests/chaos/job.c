@@ -64,15 +64,19 @@ static ew_status call_with_layer(seat *s, duty *d, int64_t m, uint32_t seed)
 {
     const ew_problem *p = &d->problem;
     const int rank = ew_world_rank(d->world), num_ranks = ew_world_size(d->world);
+    const bool all_rows = p->op == EW_OP_GEMM_AR;
     int64_t first, count;
     ew_status status = ew_owned_rows(m, num_ranks, rank, &first, &count);
+    count = all_rows ? m : count;
     float *residual = calloc((size_t)(count * p->n) + 1, sizeof *residual);
     ew_epilogue epilogue = EW_EPILOGUE_INIT;
     epilogue.residual = residual;
+    epilogue.residual_rows = all_rows ? EW_RESIDUAL_ALL : EW_RESIDUAL_OWNED;
     ew_exact_fill_a(p->dtype, seed, rank, num_ranks, m, p->k, d->A);
     ew_exact_fill_b(p->dtype, seed, rank, p->weight_layout, p->n, p->k, d->B);
     if (status == EW_OK)
-        status = ew_gemm_rs_layer(d->plan, m, d->A, d->B, d->C, &epilogue, NULL);
+        status = (all_rows ? ew_gemm_ar_layer : ew_gemm_rs_layer)(d->plan, m, d->A, d->B,
+                                                                  d->C, &epilogue, NULL);
     s->wrong |=
         status == EW_OK && (duty_wrong(d, m, seed) != 0 ||
                             memcmp(residual, d->C, (size_t)(count * p->n) * 4) != 0);
@@ -84,13 +88,15 @@ static ew_status turn(seat *s, ew_world *world, harness_random *random)
 {
     static const size_t sizes[] = {8, 100, 5000};
     const int64_t m = harness_between(random, 1, 200);
-    const ew_problem problem =
-        EW_PROBLEM(200, 128 * harness_between(random, 1, 4), 32, EW_FP32);
+    ew_problem problem = EW_PROBLEM(200, 128 * harness_between(random, 1, 4), 32, EW_FP32);
+    const bool all_rows = harness_between(random, 0, 1); /* and results that are awaited */
     const uint32_t seed = (uint32_t)harness_between(random, 1, 1000);
     const size_t bytes = sizes[harness_between(random, 0, 2)];
     duty d;
     enter(s, STEP_PLAN);
-    ew_status status = duty_open(&d, world, problem, "workers=1");
+    problem.op = all_rows ? EW_OP_GEMM_AR : EW_OP_GEMM_RS;
+    ew_status status =
+        duty_open(&d, world, problem, all_rows ? "workers=1,shots=2" : "workers=1");
     if (goes_on(s, STEP_GATHER, status))
         status = gather(s, world, bytes);
     for (uint32_t i = 0; i < 3 && goes_on(s, STEP_CALL, status); i++)

@@ -260,7 +260,9 @@ static void make_engine(int levels, int64_t m)
     FUZZ_DEMAND(ewx_wire_open(&engine) == EW_OK && engine.wire.exchange.num_units <= 16);
     engine.call.epoch = 1;
     engine.call.grid = ewx_spec_grid(spec, m);
-    ewx_exchange_begin(&engine.wire.exchange, &engine.call.grid, engine.call.epoch);
+    engine.call.share = ewx_share_of(&engine.call.grid, EWX_OWNS_PART, RANKS, US);
+    ewx_exchange_begin(&engine.wire.exchange, &engine.call.grid, EWX_OWNS_PART,
+                       engine.call.epoch);
     ewx_wire_announce(&engine);
 }
 

@@ -17,6 +17,9 @@
  *                       is complete when all tiles are summed
  *   PUSHED              TWO_SHOT: the owner writes the result over every rank's contribution,
  *                       and a rank finds it with its own
+ *   CARRIED             every rank is on a host of its own: a rank reads what was carried to
+ *                       it, contributions and results alike, rows of a tile without those of
+ *                       other owners; and a rank carries only while it is in a call
  *   EMPTY               AllReduce: short calls have no tile at all (m = 0)
  *   IMPLIED             nobody waits for readers; that they are gone is asserted
  *   RANKS TILES CALLS   ranks, tiles of a part, calls
@@ -120,6 +123,26 @@ bool announced_short[RANKS * CALL_SLOTS];
     ((((src * PARTS + part) * SLICES + slice) * TILES + tile) * PIECES + piece)
 #define FLAG(src, part, unit) ((src * PARTS + part) * UNITS + unit)
 #define SLOT(rank, epoch) (rank * CALL_SLOTS + epoch % CALL_SLOTS)
+
+#ifdef CARRIED
+#define TO_SUM 0 /* cargos: contributions, */
+#define SUMMED 1 /* and results */
+#ifdef MUTANT_results_over_contributions
+#define ROOM(cargo) 0
+#else
+#define ROOM(cargo) cargo
+#endif
+#define CARGO_FLAG(src, dst, cargo, tile) ((((src) * RANKS + dst) * 2 + cargo) * TILES + tile)
+#define HERE(src, dst, cargo, tile) \
+    (CARGO_FLAG(src, dst, ROOM(cargo), tile) * SLICES + SLICE(epoch))
+#define NUM_HERE (RANKS * RANKS * 2 * TILES * SLICES)
+byte here_epoch[NUM_HERE]; /* what was carried */
+bool here_short[NUM_HERE];
+bool here_is_sum[NUM_HERE];
+byte here_flag[RANKS * RANKS * 2 * TILES];
+bool in_call[RANKS];  /* when the fabric is looked at */
+bool has_sent[RANKS]; /* all of this call */
+#endif
 
 /* ---- A rank's own memory ---- */
 
@@ -376,7 +399,110 @@ out:
     skip
 }
 
+/* ---- Carrying ---- */
+
+#ifdef CARRIED
+/* The rows of a tile that cross: the receiver's, or results of the sender. */
+#define CROSSES(dst) (cargo == TO_SUM -> SUMS(dst, SHORT(rank, call), tile) \
+                                      : SUMS(rank, SHORT(rank, call), tile))
+#define PIECE_TO(dst) (cargo == TO_SUM -> PIECE_OF(dst) : PIECE_OF(rank))
+#define SENT(dst) AT(rank, PART_OF(dst), SLICE(epoch), tile, PIECE_TO(dst))
+
+inline can_be_read(dst)
+{
+#ifdef MUTANT_whole_tiles_cross
+    for (piece : 0 .. PIECES - 1) {
+        assert(tile_epoch[AT(rank, PART_OF(dst), SLICE(epoch), tile, piece)] == epoch)
+    };
+    piece = 0;
+#endif
+    assert(tile_epoch[SENT(dst)] == epoch);
+    assert(tile_is_sum[SENT(dst)] == (cargo == SUMMED))
+}
+
+/* The fabric reads the sender's memory and writes the receiver's, for a while. */
+inline begin_to_carry()
+{
+    can_be_read(dst);
+    here_epoch[HERE(rank, dst, cargo, tile)] = TORN
+}
+
+inline carry()
+{
+    can_be_read(dst);
+    here_short[HERE(rank, dst, cargo, tile)] = tile_short[SENT(dst)];
+    here_is_sum[HERE(rank, dst, cargo, tile)] = tile_is_sum[SENT(dst)];
+    here_epoch[HERE(rank, dst, cargo, tile)] = epoch;
+    here_flag[CARGO_FLAG(rank, dst, cargo, tile)] = epoch
+}
+
+#ifdef BY_ROWS
+#define OWN_RESULT(owner, tile) result[owner]
+#define NUM_CARGOS 2
+#elif defined(TWO_SHOT)
+#define OWN_RESULT(owner, tile) result[tile]
+#define NUM_CARGOS 2
+#else
+#define OWN_RESULT(owner, tile) 0 /* none */
+#define NUM_CARGOS 1
+#endif
+#define POSTED(dst) (cargo == TO_SUM -> flag[FLAG(rank, PART_OF(dst), tile)] \
+                                     : OWN_RESULT(rank, tile))
+
+#define IS_MESSAGE \
+    (dst != rank && tile < NUM_TILES(SHORT(rank, call), PART_OF(dst)) && CROSSES(dst))
+
+/* Messages in their order: by cargo, tile and receiver.  Contributions wait for nothing that
+ * others do, so that they come first hides no order. */
+inline next_message()
+{
+    dst++;
+    if
+    :: dst == RANKS -> dst = 0; tile++
+    :: else
+    fi;
+    if
+    :: tile == TILES -> tile = 0; cargo++
+    :: else
+    fi
+}
+
+proctype Carrier(byte rank)
+{
+    byte call = 1, epoch = EPOCH(1), cargo, tile, piece, dst;
+    {
+        do
+        :: atomic {
+               AWAIT(opened[rank] == call, rank);
+               do
+               :: cargo < NUM_CARGOS && !IS_MESSAGE -> next_message()
+               :: cargo == NUM_CARGOS || IS_MESSAGE -> break
+               od;
+               if
+               :: cargo < NUM_CARGOS ->
+                  AWAIT(in_call[rank] && REACHED(POSTED(dst), epoch), rank);
+                  begin_to_carry()
+               :: else -> cargo = 0; has_sent[rank] = true; next_call(); goto carried
+               fi
+           };
+           d_step { carry(); next_message() };
+carried:
+           skip
+        od
+    } unless { health[rank] != alive }
+out:
+    skip
+}
+#endif
+
 /* ---- Summing ---- */
+
+#ifdef CARRIED
+#define FLAG_OF(src) (src == rank -> flag[FLAG(src, PART_OF(rank), tile)] \
+                                  : here_flag[CARGO_FLAG(src, rank, TO_SUM, tile)])
+#else
+#define FLAG_OF(src) flag[FLAG(src, PART_OF(rank), tile / UNIT)]
+#endif
 
 #define CONTRIBUTION(src) AT(src, PART_OF(rank), SLICE(epoch), tile, PIECE_OF(rank))
 
@@ -384,9 +510,18 @@ inline all_are_mine()
 {
     d_step {
         for (peer : 0 .. RANKS - 1) {
-            assert(tile_epoch[CONTRIBUTION(peer)] == epoch);
-            assert(tile_short[CONTRIBUTION(peer)] == SHORT(rank, call));
-            assert(!tile_is_sum[CONTRIBUTION(peer)])
+            if
+#ifdef CARRIED
+            :: peer != rank ->
+               assert(here_epoch[HERE(peer, rank, TO_SUM, tile)] == epoch);
+               assert(here_short[HERE(peer, rank, TO_SUM, tile)] == SHORT(rank, call));
+               assert(!here_is_sum[HERE(peer, rank, TO_SUM, tile)])
+#endif
+            :: else ->
+               assert(tile_epoch[CONTRIBUTION(peer)] == epoch);
+               assert(tile_short[CONTRIBUTION(peer)] == SHORT(rank, call));
+               assert(!tile_is_sum[CONTRIBUTION(peer)])
+            fi
         };
         peer = 0
     }
@@ -510,11 +645,23 @@ inline after_all_sums()
 inline is_a_result()
 {
     d_step {
+#ifdef CARRIED
+        assert(here_epoch[HERE(from, rank, SUMMED, copied)] == epoch);
+        assert(here_short[HERE(from, rank, SUMMED, copied)] == SHORT(rank, call));
+        assert(here_is_sum[HERE(from, rank, SUMMED, copied)])
+#else
         assert(tile_epoch[RESULT_AT(from, rank, copied)] == epoch);
         assert(tile_short[RESULT_AT(from, rank, copied)] == SHORT(rank, call));
         assert(tile_is_sum[RESULT_AT(from, rank, copied)])
+#endif
     }
 }
+
+#ifdef CARRIED
+#define RESULT_SEEN REACHED(here_flag[CARGO_FLAG(from, rank, SUMMED, copied)], epoch)
+#else
+#define RESULT_SEEN REACHED(RESULT_FLAG(from, rank, copied), epoch)
+#endif
 
 /* Results in their order: `copied` is the tile, `from` its owner. */
 inline next_result()
@@ -543,7 +690,7 @@ inline collect()
     :: atomic {
            HAS_RESULT && !IS_MINE ->
            check_rows(from);
-           AWAIT(REACHED(RESULT_FLAG(from, rank, copied), epoch), from);
+           AWAIT(RESULT_SEEN, from);
            is_a_result()
        };
        atomic { is_a_result(); next_result() }
@@ -569,7 +716,7 @@ inline own_tiles()
     :: atomic {
            HAS_TASK && HAS_RESULT && !IS_MINE &&
            REACHED(announced[SLOT(from, epoch)], epoch) &&
-           REACHED(RESULT_FLAG(from, rank, copied), epoch) ->
+           RESULT_SEEN ->
            check_rows(from);
            is_a_result()
        };
@@ -579,7 +726,7 @@ inline own_tiles()
            HAS_TASK && SUMS(rank, SHORT(rank, call), tile) ->
            for (peer : 0 .. RANKS - 1) {
                check_rows(peer);
-               AWAIT(REACHED(flag[FLAG(peer, PART_OF(rank), tile / UNIT)], epoch), peer)
+               AWAIT(REACHED(FLAG_OF(peer), epoch), peer)
            };
 #ifdef MUTANT_done_before_read
            finish_call();
@@ -605,6 +752,9 @@ proctype Owner(byte rank)
                announce();
                opened[rank] = call;
 #endif
+#ifdef CARRIED
+               in_call[rank] = true;
+#endif
 #ifdef MUTANT_flags_are_reset
                for (peer : 0 .. RANKS - 1) {
                    flag[FLAG(peer, rank, 0)] = BACK(epoch, 1)
@@ -626,6 +776,13 @@ proctype Owner(byte rank)
                from = 0;
 #ifndef DEVICE
                AWAIT(leavers[rank] == NUM_WORKERS(rank), rank);
+#endif
+#ifdef CARRIED
+#ifndef MUTANT_leaves_before_sent
+               AWAIT(has_sent[rank], rank);
+#endif
+               has_sent[rank] = false;
+               in_call[rank] = false;
 #endif
                finish_call();
                next_call()
@@ -720,6 +877,10 @@ init {
             flag[at] = BEFORE_FIRST;
             missing[at] = UNIT
         };
+#ifdef CARRIED
+        for (at : 0 .. NUM_HERE - 1) { here_epoch[at] = TORN };
+        for (at : 0 .. RANKS * RANKS * 2 * TILES - 1) { here_flag[at] = BEFORE_FIRST };
+#endif
         for (at : 0 .. RANKS * CALL_SLOTS - 1) { announced[at] = BEFORE_FIRST };
         for (at : 1 .. CALLS) {
             if
@@ -745,6 +906,9 @@ init {
         for (at : 0 .. RANKS - 1) {
             run Owner(at);
             run Producer(at, 0);
+#ifdef CARRIED
+            run Carrier(at);
+#endif
         };
 #if defined(DEATH) && !defined(MUTANT_nobody_watches)
         run Watcher();

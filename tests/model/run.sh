@@ -52,6 +52,12 @@ sizes=(
     "BY_ROWS RANKS=2 CALLS=2 DISAGREE"
     "BY_ROWS RANKS=2 CALLS=2 DEATH"
     "BY_ROWS RANKS=2 CALLS=2 STALL"
+    "CARRIED RANKS=2 CALLS=2 SAME_M"
+    "CARRIED ONE_SHOT RANKS=2 CALLS=2 SAME_M"
+    "CARRIED TWO_SHOT RANKS=2 CALLS=1 TILES=2"
+    "CARRIED TWO_SHOT RANKS=2 CALLS=3 SAME_M"
+    "CARRIED TWO_SHOT RANKS=2 CALLS=1 STALL"
+    "CARRIED BY_ROWS RANKS=2 CALLS=2 SAME_M"
 )
 # name: the size at which it shows.
 mutants=(
@@ -89,6 +95,10 @@ mutants=(
     "done_before_collect: TWO_SHOT RANKS=2 CALLS=3 DEVICE"
     "done_before_collect: BY_ROWS RANKS=2 CALLS=3 DEVICE"
     "rows_unchecked: TWO_SHOT RANKS=2 CALLS=1 TILES=2 DISAGREE"
+    "leaves_before_sent: CARRIED TWO_SHOT RANKS=2 CALLS=1"
+    "whole_tiles_cross: CARRIED BY_ROWS RANKS=2 CALLS=1"
+    "results_over_contributions: CARRIED BY_ROWS RANKS=2 CALLS=1"
+    "no_wait_for_readers: CARRIED RANKS=2 CALLS=3"
 )
 
 # search "DEFINITIONS" OPTIMISATION: what pan says; 0 when it came to a result, which may be an error.

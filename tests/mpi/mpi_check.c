@@ -49,18 +49,19 @@ typedef struct suite {
     int num_trials, failed;
 } suite;
 
+/* Configs with shots are GEMM-AllReduce's. */
+static ew_problem problem_for(ew_problem problem, const char *config)
+{
+    problem.op = strstr(config, "shots") ? EW_OP_GEMM_AR : EW_OP_GEMM_RS;
+    return problem;
+}
+
 static void try_here(void *context, const trial *t)
 {
     suite *s = context;
     trial copy = *t;
-    ew_traffic traffic;
-    if (t->num_ranks != ew_world_size(s->world) || s->failed ||
-        ew_world_traffic(s->world, &traffic) != EW_OK)
+    if (t->num_ranks != ew_world_size(s->world) || s->failed)
         return;
-    if (traffic.num_hosts > 1) { /* the only operation there */
-        copy.problem.op = EW_OP_GEMM_RS;
-        copy.config.shots = 0;
-    }
     trial_describe(&copy);
     s->failed = trial_body(s->world, &copy);
     s->num_trials++;
@@ -79,7 +80,8 @@ static int run_conformance(ew_world *world, const char *seeds)
 static int run_wrap(ew_world *world, const char *config)
 {
     duty d;
-    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(300, 300, 32, EW_FP32), config));
+    const ew_problem problem = EW_PROBLEM(300, 300, 32, EW_FP32);
+    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
     ewx_cpu_engine *engine = ewx_plan_state(d.plan);
     ewx_engine_set_epoch(engine, UINT32_MAX - 3);
     RANK_OK(ew_world_barrier(world));
@@ -99,7 +101,8 @@ static int run_late(ew_world *world, const char *config)
 {
     const int W = ew_world_size(world), rank = ew_world_rank(world);
     duty d;
-    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(700, 516, 24, EW_BF16), config));
+    const ew_problem problem = EW_PROBLEM(700, 516, 24, EW_BF16);
+    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
     for (int call = 0; call < 24; call++) {
         const int64_t m = (int64_t[]){700, 1, 130, 1, 699, 0}[call % 6];
         if (call % W == rank)
@@ -142,8 +145,9 @@ static int run_crawl(ew_world *world, const char *config)
 {
     static int slow;
     duty d;
+    const ew_problem problem = EW_PROBLEM(600, 500, 64, EW_FP32);
     slow = ew_world_size(world) - 1;
-    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(600, 500, 64, EW_FP32), config));
+    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
     ewx_probe_install(crawl, &slow);
     RANK_OK(duty_call(&d, 600, 1));
     ewx_probe_install(NULL, NULL);
@@ -160,29 +164,49 @@ static int run_layer(ew_world *world, const char *config)
                      .num_calls = LAYER_MAX_CALLS,
                      .rows = {523, 1, 300, 523},
                      .seed = 7};
+    t.problem = problem_for(t.problem, config);
+    if (t.problem.op == EW_OP_GEMM_RS)
+        return layer_trial_body(world, &t);
+    t.parts = LAYER_BIAS | LAYER_RESIDUAL | LAYER_NORM;
+    RANK_TRY(layer_trial_body(world, &t)); /* by rows */
+    t.all_rows = true;
+    t.parts |= LAYER_C;
     return layer_trial_body(world, &t);
 }
 
-/* Rounding shows the order of summation: prints a hash of all bits, for run.sh to compare
- * between numbers of hosts. */
+static uint64_t hash_of(const uint16_t *values, int64_t count)
+{
+    uint64_t hash = 1469598103934665603u;
+    for (int64_t i = 0; i < count; i++)
+        hash = (hash ^ values[i]) * 1099511628211u;
+    return hash;
+}
+
+/* Rounding shows the order of summation: prints a hash of every rank's rows, for run.sh to
+ * compare between numbers of hosts and operations.  AllReduce has all rows on all ranks. */
 static int run_bits(ew_world *world, const char *config)
 {
     enum { M = 520, N = 300, K = 70 };
     const int W = ew_world_size(world), rank = ew_world_rank(world);
-    const ew_problem problem = EW_PROBLEM(M, N, K, EW_BF16);
+    const ew_problem problem =
+        problem_for((ew_problem)EW_PROBLEM(M, N, K, EW_BF16), config);
+    const bool all_rows = problem.op == EW_OP_GEMM_AR;
     ew_config request = EW_CONFIG_INIT;
     ew_plan *plan;
     static uint16_t A[M * K], B[N * K], C[M * N];
-    uint64_t hash = 1469598103934665603u, hashes[EWX_MAX_RANKS];
+    uint64_t hash, hashes[EWX_MAX_RANKS];
     int64_t first, rows;
     RANK_OK(ew_config_parse(config, &request));
     RANK_OK(ew_random_fill(EW_BF16, 10 + (uint32_t)rank, M * K, A));
     RANK_OK(ew_random_fill(EW_BF16, 50 + (uint32_t)rank, N * K, B));
     RANK_OK(ew_plan_create(world, &problem, &request, &plan));
     RANK_OK(ew_owned_rows(M, W, rank, &first, &rows));
-    RANK_OK(ew_gemm_rs(plan, M, A, B, C, NULL));
-    for (int64_t i = 0; i < rows * N; i++)
-        hash = (hash ^ C[i]) * 1099511628211u;
+    RANK_OK((all_rows ? ew_gemm_ar : ew_gemm_rs)(plan, M, A, B, C, NULL));
+    hash = hash_of(C, M * N);
+    RANK_OK(ew_world_allgather(world, &hash, hashes, sizeof hash));
+    for (int r = 0; r < W && all_rows; r++)
+        RANK_CHECK(hashes[r] == hash, "rank %d has other bits", r);
+    hash = hash_of(all_rows ? C + first * N : C, rows * N);
     RANK_OK(ew_world_allgather(world, &hash, hashes, sizeof hash));
     for (int r = 0; r < W && rank == 0; r++)
         printf("bits %016llx\n", (unsigned long long)hashes[r]);
@@ -196,7 +220,8 @@ static int run_traffic(ew_world *world, const char *config)
     duty d;
     ew_traffic before, after, all[EWX_MAX_RANKS];
     int64_t bytes = 0;
-    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(1024, 512, 24, EW_FP32), config));
+    const ew_problem problem = EW_PROBLEM(1024, 512, 24, EW_FP32);
+    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
     RANK_OK(ew_world_traffic(world, &before));
     RANK_OK(duty_call(&d, 1024, 1));
     RANK_OK(ew_world_traffic(world, &after));
@@ -231,9 +256,9 @@ _Noreturn static void freeze_and_thaw(const pid_t *ranks, int num_ranks)
 }
 
 /* Barriers, all-gathers, plans and calls, while a child of rank 0 freezes the job. */
-static int run_frozen(ew_world *world, const char *argument)
+static int run_frozen(ew_world *world, const char *config)
 {
-    (void)argument;
+    const ew_problem problem = EW_PROBLEM(300, 200, 64, EW_FP32);
     pid_t ranks[MOST_FROZEN], freezer = 0;
     const pid_t mine = getpid();
     char over = 0, everybody[MOST_FROZEN];
@@ -242,7 +267,7 @@ static int run_frozen(ew_world *world, const char *argument)
         freeze_and_thaw(ranks, ew_world_size(world));
     for (uint32_t round = 1; !over; round++) {
         duty d;
-        RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(300, 200, 64, EW_FP32), ""));
+        RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
         for (uint32_t call = 0; call < 20; call++) {
             const int64_t m = call & 3 ? 300 : 1;
             RANK_OK(duty_call(&d, m, round + call));
@@ -264,16 +289,34 @@ static int drop_a_tile(void *context, ewx_probe_point point, int rank, int64_t w
     return point == EWX_PROBE_PUBLISH && rank == *(const int *)context && where == 0;
 }
 
+/* With a result: it never comes, its rank dies, or its rank stops. */
+static int with_a_result(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    const char *kind = context;
+    (void)rank, (void)where;
+    if (point != EWX_PROBE_RESULT)
+        return 0;
+    if (strcmp(kind, "kill-result") == 0)
+        raise(SIGKILL);
+    if (strcmp(kind, "stall-result") == 0)
+        sleep(60);
+    return 1;
+}
+
 /* Calls until the world fails, then tells why. */
 static int run_misfortune(ew_world *world, const char *kind)
 {
     static int culprit;
+    static char how[32];
     const int rank = ew_world_rank(world);
+    const char *config = strstr(kind, "-result") ? "shots=2" : "";
+    const ew_problem problem = EW_PROBLEM(600, 300, 64, EW_FP32);
     duty d;
     ew_world *smaller;
     ew_status status = EW_OK;
     culprit = ew_world_size(world) - 1;
-    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(600, 300, 64, EW_FP32), ""));
+    snprintf(how, sizeof how, "%s", kind);
+    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
     for (int call = 0; call < 400 && status == EW_OK; call++) {
         const bool now = rank == culprit && call == 3;
         if (now && strcmp(kind, "abort") == 0)
@@ -282,6 +325,8 @@ static int run_misfortune(ew_world *world, const char *kind)
             raise(SIGKILL);
         if (now && strcmp(kind, "drop") == 0)
             ewx_probe_install(drop_a_tile, &culprit);
+        if (now && strstr(kind, "-result"))
+            ewx_probe_install(with_a_result, how);
         if (now && strcmp(kind, "stall") == 0)
             sleep(60);
         if (now && strcmp(kind, "leave") == 0)

@@ -10,11 +10,12 @@
 #     slow          a rank that takes longer than the timeout, but gets on
 #     frozen        all ranks are stopped for twice their timeout, and go on
 #     smoke         a single short one
+#     results       short ones of AllReduce
 #     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -74,6 +75,9 @@ conformance() {
     expect_ok 5 2 late
     expect_ok 6 3 late release=3
     expect_ok 7 2 late levels=1
+    expect_ok 5 2 late shots=2
+    expect_ok 6 3 late shots=1,workers=2
+    expect_ok 3 3 late shots=2,release=output,workers=2,pool=static
 }
 
 same_bits() { # W HOSTS CONFIG: as all ranks on one host
@@ -96,6 +100,10 @@ protocol() {
             expect_ok $world wrap $config
         done
     done
+    for config in shots=1 shots=2 shots=2,order=default,release=3,block=256x256,workers=2; do
+        expect_ok 2 2 wrap $config
+        expect_ok 5 3 wrap $config
+    done
     expect_ok 2 2 late workers=3
     expect_ok 4 2 late workers=2,pool=static
     expect_ok 8 4 late release=partition
@@ -104,12 +112,20 @@ protocol() {
     expect_ok 2 2 layer workers=2
     expect_ok 4 2 layer
     expect_ok 5 3 layer levels=1,release=4
+    expect_ok 2 2 layer shots=2,workers=2
+    expect_ok 4 2 layer shots=1
+    expect_ok 5 3 layer shots=2,release=4
     same_bits 4 2 levels=1
+    same_bits 4 2 shots=1
+    same_bits 5 3 shots=2
     same_bits 3 3 levels=2 # one rank a host: the same sum
     # 1024x512 fp32: every rank's contribution to the other host; or one sum of a host.
     same_traffic 4 2 levels=1 4194304
     same_traffic 4 2 levels=2 2097152
     same_traffic 6 3 levels=2 4194304
+    # Two remote ranks get every contribution; or the owner's two, and its two readers the sum.
+    same_traffic 4 2 shots=1 16777216
+    same_traffic 4 2 shots=2 8388608
     device_memory
 }
 
@@ -133,13 +149,15 @@ slow() {
         # shellcheck disable=SC2086
         ENTWINE_TIMEOUT_MS=1500 expect_ok $world crawl block=128x128,release=1
     done
+    ENTWINE_TIMEOUT_MS=1500 expect_ok 2 2 crawl block=128x256,shots=2
 }
 
 frozen() {
-    for world in "2 2" "4 2" "3 3"; do
+    for world in "2 2" "4 2"; do
         # shellcheck disable=SC2086
         ENTWINE_TIMEOUT_MS=700 expect_ok $world frozen
     done
+    ENTWINE_TIMEOUT_MS=700 expect_ok 3 3 frozen shots=2
 }
 
 faults() {
@@ -162,6 +180,10 @@ faults() {
     expect_fault 3 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile \(0,0\) of rank 2"
     launch 4 2 misfortune stall
     expect_fault 3 "EW_ERR_TIMEOUT: rank [0-2] waited 2 s for $(silence_of 3)"
+    launch 3 2 misfortune drop-result
+    expect_fault 3 "EW_ERR_TIMEOUT: rank [01] waited 2 s for tile .* of rank 2"
+    launch 3 3 misfortune stall-result
+    expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for tile .* of rank 2"
     launch 3 2 misfortune leave
     expect_fault 2 "EW_ERR_PEER_DIED: rank 2 left the world while rank [01] waited for it"
     for world in "3 1" "4 2"; do
@@ -178,6 +200,10 @@ faults() {
     MORE=--enable-recovery launch 2 2 misfortune kill
     expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for $(silence_of 1)"
     MORE=--enable-recovery launch 4 2 misfortune kill # its neighbour hears it at once
+    expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
+    MORE=--enable-recovery launch 2 2 misfortune kill-result
+    expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile .* of rank 1"
+    MORE=--enable-recovery launch 4 2 misfortune kill-result
     expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
 }
 
@@ -280,8 +306,13 @@ smoke() {
     expect_ok 2 2 late
 }
 
+results() {
+    expect_ok 3 3 late shots=2
+    expect_ok 3 3 layer shots=2
+}
+
 case $group in
-smoke | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | results | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad

@@ -10,7 +10,7 @@
 
 /* ---- Results ---- */
 
-#define CHUNK_ROWS EWX_TILE_M /* a whole number of strips */
+/* A result of a share: one of its tiles, or its rows in one row of tiles. */
 
 static ewx_share share_of(const ewx_cpu_engine *engine, int rank)
 {
@@ -18,153 +18,189 @@ static ewx_share share_of(const ewx_cpu_engine *engine, int rank)
     return ewx_share_of(&call->grid, call->share.ownership, engine->spec->num_ranks, rank);
 }
 
-static int64_t num_results(const ewx_share *share)
+static int64_t num_results(const ewx_cpu_engine *engine, const ewx_share *share)
 {
-    if (share->ownership == EWX_OWNS_TILES)
-        return share->count;
-    return share->ownership == EWX_OWNS_ROWS ? ewx_div_up(share->num_rows, CHUNK_ROWS) : 0;
+    if (!ewx_has_results(share->ownership))
+        return 0;
+    return share->ownership == EWX_OWNS_TILES ? share->count
+                                              : share->count / engine->call.grid.tile_cols;
 }
 
-static int64_t end_of_chunk(const ewx_share *share, int64_t chunk)
+/* Its tiles lie one after the other, from this one on. */
+static ewx_tile first_tile(const ewx_cpu_engine *engine, const ewx_share *share,
+                           int64_t index)
 {
-    return ewx_min64((chunk + 1) * CHUNK_ROWS, share->num_rows);
+    const ewx_grid *grid = &engine->call.grid;
+    if (share->ownership == EWX_OWNS_TILES)
+        return ewx_share_tile(grid, share, index);
+    return (ewx_tile){share->first / grid->tile_cols + index, 0};
 }
 
-/* A chunk has the flag of the tile whose slot has its number. */
-static ewx_flag *flag_of(const ewx_cpu_engine *engine, int rank, const ewx_share *share,
-                         int64_t index)
+static int64_t num_tiles(const ewx_cpu_engine *engine)
 {
-    int64_t slot = index;
-    if (share->ownership == EWX_OWNS_TILES)
-        slot = ewx_layout_slot(&engine->spec->layout, 0,
-                               ewx_share_tile(&engine->call.grid, share, index));
-    return ewx_heap_flag(&engine->heap, rank, slot);
+    return engine->call.share.ownership == EWX_OWNS_TILES ? 1 : engine->call.grid.tile_cols;
 }
 
 static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_collect_stage *collect = &engine->collect;
-    const int64_t own = num_results(&engine->call.share);
+    const int64_t own = num_results(engine, &engine->call.share);
     (void)asked;
     collect->num_results = -own;
     for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         const ewx_share share = share_of(engine, rank);
-        collect->num_results += num_results(&share);
+        collect->num_results += num_results(engine, &share);
         collect->collectors[rank].step = 0;
     }
-    for (int64_t chunk = 0; engine->call.share.ownership == EWX_OWNS_ROWS && chunk < own;
-         chunk++)
-        atomic_store_explicit(&collect->chunk_rows[chunk], 0, memory_order_relaxed);
+    for (int64_t i = 0; engine->call.share.ownership == EWX_OWNS_ROWS && i < own; i++)
+        atomic_store_explicit(&collect->rows_finished[i], 0, memory_order_relaxed);
     atomic_store_explicit(&collect->results_done, 0, memory_order_relaxed);
     return collect->num_results > 0;
 }
 
 /* ---- Copies ---- */
 
-/* Where a row of the output lies in the contributions of a rank, from that tile on. */
-static unsigned char *place_of(const ewx_cpu_engine *engine, int rank, int64_t row,
-                               int64_t tile_col)
+/* Where a rank's results in a tile begin: in place of its contribution; from another host
+ * they come without the rows of others. */
+static unsigned char *place_of(const ewx_cpu_engine *engine, int rank,
+                               const ewx_share *share, ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
-    const ewx_tile tile = {row / EWX_TILE_M, tile_col};
-    return engine->heap.segments[rank] + spec->layout.slice_offset[engine->call.epoch & 1] +
-           ewx_layout_tile_offset(spec, &engine->call.grid, 0, tile) +
-           (size_t)(row % EWX_TILE_M * spec->layout.tile_stride) * spec->elem_bytes;
+    const ewx_grid *grid = &engine->call.grid;
+    const int parity = engine->call.epoch & 1;
+    if (!ewx_world_is_local(engine->world, rank))
+        return ewx_heap_result(&engine->heap, &spec->layout, rank,
+                               ewx_layout_slot(&spec->layout, 0, tile), parity);
+    const int64_t first = ewx_share_tile_rows(grid, share, tile).first;
+    return engine->heap.segments[rank] + spec->layout.slice_offset[parity] +
+           ewx_layout_tile_offset(spec, grid, 0, tile) +
+           (size_t)(first * spec->layout.tile_stride) * spec->elem_bytes;
 }
 
-/* Strides are in elements. */
-static void copy_tile(const ewx_cpu_engine *engine, ewx_tile tile, unsigned char *to,
-                      int64_t to_stride, const unsigned char *from, int64_t from_stride)
+/* Some rows of a tile; strides are in elements. */
+static void copy_rows(const ewx_cpu_engine *engine, ewx_tile tile, int64_t rows,
+                      unsigned char *to, int64_t to_stride, const unsigned char *from,
+                      int64_t from_stride)
 {
-    const ewx_grid *grid = &engine->call.grid;
     const size_t elem = engine->spec->elem_bytes;
-    const size_t row_bytes = (size_t)ewx_tile_width(grid, tile) * elem;
-    for (int64_t row = 0; row < ewx_tile_height(grid, 0, tile); row++)
+    const size_t row_bytes = (size_t)ewx_tile_width(&engine->call.grid, tile) * elem;
+    for (int64_t row = 0; row < rows; row++)
         memcpy(to + (size_t)(row * to_stride) * elem,
                from + (size_t)(row * from_stride) * elem, row_bytes);
 }
 
-/* A row of the norm, into a rank's contributions or from there. */
-static void copy_row(const ewx_cpu_engine *engine, int rank, int64_t row,
-                     unsigned char *normed, bool into_place)
-{
-    const size_t elem = engine->spec->elem_bytes;
-    for (int64_t col = 0; col < engine->call.grid.tile_cols; col++) {
-        const ewx_tile tile = {0, col};
-        const size_t bytes = (size_t)ewx_tile_width(&engine->call.grid, tile) * elem;
-        unsigned char *place = place_of(engine, rank, row, col);
-        unsigned char *matrix = normed + (size_t)(col * EWX_TILE_N) * elem;
-        memcpy(into_place ? place : matrix, into_place ? matrix : place, bytes);
-    }
-}
-
-/* The norm's row, counted inside this rank's share. */
-static unsigned char *normed_row(const ewx_cpu_engine *engine, int64_t row)
+/* The norm at a row, counted inside this rank's share, from a column of tiles on. */
+static unsigned char *normed_at(const ewx_cpu_engine *engine, int64_t row, int64_t tile_col)
 {
     return (unsigned char *)engine->epilogue.parts.normed +
-           row * engine->spec->problem.n * (int64_t)engine->spec->elem_bytes;
+           (row * engine->spec->problem.n + tile_col * EWX_TILE_N) *
+               (int64_t)engine->spec->elem_bytes;
 }
 
 /* ---- Our results ---- */
 
-static void publish(ewx_cpu_engine *engine, ewx_flag *flag, size_t bytes)
+static void publish(ewx_cpu_engine *engine, ewx_tile first, size_t bytes)
 {
     const int parity = engine->call.epoch & 1;
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, 0, first);
+    ewx_flag *flags = ewx_heap_flag(&engine->heap, engine->world->rank, slot);
     if (EWX_PROBE(EWX_PROBE_RESULT, engine->world->rank, (int64_t)bytes))
         return;
 #if EW_MUTANT == 25 /* planted bug: some results are never published */
     if (engine->call.epoch % 3 == 0)
         return;
 #endif
-    if (engine->world->link_gbps > 0.0)
-        flag->result_ns[parity] = ewx_link_book_to(engine->world, EWX_EVERYONE, bytes);
-    ewx_word_publish(&flag->result, engine->call.epoch);
+    const int64_t there_ns = engine->world->link_gbps > 0.0
+                                 ? ewx_link_book_to(engine->world, EWX_EVERYONE, bytes)
+                                 : 0;
+    for (int64_t tile = 0; tile < num_tiles(engine); tile++) {
+        flags[tile].result_ns[parity] = there_ns;
+        ewx_word_publish(&flags[tile].result, engine->call.epoch);
+        ewx_exchange_post_to_all(&engine->wire.exchange, EWX_RESULTS, slot + tile);
+    }
 }
 
 void ewx_collect_stage_publish_tile(ewx_cpu_engine *engine, ewx_tile tile,
                                     const unsigned char *sum, int64_t stride)
 {
+    const ewx_grid *grid = &engine->call.grid;
     const int rank = engine->world->rank;
-    const int64_t slot = ewx_layout_slot(&engine->spec->layout, 0, tile);
-    copy_tile(engine, tile, place_of(engine, rank, tile.row * EWX_TILE_M, tile.col),
+    copy_rows(engine, tile, ewx_tile_height(grid, 0, tile),
+              place_of(engine, rank, &engine->call.share, tile),
               engine->spec->layout.tile_stride, sum, stride);
-    publish(engine, ewx_heap_flag(&engine->heap, rank, slot),
-            (size_t)ewx_tile_bytes(&engine->call.grid, 0, tile,
-                                   (int64_t)engine->spec->elem_bytes));
+    publish(engine, tile,
+            (size_t)ewx_tile_bytes(grid, 0, tile, (int64_t)engine->spec->elem_bytes));
+}
+
+/* `count` rows of the norm, from the one on that is `first` in our share and `skipped` in
+ * the result. */
+static void leave_rows(ewx_cpu_engine *engine, ewx_tile tile, int64_t first,
+                       int64_t skipped, int64_t count)
+{
+    const ewx_spec *spec = engine->spec;
+    for (; tile.col < engine->call.grid.tile_cols; tile.col++)
+        copy_rows(engine, tile, count,
+                  place_of(engine, engine->world->rank, &engine->call.share, tile) +
+                      (size_t)(skipped * spec->layout.tile_stride) * spec->elem_bytes,
+                  spec->layout.tile_stride, normed_at(engine, first, tile.col),
+                  spec->problem.n);
 }
 
 void ewx_collect_stage_publish_rows(ewx_cpu_engine *engine, int64_t first, int64_t end)
 {
     const ewx_share *share = &engine->call.share;
-    const int rank = engine->world->rank;
-    const int64_t chunk = first / CHUNK_ROWS;
-    const int64_t rows = end_of_chunk(share, chunk) - chunk * CHUNK_ROWS;
-    for (int64_t row = first; row < end; row++)
-        copy_row(engine, rank, share->first_row + row, normed_row(engine, row), true);
-    /* acq_rel: the worker that finishes the chunk publishes what the others wrote. */
-    if (atomic_fetch_add_explicit(&engine->collect.chunk_rows[chunk], end - first,
-                                  memory_order_acq_rel) +
-            end - first ==
-        rows)
-        publish(engine, flag_of(engine, rank, share, chunk),
-                (size_t)(rows * engine->spec->problem.n) * engine->spec->elem_bytes);
+    while (first < end) {
+        const int64_t index =
+            (share->first_row + first) / EWX_TILE_M - share->first_row / EWX_TILE_M;
+        const ewx_tile tile = first_tile(engine, share, index);
+        const ewx_tile_rows rows = ewx_share_tile_rows(&engine->call.grid, share, tile);
+        const int64_t all = rows.end - rows.first, skipped = first - rows.place;
+        const int64_t count = ewx_min64(end - first, all - skipped);
+        leave_rows(engine, tile, first, skipped, count);
+        /* acq_rel: the worker that finishes the result publishes what the others wrote. */
+        if (atomic_fetch_add_explicit(&engine->collect.rows_finished[index], count,
+                                      memory_order_acq_rel) +
+                count ==
+            all)
+            publish(engine, tile,
+                    (size_t)(all * engine->spec->problem.n) * engine->spec->elem_bytes);
+        first += count;
+    }
 }
 
 /* ---- Other ranks' results ---- */
 
-static ew_status is_ready(ewx_cpu_engine *engine, int src, const ewx_flag *flag,
-                          bool *ready)
+static bool is_published(const ewx_cpu_engine *engine, int src, ewx_tile first)
+{
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, 0, first);
+    const ewx_flag *flags = ewx_heap_flag(&engine->heap, src, slot);
+    for (int64_t tile = 0; tile < num_tiles(engine); tile++)
+        if (!ewx_word_reached(&flags[tile].result, engine->call.epoch))
+            return false;
+    return true;
+}
+
+/* Over an emulated link a result takes its time; over a network it has, when it is here. */
+static bool has_come(const ewx_cpu_engine *engine, int src, ewx_tile first)
+{
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, 0, first);
+    const ewx_flag *flag = ewx_heap_flag(&engine->heap, src, slot);
+    return engine->world->link_gbps <= 0.0 || !ewx_world_is_local(engine->world, src) ||
+           ewx_now_ns() >= flag->result_ns[engine->call.epoch & 1];
+}
+
+static ew_status is_ready(ewx_cpu_engine *engine, int src, ewx_tile first, bool *ready)
 {
     const ew_world *world = engine->world;
-    const uint32_t epoch = engine->call.epoch;
     EW_TRY(ewx_peer_in_call(engine, src, ready));
 #if EW_MUTANT != 24 /* planted bug: results are copied before they are published */
-    *ready = *ready && ewx_word_reached(&flag->result, epoch) &&
-             (world->link_gbps <= 0.0 || ewx_now_ns() >= flag->result_ns[epoch & 1]);
+    *ready = *ready && is_published(engine, src, first);
 #endif
-    /* As ewx_contribution_ready: it may have published between our look and its leaving. */
-    if (!*ready && ewx_world_departed(world, src) &&
-        !ewx_word_reached(&flag->result, epoch))
+    *ready = *ready && has_come(engine, src, first);
+    /* As ewx_contribution_ready: it may have published between our look and its leaving,
+     * and from another host results may still be on their way. */
+    if (!*ready && ewx_world_is_local(world, src) && ewx_world_departed(world, src) &&
+        !is_published(engine, src, first))
         return ewx_world_raise(engine->world, &(ewx_fault){.status = EW_ERR_PEER_DIED,
                                                            .culprit = src,
                                                            .reporter = world->rank,
@@ -172,16 +208,18 @@ static ew_status is_ready(ewx_cpu_engine *engine, int src, const ewx_flag *flag,
     return EW_OK;
 }
 
-static void collect_tile(ewx_cpu_engine *engine, int src, ewx_tile tile)
+static void collect_tile(ewx_cpu_engine *engine, int src, const ewx_share *share,
+                         ewx_tile tile)
 {
     const ewx_spec *spec = engine->spec;
-    const unsigned char *sum = place_of(engine, src, tile.row * EWX_TILE_M, tile.col);
+    const unsigned char *sum = place_of(engine, src, share, tile);
     int64_t stride = spec->layout.tile_stride;
     if (engine->reduce.sum) {
         const int64_t first =
             tile.row * EWX_TILE_M * spec->problem.n + tile.col * EWX_TILE_N;
         unsigned char *out = engine->reduce.sum + (size_t)first * spec->elem_bytes;
-        copy_tile(engine, tile, out, spec->problem.n, sum, stride);
+        copy_rows(engine, tile, ewx_tile_height(&engine->call.grid, 0, tile), out,
+                  spec->problem.n, sum, stride);
         sum = out;
         stride = spec->problem.n;
     }
@@ -189,24 +227,23 @@ static void collect_tile(ewx_cpu_engine *engine, int src, ewx_tile tile)
         ewx_epilogue_stage_tile(engine, tile, sum, stride);
 }
 
-/* The tile of a result, or the first of a chunk's rows. */
-static ewx_tile tile_of(const ewx_cpu_engine *engine, const ewx_share *share, int64_t index)
+static void collect_rows(ewx_cpu_engine *engine, int src, const ewx_share *share,
+                         ewx_tile tile)
 {
-    if (share->ownership == EWX_OWNS_TILES)
-        return ewx_share_tile(&engine->call.grid, share, index);
-    return (ewx_tile){(share->first_row + index * CHUNK_ROWS) / EWX_TILE_M, 0};
+    const ewx_tile_rows rows = ewx_share_tile_rows(&engine->call.grid, share, tile);
+    const int64_t first = share->first_row + rows.place - engine->call.share.first_row;
+    for (; tile.col < engine->call.grid.tile_cols; tile.col++)
+        copy_rows(engine, tile, rows.end - rows.first, normed_at(engine, first, tile.col),
+                  engine->spec->problem.n, place_of(engine, src, share, tile),
+                  engine->spec->layout.tile_stride);
 }
 
-static void collect(ewx_cpu_engine *engine, int src, const ewx_share *share, int64_t index)
+static void collect(ewx_cpu_engine *engine, int src, const ewx_share *share, ewx_tile first)
 {
-    if (share->ownership == EWX_OWNS_TILES) {
-        collect_tile(engine, src, ewx_share_tile(&engine->call.grid, share, index));
-        return;
-    }
-    const int64_t ours = engine->call.share.first_row;
-    for (int64_t row = index * CHUNK_ROWS; row < end_of_chunk(share, index); row++)
-        copy_row(engine, src, share->first_row + row,
-                 normed_row(engine, share->first_row + row - ours), false);
+    if (share->ownership == EWX_OWNS_TILES)
+        collect_tile(engine, src, share, first);
+    else
+        collect_rows(engine, src, share, first);
 }
 
 static void finish_result(ewx_cpu_engine *engine, int worker, int src, ewx_tile tile,
@@ -231,18 +268,17 @@ static ew_status serve(ewx_cpu_engine *engine, int worker, int src, int *collect
     ewx_collector *collector = &engine->collect.collectors[src];
     const ewx_share share = share_of(engine, src);
     while (*collected < engine->spec->config.batch &&
-           collector->step < num_results(&share)) {
+           collector->step < num_results(engine, &share)) {
+        const ewx_tile first = first_tile(engine, &share, collector->step);
         bool ready;
-        EW_TRY(
-            is_ready(engine, src, flag_of(engine, src, &share, collector->step), &ready));
+        EW_TRY(is_ready(engine, src, first, &ready));
         if (!ready)
             return EW_OK;
         (void)EWX_PROBE(EWX_PROBE_COLLECT, engine->world->rank, collector->step);
         const int64_t begin_ns = ewx_now_ns();
-        collect(engine, src, &share, collector->step);
+        collect(engine, src, &share, first);
         ++*collected;
-        finish_result(engine, worker, src, tile_of(engine, &share, collector->step),
-                      begin_ns);
+        finish_result(engine, worker, src, first, begin_ns);
     }
     return EW_OK;
 }
@@ -276,13 +312,12 @@ bool ewx_collect_stage_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *t
     const int num_ranks = engine->collect.num_results > 0 ? engine->spec->num_ranks : 0;
     for (int src = 0; src < num_ranks; src++) {
         const ewx_share share = share_of(engine, src);
-        for (int64_t i = 0; src != engine->world->rank && i < num_results(&share); i++) {
-            if (ewx_word_reached(&flag_of(engine, src, &share, i)->result,
-                                 engine->call.epoch))
-                continue;
+        const int64_t count = src == engine->world->rank ? 0 : num_results(engine, &share);
+        for (int64_t i = 0; i < count; i++) {
             *src_out = src;
-            *tile_out = tile_of(engine, &share, i);
-            return true;
+            *tile_out = first_tile(engine, &share, i);
+            if (!is_published(engine, src, *tile_out))
+                return true;
         }
     }
     return false;

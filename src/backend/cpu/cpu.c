@@ -132,7 +132,7 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->reduce.peer_agrees));
     EW_TRY(allocate((size_t)spec->num_ranks * sizeof(ewx_collector),
                     (void **)&engine->collect.collectors));
-    EW_TRY(allocate(s->row_tiles, (void **)&engine->collect.chunk_rows));
+    EW_TRY(allocate(s->row_tiles, (void **)&engine->collect.rows_finished));
     EW_TRY(allocate(s->squares, (void **)&engine->epilogue.squares));
     EW_TRY(allocate(s->row_tiles, (void **)&engine->epilogue.row_tiles));
     if (ewx_host_sum_is_needed(engine))
@@ -161,7 +161,7 @@ static void cpu_destroy(void *state)
     free(engine->host_sum.partials);
     free((void *)engine->epilogue.row_tiles);
     free(engine->epilogue.squares);
-    free((void *)engine->collect.chunk_rows);
+    free((void *)engine->collect.rows_finished);
     free(engine->collect.collectors);
     free((void *)engine->reduce.peer_agrees);
     free((void *)engine->gemm.unreleased);
@@ -185,8 +185,10 @@ static const ewx_route *route_of(const ew_world *world, int rank)
 static void choose_routes(ewx_cpu_engine *engine)
 {
     engine->farthest = engine->world->num_hosts > 1 ? &ewx_route_wire : &ewx_route_heap;
-    engine->to_everyone =
+    engine->to_all_here =
         engine->world->link_gbps > 0.0 ? &ewx_route_link : &ewx_route_heap;
+    engine->to_everyone =
+        engine->world->num_hosts > 1 ? &ewx_route_wire : engine->to_all_here;
     for (int rank = 0; rank < engine->world->num_ranks; rank++) {
         engine->from[rank] = route_of(engine->world, rank);
         engine->to[rank] =
@@ -209,7 +211,7 @@ static size_t claimed_bytes(const ew_world *world, const ewx_spec *spec)
     const size_t small = workspace / EWX_BYTES_PER_TABLE_BYTE + sizeof(ewx_cpu_engine) +
                          (STACK_BYTES + tile) * (size_t)spec->config.workers;
     const ewx_size sum =
-        ewx_size_add(ewx_heap_bytes(world, &spec->layout),
+        ewx_size_add(ewx_heap_bytes(world, spec),
                      ewx_size_add((ewx_size){workspace, workspace < INT64_MAX},
                                   (ewx_size){small, true}));
     return sum.ok ? sum.value : INT64_MAX;
@@ -274,10 +276,10 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                         "producer=blas among ranks on %d hosts\n"
                         "  fix: use producer=own, or compare with the method blas+mpi",
                         world->num_hosts);
-    if (world->num_hosts > 1 && spec->op->num_parts(spec->num_ranks) == 1)
+    if (world->num_hosts > 1 && spec->config.levels == 2 && spec->layout.num_parts == 1)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s among ranks on %d hosts\n"
-                        "  fix: use ranks of one host, or gemm-rs and a gather",
+                        "levels=2 of %s among ranks on %d hosts\n"
+                        "  fix: use levels=1",
                         spec->op->name, world->num_hosts);
     const size_t bytes = claimed_bytes(world, spec);
     const ew_status claimed = ewx_claim_memory(world, bytes, true, "the plan");
@@ -338,7 +340,7 @@ static ew_status cpu_trace_enable(void *state)
     if (engine->trace.events)
         return EW_OK;
     /* A block each, and a sum each that a rank makes or copies; by rows, where a tile may
-     * have several owners, chunks of every rank besides. */
+     * have several owners, results of every rank besides. */
     engine->trace.capacity = (size_t)(spec->layout.num_slots + spec->layout.slots_per_part);
     if (spec->op->rows_c == ewx_rows_all)
         engine->trace.capacity += (size_t)(spec->num_ranks + spec->layout.max_tile_rows);

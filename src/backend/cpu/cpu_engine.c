@@ -258,7 +258,8 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
                                engine->spec->num_ranks, engine->world->rank);
     atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
-    ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->epoch);
+    ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->share.ownership,
+                       call->epoch);
     call->num_work = 0;
     for (int i = 0; i < engine->op->num_work; i++)
         if (engine->op->work[i]->prepare(engine, asked))

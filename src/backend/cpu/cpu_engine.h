@@ -21,6 +21,7 @@ struct ewx_cpu_engine {
     ewx_workers workers;
     ewx_heap heap;
     const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
+    const ewx_route *to_all_here;       /* on this host */
     const ewx_route *to_everyone;
     const ewx_route *from[EWX_MAX_RANKS];
     const ewx_route *farthest; /* of them: the one that needs calls to make progress */
@@ -36,13 +37,19 @@ struct ewx_cpu_engine {
     ewx_cpu_call call;
 };
 
+/* The only rank that sums the tile, or EWX_EVERYONE. */
+static inline int ewx_engine_owner(const ewx_cpu_engine *engine, int part, ewx_tile tile)
+{
+    const ewx_cpu_call *call = &engine->call;
+    return ewx_owner_of(&call->grid, call->share.ownership, engine->spec->num_ranks, part,
+                        tile);
+}
+
 /* To whoever sums the tile. */
 static inline const ewx_route *ewx_engine_route_to(const ewx_cpu_engine *engine, int part,
                                                    ewx_tile tile)
 {
-    const ewx_cpu_call *call = &engine->call;
-    const int owner = ewx_owner_of(&call->grid, call->share.ownership,
-                                   engine->spec->num_ranks, part, tile);
+    const int owner = ewx_engine_owner(engine, part, tile);
     return owner == EWX_EVERYONE ? engine->to_everyone : engine->to[owner];
 }
 

@@ -10,6 +10,7 @@
 
 #include "backend/cpu/cpu_engine.h"
 #include "base/status.h"
+#include "plan/policy.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
 
@@ -81,10 +82,10 @@ static ew_status map_peer(ewx_heap *heap, int rank, int fd)
 /* Address space; pages come when a tile does. */
 static ew_status map_replica(ewx_heap *heap, int rank)
 {
-    void *address = mmap(NULL, heap->segment_bytes, PROT_READ | PROT_WRITE,
+    void *address = mmap(NULL, heap->replica_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED)
-        return fail_segment("mmap", heap->segment_bytes);
+        return fail_segment("mmap", heap->replica_bytes);
     heap->segments[rank] = address;
     return EW_OK;
 }
@@ -140,20 +141,41 @@ static ew_status open_between_threads(ewx_heap *heap)
     return status;
 }
 
-ewx_size ewx_heap_bytes(const ew_world *world, const ewx_layout *layout)
+/* What is used of all replicas, in segments.  Contributions to a rank's share, and results
+ * of the others' shares, are each at most as much as a segment; in one shot the share is
+ * everything. */
+static int64_t replicas_used(const ew_world *world, const ewx_spec *spec)
 {
-    const ewx_size segment = {layout->segment_bytes, true};
-    const ewx_size tables = {layout->segment_bytes / EWX_BYTES_PER_TABLE_BYTE, true};
-    /* What is used of its replicas is at most as much as a rank's own segment. */
+    if (world->num_hosts == 1)
+        return 0;
+    if (spec->layout.num_parts > 1)
+        return 1;
+    return ewx_allreduce_shots(spec, spec->problem.max_m) == 1
+               ? world->num_ranks - world->num_locals + 1
+               : 2;
+}
+
+ewx_size ewx_heap_bytes(const ew_world *world, const ewx_spec *spec)
+{
+    const size_t bytes = spec->layout.segment_bytes;
+    const ewx_size segment = {bytes, true};
+    const ewx_size tables = {bytes / EWX_BYTES_PER_TABLE_BYTE, true};
     return ewx_size_add(
-        ewx_size_mul(segment, ewx_size_of(world->num_hosts > 1 ? 2 : 1)),
+        ewx_size_mul(segment, ewx_size_of(1 + replicas_used(world, spec))),
         ewx_size_mul(tables, ewx_size_of(world->in_threads ? 1 : world->num_locals)));
+}
+
+static size_t replica_bytes(const ewx_layout *layout)
+{
+    const size_t slice = layout->slice_offset[1] - layout->slice_offset[0];
+    return layout->segment_bytes + (layout->num_parts == 1 ? 2 * slice : 0);
 }
 
 ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout)
 {
     *heap = (ewx_heap){.world = world,
                        .segment_bytes = layout->segment_bytes,
+                       .replica_bytes = replica_bytes(layout),
                        .flags_offset = layout->flags_offset};
     return world->in_threads ? open_between_threads(heap) : open_between_processes(heap);
 }
@@ -168,7 +190,9 @@ void ewx_heap_close(ewx_heap *heap)
         /* The last thread to leave unmaps: a peer may still be reading. */
         if (!heap->world->in_threads ||
             atomic_fetch_sub(&ewx_heap_header(heap, rank)->users, 1) == 1)
-            munmap(heap->segments[rank], heap->segment_bytes);
+            munmap(heap->segments[rank], ewx_world_is_local(heap->world, rank)
+                                             ? heap->segment_bytes
+                                             : heap->replica_bytes);
         heap->segments[rank] = NULL;
     }
 }

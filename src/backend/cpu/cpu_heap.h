@@ -79,6 +79,7 @@ static inline bool ewx_flag_reached(const ewx_flag *flag, uint32_t epoch)
 typedef struct ewx_heap {
     ew_world *world;
     size_t segment_bytes;
+    size_t replica_bytes; /* of a segment, and of results that have come from its rank */
     size_t flags_offset;
     bool is_abandoned;
     unsigned char *segments[EWX_MAX_RANKS];
@@ -88,7 +89,7 @@ typedef struct ewx_heap {
 ew_status ewx_heap_open(ewx_heap *heap, ew_world *world, const ewx_layout *layout);
 void ewx_heap_close(ewx_heap *heap); /* half-open is fine */
 /* Bytes of memory that a rank's heap takes, with the tables of its pages. */
-ewx_size ewx_heap_bytes(const ew_world *world, const ewx_layout *layout);
+ewx_size ewx_heap_bytes(const ew_world *world, const ewx_spec *spec);
 /* Closing leaves the memory mapped: someone may still use it. */
 void ewx_heap_abandon(ewx_heap *heap);
 
@@ -102,6 +103,15 @@ void ewx_route_nothing(ewx_cpu_engine *engine);
 static inline ewx_segment_header *ewx_heap_header(const ewx_heap *heap, int rank)
 {
     return (ewx_segment_header *)(void *)heap->segments[rank];
+}
+
+/* Where a result of a rank on another host arrives: behind the replica of its segment. */
+static inline unsigned char *ewx_heap_result(const ewx_heap *heap, const ewx_layout *layout,
+                                             int rank, int64_t slot, int parity)
+{
+    return heap->segments[rank] + heap->segment_bytes +
+           (layout->slice_offset[parity] - layout->slice_offset[0]) +
+           (size_t)slot * layout->slot_bytes;
 }
 
 static inline ewx_flag *ewx_heap_flag(const ewx_heap *heap, int rank, int64_t slot)

@@ -33,7 +33,8 @@ int64_t ewx_link_book_to(ew_world *world, int dst, size_t bytes)
         return ewx_link_book(world, dst, bytes);
     int64_t last = 0;
     for (int rank = 0; rank < world->num_ranks; rank++) {
-        const int64_t there = rank == world->rank ? 0 : ewx_link_book(world, rank, bytes);
+        const bool is_linked = rank != world->rank && ewx_world_is_local(world, rank);
+        const int64_t there = is_linked ? ewx_link_book(world, rank, bytes) : 0;
         last = there > last ? there : last;
     }
     return last;
@@ -43,8 +44,7 @@ static void post(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
     const ewx_cpu_call *call = &engine->call;
     const int64_t slot = ewx_layout_slot(&engine->spec->layout, part, tile);
-    const int owner = ewx_owner_of(&call->grid, call->share.ownership,
-                                   engine->spec->num_ranks, part, tile);
+    const int owner = ewx_engine_owner(engine, part, tile);
     ewx_heap_flag(&engine->heap, engine->world->rank, slot)->visible_ns[call->epoch & 1] =
         ewx_link_book_to(engine->world, owner,
                          (size_t)ewx_tile_bytes(&call->grid, part, tile,

@@ -99,15 +99,18 @@ static ew_status inputs_ready(ewx_cpu_engine *engine, ewx_consumer *consumer, ew
 /* ---- Reduction ---- */
 
 /* The contributions at an offset of the segments, in the order of K: rank by rank, and each
- * rank's pieces. */
-static int list_pieces(const ewx_cpu_engine *engine, size_t offset, const void **addends)
+ * rank's pieces.  From another host only the rows come that this rank sums; those before
+ * them are skipped in the others. */
+static int list_pieces(const ewx_cpu_engine *engine, size_t offset, size_t skipped,
+                       const void **addends)
 {
     const ewx_layout *layout = &engine->spec->layout;
     const int num_ranks = engine->spec->num_ranks;
     int count = 0;
-    for (int src = 0; src < num_ranks; src++)
+    for (int src = 0; src < num_ranks; src++) {
+        const unsigned char *first = engine->heap.segments[src] + offset +
+                                     (ewx_world_is_local(engine->world, src) ? skipped : 0);
         for (int piece = 0; piece < layout->num_pieces; piece++, count++) {
-            const size_t place = offset + (size_t)piece * layout->piece_bytes;
             int at = count;
 #if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
             at = (src + num_ranks - engine->world->rank) % num_ranks * layout->num_pieces +
@@ -115,8 +118,9 @@ static int list_pieces(const ewx_cpu_engine *engine, size_t offset, const void *
 #elif EW_MUTANT == 41 /* planted bug: all ranks' first pieces first */
             at = piece * num_ranks + src;
 #endif
-            addends[at] = engine->heap.segments[src] + place;
+            addends[at] = first + (size_t)piece * layout->piece_bytes;
         }
+    }
     return count;
 }
 
@@ -129,13 +133,14 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
     const ew_world *world = engine->world;
     const int rank = world->rank, part = engine->call.share.part;
     size_t offset = spec->layout.slice_offset[engine->call.epoch & 1] +
-                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile) +
-                    (size_t)(first_row * spec->layout.tile_stride) * spec->elem_bytes;
+                    ewx_layout_tile_offset(spec, &engine->call.grid, part, tile);
+    const size_t skipped =
+        (size_t)(first_row * spec->layout.tile_stride) * spec->elem_bytes;
 #if EW_MUTANT == 3 /* planted bug: the neighbour's tile */
     offset += tile.col + 1 < spec->layout.tile_cols ? spec->layout.slot_bytes : 0;
 #endif
     if (engine->reduce.levels == 1)
-        return list_pieces(engine, offset, addends);
+        return list_pieces(engine, offset, skipped, addends);
     const int64_t slot = ewx_layout_slot(&spec->layout, rank, tile);
     for (int src = 0; src < spec->num_ranks; src++)
         if (!ewx_world_is_local(world, src) &&

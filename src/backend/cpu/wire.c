@@ -21,29 +21,41 @@ static unsigned char *slot_at(const ewx_cpu_engine *engine, int rank, int dst, i
            (size_t)(dst * layout->slots_per_part + slot) * layout->slot_bytes;
 }
 
+/* The part with the tiles that a rank sums. */
+static int part_of(const ewx_cpu_engine *engine, int rank)
+{
+    return engine->spec->layout.num_parts == 1 ? 0 : rank;
+}
+
+/* A result lies in place of the contribution. */
 static const unsigned char *outgoing(const void *context, int dst, int64_t slot, int parity)
 {
     const ewx_cpu_engine *engine = context;
-    return slot_at(engine, engine->world->rank, dst, slot, parity);
+    return slot_at(engine, engine->world->rank, part_of(engine, dst), slot, parity);
 }
 
-static unsigned char *incoming(const void *context, int src, int64_t slot, int parity)
+/* Not so here: where owners share a tile, rows of both cross, which come in any order. */
+static unsigned char *incoming(const void *context, int src, ewx_cargo cargo, int64_t slot,
+                               int parity)
 {
     const ewx_cpu_engine *engine = context;
-    return slot_at(engine, src, engine->world->rank, slot, parity);
+    if (cargo == EWX_RESULTS)
+        return ewx_heap_result(&engine->heap, &engine->spec->layout, src, slot, parity);
+    return slot_at(engine, src, part_of(engine, engine->world->rank), slot, parity);
 }
 
-static void arrived(void *context, int src, int64_t slot, int64_t tiles)
+static void arrived(void *context, int src, ewx_cargo cargo, int64_t slot, int64_t tiles)
 {
     ewx_cpu_engine *engine = context;
-    ewx_flag *flags =
-        ewx_heap_flag(&engine->heap, src,
-                      engine->world->rank * engine->spec->layout.slots_per_part + slot);
+    const int64_t first =
+        part_of(engine, engine->world->rank) * engine->spec->layout.slots_per_part + slot;
+    ewx_flag *flags = ewx_heap_flag(&engine->heap, src, first);
     for (int64_t tile = 0; tile < tiles; tile++)
-        ewx_flag_publish(&flags[tile], engine->call.epoch);
+        ewx_word_publish(cargo == EWX_RESULTS ? &flags[tile].result : &flags[tile].epoch,
+                         engine->call.epoch);
 }
 
-/* Where src has another m, reduce_stage.c:ewx_peer_in_call reports it. */
+/* Where src has another m, or another form, reduce_stage.c:ewx_peer_in_call reports it. */
 static bool agrees(const void *context, int src)
 {
     const ewx_cpu_engine *engine = context;
@@ -51,7 +63,8 @@ static bool agrees(const void *context, int src)
         &ewx_heap_header(&engine->heap, src)->calls[engine->call.epoch & 1];
     return atomic_load_explicit(&record->epoch, memory_order_relaxed) ==
                engine->call.epoch &&
-           record->rows == engine->call.grid.rows;
+           record->rows == engine->call.grid.rows &&
+           record->ownership == (int32_t)engine->call.share.ownership;
 }
 
 static const ewx_exchange_backend heap_of_cpu = {
@@ -78,6 +91,7 @@ typedef struct header_note {
     uint64_t waiting;
     int64_t rows[2];
     uint32_t epochs[2];
+    int32_t ownerships[2];
     uint32_t done;
     uint32_t progress;
 } header_note;
@@ -93,6 +107,7 @@ static void tell_header(ewx_cpu_engine *engine)
         note.epochs[parity] =
             atomic_load_explicit(&own->calls[parity].epoch, memory_order_relaxed);
         note.rows[parity] = own->calls[parity].rows;
+        note.ownerships[parity] = own->calls[parity].ownership;
     }
     ewx_remotes_send(engine->world, engine->wire.listener.number, &note, sizeof note);
     engine->wire.beat_ns = ewx_now_ns();
@@ -116,6 +131,7 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
             note.epochs[parity])
             continue;
         record->rows = note.rows[parity];
+        record->ownership = note.ownerships[parity];
         /* Release: pairs with the acquire in reduce_stage.c:ewx_peer_in_call. */
         atomic_store_explicit(&record->epoch, note.epochs[parity], memory_order_release);
     }
@@ -142,8 +158,14 @@ void ewx_wire_finish(ewx_cpu_engine *engine)
 
 static void post(ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
-    ewx_exchange_post(&engine->wire.exchange, part,
-                      ewx_layout_slot(&engine->spec->layout, part, tile));
+    const int64_t slot = ewx_layout_slot(&engine->spec->layout, part, tile);
+    const int owner = ewx_engine_owner(engine, part, tile);
+    if (owner != EWX_EVERYONE) {
+        ewx_exchange_post(&engine->wire.exchange, owner, slot);
+        return;
+    }
+    engine->to_all_here->post(engine, part, tile);
+    ewx_exchange_post_to_all(&engine->wire.exchange, EWX_CONTRIBUTIONS, slot);
 }
 
 static void progress(ewx_cpu_engine *engine)

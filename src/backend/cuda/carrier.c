@@ -42,8 +42,10 @@ static const unsigned char *outgoing(const void *context, int dst, int64_t slot,
                                   : outbox_slot(engine, dst, slot);
 }
 
-static unsigned char *incoming(const void *context, int src, int64_t slot, int parity)
+static unsigned char *incoming(const void *context, int src, ewx_cargo cargo, int64_t slot,
+                               int parity)
 {
+    (void)cargo; /* the operations that a GPU has send contributions only */
     const ewx_cuda_engine *engine = context;
     const ewx_layout *layout = &engine->spec->layout;
     return engine->carrier.inbox +
@@ -52,9 +54,10 @@ static unsigned char *incoming(const void *context, int src, int64_t slot, int p
 }
 
 /* Writes the flag of a release unit when its last tile has come. */
-static void arrived(void *context, int src, int64_t slot, int64_t tiles)
+static void arrived(void *context, int src, ewx_cargo cargo, int64_t slot, int64_t tiles)
 {
     ewx_cuda_engine *engine = context;
+    (void)cargo;
     ewx_carrier *c = &engine->carrier;
     const ewx_layout *layout = &engine->spec->layout;
     const int32_t release = engine->spec->config.release;
@@ -264,7 +267,7 @@ void ewx_carrier_begin(ewx_cuda_engine *engine, int64_t m)
         return;
     c->grid = ewx_spec_grid(engine->spec, m);
     c->epoch++;
-    ewx_exchange_begin(&c->exchange, &c->grid, c->epoch);
+    ewx_exchange_begin(&c->exchange, &c->grid, EWX_OWNS_PART, c->epoch);
     c->is_idle = false;
     for (int rank = 0; rank < engine->spec->num_ranks; rank++)
         c->remotes[rank].taken = 0;

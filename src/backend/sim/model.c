@@ -193,19 +193,17 @@ static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *conf
 }
 
 /* What needs a part of the output for every rank. */
-static ew_status check_one_part(const ewx_sim_profile *profile, const ewx_spec *spec)
+static ew_status check_one_part(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
-    const int num_nodes = ewx_sim_nodes_of(profile, spec->num_ranks).count;
     if (config->transport != EW_TRANSPORT_COPY && config->launches != EW_LAUNCHES_UNIT &&
-        config->levels < 2 && (num_nodes == 1 || !profile->is_cpu))
+        config->levels < 2)
         return EW_OK;
     return ewx_fail(
         EW_ERR_UNSUPPORTED,
         "%s is simulated for tiles that are pulled or pushed, in one launch and "
-        "on one level, and for CPUs of one host\n"
-        "  fix: leave transport, launches and levels out%s",
-        spec->op->name, profile->is_cpu ? ", and use a profile of one host" : "");
+        "on one level\n  fix: leave transport, launches and levels out",
+        spec->op->name);
 }
 
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
@@ -213,7 +211,7 @@ ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
     ewx_sim_model model = {0};
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
     if (spec->layout.num_parts == 1 && spec->num_ranks > 1)
-        EW_TRY(check_one_part(profile, spec));
+        EW_TRY(check_one_part(spec));
     if (profile->is_cpu)
         return check_cpu(profile, &spec->config,
                          ewx_sim_nodes_of(profile, spec->num_ranks).count);

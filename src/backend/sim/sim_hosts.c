@@ -3,6 +3,7 @@
  * core time that slows its tiles down, or that it spends while it would wait.  With two
  * levels the ranks of a host sum their contributions first and take turns, unit by unit,
  * in doing so. */
+#include "backend/sim/ops/sim_op.h"
 #include "backend/sim/resources.h"
 #include "backend/sim/sim_engines.h"
 #include "backend/sim/sim_units.h"
@@ -39,7 +40,7 @@ void ewx_sim_serve_network(ewx_sim *sim, int rank, int worker)
 
 static void send_unit(ewx_sim *sim, int src, int dst, int64_t unit)
 {
-    const int64_t bytes = ewx_sim_unit_bytes(sim, dst, unit);
+    const int64_t bytes = sim->op->message_bytes(sim, dst, unit);
     spend_core(sim, src, sim->now_ps, bytes);
     ewx_sim_push(&sim->queue, ewx_sim_book_send(sim, sim->now_ps, src, dst, bytes),
                  EWX_SIM_ARRIVAL, dst, (int)unit);
@@ -48,7 +49,7 @@ static void send_unit(ewx_sim *sim, int src, int dst, int64_t unit)
 /* A long message is received as it arrives. */
 void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit)
 {
-    const int64_t bytes = ewx_sim_unit_bytes(sim, dst, unit);
+    const int64_t bytes = sim->op->message_bytes(sim, dst, unit);
     const int64_t first_ps = sim->now_ps - (int64_t)((double)bytes * sim->model.nic_ps);
     const int64_t through_ps = spend_core(sim, dst, first_ps, bytes);
     ewx_sim_publish(sim, dst, unit, ewx_sim_later(through_ps, sim->now_ps));

@@ -1,8 +1,8 @@
 /* GEMM, then AllReduce.  A rank's tasks are sums first: of every tile (one shot), or of
  * each W-th (two shots).  Then, in two shots, it copies the other ranks' results into its
- * output, each as soon as it is there.  On a CPU a result stays with its owner; a GPU's
- * owner writes it into the memory of every rank, over the contributions that it has just
- * read. */
+ * output, each as soon as it is there.  On a CPU a result stays with its owner, and other
+ * hosts get it as a message; a GPU's owner writes it into the memory of every rank, over
+ * the contributions that it has just read. */
 #include "backend/sim/ops/sim_op.h"
 #include "backend/sim/ops/sim_sums.h"
 #include "backend/sim/resources.h"
@@ -51,6 +51,17 @@ static ewx_tile tile_of(const ewx_sim *sim, int64_t place)
 static int64_t bytes_of(const ewx_sim *sim, int64_t place)
 {
     return ewx_sim_tile_bytes(sim, 0, tile_of(sim, place));
+}
+
+/* A unit is a task, and its contribution or result a message. */
+static int64_t message_bytes(const ewx_sim *sim, int dst, int64_t unit)
+{
+    return bytes_of(sim, place_of(sim, dst, unit - sim->first_unit[dst]));
+}
+
+static bool is_message(const ewx_sim *sim, int src, int dst)
+{
+    return sim->request->profile->is_cpu && !ewx_sim_share_node(sim, src, dst);
 }
 
 static ew_trace_event event(const ewx_sim *sim, int rank, int64_t task)
@@ -123,9 +134,13 @@ static summers summers_of(const ewx_sim *sim, int64_t place)
 static void publish_tile(ewx_sim *sim, int src, int64_t place)
 {
     const summers to = summers_of(sim, place);
-    for (int dst = to.first; dst < to.end; dst++)
-        ewx_sim_publish(sim, dst, sim->first_unit[dst] + to.task,
-                        visible_ps(sim, src, dst, place));
+    for (int dst = to.first; dst < to.end; dst++) {
+        const int64_t unit = sim->first_unit[dst] + to.task;
+        if (is_message(sim, src, dst))
+            ewx_sim_contribute(sim, src, dst, unit);
+        else
+            ewx_sim_publish(sim, dst, unit, visible_ps(sim, src, dst, place));
+    }
 }
 
 static void push_tile(ewx_sim *sim, int src, int64_t place)
@@ -188,6 +203,13 @@ static void publish_result(ewx_sim *sim, int rank, int dst, int64_t index, int64
     }
 }
 
+/* To another host; all ranks of CPUs are simulated. */
+static void send_result(ewx_sim *sim, int rank, int dst, int64_t index)
+{
+    const int64_t place = index * sim->num_ranks + rank;
+    ewx_sim_contribute(sim, rank, dst, sim->first_unit[dst] + copy_of(sim, dst, place));
+}
+
 static void finish_task(ewx_sim *sim, int rank, int64_t task)
 {
     const bool is_cpu = sim->request->profile->is_cpu;
@@ -198,6 +220,10 @@ static void finish_task(ewx_sim *sim, int rank, int64_t task)
     int64_t last = sim->now_ps;
     for (int i = 1; i < sim->num_ranks; i++) {
         const int dst = (rank + i) % sim->num_ranks;
+        if (is_message(sim, rank, dst)) {
+            send_result(sim, rank, dst, task);
+            continue;
+        }
         const int64_t there =
             travels ? ewx_sim_book_send(sim, sim->now_ps, rank, dst, bytes) : sim->now_ps;
         last = ewx_sim_later(last, there);
@@ -245,6 +271,7 @@ const ewx_sim_op ewx_sim_gemm_ar = {.num_tasks = num_tasks,
                                     .set_up = set_up,
                                     .complete_tile = complete_tile,
                                     .book_task = book_task,
+                                    .message_bytes = message_bytes,
                                     .event = event,
                                     .finish_task = finish_task,
                                     .remote_bytes = remote_bytes,

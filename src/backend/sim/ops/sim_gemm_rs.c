@@ -183,6 +183,7 @@ const ewx_sim_op ewx_sim_gemm_rs = {.num_tasks = num_tasks,
                                     .set_up = set_up,
                                     .complete_tile = complete_tile,
                                     .book_task = book_task,
+                                    .message_bytes = ewx_sim_unit_bytes,
                                     .event = event,
                                     .remote_bytes = remote_bytes,
                                     .crossed_bytes = crossed_bytes};

@@ -15,6 +15,8 @@ typedef struct ewx_sim_op {
     /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
      * that shares its SM with a producer is slower. */
     int64_t (*book_task)(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
+    /* A CPU's message to a rank of another host, for a unit of its tasks. */
+    int64_t (*message_bytes)(const ewx_sim *sim, int dst, int64_t unit);
     /* What the task is in a trace, without its times. */
     ew_trace_event (*event)(const ewx_sim *sim, int rank, int64_t task);
     /* The task has ended; NULL: nobody waits for it. */
