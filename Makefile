@@ -47,6 +47,9 @@ install: ## install into PREFIX (default /usr/local), staged under DESTDIR if gi
 	@DESTDIR=$(DESTDIR) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@[ -n "$(DESTDIR)" ] || scripts/after-install build/release/install_manifest.txt
 
+uninstall: ## remove what the last `make install` has installed
+	@scripts/uninstall build/release/install_manifest.txt "$(DESTDIR)" "$(if $(filter-out file,$(origin PREFIX)),$(PREFIX))"
+
 wheel: ## make a Python wheel with the library inside, in build/wheel
 	@scripts/setup demo
 	@rm -rf build/wheel
@@ -109,6 +112,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
+.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

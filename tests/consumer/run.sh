@@ -34,6 +34,13 @@ by_cmake() {
     { cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$2"; } >"$2.log" 2>&1 ||
         { cat "$2.log"; exit 1; }
 }
+# Static: with the C library's shared or not (it then warns of dlopen, by which BLAS and CUDA are found).
+${CC:-cc} -std=c11 $warnings "$here/consumer.c" $(pkg-config --cflags entwine) -Wl,-Bstatic -lentwine \
+    -Wl,-Bdynamic $(pkg-config --static --libs entwine) -o with_static_entwine
+env -u LD_LIBRARY_PATH ./with_static_entwine
+${CC:-cc} -std=c11 $warnings -static "$here/consumer.c" $(pkg-config --static --cflags --libs entwine) \
+    -o static 2>static.log || { cat static.log; exit 1; }
+./static
 by_cmake "$here" by_cmake
 for program in by_cmake/consumer*; do
     env -u LD_LIBRARY_PATH "$program"
@@ -84,5 +91,22 @@ needed=$(readelf -d "$lib/libentwine.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p
     grep -vE '^(libc|libm|libpthread|libdl|ld-linux.*)\.so' || true)
 [ -z "$needed" ] || die "the library links more than the C library:" $needed
 readelf -d "$lib/libentwine.so" | grep -q 'SONAME.*libentwine\.so\.0\]' || die "wrong soname"
+shown=$(nm --defined-only --extern-only "$lib/libentwine.a" 2>/dev/null | awk 'NF == 3 { print $3 }' |
+    grep -v '^ewx\?_' || true)
+[ -z "$shown" ] || die "the static library shows more than ew_* and ewx_*:" $shown
 leaks=$(grep -rlaF "$source" "$prefix" || true)
 [ -z "$leaks" ] || die "installed files name this machine's source folder:" $leaks
+
+# ---- Removed again -----------------------------------------------------------------------
+
+# Not the manifest, which another installation of this build may be writing.
+second=$work/second
+cmake --install "$build" --prefix "$second" >uninstall.log
+sed -n 's/^-- Installing: //p' uninstall.log | while read -r file; do
+    [ ! -h "$file" ] && [ -d "$file" ] || echo "$file"
+done >manifest.txt
+mkdir -p "$second/share/other" && echo kept >"$second/share/other/file"
+! "$source/scripts/uninstall" manifest.txt "" "$prefix" 2>/dev/null || die "uninstall took another prefix"
+"$source/scripts/uninstall" manifest.txt "" "$second" >/dev/null
+left=$(cd "$second" && find . ! -type d -o -name entwine)
+[ "$left" = ./share/other/file ] || die "uninstall leaves or takes too much:" $left
