@@ -10,7 +10,7 @@ export ENTWINE_LIBRARY PYTHONPATH="$PWD" PYTHONDONTWRITEBYTECODE=1
 for python in python3 /usr/bin/python3; do
     "$python" -c 'import numpy, pytest' 2>/dev/null || continue
     echo "$("$python" --version), $(command -v "$python")"
-    exec timeout -k 10 280 "$python" -m pytest -q -rs -p no:cacheprovider "${@:-tests}"
+    exec timeout -k 10 "${LIMIT_S:-280}" "$python" -m pytest -q -rs -p no:cacheprovider "${@:-tests}"
 done
 echo "no python3 here has numpy and pytest"
 echo "  fix: run scripts/setup test, or install python3-numpy and python3-pytest"
