@@ -29,6 +29,14 @@ if command -v c++ >/dev/null; then
     c++ -std=c++11 $warnings -x c++ "$here/consumer.c" $(pkg-config --cflags --libs entwine) -o as_cxx
     ./as_cxx
 fi
+if command -v c++ >/dev/null; then # initialisers in C++, whose compilers can warn of C's casts
+    for header in entwine measure sim tune; do echo "#include <entwine/$header.h>"; done >macros.cpp
+    cat "$prefix"/include/entwine/*.h | sed -n 's/^#define EW_\([A-Z_]*\)_INIT .*/\1/p' |
+        while read -r name; do echo "ew_${name,,} a_$name = EW_${name}_INIT;"; done >>macros.cpp
+    [ "$(grep -c _INIT macros.cpp)" -ge 6 ] || die "no initialisers found in the headers"
+    echo 'ew_problem a_problem = EW_PROBLEM(1, 2, 3, EW_FP32);' >>macros.cpp
+    c++ -std=c++11 $warnings -Wold-style-cast -I"$prefix/include" -fsyntax-only macros.cpp
+fi
 # by_cmake SOURCE FOLDER
 by_cmake() {
     { cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$2"; } >"$2.log" 2>&1 ||
@@ -74,8 +82,10 @@ say env -u LD_LIBRARY_PATH examples/allreduce
 [ ! -e examples/mpi ] || say $mpirun examples/mpi
 if [ -e examples/cuda_stream ]; then # compiled where there is a toolkit; 77: no GPU here
     status=0
-    examples/cuda_stream || status=$?
+    examples/cuda_stream 2>cuda_stream.err || status=$?
+    cat cuda_stream.err >&2
     [ $status = 0 ] || [ $status = 77 ] || die "examples/cuda_stream ended with $status"
+    [ $status = 0 ] || grep -q 'no GPU here' cuda_stream.err || die "examples/cuda_stream does not say why it ended"
 else
     echo "examples/cuda_stream.c was not compiled: no CUDA toolkit"
 fi
