@@ -10,6 +10,7 @@
 #include "run/launcher.h"
 #include "run/simulated.h"
 #include "base/json_file.h"
+#include "base/text.h"
 
 /* What one worker, or one SM, is assumed to reach when no rate is given. */
 static const double assumed_gflops_per_worker = 64.0;
@@ -83,9 +84,10 @@ static void print_view(const plan_view *view)
            shape->max_m, shape->n, shape->k, view->num_ranks, ew_dtype_name(shape->dtype));
     printf("method    %s\n", view->method);
     printf("config    %s\n", view->config);
-    printf("grid      %" PRId64 " producer blocks per rank, %" PRId64
-           " tiles of 128 x 128, at most %" PRId64 " summed by a rank\n",
-           forecast->num_blocks, forecast->num_tiles, forecast->max_owned_tiles);
+    printf("grid      %" PRId64 " producer block%s per rank, %" PRId64
+           " tile%s of 128 x 128, at most %" PRId64 " summed by a rank\n",
+           forecast->num_blocks, ewx_text_plural(forecast->num_blocks), forecast->num_tiles,
+           ewx_text_plural(forecast->num_tiles), forecast->max_owned_tiles);
     printf("memory of one rank's plan\n");
     print_bytes("heap", (double)forecast->heap_bytes, "contributions and flags, shared");
     print_bytes("weight", (double)forecast->weight_bytes, "packed once");
