@@ -2,6 +2,7 @@
 from nothing else, and an environment into which that is installed."""
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,13 @@ def test_the_installed_package_uses_its_own_library(installed, environment, monk
     assert run(str(environment / "bin/python"), "program.py").splitlines() == [
         f"{installed}/__init__.py {library} (10, 8) 16.0 16.0",
         *[f"{library} (5, 8) 48.0 48.0"] * 2]
+
+
+def test_the_program_of_the_packages_page(installed, environment, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH")
+    program, = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(), re.S)
+    Path("program.py").write_text(program)
+    assert run(str(environment / "bin/python"), "program.py") == 4 * "(50, 256) 256.0\n"
 
 
 @pytest.mark.skipif(not (shutil.which("mpicc") and shutil.which("mpirun")),
