@@ -47,11 +47,16 @@ install: ## install into PREFIX (default /usr/local), staged under DESTDIR if gi
 	@DESTDIR=$(DESTDIR) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@[ -n "$(DESTDIR)" ] || scripts/after-install build/release/install_manifest.txt
 
-wheel: ## make a Python wheel with the library inside, in build/wheel
-	@scripts/setup demo
-	@rm -rf build/wheel
-	@CMAKE_ARGS="$(cuda)" python3 -m pip -q wheel --no-deps -w build/wheel ./python
-	@ls build/wheel/*.whl
+uninstall: ## remove what the last `make install` has installed
+	@scripts/uninstall build/release/install_manifest.txt "$(DESTDIR)" "$(if $(filter-out file,$(origin PREFIX)),$(PREFIX))"
+
+wheel: ## make a Python source distribution and from it a wheel, in build/wheel, and check both
+	@scripts/setup wheel
+	@rm -rf build/wheel && mkdir -p build/wheel
+	@cd python && python3 -c 'from setuptools.build_meta import build_sdist; build_sdist("../build/wheel")' \
+	  >../build/sdist.log 2>&1 || { cat ../build/sdist.log; exit 1; }
+	@CMAKE_ARGS="$(cuda)" python3 -m pip -q wheel --no-deps -w build/wheel build/wheel/*.tar.gz
+	@scripts/check-wheel build/wheel/*.whl build/wheel/*.tar.gz
 
 dist: ## make build/entwine-VERSION.tar.gz from the last commit
 	@mkdir -p build
@@ -109,6 +114,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
+.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

@@ -153,7 +153,8 @@ static cli_exit fail_command(const char *name)
 
 static cli_exit help_main(int argc, char **argv)
 {
-    if (argc < 2) {
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return CLI_EXIT_OK;
     }

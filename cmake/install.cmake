@@ -2,7 +2,8 @@
 # find them (pkg-config and find_package).  Everything is relocatable.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS entwine EXPORT entwineTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS entwine entwine_static EXPORT entwineTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(EW_CLI)
   install(TARGETS entwine_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
@@ -13,10 +14,18 @@ install(DIRECTORY include/entwine DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_
 install(DIRECTORY bench/suites DESTINATION ${CMAKE_INSTALL_DATADIR}/entwine OPTIONAL)
 install(DIRECTORY bench/profiles DESTINATION ${CMAKE_INSTALL_DATADIR}/entwine OPTIONAL
         FILES_MATCHING PATTERN "*.profile")
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
-install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
-install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL PATTERN __pycache__ EXCLUDE)
 
+# Documents lie as in the repository, with all that they link to, so that links lead there.
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE
+        DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL PATTERN __pycache__ EXCLUDE)
+install(FILES bench/results/cpu-neoverse-v1-2c.json bench/results/gpu-nvidia-h200.json
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/results OPTIONAL)
+file(RELATIVE_PATH include_from_doc /${CMAKE_INSTALL_DOCDIR} /${CMAKE_INSTALL_INCLUDEDIR})
+file(CREATE_LINK ${include_from_doc} ${CMAKE_BINARY_DIR}/include SYMBOLIC)
+install(FILES ${CMAKE_BINARY_DIR}/include DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+list(JOIN static_needs " " LIBS_PRIVATE)
 string(REGEX REPLACE "[^/]+" ".." PREFIX_FROM_PC ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 configure_file(cmake/entwine.pc.in entwine.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/entwine.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -69,8 +69,10 @@ int main(void)
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     int gpus = ew_gpu_count();
-    if (gpus == 0)
+    if (gpus == 0) {
+        fputs("no GPU here, or no cuda backend in the library\n", stderr);
         return 77;
+    }
     return ew_run_ranks(EW_RANKS_AS_THREADS, gpus > 1 ? gpus : 2, NULL, rank_main, &gpus,
                         NULL) != EW_OK;
 }

@@ -54,9 +54,11 @@ done <"$work/commands"
 
 # ---- Links, and what is made or stated twice ---------------------------------------------
 
-for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md; do
-    for link in $(grep -o '](\([^)# ]*\)' "$page" | cut -c 3- | grep -v '^[a-z]*:'); do
-        [ -e "$(dirname "$page")/$link" ] || fail "$page links to $link, which is not there"
+for top in . "$work/prefix/share/doc/entwine"; do
+    for page in "$top"/README.md "$top"/CHANGELOG.md "$top"/CONTRIBUTING.md "$top"/docs/*.md; do
+        for link in $(grep -o '](\([^)# ]*\)' "$page" | cut -c 3- | grep -v '^[a-z]*:'); do
+            [ -e "$(dirname "$page")/$link" ] || fail "$page links to $link, which is not there"
+        done
     done
 done
 python3 scripts/api-docs --check || fail "docs/API.md"

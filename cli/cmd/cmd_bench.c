@@ -9,6 +9,7 @@
 #include "base/interrupt.h"
 #include "output/output.h"
 #include "run/progress.h"
+#include "base/text.h"
 
 static bool has_entry(const cli_job *job, const char *method)
 {
@@ -29,8 +30,9 @@ static void announce(const cli_job *job, const cli_settings *settings,
     if (job->tune_budget_s > 0)
         snprintf(tuned, sizeof tuned, ", each method tuned in up to %g s",
                  job->tune_budget_s);
-    snprintf(calls, sizeof calls, ", %d warm-up and %d timed calls, seed %u%s%s",
-             bench->warmup, bench->iters, bench->seed, idle, tuned);
+    snprintf(calls, sizeof calls, ", %d warm-up and %d timed call%s, seed %u%s%s",
+             bench->warmup, bench->iters, ewx_text_plural(bench->iters), bench->seed, idle,
+             tuned);
     if (!settings->quiet && settings->format != CLI_FORMAT_TABLE)
         cli_caveats_print(job, stderr);
     cli_context_announce(context, job, settings, calls);
@@ -49,16 +51,44 @@ static cli_exit judge(const cli_summary *summary)
     return summary->num_ok ? CLI_EXIT_OK : CLI_EXIT_SKIPPED;
 }
 
-static cli_exit measure_all(const cli_job *job, const cli_settings *settings,
-                            cli_output *output)
+/* Who watches the rounds of which problem. */
+typedef struct watch {
+    const cli_progress *progress;
+    const cli_problem *problem;
+    int at;
+    int64_t shown_ns;
+} watch;
+
+/* In rank 0's process, whose stderr is ours. */
+static void show_round(void *context, int round, int num_rounds)
+{
+    watch *w = context;
+    const int64_t now_ns = ew_now_ns();
+    char text[48];
+    if (now_ns - w->shown_ns < 100000000)
+        return;
+    w->shown_ns = now_ns;
+    snprintf(text, sizeof text, ", round %d/%d", round, num_rounds);
+    cli_progress_show_part(w->progress, w->at, w->problem, (double)round / num_rounds,
+                           text);
+}
+
+static cli_exit measure_all(cli_job *job, const cli_settings *settings, cli_output *output)
 {
     ew_bench_result *results = calloc(CLI_MAX_METHODS, sizeof *results);
     cli_progress progress;
+    watch w = {.progress = &progress};
     char error[CLI_ERROR_BYTES];
     ew_status status = results ? EW_OK : EW_ERR_MEMORY;
     cli_progress_init(&progress, job, settings->quiet || !output);
+    if (progress.shown) {
+        job->bench.progress = show_round;
+        job->bench.context = &w;
+    }
     for (int at = 0; at < job->num_problems && status == EW_OK; at++) {
         const cli_problem *problem = &job->problems[at];
+        w.problem = problem;
+        w.at = at;
         cli_progress_show(&progress, at, problem);
         status = cli_job_run(job, problem, results, error);
         cli_progress_clear(&progress);

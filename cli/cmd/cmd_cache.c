@@ -97,9 +97,10 @@ static cli_exit prune_files(const cli_settings *settings, cli_tuning_files *file
                             "cannot remove '%.200s': %s", path, strerror(errno));
         removed[file->kind]++;
     }
-    printf("# Removed : %d entries, %d damaged, %d left over; %d entries stay in %s\n",
-           removed[CLI_TUNING_ENTRY], removed[CLI_TUNING_DAMAGED],
-           removed[CLI_TUNING_LEFTOVER], kept, files->folder);
+    printf("# Removed : %d entr%s, %d damaged, %d left over; %d entr%s in %s\n",
+           removed[CLI_TUNING_ENTRY], removed[CLI_TUNING_ENTRY] == 1 ? "y" : "ies",
+           removed[CLI_TUNING_DAMAGED], removed[CLI_TUNING_LEFTOVER], kept,
+           kept == 1 ? "y stays" : "ies stay", files->folder);
     return CLI_EXIT_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "run/job.h"
 #include "run/progress.h"
+#include "base/text.h"
 
 typedef struct demo {
     cli_settings settings;
@@ -49,7 +50,8 @@ static void print_head(const demo *d)
            s->rows.at[0], s->cols.at[0], s->depth.at[0],
            ew_dtype_name((ew_dtype)s->dtypes.at[0]), s->ranks.at[0],
            s->ranks_as == EW_RANKS_AS_THREADS ? "threads" : "processes");
-    printf("machine  %.48s, %d usable cores\n", c->cpu, c->cores_usable);
+    printf("machine  %.48s, %d usable core%s\n", c->cpu, c->cores_usable,
+           ewx_text_plural(c->cores_usable));
     printf("kernels  own %s, BLAS %.40s\n", c->fp32_kernel, *c->blas ? c->blas : "none");
 }
 

@@ -10,6 +10,7 @@
 #include "run/launcher.h"
 #include "run/simulated.h"
 #include "base/json_file.h"
+#include "base/text.h"
 
 /* What one worker, or one SM, is assumed to reach when no rate is given. */
 static const double assumed_gflops_per_worker = 64.0;
@@ -74,6 +75,17 @@ static void print_bytes(const char *name, double bytes, const char *what)
     printf("  %-12s %12.2f MiB  %s\n", name, bytes / 0x1p20, what);
 }
 
+static double weight_bytes(const ew_problem *shape)
+{
+    return (double)shape->n * (double)shape->k * (double)ew_dtype_bytes(shape->dtype);
+}
+
+/* Of a plan, what is not its weight's: bound weights (ew_weight_create) share it. */
+static double shared_bytes(const ew_forecast *forecast)
+{
+    return (double)(forecast->total_bytes - forecast->weight_bytes);
+}
+
 static void print_view(const plan_view *view)
 {
     const ew_problem *shape = &view->problem;
@@ -83,14 +95,22 @@ static void print_view(const plan_view *view)
            shape->max_m, shape->n, shape->k, view->num_ranks, ew_dtype_name(shape->dtype));
     printf("method    %s\n", view->method);
     printf("config    %s\n", view->config);
-    printf("grid      %" PRId64 " producer blocks per rank, %" PRId64
-           " tiles of 128 x 128, at most %" PRId64 " summed by a rank\n",
-           forecast->num_blocks, forecast->num_tiles, forecast->max_owned_tiles);
+    printf("grid      %" PRId64 " producer block%s per rank, %" PRId64
+           " tile%s of 128 x 128, at most %" PRId64 " summed by a rank\n",
+           forecast->num_blocks, ewx_text_plural(forecast->num_blocks), forecast->num_tiles,
+           ewx_text_plural(forecast->num_tiles), forecast->max_owned_tiles);
     printf("memory of one rank's plan\n");
     print_bytes("heap", (double)forecast->heap_bytes, "contributions and flags, shared");
     print_bytes("weight", (double)forecast->weight_bytes, "packed once");
     print_bytes("workspace", (double)forecast->workspace_bytes, "packed rows and scratch");
     print_bytes("total", (double)forecast->total_bytes, "without A, B and C");
+    printf("memory of a layer, on one rank\n");
+    print_bytes("weight", weight_bytes(shape), "B as the caller has it");
+    print_bytes("packed", (double)forecast->weight_bytes,
+                forecast->weight_bytes ? "made of B once; calls read it instead of B"
+                                       : "none: B is read where it lies");
+    print_bytes("shared", shared_bytes(forecast),
+                "heap and workspace, one plan for all layers of this shape");
     printf("work      %.3f GFLOP per rank; %.2f MiB read from peers per rank (Eq. 2)\n",
            forecast->flops * 1e-9, forecast->remote_bytes / 0x1p20);
     printf("at        %.1f GFLOP/s per rank (%s)\n", view->flops_rate * 1e-9,
@@ -111,7 +131,7 @@ static void print_view_json(const plan_view *view)
 {
     const ew_forecast *forecast = &view->forecast;
     json_t *object = json_pack(
-        "{ss so ss ss s{sI sI sI} s{sI sI sI sI} sf sf s{sf sb sf sf} "
+        "{ss so ss ss s{sI sI sI} s{sI sI sI sI} s{sI sI sI} sf sf s{sf sb sf sf} "
         "ss ss}",
         "schema", "entwine-plan/1", "params",
         cli_problem_json(&view->problem, view->num_ranks), "method", view->method, "config",
@@ -120,10 +140,13 @@ static void print_view_json(const plan_view *view)
         (json_int_t)forecast->max_owned_tiles, "memory_bytes", "heap",
         (json_int_t)forecast->heap_bytes, "weight", (json_int_t)forecast->weight_bytes,
         "workspace", (json_int_t)forecast->workspace_bytes, "total",
-        (json_int_t)forecast->total_bytes, "flops", forecast->flops, "remote_bytes",
-        forecast->remote_bytes, "rate", "gflops", view->flops_rate * 1e-9, "given",
-        (int)view->rate_given, "gemm_us", view->gemm_seconds * 1e6, "breq_gbs",
-        view->breq * 1e-9, "profile", forecast->profile, "why", view->why);
+        (json_int_t)forecast->total_bytes, "layer_bytes", "weight",
+        (json_int_t)weight_bytes(&view->problem), "packed",
+        (json_int_t)forecast->weight_bytes, "shared", (json_int_t)shared_bytes(forecast),
+        "flops", forecast->flops, "remote_bytes", forecast->remote_bytes, "rate", "gflops",
+        view->flops_rate * 1e-9, "given", (int)view->rate_given, "gemm_us",
+        view->gemm_seconds * 1e6, "breq_gbs", view->breq * 1e-9, "profile",
+        forecast->profile, "why", view->why);
     cli_json_print(object);
 }
 

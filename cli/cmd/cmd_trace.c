@@ -9,6 +9,7 @@
 #include "base/out_file.h"
 #include "output/output.h"
 #include "trace/trace.h"
+#include "base/text.h"
 
 static void print_numbers(const cli_job *job, const cli_trace *trace,
                           const cli_trace_numbers *n)
@@ -18,7 +19,8 @@ static void print_numbers(const cli_job *job, const cli_trace *trace,
     printf("problem    M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            shape->max_m, shape->n, shape->k, trace->num_ranks, ew_dtype_name(shape->dtype));
     printf("config     %s\n", n->config);
-    printf("traced     the quickest of %d calls, %.1f us\n", job->bench.iters, n->time_us);
+    printf("traced     the quickest of %d call%s, %.1f us\n", job->bench.iters,
+           ewx_text_plural(job->bench.iters), n->time_us);
     printf(
         "overlap    efficiency %.3f: GEMM of a sequential call, %.1f us, over that time\n",
         n->overlap, n->gemm_alone_us);

@@ -22,13 +22,17 @@ typedef struct cli_doctor {
 void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const char *fix,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* Whether there is a core for every rank. */
+void cli_doctor_cores(cli_doctor *d, int num_cores, int num_ranks);
+
 /* All but what needs MPI, ending with self-tests. */
 void cli_doctor_check(cli_doctor *d);
 
 /* GPUs, MPS, and ranks on them.  Never FAILs for the lack of a GPU. */
 void cli_doctor_gpus(cli_doctor *d);
 
-/* Under mpirun, all ranks: the hosts and what lies between them.  Nothing elsewhere. */
+/* Under mpirun, all ranks: their cores, the hosts and what lies between them.  Nothing
+ * elsewhere. */
 cli_exit cli_doctor_hosts(cli_doctor *d);
 
 /* ---- The last checks: real ranks, exact inputs, about a second per kind of rank ---- */

@@ -73,16 +73,20 @@ static void check_cpu(cli_doctor *d)
             "%s", c->kernel_refusal);
 }
 
+void cli_doctor_cores(cli_doctor *d, int num_cores, int num_ranks)
+{
+    cli_doctor_say(
+        d, num_cores >= num_ranks ? VERDICT_OK : VERDICT_WARN, "cores",
+        "ranks will share cores: right but slower; use fewer ranks or allow more cores",
+        "%d usable for W=%d (of %ld online CPUs)", num_cores, num_ranks,
+        sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 static void check_cores(cli_doctor *d)
 {
     const cli_values *given = &d->settings->ranks;
-    int num_ranks = given->count ? (int)given->at[0] : 2;
-    bool enough = d->context.cores_usable >= num_ranks;
-    cli_doctor_say(
-        d, enough ? VERDICT_OK : VERDICT_WARN, "cores",
-        "ranks will share cores: right but slower; use fewer ranks or allow more cores",
-        "%d usable for W=%d (of %ld online CPUs)", d->context.cores_usable, num_ranks,
-        sysconf(_SC_NPROCESSORS_ONLN));
+    if (!cli_launch_is_mpi(&d->launch)) /* its ranks may be bound to cores of their own */
+        cli_doctor_cores(d, d->context.cores_usable, given->count ? (int)given->at[0] : 2);
 }
 
 static void check_numa(cli_doctor *d)

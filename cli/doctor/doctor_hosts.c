@@ -1,7 +1,8 @@
-/* What lies between hosts, under mpirun: which MPI, how many hosts, and how quickly bytes
+/* Under mpirun: the cores of the ranks, which MPI, how many hosts, and how quickly bytes
  * go from rank 0 to the lowest rank of each other host.  Every rank comes here; rank 0
  * tells. */
 #include "doctor/doctor.h"
+#include "base/text.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -31,6 +32,50 @@ static ew_status find_hosts(survey *s)
     for (int rank = s->fabric->num_ranks; status == EW_OK && rank-- > 0;)
         if (all[rank].host < MAX_HOSTS)
             s->lowest[all[rank].host] = rank;
+    free(all);
+    return status;
+}
+
+/* The cores of rank 0's host that its ranks may use together: mpirun binds each to
+ * some.  Where a quota of the host's is lower than what a rank is bound to, it counts. */
+typedef struct rank_cores {
+    int32_t host, usable;
+    cpu_set_t bound;
+} rank_cores;
+
+static int count_cores(const rank_cores *all, int num_ranks, int *ranks_here_out)
+{
+    cpu_set_t together;
+    int quota = CPU_SETSIZE;
+    CPU_ZERO(&together);
+    *ranks_here_out = 0;
+    for (int rank = 0; rank < num_ranks; rank++) {
+        if (all[rank].host != all[0].host)
+            continue;
+        CPU_OR(&together, &together, &all[rank].bound);
+        if (all[rank].usable < CPU_COUNT(&all[rank].bound))
+            quota = all[rank].usable;
+        ++*ranks_here_out;
+    }
+    return CPU_COUNT(&together) < quota ? CPU_COUNT(&together) : quota;
+}
+
+static ew_status check_cores(cli_doctor *d, const survey *s)
+{
+    const int num_ranks = s->fabric->num_ranks;
+    rank_cores mine = {.usable = ew_usable_cores()};
+    rank_cores *all = calloc((size_t)num_ranks, sizeof *all);
+    ew_traffic traffic;
+    ew_status status = all ? ew_world_traffic(s->world, &traffic) : EW_ERR_MEMORY;
+    if (status == EW_OK) {
+        mine.host = traffic.host;
+        sched_getaffinity(0, sizeof mine.bound, &mine.bound);
+        status = ew_world_allgather(s->world, &mine, all, sizeof mine);
+    }
+    if (status == EW_OK && s->fabric->rank == 0) {
+        int ranks_here, num_cores = count_cores(all, num_ranks, &ranks_here);
+        cli_doctor_cores(d, num_cores, ranks_here);
+    }
     free(all);
     return status;
 }
@@ -123,8 +168,9 @@ static void measure_host(cli_doctor *d, survey *s, int host)
 static void measure(cli_doctor *d, survey *s)
 {
     if (s->fabric->rank == 0)
-        cli_doctor_say(d, VERDICT_OK, "hosts", "", "%d, with %d ranks, over %s, which %s",
-                       s->num_hosts, s->fabric->num_ranks, s->fabric->name,
+        cli_doctor_say(d, VERDICT_OK, "hosts", "", "%d, with %d rank%s, over %s, which %s",
+                       s->num_hosts, s->fabric->num_ranks,
+                       ewx_text_plural(s->fabric->num_ranks), s->fabric->name,
                        s->fabric->takes_device_memory
                            ? "takes device memory"
                            : "takes host memory: GPUs' tiles are staged");
@@ -141,7 +187,7 @@ cli_exit cli_doctor_hosts(cli_doctor *d)
         return CLI_EXIT_OK;
     cli_exit result = cli_launch_join(&d->launch, &options);
     survey s = {.fabric = d->launch.fabric, .world = d->launch.world};
-    if (result == CLI_EXIT_OK && find_hosts(&s) != EW_OK)
+    if (result == CLI_EXIT_OK && (find_hosts(&s) != EW_OK || check_cores(d, &s) != EW_OK))
         result = CLI_EXIT_PEER;
     if (result == CLI_EXIT_OK) {
         measure(d, &s);

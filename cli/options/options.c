@@ -35,8 +35,8 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
     {.kind = CLI_VALUE_LIST, .offset = FIELD(field), .least = 1, .most = to, .fix = what}
 #define OTHER(setter) {.kind = CLI_VALUE_OTHER, .set = setter}
 #define REFUSED(reason, what) {.kind = CLI_VALUE_REFUSED, .why = reason, .fix = what}
-#define SIZES "numbers such as 1024, 8K, 1024,2048 or 1024-8192*2"
-#define SOME_RANKS "1 to 256 ranks, such as 4 or 2,4,8 or 2-8*2"
+#define SIZES "a number such as 1024 or 8K; bench and tune also take 1024,2048 and 1024-8192*2"
+#define SOME_RANKS "1 to 256 ranks, such as 4; bench and tune also take 2,4,8 and 2-8*2"
 #define TIME(field) \
     {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .least = 0.001, .most = 86400, \
      .fix = "a time for each problem, such as 60s or 2m", .endings = "sm", .factors = {1, 60}}

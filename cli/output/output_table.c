@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "run/simulated.h"
 
 /* Above this a comparison of a few per cent means nothing. */
@@ -108,14 +109,48 @@ void cli_table_row(const cli_row *row)
                row->result->error);
 }
 
+static double geomean_speedup(const cli_summary *summary, int at)
+{
+    return exp(summary->log_speedup_sum[at] / summary->num_speedups[at]);
+}
+
 static void print_geomeans(const cli_job *job, const cli_summary *summary)
 {
     for (int at = 0; at < job->num_entries && job->num_problems > 1; at++)
         if (summary->num_speedups[at] > 0)
-            printf("# Geomean speedup : %.3f %s over %s, %d problems\n",
-                   exp(summary->log_speedup_sum[at] / summary->num_speedups[at]),
-                   job->entries[at].label, job->entries[job->baseline].label,
-                   summary->num_speedups[at]);
+            printf("# Geomean speedup : %.3f %s over %s, %d problem%s\n",
+                   geomean_speedup(summary, at), job->entries[at].label,
+                   job->entries[job->baseline].label, summary->num_speedups[at],
+                   ewx_text_plural(summary->num_speedups[at]));
+}
+
+/* What a quoted figure must not be parted from. */
+static void print_reservations(const cli_job *job, const cli_summary *summary)
+{
+    bool is_virtual = false;
+    for (int at = 0; at < job->num_problems; at++)
+        is_virtual = is_virtual || cli_job_is_virtual(job, &job->problems[at]);
+    printf("%s%s%s%s\n", job->backend == EW_BACKEND_SIM ? ", SIMULATED" : "",
+           job->ranks.options.link_gbps > 0 ? ", EMULATED link" : "",
+           is_virtual ? ", VIRTUAL NODE" : "",
+           summary->worst_cv > noisy_cv ? ", NOISY" : "");
+}
+
+/* The one figure of a comparison: ours, or the first method's, over the baseline. */
+static void print_result(const cli_job *job, const cli_summary *summary)
+{
+    int quoted = -1;
+    for (int at = 0; at < job->num_entries; at++)
+        if (at != job->baseline && summary->num_speedups[at] > 0 &&
+            (quoted < 0 || strcmp(job->entries[at].label, "entwine") == 0))
+            quoted = at;
+    if (quoted < 0)
+        return;
+    printf("# Result : %s is %.2f times as fast as %s", job->entries[quoted].label,
+           geomean_speedup(summary, quoted), job->entries[job->baseline].label);
+    if (summary->num_speedups[quoted] > 1)
+        printf(", geomean of %d problems", summary->num_speedups[quoted]);
+    print_reservations(job, summary);
 }
 
 void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete)
@@ -131,6 +166,8 @@ void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete
             printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
                    summary->wrong ? "FAILED" : "OK");
     }
+    if (complete && !summary->wrong)
+        print_result(job, summary);
     if (!complete)
         puts("# Incomplete : the run ended before all problems were measured");
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "run/ranks.h"
+#include "base/text.h"
 
 /* The text after `key` and its colon in a file of `key : value` lines. */
 static bool find_in_file(const char *path, const char *key, char *text, size_t bytes)
@@ -133,22 +134,19 @@ json_t *cli_context_json(const cli_context *context, const cli_launch *launch, i
 
 static void print_context(const cli_context *context, const cli_job *job)
 {
-    const cli_launch *launch = job->ranks.launch;
     char text[320];
     fprintf(stderr, "# entwine %s, commit %s\n", ew_version(), cli_commit());
-    fprintf(stderr, "# %s, %d usable cores, %.1f GiB, %s %s\n", context->cpu,
-            context->cores_usable, context->memory_bytes / 0x1p30, context->kernel,
-            context->arch);
+    fprintf(stderr, "# %s, %d usable core%s, %.1f GiB, %s %s\n", context->cpu,
+            context->cores_usable, ewx_text_plural(context->cores_usable),
+            context->memory_bytes / 0x1p30, context->kernel, context->arch);
     if (job->backend == EW_BACKEND_CUDA) {
         cli_gpus_text(&job->gpus, text, sizeof text);
         fprintf(stderr, "# %s\n", text);
     } else {
-        fprintf(stderr, "# kernels %s %s %s, BLAS %s\n", context->fp32_kernel,
-                context->bf16_kernel, context->fp16_kernel,
+        fprintf(stderr, "# kernels %s (fp32), %s (bf16), %s (fp16), BLAS %s\n",
+                context->fp32_kernel, context->bf16_kernel, context->fp16_kernel,
                 *context->blas ? context->blas : "none");
     }
-    if (launch && launch->joined)
-        fprintf(stderr, "# ranks of a launcher, found in %s\n", launch->launcher.source);
 }
 
 /* Ranks that a launcher has bound see fewer cores than there are. */
@@ -169,6 +167,7 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
                           const cli_settings *settings, const char *calls)
 {
     const char *mps = cli_mps_text(&job->mps);
+    const bool joined = job->ranks.launch && job->ranks.launch->joined;
     ew_numa numa = {0};
     if (job->backend == EW_BACKEND_CPU && ew_numa_describe(1, &numa) == EW_OK &&
         numa.unknown)
@@ -179,8 +178,8 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
         return;
     if (settings->format == CLI_FORMAT_TABLE) {
         print_context(context, job);
-        fprintf(stderr, "# ranks as %s%s%s%s\n", cli_ranks_as_name(&job->ranks),
-                mps ? ", " : "", mps ? mps : "", calls);
+        fprintf(stderr, "# ranks %s %s%s%s%s\n", joined ? "of a launcher, found in" : "as",
+                cli_ranks_as_name(&job->ranks), mps ? ", " : "", mps ? mps : "", calls);
         print_crowd(context, job, settings);
     }
     cli_environment_warn();

@@ -3,6 +3,7 @@
 
 #include "base/json_file.h"
 #include "entwine/sim.h"
+#include "base/text.h"
 
 bool cli_backend_is_gpu(ew_backend backend)
 {
@@ -19,10 +20,10 @@ void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes)
         snprintf(text, bytes, "SIMULATED : nothing was computed or measured");
     else
         snprintf(text, bytes,
-                 "SIMULATED : profile %s, %d ranks of %d %s%s; nothing was computed or "
+                 "SIMULATED : profile %s, %d rank%s of %d %s%s; nothing was computed or "
                  "measured",
-                 hardware.name, num_ranks, (int)hardware.sms,
-                 hardware.is_cpu ? "core" : "SM", hardware.sms > 1 ? "s" : "");
+                 hardware.name, num_ranks, ewx_text_plural(num_ranks), (int)hardware.sms,
+                 hardware.is_cpu ? "core" : "SM", ewx_text_plural((int)hardware.sms));
 }
 
 const char *cli_op_text(ew_op op, ew_backend backend)

@@ -10,6 +10,7 @@
 #include "run/context.h"
 #include "output/output.h"
 #include "tune/tuning_files.h"
+#include "base/text.h"
 
 static const char *method_of(const cli_settings *settings)
 {
@@ -133,8 +134,8 @@ static void print_stored(const cli_tune_output *output)
     else if (!cli_tune_stores(output->settings))
         puts("# Stored : nothing (only entwine's configs are)");
     else
-        printf("# Stored : %d entries in %s\n", output->num_kinds[CLI_TUNED],
-               output->folder);
+        printf("# Stored : %d entr%s in %s\n", output->num_kinds[CLI_TUNED],
+               output->num_kinds[CLI_TUNED] == 1 ? "y" : "ies", output->folder);
 }
 
 /* `median` and `worst` are regrets of the built-in choice. */
@@ -152,15 +153,16 @@ static void print_end(const cli_tune_output *output, double median, double worst
                100 * median, 100 * worst, output->num_regrets);
     if (*output->profile)
         printf(
-            "# Planned : %d candidates left out, the rest ordered, by the simulator with "
+            "# Planned : %d candidate%s left out, the rest ordered, by the simulator with "
             "profile %s\n",
-            output->num_left_out, output->profile);
+            output->num_left_out, ewx_text_plural(output->num_left_out), output->profile);
     if (output->num_cut_short)
         printf("# Budget : it ended %d of %d searches early\n", output->num_cut_short,
                num_tuned);
     if (output->num_kinds[CLI_TUNE_RESUMED])
-        printf("# Resumed : %d problems had an entry in %s\n",
-               output->num_kinds[CLI_TUNE_RESUMED], output->folder);
+        printf("# Resumed : %d problem%s had an entry in %s\n",
+               output->num_kinds[CLI_TUNE_RESUMED],
+               ewx_text_plural(output->num_kinds[CLI_TUNE_RESUMED]), output->folder);
     print_stored(output);
     if (!complete)
         puts("# Incomplete : the run ended before all problems were tuned; go on with "

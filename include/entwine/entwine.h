@@ -40,6 +40,9 @@
 
 #ifdef __cplusplus
 extern "C" {
+#define EW_ZERO_(type) static_cast<type>(0) /* for the macros below */
+#else
+#define EW_ZERO_(type) ((type)0)
 #endif
 
 /* ---- Version ------------------------------------------------------------------- */
@@ -112,9 +115,9 @@ typedef struct ew_world_options {
      * copies of it, unless it lies in shared memory. */
     const volatile int *cancel;
 } ew_world_options;
-#define EW_WORLD_OPTIONS_INIT                                    \
-    {                                                            \
-        (uint32_t)sizeof(ew_world_options), 0, 0.0, 0.0, 0, NULL \
+#define EW_WORLD_OPTIONS_INIT                          \
+    {                                                  \
+        sizeof(ew_world_options), 0, 0.0, 0.0, 0, NULL \
     }
 
 /* Gathers `bytes` bytes from every rank into `all`, in rank order, on every rank.
@@ -231,9 +234,9 @@ typedef struct ew_problem {
     int64_t k;     /* K per rank */
     ew_op op;
 } ew_problem;
-#define EW_PROBLEM(max_m, n, k, dtype)                                                \
-    {                                                                                 \
-        (uint32_t)sizeof(ew_problem), dtype, EW_WEIGHT_NK, max_m, n, k, EW_OP_GEMM_RS \
+#define EW_PROBLEM(max_m, n, k, dtype)                                      \
+    {                                                                       \
+        sizeof(ew_problem), dtype, EW_WEIGHT_NK, max_m, n, k, EW_OP_GEMM_RS \
     }
 
 /* Rows of the output that a rank owns: contiguous, the first m mod W ranks own one row
@@ -325,9 +328,10 @@ typedef struct ew_config {
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
-        (uint32_t)sizeof(ew_config), (ew_backend)0, (ew_producer)0, 0, 0, (ew_order)0, 0, \
-            0, 0, 0, (ew_pool)0, (ew_transport)0, 0, (ew_kernel)0, (ew_ctas)0, 0,         \
-            (ew_launches)0, 0, (ew_epilogue_form)0, 0, 0                                  \
+        sizeof(ew_config), EW_ZERO_(ew_backend), EW_ZERO_(ew_producer), 0, 0,             \
+            EW_ZERO_(ew_order), 0, 0, 0, 0, EW_ZERO_(ew_pool), EW_ZERO_(ew_transport), 0, \
+            EW_ZERO_(ew_kernel), EW_ZERO_(ew_ctas), 0, EW_ZERO_(ew_launches), 0,          \
+            EW_ZERO_(ew_epilogue_form), 0, 0                                              \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
@@ -477,9 +481,9 @@ typedef struct ew_epilogue {
     void *normed;                   /* as many rows x N as C has */
     ew_residual_rows residual_rows; /* of ew_gemm_ar_layer */
 } ew_epilogue;
-#define EW_EPILOGUE_INIT                                                                \
-    {                                                                                   \
-        (uint32_t)sizeof(ew_epilogue), 1e-5f, NULL, NULL, NULL, NULL, EW_RESIDUAL_OWNED \
+#define EW_EPILOGUE_INIT                                                      \
+    {                                                                         \
+        sizeof(ew_epilogue), 1e-5f, NULL, NULL, NULL, NULL, EW_RESIDUAL_OWNED \
     }
 
 /* ew_gemm_rs and an epilogue in one call; where it pays, the epilogue runs while the GEMM

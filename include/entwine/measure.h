@@ -158,8 +158,9 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
  *   "chunked"     one destination's part after the other, each moved whole, on a GPU
  *                 by copy engines, and summed at the end (PyTorch's Async-TP)
  *   "fused-push"  the epilogue writes tiles into the owner's memory, and the owner sums
- * when all are there (FLUX); refused on the cpu, whose ranks share their memory On a GPU
- * the reduction of sequential, blas, chunked and fused-push has the rank's SMs to itself.
+ *                 when all are there (FLUX); refused on the cpu, whose ranks share memory
+ * On a GPU the reduction of sequential, blas, chunked and fused-push has the rank's SMs to
+ * itself.
  */
 EW_API const char *const *ew_method_list(void);
 
@@ -205,10 +206,14 @@ typedef struct ew_bench_options {
     /* Rest after each sample, in units of its time: a hot GPU lowers its clock, and then
      * methods are not comparable. */
     double idle;
+    /* Called on rank 0 after each round, warm-ups included, counted from 1: in a round
+     * every entry is run once.  May be NULL. */
+    void (*progress)(void *context, int round, int num_rounds);
+    void *context;
 } ew_bench_options;
-#define EW_BENCH_OPTIONS_INIT                                     \
-    {                                                             \
-        (uint32_t)sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0 \
+#define EW_BENCH_OPTIONS_INIT                                       \
+    {                                                               \
+        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL \
     }
 
 #define EW_BENCH_MAX_SAMPLES 1024

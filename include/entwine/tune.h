@@ -78,9 +78,9 @@ typedef struct ew_tune_options {
      * what the fixed fields say. */
     const char *method;
 } ew_tune_options;
-#define EW_TUNE_OPTIONS_INIT                                              \
-    {                                                                     \
-        (uint32_t)sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL, NULL \
+#define EW_TUNE_OPTIONS_INIT                                    \
+    {                                                           \
+        sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL, NULL \
     }
 
 typedef struct ew_tune_result {

@@ -37,6 +37,12 @@ bool ewx_text_steers(uint32_t character);
 /* Replaces such characters, and what is not UTF-8, by question marks. */
 void ewx_text_disarm(char *text);
 
+/* The ending of a noun: 1 rank, 2 ranks. */
+static inline const char *ewx_text_plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* FNV-1a. */
 uint64_t ewx_text_hash(const char *text);
 

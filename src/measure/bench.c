@@ -94,22 +94,29 @@ static ew_status take_sample(bench *b, int entry, int iteration)
     return EW_OK;
 }
 
+static ew_status warm_up(bench *b, int entry)
+{
+    ewx_sample ignored;
+    bool kept;
+    return ewx_sampler_sample(&b->sampler, &b->runners[entry], b->options.gate_ms, &ignored,
+                              &kept);
+}
+
 static ew_status run_all(bench *b)
 {
+    const ew_bench_options *options = &b->options;
+    const int num_rounds = options->warmup + options->iters;
     EW_TRY(check_all(b));
     EW_TRY(load_inputs(b, false));
-    for (int i = 0; i < b->options.warmup; i++)
-        for (int entry = 0; entry < b->count; entry++) {
-            ewx_sample ignored;
-            bool kept;
-            if (is_active(b, entry))
-                EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry],
-                                          b->options.gate_ms, &ignored, &kept));
-        }
-    for (int i = 0; i < b->options.iters; i++)
+    for (int round = 0; round < num_rounds; round++) {
+        const int iteration = round - options->warmup;
         for (int entry = 0; entry < b->count; entry++)
             if (is_active(b, entry))
-                EW_TRY(take_sample(b, entry, i));
+                EW_TRY(iteration < 0 ? warm_up(b, entry)
+                                     : take_sample(b, entry, iteration));
+        if (options->progress && b->sampler.world->rank == 0)
+            options->progress(options->context, round + 1, num_rounds);
+    }
     for (int entry = 0; entry < b->count; entry++)
         if (is_active(b, entry))
             EW_TRY(measure_enqueue(b, entry));

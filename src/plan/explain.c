@@ -63,7 +63,7 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
                     ? "interleaving uses %d row panel%s, %" PRId64
                       " KiB; a wide block stays longer with one"
                     : "two tiles wide; interleaving uses %d row panel%s, %" PRId64 " KiB",
-                num_parts, num_parts == 1 ? "" : "s", panels_kib);
+                num_parts, ewx_text_plural(num_parts), panels_kib);
 }
 
 static void explain_domains(const ewx_machine *machine, ewx_text *text)
@@ -90,8 +90,9 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
     explain_key(config, "release", asked->release, text, "%s", why_release(config));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
-    explain_key(config, "workers", asked->workers, text, "%d usable cores for %d ranks%s",
-                machine->cores, spec->num_ranks,
+    explain_key(config, "workers", asked->workers, text, "%d usable core%s for %d rank%s%s",
+                machine->cores, ewx_text_plural(machine->cores), spec->num_ranks,
+                ewx_text_plural(spec->num_ranks),
                 machine->cores < spec->num_ranks ? ", which share them: slower" : "");
     explain_domains(machine, text);
     explain_key(config, "x", asked->budget, text,
@@ -139,7 +140,7 @@ static void explain_cuda_producer(const ewx_spec *spec, const ew_config *asked,
                                      : "every CTA loads its own columns of B");
     explain_key(config, "group", asked->group, text,
                 "with %d part%s in turn, what %d SMs compute at a time is about square",
-                spec->layout.num_parts, spec->layout.num_parts == 1 ? "" : "s",
+                spec->layout.num_parts, ewx_text_plural(spec->layout.num_parts),
                 gpu->gpu_sms);
 }
 
@@ -228,11 +229,14 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
         explain_invariant(spec, text);
     if (asked->epilogue)
         explain_key(&spec->config, "epilogue", true, text, "%s", "");
+    const int64_t num_blocks = ewx_num_blocks(&grid);
+    const int64_t num_summed = ewx_spec_share(spec, spec->problem.max_m, 0).count;
     ewx_text_add(text,
-                 "grid: %" PRId64 " blocks per rank, %" PRId64
-                 " tiles of 128x128 summed by rank 0\n",
-                 ewx_num_blocks(&grid), ewx_spec_share(spec, spec->problem.max_m, 0).count);
-    ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
+                 "grid: %" PRId64 " block%s per rank, %" PRId64
+                 " tile%s of 128x128 summed by rank 0\n",
+                 num_blocks, ewx_text_plural(num_blocks), num_summed,
+                 ewx_text_plural(num_summed));
+    ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flag%s\n",
                  gpu ? "GPU heap" : "heap", spec->layout.segment_bytes,
-                 spec->layout.num_slots);
+                 spec->layout.num_slots, ewx_text_plural(spec->layout.num_slots));
 }

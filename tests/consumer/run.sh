@@ -29,11 +29,26 @@ if command -v c++ >/dev/null; then
     c++ -std=c++11 $warnings -x c++ "$here/consumer.c" $(pkg-config --cflags --libs entwine) -o as_cxx
     ./as_cxx
 fi
+if command -v c++ >/dev/null; then # initialisers in C++, whose compilers can warn of C's casts
+    for header in entwine measure sim tune; do echo "#include <entwine/$header.h>"; done >macros.cpp
+    cat "$prefix"/include/entwine/*.h | sed -n 's/^#define EW_\([A-Z_]*\)_INIT .*/\1/p' |
+        while read -r name; do echo "ew_${name,,} a_$name = EW_${name}_INIT;"; done >>macros.cpp
+    [ "$(grep -c _INIT macros.cpp)" -ge 6 ] || die "no initialisers found in the headers"
+    echo 'ew_problem a_problem = EW_PROBLEM(1, 2, 3, EW_FP32);' >>macros.cpp
+    c++ -std=c++11 $warnings -Wold-style-cast -I"$prefix/include" -fsyntax-only macros.cpp
+fi
 # by_cmake SOURCE FOLDER
 by_cmake() {
     { cmake -S "$1" -B "$2" -DCMAKE_PREFIX_PATH="$prefix" && cmake --build "$2"; } >"$2.log" 2>&1 ||
         { cat "$2.log"; exit 1; }
 }
+# Static: with the C library's shared or not (it then warns of dlopen, by which BLAS and CUDA are found).
+${CC:-cc} -std=c11 $warnings "$here/consumer.c" $(pkg-config --cflags entwine) -Wl,-Bstatic -lentwine \
+    -Wl,-Bdynamic $(pkg-config --static --libs entwine) -o with_static_entwine
+env -u LD_LIBRARY_PATH ./with_static_entwine
+${CC:-cc} -std=c11 $warnings -static "$here/consumer.c" $(pkg-config --static --cflags --libs entwine) \
+    -o static 2>static.log || { cat static.log; exit 1; }
+./static
 by_cmake "$here" by_cmake
 for program in by_cmake/consumer*; do
     env -u LD_LIBRARY_PATH "$program"
@@ -67,8 +82,10 @@ say env -u LD_LIBRARY_PATH examples/allreduce
 [ ! -e examples/mpi ] || say $mpirun examples/mpi
 if [ -e examples/cuda_stream ]; then # compiled where there is a toolkit; 77: no GPU here
     status=0
-    examples/cuda_stream || status=$?
+    examples/cuda_stream 2>cuda_stream.err || status=$?
+    cat cuda_stream.err >&2
     [ $status = 0 ] || [ $status = 77 ] || die "examples/cuda_stream ended with $status"
+    [ $status = 0 ] || grep -q 'no GPU here' cuda_stream.err || die "examples/cuda_stream does not say why it ended"
 else
     echo "examples/cuda_stream.c was not compiled: no CUDA toolkit"
 fi
@@ -84,5 +101,22 @@ needed=$(readelf -d "$lib/libentwine.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p
     grep -vE '^(libc|libm|libpthread|libdl|ld-linux.*)\.so' || true)
 [ -z "$needed" ] || die "the library links more than the C library:" $needed
 readelf -d "$lib/libentwine.so" | grep -q 'SONAME.*libentwine\.so\.0\]' || die "wrong soname"
+shown=$(nm --defined-only --extern-only "$lib/libentwine.a" 2>/dev/null | awk 'NF == 3 { print $3 }' |
+    grep -v '^ewx\?_' || true)
+[ -z "$shown" ] || die "the static library shows more than ew_* and ewx_*:" $shown
 leaks=$(grep -rlaF "$source" "$prefix" || true)
 [ -z "$leaks" ] || die "installed files name this machine's source folder:" $leaks
+
+# ---- Removed again -----------------------------------------------------------------------
+
+# Not the manifest, which another installation of this build may be writing.
+second=$work/second
+cmake --install "$build" --prefix "$second" >uninstall.log
+sed -n 's/^-- Installing: //p' uninstall.log | while read -r file; do
+    [ ! -h "$file" ] && [ -d "$file" ] || echo "$file"
+done >manifest.txt
+mkdir -p "$second/share/other" && echo kept >"$second/share/other/file"
+! "$source/scripts/uninstall" manifest.txt "" "$prefix" 2>/dev/null || die "uninstall took another prefix"
+"$source/scripts/uninstall" manifest.txt "" "$second" >/dev/null
+left=$(cd "$second" && find . ! -type d -o -name entwine)
+[ "$left" = ./share/other/file ] || die "uninstall leaves or takes too much:" $left
