@@ -8,13 +8,14 @@
 
 static ew_status explain_tile(const ewx_fault *f, double timeout_s)
 {
-    return ewx_fail(f->status,
-                    "rank %d waited %.3g s for tile (%" PRId64 ",%" PRId64
-                    ") of rank %d (plan %" PRIu32 ", saw epoch %" PRIu32 ", wanted %" PRIu32
-                    ")\n"
-                    "  fix: see why rank %d makes no progress, or raise the timeout",
-                    f->reporter, timeout_s, f->detail[0], f->detail[1], f->culprit, f->plan,
-                    (uint32_t)f->detail[3], (uint32_t)f->detail[2], f->culprit);
+    return ewx_fail(
+        f->status,
+        "rank %d waited %.3g s for %s (%" PRId64 ",%" PRId64 ") of rank %d (plan %" PRIu32
+        ", saw epoch %" PRIu32 ", wanted %" PRIu32 ")\n"
+        "  fix: see why rank %d makes no progress, or raise the timeout",
+        f->reporter, timeout_s, f->code == EWX_FAULT_RESULT ? "the result of tile" : "tile",
+        f->detail[0], f->detail[1], f->culprit, f->plan, (uint32_t)f->detail[3],
+        (uint32_t)f->detail[2], f->culprit);
 }
 
 static void print_tile(FILE *out, const ewx_fault *f)
@@ -108,6 +109,7 @@ static ew_status explain_operation(const ewx_fault *f, double timeout_s)
 static const ewx_fault_text texts[] = {
     {EWX_FAULT_OPERATION, explain_operation, NULL},
     {EWX_FAULT_TILE, explain_tile, print_tile},
+    {EWX_FAULT_RESULT, explain_tile, print_tile},
     {EWX_FAULT_READERS, explain_readers, NULL},
     {EWX_FAULT_ROWS, explain_rows, NULL},
     {EWX_FAULT_ORDER, explain_order, NULL},

@@ -207,11 +207,12 @@ static void accept(ewx_exchange *x, int remote, int64_t unit, size_t bytes)
 }
 
 /* The unit of a place that is reported as filled; false when it was not asked about. */
-static bool find_unit(const ewx_exchange *x, int remote, size_t place, int64_t *unit_out)
+static bool find_unit(const ewx_exchange *x, int remote, int cargo, size_t place,
+                      int64_t *unit_out)
 {
     const int64_t unit = (int64_t)(place / 2) - remote * x->num_units;
     *unit_out = unit;
-    return place % 2 == (x->epoch & 1) && unit >= 0 && unit < x->num_units &&
+    return place % 2 == (x->epoch & 1) && unit >= 0 && unit / x->part_units == cargo &&
            x->awaited[remote * x->num_units + unit];
 }
 
@@ -234,7 +235,7 @@ static void receive_from(ewx_exchange *x, int remote, int cargo)
 #endif
     for (size_t i = 0; i < num_filled && i < num_asked; i++) {
         int64_t unit;
-        if (find_unit(x, remote, filled[i], &unit))
+        if (find_unit(x, remote, cargo, filled[i], &unit))
             accept(x, remote, unit, bytes[i]);
         else
             ewx_remotes_fail(x->world);

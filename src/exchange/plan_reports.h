@@ -8,10 +8,11 @@
 typedef enum ewx_plan_fault {
     /* detail: tile row, tile column, epoch wanted, epoch seen */
     EWX_FAULT_TILE = EWX_FAULT_FIRST_ABOVE,
-    EWX_FAULT_READERS, /* detail: epoch wanted, epoch seen */
-    EWX_FAULT_ROWS,    /* detail: reporter's m, culprit's m, epoch */
-    EWX_FAULT_ORDER,   /* detail: reporter's number of the call, culprit's, the plan's */
-    EWX_FAULT_RESIDUAL /* detail: whether the reporter's is of its own rows, epoch */
+    EWX_FAULT_READERS,  /* detail: epoch wanted, epoch seen */
+    EWX_FAULT_ROWS,     /* detail: reporter's m, culprit's m, epoch */
+    EWX_FAULT_ORDER,    /* detail: reporter's number of the call, culprit's, the plan's */
+    EWX_FAULT_RESIDUAL, /* detail: whether the reporter's is of its own rows, epoch */
+    EWX_FAULT_RESULT    /* as EWX_FAULT_TILE, of the tile's sum or norm */
 } ewx_plan_fault;
 
 /* What ewx_recorder_step counts. */

@@ -5,8 +5,9 @@
  * this is visible outside them.
  *
  * We are rank 1 of 4; rank 0 is on our host, 2 and 3 on another.  The first byte chooses
- * the levels of the sum and m.  The rest are steps, each a byte that says which and then
- * what it needs; a good message comes with bytes to put in places of it. */
+ * the levels of the sum, or an AllReduce in two shots, and m.  The rest are steps, each a
+ * byte that says which and then what it needs; a good message comes with bytes to put in
+ * places of it. */
 #include "fuzz.h"
 
 #include <sanitizer/asan_interface.h>
@@ -121,6 +122,16 @@ static int put_nothing(ew_channel *channel, int dst, int32_t number, const void 
     return said.fails;
 }
 
+/* Of a whole message for a place. */
+static size_t whole_bytes(size_t place)
+{
+    const ewx_exchange *x = &engine.wire.exchange;
+    const size_t units = (size_t)x->num_units, remotes = (size_t)x->num_remotes;
+    const int64_t unit = (int64_t)(place / 2 % units);
+    const int src = x->remotes[place / 2 / units % remotes];
+    return ewx_exchange_unit_bytes(x, owner_of(x, src, US, unit), unit);
+}
+
 static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
                     size_t *filled_out, size_t *bytes_out, size_t *num_filled_out)
 {
@@ -138,8 +149,7 @@ static int arrivals(ew_channel *channel, const size_t *asked, size_t num_asked,
         bytes_out[i] = said.place_bytes;
         said.num_filled = 0;
     }
-    if (is_asked && *num_filled_out > 0 &&
-        said.place_bytes == ewx_exchange_unit_bytes(&engine.wire.exchange, US, unit))
+    if (is_asked && *num_filled_out > 0 && said.place_bytes == whole_bytes(said.place))
         has_come[engine.wire.exchange.remotes[remote]][unit] = true;
     return said.fails;
 }
@@ -181,7 +191,8 @@ static const ew_fabric fabric = {.struct_size = sizeof fabric,
 /* ---- A world and an engine in the middle of a call ---- */
 
 static ew_world world, settled;
-static ewx_spec specs[2]; /* by levels */
+enum { LEVELS_1, LEVELS_2, ALLREDUCE, NUM_FORMS };
+static ewx_spec specs[NUM_FORMS];
 static unsigned char *segments[RANKS], *zeros;
 static ewx_control *control;
 static _Atomic uint8_t peer_agrees[RANKS];
@@ -194,7 +205,7 @@ static const ewx_operation our_call = {
  * are not here. */
 static void allocate(void)
 {
-    const ew_problem problem = EW_PROBLEM(RANKS * 300, 20, 8, EW_FP32);
+    ew_problem problem = EW_PROBLEM(RANKS * 300, 20, 8, EW_FP32);
     const ewx_machine machine = {.cores = RANKS, .hosts = 2};
     ew_config config = EW_CONFIG_INIT;
     config.backend = EW_BACKEND_CPU;
@@ -202,6 +213,12 @@ static void allocate(void)
     for (config.levels = 1; config.levels <= 2; config.levels++)
         FUZZ_DEMAND(ewx_spec_build(&problem, RANKS, &config, &machine,
                                    &specs[config.levels - 1]) == EW_OK);
+    problem.op = EW_OP_GEMM_AR;
+    problem.max_m = RANKS * 200;
+    config.levels = 1;
+    config.shots = 2;
+    FUZZ_DEMAND(ewx_spec_build(&problem, RANKS, &config, &machine, &specs[ALLREDUCE]) ==
+                EW_OK);
     control = aligned_alloc(64, (ewx_control_bytes(RANKS) + 63) / 64 * 64);
     memset(control, 0, ewx_control_bytes(RANKS));
     ASAN_POISON_MEMORY_REGION(&control->mailboxes[FIRST_REMOTE],
@@ -216,8 +233,9 @@ static void allocate(void)
     settled.spins = 0;
     const ewx_layout *layout = &specs[0].layout;
     const size_t tiles = layout->slice_offset[0];
-    FUZZ_DEMAND(specs[1].layout.slice_offset[0] == tiles &&
-                specs[1].layout.segment_bytes == layout->segment_bytes);
+    for (int form = LEVELS_2; form < NUM_FORMS; form++)
+        FUZZ_DEMAND(specs[form].layout.slice_offset[0] == tiles &&
+                    specs[form].layout.segment_bytes <= layout->segment_bytes);
     zeros = calloc(1, tiles);
     for (int rank = 0; rank < RANKS; rank++) {
         segments[rank] = aligned_alloc(64, layout->segment_bytes);
@@ -240,13 +258,15 @@ static void make_world(void)
     FUZZ_DEMAND(ewx_recorder_begin(&world, &our_call) == EW_OK);
 }
 
-static void make_engine(int levels, int64_t m)
+static void make_engine(int form, int64_t m)
 {
-    const ewx_spec *spec = &specs[levels - 1];
-    engine = (ewx_cpu_engine){.world = &world,
-                              .spec = spec,
-                              .reduce = {.levels = levels, .peer_agrees = peer_agrees},
-                              .farthest = &ewx_route_wire};
+    const ewx_spec *spec = &specs[form];
+    const ewx_ownership ownership = form == ALLREDUCE ? EWX_OWNS_TILES : EWX_OWNS_PART;
+    engine = (ewx_cpu_engine){
+        .world = &world,
+        .spec = spec,
+        .reduce = {.levels = spec->config.levels, .peer_agrees = peer_agrees},
+        .farthest = &ewx_route_wire};
     engine.heap = (ewx_heap){.world = &world,
                              .segment_bytes = spec->layout.segment_bytes,
                              .flags_offset = spec->layout.flags_offset};
@@ -260,8 +280,8 @@ static void make_engine(int levels, int64_t m)
     FUZZ_DEMAND(ewx_wire_open(&engine) == EW_OK && engine.wire.exchange.num_units <= 16);
     engine.call.epoch = 1;
     engine.call.grid = ewx_spec_grid(spec, m);
-    engine.call.share = ewx_share_of(&engine.call.grid, EWX_OWNS_PART, RANKS, US);
-    ewx_exchange_begin(&engine.wire.exchange, &engine.call.grid, EWX_OWNS_PART,
+    engine.call.share = ewx_share_of(&engine.call.grid, ownership, RANKS, US);
+    ewx_exchange_begin(&engine.wire.exchange, &engine.call.grid, ownership,
                        engine.call.epoch);
     ewx_wire_announce(&engine);
 }
@@ -289,6 +309,7 @@ static size_t fill_body(message_kind kind, int src)
                              .detail = {1, 0, 1, 0}};
     const header_note header = {.rows = {0, engine.call.grid.rows},
                                 .epochs = {0, 1},
+                                .ownerships = {0, (int32_t)engine.call.share.ownership},
                                 .waiting = ewx_waiting_for(3, 1),
                                 .progress = 1};
     const operation_note operation = note_of(1, &our_call);
@@ -338,11 +359,10 @@ static void receive_control_message(input *in)
 static void receive_tiles(input *in)
 {
     const uint8_t place = take(in);
-    said.place = place < 128 ? place % 16 : ((size_t)place << 56 | place);
-    said.anything = place >= 16;
-    said.place_bytes =
-        ewx_exchange_unit_bytes(&engine.wire.exchange, US,
-                                (int64_t)(said.place / 2) % engine.wire.exchange.num_units);
+    const int places = engine.wire.exchange.num_cargos == 1 ? 16 : 64;
+    said.place = place < 128 ? place % places : ((size_t)place << 56 | place);
+    said.anything = place >= places;
+    said.place_bytes = whole_bytes(said.place);
     said.news = true;
     said.num_filled = 1 + take(in) % 2;
     put_bytes(in, &said.place_bytes, sizeof said.place_bytes);
@@ -444,16 +464,19 @@ static void check_world(void)
 static void check_segment(int src)
 {
     const ewx_layout *layout = &engine.spec->layout;
-    const int64_t first = US * layout->slots_per_part;
+    const ewx_exchange *x = &engine.wire.exchange;
+    const int part = part_of(&engine, US);
+    const int64_t first = part * layout->slots_per_part;
     for (int64_t slot = first; slot < first + layout->slots_per_part; slot++) {
-        _Atomic uint32_t *epoch = &ewx_heap_flag(&engine.heap, src, slot)->epoch;
-        const int64_t unit = ewx_exchange_unit(&engine.wire.exchange, slot);
-        const int64_t tile =
-            slot % layout->slots_per_part % engine.wire.exchange.unit_slots;
-        const bool is_there =
-            has_come[src][unit] && tile < unit_tiles(&engine.wire.exchange, US, unit);
-        FUZZ_DEMAND(atomic_load(epoch) == (is_there ? engine.call.epoch : 0));
-        atomic_store(epoch, 0);
+        ewx_flag *flag = ewx_heap_flag(&engine.heap, src, slot);
+        const int64_t unit = ewx_exchange_unit(x, slot);
+        const int64_t tile = slot % layout->slots_per_part % x->unit_slots;
+        const bool is_there = has_come[src][unit] && tile < unit_tiles(x, part, unit);
+        const bool has_result = x->num_cargos > 1 && has_come[src][x->part_units + unit];
+        FUZZ_DEMAND(atomic_load(&flag->epoch) == (is_there ? engine.call.epoch : 0));
+        FUZZ_DEMAND(atomic_load(&flag->result) == (has_result ? engine.call.epoch : 0));
+        atomic_store(&flag->epoch, 0);
+        atomic_store(&flag->result, 0);
     }
     memset(segments[src], 0, sizeof(ewx_segment_header));
     FUZZ_DEMAND(memcmp(segments[src], zeros, layout->slice_offset[0]) == 0);
@@ -472,7 +495,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     said.news = true;
     const uint8_t setup = take(&in);
     make_world();
-    make_engine(1 + (setup & 1), setup & 2 ? 700 : RANKS * 300);
+    if (setup & 4)
+        make_engine(ALLREDUCE, setup & 2 ? 700 : RANKS * 200);
+    else
+        make_engine(setup & 1, setup & 2 ? 700 : RANKS * 300);
     while (in.at < in.bytes)
         step(&in);
     check_world();

@@ -181,9 +181,9 @@ faults() {
     launch 4 2 misfortune stall
     expect_fault 3 "EW_ERR_TIMEOUT: rank [0-2] waited 2 s for $(silence_of 3)"
     launch 3 2 misfortune drop-result
-    expect_fault 3 "EW_ERR_TIMEOUT: rank [01] waited 2 s for tile .* of rank 2"
+    expect_fault 3 "EW_ERR_TIMEOUT: rank [01] waited 2 s for the result of tile .* of rank 2"
     launch 3 3 misfortune stall-result
-    expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for tile .* of rank 2"
+    expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for (the result of )?tile .* of rank 2"
     launch 3 2 misfortune leave
     expect_fault 2 "EW_ERR_PEER_DIED: rank 2 left the world while rank [01] waited for it"
     for world in "3 1" "4 2"; do
@@ -202,7 +202,7 @@ faults() {
     MORE=--enable-recovery launch 4 2 misfortune kill # its neighbour hears it at once
     expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
     MORE=--enable-recovery launch 2 2 misfortune kill-result
-    expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile .* of rank 1"
+    expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for (the result of )?tile .* of rank 1"
     MORE=--enable-recovery launch 4 2 misfortune kill-result
     expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
 }

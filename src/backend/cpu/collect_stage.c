@@ -204,7 +204,7 @@ static ew_status is_ready(ewx_cpu_engine *engine, int src, ewx_tile first, bool 
         return ewx_world_raise(engine->world, &(ewx_fault){.status = EW_ERR_PEER_DIED,
                                                            .culprit = src,
                                                            .reporter = world->rank,
-                                                           .code = EWX_FAULT_TILE});
+                                                           .code = EWX_FAULT_RESULT});
     return EW_OK;
 }
 

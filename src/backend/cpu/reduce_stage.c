@@ -117,6 +117,9 @@ static int list_pieces(const ewx_cpu_engine *engine, size_t offset, size_t skipp
                  piece;
 #elif EW_MUTANT == 41 /* planted bug: all ranks' first pieces first */
             at = piece * num_ranks + src;
+#elif EW_MUTANT == 43 /* planted bug: a row alone is added in another order */
+            if (engine->call.grid.rows == 1)
+                at = num_ranks * layout->num_pieces - 1 - count;
 #endif
             addends[at] = first + (size_t)piece * layout->piece_bytes;
         }

@@ -120,6 +120,7 @@ ew_status ewx_stall_report(ewx_cpu_engine *engine, ew_status status, int culprit
 /* ---- What is missing at the end of a call ---- */
 
 typedef struct missing_input {
+    ewx_plan_fault code;
     int src;
     ewx_tile tile;
     uint32_t seen;
@@ -148,12 +149,14 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
                 continue;
             const uint32_t seen = atomic_load_explicit(
                 &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_relaxed);
-            *missing_out = (missing_input){src, tile, seen};
+            *missing_out = (missing_input){EWX_FAULT_TILE, src, tile, seen};
             return true;
         }
-    missing_out->seen = engine->call.epoch - 1;
+    *missing_out =
+        (missing_input){.code = EWX_FAULT_RESULT, .seen = engine->call.epoch - 1};
     if (ewx_collect_stage_missing(engine, &missing_out->src, &missing_out->tile))
         return true;
+    missing_out->code = EWX_FAULT_TILE;
     return ewx_host_sum_missing(engine, &missing_out->src, &missing_out->tile);
 }
 
@@ -165,7 +168,7 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
     if (!left && ewx_patience_lasts(engine, patience, missing->src))
         return EW_OK;
     return ewx_stall_report(engine, left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT, missing->src,
-                            EWX_FAULT_TILE,
+                            missing->code,
                             (const int64_t[4]){missing->tile.row, missing->tile.col,
                                                engine->call.epoch, missing->seen});
 }

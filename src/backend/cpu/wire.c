@@ -72,7 +72,7 @@ static const ewx_exchange_backend heap_of_cpu = {
     .incoming = incoming,
     .arrived = arrived,
     .agrees = agrees,
-    .fix = "use fewer and larger ones (release), or fewer plans"};
+    .fix = "use fewer and larger ones (release), or fewer or smaller plans"};
 
 ew_status ewx_wire_open(ewx_cpu_engine *engine)
 {
