@@ -24,6 +24,8 @@ __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *c
 static const char *why_order(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
+    if (spec->op->gemm_waits)
+        return "other ranks' rows take turns as they arrive, own ones come in between";
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
     if (config->order == EW_ORDER_DEFAULT)
@@ -35,8 +37,11 @@ static const char *why_order(const ewx_spec *spec)
                : "destinations take turns, so that every owner can reduce early";
 }
 
-static const char *why_release(const ew_config *config)
+static const char *why_release(const ewx_spec *spec)
 {
+    const ew_config *config = &spec->config;
+    if (spec->op->gemm_waits)
+        return "a block is computed as soon as its rows are there";
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
     if (config->levels && config->release > 1)
@@ -66,20 +71,27 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
                 num_parts, num_parts == 1 ? "" : "s", panels_kib);
 }
 
+static void explain_cpu_reducers(const ew_config *config, const ew_config *asked,
+                                 ewx_text *text)
+{
+    explain_key(config, "x", asked->budget, text,
+                config->pool == EW_POOL_STATIC ? "one reducer set apart"
+                                               : "every worker may reduce");
+    explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
+}
+
 static void explain_cpu(const ewx_spec *spec, const ew_config *asked, int cores,
                         ewx_text *text)
 {
     const ew_config *config = &spec->config;
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
-    explain_key(config, "release", asked->release, text, "%s", why_release(config));
+    explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
     explain_key(config, "workers", asked->workers, text, "%d usable cores for %d ranks",
                 cores, spec->num_ranks);
-    explain_key(config, "x", asked->budget, text,
-                config->pool == EW_POOL_STATIC ? "one reducer set apart"
-                                               : "every worker may reduce");
-    explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
+    if (!spec->op->gemm_waits)
+        explain_cpu_reducers(config, asked, text);
     if (config->levels)
         explain_key(config, "levels", asked->levels, text,
                     config->levels == 2 ? "a host sends one sum, not one tile per rank"
@@ -150,7 +162,7 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
     const ewx_machine gpu = ewx_machine_planned(machine);
     explain_gpu(machine, text);
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
-    explain_key(config, "release", asked->release, text, "%s", why_release(config));
+    explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_cuda_producer(spec, asked, &gpu, text);
     else
@@ -192,10 +204,17 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
         explain_shots(spec, asked->shots, text);
     if (asked->epilogue)
         explain_key(&spec->config, "epilogue", true, text, "%s", "");
-    ewx_text_add(text,
-                 "grid: %" PRId64 " blocks per rank, %" PRId64
-                 " tiles of 128x128 summed by rank 0\n",
-                 ewx_num_blocks(&grid), ewx_spec_share(spec, spec->problem.max_m, 0).count);
+    if (spec->op->gemm_waits)
+        ewx_text_add(text,
+                     "grid: %" PRId64 " blocks per rank, %" PRId64
+                     " panels of 128 rows published by rank 0\n",
+                     ewx_num_blocks(&grid), ewx_part_tile_rows(&grid, 0));
+    else
+        ewx_text_add(text,
+                     "grid: %" PRId64 " blocks per rank, %" PRId64
+                     " tiles of 128x128 summed by rank 0\n",
+                     ewx_num_blocks(&grid),
+                     ewx_spec_share(spec, spec->problem.max_m, 0).count);
     ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flags\n",
                  gpu ? "GPU heap" : "heap", spec->layout.segment_bytes,
                  spec->layout.num_slots);

@@ -136,8 +136,10 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
         do
             EW_TRY(do_some(engine, worker, EWX_ROLE_COMPUTE, &done));
         while (done > 0);
-        return worker == 0 && engine->wire.exchange.is_open ? await_end(engine, worker, 0)
-                                                            : EW_OK;
+        const bool sends = worker == 0 && engine->wire.exchange.is_open;
+        return sends || engine->spec->op->gemm_waits
+                   ? await_end(engine, worker, EWX_ROLE_COMPUTE)
+                   : EW_OK;
     }
     EW_TRY(await_end(engine, worker, EWX_ROLE_REDUCE));
     return await_gemm(engine);

@@ -84,7 +84,7 @@ static void count_groups(ewx_cpu_engine *engine)
                 memory_order_relaxed);
 }
 
-static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
@@ -101,6 +101,12 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
                           gemm->passing_weight);
     memset((void *)gemm->panel_states, EWX_PANEL_UNPACKED,
            (size_t)(engine->spec->layout.num_parts * engine->spec->layout.max_tile_rows));
+}
+
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+{
+    ewx_gemm_stage_prepare(engine, asked);
+    engine->gemm.out = engine->reduce.in_place ? engine->reduce.sum : NULL;
     if (engine->spec->config.release != 1)
         count_groups(engine);
     return true;
@@ -120,13 +126,25 @@ ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
     return status;
 }
 
+static void pack_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
+                      unsigned char *packed)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    const int64_t depth = engine->spec->problem.k;
+    const int64_t row = ewx_part_first_row(grid, part) + tile_row * EWX_TILE_M;
+    const unsigned char *rows =
+        engine->spec->op->gemm_waits
+            ? ewx_gather_stage_rows(engine, part, tile_row)
+            : engine->gemm.A + (size_t)(row * depth) * engine->spec->elem_bytes;
+    ewx_pack_a(&engine->gemm.form.gemm, rows, depth, 1,
+               ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}), packed);
+}
+
 /* The packed rows of A for one tile row of a partition; the first worker to need them
  * packs them. */
 static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
                              const unsigned char **panel_out)
 {
-    const ewx_grid *grid = &engine->call.grid;
-    const int64_t depth = engine->spec->problem.k;
     const int64_t panel = part * engine->spec->layout.max_tile_rows + tile_row;
     unsigned char *packed =
         engine->gemm.activations + (size_t)panel * engine->gemm.activation_panel_bytes;
@@ -138,10 +156,7 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
     if (atomic_compare_exchange_strong_explicit(state, &unpacked, EWX_PANEL_PACKING,
                                                 memory_order_relaxed,
                                                 memory_order_relaxed)) {
-        const int64_t row = ewx_part_first_row(grid, part) + tile_row * EWX_TILE_M;
-        ewx_pack_a(&engine->gemm.form.gemm,
-                   engine->gemm.A + (size_t)(row * depth) * engine->spec->elem_bytes, depth,
-                   1, ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}), packed);
+        pack_rows(engine, part, tile_row, packed);
         atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
         return EW_OK;
     }
@@ -167,16 +182,13 @@ typedef struct tile_column {
     int64_t end_row;
 } tile_column;
 
-static ewx_gemm_rows tile_target(ewx_cpu_engine *engine, int part, ewx_tile tile,
-                                 const unsigned char *rows, unsigned char *scratch)
+static unsigned char *tile_place(const ewx_cpu_engine *engine, int part, ewx_tile tile)
 {
     const ewx_grid *grid = &engine->call.grid;
-    return (ewx_gemm_rows){rows, ewx_tile_height(grid, part, tile),
-                           engine->reduce.in_place
-                               ? ewx_reduce_stage_tile(engine, tile)
-                               : own_slice(engine) +
-                                     ewx_layout_tile_offset(engine->spec, grid, part, tile),
-                           scratch};
+    if (!engine->gemm.out)
+        return own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, part, tile);
+    return engine->gemm.out +
+           (size_t)ewx_matrix_element(grid, part, tile) * engine->spec->elem_bytes;
 }
 
 /* Adds the k's from `first` up to `end`. */
@@ -192,15 +204,17 @@ static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, int64
         const ew_status status = packed_rows(engine, tiles.part, tile.row, &rows);
         if (status != EW_OK)
             return status;
-        groups[count] = tile_target(engine, tiles.part, tile, rows,
-                                    scratch + (size_t)count * gemm->tile_scratch_bytes);
+        groups[count] =
+            (ewx_gemm_rows){rows, ewx_tile_height(&engine->call.grid, tiles.part, tile),
+                            tile_place(engine, tiles.part, tile),
+                            scratch + (size_t)count * gemm->tile_scratch_bytes};
     }
     ewx_gemm_rows_multiply(&gemm->form.gemm, first, end, groups, count,
                            gemm->packed + (size_t)tile.col * gemm->form.panel_bytes,
                            ewx_tile_width(&engine->call.grid, tile),
-                           engine->reduce.in_place ? engine->spec->problem.n
-                                                   : engine->spec->layout.tile_stride);
-    if (end == gemm->form.gemm.padded_depth)
+                           gemm->out ? engine->spec->problem.n
+                                     : engine->spec->layout.tile_stride);
+    if (end == gemm->form.gemm.padded_depth && !engine->spec->op->gemm_waits)
         for (tile.row = tiles.first.row; tile.row < tiles.end_row; tile.row++)
             release_tile(engine, tiles.part, tile);
     return EW_OK;
@@ -275,12 +289,12 @@ static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
     return status;
 }
 
-static ew_status compute_position(ewx_cpu_engine *engine, int worker, int64_t position)
+ew_status ewx_gemm_stage_compute(ewx_cpu_engine *engine, int worker, ewx_block block,
+                                 int64_t position)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
     const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
-    const ewx_block block = whole ? (ewx_block){0} : ewx_order_block(grid, position);
     const int64_t begin_ns = ewx_now_ns();
     (void)EWX_PROBE(EWX_PROBE_BLOCK, engine->world->rank, position);
     const ew_status status =
@@ -331,7 +345,11 @@ static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
     if (position >= engine->gemm.num_positions)
         return EW_OK;
     ++*done;
-    return compute_position(engine, worker, position);
+    return ewx_gemm_stage_compute(engine, worker,
+                                  engine->spec->config.producer == EW_PRODUCER_BLAS
+                                      ? (ewx_block){0}
+                                      : ewx_order_block(&engine->call.grid, position),
+                                  position);
 }
 
 const ewx_work ewx_gemm_work = {.role = EWX_ROLE_COMPUTE,

@@ -123,6 +123,7 @@ typedef struct missing_input {
     int src;
     ewx_tile tile;
     uint32_t seen;
+    bool is_rows; /* of A, that the GEMM needs */
 } missing_input;
 
 /* Whether ewx_peer_in_call would let the rank's contributions pass. */
@@ -148,10 +149,14 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
                 continue;
             const uint32_t seen = atomic_load_explicit(
                 &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_relaxed);
-            *missing_out = (missing_input){src, tile, seen};
+            *missing_out = (missing_input){src, tile, seen, false};
             return true;
         }
     missing_out->seen = engine->call.epoch - 1;
+    missing_out->is_rows =
+        ewx_gather_stage_missing(engine, &missing_out->src, &missing_out->tile);
+    if (missing_out->is_rows)
+        return true;
     if (ewx_collect_stage_missing(engine, &missing_out->src, &missing_out->tile))
         return true;
     return ewx_host_sum_missing(engine, &missing_out->src, &missing_out->tile);
@@ -165,7 +170,7 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
     if (!left && ewx_patience_lasts(engine, patience, missing->src))
         return EW_OK;
     return ewx_stall_report(engine, left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT, missing->src,
-                            EWX_FAULT_TILE,
+                            missing->is_rows ? EWX_FAULT_PANEL : EWX_FAULT_TILE,
                             (const int64_t[4]){missing->tile.row, missing->tile.col,
                                                engine->call.epoch, missing->seen});
 }
