@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "output/derived.h"
 #include "run/context.h"
 #include "entwine/tune.h"
 #include "run/simulated.h"
@@ -227,20 +228,19 @@ static bool is_unsupported(check_call *call, ew_status status)
     return true;
 }
 
-/* Of one rank. */
 static double output_rows(const cli_problem *problem)
 {
-    const bool all = problem->problem.op == EW_OP_GEMM_AR;
-    return (double)problem->problem.max_m / (all ? 1 : problem->num_ranks);
+    return (double)cli_most_output_rows(&problem->problem, problem->num_ranks);
 }
 
 /* What one rank needs for its matrices, beside the plan. */
 static double matrix_bytes(const cli_problem *problem)
 {
     const ew_problem *shape = &problem->problem;
+    const bool shares_a = shape->op == EW_OP_AG_GEMM;
     double m = (double)shape->max_m, n = (double)shape->n, k = (double)shape->k;
     return (double)ew_dtype_bytes(shape->dtype) *
-           (m * k + n * k + output_rows(problem) * n);
+           (m / (shares_a ? problem->num_ranks : 1) * k + n * k + output_rows(problem) * n);
 }
 
 /* And for the rest of a layer: residual and normed, and the host's copies to check them. */

@@ -237,12 +237,6 @@ ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
             EW_ERR_CONFIG,
             "config shots=%d is for gemm-ar, not for %s\n  fix: leave shots out",
             config->shots, ew_op_name(problem->op));
-    if (config->producer == EW_PRODUCER_BLAS && ewx_op_of(problem)->gemm_waits)
-        return ewx_fail(
-            EW_ERR_CONFIG,
-            "producer=blas multiplies all rows at once, and %s computes them as "
-            "they arrive\n  fix: use producer=own",
-            ew_op_name(problem->op));
     return ewx_is_gpu(config, machine) ? check_for_cuda(problem, num_ranks, config)
                                        : check_for_cpu(config);
 }

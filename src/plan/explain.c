@@ -207,8 +207,9 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
     if (spec->op->gemm_waits)
         ewx_text_add(text,
                      "grid: %" PRId64 " blocks per rank, %" PRId64
-                     " panels of 128 rows published by rank 0\n",
-                     ewx_num_blocks(&grid), ewx_part_tile_rows(&grid, 0));
+                     " panel%s of 128 rows published by rank 0\n",
+                     ewx_num_blocks(&grid), ewx_part_tile_rows(&grid, 0),
+                     ewx_part_tile_rows(&grid, 0) == 1 ? "" : "s");
     else
         ewx_text_add(text,
                      "grid: %" PRId64 " blocks per rank, %" PRId64

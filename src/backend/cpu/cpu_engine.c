@@ -237,6 +237,10 @@ static void finish_call(ewx_cpu_engine *engine)
     engine->timing.end_ns = ewx_now_ns();
     engine->timing.gemm_end_ns =
         atomic_load_explicit(&engine->gemm.end_ns, memory_order_relaxed);
+    if (engine->spec->op->gemm_waits) /* what came before the first block was no GEMM */
+        engine->timing.gemm_end_ns -=
+            atomic_load_explicit(&engine->gemm.begin_ns, memory_order_relaxed) -
+            engine->timing.start_ns;
 }
 
 /* Between hosts the control messages about another plan's call come before the tiles that

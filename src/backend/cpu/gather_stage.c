@@ -254,16 +254,12 @@ static ew_status take_in_a_ring(ewx_cpu_engine *engine, taken_block *taken)
 static ew_status take(ewx_cpu_engine *engine, taken_block *taken)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
+    const ew_config *config = &engine->spec->config;
     taken->position = -1;
-    switch (engine->spec->config.order) {
-    case EW_ORDER_CONTIGUOUS:
-        return take_in_a_ring(engine, taken);
-    case EW_ORDER_DEFAULT:
+    if (config->order == EW_ORDER_DEFAULT || config->producer == EW_PRODUCER_BLAS)
         return take_next(engine, &gemm->next_position, gemm->num_positions, -1, taken);
-    case EW_ORDER_INTERLEAVED:
-        break;
-    }
-    return take_in_turn(engine, taken);
+    return config->order == EW_ORDER_CONTIGUOUS ? take_in_a_ring(engine, taken)
+                                                : take_in_turn(engine, taken);
 }
 
 static ew_status some_block(ewx_cpu_engine *engine, int worker, int *done)

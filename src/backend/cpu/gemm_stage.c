@@ -95,6 +95,7 @@ void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
     gemm->num_positions = whole ? grid->rows > 0 : ewx_num_blocks(grid);
     atomic_store_explicit(&gemm->next_position, 0, memory_order_relaxed);
     atomic_store_explicit(&gemm->positions_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&gemm->begin_ns, engine->timing.start_ns, memory_order_relaxed);
     atomic_store_explicit(&gemm->end_ns, engine->timing.start_ns, memory_order_relaxed);
     if (gemm->B && !whole)
         ewx_packing_begin(&gemm->packing, engine->spec, &gemm->form, gemm->B,
@@ -275,15 +276,40 @@ static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block blo
                                                 : compute_one_by_one(engine, worker, block);
 }
 
-static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
+static ew_status multiply_with_blas(ewx_cpu_engine *engine, const unsigned char *A,
+                                    int64_t rows, unsigned char *out)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const ew_status status =
-        ewx_blas_gemm(problem->weight_layout, engine->call.grid.rows, problem->n,
-                      problem->k, (const float *)(const void *)engine->gemm.A,
-                      (const float *)(const void *)(engine->gemm.B ? engine->gemm.B
-                                                                   : engine->gemm.packed),
-                      (float *)(void *)own_slice(engine), problem->n);
+    return ewx_blas_gemm(problem->weight_layout, rows, problem->n, problem->k,
+                         (const float *)(const void *)A,
+                         (const float *)(const void *)(engine->gemm.B
+                                                           ? engine->gemm.B
+                                                           : engine->gemm.packed),
+                         (float *)(void *)out, problem->n);
+}
+
+/* Where they lie, rank by rank: a gathered copy would cost more than a call of BLAS. */
+static ew_status multiply_gathered_with_blas(ewx_cpu_engine *engine)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    ew_status status = EW_OK;
+    for (int src = 0; src < grid->num_parts && status == EW_OK; src++) {
+        const unsigned char *rows = NULL;
+        for (int64_t panel = ewx_part_tile_rows(grid, src); panel-- > 0;)
+            rows = ewx_gather_stage_rows(engine, src, panel);
+        if (rows)
+            status = multiply_with_blas(engine, rows, ewx_part_rows(grid, src),
+                                        tile_place(engine, src, (ewx_tile){0, 0}));
+    }
+    return status;
+}
+
+static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
+{
+    if (engine->spec->op->gemm_waits)
+        return multiply_gathered_with_blas(engine);
+    const ew_status status = multiply_with_blas(engine, engine->gemm.A,
+                                                engine->call.grid.rows, own_slice(engine));
     if (status == EW_OK)
         publish_output(engine);
     return status;
@@ -296,6 +322,8 @@ ew_status ewx_gemm_stage_compute(ewx_cpu_engine *engine, int worker, ewx_block b
     const ewx_grid *grid = &engine->call.grid;
     const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
     const int64_t begin_ns = ewx_now_ns();
+    if (position == 0)
+        atomic_store_explicit(&gemm->begin_ns, begin_ns, memory_order_relaxed);
     (void)EWX_PROBE(EWX_PROBE_BLOCK, engine->world->rank, position);
     const ew_status status =
         whole ? compute_output_with_blas(engine) : compute_block(engine, worker, block);

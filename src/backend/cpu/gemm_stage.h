@@ -30,7 +30,8 @@ typedef struct ewx_gemm_stage {
     int64_t num_positions;       /* P, or 1 when BLAS computes everything at once */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
-    _Alignas(64) _Atomic int64_t end_ns; /* of the last block */
+    _Alignas(64) _Atomic int64_t begin_ns; /* of the first block */
+    _Atomic int64_t end_ns;                /* of the last */
 } ewx_gemm_stage;
 
 /* Tiles of a block that pass through K together, chunk by chunk, so that their rows and
