@@ -510,6 +510,11 @@ EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const
  * differ in whether they pass it.  m is the number of all rows; a rank that owns none of
  * them may pass NULL as A.
  *
+ * In the config, order says whose rows come next: other ranks' in turn as they arrive and
+ * own ones in between (interleaved), or one rank's after the other's from the own ones on
+ * (contiguous).  release says how many panels of 128 rows must have arrived before any of
+ * them is used: with partition a rank's, with output all of them.
+ *
  * Determinism: every bit of C is that of a GEMM of the gathered A on one rank, whatever W,
  * the schedule and the order in which rows arrive.  On the CPU of one host; the cuda
  * backend and ranks on several hosts refuse the plan with EW_ERR_UNSUPPORTED.  Everything
