@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "output/derived.h"
 #include "run/context.h"
 #include "entwine/tune.h"
 #include "run/simulated.h"
@@ -228,9 +227,11 @@ static bool is_unsupported(check_call *call, ew_status status)
     return true;
 }
 
+/* Of one rank. */
 static double output_rows(const cli_problem *problem)
 {
-    return (double)cli_most_output_rows(&problem->problem, problem->num_ranks);
+    const bool all = problem->problem.op != EW_OP_GEMM_RS;
+    return (double)problem->problem.max_m / (all ? 1 : problem->num_ranks);
 }
 
 /* What one rank needs for its matrices, beside the plan. */
