@@ -61,7 +61,8 @@ static const int32_t groups[] = {1, 2, 3};
 static const struct operation {
     ew_op op;
     int32_t shots;
-} operations[] = {{EW_OP_GEMM_RS, 0}, {EW_OP_GEMM_AR, 1}, {EW_OP_GEMM_AR, 2}};
+} operations[] = {
+    {EW_OP_GEMM_RS, 0}, {EW_OP_GEMM_AR, 1}, {EW_OP_GEMM_AR, 2}, {EW_OP_AG_GEMM, 0}};
 
 /* ---- The CPU ---- */
 

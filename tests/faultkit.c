@@ -26,7 +26,7 @@
 
 static size_t output_bytes(const duty *d)
 {
-    const int num_owners = d->problem.op == EW_OP_GEMM_AR ? 1 : ew_world_size(d->world);
+    const int num_owners = d->problem.op == EW_OP_GEMM_RS ? ew_world_size(d->world) : 1;
     const int64_t most = d->problem.max_m / num_owners + 1;
     return (size_t)(most * d->problem.n) * ew_dtype_bytes(d->problem.dtype);
 }
@@ -50,8 +50,7 @@ ew_status duty_call(duty *d, int64_t m, uint32_t seed)
     ew_exact_fill_a(p->dtype, seed, rank, num_ranks, m, p->k, d->A);
     ew_exact_fill_b(p->dtype, seed, rank, p->weight_layout, p->n, p->k, d->B);
     memset(d->C, 0xff, output_bytes(d));
-    return (p->op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(d->plan, m, d->A, d->B, d->C,
-                                                              NULL);
+    return harness_call(p->op, d->plan, m, d->A, d->B, d->C);
 }
 
 int64_t duty_wrong(const duty *d, int64_t m, uint32_t seed)

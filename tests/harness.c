@@ -151,3 +151,19 @@ int64_t harness_between(harness_random *random, int64_t low, int64_t high)
 {
     return low + (int64_t)(harness_next(random) % (uint64_t)(high - low + 1));
 }
+
+/* ---- Operations ---- */
+
+ew_status harness_call(ew_op op, ew_plan *plan, int64_t m, const void *A, const void *B,
+                       void *C)
+{
+    switch (op) {
+    case EW_OP_GEMM_AR:
+        return ew_gemm_ar(plan, m, A, B, C, NULL);
+    case EW_OP_AG_GEMM:
+        return ew_ag_gemm(plan, m, A, B, C, NULL, NULL);
+    case EW_OP_GEMM_RS:
+        break;
+    }
+    return ew_gemm_rs(plan, m, A, B, C, NULL);
+}

@@ -59,6 +59,10 @@ __attribute__((format(printf, 4, 5))) void harness_note(ew_world *world, const c
 /* Runs `body` on num_ranks ranks and fails the test unless every rank returned 0
  * and noted nothing; the failure shows `harness_context` and the first note. */
 void harness_run(ew_ranks_as kind, int num_ranks, ew_rank_main body, void *argument);
+/* The call of a plan of that operation. */
+ew_status harness_call(ew_op op, ew_plan *plan, int64_t m, const void *A, const void *B,
+                       void *C);
+
 void harness_run_with(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
                       ew_rank_main body, void *argument);
 

@@ -32,8 +32,7 @@ static int run_op(ew_world *world, ew_problem problem, const char *config, int64
     ew_plan *plan;
     RANK_OK(ew_config_parse(config, &parsed));
     RANK_OK(ew_plan_create(world, &problem, &parsed, &plan));
-    RANK_OK(
-        (problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(plan, m, A, B, C, NULL));
+    RANK_OK(harness_call(problem.op, plan, m, A, B, C));
     ew_plan_destroy(plan);
     return 0;
 }

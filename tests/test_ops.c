@@ -60,7 +60,7 @@ static void the_oracle_is_the_product(void **state)
     }
     for (int row = 0; row < M; row++) {
         int32_t sums[N];
-        ewx_op_gemm_rs.expect_row(&problem, SEED, W, row, sums);
+        ewx_op_gemm_rs.expect_row(&problem, &(ewx_exact_call){SEED, W, 0, M}, row, sums);
         for (int n = 0; n < N; n++) {
             float sum = 0;
             for (int rank = 0; rank < W; rank++)
@@ -69,6 +69,55 @@ static void the_oracle_is_the_product(void **state)
             assert_true(sum == (float)sums[n]);
         }
     }
+}
+
+/* Every rank has rows of its own, and its own columns of the product. */
+static void the_oracle_of_gathered_rows(void **state)
+{
+    (void)state;
+    enum { W = 3, M = 5 };
+    ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    problem.op = EW_OP_AG_GEMM;
+    float A[M * K], B[N * K];
+    for (int rank = 0; rank < W; rank++) {
+        const ewx_rows rows = ewx_op_ag_gemm.rows_a(M, W, rank);
+        assert_int_equal(ewx_op_ag_gemm.rows_c(M, W, rank).count, M);
+        assert_int_equal(
+            ew_exact_fill_a(EW_FP32, SEED, rank, W, rows.count, K, A + rows.first * K),
+            EW_OK);
+    }
+    for (int rank = 0; rank < W; rank++) {
+        assert_int_equal(ew_exact_fill_b(EW_FP32, SEED, rank, EW_WEIGHT_NK, N, K, B),
+                         EW_OK);
+        for (int row = 0; row < M; row++) {
+            int32_t sums[N];
+            ewx_op_ag_gemm.expect_row(&problem, &(ewx_exact_call){SEED, W, rank, M}, row,
+                                      sums);
+            for (int n = 0; n < N; n++) {
+                float sum = 0;
+                for (int k = 0; k < K; k++)
+                    sum += A[row * K + k] * B[n * K + k];
+                assert_true(sum == (float)sums[n]);
+            }
+        }
+    }
+    assert_true(ewx_op_ag_gemm.remote_bytes(&problem, 6, W) == 4.0 * K * 4);
+}
+
+static void a_rank_keeps_its_own_rows(void **state)
+{
+    (void)state;
+    const ew_config config = {.backend = EW_BACKEND_CPU, .producer = EW_PRODUCER_OWN};
+    ew_problem problem = EW_PROBLEM(1000, 300, 70, EW_BF16);
+    ewx_layout layout;
+    problem.op = EW_OP_AG_GEMM;
+    assert_int_equal(ewx_layout_build(&problem, 3, &config, &layout), EW_OK);
+    assert_int_equal(layout.num_parts, 3);
+    assert_int_equal(layout.num_slots, 3);      /* panels of 334 rows */
+    assert_int_equal(layout.slots_per_part, 9); /* tiles of the output */
+    assert_int_equal(layout.tile_stride, 70);
+    assert_true(layout.segment_bytes - layout.slice_offset[1] >= 334 * 70 * 2);
+    assert_true(layout.segment_bytes - layout.slice_offset[1] < 334 * 70 * 2 + 4096);
 }
 
 static void operations_are_found_by_value_and_others_refused(void **state)
@@ -90,6 +139,8 @@ int main(void)
         cmocka_unit_test(rows_of_c_cover_the_output_once),
         cmocka_unit_test(remote_bytes_are_those_of_the_owned_rows),
         cmocka_unit_test(the_oracle_is_the_product),
+        cmocka_unit_test(the_oracle_of_gathered_rows),
+        cmocka_unit_test(a_rank_keeps_its_own_rows),
         cmocka_unit_test(operations_are_found_by_value_and_others_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -196,9 +196,8 @@ static int compute(stand *s, int64_t m)
     const bool is_gpu = s->backend != EW_BACKEND_CPU;
     if (is_gpu)
         RANK_OK(ew_world_barrier(world));
-    RANK_OK((s->trial->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(
-        s->plan, m, s->A.data, s->trial->weight_per_call ? s->B.data : NULL, s->C.data,
-        NULL));
+    RANK_OK(harness_call(s->trial->problem.op, s->plan, m, s->A.data,
+                         s->trial->weight_per_call ? s->B.data : NULL, s->C.data));
     if (is_gpu)
         RANK_OK(ew_plan_wait(s->plan));
     return 0;
@@ -215,7 +214,7 @@ static int call(stand *s, int number)
     int64_t first, count;
     ew_check check;
     RANK_OK(ew_owned_rows(m, W, rank, &first, &count));
-    if (p->op == EW_OP_GEMM_AR)
+    if (p->op != EW_OP_GEMM_RS)
         count = m;
     RANK_TRY(renew(s, number, &seed));
     RANK_TRY(create(s, &s->C, count, p->n));

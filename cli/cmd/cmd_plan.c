@@ -95,12 +95,17 @@ static void print_view(const plan_view *view)
            shape->max_m, shape->n, shape->k, view->num_ranks, ew_dtype_name(shape->dtype));
     printf("method    %s\n", view->method);
     printf("config    %s\n", view->config);
+    const bool gathers = shape->op == EW_OP_AG_GEMM;
     printf("grid      %" PRId64 " producer block%s per rank, %" PRId64
-           " tile%s of 128 x 128, at most %" PRId64 " summed by a rank\n",
+           " tile%s of 128 x 128",
            forecast->num_blocks, ewx_text_plural(forecast->num_blocks), forecast->num_tiles,
-           ewx_text_plural(forecast->num_tiles), forecast->max_owned_tiles);
-    printf("memory of one rank's plan\n");
-    print_bytes("heap", (double)forecast->heap_bytes, "contributions and flags, shared");
+           ewx_text_plural(forecast->num_tiles));
+    if (!gathers)
+        printf(", at most %" PRId64 " summed by a rank", forecast->max_owned_tiles);
+    printf("\nmemory of one rank's plan\n");
+    print_bytes("heap", (double)forecast->heap_bytes,
+                gathers ? "the rank's rows and flags, shared"
+                        : "contributions and flags, shared");
     print_bytes("weight", (double)forecast->weight_bytes, "packed once");
     print_bytes("workspace", (double)forecast->workspace_bytes, "packed rows and scratch");
     print_bytes("total", (double)forecast->total_bytes, "without A, B and C");

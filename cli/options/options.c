@@ -54,7 +54,8 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 
 static const cli_option option_table[] = {
     {0, "op", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_op),
-     "gemm-rs (GEMM, then ReduceScatter; the default) or gemm-ar (AllReduce)"},
+     "gemm-rs (GEMM, then ReduceScatter; the default), gemm-ar (AllReduce) or ag-gemm "
+     "(AllGather, then GEMM)"},
     {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR,
      LIST(ranks, CLI_MAX_RANKS, SOME_RANKS), "ranks that work together (default 2)"},
     {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, SIZES),

@@ -22,6 +22,12 @@ int cli_num_parts(ew_op op, int num_ranks)
     return op == EW_OP_GEMM_AR ? 1 : num_ranks;
 }
 
+int64_t cli_most_output_rows(const ew_problem *problem, int num_ranks)
+{
+    return problem->op == EW_OP_GEMM_RS ? (problem->max_m + num_ranks - 1) / num_ranks
+                                        : problem->max_m;
+}
+
 double cli_waves(int64_t m, int64_t n, int num_parts, int64_t block_m, int64_t block_n,
                  int slots)
 {

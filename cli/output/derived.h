@@ -19,6 +19,8 @@ double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
 
 /* Parts into which an operation's output is cut, each into blocks of its own. */
 int cli_num_parts(ew_op op, int num_ranks);
+/* Rows of C on the rank that has most. */
+int64_t cli_most_output_rows(const ew_problem *problem, int num_ranks);
 
 /* Blocks of one rank's GEMM over the blocks that run at once; NAN: either is unknown. */
 double cli_waves(int64_t m, int64_t n, int num_parts, int64_t block_m, int64_t block_n,

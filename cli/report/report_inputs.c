@@ -97,8 +97,11 @@ static ew_dtype dtype_of(const cli_measured *shape)
 
 static ew_op op_of(const cli_measured *shape)
 {
-    return strcmp(shape->op, ew_op_name(EW_OP_GEMM_AR)) == 0 ? EW_OP_GEMM_AR
-                                                             : EW_OP_GEMM_RS;
+    static const ew_op others[] = {EW_OP_GEMM_AR, EW_OP_AG_GEMM};
+    for (size_t at = 0; at < sizeof others / sizeof *others; at++)
+        if (strcmp(shape->op, ew_op_name(others[at])) == 0)
+            return others[at];
+    return EW_OP_GEMM_RS;
 }
 
 static void derive_row(const report_problem *problem, report_row *row)

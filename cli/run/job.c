@@ -230,7 +230,7 @@ static bool is_unsupported(check_call *call, ew_status status)
 /* Of one rank. */
 static double output_rows(const cli_problem *problem)
 {
-    const bool all = problem->problem.op == EW_OP_GEMM_AR;
+    const bool all = problem->problem.op != EW_OP_GEMM_RS;
     return (double)problem->problem.max_m / (all ? 1 : problem->num_ranks);
 }
 
@@ -238,9 +238,10 @@ static double output_rows(const cli_problem *problem)
 static double matrix_bytes(const cli_problem *problem)
 {
     const ew_problem *shape = &problem->problem;
+    const bool shares_a = shape->op == EW_OP_AG_GEMM;
     double m = (double)shape->max_m, n = (double)shape->n, k = (double)shape->k;
     return (double)ew_dtype_bytes(shape->dtype) *
-           (m * k + n * k + output_rows(problem) * n);
+           (m / (shares_a ? problem->num_ranks : 1) * k + n * k + output_rows(problem) * n);
 }
 
 /* And for the rest of a layer: residual and normed, and the host's copies to check them. */

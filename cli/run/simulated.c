@@ -28,6 +28,8 @@ void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes)
 
 const char *cli_op_text(ew_op op, ew_backend backend)
 {
+    if (op == EW_OP_AG_GEMM)
+        return "# op : ag-gemm, AllGather then GEMM\n";
     if (op != EW_OP_GEMM_AR)
         return "";
     return backend == EW_BACKEND_SIM && cli_backend_is_gpu(backend)

@@ -68,6 +68,10 @@ static void write_name(const writer *w, const ew_trace_event *event)
         fprintf(w->stream,
                 ",\"cat\":\"collect\",\"name\":\"collect tile (%d,%d) of rank %d\"",
                 event->row, event->col, event->dst);
+    else if (w->trace->problem.op == EW_OP_AG_GEMM)
+        fprintf(w->stream,
+                ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 " of rank %d's rows\"",
+                event->position, event->dst);
     else if (num_parts(w) == 1)
         fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 "\"",
                 event->position);

@@ -84,8 +84,7 @@ static ew_status make_matrices(recorder *r)
     const int rank = ew_world_rank(r->world), num_ranks = ew_world_size(r->world);
     const size_t a_bytes = (size_t)(p->max_m * p->k) * elem_bytes;
     const size_t b_bytes = (size_t)(p->n * p->k) * elem_bytes;
-    const int64_t parts = cli_num_parts(p->op, num_ranks);
-    r->c_bytes = (size_t)((p->max_m / parts + 1) * p->n) * elem_bytes;
+    r->c_bytes = (size_t)(cli_most_output_rows(p, num_ranks) * p->n) * elem_bytes;
     r->staging = malloc(largest(largest(a_bytes, b_bytes), r->c_bytes));
     TRY(r->staging ? EW_OK : EW_ERR_MEMORY);
     TRY(ew_exact_fill_a(p->dtype, r->seed, rank, num_ranks, p->max_m, p->k, r->staging));
@@ -97,6 +96,20 @@ static ew_status make_matrices(recorder *r)
     return ew_plan_set_weight(r->sequential, r->B);
 }
 
+static ew_status call_op(const recorder *r, ew_plan *plan)
+{
+    const ew_problem *p = &r->trace->problem;
+    switch (p->op) {
+    case EW_OP_GEMM_AR:
+        return ew_gemm_ar(plan, p->max_m, r->A, NULL, r->C, NULL);
+    case EW_OP_AG_GEMM:
+        return ew_ag_gemm(plan, p->max_m, r->A, NULL, r->C, NULL, NULL);
+    case EW_OP_GEMM_RS:
+        break;
+    }
+    return ew_gemm_rs(plan, p->max_m, r->A, NULL, r->C, NULL);
+}
+
 /* One call on all ranks; every rank learns the slowest rank's times. */
 static ew_status call_plan(recorder *r, ew_plan *plan, call_times *slowest_out)
 {
@@ -104,8 +117,7 @@ static ew_status call_plan(recorder *r, ew_plan *plan, call_times *slowest_out)
     ew_timing timing;
     TRY(ew_memory_fill(r->world, r->backend, r->C, 0xff, r->c_bytes));
     TRY(ew_world_barrier(r->world)); /* the values before this call are poison now */
-    TRY((r->trace->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(
-        plan, r->trace->problem.max_m, r->A, NULL, r->C, NULL));
+    TRY(call_op(r, plan));
     TRY(ew_plan_wait(plan));
     TRY(ew_plan_timing(plan, &timing));
     mine =

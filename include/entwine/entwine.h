@@ -217,14 +217,16 @@ typedef enum ew_weight_layout { EW_WEIGHT_NK = 1, EW_WEIGHT_KN = 2 } ew_weight_l
 /* What is computed, and what crosses between the ranks. */
 typedef enum ew_op {
     EW_OP_GEMM_RS = 0, /* GEMM, then ReduceScatter: ew_gemm_rs */
-    EW_OP_GEMM_AR = 1  /* GEMM, then AllReduce: ew_gemm_ar */
+    EW_OP_GEMM_AR = 1, /* GEMM, then AllReduce: ew_gemm_ar */
+    EW_OP_AG_GEMM = 2  /* AllGather, then GEMM: ew_ag_gemm */
 } ew_op;
 
-EW_API const char *ew_op_name(ew_op op); /* "gemm-rs", "gemm-ar" */
+EW_API const char *ew_op_name(ew_op op); /* "gemm-rs", "gemm-ar", "ag-gemm" */
 
 /* Rank r holds A_r [m x k] and B_r [n x k] and receives its rows, or with EW_OP_GEMM_AR all
- * rows, of the sum over r of A_r * B_r^T.  k is the rank's own depth.  Equal on all ranks.
- */
+ * rows, of the sum over r of A_r * B_r^T.  k is the rank's own depth.  With EW_OP_AG_GEMM
+ * rank r holds its rows of A [m x k] and B_r [n x k] and receives A * B_r^T.  Equal on all
+ * ranks. */
 typedef struct ew_problem {
     uint32_t struct_size;
     ew_dtype dtype;
@@ -239,8 +241,9 @@ typedef struct ew_problem {
         sizeof(ew_problem), dtype, EW_WEIGHT_NK, max_m, n, k, EW_OP_GEMM_RS \
     }
 
-/* Rows of the output that a rank owns: contiguous, the first m mod W ranks own one row
- * more.  C of a call holds `count` rows of n elements. */
+/* Rows that a rank owns, of the output or, with EW_OP_AG_GEMM, of A: contiguous, the first
+ * m mod W ranks own one row more.  C of ew_gemm_rs holds `count` rows of n elements, A of
+ * ew_ag_gemm as many of k. */
 EW_API ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *first_out,
                                int64_t *count_out);
 
@@ -514,6 +517,29 @@ EW_API ew_status ew_gemm_ar(ew_plan *plan, int64_t m, const void *A, const void 
  * those of ew_gemm_ar followed by the lines above. */
 EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const void *B,
                                   void *C, const ew_epilogue *epilogue, ew_stream stream);
+
+/* AllGather, then GEMM, of a plan whose problem has EW_OP_AG_GEMM: A holds the rows that
+ * ew_owned_rows gives to this rank, x k, and C [m x n] receives all rows of all ranks,
+ * multiplied with this rank's weight.  Blocks are computed as their rows arrive, this
+ * rank's own meanwhile.  With ew_gemm_rs it makes both halves of a tensor-parallel layer,
+ * and each is the other's gradient.
+ *
+ * gathered is NULL, or [m x k] and receives the rows of A of all ranks, as a gradient of
+ * the weight needs them.  C and gathered overlap neither each other nor A nor B.  Ranks may
+ * differ in whether they pass it.  m is the number of all rows; a rank that owns none of
+ * them may pass NULL as A.
+ *
+ * In the config, order says whose rows come next: other ranks' in turn as they arrive and
+ * own ones in between (interleaved), or one rank's after the other's from the own ones on
+ * (contiguous).  release says how many panels of 128 rows must have arrived before any of
+ * them is used: with partition a rank's, with output all of them.
+ *
+ * Determinism: every bit of C is that of a GEMM of the gathered A on one rank, whatever W,
+ * the schedule and the order in which rows arrive.  On the CPU of one host; the cuda
+ * backend and ranks on several hosts refuse the plan with EW_ERR_UNSUPPORTED.  Everything
+ * else is as for ew_gemm_rs. */
+EW_API ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                            void *gathered, ew_stream stream);
 
 /* Waits for all calls that were enqueued and reports their fault, if any: EW_ERR_TIMEOUT,
  * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error().  It does

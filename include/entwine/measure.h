@@ -22,8 +22,9 @@ EW_API double ew_gemm_seconds(int64_t m, int64_t n, int64_t k, double flops); /*
 EW_API double ew_required_bandwidth(int64_t k, int num_ranks, size_t elem_bytes,
                                     double flops); /* Eq. 4 */
 /* Eq. 2 of the problem's own operation in a call of m rows: those above are of
- * EW_OP_GEMM_RS, and EW_OP_GEMM_AR in two shots moves twice as much.  What a config adds,
- * one shot or `invariant`, is in ew_forecast. */
+ * EW_OP_GEMM_RS, EW_OP_GEMM_AR in two shots moves twice as much, and EW_OP_AG_GEMM moves
+ * rows of K instead of N elements.  What a config adds, one shot or `invariant`, is in
+ * ew_forecast. */
 EW_API double ew_problem_remote_bytes(const ew_problem *problem, int64_t m, int num_ranks);
 
 typedef struct ew_forecast {
@@ -55,7 +56,9 @@ EW_API ew_status ew_forecast_explain(const ew_problem *problem, int num_ranks,
 /* ---- Timing and trace of the last call --------------------------------------------- */
 
 /* CLOCK_MONOTONIC nanoseconds, comparable between the ranks of a host.  gemm_end is
- * when this rank's last block was done; the tail is end - gemm_end. */
+ * when this rank's last block was done; the tail is end - gemm_end.  Of EW_OP_AG_GEMM,
+ * where communication comes first, gemm_end is as if the first block had begun at once: so
+ * gemm_end - start is still the GEMM, and the tail is what came before it. */
 typedef struct ew_timing {
     int64_t start_ns;
     int64_t gemm_end_ns;
@@ -77,7 +80,8 @@ typedef enum ew_trace_kind {
 typedef struct ew_trace_event {
     ew_trace_kind kind;
     int32_t worker;   /* one at a time per worker; on a GPU a row to draw it in */
-    int32_t dst;      /* the rank that owns the tile; of blocks of EW_OP_GEMM_AR 0 */
+    int32_t dst;      /* the rank that owns the tile; of blocks of EW_OP_GEMM_AR 0, of those
+                         of EW_OP_AG_GEMM the rank whose rows they are */
     int32_t row, col; /* of the block's first tile, or of the tile, inside dst's part, of
                          EW_OP_GEMM_AR inside the output */
     int64_t position;

@@ -16,7 +16,7 @@ packed weight that several plans can share.  For torch see ``entwine.torch``.  E
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _error_names
 from ._library import __version__, library_path
-from ._plan import Plan, Timing, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer
+from ._plan import Plan, Timing, ag_gemm, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer
 from ._problem import explain
 from ._spawn import spawn
 from ._tuning import TuneResult, tune
@@ -24,6 +24,6 @@ from ._weight import Weight
 from ._world import World, init, owned_rows
 
 __all__ = ["World", "Plan", "Weight", "Timing", "TuneResult", "init", "spawn", "gemm_rs",
-           "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "tune", "explain", "owned_rows",
+           "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "ag_gemm", "tune", "explain", "owned_rows",
            "library_path", "__version__",
            *_error_names]

@@ -150,6 +150,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_gemm_rs_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
     "ew_gemm_ar": (c_int, [_P, c_int64, _P, _P, _P, _P]),
     "ew_gemm_ar_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
+    "ew_ag_gemm": (c_int, [_P, c_int64, _P, _P, _P, _P, _P]),
     "ew_plan_wait": (c_int, [_P]),
     "ew_plan_config": (c_int, [_P, _P]),
     "ew_plan_explain": (c_int, [_P, c_char_p, c_size_t]),

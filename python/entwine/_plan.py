@@ -5,7 +5,7 @@ import functools
 import warnings
 
 from . import _buffers
-from ._buffers import CPU, DTYPE_NAMES, Buffer, describe, empty_like, plain_address
+from ._buffers import CPU, DTYPE_NAMES, Buffer, count, describe, empty_like, plain_address
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
 from ._library import EXPLAIN_BYTES, Config, Numa, TimingStruct, check, lib, print_config
@@ -52,6 +52,7 @@ class Plan(Taker):
 
     Rank r holds A_r [m, k] and B_r [n, k]; ``gemm_rs`` returns this rank's rows of the sum over
     r of ``A_r @ B_r.T``, and ``gemm_ar``, of a plan with ``op="gemm-ar"``, all of its rows.
+    With ``op="ag-gemm"`` a rank has its rows of A, and ``ag_gemm`` returns ``A @ B_r.T``.
     ``k`` is the rank's own depth, ``max_m`` the most rows a call will have, ``dtype`` float32,
     float16 or bfloat16.
 
@@ -138,6 +139,22 @@ class Plan(Taker):
         self._check_op("gemm-ar", "gemm_ar")
         return self._gemm(A, B, out, stream)
 
+    def ag_gemm(self, A, B=None, num_rows=None, out=None, gathered=None, stream=None):
+        """The rows of A of all ranks, multiplied with this rank's weight: [num_rows, n].
+        Collective, of a plan with ``op="ag-gemm"``.
+
+        A is [owned rows, k]: of ``num_rows`` rows, which is the number of all, those that
+        ``owned_rows`` gives to this rank; None: every rank has as many as this one.  ``gathered``
+        is None, or [num_rows, k], and receives the rows of all ranks.  B, ``out`` and ``stream``
+        are as for ``gemm_rs``.
+        """
+        self._check_op("ag-gemm", "ag_gemm")
+        self._check_open()
+        stream = stream_handle(stream)
+        return self._run_gathering(describe(A, "A", stream),
+                                   None if B is None else describe(B, "B", stream), num_rows, out,
+                                   gathered, stream)
+
     def _gemm(self, A, B, out, stream):
         self._check_open()
         if B is None and stream is None:
@@ -214,6 +231,33 @@ class Plan(Taker):
             _buffers.refuse_overlap({"out": c}, _operands(a, b))
         self._enqueue(self._function, m, a, b, c.pointer or None, stream)
         return out
+
+    def _run_gathering(self, a, b, num_rows, out, gathered, stream):
+        m = self._check_all_rows(self._check_operands(a, b), num_rows)
+        outputs = {}
+        if out is None:
+            out, c = _buffers.allocate_like(a, (m, self._n))
+        else:
+            c = outputs["out"] = self._matrix(out, "out", m, True)
+        if gathered is not None:
+            outputs["gathered"] = self._matrix(gathered, "gathered", m, True, self._k)
+        _buffers.refuse_overlap(outputs, _operands(a, b))
+        whole = outputs.get("gathered")
+        self._enqueue(self._function, m, a, b, c.pointer or None, stream,
+                      None if whole is None else whole.pointer or None)
+        return out
+
+    def _check_all_rows(self, rows, num_rows):
+        """How many all ranks have, of which this one has `rows`."""
+        world = self._world
+        m = rows * world.size if num_rows is None else count(num_rows, "num_rows", 0)
+        if m > self._max_m:
+            raise ShapeError(f"num_rows is {m}; expected {self._max_m}, the plan's max_m, or fewer")
+        if world._share(m) != rows:
+            raise ShapeError(f"A has {rows} rows; expected {world._share(m)}, those that rank "
+                             f"{world.rank} owns of num_rows={m}\n"
+                             f"  fix: pass the rows that entwine.owned_rows gives to the rank")
+        return m
 
     def _run_layer(self, a, b, layer, stream):
         m = self._check_operands(a, b)
@@ -334,15 +378,15 @@ class Plan(Taker):
             return None
         return Buffer(address, shape, None, self._dtype, self._device, True, None, None, array)
 
-    def _matrix(self, array, name, m, all_rows):
-        shape = (m if all_rows else self._world._share(m), self._n)
+    def _matrix(self, array, name, m, all_rows, cols=None):
+        shape = (m if all_rows else self._world._share(m), cols or self._n)
         buffer = self._plain(array, shape) or self._operand(describe(array, name), name)
         if buffer.shape != shape:
             raise ShapeError(f"{name} has shape {buffer.shape}; expected {shape}, "
                              f"{'all rows' if all_rows else 'the rows that this rank owns'}")
         if not buffer.is_row_major():
             raise ArgumentError(f"{name} has strides {buffer.strides}; expected row-major "
-                                f"({self._n}, 1)")
+                                f"({shape[1]}, 1)")
         if not buffer.writable:
             raise ArgumentError(f"{name} is read-only; expected memory that can be written")
         return buffer
@@ -370,7 +414,8 @@ class Plan(Taker):
 
 # (the call, the call of a layer, whether C has all rows and not this rank's alone)
 _FUNCTIONS = {"gemm-rs": (lib.ew_gemm_rs, lib.ew_gemm_rs_layer, False),
-              "gemm-ar": (lib.ew_gemm_ar, lib.ew_gemm_ar_layer, True)}
+              "gemm-ar": (lib.ew_gemm_ar, lib.ew_gemm_ar_layer, True),
+              "ag-gemm": (lib.ew_ag_gemm, None, True)}
 
 
 def _operands(a, b):
@@ -379,13 +424,13 @@ def _operands(a, b):
 
 # ---- Without a plan --------------------------------------------------------------------------
 
-def _plan_for(a, b, world, config, op):
+def _plan_for(a, b, world, config, op, num_rows=None):
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"A has shape {a.shape} and B {b.shape}; expected the same depth k")
     if not (b.is_row_major() or b.is_transposed()):
         raise ArgumentError(f"B has strides {b.strides}; expected {(b.shape[1], 1)} (row-major) or "
                             f"{(1, b.shape[0])} (its transpose)\n  fix: pass a contiguous copy")
-    return plan_of_shape(world, a.shape[0], b.shape, DTYPE_NAMES[a.dtype],
+    return plan_of_shape(world, a.shape[0] if num_rows is None else num_rows, b.shape, DTYPE_NAMES[a.dtype],
                          "nk" if b.is_row_major() else "kn", a.device == CPU, config, op)
 
 
@@ -436,6 +481,16 @@ def gemm_ar(A, B, world, *, out=None, stream=None, config=None):
     """The whole sum over ranks of ``A @ B.T``, on every rank, without a plan of one's own, as
     ``gemm_rs``."""
     return _gemm("gemm-ar", A, B, world, out, stream, config)
+
+
+def ag_gemm(A, B, world, *, num_rows=None, out=None, gathered=None, stream=None, config=None):
+    """``Plan.ag_gemm`` without a plan of one's own, as ``gemm_rs``."""
+    check_world(world)
+    stream = stream_handle(stream)
+    a, b = describe(A, "A", stream), describe(B, "B", stream)
+    m = a.shape[0] * world.size if num_rows is None else count(num_rows, "num_rows", 0)
+    return _plan_for(a, b, world, config, "ag-gemm", m)._run_gathering(a, b, m, out, gathered,
+                                                                       stream)
 
 
 def gemm_rs_layer(A, B, world, *, bias=None, residual=None, norm_weight=None, eps=1e-5, out=None,

@@ -8,7 +8,7 @@ from ._library import EXPLAIN_BYTES, Problem, check, lib, parse_config
 from ._world import MAX_RANKS
 
 LAYOUTS = {"nk": 1, "kn": 2}
-OPS = {"gemm-rs": 0, "gemm-ar": 1}
+OPS = {"gemm-rs": 0, "gemm-ar": 1, "ag-gemm": 2}
 
 
 def make_config(config, backend):
@@ -44,7 +44,7 @@ def backend_in(text):
 def make_problem(max_m, n, k, dtype, layout="nk", op="gemm-rs"):
     """A C problem, every number checked."""
     if op not in OPS:
-        raise ArgumentError(f"op is {op!r}; expected 'gemm-rs' or 'gemm-ar'")
+        raise ArgumentError(f"op is {op!r}; expected 'gemm-rs', 'gemm-ar' or 'ag-gemm'")
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout is {layout!r}; expected 'nk' (B lies as N rows of K) or 'kn'")
     return Problem(ctypes.sizeof(Problem), dtype_code(dtype), LAYOUTS[layout],

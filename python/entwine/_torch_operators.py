@@ -17,6 +17,8 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Te
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
                 "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+                "ag_gemm(Tensor a, Tensor b, SymInt num_rows, str world, bool frozen=False, "
+                "bool gather=False) -> (Tensor, Tensor)",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, "
                 "str residual_rows=\"owned\") -> Tensor",
@@ -134,7 +136,7 @@ def _plain(tensor):
     return tensor.contiguous()
 
 
-def _prepare(op, world, a, b, frozen, pack):
+def _prepare(op, world, a, b, frozen, pack, num_rows=None):
     """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
     _check_operands(a, b)
     shape, weight_shape = a.shape, b.shape
@@ -146,8 +148,8 @@ def _prepare(op, world, a, b, frozen, pack):
     if dtype is None:
         raise ArgumentTypeError(f"a has element type {a.dtype}; expected float32, float16 or "
                                 f"bfloat16\n  fix: convert it first")
-    plan = _plan.plan_of_shape(world, shape[0], weight_shape, dtype, layout or "nk", a.is_cpu,
-                               None, op)
+    plan = _plan.plan_of_shape(world, shape[0] if num_rows is None else num_rows, weight_shape,
+                               dtype, layout or "nk", a.is_cpu, None, op)
     weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
     if weight is None:
         return plan, b.detach() if layout else _plain(b)
@@ -215,6 +217,15 @@ class _Gemm(torch.autograd.Function):
 
 
 class _GemmRS(_Gemm):
+    @classmethod
+    def backward(cls, ctx, grad):
+        a, b = ctx.saved_tensors
+        if not ctx.needs_input_grad[1] or not can_gather(grad, ctx.world):
+            return super().backward(ctx, grad)
+        grad_a, whole = torch.ops.entwine.ag_gemm(grad, b.t(), a.shape[0], ctx.world, False,
+                                                  ctx.needs_input_grad[2])
+        return None, grad_a, whole.t() @ a if ctx.needs_input_grad[2] else None, None, None
+
     @staticmethod
     def whole_gradient(grad, num_rows, world):
         """Every rank's rows count for this rank's operands."""
@@ -254,6 +265,76 @@ def gemm_ar(a, b, world, frozen=False):
     packed copy for both.
     """
     return gemm_ar_operator(a, b, check_world(world).name, frozen)
+
+
+# ---- ag_gemm ---------------------------------------------------------------------------------
+
+def can_gather(rows, world):
+    """Whether ag_gemm runs for rows of that device and ranks."""
+    return rows.is_cpu and not find_world(world)._spans_hosts()
+
+
+def _ag_gemm(a, b, num_rows, world, frozen=False, gather=False, pack=True):
+    plan, b = _prepare("ag-gemm", find_world(world), a, b, frozen, pack, num_rows)
+    gathered = a.new_empty((num_rows if gather else 0, a.shape[1]))
+    return plan.ag_gemm(_plain(a), b, num_rows, gathered=gathered if gather else None), gathered
+
+
+@torch.library.register_fake("entwine::ag_gemm")
+def _(a, b, num_rows, world, frozen=False, gather=False):
+    _check_fake(a, b)
+    share = find_world(world)._share(num_rows)
+    torch._check(a.shape[0] == share, lambda: f"a has shape {tuple(a.shape)}; expected {share} "
+                 f"rows, this rank's of num_rows={num_rows}")
+    return (a.new_empty((num_rows, b.shape[0])),
+            a.new_empty((num_rows if gather else 0, a.shape[1])))
+
+
+class _AgGemm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, run, a, b, num_rows, world, frozen=False, gather=False):
+        y, gathered = run(a, b, num_rows, world, frozen, gather or ctx.needs_input_grad[2])
+        ctx.save_for_backward(b, gathered)
+        ctx.world = world
+        ctx.set_materialize_grads(False)
+        return y, gathered
+
+    @staticmethod
+    def backward(ctx, grad, grad_gathered):
+        b, gathered = ctx.saved_tensors
+        _, wants_a, wants_b, *_ = ctx.needs_input_grad
+        grad_a = grad_b = None
+        if wants_a and grad is not None:
+            grad_a = torch.ops.entwine.gemm_rs(grad, b.t(), ctx.world)
+        if wants_a and grad_gathered is not None:
+            rows = torch.ops.entwine.reduce_scatter_rows(grad_gathered, ctx.world)
+            grad_a = rows if grad_a is None else grad_a + rows
+        if wants_b and grad is not None:
+            grad_b = grad.t() @ gathered
+        return None, grad_a, grad_b, None, None, None, None
+
+
+def _cast_gathering(dtype, arguments):
+    a, b, num_rows, world, *rest = arguments
+    a, b, _, *frozen = _cast_operands(dtype, (a, b, world, *rest[:1]))
+    return a, b, num_rows, world, *frozen, *rest[1:]
+
+
+_differentiable("ag_gemm", _AgGemm, _ag_gemm, functools.partial(_ag_gemm, pack=False))
+_autocast("ag_gemm", _cast_gathering)
+
+
+def ag_gemm(a, b, world, num_rows=None, frozen=False):
+    """The rows of all ranks' ``a``, multiplied with this rank's ``b``: [num_rows, n], with
+    gradients.  Collective, and so is its backward pass, which for ``a`` is a ``gemm_rs``.
+
+    ``a`` has this rank's rows of ``num_rows``; None: every rank has as many as this one.  Where
+    the weight wants a gradient, the gathered rows are kept for it.  The weight is kept as
+    ``gemm_rs`` keeps it.
+    """
+    if num_rows is None:
+        num_rows = a.shape[0] * check_world(world).size
+    return torch.ops.entwine.ag_gemm(a, b, num_rows, check_world(world).name, frozen)[0]
 
 
 # ---- gemm_rs_layer and gemm_ar_layer ---------------------------------------------------------

@@ -2,6 +2,8 @@
 
     torch.ops.entwine.gemm_rs(a, b, world.name)     # this rank's rows of the sum of a @ b.T
     torch.ops.entwine.gemm_ar(a, b, world.name)     # all rows of it
+    entwine.torch.ag_gemm(a, b, world)              # all ranks' rows of a, @ b.T
+    entwine.torch.ColumnParallelLinear(4096, 4096, world=world)
     entwine.torch.RowParallelLinear(4096, 4096, world=world)
     entwine.torch.RowParallelLinearNorm(4096, 4096, world=world)    # + residual, RMSNorm
 
@@ -14,11 +16,12 @@ import torch
 import torch.distributed as dist
 
 from ._errors import ArgumentError, ShapeError
-from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_ar_operator, gemm_rs,
+from ._torch_column import ColumnParallelLinear
+from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_ar_operator, gemm_rs,
                                gemm_rs_layer, gemm_rs_operator, reduce_scatter_rows, replicate)
 from ._world import World, check_world
 
-__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer", "gemm_ar",
+__all__ = ["ColumnParallelLinear", "RowParallelLinear", "RowParallelLinearNorm", "ag_gemm", "gemm_rs", "gemm_rs_layer", "gemm_ar",
            "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
 
 

@@ -148,8 +148,8 @@ BAD = {
     "gemm_ar_layer of another plan": (
         lambda p: entwine.Plan(p.world, M, N, K, "float32").gemm_ar_layer(A, B),
         "call gemm_rs_layer,"),
-    "another op": (lambda p: entwine.Plan(p.world, M, N, K, "float32", op="ag-gemm"),
-                   "op is 'ag-gemm'; expected 'gemm-rs' or 'gemm-ar'"),
+    "another op": (lambda p: entwine.Plan(p.world, M, N, K, "float32", op="gemm-ag"),
+                   "op is 'gemm-ag'; expected 'gemm-rs', 'gemm-ar' or 'ag-gemm'"),
     "op is None": (lambda p: entwine.Plan(p.world, M, N, K, "float32", op=None), "op is None"),
     "explain of another op": (lambda p: entwine.explain(M, N, K, op="rs"), "op is 'rs'"),
     "tune of another op": (lambda p: entwine.tune(p.world, M, N, K, op="rs"), "op is 'rs'"),

@@ -49,6 +49,7 @@ def whole_norm(h, weight):
 
 OPERANDS = {"a": lambda rank: (M, K), "b": lambda rank: (N, K)}
 MY_ROWS, ALL_ROWS = {"rows": lambda rank: (share(rank), N)}, {"rows": lambda rank: (M, N)}
+GATHERED = {"a": lambda rank: (share(rank), K), "b": lambda rank: (N, K)}
 OPERATORS = {
     "gemm_rs": [
         Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_rs(a, b, world.name),
@@ -60,6 +61,12 @@ OPERATORS = {
              lambda a, b: [whole_gemm(a, b)] * RANKS, shared=("output",)),
         Case(OPERANDS, lambda world, a, b: torch.ops.entwine.gemm_ar(a, b, world.name, True),
              lambda a, b: [whole_gemm(a, b)] * RANKS, shared=("output",))],
+    "ag_gemm": [
+        Case(GATHERED, lambda world, a, b: torch.ops.entwine.ag_gemm(a, b, M, world.name)[0],
+             lambda a, b: [torch.cat(a) @ one.t() for one in b]),
+        Case(GATHERED, lambda world, a, b: torch.cat(
+            torch.ops.entwine.ag_gemm(a, b, M, world.name, False, True), 1),
+             lambda a, b: [torch.cat((torch.cat(a) @ one.t(), torch.cat(a)), 1) for one in b])],
     "all_gather_rows": [
         Case(MY_ROWS, lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name),
              lambda rows: [torch.cat(rows)] * RANKS),
@@ -119,8 +126,25 @@ def whole_linear_norm(x, weight, residual, bias, norm_weight):
             zip(scattered(whole_norm(h, norm_weight[0])), scattered(h))]
 
 
+def column_linear(world, x, weight, bias):
+    layer = et.ColumnParallelLinear(K, RANKS * N, world=world)
+    return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x, M))
+
+
+def whole_column_linear(world, x, weight, bias):
+    layer = et.ColumnParallelLinear(K, RANKS * N, sequence_parallel=False, world=world)
+    return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+
+COLUMNS = {"weight": lambda rank: (N, K), "bias": lambda rank: (N,)}
 LINEAR = {"x": lambda rank: (M, K), "weight": lambda rank: (N, K)}
 MODULES = {
+    "ColumnParallelLinear": [
+        Case({"x": lambda rank: (share(rank), K), **COLUMNS}, column_linear,
+             lambda x, weight, bias: [torch.cat(x) @ w.t() + b for w, b in zip(weight, bias)]),
+        Case({"x": lambda rank: (M, K), **COLUMNS}, whole_column_linear,
+             lambda x, weight, bias: [x[0] @ w.t() + b for w, b in zip(weight, bias)],
+             shared=("x",))],
     "RowParallelLinear": [
         Case({**LINEAR, "bias": lambda rank: (N,)}, linear,
              lambda x, weight, bias: scattered(whole_gemm(x, weight) + bias[0]),
@@ -278,6 +302,7 @@ def test_forward_mode_is_refused(world):
               lambda a: et.gemm_rs_layer(a, given["b"], given["residual"], given["norm_weight"],
                                          world),
               lambda a: et.gemm_ar(a, given["b"], world),
+              lambda a: et.ag_gemm(a, given["b"], world),
               lambda a: et.gemm_ar_layer(a, given["b"], given["residual"], given["norm_weight"],
                                          world)],
         "residual": [lambda rows: et.all_gather_rows(rows, M, world),

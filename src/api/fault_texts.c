@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "exchange/plan_reports.h"
+#include "plan/grid.h"
 #include "plan/ops/op.h"
 #include "world/recorder.h"
 
@@ -16,6 +17,17 @@ static ew_status explain_tile(const ewx_fault *f, double timeout_s)
         f->reporter, timeout_s, f->code == EWX_FAULT_RESULT ? "the result of tile" : "tile",
         f->detail[0], f->detail[1], f->culprit, f->plan, (uint32_t)f->detail[3],
         (uint32_t)f->detail[2], f->culprit);
+}
+
+static ew_status explain_panel(const ewx_fault *f, double timeout_s)
+{
+    return ewx_fail(
+        f->status,
+        "rank %d waited %.3g s for the rows of A of rank %d from its row %" PRId64
+        " on (plan %" PRIu32 ", saw epoch %" PRIu32 ", wanted %" PRIu32 ")\n"
+        "  fix: see why rank %d makes no progress, or raise the timeout",
+        f->reporter, timeout_s, f->culprit, f->detail[0] * EWX_TILE_M, f->plan,
+        (uint32_t)f->detail[3], (uint32_t)f->detail[2], f->culprit);
 }
 
 static void print_tile(FILE *out, const ewx_fault *f)
@@ -114,6 +126,7 @@ static const ewx_fault_text texts[] = {
     {EWX_FAULT_ROWS, explain_rows, NULL},
     {EWX_FAULT_ORDER, explain_order, NULL},
     {EWX_FAULT_RESIDUAL, explain_residual, NULL},
+    {EWX_FAULT_PANEL, explain_panel, NULL},
 };
 
 const ewx_terms ewx_terms_above = {

@@ -298,16 +298,27 @@ static ewx_call_rows call_rows(const ew_plan *plan, const ewx_call *call)
                            all ? call->m : ewx_rows_dealt(call->m, num_ranks, rank).count};
 }
 
-/* What a call writes, then what it reads; without an epilogue it is the three in the
- * middle. */
-static ew_status check_memory(const ew_plan *plan, const ewx_call *call)
+/* What a call without an epilogue writes, then what it reads. */
+static ew_status check_matrices(const ew_plan *plan, const ewx_call *call)
+{
+    static const char *const names[] = {"gathered", "C", "A", "B"};
+    const ew_problem *problem = &plan->spec.problem;
+    const ewx_call_rows rows = call_rows(plan, call);
+    const size_t elem = plan->spec.elem_bytes, depth = (size_t)problem->k * elem;
+    const ewx_part parts[] = {ewx_part_of(call->gathered, (size_t)call->m * depth),
+                              ewx_part_of(call->C, (size_t)(rows.c * problem->n) * elem),
+                              ewx_part_of(call->A, (size_t)rows.a * depth),
+                              ewx_part_of(call->B, (size_t)problem->n * depth)};
+    return ewx_parts_check(parts, names, 2, 4);
+}
+
+/* The same of a call with one. */
+static ew_status check_layer_matrices(const ew_plan *plan, const ewx_call *call)
 {
     static const char *const names[] = {"normed", "residual", "C",          "A",
                                         "B",      "bias",     "norm_weight"};
     const ew_problem *problem = &plan->spec.problem;
     const ew_epilogue *epilogue = call->epilogue;
-    if (plan->backend->traits->simulated)
-        return EW_OK;
     const ewx_call_rows rows = call_rows(plan, call);
     const size_t elem = plan->spec.elem_bytes, row = (size_t)problem->n * elem;
     const size_t out = (size_t)rows.c * row;
@@ -315,13 +326,18 @@ static ew_status check_memory(const ew_plan *plan, const ewx_call *call)
     parts[2] = ewx_part_of(call->C, out);
     parts[3] = ewx_part_of(call->A, (size_t)(rows.a * problem->k) * elem);
     parts[4] = ewx_part_of(call->B, (size_t)problem->k * row);
-    if (!epilogue)
-        return ewx_parts_check(parts + 2, names + 2, 1, 3);
     parts[0] = ewx_part_of(epilogue->normed, out);
     parts[1] = ewx_part_of(epilogue->residual, (size_t)rows.residual * row);
     parts[5] = ewx_part_of(epilogue->bias, row);
     parts[6] = ewx_part_of(epilogue->norm_weight, row);
     return ewx_parts_check(parts, names, 3, 7);
+}
+
+static ew_status check_memory(const ew_plan *plan, const ewx_call *call)
+{
+    if (plan->backend->traits->simulated)
+        return EW_OK;
+    return call->epilogue ? check_layer_matrices(plan, call) : check_matrices(plan, call);
 }
 
 /* What can be told before any rank can see that the call was made. */
@@ -344,7 +360,7 @@ static ew_status check_call(const ew_plan *plan, const char *function, ew_op op,
     const ewx_call_rows rows = call_rows(plan, call);
     if ((rows.a > 0 && !call->A) || (rows.c > 0 && !call->C && !call->epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
-                        call->A ? "C" : "A", m);
+                        rows.a > 0 && !call->A ? "A" : "C", m);
     if (!call->B && !plan->backend->traits->simulated && !ewx_weight_packed(&plan->binding))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the plan has no weight\n"
@@ -425,6 +441,14 @@ ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const void *
     ewx_call call = {
         .m = m, .A = A, .B = B, .C = C, .epilogue = epilogue, .stream = stream};
     return call_layer(plan, "ew_gemm_ar_layer", EW_OP_GEMM_AR, &call);
+}
+
+ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
+                     void *gathered, ew_stream stream)
+{
+    ewx_call call = {
+        .m = m, .A = A, .B = B, .C = C, .gathered = gathered, .stream = stream};
+    return enter_and_call(plan, "ew_ag_gemm", EW_OP_AG_GEMM, &call);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)

@@ -19,6 +19,7 @@ typedef struct ewx_call {
     const void *B;               /* the weight of this call alone; NULL: `packed` is it */
     const void *packed;          /* the bound weight; the simulator has none */
     void *C;                     /* may be NULL with an epilogue */
+    void *gathered;              /* NULL, or where EW_OP_AG_GEMM puts all rows of A */
     const ew_epilogue *epilogue; /* or NULL */
     ew_stream stream;
     int64_t timeout_ns; /* how long it waits for a rank that makes no progress */

@@ -41,14 +41,15 @@ ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact)
     const ew_problem *p = sampler->problem;
     const ewx_memory *memory = &sampler->backend->memory;
     const int rank = sampler->world->rank;
-    ewx_input input = {.kind = exact ? EWX_INPUT_EXACT_A : EWX_INPUT_RANDOM,
-                       .dtype = p->dtype,
-                       .layout = p->weight_layout,
-                       .seed = sampler->seed + (exact ? 0 : (uint32_t)rank),
-                       .rank = rank,
-                       .num_ranks = sampler->world->num_ranks,
-                       .rows = sampler->rows,
-                       .depth = p->k};
+    ewx_input input = {
+        .kind = exact ? EWX_INPUT_EXACT_A : EWX_INPUT_RANDOM,
+        .dtype = p->dtype,
+        .layout = p->weight_layout,
+        .seed = sampler->seed + (exact ? 0 : (uint32_t)rank),
+        .rank = rank,
+        .num_ranks = sampler->world->num_ranks,
+        .rows = ewx_op_of(p)->rows_a(sampler->rows, sampler->world->num_ranks, rank).count,
+        .depth = p->k};
     EW_TRY(memory->generate(sampler->world, &input, sampler->A));
     if (exact)
         input.kind = EWX_INPUT_EXACT_B;
@@ -86,8 +87,16 @@ ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner)
 {
     if (runner->layer)
         return ewx_sampler_call_layer(sampler, runner);
-    return (sampler->problem->op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(
-        runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
+    switch (sampler->problem->op) {
+    case EW_OP_GEMM_AR:
+        return ew_gemm_ar(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
+    case EW_OP_AG_GEMM:
+        return ew_ag_gemm(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL,
+                          NULL);
+    case EW_OP_GEMM_RS:
+        break;
+    }
+    return ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
 }
 
 /* A GPU's calls are timed by its own clock, from the start of the first kernel to the end

@@ -277,6 +277,8 @@ static const char *refusal(const ew_problem *problem, int num_ranks)
 {
     if (problem->dtype != EW_FP32)
         return "the MPI baselines are fp32 only: MPI has no sum of bf16 or fp16";
+    if (problem->op == EW_OP_AG_GEMM)
+        return "the MPI baselines end in a sum, and ag-gemm has none";
     if (problem->max_m < 0 || problem->n < 1 || problem->k < 1)
         return "rows, columns and depth must be positive";
     if (rows_of(problem, num_ranks) > INT_MAX / problem->n)

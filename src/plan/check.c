@@ -252,6 +252,12 @@ static ew_status check_invariant(const ew_problem *problem, int num_ranks,
     if (config->invariant < 0 || config->invariant > EWX_MAX_RANKS)
         return fail_range("invariant", config->invariant,
                           "use 1 to 256 pieces of K, such as 8, or 0");
+    if (ewx_op_of(problem)->gemm_waits)
+        return ewx_fail(
+            EW_ERR_CONFIG,
+            "invariant=%d with %s, which adds up nothing: its bits are the same "
+            "at every W\n  fix: leave invariant out",
+            config->invariant, ew_op_name(problem->op));
     if (ewx_is_gpu(config, machine))
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "invariant=%d is not implemented by the cuda backend\n"

@@ -251,6 +251,8 @@ int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
 
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)
 {
+    if (spec->op->gemm_waits)
+        return EWX_OWNS_NOTHING;
     if (spec->problem.op != EW_OP_GEMM_AR)
         return EWX_OWNS_PART;
     return ewx_allreduce_shots(spec, m) == 1 ? EWX_OWNS_ALL : EWX_OWNS_TILES;

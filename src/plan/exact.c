@@ -85,12 +85,13 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
     EW_TRY(ewx_place_check(m, num_ranks, rank));
     const ewx_op *op = ewx_op_of(&p);
     const ewx_rows rows = op->rows_c(m, num_ranks, rank);
+    const ewx_exact_call call = {seed, num_ranks, rank, m};
     int32_t *sums = malloc((size_t)p.n * sizeof *sums);
     if (!sums)
         return ewx_fail(EW_ERR_MEMORY, "no memory to verify %" PRId64 " columns", p.n);
     ew_check check = {0};
     for (int64_t row = 0; row < rows.count; row++) {
-        op->expect_row(&p, seed, num_ranks, rows.first + row, sums);
+        op->expect_row(&p, &call, rows.first + row, sums);
         for (int64_t n = 0; n < p.n; n++) {
             const double got = load(p.dtype, C, row * p.n + n);
             const double error = fabs(got - (double)sums[n]);

@@ -24,6 +24,8 @@ __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *c
 static const char *why_order(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
+    if (spec->op->gemm_waits)
+        return "other ranks' rows take turns as they arrive, own ones come in between";
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
     if (config->order == EW_ORDER_DEFAULT)
@@ -35,8 +37,11 @@ static const char *why_order(const ewx_spec *spec)
                : "destinations take turns, so that every owner can reduce early";
 }
 
-static const char *why_release(const ew_config *config)
+static const char *why_release(const ewx_spec *spec)
 {
+    const ew_config *config = &spec->config;
+    if (spec->op->gemm_waits)
+        return "a block is computed as soon as its rows are there";
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
     if (config->levels && config->release > 1)
@@ -82,12 +87,21 @@ static void explain_domains(const ewx_machine *machine, ewx_text *text)
                      machine->domains);
 }
 
+static void explain_cpu_reducers(const ew_config *config, const ew_config *asked,
+                                 ewx_text *text)
+{
+    explain_key(config, "x", asked->budget, text,
+                config->pool == EW_POOL_STATIC ? "one reducer set apart"
+                                               : "every worker may reduce");
+    explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
+}
+
 static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
                         const ewx_machine *machine, ewx_text *text)
 {
     const ew_config *config = &spec->config;
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
-    explain_key(config, "release", asked->release, text, "%s", why_release(config));
+    explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
     explain_key(config, "workers", asked->workers, text, "%d usable core%s for %d rank%s%s",
@@ -95,10 +109,8 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
                 ewx_text_plural(spec->num_ranks),
                 machine->cores < spec->num_ranks ? ", which share them: slower" : "");
     explain_domains(machine, text);
-    explain_key(config, "x", asked->budget, text,
-                config->pool == EW_POOL_STATIC ? "one reducer set apart"
-                                               : "every worker may reduce");
-    explain_key(config, "b", asked->batch, text, "one tile, then look for a block again");
+    if (!spec->op->gemm_waits)
+        explain_cpu_reducers(config, asked, text);
     if (config->levels)
         explain_key(config, "levels", asked->levels, text, "%s",
                     config->levels == 2 ? "a host sends one sum, not one tile per rank"
@@ -170,7 +182,7 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
     const ewx_machine gpu = ewx_machine_planned(machine);
     explain_gpu(machine, text);
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
-    explain_key(config, "release", asked->release, text, "%s", why_release(config));
+    explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_cuda_producer(spec, asked, &gpu, text);
     else
@@ -208,6 +220,18 @@ static void explain_invariant(const ewx_spec *spec, ewx_text *text)
         ewx_text_add(text, "with W=%d this costs nothing\n", spec->num_ranks);
 }
 
+static void explain_grid(const ewx_spec *spec, const ewx_grid *grid, ewx_text *text)
+{
+    const bool gathers = spec->op->gemm_waits;
+    const int64_t num_blocks = ewx_num_blocks(grid);
+    const int64_t count = gathers ? ewx_part_tile_rows(grid, 0)
+                                  : ewx_spec_share(spec, spec->problem.max_m, 0).count;
+    ewx_text_add(text, "grid: %" PRId64 " block%s per rank, %" PRId64 " %s%s of %s\n",
+                 num_blocks, ewx_text_plural(num_blocks), count, gathers ? "panel" : "tile",
+                 ewx_text_plural(count),
+                 gathers ? "128 rows published by rank 0" : "128x128 summed by rank 0");
+}
+
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
                       const ewx_machine *machine, ewx_text *text)
 {
@@ -229,13 +253,7 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
         explain_invariant(spec, text);
     if (asked->epilogue)
         explain_key(&spec->config, "epilogue", true, text, "%s", "");
-    const int64_t num_blocks = ewx_num_blocks(&grid);
-    const int64_t num_summed = ewx_spec_share(spec, spec->problem.max_m, 0).count;
-    ewx_text_add(text,
-                 "grid: %" PRId64 " block%s per rank, %" PRId64
-                 " tile%s of 128x128 summed by rank 0\n",
-                 num_blocks, ewx_text_plural(num_blocks), num_summed,
-                 ewx_text_plural(num_summed));
+    explain_grid(spec, &grid, text);
     ewx_text_add(text, "%s: %zu bytes per rank, two slices by epoch, %" PRId64 " flag%s\n",
                  gpu ? "GPU heap" : "heap", spec->layout.segment_bytes,
                  spec->layout.num_slots, ewx_text_plural(spec->layout.num_slots));

@@ -17,24 +17,28 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const int64_t slot_rows =
         rules.whole_tiles ? EWX_TILE_M : ewx_min64(EWX_TILE_M, most_rows);
     const int64_t slot_cols = rules.whole_tiles ? EWX_TILE_N : ewx_min64(EWX_TILE_N, cols);
-    ewx_layout layout = {.row_major = config->producer == EW_PRODUCER_BLAS,
+    ewx_layout layout = {.row_major =
+                             op->gemm_waits || config->producer == EW_PRODUCER_BLAS,
                          .num_parts = num_parts,
                          .num_pieces = ewx_num_pieces(config, num_ranks)};
     layout.max_tile_rows = ewx_div_up(most_rows, EWX_TILE_M);
-    layout.tile_cols = ewx_div_up(cols, EWX_TILE_N);
+    layout.tile_cols = ewx_div_up(problem->n, EWX_TILE_N);
 
     const ewx_size elem = {ew_dtype_bytes(problem->dtype), true};
     const ewx_size slots_per_part =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
-    const ewx_size num_slots = ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
+    /* Rows of A are published in panels as high as a tile. */
+    const ewx_size num_slots = op->gemm_waits
+                                   ? ewx_size_of(layout.max_tile_rows)
+                                   : ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
+    const int64_t kept_rows = op->gemm_waits ? most_rows : problem->max_m;
     const ewx_size slot =
         ewx_size_mul(ewx_size_of(slot_rows), ewx_size_mul(ewx_size_of(slot_cols), elem));
     const ewx_size piece_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
     const ewx_size slot_bytes = ewx_size_mul(piece_bytes, ewx_size_of(layout.num_pieces));
     const ewx_size contributions =
         layout.row_major
-            ? ewx_size_mul(ewx_size_mul(ewx_size_of(problem->max_m), ewx_size_of(cols)),
-                           elem)
+            ? ewx_size_mul(ewx_size_mul(ewx_size_of(kept_rows), ewx_size_of(cols)), elem)
             : ewx_size_mul(num_slots, slot_bytes);
     const ewx_size slice = ewx_size_round_up(contributions, rules.unit_bytes);
     const ewx_size flags = ewx_size_mul(num_slots, (ewx_size){rules.flag_bytes, true});
@@ -46,11 +50,12 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
         traits->enqueues && (layout.row_major || config->transport == EW_TRANSPORT_COPY);
     const ewx_size second = one_slice ? first : ewx_size_add(first, slice);
     const ewx_size total = ewx_size_add(second, slice);
+    const char name = op->gemm_waits ? 'K' : 'N';
     if (!total.ok)
         return ewx_fail(EW_ERR_SHAPE,
-                        "M=%lld with N=%lld needs more bytes than 64 bits can count\n"
-                        "  fix: make M or N smaller",
-                        (long long)problem->max_m, (long long)problem->n);
+                        "M=%lld with %c=%lld needs more bytes than 64 bits can count\n"
+                        "  fix: make M or %c smaller",
+                        (long long)problem->max_m, name, (long long)cols, name);
 
     layout.slots_per_part = (int64_t)slots_per_part.value;
     layout.num_slots = (int64_t)num_slots.value;

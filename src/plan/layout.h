@@ -14,17 +14,18 @@
 /* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a
  * tile and does not move when m changes from call to call.  Slices alternate by epoch.
  *
- * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment.
+ * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment; where
+ * the GEMM waits, of the panels of rows in it, and a slice is a matrix of these rows.
  * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns; packed
  * slots are whole tiles, and the second slice follows the first without a gap. */
 typedef struct ewx_layout {
-    bool row_major; /* contributions as one matrix (BLAS), else tile-packed */
+    bool row_major; /* one matrix (BLAS, rows of A), else tile-packed contributions */
     int32_t num_parts;
-    int64_t max_tile_rows; /* tile rows of the largest part */
-    int64_t tile_cols;
-    int64_t slots_per_part; /* slots of one part */
+    int64_t max_tile_rows;  /* tile rows of the largest part */
+    int64_t tile_cols;      /* of the output */
+    int64_t slots_per_part; /* output tiles of one part, and its slots where it has any */
     int64_t num_slots;
-    int64_t tile_stride; /* elements between rows of a contribution */
+    int64_t tile_stride; /* elements between rows of what crosses */
     int32_t num_pieces;  /* contributions of a rank to a tile, one after the other */
     size_t piece_bytes;  /* from one to the next */
     size_t slot_bytes;   /* of a packed tile, all pieces */

@@ -11,7 +11,8 @@ typedef enum ewx_ownership {
     EWX_OWNS_TILES, /* every rank each W-th tile of the only part */
     EWX_OWNS_ROWS,  /* every rank some rows of the only part: a tile may have several owners
                      */
-    EWX_OWNS_ALL    /* every rank all tiles: nobody waits for another's sum */
+    EWX_OWNS_ALL,   /* every rank all tiles: nobody waits for another's sum */
+    EWX_OWNS_NOTHING /* there is no sum */
 } ewx_ownership;
 
 #define EWX_EVERYONE (-1)
@@ -43,6 +44,10 @@ EW_HD static inline ewx_share ewx_share_of(const ewx_grid *grid, ewx_ownership o
 {
     if (ownership == EWX_OWNS_ROWS)
         return ewx_share_rows(grid, num_ranks, rank);
+    if (ownership == EWX_OWNS_NOTHING) {
+        ewx_share nothing = {EWX_OWNS_NOTHING, 0, 0, 1, 0, 0, 0};
+        return nothing;
+    }
     ewx_share share = {ownership, ownership == EWX_OWNS_PART ? rank : 0, 0, 1, 0, 0, 0};
     share.count = ewx_part_tiles(grid, share.part);
     share.num_rows = ewx_part_rows(grid, share.part);

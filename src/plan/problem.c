@@ -65,7 +65,8 @@ ew_status ewx_problem_check_shape(const ew_problem *problem)
     if (!ewx_op_find(problem->op))
         return ewx_fail(
             EW_ERR_ARGUMENT,
-            "operation %d is unknown\n  fix: use EW_OP_GEMM_RS or EW_OP_GEMM_AR",
+            "operation %d is unknown\n  fix: use EW_OP_GEMM_RS, EW_OP_GEMM_AR or "
+            "EW_OP_AG_GEMM",
             (int)problem->op);
     if (ew_dtype_bytes(problem->dtype) == 0)
         return ewx_fail(

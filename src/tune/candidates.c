@@ -166,7 +166,9 @@ static bool has_budget(const ewx_candidate_space *space)
     const bool nccl = space->built_in.producer == EW_PRODUCER_BLAS &&
                       space->machine.has_nccl &&
                       space->problem->max_m % space->num_ranks == 0;
-    return space->num_ranks > 1 && !nccl && !(space->fixed.budget && space->fixed.batch);
+    const bool sums = !ewx_op_of(space->problem)->gemm_waits;
+    return space->num_ranks > 1 && sums && !nccl &&
+           !(space->fixed.budget && space->fixed.batch);
 }
 
 static void add_budget(const ewx_candidate_space *space, ew_config request, int64_t budget,

@@ -1,7 +1,8 @@
 /* The flag protocol of docs/PROTOCOL.md as a Spin model: producers, owners, epochs that
  * wrap, slices, `done` words, release units, calls of changing size, and one misfortune:
  * a rank dies, stalls, aborts, or comes with another m.  The sum is scattered, or with one
- * of the first three definitions below every rank gets all of it.
+ * of the first three definitions below every rank gets all of it.  With GATHER there is no
+ * sum: a tile is a unit of its rank's rows, which the GEMM of every rank reads.
  *
  * Waits are blocking guards, so the model has no cycles: "no process is left waiting" is
  * the same as "every call ends".  `timeout` stands for the deadline: Spin enables it only
@@ -15,6 +16,8 @@
  *                       the place of its own contribution, and the others copy it
  *   BY_ROWS             as TWO_SHOT, but a rank sums some rows of every tile, and its result
  *                       is complete when all tiles are summed
+ *   GATHER              AllGather-GEMM: a producer publishes its rank's rows, and the GEMM,
+ *                       in the owner's place, is the one that waits
  *   PUSHED              TWO_SHOT: the owner writes the result over every rank's contribution,
  *                       and a rank finds it with its own
  *   CARRIED             every rank is on a host of its own: a rank reads what was carried to
@@ -62,7 +65,7 @@
 #if defined(TWO_SHOT) || defined(BY_ROWS)
 #define HAS_RESULTS
 #endif
-#if defined(ONE_SHOT) || defined(HAS_RESULTS)
+#if defined(ONE_SHOT) || defined(HAS_RESULTS) || defined(GATHER)
 #define PARTS 1
 #define PART_OF(rank) 0
 #else
@@ -271,6 +274,9 @@ inline next_call()
 
 /* ---- Producing ---- */
 
+/* GATHER: of a source's units, one more. */
+#define HAS_ROWS(source) (tile < NUM_TILES(SHORT(rank, call), source))
+
 inline begin_tile()
 {
     for (piece : 0 .. PIECES - 1) {
@@ -319,7 +325,11 @@ inline release_tile()
 #endif
 }
 
+#ifdef GATHER
+#define HAS_TILE HAS_ROWS(rank)
+#else
 #define HAS_TILE (tile < NUM_TILES(SHORT(rank, call), part))
+#endif
 
 inline take_tile()
 {
@@ -740,6 +750,50 @@ inline own_tiles()
     od
 }
 
+/* ---- Multiplying gathered rows ---- */
+
+/* A unit is looked at when its reading begins and when it ends. */
+inline is_a_unit()
+{
+    d_step {
+        assert(tile_epoch[AT(from, 0, SLICE(epoch), tile, 0)] == epoch);
+        assert(tile_short[AT(from, 0, SLICE(epoch), tile, 0)] == SHORT(rank, call))
+    }
+}
+
+#define ROWS_TO_READ (copied < RANKS && from != rank && HAS_ROWS(from))
+
+/* All sources, one after the other, of two ranks from any of them on; the rank's own rows are
+ * in its caller's memory.  It blocks, which is the hardest case: an engine may take what is there,
+ * and compute its own rows while nothing is. */
+inline multiply()
+{
+#if RANKS > 2 /* to keep the search small */
+    from = (rank + 1) % RANKS;
+#else
+    atomic { select(from : 0 .. RANKS - 1) };
+#endif
+    do
+    :: atomic {
+           ROWS_TO_READ ->
+           check_rows(from);
+           AWAIT(REACHED(flag[FLAG(from, 0, tile / UNIT)], epoch), from);
+#ifdef MUTANT_done_before_read
+           finish_call();
+#endif
+           is_a_unit()
+       };
+       atomic { is_a_unit(); tile++ }
+    :: atomic {
+           copied < RANKS && !ROWS_TO_READ ->
+           copied++;
+           tile = 0;
+           from = (from + 1) % RANKS
+       }
+    :: atomic { copied == RANKS -> break }
+    od
+}
+
 proctype Owner(byte rank)
 {
     byte call = 1, epoch = EPOCH(1), peer, tile, piece, counter, copied, from;
@@ -750,7 +804,9 @@ proctype Owner(byte rank)
                await_readers();
                reset_tickets();
                announce();
+#ifndef MUTANT_rows_behind_gemm
                opened[rank] = call;
+#endif
 #endif
 #ifdef CARRIED
                in_call[rank] = true;
@@ -762,6 +818,12 @@ proctype Owner(byte rank)
 #endif
                skip
            };
+#ifdef GATHER
+           multiply();
+#ifdef MUTANT_rows_behind_gemm
+           opened[rank] = call;
+#endif
+#else
 #ifdef MUTANT_collect_before_reduce
            collect();
 #endif
@@ -771,6 +833,7 @@ proctype Owner(byte rank)
            finish_call();
 #endif
            collect();
+#endif
            atomic {
                copied = 0;
                from = 0;

@@ -58,6 +58,15 @@ sizes=(
     "CARRIED TWO_SHOT RANKS=2 CALLS=3 SAME_M"
     "CARRIED TWO_SHOT RANKS=2 CALLS=1 STALL"
     "CARRIED BY_ROWS RANKS=2 CALLS=2 SAME_M"
+    "GATHER RANKS=2 CALLS=3 TILES=2"
+    "GATHER RANKS=3 CALLS=1"
+    "GATHER RANKS=2 CALLS=2 TILES=2 UNIT=2 WORKERS=2 SAME_M"
+    "GATHER RANKS=2 CALLS=3 SLICES=1"
+    "GATHER RANKS=2 CALLS=3 DEVICE"
+    "GATHER RANKS=2 CALLS=2 TILES=2 DISAGREE"
+    "GATHER RANKS=2 CALLS=2 DEATH"
+    "GATHER RANKS=2 CALLS=2 STALL"
+    "GATHER RANKS=2 CALLS=2 ABORT"
 )
 # name: the size at which it shows.
 mutants=(
@@ -99,6 +108,13 @@ mutants=(
     "whole_tiles_cross: CARRIED BY_ROWS RANKS=2 CALLS=1"
     "results_over_contributions: CARRIED BY_ROWS RANKS=2 CALLS=1"
     "no_wait_for_readers: CARRIED RANKS=2 CALLS=3"
+    "flag_before_tile: GATHER RANKS=2 CALLS=1"
+    "no_wait_for_readers: GATHER RANKS=2 CALLS=3"
+    "readers_off_by_one: GATHER RANKS=2 CALLS=4"
+    "one_slice: GATHER RANKS=2 CALLS=2"
+    "done_before_read: GATHER RANKS=2 CALLS=3 DEVICE"
+    "rows_behind_gemm: GATHER RANKS=2 CALLS=1"
+    "rows_unchecked: GATHER RANKS=2 CALLS=1 DISAGREE"
 )
 
 # search "DEFINITIONS" OPTIMISATION: what pan says; 0 when it came to a result, which may be an error.

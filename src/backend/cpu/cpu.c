@@ -132,6 +132,8 @@ static ew_status allocate_all(ewx_cpu_engine *engine, const sizes *s)
     EW_TRY(allocate((size_t)spec->num_ranks, (void **)&engine->reduce.peer_agrees));
     EW_TRY(allocate((size_t)spec->num_ranks * sizeof(ewx_collector),
                     (void **)&engine->collect.collectors));
+    EW_TRY(allocate((size_t)spec->num_ranks * sizeof(ewx_gather_source),
+                    (void **)&engine->gather.sources));
     EW_TRY(allocate(s->row_tiles, (void **)&engine->collect.rows_finished));
     EW_TRY(allocate(s->squares, (void **)&engine->epilogue.squares));
     EW_TRY(allocate(s->row_tiles, (void **)&engine->epilogue.row_tiles));
@@ -162,6 +164,7 @@ static void cpu_destroy(void *state)
     free((void *)engine->epilogue.row_tiles);
     free(engine->epilogue.squares);
     free((void *)engine->collect.rows_finished);
+    free(engine->gather.sources);
     free(engine->collect.collectors);
     free((void *)engine->reduce.peer_agrees);
     free((void *)engine->gemm.unreleased);
@@ -276,6 +279,11 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                         "producer=blas among ranks on %d hosts\n"
                         "  fix: use producer=own, or compare with the method blas+mpi",
                         world->num_hosts);
+    if (world->num_hosts > 1 && spec->op->gemm_waits)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s among ranks on %d hosts\n"
+                        "  fix: use ranks of one host, or a gather and gemm-rs",
+                        spec->op->name, world->num_hosts);
     if (world->num_hosts > 1 && spec->config.levels == 2 && spec->layout.num_parts == 1)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "levels=2 of %s among ranks on %d hosts\n"
@@ -341,7 +349,8 @@ static ew_status cpu_trace_enable(void *state)
         return EW_OK;
     /* A block each, and a sum each that a rank makes or copies; by rows, where a tile may
      * have several owners, results of every rank besides. */
-    engine->trace.capacity = (size_t)(spec->layout.num_slots + spec->layout.slots_per_part);
+    engine->trace.capacity =
+        (size_t)((spec->layout.num_parts + 1) * spec->layout.slots_per_part);
     if (spec->op->rows_c == ewx_rows_all)
         engine->trace.capacity += (size_t)(spec->num_ranks + spec->layout.max_tile_rows);
     return allocate(engine->trace.capacity * sizeof(ew_trace_event),

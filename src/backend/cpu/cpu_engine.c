@@ -136,8 +136,10 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
         do
             EW_TRY(do_some(engine, worker, EWX_ROLE_COMPUTE, &done));
         while (done > 0);
-        return worker == 0 && engine->wire.exchange.is_open ? await_end(engine, worker, 0)
-                                                            : EW_OK;
+        const bool sends = worker == 0 && engine->wire.exchange.is_open;
+        return sends || engine->spec->op->gemm_waits
+                   ? await_end(engine, worker, EWX_ROLE_COMPUTE)
+                   : EW_OK;
     }
     EW_TRY(await_end(engine, worker, EWX_ROLE_REDUCE));
     return await_gemm(engine);
@@ -235,6 +237,10 @@ static void finish_call(ewx_cpu_engine *engine)
     engine->timing.end_ns = ewx_now_ns();
     engine->timing.gemm_end_ns =
         atomic_load_explicit(&engine->gemm.end_ns, memory_order_relaxed);
+    if (engine->spec->op->gemm_waits) /* what came before the first block was no GEMM */
+        engine->timing.gemm_end_ns -=
+            atomic_load_explicit(&engine->gemm.begin_ns, memory_order_relaxed) -
+            engine->timing.start_ns;
 }
 
 /* Between hosts the control messages about another plan's call come before the tiles that

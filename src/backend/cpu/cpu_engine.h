@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_heap.h"
 #include "backend/cpu/cpu_workers.h"
 #include "backend/cpu/epilogue_stage.h"
+#include "backend/cpu/gather_stage.h"
 #include "backend/cpu/gemm_stage.h"
 #include "backend/cpu/host_sum.h"
 #include "backend/cpu/ops/cpu_ops.h"
@@ -29,6 +30,7 @@ struct ewx_cpu_engine {
     ewx_gemm_stage gemm;
     ewx_reduce_stage reduce;
     ewx_collect_stage collect;
+    ewx_gather_stage gather;
     ewx_host_sum host_sum;
     ewx_epilogue_stage epilogue;
     uint32_t epoch; /* of the last call */

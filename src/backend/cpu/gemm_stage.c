@@ -85,7 +85,7 @@ static void count_groups(ewx_cpu_engine *engine)
                 memory_order_relaxed);
 }
 
-static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
@@ -96,12 +96,19 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
     gemm->num_positions = whole ? grid->rows > 0 : ewx_num_blocks(grid);
     atomic_store_explicit(&gemm->next_position, 0, memory_order_relaxed);
     atomic_store_explicit(&gemm->positions_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&gemm->begin_ns, engine->timing.start_ns, memory_order_relaxed);
     atomic_store_explicit(&gemm->end_ns, engine->timing.start_ns, memory_order_relaxed);
     if (gemm->B && !whole)
         ewx_packing_begin(&gemm->packing, engine->spec, &gemm->form, gemm->B,
                           gemm->passing_weight);
     memset((void *)gemm->panel_states, EWX_PANEL_UNPACKED,
            (size_t)(engine->spec->layout.num_parts * engine->spec->layout.max_tile_rows));
+}
+
+static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+{
+    ewx_gemm_stage_prepare(engine, asked);
+    engine->gemm.out = engine->reduce.in_place ? engine->reduce.sum : NULL;
     if (engine->spec->config.release != 1)
         count_groups(engine);
     return true;
@@ -121,16 +128,22 @@ ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
     return status;
 }
 
-static void pack_rows(const ewx_cpu_engine *engine, int64_t row, int64_t count,
+static void pack_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
                       unsigned char *packed)
 {
     const ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_grid *grid = &engine->call.grid;
+    const size_t elem_bytes = engine->spec->elem_bytes;
     const int64_t K = engine->spec->problem.k;
-    for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++) {
-        const int64_t first = row * K + piece * gemm->form.gemm.depth;
-        ewx_pack_a(&gemm->form.gemm, gemm->A + (size_t)first * engine->spec->elem_bytes, K,
-                   1, count, packed + (size_t)piece * gemm->activation_piece_bytes);
-    }
+    const int64_t row = ewx_part_first_row(grid, part) + tile_row * EWX_TILE_M;
+    const unsigned char *rows = engine->spec->op->gemm_waits
+                                    ? ewx_gather_stage_rows(engine, part, tile_row)
+                                    : gemm->A + (size_t)(row * K) * elem_bytes;
+    for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++)
+        ewx_pack_a(&gemm->form.gemm,
+                   rows + (size_t)(piece * gemm->form.gemm.depth) * elem_bytes, K, 1,
+                   ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}),
+                   packed + (size_t)piece * gemm->activation_piece_bytes);
 }
 
 /* The packed rows of A for one tile row of a partition; the first worker to need them
@@ -138,7 +151,6 @@ static void pack_rows(const ewx_cpu_engine *engine, int64_t row, int64_t count,
 static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
                              const unsigned char **panel_out)
 {
-    const ewx_grid *grid = &engine->call.grid;
     const int64_t panel = part * engine->spec->layout.max_tile_rows + tile_row;
     unsigned char *packed =
         engine->gemm.activations + (size_t)panel * engine->gemm.activation_panel_bytes;
@@ -150,9 +162,7 @@ static ew_status packed_rows(ewx_cpu_engine *engine, int part, int64_t tile_row,
     if (atomic_compare_exchange_strong_explicit(state, &unpacked, EWX_PANEL_PACKING,
                                                 memory_order_relaxed,
                                                 memory_order_relaxed)) {
-        const int64_t row = ewx_part_first_row(grid, part) + tile_row * EWX_TILE_M;
-        pack_rows(engine, row, ewx_tile_height(grid, part, (ewx_tile){tile_row, 0}),
-                  packed);
+        pack_rows(engine, part, tile_row, packed);
         atomic_store_explicit(state, EWX_PANEL_PACKED, memory_order_release);
         return EW_OK;
     }
@@ -184,18 +194,15 @@ typedef struct k_range {
     int64_t first, end;
 } k_range;
 
-static ewx_gemm_rows tile_target(ewx_cpu_engine *engine, int part, ewx_tile tile, int piece,
-                                 const unsigned char *rows, unsigned char *scratch)
+static unsigned char *tile_place(const ewx_cpu_engine *engine, int part, ewx_tile tile,
+                                 int piece)
 {
     const ewx_grid *grid = &engine->call.grid;
-    return (ewx_gemm_rows){
-        rows + (size_t)piece * engine->gemm.activation_piece_bytes,
-        ewx_tile_height(grid, part, tile),
-        engine->reduce.in_place
-            ? ewx_reduce_stage_tile(engine, tile)
-            : own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, part, tile) +
-                  (size_t)piece * engine->spec->layout.piece_bytes,
-        scratch};
+    if (!engine->gemm.out)
+        return own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, part, tile) +
+               (size_t)piece * engine->spec->layout.piece_bytes;
+    return engine->gemm.out +
+           (size_t)ewx_matrix_element(grid, part, tile) * engine->spec->elem_bytes;
 }
 
 /* Whether a tile is complete when these have been added. */
@@ -220,16 +227,19 @@ static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, k_ran
         const ew_status status = packed_rows(engine, tiles.part, tile.row, &rows);
         if (status != EW_OK)
             return status;
-        groups[count] = tile_target(engine, tiles.part, tile, k.piece, rows,
-                                    scratch + (size_t)count * gemm->tile_scratch_bytes);
+        groups[count] =
+            (ewx_gemm_rows){rows + (size_t)k.piece * gemm->activation_piece_bytes,
+                            ewx_tile_height(&engine->call.grid, tiles.part, tile),
+                            tile_place(engine, tiles.part, tile, k.piece),
+                            scratch + (size_t)count * gemm->tile_scratch_bytes};
     }
     ewx_gemm_rows_multiply(&gemm->form.gemm, k.first, k.end, groups, count,
                            gemm->packed + (size_t)tile.col * gemm->form.panel_bytes +
                                (size_t)k.piece * gemm->form.piece_bytes,
                            ewx_tile_width(&engine->call.grid, tile),
-                           engine->reduce.in_place ? engine->spec->problem.n
-                                                   : engine->spec->layout.tile_stride);
-    if (is_last(engine, k))
+                           gemm->out ? engine->spec->problem.n
+                                     : engine->spec->layout.tile_stride);
+    if (is_last(engine, k) && !engine->spec->op->gemm_waits)
         for (tile.row = tiles.first.row; tile.row < tiles.end_row; tile.row++)
             release_tile(engine, tiles.part, tile);
     return EW_OK;
@@ -298,27 +308,54 @@ static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block blo
                                                 : compute_one_by_one(engine, worker, block);
 }
 
-static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
+static ew_status multiply_with_blas(ewx_cpu_engine *engine, const unsigned char *A,
+                                    int64_t rows, unsigned char *out)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const ew_status status =
-        ewx_blas_gemm(problem->weight_layout, engine->call.grid.rows, problem->n,
-                      problem->k, (const float *)(const void *)engine->gemm.A,
-                      (const float *)(const void *)(engine->gemm.B ? engine->gemm.B
-                                                                   : engine->gemm.packed),
-                      (float *)(void *)own_slice(engine), problem->n);
+    return ewx_blas_gemm(problem->weight_layout, rows, problem->n, problem->k,
+                         (const float *)(const void *)A,
+                         (const float *)(const void *)(engine->gemm.B
+                                                           ? engine->gemm.B
+                                                           : engine->gemm.packed),
+                         (float *)(void *)out, problem->n);
+}
+
+/* Where they lie, rank by rank: a gathered copy would cost more than a call of BLAS. */
+static ew_status multiply_gathered_with_blas(ewx_cpu_engine *engine)
+{
+    const ewx_grid *grid = &engine->call.grid;
+    ew_status status = EW_OK;
+    for (int src = 0; src < grid->num_parts && status == EW_OK; src++) {
+        const unsigned char *rows = NULL;
+        for (int64_t panel = ewx_part_tile_rows(grid, src); panel-- > 0;)
+            rows = ewx_gather_stage_rows(engine, src, panel);
+        if (rows)
+            status = multiply_with_blas(engine, rows, ewx_part_rows(grid, src),
+                                        tile_place(engine, src, (ewx_tile){0, 0}, 0));
+    }
+    return status;
+}
+
+static ew_status compute_output_with_blas(ewx_cpu_engine *engine)
+{
+    if (engine->spec->op->gemm_waits)
+        return multiply_gathered_with_blas(engine);
+    const ew_status status = multiply_with_blas(engine, engine->gemm.A,
+                                                engine->call.grid.rows, own_slice(engine));
     if (status == EW_OK)
         publish_output(engine);
     return status;
 }
 
-static ew_status compute_position(ewx_cpu_engine *engine, int worker, int64_t position)
+ew_status ewx_gemm_stage_compute(ewx_cpu_engine *engine, int worker, ewx_block block,
+                                 int64_t position)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
     const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
-    const ewx_block block = whole ? (ewx_block){0} : ewx_order_block(grid, position);
     const int64_t begin_ns = ewx_now_ns();
+    if (position == 0)
+        atomic_store_explicit(&gemm->begin_ns, begin_ns, memory_order_relaxed);
     (void)EWX_PROBE(EWX_PROBE_BLOCK, engine->world->rank, position);
     const ew_status status =
         whole ? compute_output_with_blas(engine) : compute_block(engine, worker, block);
@@ -368,7 +405,11 @@ static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
     if (position >= engine->gemm.num_positions)
         return EW_OK;
     ++*done;
-    return compute_position(engine, worker, position);
+    return ewx_gemm_stage_compute(engine, worker,
+                                  engine->spec->config.producer == EW_PRODUCER_BLAS
+                                      ? (ewx_block){0}
+                                      : ewx_order_block(&engine->call.grid, position),
+                                  position);
 }
 
 const ewx_work ewx_gemm_work = {.role = EWX_ROLE_COMPUTE,

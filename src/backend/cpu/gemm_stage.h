@@ -23,13 +23,15 @@ typedef struct ewx_gemm_stage {
     _Atomic int64_t *unreleased; /* tiles missing in each release group */
     /* Of the call: */
     const unsigned char *A;
+    unsigned char *out;          /* row-major, of all rows; NULL: tiles are contributions */
     const unsigned char *B;      /* NULL: the weight is packed already */
     const unsigned char *packed; /* it, or where B is packed; BLAS reads B where it lies */
     ewx_packing packing;         /* of B */
     int64_t num_positions;       /* P, or 1 when BLAS computes everything at once */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
-    _Alignas(64) _Atomic int64_t end_ns; /* of the last block */
+    _Alignas(64) _Atomic int64_t begin_ns; /* of the first block */
+    _Atomic int64_t end_ns;                /* of the last */
 } ewx_gemm_stage;
 
 /* Tiles of a block that pass through K together, chunk by chunk, so that their rows and
@@ -41,6 +43,12 @@ int64_t ewx_release_groups(const ewx_spec *spec);
 
 /* Packs the call's B together with the other workers; all have to come here first. */
 ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine);
+
+/* The parts of ewx_gemm_work, for an operation that chooses its blocks itself: it sets
+ * `out`, takes a block and counts it in next_position. */
+void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
+ew_status ewx_gemm_stage_compute(ewx_cpu_engine *engine, int worker, ewx_block block,
+                                 int64_t position);
 
 /* As ewx_work says.  Done means that every block is taken. */
 extern const ewx_work ewx_gemm_work;

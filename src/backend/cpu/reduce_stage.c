@@ -19,12 +19,17 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
         reduce->consumers[j].step = 0;
         reduce->consumers[j].src = 0;
     }
-    for (int rank = 0; rank < engine->spec->num_ranks; rank++)
-        atomic_store_explicit(&reduce->peer_agrees[rank], 0, memory_order_relaxed);
+    ewx_peers_forget(engine);
     return true;
 }
 
 /* ---- Readiness ---- */
+
+void ewx_peers_forget(ewx_cpu_engine *engine)
+{
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++)
+        atomic_store_explicit(&engine->reduce.peer_agrees[rank], 0, memory_order_relaxed);
+}
 
 ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
 {

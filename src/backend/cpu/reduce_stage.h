@@ -26,6 +26,8 @@ typedef struct ewx_reduce_stage {
 /* Where a tile of the sum lies, if it has a place. */
 unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile);
 
+/* Before the first worker of a call: nobody has been seen in it. */
+void ewx_peers_forget(ewx_cpu_engine *engine);
 /* Whether src has entered this call.  Checks once per call that it came with our m: a rank
  * with fewer rows would otherwise never publish the tile we wait for. */
 ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call);

@@ -152,8 +152,10 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
             *missing_out = (missing_input){EWX_FAULT_TILE, src, tile, seen};
             return true;
         }
-    *missing_out =
-        (missing_input){.code = EWX_FAULT_RESULT, .seen = engine->call.epoch - 1};
+    *missing_out = (missing_input){.code = EWX_FAULT_PANEL, .seen = engine->call.epoch - 1};
+    if (ewx_gather_stage_missing(engine, &missing_out->src, &missing_out->tile))
+        return true;
+    missing_out->code = EWX_FAULT_RESULT;
     if (ewx_collect_stage_missing(engine, &missing_out->src, &missing_out->tile))
         return true;
     missing_out->code = EWX_FAULT_TILE;

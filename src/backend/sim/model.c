@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "backend/sim/ops/sim_op.h"
 #include "base/status.h"
 #include "plan/occupancy.h"
 
@@ -209,6 +210,11 @@ static ew_status check_one_part(const ewx_spec *spec)
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
 {
     ewx_sim_model model = {0};
+    if (!ewx_sim_op_of(spec))
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "the simulator does not have the operation %s\n"
+                        "  fix: use gemm-rs or gemm-ar, or backend=cpu",
+                        spec->op->name);
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
     if (spec->layout.num_parts == 1 && spec->num_ranks > 1)
         EW_TRY(check_one_part(spec));

@@ -15,6 +15,13 @@ typedef struct ewx_rows {
     int64_t first, count;
 } ewx_rows;
 
+/* A call with the inputs of exact.h, on one rank. */
+typedef struct ewx_exact_call {
+    uint32_t seed;
+    int num_ranks, rank;
+    int64_t m;
+} ewx_exact_call;
+
 typedef struct ewx_op {
     ew_op id;
     const char *name;     /* in tuning keys, messages and documents: "gemm-rs" */
@@ -24,8 +31,9 @@ typedef struct ewx_op {
     ewx_rows (*rows_a)(int64_t m, int num_ranks, int rank);
     ewx_rows (*rows_c)(int64_t m, int num_ranks, int rank);
 
-    /* The matrix that lies in the heap has max_m rows and this many columns; its rows are
-     * cut into parts. */
+    /* The matrix that crosses has max_m rows and this many columns; its rows are cut into
+     * parts.  Every rank's heap holds its contributions to all parts or, where the GEMM
+     * waits, its own part. */
     int64_t (*exchanged_cols)(const ew_problem *problem);
     int (*num_parts)(int num_ranks);
 
@@ -36,12 +44,12 @@ typedef struct ewx_op {
     /* Bytes that a rank gets from all others in a call of m rows. */
     double (*remote_bytes)(const ew_problem *problem, int64_t m, int num_ranks);
 
-    /* Row `row` of the whole C, for the inputs of exact.h. */
-    void (*expect_row)(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
+    /* Row `row` of the whole C. */
+    void (*expect_row)(const ew_problem *problem, const ewx_exact_call *call, int64_t row,
                        int32_t *sums_out);
 } ewx_op;
 
-extern const ewx_op ewx_op_gemm_rs, ewx_op_gemm_ar;
+extern const ewx_op ewx_op_gemm_rs, ewx_op_gemm_ar, ewx_op_ag_gemm;
 
 /* NULL: there is no such operation. */
 const ewx_op *ewx_op_find(ew_op id);
@@ -59,7 +67,10 @@ ewx_rows ewx_rows_dealt(int64_t m, int num_ranks, int rank);
 ewx_rows ewx_rows_all(int64_t m, int num_ranks, int rank);
 int64_t ewx_cols_n(const ew_problem *problem);
 /* A row of the sum over all ranks of A * B^T. */
-void ewx_expect_sum(const ew_problem *problem, uint32_t seed, int num_ranks, int64_t row,
+void ewx_expect_sum(const ew_problem *problem, const ewx_exact_call *call, int64_t row,
                     int32_t *sums_out);
+/* Adds a row of the A of rank `a`, multiplied with the B of rank `b`. */
+void ewx_expect_add(const ew_problem *problem, const ewx_exact_call *call, int a,
+                    int64_t row, int b, int32_t *sums);
 
 #endif

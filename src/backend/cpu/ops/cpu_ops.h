@@ -13,7 +13,7 @@ typedef struct ewx_cpu_op {
     const ewx_work *work[EWX_MAX_WORK];
 } ewx_cpu_op;
 
-extern const ewx_cpu_op ewx_cpu_gemm_rs, ewx_cpu_gemm_ar;
+extern const ewx_cpu_op ewx_cpu_gemm_rs, ewx_cpu_gemm_ar, ewx_cpu_ag_gemm;
 
 /* NULL: the CPU engine does not have it. */
 const ewx_cpu_op *ewx_cpu_op_find(ew_op id);

@@ -5,5 +5,6 @@ static const ewx_sim_op *const programs[] = {
 
 const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec)
 {
-    return programs[spec->op->id];
+    const size_t id = (size_t)spec->op->id;
+    return id < sizeof programs / sizeof *programs ? programs[id] : NULL;
 }

@@ -28,6 +28,7 @@ typedef struct ewx_sim_op {
 
 extern const ewx_sim_op ewx_sim_gemm_rs, ewx_sim_gemm_ar;
 
+/* NULL: the simulator does not have it. */
 const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec);
 
 #endif
