@@ -3,7 +3,6 @@
 
 #include "base/status.h"
 #include "exchange/plan_reports.h"
-#include "plan/grid.h"
 #include "plan/ops/op.h"
 #include "world/recorder.h"
 
@@ -26,8 +25,8 @@ static ew_status explain_panel(const ewx_fault *f, double timeout_s)
         "rank %d waited %.3g s for the rows of A of rank %d from its row %" PRId64
         " on (plan %" PRIu32 ", saw epoch %" PRIu32 ", wanted %" PRIu32 ")\n"
         "  fix: see why rank %d makes no progress, or raise the timeout",
-        f->reporter, timeout_s, f->culprit, f->detail[0] * EWX_TILE_M, f->plan,
-        (uint32_t)f->detail[3], (uint32_t)f->detail[2], f->culprit);
+        f->reporter, timeout_s, f->culprit, f->detail[0], f->plan, (uint32_t)f->detail[3],
+        (uint32_t)f->detail[2], f->culprit);
 }
 
 static void print_tile(FILE *out, const ewx_fault *f)

@@ -13,7 +13,7 @@ typedef enum ewx_plan_fault {
     EWX_FAULT_ORDER,    /* detail: reporter's number of the call, culprit's, the plan's */
     EWX_FAULT_RESIDUAL, /* detail: whether the reporter's is of its own rows, epoch */
     EWX_FAULT_RESULT,   /* as EWX_FAULT_TILE, of the tile's sum or norm */
-    EWX_FAULT_PANEL     /* detail: panel of 128 rows, 0, epoch wanted, epoch seen */
+    EWX_FAULT_PANEL     /* detail: the culprit's row, 0, epoch wanted, epoch seen */
 } ewx_plan_fault;
 
 /* What ewx_recorder_step counts. */

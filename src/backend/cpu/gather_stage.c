@@ -115,7 +115,7 @@ static ew_status have_arrived(ewx_cpu_engine *engine, int src, int64_t count, bo
 {
     ewx_gather_source *source = &engine->gather.sources[src];
     *ready = true;
-#if EW_MUTANT == 41 /* planted bug: rows are multiplied before they are there */
+#if EW_MUTANT == 44 /* planted bug: rows are multiplied before they are there */
     return EW_OK;
 #endif
     /* Acquire: another worker has seen the flags of these panels. */

@@ -169,10 +169,11 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
     const bool left = ewx_world_departed(engine->world, missing->src);
     if (!left && ewx_patience_lasts(engine, patience, missing->src))
         return EW_OK;
-    return ewx_stall_report(engine, left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT, missing->src,
-                            missing->code,
-                            (const int64_t[4]){missing->tile.row, missing->tile.col,
-                                               engine->call.epoch, missing->seen});
+    const int64_t where = missing->code == EWX_FAULT_PANEL ? missing->tile.row * EWX_TILE_M
+                                                           : missing->tile.row;
+    return ewx_stall_report(
+        engine, left ? EW_ERR_PEER_DIED : EW_ERR_TIMEOUT, missing->src, missing->code,
+        (const int64_t[4]){where, missing->tile.col, engine->call.epoch, missing->seen});
 }
 
 /* ... or the one that does not take ours. */
