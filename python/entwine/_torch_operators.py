@@ -46,6 +46,10 @@ _NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUD
 
 
 def _below_autograd(name, *arguments):
+    if hasattr(arguments[0], "device_mesh"):
+        raise ArgumentTypeError("a is a DTensor; expected this rank's part as a plain tensor\n"
+                                "  fix: pass to_local() of it, or use parallelize_module with "
+                                "entwine.torch.RowwiseParallel, which takes DTensors")
     with torch._C._AutoDispatchBelowAutograd():
         return getattr(torch.ops.entwine, name).default(*arguments)
 

@@ -13,12 +13,13 @@ import math
 import torch
 import torch.distributed as dist
 
-from ._errors import ArgumentError, ShapeError
-from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_ar_operator, gemm_rs,
-                               gemm_rs_layer, gemm_rs_operator, reduce_scatter_rows, replicate)
+from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer,
+                               reduce_scatter_rows, replicate)
+from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
 from ._world import World, check_world
 
-__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "gemm_rs", "gemm_rs_layer", "gemm_ar",
+__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "RowwiseParallel", "gemm_rs", "gemm_rs_layer", "gemm_ar",
            "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
 
 
@@ -37,24 +38,28 @@ def world_of(group=None):
     return world
 
 
-# ---- The layer -------------------------------------------------------------------------------
+# ---- The layers -------------------------------------------------------------------------------
 
-def _as_matrix(x):
-    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+def _refuse_dtensor(x):
+    if hasattr(x, "device_mesh"):
+        raise ArgumentTypeError("x is a DTensor; expected this rank's features as a plain tensor\n"
+                                "  fix: pass x.to_local(), or use parallelize_module with "
+                                "entwine.torch.RowwiseParallel, which takes DTensors")
 
 
 class RowParallelLinear(torch.nn.Module):
-    """A linear layer whose input features are split over the ranks and whose output rows are
-    scattered over them (sequence parallelism), or whole on all of them.
+    """A linear layer whose input features are split over the ranks and whose output is scattered
+    over them (sequence parallelism), or whole on all of them.
 
-    ``x`` holds this rank's ``in_features / W`` features: [m, in_features / W] gives
-    [owned rows, out_features]; with more dimensions the first is scattered and W must divide
-    it.  The weight is [out_features, in_features / W]; the bias is whole on every rank and is
-    added once, to the owned rows.  Its gradient is summed over the ranks.
+    ``x`` holds this rank's ``in_features / W`` features.  With ``output="scattered"``, a matrix
+    [m, in_features / W] gives [owned rows, out_features]; of an x with more dimensions
+    ``scatter_dim`` is scattered, and W must divide it: 0 for [sequence, batch, features], 1 for
+    [batch, sequence, features].  The weight is [out_features, in_features / W]; the bias is whole
+    on every rank and is added once, to the owned rows.  Its gradient is summed over the ranks.
 
-    With ``sequence_parallel=False`` the output is whole on every rank, [..., out_features], and
-    its gradient must be too: all ranks go on with the same computation, and what differs by rank
-    gets it through ``replicate``.
+    With ``output="replicated"`` the output is whole on every rank, [..., out_features], and its
+    gradient must be too: all ranks go on with the same computation, and what differs by rank gets
+    it through ``replicate``.
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
 
@@ -62,15 +67,17 @@ class RowParallelLinear(torch.nn.Module):
     first call, and again at the first call after it has changed.
     """
 
-    def __init__(self, in_features, out_features, bias=True, *, sequence_parallel=True, world=None,
-                 group=None, device=None, dtype=None):
+    def __init__(self, in_features, out_features, bias=True, *, output="scattered", scatter_dim=0,
+                 world=None, group=None, device=None, dtype=None):
         super().__init__()
+        if output not in ("scattered", "replicated"):
+            raise ArgumentError(f"output is {output!r}; expected 'scattered' or 'replicated'")
         self.world = world = check_world(world if world is not None else world_of(group))
         if in_features % world.size:
             raise ShapeError(f"in_features is {in_features}; expected a multiple of the "
                              f"{world.size} ranks")
         self.in_features, self.out_features = in_features, out_features
-        self.sequence_parallel, self.frozen = sequence_parallel, False
+        self.output, self.scatter_dim, self.frozen = output, scatter_dim, False
         self._world_name = world.name
         place = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(
@@ -87,10 +94,14 @@ class RowParallelLinear(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     @classmethod
-    def from_linear(cls, linear, world=None, *, group=None, sequence_parallel=True):
+    def from_linear(cls, linear, world=None, *, group=None, output="scattered", scatter_dim=0):
         """This rank's part of a torch.nn.Linear that all ranks hold."""
-        layer = cls(linear.in_features, linear.out_features, linear.bias is not None,
-                    sequence_parallel=sequence_parallel, world=world, group=group,
+        return cls._part_of(linear, world=world, group=group, output=output,
+                            scatter_dim=scatter_dim)
+
+    @classmethod
+    def _part_of(cls, linear, **options):
+        layer = cls(linear.in_features, linear.out_features, linear.bias is not None, **options,
                     device=linear.weight.device, dtype=linear.weight.dtype)
         world = layer.world
         share = linear.in_features // world.size
@@ -107,49 +118,38 @@ class RowParallelLinear(torch.nn.Module):
         self.requires_grad_(False)
         return self
 
-    def _check_features(self, shape, least_dimensions):
-        share = self.in_features // self.world.size
+    def _check_features(self, x, least_dimensions):
+        shape, share = x.shape, self.in_features // self.world.size
         if len(shape) < least_dimensions or shape[-1] != share:
+            _refuse_dtensor(x)
             raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
                              f"features")
 
     def _owned_shape(self, x):
         """Of this rank's rows of the result."""
-        shape, ranks = x.shape, self.world.size
-        self._check_features(shape, 2)
-        if len(shape) > 2 and shape[0] % ranks:
-            raise ShapeError(f"x has shape {tuple(shape)}; expected a first extent that is a "
-                             f"multiple of the {ranks} ranks, or two dimensions")
-        count = shape[0] // ranks if len(shape) > 2 else self.world._share(shape[0])
-        return count, *shape[1:-1], self.out_features
+        self._check_features(x, 2)
+        return owned_shape(x.shape, self.out_features, self.world, self.scatter_dim)
 
     def _whole_shape(self, x):
         """Of all rows of the result."""
-        shape = x.shape
-        self._check_features(shape, 1)
-        return *shape[:-1], self.out_features
+        self._check_features(x, 1)
+        return *x.shape[:-1], self.out_features
 
     def _owned_sum(self, x):
-        shape, bias = self._owned_shape(x), self.bias
-        y = gemm_rs_operator(_as_matrix(x), self.weight, self._world_name, self.frozen)
-        if bias is not None:
-            y = y + replicate(bias, self.world).to(y.dtype)  # autocast may have chosen it
-        return y if len(shape) == 2 else y.view(shape)
+        self._check_features(x, 2)
+        return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim)
 
     def _whole_sum(self, x):
-        shape, bias = self._whole_shape(x), self.bias
-        y = gemm_ar_operator(_as_matrix(x), self.weight, self._world_name, self.frozen)
-        if bias is not None:
-            y = y + bias.to(y.dtype)
-        return y if len(shape) == 2 else y.view(shape)
+        self._check_features(x, 1)
+        return whole_sum(x, self.weight, self.bias, self.world, self.frozen)
 
     def forward(self, x):
-        return self._owned_sum(x) if self.sequence_parallel else self._whole_sum(x)
+        return self._owned_sum(x) if self.output == "scattered" else self._whole_sum(x)
 
     def extra_repr(self):
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, ranks={self.world.size}, "
-                f"sequence_parallel={self.sequence_parallel}")
+                f"output={self.output!r}")
 
 
 class RowParallelLinearNorm(RowParallelLinear):
@@ -162,35 +162,34 @@ class RowParallelLinearNorm(RowParallelLinear):
     the residual that was passed, so go on with the one returned.  With gradients, and under
     autocast, the steps are torch's own; the last bit of ``normed`` may then differ.
 
-    With ``sequence_parallel=False`` ``normed`` is whole on every rank.  The residual still holds
+    With ``output="replicated"`` ``normed`` is whole on every rank.  The residual still holds
     this rank's rows, so that each rank norms only these, or with ``residual_rows="all"`` all rows,
     equal on all ranks.
 
     ``norm_weight`` is whole on every rank, as the bias; its gradient is summed over the ranks.
     """
 
-    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, sequence_parallel=True,
+    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, output="scattered",
                  residual_rows="owned", world=None, group=None, device=None, dtype=None):
-        super().__init__(in_features, out_features, bias, sequence_parallel=sequence_parallel,
-                         world=world, group=group, device=device, dtype=dtype)
+        super().__init__(in_features, out_features, bias, output=output, world=world,
+                         group=group, device=device, dtype=dtype)
         self.eps = eps
         self._set_residual_rows(residual_rows)
         self.norm_weight = torch.nn.Parameter(
             torch.ones(out_features, device=device, dtype=dtype))
 
     def _set_residual_rows(self, residual_rows):
-        if residual_rows not in (("owned",) if self.sequence_parallel else ("owned", "all")):
+        if residual_rows not in (("owned",) if self.output == "scattered" else ("owned", "all")):
             raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned', or with "
-                                f"sequence_parallel=False 'all'")
+                                f"output='replicated' 'all'")
         self.residual_rows = residual_rows
 
     @classmethod
     def from_linear(cls, linear, world=None, norm_weight=None, eps=1e-5, *, group=None,
-                    sequence_parallel=True, residual_rows="owned"):
+                    output="scattered", residual_rows="owned"):
         """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
         whole on all ranks."""
-        layer = super().from_linear(linear, world, group=group,
-                                    sequence_parallel=sequence_parallel)
+        layer = cls._part_of(linear, world=world, group=group, output=output)
         layer.eps = eps
         layer._set_residual_rows(residual_rows)
         if norm_weight is not None:
@@ -209,9 +208,9 @@ class RowParallelLinearNorm(RowParallelLinear):
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
         residual = residual.contiguous()
-        arguments = (_as_matrix(x), self.weight, residual.view(-1, self.out_features),
+        arguments = (as_matrix(x), self.weight, residual.view(-1, self.out_features),
                      self.norm_weight, self._world_name, self.bias, self.eps, self.frozen)
-        if self.sequence_parallel:
+        if self.output == "scattered":
             return torch.ops.entwine.gemm_rs_layer(*arguments).view(shape), residual
         normed = torch.ops.entwine.gemm_ar_layer(*arguments, self.residual_rows)
         return normed.view(self._whole_shape(x)), residual
@@ -222,7 +221,7 @@ class RowParallelLinearNorm(RowParallelLinear):
             return self._norm(h, self.norm_weight), h
         h = self._owned_sum(x) + residual
         normed = self._norm(h, replicate(self.norm_weight, self.world))
-        if not self.sequence_parallel:
+        if self.output == "replicated":
             shape = self._whole_shape(x)
             normed = all_gather_rows(normed.reshape(-1, self.out_features), math.prod(shape[:-1]),
                                      self.world, replicated=True).view(shape)
@@ -234,3 +233,11 @@ class RowParallelLinearNorm(RowParallelLinear):
 
     def extra_repr(self):
         return f"{super().extra_repr()}, residual_rows={self.residual_rows}, eps={self.eps}"
+
+
+def __getattr__(name):
+    """RowwiseParallel, when first asked for: torch takes long to import DTensors."""
+    if name != "RowwiseParallel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ._torch_parallel import RowwiseParallel
+    return RowwiseParallel
