@@ -8,7 +8,10 @@
 All run on the CPU and, on the current CUDA stream, on a GPU.  Make one eager call of a new
 shape before capturing a CUDA graph: it creates the plan, which all ranks do together.
 """
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,16 +22,25 @@ from ._torch_operators import (all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs,
 from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
 from ._world import World, check_world
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._torch_parallel import RowwiseParallel
+
 __all__ = ["RowParallelLinear", "RowParallelLinearNorm", "RowwiseParallel", "gemm_rs", "gemm_rs_layer", "gemm_ar",
-           "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
+           "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of",
+           "enable_compile_pass"]
+
+
+Device = torch.device | str | int | None
 
 
 # ---- The world of a group --------------------------------------------------------------------
 
-_by_group = {}
+_by_group: dict[dist.ProcessGroup | None, World] = {}
 
 
-def world_of(group=None):
+def world_of(group: dist.ProcessGroup | None = None) -> World:
     """The world of a torch.distributed group (default: all processes), made when first asked
     for.  Collective then."""
     group = group if group is not None else dist.group.WORLD
@@ -38,9 +50,27 @@ def world_of(group=None):
     return world
 
 
+# ---- torch.compile ---------------------------------------------------------------------------
+
+def enable_compile_pass(group: dist.ProcessGroup | None = None) -> None:
+    """Has ``torch.compile`` use Entwine where a matrix product is summed over the ranks of the
+    group (default: all processes) by a functional collective of torch, as DTensors do it:
+    ``mm`` and ``all_reduce`` become ``gemm_ar``, ``mm`` and ``reduce_scatter_tensor`` ``gemm_rs``.
+    Collective: all ranks call it, before they compile.
+
+    The logger ``entwine`` has a line per graph: what was replaced, and what was left alone and why.
+    It is for Inductor, torch's default backend; its
+    ``torch._inductor.config.post_grad_custom_post_pass`` is set, and a pass that was there before
+    runs first.
+    """
+    from . import _torch_compile
+    world = world_of(group)
+    _torch_compile.install(world.group.group_name, world.name, world.size)
+
+
 # ---- The layers -------------------------------------------------------------------------------
 
-def _refuse_dtensor(x):
+def _refuse_dtensor(x: torch.Tensor) -> None:
     if hasattr(x, "device_mesh"):
         raise ArgumentTypeError("x is a DTensor; expected this rank's features as a plain tensor\n"
                                 "  fix: pass x.to_local(), or use parallelize_module with "
@@ -67,12 +97,17 @@ class RowParallelLinear(torch.nn.Module):
     first call, and again at the first call after it has changed.
     """
 
-    def __init__(self, in_features, out_features, bias=True, *, output="scattered", scatter_dim=0,
-                 world=None, group=None, device=None, dtype=None):
+    bias: torch.nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
+                 output: str = "scattered", scatter_dim: int = 0, world: World | None = None,
+                 group: dist.ProcessGroup | None = None, device: Device = None,
+                 dtype: torch.dtype | None = None) -> None:
         super().__init__()
         if output not in ("scattered", "replicated"):
             raise ArgumentError(f"output is {output!r}; expected 'scattered' or 'replicated'")
-        self.world = world = check_world(world if world is not None else world_of(group))
+        self.world: World = check_world(world if world is not None else world_of(group))
+        world = self.world
         if in_features % world.size:
             raise ShapeError(f"in_features is {in_features}; expected a multiple of the "
                              f"{world.size} ranks")
@@ -85,7 +120,7 @@ class RowParallelLinear(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.empty(out_features, **place)) if bias else None
         self.reset_parameters()
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """As torch.nn.Linear of the whole size; the bias must be equal on all ranks, so it
         starts at zero."""
         bound = 1 / math.sqrt(self.in_features)
@@ -94,13 +129,15 @@ class RowParallelLinear(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     @classmethod
-    def from_linear(cls, linear, world=None, *, group=None, output="scattered", scatter_dim=0):
+    def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
+                    group: dist.ProcessGroup | None = None, output: str = "scattered",
+                    scatter_dim: int = 0) -> RowParallelLinear:
         """This rank's part of a torch.nn.Linear that all ranks hold."""
         return cls._part_of(linear, world=world, group=group, output=output,
                             scatter_dim=scatter_dim)
 
     @classmethod
-    def _part_of(cls, linear, **options):
+    def _part_of(cls, linear: torch.nn.Linear, **options: Any) -> Self:
         layer = cls(linear.in_features, linear.out_features, linear.bias is not None, **options,
                     device=linear.weight.device, dtype=linear.weight.dtype)
         world = layer.world
@@ -111,42 +148,42 @@ class RowParallelLinear(torch.nn.Module):
                 layer.bias.copy_(linear.bias)
         return layer
 
-    def freeze(self):
+    def freeze(self) -> Self:
         """Promises that the weight will change only by writes that its version shows, such as
         load_state_dict, so that calls need not look at its values.  Gradients end."""
         self.frozen = True
         self.requires_grad_(False)
         return self
 
-    def _check_features(self, x, least_dimensions):
+    def _check_features(self, x: torch.Tensor, least_dimensions: int) -> None:
         shape, share = x.shape, self.in_features // self.world.size
         if len(shape) < least_dimensions or shape[-1] != share:
             _refuse_dtensor(x)
             raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
                              f"features")
 
-    def _owned_shape(self, x):
+    def _owned_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         """Of this rank's rows of the result."""
         self._check_features(x, 2)
         return owned_shape(x.shape, self.out_features, self.world, self.scatter_dim)
 
-    def _whole_shape(self, x):
+    def _whole_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         """Of all rows of the result."""
         self._check_features(x, 1)
         return *x.shape[:-1], self.out_features
 
-    def _owned_sum(self, x):
+    def _owned_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 2)
         return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim)
 
-    def _whole_sum(self, x):
+    def _whole_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 1)
         return whole_sum(x, self.weight, self.bias, self.world, self.frozen)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._owned_sum(x) if self.output == "scattered" else self._whole_sum(x)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, ranks={self.world.size}, "
                 f"output={self.output!r}")
@@ -169,8 +206,10 @@ class RowParallelLinearNorm(RowParallelLinear):
     ``norm_weight`` is whole on every rank, as the bias; its gradient is summed over the ranks.
     """
 
-    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, output="scattered",
-                 residual_rows="owned", world=None, group=None, device=None, dtype=None):
+    def __init__(self, in_features: int, out_features: int, bias: bool = False, *,
+                 eps: float = 1e-5, output: str = "scattered", residual_rows: str = "owned",
+                 world: World | None = None, group: dist.ProcessGroup | None = None,
+                 device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__(in_features, out_features, bias, output=output, world=world,
                          group=group, device=device, dtype=dtype)
         self.eps = eps
@@ -178,15 +217,18 @@ class RowParallelLinearNorm(RowParallelLinear):
         self.norm_weight = torch.nn.Parameter(
             torch.ones(out_features, device=device, dtype=dtype))
 
-    def _set_residual_rows(self, residual_rows):
+    def _set_residual_rows(self, residual_rows: str) -> None:
         if residual_rows not in (("owned",) if self.output == "scattered" else ("owned", "all")):
             raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned', or with "
                                 f"output='replicated' 'all'")
         self.residual_rows = residual_rows
 
     @classmethod
-    def from_linear(cls, linear, world=None, norm_weight=None, eps=1e-5, *, group=None,
-                    output="scattered", residual_rows="owned"):
+    def from_linear(  # type: ignore[override]
+            cls, linear: torch.nn.Linear, world: World | None = None,
+            norm_weight: torch.Tensor | None = None, eps: float = 1e-5, *,
+            group: dist.ProcessGroup | None = None, output: str = "scattered",
+            residual_rows: str = "owned") -> RowParallelLinearNorm:
         """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
         whole on all ranks."""
         layer = cls._part_of(linear, world=world, group=group, output=output)
@@ -197,7 +239,8 @@ class RowParallelLinearNorm(RowParallelLinear):
                 layer.norm_weight.copy_(norm_weight)
         return layer
 
-    def forward(self, x, residual):
+    def forward(  # type: ignore[override]
+            self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         owned = self.residual_rows == "owned"
         shape = self._owned_shape(x) if owned else self._whole_shape(x)
         if tuple(residual.shape) != shape:
@@ -215,7 +258,8 @@ class RowParallelLinearNorm(RowParallelLinear):
         normed = torch.ops.entwine.gemm_ar_layer(*arguments, self.residual_rows)
         return normed.view(self._whole_shape(x)), residual
 
-    def _in_steps(self, x, residual):
+    def _in_steps(self, x: torch.Tensor, residual: torch.Tensor
+                  ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.residual_rows == "all":
             h = self._whole_sum(x) + residual
             return self._norm(h, self.norm_weight), h
@@ -227,15 +271,15 @@ class RowParallelLinearNorm(RowParallelLinear):
                                      self.world, replicated=True).view(shape)
         return normed, h
 
-    def _norm(self, h, weight):
+    def _norm(self, h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         scale = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + self.eps)
         return (h.float() * scale).to(h.dtype) * weight
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{super().extra_repr()}, residual_rows={self.residual_rows}, eps={self.eps}"
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     """RowwiseParallel, when first asked for: torch takes long to import DTensors."""
     if name != "RowwiseParallel":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
