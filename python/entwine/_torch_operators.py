@@ -1,4 +1,6 @@
 """The operators of entwine.torch: torch.ops.entwine.* and the functions around them."""
+from __future__ import annotations
+
 import functools
 import operator
 
@@ -8,7 +10,7 @@ from torch.autograd import forward_ad
 from . import _plan, _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
-from ._world import check_world, find_world
+from ._world import World, check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -237,7 +239,7 @@ _differentiable("gemm_rs", _GemmRS, _gemm_rs, functools.partial(_gemm_rs, pack=F
 _differentiable("gemm_ar", _GemmAR, _gemm_ar, functools.partial(_gemm_ar, pack=False))
 
 
-def gemm_rs(a, b, world, frozen=False):
+def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``a @ b.T``, with gradients.  Collective, and so
     is its backward pass.
 
@@ -248,7 +250,7 @@ def gemm_rs(a, b, world, frozen=False):
     return gemm_rs_operator(a, b, check_world(world).name, frozen)
 
 
-def gemm_ar(a, b, world, frozen=False):
+def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
     """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.
 
     Its gradient is taken to be the same on all ranks, as it is where all go on with the same
@@ -330,7 +332,9 @@ _without_gradients("gemm_rs_layer")
 _without_gradients("gemm_ar_layer")
 
 
-def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+def gemm_rs_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
+                  norm_weight: torch.Tensor, world: World, bias: torch.Tensor | None = None,
+                  eps: float = 1e-5, frozen: bool = False) -> torch.Tensor:
     """``gemm_rs``, then bias, residual and RMSNorm of this rank's rows, in one call for
     inference: returns the normed rows; ``residual`` holds its sum with them afterwards.
     ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients: refuses
@@ -339,8 +343,10 @@ def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, froze
                                            bias, eps, frozen)
 
 
-def gemm_ar_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
-                  residual_rows="owned"):
+def gemm_ar_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
+                  norm_weight: torch.Tensor, world: World, bias: torch.Tensor | None = None,
+                  eps: float = 1e-5, frozen: bool = False, residual_rows: str = "owned"
+                  ) -> torch.Tensor:
     """``gemm_ar``, then bias, residual and RMSNorm, in one call for inference: returns all normed
     rows on every rank.  ``residual`` holds this rank's rows, or with ``residual_rows="all"`` all
     of them, and their sum afterwards.  Collective, without gradients, as ``gemm_rs_layer``."""
@@ -375,7 +381,8 @@ class _AllGatherRows(torch.autograd.Function):
 _differentiable("all_gather_rows", _AllGatherRows, _all_gather_rows)
 
 
-def all_gather_rows(rows, num_rows, world, replicated=None):
+def all_gather_rows(rows: torch.Tensor, num_rows: int, world: World,
+                    replicated: bool | None = None) -> torch.Tensor:
     """All num_rows rows of what gemm_rs scattered: the other half of sequence parallelism.
     Collective, and so is its backward pass.
 
@@ -408,7 +415,8 @@ class _ReduceScatterRows(torch.autograd.Function):
 _differentiable("reduce_scatter_rows", _ReduceScatterRows, _torch_rows.reduce_scatter)
 
 
-def reduce_scatter_rows(rows, world, replicated=False):
+def reduce_scatter_rows(rows: torch.Tensor, world: World,
+                        replicated: bool | None = False) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``rows``, added in rank order (in fp32 where the
     element type is narrower) and rounded once.  Collective, and so is its backward pass.
 
@@ -448,7 +456,7 @@ class _Replicate(torch.autograd.Function):
 _differentiable("replicate", _Replicate, _replicate)
 
 
-def replicate(tensor, world):
+def replicate(tensor: torch.Tensor, world: World) -> torch.Tensor:
     """The tensor itself, which is equal on all ranks and used differently by them: its gradient
     is the sum over the ranks.  For what goes into column-parallel layers, and for parameters that
     every rank holds whole.  The backward pass is collective."""
