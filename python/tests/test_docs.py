@@ -29,5 +29,5 @@ def test_program(name, tmp_path):
     script.write_text(text)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     ran = subprocess.run([sys.executable, *(launcher if text.startswith("# torchrun") else ()),
-                          script], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+                          script], cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert ran.returncode == 0, ran.stderr
