@@ -1,8 +1,8 @@
 """What Python adds to a call, and what importing takes: python3 python/measure_overhead.py
 
-One rank on one core, an 8 x 32 x 64 product (of one row through a module): the time of a call as Python sees it, less what the
-library measures of itself in the same call.  Medians over calls, the kinds of call in turns;
-those with torch where it is installed.
+One rank on one core, an 8 x 32 x 64 product (of one row through a module): the time of a call as
+Python sees it, less what the library measures of itself in the same call.  Medians over calls, the
+kinds of call in turns; those with torch where it is installed.
 """
 import importlib.util
 import os

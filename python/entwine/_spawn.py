@@ -152,7 +152,8 @@ def _end(ranks):
 
 
 def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
-          timeout: float | None = None, method: str = "spawn", **options: float | None) -> list[Result]:
+          timeout: float | None = None, method: str = "spawn", **options: float | None
+          ) -> list[Result]:
     """Runs ``function(world, *arguments)`` in ``num_ranks`` processes of this machine and
     returns the list of what they returned.
 

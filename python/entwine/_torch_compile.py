@@ -1,5 +1,5 @@
-"""A pass over the graphs of torch.compile: products that a functional collective sums over the ranks
-become Entwine's operators.
+"""A pass over the graphs of torch.compile: products that a functional collective sums over the
+ranks become Entwine's operators.
 
     mm -> all_reduce -> wait                          gemm_ar
     mm -> reduce_scatter_tensor -> wait               gemm_rs
@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.custom_graph_pass import (CustomInferenceAwareGraphPass,
+                                               get_hash_for_files)
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
@@ -115,11 +116,11 @@ class _Product:
 
 # ---- The pass --------------------------------------------------------------------------------
 
-class EntwinePass(CustomGraphPass):
+class EntwinePass(CustomInferenceAwareGraphPass):
     """`worlds`: the names of worlds by those of torch's groups.  `before`: the pass that was
     installed, which runs first."""
 
-    def __init__(self, before: Callable[[Graph], None] | None):
+    def __init__(self, before: Callable[..., None] | None):
         self.worlds: dict[str, tuple[str, int]] = {}
         self.before = before
 
@@ -130,8 +131,10 @@ class EntwinePass(CustomGraphPass):
             return None
         return get_hash_for_files((__file__,)), tuple(sorted(self.worlds.items())), before
 
-    def __call__(self, graph: Graph) -> None:
-        if self.before is not None:
+    def __call__(self, graph: Graph, is_inference: bool) -> None:
+        if isinstance(self.before, CustomInferenceAwareGraphPass):
+            self.before(graph, is_inference)
+        elif self.before is not None:
             self.before(graph)
         replaced: collections.Counter[str] = collections.Counter()
         left: collections.Counter[str] = collections.Counter()
@@ -140,7 +143,7 @@ class EntwinePass(CustomGraphPass):
                 continue
             name = "all_reduce" if node.target is _ALL_REDUCE else "reduce_scatter"
             try:
-                self._replace(graph, node)
+                self._replace(graph, node, pack=is_inference)
                 replaced["gemm_ar" if name == "all_reduce" else "gemm_rs"] += 1
             except _Left as why:
                 left[f"{name} ({why})"] += 1
@@ -151,7 +154,9 @@ class EntwinePass(CustomGraphPass):
             ", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing"
             for counts in (replaced, left)))
 
-    def _replace(self, graph: Graph, collective: Node) -> None:
+    def _replace(self, graph: Graph, collective: Node, pack: bool) -> None:
+        """Weights are packed for inference alone: a graph does not see an optimizer's writes to a
+        DTensor."""
         summed, kind, *_, group = collective.args
         if kind != "sum":
             raise _Left(f"it is not a sum but {kind}")
@@ -163,11 +168,12 @@ class EntwinePass(CustomGraphPass):
         world, ranks = self.worlds[group]
         with graph.inserting_before(collective):
             if collective.target is _ALL_REDUCE:
-                y = _added(graph, gemm_ar_operator, product.a, product.weight(graph), world)
+                y = _added(graph, gemm_ar_operator, product.a, product.weight(graph), world, False,
+                           pack)
                 sizes = product.sizes
             else:
                 y = _added(graph, gemm_rs_operator, product.rows(graph, ranks),
-                           product.weight(graph), world)
+                           product.weight(graph), world, False, pack)
                 sizes = product.sizes and [-1 if dim == product.dim else size
                                            for dim, size in enumerate(product.sizes)]
             if sizes is not None:

@@ -15,10 +15,10 @@ from ._world import World, check_world, find_world
 _DEVICES = ["cpu", "cuda"]
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _library = torch.library.Library("entwine", "DEF")
-for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
-                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, "
                 "str residual_rows=\"owned\") -> Tensor",
@@ -196,28 +196,28 @@ def _fake_whole(a, b, world):
 
 
 @torch.library.register_fake("entwine::gemm_rs")
-def _(a, b, world, frozen=False):
+def _(a, b, world, frozen=False, pack=True):
     return _fake_rows(a, b, world)
 
 
 @torch.library.register_fake("entwine::gemm_ar")
-def _(a, b, world, frozen=False):
+def _(a, b, world, frozen=False, pack=True):
     return _fake_whole(a, b, world)
 
 
 class _Gemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, a, b, world, frozen=False):
+    def forward(ctx, run, a, b, world, frozen=False, pack=True):
         ctx.save_for_backward(a, b)
         ctx.world = world
-        return run(a, b, world, frozen)
+        return run(a, b, world, frozen, pack)
 
     @classmethod
     def backward(cls, ctx, grad):
         a, b = ctx.saved_tensors
         grad = cls.whole_gradient(grad, a.shape[0], ctx.world)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
-                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None)
+                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None, None)
 
 
 class _GemmRS(_Gemm):
@@ -234,9 +234,13 @@ class _GemmAR(_Gemm):
         return _replicated(grad, world)
 
 
-# A weight that is trained changes before it is used often: it is packed in the call.
-_differentiable("gemm_rs", _GemmRS, _gemm_rs, functools.partial(_gemm_rs, pack=False))
-_differentiable("gemm_ar", _GemmAR, _gemm_ar, functools.partial(_gemm_ar, pack=False))
+def _in_training(kernel):
+    """A weight that is trained changes before it is used often: it is packed in the call."""
+    return lambda a, b, world, frozen, pack: kernel(a, b, world, frozen, False)
+
+
+_differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs))
+_differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar))
 
 
 def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:

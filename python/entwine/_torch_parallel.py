@@ -45,9 +45,11 @@ def row_forward(module: torch.nn.Linear, world: World, scatter_dim: int | None =
     """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
     def forward(x: torch.Tensor) -> torch.Tensor:
         weight, bias = _part(module.weight), _part(module.bias)
+        # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
+        pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
         if scatter_dim is None:
-            return whole_sum(x, weight, bias, world)
-        return scattered_sum(x, weight, bias, world, dim=scatter_dim)
+            return whole_sum(x, weight, bias, world, pack=pack)
+        return scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
 
     return forward
 

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from ._torch_parallel import RowwiseParallel
 
-__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "RowwiseParallel", "gemm_rs", "gemm_rs_layer", "gemm_ar",
-           "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of",
-           "enable_compile_pass"]
-
+__all__ = ["RowParallelLinear", "RowParallelLinearNorm", "RowwiseParallel", "gemm_rs",
+           "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows",
+           "replicate", "world_of", "enable_compile_pass"]
 
 Device = torch.device | str | int | None
 

@@ -3,9 +3,9 @@
     import entwine.transformers
     entwine.transformers.enable()
 
-After this, models that ``from_pretrained(..., distributed_config=DistributedConfig(tp_plan="auto"))``
-loads use Entwine in their row-parallel layers.  ``parallelize`` splits a model that every rank has
-loaded whole.
+After this, models that ``from_pretrained`` loads with a ``DistributedConfig(tp_plan="auto")`` use
+Entwine in their row-parallel layers.  ``parallelize`` splits a model that every rank has loaded
+whole.
 """
 from __future__ import annotations
 

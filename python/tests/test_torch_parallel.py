@@ -87,6 +87,26 @@ def check_dtensors(mesh, rank):
             operator(rows, weight, layer.world)
 
 
+def check_compiled_training(mesh):
+    """A write to a DTensor between two calls, where none of the sampled elements is."""
+    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor.parallel import parallelize_module
+    linear = torch.nn.Linear(176, 64, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(integers(64, 176))
+    x, change = integers(3, 176), torch.zeros(64, 176)
+    change[7, 3] = change[9, 99] = 50.0
+    want = linear(x) + x @ change.t()
+    layer = parallelize_module(linear, mesh, et.RowwiseParallel())
+    share = x.chunk(RANKS, 1)[mesh.get_local_rank()].requires_grad_()
+    call = torch.compile(layer, backend="aot_eager")
+    for _ in range(3):
+        call(share)
+    with torch.no_grad():
+        layer.weight.add_(distribute_tensor(change, mesh, layer.weight.placements))
+    assert torch.equal(call(share), want)
+
+
 def check_refusals(mesh):
     from torch.distributed.tensor import Partial, Shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -94,7 +114,8 @@ def check_refusals(mesh):
             (torch.nn.Embedding(4, 4), et.RowwiseParallel(), "the module is a Embedding"),
             (torch.nn.Linear(5, 4), et.RowwiseParallel(), "in_features is 5"),
             (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Shard(-1)), "output_layouts"),
-            (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Partial()), "output_layouts")):
+            (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Partial()),
+             "output_layouts")):
         with pytest.raises(entwine.EntwineError, match=text):
             parallelize_module(module, mesh, style)
 
@@ -131,6 +152,7 @@ def checked(spawned):
     for dim in (None, 0, 1):
         check_style(mesh, spawned.rank, dim)
     check_dtensors(mesh, spawned.rank)
+    check_compiled_training(mesh)
     check_refusals(mesh)
     check_dimensions(spawned)
     torch.distributed.destroy_process_group()
@@ -138,4 +160,4 @@ def checked(spawned):
 
 
 def test_on_two_ranks():
-    assert entwine.spawn(RANKS, checked, timeout=200) == ["right"] * RANKS
+    assert entwine.spawn(RANKS, checked, timeout=400) == ["right"] * RANKS
