@@ -1,8 +1,8 @@
 """What Python adds to a call, and what importing takes: python3 python/measure_overhead.py
 
-One rank on one core, an 8 x 32 x 64 product: the time of a call as Python sees it, less what the
-library measures of itself in the same call.  Medians over calls, the kinds of call in turns;
-those with torch where it is installed.
+One rank on one core, an 8 x 32 x 64 product (of one row through a module): the time of a call as
+Python sees it, less what the library measures of itself in the same call.  Medians over calls, the
+kinds of call in turns; those with torch where it is installed.
 """
 import importlib.util
 import os
@@ -42,8 +42,21 @@ def torch_calls(plan, world):
     yield "torch, layer", plan, lambda: plan.gemm_rs_layer(A, residual=residual, norm_weight=row,
                                                            normed=normed)
     yield "torch.ops", frozen, lambda: operator(A, B, world.name, True)
+    yield from module_calls(torch, world)
     idle = idle_operator(torch)
     yield "torch.ops, an operator that does nothing", None, lambda: idle(A, B, world.name, True)
+
+
+def module_calls(torch, world):
+    """Of one row, as in decoding: the layers as they are, without a promise about the weight."""
+    x = torch.ones(1, 1, K)
+    for output in ("scattered", "replicated"):
+        layer = entwine.torch.RowParallelLinear(K, N, bias=False, output=output, world=world)
+        layer.requires_grad_(False)
+        known = set(world._cache.values())
+        layer(x)
+        plan, = set(world._cache.values()) - known
+        yield f"module, {output}, one row", plan, lambda layer=layer: layer(x)
 
 
 def idle_operator(torch):

@@ -1,5 +1,8 @@
 """Statuses of the C library as exceptions, and the checks' own."""
+from __future__ import annotations
+
 import re
+from typing import Any
 
 __all__ = [
     "EntwineError", "ArgumentError", "ArgumentTypeError", "ShapeError", "ConfigError",
@@ -15,10 +18,10 @@ class EntwineError(RuntimeError):
     the rank at fault when the message names one, else None.
     """
 
-    status = "EW_ERR_ARGUMENT"
-    code = -1
+    status: str = "EW_ERR_ARGUMENT"
+    code: int = -1
 
-    def __init__(self, message, rank=None):
+    def __init__(self, message: str, rank: int | None = None) -> None:
         super().__init__(message)
         self.rank = rank
 
@@ -91,10 +94,10 @@ class RankError(EntwineError):
 
     status, code = "EW_ERR_ABORTED", -10
 
-    def __init__(self, message, rank, exitcode=None):
+    def __init__(self, message: str, rank: int | None, exitcode: int | None = None) -> None:
         super().__init__(message, rank)
         self.exitcode = exitcode
-        self.results = []
+        self.results: list[Any] = []
 
 
 class LibraryError(EntwineError, ImportError):

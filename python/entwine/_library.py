@@ -175,6 +175,7 @@ def _declare(library, path):
         function.argtypes = arguments
 
 
+library_path: str
 lib, library_path = _find()
 _check_version(lib, library_path)
 _declare(lib, library_path)

@@ -1,34 +1,40 @@
 """Plans and their calls."""
-import collections
+from __future__ import annotations
+
 import ctypes
 import functools
 import warnings
+from typing import NamedTuple, TypeVar
 
 from . import _buffers
 from ._buffers import CPU, DTYPE_NAMES, Buffer, count, describe, empty_like, plain_address
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
 from ._library import EXPLAIN_BYTES, Config, Numa, TimingStruct, check, lib, print_config
-from ._problem import backend_in, make_config, make_problem
+from ._problem import ConfigLike, backend_in, make_config, make_problem
 from ._streams import LEGACY_STREAM, stream_handle, torch_stream
 from ._weight import Taker, Weight, device_of
-from ._world import check_world, timeout_ms
+from ._world import World, check_world, timeout_ms
+
+Array = TypeVar("Array")  # results are of the kind of A
 
 _CACHED_PLANS = 32
 
 
-class Timing(collections.namedtuple("Timing", "start_ns gemm_end_ns end_ns")):
+class Timing(NamedTuple):
     """When the last call started, had its GEMM done, and ended (CLOCK_MONOTONIC)."""
 
-    __slots__ = ()
+    start_ns: int
+    gemm_end_ns: int
+    end_ns: int
 
     @property
-    def total_us(self):
+    def total_us(self) -> float:
         """The whole call, in microseconds."""
         return (self.end_ns - self.start_ns) / 1e3
 
     @property
-    def tail_us(self):
+    def tail_us(self) -> float:
         """What of it came after the GEMM."""
         return (self.end_ns - self.gemm_end_ns) / 1e3
 
@@ -62,8 +68,9 @@ class Plan(Taker):
     ``backend`` is "cpu" (default) or "cuda".
     """
 
-    def __init__(self, world, max_m, n, k, dtype, config=None, *, backend=None, layout="nk",
-                 op="gemm-rs"):
+    def __init__(self, world: World, max_m: int, n: int, k: int, dtype: object,
+                 config: ConfigLike = None, *, backend: str | None = None, layout: str = "nk",
+                 op: str = "gemm-rs") -> None:
         self._handle = None
         self._world = check_world(world)
         problem = make_problem(max_m, n, k, dtype, layout, op)
@@ -88,7 +95,7 @@ class Plan(Taker):
 
     # ---- Calls ----
 
-    def set_weight(self, B):
+    def set_weight(self, B: object) -> None:
         """Packs this rank's weight into the plan and binds it.  B may be changed or freed
         afterwards."""
         handle = self._check_open()
@@ -96,7 +103,7 @@ class Plan(Taker):
         self._world._call(lib.ew_plan_set_weight, handle, self._take_weight(b))
         self._bound = True
 
-    def bind(self, weight):
+    def bind(self, weight: Weight) -> None:
         """Calls without a B use this ``Weight`` from now on, instead of any other; None: none.
         Copies nothing, so layers of one shape can share a plan and bind before each call.  The
         plan does not keep the weight alive."""
@@ -109,14 +116,15 @@ class Plan(Taker):
                                   None if weight is None else weight._check_open())
         self._bound = weight is not None
 
-    def set_timeout(self, seconds):
+    def set_timeout(self, seconds: float) -> None:
         """How long this plan's calls wait for a rank that makes no progress, from the next call
         on; None: as long as the world's other waits.  Ranks may differ: the first whose time is
         over ends the call, and the world, for all."""
         self._world._call_briefly(lib.ew_plan_set_timeout, self._check_open(),
                                   timeout_ms(seconds) / 1000)
 
-    def gemm_rs(self, A, B=None, out=None, stream=None):
+    def gemm_rs(self, A: Array, B: object = None, out: Array | None = None,
+                stream: object = None) -> Array:
         """This rank's rows of the sum over ranks of ``A @ B.T``.  Collective.
 
         A is [m, k], row-major, with the same m <= max_m on all ranks.  B is the weight for this
@@ -130,7 +138,8 @@ class Plan(Taker):
         self._check_op("gemm-rs", "gemm_rs")
         return self._gemm(A, B, out, stream)
 
-    def gemm_ar(self, A, B=None, out=None, stream=None):
+    def gemm_ar(self, A: Array, B: object = None, out: Array | None = None,
+                stream: object = None) -> Array:
         """The whole sum over ranks of ``A @ B.T``, [m, n], on every rank.  Collective.
 
         Of a plan with ``op="gemm-ar"``; everything else is as for ``gemm_rs``, whose rows have
@@ -165,8 +174,10 @@ class Plan(Taker):
         return self._run(describe(A, "A", stream), None if B is None else describe(B, "B", stream),
                          out, stream)
 
-    def gemm_rs_layer(self, A, B=None, *, bias=None, residual=None, norm_weight=None, eps=1e-5,
-                      out=None, normed=None, stream=None):
+    def gemm_rs_layer(self, A: Array, B: object = None, *, bias: object = None,
+                      residual: Array | None = None, norm_weight: object = None, eps: float = 1e-5,
+                      out: Array | None = None, normed: Array | None = None, stream: object = None
+                      ) -> Array:
         """``gemm_rs`` and what follows it in a transformer layer, on this rank's rows:
 
             c      = sum over ranks of A @ B.T, plus bias [n]
@@ -180,8 +191,10 @@ class Plan(Taker):
         self._check_op("gemm-rs", "gemm_rs_layer")
         return self._layer(A, B, Layer(bias, residual, norm_weight, eps, out, normed), stream)
 
-    def gemm_ar_layer(self, A, B=None, *, bias=None, residual=None, residual_rows="owned",
-                      norm_weight=None, eps=1e-5, out=None, normed=None, stream=None):
+    def gemm_ar_layer(self, A: Array, B: object = None, *, bias: object = None,
+                      residual: Array | None = None, residual_rows: str = "owned",
+                      norm_weight: object = None, eps: float = 1e-5, out: Array | None = None,
+                      normed: Array | None = None, stream: object = None) -> Array:
         """``gemm_ar`` and what follows it in a transformer layer, as in ``gemm_rs_layer``; c and
         normed are whole on every rank.
 
@@ -270,31 +283,31 @@ class Plan(Taker):
         self._world._call(function, self._check_open(), m, a.pointer or None,
                           None if b is None else b.pointer, c, *epilogue, stream)
 
-    def wait(self):
+    def wait(self) -> None:
         """Waits for what was enqueued on a GPU, and raises its fault if there was one."""
         self._world._call(lib.ew_plan_wait, self._check_open())
 
     # ---- What it is ----
 
     @property
-    def world(self):
+    def world(self) -> World:
         """The world it belongs to."""
         return self._world
 
     @property
-    def config(self):
+    def config(self) -> str:
         """The config in use as text, every field chosen."""
         self._check_open()
         return self._config
 
     @property
-    def timing(self):
+    def timing(self) -> Timing:
         """When the last call started and ended."""
         timing = TimingStruct()
         check(lib.ew_plan_timing(self._check_open(), timing))
         return Timing(timing.start_ns, timing.gemm_end_ns, timing.end_ns)
 
-    def explain(self):
+    def explain(self) -> str:
         """What was chosen and why, in a few lines of text."""
         text = ctypes.create_string_buffer(EXPLAIN_BYTES)
         check(lib.ew_plan_explain(self._check_open(), text, EXPLAIN_BYTES))
@@ -305,7 +318,7 @@ class Plan(Taker):
         return (f"<entwine.Plan {self._op} max_m={self._max_m} n={self._n} k={self._k} "
                 f"{DTYPE_NAMES[self._dtype]} {state}>")
 
-    def close(self):
+    def close(self) -> None:
         """Frees the plan; on all ranks, after their last call of it.  May be called again."""
         if self._handle not in self._world._plan_handles:
             return
@@ -319,11 +332,11 @@ class Plan(Taker):
         finally:
             self._world._busy.release()
 
-    def __enter__(self):
+    def __enter__(self) -> Plan:
         self._check_open()
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
 
     def __del__(self):
@@ -467,7 +480,8 @@ def _layer(op, A, B, world, layer, stream, config):
     return _plan_for(a, b, world, config, op)._run_layer(a, b, layer, stream)
 
 
-def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
+def gemm_rs(A: Array, B: object, world: World, *, out: Array | None = None, stream: object = None,
+            config: ConfigLike = None) -> Array:
     """This rank's rows of the sum over ranks of ``A @ B.T``, without a plan of one's own:
     plans are made when a new shape comes and kept in a small cache.  Collective.
 
@@ -477,13 +491,16 @@ def gemm_rs(A, B, world, *, out=None, stream=None, config=None):
     return _gemm("gemm-rs", A, B, world, out, stream, config)
 
 
-def gemm_ar(A, B, world, *, out=None, stream=None, config=None):
+def gemm_ar(A: Array, B: object, world: World, *, out: Array | None = None, stream: object = None,
+            config: ConfigLike = None) -> Array:
     """The whole sum over ranks of ``A @ B.T``, on every rank, without a plan of one's own, as
     ``gemm_rs``."""
     return _gemm("gemm-ar", A, B, world, out, stream, config)
 
 
-def ag_gemm(A, B, world, *, num_rows=None, out=None, gathered=None, stream=None, config=None):
+def ag_gemm(A: Array, B: object, world: World, *, num_rows: int | None = None,
+            out: Array | None = None, gathered: Array | None = None, stream: object = None,
+            config: ConfigLike = None) -> Array:
     """``Plan.ag_gemm`` without a plan of one's own, as ``gemm_rs``."""
     check_world(world)
     stream = stream_handle(stream)
@@ -493,15 +510,20 @@ def ag_gemm(A, B, world, *, num_rows=None, out=None, gathered=None, stream=None,
                                                                        stream)
 
 
-def gemm_rs_layer(A, B, world, *, bias=None, residual=None, norm_weight=None, eps=1e-5, out=None,
-                  normed=None, stream=None, config=None):
+def gemm_rs_layer(A: Array, B: object, world: World, *, bias: object = None,
+                  residual: Array | None = None, norm_weight: object = None, eps: float = 1e-5,
+                  out: Array | None = None, normed: Array | None = None, stream: object = None,
+                  config: ConfigLike = None) -> Array:
     """``Plan.gemm_rs_layer`` without a plan of one's own, as ``gemm_rs``."""
     return _layer("gemm-rs", A, B, world, Layer(bias, residual, norm_weight, eps, out, normed),
                   stream, config)
 
 
-def gemm_ar_layer(A, B, world, *, bias=None, residual=None, residual_rows="owned",
-                  norm_weight=None, eps=1e-5, out=None, normed=None, stream=None, config=None):
+def gemm_ar_layer(A: Array, B: object, world: World, *, bias: object = None,
+                  residual: Array | None = None, residual_rows: str = "owned",
+                  norm_weight: object = None, eps: float = 1e-5, out: Array | None = None,
+                  normed: Array | None = None, stream: object = None, config: ConfigLike = None
+                  ) -> Array:
     """``Plan.gemm_ar_layer`` without a plan of one's own, as ``gemm_rs``."""
     return _layer("gemm-ar", A, B, world,
                   Layer(bias, residual, norm_weight, eps, out, normed, residual_rows), stream,

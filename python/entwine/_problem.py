@@ -1,4 +1,6 @@
 """Problems and configs as the C library has them, and what it would make of them."""
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Mapping
 
@@ -8,6 +10,7 @@ from ._library import EXPLAIN_BYTES, Problem, check, lib, parse_config
 from ._world import MAX_RANKS
 
 LAYOUTS = {"nk": 1, "kn": 2}
+ConfigLike = str | Mapping[str, object] | None
 OPS = {"gemm-rs": 0, "gemm-ar": 1, "ag-gemm": 2}
 
 
@@ -51,8 +54,9 @@ def make_problem(max_m, n, k, dtype, layout="nk", op="gemm-rs"):
                    count(max_m, "max_m", 0), count(n, "n", 1), count(k, "k", 1), OPS[op])
 
 
-def explain(max_m, n, k, dtype="float32", ranks=1, config=None, *, backend=None, layout="nk",
-            op="gemm-rs"):
+def explain(max_m: int, n: int, k: int, dtype: object = "float32", ranks: int = 1,
+            config: ConfigLike = None, *, backend: str | None = None, layout: str = "nk",
+            op: str = "gemm-rs") -> str:
     """What a plan would be for `ranks` ranks on this host, and why: a few lines of text."""
     text = ctypes.create_string_buffer(EXPLAIN_BYTES)
     check(lib.ew_forecast_explain(make_problem(max_m, n, k, dtype, layout, op),

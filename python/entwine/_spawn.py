@@ -1,4 +1,6 @@
 """Starts local ranks as processes, collects what they return, and leaves nothing behind."""
+from __future__ import annotations
+
 import ctypes
 import multiprocessing
 import os
@@ -7,7 +9,9 @@ import secrets
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import wait
+from typing import TypeVar
 
 from . import _meeting_place
 from ._buffers import count
@@ -15,6 +19,8 @@ from ._errors import (AbortedError, ArgumentError, ArgumentTypeError, PeerDiedEr
                       RankTimeoutError)
 from ._timer import Timer
 from ._world import MAX_RANKS, World, _real
+
+Result = TypeVar("Result")
 
 _UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed
 _START_S = 60.0  # to start an interpreter on a busy machine is no lack of progress
@@ -145,7 +151,9 @@ def _end(ranks):
         rank.answer.close()
 
 
-def spawn(num_ranks, function, *arguments, timeout=None, method="spawn", **options):
+def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
+          timeout: float | None = None, method: str = "spawn", **options: float | None
+          ) -> list[Result]:
     """Runs ``function(world, *arguments)`` in ``num_ranks`` processes of this machine and
     returns the list of what they returned.
 

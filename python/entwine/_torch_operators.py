@@ -1,4 +1,6 @@
 """The operators of entwine.torch: torch.ops.entwine.* and the functions around them."""
+from __future__ import annotations
+
 import functools
 import operator
 
@@ -8,15 +10,15 @@ from torch.autograd import forward_ad
 from . import _plan, _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
-from ._world import check_world, find_world
+from ._world import World, check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _library = torch.library.Library("entwine", "DEF")
-for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
-                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False) -> Tensor",
+                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
                 "ag_gemm(Tensor a, Tensor b, SymInt num_rows, str world, bool frozen=False, "
                 "bool gather=False) -> (Tensor, Tensor)",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
@@ -48,6 +50,10 @@ _NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUD
 
 
 def _below_autograd(name, *arguments):
+    if hasattr(arguments[0], "device_mesh"):
+        raise ArgumentTypeError("a is a DTensor; expected this rank's part as a plain tensor\n"
+                                "  fix: pass to_local() of it, or use parallelize_module with "
+                                "entwine.torch.RowwiseParallel, which takes DTensors")
     with torch._C._AutoDispatchBelowAutograd():
         return getattr(torch.ops.entwine, name).default(*arguments)
 
@@ -192,28 +198,28 @@ def _fake_whole(a, b, world):
 
 
 @torch.library.register_fake("entwine::gemm_rs")
-def _(a, b, world, frozen=False):
+def _(a, b, world, frozen=False, pack=True):
     return _fake_rows(a, b, world)
 
 
 @torch.library.register_fake("entwine::gemm_ar")
-def _(a, b, world, frozen=False):
+def _(a, b, world, frozen=False, pack=True):
     return _fake_whole(a, b, world)
 
 
 class _Gemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, a, b, world, frozen=False):
+    def forward(ctx, run, a, b, world, frozen=False, pack=True):
         ctx.save_for_backward(a, b)
         ctx.world = world
-        return run(a, b, world, frozen)
+        return run(a, b, world, frozen, pack)
 
     @classmethod
     def backward(cls, ctx, grad):
         a, b = ctx.saved_tensors
         grad = cls.whole_gradient(grad, a.shape[0], ctx.world)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
-                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None)
+                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None, None)
 
 
 class _GemmRS(_Gemm):
@@ -239,12 +245,16 @@ class _GemmAR(_Gemm):
         return _replicated(grad, world)
 
 
-# A weight that is trained changes before it is used often: it is packed in the call.
-_differentiable("gemm_rs", _GemmRS, _gemm_rs, functools.partial(_gemm_rs, pack=False))
-_differentiable("gemm_ar", _GemmAR, _gemm_ar, functools.partial(_gemm_ar, pack=False))
+def _in_training(kernel):
+    """A weight that is trained changes before it is used often: it is packed in the call."""
+    return lambda a, b, world, frozen, pack: kernel(a, b, world, frozen, False)
 
 
-def gemm_rs(a, b, world, frozen=False):
+_differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs))
+_differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar))
+
+
+def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``a @ b.T``, with gradients.  Collective, and so
     is its backward pass.
 
@@ -255,7 +265,7 @@ def gemm_rs(a, b, world, frozen=False):
     return gemm_rs_operator(a, b, check_world(world).name, frozen)
 
 
-def gemm_ar(a, b, world, frozen=False):
+def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
     """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.
 
     Its gradient is taken to be the same on all ranks, as it is where all go on with the same
@@ -407,7 +417,9 @@ _without_gradients("gemm_rs_layer")
 _without_gradients("gemm_ar_layer")
 
 
-def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+def gemm_rs_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
+                  norm_weight: torch.Tensor, world: World, bias: torch.Tensor | None = None,
+                  eps: float = 1e-5, frozen: bool = False) -> torch.Tensor:
     """``gemm_rs``, then bias, residual and RMSNorm of this rank's rows, in one call for
     inference: returns the normed rows; ``residual`` holds its sum with them afterwards.
     ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients: refuses
@@ -416,8 +428,10 @@ def gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, froze
                                            bias, eps, frozen)
 
 
-def gemm_ar_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
-                  residual_rows="owned"):
+def gemm_ar_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
+                  norm_weight: torch.Tensor, world: World, bias: torch.Tensor | None = None,
+                  eps: float = 1e-5, frozen: bool = False, residual_rows: str = "owned"
+                  ) -> torch.Tensor:
     """``gemm_ar``, then bias, residual and RMSNorm, in one call for inference: returns all normed
     rows on every rank.  ``residual`` holds this rank's rows, or with ``residual_rows="all"`` all
     of them, and their sum afterwards.  Collective, without gradients, as ``gemm_rs_layer``."""
@@ -452,7 +466,8 @@ class _AllGatherRows(torch.autograd.Function):
 _differentiable("all_gather_rows", _AllGatherRows, _all_gather_rows)
 
 
-def all_gather_rows(rows, num_rows, world, replicated=None):
+def all_gather_rows(rows: torch.Tensor, num_rows: int, world: World,
+                    replicated: bool | None = None) -> torch.Tensor:
     """All num_rows rows of what gemm_rs scattered: the other half of sequence parallelism.
     Collective, and so is its backward pass.
 
@@ -485,7 +500,8 @@ class _ReduceScatterRows(torch.autograd.Function):
 _differentiable("reduce_scatter_rows", _ReduceScatterRows, _torch_rows.reduce_scatter)
 
 
-def reduce_scatter_rows(rows, world, replicated=False):
+def reduce_scatter_rows(rows: torch.Tensor, world: World,
+                        replicated: bool | None = False) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``rows``, added in rank order (in fp32 where the
     element type is narrower) and rounded once.  Collective, and so is its backward pass.
 
@@ -525,7 +541,7 @@ class _Replicate(torch.autograd.Function):
 _differentiable("replicate", _Replicate, _replicate)
 
 
-def replicate(tensor, world):
+def replicate(tensor: torch.Tensor, world: World) -> torch.Tensor:
     """The tensor itself, which is equal on all ranks and used differently by them: its gradient
     is the sum over the ranks.  For what goes into column-parallel layers, and for parameters that
     every rank holds whole.  The backward pass is collective."""

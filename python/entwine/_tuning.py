@@ -1,30 +1,41 @@
 """Finding a config by measuring."""
-import collections
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ._buffers import count
 from ._errors import ArgumentTypeError
 from ._library import (PROGRESS, TuneOptions, TuneResultStruct, lib, print_config)
-from ._problem import make_config, make_problem
-from ._world import _real, check_world
+from ._problem import ConfigLike, make_config, make_problem
+from ._world import World, _real, check_world
 
 
-class TuneResult(collections.namedtuple(
-        "TuneResult", "config time_us default_us num_candidates num_refused complete stored")):
+class TuneResult(NamedTuple):
     """The best config found, as text; its time and that of the built-in choice, in
     microseconds, from the same run; how many configs were measured, and refused by this
     machine; whether the search came to its end; and whether plans will now use the result."""
 
-    __slots__ = ()
+    config: str
+    time_us: float
+    default_us: float
+    num_candidates: int
+    num_refused: int
+    complete: bool
+    stored: bool
 
     @property
-    def speedup(self):
+    def speedup(self) -> float:
         """Over the built-in choice."""
         return self.default_us / self.time_us
 
 
-def tune(world, max_m, n, k, dtype="float32", config=None, *, backend=None, layout="nk",
-         op="gemm-rs", budget=0.0, samples=0, seed=1, store=True, progress=None):
+def tune(world: World, max_m: int, n: int, k: int, dtype: object = "float32",
+         config: ConfigLike = None, *, backend: str | None = None, layout: str = "nk",
+         op: str = "gemm-rs", budget: float = 0.0, samples: int = 0, seed: int = 1,
+         store: bool = True,
+         progress: Callable[[int, int, str, float, float], object] | None = None) -> TuneResult:
     """Measures configs for a shape and returns the best, as a TuneResult.  Collective.
 
     Fields given in ``config`` stay as they are.  Without any, and without an emulated link, the

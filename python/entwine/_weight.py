@@ -1,12 +1,14 @@
 """Packed weights, and what they and plans demand of an operand."""
+from __future__ import annotations
+
 import ctypes
 import sys
 
 from ._buffers import CPU, DTYPE_NAMES, describe
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._library import lib
-from ._problem import make_config, make_problem
-from ._world import check_world
+from ._problem import ConfigLike, make_config, make_problem
+from ._world import World, check_world
 
 
 def device_of(world, backend):
@@ -63,7 +65,8 @@ class Weight(Taker):
 
     _KIND = "weight"
 
-    def __init__(self, world, B, config=None, *, layout=None):
+    def __init__(self, world: World, B: object, config: ConfigLike = None, *,
+                 layout: str | None = None) -> None:
         self._handle = None
         self._world = check_world(world)
         b = describe(B, "B")
@@ -79,7 +82,7 @@ class Weight(Taker):
         self._nbytes = lib.ew_weight_bytes(handle)
         world._weight_handles.add(self._handle)
 
-    def update(self, B):
+    def update(self, B: object) -> None:
         """Packs new values into the same place; plans stay bound, and use them from their next
         call on."""
         handle = self._check_open()
@@ -87,21 +90,21 @@ class Weight(Taker):
         self._world._call(lib.ew_weight_update, handle, self._take_weight(b))
 
     @property
-    def world(self):
+    def world(self) -> World:
         """The world it belongs to."""
         return self._world
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(n, k)"""
         return self._n, self._k
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """The memory it holds; 0 when it was closed."""
         return self._nbytes if self._is_open() else 0
 
-    def close(self):
+    def close(self) -> None:
         """Frees it.  May be called again."""
         if not self._is_open():
             return
@@ -113,11 +116,11 @@ class Weight(Taker):
         finally:
             self._world._busy.release()
 
-    def __enter__(self):
+    def __enter__(self) -> Weight:
         self._check_open()
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
 
     def __del__(self):

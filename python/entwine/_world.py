@@ -1,4 +1,6 @@
 """The ranks that work together, and the ways in which they meet."""
+from __future__ import annotations
+
 import atexit
 import ctypes
 import itertools
@@ -7,6 +9,8 @@ import pickle
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import _interrupt, _job, _mpi
 from ._buffers import count
@@ -14,6 +18,9 @@ from ._errors import (ArgumentError, ArgumentTypeError, EntwineError, LibraryErr
                       MismatchError, UnsupportedError)
 from ._library import Launcher, Traffic, WorldOptions, check, lib
 from ._rendezvous import Gather, Rendezvous
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 MAX_RANKS = 256
 _DEFAULT_TIMEOUT_S = 30.0
@@ -45,10 +52,12 @@ class World:
     _thread = None  # the only one that may use it, then
     _hosts = None  # how many, once asked for
     _launcher = None  # what spawn is told through
-    group = None  # of torch.distributed, if it came from there
+    group: dist.ProcessGroup | None = None  # of torch.distributed, if it came from there
 
-    def __init__(self, rank=0, size=1, allgather=None, *, timeout=None, link_gbps=0.0,
-                 link_latency_us=0.0):
+    def __init__(self, rank: int = 0, size: int = 1,
+                 allgather: Callable[[bytes], Sequence[bytes]] | None = None, *,
+                 timeout: float | None = None, link_gbps: float = 0.0,
+                 link_latency_us: float = 0.0) -> None:
         size = count(size, "size", 1, MAX_RANKS)
         rank = count(rank, "rank", 0, size - 1)
         if size > 1 and not callable(allgather):
@@ -74,13 +83,14 @@ class World:
         self._forsaken = []  # weights whose object is gone, not yet freed
         self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
-        self.name = f"world-{next(_counter)}"
+        self.name: str = f"world-{next(_counter)}"
         _worlds[self.name] = self
 
     # ---- Ways to meet ----
 
     @classmethod
-    def from_torch(cls, group=None, **options):
+    def from_torch(cls, group: dist.ProcessGroup | None = None, **options: float | None
+                   ) -> World:
         """The ranks of a torch.distributed process group, whatever its backend."""
         import torch.distributed as dist
         if not (dist.is_available() and dist.is_initialized()):
@@ -102,7 +112,7 @@ class World:
         return world
 
     @classmethod
-    def from_mpi(cls, comm=None, **options):
+    def from_mpi(cls, comm: Any = None, **options: float | None) -> World:
         """The ranks of an mpi4py communicator (default: all that mpirun started, which does not
         need mpi4py), on one host or several.  Without Entwine's MPI module: on one."""
         if comm is None:
@@ -145,7 +155,7 @@ class World:
         return world
 
     @classmethod
-    def from_launcher(cls, **options):
+    def from_launcher(cls, **options: float | None) -> World:
         """The ranks that mpirun, torchrun or srun started, or that ENTWINE_RANK and
         ENTWINE_WORLD_SIZE name; neither mpi4py nor torch is needed.
 
@@ -176,25 +186,25 @@ class World:
     # ---- What it is ----
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """This process's place, from 0."""
         self._check_open()
         return self._rank
 
     @property
-    def size(self):
+    def size(self) -> int:
         """W, the number of ranks."""
         self._check_open()
         return self._size
 
     @property
-    def num_hosts(self):
+    def num_hosts(self) -> int:
         """On how many hosts its ranks are."""
         traffic = Traffic()
         check(lib.ew_world_traffic(self._check_open(), traffic))
         return traffic.num_hosts
 
-    def owned_rows(self, m):
+    def owned_rows(self, m: int) -> tuple[int, int]:
         """The rows of an m-row output that this rank owns: (first, count)."""
         self._check_open()
         return owned_rows(m, self._size, self._rank)
@@ -205,11 +215,11 @@ class World:
 
     # ---- What it does ----
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Waits until every rank is here.  Collective."""
         self._call(lib.ew_world_barrier, self._check_open())
 
-    def allgather(self, data):
+    def allgather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes, in rank order; their lengths may differ.  Collective, for small
         messages."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
@@ -225,14 +235,14 @@ class World:
         self._call(lib.ew_world_allgather, self._check_open(), mine, everybody, num_bytes)
         return [everybody.raw[i * num_bytes:(i + 1) * num_bytes] for i in range(self._size)]
 
-    def abort(self):
+    def abort(self) -> None:
         """Tells every rank to stop: calls in flight and later ones raise AbortedError on all
         ranks.  From any thread."""
         with self._ending:
             if self._handle:
                 lib.ew_world_abort(self._handle)
 
-    def shrink(self):
+    def shrink(self) -> World:
         """A new world of the ranks that are left after a fault, numbered in the order of their
         old ranks.  Collective among those that live: each calls it after its error.  Raises
         PeerDiedError on all of them when one dies meanwhile; then call it again.  This world
@@ -246,7 +256,7 @@ class World:
             world._launcher.send_bytes(pickle.dumps(("shrunk", world._size)))
         return world
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the world, after closing its plans.  May be called again."""
         if self._handle is None:
             return
@@ -274,11 +284,11 @@ class World:
         finally:
             self._busy.release()
 
-    def __enter__(self):
+    def __enter__(self) -> World:
         self._check_open()
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self.abort()  # the others must not wait for this rank
         self.close()
@@ -401,7 +411,7 @@ def _timeout_from_environment():
     return int(text) / 1000 if text.isdigit() else _DEFAULT_TIMEOUT_S
 
 
-def owned_rows(m, size, rank):
+def owned_rows(m: int, size: int, rank: int) -> tuple[int, int]:
     """The rows of an m-row output that `rank` of `size` owns: (first, count).  The first
     m mod size ranks own one row more."""
     m = count(m, "m", 0)
@@ -443,7 +453,7 @@ def check_world(world):
     return world
 
 
-def init(**options):
+def init(**options: float | None) -> World:
     """A world of the ranks that are already there: those of torch.distributed if it is
     initialised, of mpi4py if it was imported, of a launcher (mpirun, torchrun, srun) if its
     variables are set, else this process alone.  Options are those of ``World``."""

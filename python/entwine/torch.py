@@ -10,27 +10,39 @@
 All run on the CPU and, on the current CUDA stream, on a GPU.  Make one eager call of a new
 shape before capturing a CUDA graph: it creates the plan, which all ranks do together.
 """
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from ._errors import ArgumentError, ShapeError
+from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._torch_column import ColumnParallelLinear
-from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_ar_operator, gemm_rs,
-                               gemm_rs_layer, gemm_rs_operator, reduce_scatter_rows, replicate)
+from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs,
+                               gemm_rs_layer, reduce_scatter_rows, replicate)
+from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
 from ._world import World, check_world
 
-__all__ = ["ColumnParallelLinear", "RowParallelLinear", "RowParallelLinearNorm", "ag_gemm", "gemm_rs", "gemm_rs_layer", "gemm_ar",
-           "gemm_ar_layer", "all_gather_rows", "reduce_scatter_rows", "replicate", "world_of"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._torch_parallel import RowwiseParallel
+
+__all__ = ["ColumnParallelLinear", "RowParallelLinear", "RowParallelLinearNorm", "RowwiseParallel",
+           "ag_gemm", "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "all_gather_rows",
+           "reduce_scatter_rows", "replicate", "world_of", "enable_compile_pass"]
+
+Device = torch.device | str | int | None
 
 
 # ---- The world of a group --------------------------------------------------------------------
 
-_by_group = {}
+_by_group: dict[dist.ProcessGroup | None, World] = {}
 
 
-def world_of(group=None):
+def world_of(group: dist.ProcessGroup | None = None) -> World:
     """The world of a torch.distributed group (default: all processes), made when first asked
     for.  Collective then."""
     group = group if group is not None else dist.group.WORLD
@@ -40,24 +52,46 @@ def world_of(group=None):
     return world
 
 
-# ---- The layer -------------------------------------------------------------------------------
+# ---- torch.compile ---------------------------------------------------------------------------
 
-def _as_matrix(x):
-    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+def enable_compile_pass(group: dist.ProcessGroup | None = None) -> None:
+    """Has ``torch.compile`` use Entwine where a matrix product is summed over the ranks of the
+    group (default: all processes) by a functional collective of torch, as DTensors do it:
+    ``mm`` and ``all_reduce`` become ``gemm_ar``, ``mm`` and ``reduce_scatter_tensor`` ``gemm_rs``.
+    Collective: all ranks call it, before they compile.
+
+    The logger ``entwine`` has a line per graph: what was replaced, and what was left alone and why.
+    It is for Inductor, torch's default backend; its
+    ``torch._inductor.config.post_grad_custom_post_pass`` is set, and a pass that was there before
+    runs first.
+    """
+    from . import _torch_compile
+    world = world_of(group)
+    _torch_compile.install(world.group.group_name, world.name, world.size)
+
+
+# ---- The layers -------------------------------------------------------------------------------
+
+def _refuse_dtensor(x: torch.Tensor) -> None:
+    if hasattr(x, "device_mesh"):
+        raise ArgumentTypeError("x is a DTensor; expected this rank's features as a plain tensor\n"
+                                "  fix: pass x.to_local(), or use parallelize_module with "
+                                "entwine.torch.RowwiseParallel, which takes DTensors")
 
 
 class RowParallelLinear(torch.nn.Module):
-    """A linear layer whose input features are split over the ranks and whose output rows are
-    scattered over them (sequence parallelism), or whole on all of them.
+    """A linear layer whose input features are split over the ranks and whose output is scattered
+    over them (sequence parallelism), or whole on all of them.
 
-    ``x`` holds this rank's ``in_features / W`` features: [m, in_features / W] gives
-    [owned rows, out_features]; with more dimensions the first is scattered and W must divide
-    it.  The weight is [out_features, in_features / W]; the bias is whole on every rank and is
-    added once, to the owned rows.  Its gradient is summed over the ranks.
+    ``x`` holds this rank's ``in_features / W`` features.  With ``output="scattered"``, a matrix
+    [m, in_features / W] gives [owned rows, out_features]; of an x with more dimensions
+    ``scatter_dim`` is scattered, and W must divide it: 0 for [sequence, batch, features], 1 for
+    [batch, sequence, features].  The weight is [out_features, in_features / W]; the bias is whole
+    on every rank and is added once, to the owned rows.  Its gradient is summed over the ranks.
 
-    With ``sequence_parallel=False`` the output is whole on every rank, [..., out_features], and
-    its gradient must be too: all ranks go on with the same computation, and what differs by rank
-    gets it through ``replicate``.
+    With ``output="replicated"`` the output is whole on every rank, [..., out_features], and its
+    gradient must be too: all ranks go on with the same computation, and what differs by rank gets
+    it through ``replicate``.
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
 
@@ -65,15 +99,22 @@ class RowParallelLinear(torch.nn.Module):
     first call, and again at the first call after it has changed.
     """
 
-    def __init__(self, in_features, out_features, bias=True, *, sequence_parallel=True, world=None,
-                 group=None, device=None, dtype=None):
+    bias: torch.nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
+                 output: str = "scattered", scatter_dim: int = 0, world: World | None = None,
+                 group: dist.ProcessGroup | None = None, device: Device = None,
+                 dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.world = world = check_world(world if world is not None else world_of(group))
+        if output not in ("scattered", "replicated"):
+            raise ArgumentError(f"output is {output!r}; expected 'scattered' or 'replicated'")
+        self.world: World = check_world(world if world is not None else world_of(group))
+        world = self.world
         if in_features % world.size:
             raise ShapeError(f"in_features is {in_features}; expected a multiple of the "
                              f"{world.size} ranks")
         self.in_features, self.out_features = in_features, out_features
-        self.sequence_parallel, self.frozen = sequence_parallel, False
+        self.output, self.scatter_dim, self.frozen = output, scatter_dim, False
         self._world_name = world.name
         place = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(
@@ -81,7 +122,7 @@ class RowParallelLinear(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.empty(out_features, **place)) if bias else None
         self.reset_parameters()
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """As torch.nn.Linear of the whole size; the bias must be equal on all ranks, so it
         starts at zero."""
         bound = 1 / math.sqrt(self.in_features)
@@ -90,10 +131,16 @@ class RowParallelLinear(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     @classmethod
-    def from_linear(cls, linear, world=None, *, group=None, sequence_parallel=True):
+    def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
+                    group: dist.ProcessGroup | None = None, output: str = "scattered",
+                    scatter_dim: int = 0) -> RowParallelLinear:
         """This rank's part of a torch.nn.Linear that all ranks hold."""
-        layer = cls(linear.in_features, linear.out_features, linear.bias is not None,
-                    sequence_parallel=sequence_parallel, world=world, group=group,
+        return cls._part_of(linear, world=world, group=group, output=output,
+                            scatter_dim=scatter_dim)
+
+    @classmethod
+    def _part_of(cls, linear: torch.nn.Linear, **options: Any) -> Self:
+        layer = cls(linear.in_features, linear.out_features, linear.bias is not None, **options,
                     device=linear.weight.device, dtype=linear.weight.dtype)
         world = layer.world
         share = linear.in_features // world.size
@@ -103,56 +150,45 @@ class RowParallelLinear(torch.nn.Module):
                 layer.bias.copy_(linear.bias)
         return layer
 
-    def freeze(self):
+    def freeze(self) -> Self:
         """Promises that the weight will change only by writes that its version shows, such as
         load_state_dict, so that calls need not look at its values.  Gradients end."""
         self.frozen = True
         self.requires_grad_(False)
         return self
 
-    def _check_features(self, shape, least_dimensions):
-        share = self.in_features // self.world.size
+    def _check_features(self, x: torch.Tensor, least_dimensions: int) -> None:
+        shape, share = x.shape, self.in_features // self.world.size
         if len(shape) < least_dimensions or shape[-1] != share:
+            _refuse_dtensor(x)
             raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
                              f"features")
 
-    def _owned_shape(self, x):
+    def _owned_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         """Of this rank's rows of the result."""
-        shape, ranks = x.shape, self.world.size
-        self._check_features(shape, 2)
-        if len(shape) > 2 and shape[0] % ranks:
-            raise ShapeError(f"x has shape {tuple(shape)}; expected a first extent that is a "
-                             f"multiple of the {ranks} ranks, or two dimensions")
-        count = shape[0] // ranks if len(shape) > 2 else self.world._share(shape[0])
-        return count, *shape[1:-1], self.out_features
+        self._check_features(x, 2)
+        return owned_shape(x.shape, self.out_features, self.world, self.scatter_dim)
 
-    def _whole_shape(self, x):
+    def _whole_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         """Of all rows of the result."""
-        shape = x.shape
-        self._check_features(shape, 1)
-        return *shape[:-1], self.out_features
+        self._check_features(x, 1)
+        return *x.shape[:-1], self.out_features
 
-    def _owned_sum(self, x):
-        shape, bias = self._owned_shape(x), self.bias
-        y = gemm_rs_operator(_as_matrix(x), self.weight, self._world_name, self.frozen)
-        if bias is not None:
-            y = y + replicate(bias, self.world).to(y.dtype)  # autocast may have chosen it
-        return y if len(shape) == 2 else y.view(shape)
+    def _owned_sum(self, x: torch.Tensor) -> torch.Tensor:
+        self._check_features(x, 2)
+        return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim)
 
-    def _whole_sum(self, x):
-        shape, bias = self._whole_shape(x), self.bias
-        y = gemm_ar_operator(_as_matrix(x), self.weight, self._world_name, self.frozen)
-        if bias is not None:
-            y = y + bias.to(y.dtype)
-        return y if len(shape) == 2 else y.view(shape)
+    def _whole_sum(self, x: torch.Tensor) -> torch.Tensor:
+        self._check_features(x, 1)
+        return whole_sum(x, self.weight, self.bias, self.world, self.frozen)
 
-    def forward(self, x):
-        return self._owned_sum(x) if self.sequence_parallel else self._whole_sum(x)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._owned_sum(x) if self.output == "scattered" else self._whole_sum(x)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, ranks={self.world.size}, "
-                f"sequence_parallel={self.sequence_parallel}")
+                f"output={self.output!r}")
 
 
 class RowParallelLinearNorm(RowParallelLinear):
@@ -165,35 +201,39 @@ class RowParallelLinearNorm(RowParallelLinear):
     the residual that was passed, so go on with the one returned.  With gradients, and under
     autocast, the steps are torch's own; the last bit of ``normed`` may then differ.
 
-    With ``sequence_parallel=False`` ``normed`` is whole on every rank.  The residual still holds
+    With ``output="replicated"`` ``normed`` is whole on every rank.  The residual still holds
     this rank's rows, so that each rank norms only these, or with ``residual_rows="all"`` all rows,
     equal on all ranks.
 
     ``norm_weight`` is whole on every rank, as the bias; its gradient is summed over the ranks.
     """
 
-    def __init__(self, in_features, out_features, bias=False, *, eps=1e-5, sequence_parallel=True,
-                 residual_rows="owned", world=None, group=None, device=None, dtype=None):
-        super().__init__(in_features, out_features, bias, sequence_parallel=sequence_parallel,
-                         world=world, group=group, device=device, dtype=dtype)
+    def __init__(self, in_features: int, out_features: int, bias: bool = False, *,
+                 eps: float = 1e-5, output: str = "scattered", residual_rows: str = "owned",
+                 world: World | None = None, group: dist.ProcessGroup | None = None,
+                 device: Device = None, dtype: torch.dtype | None = None) -> None:
+        super().__init__(in_features, out_features, bias, output=output, world=world,
+                         group=group, device=device, dtype=dtype)
         self.eps = eps
         self._set_residual_rows(residual_rows)
         self.norm_weight = torch.nn.Parameter(
             torch.ones(out_features, device=device, dtype=dtype))
 
-    def _set_residual_rows(self, residual_rows):
-        if residual_rows not in (("owned",) if self.sequence_parallel else ("owned", "all")):
+    def _set_residual_rows(self, residual_rows: str) -> None:
+        if residual_rows not in (("owned",) if self.output == "scattered" else ("owned", "all")):
             raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned', or with "
-                                f"sequence_parallel=False 'all'")
+                                f"output='replicated' 'all'")
         self.residual_rows = residual_rows
 
     @classmethod
-    def from_linear(cls, linear, world=None, norm_weight=None, eps=1e-5, *, group=None,
-                    sequence_parallel=True, residual_rows="owned"):
+    def from_linear(  # type: ignore[override]
+            cls, linear: torch.nn.Linear, world: World | None = None,
+            norm_weight: torch.Tensor | None = None, eps: float = 1e-5, *,
+            group: dist.ProcessGroup | None = None, output: str = "scattered",
+            residual_rows: str = "owned") -> RowParallelLinearNorm:
         """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
         whole on all ranks."""
-        layer = super().from_linear(linear, world, group=group,
-                                    sequence_parallel=sequence_parallel)
+        layer = cls._part_of(linear, world=world, group=group, output=output)
         layer.eps = eps
         layer._set_residual_rows(residual_rows)
         if norm_weight is not None:
@@ -201,7 +241,8 @@ class RowParallelLinearNorm(RowParallelLinear):
                 layer.norm_weight.copy_(norm_weight)
         return layer
 
-    def forward(self, x, residual):
+    def forward(  # type: ignore[override]
+            self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         owned = self.residual_rows == "owned"
         shape = self._owned_shape(x) if owned else self._whole_shape(x)
         if tuple(residual.shape) != shape:
@@ -212,28 +253,37 @@ class RowParallelLinearNorm(RowParallelLinear):
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
         residual = residual.contiguous()
-        arguments = (_as_matrix(x), self.weight, residual.view(-1, self.out_features),
+        arguments = (as_matrix(x), self.weight, residual.view(-1, self.out_features),
                      self.norm_weight, self._world_name, self.bias, self.eps, self.frozen)
-        if self.sequence_parallel:
+        if self.output == "scattered":
             return torch.ops.entwine.gemm_rs_layer(*arguments).view(shape), residual
         normed = torch.ops.entwine.gemm_ar_layer(*arguments, self.residual_rows)
         return normed.view(self._whole_shape(x)), residual
 
-    def _in_steps(self, x, residual):
+    def _in_steps(self, x: torch.Tensor, residual: torch.Tensor
+                  ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.residual_rows == "all":
             h = self._whole_sum(x) + residual
             return self._norm(h, self.norm_weight), h
         h = self._owned_sum(x) + residual
         normed = self._norm(h, replicate(self.norm_weight, self.world))
-        if not self.sequence_parallel:
+        if self.output == "replicated":
             shape = self._whole_shape(x)
             normed = all_gather_rows(normed.reshape(-1, self.out_features), math.prod(shape[:-1]),
                                      self.world, replicated=True).view(shape)
         return normed, h
 
-    def _norm(self, h, weight):
+    def _norm(self, h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         scale = torch.rsqrt(h.float().square().mean(-1, keepdim=True) + self.eps)
         return (h.float() * scale).to(h.dtype) * weight
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{super().extra_repr()}, residual_rows={self.residual_rows}, eps={self.eps}"
+
+
+def __getattr__(name: str) -> Any:
+    """RowwiseParallel, when first asked for: torch takes long to import DTensors."""
+    if name != "RowwiseParallel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ._torch_parallel import RowwiseParallel
+    return RowwiseParallel

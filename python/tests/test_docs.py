@@ -1,4 +1,4 @@
-"""The programs in docs/PYTHON.md and docs/QUICKSTART.md run as they stand there."""
+"""The programs in docs/PYTHON.md, QUICKSTART.md and ADAPTERS.md run as they stand there."""
 import re
 import subprocess
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PROGRAMS = {f"{page}-{number}": text for page in ("PYTHON", "QUICKSTART") for number, text in
+PAGES = ("PYTHON", "QUICKSTART", "ADAPTERS")
+PROGRAMS = {f"{page}-{number}": text for page in PAGES for number, text in
             enumerate(re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S))}
 
 
@@ -19,10 +20,14 @@ def test_the_quickstart_has_ten_lines(name):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name, tmp_path):
-    if "entwine.torch" in PROGRAMS[name]:
-        pytest.importorskip("torch", reason="torch is not installed: THIS PROGRAM WAS NOT RUN")
+    text = PROGRAMS[name]
+    for module in ("torch", "transformers", "accelerate"):
+        if f"entwine.{'torch' if module == 'torch' else 'transformers'}" in text:
+            pytest.importorskip(module, reason=f"{module} is not installed: THIS PROGRAM WAS NOT "
+                                f"RUN")
     script = tmp_path / "program.py"
-    script.write_text(PROGRAMS[name])
-    ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True,
-                         timeout=120)
+    script.write_text(text)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ran = subprocess.run([sys.executable, *(launcher if text.startswith("# torchrun") else ()),
+                          script], cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert ran.returncode == 0, ran.stderr

@@ -131,13 +131,13 @@ BAD = {
         lambda p: et.gemm_ar_layer(A, B, torch.ones(M - 1, N), torch.ones(N), p.world,
                                    residual_rows="all"), "residual has shape .*all rows"),
     "whole layer with a wrong input": (
-        lambda p: et.RowParallelLinear(K, N, sequence_parallel=False, world=p.world)(A[:, 1:]),
+        lambda p: et.RowParallelLinear(K, N, output="replicated", world=p.world)(A[:, 1:]),
         "x has shape"),
     "norm layer with scattered rows and a whole residual": (
         lambda p: et.RowParallelLinearNorm(K, N, residual_rows="all", world=p.world),
-        "residual_rows is 'all'; expected 'owned', or with sequence_parallel=False"),
+        "residual_rows is 'all'; expected 'owned', or with output='replicated'"),
     "whole norm layer with a wrong residual": (
-        lambda p: et.RowParallelLinearNorm(K, N, sequence_parallel=False, residual_rows="all",
+        lambda p: et.RowParallelLinearNorm(K, N, output="replicated", residual_rows="all",
                                            world=p.world)(A, torch.ones(M + 1, N)),
         "residual has shape .*all rows"),
     "norm layer with a wrong residual": (
@@ -213,9 +213,9 @@ def test_gradients_of_one_rank(world, gemm):
     assert torch.equal(a.grad, weights @ B) and torch.equal(b.grad, weights.t() @ A)
 
 
-@pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_compile_sees_one_graph(world, sequence_parallel):
-    layer = et.RowParallelLinear(K, N, sequence_parallel=sequence_parallel, world=world)
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_compile_sees_one_graph(world, output):
+    layer = et.RowParallelLinear(K, N, output=output, world=world)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for m in (M, 7, 13):  # the number of rows becomes symbolic
         x = tensors(0, m, N, K)[0].requires_grad_()
@@ -242,8 +242,8 @@ def test_the_layer_operator_bit_for_bit(world, dtype, frozen):
         assert [bits(residual.numpy()), bits(normed.numpy())] == [bits(one) for one in want[1:]]
 
 
-NORM_KINDS = [{}, {"sequence_parallel": False},
-              {"sequence_parallel": False, "residual_rows": "all"}]
+NORM_KINDS = [{}, {"output": "replicated"},
+              {"output": "replicated", "residual_rows": "all"}]
 
 
 @pytest.mark.parametrize("kind", NORM_KINDS, ids=["scattered", "whole", "whole-residual-too"])
@@ -294,14 +294,14 @@ def whole_problem(size, shape):
     return linear, integers(*shape, 8 * size), integers(*shape, 6)
 
 
-def train_a_step(spawned, source, shape, sequence_parallel):
+def train_a_step(spawned, source, shape, output):
     open_gloo(spawned)
     world = et.world_of() if source == "torch" else spawned
     linear, x, grad = whole_problem(world.size, shape)
     share = x.shape[-1] // world.size
     mine = x[..., world.rank * share:(world.rank + 1) * share].clone().requires_grad_()
-    layer = et.RowParallelLinear.from_linear(linear, world, sequence_parallel=sequence_parallel)
-    first, count = world.owned_rows(shape[0]) if sequence_parallel else (0, shape[0])
+    layer = et.RowParallelLinear.from_linear(linear, world, output=output)
+    first, count = world.owned_rows(shape[0]) if output == "scattered" else (0, shape[0])
     y = layer(mine)
     y.backward(grad[first:first + count])
     x.requires_grad_()
@@ -318,11 +318,12 @@ def train_a_step(spawned, source, shape, sequence_parallel):
     return "equal"
 
 
-@pytest.mark.parametrize("source, shape, sequence_parallel", [
-    ("torch", (12,), True), ("torch", (7,), True), ("own", (7,), True), ("own", (6, 3), True),
-    ("torch", (7,), False), ("own", (1,), False), ("own", (2, 3), False)])
-def test_the_layer_is_the_whole_linear_layer(source, shape, sequence_parallel):
-    assert entwine.spawn(3, train_a_step, source, shape, sequence_parallel,
+@pytest.mark.parametrize("source, shape, output", [
+    ("torch", (12,), "scattered"), ("torch", (7,), "scattered"), ("own", (7,), "scattered"),
+    ("own", (6, 3), "scattered"), ("torch", (7,), "replicated"), ("own", (1,), "replicated"),
+    ("own", (2, 3), "replicated")])
+def test_the_layer_is_the_whole_linear_layer(source, shape, output):
+    assert entwine.spawn(3, train_a_step, source, shape, output,
                          timeout=100) == ["equal"] * 3
 
 
@@ -336,7 +337,7 @@ def norm_a_step(world, shape, kind):
     columns = slice(world.rank * share, (world.rank + 1) * share)
     layer = et.RowParallelLinearNorm.from_linear(linear, world, weight, eps=1e-6, **kind)
     first, count = world.owned_rows(shape[0])
-    normed_rows = slice(first, first + count) if layer.sequence_parallel else slice(None)
+    normed_rows = slice(first, first + count) if layer.output == "scattered" else slice(None)
     rows = slice(first, first + count) if layer.residual_rows == "owned" else slice(None)
     mine = x[..., columns].clone().requires_grad_()
     my_residual = residual[rows].clone().requires_grad_()

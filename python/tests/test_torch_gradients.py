@@ -106,7 +106,7 @@ def linear_norm(world, x, weight, residual, bias, norm_weight):
 
 
 def whole_linear(world, x, weight, bias):
-    layer = et.RowParallelLinear(RANKS * K, N, sequence_parallel=False, world=world)
+    layer = et.RowParallelLinear(RANKS * K, N, output="replicated", world=world)
     return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
 
 
@@ -114,7 +114,7 @@ def normed_of(residual_rows):
     """The normed rows of the norm layer without sequence parallelism."""
     def call(world, x, weight, residual, bias, norm_weight):
         layer = et.RowParallelLinearNorm(RANKS * K, N, bias=True, eps=EPS, world=world,
-                                         sequence_parallel=False, residual_rows=residual_rows)
+                                         output="replicated", residual_rows=residual_rows)
         parameters = {"weight": weight, "bias": bias, "norm_weight": norm_weight}
         return torch.func.functional_call(layer, parameters, (x, residual))[0]
     return call

@@ -240,10 +240,10 @@ def test_more_shapes_than_plans_are_kept(world):
 
 # ---- autocast --------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_autocast(world, sequence_parallel):
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_autocast(world, output):
     first = torch.nn.Linear(K, K)
-    layer = layer_of(world, sequence_parallel=sequence_parallel)
+    layer = layer_of(world, output=output)
     whole = torch.nn.Linear(K, N)
     whole.load_state_dict(layer.state_dict())
     x = integers(M, K)
@@ -287,9 +287,9 @@ def test_autocast_of_the_norm_layer(world, residual_type):
 
 # ---- Copies ----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_deepcopy(world, sequence_parallel):
-    layer, x = layer_of(world, sequence_parallel=sequence_parallel), integers(M, K)
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_deepcopy(world, output):
+    layer, x = layer_of(world, output=output), integers(M, K)
     with torch.no_grad():
         want = layer(x)
         again = copy.deepcopy(layer)
@@ -310,9 +310,9 @@ def test_averaged_model(world):
         assert torch.equal(average(x), x @ (layer.weight - 2).t() + layer.bias)
 
 
-@pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_pickle_in_the_same_world(world, sequence_parallel):
-    layer, x = layer_of(world, sequence_parallel=sequence_parallel).freeze(), integers(M, K)
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_pickle_in_the_same_world(world, output):
+    layer, x = layer_of(world, output=output).freeze(), integers(M, K)
     want = layer(x)
     again = pickle.loads(pickle.dumps(layer))
     assert again.world is world and torch.equal(again(x), want)

@@ -1,5 +1,6 @@
-"""A Llama of Transformers with Entwine's row-parallel layers, under torchrun: logits, tokens and
-every gradient as in one process.  Skipped where transformers is not installed."""
+"""Models of Transformers with Entwine, two ranks under torchrun: logits, tokens, gradients and
+training as in one process and as with Transformers' own tensor parallelism.  Skipped where
+transformers is not installed."""
 import importlib.util
 import os
 import subprocess
@@ -13,75 +14,285 @@ MISSING = [name for name in ("torch", "transformers", "accelerate")
            if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: NO "
                                 f"TRANSFORMERS TEST WAS RUN")
+MODELS = ("Llama", "Qwen2", "Qwen3", "Mistral")
 
 
 def torchrun(program, *arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
                "2", str(program), *arguments]
     # Not killed by Python: ended by SIGTERM, torchrun takes its ranks along.
-    ran = subprocess.run(["timeout", "-k", "5", "200", *command], capture_output=True, text=True,
-                         env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=220)
+    ran = subprocess.run(["timeout", "-k", "5", "400", *command], capture_output=True, text=True,
+                         env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=420)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
+    return ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("name", ["torch_transformers.py", "torch_transformers_modules.py"])
-def test_examples(name):
-    out = torchrun(EXAMPLES / name)
-    assert out.count("tokens are the same") == 2, out
+def test_example():
+    said = torchrun(EXAMPLES / "torch_transformers.py")
+    assert said.count("tokens are the same") == 2, said
+    assert said.count("on 2 ranks: GEMM + AllReduce in 2 o_proj, 2 down_proj;") == 1, said
 
 
-def test_gradients():
-    out = torchrun(__file__)
-    assert out.count("gradients are right") == 6, out
+@pytest.fixture(scope="module")
+def said():
+    """By all checks below on two ranks, which end at the first that fails."""
+    return torchrun(__file__).splitlines()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_tokens_and_gradients(said, name):
+    for way in ("theirs", "enable", "parallelize"):
+        assert said.count(f"{name}, {way}: as in one process") == 2
+
+
+@pytest.mark.parametrize("what", [
+    "bfloat16: as in one process", "tied embeddings: as in one process",
+    "loss curves are equal", "a write to a DTensor is seen", "saved and loaded again",
+    "a plan by names: as in one process", "layers that cannot are left alone",
+    "refused with a fix"])
+def test_the_rest(said, what):
+    assert said.count(what) == 2
 
 
 # ---- On the ranks ----------------------------------------------------------------------------
 
-def gradients_of(model, tokens):
+def say(line):
+    os.write(1, f"{line}\n".encode())  # whole lines, whatever the others print
+
+
+class Lines(list):
+    """What a logger said."""
+
+    def __init__(self, name):
+        super().__init__()
+        import logging
+        handler = logging.Handler()
+        handler.emit = lambda record: self.append((record.levelname, record.getMessage()))
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel("INFO")
+
+
+def tiny(name, **options):
+    import torch
+    import transformers
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{name}Config")(**{
+        "vocab_size": 128, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "pad_token_id": 0, **options})
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    for parameter in model.parameters():  # biases too, which start at zero
+        torch.nn.init.normal_(parameter, 1.0 if parameter.dim() == 1 else 0.0, 0.05)
+    return model
+
+
+def whole(tensor):
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def results(model, tokens):
+    """Logits, tokens and whole gradients by parameter."""
+    import torch
+    with torch.no_grad():
+        logits = [model(tokens).logits for _ in range(3)][-1]  # the weights are packed by then
+        new = model.generate(tokens, max_new_tokens=8, do_sample=False)
     model.zero_grad()
     model(tokens, labels=tokens).loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+    return logits, new, {name: whole(parameter.grad)
+                         for name, parameter in model.named_parameters()}
 
 
-def part_of(whole, shape, world):
-    """This rank's part of a gradient: of its rows, its columns, or all of it."""
-    for dimension in (0, 1):
-        if dimension < whole.dim() and whole.shape[dimension] != shape[dimension]:
-            return whole.chunk(world.size, dimension)[world.rank]
-    return whole
+def check_equal(got, want, bound=1e-4):
+    """Within the bound of the largest value, of each tensor."""
+    import torch
+    (logits, tokens, grads), (right_logits, right_tokens, right_grads) = got, want
+    assert torch.equal(tokens, right_tokens)
+    assert grads.keys() == right_grads.keys()
+    for name, one, right in [("logits", logits, right_logits), *(
+            (name, grads[name], right_grads[name]) for name in grads)]:
+        far, largest = (one - right).abs().max().item(), right.abs().max().item()
+        assert largest > 0 and far <= bound * largest + 1e-8, f"{name}: off by {far} of {largest}"
+
+
+def collectives_of(model, tokens):
+    """Entwine's, and those of torch.distributed, in one forward pass."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        entwines = theirs = 0
+
+        def __torch_dispatch__(self, operator, types, arguments=(), kwargs=None):
+            Count.entwines += operator is torch.ops.entwine.gemm_ar.default
+            Count.theirs += operator.namespace in ("c10d", "_c10d_functional") and (
+                "allreduce" in operator.name() or "all_reduce" in operator.name())
+            return operator(*arguments, **(kwargs or {}))
+
+    with torch.no_grad(), Count():
+        model(tokens)
+    return Count.entwines, Count.theirs
+
+
+def check_models(client, load, tokens):
+    import entwine.transformers
+    for name in MODELS:
+        right = results(tiny(name), tokens)
+        folder = client.saved(tiny(name))
+        entwine.transformers.mixin.apply_tensor_parallelism = entwine.transformers._apply
+        models = {"theirs": load(name, folder)}
+        entwine.transformers.enable()
+        models["enable"] = load(name, folder)
+        models["parallelize"] = entwine.transformers.parallelize(tiny(name))
+        got = {way: results(model, tokens) for way, model in models.items()}
+        for way, model in models.items():
+            check_equal(got[way], right)
+            check_equal(got[way], got["theirs"])
+            # The embedding stays Transformers' own.
+            assert collectives_of(model, tokens) == ((0, 5) if way == "theirs" else (4, 1))
+            say(f"{name}, {way}: as in one process")
+
+
+def check_kinds(tokens):
+    import torch
+    import entwine.transformers
+    parallelize = entwine.transformers.parallelize
+    check_equal(results(parallelize(tiny("Llama", tie_word_embeddings=True)), tokens),
+                results(tiny("Llama", tie_word_embeddings=True), tokens))
+    say("tied embeddings: as in one process")
+    wide = [model(tokens).logits for model in (parallelize(tiny("Llama").bfloat16()),
+                                               tiny("Llama").bfloat16())]
+    assert wide[0].dtype is torch.bfloat16
+    assert (wide[0] - wide[1]).abs().max() <= 0.03 * wide[1].abs().max()
+    say("bfloat16: as in one process")
+    model = tiny("Llama")
+    model._tp_plan = model.model._tp_plan = {}
+    model.config.base_model_tp_plan = None
+    model = parallelize(model)
+    check_equal(results(model, tokens), results(tiny("Llama"), tokens))
+    assert collectives_of(model, tokens) == (4, 0)
+    say("a plan by names: as in one process")
+
+
+def losses(model, steps=20):
+    """Of training on a few sequences; every parameter has a gradient in every step."""
+    import torch
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator, curve = torch.Generator().manual_seed(5), []
+    for _ in range(steps):
+        tokens = torch.randint(128, (4, 12), generator=generator) // 8
+        loss = model(tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(whole(one.grad).abs().max() > 0 for one in model.parameters())
+        optimizer.step()
+        curve.append(whole(loss).item())
+    return curve
+
+
+def check_training(client, load, steps=20):
+    import entwine.transformers
+    folder = client.saved(tiny("Llama"))
+    entwine.transformers.mixin.apply_tensor_parallelism = entwine.transformers._apply
+    theirs = losses(load("Llama", folder), steps)
+    entwine.transformers.enable()
+    ours = losses(load("Llama", folder), steps)
+    assert ours[-1] < ours[0] - 0.5, ours
+    far = max(abs(one - other) for one, other in zip(ours, theirs))
+    assert far < 1e-3, (ours, theirs)
+    say("loss curves are equal")
+    return ours[0], ours[-1], far
+
+
+def check_writes(tokens):
+    """One element changes, which none of those that are compared is: its version must tell."""
+    import torch
+    import entwine.transformers
+    model, right = entwine.transformers.parallelize(tiny("Llama")), tiny("Llama")
+    with torch.no_grad():
+        for _ in range(3):
+            model(tokens)
+        for one in (model, right):
+            weight = one.model.layers[0].mlp.down_proj.weight
+            change = torch.zeros(weight.shape)
+            change[7, 3] = change[9, 99] = 50.0
+            if hasattr(weight, "device_mesh"):
+                change = torch.distributed.tensor.distribute_tensor(
+                    change, weight.device_mesh, weight.placements, src_data_rank=None)
+            weight.add_(change)
+        far = (model(tokens).logits - right(tokens).logits).abs().max().item()
+    assert far < 1e-4, far
+    say("a write to a DTensor is seen")
+
+
+def check_saving(client, load, tokens):
+    import torch
+    import entwine.transformers
+    model = entwine.transformers.parallelize(tiny("Qwen2"))
+    with torch.no_grad():
+        want = model(tokens).logits
+        folder = [client.tempfile.mkdtemp() if torch.distributed.get_rank() == 0 else None]
+        torch.distributed.broadcast_object_list(folder)
+        model.save_pretrained(folder[0])  # on all ranks, as Transformers wants it
+        assert torch.equal(load("Qwen2", folder[0])(tokens).logits, want)
+        one = type(model).from_pretrained(folder[0])
+        assert (one(tokens).logits - want).abs().max() < 1e-5
+    say("saved and loaded again")
+
+
+def check_refusals(tokens, logged):
+    import torch
+    import entwine
+    import entwine.transformers
+    parallelize = entwine.transformers.parallelize
+
+    class Scaled(torch.nn.Linear):
+        pass
+
+    model = tiny("Llama")
+    model.model.layers[1].mlp.down_proj.__class__ = Scaled
+    del logged[:]
+    model = parallelize(model)
+    assert collectives_of(model, tokens)[0] == 3
+    if torch.distributed.get_rank() == 0:
+        (level, line), = logged
+        assert level == "WARNING" and "1 down_proj (is a Scaled, not a torch.nn.Linear)" in line
+    else:
+        assert not logged
+    say("layers that cannot are left alone")
+    for make, text in ((lambda: model, "already distributed"),
+                       (lambda: torch.nn.Linear(2, 2), "expected a model of Transformers"),
+                       (lambda: tiny("Llama", num_key_value_heads=1), "num_key_value_heads is 1")):
+        try:
+            parallelize(make())
+        except entwine.EntwineError as error:
+            assert text in str(error)
+        else:
+            raise AssertionError(text)
+    say("refused with a fix")
 
 
 def rank_main():
     import torch
     import torch.distributed as dist
     sys.path.insert(0, str(EXAMPLES))
-    import entwine.torch
     import torch_transformers as client
-    import torch_transformers_modules as modules
-    from transformers import LlamaForCausalLM
+    import transformers
+    from transformers.distributed import DistributedConfig
     dist.init_process_group("gloo")
-    world = entwine.torch.world_of()
+    logged = Lines("entwine")
     tokens = torch.randint(128, (3, 5), generator=torch.Generator().manual_seed(3))
-    right = gradients_of(client.tiny_llama(), tokens)
-    entwines = dict(client.PLAN)
-    for way in ("theirs", "style", "modules"):
-        if way == "modules":
-            model = modules.make_parallel(client.tiny_llama(), world)
-        else:
-            client.PLAN.clear()
-            client.PLAN.update(entwines if way == "style" else
-                               {name: "rowwise" for name in entwines})
-            model = client.from_style(client.tiny_llama())
-        assert isinstance(model, LlamaForCausalLM)
-        got = gradients_of(model, tokens)
-        assert got.keys() == right.keys()
-        for name, grad in got.items():
-            grad = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
-            want = part_of(right[name], grad.shape, world)
-            far = (grad - want).abs().max().item()
-            assert want.abs().max() > 1e-5 and far < 1e-6, f"{way}, {name}: off by {far}"
-        os.write(1, f"{way}: gradients are right\n".encode())
+
+    def load(name, folder):
+        return getattr(transformers, f"{name}ForCausalLM").from_pretrained(
+            folder, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+
+    check_models(client, load, tokens)
+    check_kinds(tokens)
+    check_training(client, load)
+    check_writes(tokens)
+    check_saving(client, load, tokens)
+    check_refusals(tokens, logged)
     dist.destroy_process_group()
 
 

@@ -1,0 +1,114 @@
+"""Linear layers whose parameters are DTensors: the forward of a row-parallel one, whose product and
+collective are one call of Entwine's, and of a column-parallel one, which exchanges nothing; and the
+style that makes the former of a torch.nn.Linear."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor import parallel
+
+from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._torch_operators import _replicated
+from ._torch_sums import scattered_sum, whole_sum
+from ._world import World
+from .torch import world_of
+
+
+def _pass_on_version(parameter: DTensor) -> None:
+    """torch counts a write to a DTensor in its own version and not in that of the local tensor,
+    which is what packed weights are compared by."""
+    local = parameter._local_tensor
+    if parameter.is_inference() or local.is_inference():
+        return
+    now = id(parameter), parameter._version
+    if getattr(local, "_entwine_seen", now) != now:
+        torch.autograd.graph.increment_version(local)
+    local._entwine_seen = now  # type: ignore[attr-defined]
+
+
+def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
+    """This rank's part of a parameter."""
+    if not isinstance(parameter, DTensor):
+        return parameter
+    if not torch.compiler.is_compiling():
+        _pass_on_version(parameter)
+        if not torch.is_grad_enabled():
+            return parameter._local_tensor
+    return parameter.to_local()
+
+
+def row_forward(module: torch.nn.Linear, world: World, scatter_dim: int | None = None
+                ) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        weight, bias = _part(module.weight), _part(module.bias)
+        # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
+        pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
+        if scatter_dim is None:
+            return whole_sum(x, weight, bias, world, pack=pack)
+        return scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
+
+    return forward
+
+
+def column_forward(module: torch.nn.Linear, world: World) -> Callable[[torch.Tensor], torch.Tensor]:
+    """This rank's columns, of an input that is whole on every rank.  The gradient of the input is
+    summed over the ranks."""
+    name = world.name
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(_replicated(x, name), _part(module.weight),
+                                          _part(module.bias))
+
+    return forward
+
+
+class RowwiseParallel(parallel.RowwiseParallel):
+    """torch's style of this name for ``parallelize_module``, with GEMM + AllReduce or ReduceScatter
+    in one call:
+
+        parallelize_module(model, mesh, {"mlp.down": entwine.torch.RowwiseParallel()})
+
+    Arguments, parameters (DTensors) and state dicts are torch's.  ``output_layouts`` is
+    ``Replicate()`` or ``Shard(dim)`` with a dimension before the last.  For ``torch.nn.Linear``.
+    """
+
+    def _scatter_dim(self) -> int | None:
+        layout, = self.output_layouts
+        if isinstance(layout, Replicate):
+            return None
+        if not isinstance(layout, Shard) or layout.dim < 0:
+            raise ArgumentError(f"output_layouts is {layout}; expected Replicate() or Shard(dim) "
+                                f"with dim from 0")
+        return layout.dim
+
+    def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
+        if not isinstance(module, torch.nn.Linear):
+            raise ArgumentTypeError(f"the module is a {type(module).__name__}; expected a "
+                                    f"torch.nn.Linear\n  fix: use torch's RowwiseParallel for it")
+        scatter_dim, world = self._scatter_dim(), world_of(device_mesh.get_group())
+        if module.in_features % world.size:
+            raise ShapeError(f"in_features is {module.in_features}; expected a multiple of the "
+                             f"{world.size} ranks")
+        module = distribute_module(module, device_mesh, self._partition_linear_fn)
+        forward = row_forward(module, world, scatter_dim)
+
+        def on_layouts(x: torch.Tensor) -> torch.Tensor:
+            y = forward(self._features(x, device_mesh))
+            if self.use_local_output:
+                return y
+            return DTensor.from_local(y, device_mesh, self.output_layouts, run_check=False)
+
+        module.forward = on_layouts  # type: ignore[method-assign]
+        return module
+
+    def _features(self, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        """This rank's features of x, a DTensor or a local tensor of input_layouts."""
+        if not isinstance(x, DTensor):
+            if self.input_layouts in ((Shard(-1),), (Shard(x.dim() - 1),)):
+                return x
+            x = DTensor.from_local(x, mesh, self.input_layouts, run_check=False)
+        return x.redistribute(placements=(Shard(-1),)).to_local()

@@ -1,0 +1,58 @@
+"""The sums that a row-parallel linear layer ends in, for inputs of any number of dimensions: whole
+on every rank, or scattered over the ranks along a dimension."""
+from __future__ import annotations
+
+import torch
+
+from ._errors import ShapeError
+from ._torch_operators import _replicated, gemm_ar_operator, gemm_rs_operator
+from ._world import World
+
+
+def as_matrix(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+
+
+def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
+              frozen: bool = False, pack: bool = True) -> torch.Tensor:
+    """The sum over ranks of ``x @ weight.T``, and the bias: [..., n] on every rank."""
+    y: torch.Tensor = gemm_ar_operator(as_matrix(x), weight, world.name, frozen, pack)
+    if bias is not None:
+        y = y + bias.to(y.dtype)  # autocast may have chosen the type of y
+    return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
+
+
+def owned_shape(shape: torch.Size, n: int, world: World, dim: int = 0) -> tuple[int, ...]:
+    """Of this rank's part of the sum."""
+    extents = list(shape[:-1])
+    if len(extents) == 1:
+        return world._share(shape[0]), n
+    if not -len(extents) <= dim < len(extents):
+        raise ShapeError(f"x has shape {tuple(shape)} and scatter_dim is {dim}; expected one of "
+                         f"the dimensions before the last")
+    if extents[dim] % world.size:
+        raise ShapeError(f"x has shape {tuple(shape)}; expected extent {dim}, which is scattered, "
+                         f"to be a multiple of the {world.size} ranks\n  fix: scatter another "
+                         f"dimension (scatter_dim), or pass x as a matrix")
+    extents[dim] //= world.size
+    return *extents, n
+
+
+def scattered_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
+                  frozen: bool = False, dim: int = 0, pack: bool = True) -> torch.Tensor:
+    """This rank's part, along a dimension, of what ``whole_sum`` returns.  ``dim`` counts the
+    dimensions of x without the last, also from their end."""
+    shape = owned_shape(x.shape, weight.shape[0], world, dim)
+    if x.dim() == 2:
+        dim = 0
+    elif dim % (x.dim() - 1) != 0:
+        x = x.movedim(dim if dim >= 0 else dim - 1, 0)
+    y: torch.Tensor = gemm_rs_operator(as_matrix(x), weight, world.name, frozen, pack)
+    if bias is not None:
+        y = y + _replicated(bias, world.name).to(y.dtype)
+    if len(shape) == 2:
+        return y
+    dim %= len(shape) - 1
+    if dim == 0:
+        return y.view(shape)
+    return y.view(shape[dim], *shape[:dim], *shape[dim + 1:]).movedim(0, dim)

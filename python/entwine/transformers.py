@@ -1,0 +1,209 @@
+"""Entwine in models of Transformers: their tensor parallelism, with GEMM and AllReduce in one call.
+
+    import entwine.transformers
+    entwine.transformers.enable()
+
+After this, models that ``from_pretrained`` loads with a ``DistributedConfig(tp_plan="auto")`` use
+Entwine in their row-parallel layers.  ``parallelize`` splits a model that every rank has loaded
+whole.
+"""
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from ._errors import ArgumentError, ShapeError, UnsupportedError
+from ._torch_operators import _NAMES
+from ._torch_parallel import column_forward, row_forward
+from .torch import world_of
+
+try:
+    import transformers
+    from transformers.distributed import DistributedConfig, mixin
+    from transformers.distributed.tensor_parallel import (ALL_PARALLEL_STYLES, ColwiseParallel,
+                                                          RowwiseParallel)
+    from transformers.distributed.utils import TransformersDeviceMesh
+    _apply = mixin.apply_tensor_parallelism
+except (ImportError, AttributeError) as error:
+    raise UnsupportedError(f"Transformers has no tensor parallelism that Entwine knows ({error})\n"
+                           f"  fix: pip install 'transformers>=5.22' accelerate, or put "
+                           f"entwine.torch.RowParallelLinear into the model") from error
+
+if TYPE_CHECKING:
+    Model = TypeVar("Model", bound=transformers.PreTrainedModel)
+
+__all__ = ["enable", "parallelize"]
+
+_log = logging.getLogger("entwine")
+
+# Transformers' style: ours, in its registry.
+_OURS = {"rowwise": "entwine_rowwise", "colwise": "entwine_colwise"}
+
+# Of a model that has no plan of its own, by the last part of a module's name.
+_PLAN_BY_NAME = {**dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), "colwise"),
+                 **dict.fromkeys(("o_proj", "down_proj"), "rowwise")}
+
+
+# ---- The styles ------------------------------------------------------------------------------
+
+def _generic(name: str) -> str:
+    """As a plan names it: layers.*.mlp for layers.3.mlp."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
+
+
+def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
+    return mesh.get_group() if mesh.ndim == 1 else mesh.get_group("tp")
+
+
+def _why_not(module: torch.nn.Module, mesh: DeviceMesh, features: str) -> str | None:
+    """Why Entwine cannot run this layer; None if it can."""
+    size = _group_of(mesh).size()
+    if type(module) is not torch.nn.Linear:
+        return f"is a {type(module).__name__}, not a torch.nn.Linear"
+    if mesh.device_type != "cpu":
+        return f"is on {mesh.device_type}; GEMM + AllReduce runs on CPUs"
+    if module.weight.dtype not in _NAMES:
+        return f"has element type {module.weight.dtype}"
+    if getattr(module, features) % size:
+        return f"has {features}={getattr(module, features)}, not a multiple of {size} ranks"
+    return None
+
+
+class _Entwines:
+    """A style of Transformers' with another forward where Entwine can run the layer."""
+    features: str
+
+    def install_forward(self, module: torch.nn.Module, mesh: DeviceMesh) -> torch.nn.Module:
+        module = super().install_forward(module, mesh)  # type: ignore[misc]
+        if _why_not(module, mesh, self.features) is not None:
+            return module
+        theirs, ours = module.forward, self.forward_of(module, world_of(_group_of(mesh)))
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return theirs(x) if isinstance(x, DTensor) else ours(x)
+
+        module.forward = forward
+        return module
+
+
+class EntwineRowwise(_Entwines, RowwiseParallel):
+    features, forward_of = "in_features", staticmethod(row_forward)
+
+
+class EntwineColwise(_Entwines, ColwiseParallel):
+    features, forward_of = "out_features", staticmethod(column_forward)
+
+
+ALL_PARALLEL_STYLES.register("entwine_rowwise", EntwineRowwise())
+ALL_PARALLEL_STYLES.register("entwine_colwise", EntwineColwise())
+
+
+# ---- What was replaced -----------------------------------------------------------------------
+
+def _counted(names: list[str]) -> str:
+    counts = collections.Counter(name.rpartition(".")[2] for name in names)
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> None:
+    """One line on rank 0: a warning if a row-parallel layer is left to Transformers."""
+    used: dict[str, list[str]] = {style: [] for style in _OURS.values()}
+    left: dict[str, list[str]] = collections.defaultdict(list)
+    level = logging.INFO
+    for name, module in model.named_modules():
+        style = plan.get(_generic(name))
+        if style is None:
+            continue
+        ours = style in used
+        why_not = _why_not(module, mesh, ALL_PARALLEL_STYLES[style].features) if ours else style
+        if why_not is None:
+            used[style].append(name)
+            continue
+        left[why_not].append(name)
+        if style == "entwine_rowwise":
+            level = logging.WARNING
+    if _group_of(mesh).rank() == 0:
+        _log.log(level, "entwine: %s on %d ranks: GEMM + AllReduce in %s; local columns in %s; "
+                 "left to Transformers: %s", type(model).__name__, _group_of(mesh).size(),
+                 _counted(used["entwine_rowwise"]), _counted(used["entwine_colwise"]),
+                 "; ".join(f"{_counted(names)} ({why})" for why, names in left.items()) or "none")
+
+
+# ---- Enabling --------------------------------------------------------------------------------
+
+@functools.wraps(_apply)
+def _apply_with_entwine(model: Any, tp_mesh: DeviceMesh, tp_plan: dict[str, str] | None = None
+                        ) -> Any:
+    plan = {name: _OURS.get(style, style)
+            for name, style in (model.tp_plan if tp_plan is None else tp_plan).items()}
+    model = _apply(model, tp_mesh, plan)
+    _report(model, plan, tp_mesh)
+    return model
+
+
+def enable() -> None:
+    """Has Transformers' tensor parallelism use Entwine, for models that are loaded from now on:
+    GEMM + AllReduce in layers of the style ``rowwise``; their gradients and those of ``colwise``
+    layers are summed through Entwine's shared memory.  Parameters, checkpoints and everything else
+    stay Transformers' own.
+
+    What was replaced in a model, and what was not and why, is one line of the logger ``entwine``: a
+    warning if a row-parallel layer was not replaced.
+    """
+    mixin.apply_tensor_parallelism = _apply_with_entwine
+
+
+def _plan_of(model: Any) -> dict[str, str]:
+    """The model's own plan, or one by the names of its layers."""
+    if model.tp_plan:
+        return dict(model.tp_plan)
+    plan = {_generic(name): _PLAN_BY_NAME[name.rpartition(".")[2]]
+            for name, module in model.named_modules()
+            if name.rpartition(".")[2] in _PLAN_BY_NAME and isinstance(module, torch.nn.Linear)}
+    if "rowwise" not in plan.values():
+        raise ArgumentError(f"{type(model).__name__} has no tensor-parallel plan, and no linear "
+                            f"layers named o_proj or down_proj\n  fix: set model.tp_plan")
+    return plan
+
+
+def _check_heads(model: Any, size: int) -> None:
+    config = model.config.get_text_config()
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int) and heads % size:
+            raise ShapeError(f"{name} is {heads}; expected a multiple of the {size} ranks")
+
+
+def parallelize(model: Model, group: dist.ProcessGroup | None = None) -> Model:
+    """Splits a model of Transformers, which every rank of the group has loaded whole, over these
+    ranks, in place: as ``from_pretrained`` with a ``DistributedConfig`` after ``enable``, which
+    needs less memory while it loads.  Collective.
+
+    The model's own plan says which layers are split; in a model without one, layers named
+    ``q_proj``, ``k_proj``, ``v_proj``, ``gate_proj`` and ``up_proj`` by columns, ``o_proj`` and
+    ``down_proj`` by rows.
+    """
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise ArgumentError(f"model is a {type(model).__name__}; expected a model of Transformers")
+    if model._device_mesh is not None:
+        raise ArgumentError("model is already distributed\n  fix: call entwine.transformers.enable"
+                            "() before from_pretrained instead")
+    world = world_of(group)
+    _check_heads(model, world.size)
+    mesh = DeviceMesh.from_group(world.group, next(model.parameters()).device.type,
+                                 mesh_dim_names=("tp",))
+    model._tp_plan = plan = _plan_of(model)
+    model.config.distributed_config = DistributedConfig(tp_size=world.size)
+    model._device_mesh, model._mesh_manager = mesh, TransformersDeviceMesh(mesh, mesh)
+    model._tp_size, model._fsdp_size = world.size, 1
+    _apply_with_entwine(model, mesh, plan)
+    model.tie_weights()
+    return model

@@ -1,0 +1,193 @@
+"""The pass of entwine.torch.enable_compile_pass, on two ranks with torch.distributed (gloo): graphs
+of functional collectives as traced, and a parallelize_module'd model compiled by Inductor."""
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
+
+import entwine  # noqa: E402
+import entwine.torch as et  # noqa: E402
+from test_torch import open_gloo  # noqa: E402
+from test_torch_parallel import integers  # noqa: E402
+
+RANKS, BATCH, LENGTH, WIDTH, HIDDEN = 2, 4, 6, 8, 16
+
+
+def lines_of_the_log():
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("entwine").addHandler(handler)
+    logging.getLogger("entwine").setLevel("INFO")
+    return lines
+
+
+# ---- Graphs as traced ------------------------------------------------------------------------
+
+def summed(y, how="sum"):
+    import torch.distributed as dist
+    collectives = torch.ops._c10d_functional
+    return collectives.wait_tensor(collectives.all_reduce(y, how, dist.group.WORLD.group_name))
+
+
+def scattered(y, dim=0):
+    import torch.distributed as dist
+    collectives = torch.ops._c10d_functional
+    if dim:
+        y = torch.cat(torch.chunk(y, RANKS, dim))
+    return collectives.wait_tensor(collectives.reduce_scatter_tensor(
+        y, "sum", RANKS, dist.group.WORLD.group_name))
+
+
+def product(x, w):
+    return torch.mm(x.reshape(-1, x.shape[-1]), w.t()).view(*x.shape[:-1], w.shape[0])
+
+
+X, W, MATRIX = (BATCH, LENGTH, WIDTH), (HIDDEN, WIDTH), (LENGTH, WIDTH)
+REPLACED = {
+    "all_reduce of a matrix": (lambda x, w: summed(torch.mm(x, w.t())), MATRIX, W, "1 gemm_ar"),
+    "a weight that is not transposed": (
+        lambda x, w: summed(torch.mm(x, w)), MATRIX, (WIDTH, HIDDEN), "1 gemm_ar"),
+    "all_reduce of more dimensions": (lambda x, w: summed(product(x, w)), X, W, "1 gemm_ar"),
+    "reduce_scatter of a matrix": (
+        lambda x, w: scattered(torch.mm(x, w.t())), MATRIX, W, "1 gemm_rs"),
+    "reduce_scatter along 0": (lambda x, w: scattered(product(x, w)), X, W, "1 gemm_rs"),
+    "reduce_scatter along 1": (lambda x, w: scattered(product(x, w), 1), X, W, "1 gemm_rs"),
+    "both": (lambda x, w: summed(product(x, w)).sum() + scattered(product(x, w)), X, W,
+             "1 gemm_ar, 1 gemm_rs"),
+}
+LEFT = {
+    "an average": (lambda x, w: summed(torch.mm(x, w.t()), "avg"), "not a sum but avg"),
+    "a product that is used elsewhere": (
+        lambda x, w: (lambda y: summed(y) + y)(torch.mm(x, w.t())), "used elsewhere"),
+    "no product": (lambda x, w: summed(torch.relu(x)), "not a product"),
+    "a bias": (lambda x, w: summed(torch.addmm(w[:, 0], x, w.t())), "a bias is part"),
+    "the last dimension": (
+        lambda x, w: scattered(torch.mm(x, w.t()), 1), "its last dimension is scattered"),
+    "another type": (lambda x, w: summed(torch.mm(x.double(), w.t().double())), "torch.float64"),
+}
+
+
+def traced(function, x, w):
+    from torch.fx.experimental.proxy_tensor import make_fx
+    with torch.no_grad():
+        return make_fx(function, tracing_mode="fake", decomposition_table={
+            torch.ops.aten.t.default: lambda one: one.permute(1, 0)})(x, w)
+
+
+def collectives_in(module):
+    return [node.target.name() for node in module.graph.nodes if node.op == "call_function"
+            and getattr(node.target, "namespace", None) == "_c10d_functional"]
+
+
+def check_replaced(rewrite, lines, rank):
+    for name, (function, x_shape, w_shape, said) in REPLACED.items():
+        x, w = integers(*x_shape, seed=rank), integers(*w_shape, seed=rank + 5)
+        module = traced(function, x, w)
+        right = module(x, w)
+        del lines[:]
+        rewrite(module.graph, True)
+        module.graph.lint()
+        module.recompile()
+        assert lines == [f"entwine: compiled graph: {said}; left alone: nothing"], (name, lines)
+        assert not collectives_in(module), name
+        got = module(x, w)
+        assert got.shape == right.shape and torch.equal(got, right), name
+
+
+def check_left(rewrite, lines):
+    x, w = integers(*MATRIX), integers(*W)
+    for name, (function, why) in LEFT.items():
+        module = traced(function, x, w)
+        nodes = str(module.graph)
+        del lines[:]
+        rewrite(module.graph, False)
+        assert "compiled graph: nothing; left alone: 1 " in lines[0] and why in lines[0], lines
+        assert str(module.graph) == nodes, name
+
+
+def check_groups(lines):
+    """A group that was not given; a pass that was there before; what torch's cache compares."""
+    from entwine._torch_compile import EntwinePass
+    ran = []
+    alone = EntwinePass(ran.append)
+    module = traced(REPLACED["all_reduce of a matrix"][0], integers(*MATRIX), integers(*W))
+    del lines[:]
+    alone(module.graph, True)
+    assert ran == [module.graph] and "was not given to enable_compile_pass" in lines[0]
+    assert alone.uuid() is None  # the pass before has none
+    one, other = EntwinePass(None), EntwinePass(None)
+    other.worlds["0"] = "another", 2
+    assert one.uuid() == EntwinePass(None).uuid() != other.uuid()
+
+
+def graphs(spawned):
+    from torch._inductor import config
+    open_gloo(spawned)
+    lines = lines_of_the_log()
+    et.enable_compile_pass()
+    et.enable_compile_pass()
+    rewrite = config.post_grad_custom_post_pass
+    assert rewrite.before is None and len(rewrite.worlds) == 1
+    check_replaced(rewrite, lines, spawned.rank)
+    check_left(rewrite, lines)
+    check_groups(lines)
+    torch.distributed.destroy_process_group()
+    return "right"
+
+
+def test_graphs():
+    assert entwine.spawn(RANKS, graphs, timeout=200) == ["right"] * RANKS
+
+
+# ---- A model by Inductor ---------------------------------------------------------------------
+
+class Block(torch.nn.Module):
+    """Hidden states that are whole, then scattered along the sequence, then along the batch."""
+
+    def __init__(self):
+        super().__init__()
+        for number in range(3):
+            setattr(self, f"up{number}", torch.nn.Linear(WIDTH, HIDDEN, bias=False))
+            setattr(self, f"down{number}", torch.nn.Linear(HIDDEN, WIDTH, bias=False))
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters()):
+                parameter.copy_(integers(*parameter.shape, seed=number).sign())
+
+    def forward(self, x):
+        for number in range(3):
+            x = getattr(self, f"down{number}")(torch.relu(getattr(self, f"up{number}")(x)))
+        return x
+
+
+def compiled(spawned):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
+    open_gloo(spawned)
+    lines, rank = lines_of_the_log(), spawned.rank
+    et.enable_compile_pass()
+    torch._inductor.config.force_disable_caches = True
+    layouts = (Replicate(), Replicate(), Shard(1), Shard(0))
+    model = parallelize_module(Block(), init_device_mesh("cpu", (RANKS,)), {
+        **{f"up{i}": ColwiseParallel(input_layouts=layouts[i]) for i in range(3)},
+        **{f"down{i}": RowwiseParallel(output_layouts=layouts[i + 1]) for i in range(3)}})
+    x, grad = integers(BATCH, LENGTH, WIDTH), integers(BATCH, LENGTH, WIDTH, seed=1)
+    whole, mine = Block(), x.clone().requires_grad_()
+    x.requires_grad_()
+    y = whole(x)
+    y.backward(grad)
+    got = torch.compile(model)(mine)
+    got.backward(grad.chunk(RANKS)[rank].contiguous())
+    assert lines == ["entwine: compiled graph: 1 gemm_ar, 2 gemm_rs; left alone: nothing",
+                     "entwine: compiled graph: 1 gemm_rs, 2 gemm_ar; left alone: nothing"], lines
+    assert torch.equal(got, y.chunk(RANKS)[rank]) and torch.equal(mine.grad, x.grad)
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(model.get_parameter(name).grad.full_tensor(), parameter.grad), name
+    torch.distributed.destroy_process_group()
+    return "right"
+
+
+def test_a_model_by_inductor():
+    assert entwine.spawn(RANKS, compiled, timeout=400) == ["right"] * RANKS
