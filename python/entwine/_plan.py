@@ -148,7 +148,9 @@ class Plan(Taker):
         self._check_op("gemm-ar", "gemm_ar")
         return self._gemm(A, B, out, stream)
 
-    def ag_gemm(self, A, B=None, num_rows=None, out=None, gathered=None, stream=None):
+    def ag_gemm(self, A: Array, B: object = None, num_rows: int | None = None,
+                out: Array | None = None, gathered: Array | None = None,
+                stream: object = None) -> Array:
         """The rows of A of all ranks, multiplied with this rank's weight: [num_rows, n].
         Collective, of a plan with ``op="ag-gemm"``.
 

@@ -334,7 +334,8 @@ _differentiable("ag_gemm", _AgGemm, _ag_gemm, functools.partial(_ag_gemm, pack=F
 _autocast("ag_gemm", _cast_gathering)
 
 
-def ag_gemm(a, b, world, num_rows=None, frozen=False):
+def ag_gemm(a: torch.Tensor, b: torch.Tensor, world: World, num_rows: int | None = None,
+            frozen: bool = False) -> torch.Tensor:
     """The rows of all ranks' ``a``, multiplied with this rank's ``b``: [num_rows, n], with
     gradients.  Collective, and so is its backward pass, which for ``a`` is a ``gemm_rs``.
 
@@ -344,7 +345,9 @@ def ag_gemm(a, b, world, num_rows=None, frozen=False):
     """
     if num_rows is None:
         num_rows = a.shape[0] * check_world(world).size
-    return torch.ops.entwine.ag_gemm(a, b, num_rows, check_world(world).name, frozen)[0]
+    y: torch.Tensor
+    y, _ = torch.ops.entwine.ag_gemm(a, b, num_rows, check_world(world).name, frozen)
+    return y
 
 
 # ---- gemm_rs_layer and gemm_ar_layer ---------------------------------------------------------

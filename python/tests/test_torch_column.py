@@ -24,10 +24,10 @@ def test_opcheck(world):
                                   (a.detach(), b.detach(), 7, world.name, *more))
 
 
-@pytest.mark.parametrize("sequence_parallel", (True, False))
-def test_compile_sees_one_graph(world, sequence_parallel):
+@pytest.mark.parametrize("given", ("scattered", "replicated"))
+def test_compile_sees_one_graph(world, given):
     torch.manual_seed(1)
-    layer = et.ColumnParallelLinear(HIDDEN, INNER, sequence_parallel=sequence_parallel, world=world)
+    layer = et.ColumnParallelLinear(HIDDEN, INNER, input=given, world=world)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for shape in ((5, HIDDEN), (4, 3, HIDDEN)):
         x = torch.randn(shape, requires_grad=True)

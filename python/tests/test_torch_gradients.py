@@ -132,7 +132,7 @@ def column_linear(world, x, weight, bias):
 
 
 def whole_column_linear(world, x, weight, bias):
-    layer = et.ColumnParallelLinear(K, RANKS * N, sequence_parallel=False, world=world)
+    layer = et.ColumnParallelLinear(K, RANKS * N, input="replicated", world=world)
     return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
 
 
