@@ -209,13 +209,14 @@ static void choose_config(const conformance_bed *bed, const choice *c, ew_config
     }
 }
 
-/* Pieces of K: as many on each rank as can be, up to 8. */
+/* Pieces of K: as many on each rank as can be, up to 8.  AllGather-GEMM adds up none. */
 static void choose_invariant(const choice *c, trial *t)
 {
     int32_t pieces = 8;
     while (t->problem.k % pieces)
         pieces--;
-    t->config.invariant = c->value[INVARIANT] ? pieces * t->num_ranks : 0;
+    const bool adds = t->problem.op != EW_OP_AG_GEMM;
+    t->config.invariant = adds && c->value[INVARIANT] ? pieces * t->num_ranks : 0;
 }
 
 static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t seed)

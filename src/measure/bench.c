@@ -199,6 +199,18 @@ static void set_form(const ewx_traits *traits, ew_bench_layer layer, ew_config *
         config->epilogue = EW_EPILOGUE_FUSED;
 }
 
+static ew_status check_epilogue(const ewx_sampler *sampler)
+{
+    if (sampler->backend->traits->simulated)
+        return ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
+    if (ewx_op_of(sampler->problem)->gemm_waits)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s has no epilogue, since it adds up nothing\n"
+                        "  fix: measure it without",
+                        ew_op_name(sampler->problem->op));
+    return EW_OK;
+}
+
 static ew_status open_entry(bench *b, int entry)
 {
     ew_bench_result *result = &b->results[entry];
@@ -216,8 +228,8 @@ static ew_status open_entry(bench *b, int entry)
     }
     result->status =
         ew_plan_create(b->sampler.world, b->sampler.problem, config, &runner->plan);
-    if (result->status == EW_OK && runner->layer && b->sampler.backend->traits->simulated)
-        result->status = ewx_fail(EW_ERR_UNSUPPORTED, "the simulator knows no epilogue");
+    if (result->status == EW_OK && runner->layer)
+        result->status = check_epilogue(&b->sampler);
     if (result->status == EW_OK) {
         result->config = (ew_config)EW_CONFIG_INIT;
         EW_TRY(ew_plan_config(runner->plan, &result->config));

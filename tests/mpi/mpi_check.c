@@ -60,7 +60,11 @@ static void try_here(void *context, const trial *t)
 {
     suite *s = context;
     trial copy = *t;
+    ew_traffic traffic;
     if (t->num_ranks != ew_world_size(s->world) || s->failed)
+        return;
+    if (t->problem.op == EW_OP_AG_GEMM && ew_world_traffic(s->world, &traffic) == EW_OK &&
+        traffic.num_hosts > 1) /* refused there */
         return;
     trial_describe(&copy);
     s->failed = trial_body(s->world, &copy);
