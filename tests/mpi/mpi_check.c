@@ -65,7 +65,7 @@ static void try_here(void *context, const trial *t)
         return;
     if (t->problem.op == EW_OP_AG_GEMM && ew_world_traffic(s->world, &traffic) == EW_OK &&
         traffic.num_hosts > 1) /* refused there */
-        return;
+        copy.problem.op = EW_OP_GEMM_RS;
     trial_describe(&copy);
     s->failed = trial_body(s->world, &copy);
     s->num_trials++;
