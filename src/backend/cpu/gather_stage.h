@@ -22,7 +22,7 @@ typedef struct ewx_gather_stage {
 } ewx_gather_stage;
 
 /* The rows of a panel that has arrived, for the worker that packs it, who is the only one
- * in a call; copies them for the caller as well, if he wants them. */
+ * in a call; copies them for the caller as well, if they are wanted. */
 const unsigned char *ewx_gather_stage_rows(ewx_cpu_engine *engine, int src, int64_t panel);
 /* The first panel that a rank still owes; its number is the tile's row. */
 bool ewx_gather_stage_missing(const ewx_cpu_engine *engine, int *src_out,
