@@ -251,7 +251,8 @@ static void vary_shots(const ewx_candidate_space *space, ew_config request,
     const ewx_spec chosen = {.problem = *space->problem,
                              .config = *best,
                              .num_ranks = space->num_ranks,
-                             .elem_bytes = ew_dtype_bytes(space->problem->dtype)};
+                             .elem_bytes = ew_dtype_bytes(space->problem->dtype),
+                             .layout.num_pieces = ewx_num_pieces(best, space->num_ranks)};
     request.shots = 3 - ewx_allreduce_shots(&chosen, space->problem->max_m);
     add(list, &request);
 }
