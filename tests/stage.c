@@ -107,6 +107,29 @@ void expect_same_story(const stage *s, int num_ranks, int except, ew_status stat
     }
 }
 
+void expect_kills_named(const ewx_probe_point *points, int num_points,
+                        const char *const *configs, ew_rank_main body)
+{
+    for (int trial = 0; trial < 12; trial++) {
+        const int num_ranks = 2 + trial % 3, victim = trial % num_ranks;
+        stage *s = stage_open();
+        int exits[MAX_W];
+        s->act = ACT_KILL;
+        s->point = points[trial % num_points];
+        s->rank = victim;
+        s->nth = 1 + trial * 3;
+        s->config = configs ? configs[trial % 2] : NULL;
+        harness_context("W=%d, point %d, victim %d", num_ranks, (int)s->point, victim);
+        assert_int_equal(
+            stage_run(s, EW_RANKS_AS_PROCESSES, num_ranks, LONG_TIMEOUT_MS, body, exits),
+            EW_ERR_PEER_DIED);
+        assert_int_equal(exits[victim], 128 + SIGKILL);
+        expect_same_story(s, num_ranks, victim, EW_ERR_PEER_DIED, "died");
+        stage_close(s);
+    }
+    harness_context("%s", "");
+}
+
 /* ---- Work until something happens ---- */
 
 int work_on(ew_world *world, stage *s, int64_t m, const char *config, int calls)

@@ -63,6 +63,10 @@ void expect_story(const stage *s, int rank, ew_status status, const char *text);
 /* All ranks but `except` tell the same story. */
 void expect_same_story(const stage *s, int num_ranks, int except, ew_status status,
                        const char *text);
+/* Kills ranks at these points in turn, among 2 to 4; the others name them.  The two configs
+ * take turns; NULL: none is given. */
+void expect_kills_named(const ewx_probe_point *points, int num_points,
+                        const char *const *configs, ew_rank_main body);
 void expect_world_still_works(void);
 
 #endif

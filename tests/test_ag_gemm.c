@@ -228,25 +228,9 @@ static void killed_sources(void **state)
 {
     static const ewx_probe_point points[] = {EWX_PROBE_PUBLISH, EWX_PROBE_PUBLISHED,
                                              EWX_PROBE_BLOCK, EWX_PROBE_DONE};
+    static const char *const configs[] = {"order=default", "workers=2"};
     (void)state;
-    for (int trial = 0; trial < 12; trial++) {
-        const int num_ranks = 2 + trial % 3, victim = trial % num_ranks;
-        stage *s = stage_open();
-        int exits[MAX_W];
-        s->act = ACT_KILL;
-        s->point = points[trial % (int)COUNT(points)];
-        s->rank = victim;
-        s->nth = 1 + trial * 3;
-        s->config = trial % 2 ? "workers=2" : "order=default";
-        harness_context("W=%d, point %d, victim %d", num_ranks, (int)s->point, victim);
-        assert_int_equal(stage_run(s, EW_RANKS_AS_PROCESSES, num_ranks, LONG_TIMEOUT_MS,
-                                   gather_for_ever, exits),
-                         EW_ERR_PEER_DIED);
-        assert_int_equal(exits[victim], 128 + SIGKILL);
-        expect_same_story(s, num_ranks, victim, EW_ERR_PEER_DIED, "died");
-        stage_close(s);
-    }
-    harness_context("%s", "");
+    expect_kills_named(points, COUNT(points), configs, gather_for_ever);
 }
 #endif
 

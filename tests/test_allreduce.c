@@ -167,23 +167,7 @@ static void killed_with_results(void **state)
     static const ewx_probe_point points[] = {EWX_PROBE_REDUCE, EWX_PROBE_RESULT,
                                              EWX_PROBE_COLLECT};
     (void)state;
-    for (int trial = 0; trial < 12; trial++) {
-        const int num_ranks = 2 + trial % 3, victim = trial % num_ranks;
-        stage *s = stage_open();
-        int exits[MAX_W];
-        s->act = ACT_KILL;
-        s->point = points[trial % COUNT(points)];
-        s->rank = victim;
-        s->nth = 1 + trial * 3;
-        harness_context("W=%d, point %d, victim %d", num_ranks, (int)s->point, victim);
-        assert_int_equal(stage_run(s, EW_RANKS_AS_PROCESSES, num_ranks, LONG_TIMEOUT_MS,
-                                   reduce_for_ever, exits),
-                         EW_ERR_PEER_DIED);
-        assert_int_equal(exits[victim], 128 + SIGKILL);
-        expect_same_story(s, num_ranks, victim, EW_ERR_PEER_DIED, "died");
-        stage_close(s);
-    }
-    harness_context("%s", "");
+    expect_kills_named(points, COUNT(points), NULL, reduce_for_ever);
 }
 #endif
 

@@ -295,8 +295,8 @@ static int crowd(ew_world *world, void *argument)
     RANK_CHECK(bind_to(nth_cpu(argument, 0)), "not bound");
     RANK_TRY(trial_body(world, &t));
     RANK_OK(ew_forecast_explain(&t.problem, 3, NULL, text, sizeof text));
-    RANK_CHECK(strstr(text, "workers=1: 1 usable core for 3 ranks, which share them"),
-               "%s", text);
+    RANK_CHECK(strstr(text, "workers=1: 1 usable core for 3 ranks, which share them"), "%s",
+               text);
     return 0;
 }
 
