@@ -1,13 +1,13 @@
 """ColumnParallelLinear, the first half of a tensor-parallel layer."""
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ._errors import ArgumentError, ShapeError
+from ._torch_linear import ParallelLinear
 from ._torch_operators import ag_gemm, replicate
 from ._torch_sums import as_matrix
 from ._world import World, check_world
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class ColumnParallelLinear(torch.nn.Module):
+class ColumnParallelLinear(ParallelLinear):
     """A linear layer whose output features are split over the ranks and whose input is scattered
     over them (sequence parallelism), or whole on all of them.
 
@@ -31,8 +31,6 @@ class ColumnParallelLinear(torch.nn.Module):
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
     """
-
-    bias: torch.nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
                  input: str = "scattered", world: World | None = None,
@@ -56,13 +54,6 @@ class ColumnParallelLinear(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.empty(share, **place)) if bias else None
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """As torch.nn.Linear, with a bias that starts at zero."""
-        bound = 1 / math.sqrt(self.in_features)
-        torch.nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            torch.nn.init.zeros_(self.bias)
-
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
                     group: dist.ProcessGroup | None = None, input: str = "scattered") -> Self:
@@ -77,13 +68,6 @@ class ColumnParallelLinear(torch.nn.Module):
             if layer.bias is not None:
                 layer.bias.copy_(linear.bias[mine])
         return layer
-
-    def freeze(self) -> Self:
-        """Promises that the weight will change only by writes that its version shows, such as
-        load_state_dict, so that calls need not look at its values.  Gradients end."""
-        self.frozen = True
-        self.requires_grad_(False)
-        return self
 
     def _check_rows(self, shape: torch.Size, num_rows: int | None) -> None:
         if len(shape) < 2 or shape[-1] != self.in_features:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from . import _torch_linear
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._torch_column import ColumnParallelLinear
 from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs,
@@ -79,7 +80,7 @@ def _refuse_dtensor(x: torch.Tensor) -> None:
                                 "entwine.torch.RowwiseParallel, which takes DTensors")
 
 
-class RowParallelLinear(torch.nn.Module):
+class RowParallelLinear(_torch_linear.ParallelLinear):
     """A linear layer whose input features are split over the ranks and whose output is scattered
     over them (sequence parallelism), or whole on all of them.
 
@@ -98,8 +99,6 @@ class RowParallelLinear(torch.nn.Module):
     Where no gradient is wanted (``no_grad``, ``inference_mode``) the weight is packed at the
     first call, and again at the first call after it has changed.
     """
-
-    bias: torch.nn.Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
                  output: str = "scattered", scatter_dim: int = 0, world: World | None = None,
@@ -122,14 +121,6 @@ class RowParallelLinear(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.empty(out_features, **place)) if bias else None
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """As torch.nn.Linear of the whole size; the bias must be equal on all ranks, so it
-        starts at zero."""
-        bound = 1 / math.sqrt(self.in_features)
-        torch.nn.init.uniform_(self.weight, -bound, bound)
-        if self.bias is not None:
-            torch.nn.init.zeros_(self.bias)
-
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
                     group: dist.ProcessGroup | None = None, output: str = "scattered",
@@ -149,13 +140,6 @@ class RowParallelLinear(torch.nn.Module):
             if linear.bias is not None:
                 layer.bias.copy_(linear.bias)
         return layer
-
-    def freeze(self) -> Self:
-        """Promises that the weight will change only by writes that its version shows, such as
-        load_state_dict, so that calls need not look at its values.  Gradients end."""
-        self.frozen = True
-        self.requires_grad_(False)
-        return self
 
     def _check_features(self, x: torch.Tensor, least_dimensions: int) -> None:
         shape, share = x.shape, self.in_features // self.world.size
