@@ -12,8 +12,9 @@
 # which it is built with.  Kernels are a leaf: the CPU's see
 # their folder, the public headers and base/dtype.h, CUDA's their folder and what plan/ and base/
 # share with devices.  Only src/mpi knows MPI, only cli knows jansson.  No file name occurs twice
-# in the tool, or in the tool and in src.  Prints each offending line; without ROOT it first
-# proves on planted violations that it would.
+# in the tool, or in the tool and in src.  Which backend it is, is asked in src/backend and in the
+# two tables of facts (src/plan/backend_traits.c, cli/options/bed.c); the rest asks those for a fact.
+# Prints each offending line; without ROOT it first proves on planted violations that it would.
 set -u
 
 layer_of() { # of a path as it is written after src/
@@ -102,16 +103,25 @@ check() { # ROOT; true when all is well
         echo "$file: the name occurs twice"
         bad=1
     done < <(twice_in_tool)
+    while read -r line; do
+        echo "$line   <- ask for a fact of the backend, not for its name"
+        bad=1
+    done < <(grep -rnE '([!=]=|case) *EW_BACKEND_' --include='*.[ch]' src cli |
+        grep -v '^src/backend/\|^src/plan/backend_traits.c')
     return $bad
 }
 
 self_test() {
     local root
     root=$(mktemp -d) && trap 'rm -rf "$root"' RETURN
-    plant() { # FILE INCLUDE-LINE
-        mkdir -p "$root/${1%/*}" && echo "#include $2" >"$root/$1"
+    plant() { # FILE INCLUDED, or a line of code
+        mkdir -p "$root/${1%/*}" || return
+        case $2 in
+        [\"\<]*) echo "#include $2" ;;
+        *) echo "$2" ;;
+        esac >"$root/$1"
     }
-    expect() { # green|red FILE INCLUDE-LINE
+    expect() { # green|red FILE INCLUDED-OR-LINE
         plant "$2" "$3"
         if (check "$root") >/dev/null; then local is=green; else local is=red; fi
         rm "$root/$2"
@@ -156,7 +166,11 @@ self_test() {
         expect red cli/cmd/table.h '<stdio.h>' &&
         expect red src/table.h '<stdio.h>' &&
         expect red cli/cmd/a.c '<mpi.h>' &&
-        expect red src/api/plan.c '<jansson.h>'
+        expect red src/api/plan.c '<jansson.h>' &&
+        expect green src/backend/a.c 'if (backend == EW_BACKEND_CPU)' &&
+        expect green cli/run/a.c 'backend = EW_BACKEND_CPU;' &&
+        expect red cli/run/a.c 'if (backend != EW_BACKEND_CPU)' &&
+        expect red src/plan/a.c 'case EW_BACKEND_SIM:'
 }
 
 if (($# == 0)); then

@@ -33,7 +33,7 @@ static double assumed_gflops(const cli_settings *settings, const plan_view *view
 {
     cli_gpus gpus;
     int workers = view->forecast.config.workers > 0 ? view->forecast.config.workers : 1;
-    if (cli_settings_backend(settings) != EW_BACKEND_CUDA)
+    if (!cli_settings_bed(settings)->on_gpus)
         return assumed_gflops_per_worker * workers;
     cli_gpus_find(&gpus); /* in this very process: a plan starts no ranks */
     return assumed_gflops_per_sm * cli_gpu_sms_per_rank(&gpus, view->num_ranks);
@@ -43,7 +43,7 @@ static ew_status build_view(const cli_settings *settings, const cli_launch *laun
                             plan_view *view)
 {
     ew_config config = EW_CONFIG_INIT;
-    bool on_gpu = cli_settings_backend(settings) == EW_BACKEND_CUDA;
+    bool on_gpu = cli_settings_bed(settings)->on_gpus;
     int default_ranks = launch->found ? launch->launcher.num_ranks : 2;
     const ew_problem shape = cli_settings_problem(
         settings, cli_value_or(&settings->rows, 1024), cli_value_or(&settings->cols, 1024),
@@ -90,7 +90,7 @@ static void print_view(const plan_view *view)
 {
     const ew_problem *shape = &view->problem;
     const ew_forecast *forecast = &view->forecast;
-    fputs(cli_op_text(shape->op, EW_BACKEND_CPU), stdout);
+    fputs(cli_op_text(shape->op, cli_bed_of(EW_BACKEND_CPU)), stdout);
     printf("problem   M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            shape->max_m, shape->n, shape->k, view->num_ranks, ew_dtype_name(shape->dtype));
     printf("method    %s\n", view->method);
@@ -167,7 +167,7 @@ cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)
         return cli_fail_usage("--method entwine, sequential or blas",
                               "method '%s' has no plan: MPI does its work",
                               settings->methods[0]);
-    if (cli_settings_backend(settings) == EW_BACKEND_SIM)
+    if (cli_settings_bed(settings)->is_simulated)
         return cli_plan_profile(settings);
     plan_view *view = calloc(1, sizeof *view);
     if (!view)

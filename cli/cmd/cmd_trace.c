@@ -30,7 +30,7 @@ static void print_numbers(const cli_job *job, const cli_trace *trace,
            n->breq, n->achieved);
     printf("GEMM       %.1f us, %.3f times as long as in the sequential call\n", n->gemm_us,
            n->slowdown);
-    if (job->backend == EW_BACKEND_SIM)
+    if (job->bed->is_simulated)
         puts("# Wrong values : not applicable, SIMULATED");
     else
         printf("# Wrong values : %" PRId64 " %s\n", n->wrong, n->wrong ? "FAILED" : "OK");

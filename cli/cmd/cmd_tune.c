@@ -178,7 +178,7 @@ static void find_keys_in_child(void *argument)
     for (int at = 0; at < call->job->num_problems && call->status == EW_OK; at++) {
         const cli_problem *problem = &call->job->problems[at];
         call->status =
-            ew_tuning_key(&problem->problem, problem->num_ranks, call->job->backend,
+            ew_tuning_key(&problem->problem, problem->num_ranks, call->job->bed->backend,
                           call->keys[at], sizeof call->keys[at]);
     }
     if (call->status)

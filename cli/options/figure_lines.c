@@ -155,10 +155,10 @@ static void add_variants(cli_figure_line *line, const char *policies, const char
 static void build_line(const figure *wanted, const cli_settings *given,
                        cli_figure_line *line)
 {
-    const ew_backend backend = cli_settings_backend(given);
-    const setup *options = backend == EW_BACKEND_CUDA  ? &wanted->cuda
-                           : backend == EW_BACKEND_SIM ? &wanted->sim
-                                                       : &wanted->cpu;
+    const cli_bed *bed = cli_settings_bed(given);
+    const setup *options = bed->is_simulated ? &wanted->sim
+                           : bed->on_gpus    ? &wanted->cuda
+                                             : &wanted->cpu;
     const bool has_shape = given->rows.count || given->cols.count || given->depth.count;
     const bool is_suite = strncmp(options->problems, "--suite", strlen("--suite")) == 0;
     if (!given->suite && !(is_suite && has_shape))

@@ -44,16 +44,16 @@ static cli_exit check_tuning(const cli_command *command, const cli_settings *set
 /* One run is one backend: its matrices, its clock, its link. */
 static cli_exit check_backends(const cli_command *command, const cli_settings *settings)
 {
-    const ew_backend backend = cli_settings_backend(settings);
-    if (command->bit == CLI_DEMO && backend != EW_BACKEND_CPU)
+    const cli_bed *bed = cli_settings_bed(settings);
+    if (command->bit == CLI_DEMO && !bed->on_cores)
         return cli_fail_usage("entwine bench --backend NAME measures another",
                               "'demo' shows the cpu backend");
-    if (settings->profile && backend != EW_BACKEND_SIM)
+    if (settings->profile && !bed->is_simulated)
         return cli_fail_usage("leave --backend out, or use --backend sim",
                               "--profile describes hardware for the sim backend");
     for (int at = 0; at < settings->num_variants; at++) {
         ew_backend other = settings->variant_configs[at].backend;
-        if (other && other != backend)
+        if (other && other != bed->backend)
             return cli_fail_usage("give --backend, and leave it out of --variant",
                                   "--variant %.60s has another backend than the rest",
                                   settings->variants[at]);

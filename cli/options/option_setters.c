@@ -22,9 +22,9 @@ void cli_settings_init(cli_settings *settings)
                                .seed = 1};
 }
 
-ew_backend cli_settings_backend(const cli_settings *settings)
+const cli_bed *cli_settings_bed(const cli_settings *settings)
 {
-    return settings->config.backend ? settings->config.backend : EW_BACKEND_CPU;
+    return cli_bed_of(settings->config.backend);
 }
 
 ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,

@@ -10,6 +10,7 @@
 #include "base/message.h"
 #include "base/number.h"
 #include "entwine/measure.h"
+#include "options/bed.h"
 
 enum {
     CLI_MAX_METHODS = 32,     /* methods and variants together */
@@ -102,8 +103,8 @@ bool cli_method_needs_mpi(const char *method);
  * call.  Bytes of the name before that, or all of it, go to length_out. */
 ew_bench_layer cli_method_layer(const char *name, int *length_out);
 
-/* The backend that the job runs on: the config's, or the cpu. */
-ew_backend cli_settings_backend(const cli_settings *settings);
+/* What the job runs on: the config's backend, or the cpu. */
+const cli_bed *cli_settings_bed(const cli_settings *settings);
 
 /* A problem with the operation and the layout that were asked for. */
 ew_problem cli_settings_problem(const cli_settings *settings, int64_t rows, int64_t cols,

@@ -64,8 +64,8 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     output->json_path = settings->json_path;
     output->document = document;
     output->results = json_object_get(document, "results");
-    output->wants_clocks = job->backend == EW_BACKEND_CUDA &&
-                           (settings->json_path || settings->format == CLI_FORMAT_JSON);
+    output->wants_clocks =
+        job->bed->on_gpus && (settings->json_path || settings->format == CLI_FORMAT_JSON);
     output->is_figure = settings->figure;
     cli_exit failed = output->json_path
                           ? cli_out_file_open(&output->json_file, "JSON", output->json_path)
@@ -95,18 +95,14 @@ static bool dump(const void *document, FILE *stream)
 static int slots_of(const cli_job *job, int num_ranks, const ew_config *config)
 {
     ew_sim_hardware hardware;
-    switch (job->backend) {
-    case EW_BACKEND_CUDA:
+    if (job->bed->on_gpus)
         return cli_gpu_sms_per_rank(&job->gpus, num_ranks);
-    case EW_BACKEND_SIM:
-        if (ew_sim_describe(NULL, num_ranks, &hardware) == EW_OK)
-            return hardware.sms;
-        cli_json_lack();
-        return 0;
-    case EW_BACKEND_CPU:
-        break;
-    }
-    return config->workers;
+    if (!job->bed->is_simulated)
+        return config->workers;
+    if (ew_sim_describe(NULL, num_ranks, &hardware) == EW_OK)
+        return hardware.sms;
+    cli_json_lack();
+    return 0;
 }
 
 /* The GEMM of `sequential` has nothing beside it. */
@@ -228,7 +224,7 @@ void cli_link_text(const cli_job *job, char *text, size_t bytes)
         cli_emulated_link_text(options->link_gbps / 8, options->link_latency_us, text,
                                bytes);
     else
-        snprintf(text, bytes, job->backend == EW_BACKEND_SIM ? "the profile's" : "none");
+        snprintf(text, bytes, job->bed->is_simulated ? "the profile's" : "none");
 }
 
 const cli_summary *cli_output_summary(const cli_output *output)
@@ -245,7 +241,7 @@ static void print_end(cli_output *output, bool complete)
     for (int at = 0; at < output->num_config_lines; at++) {
         const cli_entry *entry = output->config_lines[at].entry;
         printf("# config %s : %s\n", entry->label, output->config_lines[at].config);
-        if (output->job->backend == EW_BACKEND_CUDA && strcmp(entry->method, "blas") == 0)
+        if (output->job->bed->on_gpus && strcmp(entry->method, "blas") == 0)
             printf("# %s : cuBLAS, then %s\n", entry->label,
                    entry->uses_nccl ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
                                     : "Entwine's ReduceScatter on all SMs of a rank");

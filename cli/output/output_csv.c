@@ -65,7 +65,7 @@ void cli_csv_row(const cli_row *row)
     print_number(row->algbw);
     print_number(row->breq);
     print_number(row->speedup);
-    if (row->job->backend == EW_BACKEND_SIM) {
+    if (row->job->bed->is_simulated) {
         puts(",,"); /* no values, so none right or wrong */
         return;
     }

@@ -28,9 +28,9 @@ static json_t *params_json(const cli_row *row)
                              "gate_ms", bench->gate_ms, "idle", bench->idle));
     if (row->job->tune_budget_s > 0)
         json_object_set_new(params, "tuned", json_true());
-    if (row->job->backend == EW_BACKEND_SIM)
+    if (row->job->bed->is_simulated)
         cli_sim_params(params, row->problem->num_ranks);
-    if (row->job->backend == EW_BACKEND_CUDA) {
+    if (row->job->bed->on_gpus) {
         int num_ranks = row->problem->num_ranks;
         json_object_set_new(params, "virtual_node",
                             json_boolean(cli_job_is_virtual(row->job, row->problem)));
@@ -75,7 +75,7 @@ json_t *cli_row_json(const cli_row *row)
                   cli_number_json(result->check.max_abs_err)));
     if (row->entry->uses_nccl)
         json_object_set_new(object, "reduced_by", json_string("nccl"));
-    if (row->job->backend == EW_BACKEND_SIM) /* no values, so none right or wrong */
+    if (row->job->bed->is_simulated) /* no values, so none right or wrong */
         json_object_set_new(object, "check", json_pack("{sn sn}", "wrong", "max_abs_err"));
     return object;
 }

@@ -39,7 +39,7 @@ static void print_hardware(const cli_job *job, int which, FILE *stream)
     for (int before = 0; before < which; before++)
         if (job->problems[before].num_ranks == problem->num_ranks)
             return;
-    if (job->backend != EW_BACKEND_SIM) {
+    if (!job->bed->is_simulated) {
         print_virtual_node(job, problem, stream);
         return;
     }
@@ -53,7 +53,7 @@ void cli_caveats_print(const cli_job *job, FILE *stream)
     for (int which = 0; which < job->num_problems; which++)
         print_hardware(job, which, stream);
     if (job->num_problems > 0)
-        fputs(cli_op_text(job->problems[0].problem.op, job->backend), stream);
+        fputs(cli_op_text(job->problems[0].problem.op, job->bed), stream);
     cli_link_text(job, text, sizeof text);
     if (job->ranks.options.link_gbps > 0)
         fprintf(stream, "# link : %s\n", text);
@@ -90,7 +90,7 @@ static void print_values(const cli_row *row)
     print_number(7, 2, row->algbw);
     print_number(7, 3, row->breq);
     print_number(7, 2, row->speedup);
-    if (row->job->backend == EW_BACKEND_SIM)
+    if (row->job->bed->is_simulated)
         printf(" %6s\n", "-");
     else
         printf(" %6" PRId64 "\n", result->check.wrong);
@@ -130,7 +130,7 @@ static void print_reservations(const cli_job *job, const cli_summary *summary)
     bool is_virtual = false;
     for (int at = 0; at < job->num_problems; at++)
         is_virtual = is_virtual || cli_job_is_virtual(job, &job->problems[at]);
-    printf("%s%s%s%s\n", job->backend == EW_BACKEND_SIM ? ", SIMULATED" : "",
+    printf("%s%s%s%s\n", job->bed->is_simulated ? ", SIMULATED" : "",
            job->ranks.options.link_gbps > 0 ? ", EMULATED link" : "",
            is_virtual ? ", VIRTUAL NODE" : "",
            summary->worst_cv > noisy_cv ? ", NOISY" : "");
@@ -160,7 +160,7 @@ void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete
         if (job->bench.iters > 1)
             printf("# Noise : cv %.1f %% %s\n", 100.0 * summary->worst_cv,
                    summary->worst_cv <= noisy_cv ? "OK" : "NOISY, try --gate 20");
-        if (job->backend == EW_BACKEND_SIM)
+        if (job->bed->is_simulated)
             puts("# Wrong values : not applicable, SIMULATED");
         else
             printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,

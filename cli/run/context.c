@@ -139,7 +139,7 @@ static void print_context(const cli_context *context, const cli_job *job)
     fprintf(stderr, "# %s, %d usable core%s, %.1f GiB, %s %s\n", context->cpu,
             context->cores_usable, ewx_text_plural(context->cores_usable),
             context->memory_bytes / 0x1p30, context->kernel, context->arch);
-    if (job->backend == EW_BACKEND_CUDA) {
+    if (job->bed->on_gpus) {
         cli_gpus_text(&job->gpus, text, sizeof text);
         fprintf(stderr, "# %s\n", text);
     } else {
@@ -157,8 +157,7 @@ static void print_crowd(const cli_context *context, const cli_job *job,
     int64_t most = 0;
     for (int at = 0; at < settings->ranks.count; at++)
         most = settings->ranks.at[at] > most ? settings->ranks.at[at] : most;
-    if (job->backend == EW_BACKEND_CPU && !(launch && launch->joined) &&
-        most > context->cores_usable)
+    if (job->bed->on_cores && !(launch && launch->joined) && most > context->cores_usable)
         fprintf(stderr, "# W=%" PRId64 " ranks share %d core%s: right but slower\n", most,
                 context->cores_usable, context->cores_usable > 1 ? "s" : "");
 }
@@ -169,8 +168,7 @@ void cli_context_announce(const cli_context *context, const cli_job *job,
     const char *mps = cli_mps_text(&job->mps);
     const bool joined = job->ranks.launch && job->ranks.launch->joined;
     ew_numa numa = {0};
-    if (job->backend == EW_BACKEND_CPU && ew_numa_describe(1, &numa) == EW_OK &&
-        numa.unknown)
+    if (job->bed->on_cores && ew_numa_describe(1, &numa) == EW_OK && numa.unknown)
         cli_warn("several NUMA domains, but %s: right but slower", numa.unknown);
     if (job->mps.kind == CLI_MPS_NONE)
         cli_warn("ranks will take turns on the GPU, without MPS: %s", job->mps.why);
@@ -190,7 +188,7 @@ json_t *cli_context_of_job(const cli_context *context, const cli_job *job, int a
 {
     json_t *object = cli_context_json(context, job->ranks.launch, argc, argv);
     const char *mps = cli_mps_text(&job->mps);
-    if (job->backend == EW_BACKEND_CUDA) {
+    if (job->bed->on_gpus) {
         json_object_set_new(object, "gpus", cli_gpus_json(&job->gpus));
         json_object_set_new(object, "mps", mps ? json_string(mps) : json_null());
     }

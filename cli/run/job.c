@@ -51,7 +51,7 @@ static cli_exit add_methods(cli_job *job, const cli_settings *settings,
             !(job->ranks.launch && cli_launch_wants_join(job->ranks.launch, settings)))
             return cli_fail_usage("mpirun -np 2 entwine bench --method blas+mpi,...",
                                   "method '%s' runs under mpirun only", method);
-        if (cli_method_needs_mpi(method) && job->backend != EW_BACKEND_CPU)
+        if (cli_method_needs_mpi(method) && !job->bed->on_cores)
             return cli_fail_usage("leave --backend out",
                                   "method '%s' is for the cpu backend", method);
         failed = cli_job_add_entry(job, method, NULL, &settings->config);
@@ -90,7 +90,7 @@ static cli_exit choose_baseline(cli_job *job, const cli_settings *settings)
 
 static cli_exit add_product(cli_job *job, const cli_settings *settings, int default_ranks)
 {
-    const ew_dtype default_dtype = cli_backend_is_gpu(job->backend) ? EW_BF16 : EW_FP32;
+    const ew_dtype default_dtype = cli_ranks_are_gpus(job->bed) ? EW_BF16 : EW_FP32;
     cli_values dims[5] = {cli_values_or(&settings->dtypes, default_dtype),
                           cli_values_or(&settings->ranks, default_ranks),
                           cli_values_or(&settings->rows, 1024),
@@ -132,7 +132,7 @@ static cli_exit keep_launchers_ranks(cli_job *job, int num_ranks, bool quiet)
 
 static void set_options(cli_job *job, const cli_settings *settings)
 {
-    const bool on_gpu = cli_backend_is_gpu(job->backend);
+    const bool on_gpu = cli_ranks_are_gpus(job->bed);
     ew_world_options *world = &job->ranks.options;
     world->timeout_ms = (uint32_t)(settings->timeout_s * 1000.0 + 0.5);
     if (settings->link_gbs > 0) {
@@ -142,9 +142,7 @@ static void set_options(cli_job *job, const cli_settings *settings)
     }
     job->bench.seed = (uint32_t)settings->seed;
     job->bench.gate_ms = settings->gate_ms;
-    job->bench.idle = settings->idle >= 0               ? settings->idle
-                      : job->backend == EW_BACKEND_CUDA ? 1.0
-                                                        : 0.0;
+    job->bench.idle = settings->idle >= 0 ? settings->idle : job->bed->on_gpus ? 1.0 : 0.0;
     if (settings->tuned)
         job->tune_budget_s = settings->budget_s > 0 ? settings->budget_s : 20.0;
     if (settings->iters >= 0)
@@ -159,7 +157,7 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
     const ew_bench_options bench = EW_BENCH_OPTIONS_INIT;
     const ew_world_options world = EW_WORLD_OPTIONS_INIT;
     bool join = launch && cli_launch_wants_join(launch, settings);
-    *job = (cli_job){.bench = bench, .backend = cli_settings_backend(settings)};
+    *job = (cli_job){.bench = bench, .bed = cli_settings_bed(settings)};
     job->ranks = (cli_ranks){settings->ranks_as, world, launch};
     set_options(job, settings);
     cli_exit failed = add_methods(job, settings, default_methods);
@@ -176,8 +174,7 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
 
 bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem)
 {
-    return job->backend == EW_BACKEND_CUDA &&
-           cli_gpu_sharers(&job->gpus, problem->num_ranks) > 1;
+    return job->bed->on_gpus && cli_gpu_sharers(&job->gpus, problem->num_ranks) > 1;
 }
 
 void cli_job_prepare(cli_job *job)
@@ -269,9 +266,9 @@ static double staging_bytes(const cli_problem *problem)
 static void add_memory(check_call *call, const cli_problem *problem, double rank_bytes)
 {
     double host_bytes = rank_bytes * problem->num_ranks;
-    if (call->job.backend == EW_BACKEND_SIM)
+    if (call->job.bed->is_simulated)
         return; /* its matrices lie nowhere */
-    if (call->job.backend == EW_BACKEND_CUDA) {
+    if (call->job.bed->on_gpus) {
         double gpu_bytes =
             rank_bytes * cli_gpu_sharers(&call->job.gpus, problem->num_ranks);
         call->gpu_memory_bytes = fmax(call->gpu_memory_bytes, gpu_bytes);
@@ -306,7 +303,7 @@ static ew_status check_all(check_call *call)
 {
     cli_job *job = &call->job;
     bool known[CLI_MAX_METHODS] = {false};
-    if (job->backend == EW_BACKEND_CUDA)
+    if (job->bed->on_gpus)
         cli_gpus_find(&job->gpus);
     for (int at = 0; at < job->num_entries; at++) {
         cli_entry *entry = &job->entries[at];
@@ -377,7 +374,7 @@ cli_exit cli_job_check(cli_job *job)
     check_call *call = cli_shared_alloc(sizeof *call);
     if (!call)
         return cli_fail_memory("to check the job");
-    if (job->backend == EW_BACKEND_CUDA)
+    if (job->bed->on_gpus)
         cli_cuda_environment(job->ranks.kind == EW_RANKS_AS_THREADS);
     call->job = *job;
     cli_exit result;

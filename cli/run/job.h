@@ -32,7 +32,7 @@ typedef struct cli_job {
     int baseline; /* the entry that speedups are relative to, or -1 */
     ew_bench_options bench;
     cli_ranks ranks;
-    ew_backend backend;   /* of every entry */
+    const cli_bed *bed;   /* of every entry */
     int num_plans;        /* of an entry that exist at once; 0 means 1 */
     double tune_budget_s; /* of each entry of a problem, before it is measured; 0: none */
     cli_gpus gpus;        /* of the cuda backend; known after the check */

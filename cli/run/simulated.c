@@ -5,11 +5,11 @@
 #include "entwine/sim.h"
 #include "base/text.h"
 
-bool cli_backend_is_gpu(ew_backend backend)
+bool cli_ranks_are_gpus(const cli_bed *bed)
 {
     ew_sim_hardware hardware;
-    if (backend != EW_BACKEND_SIM)
-        return backend == EW_BACKEND_CUDA;
+    if (!bed->is_simulated)
+        return bed->on_gpus;
     return ew_sim_describe(NULL, 1, &hardware) != EW_OK || !hardware.is_cpu;
 }
 
@@ -26,13 +26,13 @@ void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes)
                  hardware.is_cpu ? "core" : "SM", ewx_text_plural((int)hardware.sms));
 }
 
-const char *cli_op_text(ew_op op, ew_backend backend)
+const char *cli_op_text(ew_op op, const cli_bed *bed)
 {
     if (op == EW_OP_AG_GEMM)
         return "# op : ag-gemm, AllGather then GEMM\n";
     if (op != EW_OP_GEMM_AR)
         return "";
-    return backend == EW_BACKEND_SIM && cli_backend_is_gpu(backend)
+    return bed->is_simulated && cli_ranks_are_gpus(bed)
                ? "# op : gemm-ar, GEMM then AllReduce; the cuda backend does not run it "
                  "yet, "
                  "so these are times of a schedule to be built\n"

@@ -223,7 +223,7 @@ json_t *cli_trace_metadata(const cli_job *job, const cli_trace *trace,
         json_pack("{ss so ss so sI so}", "schema", "entwine-trace/1", "params", params,
                   "config", numbers->config, "numbers", numbers_json(numbers), "wrong",
                   (json_int_t)numbers->wrong, "context", context);
-    if (metadata && job->backend == EW_BACKEND_SIM) {
+    if (metadata && job->bed->is_simulated) {
         cli_sim_params(json_object_get(metadata, "params"), trace->num_ranks);
         json_object_del(metadata, "wrong"); /* no values, so none right or wrong */
     }

@@ -77,7 +77,7 @@ static ew_status make_no_matrices(recorder *r)
 
 static ew_status make_matrices(recorder *r)
 {
-    if (r->backend == EW_BACKEND_SIM)
+    if (cli_bed_of(r->backend)->is_simulated)
         return make_no_matrices(r);
     const ew_problem *p = &r->trace->problem;
     const size_t elem_bytes = ew_dtype_bytes(p->dtype);
@@ -145,7 +145,7 @@ static ew_status keep_call(recorder *r)
                       trace->events_per_rank, &mine->num_events));
     if (mine->num_events > trace->events_per_rank)
         mine->num_events = trace->events_per_rank;
-    if (r->backend == EW_BACKEND_SIM)
+    if (cli_bed_of(r->backend)->is_simulated)
         return EW_OK;
     TRY(ew_memory_copy(r->world, r->backend, r->staging, r->C, r->c_bytes));
     TRY(ew_exact_verify(&trace->problem, r->seed, rank, ew_world_size(r->world),
