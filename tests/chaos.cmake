@@ -12,12 +12,12 @@ endfunction()
 ew_chaos(chaos)
 add_test(NAME chaos COMMAND ${run_clean} $<TARGET_FILE:chaos> --blows 500 --freezes 20
   --ways run,create,cli --cli $<TARGET_FILE:entwine_cli>)
-set_tests_properties(chaos PROPERTIES TIMEOUT 900 RUN_SERIAL ON LABELS once)
+set_tests_properties(chaos PROPERTIES TIMEOUT 900 RUN_SERIAL ON)
 
 if(TARGET entwine_mpi)
   add_test(NAME chaos-mpi COMMAND ${run_clean} ${CMAKE_CURRENT_SOURCE_DIR}/chaos/mpi.sh
     $<TARGET_FILE:chaos> --blows 12 --freezes 3 --mpi-module $<TARGET_FILE:entwine_mpi>)
-  set_tests_properties(chaos-mpi PROPERTIES TIMEOUT 600 RUN_SERIAL ON SKIP_RETURN_CODE 77 LABELS "once;mpi")
+  set_tests_properties(chaos-mpi PROPERTIES TIMEOUT 600 RUN_SERIAL ON SKIP_RETURN_CODE 77 LABELS mpi)
 endif()
 
 # Planted bugs, as in CMakeLists.txt, that the tests with probes do not see.

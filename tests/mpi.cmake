@@ -20,7 +20,7 @@ endforeach()
 # The module of another MPI library, where one is installed: MPICH beside Open MPI.
 add_test(NAME mpi-mpich COMMAND ${run_clean} CC=${CMAKE_C_COMPILER}
   ${CMAKE_CURRENT_SOURCE_DIR}/mpi/mpich.sh $<TARGET_FILE:mpi_check> $<TARGET_FILE:entwine>)
-set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 30)
+set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 80)
 
 # Planted bugs, as in CMakeLists.txt, and the group that must see them: 10, a tile counts as
 # arrived before it has; 11, a message is lost; 12, no sign of life; 25, results that never

@@ -87,6 +87,12 @@ void stage_await(stage *s, int count)
         sleep_ms(2);
 }
 
+void stage_await_act(const stage *s)
+{
+    for (int tries = 0; tries < 5000 && atomic_load(&s->acted_ns) == 0; tries++)
+        sleep_ms(2);
+}
+
 void expect_story(const stage *s, int rank, ew_status status, const char *text)
 {
     if (s->statuses[rank] != status || !strstr(s->texts[rank], text))
@@ -137,6 +143,8 @@ int work_on(ew_world *world, stage *s, int64_t m, const char *config, int calls)
     duty d;
     const ew_problem problem = EW_PROBLEM(128, 512, 64, EW_FP32);
     ew_status status = duty_open(&d, world, problem, config);
+    if (status == EW_OK)
+        status = ew_plan_set_timeout(d.plan, s->timeout_s[ew_world_rank(world)]);
     for (int call = 0; status == EW_OK && call < calls; call++) {
         status = duty_call(&d, m, (uint32_t)call);
         RANK_CHECK(status != EW_OK || duty_wrong(&d, m, (uint32_t)call) == 0, "call %d",

@@ -25,6 +25,7 @@ typedef struct stage {
     int sleep_ms;
     atomic_int hits;
     _Atomic int64_t acted_ns;
+    atomic_int excuses[MAX_W]; /* that each has given the one that acted, since then */
     atomic_int finished;
     pid_t pids[MAX_W];
     /* What the ranks saw. */
@@ -34,6 +35,7 @@ typedef struct stage {
     /* What they are to do. */
     int64_t rows;
     const char *config;
+    double timeout_s[MAX_W]; /* of each rank's plan; 0: the world's */
     uint32_t seed;
 } stage;
 
@@ -52,6 +54,8 @@ int stage_tell(stage *s, ew_world *world, ew_status status);
 int stage_listen(stage *s, ew_world *world, duty *d, ew_status status);
 /* Until so many have told. */
 void stage_await(stage *s, int count);
+/* Until the stage has acted. */
+void stage_await_act(const stage *s);
 
 /* Exact calls until one fails, which must then fail again in the same words. */
 int work_on(ew_world *world, stage *s, int64_t m, const char *config, int calls);

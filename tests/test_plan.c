@@ -327,7 +327,7 @@ static void forecasts_never_wrap(void **state)
     (void)state;
     harness_random random = harness_seed(29);
     int accepted = 0;
-    for (int i = 0; i < 200000; i++) {
+    for (int i = 0; i < 30000; i++) {
         int64_t extents[3];
         for (int j = 0; j < 3; j++) {
             const int64_t limit = (int64_t)1 << harness_between(&random, 0, 40);
@@ -348,7 +348,7 @@ static void forecasts_never_wrap(void **state)
             fail_msg("M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " W=%d wraps", p.max_m, p.n,
                      p.k, W);
     }
-    assert_true(accepted > 20000);
+    assert_true(accepted > 3000);
 }
 
 /* Both halves of the footprint just below 2^63, where their sum leaves 64 bits. */

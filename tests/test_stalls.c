@@ -85,17 +85,15 @@ static void stopped_ranks_time_out(void **state)
 }
 
 /* Rank 2 stops while it still owes rank 1 a tile.  Rank 0 has all of its own, goes on to
- * the next call and waits there for rank 1, which is innocent: it has only been slow
- * with its first reduction, so that its wait for rank 2 began after rank 0's for it. */
-static int stop_two_delay_one(void *context, ewx_probe_point point, int rank, int64_t where)
+ * the next call and waits there for rank 1, which is innocent: its time is up long after
+ * rank 0's, because its plan has a longer timeout. */
+static int stop_two(void *context, ewx_probe_point point, int rank, int64_t where)
 {
     stage *s = context;
     if (point == EWX_PROBE_PUBLISH && rank == 2 && where == 5) { /* rank 1's second tile */
         atomic_store(&s->acted_ns, ewx_now_ns());
         kill(getpid(), SIGSTOP);
     }
-    if (point == EWX_PROBE_REDUCE && rank == 1 && where == 0)
-        sleep_ms(300);
     return 0;
 }
 
@@ -104,14 +102,16 @@ static void an_innocent_waiter_is_not_blamed(void **state)
     (void)state;
     stage *s = stage_open();
     s->rank = 2;
+    s->timeout_s[1] = 1.25;
     s->config = "order=contiguous";
     ew_world_options options = EW_WORLD_OPTIONS_INIT;
     options.timeout_ms = 500;
-    ewx_probe_install(stop_two_delay_one, s);
+    ewx_probe_install(stop_two, s);
     const ew_status status = harness_run_failing(EW_RANKS_AS_PROCESSES, 3, &options,
                                                  work_until_a_rank_stops, s, NULL);
     ewx_probe_install(NULL, NULL);
     assert_int_not_equal(status, EW_OK);
+    expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "rank 1 waited 1.25 s for tile");
     expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "of rank 2 (");
     stage_close(s);
 }
@@ -141,6 +141,79 @@ static void a_barrier_does_not_blame_a_waiter(void **state)
         expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "of rank 2 (");
         stage_close(s);
     }
+}
+
+/* The rank `s->rank` stops as soon as it has said that it waits for rank 2, which in a call
+ * keeps a tile of rank 1 back until then. */
+static int stop_the_waiter(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    stage *s = context;
+    const bool has_stopped = atomic_load(&s->acted_ns) != 0;
+    if (point == EWX_PROBE_EXCUSE && where == s->rank && has_stopped)
+        atomic_fetch_add(&s->excuses[rank], 1);
+    if (point == EWX_PROBE_PUBLISH && rank == 2 && where == 5)
+        stage_await_act(s);
+    if (point == EWX_PROBE_WAITING && rank == s->rank && where == 2 && !has_stopped) {
+        atomic_store(&s->acted_ns, ewx_now_ns());
+        kill(getpid(), SIGSTOP);
+    }
+    return 0;
+}
+
+/* What a rank says of its waiting excuses it while it looks around, and for at most one
+ * timeout more, which is 8 slices. */
+static void expect_waiter_named(int waiter, ew_rank_main body, const char *text,
+                                int most_excuses)
+{
+    stage *s = stage_open();
+    s->rank = waiter;
+    s->config = "order=contiguous";
+    ew_world_options options = EW_WORLD_OPTIONS_INIT;
+    options.timeout_ms = 500;
+    ewx_probe_install(stop_the_waiter, s);
+    const ew_status status =
+        harness_run_failing(EW_RANKS_AS_PROCESSES, 3, &options, body, s, NULL);
+    ewx_probe_install(NULL, NULL);
+    assert_int_not_equal(status, EW_OK);
+    expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, text);
+    for (int rank = 0; rank < 3; rank++)
+        assert_in_range(atomic_load(&s->excuses[rank]), 0, most_excuses);
+    stage_close(s);
+}
+
+/* Rank 2 then publishes the tile, and both others go on to the next call, where rank 1
+ * never comes. */
+static void a_stopped_waiter_is_named(void **state)
+{
+    (void)state;
+    expect_waiter_named(1, work_until_a_rank_stops, "of rank 1 (", 8);
+}
+
+static int barrier_without_the_waiter(ew_world *world, void *argument)
+{
+    stage *s = argument;
+    duty d;
+    ew_status status = EW_OK;
+    s->pids[ew_world_rank(world)] = getpid();
+    RANK_OK(duty_open(&d, world, (ew_problem)EW_PROBLEM(8, 64, 64, EW_FP32), ""));
+    if (ew_world_rank(world) != 2)
+        status = duty_call(&d, 1, 1);
+    if (ew_world_rank(world) == 1 && status == EW_OK) {
+        stage_await_act(s);
+        status = ew_world_barrier(world);
+    }
+    const int code = stage_listen(s, world, &d, status);
+    if (ew_world_rank(world) == 1)
+        kill(s->pids[0], SIGCONT);
+    return code;
+}
+
+/* Rank 2 stays away from the call, where rank 0 waits for it.  Rank 1 has come to its
+ * barrier after the stop, so when its time is up rank 0 has been silent for all of it. */
+static void a_stopped_waiter_is_named_at_a_barrier(void **state)
+{
+    (void)state;
+    expect_waiter_named(0, barrier_without_the_waiter, "rank 0", 0);
 }
 
 /* ---- Slow is not dead: the timeout counts from a rank's last progress ---- */
@@ -291,6 +364,8 @@ int main(void)
         TIDY(stopped_ranks_time_out),
         TIDY(an_innocent_waiter_is_not_blamed),
         TIDY(a_barrier_does_not_blame_a_waiter),
+        TIDY(a_stopped_waiter_is_named),
+        TIDY(a_stopped_waiter_is_named_at_a_barrier),
         TIDY(a_slow_producer_is_waited_for),
         TIDY(a_slow_reducer_is_waited_for),
         TIDY(a_slow_reader_is_waited_for),

@@ -18,6 +18,9 @@ typedef enum ewx_probe_point {
     EWX_PROBE_TEARDOWN,  /* a plan is about to be destroyed */
     EWX_PROBE_HELLO,     /* a rank introduces itself; where = the fact to bend */
     EWX_PROBE_FACT,      /* ... tells its plan; where = the fact to bend */
+    EWX_PROBE_WAITING,   /* a rank has said whom it waits for in a call; where = whom */
+    EWX_PROBE_EXCUSE,    /* a wait outlasts its time, since the rank it is for waits itself;
+                            where = that rank */
     EWX_PROBE_MEETING    /* ranks know each other; where = 0, this one has yet to connect to
                             the owner of the control block; 1, it has the block; 2, it has
                             connected to all below */

@@ -36,6 +36,10 @@ ew_status ewx_wait_turn(ewx_wait *wait)
         relax();
         return EW_OK;
     }
+#if EW_MUTANT != 45 /* planted bug: a rank that waits shows no sign of life */
+    if (wait->looks)
+        atomic_fetch_add_explicit(wait->looks, 1, memory_order_relaxed);
+#endif
     if (ewx_timer_is_over(&wait->timer))
         return EW_ERR_TIMEOUT;
     if (wait->timer.used_ns < YIELD_NS)

@@ -15,6 +15,7 @@
 typedef struct ewx_wait {
     const _Atomic uint64_t *abort; /* non-zero: stop waiting; may be NULL */
     const volatile int *cancel;    /* the same, written by the program; may be NULL */
+    _Atomic uint32_t *looks;       /* counts looks at the clock; may be NULL */
     ewx_timer timer;               /* from the first turn on */
     int32_t spins;                 /* turns before the first yield */
     int32_t turn;

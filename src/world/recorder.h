@@ -86,6 +86,7 @@ typedef struct ewx_lane {
     _Atomic int32_t pid;
     _Atomic uint32_t steps;        /* done in all of its calls so far */
     _Atomic uint32_t steps_before; /* of them, before the newest record */
+    _Atomic uint32_t looks;        /* at the clock, in waits of its calls */
     _Atomic uint64_t last;         /* step << 56 | where */
     _Atomic uint64_t waiting;      /* 0, or 1 + the rank it has waited for a while */
     ewx_record records[EWX_RECORDS];

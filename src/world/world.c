@@ -9,6 +9,7 @@
 
 #include "base/cores.h"
 #include "base/epoch.h"
+#include "base/probe.h"
 #include "base/status.h"
 #include "base/versioned.h"
 #include "world/remote_ranks.h"
@@ -16,7 +17,8 @@
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define DEFAULT_GRACE_MS 2000
-#define REPORT_PARTS 8 /* of a timeout, while another rank's report is awaited */
+#define WAIT_PARTS 8 /* of a timeout, after which a wait for a rank looks at what it does \
+                      */
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 {
@@ -159,7 +161,8 @@ static bool may_wait_itself(const ew_world *world, int rank)
 
 /* A rank that waits for a third one in a call names it when its own time is up, which can
  * be later than ours: it may have begun to wait later, and looks at its clock less often.
- * Relaxed: an old answer does no harm, since it is asked for again. */
+ * Relaxed: an old answer does no harm, since it is asked for again.  What a stopped rank
+ * said last counts for one timeout: its looks at the clock show that it still waits. */
 static bool waits_for_third(const ew_world *world, int rank)
 {
     const uint64_t whom =
@@ -167,27 +170,38 @@ static bool waits_for_third(const ew_world *world, int rank)
     return whom != 0 && whom != 1 + (uint64_t)world->rank && whom != 1 + (uint64_t)rank;
 }
 
-/* Our time is up, and the rank has not come. */
-static ew_status await_its_report(ew_world *world, int rank)
+static uint32_t looks_of(const ew_world *world, int rank)
 {
-    ew_status status = EW_ERR_TIMEOUT;
-    /* Bounded: if all wait in a circle, one rank must report. */
-    for (int part = 0; part < REPORT_PARTS && status == EW_ERR_TIMEOUT; part++) {
-        if (!waits_for_third(world, rank) && !(part == 0 && may_wait_itself(world, rank)))
-            break;
-        ewx_wait wait = ewx_world_wait_for(world, world->timeout_ns / REPORT_PARTS);
-        EWX_AWAIT(status, &wait, is_met(world, rank));
-    }
-    return status;
+    return atomic_load_explicit(&world->mailboxes[rank]->lane.looks, memory_order_relaxed);
+}
+
+/* After so many parts of a timeout, the last of them without a sign of life from the rank.
+ * Bounded: if all wait in a circle, one rank must report. */
+static bool patience_lasts(const ew_world *world, int rank, int parts, int silent_parts)
+{
+    if (parts < WAIT_PARTS)
+        return true;
+    const bool excused = parts < 2 * WAIT_PARTS &&
+                         ((silent_parts < WAIT_PARTS && waits_for_third(world, rank)) ||
+                          (parts == WAIT_PARTS && may_wait_itself(world, rank)));
+    if (excused)
+        (void)EWX_PROBE(EWX_PROBE_EXCUSE, world->rank, rank);
+    return excused;
 }
 
 static ew_status await_round(ew_world *world, int rank)
 {
-    ewx_wait wait = ewx_world_wait(world);
     ew_status status;
-    EWX_AWAIT(status, &wait, is_met(world, rank));
-    if (status == EW_ERR_TIMEOUT)
-        status = await_its_report(world, rank);
+    int parts = 0, silent_parts = 0;
+    uint32_t seen = looks_of(world, rank);
+    do {
+        ewx_wait wait = ewx_world_wait_for(world, world->timeout_ns / WAIT_PARTS);
+        EWX_AWAIT(status, &wait, is_met(world, rank));
+        const uint32_t looks = looks_of(world, rank);
+        silent_parts = looks == seen ? silent_parts + 1 : 0;
+        seen = looks;
+    } while (status == EW_ERR_TIMEOUT &&
+             patience_lasts(world, rank, ++parts, silent_parts));
     if (status == EW_OK && has_entered(world, rank, world->round))
         return EW_OK;
     if (status == EW_ERR_ABORTED)

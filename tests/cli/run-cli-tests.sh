@@ -39,7 +39,10 @@ entwine=$(readlink -f "${1:?usage: run-cli-tests.sh ENTWINE [CASE-FILE...]}")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 jobs=${CLI_TESTS_JOBS:-2}
 shift
-[ $# -gt 0 ] || set -- "$here"/cases/*.case
+if [ $# = 0 ]; then # those with slow cases first, so that none is left alone at the end
+    mapfile -t all < <(grep -c '^slow$' "$here"/cases/*.case | sort -t: -k2 -rn | cut -d: -f1)
+    set -- "${all[@]}"
+fi
 files=()
 for file in "$@"; do
     [ -f "$file" ] && [ -r "$file" ] || stop "'$file' is not a file of cases"

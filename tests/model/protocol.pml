@@ -211,7 +211,8 @@ inline raise(whom)
 #endif
 
 /* The deadline of a wait for `whom`.  A rank that is itself held up is not blamed, and
- * when nobody can move all but the stalled one are. */
+ * when nobody can move all but the stalled one are.  One that stalls while it is held up is
+ * told from those by its looks at the clock, which have ended. */
 #define OVERDUE(whom) (timeout && health[whom] == stalled)
 
 #define AWAIT(condition, whom)              \

@@ -51,13 +51,16 @@ void ewx_engine_trace(ewx_cpu_engine *engine, const ew_trace_event *event);
 
 /* ---- stall.c ---- */
 
-/* A wait for other ranks: the rank it is for, how far every rank was when last checked, and
- * for how many slices of the timeout that rank has computed nothing. */
+/* A wait for other ranks: the rank it is for, for how many slices of the timeout that rank
+ * has computed nothing, for how many it has not even looked at its clock, and how far every
+ * rank was when last checked. */
 typedef struct ewx_patience {
     int rank;
     int quiet_slices;
+    int silent_slices;
     int extensions;
     uint32_t progress[EWX_MAX_RANKS];
+    uint32_t looks[EWX_MAX_RANKS];
 } ewx_patience;
 
 ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine);
@@ -68,7 +71,7 @@ ewx_wait ewx_worker_wait(const ewx_cpu_engine *engine);
 /* A wait that lasts one slice of the timeout. */
 ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine);
 /* Such a wait for `rank` has run out: whether to begin another, because the whole timeout
- * is not over, the rank has computed something, or it is held up itself. */
+ * is not over, the rank has computed something, or it is alive and held up itself. */
 bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank);
 /* This rank has computed a block or reduced a tile; in a deep block also between chunks of
  * K, which are not recorded. */

@@ -1,7 +1,9 @@
 /* Whom to blame when a wait runs out.  A rank that has computed anything lately is slow,
- * not stuck; a rank that waits for a third one is not the culprit, and will name it. */
+ * not stuck; a rank that waits for a third one is not the culprit, and will name it, as
+ * long as it looks around: what a stopped rank said last excuses nothing. */
 #include "backend/cpu/cpu_engine.h"
 #include "base/epoch.h"
+#include "base/probe.h"
 
 /* A wait looks around at least this many times before it runs out, and this often, so that
  * a rank is known to wait well before those who wait for it give up, with whatever timeout
@@ -25,6 +27,12 @@ static uint32_t progress_of(const ewx_cpu_engine *engine, int rank)
     return atomic_load_explicit(&header_of(engine, rank)->progress, memory_order_relaxed);
 }
 
+static uint32_t looks_of(const ewx_cpu_engine *engine, int rank)
+{
+    return atomic_load_explicit(&engine->world->mailboxes[rank]->lane.looks,
+                                memory_order_relaxed);
+}
+
 void ewx_patience_progress(ewx_cpu_engine *engine, ewx_step step, int64_t where)
 {
     ewx_recorder_step(engine->world, step, where);
@@ -41,8 +49,10 @@ static void tell_waiting(ewx_cpu_engine *engine, uint64_t waiting)
 ewx_patience ewx_patience_begin(const ewx_cpu_engine *engine)
 {
     ewx_patience patience = {.rank = -1};
-    for (int rank = 0; rank < engine->spec->num_ranks; rank++)
+    for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         patience.progress[rank] = progress_of(engine, rank);
+        patience.looks[rank] = looks_of(engine, rank);
+    }
     return patience;
 }
 
@@ -60,9 +70,11 @@ ewx_wait ewx_worker_wait(const ewx_cpu_engine *engine)
 
 ewx_wait ewx_patience_wait(const ewx_cpu_engine *engine)
 {
-    return ewx_wait_begin(&engine->world->control->abort,
-                          engine->call.timeout_ns / num_slices(engine),
-                          engine->world->spins);
+    ew_world *world = engine->world;
+    ewx_wait wait = ewx_wait_begin(
+        &world->control->abort, engine->call.timeout_ns / num_slices(engine), world->spins);
+    wait.looks = &world->mailboxes[world->rank]->lane.looks;
+    return wait;
 }
 
 /* A rank never gives up on its own workers: while one of them computes, the others wait,
@@ -87,21 +99,43 @@ static bool is_held_up(const ewx_cpu_engine *engine, int rank)
                          : !ewx_epoch_reached(epoch, ours);
 }
 
+/* Whether the word has moved since it was last seen. */
+static bool has_moved(uint32_t *seen, uint32_t now)
+{
+    const bool moved = *seen != now;
+    *seen = now;
+    return moved;
+}
+
+static void count_slice(const ewx_cpu_engine *engine, ewx_patience *patience, int rank)
+{
+    const bool computes = has_moved(&patience->progress[rank], progress_of(engine, rank)) ||
+                          is_computing(engine, rank);
+    const bool looks = has_moved(&patience->looks[rank], looks_of(engine, rank));
+    if (rank != patience->rank)
+        patience->quiet_slices = patience->silent_slices = 0;
+    patience->rank = rank;
+    patience->quiet_slices = computes ? 0 : patience->quiet_slices + 1;
+    patience->silent_slices = computes || looks ? 0 : patience->silent_slices + 1;
+}
+
 bool ewx_patience_lasts(ewx_cpu_engine *engine, ewx_patience *patience, int rank)
 {
-    const uint32_t progress = progress_of(engine, rank);
-    const bool moved = progress != patience->progress[rank] || is_computing(engine, rank);
-    patience->progress[rank] = progress;
-    patience->quiet_slices =
-        moved || rank != patience->rank ? !moved : patience->quiet_slices + 1;
-    patience->rank = rank;
+    const int slices = num_slices(engine);
+    count_slice(engine, patience, rank);
     tell_waiting(engine, ewx_waiting_for(rank, engine->call.epoch));
     ewx_recorder_wait(engine->world, rank);
-    if (patience->quiet_slices < num_slices(engine))
+    (void)EWX_PROBE(EWX_PROBE_WAITING, engine->world->rank, rank);
+    if (patience->quiet_slices < slices)
         return true;
-    /* Bounded: if all wait in a circle, one rank must report. */
-    return is_held_up(engine, rank) &&
-           patience->extensions++ < num_slices(engine) * engine->spec->num_ranks;
+    /* A rank that waits and is starved still looks at its clock now and then; one that has
+     * not for a whole timeout is stopped.  Bounded: if all wait in a circle, one rank must
+     * report. */
+    const bool excused = patience->silent_slices < slices && is_held_up(engine, rank) &&
+                         patience->extensions++ < slices * engine->spec->num_ranks;
+    if (excused)
+        (void)EWX_PROBE(EWX_PROBE_EXCUSE, engine->world->rank, rank);
+    return excused;
 }
 
 ew_status ewx_stall_report(ewx_cpu_engine *engine, ew_status status, int culprit, int code,

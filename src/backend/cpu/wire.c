@@ -94,6 +94,8 @@ typedef struct header_note {
     int32_t ownerships[2];
     uint32_t done;
     uint32_t progress;
+    uint32_t looks; /* of the rank's lane */
+    uint32_t unused;
 } header_note;
 
 static void tell_header(ewx_cpu_engine *engine)
@@ -102,7 +104,10 @@ static void tell_header(ewx_cpu_engine *engine)
     header_note note = {
         .waiting = atomic_load_explicit(&own->waiting, memory_order_relaxed),
         .done = atomic_load_explicit(&own->done, memory_order_relaxed),
-        .progress = atomic_load_explicit(&own->progress, memory_order_relaxed)};
+        .progress = atomic_load_explicit(&own->progress, memory_order_relaxed),
+        .looks =
+            atomic_load_explicit(&engine->world->mailboxes[engine->world->rank]->lane.looks,
+                                 memory_order_relaxed)};
     for (int parity = 0; parity < 2; parity++) {
         note.epochs[parity] =
             atomic_load_explicit(&own->calls[parity].epoch, memory_order_relaxed);
@@ -137,6 +142,8 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
     }
     atomic_store_explicit(&replica->progress, note.progress, memory_order_relaxed);
     atomic_store_explicit(&replica->waiting, note.waiting, memory_order_relaxed);
+    atomic_store_explicit(&engine->world->mailboxes[src]->lane.looks, note.looks,
+                          memory_order_relaxed);
     atomic_store_explicit(&replica->done, note.done, memory_order_release);
 }
 
