@@ -20,7 +20,7 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool 
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
                 "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
                 "ag_gemm(Tensor a, Tensor b, SymInt num_rows, str world, bool frozen=False, "
-                "bool gather=False) -> (Tensor, Tensor)",
+                "bool gather=False, bool pack=True) -> (Tensor, Tensor)",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, "
                 "str residual_rows=\"owned\") -> Tensor",
@@ -33,6 +33,7 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool 
 # The overloads themselves: the packets of torch.ops look for them in every call.
 gemm_rs_operator = torch.ops.entwine.gemm_rs.default
 gemm_ar_operator = torch.ops.entwine.gemm_ar.default
+ag_gemm_operator = torch.ops.entwine.ag_gemm.default
 
 
 # ---- Autograd --------------------------------------------------------------------------------
@@ -228,9 +229,10 @@ class _GemmRS(_Gemm):
         a, b = ctx.saved_tensors
         if not ctx.needs_input_grad[1] or not can_gather(grad, ctx.world):
             return super().backward(ctx, grad)
-        grad_a, whole = torch.ops.entwine.ag_gemm(grad, b.t(), a.shape[0], ctx.world, False,
-                                                  ctx.needs_input_grad[2])
-        return None, grad_a, whole.t() @ a if ctx.needs_input_grad[2] else None, None, None
+        grad_a, whole = ag_gemm_operator(grad, b.t(), a.shape[0], ctx.world, False,
+                                         ctx.needs_input_grad[2], False)
+        return (None, grad_a, whole.t() @ a if ctx.needs_input_grad[2] else None, None, None,
+                None)
 
     @staticmethod
     def whole_gradient(grad, num_rows, world):
@@ -247,7 +249,7 @@ class _GemmAR(_Gemm):
 
 def _in_training(kernel):
     """A weight that is trained changes before it is used often: it is packed in the call."""
-    return lambda a, b, world, frozen, pack: kernel(a, b, world, frozen, False)
+    return lambda *arguments: kernel(*arguments[:-1], False)  # the last is pack
 
 
 _differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs))
@@ -291,7 +293,7 @@ def _ag_gemm(a, b, num_rows, world, frozen=False, gather=False, pack=True):
 
 
 @torch.library.register_fake("entwine::ag_gemm")
-def _(a, b, num_rows, world, frozen=False, gather=False):
+def _(a, b, num_rows, world, frozen=False, gather=False, pack=True):
     _check_fake(a, b)
     share = find_world(world)._share(num_rows)
     torch._check(a.shape[0] == share, lambda: f"a has shape {tuple(a.shape)}; expected {share} "
@@ -302,8 +304,8 @@ def _(a, b, num_rows, world, frozen=False, gather=False):
 
 class _AgGemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, a, b, num_rows, world, frozen=False, gather=False):
-        y, gathered = run(a, b, num_rows, world, frozen, gather or ctx.needs_input_grad[2])
+    def forward(ctx, run, a, b, num_rows, world, frozen=False, gather=False, pack=True):
+        y, gathered = run(a, b, num_rows, world, frozen, gather or ctx.needs_input_grad[2], pack)
         ctx.save_for_backward(b, gathered)
         ctx.world = world
         ctx.set_materialize_grads(False)
@@ -315,13 +317,13 @@ class _AgGemm(torch.autograd.Function):
         _, wants_a, wants_b, *_ = ctx.needs_input_grad
         grad_a = grad_b = None
         if wants_a and grad is not None:
-            grad_a = torch.ops.entwine.gemm_rs(grad, b.t(), ctx.world)
+            grad_a = gemm_rs_operator(grad, b.t(), ctx.world, False, False)
         if wants_a and grad_gathered is not None:
             rows = torch.ops.entwine.reduce_scatter_rows(grad_gathered, ctx.world)
             grad_a = rows if grad_a is None else grad_a + rows
         if wants_b and grad is not None:
             grad_b = grad.t() @ gathered
-        return None, grad_a, grad_b, None, None, None, None
+        return None, grad_a, grad_b, None, None, None, None, None
 
 
 def _cast_gathering(dtype, arguments):
@@ -330,7 +332,7 @@ def _cast_gathering(dtype, arguments):
     return a, b, num_rows, world, *frozen, *rest[1:]
 
 
-_differentiable("ag_gemm", _AgGemm, _ag_gemm, functools.partial(_ag_gemm, pack=False))
+_differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm))
 _autocast("ag_gemm", _cast_gathering)
 
 

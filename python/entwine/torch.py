@@ -57,8 +57,9 @@ def world_of(group: dist.ProcessGroup | None = None) -> World:
 
 def enable_compile_pass(group: dist.ProcessGroup | None = None) -> None:
     """Has ``torch.compile`` use Entwine where a matrix product is summed over the ranks of the
-    group (default: all processes) by a functional collective of torch, as DTensors do it:
-    ``mm`` and ``all_reduce`` become ``gemm_ar``, ``mm`` and ``reduce_scatter_tensor`` ``gemm_rs``.
+    group (default: all processes), or its rows are gathered from them, by a functional collective
+    of torch, as DTensors do it: ``mm`` and ``all_reduce`` become ``gemm_ar``, ``mm`` and
+    ``reduce_scatter_tensor`` ``gemm_rs``, ``all_gather_into_tensor`` and ``mm`` ``ag_gemm``.
     Collective: all ranks call it, before they compile.
 
     The logger ``entwine`` has a line per graph: what was replaced, and what was left alone and why.
