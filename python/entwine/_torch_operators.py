@@ -127,10 +127,10 @@ for _name in ("gemm_rs", "gemm_ar"):
 
 # ---- gemm_rs and gemm_ar ---------------------------------------------------------------------
 
-def _check_operands(a, b):
-    if a.dim() != 2 or b.dim() != 2:
+def _check_operands(a, b, is_matrix=True):
+    if b.dim() != 2 or (a.dim() != 2 if is_matrix else a.dim() == 0):
         raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected two "
-                         f"dimensions each")
+                         f"dimensions{' each' if is_matrix else ' of b, and one or more of a'}")
     if a.dtype is not b.dtype:
         raise ArgumentTypeError(f"a has element type {a.dtype} and b {b.dtype}; expected the same")
     if a.device != b.device:
@@ -145,9 +145,9 @@ def _plain(tensor):
 
 def _prepare(op, world, a, b, frozen, pack, num_rows=None):
     """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
-    _check_operands(a, b)
+    _check_operands(a, b, op != "gemm-ar")
     shape, weight_shape = a.shape, b.shape
-    if shape[1] != weight_shape[1]:
+    if shape[-1] != weight_shape[1]:
         raise ShapeError(f"a has shape {tuple(shape)} and b {tuple(weight_shape)}; expected the "
                          f"same depth k")
     layout = _torch_weights.layout_of(b)
@@ -160,7 +160,7 @@ def _prepare(op, world, a, b, frozen, pack, num_rows=None):
     weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
     if weight is None:
         return plan, b.detach() if layout else _plain(b)
-    plan.bind(weight)
+    plan._bind_again(weight)
     return plan, None
 
 
@@ -178,12 +178,20 @@ def _gemm_rs(a, b, world, frozen=False, pack=True):
 
 
 def _gemm_ar(a, b, world, frozen=False, pack=True):
-    return _gemm("gemm-ar", a, b, world, frozen, pack)
+    if a.dim() == 2:
+        return _gemm("gemm-ar", a, b, world, frozen, pack)
+    shape, n = a.shape, b.shape[0]
+    plan, b = _prepare("gemm-ar", find_world(world), a, b, frozen, pack, shape[:-1].numel())
+    if b is None:
+        y = plan._run_plain(a, None, shape[:-1])
+        if y is not None:
+            return y
+    return plan._gemm(_plain(a).view(-1, shape[-1]), b, None, None).view(*shape[:-1], n)
 
 
-def _check_fake(a, b):
-    _check_operands(a, b)
-    torch._check(a.shape[1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
+def _check_fake(a, b, is_matrix=True):
+    _check_operands(a, b, is_matrix)
+    torch._check(a.shape[-1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
                  f"{tuple(b.shape)}; expected the same depth k")
 
 
@@ -192,10 +200,10 @@ def _fake_rows(a, b, world):
     return a.new_empty((find_world(world)._share(a.shape[0]), b.shape[0]))
 
 
-def _fake_whole(a, b, world):
-    _check_fake(a, b)
+def _fake_whole(a, b, world, is_matrix=True):
+    _check_fake(a, b, is_matrix)
     find_world(world)
-    return a.new_empty((a.shape[0], b.shape[0]))
+    return a.new_empty((*a.shape[:-1], b.shape[0]))
 
 
 @torch.library.register_fake("entwine::gemm_rs")
@@ -205,7 +213,11 @@ def _(a, b, world, frozen=False, pack=True):
 
 @torch.library.register_fake("entwine::gemm_ar")
 def _(a, b, world, frozen=False, pack=True):
-    return _fake_whole(a, b, world)
+    return _fake_whole(a, b, world, is_matrix=False)
+
+
+def _as_matrix(x):
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
 class _Gemm(torch.autograd.Function):
@@ -220,7 +232,8 @@ class _Gemm(torch.autograd.Function):
         a, b = ctx.saved_tensors
         grad = cls.whole_gradient(grad, a.shape[0], ctx.world)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
-                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None, None)
+                _as_matrix(grad).t() @ _as_matrix(a) if ctx.needs_input_grad[2] else None, None,
+                None, None)
 
 
 class _GemmRS(_Gemm):
@@ -268,7 +281,8 @@ def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
 
 
 def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
-    """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.
+    """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.  ``a``
+    is [..., k], and the result [..., n].
 
     Its gradient is taken to be the same on all ranks, as it is where all go on with the same
     computation and the same loss, and each rank multiplies its own operands with it: the backward

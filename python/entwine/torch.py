@@ -115,7 +115,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
                              f"{world.size} ranks")
         self.in_features, self.out_features = in_features, out_features
         self.output, self.scatter_dim, self.frozen = output, scatter_dim, False
-        self._world_name = world.name
+        self._world_name, self._share = world.name, in_features // world.size
         place = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(
             torch.empty(out_features, in_features // world.size, **place))
@@ -143,11 +143,11 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
         return layer
 
     def _check_features(self, x: torch.Tensor, least_dimensions: int) -> None:
-        shape, share = x.shape, self.in_features // self.world.size
-        if len(shape) < least_dimensions or shape[-1] != share:
+        shape = x.shape
+        if len(shape) < least_dimensions or shape[-1] != self._share:
             _refuse_dtensor(x)
-            raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
-                             f"features")
+            raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {self._share}], this "
+                             f"rank's features")
 
     def _owned_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         """Of this rank's rows of the result."""
