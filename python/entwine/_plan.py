@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
+import weakref
 from typing import NamedTuple, TypeVar
 
 from . import _buffers
@@ -83,6 +84,7 @@ class Plan(Taker):
         self._dtype, self._layout, self._op = problem.dtype, layout, op
         self._function, self._layer_function, self._gives_all_rows = _FUNCTIONS[op]
         self._bound = False
+        self._bound_to = None  # a weak reference, if it was bound to a Weight
         self._config = self._read_config()
         self._device = device_of(world, backend_in(self._config))
         if backend_in(self._config) == "cpu":
@@ -100,6 +102,7 @@ class Plan(Taker):
         afterwards."""
         handle = self._check_open()
         b = describe(B, "B")  # lives until B has been read
+        self._bound_to = None
         self._world._call(lib.ew_plan_set_weight, handle, self._take_weight(b))
         self._bound = True
 
@@ -115,6 +118,12 @@ class Plan(Taker):
         self._world._call_briefly(lib.ew_plan_bind_weight, handle,
                                   None if weight is None else weight._check_open())
         self._bound = weight is not None
+        self._bound_to = weakref.ref(weight) if self._bound else None
+
+    def _bind_again(self, weight):
+        """bind, of a weight that nobody closes, unless it is the one that is bound."""
+        if self._bound_to is None or self._bound_to() is not weight:
+            self.bind(weight)
 
     def set_timeout(self, seconds: float) -> None:
         """How long this plan's calls wait for a rank that makes no progress, from the next call
@@ -214,26 +223,33 @@ class Plan(Taker):
         return self._run_layer(describe(A, "A", stream),
                                None if B is None else describe(B, "B", stream), layer, stream)
 
-    def _run_plain(self, A, out):
+    def _run_plain(self, A, out, leading=None):
         """_run for the usual call: ordinary arrays and the bound weight.  None for any other,
-        right or wrong, with nothing done."""
+        right or wrong, with nothing done.  `leading`: the extents but the last of an A that need
+        not be a matrix, and of the result, which then has all rows."""
         a = plain_address(A, self._dtype, self._device)
         if not a or not self._bound:
             return None
         shape, world = A.shape, self._world
-        if len(shape) != 2 or shape[1] != self._k or shape[0] > self._max_m:
+        if leading is not None:
+            m = leading.numel()
+        elif len(shape) == 2:
+            m = shape[0]
+        else:
             return None
-        rows = shape[0] if self._gives_all_rows else world._share(shape[0])
+        if shape[-1] != self._k or m > self._max_m:
+            return None
+        rows = m if self._gives_all_rows else world._share(m)
         if out is None:
-            out, c = empty_like(A, (rows, self._n))
+            out, c = empty_like(A, (rows, self._n) if leading is None else (*leading, self._n))
         else:
             if type(out) is not type(A) or out.shape != (rows, self._n):
                 return None
             c = plain_address(out, self._dtype, self._device)
             size = _buffers.ITEM_BYTES[self._dtype]
-            if not c or (a < c + rows * self._n * size and c < a + shape[0] * self._k * size):
+            if not c or (a < c + rows * self._n * size and c < a + m * self._k * size):
                 return None
-        world._call(self._function, self._handle, shape[0], a, None, c,
+        world._call(self._function, self._handle, m, a, None, c,
                     None if self._device == CPU else torch_stream(self._device))
         return out
 

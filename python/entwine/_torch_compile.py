@@ -1,11 +1,12 @@
 """A pass over the graphs of torch.compile: products that a functional collective sums over the
-ranks become Entwine's operators.
+ranks, or whose rows one gathers, become Entwine's operators.
 
     mm -> all_reduce -> wait                          gemm_ar
     mm -> reduce_scatter_tensor -> wait               gemm_rs
+    all_gather_into_tensor -> wait -> mm or addmm     ag_gemm
 
-Between product and collective there may be views, and the split and cat by which torch scatters
-another dimension than the first.  What does not match stays as it is.
+Between product and collective there may be views, and the split and cat by which torch scatters or
+gathers another dimension than the first.  What does not match stays as it is.
 """
 from __future__ import annotations
 
@@ -19,16 +20,24 @@ import torch
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import (CustomInferenceAwareGraphPass,
                                                get_hash_for_files)
+from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from ._torch_operators import _NAMES, gemm_ar_operator, gemm_rs_operator
+from ._torch_operators import (_NAMES, ag_gemm_operator, gemm_ar_operator, gemm_rs_operator)
+from ._world import find_world
 
 _log = logging.getLogger("entwine")
 _aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
 _VIEWS = (_aten.reshape.default, _aten.view.default, _aten._unsafe_view.default)
 _ALL_REDUCE = _collectives.all_reduce.default
 _REDUCE_SCATTER = _collectives.reduce_scatter_tensor.default
+_ALL_GATHER = _collectives.all_gather_into_tensor.default
+_PRODUCTS = (_aten.mm.default, _aten.addmm.default)
+
+# A collective: what the log calls it, and the operator that takes its place.
+_REPLACED = {_ALL_REDUCE: ("all_reduce", "gemm_ar"), _REDUCE_SCATTER: ("reduce_scatter", "gemm_rs"),
+             _ALL_GATHER: ("all_gather", "ag_gemm")}
 
 
 class _Left(Exception):
@@ -47,6 +56,31 @@ def _added(graph: Graph, target: Callable[..., Any], *arguments: Any) -> Node:
     with torch.no_grad():
         node.meta["val"] = target(*map_arg(arguments, lambda one: one.meta["val"]))
     return node
+
+
+def _erase_unused(graph: Graph, node: Node) -> None:
+    """With what only it uses."""
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if one.op == "call_function" and not one.users and not one.is_impure():
+            inputs = one.all_input_nodes
+            graph.erase_node(one)
+            pending.extend(inputs)
+
+
+def _check_value(value: torch.Tensor) -> None:
+    if value.dtype not in _NAMES:
+        raise _Left(f"its element type is {value.dtype}")
+    if value.device.type != "cpu":
+        raise _Left(f"it is on {value.device.type}; the pass is for CPUs")
+
+
+def _weight(graph: Graph, b: Node) -> Node:
+    """[n, k], as Entwine wants it, of the second operand of a product."""
+    if b.target is _aten.permute.default and list(b.args[1]) == [1, 0]:
+        return b.args[0]
+    return _added(graph, _aten.permute.default, b, [1, 0])
 
 
 # ---- What is summed --------------------------------------------------------------------------
@@ -70,11 +104,7 @@ class _Product:
             raise _Left("what is summed is not a product")
         _only_user(node)
         self.mm, (self.a, self.b) = node, node.args
-        value = node.meta["val"]
-        if value.dtype not in _NAMES:
-            raise _Left(f"its element type is {value.dtype}")
-        if value.device.type != "cpu":
-            raise _Left(f"it is on {value.device.type}; the pass is for CPUs")
+        _check_value(node.meta["val"])
 
     def _before_cat(self, cat: Node) -> Node:
         """Of cat(split(x, chunk, dim)), which reorders x for a scatter along dim: x."""
@@ -93,12 +123,6 @@ class _Product:
         _only_user(whole)
         return whole
 
-    def weight(self, graph: Graph) -> Node:
-        """[n, k], as Entwine wants it."""
-        if self.b.target is _aten.permute.default and list(self.b.args[1]) == [1, 0]:
-            return self.b.args[0]
-        return _added(graph, _aten.permute.default, self.b, [1, 0])
-
     def rows(self, graph: Graph, ranks: int) -> Node:
         """[m, k], in the order of the ranks that own them."""
         if self.chunk is None:
@@ -112,6 +136,98 @@ class _Product:
         parts = [_added(graph, operator.getitem, split, part) for part in range(ranks)]
         return _added(graph, _aten.reshape.default, _added(graph, _aten.cat.default, parts),
                       [-1, depth])
+
+
+# ---- What is gathered ------------------------------------------------------------------------
+
+def _depends(node: Node, on: Node) -> bool:
+    seen, pending = set(), [node]
+    while pending:
+        one = pending.pop()
+        if one is on:
+            return True
+        if one not in seen:
+            seen.add(one)
+            pending.extend(one.all_input_nodes)
+    return False
+
+
+class _Rows:
+    """The first product whose rows are what a collective gathers, and the cat that puts them into
+    the order of another dimension than the first, if any."""
+
+    def __init__(self, gather: Node):
+        self.x, self.waited = gather.args[0], _only_user(gather)
+        if self.waited.target is not _collectives.wait_tensor.default:
+            raise _Left("its result is used before it is waited for")
+        self.chunk: Any = None
+        self.dim = 0
+        self.path = {self.waited}  # from there to the product
+        self.product = self._product_of(self.waited) or self._product_of_cat()
+        *_, b = self.product.args
+        if _depends(b, self.waited):
+            raise _Left("its weight depends on what is gathered")
+        if self.product.kwargs:
+            raise _Left("its product is scaled")
+        _check_value(self.product.meta["val"])
+
+    def _product_of(self, rows: Node) -> Node | None:
+        """Of rows, or of a view of them that keeps them apart."""
+        for user in rows.users:
+            if user.target in _PRODUCTS and user.args[-2] is rows:
+                return user
+            if (user.target in _VIEWS
+                    and user.meta["val"].shape[-1] == self.waited.meta["val"].shape[-1]):
+                product = self._product_of(user)
+                if product is not None:
+                    self.path.add(user)
+                    return product
+        return None
+
+    def _product_of_cat(self) -> Node:
+        for split in self.waited.users:
+            if split.target is not _aten.split.Tensor or (*split.args, 0)[2] != 0:
+                continue
+            parts = list(split.users)
+            cat, *others = {user for part in parts for user in part.users}
+            if (others or cat.target is not _aten.cat.default or cat.args[0] != parts
+                    or [part.args[1] for part in parts] != list(range(len(parts)))):
+                continue
+            product = self._product_of(cat)
+            if product is not None:
+                self.path |= {split, *parts, cat}
+                self.chunk, self.dim = split.args[1], (*cat.args, 0)[1]
+                self.dim %= cat.meta["val"].dim()
+                if self.dim == cat.meta["val"].dim() - 1:
+                    raise _Left("its last dimension is gathered")
+                return product
+        raise _Left("what is gathered is not the first operand of a product")
+
+    def is_used_elsewhere(self) -> bool:
+        return any(user not in self.path and user is not self.product
+                   for node in self.path for user in node.users)
+
+    def sizes(self, graph: Graph, last: Any) -> list[Any]:
+        """Of what is gathered, along the first dimension; with another last extent."""
+        middle = range(1, self.x.meta["val"].dim() - 1)
+        return [-1, *(_extent(graph, self.x, dim) for dim in middle), last]
+
+    def in_order(self, graph: Graph, y: Node) -> Node:
+        """Rows of the product in the order of the cat."""
+        if self.chunk is None:
+            return y
+        n = _extent(graph, y, 1)
+        parts = _added(graph, _aten.split.Tensor,
+                       _added(graph, _aten.reshape.default, y, self.sizes(graph, n)), self.chunk)
+        ordered = _added(graph, _aten.cat.default,
+                         [_added(graph, operator.getitem, parts, part)
+                          for part in range(len(parts.meta["val"]))], self.dim)
+        return _added(graph, _aten.reshape.default, ordered, [-1, n])
+
+
+def _extent(graph: Graph, node: Node, dim: int) -> Any:
+    extent = node.meta["val"].shape[dim]
+    return extent if isinstance(extent, int) else _added(graph, _aten.sym_size.int, node, dim)
 
 
 # ---- The pass --------------------------------------------------------------------------------
@@ -139,16 +255,17 @@ class EntwinePass(CustomInferenceAwareGraphPass):
         replaced: collections.Counter[str] = collections.Counter()
         left: collections.Counter[str] = collections.Counter()
         for node in list(graph.nodes):
-            if node.op != "call_function" or node.target not in (_ALL_REDUCE, _REDUCE_SCATTER):
+            if node.op != "call_function" or node.target not in _REPLACED:
                 continue
-            name = "all_reduce" if node.target is _ALL_REDUCE else "reduce_scatter"
+            name, ours = _REPLACED[node.target]
             try:
                 self._replace(graph, node, pack=is_inference)
-                replaced["gemm_ar" if name == "all_reduce" else "gemm_rs"] += 1
+                replaced[ours] += 1
             except _Left as why:
                 left[f"{name} ({why})"] += 1
         if not replaced and not left:
             return
+        stable_topological_sort(graph)  # what uses gathered rows may stand before their product
         graph.eliminate_dead_code()
         _log.info("entwine: compiled graph: %s; left alone: %s", *(
             ", ".join(f"{count} {what}" for what, count in counts.items()) or "nothing"
@@ -157,29 +274,68 @@ class EntwinePass(CustomInferenceAwareGraphPass):
     def _replace(self, graph: Graph, collective: Node, pack: bool) -> None:
         """Weights are packed for inference alone: a graph does not see an optimizer's writes to a
         DTensor."""
-        summed, kind, *_, group = collective.args
-        if kind != "sum":
-            raise _Left(f"it is not a sum but {kind}")
+        group = collective.args[-1]
         if group not in self.worlds:
             raise _Left(f"group {group!r} was not given to enable_compile_pass")
+        world, ranks = self.worlds[group]
+        if collective.target is _ALL_GATHER:
+            self._replace_gather(graph, collective, world, ranks, pack)
+        else:
+            self._replace_sum(graph, collective, world, ranks, pack)
+
+    def _replace_sum(self, graph: Graph, collective: Node, world: str, ranks: int, pack: bool
+                     ) -> None:
+        summed, kind, *_ = collective.args
+        if kind != "sum":
+            raise _Left(f"it is not a sum but {kind}")
         product, waited = _Product(summed), _only_user(collective)
         if waited.target is not _collectives.wait_tensor.default:
             raise _Left("its result is used before it is waited for")
-        world, ranks = self.worlds[group]
         with graph.inserting_before(collective):
             if collective.target is _ALL_REDUCE:
-                y = _added(graph, gemm_ar_operator, product.a, product.weight(graph), world, False,
-                           pack)
+                y = _added(graph, gemm_ar_operator, product.a, _weight(graph, product.b), world,
+                           False, pack)
                 sizes = product.sizes
             else:
                 y = _added(graph, gemm_rs_operator, product.rows(graph, ranks),
-                           product.weight(graph), world, False, pack)
+                           _weight(graph, product.b), world, False, pack)
                 sizes = product.sizes and [-1 if dim == product.dim else size
                                            for dim, size in enumerate(product.sizes)]
             if sizes is not None:
                 y = _added(graph, _aten.reshape.default, y, sizes)
         waited.replace_all_uses_with(y)
         graph.erase_node(waited)  # dead code, but for torch a wait is an effect
+        graph.erase_node(collective)
+        _erase_unused(graph, summed)
+
+    def _replace_gather(self, graph: Graph, collective: Node, world: str, ranks: int, pack: bool
+                        ) -> None:
+        """What else uses the gathered rows gets them from the operator, too."""
+        if find_world(world)._spans_hosts():
+            raise _Left("its ranks are on several hosts")
+        rows = _Rows(collective)
+        *bias, _, b = rows.product.args
+        with graph.inserting_before(rows.product):
+            a, gather = rows.x, rows.is_used_elsewhere()
+            if a.meta["val"].dim() != 2:
+                a = _added(graph, _aten.reshape.default, a, [-1, _extent(graph, a, -1)])
+            count = _extent(graph, a, 0)
+            count = (count * ranks if isinstance(count, int) else
+                     _added(graph, operator.mul, count, ranks))
+            both = _added(graph, ag_gemm_operator, a, _weight(graph, b), count, world, False,
+                          gather, pack)
+            y = rows.in_order(graph, _added(graph, operator.getitem, both, 0))
+            if bias:
+                y = _added(graph, _aten.add.Tensor, y, bias[0])
+            if gather:
+                gathered = _added(graph, _aten.reshape.default,
+                                  _added(graph, operator.getitem, both, 1),
+                                  rows.sizes(graph, _extent(graph, rows.x, -1)))
+        rows.product.replace_all_uses_with(y)
+        _erase_unused(graph, rows.product)
+        if gather:
+            rows.waited.replace_all_uses_with(gathered)
+        graph.erase_node(rows.waited)
         graph.erase_node(collective)
 
 

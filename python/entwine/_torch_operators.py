@@ -20,7 +20,7 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool 
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
                 "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
                 "ag_gemm(Tensor a, Tensor b, SymInt num_rows, str world, bool frozen=False, "
-                "bool gather=False) -> (Tensor, Tensor)",
+                "bool gather=False, bool pack=True) -> (Tensor, Tensor)",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, "
                 "str residual_rows=\"owned\") -> Tensor",
@@ -33,6 +33,7 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool 
 # The overloads themselves: the packets of torch.ops look for them in every call.
 gemm_rs_operator = torch.ops.entwine.gemm_rs.default
 gemm_ar_operator = torch.ops.entwine.gemm_ar.default
+ag_gemm_operator = torch.ops.entwine.ag_gemm.default
 
 
 # ---- Autograd --------------------------------------------------------------------------------
@@ -126,10 +127,10 @@ for _name in ("gemm_rs", "gemm_ar"):
 
 # ---- gemm_rs and gemm_ar ---------------------------------------------------------------------
 
-def _check_operands(a, b):
-    if a.dim() != 2 or b.dim() != 2:
+def _check_operands(a, b, is_matrix=True):
+    if b.dim() != 2 or (a.dim() != 2 if is_matrix else a.dim() == 0):
         raise ShapeError(f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected two "
-                         f"dimensions each")
+                         f"dimensions{' each' if is_matrix else ' of b, and one or more of a'}")
     if a.dtype is not b.dtype:
         raise ArgumentTypeError(f"a has element type {a.dtype} and b {b.dtype}; expected the same")
     if a.device != b.device:
@@ -144,9 +145,9 @@ def _plain(tensor):
 
 def _prepare(op, world, a, b, frozen, pack, num_rows=None):
     """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
-    _check_operands(a, b)
+    _check_operands(a, b, op != "gemm-ar")
     shape, weight_shape = a.shape, b.shape
-    if shape[1] != weight_shape[1]:
+    if shape[-1] != weight_shape[1]:
         raise ShapeError(f"a has shape {tuple(shape)} and b {tuple(weight_shape)}; expected the "
                          f"same depth k")
     layout = _torch_weights.layout_of(b)
@@ -159,7 +160,7 @@ def _prepare(op, world, a, b, frozen, pack, num_rows=None):
     weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
     if weight is None:
         return plan, b.detach() if layout else _plain(b)
-    plan.bind(weight)
+    plan._bind_again(weight)
     return plan, None
 
 
@@ -177,12 +178,20 @@ def _gemm_rs(a, b, world, frozen=False, pack=True):
 
 
 def _gemm_ar(a, b, world, frozen=False, pack=True):
-    return _gemm("gemm-ar", a, b, world, frozen, pack)
+    if a.dim() == 2:
+        return _gemm("gemm-ar", a, b, world, frozen, pack)
+    shape, n = a.shape, b.shape[0]
+    plan, b = _prepare("gemm-ar", find_world(world), a, b, frozen, pack, shape[:-1].numel())
+    if b is None:
+        y = plan._run_plain(a, None, shape[:-1])
+        if y is not None:
+            return y
+    return plan._gemm(_plain(a).view(-1, shape[-1]), b, None, None).view(*shape[:-1], n)
 
 
-def _check_fake(a, b):
-    _check_operands(a, b)
-    torch._check(a.shape[1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
+def _check_fake(a, b, is_matrix=True):
+    _check_operands(a, b, is_matrix)
+    torch._check(a.shape[-1] == b.shape[1], lambda: f"a has shape {tuple(a.shape)} and b "
                  f"{tuple(b.shape)}; expected the same depth k")
 
 
@@ -191,10 +200,10 @@ def _fake_rows(a, b, world):
     return a.new_empty((find_world(world)._share(a.shape[0]), b.shape[0]))
 
 
-def _fake_whole(a, b, world):
-    _check_fake(a, b)
+def _fake_whole(a, b, world, is_matrix=True):
+    _check_fake(a, b, is_matrix)
     find_world(world)
-    return a.new_empty((a.shape[0], b.shape[0]))
+    return a.new_empty((*a.shape[:-1], b.shape[0]))
 
 
 @torch.library.register_fake("entwine::gemm_rs")
@@ -204,7 +213,11 @@ def _(a, b, world, frozen=False, pack=True):
 
 @torch.library.register_fake("entwine::gemm_ar")
 def _(a, b, world, frozen=False, pack=True):
-    return _fake_whole(a, b, world)
+    return _fake_whole(a, b, world, is_matrix=False)
+
+
+def _as_matrix(x):
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
 
 
 class _Gemm(torch.autograd.Function):
@@ -219,7 +232,8 @@ class _Gemm(torch.autograd.Function):
         a, b = ctx.saved_tensors
         grad = cls.whole_gradient(grad, a.shape[0], ctx.world)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
-                grad.t() @ a if ctx.needs_input_grad[2] else None, None, None, None)
+                _as_matrix(grad).t() @ _as_matrix(a) if ctx.needs_input_grad[2] else None, None,
+                None, None)
 
 
 class _GemmRS(_Gemm):
@@ -228,9 +242,10 @@ class _GemmRS(_Gemm):
         a, b = ctx.saved_tensors
         if not ctx.needs_input_grad[1] or not can_gather(grad, ctx.world):
             return super().backward(ctx, grad)
-        grad_a, whole = torch.ops.entwine.ag_gemm(grad, b.t(), a.shape[0], ctx.world, False,
-                                                  ctx.needs_input_grad[2])
-        return None, grad_a, whole.t() @ a if ctx.needs_input_grad[2] else None, None, None
+        grad_a, whole = ag_gemm_operator(grad, b.t(), a.shape[0], ctx.world, False,
+                                         ctx.needs_input_grad[2], False)
+        return (None, grad_a, whole.t() @ a if ctx.needs_input_grad[2] else None, None, None,
+                None)
 
     @staticmethod
     def whole_gradient(grad, num_rows, world):
@@ -247,7 +262,7 @@ class _GemmAR(_Gemm):
 
 def _in_training(kernel):
     """A weight that is trained changes before it is used often: it is packed in the call."""
-    return lambda a, b, world, frozen, pack: kernel(a, b, world, frozen, False)
+    return lambda *arguments: kernel(*arguments[:-1], False)  # the last is pack
 
 
 _differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs))
@@ -266,7 +281,8 @@ def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
 
 
 def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
-    """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.
+    """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.  ``a``
+    is [..., k], and the result [..., n].
 
     Its gradient is taken to be the same on all ranks, as it is where all go on with the same
     computation and the same loss, and each rank multiplies its own operands with it: the backward
@@ -291,7 +307,7 @@ def _ag_gemm(a, b, num_rows, world, frozen=False, gather=False, pack=True):
 
 
 @torch.library.register_fake("entwine::ag_gemm")
-def _(a, b, num_rows, world, frozen=False, gather=False):
+def _(a, b, num_rows, world, frozen=False, gather=False, pack=True):
     _check_fake(a, b)
     share = find_world(world)._share(num_rows)
     torch._check(a.shape[0] == share, lambda: f"a has shape {tuple(a.shape)}; expected {share} "
@@ -302,8 +318,8 @@ def _(a, b, num_rows, world, frozen=False, gather=False):
 
 class _AgGemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, a, b, num_rows, world, frozen=False, gather=False):
-        y, gathered = run(a, b, num_rows, world, frozen, gather or ctx.needs_input_grad[2])
+    def forward(ctx, run, a, b, num_rows, world, frozen=False, gather=False, pack=True):
+        y, gathered = run(a, b, num_rows, world, frozen, gather or ctx.needs_input_grad[2], pack)
         ctx.save_for_backward(b, gathered)
         ctx.world = world
         ctx.set_materialize_grads(False)
@@ -315,13 +331,13 @@ class _AgGemm(torch.autograd.Function):
         _, wants_a, wants_b, *_ = ctx.needs_input_grad
         grad_a = grad_b = None
         if wants_a and grad is not None:
-            grad_a = torch.ops.entwine.gemm_rs(grad, b.t(), ctx.world)
+            grad_a = gemm_rs_operator(grad, b.t(), ctx.world, False, False)
         if wants_a and grad_gathered is not None:
             rows = torch.ops.entwine.reduce_scatter_rows(grad_gathered, ctx.world)
             grad_a = rows if grad_a is None else grad_a + rows
         if wants_b and grad is not None:
             grad_b = grad.t() @ gathered
-        return None, grad_a, grad_b, None, None, None, None
+        return None, grad_a, grad_b, None, None, None, None, None
 
 
 def _cast_gathering(dtype, arguments):
@@ -330,7 +346,7 @@ def _cast_gathering(dtype, arguments):
     return a, b, num_rows, world, *frozen, *rest[1:]
 
 
-_differentiable("ag_gemm", _AgGemm, _ag_gemm, functools.partial(_ag_gemm, pack=False))
+_differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm))
 _autocast("ag_gemm", _cast_gathering)
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import torch
 
 from ._errors import ShapeError
-from ._torch_operators import _replicated, gemm_ar_operator, gemm_rs_operator
+from ._torch_operators import _as_matrix, _replicated, gemm_ar_operator, gemm_rs_operator
 from ._world import World
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    matrix: torch.Tensor = _as_matrix(x)
+    return matrix
 
 
 def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
               frozen: bool = False, pack: bool = True) -> torch.Tensor:
     """The sum over ranks of ``x @ weight.T``, and the bias: [..., n] on every rank."""
-    y: torch.Tensor = gemm_ar_operator(as_matrix(x), weight, world.name, frozen, pack)
+    y: torch.Tensor = gemm_ar_operator(x, weight, world.name, frozen, pack)
     if bias is not None:
         y = y + bias.to(y.dtype)  # autocast may have chosen the type of y
-    return y if x.dim() == 2 else y.view(*x.shape[:-1], y.shape[-1])
+    return y
 
 
 def owned_shape(shape: torch.Size, n: int, world: World, dim: int = 0) -> tuple[int, ...]:

@@ -57,8 +57,9 @@ def world_of(group: dist.ProcessGroup | None = None) -> World:
 
 def enable_compile_pass(group: dist.ProcessGroup | None = None) -> None:
     """Has ``torch.compile`` use Entwine where a matrix product is summed over the ranks of the
-    group (default: all processes) by a functional collective of torch, as DTensors do it:
-    ``mm`` and ``all_reduce`` become ``gemm_ar``, ``mm`` and ``reduce_scatter_tensor`` ``gemm_rs``.
+    group (default: all processes), or its rows are gathered from them, by a functional collective
+    of torch, as DTensors do it: ``mm`` and ``all_reduce`` become ``gemm_ar``, ``mm`` and
+    ``reduce_scatter_tensor`` ``gemm_rs``, ``all_gather_into_tensor`` and ``mm`` ``ag_gemm``.
     Collective: all ranks call it, before they compile.
 
     The logger ``entwine`` has a line per graph: what was replaced, and what was left alone and why.
@@ -114,7 +115,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
                              f"{world.size} ranks")
         self.in_features, self.out_features = in_features, out_features
         self.output, self.scatter_dim, self.frozen = output, scatter_dim, False
-        self._world_name = world.name
+        self._world_name, self._share = world.name, in_features // world.size
         place = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(
             torch.empty(out_features, in_features // world.size, **place))
@@ -142,11 +143,11 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
         return layer
 
     def _check_features(self, x: torch.Tensor, least_dimensions: int) -> None:
-        shape, share = x.shape, self.in_features // self.world.size
-        if len(shape) < least_dimensions or shape[-1] != share:
+        shape = x.shape
+        if len(shape) < least_dimensions or shape[-1] != self._share:
             _refuse_dtensor(x)
-            raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {share}], this rank's "
-                             f"features")
+            raise ShapeError(f"x has shape {tuple(shape)}; expected [..., {self._share}], this "
+                             f"rank's features")
 
     def _owned_shape(self, x: torch.Tensor) -> tuple[int, ...]:
         """Of this rank's rows of the result."""

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentError, ShapeError, UnsupportedError
-from ._torch_operators import _NAMES
 from ._torch_parallel import column_forward, row_forward
 from .torch import world_of
 
@@ -68,10 +68,9 @@ def _why_not(module: torch.nn.Module, mesh: DeviceMesh, features: str) -> str | 
     size = _group_of(mesh).size()
     if type(module) is not torch.nn.Linear:
         return f"is a {type(module).__name__}, not a torch.nn.Linear"
-    if mesh.device_type != "cpu":
-        return f"is on {mesh.device_type}; GEMM + AllReduce runs on CPUs"
-    if module.weight.dtype not in _NAMES:
-        return f"has element type {module.weight.dtype}"
+    why = why_not(module.weight, mesh.device_type)
+    if why is not None:
+        return why
     if getattr(module, features) % size:
         return f"has {features}={getattr(module, features)}, not a multiple of {size} ranks"
     return None
@@ -108,11 +107,6 @@ ALL_PARALLEL_STYLES.register("entwine_colwise", EntwineColwise())
 
 # ---- What was replaced -----------------------------------------------------------------------
 
-def _counted(names: list[str]) -> str:
-    counts = collections.Counter(name.rpartition(".")[2] for name in names)
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
-
-
 def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> None:
     """One line on rank 0: a warning if a row-parallel layer is left to Transformers."""
     used: dict[str, list[str]] = {style: [] for style in _OURS.values()}
@@ -123,18 +117,18 @@ def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> N
         if style is None:
             continue
         ours = style in used
-        why_not = _why_not(module, mesh, ALL_PARALLEL_STYLES[style].features) if ours else style
-        if why_not is None:
+        why = _why_not(module, mesh, ALL_PARALLEL_STYLES[style].features) if ours else style
+        if why is None:
             used[style].append(name)
             continue
-        left[why_not].append(name)
+        left[why].append(name)
         if style == "entwine_rowwise":
             level = logging.WARNING
     if _group_of(mesh).rank() == 0:
         _log.log(level, "entwine: %s on %d ranks: GEMM + AllReduce in %s; local columns in %s; "
                  "left to Transformers: %s", type(model).__name__, _group_of(mesh).size(),
-                 _counted(used["entwine_rowwise"]), _counted(used["entwine_colwise"]),
-                 "; ".join(f"{_counted(names)} ({why})" for why, names in left.items()) or "none")
+                 counted(used["entwine_rowwise"]), counted(used["entwine_colwise"]),
+                 with_reasons(left))
 
 
 # ---- Enabling --------------------------------------------------------------------------------

@@ -39,6 +39,14 @@ def scattered(y, dim=0):
         y, "sum", RANKS, dist.group.WORLD.group_name))
 
 
+def gathered(x, dim=0):
+    import torch.distributed as dist
+    collectives = torch.ops._c10d_functional
+    whole = collectives.wait_tensor(collectives.all_gather_into_tensor(
+        x, RANKS, dist.group.WORLD.group_name))
+    return torch.cat(torch.split(whole, x.shape[0]), dim) if dim else whole
+
+
 def product(x, w):
     return torch.mm(x.reshape(-1, x.shape[-1]), w.t()).view(*x.shape[:-1], w.shape[0])
 
@@ -55,6 +63,21 @@ REPLACED = {
     "reduce_scatter along 1": (lambda x, w: scattered(product(x, w), 1), X, W, "1 gemm_rs"),
     "both": (lambda x, w: summed(product(x, w)).sum() + scattered(product(x, w)), X, W,
              "1 gemm_ar, 1 gemm_rs"),
+    "all_gather of a matrix": (
+        lambda x, w: torch.mm(gathered(x), w.t()), MATRIX, W, "1 ag_gemm"),
+    "all_gather along 0": (lambda x, w: product(gathered(x), w), X, W, "1 ag_gemm"),
+    "all_gather along 1": (lambda x, w: product(gathered(x, 1), w), X, W, "1 ag_gemm"),
+    "all_gather and a bias": (
+        lambda x, w: torch.addmm(w[:, 0], gathered(x), w.t()), MATRIX, W, "1 ag_gemm"),
+    "one all_gather for two products": (
+        lambda x, w: (lambda rows: torch.mm(rows, w.t()) + torch.mm(rows, w.t() + 1))(gathered(x)),
+        MATRIX, W, "1 ag_gemm"),
+    "gathered rows that are used before their product": (
+        lambda x, w: (lambda rows: rows.sum() + product(rows, w))(gathered(x, 1)), X, W,
+        "1 ag_gemm"),
+    "all_gather, then reduce_scatter": (
+        lambda x, w: scattered(product(product(gathered(x, 1), w), w.t()), 1), X, W,
+        "1 ag_gemm, 1 gemm_rs"),
 }
 LEFT = {
     "an average": (lambda x, w: summed(torch.mm(x, w.t()), "avg"), "not a sum but avg"),
@@ -64,6 +87,19 @@ LEFT = {
     "a bias": (lambda x, w: summed(torch.addmm(w[:, 0], x, w.t())), "a bias is part"),
     "the last dimension": (
         lambda x, w: scattered(torch.mm(x, w.t()), 1), "its last dimension is scattered"),
+    "no product of what is gathered": (
+        lambda x, w: gathered(x) + 1, "not the first operand of a product"),
+    "a weight that is gathered": (
+        lambda x, w: torch.mm(x, gathered(w).t()), "not the first operand of a product"),
+    "the last dimension, gathered": (
+        lambda x, w: torch.mm(gathered(x, 1), torch.cat((w, w), 1).t()),
+        "its last dimension is gathered"),
+    "a weight that depends on the rows": (
+        lambda x, w: (lambda rows: torch.mm(rows, rows.t()))(gathered(x)), "its weight depends on"),
+    "a product that is scaled": (
+        lambda x, w: torch.addmm(w[:, 0], gathered(x), w.t(), alpha=2), "its product is scaled"),
+    "another type, gathered": (
+        lambda x, w: torch.mm(gathered(x).double(), w.t().double()), "not the first operand"),
     "another type": (lambda x, w: summed(torch.mm(x.double(), w.t().double())), "torch.float64"),
 }
 
@@ -160,6 +196,42 @@ class Block(torch.nn.Module):
         return x
 
 
+class GatedMLP(torch.nn.Module):
+    """Two layers with a bias share what is gathered."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = (torch.nn.Linear(WIDTH, HIDDEN) for _ in range(2))
+        self.down = torch.nn.Linear(HIDDEN, WIDTH, bias=False)
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters()):
+                parameter.copy_(integers(*parameter.shape, seed=number).sign())
+
+    def forward(self, x):
+        return self.down(torch.relu(self.gate(x)) * self.up(x))
+
+
+def check_sequence_parallel(lines, rank):
+    """Sequences of several lengths by one graph, whose extents are symbols."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInput,
+                                                   RowwiseParallel, parallelize_module)
+    plan = {"0": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
+            "0.gate": ColwiseParallel(), "0.up": ColwiseParallel(),
+            "0.down": RowwiseParallel(output_layouts=Shard(1))}
+    model = parallelize_module(torch.nn.Sequential(GatedMLP()),
+                               init_device_mesh("cpu", (RANKS,)), plan)
+    call, whole = torch.compile(model, dynamic=True), GatedMLP()
+    del lines[:]
+    with torch.no_grad():
+        for batch, length in ((3, 4), (5, 10)):  # DTensors make another graph for even batches
+            x = integers(batch, length, WIDTH)
+            mine = slice(rank * length // RANKS, (rank + 1) * length // RANKS)
+            assert torch.equal(call(x[:, mine].contiguous()), whole(x)[:, mine])
+    assert lines == ["entwine: compiled graph: 1 ag_gemm, 1 gemm_rs; left alone: nothing"], lines
+
+
 def compiled(spawned):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
@@ -180,11 +252,13 @@ def compiled(spawned):
     y.backward(grad)
     got = torch.compile(model)(mine)
     got.backward(grad.chunk(RANKS)[rank].contiguous())
-    assert lines == ["entwine: compiled graph: 1 gemm_ar, 2 gemm_rs; left alone: nothing",
-                     "entwine: compiled graph: 1 gemm_rs, 2 gemm_ar; left alone: nothing"], lines
+    replaced = "1 gemm_ar, 2 gemm_rs, 1 ag_gemm", "2 ag_gemm, 1 gemm_rs, 2 gemm_ar"
+    assert lines == [f"entwine: compiled graph: {ours}; left alone: nothing"
+                     for ours in replaced], lines
     assert torch.equal(got, y.chunk(RANKS)[rank]) and torch.equal(mine.grad, x.grad)
     for name, parameter in whole.named_parameters():
         assert torch.equal(model.get_parameter(name).grad.full_tensor(), parameter.grad), name
+    check_sequence_parallel(lines, rank)
     torch.distributed.destroy_process_group()
     return "right"
 

@@ -89,22 +89,29 @@ def check_dtensors(mesh, rank):
 
 def check_compiled_training(mesh):
     """A write to a DTensor between two calls, where none of the sampled elements is."""
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import parallelize_module
-    linear = torch.nn.Linear(176, 64, bias=False)
-    with torch.no_grad():
-        linear.weight.copy_(integers(64, 176))
-    x, change = integers(3, 176), torch.zeros(64, 176)
+    change, rank = torch.zeros(64, 176), mesh.get_local_rank()
     change[7, 3] = change[9, 99] = 50.0
-    want = linear(x) + x @ change.t()
-    layer = parallelize_module(linear, mesh, et.RowwiseParallel())
-    share = x.chunk(RANKS, 1)[mesh.get_local_rank()].requires_grad_()
-    call = torch.compile(layer, backend="aot_eager")
-    for _ in range(3):
-        call(share)
-    with torch.no_grad():
-        layer.weight.add_(distribute_tensor(change, mesh, layer.weight.placements))
-    assert torch.equal(call(share), want)
+    for layout in (Replicate(), Shard(0)):
+        linear = torch.nn.Linear(176, 64, bias=False)
+        with torch.no_grad():
+            linear.weight.copy_(integers(64, 176))
+        x = integers(4, 176)
+        want = linear(x) + x @ change.t()
+        whole_grad = torch.ones(4, 64) @ (linear.weight.detach() + change)
+        layer = parallelize_module(linear, mesh, et.RowwiseParallel(output_layouts=layout))
+        share = x.chunk(RANKS, 1)[rank].requires_grad_()
+        call = torch.compile(layer, backend="aot_eager")
+        for _ in range(3):
+            call(share).sum().backward()
+        with torch.no_grad():
+            layer.weight.add_(distribute_tensor(change, mesh, layer.weight.placements))
+        share.grad = None
+        y = call(share)
+        y.sum().backward()
+        assert torch.equal(y, want if layout == Replicate() else want.chunk(RANKS)[rank])
+        assert torch.equal(share.grad, whole_grad.chunk(RANKS, 1)[rank])
 
 
 def check_refusals(mesh):
