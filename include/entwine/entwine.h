@@ -541,6 +541,29 @@ EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const
 EW_API ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             void *gathered, ew_stream stream);
 
+/* One of several weights that are multiplied with the same rows, and its product.  The
+ * weight is either B, which lies as the plan's weight_layout says and is for this call
+ * alone, or one that was packed by ew_weight_create for a problem of this n and the plan's
+ * k; the other of the two is NULL. */
+#define EW_MAX_PRODUCTS 8
+typedef struct ew_product {
+    int64_t n;
+    const void *B;     /* n x k */
+    ew_weight *weight; /* stays the caller's */
+    void *C;           /* m x n */
+} ew_product;
+
+/* ew_ag_gemm with several weights, such as those of q, k and v, in one call that gathers
+ * the rows once.  Their n may differ and add up to the plan's.  The plan's own weight is
+ * neither used nor changed.  Ranks may share the plan's n out differently.
+ *
+ * Every bit of each C is that of ew_ag_gemm with this weight alone.  Everything else is as
+ * for ew_ag_gemm.  On the CPU with producer=own; refused with EW_ERR_UNSUPPORTED
+ * elsewhere. */
+EW_API ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
+                                  const ew_product *products, int num_products,
+                                  void *gathered, ew_stream stream);
+
 /* Waits for all calls that were enqueued and reports their fault, if any: EW_ERR_TIMEOUT,
  * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error().  It does
  * not wait for replays of a graph: wait for their stream first. */

@@ -28,7 +28,7 @@ static sizes measure_spec(const ewx_spec *spec)
     const int64_t part_rows = ewx_div_up(problem->max_m, layout->num_parts);
     const int64_t rows = ewx_min64(EWX_TILE_M, part_rows);
     const int64_t cols = ewx_min64(EWX_TILE_N, problem->n);
-    sizes s = {.weight = ewx_weight_form_build(spec),
+    sizes s = {.weight = ewx_weight_form_build(spec, problem->n),
                .panel_states = (size_t)num_panels,
                .consumers = (size_t)spec->config.budget * sizeof(ewx_consumer),
                .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t),
@@ -308,14 +308,21 @@ static ew_status cpu_admit(const void *state, const ewx_call *call)
     return EW_OK;
 }
 
-/* Many plans never get a B with a call: the first that comes allocates the room for it. */
-static ew_status make_room(ewx_cpu_engine *engine)
+/* Many plans never get a B with a call: the first that comes allocates the room for it, and
+ * so do several, which need a little more. */
+static ew_status make_room(ewx_cpu_engine *engine, size_t bytes)
 {
-    if (engine->gemm.passing_weight || engine->spec->config.producer == EW_PRODUCER_BLAS)
+    ewx_gemm_stage *gemm = &engine->gemm;
+    if (gemm->passing_bytes >= bytes)
         return EW_OK;
-    const ew_status status = ewx_cpu_weight_open(engine->world, engine->spec,
-                                                 (void **)&engine->gemm.passing_weight);
-    if (status != EW_OK) {
+    free(gemm->passing_weight);
+    gemm->passing_weight = NULL;
+    gemm->passing_bytes = 0;
+    const ew_status status =
+        ewx_weight_room_open(engine->world, bytes, (void **)&gemm->passing_weight);
+    if (status == EW_OK) {
+        gemm->passing_bytes = bytes;
+    } else {
         ewx_world_give_up(engine->world,
                           status); /* or peers would wait for this rank's part */
         ewx_engine_progress(engine, 0);
@@ -325,8 +332,7 @@ static ew_status make_room(ewx_cpu_engine *engine)
 
 static ew_status cpu_run(void *state, const ewx_call *call)
 {
-    if (call->B)
-        EW_TRY(make_room(state));
+    EW_TRY(make_room(state, ewx_gemm_stage_passing_bytes(state, call)));
     return ewx_engine_run(state, call);
 }
 
@@ -353,6 +359,9 @@ static ew_status cpu_trace_enable(void *state)
         (size_t)((spec->layout.num_parts + 1) * spec->layout.slots_per_part);
     if (spec->op->rows_c == ewx_rows_all)
         engine->trace.capacity += (size_t)(spec->num_ranks + spec->layout.max_tile_rows);
+    if (spec->op->gemm_waits) /* each of several weights may end within a tile */
+        engine->trace.capacity +=
+            (size_t)(EW_MAX_PRODUCTS * spec->layout.num_parts * spec->layout.max_tile_rows);
     return allocate(engine->trace.capacity * sizeof(ew_trace_event),
                     (void **)&engine->trace.events);
 }

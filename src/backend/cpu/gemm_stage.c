@@ -85,30 +85,107 @@ static void count_groups(ewx_cpu_engine *engine)
                 memory_order_relaxed);
 }
 
-void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+/* ---- The call's weights ---- */
+
+/* The one of a call that has no list of them. */
+static ewx_product only_product(const ewx_spec *spec, const ewx_call *asked, void *out)
+{
+    return (ewx_product){spec->problem.n, asked->B, asked->packed, out};
+}
+
+int64_t ewx_gemm_stage_cols(const ewx_spec *spec, const ewx_call *asked)
+{
+    int64_t cols = 0;
+    for (int i = 0; i < asked->num_products; i++)
+        cols = ewx_div_up(cols, EWX_TILE_N) * EWX_TILE_N + asked->products[i].n;
+    return asked->num_products > 0 ? cols : spec->problem.n;
+}
+
+static ewx_weight_form form_of(const ewx_cpu_engine *engine, int64_t n)
+{
+    return n == engine->spec->problem.n ? engine->gemm.form
+                                        : ewx_weight_form_build(engine->spec, n);
+}
+
+/* In the room for weights that come with a call, where each begins with a cache line. */
+static size_t passing_bytes(const ewx_cpu_engine *engine, const ewx_product *product)
+{
+    const bool packs = product->B && engine->spec->config.producer == EW_PRODUCER_OWN;
+    return packs ? (form_of(engine, product->n).bytes + 63) & ~(size_t)63 : 0;
+}
+
+size_t ewx_gemm_stage_passing_bytes(const ewx_cpu_engine *engine, const ewx_call *asked)
+{
+    const ewx_product only = only_product(engine->spec, asked, NULL);
+    size_t bytes = asked->num_products > 0 ? 0 : passing_bytes(engine, &only);
+    for (int i = 0; i < asked->num_products; i++)
+        bytes += passing_bytes(engine, &asked->products[i]);
+    return bytes;
+}
+
+/* Its B is packed into the room from `offset` on; returns the end of it. */
+static size_t prepare_product(const ewx_cpu_engine *engine, const ewx_product *asked,
+                              int64_t first_col, size_t offset, ewx_gemm_product *product)
+{
+    const ewx_weight_form form = form_of(engine, asked->n);
+    const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
+    unsigned char *room = engine->gemm.passing_weight;
+    product->n = asked->n;
+    product->first_col = first_col;
+    product->piece_bytes = form.piece_bytes;
+    product->panel_bytes = form.panel_bytes;
+    product->out = asked->C;
+    product->packs = asked->B && !whole;
+    product->packed = product->packs ? room + offset : asked->B ? asked->B : asked->packed;
+    if (product->packs)
+        ewx_packing_begin(&product->packing, engine->spec, asked->n, asked->B,
+                          room + offset);
+    return offset + passing_bytes(engine, asked);
+}
+
+static void prepare_products(ewx_cpu_engine *engine, const ewx_call *asked, void *out)
+{
+    ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_product only = only_product(engine->spec, asked, out);
+    const ewx_product *products = asked->num_products > 0 ? asked->products : &only;
+    gemm->num_products = asked->num_products > 0 ? asked->num_products : 1;
+    size_t offset = 0;
+    int64_t col = 0;
+    for (int i = 0; i < gemm->num_products; i++) {
+        offset = prepare_product(engine, &products[i], col, offset, &gemm->products[i]);
+        col += ewx_div_up(products[i].n, EWX_TILE_N);
+    }
+}
+
+static const ewx_gemm_product *product_of(const ewx_cpu_engine *engine, int64_t col)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    int at = gemm->num_products - 1;
+    while (gemm->products[at].first_col > col)
+        at--;
+    return &gemm->products[at];
+}
+
+void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked, void *out)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
     const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
     gemm->A = asked->A;
-    gemm->B = asked->B;
-    gemm->packed = asked->B ? gemm->passing_weight : asked->packed;
+    prepare_products(engine, asked, out);
     gemm->num_positions = whole ? grid->rows > 0 : ewx_num_blocks(grid);
     atomic_store_explicit(&gemm->next_position, 0, memory_order_relaxed);
     atomic_store_explicit(&gemm->positions_done, 0, memory_order_relaxed);
     atomic_store_explicit(&gemm->begin_ns, engine->timing.start_ns, memory_order_relaxed);
     atomic_store_explicit(&gemm->end_ns, engine->timing.start_ns, memory_order_relaxed);
-    if (gemm->B && !whole)
-        ewx_packing_begin(&gemm->packing, engine->spec, &gemm->form, gemm->B,
-                          gemm->passing_weight);
     memset((void *)gemm->panel_states, EWX_PANEL_UNPACKED,
            (size_t)(engine->spec->layout.num_parts * engine->spec->layout.max_tile_rows));
 }
 
 static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
-    ewx_gemm_stage_prepare(engine, asked);
-    engine->gemm.out = engine->reduce.in_place ? engine->reduce.sum : NULL;
+    ewx_gemm_stage_prepare(engine, asked,
+                           engine->reduce.in_place ? engine->reduce.sum : NULL);
     if (engine->spec->config.release != 1)
         count_groups(engine);
     return true;
@@ -116,15 +193,25 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 
 /* ---- Packing ---- */
 
+static bool is_packed(const ewx_gemm_stage *gemm)
+{
+    for (int i = 0; i < gemm->num_products; i++)
+        if (gemm->products[i].packs && !ewx_packing_is_done(&gemm->products[i].packing))
+            return false;
+    return true;
+}
+
 ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
 {
-    ewx_packing *packing = &engine->gemm.packing;
-    ewx_packing_work(packing);
+    ewx_gemm_stage *gemm = &engine->gemm;
+    for (int i = 0; i < gemm->num_products; i++)
+        if (gemm->products[i].packs)
+            ewx_packing_work(&gemm->products[i].packing);
+    if (is_packed(gemm))
+        return EW_OK;
     ewx_wait wait = ewx_worker_wait(engine);
-    ew_status status; /* pairs with the release there: other workers' panels are visible */
-    EWX_AWAIT(status, &wait,
-              atomic_load_explicit(&packing->panels_done, memory_order_acquire) ==
-                  engine->spec->layout.tile_cols);
+    ew_status status;
+    EWX_AWAIT(status, &wait, is_packed(gemm));
     return status;
 }
 
@@ -194,15 +281,17 @@ typedef struct k_range {
     int64_t first, end;
 } k_range;
 
-static unsigned char *tile_place(const ewx_cpu_engine *engine, int part, ewx_tile tile,
+static unsigned char *tile_place(const ewx_cpu_engine *engine,
+                                 const ewx_gemm_product *product, int part, ewx_tile tile,
                                  int piece)
 {
     const ewx_grid *grid = &engine->call.grid;
-    if (!engine->gemm.out)
+    if (!product->out)
         return own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, part, tile) +
                (size_t)piece * engine->spec->layout.piece_bytes;
-    return engine->gemm.out +
-           (size_t)ewx_matrix_element(grid, part, tile) * engine->spec->elem_bytes;
+    const int64_t row = ewx_part_first_row(grid, part) + tile.row * EWX_TILE_M;
+    const int64_t col = (tile.col - product->first_col) * EWX_TILE_N;
+    return product->out + (size_t)(row * product->n + col) * engine->spec->elem_bytes;
 }
 
 /* Whether a tile is complete when these have been added. */
@@ -219,6 +308,8 @@ static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, k_ran
                                 unsigned char *scratch)
 {
     const ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_gemm_product *product = product_of(engine, tiles.first.col);
+    const int64_t col = tiles.first.col - product->first_col;
     ewx_gemm_rows groups[EWX_GROUPS_TOGETHER] = {{0}};
     int count = 0;
     ewx_tile tile = tiles.first;
@@ -230,15 +321,14 @@ static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, k_ran
         groups[count] =
             (ewx_gemm_rows){rows + (size_t)k.piece * gemm->activation_piece_bytes,
                             ewx_tile_height(&engine->call.grid, tiles.part, tile),
-                            tile_place(engine, tiles.part, tile, k.piece),
+                            tile_place(engine, product, tiles.part, tile, k.piece),
                             scratch + (size_t)count * gemm->tile_scratch_bytes};
     }
     ewx_gemm_rows_multiply(&gemm->form.gemm, k.first, k.end, groups, count,
-                           gemm->packed + (size_t)tile.col * gemm->form.panel_bytes +
-                               (size_t)k.piece * gemm->form.piece_bytes,
-                           ewx_tile_width(&engine->call.grid, tile),
-                           gemm->out ? engine->spec->problem.n
-                                     : engine->spec->layout.tile_stride);
+                           product->packed + (size_t)col * product->panel_bytes +
+                               (size_t)k.piece * product->piece_bytes,
+                           ewx_min64(EWX_TILE_N, product->n - col * EWX_TILE_N),
+                           product->out ? product->n : engine->spec->layout.tile_stride);
     if (is_last(engine, k) && !engine->spec->op->gemm_waits)
         for (tile.row = tiles.first.row; tile.row < tiles.end_row; tile.row++)
             release_tile(engine, tiles.part, tile);
@@ -314,9 +404,7 @@ static ew_status multiply_with_blas(ewx_cpu_engine *engine, const unsigned char 
     const ew_problem *problem = &engine->spec->problem;
     return ewx_blas_gemm(problem->weight_layout, rows, problem->n, problem->k,
                          (const float *)(const void *)A,
-                         (const float *)(const void *)(engine->gemm.B
-                                                           ? engine->gemm.B
-                                                           : engine->gemm.packed),
+                         (const float *)(const void *)engine->gemm.products->packed,
                          (float *)(void *)out, problem->n);
 }
 
@@ -330,8 +418,9 @@ static ew_status multiply_gathered_with_blas(ewx_cpu_engine *engine)
         for (int64_t panel = ewx_part_tile_rows(grid, src); panel-- > 0;)
             rows = ewx_gather_stage_rows(engine, src, panel);
         if (rows)
-            status = multiply_with_blas(engine, rows, ewx_part_rows(grid, src),
-                                        tile_place(engine, src, (ewx_tile){0, 0}, 0));
+            status = multiply_with_blas(
+                engine, rows, ewx_part_rows(grid, src),
+                tile_place(engine, engine->gemm.products, src, (ewx_tile){0, 0}, 0));
     }
     return status;
 }

@@ -1,0 +1,15 @@
+/* The checks of calls with several weights, before any rank can see that such a call was
+ * made. */
+#ifndef EWX_PRODUCTS_H
+#define EWX_PRODUCTS_H
+
+#include "backend/backend.h"
+
+/* Products as a backend reads them, if a plan of that world and spec can compute them. */
+ew_status ewx_products_take(const ew_world *world, const ewx_spec *spec,
+                            const ew_product *products, int count, ewx_product *taken);
+
+/* Of a call with products: whether there is an A, and nothing overlaps. */
+ew_status ewx_products_check(const ewx_spec *spec, int rank, const ewx_call *call);
+
+#endif
