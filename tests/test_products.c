@@ -1,8 +1,10 @@
 /* Several weights on one gather: the bits of a call for each, however wide they are and
- * whichever way a weight comes; and what is refused. */
+ * whichever way a weight comes; activations behind them, with the bits of one that comes
+ * afterwards; how accurate these are; and what is refused. */
 #include "faultkit.h"
 #include "harness.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "backend/cpu/activation.h"
 #include "random_inputs.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
@@ -136,6 +139,53 @@ static int multiply_at_once(ew_world *world, ew_plan *plan, const operands *x, m
     return 0;
 }
 
+/* The activation of what lies in `want`. */
+static void activate_apart(const operands *x, int count, ew_activation activation,
+                           unsigned char *want)
+{
+    const int64_t n = x->t->widths[0];
+    const ewx_matrix_tile none = {NULL, 0};
+    ewx_activate_tile(x->t->dtype, activation, x->t->m, n, (ewx_matrix_tile){x->want[0], n},
+                      count > 1 ? (ewx_matrix_tile){x->want[1], n} : none,
+                      (ewx_matrix_tile){want, n});
+}
+
+/* kept: which of gate (1) and up (2) is wanted besides. */
+static int activate_at_once(ew_world *world, ew_plan *plan, const operands *x,
+                            ew_activation activation, unsigned kept)
+{
+    const size_t bytes = x->c_bytes[0];
+    unsigned char *C = malloc(bytes + 1), *want = malloc(bytes + 1);
+    ew_product products[2];
+    RANK_TRY(make_products(world, x, kept & 1 ? PLAIN : MIXED, products));
+    for (int i = 0; i < x->t->count; i++)
+        products[i].C = kept & (1u << i) ? x->C[i] : NULL;
+    memset(C, 0xff, bytes + 1);
+    activate_apart(x, x->t->count, activation, want);
+    RANK_OK(ew_ag_gemm_act(plan, x->t->m, x->mine, products, x->t->count, activation, C,
+                           NULL, NULL));
+    RANK_CHECK(memcmp(C, want, bytes) == 0, "%s", ew_activation_name(activation));
+    RANK_CHECK(C[bytes] == 0xff, "written behind C");
+    for (int i = 0; i < x->t->count; i++) {
+        const void *expected = kept & (1u << i) ? x->want[i] : NULL;
+        RANK_CHECK(expected ? memcmp(x->C[i], expected, bytes) == 0 : x->C[i][0] == 0xff,
+                   "product %d", i);
+        ew_weight_destroy(products[i].weight);
+    }
+    free(C);
+    free(want);
+    return 0;
+}
+
+static int compare_activations(ew_world *world, ew_plan *plan, const operands *x)
+{
+    for (int activation = EW_ACTIVATION_NONE; activation <= EW_ACTIVATION_GELU_TANH;
+         activation++)
+        for (unsigned kept = 0; kept < 1u << x->t->count; kept++)
+            RANK_TRY(activate_at_once(world, plan, x, (ew_activation)activation, kept));
+    return 0;
+}
+
 static int compare_with_apart(ew_world *world, void *argument)
 {
     const trial *t = argument;
@@ -150,6 +200,8 @@ static int compare_with_apart(ew_world *world, void *argument)
     RANK_OK(ew_plan_create(world, &problem, &config, &plan));
     for (int how = PLAIN; how < NUM_MANNERS; how++)
         RANK_TRY(multiply_at_once(world, plan, &x, (manner)how));
+    if (t->count < 3 && t->widths[0] == x.n / t->count)
+        RANK_TRY(compare_activations(world, plan, &x));
     ew_plan_destroy(plan);
     operands_free(&x);
     return 0;
@@ -165,6 +217,7 @@ static void one_gather_gives_the_bits_of_many(void **state)
         {.widths = {256, 128, 128}, .count = 3}, /* as a model with grouped keys has them */
         {.widths = {130, 1, 77}, .count = 3},
         {.widths = {5}, .count = 1},
+        {.widths = {200, 200}, .count = 2}, /* gate and up */
         {.widths = {1, 2, 3, 4, 5, 6, 7, 8}, .count = EW_MAX_PRODUCTS}};
     static const int64_t rows[] = {1, 3, 131, 300};
     int at = 0;
@@ -181,6 +234,87 @@ static void one_gather_gives_the_bits_of_many(void **state)
             harness_run(EW_RANKS_AS_THREADS, W, compare_with_apart, &t);
         }
     harness_context("%s", "");
+}
+
+/* ---- Accuracy ---- */
+
+static double exact(ew_activation activation, double x)
+{
+    if (activation == EW_ACTIVATION_SILU)
+        return x / (1 + exp(-x));
+    return x / (1 + exp(-2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+}
+
+/* The largest error of a normal result, relative to it. */
+static double largest_error(ew_activation activation)
+{
+    double largest = 0;
+    for (float base = -12.0f; base < 12.0f; base += 0.037f)
+        for (int exponent = -20; exponent < 3; exponent++) {
+            float x = ldexpf(base, exponent), y;
+            const double want = exact(activation, (double)x);
+            ewx_activate_tile(EW_FP32, activation, 1, 1, (ewx_matrix_tile){&x, 1},
+                              (ewx_matrix_tile){NULL, 0}, (ewx_matrix_tile){&y, 1});
+            if (fabs(want) >= 0x1p-126)
+                largest = fmax(largest, fabs((double)y - want) / fabs(want));
+        }
+    return largest;
+}
+
+static void activations_are_accurate(void **state)
+{
+    (void)state;
+    assert_true(largest_error(EW_ACTIVATION_SILU) < 4 * 0x1p-23);
+    assert_true(largest_error(EW_ACTIVATION_GELU_TANH) < 0x1p-16);
+}
+
+/* Halves are rounded once, from what fp32 gives; any place in a row gives the same. */
+static void halves_are_rounded_once(void **state)
+{
+    enum { COUNT_OF = 77 };
+    float gate[COUNT_OF], up[COUNT_OF], c[COUNT_OF];
+    uint16_t gates[COUNT_OF], ups[COUNT_OF], cs[COUNT_OF], want[COUNT_OF];
+    (void)state;
+    for (ew_dtype dtype = EW_BF16; dtype <= EW_FP16; dtype++)
+        for (int activation = 0; activation <= EW_ACTIVATION_GELU_TANH; activation++) {
+            fill_random(dtype, 3, 0, OPERAND_A, 1, COUNT_OF, gates);
+            fill_random(dtype, 3, 0, OPERAND_B, 1, COUNT_OF, ups);
+            for (int i = 0; i < COUNT_OF; i++) {
+                gate[i] = element_get(dtype, gates, i);
+                up[i] = element_get(dtype, ups, i);
+                ewx_activate_tile(EW_FP32, (ew_activation)activation, 1, 1,
+                                  (ewx_matrix_tile){&gate[i], 1},
+                                  (ewx_matrix_tile){&up[i], 1},
+                                  (ewx_matrix_tile){&c[i], 1});
+                element_put(dtype, want, i, c[i]);
+            }
+            ewx_activate_tile(dtype, (ew_activation)activation, 1, COUNT_OF,
+                              (ewx_matrix_tile){gates, COUNT_OF},
+                              (ewx_matrix_tile){ups, COUNT_OF},
+                              (ewx_matrix_tile){cs, COUNT_OF});
+            assert_memory_equal(cs, want, sizeof cs);
+        }
+}
+
+static float activate_one(ew_activation activation, float x)
+{
+    float y;
+    ewx_activate_tile(EW_FP32, activation, 1, 1, (ewx_matrix_tile){&x, 1},
+                      (ewx_matrix_tile){NULL, 0}, (ewx_matrix_tile){&y, 1});
+    return y;
+}
+
+static void extremes(void **state)
+{
+    (void)state;
+    for (int at = EW_ACTIVATION_SILU; at <= EW_ACTIVATION_GELU_TANH; at++) {
+        const ew_activation activation = (ew_activation)at;
+        assert_true(activate_one(activation, 0.0f) == 0.0f);
+        assert_true(activate_one(activation, 1e30f) == 1e30f);
+        assert_true(activate_one(activation, INFINITY) == INFINITY);
+        assert_true(activate_one(activation, -1e30f) == 0.0f);
+        assert_true(isnan(activate_one(activation, NAN)));
+    }
 }
 
 /* ---- Refusals ---- */
@@ -269,6 +403,36 @@ static int refuse_calls(ew_world *world, ew_plan *plan, ew_plan *rs, const ew_pr
     return 0;
 }
 
+static int refuse_activations(ew_world *world, ew_plan *plan, const ew_product *good)
+{
+    float A[8 * 8] = {0}, C[8 * 8];
+    ew_product pair[2] = {good[0], good[1]}, three[3] = {good[0], good[1], good[1]};
+    pair[0].n = pair[1].n = 4;
+    three[0].n = 2;
+    RANK_CHECK(ew_ag_gemm_act(plan, 8, A, good, 2, EW_ACTIVATION_SILU, C, NULL, NULL) ==
+                       EW_ERR_SHAPE &&
+                   error_has("n=5", "n=3", "fix:", NULL),
+               "%s", ew_last_error());
+    RANK_CHECK(ew_ag_gemm_act(plan, 8, A, pair, 2, (ew_activation)3, C, NULL, NULL) ==
+                       EW_ERR_ARGUMENT &&
+                   error_has("activation 3", "fix:", NULL),
+               "%s", ew_last_error());
+    RANK_CHECK(ew_ag_gemm_act(plan, 8, A, three, 3, EW_ACTIVATION_SILU, C, NULL, NULL) ==
+                       EW_ERR_ARGUMENT &&
+                   error_has("3 products", "fix:", NULL),
+               "%s", ew_last_error());
+    RANK_CHECK(ew_ag_gemm_act(plan, 8, A, pair, 2, EW_ACTIVATION_SILU, NULL, NULL, NULL) ==
+                       EW_ERR_ARGUMENT &&
+                   error_has("needs C", NULL),
+               "%s", ew_last_error());
+    RANK_CHECK(ew_ag_gemm_act(plan, 8, A, pair, 2, EW_ACTIVATION_SILU, pair[1].C, NULL,
+                              NULL) == EW_ERR_ARGUMENT &&
+                   error_has("overlap", NULL),
+               "%s", ew_last_error());
+    RANK_OK(ew_ag_gemm_act(plan, 8, A, pair, 2, EW_ACTIVATION_SILU, C, NULL, NULL));
+    return 0;
+}
+
 static int refuse(ew_world *world, void *argument)
 {
     static const float B[8 * 8] = {0};
@@ -283,6 +447,7 @@ static int refuse(ew_world *world, void *argument)
     RANK_TRY(refuse_lists(world, plan, good));
     RANK_TRY(refuse_weights(world, plan, good));
     RANK_TRY(refuse_calls(world, plan, rs, good));
+    RANK_TRY(refuse_activations(world, plan, good));
     ew_plan_destroy(rs);
     ew_plan_destroy(plan);
     return 0;
@@ -298,6 +463,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_gather_gives_the_bits_of_many),
+        cmocka_unit_test(activations_are_accurate),
+        cmocka_unit_test(halves_are_rounded_once),
+        cmocka_unit_test(extremes),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

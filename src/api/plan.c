@@ -477,9 +477,34 @@ ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
                      .num_products = num_products,
                      .gathered = gathered,
                      .stream = stream};
-    EW_TRY(check_plan(plan, "ew_ag_gemm_multi", EW_OP_AG_GEMM, m));
-    EW_TRY(ewx_products_take(plan->world, &plan->spec, products, num_products, taken));
-    EW_TRY(ewx_products_check(&plan->spec, plan->world->rank, &call));
+    const char *function = "ew_ag_gemm_multi";
+    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, m));
+    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products, num_products,
+                             taken));
+    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, &call));
+    return enter_and_run(plan, &call);
+}
+
+ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
+                         const ew_product *products, int num_products,
+                         ew_activation activation, void *C, void *gathered,
+                         ew_stream stream)
+{
+    ewx_product taken[EW_MAX_PRODUCTS];
+    ewx_call call = {.m = m,
+                     .A = A,
+                     .C = C,
+                     .products = taken,
+                     .num_products = num_products,
+                     .activation = activation,
+                     .gathered = gathered,
+                     .stream = stream};
+    const char *function = "ew_ag_gemm_act";
+    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, m));
+    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products, num_products,
+                             taken));
+    EW_TRY(ewx_activation_check(&call));
+    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, &call));
     return enter_and_run(plan, &call);
 }
 

@@ -6,10 +6,8 @@
 #include "api/weight.h"
 #include "base/status.h"
 
-static const char function[] = "ew_ag_gemm_multi";
-
 /* What none of the other backends has, nor a BLAS. */
-static ew_status check_support(const ewx_spec *spec)
+static ew_status check_support(const char *function, const ewx_spec *spec)
 {
     const ewx_traits *traits = ewx_traits_of(spec->config.backend);
     if (traits->id != EW_BACKEND_CPU)
@@ -25,7 +23,7 @@ static ew_status check_support(const ewx_spec *spec)
     return EW_OK;
 }
 
-static ew_status check_count(const ew_product *products, int count)
+static ew_status check_count(const char *function, const ew_product *products, int count)
 {
     if (count < 1 || count > EW_MAX_PRODUCTS)
         return ewx_fail(EW_ERR_ARGUMENT, "%s has %d products\n  fix: use 1 to %d", function,
@@ -53,7 +51,7 @@ static ew_status check_sum(const ewx_spec *spec, const ew_product *products, int
     return EW_OK;
 }
 
-static ew_status take(const ew_world *world, const ewx_spec *spec,
+static ew_status take(const char *function, const ew_world *world, const ewx_spec *spec,
                       const ew_product *product, int index, ewx_product *taken)
 {
     if (!product->B == !product->weight)
@@ -71,14 +69,51 @@ static ew_status take(const ew_world *world, const ewx_spec *spec,
     return EW_OK;
 }
 
-ew_status ewx_products_take(const ew_world *world, const ewx_spec *spec,
-                            const ew_product *products, int count, ewx_product *taken)
+ew_status ewx_products_take(const char *function, const ew_world *world,
+                            const ewx_spec *spec, const ew_product *products, int count,
+                            ewx_product *taken)
 {
-    EW_TRY(check_support(spec));
-    EW_TRY(check_count(products, count));
+    EW_TRY(check_support(function, spec));
+    EW_TRY(check_count(function, products, count));
     EW_TRY(check_sum(spec, products, count));
     for (int i = 0; i < count; i++)
-        EW_TRY(take(world, spec, &products[i], i, &taken[i]));
+        EW_TRY(take(function, world, spec, &products[i], i, &taken[i]));
+    return EW_OK;
+}
+
+const char *ew_activation_name(ew_activation activation)
+{
+    switch (activation) {
+    case EW_ACTIVATION_NONE:
+        return "none";
+    case EW_ACTIVATION_SILU:
+        return "silu";
+    case EW_ACTIVATION_GELU_TANH:
+        return "gelu-tanh";
+    }
+    return "unknown";
+}
+
+ew_status ewx_activation_check(const ewx_call *call)
+{
+    const int count = call->num_products;
+    if ((int)call->activation < EW_ACTIVATION_NONE ||
+        call->activation > EW_ACTIVATION_GELU_TANH)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "activation %d is unknown\n  fix: use an EW_ACTIVATION_... value",
+                        (int)call->activation);
+    if (count > 2)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ew_ag_gemm_act has %d products\n"
+                        "  fix: pass a gate, or a gate and an up",
+                        count);
+    if (count == 2 && call->products[0].n != call->products[1].n)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "the gate has n=%" PRId64 " and the up n=%" PRId64
+                        "\n  fix: pass weights of the same n",
+                        call->products[0].n, call->products[1].n);
+    if (call->m > 0 && !call->C)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_ag_gemm_act needs C for m=%" PRId64, call->m);
     return EW_OK;
 }
 
@@ -88,15 +123,17 @@ static ew_status check_overlaps(const ewx_spec *spec, int64_t rows_a, const ewx_
     static const char *const names_c[] = {
         "C of product 0", "C of product 1", "C of product 2", "C of product 3",
         "C of product 4", "C of product 5", "C of product 6", "C of product 7"};
-    enum { MOST_PARTS = 2 * EW_MAX_PRODUCTS + 2 };
+    enum { MOST_PARTS = 2 * EW_MAX_PRODUCTS + 3 };
     const size_t elem = spec->elem_bytes, depth = (size_t)spec->problem.k * elem;
-    const char *names[MOST_PARTS] = {"gathered"};
-    ewx_part parts[MOST_PARTS] = {ewx_part_of(call->gathered, (size_t)call->m * depth)};
-    const int outputs = call->num_products + 1;
+    const char *names[MOST_PARTS] = {"gathered", "C"};
+    ewx_part parts[MOST_PARTS] = {
+        ewx_part_of(call->gathered, (size_t)call->m * depth),
+        ewx_part_of(call->C, (size_t)(call->m * call->products->n) * elem)};
+    const int outputs = call->num_products + 2;
     for (int i = 0; i < call->num_products; i++) {
         const ewx_product *product = &call->products[i];
-        names[1 + i] = names_c[i];
-        parts[1 + i] = ewx_part_of(product->C, (size_t)(call->m * product->n) * elem);
+        names[2 + i] = names_c[i];
+        parts[2 + i] = ewx_part_of(product->C, (size_t)(call->m * product->n) * elem);
         names[outputs + 1 + i] = "a B";
         parts[outputs + 1 + i] = ewx_part_of(product->B, (size_t)product->n * depth);
     }
@@ -105,13 +142,14 @@ static ew_status check_overlaps(const ewx_spec *spec, int64_t rows_a, const ewx_
     return ewx_parts_check(parts, names, outputs, outputs + 1 + call->num_products);
 }
 
-ew_status ewx_products_check(const ewx_spec *spec, int rank, const ewx_call *call)
+ew_status ewx_products_check(const char *function, const ewx_spec *spec, int rank,
+                             const ewx_call *call)
 {
     const int64_t rows_a = spec->op->rows_a(call->m, spec->num_ranks, rank).count;
     if (rows_a > 0 && !call->A)
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs A for m=%" PRId64, function, call->m);
     for (int i = 0; i < call->num_products; i++)
-        if (call->m > 0 && !call->products[i].C)
+        if (call->m > 0 && !call->C && !call->products[i].C)
             return ewx_fail(EW_ERR_ARGUMENT, "%s needs C of product %d for m=%" PRId64,
                             function, i, call->m);
     return check_overlaps(spec, rows_a, call);

@@ -16,7 +16,7 @@
 
 typedef struct sizes {
     ewx_weight_form weight;
-    size_t activation_piece, activation_panel, activations, tile_scratch, scratch;
+    size_t activation_piece, activation_panel, activations, aside, tile_scratch, scratch;
     size_t panel_states, consumers, unreleased, squares, row_tiles;
 } sizes;
 
@@ -44,8 +44,11 @@ static sizes measure_spec(const ewx_spec *spec)
         ewx_size_mul((ewx_size){s.activation_panel, true}, ewx_size_of(num_panels));
     /* Beyond 64 bits no memory is large enough either, which the claim then finds. */
     s.activations = activations.ok ? activations.value : INT64_MAX;
-    s.tile_scratch =
-        (ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols) + 63) & ~(size_t)63;
+    s.aside = (ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols) + 63) & ~(size_t)63;
+    s.tile_scratch = s.aside;
+    if (spec->op->gemm_waits) /* an activation may follow */
+        s.tile_scratch +=
+            ((size_t)(rows * EWX_TILE_N) * spec->elem_bytes + 63) & ~(size_t)63;
     const size_t scratch = s.tile_scratch * (size_t)ewx_tiles_together(spec);
     if (scratch > s.scratch)
         s.scratch = scratch;
@@ -253,7 +256,8 @@ static ew_status create_claimed(ew_world *world, const ewx_spec *spec, ew_status
                      .activation_piece_bytes = s.activation_piece,
                      .activation_panel_bytes = s.activation_panel,
                      .scratch_bytes = s.scratch,
-                     .tile_scratch_bytes = s.tile_scratch},
+                     .tile_scratch_bytes = s.tile_scratch,
+                     .aside_offset = s.aside},
             .reduce = {.levels = world->num_hosts > 1 ? spec->config.levels : 1}};
     ew_status status = ewx_world_agree(world, claimed, "find memory for the plan");
     if (status != EW_OK) {

@@ -2,6 +2,7 @@
 #ifndef EWX_CPU_GEMM_STAGE_H
 #define EWX_CPU_GEMM_STAGE_H
 
+#include "backend/cpu/activation.h"
 #include "backend/cpu/call.h"
 #include "backend/cpu/cpu_weight.h"
 
@@ -18,6 +19,7 @@ typedef struct ewx_gemm_product {
     size_t piece_bytes, panel_bytes; /* of its form */
     const unsigned char *packed;
     unsigned char *out; /* row-major, of all rows; NULL: tiles are contributions */
+    bool aside;         /* ... but a tile lies in the worker's scratch, for a moment */
     bool packs;         /* a B of this call; BLAS reads it where it lies */
     ewx_packing packing;
 } ewx_gemm_product;
@@ -32,11 +34,14 @@ typedef struct ewx_gemm_stage {
     _Atomic uint8_t *panel_states;                         /* ewx_panel_state of each */
     unsigned char *scratch; /* one per worker, also for what follows the GEMM */
     size_t scratch_bytes, tile_scratch_bytes;
+    size_t aside_offset;         /* in a tile's scratch: room for a tile of a product */
     _Atomic int64_t *unreleased; /* tiles missing in each release group */
     /* Of the call: */
     const unsigned char *A;
     ewx_gemm_product products[EW_MAX_PRODUCTS]; /* one, but in a call with several */
     int num_products;
+    unsigned char *activated; /* where their activation goes; NULL: there is none */
+    ew_activation activation;
     int64_t num_positions; /* P, or 1 when BLAS computes everything at once */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
