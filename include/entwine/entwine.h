@@ -541,6 +541,59 @@ EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const
 EW_API ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             void *gathered, ew_stream stream);
 
+/* One of several weights that are multiplied with the same rows, and its product.  The
+ * weight is either B, which lies as the plan's weight_layout says and is for this call
+ * alone, or one that was packed by ew_weight_create for a problem of this n and the plan's
+ * k; the other of the two is NULL. */
+#define EW_MAX_PRODUCTS 8
+typedef struct ew_product {
+    int64_t n;
+    const void *B;     /* n x k */
+    ew_weight *weight; /* stays the caller's */
+    void *C;           /* m x n */
+} ew_product;
+
+/* ew_ag_gemm with several weights, such as those of q, k and v, in one call that gathers
+ * the rows once.  Their n may differ and add up to the plan's.  The plan's own weight is
+ * neither used nor changed.  Ranks may share the plan's n out differently.
+ *
+ * Every bit of each C is that of ew_ag_gemm with this weight alone.  Everything else is as
+ * for ew_ag_gemm.  On the CPU with producer=own; refused with EW_ERR_UNSUPPORTED
+ * elsewhere. */
+EW_API ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
+                                  const ew_product *products, int num_products,
+                                  void *gathered, ew_stream stream);
+
+/* What an MLP applies to its gate. */
+typedef enum ew_activation {
+    EW_ACTIVATION_NONE = 0, /* x */
+    EW_ACTIVATION_SILU = 1, /* x / (1 + exp(-x)): with an up, SwiGLU */
+    EW_ACTIVATION_GELU_TANH =
+        2 /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */
+} ew_activation;
+
+EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
+
+/* The first half of an MLP in one call: ew_ag_gemm_multi of one product or two, which have
+ * the same n, and the activation of each tile as soon as it has been computed.
+ *
+ *     gate = A * B0^T, up = A * B1^T      (what ew_ag_gemm computes, rounded)
+ *     C    = round(act(gate) * up)        with two products, else round(act(gate))
+ *
+ * act and the product with up are fp32 and rounded once to the element type.  C is
+ * m x the n of a product, so half of the plan's n where there are two.  The C of a product
+ * may be NULL, unless gate or up is wanted besides, as a gradient needs them: then what
+ * lies between is neither written to memory nor read from there.  No output overlaps
+ * another or anything that is read.
+ *
+ * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
+ * the lines above, on every CPU.  SILU is accurate to 4 units in the last place of fp32,
+ * GELU_TANH to 2^-16 of its value, both where the result is a normal number. */
+EW_API ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
+                                const ew_product *products, int num_products,
+                                ew_activation activation, void *C, void *gathered,
+                                ew_stream stream);
+
 /* Waits for all calls that were enqueued and reports their fault, if any: EW_ERR_TIMEOUT,
  * EW_ERR_PEER_DIED or EW_ERR_ABORTED, with the culprit named in ew_last_error().  It does
  * not wait for replays of a graph: wait for their stream first. */

@@ -35,6 +35,10 @@ class Epilogue(Structure):
                 ("residual_rows", c_int)]
 
 
+class Product(Structure):
+    _fields_ = [("n", c_int64), ("B", c_void_p), ("weight", c_void_p), ("C", c_void_p)]
+
+
 class Launcher(Structure):
     _fields_ = [("rank", c_int), ("num_ranks", c_int), ("source", c_char_p)]
 
@@ -151,6 +155,8 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_gemm_ar": (c_int, [_P, c_int64, _P, _P, _P, _P]),
     "ew_gemm_ar_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
     "ew_ag_gemm": (c_int, [_P, c_int64, _P, _P, _P, _P, _P]),
+    "ew_ag_gemm_multi": (c_int, [_P, c_int64, _P, POINTER(Product), c_int, _P, _P]),
+    "ew_ag_gemm_act": (c_int, [_P, c_int64, _P, POINTER(Product), c_int, c_int, _P, _P, _P]),
     "ew_plan_wait": (c_int, [_P]),
     "ew_plan_config": (c_int, [_P, _P]),
     "ew_plan_explain": (c_int, [_P, c_char_p, c_size_t]),

@@ -5,6 +5,7 @@ import ctypes
 import functools
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from . import _buffers
@@ -13,6 +14,7 @@ from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
 from ._library import EXPLAIN_BYTES, Config, Numa, TimingStruct, check, lib, print_config
 from ._problem import ConfigLike, backend_in, make_config, make_problem
+from ._products import Products, activation_code
 from ._streams import LEGACY_STREAM, stream_handle, torch_stream
 from ._weight import Taker, Weight, device_of
 from ._world import World, check_world, timeout_ms
@@ -174,6 +176,63 @@ class Plan(Taker):
         return self._run_gathering(describe(A, "A", stream),
                                    None if B is None else describe(B, "B", stream), num_rows, out,
                                    gathered, stream)
+
+    def ag_gemm_multi(self, A: Array, weights: Sequence[object], num_rows: int | None = None,
+                      outs: Sequence[Array | None] | None = None, gathered: Array | None = None,
+                      stream: object = None) -> list[Array]:
+        """``ag_gemm`` with several weights, such as those of q, k and v, in one call that gathers
+        the rows once: a list of [num_rows, n] for each.  Collective.
+
+        Weights are arrays [n, k], which are packed in the call, or ``Weight`` objects; the
+        plan's n is the sum of theirs, and the weight bound to it is not used.  ``outs`` has a
+        place for each product, or None.  The bits are those of ``ag_gemm`` with each weight alone.
+        """
+        self._check_op("ag-gemm", "ag_gemm_multi")
+        a, m, products, whole, stream = self._gather_for(A, weights, outs, num_rows, gathered,
+                                                         stream)
+        products.allocate(a, m)
+        self._world._call(lib.ew_ag_gemm_multi, self._check_open(), m, a.pointer or None,
+                          products.build(m), len(products.weights), whole, stream)
+        return products.outs
+
+    def ag_gemm_act(self, A: Array, weights: Sequence[object], activation: str = "silu",
+                    num_rows: int | None = None, out: Array | None = None,
+                    products: Sequence[Array | None] | None = None, gathered: Array | None = None,
+                    stream: object = None) -> Array:
+        """``act(gate) * up``, the first half of an MLP, of ``weights`` (gate, up), or ``act(gate)``
+        of one weight: [num_rows, n], n being that of each weight.  Collective.
+
+        ``activation`` is "silu" (SwiGLU), "gelu-tanh" or "none".  gate and up are rounded first,
+        then the activation is fp32 and rounded once; ``products`` has places for gate and up
+        where they are wanted, else they are never written to memory.  The rest is as for
+        ``ag_gemm_multi``.
+        """
+        self._check_op("ag-gemm", "ag_gemm_act")
+        code = activation_code(activation)
+        a, m, several, whole, stream = self._gather_for(A, weights, products, num_rows, gathered,
+                                                        stream)
+        n = several.widths()[0] if several.weights else self._n
+        if out is None:
+            out, c = _buffers.allocate_like(a, (m, n))
+        else:
+            c = self._matrix(out, "out", m, True, n)
+        self._world._call(lib.ew_ag_gemm_act, self._check_open(), m, a.pointer or None,
+                          several.build(m), len(several.weights), code, c.pointer or None, whole,
+                          stream)
+        return out
+
+    def _gather_for(self, A, weights, outs, num_rows, gathered, stream):
+        """(A's buffer, m, the products, the address of gathered, the stream's handle)."""
+        self._check_open()
+        stream = stream_handle(stream)
+        a = self._operand(describe(A, "A", stream), "A")
+        m = self._check_all_rows(self._check_rows(a), num_rows)
+        products = Products(self, weights, outs, stream)
+        whole = None
+        if gathered is not None:
+            products.buffers.append(self._matrix(gathered, "gathered", m, True, self._k))
+            whole = products.buffers[-1].pointer or None
+        return a, m, products, whole, self._stream(stream, a)
 
     def _gemm(self, A, B, out, stream):
         self._check_open()

@@ -59,10 +59,16 @@ def _below_autograd(name, *arguments):
         return getattr(torch.ops.entwine, name).default(*arguments)
 
 
+def _wants_gradient(argument):
+    if isinstance(argument, torch.Tensor):
+        return argument.requires_grad
+    return isinstance(argument, (list, tuple)) and any(map(_wants_gradient, argument))
+
+
 def _wants_function(arguments):
     """Reverse mode, or forward mode, which torch then refuses, as no function has a jvp."""
     return forward_ad._current_level >= 0 or torch.is_grad_enabled() and any(
-        one.requires_grad for one in arguments if isinstance(one, torch.Tensor))
+        map(_wants_gradient, arguments))
 
 
 def _differentiable(name, function, kernel, kernel_in_training=None):

@@ -30,15 +30,16 @@ class Taker:
                                 f"{_device_name(self._device)}, where the {self._KIND} is")
         return buffer
 
-    def _check_weight(self, b):
+    def _check_weight(self, b, n=None):
+        n = n or self._n
         self._operand(b, "B")
-        if b.shape != (self._n, self._k):
-            hint = "\n  fix: pass B.T" if b.shape == (self._k, self._n) else ""
-            raise ShapeError(f"B has shape {b.shape}; expected {(self._n, self._k)}{hint}")
+        if b.shape != (n, self._k):
+            hint = "\n  fix: pass B.T" if b.shape == (self._k, n) else ""
+            raise ShapeError(f"B has shape {b.shape}; expected {(n, self._k)}{hint}")
         if not (b.is_row_major() if self._layout == "nk" else b.is_transposed()):
             raise ArgumentError(
                 f"B has strides {b.strides or (self._k, 1)}; expected "
-                f"{(self._k, 1) if self._layout == 'nk' else (1, self._n)} for layout "
+                f"{(self._k, 1) if self._layout == 'nk' else (1, n)} for layout "
                 f"{self._layout!r}\n  fix: pass a copy that lies so, or create the {self._KIND} "
                 f"with the other layout")
 

@@ -6,6 +6,8 @@
     entwine.torch.ColumnParallelLinear(4096, 4096, world=world)
     entwine.torch.RowParallelLinear(4096, 4096, world=world)
     entwine.torch.RowParallelLinearNorm(4096, 4096, world=world)    # + residual, RMSNorm
+    entwine.torch.ParallelMLP(4096, 14336, world=world)             # gate, up, SwiGLU, down
+    entwine.torch.ParallelAttentionProjections(4096, 32, 8, world=world)    # q, k, v, o
 
 All run on the CPU and, on the current CUDA stream, on a GPU.  Make one eager call of a new
 shape before capturing a CUDA graph: it creates the plan, which all ranks do together.
@@ -20,9 +22,11 @@ import torch.distributed as dist
 
 from . import _torch_linear
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._torch_block import ParallelAttentionProjections, ParallelMLP
 from ._torch_column import ColumnParallelLinear
 from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs,
                                gemm_rs_layer, reduce_scatter_rows, replicate)
+from ._torch_products import ag_gemm_act, ag_gemm_multi
 from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
 from ._world import World, check_world
 
@@ -31,8 +35,10 @@ if TYPE_CHECKING:
 
     from ._torch_parallel import RowwiseParallel
 
-__all__ = ["ColumnParallelLinear", "RowParallelLinear", "RowParallelLinearNorm", "RowwiseParallel",
-           "ag_gemm", "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "all_gather_rows",
+__all__ = ["ColumnParallelLinear", "RowParallelLinear", "RowParallelLinearNorm", "ParallelMLP",
+           "ParallelAttentionProjections", "RowwiseParallel", "ag_gemm", "ag_gemm_multi",
+           "ag_gemm_act",
+           "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "all_gather_rows",
            "reduce_scatter_rows", "replicate", "world_of", "enable_compile_pass"]
 
 Device = torch.device | str | int | None

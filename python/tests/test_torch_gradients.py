@@ -47,6 +47,8 @@ def whole_norm(h, weight):
     return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + EPS) * weight
 
 
+ACTIVATIONS = {"silu": torch.nn.functional.silu, "none": lambda x: x,
+               "gelu-tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh")}
 OPERANDS = {"a": lambda rank: (M, K), "b": lambda rank: (N, K)}
 MY_ROWS, ALL_ROWS = {"rows": lambda rank: (share(rank), N)}, {"rows": lambda rank: (M, N)}
 GATHERED = {"a": lambda rank: (share(rank), K), "b": lambda rank: (N, K)}
@@ -67,6 +69,33 @@ OPERATORS = {
         Case(GATHERED, lambda world, a, b: torch.cat(
             torch.ops.entwine.ag_gemm(a, b, M, world.name, False, True), 1),
              lambda a, b: [torch.cat((torch.cat(a) @ one.t(), torch.cat(a)), 1) for one in b])],
+    "ag_gemm_multi": [
+        Case({**GATHERED, "c": lambda rank: (2, K)},
+             lambda world, a, b, c: torch.cat(
+                 torch.ops.entwine.ag_gemm_multi(a, [b, c], M, world.name)[:-1], 1),
+             lambda a, b, c: [torch.cat(a) @ torch.cat(both).t() for both in zip(b, c)]),
+        Case({**GATHERED, "c": lambda rank: (2, K)},
+             lambda world, a, b, c: torch.cat(
+                 torch.ops.entwine.ag_gemm_multi(a, [b, c], M, world.name, False, True), 1),
+             lambda a, b, c: [torch.cat((torch.cat(a) @ torch.cat(both).t(), torch.cat(a)), 1)
+                              for both in zip(b, c)])],
+    "ag_gemm_act": [
+        *(Case({**GATHERED, "up": lambda rank: (N, K)},
+               lambda world, a, b, up, act=act: torch.ops.entwine.ag_gemm_act(
+                   a, b, up, M, world.name, act)[0],
+               lambda a, b, up, act=act: [ACTIVATIONS[act](torch.cat(a) @ one.t()) *
+                                          (torch.cat(a) @ other.t()) for one, other in zip(b, up)])
+          for act in ("silu", "gelu-tanh", "none")),
+        Case(GATHERED, lambda world, a, b: torch.ops.entwine.ag_gemm_act(
+            a, b, None, M, world.name)[0],
+             lambda a, b: [ACTIVATIONS["silu"](torch.cat(a) @ one.t()) for one in b]),
+        Case({**GATHERED, "up": lambda rank: (N, K)},  # and what else it returns
+             lambda world, a, b, up: torch.cat(torch.ops.entwine.ag_gemm_act(
+                 a, b, up, M, world.name, "silu", False, True, True), 1),
+             lambda a, b, up: [torch.cat((
+                 ACTIVATIONS["silu"](torch.cat(a) @ one.t()) * (torch.cat(a) @ other.t()),
+                 torch.cat(a), torch.cat(a) @ one.t(), torch.cat(a) @ other.t()), 1)
+                 for one, other in zip(b, up)])],
     "all_gather_rows": [
         Case(MY_ROWS, lambda world, rows: torch.ops.entwine.all_gather_rows(rows, M, world.name),
              lambda rows: [torch.cat(rows)] * RANKS),
@@ -136,6 +165,39 @@ def whole_column_linear(world, x, weight, bias):
     return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
 
 
+def mlp(rows):
+    def call(world, x, gate, up, down):
+        layer = et.ParallelMLP(K, RANKS * N, rows=rows, world=world)
+        parameters = {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down}
+        return torch.func.functional_call(layer, parameters, (x, M) if rows == "scattered" else (x,))
+    return call
+
+
+def whole_mlp(x, gate, up, down):
+    return sum((torch.nn.functional.silu(x @ g.t()) * (x @ u.t())) @ d.t()
+               for g, u, d in zip(gate, up, down))
+
+
+def mix(q, k, v):
+    """Something in place of attention, of one query head for each of the keys' and values'."""
+    return torch.tanh(q) * k + v.cumsum(0)
+
+
+def attention(world, x, q, k, v, o, bias):
+    layer = et.ParallelAttentionProjections(K, 2 * RANKS, head_dim=3, world=world, bias=True)
+    parameters = {"q_proj.weight": q, "k_proj.weight": k, "v_proj.weight": v, "o_proj.weight": o,
+                  "q_proj.bias": bias, "k_proj.bias": bias, "v_proj.bias": bias}
+    return torch.func.functional_call(layer, parameters, (x, mix, M))
+
+
+def whole_attention(x, q, k, v, o, bias):
+    x = torch.cat(x)
+    return scattered(sum(mix(*(x @ w.t() + b for w in (wq, wk, wv))) @ wo.t()
+                         for wq, wk, wv, wo, b in zip(q, k, v, o, bias)))
+
+
+MLP = {"gate": lambda rank: (N, K), "up": lambda rank: (N, K), "down": lambda rank: (K, N)}
+HEADS = {name: lambda rank: (6, K) for name in "qkv"}
 COLUMNS = {"weight": lambda rank: (N, K), "bias": lambda rank: (N,)}
 LINEAR = {"x": lambda rank: (M, K), "weight": lambda rank: (N, K)}
 MODULES = {
@@ -152,6 +214,15 @@ MODULES = {
         Case({**LINEAR, "bias": lambda rank: (N,)}, whole_linear,
              lambda x, weight, bias: [whole_gemm(x, weight) + bias[0]] * RANKS,
              shared=("bias", "output"))],
+    "ParallelMLP": [
+        Case({"x": lambda rank: (share(rank), K), **MLP}, mlp("scattered"),
+             lambda x, gate, up, down: scattered(whole_mlp(torch.cat(x), gate, up, down))),
+        Case({"x": lambda rank: (M, K), **MLP}, mlp("replicated"),
+             lambda x, gate, up, down: [whole_mlp(x[0], gate, up, down)] * RANKS,
+             shared=("x", "output"))],
+    "ParallelAttentionProjections": [
+        Case({"x": lambda rank: (share(rank), K), **HEADS, "o": lambda rank: (K, 6),
+              "bias": lambda rank: (6,)}, attention, whole_attention)],
     "RowParallelLinearNorm": [
         Case({**LINEAR, "residual": lambda rank: (share(rank), N), "bias": lambda rank: (N,),
               "norm_weight": lambda rank: (N,)}, linear_norm, whole_linear_norm,
@@ -303,6 +374,8 @@ def test_forward_mode_is_refused(world):
                                          world),
               lambda a: et.gemm_ar(a, given["b"], world),
               lambda a: et.ag_gemm(a, given["b"], world),
+              lambda a: et.ag_gemm_multi(a, [given["b"]], world),
+              lambda a: et.ag_gemm_act(a, given["b"], None, world),
               lambda a: et.gemm_ar_layer(a, given["b"], given["residual"], given["norm_weight"],
                                          world)],
         "residual": [lambda rows: et.all_gather_rows(rows, M, world),

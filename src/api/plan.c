@@ -17,6 +17,7 @@
 #include "plan/policy.h"
 #include "plan/tuning.h"
 #include "api/testing.h"
+#include "api/products.h"
 #include "api/weight.h"
 
 /* The world counts milliseconds in 32 bits; so do faults. */
@@ -252,7 +253,8 @@ ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight)
 {
     EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_bind_weight"));
     if (weight)
-        EW_TRY(ewx_weight_check(weight, plan->world, &plan->spec));
+        EW_TRY(ewx_weight_check(weight, "ew_plan_bind_weight", plan->world, &plan->spec,
+                                plan->spec.problem.n));
     EW_TRY(ewx_world_enter(plan->world));
     ewx_weight_bind(&plan->binding, weight);
     ewx_world_leave(plan->world);
@@ -340,11 +342,9 @@ static ew_status check_memory(const ew_plan *plan, const ewx_call *call)
     return call->epilogue ? check_layer_matrices(plan, call) : check_matrices(plan, call);
 }
 
-/* What can be told before any rank can see that the call was made. */
-static ew_status check_call(const ew_plan *plan, const char *function, ew_op op,
-                            const ewx_call *call)
+/* Whether the plan is one, and one for calls like this. */
+static ew_status check_plan(const ew_plan *plan, const char *function, ew_op op, int64_t m)
 {
-    const int64_t m = call->m;
     EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, function));
     if (op != plan->spec.problem.op)
         return ewx_fail(EW_ERR_ARGUMENT,
@@ -357,11 +357,21 @@ static ew_status check_call(const ew_plan *plan, const char *function, ew_op op,
                         "m=%" PRId64 " is outside the plan's 0..%" PRId64 "\n"
                         "  fix: create the plan with a larger max_m",
                         m, plan->spec.problem.max_m);
+    return EW_OK;
+}
+
+/* What can be told before any rank can see that the call was made. */
+static ew_status check_call(const ew_plan *plan, const char *function, ew_op op,
+                            const ewx_call *call)
+{
+    const int64_t m = call->m;
+    EW_TRY(check_plan(plan, function, op, m));
     const ewx_call_rows rows = call_rows(plan, call);
     if ((rows.a > 0 && !call->A) || (rows.c > 0 && !call->C && !call->epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         rows.a > 0 && !call->A ? "A" : "C", m);
-    if (!call->B && !plan->backend->traits->simulated && !ewx_weight_packed(&plan->binding))
+    if (!call->B && !plan->backend->traits->simulated &&
+        !ewx_weight_packed(plan->binding.weight))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the plan has no weight\n"
                         "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
@@ -389,17 +399,22 @@ static ew_status run_call(ew_plan *plan, const ewx_call *call)
     return status;
 }
 
-static ew_status enter_and_call(ew_plan *plan, const char *function, ew_op op,
-                                ewx_call *call)
+static ew_status enter_and_run(ew_plan *plan, ewx_call *call)
 {
-    EW_TRY(check_call(plan, function, op, call));
     EW_TRY(ewx_world_enter(plan->world));
-    call->packed = ewx_weight_packed(&plan->binding);
+    call->packed = ewx_weight_packed(plan->binding.weight);
     call->timeout_ns = plan->timeout_ns;
     call->plan = plan->number;
     const ew_status status = run_call(plan, call);
     ewx_world_leave(plan->world);
     return status;
+}
+
+static ew_status enter_and_call(ew_plan *plan, const char *function, ew_op op,
+                                ewx_call *call)
+{
+    EW_TRY(check_call(plan, function, op, call));
+    return enter_and_run(plan, call);
 }
 
 static ew_status call_layer(ew_plan *plan, const char *function, ew_op op, ewx_call *call)
@@ -449,6 +464,48 @@ ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, voi
     ewx_call call = {
         .m = m, .A = A, .B = B, .C = C, .gathered = gathered, .stream = stream};
     return enter_and_call(plan, "ew_ag_gemm", EW_OP_AG_GEMM, &call);
+}
+
+ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
+                           const ew_product *products, int num_products, void *gathered,
+                           ew_stream stream)
+{
+    ewx_product taken[EW_MAX_PRODUCTS];
+    ewx_call call = {.m = m,
+                     .A = A,
+                     .products = taken,
+                     .num_products = num_products,
+                     .gathered = gathered,
+                     .stream = stream};
+    const char *function = "ew_ag_gemm_multi";
+    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, m));
+    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products, num_products,
+                             taken));
+    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, &call));
+    return enter_and_run(plan, &call);
+}
+
+ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
+                         const ew_product *products, int num_products,
+                         ew_activation activation, void *C, void *gathered,
+                         ew_stream stream)
+{
+    ewx_product taken[EW_MAX_PRODUCTS];
+    ewx_call call = {.m = m,
+                     .A = A,
+                     .C = C,
+                     .products = taken,
+                     .num_products = num_products,
+                     .activation = activation,
+                     .gathered = gathered,
+                     .stream = stream};
+    const char *function = "ew_ag_gemm_act";
+    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, m));
+    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products, num_products,
+                             taken));
+    EW_TRY(ewx_activation_check(&call));
+    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, &call));
+    return enter_and_run(plan, &call);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)

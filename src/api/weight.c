@@ -39,9 +39,9 @@ void ewx_weight_bind(ewx_binding *binding, ew_weight *weight)
     weight->bindings = binding;
 }
 
-const void *ewx_weight_packed(const ewx_binding *binding)
+const void *ewx_weight_packed(const ew_weight *weight)
 {
-    return binding->weight && binding->weight->is_packed ? binding->weight->packed : NULL;
+    return weight && weight->is_packed ? weight->packed : NULL;
 }
 
 static ew_status differ(const char *what, const char *weights, const char *plans)
@@ -63,21 +63,22 @@ static ew_status check_pieces(const ew_weight *weight, const ewx_spec *spec)
     return differ("invariant", weights, plans);
 }
 
-ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
-                           const ewx_spec *spec)
+ew_status ewx_weight_check(const ew_weight *weight, const char *function,
+                           const ew_world *world, const ewx_spec *spec, int64_t n)
 {
-    EW_TRY(ewx_handle_check(weight, EWX_KIND_WEIGHT, "ew_plan_bind_weight"));
+    EW_TRY(ewx_handle_check(weight, EWX_KIND_WEIGHT, function));
     const ew_problem *mine = &weight->spec.problem, *its = &spec->problem;
     const ew_config *config = &weight->spec.config;
     if (weight->world != world)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "the weight belongs to another world than the plan\n"
                         "  fix: create the weight in the plan's world");
-    if (mine->n != its->n || mine->k != its->k)
+    if (mine->n != n || mine->k != its->k)
         return ewx_fail(EW_ERR_SHAPE,
-                        "the weight has N=%" PRId64 ",K=%" PRId64 ", the plan N=%" PRId64
-                        ",K=%" PRId64 "\n  fix: bind a weight of the plan's shape",
-                        mine->n, mine->k, its->n, its->k);
+                        "the weight has N=%" PRId64 ",K=%" PRId64 ", the %s N=%" PRId64
+                        ",K=%" PRId64 "\n  fix: pass a weight of %s",
+                        mine->n, mine->k, n == its->n ? "plan" : "product", n, its->k,
+                        n == its->n ? "the plan's shape" : "this n and the plan's K");
     if (mine->dtype != its->dtype)
         return differ("type", ew_dtype_name(mine->dtype), ew_dtype_name(its->dtype));
     if (mine->weight_layout != its->weight_layout)

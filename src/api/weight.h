@@ -21,14 +21,14 @@ ew_status ewx_weight_open(ew_world *world, const ewx_backend *backend, const ewx
 ew_status ewx_weight_pack(ew_weight *weight, const void *B);
 void ewx_weight_close(ew_weight *weight);
 
-/* Whether plans of that world and spec can read it. */
-ew_status ewx_weight_check(const ew_weight *weight, const ew_world *world,
-                           const ewx_spec *spec);
+/* Whether `function` can read it in plans of that world and spec, as n columns. */
+ew_status ewx_weight_check(const ew_weight *weight, const char *function,
+                           const ew_world *world, const ewx_spec *spec, int64_t n);
 
 /* NULL unbinds. */
 void ewx_weight_bind(ewx_binding *binding, ew_weight *weight);
 
-/* What calls read; NULL: no weight is bound, or nothing is packed in it. */
-const void *ewx_weight_packed(const ewx_binding *binding);
+/* What calls read; NULL: there is no weight, or nothing is packed in it. */
+const void *ewx_weight_packed(const ew_weight *weight);
 
 #endif

@@ -11,6 +11,14 @@
 #include "plan/spec.h"
 #include "world/world.h"
 
+/* One of several weights of a call, and where its product goes. */
+typedef struct ewx_product {
+    int64_t n;
+    const void *B;      /* of this call alone; NULL: `packed` is it */
+    const void *packed; /* for this n */
+    void *C;            /* NULL: not wanted, where an activation follows */
+} ewx_product;
+
 /* One call, made and checked once in api.c.  m is within the spec and pointers are not NULL
  * where they matter. */
 typedef struct ewx_call {
@@ -19,6 +27,9 @@ typedef struct ewx_call {
     const void *B;               /* the weight of this call alone; NULL: `packed` is it */
     const void *packed;          /* the bound weight; the simulator has none */
     void *C;                     /* may be NULL with an epilogue */
+    const ewx_product *products; /* in place of B, packed and C, if there are any */
+    int num_products;
+    ew_activation activation;    /* of products that end in a single C */
     void *gathered;              /* NULL, or where EW_OP_AG_GEMM puts all rows of A */
     const ew_epilogue *epilogue; /* or NULL */
     ew_stream stream;

@@ -16,7 +16,7 @@
 
 typedef struct sizes {
     ewx_weight_form weight;
-    size_t activation_piece, activation_panel, activations, tile_scratch, scratch;
+    size_t activation_piece, activation_panel, activations, aside, tile_scratch, scratch;
     size_t panel_states, consumers, unreleased, squares, row_tiles;
 } sizes;
 
@@ -28,7 +28,7 @@ static sizes measure_spec(const ewx_spec *spec)
     const int64_t part_rows = ewx_div_up(problem->max_m, layout->num_parts);
     const int64_t rows = ewx_min64(EWX_TILE_M, part_rows);
     const int64_t cols = ewx_min64(EWX_TILE_N, problem->n);
-    sizes s = {.weight = ewx_weight_form_build(spec),
+    sizes s = {.weight = ewx_weight_form_build(spec, problem->n),
                .panel_states = (size_t)num_panels,
                .consumers = (size_t)spec->config.budget * sizeof(ewx_consumer),
                .unreleased = (size_t)ewx_release_groups(spec) * sizeof(int64_t),
@@ -44,8 +44,11 @@ static sizes measure_spec(const ewx_spec *spec)
         ewx_size_mul((ewx_size){s.activation_panel, true}, ewx_size_of(num_panels));
     /* Beyond 64 bits no memory is large enough either, which the claim then finds. */
     s.activations = activations.ok ? activations.value : INT64_MAX;
-    s.tile_scratch =
-        (ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols) + 63) & ~(size_t)63;
+    s.aside = (ewx_gemm_scratch_bytes(&s.weight.gemm, rows, cols) + 63) & ~(size_t)63;
+    s.tile_scratch = s.aside;
+    if (spec->op->gemm_waits) /* an activation may follow */
+        s.tile_scratch +=
+            ((size_t)(rows * EWX_TILE_N) * spec->elem_bytes + 63) & ~(size_t)63;
     const size_t scratch = s.tile_scratch * (size_t)ewx_tiles_together(spec);
     if (scratch > s.scratch)
         s.scratch = scratch;
@@ -253,7 +256,8 @@ static ew_status create_claimed(ew_world *world, const ewx_spec *spec, ew_status
                      .activation_piece_bytes = s.activation_piece,
                      .activation_panel_bytes = s.activation_panel,
                      .scratch_bytes = s.scratch,
-                     .tile_scratch_bytes = s.tile_scratch},
+                     .tile_scratch_bytes = s.tile_scratch,
+                     .aside_offset = s.aside},
             .reduce = {.levels = world->num_hosts > 1 ? spec->config.levels : 1}};
     ew_status status = ewx_world_agree(world, claimed, "find memory for the plan");
     if (status != EW_OK) {
@@ -308,14 +312,21 @@ static ew_status cpu_admit(const void *state, const ewx_call *call)
     return EW_OK;
 }
 
-/* Many plans never get a B with a call: the first that comes allocates the room for it. */
-static ew_status make_room(ewx_cpu_engine *engine)
+/* Many plans never get a B with a call: the first that comes allocates the room for it, and
+ * so do several, which need a little more. */
+static ew_status make_room(ewx_cpu_engine *engine, size_t bytes)
 {
-    if (engine->gemm.passing_weight || engine->spec->config.producer == EW_PRODUCER_BLAS)
+    ewx_gemm_stage *gemm = &engine->gemm;
+    if (gemm->passing_bytes >= bytes)
         return EW_OK;
-    const ew_status status = ewx_cpu_weight_open(engine->world, engine->spec,
-                                                 (void **)&engine->gemm.passing_weight);
-    if (status != EW_OK) {
+    free(gemm->passing_weight);
+    gemm->passing_weight = NULL;
+    gemm->passing_bytes = 0;
+    const ew_status status =
+        ewx_weight_room_open(engine->world, bytes, (void **)&gemm->passing_weight);
+    if (status == EW_OK) {
+        gemm->passing_bytes = bytes;
+    } else {
         ewx_world_give_up(engine->world,
                           status); /* or peers would wait for this rank's part */
         ewx_engine_progress(engine, 0);
@@ -325,8 +336,7 @@ static ew_status make_room(ewx_cpu_engine *engine)
 
 static ew_status cpu_run(void *state, const ewx_call *call)
 {
-    if (call->B)
-        EW_TRY(make_room(state));
+    EW_TRY(make_room(state, ewx_gemm_stage_passing_bytes(state, call)));
     return ewx_engine_run(state, call);
 }
 
@@ -353,6 +363,9 @@ static ew_status cpu_trace_enable(void *state)
         (size_t)((spec->layout.num_parts + 1) * spec->layout.slots_per_part);
     if (spec->op->rows_c == ewx_rows_all)
         engine->trace.capacity += (size_t)(spec->num_ranks + spec->layout.max_tile_rows);
+    if (spec->op->gemm_waits) /* each of several weights may end within a tile */
+        engine->trace.capacity +=
+            (size_t)(EW_MAX_PRODUCTS * spec->layout.num_parts * spec->layout.max_tile_rows);
     return allocate(engine->trace.capacity * sizeof(ew_trace_event),
                     (void **)&engine->trace.events);
 }

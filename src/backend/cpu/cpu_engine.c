@@ -147,8 +147,7 @@ static ew_status work_static(ewx_cpu_engine *engine, int worker)
 
 static ew_status work_together(ewx_cpu_engine *engine, int worker)
 {
-    if (engine->gemm.B && engine->spec->config.producer == EW_PRODUCER_OWN)
-        EW_TRY(ewx_gemm_stage_pack(engine));
+    EW_TRY(ewx_gemm_stage_pack(engine));
     return engine->spec->config.pool == EW_POOL_STATIC ? work_static(engine, worker)
                                                        : work_shared(engine, worker);
 }
@@ -259,7 +258,9 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     call->epoch = ++engine->epoch;
     call->plan = asked->plan;
     call->timeout_ns = asked->timeout_ns;
-    call->grid = ewx_spec_grid(engine->spec, asked->m);
+    call->grid = ewx_grid_build(asked->m, ewx_gemm_stage_cols(engine->spec, asked),
+                                engine->spec->op->num_parts(engine->spec->num_ranks),
+                                &engine->spec->config);
     call->share = ewx_share_of(&call->grid, engine->op->ownership(engine->spec, asked),
                                engine->spec->num_ranks, engine->world->rank);
     atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);

@@ -43,30 +43,32 @@ ew_status ewx_buffer_allocate(size_t bytes, const char *what, void **buffer_out)
     return EW_OK;
 }
 
-ewx_weight_form ewx_weight_form_build(const ewx_spec *spec)
+ewx_weight_form ewx_weight_form_build(const ewx_spec *spec, int64_t n)
 {
     const ew_problem *problem = &spec->problem;
     ewx_weight_form form = {0};
     if (spec->config.producer == EW_PRODUCER_BLAS) {
-        form.panel_bytes = (size_t)(problem->n * problem->k) * spec->elem_bytes;
+        form.panel_bytes = (size_t)(n * problem->k) * spec->elem_bytes;
         form.bytes = form.panel_bytes;
         return form;
     }
     form.gemm = ewx_gemm_build(ewx_kernel_select(problem->dtype, NULL), problem->dtype,
                                problem->k / spec->layout.num_pieces);
-    form.piece_bytes = ewx_packed_b_bytes(&form.gemm, ewx_min64(EWX_TILE_N, problem->n));
+    form.piece_bytes = ewx_packed_b_bytes(&form.gemm, ewx_min64(EWX_TILE_N, n));
     form.panel_bytes = form.piece_bytes * (size_t)spec->layout.num_pieces;
-    form.bytes = form.panel_bytes * (size_t)spec->layout.tile_cols;
+    form.num_panels = ewx_div_up(n, EWX_TILE_N);
+    form.bytes = form.panel_bytes * (size_t)form.num_panels;
     return form;
 }
 
 /* ---- Packing ---- */
 
-void ewx_packing_begin(ewx_packing *packing, const ewx_spec *spec,
-                       const ewx_weight_form *form, const void *B, void *packed)
+void ewx_packing_begin(ewx_packing *packing, const ewx_spec *spec, int64_t n, const void *B,
+                       void *packed)
 {
     packing->spec = spec;
-    packing->form = form;
+    packing->form = ewx_weight_form_build(spec, n);
+    packing->n = n;
     packing->B = B;
     packing->packed = packed;
     atomic_store_explicit(&packing->next_panel, 0, memory_order_relaxed);
@@ -78,12 +80,12 @@ static void pack_panel(const ewx_packing *packing, int64_t tile_col)
     const ew_problem *problem = &packing->spec->problem;
     const bool nk = problem->weight_layout == EW_WEIGHT_NK;
     const int64_t col = tile_col * EWX_TILE_N;
-    const int64_t stride = nk ? problem->k : 1, k_stride = nk ? 1 : problem->n;
-    const ewx_weight_form *form = packing->form;
+    const int64_t stride = nk ? problem->k : 1, k_stride = nk ? 1 : packing->n;
+    const ewx_weight_form *form = &packing->form;
     for (int piece = 0; piece < packing->spec->layout.num_pieces; piece++) {
         const int64_t first = col * stride + piece * form->gemm.depth * k_stride;
         ewx_pack_b(&form->gemm, packing->B + (size_t)first * packing->spec->elem_bytes,
-                   stride, k_stride, ewx_min64(EWX_TILE_N, problem->n - col),
+                   stride, k_stride, ewx_min64(EWX_TILE_N, packing->n - col),
                    packing->packed + (size_t)tile_col * form->panel_bytes +
                        (size_t)piece * form->piece_bytes);
     }
@@ -94,11 +96,17 @@ void ewx_packing_work(ewx_packing *packing)
     for (;;) {
         const int64_t panel =
             atomic_fetch_add_explicit(&packing->next_panel, 1, memory_order_relaxed);
-        if (panel >= packing->spec->layout.tile_cols)
+        if (panel >= packing->form.num_panels)
             return;
         pack_panel(packing, panel);
         atomic_fetch_add_explicit(&packing->panels_done, 1, memory_order_release);
     }
+}
+
+bool ewx_packing_is_done(const ewx_packing *packing)
+{
+    return atomic_load_explicit(&packing->panels_done, memory_order_acquire) ==
+           packing->form.num_panels;
 }
 
 /* ---- Weights of their own ---- */
@@ -113,20 +121,26 @@ static void touch(ew_world *world, unsigned char *buffer, size_t bytes)
     }
 }
 
-ew_status ewx_cpu_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out)
+ew_status ewx_weight_room_open(ew_world *world, size_t bytes, void **room_out)
 {
-    const size_t bytes = rounded(ewx_weight_form_build(spec).bytes);
+    bytes = rounded(bytes);
     EW_TRY(ewx_claim_memory(world, bytes, false, "a packed weight"));
-    const ew_status status = reserve(bytes, "a packed weight", packed_out);
+    const ew_status status = reserve(bytes, "a packed weight", room_out);
     ewx_home home;
     ewx_place_home(world, &home);
     const ewx_stay stay = ewx_home_enter(&home);
     if (status == EW_OK)
-        touch(world, *packed_out, bytes);
+        touch(world, *room_out, bytes);
     else
         ewx_claim_settle(world, bytes);
     ewx_home_leave(&stay);
     return status;
+}
+
+ew_status ewx_cpu_weight_open(ew_world *world, const ewx_spec *spec, void **packed_out)
+{
+    return ewx_weight_room_open(world, ewx_weight_form_build(spec, spec->problem.n).bytes,
+                                packed_out);
 }
 
 static ew_status work(void *context, int worker)
@@ -139,18 +153,17 @@ static ew_status work(void *context, int worker)
 ew_status ewx_cpu_weight_pack(ew_world *world, const ewx_spec *spec, void *packed,
                               const void *B)
 {
-    const ewx_weight_form form = ewx_weight_form_build(spec);
+    ewx_packing packing;
+    ewx_packing_begin(&packing, spec, spec->problem.n, B, packed);
     (void)world;
     if (spec->config.producer == EW_PRODUCER_BLAS) {
-        memcpy(packed, B, form.bytes);
+        memcpy(packed, B, packing.form.bytes);
         return EW_OK;
     }
-    ewx_packing packing;
-    ewx_packing_begin(&packing, spec, &form, B, packed);
     /* Workers of its own: no plan need exist, or more than one may. */
     ewx_workers workers;
     ew_status status = ewx_workers_open(
-        &workers, form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers);
+        &workers, packing.form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers);
     if (status == EW_OK)
         status = ewx_workers_run(&workers, work, &packing);
     ewx_workers_close(&workers);

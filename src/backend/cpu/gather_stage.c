@@ -97,9 +97,8 @@ static bool rows_are_shared(const ewx_cpu_engine *engine)
 static bool prepare_gemm(ewx_cpu_engine *engine, const ewx_call *asked)
 {
     const ewx_grid *grid = &engine->call.grid;
-    ewx_gemm_stage_prepare(engine, asked);
+    ewx_gemm_stage_prepare(engine, asked, asked->C);
     ewx_peers_forget(engine);
-    engine->gemm.out = asked->C;
     engine->gather.gathered = asked->gathered;
     for (int src = 0; src < engine->spec->num_ranks; src++) {
         ewx_gather_source *source = &engine->gather.sources[src];

@@ -85,30 +85,125 @@ static void count_groups(ewx_cpu_engine *engine)
                 memory_order_relaxed);
 }
 
-void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked)
+/* ---- The call's weights ---- */
+
+/* The one of a call that has no list of them. */
+static ewx_product only_product(const ewx_spec *spec, const ewx_call *asked, void *out)
+{
+    return (ewx_product){spec->problem.n, asked->B, asked->packed, out};
+}
+
+/* Whether the products end in one C, behind an activation. */
+static bool activates(const ewx_call *asked)
+{
+    return asked->num_products > 0 && asked->C;
+}
+
+int64_t ewx_gemm_stage_cols(const ewx_spec *spec, const ewx_call *asked)
+{
+    int64_t cols = 0;
+    if (activates(asked))
+        return asked->products->n;
+    for (int i = 0; i < asked->num_products; i++)
+        cols = ewx_div_up(cols, EWX_TILE_N) * EWX_TILE_N + asked->products[i].n;
+    return asked->num_products > 0 ? cols : spec->problem.n;
+}
+
+static ewx_weight_form form_of(const ewx_cpu_engine *engine, int64_t n)
+{
+    return n == engine->spec->problem.n ? engine->gemm.form
+                                        : ewx_weight_form_build(engine->spec, n);
+}
+
+/* In the room for weights that come with a call, where each begins with a cache line. */
+static size_t passing_bytes(const ewx_cpu_engine *engine, const ewx_product *product)
+{
+    const bool packs = product->B && engine->spec->config.producer == EW_PRODUCER_OWN;
+    return packs ? (form_of(engine, product->n).bytes + 63) & ~(size_t)63 : 0;
+}
+
+size_t ewx_gemm_stage_passing_bytes(const ewx_cpu_engine *engine, const ewx_call *asked)
+{
+    const ewx_product only = only_product(engine->spec, asked, NULL);
+    size_t bytes = asked->num_products > 0 ? 0 : passing_bytes(engine, &only);
+    for (int i = 0; i < asked->num_products; i++)
+        bytes += passing_bytes(engine, &asked->products[i]);
+    return bytes;
+}
+
+/* Its B is packed into the room from `offset` on; returns the end of it. */
+static size_t prepare_product(const ewx_cpu_engine *engine, const ewx_product *asked,
+                              int64_t first_col, size_t offset, ewx_gemm_product *product)
+{
+    const ewx_weight_form form = form_of(engine, asked->n);
+    const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
+    unsigned char *room = engine->gemm.passing_weight;
+    product->n = asked->n;
+    product->first_col = first_col;
+    product->piece_bytes = form.piece_bytes;
+    product->panel_bytes = form.panel_bytes;
+    product->out = asked->C;
+    product->aside = false;
+    product->packs = asked->B && !whole;
+    product->packed = product->packs ? room + offset : asked->B ? asked->B : asked->packed;
+    if (product->packs)
+        ewx_packing_begin(&product->packing, engine->spec, asked->n, asked->B,
+                          room + offset);
+    return offset + passing_bytes(engine, asked);
+}
+
+static void prepare_products(ewx_cpu_engine *engine, const ewx_call *asked, void *out)
+{
+    ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_product only = only_product(engine->spec, asked, out);
+    const ewx_product *products = asked->num_products > 0 ? asked->products : &only;
+    gemm->num_products = asked->num_products > 0 ? asked->num_products : 1;
+    gemm->activated = activates(asked) ? asked->C : NULL;
+    gemm->activation = asked->activation;
+    size_t offset = 0;
+    int64_t col = 0;
+    for (int i = 0; i < gemm->num_products; i++) {
+        offset = prepare_product(engine, &products[i], col, offset, &gemm->products[i]);
+        if (!gemm->activated)
+            col += ewx_div_up(products[i].n, EWX_TILE_N);
+    }
+    if (!gemm->activated)
+        return;
+    /* The gate may lie where its activation goes; the up stays beside the sums. */
+    if (!gemm->products[0].out)
+        gemm->products[0].out = gemm->activated;
+    gemm->products[1].aside = gemm->num_products > 1 && !gemm->products[1].out;
+}
+
+static const ewx_gemm_product *product_of(const ewx_cpu_engine *engine, int64_t col)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    int at = gemm->num_products - 1;
+    while (gemm->products[at].first_col > col)
+        at--;
+    return &gemm->products[at];
+}
+
+void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked, void *out)
 {
     ewx_gemm_stage *gemm = &engine->gemm;
     const ewx_grid *grid = &engine->call.grid;
     const bool whole = engine->spec->config.producer == EW_PRODUCER_BLAS;
     gemm->A = asked->A;
-    gemm->B = asked->B;
-    gemm->packed = asked->B ? gemm->passing_weight : asked->packed;
+    prepare_products(engine, asked, out);
     gemm->num_positions = whole ? grid->rows > 0 : ewx_num_blocks(grid);
     atomic_store_explicit(&gemm->next_position, 0, memory_order_relaxed);
     atomic_store_explicit(&gemm->positions_done, 0, memory_order_relaxed);
     atomic_store_explicit(&gemm->begin_ns, engine->timing.start_ns, memory_order_relaxed);
     atomic_store_explicit(&gemm->end_ns, engine->timing.start_ns, memory_order_relaxed);
-    if (gemm->B && !whole)
-        ewx_packing_begin(&gemm->packing, engine->spec, &gemm->form, gemm->B,
-                          gemm->passing_weight);
     memset((void *)gemm->panel_states, EWX_PANEL_UNPACKED,
            (size_t)(engine->spec->layout.num_parts * engine->spec->layout.max_tile_rows));
 }
 
 static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 {
-    ewx_gemm_stage_prepare(engine, asked);
-    engine->gemm.out = engine->reduce.in_place ? engine->reduce.sum : NULL;
+    ewx_gemm_stage_prepare(engine, asked,
+                           engine->reduce.in_place ? engine->reduce.sum : NULL);
     if (engine->spec->config.release != 1)
         count_groups(engine);
     return true;
@@ -116,15 +211,25 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 
 /* ---- Packing ---- */
 
+static bool is_packed(const ewx_gemm_stage *gemm)
+{
+    for (int i = 0; i < gemm->num_products; i++)
+        if (gemm->products[i].packs && !ewx_packing_is_done(&gemm->products[i].packing))
+            return false;
+    return true;
+}
+
 ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine)
 {
-    ewx_packing *packing = &engine->gemm.packing;
-    ewx_packing_work(packing);
+    ewx_gemm_stage *gemm = &engine->gemm;
+    for (int i = 0; i < gemm->num_products; i++)
+        if (gemm->products[i].packs)
+            ewx_packing_work(&gemm->products[i].packing);
+    if (is_packed(gemm))
+        return EW_OK;
     ewx_wait wait = ewx_worker_wait(engine);
-    ew_status status; /* pairs with the release there: other workers' panels are visible */
-    EWX_AWAIT(status, &wait,
-              atomic_load_explicit(&packing->panels_done, memory_order_acquire) ==
-                  engine->spec->layout.tile_cols);
+    ew_status status;
+    EWX_AWAIT(status, &wait, is_packed(gemm));
     return status;
 }
 
@@ -181,12 +286,12 @@ static unsigned char *own_slice(const ewx_cpu_engine *engine)
            engine->spec->layout.slice_offset[engine->call.epoch & 1];
 }
 
-/* Tiles of one column that are computed together, one below the other. */
-typedef struct tile_column {
+/* Tiles of a block, or one of them. */
+typedef struct tile_set {
     int part;
-    ewx_tile first;
-    int64_t end_row;
-} tile_column;
+    ewx_tile_range tiles;
+    unsigned char *scratch; /* of the worker: some for each tile, column by column */
+} tile_set;
 
 /* Of the k's of a piece those from first up to, not including, end. */
 typedef struct k_range {
@@ -194,15 +299,34 @@ typedef struct k_range {
     int64_t first, end;
 } k_range;
 
-static unsigned char *tile_place(const ewx_cpu_engine *engine, int part, ewx_tile tile,
-                                 int piece)
+static unsigned char *scratch_of(const ewx_cpu_engine *engine, const tile_set *set,
+                                 ewx_tile tile)
+{
+    const int64_t rows = set->tiles.end.row - set->tiles.first.row;
+    const int64_t index =
+        (tile.col - set->tiles.first.col) * rows + tile.row - set->tiles.first.row;
+    return set->scratch + (size_t)index * engine->gemm.tile_scratch_bytes;
+}
+
+/* Where a tile of a product goes. */
+static ewx_matrix_tile tile_place(const ewx_cpu_engine *engine,
+                                  const ewx_gemm_product *product, const tile_set *set,
+                                  ewx_tile tile, int piece)
 {
     const ewx_grid *grid = &engine->call.grid;
-    if (!engine->gemm.out)
-        return own_slice(engine) + ewx_layout_tile_offset(engine->spec, grid, part, tile) +
-               (size_t)piece * engine->spec->layout.piece_bytes;
-    return engine->gemm.out +
-           (size_t)ewx_matrix_element(grid, part, tile) * engine->spec->elem_bytes;
+    const ewx_spec *spec = engine->spec;
+    if (product->aside)
+        return (ewx_matrix_tile){scratch_of(engine, set, tile) + engine->gemm.aside_offset,
+                                 EWX_TILE_N};
+    if (!product->out)
+        return (ewx_matrix_tile){own_slice(engine) +
+                                     ewx_layout_tile_offset(spec, grid, set->part, tile) +
+                                     (size_t)piece * spec->layout.piece_bytes,
+                                 spec->layout.tile_stride};
+    const int64_t row = ewx_part_first_row(grid, set->part) + tile.row * EWX_TILE_M;
+    const int64_t col = (tile.col - product->first_col) * EWX_TILE_N;
+    return (ewx_matrix_tile){
+        product->out + (size_t)(row * product->n + col) * spec->elem_bytes, product->n};
 }
 
 /* Whether a tile is complete when these have been added. */
@@ -215,33 +339,40 @@ static bool is_last(const ewx_cpu_engine *engine, k_range k)
            k.piece == engine->spec->layout.num_pieces - 1;
 }
 
-static ew_status compute_column(ewx_cpu_engine *engine, tile_column tiles, k_range k,
-                                unsigned char *scratch)
+static int64_t product_cols(const ewx_gemm_product *product, int64_t col)
+{
+    return ewx_min64(EWX_TILE_N, product->n - (col - product->first_col) * EWX_TILE_N);
+}
+
+/* The tiles of one column, over some of K. */
+static ew_status multiply_column(ewx_cpu_engine *engine, const ewx_gemm_product *product,
+                                 const tile_set *set, int64_t col, k_range k)
 {
     const ewx_gemm_stage *gemm = &engine->gemm;
     ewx_gemm_rows groups[EWX_GROUPS_TOGETHER] = {{0}};
+    int64_t stride = 0;
     int count = 0;
-    ewx_tile tile = tiles.first;
-    for (; tile.row < tiles.end_row; tile.row++, count++) {
+    ewx_tile tile = {set->tiles.first.row, col};
+    for (; tile.row < set->tiles.end.row; tile.row++, count++) {
         const unsigned char *rows;
-        const ew_status status = packed_rows(engine, tiles.part, tile.row, &rows);
+        const ew_status status = packed_rows(engine, set->part, tile.row, &rows);
         if (status != EW_OK)
             return status;
+        const ewx_matrix_tile place = tile_place(engine, product, set, tile, k.piece);
+        stride = place.stride;
         groups[count] =
             (ewx_gemm_rows){rows + (size_t)k.piece * gemm->activation_piece_bytes,
-                            ewx_tile_height(&engine->call.grid, tiles.part, tile),
-                            tile_place(engine, tiles.part, tile, k.piece),
-                            scratch + (size_t)count * gemm->tile_scratch_bytes};
+                            ewx_tile_height(&engine->call.grid, set->part, tile), place.at,
+                            scratch_of(engine, set, tile)};
     }
     ewx_gemm_rows_multiply(&gemm->form.gemm, k.first, k.end, groups, count,
-                           gemm->packed + (size_t)tile.col * gemm->form.panel_bytes +
-                               (size_t)k.piece * gemm->form.piece_bytes,
-                           ewx_tile_width(&engine->call.grid, tile),
-                           gemm->out ? engine->spec->problem.n
-                                     : engine->spec->layout.tile_stride);
+                           product->packed +
+                               (size_t)(col - product->first_col) * product->panel_bytes +
+                               (size_t)k.piece * product->piece_bytes,
+                           product_cols(product, col), stride);
     if (is_last(engine, k) && !engine->spec->op->gemm_waits)
-        for (tile.row = tiles.first.row; tile.row < tiles.end_row; tile.row++)
-            release_tile(engine, tiles.part, tile);
+        for (tile.row = set->tiles.first.row; tile.row < set->tiles.end.row; tile.row++)
+            release_tile(engine, set->part, tile);
     return EW_OK;
 }
 
@@ -253,71 +384,88 @@ int64_t ewx_tiles_together(const ewx_spec *spec)
     return rows > 1 && few ? rows * cols : 1;
 }
 
-/* All of K, tile by tile. */
-static ew_status compute_one_by_one(ewx_cpu_engine *engine, int worker, ewx_block block)
+/* All tiles of a set, over some of K; product NULL: of the one that each belongs to. */
+static ew_status multiply_range(ewx_cpu_engine *engine, int worker,
+                                const ewx_gemm_product *product, const tile_set *set,
+                                k_range k)
 {
-    const ewx_gemm_stage *gemm = &engine->gemm;
-    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
-    unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
-    for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
-        for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
-            const tile_column tile = {block.part, {row, col}, row + 1};
-            for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++)
-                EW_TRY(compute_column(engine, tile,
-                                      (k_range){piece, 0, gemm->form.gemm.padded_depth},
-                                      scratch));
-            ewx_engine_glance(engine, worker);
-        }
-    return EW_OK;
-}
-
-/* All tiles, over some of K. */
-static ew_status compute_range(ewx_cpu_engine *engine, int worker, ewx_block block,
-                               k_range k)
-{
-    const ewx_gemm_stage *gemm = &engine->gemm;
-    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
-    const size_t column_bytes =
-        gemm->tile_scratch_bytes * (size_t)(tiles.end.row - tiles.first.row);
-    unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
-    for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
-        EW_TRY(compute_column(
-            engine, (tile_column){block.part, {tiles.first.row, col}, tiles.end.row}, k,
-            scratch));
-        scratch += column_bytes;
+    for (int64_t col = set->tiles.first.col; col < set->tiles.end.col; col++) {
+        EW_TRY(multiply_column(engine, product ? product : product_of(engine, col), set,
+                               col, k));
         ewx_engine_glance(engine, worker);
     }
     return EW_OK;
 }
 
-/* All tiles, chunk by chunk of K. */
-static ew_status compute_together(ewx_cpu_engine *engine, int worker, ewx_block block)
+/* All of K: a single tile in one go, several together chunk by chunk. */
+static ew_status multiply_tiles(ewx_cpu_engine *engine, int worker,
+                                const ewx_gemm_product *product, const tile_set *set)
 {
     const ewx_gemm *gemm = &engine->gemm.form.gemm;
+    const int64_t step =
+        ewx_tiles_together(engine->spec) > 1 ? gemm->chunk : gemm->padded_depth;
     for (int piece = 0; piece < engine->spec->layout.num_pieces; piece++)
-        for (int64_t first = 0; first < gemm->padded_depth; first += gemm->chunk) {
-            const int64_t end = ewx_min64(first + gemm->chunk, gemm->padded_depth);
-            EW_TRY(compute_range(engine, worker, block, (k_range){piece, first, end}));
+        for (int64_t first = 0; first < gemm->padded_depth; first += step) {
+            const int64_t end = ewx_min64(first + step, gemm->padded_depth);
+            EW_TRY(
+                multiply_range(engine, worker, product, set, (k_range){piece, first, end}));
         }
+    return EW_OK;
+}
+
+/* Of tiles whose products are there, still in the cache. */
+static void activate_tiles(ewx_cpu_engine *engine, const tile_set *set)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_gemm_product *gate = &gemm->products[0], *up = &gemm->products[1];
+    const ewx_gemm_product result = {.n = gate->n, .out = gemm->activated};
+    ewx_tile tile = set->tiles.first;
+    for (; tile.col < set->tiles.end.col; tile.col++)
+        for (tile.row = set->tiles.first.row; tile.row < set->tiles.end.row; tile.row++)
+            ewx_activate_tile(engine->spec->problem.dtype, gemm->activation,
+                              ewx_tile_height(&engine->call.grid, set->part, tile),
+                              product_cols(gate, tile.col),
+                              tile_place(engine, gate, set, tile, 0),
+                              gemm->num_products > 1 ? tile_place(engine, up, set, tile, 0)
+                                                     : (ewx_matrix_tile){0},
+                              tile_place(engine, &result, set, tile, 0));
+}
+
+static ew_status compute_tiles(ewx_cpu_engine *engine, int worker, const tile_set *set)
+{
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    if (!gemm->activated)
+        return multiply_tiles(engine, worker, NULL, set);
+    for (int i = 0; i < gemm->num_products; i++)
+        EW_TRY(multiply_tiles(engine, worker, &gemm->products[i], set));
+    activate_tiles(engine, set);
     return EW_OK;
 }
 
 static ew_status compute_block(ewx_cpu_engine *engine, int worker, ewx_block block)
 {
-    return ewx_tiles_together(engine->spec) > 1 ? compute_together(engine, worker, block)
-                                                : compute_one_by_one(engine, worker, block);
+    const ewx_gemm_stage *gemm = &engine->gemm;
+    const ewx_tile_range tiles = ewx_block_tiles(&engine->call.grid, block);
+    unsigned char *scratch = gemm->scratch + (size_t)worker * gemm->scratch_bytes;
+    const tile_set all = {block.part, tiles, scratch};
+    if (ewx_tiles_together(engine->spec) > 1)
+        return compute_tiles(engine, worker, &all);
+    for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
+        for (int64_t col = tiles.first.col; col < tiles.end.col; col++) {
+            const tile_set one = {block.part, {{row, col}, {row + 1, col + 1}}, scratch};
+            EW_TRY(compute_tiles(engine, worker, &one));
+        }
+    return EW_OK;
 }
 
 static ew_status multiply_with_blas(ewx_cpu_engine *engine, const unsigned char *A,
-                                    int64_t rows, unsigned char *out)
+                                    int64_t rows, void *out)
 {
     const ew_problem *problem = &engine->spec->problem;
     return ewx_blas_gemm(problem->weight_layout, rows, problem->n, problem->k,
                          (const float *)(const void *)A,
-                         (const float *)(const void *)(engine->gemm.B
-                                                           ? engine->gemm.B
-                                                           : engine->gemm.packed),
-                         (float *)(void *)out, problem->n);
+                         (const float *)(const void *)engine->gemm.products->packed, out,
+                         problem->n);
 }
 
 /* Where they lie, rank by rank: a gathered copy would cost more than a call of BLAS. */
@@ -329,9 +477,11 @@ static ew_status multiply_gathered_with_blas(ewx_cpu_engine *engine)
         const unsigned char *rows = NULL;
         for (int64_t panel = ewx_part_tile_rows(grid, src); panel-- > 0;)
             rows = ewx_gather_stage_rows(engine, src, panel);
+        const tile_set all = {.part = src};
+        const ewx_matrix_tile place =
+            tile_place(engine, engine->gemm.products, &all, (ewx_tile){0, 0}, 0);
         if (rows)
-            status = multiply_with_blas(engine, rows, ewx_part_rows(grid, src),
-                                        tile_place(engine, src, (ewx_tile){0, 0}, 0));
+            status = multiply_with_blas(engine, rows, ewx_part_rows(grid, src), place.at);
     }
     return status;
 }

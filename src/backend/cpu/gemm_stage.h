@@ -2,6 +2,7 @@
 #ifndef EWX_CPU_GEMM_STAGE_H
 #define EWX_CPU_GEMM_STAGE_H
 
+#include "backend/cpu/activation.h"
 #include "backend/cpu/call.h"
 #include "backend/cpu/cpu_weight.h"
 
@@ -11,23 +12,37 @@ typedef enum ewx_panel_state {
     EWX_PANEL_PACKED
 } ewx_panel_state;
 
+/* A weight of the call, and where its product goes. */
+typedef struct ewx_gemm_product {
+    int64_t n;
+    int64_t first_col; /* of the grid, in tiles: each begins with a tile of its own */
+    size_t piece_bytes, panel_bytes; /* of its form */
+    const unsigned char *packed;
+    unsigned char *out; /* row-major, of all rows; NULL: tiles are contributions */
+    bool aside;         /* ... but a tile lies in the worker's scratch, for a moment */
+    bool packs;         /* a B of this call; BLAS reads it where it lies */
+    ewx_packing packing;
+} ewx_gemm_product;
+
 /* Tickets are taken by fetch_add. */
 typedef struct ewx_gemm_stage {
     ewx_weight_form form;
     unsigned char *passing_weight; /* of a call with a B; NULL before the first */
-    unsigned char *activations;    /* packed, one panel per tile row of every partition */
+    size_t passing_bytes;
+    unsigned char *activations; /* packed, one panel per tile row of every partition */
     size_t activation_piece_bytes, activation_panel_bytes; /* as of the weight's form */
     _Atomic uint8_t *panel_states;                         /* ewx_panel_state of each */
     unsigned char *scratch; /* one per worker, also for what follows the GEMM */
     size_t scratch_bytes, tile_scratch_bytes;
+    size_t aside_offset;         /* in a tile's scratch: room for a tile of a product */
     _Atomic int64_t *unreleased; /* tiles missing in each release group */
     /* Of the call: */
     const unsigned char *A;
-    unsigned char *out;          /* row-major, of all rows; NULL: tiles are contributions */
-    const unsigned char *B;      /* NULL: the weight is packed already */
-    const unsigned char *packed; /* it, or where B is packed; BLAS reads B where it lies */
-    ewx_packing packing;         /* of B */
-    int64_t num_positions;       /* P, or 1 when BLAS computes everything at once */
+    ewx_gemm_product products[EW_MAX_PRODUCTS]; /* one, but in a call with several */
+    int num_products;
+    unsigned char *activated; /* where their activation goes; NULL: there is none */
+    ew_activation activation;
+    int64_t num_positions; /* P, or 1 when BLAS computes everything at once */
     _Alignas(64) _Atomic int64_t next_position;
     _Alignas(64) _Atomic int64_t positions_done;
     _Alignas(64) _Atomic int64_t begin_ns; /* of the first block */
@@ -41,12 +56,18 @@ int64_t ewx_tiles_together(const ewx_spec *spec);
 /* Release groups of one call, for sizing. */
 int64_t ewx_release_groups(const ewx_spec *spec);
 
-/* Packs the call's B together with the other workers; all have to come here first. */
+/* Columns of a call's grid, and the room that the weights it came with need. */
+int64_t ewx_gemm_stage_cols(const ewx_spec *spec, const ewx_call *asked);
+size_t ewx_gemm_stage_passing_bytes(const ewx_cpu_engine *engine, const ewx_call *asked);
+
+/* Packs what there is to pack together with the other workers; all have to come here
+ * first. */
 ew_status ewx_gemm_stage_pack(ewx_cpu_engine *engine);
 
-/* The parts of ewx_gemm_work, for an operation that chooses its blocks itself: it sets
- * `out`, takes a block and counts it in next_position. */
-void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked);
+/* The parts of ewx_gemm_work, for an operation that chooses its blocks itself: it takes a
+ * block and counts it in next_position.  `out` is where the product goes if the call has
+ * only one. */
+void ewx_gemm_stage_prepare(ewx_cpu_engine *engine, const ewx_call *asked, void *out);
 ew_status ewx_gemm_stage_compute(ewx_cpu_engine *engine, int worker, ewx_block block,
                                  int64_t position);
 
