@@ -13,6 +13,7 @@
 packed weight that several plans can share.  For torch see ``entwine.torch``.  Everything raises
 ``EntwineError`` or one of its kinds.
 """
+from ._cancellation import Cancellation
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _error_names
 from ._library import __version__, library_path
@@ -23,7 +24,7 @@ from ._tuning import TuneResult, tune
 from ._weight import Weight
 from ._world import World, init, owned_rows
 
-__all__ = ["World", "Plan", "Weight", "Timing", "TuneResult", "init", "spawn", "gemm_rs",
-           "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "ag_gemm", "tune", "explain", "owned_rows",
-           "library_path", "__version__",
+__all__ = ["World", "Plan", "Weight", "Cancellation", "Timing", "TuneResult", "init", "spawn",
+           "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "ag_gemm", "tune", "explain",
+           "owned_rows", "library_path", "__version__",
            *_error_names]

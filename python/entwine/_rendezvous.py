@@ -28,9 +28,9 @@ _ANSWER = struct.Struct(f"<{_ID_BYTES}s{_ID_BYTES}s")  # the job that rank 0 kne
 class Rendezvous:
     """Call it once with this rank's bytes: the list of all ranks' bytes comes back."""
 
-    def __init__(self, rank, size, job, timeout_s):
+    def __init__(self, rank, size, job, timeout_s, cancel=None):
         self.rank, self.size, self.job = rank, size, job
-        self.timer = Timer(timeout_s)
+        self.timer = Timer(timeout_s, cancel and (lambda: cancel._check(rank)))
         self.timeout_s = timeout_s
 
     def __call__(self, mine):

@@ -170,6 +170,9 @@ def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
         raise ArgumentTypeError(f"function is {function!r}; expected a function of a world")
     if method not in ("spawn", "fork"):
         raise ArgumentError(f"method is {method!r}; expected 'spawn' or 'fork'")
+    if "cancel" in options:
+        raise ArgumentError("spawn takes no cancel: its ranks are other processes\n"
+                            "  fix: give it a timeout, or press Ctrl-C")
     timers = [] if timeout is None else [Timer(_real(timeout, "timeout"))]
     if "world_timeout" in options:
         options["timeout"] = options.pop("world_timeout")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _interrupt, _job, _mpi
 from ._buffers import count
+from ._cancellation import Cancellation, address_of
 from ._errors import (ArgumentError, ArgumentTypeError, EntwineError, LibraryError,
                       MismatchError, UnsupportedError)
 from ._library import Launcher, Traffic, WorldOptions, check, lib
@@ -40,7 +41,8 @@ class World:
 
     ``timeout`` is how long, in seconds, a rank may make no progress before its peers give up
     on it (default: ENTWINE_TIMEOUT_MS, else 30).  ``link_gbps`` and ``link_latency_us``
-    emulate a link between the ranks, for demonstrations.
+    emulate a link between the ranks, for demonstrations.  ``cancel`` is a ``Cancellation`` with
+    which another thread can end the wait for ranks that do not come.
 
     A world and its plans serve one thread at a time; over MPI only the one that made the world,
     Python's main thread.  Leave it with ``close()`` or ``with``.
@@ -57,14 +59,14 @@ class World:
     def __init__(self, rank: int = 0, size: int = 1,
                  allgather: Callable[[bytes], Sequence[bytes]] | None = None, *,
                  timeout: float | None = None, link_gbps: float = 0.0,
-                 link_latency_us: float = 0.0) -> None:
+                 link_latency_us: float = 0.0, cancel: Cancellation | None = None) -> None:
         size = count(size, "size", 1, MAX_RANKS)
         rank = count(rank, "rank", 0, size - 1)
         if size > 1 and not callable(allgather):
             raise ArgumentTypeError(
                 f"allgather is {allgather!r}; {size} ranks need a function from this rank's bytes "
                 f"to the list of all ranks' bytes\n  fix: use entwine.init() or entwine.spawn")
-        options = _options(timeout, link_gbps, link_latency_us)
+        options = _options(timeout, link_gbps, link_latency_us, cancel)
         gather = Gather(allgather, size)
         handle = ctypes.c_void_p()
         status = lib.ew_world_create(rank, size, gather.callback, None, options, handle)
@@ -89,8 +91,8 @@ class World:
     # ---- Ways to meet ----
 
     @classmethod
-    def from_torch(cls, group: dist.ProcessGroup | None = None, **options: float | None
-                   ) -> World:
+    def from_torch(cls, group: dist.ProcessGroup | None = None,
+                   **options: float | Cancellation | None) -> World:
         """The ranks of a torch.distributed process group, whatever its backend."""
         import torch.distributed as dist
         if not (dist.is_available() and dist.is_initialized()):
@@ -112,7 +114,7 @@ class World:
         return world
 
     @classmethod
-    def from_mpi(cls, comm: Any = None, **options: float | None) -> World:
+    def from_mpi(cls, comm: Any = None, **options: float | Cancellation | None) -> World:
         """The ranks of an mpi4py communicator (default: all that mpirun started, which does not
         need mpi4py), on one host or several.  Without Entwine's MPI module: on one."""
         if comm is None:
@@ -140,8 +142,8 @@ class World:
             return cls(rank, size, comm.allgather, **options)
 
     @classmethod
-    def _over_mpi(cls, comm, timeout=None, link_gbps=0.0, link_latency_us=0.0):
-        options = _options(timeout, link_gbps, link_latency_us)
+    def _over_mpi(cls, comm, timeout=None, link_gbps=0.0, link_latency_us=0.0, cancel=None):
+        options = _options(timeout, link_gbps, link_latency_us, cancel)
         world, handle = cls.__new__(cls), ctypes.c_void_p()
         fabric = _mpi.open_fabric(comm)
         status = lib.ew_world_join(fabric, options, handle)
@@ -155,7 +157,7 @@ class World:
         return world
 
     @classmethod
-    def from_launcher(cls, **options: float | None) -> World:
+    def from_launcher(cls, **options: float | Cancellation | None) -> World:
         """The ranks that mpirun, torchrun or srun started, or that ENTWINE_RANK and
         ENTWINE_WORLD_SIZE name; neither mpi4py nor torch is needed.
 
@@ -181,7 +183,8 @@ class World:
     def _meet(cls, rank, size, job, options, patience_s=0.0):
         given_ms = timeout_ms(options.get("timeout"))
         timeout_s = given_ms / 1000 if given_ms else _timeout_from_environment()
-        return cls(rank, size, Rendezvous(rank, size, job, max(timeout_s, patience_s)), **options)
+        meeting = Rendezvous(rank, size, job, max(timeout_s, patience_s), options.get("cancel"))
+        return cls(rank, size, meeting, **options)
 
     # ---- What it is ----
 
@@ -385,9 +388,10 @@ def _busy_error(verb):
                         f"  fix: use a world and its plans from one thread at a time")
 
 
-def _options(timeout, link_gbps, link_latency_us):
+def _options(timeout, link_gbps, link_latency_us, cancel):
     return WorldOptions(ctypes.sizeof(WorldOptions), timeout_ms(timeout),
-                        _real(link_gbps, "link_gbps"), _real(link_latency_us, "link_latency_us"))
+                        _real(link_gbps, "link_gbps"), _real(link_latency_us, "link_latency_us"),
+                        0, address_of(cancel))
 
 
 def _real(value, name):
@@ -453,7 +457,7 @@ def check_world(world):
     return world
 
 
-def init(**options: float | None) -> World:
+def init(**options: float | Cancellation | None) -> World:
     """A world of the ranks that are already there: those of torch.distributed if it is
     initialised, of mpi4py if it was imported, of a launcher (mpirun, torchrun, srun) if its
     variables are set, else this process alone.  Options are those of ``World``."""

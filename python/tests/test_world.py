@@ -1,4 +1,5 @@
 """Ranks: how they meet, and how they end when something goes wrong."""
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -73,6 +74,73 @@ def test_a_launched_rank_without_peers_gives_up():
     alone = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
                            timeout=60, env={**os.environ, **variables})
     assert alone.stdout == "1\n"
+
+
+# ---- Creation that is cancelled ----
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_launched_rank_without_peers_is_cancelled(monkeypatch, rank):
+    for name, value in (("RANK", rank), ("WORLD_SIZE", 2), ("JOB", f"cancelled-{os.getpid()}")):
+        monkeypatch.setenv(f"ENTWINE_{name}", str(value))
+    cancellation = entwine.Cancellation()
+    threading.Timer(0.2, cancellation.cancel).start()
+    with pytest.raises(entwine.AbortedError, match=f"rank {rank} gave up") as caught:
+        entwine.init(timeout=WAIT, cancel=cancellation)
+    assert caught.value.rank == rank and cancellation.cancelled
+    with pytest.raises(entwine.AbortedError):
+        entwine.init(timeout=WAIT, cancel=cancellation)
+
+
+def join_and_say(rank, gather, say, **options):
+    """What the creation of a world of two ranks raised."""
+    try:
+        entwine.World(rank, 2, gather, **options).close()
+        say.send("a world")
+    except entwine.EntwineError as error:
+        say.send((type(error).__name__, error.rank))
+
+
+def test_a_rank_that_waits_inside_the_library_is_cancelled():
+    """Rank 1 knows rank 0, but does not come to it."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    heard, say = context.Pipe(duplex=False)
+
+    def come_late(mine):
+        theirs.send_bytes(mine)
+        both = [theirs.recv_bytes(), mine]
+        theirs.recv_bytes()  # until rank 0 is out
+        return both
+
+    other = context.Process(target=join_and_say, args=(1, come_late, say), daemon=True,
+                            kwargs={"timeout": WAIT})
+    other.start()
+    cancellation = entwine.Cancellation()
+
+    def meet(mine):
+        ours.send_bytes(mine)
+        threading.Timer(0.2, cancellation.cancel).start()
+        return [mine, ours.recv_bytes()]
+
+    with pytest.raises(entwine.AbortedError, match="rank 0 gave up") as caught:
+        entwine.World(0, 2, meet, timeout=WAIT, cancel=cancellation)
+    assert caught.value.rank == 0
+    ours.send_bytes(b"go on")
+    assert heard.poll(60) and heard.recv()[1] == 0
+    other.join(60)
+
+
+def test_cancel_is_a_cancellation(world):
+    for wrong in (True, threading.Event()):
+        with pytest.raises(entwine.ArgumentTypeError, match="entwine.Cancellation"):
+            entwine.World(cancel=wrong)
+    with pytest.raises(entwine.ArgumentError, match="takes no cancel"):
+        entwine.spawn(2, die, None, cancel=entwine.Cancellation())
+    cancellation = entwine.Cancellation()
+    with entwine.World(cancel=cancellation) as other:
+        cancellation.cancel()
+        other.barrier()  # it exists
+    assert "not cancelled" in repr(entwine.Cancellation())
 
 
 class Communicator:
