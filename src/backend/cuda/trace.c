@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_engine.h"
+#include "plan/policy.h"
 
 static size_t produced_bytes(const ewx_spec *spec)
 {
@@ -60,16 +61,20 @@ static ew_trace_event block_event(const ewx_cuda_engine *engine, const ewx_grid 
     return event;
 }
 
+/* Of an AllReduce in two shots most tiles are other ranks', whose sums are copied. */
 static ew_trace_event reduce_event(const ewx_cuda_engine *engine, const ewx_grid *grid,
                                    const stamps *s, int64_t task)
 {
-    const int rank = engine->world->rank;
+    const int num_ranks = engine->spec->num_ranks, rank = engine->world->rank;
     const ewx_tile tile = ewx_task_tile(grid, rank, task);
-    return (ew_trace_event){.kind = EW_TRACE_REDUCE,
-                            .dst = rank,
+    const bool shared =
+        ewx_spec_ownership(engine->spec, engine->last_rows) == EWX_OWNS_TILES;
+    const int owner = shared ? ewx_task_owner(num_ranks, task) : rank;
+    return (ew_trace_event){.kind = owner == rank ? EW_TRACE_REDUCE : EW_TRACE_COLLECT,
+                            .dst = owner,
                             .row = (int32_t)tile.row,
                             .col = (int32_t)tile.col,
-                            .position = task,
+                            .position = shared ? task / num_ranks : task,
                             .begin_ns = (int64_t)s->reduced[task].begin_ns,
                             .end_ns = (int64_t)s->reduced[task].end_ns};
 }
