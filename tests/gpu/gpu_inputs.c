@@ -204,7 +204,7 @@ static int call_under_the_link(gpu_job *job, void *argument)
         RANK_TRY(job_poison(job));
         RANK_OK(ew_world_barrier(world));
         const int64_t start_ns = ew_now_ns();
-        RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+        RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
         RANK_OK(ew_plan_wait(job->plan));
         const int64_t took_ns = ew_now_ns() - start_ns;
         RANK_CHECK(
