@@ -202,6 +202,8 @@ static void CUDART_CB hold_back(void *unused)
 static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
 {
     ew_world *world = job->world;
+    /* Calls on a stream of the caller's end one after the other. */
+    const cudaStream_t stream = r->collects_late ? NULL : w->stream;
     for (int i = 0; i < CHUNK; i++)
         RANK_CUDA(cudaMemset(w->C[i], 0xff, w->bytes + 1));
     RANK_CUDA(cudaDeviceSynchronize());
@@ -211,7 +213,7 @@ static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
         RANK_TRY(job_hold_exchange(job, hold_back, NULL));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     for (int i = 0; i < CHUNK; i++)
-        RANK_OK(job_call(job, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i], w->stream));
+        RANK_OK(job_call(job, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i], stream));
     RANK_CUDA(cudaStreamSynchronize(w->stream));
     RANK_OK(ew_plan_wait(job->plan));
     RANK_OK(ew_world_barrier(world));
