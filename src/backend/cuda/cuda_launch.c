@@ -76,6 +76,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
     const ewx_spec *spec = engine->spec;
     const ewx_layout *layout = &spec->layout;
     const ew_world *world = engine->world;
+    const ewx_share share = ewx_spec_share(spec, m, world->rank);
     ewx_cuda_call call = {
         .grid = ewx_spec_grid(spec, m),
         .rank = world->rank,
@@ -84,7 +85,8 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .tile_rows = (int32_t)layout->max_tile_rows,
         .row_major = layout->row_major,
         .pushed = spec->config.transport != EW_TRANSPORT_PULL,
-        .ownership = ewx_spec_ownership(spec, m),
+        .ownership = share.ownership,
+        .part = share.part,
         .flags_offset = (int64_t)layout->flags_offset,
         .results_offset = (int64_t)layout->results_offset,
         .slice_offset = {(int64_t)layout->slice_offset[0],

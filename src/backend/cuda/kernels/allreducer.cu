@@ -52,7 +52,7 @@ __device__ bool sum_tile(const ewx_cuda_output &output, const ewx_cuda_call &cal
     if (rounds.two_shots && threadIdx.x == 0)
         publish_result(call, epoch, task);
 #endif
-    reduce_tile<T, THREADS, W, SOURCES, ROWS, true>(place_of(output, call, epoch, 0, tile),
+    reduce_tile<T, THREADS, W, SOURCES, ROWS, true>(place_of(output, call, epoch, tile),
                                                     call, rounds.two_shots);
     if (threadIdx.x < 32)
         await_time(on_link.end_ns); /* 0 without a link */
@@ -136,8 +136,8 @@ __device__ bool collect_round(const ewx_cuda_output &output, const ewx_cuda_call
             continue;
         if (threadIdx.x == 0)
             stamp_begin(call.trace.reduced, task);
-        copy_sum<THREADS>(
-            place_of(output, call, epoch, 0, ewx_task_tile(&call.grid, 0, task)), call);
+        copy_sum<THREADS>(place_of(output, call, epoch, ewx_task_tile(&call.grid, 0, task)),
+                          call);
         if (threadIdx.x == 0)
             stamp_end(call.trace.reduced, task);
     }

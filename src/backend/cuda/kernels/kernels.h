@@ -112,6 +112,7 @@ typedef struct ewx_cuda_call {
     int32_t pushed;          /* 1: a contribution is stored in the heap of the rank that
                                 reads it; 0: in the heap of the rank that made it */
     int32_t ownership;       /* ewx_ownership: who sums what */
+    int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
     int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
     int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */

@@ -26,7 +26,7 @@ struct tile_place {
 };
 
 __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_call &call,
-                               uint32_t epoch, int part, ewx_tile tile)
+                               uint32_t epoch, ewx_tile tile)
 {
     const ewx_grid *grid = &call.grid;
     const int64_t row = tile.row * EWX_TILE_M, col = tile.col * EWX_TILE_N;
@@ -44,9 +44,9 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
 #endif
     place.source_stride = call.row_major ? place.out_stride : EWX_TILE_N * 2;
     place.source = call.slice_offset[epoch & 1] +
-                   (call.row_major ? ewx_matrix_element(grid, part, from) * 2
-                                   : slot_of(call, part, from) * EWX_CUDA_TILE_BYTES);
-    place.height = (int)ewx_tile_height(grid, part, tile);
+                   (call.row_major ? ewx_matrix_element(grid, call.part, from) * 2
+                                   : slot_of(call, call.part, from) * EWX_CUDA_TILE_BYTES);
+    place.height = (int)ewx_tile_height(grid, call.part, tile);
     place.pieces = (int)(ewx_tile_width(grid, tile) / PIECE);
     return place;
 }

@@ -87,7 +87,7 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
         announce_output(call, epoch);
     for (int64_t task = first_task; task < output.end_task; task += gridDim.x) {
         const ewx_tile tile = ewx_task_tile(&call.grid, call.rank, task);
-        const tile_place place = place_of(output, call, epoch, call.rank, tile);
+        const tile_place place = place_of(output, call, epoch, tile);
         const bool paced = is_paced(call) && !call.pushed;
         transfer on_link = {0, 0};
         bool ready = true;
