@@ -5,7 +5,7 @@
 #   early   a release, or a fence before relaxed flags, that some path reaches from a tile's store
 #           without waiting for it: a barrier after ordinary stores, a full (not .read) wait after
 #           bulk stores
-#   stale   a non-coherent load in the reducer, which reads what peers write
+#   stale   a non-coherent load in a reducer, which reads what peers write
 #   trap    a trap, which would take the CUDA context with it
 # Prints each offending line, after proving on planted violations that it would.  Exits 77
 # when there is no compiler.
@@ -80,7 +80,7 @@ lint() {
     ordered && op ~ /^(ld|st|red|atom|multimem)\./ && op !~ /\.shared/ && op !~ /\.sys(\.|$)/ {
         complain(FNR, "not system scope", $0)
     }
-    file == "reducer" && op ~ /^ldu?\./ && op ~ /\.nc(\.|$)|^ldu/ {
+    file ~ /reducer$/ && op ~ /^ldu?\./ && op ~ /\.nc(\.|$)|^ldu/ {
         complain(FNR, "non-coherent load", $0)
     }
     op == "trap" { complain(FNR, "trap", $0) }

@@ -122,9 +122,18 @@ const conformance_bed conformance_cpu = {
 
 /* ---- GPUs ---- */
 
+/* Reducers that wait for those of other ranks are launched once, and pull. */
+static bool cuda_reduces_to_all(int operation)
+{
+    return operations[operation].op == EW_OP_GEMM_AR;
+}
+
 /* Clusters are Hopper's, and SMs are reserved from producers that stay where they are. */
 static bool cuda_is_valid(const conformance_bed *bed, const choice *c)
 {
+    if (cuda_reduces_to_all(c->value[OPERATION]) &&
+        (c->value[TRANSPORT] > 0 || c->value[LAUNCHES] > 0))
+        return false;
     return (c->value[CLUSTER] == 0 || c->value[KERNEL] + 1 == EW_KERNEL_SM90) &&
            (bed->pools[c->value[POOL]] != EW_POOL_STATIC ||
             c->value[CTAS] + 1 == EW_CTAS_PERSISTENT);
@@ -134,7 +143,9 @@ static bool cuda_may_be_impossible(const conformance_bed *bed, int a, int va, in
 {
     return (a == KERNEL && va + 1 == EW_KERNEL_SM80 && b == CLUSTER && vb == 1) ||
            (a == CTAS && va + 1 == EW_CTAS_BLOCK && b == POOL &&
-            bed->pools[vb] == EW_POOL_STATIC);
+            bed->pools[vb] == EW_POOL_STATIC) ||
+           ((a == TRANSPORT || a == LAUNCHES) && va > 0 && b == OPERATION &&
+            cuda_reduces_to_all(vb));
 }
 
 const conformance_bed conformance_cuda = {
@@ -155,7 +166,8 @@ const conformance_bed conformance_cuda = {
                    [TRANSPORT] = 2,
                    [LAUNCHES] = 2,
                    [LAYOUT] = 2,
-                   [BINDING] = 3},
+                   [BINDING] = 3,
+                   [OPERATION] = 3}, /* all but AllGather-GEMM */
     .shapes =
         {
             {256, 0, 512, 64},   /* aligned */

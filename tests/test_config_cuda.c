@@ -276,10 +276,37 @@ static void unknown_methods_are_refused(void **state)
                          "needs a method");
 }
 
+/* Of an AllReduce every rank may sum every tile, and has a flag for the sum of each. */
+static void allreduce_has_room_for_its_flags(void **state)
+{
+    (void)state;
+    static const int ranks[] = {1, 3, 8};
+    const ewx_machine machine = {
+        .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
+    for (size_t i = 0; i < COUNT(ranks); i++) {
+        ew_problem problem = EW_PROBLEM(1000, 520, 64, EW_BF16);
+        ew_config request = EW_CONFIG_INIT;
+        ewx_spec spec;
+        problem.op = EW_OP_GEMM_AR;
+        request.backend = EW_BACKEND_CUDA;
+        assert_int_equal(ewx_spec_build(&problem, ranks[i], &request, &machine, &spec),
+                         EW_OK);
+        const ewx_layout *layout = &spec.layout;
+        const size_t tiles = 8 * 5, word = sizeof(uint32_t);
+        assert_int_equal(layout->slots_per_part, tiles);
+        assert_int_equal(layout->results_offset,
+                         layout->flags_offset + tiles * (size_t)ranks[i] * word);
+        assert_true(layout->results_offset + tiles * word <= layout->slice_offset[0]);
+        assert_int_equal(layout->slice_offset[1] - layout->slice_offset[0],
+                         tiles * EWX_CUDA_TILE_BYTES);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuda_choices),
+        cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),
         cmocka_unit_test(impossible_cuda_problems_are_refused),
         cmocka_unit_test(cuda_keys_are_refused_on_the_cpu),

@@ -90,7 +90,7 @@ static void print_view(const plan_view *view)
 {
     const ew_problem *shape = &view->problem;
     const ew_forecast *forecast = &view->forecast;
-    fputs(cli_op_text(shape->op, cli_bed_of(EW_BACKEND_CPU)), stdout);
+    fputs(cli_op_text(shape->op), stdout);
     printf("problem   M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            shape->max_m, shape->n, shape->k, view->num_ranks, ew_dtype_name(shape->dtype));
     printf("method    %s\n", view->method);

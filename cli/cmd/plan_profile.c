@@ -257,7 +257,7 @@ static void print_forecast(const forecast *f)
     const ew_problem *p = &f->what.problem;
     char text[192];
     cli_sim_text(NULL, f->what.num_ranks, text, sizeof text);
-    printf("# %s\n%s", text, cli_op_text(p->op, cli_bed_of(EW_BACKEND_SIM)));
+    printf("# %s\n%s", text, cli_op_text(p->op));
     printf("problem   M=%" PRId64 " N=%" PRId64 " K=%" PRId64 " per rank, W=%d, %s\n",
            p->max_m, p->n, p->k, f->what.num_ranks, ew_dtype_name(p->dtype));
     printf("floor     %.1f us: GEMM alone %.1f us, link alone %.1f us\n", f->floor_us,

@@ -53,7 +53,7 @@ void cli_caveats_print(const cli_job *job, FILE *stream)
     for (int which = 0; which < job->num_problems; which++)
         print_hardware(job, which, stream);
     if (job->num_problems > 0)
-        fputs(cli_op_text(job->problems[0].problem.op, job->bed), stream);
+        fputs(cli_op_text(job->problems[0].problem.op), stream);
     cli_link_text(job, text, sizeof text);
     if (job->ranks.options.link_gbps > 0)
         fprintf(stream, "# link : %s\n", text);

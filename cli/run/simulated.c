@@ -26,17 +26,11 @@ void cli_sim_text(const char *profile, int num_ranks, char *text, size_t bytes)
                  hardware.is_cpu ? "core" : "SM", ewx_text_plural((int)hardware.sms));
 }
 
-const char *cli_op_text(ew_op op, const cli_bed *bed)
+const char *cli_op_text(ew_op op)
 {
     if (op == EW_OP_AG_GEMM)
         return "# op : ag-gemm, AllGather then GEMM\n";
-    if (op != EW_OP_GEMM_AR)
-        return "";
-    return bed->is_simulated && cli_ranks_are_gpus(bed)
-               ? "# op : gemm-ar, GEMM then AllReduce; the cuda backend does not run it "
-                 "yet, "
-                 "so these are times of a schedule to be built\n"
-               : "# op : gemm-ar, GEMM then AllReduce\n";
+    return op == EW_OP_GEMM_AR ? "# op : gemm-ar, GEMM then AllReduce\n" : "";
 }
 
 void cli_sim_params(json_t *params, int num_ranks)

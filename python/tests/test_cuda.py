@@ -49,6 +49,18 @@ def test_tensors_bit_for_bit(world, product):
     assert torch.equal(et.gemm_rs(A[:7], B, world), want[:7])
 
 
+def test_allreduce_bit_for_bit(world, product):
+    A, B, want = product
+    plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda", op="gemm-ar")
+    plan.set_weight(B)
+    out = torch.full((M, N), 77.0, dtype=DTYPE, device="cuda")
+    assert plan.gemm_ar(A, out=out) is out and torch.equal(out, want)
+    assert torch.equal(entwine.gemm_ar(A, B, world), want)
+    assert torch.equal(et.gemm_ar(A, B, world), want)
+    assert torch.equal(et.gemm_ar(A[:7], B, world), want[:7])
+    torch.library.opcheck(torch.ops.entwine.gemm_ar.default, (A, B, world.name))
+
+
 def test_what_is_on_the_other_device(world, product):
     A, B, _ = product
     plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda")
@@ -82,6 +94,15 @@ def test_the_layer_operator(world, layer, frozen):
     again = parts["residual"].clone()
     assert torch.equal(result, et.gemm_rs_layer(A, B, again, parts["norm_weight"], world,
                                                 parts["bias"], layers.EPS, frozen))
+
+
+def test_the_allreduce_layer_operator(world, layer):
+    A, B, parts, h, normed = layer
+    residual = parts["residual"].clone()
+    result = et.gemm_ar_layer(A, B, residual, parts["norm_weight"], world, parts["bias"], layers.EPS,
+                              residual_rows="all")
+    assert torch.equal(residual, h)
+    torch.testing.assert_close(result, normed, rtol=2**-7, atol=0)
 
 
 def test_the_layer_in_a_graph(world, layer):

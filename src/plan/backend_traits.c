@@ -19,6 +19,7 @@ const ewx_traits ewx_traits_cuda = {
     .has_own_clock = true,
     .heap = {.header_bytes = EWX_CUDA_HEADER_BYTES,
              .flag_bytes = sizeof(uint32_t),
+             .flags_at_owner = true,
              .unit_bytes = EWX_CUDA_TILE_BYTES,
              .whole_tiles = true}, /* TMA stores them, whatever the edge needs */
 };

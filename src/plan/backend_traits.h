@@ -12,10 +12,12 @@
 /* The sizes from which the one formula in layout.c makes a heap. */
 typedef struct ewx_heap_rules {
     size_t header_bytes;
-    size_t flag_bytes; /* per slot */
-    size_t unit_bytes; /* where slices start and end: a whole tile lets them lie back to
-                          back */
-    bool whole_tiles;  /* slots have room for one even where the matrix is smaller */
+    size_t flag_bytes;
+    bool flags_at_owner; /* one per contribution to a tile, where they are awaited; else one
+                            per slot, where they are made */
+    size_t unit_bytes;   /* where slices start and end: a whole tile lets them lie back to
+                            back */
+    bool whole_tiles;    /* slots have room for one even where the matrix is smaller */
 } ewx_heap_rules;
 
 typedef struct ewx_traits {

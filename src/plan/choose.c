@@ -149,17 +149,22 @@ static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
  * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
  * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
- * own hold four of the largest. */
-static void choose_reducers(int sms, ew_config *config)
+ * own hold four of the largest.  The AllReduce's is too much for the registers of 512
+ * threads, but four of 256 fit on an SM. */
+static void choose_reducers(ew_op op, int sms, ew_config *config)
 {
     const bool after = config->pool == EW_POOL_AFTER;
     const bool apart = config->pool == EW_POOL_STATIC;
     const bool beside = config->kernel == EW_KERNEL_SM90;
+    const bool to_all = op == EW_OP_GEMM_AR;
     const int quarter = sms >= 4 ? sms / 4 : 1;
     if (!config->budget)
-        config->budget = after ? 2 * sms : apart ? 2 * quarter : beside ? sms : quarter;
+        config->budget = after    ? (to_all ? 4 : 2) * sms
+                         : apart  ? 2 * quarter
+                         : beside ? sms
+                                  : quarter;
     if (!config->batch)
-        config->batch = after || apart ? 512 : beside ? 256 : 128;
+        config->batch = after || apart ? (to_all ? 256 : 512) : beside ? 256 : 128;
 }
 
 static void choose_for_cuda(const ew_problem *problem, int num_ranks,
@@ -201,7 +206,7 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
     if (!config->pool) /* reducers that can only wait would be in the GEMM's way */
         config->pool =
             config->release == EW_RELEASE_OUTPUT || copies ? EW_POOL_AFTER : EW_POOL_SHARED;
-    choose_reducers(gpu.gpu_sms, config);
+    choose_reducers(problem->op, gpu.gpu_sms, config);
     if (!config->workers)
         config->workers = 1;
 }

@@ -41,7 +41,16 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
             ? ewx_size_mul(ewx_size_mul(ewx_size_of(kept_rows), ewx_size_of(cols)), elem)
             : ewx_size_mul(num_slots, slot_bytes);
     const ewx_size slice = ewx_size_round_up(contributions, rules.unit_bytes);
-    const ewx_size flags = ewx_size_mul(num_slots, (ewx_size){rules.flag_bytes, true});
+    const bool has_results = rules.flags_at_owner && problem->op == EW_OP_GEMM_AR;
+    const ewx_size contribution_flags =
+        ewx_size_mul(rules.flags_at_owner && !op->gemm_waits
+                         ? ewx_size_mul(slots_per_part, ewx_size_of(num_ranks))
+                         : num_slots,
+                     (ewx_size){rules.flag_bytes, true});
+    const ewx_size result_flags =
+        has_results ? ewx_size_mul(slots_per_part, (ewx_size){rules.flag_bytes, true})
+                    : (ewx_size){0, true};
+    const ewx_size flags = ewx_size_add(contribution_flags, result_flags);
     const ewx_size first = ewx_size_round_up(
         ewx_size_add((ewx_size){rules.header_bytes, true}, flags), rules.unit_bytes);
     /* cuBLAS and copy engines are told where to write by the host, which does not count
@@ -63,6 +72,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     layout.piece_bytes = piece_bytes.value;
     layout.slot_bytes = slot_bytes.value;
     layout.flags_offset = rules.header_bytes;
+    layout.results_offset = has_results ? rules.header_bytes + contribution_flags.value : 0;
     layout.slice_offset[0] = first.value;
     layout.slice_offset[1] = second.value;
     layout.segment_bytes = total.value;

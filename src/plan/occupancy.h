@@ -84,7 +84,7 @@ static inline ewx_kernel_needs ewx_gemm_needs(ew_kernel kernel, int block_n)
     return wide ? (ewx_kernel_needs){256, 224, 98560} : (ewx_kernel_needs){256, 128, 49408};
 }
 
-/* What the reducer without an epilogue needs, for any W. */
+/* What a reducer without an epilogue needs, for any W: of either operation. */
 static inline ewx_kernel_needs ewx_reducer_needs(int threads)
 {
     return (ewx_kernel_needs){threads, threads > 256 ? 32 : 64, 0};

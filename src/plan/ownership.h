@@ -17,6 +17,13 @@ typedef enum ewx_ownership {
 
 #define EWX_EVERYONE (-1)
 
+/* EWX_OWNS_TILES: the rank that sums a task of the only part.  W consecutive tasks, a
+ * round, have an owner each. */
+EW_HD static inline int ewx_task_owner(int num_ranks, int64_t task)
+{
+    return (int)(task % num_ranks);
+}
+
 /* Tasks first, first + step, ... of a part, `count` of them, and of their tiles the rows
  * that lie in `rows`, counted inside the part. */
 typedef struct ewx_share {
@@ -95,7 +102,8 @@ EW_HD static inline ewx_tile_rows ewx_share_rows_in(const ewx_grid *grid,
     ewx_tile_rows rows = ewx_share_tile_rows(grid, share, tile);
     const bool is_other =
         share->ownership == EWX_OWNS_TILES &&
-        ewx_tile_task(grid, share->part, tile) % share->step != share->first;
+        ewx_task_owner((int)share->step, ewx_tile_task(grid, share->part, tile)) !=
+            share->first;
     if (is_other || rows.end < rows.first)
         rows.end = rows.first;
     return rows;
@@ -113,8 +121,9 @@ EW_HD static inline int ewx_owner_of(const ewx_grid *grid, ewx_ownership ownersh
 {
     if (ownership == EWX_OWNS_PART)
         return part;
-    return ownership == EWX_OWNS_TILES ? (int)(ewx_tile_task(grid, part, tile) % num_ranks)
-                                       : EWX_EVERYONE;
+    return ownership == EWX_OWNS_TILES
+               ? ewx_task_owner(num_ranks, ewx_tile_task(grid, part, tile))
+               : EWX_EVERYONE;
 }
 
 #endif

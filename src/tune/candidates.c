@@ -45,11 +45,17 @@ static bool has_many_waves(const ewx_candidate_space *space)
 
 /* ---- Transport ---- */
 
-static bool has_transport(const ewx_candidate_space *space)
+static bool reduces_beside(const ewx_candidate_space *space)
 {
     const ew_config *c = &space->built_in;
     return on_gpu(space) && space->num_ranks > 1 && !space->fixed.transport &&
            c->pool == EW_POOL_SHARED && c->release == 1 && c->launches == EW_LAUNCHES_ONCE;
+}
+
+/* An AllReduce's tiles may have several readers, and are pulled. */
+static bool has_transport(const ewx_candidate_space *space)
+{
+    return reduces_beside(space) && space->problem->op != EW_OP_GEMM_AR;
 }
 
 static void vary_transport(const ewx_candidate_space *space, ew_config request,
@@ -226,7 +232,7 @@ static void vary_budget(const ewx_candidate_space *space, ew_config request,
 /* Where there are few waves, a GEMM with fewer SMs may take no more of them. */
 static bool has_pool(const ewx_candidate_space *space)
 {
-    return has_transport(space) && !space->fixed.pool && !has_many_waves(space);
+    return reduces_beside(space) && !space->fixed.pool && !has_many_waves(space);
 }
 
 static void vary_pool(const ewx_candidate_space *space, ew_config request,

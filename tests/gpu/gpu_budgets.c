@@ -35,7 +35,7 @@ static int call_reducer_first(gpu_job *job, ladder *l, int64_t m)
     atomic_store(released, false);
     RANK_TRY(job_hold_producer(job, hold_stream, released));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
-    const ew_status status = ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL);
+    const ew_status status = job_call(job, m, job->A, job->B, job->C, NULL);
     const int64_t launched_ns = ew_now_ns();
     gpu_sleep_ms(HOLD_MS);
     atomic_store(released, true);
@@ -49,7 +49,7 @@ static int call_reducer_first(gpu_job *job, ladder *l, int64_t m)
 static int call_producer_first(gpu_job *job, int64_t m)
 {
     ew_world *world = job->world;
-    RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
     RANK_OK(ew_plan_wait(job->plan));
     return 0;
 }

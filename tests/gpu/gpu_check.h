@@ -21,6 +21,13 @@
     X("determinism", check_determinism, 60, THREADS)                        \
     X("streams", check_streams, 45, THREADS)                                \
     X("reuse", check_reuse, 45, THREADS)                                    \
+    X("allreduce", check_allreduce, 90, THREADS)                            \
+    X("allreduce-bits", check_allreduce_bits, 90, THREADS)                  \
+    X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \
+    X("allreduce-graph", check_allreduce_graph, 60, THREADS)                \
+    X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
+    X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
+    X("allreduce-faults", check_allreduce_faults, 90, THREADS)              \
     X("frees", check_frees, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
     X("graph", check_graph, 60, THREADS)                                    \
@@ -44,12 +51,15 @@
     X("environment-processes", check_environment_processes, 120, PROCESSES) \
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
     X("killed", check_killed, 60, PROCESSES)                                \
+    X("allreduce-processes", check_allreduce_processes, 60, PROCESSES)      \
+    X("allreduce-killed", check_allreduce_killed, 60, PROCESSES)            \
     X("hosts", check_hosts, 500, PROCESSES)                                 \
     X("hosts-rank", check_hosts_rank, 120, ON_REQUEST)                      \
     X("small-threads", check_small_threads, 60, ON_REQUEST)                 \
     X("small-processes", check_small_processes, 60, ON_REQUEST)             \
     X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)                \
-    X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)
+    X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)                \
+    X("sanitizer-allreduce", check_sanitizer_allreduce, 120, ON_REQUEST)
 
 #define GPU_DECLARE(name, function, seconds, ranks) void function(void);
 GPU_CHECKS(GPU_DECLARE)

@@ -118,6 +118,30 @@ void check_conformance_threads(void)
                completed == num_listed && !gpu_quick ? ", every pair among them" : "");
 }
 
+static void add_allreduce(void *context, const trial *t)
+{
+    if (t->problem.op == EW_OP_GEMM_AR)
+        add(context, t);
+}
+
+void check_allreduce(void)
+{
+    ew_ranks_as kind = EW_RANKS_AS_THREADS;
+    start_list(10000);
+    conformance_random(&conformance_cuda, gpu_quick ? 90 : 300, add_allreduce, &kind);
+    const int completed = run_listed(gpu_quick ? 25 : 75);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
+}
+
+void check_allreduce_processes(void)
+{
+    ew_ranks_as kind = EW_RANKS_AS_PROCESSES;
+    start_list(15000);
+    conformance_random(&conformance_cuda, gpu_quick ? 12 : 60, add_allreduce, &kind);
+    const int completed = run_listed(gpu_quick ? 20 : 45);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
+}
+
 void check_conformance_processes(void)
 {
     ew_ranks_as kind = EW_RANKS_AS_PROCESSES;
@@ -218,5 +242,22 @@ void check_sanitizer_two(void)
 {
     start_list(60000);
     list_every_kernel(EW_RANKS_AS_THREADS, 2, false);
+    run_listed(100);
+}
+
+void check_sanitizer_allreduce(void)
+{
+    static const char *const configs[] = {
+        "shots=2,kernel=sm80,block=128x128,x=2,b=128",
+        "shots=2,kernel=sm90,block=128x256,cluster=2,x=2,b=256",
+        "shots=1,kernel=sm90,block=128x128,cluster=1,x=1,b=512,release=3",
+    };
+    ew_ranks_as kind = EW_RANKS_AS_THREADS;
+    start_list(60000);
+    for (uint32_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        trial t = small_trial(3, configs[i], i % 2 ? EW_BF16 : EW_FP16, i);
+        t.problem.op = EW_OP_GEMM_AR;
+        add(&kind, &t);
+    }
     run_listed(100);
 }

@@ -15,6 +15,16 @@
 enum { MAX_W = 4, TEXT_BYTES = 512 };
 #define SECOND_NS 1000000000LL
 
+/* The operation under test. */
+static ew_op operation = EW_OP_GEMM_RS;
+
+static ew_problem small_problem(void)
+{
+    ew_problem problem = gpu_problem(300, 264, 72, EW_FP16);
+    problem.op = operation;
+    return problem;
+}
+
 /* ---- What the ranks saw ---- */
 
 typedef struct story {
@@ -82,7 +92,7 @@ static int expect_same_again(gpu_job *job, const story *s, int64_t m)
     const ew_status status = s->statuses[job->rank];
     RANK_CHECK(ew_plan_wait(job->plan) == status, "%s", ew_last_error());
     RANK_CHECK(strcmp(ew_last_error(), s->texts[job->rank]) == 0, "%s", ew_last_error());
-    RANK_CHECK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL) == status, "%s",
+    RANK_CHECK(job_call(job, m, job->A, job->B, job->C, NULL) == status, "%s",
                ew_last_error());
     return 0;
 }
@@ -138,7 +148,7 @@ static int wait_for_the_absent(gpu_job *job, void *argument)
         return 0;
     }
     const int64_t start_ns = ew_now_ns();
-    const ew_status called = ew_gemm_rs(job->plan, a->m, job->A, job->B, job->C, NULL);
+    const ew_status called = job_call(job, a->m, job->A, job->B, job->C, NULL);
     tell(a->story, job->rank, called == EW_OK ? ew_plan_wait(job->plan) : called, start_ns);
     return called == EW_OK ? expect_same_again(job, a->story, a->m) : 0;
 }
@@ -150,8 +160,8 @@ static void expect_deadline(const char *config, int num_ranks, absence a,
     const int64_t most_ns = gpu_long ? DEADLINE_NS * 12 / 10 : DEADLINE_NS + 2 * SECOND_NS;
     story s = {.out = 0};
     a.story = &s;
-    gpu_run(EW_RANKS_AS_THREADS, num_ranks, &options, gpu_problem(300, 264, 72, EW_FP16),
-            config, wait_for_the_absent, &a);
+    gpu_run(EW_RANKS_AS_THREADS, num_ranks, &options, small_problem(), config,
+            wait_for_the_absent, &a);
     for (int rank = 0; rank < num_ranks; rank++) {
         if (rank == a.culprit)
             continue;
@@ -211,7 +221,7 @@ static int wait_for_an_abort(gpu_job *job, void *argument)
         wait_until_out(d->story, job->num_ranks - 1);
         return 0;
     }
-    RANK_OK(ew_gemm_rs(job->plan, 300, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, 300, job->A, job->B, job->C, NULL));
     const ew_status status = ew_plan_wait(job->plan);
     tell(d->story, job->rank, status, atomic_load(&d->story->deed_ns));
     return expect_same_again(job, d->story, 300);
@@ -232,7 +242,7 @@ static ew_status work_until_a_fault(gpu_job *job, int calls_at_once)
     ew_status status = EW_OK;
     while (status == EW_OK) {
         for (int call = 0; call < calls_at_once && status == EW_OK; call++)
-            status = ew_gemm_rs(job->plan, 300, job->A, job->B, job->C, NULL);
+            status = job_call(job, 300, job->A, job->B, job->C, NULL);
         if (status == EW_OK)
             status = ew_plan_wait(job->plan);
     }
@@ -262,8 +272,7 @@ static void expect_aborted(gpu_work work, const char *config, int after_ms, bool
     const ew_world_options options = gpu_options(20000);
     story s = {.out = 0};
     deed d = {.story = &s, .rank = 2, .after_us = after_ms * 1000};
-    gpu_run(EW_RANKS_AS_THREADS, 3, &options, gpu_problem(300, 264, 72, EW_FP16), config,
-            work, &d);
+    gpu_run(EW_RANKS_AS_THREADS, 3, &options, small_problem(), config, work, &d);
     for (int rank = 0; rank < 3; rank++)
         if (all || rank != d.rank)
             expect_story(&s, rank, EW_ERR_ABORTED, 0, 2 * SECOND_NS,
@@ -300,7 +309,7 @@ static int spin_until_aborted(gpu_job *job, void *argument)
         wait_until_out(d->story, 1);
         return 0;
     }
-    RANK_OK(ew_gemm_rs(job->plan, job->problem.max_m, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, job->problem.max_m, job->A, job->B, job->C, NULL));
     atomic_fetch_add(&d->story->ready, 1);
     const ew_status status = ew_plan_wait(job->plan);
     tell(d->story, job->rank, status, atomic_load(&d->story->deed_ns));
@@ -355,17 +364,17 @@ static int call_with_own_rows(gpu_job *job, void *argument)
     RANK_TRY(job_compute(job, 300, 1, NULL));
     RANK_OK(ew_world_barrier(world));
     const int64_t start_ns = ew_now_ns(), m = job->rank == 0 ? 256 : 200;
-    RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
     tell(s, job->rank, ew_plan_wait(job->plan), start_ns);
     return expect_same_again(job, s, m);
 }
 
-void check_rows_disagree(void)
+static void expect_rows_disagree(void)
 {
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
         story s = {.out = 0};
-        gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(300, 264, 72, EW_FP16), *kernel,
-                call_with_own_rows, &s);
+        gpu_run(EW_RANKS_AS_THREADS, 2, NULL, small_problem(), *kernel, call_with_own_rows,
+                &s);
         for (int rank = 0; rank < 2; rank++)
             expect_story(
                 &s, rank, EW_ERR_MISMATCH, 0, 5 * SECOND_NS,
@@ -374,6 +383,11 @@ void check_rows_disagree(void)
             harness_fail("two stories: %s\n%s", s.texts[0], s.texts[1]);
     }
     expect_still_works(EW_RANKS_AS_THREADS);
+}
+
+void check_rows_disagree(void)
+{
+    expect_rows_disagree();
 }
 
 /* ---- Plans in another order ---- */
@@ -441,8 +455,7 @@ static void expect_disorder(const char *config, bool captured)
 {
     disorder d = {.captured = captured};
     harness_context("%s, captured %d", config, captured);
-    gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(300, 264, 72, EW_FP16), config,
-            call_in_own_order, &d);
+    gpu_run(EW_RANKS_AS_THREADS, 2, NULL, small_problem(), config, call_in_own_order, &d);
     for (int rank = 0; rank < 2; rank++)
         expect_story(&d.story, rank, EW_ERR_MISMATCH, 0, 5 * SECOND_NS,
                      (const char *[]){"rank 0 called plan 1 as its call 2",
@@ -497,9 +510,9 @@ static void kill_one(const char *config, int victim, int after_us, gpu_figures *
     int exits[KILLED_W];
     char culprit[32];
     snprintf(culprit, sizeof culprit, "rank %d died", victim);
-    const ew_status status = gpu_run_failing(EW_RANKS_AS_PROCESSES, KILLED_W, &options,
-                                             gpu_problem(300, 264, 72, EW_FP16), config,
-                                             work_until_one_dies, &d, exits);
+    const ew_status status =
+        gpu_run_failing(EW_RANKS_AS_PROCESSES, KILLED_W, &options, small_problem(), config,
+                        work_until_one_dies, &d, exits);
     if (status != EW_ERR_PEER_DIED || exits[victim] != 128 + SIGKILL)
         harness_fail("%s, rank %d killed after %d us: ew_run_ranks: %s, it ended with %d: "
                      "%s",
@@ -518,7 +531,7 @@ static void kill_one(const char *config, int victim, int after_us, gpu_figures *
 }
 
 /* Every rank's memory is mapped by all others: whoever is killed was an exporter. */
-void check_killed(void)
+static void kill_some(const char *more)
 {
     static gpu_figures took_ms;
     const int kills = gpu_long ? 100 : gpu_quick ? 2 : 5;
@@ -528,7 +541,9 @@ void check_killed(void)
     for (int i = 0; i < kills; i++) {
         const int victim = (int)harness_between(&random, 0, KILLED_W - 1);
         const int after_us = (int)harness_between(&random, 0, 500000);
-        kill_one(kernels[i % 2 && kernels[1]], victim, after_us, &took_ms);
+        char config[EW_CONFIG_TEXT_BYTES];
+        snprintf(config, sizeof config, "%s,%s", kernels[i % 2 && kernels[1]], more);
+        kill_one(config, victim, after_us, &took_ms);
         if (i % 10 == 9)
             expect_still_works(EW_RANKS_AS_PROCESSES);
     }
@@ -536,4 +551,73 @@ void check_killed(void)
     gpu_remark("%d kills, %d survivors: p50 %.1f ms, p99 %.1f ms, longest %.1f ms", kills,
                took_ms.count, gpu_figures_at(&took_ms, 0.5), gpu_figures_at(&took_ms, 0.99),
                gpu_figures_at(&took_ms, 1));
+}
+
+void check_killed(void)
+{
+    kill_some("transport=pull");
+}
+
+/* ---- AllReduce: the same, and ranks that owe others a sum ---- */
+
+/* Its reducers start when the others have given up. */
+static void CUDART_CB hold_until_out(void *argument)
+{
+    const absence *a = argument;
+    wait_until_out(a->story, MAX_W - 1);
+}
+
+static int wait_for_a_sum(gpu_job *job, void *argument)
+{
+    absence *a = argument;
+    ew_world *world = job->world;
+    RANK_TRY(job_compute(job, a->m, 1, NULL));
+    RANK_OK(ew_world_barrier(world));
+    if (job->rank == a->culprit)
+        RANK_TRY(job_hold_exchange(job, hold_until_out, a));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
+    const int64_t start_ns = ew_now_ns();
+    RANK_OK(job_call(job, a->m, job->A, job->B, job->C, NULL));
+    tell(a->story, job->rank, ew_plan_wait(job->plan), start_ns);
+    return 0;
+}
+
+static void expect_missing_sum(const char *config)
+{
+    const ew_world_options options = gpu_options(DEADLINE_MS);
+    story s = {.out = 0};
+    absence a = {.story = &s, .culprit = 1, .m = 300};
+    gpu_run(EW_RANKS_AS_THREADS, MAX_W, &options, small_problem(), config, wait_for_a_sum,
+            &a);
+    for (int rank = 0; rank < MAX_W; rank++)
+        expect_story(&s, rank, EW_ERR_TIMEOUT, rank == a.culprit ? 0 : DEADLINE_NS * 9 / 10,
+                     DEADLINE_NS + 3 * SECOND_NS,
+                     (const char *[]){"the result of tile (", "of rank 1 ", "fix:", NULL});
+    expect_still_works(EW_RANKS_AS_THREADS);
+}
+
+void check_allreduce_faults(void)
+{
+    operation = EW_OP_GEMM_AR;
+    expect_still_works(EW_RANKS_AS_THREADS);
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
+        char config[EW_CONFIG_TEXT_BYTES];
+        snprintf(config, sizeof config, "%s,shots=2", *kernel);
+        expect_missing_sum(config);
+        expect_deadline(config, 2, (absence){.culprit = 1, .pretends = true, .m = 300},
+                        (const char *[]){"tile (", "of rank 1 ", "saw epoch ", "wanted ",
+                                         "fix:", NULL});
+        expect_deadline(config, 2, (absence){.culprit = 0, .m = 1},
+                        (const char *[]){"for rank 0 ", "fix:", NULL});
+        expect_aborted(wait_for_an_abort, config, 200, false);
+        for (int after_ms = 1; after_ms <= 100; after_ms *= 10)
+            expect_aborted(work_until_aborted, config, after_ms, true);
+    }
+    expect_rows_disagree();
+}
+
+void check_allreduce_killed(void)
+{
+    operation = EW_OP_GEMM_AR;
+    kill_some("shots=2");
 }

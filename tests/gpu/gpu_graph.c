@@ -33,7 +33,7 @@ static int record(gpu_job *job, const replay *r, recording *g)
     RANK_OK(ew_world_barrier(world));
     RANK_CUDA(cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < r->num_calls; i++)
-        RANK_OK(ew_gemm_rs(job->plan, r->rows[i], job->A, job->B, g->C[i], g->stream));
+        RANK_OK(job_call(job, r->rows[i], job->A, job->B, g->C[i], g->stream));
     RANK_CUDA(cudaStreamEndCapture(g->stream, &g->graph));
     RANK_CUDA(cudaGraphInstantiate(&g->runnable, g->graph, 0));
     RANK_CUDA(cudaGraphUpload(g->runnable, g->stream));
@@ -98,17 +98,35 @@ static int record_and_play(gpu_job *job, void *argument)
     return 0;
 }
 
-static void run_replay(int num_ranks, const char *config, ew_weight_layout layout,
-                       int num_calls, int launches)
+static void run_replay_of(ew_op op, int num_ranks, const char *config,
+                          ew_weight_layout layout, int num_calls, int launches)
 {
     const int64_t most = 130 * num_ranks + 1;
     ew_problem problem = gpu_problem(most, 264, 72, EW_FP16);
+    problem.op = op;
     problem.weight_layout = layout;
     replay r = {.num_calls = num_calls,
                 .rows = {most, most / 2},
                 .launches = launches,
                 .inputs = 10};
     gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, record_and_play, &r);
+}
+
+static void run_replay(int num_ranks, const char *config, ew_weight_layout layout,
+                       int num_calls, int launches)
+{
+    run_replay_of(EW_OP_GEMM_RS, num_ranks, config, layout, num_calls, launches);
+}
+
+void check_allreduce_graph(void)
+{
+    const int launches = gpu_quick ? 100 : 2000;
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+        run_replay_of(EW_OP_GEMM_AR, 3, *kernel, EW_WEIGHT_NK, 1, launches);
+    run_replay_of(EW_OP_GEMM_AR, 4, "shots=2", EW_WEIGHT_KN, 2, launches);
+    run_replay_of(EW_OP_GEMM_AR, 4, "shots=1", EW_WEIGHT_NK, 2, launches);
+    run_replay_of(EW_OP_GEMM_AR, 2, "shots=2,release=output,pool=after", EW_WEIGHT_NK, 2,
+                  launches);
 }
 
 void check_graph(void)

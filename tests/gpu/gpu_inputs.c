@@ -7,6 +7,7 @@
 
 #include "gpu_check.h"
 #include "gpukit.h"
+#include "plan/policy.h"
 #include "trial.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
@@ -191,6 +192,20 @@ void check_bad_input(void)
 
 /* ---- Emulated link ---- */
 
+/* What a rank gets from the others: contributions to what it sums, and their sums. */
+static double bytes_over_link(const gpu_job *job, int64_t m)
+{
+    const ewx_spec *spec = job_engine(job)->spec;
+    const ewx_grid grid = ewx_spec_grid(spec, m);
+    const ewx_share share = ewx_spec_share(spec, m, job->rank);
+    int64_t own = 0, results = 0;
+    for (int64_t i = 0; i < share.count; i++)
+        own += ewx_tile_bytes(&grid, share.part, ewx_share_tile(&grid, &share, i), 2);
+    if (ewx_has_results(share.ownership))
+        results = m * job->problem.n * 2 - own;
+    return (double)(own * (job->num_ranks - 1) + results);
+}
+
 /* A lower bound is physics; nothing here bounds speed. */
 static int call_under_the_link(gpu_job *job, void *argument)
 {
@@ -198,13 +213,12 @@ static int call_under_the_link(gpu_job *job, void *argument)
     ew_world *world = job->world;
     const int64_t m = job->problem.max_m;
     for (uint32_t seed = 0; seed < 3; seed++) {
-        const double bytes =
-            (double)(job_rows(job, m) * job->problem.n * 2 * (job->num_ranks - 1));
+        const double bytes = bytes_over_link(job, m);
         RANK_TRY(job_fill(job, seed));
         RANK_TRY(job_poison(job));
         RANK_OK(ew_world_barrier(world));
         const int64_t start_ns = ew_now_ns();
-        RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+        RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
         RANK_OK(ew_plan_wait(job->plan));
         const int64_t took_ns = ew_now_ns() - start_ns;
         RANK_CHECK(
@@ -227,6 +241,10 @@ void check_link(void)
             options.link_latency_us = links[i][1];
             gpu_run(EW_RANKS_AS_THREADS, W, &options,
                     gpu_problem(130 * W + 1, 264, 72, EW_FP16), configs[i],
+                    call_under_the_link, &options);
+            ew_problem to_all = gpu_problem(130 * W + 1, 264, 72, EW_FP16);
+            to_all.op = EW_OP_GEMM_AR;
+            gpu_run(EW_RANKS_AS_THREADS, W, &options, to_all, i % 2 ? "shots=1" : "shots=2",
                     call_under_the_link, &options);
         }
 }

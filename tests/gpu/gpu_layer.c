@@ -1,6 +1,6 @@
-/* ew_gemm_rs_layer on the GPU: the CPU's trials with the GPU's configs, whose bits are
- * compared with the same plain sequence; calls without a pause between them, and replays of
- * a graph. */
+/* ew_gemm_rs_layer and ew_gemm_ar_layer on the GPU: the CPU's trials with the GPU's
+ * configs, whose bits are compared with the same plain sequence; calls without a pause
+ * between them, and replays of a graph. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,19 +22,21 @@ static int run_batch(ew_world *world, void *argument)
     batch *b = argument;
     for (int i = 0; i < b->count; i++) {
         const layer_trial *t = &b->trials[i];
-        harness_context("%s max_m=%lld N=%lld parts=%u config=%s",
-                        ew_dtype_name(t->problem.dtype), (long long)t->problem.max_m,
-                        (long long)t->problem.n, t->parts, t->config);
+        harness_context("%s %s max_m=%lld N=%lld parts=%u config=%s",
+                        ew_op_name(t->problem.op), ew_dtype_name(t->problem.dtype),
+                        (long long)t->problem.max_m, (long long)t->problem.n, t->parts,
+                        t->config);
         RANK_TRY(layer_trial_body(world, &b->trials[i]));
     }
     return 0;
 }
 
-static void add(batch *b, int W, int64_t n, const char *config)
+static void add(batch *b, ew_op op, int W, int64_t n, const char *config)
 {
     const int number = b->count;
     const int64_t rows = (number % 4 < 2 ? 560 : 300) * W + 2; /* few rows are not fused */
-    const ew_problem problem = gpu_problem(rows, n, 72, number % 2 ? EW_BF16 : EW_FP16);
+    ew_problem problem = gpu_problem(rows, n, 72, number % 2 ? EW_BF16 : EW_FP16);
+    problem.op = op;
     ew_forecast forecast;
     ew_config parsed = EW_CONFIG_INIT;
     if (ew_config_parse(config, &parsed) != EW_OK)
@@ -44,6 +46,7 @@ static void add(batch *b, int W, int64_t n, const char *config)
         return;
     b->count++;
     b->trials[number] = (layer_trial){.problem = problem,
+                                      .all_rows = op == EW_OP_GEMM_AR,
                                       .config = config,
                                       .parts = LAYER_ALL | (number % 3 ? 0 : LAYER_C),
                                       .num_calls = 4,
@@ -65,7 +68,8 @@ static const char *const configs[] = {
     "backend=cuda,producer=blas",
 };
 
-void check_layer(void)
+/* Configs that the operation does not take are passed over. */
+static void try_layers(ew_op op)
 {
     static const int64_t widths[] = {264, 4240, 8, 128}; /* 4240: more than 32 tiles */
     for (int W = 1; W <= 8; W += W < 4 ? 1 : 4) {        /* 3: any other W */
@@ -73,9 +77,14 @@ void check_layer(void)
         const ew_world_options options = gpu_options(10000);
         for (size_t i = 0; i < COUNT(configs); i++)
             if (!gpu_quick || i < 3)
-                add(&b, W, widths[i % COUNT(widths)], configs[i]);
+                add(&b, op, W, widths[i % COUNT(widths)], configs[i]);
         harness_run_with(EW_RANKS_AS_THREADS, W, &options, run_batch, &b);
     }
+}
+
+void check_layer(void)
+{
+    try_layers(EW_OP_GEMM_RS);
 }
 
 /* ---- Back to back, and replayed ---- */
@@ -95,6 +104,8 @@ static int allocate(layer_job *l)
     const ew_epilogue none = EW_EPILOGUE_INIT;
     void *weight;
     l->epilogue = none;
+    if (job->problem.op == EW_OP_GEMM_AR)
+        l->epilogue.residual_rows = EW_RESIDUAL_ALL;
     RANK_CUDA(cudaMalloc(&l->epilogue.residual, job->c_bytes));
     RANK_CUDA(cudaMalloc(&l->epilogue.normed, job->c_bytes));
     RANK_CUDA(cudaMalloc(&weight, job->b_bytes));
@@ -136,8 +147,8 @@ static int call(layer_job *l, cudaStream_t stream)
 {
     gpu_job *job = l->job;
     ew_world *world = job->world;
-    RANK_OK(ew_gemm_rs_layer(job->plan, job->problem.max_m, job->A, job->B, NULL,
-                             &l->epilogue, stream));
+    RANK_OK((job->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar_layer : ew_gemm_rs_layer)(
+        job->plan, job->problem.max_m, job->A, job->B, NULL, &l->epilogue, stream));
     return 0;
 }
 
@@ -218,7 +229,7 @@ static int repeat(gpu_job *job, void *argument)
     return 0;
 }
 
-void check_layer_repeats(void)
+static void repeat_layers(ew_op op)
 {
     static const struct {
         const char *config;
@@ -233,8 +244,21 @@ void check_layer_repeats(void)
             bool captures = cases[i].captures;
             if (strcmp(cases[i].config, "producer=blas") == 0 && !gpu_has_blas())
                 continue;
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
-                    gpu_problem(400 * W + 3, 1032, 136, i % 2 ? EW_BF16 : EW_FP16),
-                    cases[i].config, repeat, &captures);
+            ew_problem problem =
+                gpu_problem(400 * W + 3, 1032, 136, i % 2 ? EW_BF16 : EW_FP16);
+            problem.op = op;
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, problem, cases[i].config, repeat,
+                    &captures);
         }
+}
+
+void check_layer_repeats(void)
+{
+    repeat_layers(EW_OP_GEMM_RS);
+}
+
+void check_allreduce_layer(void)
+{
+    try_layers(EW_OP_GEMM_AR);
+    repeat_layers(EW_OP_GEMM_AR);
 }

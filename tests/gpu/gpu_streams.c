@@ -55,7 +55,7 @@ static int enqueue(const gpu_job *job, const pinned *p, const sequence *s, int n
     RANK_CUDA(cudaMemcpyAsync(job->B, p->B[number], job->b_bytes, cudaMemcpyHostToDevice,
                               stream));
     RANK_CUDA(cudaMemsetAsync(job->C, 0xff, job->c_bytes, stream));
-    RANK_OK(ew_gemm_rs(job->plan, s->rows[number], job->A, job->B, job->C, stream));
+    RANK_OK(job_call(job, s->rows[number], job->A, job->B, job->C, stream));
     RANK_CUDA(cudaMemcpyAsync(p->C[number], job->C, result_bytes, cudaMemcpyDeviceToHost,
                               stream));
     return 0;
@@ -160,6 +160,7 @@ typedef struct rotation {
     int64_t m;
     int chunks;
     uint32_t epoch; /* to start from; 0: as a plan starts */
+    bool collects_late;
 } rotation;
 
 typedef struct wheel {
@@ -201,15 +202,18 @@ static void CUDART_CB hold_back(void *unused)
 static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
 {
     ew_world *world = job->world;
+    /* Calls on a stream of the caller's end one after the other. */
+    const cudaStream_t stream = r->collects_late ? NULL : w->stream;
     for (int i = 0; i < CHUNK; i++)
         RANK_CUDA(cudaMemset(w->C[i], 0xff, w->bytes + 1));
     RANK_CUDA(cudaDeviceSynchronize());
-    if (job->rank == 0) /* the others get as far ahead as they may */
+    if (job->rank == 0 && !r->collects_late) /* the others get as far ahead as they may */
         RANK_CUDA(cudaLaunchHostFunc(w->stream, hold_back, NULL));
+    if (r->collects_late && job->rank == job->num_ranks - 1)
+        RANK_TRY(job_hold_exchange(job, hold_back, NULL));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     for (int i = 0; i < CHUNK; i++)
-        RANK_OK(ew_gemm_rs(job->plan, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i],
-                           w->stream));
+        RANK_OK(job_call(job, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i], stream));
     RANK_CUDA(cudaStreamSynchronize(w->stream));
     RANK_OK(ew_plan_wait(job->plan));
     RANK_OK(ew_world_barrier(world));
@@ -266,6 +270,36 @@ void check_reuse(void)
         }
 }
 
+/* ---- AllReduce: results that wait for their readers ---- */
+
+static ew_problem allreduce_problem(int64_t max_m, int64_t n, ew_dtype dtype)
+{
+    ew_problem problem = gpu_problem(max_m, n, 72, dtype);
+    problem.op = EW_OP_GEMM_AR;
+    return problem;
+}
+
+/* Of one tile the last rank owes nobody a sum: all others are through, and its own GEMMs at
+ * work on later calls, while it has yet to copy the sum of the first. */
+void check_allreduce_reuse(void)
+{
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
+        char config[EW_CONFIG_TEXT_BYTES];
+        snprintf(config, sizeof config, "%s,shots=2", *kernel);
+        rotation late = {.m = 40, .chunks = gpu_quick ? 3 : 10, .collects_late = true};
+        gpu_run(EW_RANKS_AS_THREADS, 3, NULL, allreduce_problem(late.m, 128, EW_BF16),
+                config, in_turn, &late);
+        for (int W = 2; W <= 8; W *= 2) {
+            rotation full = {.m = 130 * W + 1, .chunks = gpu_quick ? 1 : 5};
+            rotation few = {.m = W / 2, .chunks = gpu_quick ? 1 : 5};
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, allreduce_problem(full.m, 264, EW_FP16),
+                    config, in_turn, &full);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, allreduce_problem(few.m, 520, EW_BF16),
+                    W == 4 ? *kernel : config, in_turn, &few);
+        }
+    }
+}
+
 /* ---- Memory freed as soon as the result is there ---- */
 
 enum { FREES = 200 };
@@ -280,7 +314,7 @@ static int free_at_once(gpu_job *job, void *argument)
         void *memory;
         RANK_CUDA(cudaMalloc(&memory, 1 << 20));
         RANK_OK(ew_world_barrier(world));
-        RANK_OK(ew_gemm_rs(job->plan, *rows, job->A, job->B, job->C, NULL));
+        RANK_OK(job_call(job, *rows, job->A, job->B, job->C, NULL));
         RANK_OK(ew_plan_wait(job->plan));
         RANK_CUDA(cudaFree(memory));
     }
@@ -298,6 +332,10 @@ void check_frees(void)
         for (size_t r = 0; r < COUNT(rows) && (i != 3 || gpu_has_blas()); r++)
             gpu_run(EW_RANKS_AS_THREADS, 8, &options, gpu_problem(1000, 264, 72, EW_BF16),
                     configs[i], free_at_once, &rows[r]);
+    for (size_t r = 0; r < COUNT(rows); r++)
+        for (int shots = 1; shots <= 2; shots++)
+            gpu_run(EW_RANKS_AS_THREADS, 8, &options, allreduce_problem(1000, 264, EW_BF16),
+                    shots == 1 ? "shots=1" : "shots=2", free_at_once, &rows[r]);
 }
 
 /* ---- The wrap of the epoch ---- */
@@ -324,6 +362,9 @@ void check_epoch_wrap(void)
                         gpu_problem(130 * W + 8, 264, 72, EW_FP16), *kernel,
                         across_the_wrap, &epochs[i]);
             back_to_back.m = 130 * W + 8;
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    allreduce_problem(back_to_back.m, 264, EW_FP16), "shots=2", in_turn,
+                    &back_to_back);
             gpu_run(EW_RANKS_AS_THREADS, W, NULL,
                     gpu_problem(back_to_back.m, 264, 72, EW_FP16), *kernel, in_turn,
                     &back_to_back);

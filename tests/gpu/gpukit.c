@@ -50,7 +50,7 @@ static int open_job(gpu_job *job, ew_world *world, ew_problem problem, const cha
                      .problem = problem};
     job->a_bytes = (size_t)(problem.max_m * problem.k) * elem;
     job->b_bytes = (size_t)(problem.n * problem.k) * elem;
-    job->c_bytes = (size_t)((problem.max_m / job->num_ranks + 1) * problem.n) * elem;
+    job->c_bytes = (size_t)((job_rows(job, problem.max_m) + 1) * problem.n) * elem;
     job->staging = malloc(largest(job->a_bytes, job->b_bytes, job->c_bytes) + 1);
     RANK_CHECK(job->staging, "no memory");
     RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->a_bytes, &job->A));
@@ -144,9 +144,7 @@ int job_poison(gpu_job *job)
 
 int64_t job_rows(const gpu_job *job, int64_t m)
 {
-    int64_t first = 0, count = 0;
-    ew_owned_rows(m, job->num_ranks, job->rank, &first, &count);
-    return count;
+    return ewx_op_of(&job->problem)->rows_c(m, job->num_ranks, job->rank).count;
 }
 
 int job_verify_copy(const gpu_job *job, int64_t m, uint32_t seed, const void *copy)
@@ -179,13 +177,20 @@ int job_verify_there(gpu_job *job, int64_t m, uint32_t seed)
     return 0;
 }
 
+ew_status job_call(const gpu_job *job, int64_t m, const void *A, const void *B, void *C,
+                   ew_stream stream)
+{
+    return (job->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(job->plan, m, A, B,
+                                                                        C, stream);
+}
+
 int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream)
 {
     ew_world *world = job->world;
     RANK_TRY(job_fill(job, seed));
     RANK_TRY(job_poison(job));
     RANK_OK(ew_world_barrier(world));
-    RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, stream));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, stream));
     RANK_OK(ew_plan_wait(job->plan));
     return job_verify(job, m, seed);
 }
@@ -204,15 +209,26 @@ int job_use_device(const gpu_job *job)
     return 0;
 }
 
-int job_hold_producer(const gpu_job *job, cudaHostFn_t hold, void *argument)
+static int hold_stream(const gpu_job *job, cudaStream_t stream, cudaHostFn_t hold,
+                       void *argument)
 {
     ew_world *world = job->world;
     const ewx_device *device = job_engine(job)->device;
     RANK_OK(ewx_device_enter(device));
-    const cudaError_t error = cudaLaunchHostFunc(device->producing, hold, argument);
+    const cudaError_t error = cudaLaunchHostFunc(stream, hold, argument);
     ewx_device_leave(device);
     RANK_CUDA(error);
     return 0;
+}
+
+int job_hold_producer(const gpu_job *job, cudaHostFn_t hold, void *argument)
+{
+    return hold_stream(job, job_engine(job)->device->producing, hold, argument);
+}
+
+int job_hold_exchange(const gpu_job *job, cudaHostFn_t hold, void *argument)
+{
+    return hold_stream(job, ewx_cuda_exchange_stream(job_engine(job)), hold, argument);
 }
 
 int job_stream(const gpu_job *job, cudaStream_t *stream_out)

@@ -29,7 +29,7 @@ typedef struct gpu_job {
     int rank, num_ranks;
     ew_problem problem;
     ew_plan *plan;
-    void *A, *B, *C; /* on the GPU; C has room for the most rows a rank owns */
+    void *A, *B, *C; /* on the GPU; C has room for the rows of the largest call */
     void *staging;   /* on the host, for any of them */
     size_t a_bytes, b_bytes, c_bytes;
 } gpu_job;
@@ -66,6 +66,9 @@ int job_verify_there(gpu_job *job, int64_t m, uint32_t seed); /* by the GPU */
 /* Fills, poisons, meets the others (whose calls must not wait for a rank that waits for
  * the GPU in an allocation or a copy), calls with B, waits and verifies. */
 int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream);
+/* ew_gemm_rs, or what the problem's operation is. */
+ew_status job_call(const gpu_job *job, int64_t m, const void *A, const void *B, void *C,
+                   ew_stream stream);
 /* This thread's CUDA calls go to the rank's GPU. */
 int job_use_device(const gpu_job *job);
 ewx_cuda_engine *job_engine(const gpu_job *job);
@@ -73,6 +76,8 @@ ewx_cuda_engine *job_engine(const gpu_job *job);
 /* The next call's producer reaches the GPU when `hold` has returned.  The first such hold
  * may wait for the GPU: meet the others behind it. */
 int job_hold_producer(const gpu_job *job, cudaHostFn_t hold, void *argument);
+/* The same for the kernel at the other end of what crosses. */
+int job_hold_exchange(const gpu_job *job, cudaHostFn_t hold, void *argument);
 /* A stream of the caller's, as any user would make it. */
 int job_stream(const gpu_job *job, cudaStream_t *stream_out);
 

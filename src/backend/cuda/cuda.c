@@ -14,10 +14,13 @@
 static ew_status cuda_check(const ewx_spec *spec)
 {
     const ewx_driver *driver;
-    if (!ewx_cuda_op_find(spec->op->id))
+    const ewx_cuda_op *op = ewx_cuda_op_find(spec->op->id);
+    if (!op)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "%s does not run on the cuda backend\n  fix: use backend=cpu",
                         spec->op->name);
+    if (op->check)
+        EW_TRY(op->check(spec));
     EW_TRY(ewx_driver_get(&driver));
     if (spec->num_ranks > EWX_CUDA_MAX_RANKS)
         return ewx_fail(EW_ERR_UNSUPPORTED,
@@ -141,7 +144,11 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
     EW_TRY(ewx_cuda_check_pointer("A", call->A));
     EW_TRY(ewx_cuda_check_pointer("B", call->B));
     EW_TRY(ewx_cuda_check_pointer("C", call->C));
-    return call->epilogue ? check_epilogue(call->epilogue) : EW_OK;
+    if (!call->epilogue)
+        return EW_OK;
+    if (engine->op->admit)
+        EW_TRY(engine->op->admit(engine->spec, call->epilogue));
+    return check_epilogue(call->epilogue);
 }
 
 static ew_status cuda_run(void *state, const ewx_call *call)
@@ -240,6 +247,9 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     const ewx_layout *layout = &engine->spec->layout;
     const size_t num_flags = (size_t)(layout->slots_per_part * engine->spec->num_ranks);
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
+    if (layout->results_offset > 0)
+        EW_TRY(set_words(engine, mine + layout->results_offset,
+                         (size_t)layout->slots_per_part, epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));

@@ -56,6 +56,8 @@ static ew_status size_kernels(ewx_cuda_engine *engine)
     EW_TRY(spec->config.pool == EW_POOL_STATIC
                ? ewx_occupancy_reserve(engine->device, pair, &spec->config, &occupancy)
                : ewx_occupancy_check(&occupancy, &spec->config));
+    if (engine->op->exchanges_meet && spec->config.pool == EW_POOL_AFTER)
+        EW_TRY(ewx_occupancy_check_meeting(&occupancy, &spec->config));
     engine->gemm_ctas = spec->op->gemm_waits ? occupancy.most_waiters : occupancy.awaited;
     return EW_OK;
 }

@@ -100,6 +100,10 @@ ewx_cuda_epilogue ewx_cuda_epilogue_describe(const ewx_cuda_engine *engine, void
 ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
                                    ewx_cuda_epilogue *parameters, ewx_launch_how how,
                                    cudaStream_t stream);
+/* All of it, in one step or in several, after a sum that the kernel before leaves in `sum`.
+ */
+ew_status ewx_cuda_epilogue_follow(const ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   void *sum, void *C, const ew_epilogue *epilogue);
 
 /* ---- For what launches kernels ---- */
 

@@ -1,6 +1,7 @@
 /* How a call reaches the GPU: the parameters of its kernels, their launches, and the two
  * streams.  What an operation launches is its own business (ops/). */
 #include "backend/cuda/ops/cuda_op.h"
+#include "plan/policy.h"
 
 enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
 
@@ -75,6 +76,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
     const ewx_spec *spec = engine->spec;
     const ewx_layout *layout = &spec->layout;
     const ew_world *world = engine->world;
+    const ewx_share share = ewx_spec_share(spec, m, world->rank);
     ewx_cuda_call call = {
         .grid = ewx_spec_grid(spec, m),
         .rank = world->rank,
@@ -83,7 +85,10 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .tile_rows = (int32_t)layout->max_tile_rows,
         .row_major = layout->row_major,
         .pushed = spec->config.transport != EW_TRANSPORT_PULL,
+        .ownership = share.ownership,
+        .part = share.part,
         .flags_offset = (int64_t)layout->flags_offset,
+        .results_offset = (int64_t)layout->results_offset,
         .slice_offset = {(int64_t)layout->slice_offset[0],
                          (int64_t)layout->slice_offset[1]},
         .num_slices = layout->slice_offset[0] == layout->slice_offset[1] ? 1 : 2,

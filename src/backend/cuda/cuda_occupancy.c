@@ -95,6 +95,7 @@ ew_status ewx_occupancy_measure(const ewx_device *device, ewx_kernel_pair pair,
 {
     room r;
     ewx_occupancy occupancy;
+    const ewx_sm_resources nothing = {0};
     EW_TRY(look_at(device, pair, &r));
     if (r.awaited_per_sm == 0)
         return ewx_fail(EW_ERR_UNSUPPORTED,
@@ -105,6 +106,7 @@ ew_status ewx_occupancy_measure(const ewx_device *device, ewx_kernel_pair pair,
     occupancy.waiters_beside = ewx_fits(&r.sm, &r.awaited, r.awaited_per_sm, &r.waiter);
     occupancy.most_waiters =
         ewx_most_waiters(occupancy.waiters_beside, device->sms, pair.cluster);
+    occupancy.waiters_alone = ewx_fits(&r.sm, &nothing, 0, &r.waiter) * device->sms;
     EW_TRY(count_resident(device, pair, r.awaited_per_sm, &occupancy.awaited));
     *occupancy_out = occupancy;
     return EW_OK;
@@ -156,4 +158,16 @@ ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *c
         "for ever\n  fix: use x=%d or fewer%s",
         config->budget, config->batch, occupancy->most_waiters,
         config->batch > 128 ? ", or a smaller b" : "");
+}
+
+ew_status ewx_occupancy_check_meeting(const ewx_occupancy *occupancy,
+                                      const ew_config *config)
+{
+    if (config->budget <= occupancy->waiters_alone)
+        return EW_OK;
+    return ewx_fail(EW_ERR_CONFIG,
+                    "x=%d reducing CTAs of b=%d threads wait for those of other ranks, and "
+                    "only %d run at once\n  fix: use x=%d or fewer",
+                    config->budget, config->batch, occupancy->waiters_alone,
+                    occupancy->waiters_alone);
 }

@@ -20,6 +20,7 @@ typedef struct ewx_occupancy {
     int awaited;        /* awaited CTAs that are resident at once on this rank's SMs */
     int waiters_beside; /* waiting CTAs that fit on an SM full of awaited ones */
     int most_waiters;   /* while so many are resident, the awaited kernel finds room */
+    int waiters_alone;  /* waiting CTAs that are resident at once where nothing else is */
 } ewx_occupancy;
 
 /* The device is entered, here and below. */
@@ -33,6 +34,11 @@ ew_status ewx_occupancy_reserve(const ewx_device *device, ewx_kernel_pair pair,
 
 /* Refuses a config whose x waiting CTAs could keep the awaited kernel out. */
 ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config);
+
+/* Refuses a config whose x waiting CTAs, which wait for each other across ranks, are not
+ * all resident together once nothing else is. */
+ew_status ewx_occupancy_check_meeting(const ewx_occupancy *occupancy,
+                                      const ew_config *config);
 
 /* What nvcc made of a kernel, with the shared memory of its launches. */
 ew_status ewx_cuda_entry_needs(const ewx_cuda_entry *entry, ewx_kernel_needs *needs_out);

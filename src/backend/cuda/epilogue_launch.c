@@ -5,10 +5,15 @@
 
 /* ---- Memory and kernels ---- */
 
+/* Rows of the largest C. */
+static int64_t most_rows(const ewx_spec *spec)
+{
+    return spec->op->rows_c(spec->problem.max_m, spec->num_ranks, 0).count;
+}
+
 static size_t squares_bytes(const ewx_spec *spec)
 {
-    const int64_t rows = ewx_div_up(spec->problem.max_m, spec->num_ranks);
-    return (size_t)(rows * spec->layout.tile_cols + 1) * sizeof(float);
+    return (size_t)(most_rows(spec) * spec->layout.tile_cols + 1) * sizeof(float);
 }
 
 static size_t counters_bytes(const ewx_spec *spec)
@@ -19,9 +24,7 @@ static size_t counters_bytes(const ewx_spec *spec)
 
 static size_t sum_bytes(const ewx_spec *spec)
 {
-    return (size_t)(ewx_div_up(spec->problem.max_m, spec->num_ranks) * spec->problem.n +
-                    1) *
-           spec->elem_bytes;
+    return (size_t)(most_rows(spec) * spec->problem.n + 1) * spec->elem_bytes;
 }
 
 /* An exchange kernel on SMs of its own is padded until it fills them, which is done for the
@@ -29,7 +32,8 @@ static size_t sum_bytes(const ewx_spec *spec)
 static bool may_fuse(const ewx_spec *spec)
 {
     const ew_epilogue_form form = spec->config.epilogue;
-    return spec->config.pool != EW_POOL_STATIC && (!form || form == EW_EPILOGUE_FUSED);
+    return ewx_cuda_op_find(spec->op->id)->fused_kernel &&
+           spec->config.pool != EW_POOL_STATIC && (!form || form == EW_EPILOGUE_FUSED);
 }
 
 size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec)
@@ -38,23 +42,32 @@ size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec)
            (may_fuse(spec) ? 0 : sum_bytes(spec));
 }
 
+/* It may need more registers than the plain one, for which x was checked. */
+static ew_status find_fused_kernel(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    ewx_occupancy occupancy;
+    engine->fused_exchange = engine->op->fused_kernel(spec);
+    EW_TRY(ewx_cuda_entry_prepare(&engine->fused_exchange));
+    EW_TRY(ewx_occupancy_measure(
+        engine->device, ewx_cuda_pair(engine, &engine->fused_exchange), &occupancy));
+    engine->fuses = may_fuse(spec) && (spec->config.pool == EW_POOL_AFTER ||
+                                       spec->config.budget <= occupancy.most_waiters);
+    return EW_OK;
+}
+
 static ew_status find_kernels(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
     const ew_config *config = &spec->config;
     const ew_dtype dtype = spec->problem.dtype;
-    engine->fused_exchange = engine->op->fused_kernel(spec);
     engine->epilogue_rest = ewx_cuda_epilogue_rest(dtype);
     engine->epilogue_whole = ewx_cuda_epilogue_whole(dtype);
-    EW_TRY(ewx_cuda_entry_prepare(&engine->fused_exchange));
     EW_TRY(ewx_cuda_entry_prepare(&engine->epilogue_rest));
     EW_TRY(ewx_cuda_entry_prepare(&engine->epilogue_whole));
-    /* It may need more registers than the plain one, for which x was checked. */
+    if (engine->op->fused_kernel)
+        EW_TRY(find_fused_kernel(engine));
     ewx_occupancy occupancy;
-    EW_TRY(ewx_occupancy_measure(
-        engine->device, ewx_cuda_pair(engine, &engine->fused_exchange), &occupancy));
-    engine->fuses = may_fuse(spec) && (config->pool == EW_POOL_AFTER ||
-                                       config->budget <= occupancy.most_waiters);
     const ewx_kernel_pair beside = {&engine->gemm, config->cluster, &engine->epilogue_rest};
     EW_TRY(ewx_occupancy_measure(engine->device, beside, &occupancy));
     engine->fits_beside = occupancy.waiters_beside > 0 || config->pool == EW_POOL_STATIC;
@@ -109,7 +122,7 @@ ewx_cuda_epilogue ewx_cuda_epilogue_describe(const ewx_cuda_engine *engine, void
 static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
     enum { CTAS_PER_SM = 8 };
-    const int64_t rows = ewx_part_rows(&call->grid, call->rank);
+    const int64_t rows = ewx_part_rows(&call->grid, call->part);
     const int64_t ctas = ewx_div_up(rows, EWX_CUDA_EPILOGUE_ROWS);
     return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
 }
@@ -138,6 +151,40 @@ ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call 
     return hold_producers(engine, stream);
 }
 
+/* The addition without the norm, if that is to have a kernel of its own. */
+static ew_epilogue first_step(const ewx_cuda_engine *engine, const ew_epilogue *epilogue)
+{
+    ew_epilogue first = *epilogue;
+    if (engine->spec->config.epilogue == EW_EPILOGUE_SEPARATE &&
+        (first.bias || first.residual))
+        first.norm_weight = NULL;
+    return first;
+}
+
+/* Over h, which the step before has left in memory. */
+static ew_status launch_norm(const ewx_cuda_engine *engine, ewx_cuda_call *call, void *h,
+                             const ew_epilogue *epilogue)
+{
+    ew_epilogue norm = *epilogue;
+    norm.bias = norm.residual = NULL;
+    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, h, h, &norm);
+    return ewx_cuda_epilogue_launch(engine, call, &parameters, (ewx_launch_how){0},
+                                    ewx_cuda_exchange_stream(engine));
+}
+
+ew_status ewx_cuda_epilogue_follow(const ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   void *sum, void *C, const ew_epilogue *epilogue)
+{
+    const ew_epilogue first = first_step(engine, epilogue);
+    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, sum, C, &first);
+    EW_TRY(ewx_cuda_epilogue_launch(engine, call, &parameters,
+                                    (ewx_launch_how){.early = true},
+                                    ewx_cuda_exchange_stream(engine)));
+    return first.norm_weight == epilogue->norm_weight
+               ? EW_OK
+               : launch_norm(engine, call, parameters.h, epilogue);
+}
+
 ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)
 {
     ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
@@ -145,7 +192,9 @@ ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)
     ewx_cuda_epilogue parameters = {.counters = engine->epilogue_counters};
     void *exchanging[] = {&output, &call, &parameters}, *following[] = {&parameters, &call};
     const cudaStream_t stream = ewx_cuda_exchange_stream(engine);
-    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->fused_exchange, 1, stream, exchanging));
+    if (engine->fused_exchange.function)
+        EW_TRY(
+            ewx_cuda_launch_ctas(engine, &engine->fused_exchange, 1, stream, exchanging));
     EW_TRY(ewx_cuda_launch_ctas(engine, &engine->epilogue_rest, 1, stream, following));
     return ewx_cuda_launch_ctas(engine, &engine->epilogue_whole, 1, stream, following);
 }

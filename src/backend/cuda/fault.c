@@ -11,7 +11,8 @@ static ewx_fault fault_of(const ewx_cuda_engine *engine, const ewx_cuda_report *
                        .plan = engine->number};
     switch ((ewx_cuda_place)report->place) {
     case EWX_CUDA_TILE:
-        fault.code = EWX_FAULT_TILE;
+    case EWX_CUDA_RESULT:
+        fault.code = report->place == EWX_CUDA_RESULT ? EWX_FAULT_RESULT : EWX_FAULT_TILE;
         fault.detail[0] = report->tile_row;
         fault.detail[1] = report->tile_col;
         fault.detail[2] = report->wanted;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backend/cuda/cuda_engine.h"
+#include "plan/policy.h"
 
 static size_t produced_bytes(const ewx_spec *spec)
 {
@@ -60,16 +61,27 @@ static ew_trace_event block_event(const ewx_cuda_engine *engine, const ewx_grid 
     return event;
 }
 
+/* Tiles that this rank gets the sum of. */
+static int64_t summed_or_copied(const ewx_cuda_engine *engine, const ewx_grid *grid)
+{
+    return ewx_part_tiles(
+        grid, ewx_spec_share(engine->spec, engine->last_rows, engine->world->rank).part);
+}
+
+/* Of an AllReduce in two shots most tiles are other ranks', whose sums are copied. */
 static ew_trace_event reduce_event(const ewx_cuda_engine *engine, const ewx_grid *grid,
                                    const stamps *s, int64_t task)
 {
-    const int rank = engine->world->rank;
-    const ewx_tile tile = ewx_task_tile(grid, rank, task);
-    return (ew_trace_event){.kind = EW_TRACE_REDUCE,
-                            .dst = rank,
+    const int num_ranks = engine->spec->num_ranks, rank = engine->world->rank;
+    const ewx_share share = ewx_spec_share(engine->spec, engine->last_rows, rank);
+    const ewx_tile tile = ewx_task_tile(grid, share.part, task);
+    const bool shared = share.ownership == EWX_OWNS_TILES;
+    const int owner = shared ? ewx_task_owner(num_ranks, task) : rank;
+    return (ew_trace_event){.kind = owner == rank ? EW_TRACE_REDUCE : EW_TRACE_COLLECT,
+                            .dst = owner,
                             .row = (int32_t)tile.row,
                             .col = (int32_t)tile.col,
-                            .position = task,
+                            .position = shared ? task / num_ranks : task,
                             .begin_ns = (int64_t)s->reduced[task].begin_ns,
                             .end_ns = (int64_t)s->reduced[task].end_ns};
 }
@@ -108,7 +120,7 @@ static void build_events(const ewx_cuda_engine *engine, const ewx_grid *grid,
                          const stamps *s, ew_trace_event *events, int64_t *free_at)
 {
     const int64_t blocks = ewx_num_blocks(grid);
-    const int64_t tasks = ewx_part_tiles(grid, engine->world->rank);
+    const int64_t tasks = summed_or_copied(engine, grid);
     for (int64_t position = 0; position < blocks; position++)
         events[position] = block_event(engine, grid, s, position);
     for (int64_t task = 0; task < tasks; task++)
@@ -144,8 +156,7 @@ ew_status ewx_cuda_trace_read(const ewx_cuda_engine *engine, ew_trace_event *eve
     if (!engine->trace.produced)
         return EW_OK;
     const ewx_grid grid = ewx_spec_grid(spec, engine->last_rows);
-    const size_t count =
-        (size_t)(ewx_num_blocks(&grid) + ewx_part_tiles(&grid, engine->world->rank));
+    const size_t count = (size_t)(ewx_num_blocks(&grid) + summed_or_copied(engine, &grid));
     stamps s = {malloc(produced_bytes(spec) + 1), malloc(reduced_bytes(spec) + 1)};
     ew_trace_event *all = calloc(count + 1, sizeof *all);
     int64_t *free_at = calloc(count + 1, sizeof *free_at);

@@ -1,6 +1,6 @@
 /* kernel_needs LOG...: compares what plan/occupancy.h says of our kernels with what nvcc
  * reported when it compiled them (cmake/nvcc-log.sh).  Needs no GPU.  LOGs are named after
- * their sources; those of other kernels than the GEMMs and the reducer are passed over. */
+ * their sources; those of other kernels than the GEMMs and the reducers are passed over. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,10 +50,16 @@ static ewx_kernel_needs reducer_figure(const int *numbers)
     return ewx_reducer_needs(numbers[0]);
 }
 
+static ewx_cuda_entry allreducer_entry(const int *numbers)
+{
+    return ewx_cuda_allreducer(EW_BF16, numbers[1] ? numbers[1] : 3, numbers[0]);
+}
+
 static const source sources[] = {
     {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, 8},
     {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, 4},
-    {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, 2 * 24}};
+    {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, 2 * 24},
+    {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, 2 * 24}};
 
 /* ---- One kernel ---- */
 

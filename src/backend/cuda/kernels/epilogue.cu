@@ -57,7 +57,7 @@ __device__ void close_epilogue(const ewx_cuda_epilogue &epilogue, const ewx_cuda
         return;
     counters->exits = 0;
     counters->next_strip = 0;
-    for (int64_t row = 0; row < ewx_part_tile_rows(&call.grid, call.rank); row++)
+    for (int64_t row = 0; row < ewx_part_tile_rows(&call.grid, call.part); row++)
         counters->row_tiles[row] = 0;
     call.report->end_ns = global_timer_ns();
 }
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int part = warp % WARPS_PER_ROW;
-    const int64_t rows = ewx_part_rows(&call.grid, call.rank);
+    const int64_t rows = ewx_part_rows(&call.grid, call.part);
     await_kernel_before();
     const int64_t done = WHOLE ? 0 : epilogue.counters->next_strip * EWX_STRIP_ROWS;
     if (__syncthreads_or(has_stopped(call))) /* not everything was summed */

@@ -6,6 +6,7 @@
  * the next step's fragments while mma.sync works on this one's.  A finished block goes
  * through the same shared memory, so that it leaves in rows of 16-byte stores. */
 #include "backend/cuda/kernels/ampere.cuh"
+#include "backend/cuda/kernels/op_gemm_ar.cuh"
 #include "backend/cuda/kernels/op_gemm_rs.cuh"
 
 namespace
@@ -409,6 +410,8 @@ ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n)
     switch (op) {
     case EW_OP_GEMM_RS:
         return entry_of<op_gemm_rs>(dtype, block_n);
+    case EW_OP_GEMM_AR:
+        return entry_of<op_gemm_ar>(dtype, block_n);
     }
     return {};
 }

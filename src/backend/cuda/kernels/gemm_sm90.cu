@@ -14,6 +14,7 @@
  * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
  * need the same columns of B, so each loads half of them for both. */
 #include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/op_gemm_ar.cuh"
 #include "backend/cuda/kernels/op_gemm_rs.cuh"
 
 namespace
@@ -540,6 +541,8 @@ ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int clu
     switch (op) {
     case EW_OP_GEMM_RS:
         return entry_of<op_gemm_rs>(dtype, block_n, cluster);
+    case EW_OP_GEMM_AR:
+        return entry_of<op_gemm_ar>(dtype, block_n, cluster);
     }
     return {};
 }

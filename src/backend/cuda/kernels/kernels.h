@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "plan/exact.h"
 #include "plan/layout.h"
+#include "plan/ownership.h"
 #include "plan/release.h"
 
 #ifdef __cplusplus
@@ -63,7 +64,8 @@ typedef enum ewx_cuda_place {
     EWX_CUDA_GATE,     /* a rank at the start gate */
     EWX_CUDA_CALL,     /* a rank's announcement of the call's rows ... */
     EWX_CUDA_ROWS,     /* ... which differed: wanted mine, seen theirs */
-    EWX_CUDA_ORDER     /* a call that another rank made in another place: likewise */
+    EWX_CUDA_ORDER,    /* a call that another rank made in another place: likewise */
+    EWX_CUDA_RESULT    /* a rank's sum of a tile */
 } ewx_cuda_place;
 
 /* Host memory that kernels write: when things happened (GPU timer, ns) and, if a wait
@@ -92,7 +94,8 @@ typedef struct ewx_cuda_stamp {
 
 /* Of one call; NULL: not wanted.  This rank's contributions by destination and task: the
  * tile's GEMM, from its first to its last step; its own tiles by task: from the last
- * contribution's arrival to the stored sum. */
+ * contribution's arrival to the stored sum; in an AllReduce those of others too, while they
+ * are copied. */
 typedef struct ewx_cuda_trace {
     ewx_cuda_stamp *produced, *reduced;
 } ewx_cuda_trace;
@@ -108,7 +111,10 @@ typedef struct ewx_cuda_call {
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
     int32_t pushed;          /* 1: a contribution is stored in the heap of the rank that
                                 reads it; 0: in the heap of the rank that made it */
+    int32_t ownership;       /* ewx_ownership: who sums what */
+    int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
     int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
     ewx_cuda_counters *counters;
@@ -146,11 +152,20 @@ typedef struct ewx_cuda_operands {
 
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
-    void *c;                      /* owned rows x N */
+    void *c;                      /* owned rows x N, or all of them */
     int64_t first_task, end_task; /* of this launch */
     int32_t closes;               /* the call */
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
 } ewx_cuda_output;
+
+/* GEMM-AllReduce: what a rank sums, and how many rounds a call has.  In two shots W
+ * consecutive tasks are a round, in one shot each is. */
+typedef struct ewx_cuda_rounds {
+    ewx_share mine; /* at most one tile of each round */
+    int64_t count;
+    int64_t tiles; /* of the call */
+    int32_t two_shots;
+} ewx_cuda_rounds;
 
 /* How far a call's epilogue is; all zero between calls. */
 typedef struct ewx_cuda_epilogue_counters {
@@ -199,7 +214,10 @@ typedef struct ewx_cuda_entry {
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster);
 /* (ewx_cuda_operands, ewx_cuda_call) */
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
-/* (ewx_cuda_output, ewx_cuda_call); threads 128, 256 or 512 */
+/* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
+ * it; threads 128, 256 or 512 */
+ewx_cuda_entry ewx_cuda_allreducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_output, ewx_cuda_call): that of the tiles this rank owns; likewise */
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue): the same with an epilogue, less the
  * rows that were not complete in time */

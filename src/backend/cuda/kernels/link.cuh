@@ -37,24 +37,46 @@ struct transfer {
     unsigned long long begin_ns, end_ns;
 };
 
-/* One warp.  The bytes come one after the other while the tile is being reduced, so that
- * its sum can begin with the first of them and end with the last. */
-__device__ __forceinline__ transfer book_pull(const ewx_cuda_call &call, int64_t tile_bytes,
-                                              int lane)
+/* One warp: a tile to each of the others, or one from each. */
+__device__ __forceinline__ transfer book_all(const ewx_cuda_call &call, int64_t tile_bytes,
+                                             bool sends, int lane)
 {
     const int num_ranks = call.num_ranks;
     const unsigned long long now = global_timer_ns();
     const unsigned long long cost = link_ns(call, tile_bytes);
     const unsigned long long all = cost * (num_ranks - 1);
     unsigned long long end = now + all;
-    if (lane == 0)
-        end = reserve(&segment_of(call, call.rank)->ingress_free_ns, now, all);
+    if (lane == 0) {
+        ewx_cuda_segment *mine = segment_of(call, call.rank);
+        end = reserve(sends ? &mine->egress_free_ns : &mine->ingress_free_ns, now, all);
+    }
     for (int rank = lane; rank < num_ranks; rank += 32)
-        if (rank != call.rank)
-            end = max(end, reserve(&segment_of(call, rank)->egress_free_ns, now, cost));
+        if (rank != call.rank) {
+            ewx_cuda_segment *theirs = segment_of(call, rank);
+            end =
+                max(end, reserve(sends ? &theirs->ingress_free_ns : &theirs->egress_free_ns,
+                                 now, cost));
+        }
     for (int distance = 16; distance > 0; distance /= 2)
         end = max(end, __shfl_xor_sync(~0u, end, distance));
     return {end - all + call.link.latency_ns, end + call.link.latency_ns};
+}
+
+/* One warp.  The bytes come one after the other while the tile is being reduced, so that
+ * its sum can begin with the first of them and end with the last. */
+__device__ __forceinline__ transfer book_pull(const ewx_cuda_call &call, int64_t tile_bytes,
+                                              int lane)
+{
+    return book_all(call, tile_bytes, false, lane);
+}
+
+/* One warp, between a sum that its CTA wrote into the memory of all others and its
+ * publication; as await_push. */
+__device__ __forceinline__ void await_result_push(const ewx_cuda_call &call,
+                                                  int64_t tile_bytes, int lane)
+{
+    if (is_paced(call))
+        await_time(book_all(call, tile_bytes, true, lane).end_ns);
 }
 
 /* One thread, between what it wrote into the memory of dst and its publication.  Until then

@@ -71,7 +71,7 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
  * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
  * Pairs with st_release_sys in publish and meet_gate, and with fence_release_sys in
- * publish_output and close_reducer. */
+ * publish_to_all, publish_result and close_reducer. */
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
                                             uint32_t wanted, const waited_for &what)
 {
@@ -96,6 +96,13 @@ __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uin
     }
     (void)ld_acquire_sys(word);
     return true;
+}
+
+/* Whether *word has reached `wanted`; asks once.  What await_epoch pairs with. */
+__device__ __forceinline__ bool has_reached(const uint32_t *word, uint32_t wanted)
+{
+    return ewx_epoch_reached(ld_relaxed_sys(word), wanted) &&
+           ewx_epoch_reached(ld_acquire_sys(word), wanted);
 }
 
 /* ---- Trace ---- */
@@ -219,8 +226,12 @@ __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_
     bool ok = true;
 #if EW_MUTANT != 2 /* planted bug: overwrite what peers may still read */
     for (int rank = lane; rank < call.num_ranks && ok; rank += 32)
-        ok = await_epoch(call, &segment_of(call, call.rank)->done[rank],
-                         epoch - (uint32_t)call.num_slices, {EWX_CUDA_READERS, rank, 0, 0});
+#if EW_MUTANT == 47 /* planted bug: overwrite sums that this rank has yet to copy */
+        if (rank != call.rank)
+#endif
+            ok = await_epoch(call, &segment_of(call, call.rank)->done[rank],
+                             epoch - (uint32_t)call.num_slices,
+                             {EWX_CUDA_READERS, rank, 0, 0});
 #endif
     return __all_sync(~0u, ok);
 }
@@ -260,12 +271,13 @@ __device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int ds
     return last;
 }
 
-/* To every owner: whatever it owns, all of it is there. */
-__device__ __forceinline__ void publish_output(const ewx_cuda_call &call, uint32_t epoch)
+/* To every rank: whatever it owns of the unit, all of it is there. */
+__device__ __forceinline__ void publish_to_all(const ewx_cuda_call &call, uint32_t epoch,
+                                               int64_t unit)
 {
     fence_release_sys();
     for (int owner = 0; owner < call.num_ranks; owner++)
-        st_relaxed_sys(flag_of(call, owner, 0, call.rank), epoch);
+        st_relaxed_sys(flag_of(call, owner, unit, call.rank), epoch);
 }
 
 /* One thread, after the tile's bytes are in memory: by its own full bulk wait, or behind a
@@ -280,7 +292,28 @@ __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoc
         st_release_sys(flag_of(call, dst, unit, call.rank), epoch);
         return;
     }
-    publish_output(call, epoch);
+    publish_to_all(call, epoch, 0);
+}
+
+/* ---- Results: sums that their owner gives to all others ---- */
+
+__device__ __forceinline__ uint32_t *result_of(const ewx_cuda_call &call, int reader,
+                                               int64_t task)
+{
+    return reinterpret_cast<uint32_t *>(call.heaps[reader] + call.results_offset) + task;
+}
+
+/* One thread, behind a block barrier that all who wrote the sum into the others' memory
+ * have passed: the fence makes their writes its own.  Pairs with the acquire of await_epoch
+ * or has_reached in those who collect it.  As the owner of a task is the same in every
+ * call, its word has one writer and only grows. */
+__device__ __forceinline__ void publish_result(const ewx_cuda_call &call, uint32_t epoch,
+                                               int64_t task)
+{
+    fence_release_sys();
+    for (int reader = 0; reader < call.num_ranks; reader++)
+        if (reader != call.rank)
+            st_relaxed_sys(result_of(call, reader, task), epoch);
 }
 
 /* ---- A call ends: one thread of every CTA, when the CTA has done everything ---- */

@@ -51,6 +51,14 @@ __device__ __forceinline__ void fence_release_sys()
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
+/* Ordinary accesses to memory, before bulk copies to the same memory. */
+__device__ __forceinline__ void accesses_before_bulk()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ void st_relaxed_sys(uint32_t *word, uint32_t value)
 {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");

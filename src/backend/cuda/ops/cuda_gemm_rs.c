@@ -96,27 +96,6 @@ static bool fuses(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
     return engine->fuses && ewx_epilogue_fuses(&engine->spec->config, &facts);
 }
 
-/* The addition without the norm, if that is to have a kernel of its own. */
-static ew_epilogue first_step(const ewx_cuda_engine *engine, const ew_epilogue *epilogue)
-{
-    ew_epilogue first = *epilogue;
-    if (engine->spec->config.epilogue == EW_EPILOGUE_SEPARATE &&
-        (first.bias || first.residual))
-        first.norm_weight = NULL;
-    return first;
-}
-
-/* Over h, which the step before has left in memory. */
-static ew_status launch_norm(const ewx_cuda_engine *engine, ewx_cuda_call *call, void *h,
-                             const ew_epilogue *epilogue)
-{
-    ew_epilogue norm = *epilogue;
-    norm.bias = norm.residual = NULL;
-    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, h, h, &norm);
-    return ewx_cuda_epilogue_launch(engine, call, &parameters, (ewx_launch_how){0},
-                                    ewx_cuda_exchange_stream(engine));
-}
-
 static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
                             const ewx_call *request)
 {
@@ -126,18 +105,17 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
     if (!epilogue)
         return by_nccl ? launch_nccl(engine, call, C)
                        : launch_reducer(engine, call, C, NULL);
-    const bool fused = !by_nccl && fuses(engine, call, epilogue);
-    void *sum = fused ? NULL : C ? C : place_of_sum(engine, call, epilogue, by_nccl);
-    const ew_epilogue first = fused ? *epilogue : first_step(engine, epilogue);
-    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, sum, C, &first);
-    EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
-                   : launch_reducer(engine, call, sum, fused ? &parameters : NULL));
-    EW_TRY(ewx_cuda_epilogue_launch(engine, call, &parameters,
+    if (by_nccl || !fuses(engine, call, epilogue)) {
+        void *sum = C ? C : place_of_sum(engine, call, epilogue, by_nccl);
+        EW_TRY(by_nccl ? launch_nccl(engine, call, sum)
+                       : launch_reducer(engine, call, sum, NULL));
+        return ewx_cuda_epilogue_follow(engine, call, sum, C, epilogue);
+    }
+    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, NULL, C, epilogue);
+    EW_TRY(launch_reducer(engine, call, NULL, &parameters));
+    return ewx_cuda_epilogue_launch(engine, call, &parameters,
                                     (ewx_launch_how){.early = true},
-                                    ewx_cuda_exchange_stream(engine)));
-    return first.norm_weight == epilogue->norm_weight
-               ? EW_OK
-               : launch_norm(engine, call, parameters.h, epilogue);
+                                    ewx_cuda_exchange_stream(engine));
 }
 
 /* A rank that has its result may free memory: only where every rank owns rows, and enqueues

@@ -9,9 +9,16 @@
 struct ewx_cuda_op {
     ew_op id;
 
-    /* The kernel at the other end of what crosses, without an epilogue and with one. */
+    /* NULL: everything that the config's check lets pass can run. */
+    ew_status (*check)(const ewx_spec *spec);
+    ew_status (*admit)(const ewx_spec *spec, const ew_epilogue *epilogue); /* likewise */
+
+    /* The kernel at the other end of what crosses, without an epilogue and with one (NULL:
+     * an epilogue always follows). */
     ewx_cuda_entry (*exchange_kernel)(const ewx_spec *spec);
     ewx_cuda_entry (*fused_kernel)(const ewx_spec *spec);
+    /* Its CTAs wait for those of other ranks too, so all must be resident together. */
+    bool exchanges_meet;
 
     /* Enqueue one stage each: the GEMM on device->producing, the other on
      * ewx_cuda_exchange_stream. */
@@ -24,7 +31,7 @@ struct ewx_cuda_op {
     bool (*some_may_be_early)(const ewx_cuda_engine *engine, const ewx_cuda_call *call);
 };
 
-extern const ewx_cuda_op ewx_cuda_op_gemm_rs;
+extern const ewx_cuda_op ewx_cuda_op_gemm_rs, ewx_cuda_op_gemm_ar;
 
 /* NULL: it does not run on GPUs. */
 const ewx_cuda_op *ewx_cuda_op_find(ew_op id);
