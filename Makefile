@@ -85,6 +85,12 @@ bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-
 	@cmake --build build/release --target tools kernel_bench
 	@scripts/bench-cpu $(if $(QUICK),--quick)
 
+bench-clients: ## measure PyTorch's and Transformers' use of it and write bench/results/client-*.json (QUICK=1: a look; PYTHON=an interpreter that has both)
+	@scripts/setup demo
+	$(call configure,release)
+	@cmake --build build/release --target tools
+	@scripts/bench-clients $(if $(QUICK),--quick) $(if $(PYTHON),--python $(PYTHON))
+
 gpu-check: ## check the CUDA backend on this machine's GPU, bit for bit
 	@scripts/gpu-check
 
@@ -117,6 +123,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
+.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu bench-clients build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

@@ -14,15 +14,21 @@ ConfigLike = str | Mapping[str, object] | None
 OPS = {"gemm-rs": 0, "gemm-ar": 1, "ag-gemm": 2}
 
 
-def make_config(config, backend):
-    """A C config from text, a mapping or None, with the backend set if given."""
+def config_text(config):
+    """The text of a config that is text, a mapping or None."""
     if isinstance(config, Mapping):
-        config = ",".join(f"{key}={value}" for key, value in config.items())
+        return ",".join(f"{key}={value}" for key, value in config.items())
     if config is None:
-        config = ""
+        return ""
     if not isinstance(config, str):
         raise ArgumentTypeError(f"config is a {type(config).__name__}; expected text such as "
                                 f"'order=contiguous,x=2', a mapping, or None")
+    return config
+
+
+def make_config(config, backend):
+    """A C config from text, a mapping or None, with the backend set if given."""
+    config = config_text(config)
     if "\0" in config:
         raise ConfigError(f"config is {config!r}; expected text without zero characters")
     if backend is not None:

@@ -44,6 +44,8 @@ def _run(answer, rank, size, job, options, function, arguments):
 
 def _rank_main(parent, answer, rank, *run_arguments):
     _die_with(parent)
+    # A daemon for its parent, but one that may have children, such as the workers of a DataLoader.
+    multiprocessing.current_process()._config["daemon"] = False
     try:
         outcome = ("returned", _run(answer, rank, *run_arguments))
     except BaseException as error:

@@ -10,15 +10,18 @@ from torch.autograd import forward_ad
 from . import _plan, _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
+from ._problem import ConfigLike, config_text
 from ._world import World, check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
 _NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _library = torch.library.Library("entwine", "DEF")
-for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
+for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True, "
+                "str config=\"\") -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
                 "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
-                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True) -> Tensor",
+                "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True, "
+                "str config=\"\") -> Tensor",
                 "ag_gemm(Tensor a, Tensor b, SymInt num_rows, str world, bool frozen=False, "
                 "bool gather=False, bool pack=True) -> (Tensor, Tensor)",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
@@ -111,10 +114,10 @@ def _to(dtype, tensor):
 
 
 def _cast_operands(dtype, arguments):
-    a, b, world, *frozen = arguments
+    a, b, world, *rest = arguments
     if b.dtype == dtype or b.dtype not in _NAMES:
-        return _to(dtype, a), b, world, *frozen
-    return _to(dtype, a), _to(dtype, b), world, False  # b is new in every call
+        return _to(dtype, a), b, world, *rest
+    return _to(dtype, a), _to(dtype, b), world, False, *rest[1:]  # b is new in every call
 
 
 def _cast_layer(dtype, arguments):
@@ -149,7 +152,7 @@ def _plain(tensor):
     return tensor.contiguous()
 
 
-def _prepare(op, world, a, b, frozen, pack, num_rows=None):
+def _prepare(op, world, a, b, frozen, pack, num_rows=None, config=""):
     """(the plan, b if it is to be packed in the call, else None and the plan bound to it)."""
     _check_operands(a, b, op != "gemm-ar")
     shape, weight_shape = a.shape, b.shape
@@ -162,16 +165,16 @@ def _prepare(op, world, a, b, frozen, pack, num_rows=None):
         raise ArgumentTypeError(f"a has element type {a.dtype}; expected float32, float16 or "
                                 f"bfloat16\n  fix: convert it first")
     plan = _plan.plan_of_shape(world, shape[0] if num_rows is None else num_rows, weight_shape,
-                               dtype, layout or "nk", a.is_cpu, None, op)
-    weight = _torch_weights.packed(world, b, layout, frozen) if frozen or pack else None
+                               dtype, layout or "nk", a.is_cpu, config or None, op)
+    weight = _torch_weights.packed(world, b, layout, frozen, config) if frozen or pack else None
     if weight is None:
         return plan, b.detach() if layout else _plain(b)
     plan._bind_again(weight)
     return plan, None
 
 
-def _gemm(op, a, b, world, frozen, pack):
-    plan, b = _prepare(op, find_world(world), a, b, frozen, pack)
+def _gemm(op, a, b, world, frozen, pack, config):
+    plan, b = _prepare(op, find_world(world), a, b, frozen, pack, None, config)
     if b is None:
         rows = plan._run_plain(a, None)
         if rows is not None:
@@ -179,15 +182,15 @@ def _gemm(op, a, b, world, frozen, pack):
     return plan._gemm(_plain(a), b, None, None)
 
 
-def _gemm_rs(a, b, world, frozen=False, pack=True):
-    return _gemm("gemm-rs", a, b, world, frozen, pack)
+def _gemm_rs(a, b, world, frozen=False, pack=True, config=""):
+    return _gemm("gemm-rs", a, b, world, frozen, pack, config)
 
 
-def _gemm_ar(a, b, world, frozen=False, pack=True):
+def _gemm_ar(a, b, world, frozen=False, pack=True, config=""):
     if a.dim() == 2:
-        return _gemm("gemm-ar", a, b, world, frozen, pack)
+        return _gemm("gemm-ar", a, b, world, frozen, pack, config)
     shape, n = a.shape, b.shape[0]
-    plan, b = _prepare("gemm-ar", find_world(world), a, b, frozen, pack, shape[:-1].numel())
+    plan, b = _prepare("gemm-ar", find_world(world), a, b, frozen, pack, shape[:-1].numel(), config)
     if b is None:
         y = plan._run_plain(a, None, shape[:-1])
         if y is not None:
@@ -213,12 +216,12 @@ def _fake_whole(a, b, world, is_matrix=True):
 
 
 @torch.library.register_fake("entwine::gemm_rs")
-def _(a, b, world, frozen=False, pack=True):
+def _(a, b, world, frozen=False, pack=True, config=""):
     return _fake_rows(a, b, world)
 
 
 @torch.library.register_fake("entwine::gemm_ar")
-def _(a, b, world, frozen=False, pack=True):
+def _(a, b, world, frozen=False, pack=True, config=""):
     return _fake_whole(a, b, world, is_matrix=False)
 
 
@@ -228,10 +231,10 @@ def _as_matrix(x):
 
 class _Gemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, run, a, b, world, frozen=False, pack=True):
+    def forward(ctx, run, a, b, world, frozen=False, pack=True, config=""):
         ctx.save_for_backward(a, b)
         ctx.world = world
-        return run(a, b, world, frozen, pack)
+        return run(a, b, world, frozen, pack, config)
 
     @classmethod
     def backward(cls, ctx, grad):
@@ -239,7 +242,7 @@ class _Gemm(torch.autograd.Function):
         grad = cls.whole_gradient(grad, a.shape[0], ctx.world)
         return (None, grad @ b if ctx.needs_input_grad[1] else None,
                 _as_matrix(grad).t() @ _as_matrix(a) if ctx.needs_input_grad[2] else None, None,
-                None, None)
+                None, None, None)
 
 
 class _GemmRS(_Gemm):
@@ -251,7 +254,7 @@ class _GemmRS(_Gemm):
         grad_a, whole = ag_gemm_operator(grad, b.t(), a.shape[0], ctx.world, False,
                                          ctx.needs_input_grad[2], False)
         return (None, grad_a, whole.t() @ a if ctx.needs_input_grad[2] else None, None, None,
-                None)
+                None, None)
 
     @staticmethod
     def whole_gradient(grad, num_rows, world):
@@ -266,27 +269,33 @@ class _GemmAR(_Gemm):
         return _replicated(grad, world)
 
 
-def _in_training(kernel):
-    """A weight that is trained changes before it is used often: it is packed in the call."""
-    return lambda *arguments: kernel(*arguments[:-1], False)  # the last is pack
+def _in_training(kernel, pack):
+    """A weight that is trained changes before it is used often: it is packed in the call.
+    `pack`: which argument says so."""
+    return lambda *arguments: kernel(*arguments[:pack], False, *arguments[pack + 1:])
 
 
-_differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs))
-_differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar))
+_differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs, 4))
+_differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar, 4))
 
 
-def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
+def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False, *,
+            config: ConfigLike = None) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``a @ b.T``, with gradients.  Collective, and so
     is its backward pass.
 
     Where no gradient is wanted, b is packed once for all calls and again when it has changed;
     ``frozen`` promises that it will not, except by writes that its version shows.  The packed
     weight is kept as long as the memory of b.
+
+    ``config`` is that of the plans: text such as "invariant=8", for the same bits on 1, 2, 4 and 8
+    ranks, or a mapping.  All ranks pass the same.
     """
-    return gemm_rs_operator(a, b, check_world(world).name, frozen)
+    return gemm_rs_operator(a, b, check_world(world).name, frozen, True, config_text(config))
 
 
-def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False) -> torch.Tensor:
+def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False, *,
+            config: ConfigLike = None) -> torch.Tensor:
     """The whole sum over ranks of ``a @ b.T``, on every rank, with gradients.  Collective.  ``a``
     is [..., k], and the result [..., n].
 
@@ -294,9 +303,9 @@ def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
     computation and the same loss, and each rank multiplies its own operands with it: the backward
     pass exchanges nothing.  Before layers that differ by rank, such as parts of a column-parallel
     one, pass the result through ``replicate``.  The weight is kept as ``gemm_rs`` keeps it, one
-    packed copy for both.
+    packed copy for both, and ``config`` is as there.
     """
-    return gemm_ar_operator(a, b, check_world(world).name, frozen)
+    return gemm_ar_operator(a, b, check_world(world).name, frozen, True, config_text(config))
 
 
 # ---- ag_gemm ---------------------------------------------------------------------------------
@@ -352,7 +361,7 @@ def _cast_gathering(dtype, arguments):
     return a, b, num_rows, world, *frozen, *rest[1:]
 
 
-_differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm))
+_differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm, 6))
 _autocast("ag_gemm", _cast_gathering)
 
 

@@ -21,9 +21,12 @@ def _pass_on_version(parameter: DTensor) -> None:
     """torch counts a write to a DTensor in its own version and not in that of the local tensor,
     which is what packed weights are compared by."""
     local = parameter._local_tensor
-    if parameter.is_inference() or local.is_inference():
+    try:
+        now = id(parameter), parameter._version
+    except RuntimeError:  # an inference tensor has none, and asking whether it is one takes longer
         return
-    now = id(parameter), parameter._version
+    if local.is_inference():
+        return
     if getattr(local, "_entwine_seen", now) != now:
         torch.autograd.graph.increment_version(local)
     local._entwine_seen = now  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
 
 
 def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
-              frozen: bool = False, pack: bool = True) -> torch.Tensor:
+              frozen: bool = False, pack: bool = True, config: str = "") -> torch.Tensor:
     """The sum over ranks of ``x @ weight.T``, and the bias: [..., n] on every rank."""
-    y: torch.Tensor = gemm_ar_operator(x, weight, world.name, frozen, pack)
+    y: torch.Tensor = gemm_ar_operator(x, weight, world.name, frozen, pack, config)
     if bias is not None:
         y = y + bias.to(y.dtype)  # autocast may have chosen the type of y
     return y
@@ -40,7 +40,8 @@ def owned_shape(shape: torch.Size, n: int, world: World, dim: int = 0) -> tuple[
 
 
 def scattered_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
-                  frozen: bool = False, dim: int = 0, pack: bool = True) -> torch.Tensor:
+                  frozen: bool = False, dim: int = 0, pack: bool = True, config: str = ""
+                  ) -> torch.Tensor:
     """This rank's part, along a dimension, of what ``whole_sum`` returns.  ``dim`` counts the
     dimensions of x without the last, also from their end."""
     shape = owned_shape(x.shape, weight.shape[0], world, dim)
@@ -48,7 +49,7 @@ def scattered_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
         dim = 0
     elif dim % (x.dim() - 1) != 0:
         x = x.movedim(dim if dim >= 0 else dim - 1, 0)
-    y: torch.Tensor = gemm_rs_operator(as_matrix(x), weight, world.name, frozen, pack)
+    y: torch.Tensor = gemm_rs_operator(as_matrix(x), weight, world.name, frozen, pack, config)
     if bias is not None:
         y = y + _replicated(bias, world.name).to(y.dtype)
     if len(shape) == 2:

@@ -37,10 +37,10 @@ class _Kept:
             return False
         return (promised and version is not _UNTRACKED) or self.elements.tobytes() == self.sample
 
-    def pack(self, world, b, layout):
+    def pack(self, world, b, layout, config):
         b = b.detach()
         if self.weight is None:
-            self.weight = Weight(world, b, layout=layout)
+            self.weight = Weight(world, b, config or None, layout=layout)
         else:
             self.weight.update(b)
 
@@ -79,8 +79,9 @@ def layout_of(b):
     return "nk" if b.is_contiguous() else "kn" if b.t().is_contiguous() else None
 
 
-def packed(world, b, layout, promised):
+def packed(world, b, layout, promised, config=""):
     """The packed weight of b, made or renewed if need be.  None: b is to be packed in the call.
+    Plans of another config may need another one.
 
     Without a promise that is so for tensors whose changes could not be seen, and at the first
     call with a tensor that is not a parameter, for many of those never come back.
@@ -99,7 +100,7 @@ def packed(world, b, layout, promised):
         raise ArgumentError(f"b has strides {b.stride()}; a frozen weight must be contiguous, or "
                             f"the transpose of what is")
     storage = b.untyped_storage()
-    key = (storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype)
+    key = (storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype, config)
     kept = world._frozen.get(key)
     if kept is None:
         kept = _meet(world, storage, key, b)
@@ -112,6 +113,6 @@ def packed(world, b, layout, promised):
         wanted = True
     if wanted:
         kept.version = -1  # until it is packed
-        kept.pack(world, b, layout)
+        kept.pack(world, b, layout, config)
     kept.note(version)
     return kept.weight

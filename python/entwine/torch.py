@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from . import _torch_linear
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._problem import ConfigLike, config_text
 from ._torch_block import ParallelAttentionProjections, ParallelMLP
 from ._torch_column import ColumnParallelLinear
 from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs,
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnParallelLinear", "RowParallelLinear", "RowParallelLinearNorm", "ParallelMLP",
            "ParallelAttentionProjections", "RowwiseParallel", "ag_gemm", "ag_gemm_multi",
-           "ag_gemm_act",
-           "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "all_gather_rows",
+           "ag_gemm_act", "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "all_gather_rows",
            "reduce_scatter_rows", "replicate", "world_of", "enable_compile_pass"]
 
 Device = torch.device | str | int | None
@@ -101,7 +101,8 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
     gradient must be too: all ranks go on with the same computation, and what differs by rank gets
     it through ``replicate``.
 
-    ``world`` is an entwine.World; without one it is ``world_of(group)``.
+    ``world`` is an entwine.World; without one it is ``world_of(group)``.  ``config`` is that of its
+    plans, as for ``gemm_rs``: with "invariant=8" the output has the same bits on 1, 2, 4 and 8 ranks.
 
     Where no gradient is wanted (``no_grad``, ``inference_mode``) the weight is packed at the
     first call, and again at the first call after it has changed.
@@ -110,7 +111,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
                  output: str = "scattered", scatter_dim: int = 0, world: World | None = None,
                  group: dist.ProcessGroup | None = None, device: Device = None,
-                 dtype: torch.dtype | None = None) -> None:
+                 dtype: torch.dtype | None = None, config: ConfigLike = None) -> None:
         super().__init__()
         if output not in ("scattered", "replicated"):
             raise ArgumentError(f"output is {output!r}; expected 'scattered' or 'replicated'")
@@ -121,6 +122,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
                              f"{world.size} ranks")
         self.in_features, self.out_features = in_features, out_features
         self.output, self.scatter_dim, self.frozen = output, scatter_dim, False
+        self.config: str = config_text(config)
         self._world_name, self._share = world.name, in_features // world.size
         place = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(
@@ -131,10 +133,10 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
                     group: dist.ProcessGroup | None = None, output: str = "scattered",
-                    scatter_dim: int = 0) -> RowParallelLinear:
+                    scatter_dim: int = 0, config: ConfigLike = None) -> RowParallelLinear:
         """This rank's part of a torch.nn.Linear that all ranks hold."""
         return cls._part_of(linear, world=world, group=group, output=output,
-                            scatter_dim=scatter_dim)
+                            scatter_dim=scatter_dim, config=config)
 
     @classmethod
     def _part_of(cls, linear: torch.nn.Linear, **options: Any) -> Self:
@@ -167,11 +169,12 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
 
     def _owned_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 2)
-        return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim)
+        return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim,
+                             config=self.config)
 
     def _whole_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 1)
-        return whole_sum(x, self.weight, self.bias, self.world, self.frozen)
+        return whole_sum(x, self.weight, self.bias, self.world, self.frozen, config=self.config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._owned_sum(x) if self.output == "scattered" else self._whole_sum(x)
@@ -179,7 +182,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
                 f"bias={self.bias is not None}, ranks={self.world.size}, "
-                f"output={self.output!r}")
+                f"output={self.output!r}" + (f", config={self.config!r}" if self.config else ""))
 
 
 class RowParallelLinearNorm(RowParallelLinear):

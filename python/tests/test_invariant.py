@@ -46,16 +46,39 @@ def test_any_number_of_ranks_gives_the_same_bits():
 
 
 def torch_sums(world, config):
+    """The bytes of all rows, by the functions, the operators and the modules of entwine.torch; in
+    training, while the weight is not packed yet, and packed."""
     import torch
+    import entwine.torch as et
     A, B = (torch.from_numpy(matrix) for matrix in cut(world, "float32"))
-    return bits(entwine.gemm_ar(A, B, world, config=config).numpy())
+    text, found = ",".join(f"{key}={value}" for key, value in config.items()), set()
+    layers = [et.RowParallelLinear(K, N, bias=False, output=output, world=world, config=config)
+              for output in ("replicated", "scattered")]
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.copy_(B)
+    for grad in (True, False, False):
+        with torch.set_grad_enabled(grad):
+            found |= {bits(y.detach().numpy()) for y in (
+                et.gemm_ar(A, B, world, config=config), layers[0](A), layers[0](A.view(1, M, -1)),
+                torch.ops.entwine.gemm_ar(A, B, world.name, False, True, text))}
+            found |= {whole(world, y.detach().numpy()) for y in (
+                et.gemm_rs(A, B, world, config=config), layers[1](A))}
+    with torch.no_grad():  # the same weight in both ways, in turns
+        plain = bits(et.gemm_ar(A, B, world).numpy())
+        found.add(bits(et.gemm_ar(A, B, world, config=config).numpy()))
+        assert bits(et.gemm_ar(A, B, world).numpy()) == plain
+    assert len(found) == 1
+    return found.pop(), plain
 
 
-def test_tensors_of_torch():
+def test_pytorch():
     pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
-    want = entwine.spawn(2, torch_sums, {"invariant": S}, timeout=100)
-    assert want == [want[0]] * 2
-    assert entwine.spawn(1, torch_sums, {"invariant": S}, timeout=100) == want[:1]
+    found = {ranks: entwine.spawn(ranks, torch_sums, {"invariant": S}, timeout=200)
+             for ranks in (1, 2, S)}
+    want, plain = found[S][0]
+    assert all(one == want for rank in found.values() for one, _ in rank)
+    assert plain == want and found[1][0][1] != want  # so the inputs can tell
 
 
 def test_the_config_says_so(world):

@@ -473,3 +473,17 @@ def test_a_forked_child_cannot_use_its_parents_world(world):
     assert os.read(reader, 100) == b"refused\nrefused\n"
     os.close(reader)
     world.barrier()
+
+
+def workers_of_a_rank(world):
+    """As a DataLoader has them."""
+    import multiprocessing
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=abs, args=(world.rank,), daemon=True)
+    worker.start()
+    worker.join(60)
+    return worker.exitcode
+
+
+def test_a_rank_of_spawn_can_have_children():
+    assert entwine.spawn(2, workers_of_a_rank, timeout=100) == [0, 0]

@@ -10,7 +10,7 @@
 static ew_status check_support(const char *function, const ewx_spec *spec)
 {
     const ewx_traits *traits = ewx_traits_of(spec->config.backend);
-    if (traits->id != EW_BACKEND_CPU)
+    if (!traits->has_products)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "%s is not available on the %s backend\n"
                         "  fix: call ew_ag_gemm with all weights in one B, or for each",

@@ -9,7 +9,8 @@
         .header_bytes = PAGE_BYTES, .flag_bytes = EWX_FLAG_BYTES, .unit_bytes = PAGE_BYTES \
     }
 
-const ewx_traits ewx_traits_cpu = {.id = EW_BACKEND_CPU, .name = "cpu", .heap = CPU_HEAP};
+const ewx_traits ewx_traits_cpu = {
+    .id = EW_BACKEND_CPU, .name = "cpu", .has_products = true, .heap = CPU_HEAP};
 
 const ewx_traits ewx_traits_cuda = {
     .id = EW_BACKEND_CUDA,

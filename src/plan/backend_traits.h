@@ -26,6 +26,7 @@ typedef struct ewx_traits {
     bool is_gpu;    /* ranks are GPUs; whether a simulated rank is one its profile says */
     bool enqueues;  /* a call may end after it has returned, and a graph may replay it */
     bool simulated; /* computes nothing and touches no matrix; the machine is a file */
+    bool has_products;  /* several weights share one gather, and activations are fused */
     bool has_own_clock; /* the plan's timing, and not the caller's clock, times a call */
     ewx_heap_rules heap;
 } ewx_traits;
