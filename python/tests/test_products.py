@@ -76,15 +76,17 @@ WRONG = {
     "a packed one of another depth": (
         lambda p: p.ag_gemm_multi(A, [B, entwine.Weight(p.world, np.ones((5, 9), "f4"))]),
         "expected depth 8"),
-    "another type": (lambda p: p.ag_gemm_multi(A, [B, B.astype("f2")]), "float16; expected float32"),
+    "another type": (lambda p: p.ag_gemm_multi(A, [B, B.astype("f2")]),
+                     "float16; expected float32"),
     "another sum": (lambda p: p.ag_gemm_multi(A, [B]), "n=5 together, the plan N=10(.|\n)*fix"),
     "no weight": (lambda p: p.ag_gemm_multi(A, []), "0 products"),
     "outputs missing": (lambda p: p.ag_gemm_multi(A, [B, B], outs=[None]), "1 outputs are given"),
     "an output of another shape": (
         lambda p: p.ag_gemm_multi(A, [B, B], outs=[None, np.ones((4, 4), "f4")]), "has shape"),
-    "the same output": (lambda p: p.ag_gemm_multi(A, [B, B], outs=[(c := np.ones((4, 5), "f4")), c]),
-                        "overlap"),
-    "an unknown activation": (lambda p: p.ag_gemm_act(A, [B, B], "relu"), "'relu'; expected 'silu'"),
+    "the same output": (lambda p: p.ag_gemm_multi(
+        A, [B, B], outs=[(c := np.ones((4, 5), "f4")), c]), "overlap"),
+    "an unknown activation": (lambda p: p.ag_gemm_act(A, [B, B], "relu"),
+                              "'relu'; expected 'silu'"),
     "gate and up of two widths": (lambda p: p.ag_gemm_act(A, [B[:4], np.ones((6, 8), "f4")]),
                                   "gate has n=4 and the up n=6"),
     "rows of another rank": (lambda p: p.ag_gemm_act(A, [B, B], num_rows=3), "A has 4 rows"),

@@ -169,7 +169,8 @@ def mlp(rows):
     def call(world, x, gate, up, down):
         layer = et.ParallelMLP(K, RANKS * N, rows=rows, world=world)
         parameters = {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down}
-        return torch.func.functional_call(layer, parameters, (x, M) if rows == "scattered" else (x,))
+        given = (x, M) if rows == "scattered" else (x,)
+        return torch.func.functional_call(layer, parameters, given)
     return call
 
 

@@ -172,6 +172,23 @@ static ew_status check_budget(const ewx_sim_profile *profile, const ew_config *c
                     config->batch > 128 ? ", or a smaller b" : "");
 }
 
+/* AllGather-GEMM: no GPU's kernels could be followed yet. */
+static ew_status check_gather(const ewx_sim_profile *profile, const ewx_spec *spec)
+{
+    const int num_nodes = ewx_sim_nodes_of(profile, spec->num_ranks).count;
+    if (!profile->is_cpu)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s is simulated for CPUs, and profile %s is a GPU's\n"
+                        "  fix: use the profile cpu, or gemm-rs or gemm-ar",
+                        spec->op->name, profile->name);
+    if (num_nodes > 1)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s among ranks on %d hosts\n"
+                        "  fix: use ranks of one host, or a gather and gemm-rs",
+                        spec->op->name, num_nodes);
+    return EW_OK;
+}
+
 /* The simulated cpu engine refuses what the real one refuses. */
 static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *config,
                            int num_nodes)
@@ -215,6 +232,8 @@ ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
                         "the simulator does not have the operation %s\n"
                         "  fix: use gemm-rs or gemm-ar, or backend=cpu",
                         spec->op->name);
+    if (spec->op->gemm_waits)
+        EW_TRY(check_gather(profile, spec));
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
     if (spec->layout.num_parts == 1 && spec->num_ranks > 1)
         EW_TRY(check_one_part(spec));

@@ -176,7 +176,7 @@ static ew_status record_events(sim_plan *plan)
     ewx_sim_result result = {.ranks = ranks};
     ewx_sim_request request = request_of(plan, plan->known_rows);
     if (!plan->events) {
-        plan->events_capacity = (size_t)(layout->num_slots + layout->slots_per_part);
+        plan->events_capacity = (size_t)((layout->num_parts + 1) * layout->slots_per_part);
         plan->events = calloc(plan->events_capacity + 1, sizeof *plan->events);
     }
     if (!plan->events)

@@ -82,6 +82,7 @@ bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot)
     const int64_t wave = blocks_of_wave(sim, r);
     producer->position =
         (r->first_position + r->next_position++) % ewx_num_blocks(&sim->model.grid);
+    producer->block = ewx_order_block(&sim->model.grid, producer->position);
     producer->begin_ps = sim->now_ps;
     producer->stolen_ps = r->stolen_ps;
     producer->tile = 0;
@@ -123,7 +124,7 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
     if (is_delayed(sim, rank, slot))
         return;
     ewx_sim_count_block(sim, rank);
-    complete_block(sim, rank, ewx_order_block(&sim->model.grid, producer->position));
+    complete_block(sim, rank, producer->block);
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
         producer->stores_end_ps = r->arrival_ps - sim->model.link_latency_ps;
     ewx_sim_trace_block(sim, rank, slot, sim->model.publish_ps);

@@ -9,11 +9,13 @@
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task, int64_t begin_ps)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    ew_trace_event event = sim->op->event(sim, rank, task);
-    event.worker = worker;
-    event.begin_ns = begin_ps / 1000;
-    event.end_ns = sim->now_ps / 1000;
-    ewx_sim_trace(sim, rank, &event);
+    if (sim->op->event) {
+        ew_trace_event event = sim->op->event(sim, rank, task);
+        event.worker = worker;
+        event.begin_ns = begin_ps / 1000;
+        event.end_ns = sim->now_ps / 1000;
+        ewx_sim_trace(sim, rank, &event);
+    }
     if (sim->op->finish_task)
         sim->op->finish_task(sim, rank, task);
     if (--r->tasks_left == 0)

@@ -53,6 +53,7 @@ typedef struct ewx_sim_producer {
     int64_t sum;      /* CPU: unit whose sum of this host is being made; -1: none */
     int served;       /* CPU: tiles of this visit */
     int64_t position; /* of the block in hand */
+    ewx_block block;
     int64_t begin_ps;
     int64_t stolen_ps;     /* of the rank's, already paid for */
     int64_t stores_end_ps; /* push: of the block before */
@@ -96,7 +97,7 @@ typedef struct ewx_sim_rank {
     int64_t first_of_part, end_of_part; /* of the GEMM in flight, as next_position counts */
     int64_t first_position;             /* where that count begins */
     int num_launches;                   /* reducing kernels behind others */
-    int64_t start_ps, gemm_end_ps, end_ps;
+    int64_t start_ps, gemm_begin_ps, gemm_end_ps, end_ps;
     int64_t stolen_ps; /* from every producer slot so far */
     int64_t owed_ps;   /* copy: to be stolen from the next part, beside which it runs */
     int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
@@ -109,6 +110,12 @@ typedef struct ewx_sim_rank {
     int64_t first_sum, last_sum; /* units to be summed for other hosts; -1: none */
     bool summing;
 } ewx_sim_rank;
+
+/* ag-gemm: one rank's rows, as another sees them. */
+typedef struct ewx_sim_source {
+    int64_t num_arrived; /* panels, from the first on */
+    int64_t num_taken;   /* blocks */
+} ewx_sim_source;
 
 /* Ranks compute the same blocks in the same order, so a few of them, spread over all, can
  * stand for the rest, the mirrored ranks: those own tiles that are not reduced here, and
@@ -132,12 +139,14 @@ typedef struct ewx_sim {
     int64_t copies_ps[EWX_SIM_MAX_RANKS];      /* of each GPU: its copies, until */
     int64_t front_ps[EWX_SIM_MAX_RANKS];       /* of each GPU: its next kernel may start */
     int64_t first_unit[EWX_SIM_MAX_RANKS + 1]; /* of the units for which a rank waits */
-    int32_t *missing;    /* [unit] contributions that are not published yet */
-    int64_t *ready_ps;   /* [unit] when the last of those published is visible */
-    int64_t *unreleased; /* [src][unit] tiles missing; NULL when a tile is a unit */
-    int64_t medium_ps;   /* of all NICs where they share their rate: busy until */
-    int32_t *unsummed;   /* [node][unit] contributions missing to the node's sum */
-    int64_t *next_sum;   /* [node][unit] to be made after it; -1: none */
+    int32_t *missing;        /* [unit] contributions that are not published yet */
+    int64_t *ready_ps;       /* [unit] when the last of those published is visible */
+    int64_t *unreleased;     /* [src][unit] tiles missing; NULL when a tile is a unit */
+    int64_t medium_ps;       /* of all NICs where they share their rate: busy until */
+    int32_t *unsummed;       /* [node][unit] contributions missing to the node's sum */
+    int64_t *next_sum;       /* [node][unit] to be made after it; -1: none */
+    int64_t *shared_ps;      /* ag-gemm: [unit] when other ranks see a panel of rows */
+    ewx_sim_source *sources; /* ag-gemm: [rank][source] */
     size_t num_traced;
 } ewx_sim;
 

@@ -19,7 +19,7 @@ static bool tile_of_block(const ewx_grid *grid, ewx_block block, int at, ewx_til
 static int64_t tile_ps(const ewx_sim *sim, int rank, const ewx_sim_producer *worker)
 {
     const ewx_grid *grid = &sim->model.grid;
-    const ewx_block block = ewx_order_block(grid, worker->position);
+    const ewx_block block = worker->block;
     ewx_tile tile;
     tile_of_block(grid, block, worker->tile, &tile);
     const double share =
@@ -80,12 +80,25 @@ static void push_tile_end(ewx_sim *sim, int rank, int worker)
                  rank, worker);
 }
 
+static bool take_block(ewx_sim *sim, int rank, ewx_block *block_out)
+{
+    const int64_t position = sim->ranks[rank].next_position;
+    if (position >= ewx_num_blocks(&sim->model.grid))
+        return false;
+    if (sim->op->next_block)
+        return sim->op->next_block(sim, rank, block_out);
+    *block_out = ewx_order_block(&sim->model.grid, position);
+    return true;
+}
+
 static bool begin_block(ewx_sim *sim, int rank, int worker)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     ewx_sim_producer *producer = &r->producers[worker];
-    if (is_reducer(sim, worker) || r->next_position >= ewx_num_blocks(&sim->model.grid))
+    if (is_reducer(sim, worker) || !take_block(sim, rank, &producer->block))
         return false;
+    if (r->next_position == 0)
+        r->gemm_begin_ps = sim->now_ps;
     producer->busy = true;
     producer->position = r->next_position++;
     producer->begin_ps = sim->now_ps;
@@ -128,7 +141,7 @@ void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker)
 {
     ewx_sim_producer *producer = &sim->ranks[rank].producers[worker];
     const ewx_grid *grid = &sim->model.grid;
-    const ewx_block block = ewx_order_block(grid, producer->position);
+    const ewx_block block = producer->block;
     ewx_tile tile, next;
     tile_of_block(grid, block, producer->tile++, &tile);
     const bool goes_on = tile_of_block(grid, block, producer->tile, &next);

@@ -27,7 +27,7 @@ void ewx_sim_trace_block(ewx_sim *sim, int rank, int worker, int64_t publish_ps)
 {
     const ewx_sim_producer *producer = &sim->ranks[rank].producers[worker];
     const ewx_grid *grid = &sim->model.grid;
-    const ewx_block block = ewx_order_block(grid, producer->position);
+    const ewx_block block = producer->block;
     ewx_sim_trace(sim, rank,
                   &(ew_trace_event){.kind = EW_TRACE_BLOCK,
                                     .worker = worker,
@@ -55,8 +55,10 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
     const ewx_sim_model *model = &sim->model;
     const int64_t num_tasks = sim->op->num_tasks(sim, rank);
     const bool is_cpu = sim->request->profile->is_cpu;
-    r->budget = (int)ewx_min64(sim->spec->config.budget, num_tasks);
     r->num_slots = is_cpu ? model->sms : model->sms * model->producers_per_sm;
+    /* Rows are shared by any number of workers at once. */
+    const int at_once = sim->spec->op->gemm_waits ? r->num_slots : sim->spec->config.budget;
+    r->budget = (int)ewx_min64(at_once, num_tasks);
     r->producers = ewx_sim_allocate((size_t)r->num_slots, sizeof *r->producers, enough);
     r->consumers = ewx_sim_allocate((size_t)r->budget, sizeof *r->consumers, enough);
     r->sms = ewx_sim_allocate((size_t)model->sms, sizeof *r->sms, enough);
@@ -133,6 +135,8 @@ static void tear_down(ewx_sim *sim)
     free(sim->unreleased);
     free(sim->unsummed);
     free(sim->next_sum);
+    free(sim->shared_ps);
+    free(sim->sources);
     free(sim->queue.events);
 }
 
@@ -252,8 +256,12 @@ static void read_result(const ewx_sim *sim, ewx_sim_result *result)
         if (!sim->ranks[rank].mirrored)
             r = &sim->ranks[rank]; /* the first one always is */
         const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
+        /* What came before the first block was no GEMM, as in the engine's timing. */
+        const int64_t before_ps =
+            sim->spec->op->gemm_waits ? r->gemm_begin_ps - r->start_ps : 0;
         result->ranks[rank] = (ewx_sim_rank_result){
-            .timing = {r->start_ps / 1000, r->gemm_end_ps / 1000, end_ps / 1000},
+            .timing = {r->start_ps / 1000, (r->gemm_end_ps - before_ps) / 1000,
+                       end_ps / 1000},
             .remote_bytes = all ? r->remote_bytes : sim->op->remote_bytes(sim, rank),
             .crossed_bytes = all ? r->crossed_bytes : sim->op->crossed_bytes(sim, rank)};
     }

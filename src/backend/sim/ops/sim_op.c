@@ -1,7 +1,8 @@
 #include "backend/sim/ops/sim_op.h"
 
-static const ewx_sim_op *const programs[] = {
-    [EW_OP_GEMM_RS] = &ewx_sim_gemm_rs, [EW_OP_GEMM_AR] = &ewx_sim_gemm_ar};
+static const ewx_sim_op *const programs[] = {[EW_OP_GEMM_RS] = &ewx_sim_gemm_rs,
+                                             [EW_OP_GEMM_AR] = &ewx_sim_gemm_ar,
+                                             [EW_OP_AG_GEMM] = &ewx_sim_ag_gemm};
 
 const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec)
 {

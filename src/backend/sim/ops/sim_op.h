@@ -10,6 +10,9 @@ typedef struct ewx_sim_op {
     int64_t (*num_tasks)(const ewx_sim *sim, int rank);
     /* Allocates and counts what each unit waits for; false: there is no memory. */
     bool (*set_up)(ewx_sim *sim);
+    /* Takes a CPU's next block of those that are left, if its inputs are there; NULL: in
+     * the config's order, and nothing is waited for. */
+    bool (*next_block)(ewx_sim *sim, int rank, ewx_block *block_out);
     /* A tile of the GEMM is complete on `src`. */
     void (*complete_tile)(ewx_sim *sim, int src, int part, ewx_tile tile);
     /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
@@ -17,7 +20,7 @@ typedef struct ewx_sim_op {
     int64_t (*book_task)(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
     /* A CPU's message to a rank of another host, for a unit of its tasks. */
     int64_t (*message_bytes)(const ewx_sim *sim, int dst, int64_t unit);
-    /* What the task is in a trace, without its times. */
+    /* What the task is in a trace, without its times; NULL: it is in none. */
     ew_trace_event (*event)(const ewx_sim *sim, int rank, int64_t task);
     /* The task has ended; NULL: nobody waits for it. */
     void (*finish_task)(ewx_sim *sim, int rank, int64_t task);
@@ -26,7 +29,7 @@ typedef struct ewx_sim_op {
     int64_t (*crossed_bytes)(const ewx_sim *sim, int rank);
 } ewx_sim_op;
 
-extern const ewx_sim_op ewx_sim_gemm_rs, ewx_sim_gemm_ar;
+extern const ewx_sim_op ewx_sim_gemm_rs, ewx_sim_gemm_ar, ewx_sim_ag_gemm;
 
 /* NULL: the simulator does not have it. */
 const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec);
