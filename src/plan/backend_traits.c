@@ -20,7 +20,8 @@ const ewx_traits ewx_traits_cuda = {
     .heap = {.header_bytes = EWX_CUDA_HEADER_BYTES,
              .flag_bytes = sizeof(uint32_t),
              .unit_bytes = EWX_CUDA_TILE_BYTES,
-             .whole_tiles = true}, /* TMA stores them, whatever the edge needs */
+             .whole_tiles = true, /* TMA stores them, whatever the edge needs */
+             .gathers_all = true},
 };
 
 const ewx_traits ewx_traits_sim = {.id = EW_BACKEND_SIM,

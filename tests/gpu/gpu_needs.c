@@ -22,17 +22,16 @@ static int compare(const ewx_cuda_entry *entry, ewx_kernel_needs figure, const c
     return 1;
 }
 
-static int compare_gemms(ew_dtype dtype)
+static int compare_gemms(ew_op op, ew_dtype dtype)
 {
     int count = 0;
     for (int block_n = 128; block_n <= 256; block_n += 128) {
         for (int cluster = 1; cluster <= 2 && gpu_has_kernel(EW_KERNEL_SM90); cluster++) {
-            const ewx_cuda_entry entry =
-                ewx_cuda_gemm_sm90(EW_OP_GEMM_RS, dtype, block_n, cluster);
+            const ewx_cuda_entry entry = ewx_cuda_gemm_sm90(op, dtype, block_n, cluster);
             count += compare(&entry, ewx_gemm_needs(EW_KERNEL_SM90, block_n), "gemm_sm90",
                              block_n);
         }
-        const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, dtype, block_n);
+        const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(op, dtype, block_n);
         count +=
             compare(&entry, ewx_gemm_needs(EW_KERNEL_SM80, block_n), "gemm_sm80", block_n);
     }
@@ -51,10 +50,21 @@ static int compare_reducers(ew_dtype dtype)
     return count;
 }
 
-void check_needs(void)
+static int compare_movers(void)
 {
     int count = 0;
+    for (int threads = 128; threads <= 512; threads *= 2) {
+        const ewx_cuda_entry entry = ewx_cuda_mover(threads);
+        count += compare(&entry, ewx_reducer_needs(threads), "mover", threads);
+    }
+    return count;
+}
+
+void check_needs(void)
+{
+    int count = compare_movers();
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
-        count += compare_gemms(dtypes[i]) + compare_reducers(dtypes[i]);
+        count += compare_gemms(EW_OP_GEMM_RS, dtypes[i]) +
+                 compare_gemms(EW_OP_AG_GEMM, dtypes[i]) + compare_reducers(dtypes[i]);
     gpu_remark("%d kernels take what is written", count);
 }

@@ -8,6 +8,11 @@ ew_status ewx_carrier_check(const ew_world *world, const ewx_spec *spec)
     const ew_config *config = &spec->config;
     if (world->num_hosts == 1)
         return EW_OK;
+    if (spec->op->gemm_waits)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s among GPUs on %d hosts\n"
+                        "  fix: start all ranks on one host, or use a gather and gemm-rs",
+                        spec->op->name, world->num_hosts);
     if (config->producer == EW_PRODUCER_BLAS)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "producer=blas among GPUs on %d hosts\n"

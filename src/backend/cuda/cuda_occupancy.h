@@ -31,6 +31,11 @@ ew_status ewx_occupancy_measure(const ewx_device *device, ewx_kernel_pair pair,
 ew_status ewx_occupancy_reserve(const ewx_device *device, ewx_kernel_pair pair,
                                 const ew_config *config, ewx_occupancy *occupancy);
 
+/* Where both kernels wait for each other, the GEMM for this call's other kernel and that
+ * one for the GEMM of an earlier call: takes from the GEMM the CTAs whose room the x CTAs
+ * of the other need, if they find none beside it. */
+ew_status ewx_occupancy_share(const ew_config *config, ewx_occupancy *occupancy);
+
 /* Refuses a config whose x waiting CTAs could keep the awaited kernel out. */
 ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config);
 

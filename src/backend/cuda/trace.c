@@ -6,7 +6,8 @@
 
 static size_t produced_bytes(const ewx_spec *spec)
 {
-    return (size_t)spec->layout.num_slots * sizeof(ewx_cuda_stamp);
+    return (size_t)(spec->layout.slots_per_part * spec->layout.num_parts) *
+           sizeof(ewx_cuda_stamp);
 }
 
 static size_t reduced_bytes(const ewx_spec *spec)
@@ -26,6 +27,9 @@ ew_status ewx_cuda_trace_enable(ewx_cuda_engine *engine)
                 "allocating the trace");
     EW_CUDA_TRY(cudaMalloc((void **)&engine->trace.produced, produced_bytes(spec) + 1),
                 "allocating the trace");
+    /* Where the GEMM waits, nothing is published. */
+    EW_CUDA_TRY(cudaMemset(engine->trace.produced, 0, produced_bytes(spec)),
+                "clearing the trace");
     return EW_OK;
 }
 
@@ -104,16 +108,24 @@ static int32_t assign_workers(ew_trace_event *events, int64_t count, int32_t fir
     return first + workers;
 }
 
+/* Tiles that the rank reduces. */
+static int64_t num_tasks(const ewx_cuda_engine *engine, const ewx_grid *grid)
+{
+    return engine->spec->op->gemm_waits ? 0 : ewx_part_tiles(grid, engine->world->rank);
+}
+
 static void build_events(const ewx_cuda_engine *engine, const ewx_grid *grid,
                          const stamps *s, ew_trace_event *events, int64_t *free_at)
 {
     const int64_t blocks = ewx_num_blocks(grid);
-    const int64_t tasks = ewx_part_tiles(grid, engine->world->rank);
+    const int64_t tasks = num_tasks(engine, grid);
     for (int64_t position = 0; position < blocks; position++)
         events[position] = block_event(engine, grid, s, position);
     for (int64_t task = 0; task < tasks; task++)
         events[blocks + task] = reduce_event(engine, grid, s, task);
     const int32_t producers = assign_workers(events, blocks, 0, free_at);
+    for (int64_t i = 0; i < blocks && engine->spec->op->gemm_waits; i++)
+        events[i].position = i; /* the order is made while rows arrive */
     assign_workers(events + blocks, tasks, producers, free_at);
     qsort(events, (size_t)(blocks + tasks), sizeof *events, by_end);
     for (int64_t i = 0; i < blocks + tasks; i++) {
@@ -144,8 +156,7 @@ ew_status ewx_cuda_trace_read(const ewx_cuda_engine *engine, ew_trace_event *eve
     if (!engine->trace.produced)
         return EW_OK;
     const ewx_grid grid = ewx_spec_grid(spec, engine->last_rows);
-    const size_t count =
-        (size_t)(ewx_num_blocks(&grid) + ewx_part_tiles(&grid, engine->world->rank));
+    const size_t count = (size_t)(ewx_num_blocks(&grid) + num_tasks(engine, &grid));
     stamps s = {malloc(produced_bytes(spec) + 1), malloc(reduced_bytes(spec) + 1)};
     ew_trace_event *all = calloc(count + 1, sizeof *all);
     int64_t *free_at = calloc(count + 1, sizeof *free_at);

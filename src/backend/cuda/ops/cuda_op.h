@@ -9,7 +9,8 @@
 struct ewx_cuda_op {
     ew_op id;
 
-    /* The kernel at the other end of what crosses, without an epilogue and with one. */
+    /* The kernel at the other end of what crosses, without an epilogue and with one (NULL:
+     * the operation has no epilogue). */
     ewx_cuda_entry (*exchange_kernel)(const ewx_spec *spec);
     ewx_cuda_entry (*fused_kernel)(const ewx_spec *spec);
 
@@ -24,7 +25,7 @@ struct ewx_cuda_op {
     bool (*some_may_be_early)(const ewx_cuda_engine *engine, const ewx_cuda_call *call);
 };
 
-extern const ewx_cuda_op ewx_cuda_op_gemm_rs;
+extern const ewx_cuda_op ewx_cuda_op_gemm_rs, ewx_cuda_op_ag_gemm;
 
 /* NULL: it does not run on GPUs. */
 const ewx_cuda_op *ewx_cuda_op_find(ew_op id);
