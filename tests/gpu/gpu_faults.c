@@ -82,7 +82,7 @@ static int expect_same_again(gpu_job *job, const story *s, int64_t m)
     const ew_status status = s->statuses[job->rank];
     RANK_CHECK(ew_plan_wait(job->plan) == status, "%s", ew_last_error());
     RANK_CHECK(strcmp(ew_last_error(), s->texts[job->rank]) == 0, "%s", ew_last_error());
-    RANK_CHECK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL) == status, "%s",
+    RANK_CHECK(job_call(job, m, job->A, job->B, job->C, NULL) == status, "%s",
                ew_last_error());
     return 0;
 }
@@ -138,7 +138,7 @@ static int wait_for_the_absent(gpu_job *job, void *argument)
         return 0;
     }
     const int64_t start_ns = ew_now_ns();
-    const ew_status called = ew_gemm_rs(job->plan, a->m, job->A, job->B, job->C, NULL);
+    const ew_status called = job_call(job, a->m, job->A, job->B, job->C, NULL);
     tell(a->story, job->rank, called == EW_OK ? ew_plan_wait(job->plan) : called, start_ns);
     return called == EW_OK ? expect_same_again(job, a->story, a->m) : 0;
 }
@@ -168,7 +168,8 @@ static void expect_every_deadline(void)
         expect_deadline(*kernel, 2, (absence){.culprit = 1, .m = 300},
                         (const char *[]){"for rank 1 ", "fix:", NULL});
         expect_deadline(*kernel, 2, (absence){.culprit = 1, .pretends = true, .m = 300},
-                        (const char *[]){"tile (", "of rank 1 ", "saw epoch ", "wanted ",
+                        (const char *[]){gpu_op == EW_OP_AG_GEMM ? "rows of A" : "tile (",
+                                         "of rank 1 ", "saw epoch ", "wanted ",
                                          "fix:", NULL});
         /* Ranks without rows meet the others before they leave the call. */
         expect_deadline(*kernel, 2, (absence){.culprit = 0, .m = 1},
@@ -211,7 +212,7 @@ static int wait_for_an_abort(gpu_job *job, void *argument)
         wait_until_out(d->story, job->num_ranks - 1);
         return 0;
     }
-    RANK_OK(ew_gemm_rs(job->plan, 300, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, 300, job->A, job->B, job->C, NULL));
     const ew_status status = ew_plan_wait(job->plan);
     tell(d->story, job->rank, status, atomic_load(&d->story->deed_ns));
     return expect_same_again(job, d->story, 300);
@@ -232,7 +233,7 @@ static ew_status work_until_a_fault(gpu_job *job, int calls_at_once)
     ew_status status = EW_OK;
     while (status == EW_OK) {
         for (int call = 0; call < calls_at_once && status == EW_OK; call++)
-            status = ew_gemm_rs(job->plan, 300, job->A, job->B, job->C, NULL);
+            status = job_call(job, 300, job->A, job->B, job->C, NULL);
         if (status == EW_OK)
             status = ew_plan_wait(job->plan);
     }
@@ -300,7 +301,7 @@ static int spin_until_aborted(gpu_job *job, void *argument)
         wait_until_out(d->story, 1);
         return 0;
     }
-    RANK_OK(ew_gemm_rs(job->plan, job->problem.max_m, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, job->problem.max_m, job->A, job->B, job->C, NULL));
     atomic_fetch_add(&d->story->ready, 1);
     const ew_status status = ew_plan_wait(job->plan);
     tell(d->story, job->rank, status, atomic_load(&d->story->deed_ns));
@@ -355,7 +356,7 @@ static int call_with_own_rows(gpu_job *job, void *argument)
     RANK_TRY(job_compute(job, 300, 1, NULL));
     RANK_OK(ew_world_barrier(world));
     const int64_t start_ns = ew_now_ns(), m = job->rank == 0 ? 256 : 200;
-    RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, NULL));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
     tell(s, job->rank, ew_plan_wait(job->plan), start_ns);
     return expect_same_again(job, s, m);
 }
@@ -536,4 +537,20 @@ void check_killed(void)
     gpu_remark("%d kills, %d survivors: p50 %.1f ms, p99 %.1f ms, longest %.1f ms", kills,
                took_ms.count, gpu_figures_at(&took_ms, 0.5), gpu_figures_at(&took_ms, 0.99),
                gpu_figures_at(&took_ms, 1));
+}
+
+/* ---- AllGather-GEMM, whose GEMM is the one that waits ---- */
+
+void check_gather_faults(void)
+{
+    gpu_op = EW_OP_AG_GEMM;
+    check_deadline();
+    check_abort();
+    check_rows_disagree();
+}
+
+void check_gather_killed(void)
+{
+    gpu_op = EW_OP_AG_GEMM;
+    check_killed();
 }

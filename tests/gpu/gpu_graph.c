@@ -33,7 +33,7 @@ static int record(gpu_job *job, const replay *r, recording *g)
     RANK_OK(ew_world_barrier(world));
     RANK_CUDA(cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < r->num_calls; i++)
-        RANK_OK(ew_gemm_rs(job->plan, r->rows[i], job->A, job->B, g->C[i], g->stream));
+        RANK_OK(job_call(job, r->rows[i], job->A, job->B, g->C[i], g->stream));
     RANK_CUDA(cudaStreamEndCapture(g->stream, &g->graph));
     RANK_CUDA(cudaGraphInstantiate(&g->runnable, g->graph, 0));
     RANK_CUDA(cudaGraphUpload(g->runnable, g->stream));
@@ -124,4 +124,16 @@ void check_graph(void)
     run_replay(1, "", EW_WEIGHT_NK, 1, 4 * unit);
     run_replay(2, "", EW_WEIGHT_NK, 1, 3 * unit);
     run_replay(4, "", EW_WEIGHT_NK, 1, 3 * unit);
+}
+
+void check_gather_graph(void)
+{
+    const int unit = gpu_quick ? 200 : 2000;
+    const char *const *kernels = gpu_kernels();
+    gpu_op = EW_OP_AG_GEMM;
+    for (int i = 0; kernels[i]; i++)
+        for (int W = 1; W <= 4; W *= 2)
+            run_replay(W, kernels[i], EW_WEIGHT_NK, 1, unit);
+    run_replay(2, "", EW_WEIGHT_KN, 2, unit);
+    run_replay(2, "release=output", EW_WEIGHT_NK, 2, unit);
 }

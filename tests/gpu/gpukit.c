@@ -50,7 +50,9 @@ static int open_job(gpu_job *job, ew_world *world, ew_problem problem, const cha
                      .problem = problem};
     job->a_bytes = (size_t)(problem.max_m * problem.k) * elem;
     job->b_bytes = (size_t)(problem.n * problem.k) * elem;
-    job->c_bytes = (size_t)((problem.max_m / job->num_ranks + 1) * problem.n) * elem;
+    const int64_t most_rows =
+        problem.op == EW_OP_GEMM_RS ? problem.max_m / job->num_ranks + 1 : problem.max_m;
+    job->c_bytes = (size_t)(most_rows * problem.n) * elem;
     job->staging = malloc(largest(job->a_bytes, job->b_bytes, job->c_bytes) + 1);
     RANK_CHECK(job->staging, "no memory");
     RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->a_bytes, &job->A));
@@ -146,7 +148,7 @@ int64_t job_rows(const gpu_job *job, int64_t m)
 {
     int64_t first = 0, count = 0;
     ew_owned_rows(m, job->num_ranks, job->rank, &first, &count);
-    return count;
+    return job->problem.op == EW_OP_GEMM_RS ? count : m;
 }
 
 int job_verify_copy(const gpu_job *job, int64_t m, uint32_t seed, const void *copy)
@@ -179,13 +181,21 @@ int job_verify_there(gpu_job *job, int64_t m, uint32_t seed)
     return 0;
 }
 
+ew_status job_call(const gpu_job *job, int64_t m, const void *A, const void *B, void *C,
+                   ew_stream stream)
+{
+    if (job->problem.op == EW_OP_AG_GEMM)
+        return ew_ag_gemm(job->plan, m, A, B, C, NULL, stream);
+    return ew_gemm_rs(job->plan, m, A, B, C, stream);
+}
+
 int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream)
 {
     ew_world *world = job->world;
     RANK_TRY(job_fill(job, seed));
     RANK_TRY(job_poison(job));
     RANK_OK(ew_world_barrier(world));
-    RANK_OK(ew_gemm_rs(job->plan, m, job->A, job->B, job->C, stream));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, stream));
     RANK_OK(ew_plan_wait(job->plan));
     return job_verify(job, m, seed);
 }
@@ -225,9 +235,12 @@ int job_stream(const gpu_job *job, cudaStream_t *stream_out)
 
 /* ---- Small things ---- */
 
+ew_op gpu_op = EW_OP_GEMM_RS;
+
 ew_problem gpu_problem(int64_t max_m, int64_t n, int64_t k, ew_dtype dtype)
 {
-    const ew_problem problem = EW_PROBLEM(max_m, n, k, dtype);
+    ew_problem problem = EW_PROBLEM(max_m, n, k, dtype);
+    problem.op = gpu_op;
     return problem;
 }
 
