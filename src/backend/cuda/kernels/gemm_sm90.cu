@@ -424,6 +424,7 @@ __device__ __forceinline__ void store_in_c(const ewx_cuda_maps &maps, const ewx_
     if (row < ewx_part_rows(&grid, item.part) && col < grid.cols)
         tensor_store_3d(is_large ? &maps.c_large : &maps.c_small, box, col, row,
                         is_large ? item.part : item.part - grid.num_large);
+    commit_stores();
 }
 
 template <class OP, int TILES>

@@ -171,6 +171,7 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t fr
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+/* Not yet in a group: see commit_stores. */
 __device__ __forceinline__ void tensor_store_3d(const CUtensorMap *map, uint32_t from,
                                                 int col, int row, int part)
 {
@@ -178,6 +179,12 @@ __device__ __forceinline__ void tensor_store_3d(const CUtensorMap *map, uint32_t
                  "[%1];" ::"l"(map),
                  "r"(from), "r"(col), "r"(row), "r"(part)
                  : "memory");
+}
+
+/* The stores since the last group become one, of none if there was none: waits count them.
+ */
+__device__ __forceinline__ void commit_stores()
+{
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
