@@ -224,9 +224,6 @@ static ew_status refuse_for_gather(const ew_problem *problem, const ew_config *c
                     item, ew_op_name(problem->op), key);
 }
 
-/* Rows of all ranks are coordinates of a tensor map. */
-#define CUDA_MAX_GATHERED (1 << 30)
-
 static ew_status check_cuda_gather(const ew_problem *problem, const ew_config *config)
 {
     if (config->transport != EW_TRANSPORT_PUSH)
@@ -237,11 +234,6 @@ static ew_status check_cuda_gather(const ew_problem *problem, const ew_config *c
         return refuse_for_gather(problem, config, "pool");
     if (config->ctas != EW_CTAS_PERSISTENT) /* they could keep out what they wait for */
         return refuse_for_gather(problem, config, "ctas");
-    if (problem->max_m > CUDA_MAX_GATHERED)
-        return ewx_fail(EW_ERR_SHAPE,
-                        "M=%" PRId64 " is too large for %s on the cuda backend\n"
-                        "  fix: use at most %d",
-                        problem->max_m, ew_op_name(problem->op), CUDA_MAX_GATHERED);
     return EW_OK;
 }
 
