@@ -267,11 +267,18 @@ static trial random_gather(uint32_t seed)
 
 static void list_gathers(ew_ranks_as kind, uint32_t num_random)
 {
+    /* Asking for cuBLAS starts CUDA, which does not survive the start of processes. */
+    const bool has_blas = kind == EW_RANKS_AS_THREADS && gpu_has_blas();
     for (int W = 1; W <= 8; W += W < 4 ? 1 : 4)
         for (uint32_t i = 0; i < NUM_GATHERS; i++) {
             const trial t = gather_trial(W, i);
             add(&kind, &t);
         }
+    for (int W = 1; W <= 4 && has_blas; W++) {
+        trial t = small_trial(W, "producer=blas", EW_BF16, (uint32_t)W);
+        t.problem.op = EW_OP_AG_GEMM;
+        add(&kind, &t);
+    }
     for (uint32_t i = 0; i < num_random; i++) {
         const trial t = random_gather(gpu_seed + i);
         add(&kind, &t);

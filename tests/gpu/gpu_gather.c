@@ -1,4 +1,4 @@
-/* AllGather-GEMM on the GPU: bits, the rows that are handed out, cuBLAS's GEMM, and slices
+/* AllGather-GEMM on the GPU: bits, the rows that are handed out, and slices
  * that are written again.  Shapes and configs in plenty are gpu_conformance.c's; graphs and
  * faults have their places beside those of GEMM-ReduceScatter. */
 #include <stdlib.h>
@@ -11,11 +11,12 @@
 
 enum { MOST_W = 8 };
 
+static const int64_t row_counts[] = {1, 7, 130, 1021};
+enum { NUM_COUNTS = sizeof row_counts / sizeof row_counts[0] };
+
 /* A is the same on all ranks, which use their rows of it; B is a rank's own. */
 typedef struct bits {
-    int64_t m;
-    int for_rank;                /* whose B a single rank takes */
-    unsigned char *want[MOST_W]; /* by rank */
+    unsigned char *want[NUM_COUNTS][MOST_W]; /* by rank */
 } bits;
 
 static int fill_random(gpu_job *job, int for_rank)
@@ -29,87 +30,104 @@ static int fill_random(gpu_job *job, int for_rank)
     return 0;
 }
 
-/* A plain GEMM of all rows, on one rank. */
+static size_t result_bytes(const gpu_job *job, int64_t m)
+{
+    return (size_t)(m * job->problem.n) * 2;
+}
+
+/* Plain GEMMs of all rows, on one rank, with every rank's weight. */
 static int multiply_alone(gpu_job *job, void *argument)
 {
     bits *b = argument;
     ew_world *world = job->world;
-    RANK_TRY(fill_random(job, b->for_rank));
-    RANK_OK(job_call(job, b->m, job->A, job->B, job->C, NULL));
-    RANK_OK(ew_plan_wait(job->plan));
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, b->want[b->for_rank], job->C,
-                           (size_t)(b->m * job->problem.n) * 2));
+    for (int rank = 0; rank < MOST_W; rank++) {
+        RANK_TRY(fill_random(job, rank));
+        for (int i = 0; i < NUM_COUNTS; i++) {
+            const size_t bytes = result_bytes(job, row_counts[i]);
+            b->want[i][rank] = malloc(bytes);
+            RANK_CHECK(b->want[i][rank], "no memory");
+            RANK_OK(job_call(job, row_counts[i], job->A, job->B, job->C, NULL));
+            RANK_OK(ew_plan_wait(job->plan));
+            RANK_OK(
+                ew_memory_copy(world, EW_BACKEND_CUDA, b->want[i][rank], job->C, bytes));
+        }
+    }
     return 0;
 }
 
 static int compare_with(gpu_job *job, const void *there, const void *want, size_t bytes,
-                        const char *what)
+                        const char *what, int64_t m)
 {
     ew_world *world = job->world;
     RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->staging, there, bytes));
-    RANK_CHECK(memcmp(job->staging, want, bytes) == 0, "%s has other bits", what);
+    RANK_CHECK(memcmp(job->staging, want, bytes) == 0, "m=%lld: %s has other bits",
+               (long long)m, what);
+    return 0;
+}
+
+typedef struct all_rows {
+    unsigned char *expected; /* on the host */
+    void *gathered;          /* on the GPU */
+} all_rows;
+
+static int gather_twice(gpu_job *job, const bits *b, int which, const all_rows *rows)
+{
+    ew_world *world = job->world;
+    const int64_t m = row_counts[which];
+    const size_t row = (size_t)job->problem.k * 2, all = (size_t)m * row;
+    int64_t first, count;
+    RANK_OK(ew_owned_rows(m, job->num_ranks, job->rank, &first, &count));
+    const unsigned char *mine = (const unsigned char *)job->A + (size_t)first * row;
+    for (int wanted = 0; wanted < 2; wanted++) {
+        RANK_TRY(job_poison(job));
+        RANK_OK(ew_memory_fill(world, EW_BACKEND_CUDA, rows->gathered, 0xff, all));
+        RANK_OK(ew_world_barrier(world));
+        RANK_OK(ew_ag_gemm(job->plan, m, count ? mine : NULL, job->B, job->C,
+                           wanted ? rows->gathered : NULL, NULL));
+        RANK_OK(ew_plan_wait(job->plan));
+        RANK_TRY(compare_with(job, job->C, b->want[which][job->rank], result_bytes(job, m),
+                              "C", m));
+        if (wanted)
+            RANK_TRY(compare_with(job, rows->gathered, rows->expected, all, "gathered", m));
+    }
     return 0;
 }
 
 static int gather_and_compare(gpu_job *job, void *argument)
 {
-    const bits *b = argument;
     const ew_problem *p = &job->problem;
     ew_world *world = job->world;
-    const size_t row = (size_t)p->k * 2, all = (size_t)b->m * row;
-    int64_t first, count;
-    void *gathered;
-    unsigned char *rows = malloc(all + 1);
-    RANK_CHECK(rows, "no memory");
+    all_rows rows = {.expected = malloc(job->a_bytes)};
+    RANK_CHECK(rows.expected, "no memory");
     RANK_TRY(fill_random(job, job->rank));
-    RANK_OK(ew_random_fill(p->dtype, 7, b->m * p->k, rows));
-    RANK_OK(ew_owned_rows(b->m, job->num_ranks, job->rank, &first, &count));
-    RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, all + 1, &gathered));
-    const unsigned char *mine = (const unsigned char *)job->A + (size_t)first * row;
-    for (int call = 0; call < 4; call++) {
-        const bool wanted = call % 2 == 0;
-        RANK_TRY(job_poison(job));
-        RANK_OK(ew_memory_fill(world, EW_BACKEND_CUDA, gathered, 0xff, all));
-        RANK_OK(ew_world_barrier(world));
-        RANK_OK(ew_ag_gemm(job->plan, b->m, count ? mine : NULL, job->B, job->C,
-                           wanted ? gathered : NULL, NULL));
-        RANK_OK(ew_plan_wait(job->plan));
-        RANK_TRY(
-            compare_with(job, job->C, b->want[job->rank], (size_t)(b->m * p->n) * 2, "C"));
-        if (wanted)
-            RANK_TRY(compare_with(job, gathered, rows, all, "gathered"));
-    }
-    ew_memory_free(world, EW_BACKEND_CUDA, gathered);
-    free(rows);
+    RANK_OK(ew_random_fill(p->dtype, 7, p->max_m * p->k, rows.expected));
+    RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->a_bytes, &rows.gathered));
+    for (int i = 0; i < NUM_COUNTS; i++)
+        RANK_TRY(gather_twice(job, argument, i, &rows));
+    ew_memory_free(world, EW_BACKEND_CUDA, rows.gathered);
+    free(rows.expected);
     return 0;
 }
 
-static void compare_bits(int num_ranks, int64_t m, const char *config, const char *alone)
+static void compare_bits(const char *config, ew_dtype dtype)
 {
-    const ew_problem problem = EW_PROBLEM(m, 328, 1160, m % 2 ? EW_BF16 : EW_FP16);
-    bits b = {.m = m};
-    ew_problem gathering = problem;
+    const ew_problem alone = EW_PROBLEM(row_counts[NUM_COUNTS - 1], 328, 1160, dtype);
+    ew_problem gathering = alone;
+    bits b = {{{NULL}}};
     gathering.op = EW_OP_AG_GEMM;
-    for (b.for_rank = 0; b.for_rank < num_ranks; b.for_rank++) {
-        b.want[b.for_rank] = malloc((size_t)(m * problem.n) * 2);
-        gpu_run(EW_RANKS_AS_THREADS, 1, NULL, problem, alone, multiply_alone, &b);
-    }
-    gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, gathering, config, gather_and_compare,
-            &b);
-    for (int rank = 0; rank < num_ranks; rank++)
-        free(b.want[rank]);
+    gpu_run(EW_RANKS_AS_THREADS, 1, NULL, alone, config, multiply_alone, &b);
+    for (int W = 1; W <= MOST_W; W += W < 4 ? 1 : 4)
+        gpu_run(EW_RANKS_AS_THREADS, W, NULL, gathering, config, gather_and_compare, &b);
+    for (int i = 0; i < NUM_COUNTS * MOST_W; i++)
+        free(b.want[i / MOST_W][i % MOST_W]);
 }
 
 void check_gather_bits(void)
 {
-    static const int64_t rows[] = {1, 7, 130, 1021};
-    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
-        for (int W = 1; W <= MOST_W; W *= 2)
-            for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-                compare_bits(W, rows[i], *kernel, *kernel);
-    if (gpu_has_blas())
-        for (int W = 1; W <= 4; W *= 2) /* its GEMM is one call, whatever W */
-            compare_bits(W, 1021, "producer=blas", "producer=blas");
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
+        compare_bits(*kernel, EW_BF16);
+        compare_bits(*kernel, EW_FP16);
+    }
 }
 
 /* ---- Slices that are written again ---- */
