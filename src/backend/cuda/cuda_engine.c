@@ -188,13 +188,17 @@ static ew_status warm_blas(const ewx_cuda_engine *engine)
     const ew_problem *problem = &engine->spec->problem;
     const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
     const size_t operand_bytes = ((size_t)(rows * problem->k) * 2 + 255) / 256 * 256;
-    unsigned char *operand; /* serves as A and as B; behind it lies C */
-    EW_CUDA_TRY(cudaMalloc((void **)&operand,
-                           operand_bytes + (size_t)(problem->max_m * problem->n) * 2),
+    /* A slice has room for the output, unless it holds rows of A. */
+    const bool gathers = engine->spec->op->gemm_waits;
+    const size_t out_bytes = gathers ? (size_t)(problem->max_m * problem->n) * 2 : 0;
+    unsigned char *slice =
+        engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0];
+    unsigned char *operand; /* serves as A and as B */
+    EW_CUDA_TRY(cudaMalloc((void **)&operand, operand_bytes + out_bytes),
                 "allocating for cuBLAS");
     const ew_status status = ewx_cuda_blas_gemm(
         &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, operand,
-        operand, operand + operand_bytes, engine->device->producing);
+        operand, gathers ? operand + operand_bytes : slice, engine->device->producing);
     cudaStreamSynchronize(engine->device->producing);
     cudaFree(operand);
     return status;

@@ -374,8 +374,7 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
     extern __shared__ __align__(128) unsigned char stages[];
     __shared__ notices notice;
     const uint32_t ring = shared_address(stages);
-    /* Thread 0's.  Where it takes long to find the next, registers are for the main loop.
-     */
+    /* Thread 0's; in shared memory where the main loop would lack the registers. */
     __shared__ block_source<OP> kept;
     block_source<OP> held, &blocks = GATHERS<OP> ? kept : held;
     if constexpr (GATHERS<OP>) {
