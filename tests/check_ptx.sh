@@ -5,7 +5,9 @@
 #   early   a release, or a fence before relaxed flags, that some path reaches from a tile's store
 #           without waiting for it: a barrier after ordinary stores, a full (not .read) wait after
 #           bulk stores
-#   stale   a non-coherent load in a reducer, which reads what peers write
+#   stale   a non-coherent load in a reducer or a mover, which read what peers write
+#   proxy   in the GEMM that waits for rows, a bulk load that some path reaches from the acquire of a
+#           block without a proxy fence: TMA need not see what was acquired by other instructions
 #   trap    a trap, which would take the CUDA context with it
 # Prints each offending line, after proving on planted violations that it would.  Exits 77
 # when there is no compiler.
@@ -20,20 +22,21 @@ lint() {
     }
     function note(what, to) { # one step of the function that matters to "early"
         kind[++n] = what; at[n] = FNR; text[n] = $0; target[n] = to
-        plain[n] = bulk[n] = seen[n] = 0
+        plain[n] = bulk[n] = bare[n] = seen[n] = 0
     }
-    function flow(to, p, b) { # what is on its way when `to` is reached
-        if (to > n || (seen[to] && plain[to] >= p && bulk[to] >= b))
+    function flow(to, p, b, u) { # what is on its way, or unfenced, when `to` is reached
+        if (to > n || (seen[to] && plain[to] >= p && bulk[to] >= b && bare[to] >= u))
             return
         seen[to] = moved = 1
         if (p) plain[to] = 1
         if (b) bulk[to] = 1
+        if (u) bare[to] = 1
     }
     # Labels of inline assembly may recur, each in its own braces.
     function scoped(name) { sub(/[:;]$/, "", name); return name ~ /^\$/ ? name : braces " " name }
-    function analyse(   i, p, b) {
+    function analyse(   i, p, b, u) {
         analysed++
-        flow(1, 0, 0)
+        flow(1, 0, 0, gathers)
         while (moved) {
             moved = 0
             for (i = 1; i <= n; i++) {
@@ -41,14 +44,18 @@ lint() {
                     continue
                 p = kind[i] == "store" || (plain[i] && kind[i] != "barrier")
                 b = kind[i] == "bulk store" || (bulk[i] && kind[i] != "bulk wait")
+                u = gathers && (kind[i] == "acquire" || (bare[i] && kind[i] != "proxy fence"))
                 if (target[i] in label)
-                    flow(label[target[i]], p, b)
+                    flow(label[target[i]], p, b, u)
                 else if (target[i] != "")
                     unknown = at[i]
                 if (kind[i] != "jump" && kind[i] != "end")
-                    flow(i + 1, p, b)
+                    flow(i + 1, p, b, u)
             }
         }
+        for (i = 1; i <= n; i++)
+            if (kind[i] == "bulk load" && bare[i])
+                complain(at[i], "no proxy fence since rows were acquired", text[i])
         for (i = 1; i <= n; i++)
             if ((kind[i] == "release" || (kind[i] == "end" && !entry)) && (plain[i] || bulk[i]))
                 complain(at[i], plain[i] ? "no barrier since a tile was stored" \
@@ -59,7 +66,7 @@ lint() {
             complain(FNR, "stores or releases nothing that this lint recognises", name)
     }
     { sub(/\/\/.*/, ""); gsub(/[ \t]+/, " "); sub(/^ /, ""); sub(/ $/, "") }
-    !inside && /\.(entry|func) / { entry = /\.entry/; name = $0 }
+    !inside && /\.(entry|func) / { entry = /\.entry/; name = $0; gathers = /op_ag_gemm/ }
     !inside && /^\{$/ {
         inside = ++functions
         n = stores = releases = unknown = depth = 0
@@ -80,7 +87,7 @@ lint() {
     ordered && op ~ /^(ld|st|red|atom|multimem)\./ && op !~ /\.shared/ && op !~ /\.sys(\.|$)/ {
         complain(FNR, "not system scope", $0)
     }
-    file ~ /reducer$/ && op ~ /^ldu?\./ && op ~ /\.nc(\.|$)|^ldu/ {
+    file ~ /(reducer|mover)$/ && op ~ /^ldu?\./ && op ~ /\.nc(\.|$)|^ldu/ {
         complain(FNR, "non-coherent load", $0)
     }
     op == "trap" { complain(FNR, "trap", $0) }
@@ -91,6 +98,9 @@ lint() {
     }
     op ~ /^cp\.(reduce\.)?async\.bulk\..*global.*\.shared/ { note("bulk store"); stores++ }
     op ~ /^(bar|barrier)(\.cta)?\.(sync|red)/ || op ~ /^barrier\.cluster\.wait/ { note("barrier") }
+    op ~ /^cp\.async\.bulk\..*\.shared.*\.global/ { note("bulk load") }
+    op ~ /^(ld|mbarrier)\.(.*\.)?acquire\./ { note("acquire") }
+    op ~ /^fence\.proxy\.async(\.global)?$/ { note("proxy fence") }
     op == "cp.async.bulk.wait_group" && $2 == "0;" { note("bulk wait") }
     # A call may release: what it does is not looked at.
     op ~ /^(st|red|atom|multimem)\..*release\.sys/ || op == "fence.acq_rel.sys" || op ~ /^call/ {
@@ -118,6 +128,9 @@ self_test() {
     local hinted="st.global.L2::cache_hint.v4.u32 [%rd1], $v"
     local bulk='cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r1, %r2}], [%r3];'
     local full='cp.async.bulk.wait_group 0;' read='cp.async.bulk.wait_group.read 0;'
+    local load='cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd1, {%r2, %r3}], [%r4];'
+    local taken='mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r1], %r2;'
+    local fence='fence.proxy.async.global;'
     local loop="\$L_1:\n$store\n@%p1 bra \$L_1;"
     # scope
     expect green control "ld.acquire.sys.global.u32 %r1, [%rd1];\n$flag" &&
@@ -157,6 +170,19 @@ self_test() {
         expect green control 'ld.global.nc.u32 %r1, [%rd1];' &&
         expect red reducer 'ld.global.nc.u32 %r1, [%rd1];' &&
         expect red reducer "ld.global.nc.L1::no_allocate.v4.u32 {%r1,%r2,%r3,%r4}, [%rd1];" &&
+        expect red mover 'ld.global.nc.u32 %r1, [%rd1];' &&
+        # proxy: in the GEMM that waits alone
+        expect green control "$taken\n$load" &&
+        head='.visible .entry gemmI10op_ag_gemm(\n)\n{' &&
+        expect green control "$taken\n$fence\n$load" &&
+        expect green control "$taken\nfence.proxy.async;\n\$L_1:\n$load\n@%p1 bra \$L_1;" &&
+        expect red control "$load" &&
+        expect red control "$taken\n$load\n$fence" &&
+        expect red control "$taken\nfence.proxy.async.shared::cta;\n$load" &&
+        expect red control "$fence\n\$L_1:\n$taken\n$load\nbra \$L_1;" &&
+        expect red control "$taken\n@%p1 bra \$L_1;\n$fence\n\$L_1:\n$load" &&
+        expect red control "$fence\nld.acquire.sys.global.u32 %r1, [%rd1];\n$load" &&
+        head='.visible .entry k(\n)\n{' &&
         # trap
         expect red control '@%p1 trap;' &&
         expect red control 'trap;'

@@ -161,6 +161,40 @@ static void impossible_cuda_configs_are_refused(void **state)
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "cluster=-2");
 }
 
+/* Where the GEMM waits for rows, they are pushed, and its CTAs are counted. */
+static void cuda_choices_for_gathered_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked, *text;
+    } refused[] = {{"transport=pull", "transport=pull is not implemented"},
+                   {"transport=copy", "fix: leave transport out"},
+                   {"launches=unit", "launches=unit is not implemented"},
+                   {"pool=static", "for ag-gemm"},
+                   {"kernel=sm80,ctas=block", "ctas=block is not implemented"}};
+    ew_problem problem = EW_PROBLEM(8192, 1280, 8192, EW_BF16);
+    ew_config request = EW_CONFIG_INIT, chosen;
+    problem.op = EW_OP_AG_GEMM;
+    for (int arch = 80; arch <= 90; arch += 10) {
+        const ewx_machine machine = {.cores = 16, .gpu_sms = 16, .gpu_arch = arch};
+        for (int sequential = 0; sequential < 2; sequential++) {
+            const char *asked = sequential ? "release=output" : "";
+            assert_int_equal(ew_config_parse(asked, &request), EW_OK);
+            request.backend = EW_BACKEND_CUDA;
+            assert_int_equal(ewx_config_choose(&problem, 8, &request, &machine, &chosen),
+                             EW_OK);
+            assert_int_equal(chosen.transport, EW_TRANSPORT_PUSH);
+            assert_int_equal(chosen.ctas, EW_CTAS_PERSISTENT);
+            assert_int_equal(chosen.pool, sequential ? EW_POOL_AFTER : EW_POOL_SHARED);
+        }
+    }
+    for (size_t i = 0; i < COUNT(refused); i++) {
+        assert_int_equal(ew_config_parse(refused[i].asked, &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        expect_cuda_refusal(&problem, 8, &request, EW_ERR_UNSUPPORTED, refused[i].text);
+    }
+}
+
 static void impossible_cuda_problems_are_refused(void **state)
 {
     (void)state;
@@ -308,6 +342,7 @@ int main(void)
         cmocka_unit_test(cuda_choices),
         cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),
+        cmocka_unit_test(cuda_choices_for_gathered_rows),
         cmocka_unit_test(impossible_cuda_problems_are_refused),
         cmocka_unit_test(cuda_keys_are_refused_on_the_cpu),
         cmocka_unit_test(methods_are_configs),

@@ -120,6 +120,24 @@ static void a_rank_keeps_its_own_rows(void **state)
     assert_true(layout.segment_bytes - layout.slice_offset[1] < 334 * 70 * 2 + 4096);
 }
 
+/* A GPU has room for everyone's rows and a flag for each of their panels. */
+static void a_gpu_keeps_all_rows(void **state)
+{
+    (void)state;
+    ew_config config = {.backend = EW_BACKEND_CUDA, .producer = EW_PRODUCER_OWN};
+    ew_problem problem = EW_PROBLEM(1000, 304, 72, EW_BF16);
+    const size_t slice = (1000 * 72 * 2 + 32767) / 32768 * 32768;
+    ewx_layout layout;
+    problem.op = EW_OP_AG_GEMM;
+    assert_int_equal(ewx_layout_build(&problem, 3, &config, &layout), EW_OK);
+    assert_int_equal(layout.num_slots, 9);
+    assert_int_equal(layout.slice_offset[1] - layout.slice_offset[0], slice);
+    assert_int_equal(layout.segment_bytes - layout.slice_offset[1], slice);
+    config.producer = EW_PRODUCER_BLAS; /* which does not count calls */
+    assert_int_equal(ewx_layout_build(&problem, 3, &config, &layout), EW_OK);
+    assert_int_equal(layout.slice_offset[1], layout.slice_offset[0]);
+}
+
 static void operations_are_found_by_value_and_others_refused(void **state)
 {
     (void)state;
@@ -141,6 +159,7 @@ int main(void)
         cmocka_unit_test(the_oracle_is_the_product),
         cmocka_unit_test(the_oracle_of_gathered_rows),
         cmocka_unit_test(a_rank_keeps_its_own_rows),
+        cmocka_unit_test(a_gpu_keeps_all_rows),
         cmocka_unit_test(operations_are_found_by_value_and_others_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,6 +123,35 @@ static void check_interleaving(const ewx_grid *grid)
     }
 }
 
+/* Every block once on every rank: fillers are the rank's own, and what is not own takes
+ * turns. */
+static void check_gather(const ewx_grid *grid, int rank, bool *seen)
+{
+    const int64_t fillers = ewx_gather_fillers(grid, rank);
+    const int64_t blocks = ewx_num_blocks(grid), others = blocks - fillers;
+    int last = -1;
+    memset(seen, 0, (size_t)blocks * sizeof *seen);
+    for (int64_t i = 0; i < blocks; i++) {
+        const ewx_block block = i < fillers ? ewx_part_walk(grid, rank, i)
+                                            : ewx_gather_block(grid, rank, i - fillers);
+        int64_t number = block.row * grid->blocks_per_row + block.col;
+        for (int part = 0; part < block.part; part++)
+            number += ewx_part_block_rows(grid, part) * grid->blocks_per_row;
+        EXPECT(grid, block.part >= 0 && block.part < grid->num_parts);
+        EXPECT(grid, block.row >= 0 && block.row < ewx_part_block_rows(grid, block.part));
+        EXPECT(grid, number >= 0 && number < blocks && !seen[number]);
+        seen[number] = true;
+        const bool in_turn = fillers > 0 && i >= fillers;
+        EXPECT(grid, !in_turn || block.part != rank);
+        EXPECT(grid, !in_turn || grid->num_parts < 3 || grid->num_large > 0 ||
+                         block.part != last);
+        last = block.part;
+    }
+    EXPECT(grid, others == 0 || grid->order != EW_ORDER_CONTIGUOUS ||
+                     ewx_part_rows(grid, rank) == 0 ||
+                     ewx_gather_block(grid, rank, 0).part == rank);
+}
+
 static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *seen)
 {
     const bool follows = grid->order != EW_ORDER_DEFAULT;
@@ -227,6 +256,9 @@ static void check_grids(int64_t rows, int64_t cols, int num_ranks, const int32_t
         for (size_t i = 0; i < sizeof all_releases / sizeof *all_releases; i++)
             check_release(&grids[order], all_releases[i]);
         check_tasks(&grids[order], positions, seen);
+        check_gather(&grids[order], 0, seen);
+        check_gather(&grids[order], num_ranks / 2, seen);
+        check_gather(&grids[order], num_ranks - 1, seen);
     }
     check_rows(&grids[0]);
     check_interleaving(&grids[0]);

@@ -149,3 +149,46 @@ def test_gradients(world, product):
     (plain @ B.t()).sum().backward()
     assert torch.equal(y, want)
     torch.testing.assert_close(x.grad, plain.grad)
+
+
+def test_gathered_rows(world, product):
+    A, B, want = product
+    plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda", op="ag-gemm")
+    plan.set_weight(B)
+    gathered = torch.full_like(A, 77.0)
+    assert torch.equal(plan.ag_gemm(A, gathered=gathered), want) and torch.equal(gathered, A)
+    assert torch.equal(entwine.ag_gemm(A, B, world), want)
+    assert torch.equal(et.ag_gemm(A, B, world), want)
+    assert torch.equal(et.ag_gemm(A[:7], B, world), want[:7])
+    torch.library.opcheck(torch.ops.entwine.ag_gemm.default, (A, B, M, world.name))
+    double = torch.compile(lambda a: et.ag_gemm(a, B, world) * 2, fullgraph=True)
+    assert torch.equal(double(A), want * 2)
+
+
+def test_gathered_rows_in_a_graph(world, product):
+    A, B, want = product
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        et.ag_gemm(A, B, world, frozen=True)  # makes the plan
+    with torch.cuda.graph(graph, stream=stream):
+        result = et.ag_gemm(A, B, world, frozen=True)
+    for _ in range(5):
+        result.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(result, want)
+
+
+def test_gradients_of_gathered_rows(world, product):
+    A, B, want = product
+    linear = et.ColumnParallelLinear(K, N, bias=False, world=world, device="cuda", dtype=DTYPE)
+    with torch.no_grad():
+        linear.weight.copy_(B)
+    x, plain = A.clone().requires_grad_(), A.clone().requires_grad_()
+    weight = B.clone().requires_grad_()
+    y = linear(x)
+    y.sum().backward()
+    (plain @ weight.t()).sum().backward()
+    assert torch.equal(y, want)
+    torch.testing.assert_close(x.grad, plain.grad)
+    torch.testing.assert_close(linear.weight.grad, weight.grad)

@@ -22,7 +22,8 @@ const ewx_traits ewx_traits_cuda = {
              .flag_bytes = sizeof(uint32_t),
              .flags_at_owner = true,
              .unit_bytes = EWX_CUDA_TILE_BYTES,
-             .whole_tiles = true}, /* TMA stores them, whatever the edge needs */
+             .whole_tiles = true, /* TMA stores them, whatever the edge needs */
+             .gathers_all = true},
 };
 
 const ewx_traits ewx_traits_sim = {.id = EW_BACKEND_SIM,

@@ -18,6 +18,8 @@ typedef struct ewx_heap_rules {
     size_t unit_bytes;   /* where slices start and end: a whole tile lets them lie back to
                             back */
     bool whole_tiles;    /* slots have room for one even where the matrix is smaller */
+    bool gathers_all;    /* gathered rows lie with every rank that multiplies them, not with
+                            the rank that has them */
 } ewx_heap_rules;
 
 typedef struct ewx_traits {

@@ -189,11 +189,13 @@ static ew_status check_cuda_producer(const ew_config *config)
 static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
                                       const ew_config *config)
 {
-    if (config->transport != EW_TRANSPORT_PULL && config->producer == EW_PRODUCER_BLAS)
+    const bool gathers = ewx_op_of(problem)->gemm_waits;
+    if (config->transport != EW_TRANSPORT_PULL && config->producer == EW_PRODUCER_BLAS &&
+        !gathers)
         return ewx_fail(EW_ERR_CONFIG,
                         "producer=blas leaves its output where it was computed\n"
                         "  fix: use transport=pull, or producer=own");
-    if (config->transport == EW_TRANSPORT_COPY &&
+    if (config->transport == EW_TRANSPORT_COPY && !gathers &&
         (config->order != EW_ORDER_CONTIGUOUS || config->release != EW_RELEASE_PARTITION ||
          config->pool != EW_POOL_AFTER))
         return ewx_fail(EW_ERR_CONFIG, "transport=copy moves whole partitions\n"
@@ -209,12 +211,40 @@ static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
     return EW_OK;
 }
 
+/* What the cuda backend does not do where the GEMM waits for rows. */
+static ew_status refuse_for_gather(const ew_problem *problem, const ew_config *config,
+                                   const char *key)
+{
+    char item[64];
+    ewx_text text = ewx_text_in(item, sizeof item);
+    ewx_config_print_key(config, key, &text);
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "config %s is not implemented by the cuda backend for %s\n"
+                    "  fix: leave %s out",
+                    item, ew_op_name(problem->op), key);
+}
+
+static ew_status check_cuda_gather(const ew_problem *problem, const ew_config *config)
+{
+    if (config->transport != EW_TRANSPORT_PUSH)
+        return refuse_for_gather(problem, config, "transport");
+    if (config->launches != EW_LAUNCHES_ONCE)
+        return refuse_for_gather(problem, config, "launches");
+    if (config->pool == EW_POOL_STATIC)
+        return refuse_for_gather(problem, config, "pool");
+    if (config->ctas != EW_CTAS_PERSISTENT) /* they could keep out what they wait for */
+        return refuse_for_gather(problem, config, "ctas");
+    return EW_OK;
+}
+
 static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
                                 const ew_config *config)
 {
     EW_TRY(check_cuda_problem(problem, num_ranks));
     EW_TRY(check_cuda_producer(config));
     EW_TRY(check_cuda_transport(problem, num_ranks, config));
+    if (ewx_op_of(problem)->gemm_waits)
+        EW_TRY(check_cuda_gather(problem, config));
     if (config->pool == EW_POOL_STATIC && config->ctas != EW_CTAS_PERSISTENT)
         return ewx_fail(EW_ERR_CONFIG,
                         "pool=static keeps SMs free of producers, and one CTA per block "

@@ -179,9 +179,11 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
         config->block_m = EWX_TILE_M;
     if (!config->block_n)
         config->block_n = sm90 ? 256 : 128;
-    if (!config->ctas)
-        config->ctas =
-            sm90 || config->pool == EW_POOL_STATIC ? EW_CTAS_PERSISTENT : EW_CTAS_BLOCK;
+    const bool gathers = ewx_op_of(problem)->gemm_waits;
+    if (!config->ctas) /* a GEMM that waits leaves room for what it waits for */
+        config->ctas = sm90 || gathers || config->pool == EW_POOL_STATIC
+                           ? EW_CTAS_PERSISTENT
+                           : EW_CTAS_BLOCK;
     if (!config->cluster)
         config->cluster = sm90 && config->block_n == 256 ? 2 : 1;
     const bool copies = config->transport == EW_TRANSPORT_COPY;
@@ -289,9 +291,11 @@ void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine
         config->backend = ewx_traits_of(config->backend)->id;
     if (!config->producer)
         config->producer = EW_PRODUCER_OWN;
-    if (!config->transport)
-        config->transport = EW_TRANSPORT_PULL;
-    if (ewx_is_gpu(config, machine))
+    const bool is_gpu = ewx_is_gpu(config, machine);
+    if (!config->transport) /* rows are pushed by the ranks that have them */
+        config->transport = is_gpu && ewx_op_of(problem)->gemm_waits ? EW_TRANSPORT_PUSH
+                                                                     : EW_TRANSPORT_PULL;
+    if (is_gpu)
         choose_for_cuda(problem, num_ranks, machine, config);
     else
         choose_for_cpu(problem, num_ranks, machine, config);

@@ -156,16 +156,29 @@ static void explain_cuda_producer(const ewx_spec *spec, const ew_config *asked,
                 gpu->gpu_sms);
 }
 
-static void explain_cuda_reducers(const ew_config *config, const ew_config *asked,
+/* Where the GEMM waits, the CTAs beside it push rows instead of summing tiles. */
+static const char *why_pool(const ewx_spec *spec)
+{
+    const bool after = spec->config.pool == EW_POOL_AFTER;
+    if (spec->op->gemm_waits)
+        return after ? "the GEMM begins when all rows are there"
+                     : "rows are pushed on the SMs that multiply those that have come";
+    return after ? "nothing is released before the GEMM has ended"
+                 : "tiles are reduced on the SMs that compute the next ones";
+}
+
+static void explain_cuda_reducers(const ewx_spec *spec, const ew_config *asked,
                                   const ewx_machine *gpu, ewx_text *text)
 {
+    const ew_config *config = &spec->config;
     const bool after = config->pool == EW_POOL_AFTER;
     const bool beside = config->kernel == EW_KERNEL_SM90;
-    explain_key(config, "pool", asked->pool, text, "%s",
-                after ? "nothing is released before the GEMM has ended"
-                      : "tiles are reduced on the SMs that compute the next ones");
+    const char *free_sms = spec->op->gemm_waits
+                               ? "two CTAs on each of %d SMs, which the GEMM needs later"
+                               : "two CTAs on each of %d SMs, which are free by then";
+    explain_key(config, "pool", asked->pool, text, "%s", why_pool(spec));
     explain_key(config, "x", asked->budget, text,
-                after    ? "two CTAs on each of %d SMs, which are free by then"
+                after    ? free_sms
                 : beside ? "one CTA beside the GEMM on each of %d SMs"
                          : "a quarter of %d SMs, the GEMM keeps the others",
                 gpu->gpu_sms);
@@ -185,11 +198,13 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
     explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_cuda_producer(spec, asked, &gpu, text);
+    else if (spec->op->gemm_waits)
+        ewx_text_add(text, "all-gather: Entwine's, on all SMs\n");
     else
         ewx_text_add(text, "reduce-scatter: %s\n",
                      gpu.has_nccl ? "NCCL when m divides by W, else Entwine's"
                                   : "Entwine's, on all SMs (NCCL wants a GPU per rank)");
-    explain_cuda_reducers(config, asked, &gpu, text);
+    explain_cuda_reducers(spec, asked, &gpu, text);
 }
 
 /* ---- All together ---- */

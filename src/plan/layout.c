@@ -27,11 +27,12 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size elem = {ew_dtype_bytes(problem->dtype), true};
     const ewx_size slots_per_part =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
-    /* Rows of A are published in panels as high as a tile. */
-    const ewx_size num_slots = op->gemm_waits
-                                   ? ewx_size_of(layout.max_tile_rows)
-                                   : ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
-    const int64_t kept_rows = op->gemm_waits ? most_rows : problem->max_m;
+    /* Rows of A are published in panels as high as a tile: a rank's own, or everyone's. */
+    const bool keeps_own = op->gemm_waits && !rules.gathers_all;
+    const ewx_size num_slots =
+        ewx_size_mul(op->gemm_waits ? ewx_size_of(layout.max_tile_rows) : slots_per_part,
+                     ewx_size_of(keeps_own ? 1 : num_parts));
+    const int64_t kept_rows = keeps_own ? most_rows : problem->max_m;
     const ewx_size slot =
         ewx_size_mul(ewx_size_of(slot_rows), ewx_size_mul(ewx_size_of(slot_cols), elem));
     const ewx_size piece_bytes = ewx_size_round_up(slot, EWX_FLAG_BYTES);
@@ -55,8 +56,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
         ewx_size_add((ewx_size){rules.header_bytes, true}, flags), rules.unit_bytes);
     /* cuBLAS and copy engines are told where to write by the host, which does not count
      * the calls. */
-    const bool one_slice =
-        traits->enqueues && (layout.row_major || config->transport == EW_TRANSPORT_COPY);
+    const bool one_slice = traits->enqueues && (config->producer == EW_PRODUCER_BLAS ||
+                                                config->transport == EW_TRANSPORT_COPY);
     const ewx_size second = one_slice ? first : ewx_size_add(first, slice);
     const ewx_size total = ewx_size_add(second, slice);
     const char name = op->gemm_waits ? 'K' : 'N';

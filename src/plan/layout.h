@@ -18,7 +18,9 @@
  * the GEMM waits, of the panels of rows in it, and a slice is a matrix of these rows.
  * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns, then, of
  * an AllReduce, uint32_t results[slots_per_part]; packed slots are whole tiles, and the
- * second slice follows the first without a gap. */
+ * second slice follows the first without a gap.  Where the GEMM waits,
+ * flags[max_tile_rows][W], of the panels of every rank's rows, and a slice is the matrix of
+ * all rows. */
 typedef struct ewx_layout {
     bool row_major; /* one matrix (BLAS, rows of A), else tile-packed contributions */
     int32_t num_parts;

@@ -71,6 +71,60 @@ EW_HD static inline ewx_block ewx_order_block(const ewx_grid *grid, int64_t pos)
     return ewx_order_interleaved(grid, pos);
 }
 
+/* ---- Where the GEMM waits for rows: another order on every rank ---- */
+
+/* Blocks of the rank's own rows, in the order of its part's walk, that are computed while
+ * no rows of others are there to be multiplied. */
+EW_HD static inline int64_t ewx_gather_fillers(const ewx_grid *grid, int rank)
+{
+    return grid->order == EW_ORDER_INTERLEAVED
+               ? ewx_part_block_rows(grid, rank) * grid->blocks_per_row
+               : 0;
+}
+
+/* The other ranks' parts in turn, from the next rank's on: their rows arrive at one rate.
+ * As in ewx_order_interleaved, what only the large parts have comes last. */
+EW_HD static inline ewx_block ewx_gather_in_turn(const ewx_grid *grid, int rank,
+                                                 int64_t pos)
+{
+    const int64_t others = grid->num_parts - 1;
+    const int64_t rounds = grid->small_blocks * grid->blocks_per_row;
+    if (pos < rounds * others)
+        return ewx_part_walk(grid, (int)((rank + 1 + pos % others) % grid->num_parts),
+                             pos / others);
+    const int64_t rest = pos - rounds * others;
+    const int64_t large = grid->num_large - (rank < grid->num_large);
+    const int64_t turn = rest % large;
+    const int part =
+        rank < grid->num_large ? (int)((rank + 1 + turn) % grid->num_large) : (int)turn;
+    return ewx_part_walk(grid, part, rounds + rest / large);
+}
+
+/* One part after the other, from the rank's own on. */
+EW_HD static inline ewx_block ewx_gather_in_a_ring(const ewx_grid *grid, int rank,
+                                                   int64_t pos)
+{
+    int part = rank;
+    for (int i = 0; i < grid->num_parts; i++) {
+        const int64_t blocks = ewx_part_block_rows(grid, part) * grid->blocks_per_row;
+        if (pos < blocks)
+            break;
+        pos -= blocks;
+        part = part + 1 < grid->num_parts ? part + 1 : 0;
+    }
+    return ewx_part_walk(grid, part, pos);
+}
+
+/* The block at position pos of those that are not fillers, 0 <= pos < ewx_num_blocks -
+ * ewx_gather_fillers. */
+EW_HD static inline ewx_block ewx_gather_block(const ewx_grid *grid, int rank, int64_t pos)
+{
+    if (grid->order == EW_ORDER_DEFAULT)
+        return ewx_order_default(grid, pos);
+    return grid->order == EW_ORDER_CONTIGUOUS ? ewx_gather_in_a_ring(grid, rank, pos)
+                                              : ewx_gather_in_turn(grid, rank, pos);
+}
+
 /* ---- Consumer: task -> tile ---- */
 
 /* Tiles of a part are numbered in the order of ewx_part_walk, row by row

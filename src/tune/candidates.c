@@ -172,8 +172,9 @@ static bool has_budget(const ewx_candidate_space *space)
     const bool nccl = space->built_in.producer == EW_PRODUCER_BLAS &&
                       space->machine.has_nccl &&
                       space->problem->max_m % space->num_ranks == 0;
-    const bool sums = !ewx_op_of(space->problem)->gemm_waits;
-    return space->num_ranks > 1 && sums && !nccl &&
+    /* On a CPU every worker publishes rows. */
+    const bool matters = on_gpu(space) || !ewx_op_of(space->problem)->gemm_waits;
+    return space->num_ranks > 1 && matters && !nccl &&
            !(space->fixed.budget && space->fixed.batch);
 }
 

@@ -47,19 +47,27 @@
     X("environment-threads", check_environment_threads, 120, THREADS)       \
     X("large", check_large, 60, THREADS)                                    \
     X("random", check_random, 60, THREADS)                                  \
+    X("gather", check_gather, 90, THREADS)                                  \
+    X("gather-bits", check_gather_bits, 60, THREADS)                        \
+    X("gather-reuse", check_gather_reuse, 60, THREADS)                      \
+    X("gather-graph", check_gather_graph, 60, THREADS)                      \
+    X("gather-faults", check_gather_faults, 120, THREADS)                   \
     X("conformance-processes", check_conformance_processes, 90, PROCESSES)  \
     X("environment-processes", check_environment_processes, 120, PROCESSES) \
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
     X("killed", check_killed, 60, PROCESSES)                                \
     X("allreduce-processes", check_allreduce_processes, 60, PROCESSES)      \
     X("allreduce-killed", check_allreduce_killed, 60, PROCESSES)            \
+    X("gather-processes", check_gather_processes, 90, PROCESSES)            \
+    X("gather-killed", check_gather_killed, 60, PROCESSES)                  \
     X("hosts", check_hosts, 500, PROCESSES)                                 \
     X("hosts-rank", check_hosts_rank, 120, ON_REQUEST)                      \
     X("small-threads", check_small_threads, 60, ON_REQUEST)                 \
     X("small-processes", check_small_processes, 60, ON_REQUEST)             \
     X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)                \
     X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)                \
-    X("sanitizer-allreduce", check_sanitizer_allreduce, 120, ON_REQUEST)
+    X("sanitizer-allreduce", check_sanitizer_allreduce, 120, ON_REQUEST)    \
+    X("sanitizer-gather", check_sanitizer_gather, 120, ON_REQUEST)
 
 #define GPU_DECLARE(name, function, seconds, ranks) void function(void);
 GPU_CHECKS(GPU_DECLARE)

@@ -261,3 +261,94 @@ void check_sanitizer_allreduce(void)
     }
     run_listed(100);
 }
+
+/* ---- AllGather-GEMM ---- */
+
+static const char *const every_gather[] = {
+    "kernel=sm80",
+    "kernel=sm80,block=128x256,x=2,b=128",
+    "kernel=sm80,order=contiguous,release=2,x=1",
+    "kernel=sm90,block=128x128,cluster=1,order=contiguous,b=128",
+    "kernel=sm90,block=128x256,cluster=1,x=3,b=512,group=2",
+    "kernel=sm90",
+    "kernel=sm90,block=128x128,cluster=2,order=default",
+    "kernel=sm90,release=partition,group=3",
+    "kernel=sm90,release=output",
+    "kernel=sm90,pool=after,order=contiguous",
+};
+enum { NUM_GATHERS = sizeof every_gather / sizeof every_gather[0] };
+
+static trial gather_trial(int num_ranks, uint32_t seed)
+{
+    trial t = small_trial(num_ranks, every_gather[seed % NUM_GATHERS],
+                          seed / 2 % 2 ? EW_BF16 : EW_FP16, seed);
+    t.problem.op = EW_OP_AG_GEMM;
+    t.start_together = seed % 5 == 4;
+    return t;
+}
+
+/* Fewer rows than ranks, one row, none, and more columns of A than a unit has. */
+static trial random_gather(uint32_t seed)
+{
+    harness_random random = harness_seed(seed);
+    trial t = gather_trial((int)harness_between(&random, 1, 8), seed);
+    t.problem.max_m = harness_between(&random, 1, seed % 3 ? 300 * t.num_ranks : 300);
+    t.problem.n = 8 * harness_between(&random, 1, 80);
+    t.problem.k = 8 * harness_between(&random, 1, seed % 4 ? 20 : 180);
+    t.num_calls = 6;
+    t.rows[0] = t.problem.max_m;
+    t.rows[1] = 1;
+    t.rows[2] = 0;
+    for (int call = 3; call < t.num_calls; call++)
+        t.rows[call] = harness_between(&random, 0, t.problem.max_m);
+    if (seed % 2)
+        t.rows[5] = t.problem.max_m < t.num_ranks ? 1 : t.num_ranks - 1;
+    return t;
+}
+
+static void list_gathers(ew_ranks_as kind, uint32_t num_random)
+{
+    /* Asking for cuBLAS starts CUDA, which does not survive the start of processes. */
+    const bool has_blas = kind == EW_RANKS_AS_THREADS && gpu_has_blas();
+    for (int W = 1; W <= 8; W += W < 4 ? 1 : 4)
+        for (uint32_t i = 0; i < NUM_GATHERS; i++) {
+            const trial t = gather_trial(W, i);
+            add(&kind, &t);
+        }
+    for (int W = 1; W <= 4 && has_blas; W++) {
+        trial t = small_trial(W, "producer=blas", EW_BF16, (uint32_t)W);
+        t.problem.op = EW_OP_AG_GEMM;
+        add(&kind, &t);
+    }
+    for (uint32_t i = 0; i < num_random; i++) {
+        const trial t = random_gather(gpu_seed + i);
+        add(&kind, &t);
+    }
+}
+
+void check_gather(void)
+{
+    start_list(10000);
+    list_gathers(EW_RANKS_AS_THREADS, gpu_quick ? 10 : 120);
+    const int completed = run_listed(gpu_quick ? 20 : 60);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
+}
+
+void check_gather_processes(void)
+{
+    start_list(15000);
+    list_gathers(EW_RANKS_AS_PROCESSES, gpu_quick ? 0 : 20);
+    const int completed = run_listed(gpu_quick ? 20 : 45);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
+}
+
+void check_sanitizer_gather(void)
+{
+    ew_ranks_as kind = EW_RANKS_AS_THREADS;
+    start_list(60000);
+    for (uint32_t i = 0; i < NUM_GATHERS; i++) {
+        const trial t = gather_trial(2, i);
+        add(&kind, &t);
+    }
+    run_listed(100);
+}

@@ -178,7 +178,8 @@ static void expect_every_deadline(void)
         expect_deadline(*kernel, 2, (absence){.culprit = 1, .m = 300},
                         (const char *[]){"for rank 1 ", "fix:", NULL});
         expect_deadline(*kernel, 2, (absence){.culprit = 1, .pretends = true, .m = 300},
-                        (const char *[]){"tile (", "of rank 1 ", "saw epoch ", "wanted ",
+                        (const char *[]){gpu_op == EW_OP_AG_GEMM ? "rows of A" : "tile (",
+                                         "of rank 1 ", "saw epoch ", "wanted ",
                                          "fix:", NULL});
         /* Ranks without rows meet the others before they leave the call. */
         expect_deadline(*kernel, 2, (absence){.culprit = 0, .m = 1},
@@ -620,4 +621,20 @@ void check_allreduce_killed(void)
 {
     operation = EW_OP_GEMM_AR;
     kill_some("shots=2");
+}
+
+/* ---- AllGather-GEMM, whose GEMM is the one that waits ---- */
+
+void check_gather_faults(void)
+{
+    gpu_op = EW_OP_AG_GEMM;
+    check_deadline();
+    check_abort();
+    check_rows_disagree();
+}
+
+void check_gather_killed(void)
+{
+    gpu_op = EW_OP_AG_GEMM;
+    check_killed();
 }

@@ -143,3 +143,15 @@ void check_graph(void)
     run_replay(2, "", EW_WEIGHT_NK, 1, 3 * unit);
     run_replay(4, "", EW_WEIGHT_NK, 1, 3 * unit);
 }
+
+void check_gather_graph(void)
+{
+    const int unit = gpu_quick ? 200 : 2000;
+    const char *const *kernels = gpu_kernels();
+    gpu_op = EW_OP_AG_GEMM;
+    for (int i = 0; kernels[i]; i++)
+        for (int W = 1; W <= 4; W *= 2)
+            run_replay(W, kernels[i], EW_WEIGHT_NK, 1, unit);
+    run_replay(2, "", EW_WEIGHT_KN, 2, unit);
+    run_replay(2, "release=output", EW_WEIGHT_NK, 2, unit);
+}

@@ -53,11 +53,22 @@ static int compare_reducers(ew_dtype dtype)
     return count;
 }
 
-void check_needs(void)
+static int compare_movers(void)
 {
     int count = 0;
+    for (int threads = 128; threads <= 512; threads *= 2) {
+        const ewx_cuda_entry entry = ewx_cuda_mover(threads);
+        count += compare(&entry, ewx_reducer_needs(threads), "mover", threads);
+    }
+    return count;
+}
+
+void check_needs(void)
+{
+    int count = compare_movers();
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
         count += compare_gemms(EW_OP_GEMM_RS, dtypes[i]) +
-                 compare_gemms(EW_OP_GEMM_AR, dtypes[i]) + compare_reducers(dtypes[i]);
+                 compare_gemms(EW_OP_GEMM_AR, dtypes[i]) +
+                 compare_gemms(EW_OP_AG_GEMM, dtypes[i]) + compare_reducers(dtypes[i]);
     gpu_remark("%d kernels take what is written", count);
 }

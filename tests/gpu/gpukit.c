@@ -180,6 +180,8 @@ int job_verify_there(gpu_job *job, int64_t m, uint32_t seed)
 ew_status job_call(const gpu_job *job, int64_t m, const void *A, const void *B, void *C,
                    ew_stream stream)
 {
+    if (job->problem.op == EW_OP_AG_GEMM)
+        return ew_ag_gemm(job->plan, m, A, B, C, NULL, stream);
     return (job->problem.op == EW_OP_GEMM_AR ? ew_gemm_ar : ew_gemm_rs)(job->plan, m, A, B,
                                                                         C, stream);
 }
@@ -241,9 +243,12 @@ int job_stream(const gpu_job *job, cudaStream_t *stream_out)
 
 /* ---- Small things ---- */
 
+ew_op gpu_op = EW_OP_GEMM_RS;
+
 ew_problem gpu_problem(int64_t max_m, int64_t n, int64_t k, ew_dtype dtype)
 {
-    const ew_problem problem = EW_PROBLEM(max_m, n, k, dtype);
+    ew_problem problem = EW_PROBLEM(max_m, n, k, dtype);
+    problem.op = gpu_op;
     return problem;
 }
 

@@ -57,12 +57,15 @@ int job_try_plan(gpu_job *job, const char *config, ew_status *status_out);
 /* The exact inputs of `seed` into A and B. */
 int job_fill(gpu_job *job, uint32_t seed);
 int job_poison(gpu_job *job); /* C becomes NaN */
-/* This rank's rows of an m-row call. */
+/* This rank's rows of C of an m-row call. */
 int64_t job_rows(const gpu_job *job, int64_t m);
 /* C, or any host copy of it, against the exact result of `seed`. */
 int job_verify(gpu_job *job, int64_t m, uint32_t seed);
 int job_verify_copy(const gpu_job *job, int64_t m, uint32_t seed, const void *copy);
 int job_verify_there(gpu_job *job, int64_t m, uint32_t seed); /* by the GPU */
+/* A call of the plan's operation, with matrices of the caller's. */
+ew_status job_call(const gpu_job *job, int64_t m, const void *A, const void *B, void *C,
+                   ew_stream stream);
 /* Fills, poisons, meets the others (whose calls must not wait for a rank that waits for
  * the GPU in an allocation or a copy), calls with B, waits and verifies. */
 int job_compute(gpu_job *job, int64_t m, uint32_t seed, ew_stream stream);
@@ -81,7 +84,10 @@ int job_hold_exchange(const gpu_job *job, cudaHostFn_t hold, void *argument);
 /* A stream of the caller's, as any user would make it. */
 int job_stream(const gpu_job *job, cudaStream_t *stream_out);
 
-/* Exact small problems: 16-bit, N x K weight. */
+/* What gpu_problem asks for and job_call calls; a check has its process to itself. */
+extern ew_op gpu_op;
+
+/* Exact small problems of that operation: 16-bit, N x K weight. */
 ew_problem gpu_problem(int64_t max_m, int64_t n, int64_t k, ew_dtype dtype);
 
 /* "kernel=sm80", and "kernel=sm90" where the GPU has it; ends with NULL. */

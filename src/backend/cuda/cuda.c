@@ -144,6 +144,7 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
     EW_TRY(ewx_cuda_check_pointer("A", call->A));
     EW_TRY(ewx_cuda_check_pointer("B", call->B));
     EW_TRY(ewx_cuda_check_pointer("C", call->C));
+    EW_TRY(ewx_cuda_check_pointer("gathered", call->gathered));
     if (!call->epilogue)
         return EW_OK;
     if (engine->op->admit)
@@ -199,6 +200,8 @@ static ew_status cuda_timing(const void *state, ew_timing *timing_out)
     *timing_out = (ew_timing){.start_ns = (int64_t)report->start_ns + offset,
                               .gemm_end_ns = (int64_t)report->gemm_end_ns + offset,
                               .end_ns = (int64_t)report->end_ns + offset};
+    if (engine->spec->op->gemm_waits) /* what came before the first block was no GEMM */
+        timing_out->gemm_end_ns -= (int64_t)(report->gemm_begin_ns - report->start_ns);
     return EW_OK;
 }
 
@@ -245,7 +248,10 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     unsigned char *mine = engine->heap.segments[engine->world->rank];
     ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)mine;
     const ewx_layout *layout = &engine->spec->layout;
-    const size_t num_flags = (size_t)(layout->slots_per_part * engine->spec->num_ranks);
+    const size_t num_flags =
+        engine->spec->op->gemm_waits
+            ? (size_t)layout->num_slots
+            : (size_t)(layout->slots_per_part * engine->spec->num_ranks);
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
     if (layout->results_offset > 0)
         EW_TRY(set_words(engine, mine + layout->results_offset,

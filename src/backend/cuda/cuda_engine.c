@@ -41,9 +41,7 @@ ewx_footprint ewx_cuda_footprint(const ewx_spec *spec)
 
 ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange)
 {
-    return engine->spec->op->gemm_waits
-               ? (ewx_kernel_pair){exchange, 1, &engine->gemm}
-               : (ewx_kernel_pair){&engine->gemm, engine->spec->config.cluster, exchange};
+    return (ewx_kernel_pair){&engine->gemm, engine->spec->config.cluster, exchange};
 }
 
 /* How many CTAs of each kernel may be launched. */
@@ -58,7 +56,9 @@ static ew_status size_kernels(ewx_cuda_engine *engine)
                : ewx_occupancy_check(&occupancy, &spec->config));
     if (engine->op->exchanges_meet && spec->config.pool == EW_POOL_AFTER)
         EW_TRY(ewx_occupancy_check_meeting(&occupancy, &spec->config));
-    engine->gemm_ctas = spec->op->gemm_waits ? occupancy.most_waiters : occupancy.awaited;
+    if (spec->op->gemm_waits)
+        EW_TRY(ewx_occupancy_share(&spec->config, &occupancy));
+    engine->gemm_ctas = occupancy.awaited;
     return EW_OK;
 }
 
@@ -73,9 +73,11 @@ static void choose_kernels(ewx_cuda_engine *engine)
             : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
-    engine->open_call = ewx_cuda_open_call();
+    const bool gathers = spec->op->gemm_waits;
+    engine->open_call = gathers ? ewx_cuda_open_gathered() : ewx_cuda_open_call();
     engine->mark_gemm_end = ewx_cuda_mark_gemm_end();
-    engine->close_call = ewx_cuda_close_call();
+    engine->close_call = gathers ? ewx_cuda_close_gathered() : ewx_cuda_close_call();
+    engine->hand_out = ewx_cuda_hand_out();
     engine->await_readers = ewx_cuda_await_readers();
     engine->publish_copied = ewx_cuda_publish_copied();
 }
@@ -90,10 +92,10 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         engine->device->arch / 10, engine->device->arch % 10);
     engine->op = ewx_cuda_op_find(spec->op->id);
     choose_kernels(engine);
-    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
-                                 &engine->transpose,     &engine->open_call,
-                                 &engine->mark_gemm_end, &engine->close_call,
-                                 &engine->await_readers, &engine->publish_copied};
+    ewx_cuda_entry *entries[] = {
+        &engine->gemm,          &engine->exchange,       &engine->transpose,
+        &engine->open_call,     &engine->mark_gemm_end,  &engine->close_call,
+        &engine->await_readers, &engine->publish_copied, &engine->hand_out};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
@@ -187,14 +189,18 @@ static ew_status warm_blas(const ewx_cuda_engine *engine)
 {
     const ew_problem *problem = &engine->spec->problem;
     const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
-    void *operand; /* serves as A and as B */
-    EW_CUDA_TRY(cudaMalloc(&operand, (size_t)(rows * problem->k) * 2),
+    const size_t operand_bytes = ((size_t)(rows * problem->k) * 2 + 255) / 256 * 256;
+    /* A slice has room for the output, unless it holds rows of A. */
+    const bool gathers = engine->spec->op->gemm_waits;
+    const size_t out_bytes = gathers ? (size_t)(problem->max_m * problem->n) * 2 : 0;
+    unsigned char *slice =
+        engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0];
+    unsigned char *operand; /* serves as A and as B */
+    EW_CUDA_TRY(cudaMalloc((void **)&operand, operand_bytes + out_bytes),
                 "allocating for cuBLAS");
     const ew_status status = ewx_cuda_blas_gemm(
         &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, operand,
-        operand,
-        engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0],
-        engine->device->producing);
+        operand, gathers ? operand + operand_bytes : slice, engine->device->producing);
     cudaStreamSynchronize(engine->device->producing);
     cudaFree(operand);
     return status;
@@ -210,8 +216,10 @@ static ew_status warm_up(ewx_cuda_engine *engine)
         EW_TRY(ewx_cuda_warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
     ewx_carrier_begin(engine, 0);
-    /* Nothing of the weight is read. */
-    const ewx_call empty = {.packed = engine->heap.segments[engine->world->rank]};
+    /* Nothing of the weight is read, and no row handed out. */
+    unsigned char *mine = engine->heap.segments[engine->world->rank];
+    const ewx_call empty = {.packed = mine,
+                            .gathered = engine->spec->op->gemm_waits ? mine : NULL};
     EW_TRY(ewx_cuda_enqueue(engine, &empty));
     EW_TRY(ewx_carrier_drive(engine));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
@@ -284,7 +292,8 @@ ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_ou
             status = ewx_carrier_open(engine);
         if (status == EW_OK && spec->config.kernel == EW_KERNEL_SM90)
             status = ewx_cuda_create_out_maps(engine);
-        if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS)
+        if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS &&
+            !spec->op->gemm_waits)
             status = ewx_nccl_open(&engine->nccl, world, engine->device);
         if (status == EW_OK)
             status = warm_up(engine);

@@ -29,6 +29,7 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_entry gemm, exchange, transpose;
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
+    ewx_cuda_entry hand_out;                             /* where the GEMM waits */
     ewx_cuda_entry fused_exchange, epilogue_rest, epilogue_whole;
     bool fuses;       /* x CTAs of fused_exchange leave the GEMM its room */
     bool fits_beside; /* epilogue_rest, on an SM full of the GEMM's CTAs */
@@ -46,8 +47,8 @@ typedef struct ewx_cuda_engine {
     /* The maps of the last call, and what they were made for. */
     ewx_cuda_maps maps;
     CUtensorMap *out_maps; /* in the GPU's memory */
-    const void *mapped_a, *mapped_b;
-    int64_t mapped_rows;
+    const void *mapped_a, *mapped_b, *mapped_c;
+    int64_t mapped_rows, mapped_m;
     bool gate;
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call */
@@ -60,7 +61,7 @@ ewx_footprint ewx_cuda_footprint(const ewx_spec *spec);
 /* Collective, as plans are. */
 ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out);
 void ewx_cuda_destroy(void *state);
-/* The GEMM and this kernel of the other stage, as awaited kernel and waiter. */
+/* The GEMM, and this kernel of the other stage beside it. */
 ewx_kernel_pair ewx_cuda_pair(ewx_cuda_engine *engine, ewx_cuda_entry *exchange);
 
 /* ---- cuda_launch.c ---- */

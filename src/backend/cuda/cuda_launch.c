@@ -109,24 +109,57 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
     return call;
 }
 
-static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
-                            int64_t cols, int64_t rows, int box_cols, int box_rows,
-                            CUtensorMap *map)
+/* `parts` matrices, one behind the other; 0: only one, in two dimensions. */
+static ew_status encode_parts(const ewx_cuda_engine *engine, const void *address,
+                              int64_t cols, int64_t rows, int64_t parts, int box_cols,
+                              int box_rows, CUtensorMap *map)
 {
-    const cuuint64_t extent[2] = {(cuuint64_t)cols, (cuuint64_t)rows};
-    const cuuint64_t stride[1] = {(cuuint64_t)cols * 2};
-    const cuuint32_t box[2] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows};
-    const cuuint32_t step[2] = {1, 1};
+    const cuuint64_t extent[3] = {(cuuint64_t)cols, (cuuint64_t)rows, (cuuint64_t)parts};
+    const cuuint64_t stride[2] = {(cuuint64_t)cols * 2, (cuuint64_t)(cols * rows) * 2};
+    const cuuint32_t box[3] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1};
+    const cuuint32_t step[3] = {1, 1, 1};
     EW_DRIVER_TRY(
         engine->device->driver->cuTensorMapEncodeTiled(
             map,
             engine->spec->problem.dtype == EW_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            2, (void *)(uintptr_t)address, extent, stride, box, step,
+            parts > 0 ? 3 : 2, (void *)(uintptr_t)address, extent, stride, box, step,
             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "describing a matrix to the GPU");
     return EW_OK;
+}
+
+static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
+                            int64_t cols, int64_t rows, int box_cols, int box_rows,
+                            CUtensorMap *map)
+{
+    return encode_parts(engine, address, cols, rows, 0, box_cols, box_rows, map);
+}
+
+static ew_status store_maps(ewx_cuda_engine *engine, const CUtensorMap *maps, int count)
+{
+    const size_t bytes = (size_t)count * sizeof maps[0];
+    EW_CUDA_TRY(cudaMalloc((void **)&engine->out_maps, bytes), "allocating descriptors");
+    EW_CUDA_TRY(cudaMemcpy(engine->out_maps, maps, bytes, cudaMemcpyHostToDevice),
+                "copying descriptors");
+    engine->maps.out = engine->out_maps;
+    return EW_OK;
+}
+
+/* The rows that arrive here, in each slice. */
+static ew_status create_gathered_maps(ewx_cuda_engine *engine)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const unsigned char *mine = engine->heap.segments[engine->world->rank];
+    CUtensorMap maps[2];
+    for (int slice = 0; slice < 2; slice++)
+        EW_TRY(encode_map(
+            engine,
+            mine + (problem->max_m > 0 ? engine->spec->layout.slice_offset[slice] : 0),
+            problem->k, problem->max_m > 0 ? problem->max_m : 1, STEP, EWX_TILE_M,
+            &maps[slice]));
+    return store_maps(engine, maps, 2);
 }
 
 /* They never change.  For m = 0 they are unused, but must still be valid. */
@@ -139,6 +172,8 @@ ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
     const size_t first = layout->num_slots > 0 ? layout->slice_offset[0] : 0;
     CUtensorMap maps[EWX_CUDA_MAX_RANKS + 1];
     int count = 0;
+    if (engine->spec->op->gemm_waits)
+        return create_gathered_maps(engine);
     for (; count < num_ranks; count++) {
         /* Nothing is stored in another host's memory: then any will do. */
         const int home =
@@ -150,21 +185,40 @@ ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
     if (engine->outbox)
         EW_TRY(encode_map(engine, engine->outbox, EWX_TILE_N, tiles * EWX_TILE_M, BOX, BOX,
                           &maps[count++]));
-    const size_t bytes = (size_t)count * sizeof maps[0];
-    EW_CUDA_TRY(cudaMalloc((void **)&engine->out_maps, bytes), "allocating descriptors");
-    EW_CUDA_TRY(cudaMemcpy(engine->out_maps, maps, bytes, cudaMemcpyHostToDevice),
-                "copying descriptors");
-    engine->maps.out = engine->out_maps;
+    return store_maps(engine, maps, count);
+}
+
+/* C by parts: the large ones, and behind them the others.  Of parts that have no rows any
+ * valid map will do. */
+static ew_status encode_c(ewx_cuda_engine *engine, const ewx_grid *grid, unsigned char *C)
+{
+    const int64_t large = grid->num_large, rows = grid->small_rows;
+    const int64_t small = grid->num_parts - large;
+    if (rows > 0)
+        EW_TRY(encode_parts(engine, C + large * (rows + 1) * grid->cols * 2, grid->cols,
+                            rows, small, BOX, BOX, &engine->maps.c_small));
+    if (large > 0)
+        EW_TRY(encode_parts(engine, C, grid->cols, rows + 1, large, BOX, BOX,
+                            &engine->maps.c_large));
     return EW_OK;
 }
 
 /* Only what changed since the last call. */
-static ew_status update_maps(ewx_cuda_engine *engine, int64_t m, const void *A,
-                             const void *B)
+static ew_status update_maps(ewx_cuda_engine *engine, const ewx_grid *grid,
+                             const ewx_call *request)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const void *a = m > 0 ? A : B; /* for m = 0 unused, but it must still be an address */
-    const int64_t rows = m > 0 ? m : 1;
+    const ewx_rows own =
+        engine->spec->op->rows_a(grid->rows, engine->spec->num_ranks, engine->world->rank);
+    const void *B = request->packed;
+    /* Without rows unused, but it must still be an address. */
+    const void *a = own.count > 0 ? request->A : B;
+    const int64_t rows = own.count > 0 ? own.count : 1;
+    if (engine->spec->op->gemm_waits &&
+        (engine->mapped_c != request->C || engine->mapped_m != grid->rows))
+        EW_TRY(encode_c(engine, grid, request->C));
+    engine->mapped_c = request->C;
+    engine->mapped_m = grid->rows;
     if (engine->mapped_a != a || engine->mapped_rows != rows)
         EW_TRY(encode_map(engine, a, problem->k, rows, STEP, EWX_TILE_M, &engine->maps.a));
     if (engine->mapped_b != B)
@@ -221,7 +275,8 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     operands.b = request->packed;
     operands.k = engine->spec->problem.k;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
-    int64_t ctas = ewx_div_up(part.end_position - part.first_position, cluster) * cluster;
+    const int64_t blocks = part.end_position - part.first_position + part.num_fillers;
+    int64_t ctas = ewx_div_up(blocks, cluster) * cluster;
     if (operands.persistent)
         ctas = ewx_min64(ctas, engine->gemm_ctas);
     if (ctas == 0) /* the call must still be counted */
@@ -234,7 +289,7 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
         return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(update_maps(engine, call->grid.rows, request->A, request->packed));
+    EW_TRY(update_maps(engine, &call->grid, request));
     void *arguments[] = {&engine->maps, &operands, call};
     return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
 }

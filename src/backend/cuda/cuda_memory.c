@@ -92,6 +92,9 @@ ew_status ewx_cuda_verify(ew_world *world, const ew_problem *problem, uint32_t s
     const ewx_device *device;
     ewx_cuda_expectation expected = {.seed = seed,
                                      .num_ranks = world->num_ranks,
+                                     .gathers = ewx_op_of(problem)->gemm_waits,
+                                     .rank = world->rank,
+                                     .all_rows = m,
                                      .cols = problem->n,
                                      .depth = problem->k};
     ewx_cuda_verdict *verdict = NULL;

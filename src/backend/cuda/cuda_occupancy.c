@@ -145,6 +145,24 @@ ew_status ewx_occupancy_reserve(const ewx_device *device, ewx_kernel_pair pair,
     return ewx_cuda_entry_prepare(pair.waiter);
 }
 
+/* Beside a GEMM that fills the SMs there is room for `waiters_beside` on each, whoever
+ * comes first.  If there is none, every CTA of either kernel takes at most the room of one
+ * of the GEMM's (whose kernel is the larger), so together they must not be more than of
+ * these fit; then none keeps another out. */
+ew_status ewx_occupancy_share(const ew_config *config, ewx_occupancy *occupancy)
+{
+    if (config->pool == EW_POOL_AFTER || occupancy->waiters_beside > 0)
+        return EW_OK;
+    if (config->budget >= occupancy->awaited)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "x=%d moving CTAs leave no room for the GEMM that waits for them\n"
+                        "  fix: use x=%d or fewer",
+                        config->budget,
+                        occupancy->awaited > 1 ? occupancy->awaited - 1 : 1);
+    occupancy->awaited -= config->budget;
+    return EW_OK;
+}
+
 ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config)
 {
 #if EW_MUTANT == 13 /* planted bug: what could wait for ever is not refused */

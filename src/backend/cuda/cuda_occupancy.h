@@ -1,7 +1,7 @@
-/* Whether a kernel that others wait for always finds room on the GPU.  Of two kernels of a
- * call one waits for the other; a waiter whose awaited kernel cannot become resident waits
- * for ever, so their numbers are checked before the first launch.  Who waits is the
- * operation's business: nothing here knows which of the two is the GEMM. */
+/* Whether a kernel that others wait for always finds room on the GPU.  Of two kernels that
+ * run beside each other one waits for the other, or each for an earlier launch of the
+ * other; a waiter whose awaited kernel cannot become resident waits for ever, so their
+ * numbers are checked before the first launch. */
 #ifndef EWX_CUDA_OCCUPANCY_H
 #define EWX_CUDA_OCCUPANCY_H
 
@@ -9,7 +9,8 @@
 #include "backend/cuda/kernels/kernels.h"
 #include "plan/occupancy.h"
 
-/* Two kernels of a call that run beside each other. */
+/* Two kernels of a call that run beside each other: the GEMM, and the one that is launched
+ * in so many CTAs as the budget says. */
 typedef struct ewx_kernel_pair {
     const ewx_cuda_entry *awaited;
     int cluster; /* of the awaited kernel's CTAs */
@@ -31,6 +32,11 @@ ew_status ewx_occupancy_measure(const ewx_device *device, ewx_kernel_pair pair,
  * memory that none fits beside an awaited CTA, and fewer of those are launched. */
 ew_status ewx_occupancy_reserve(const ewx_device *device, ewx_kernel_pair pair,
                                 const ew_config *config, ewx_occupancy *occupancy);
+
+/* Where both kernels wait for each other, the GEMM for this call's other kernel and that
+ * one for the GEMM of an earlier call: takes from the GEMM the CTAs whose room the x CTAs
+ * of the other need, if they find none beside it. */
+ew_status ewx_occupancy_share(const ew_config *config, ewx_occupancy *occupancy);
 
 /* Refuses a config whose x waiting CTAs could keep the awaited kernel out. */
 ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config);

@@ -38,6 +38,9 @@ static bool may_fuse(const ewx_spec *spec)
 
 size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec)
 {
+    const ewx_cuda_op *op = ewx_cuda_op_find(spec->op->id);
+    if (!op || !op->fused_kernel)
+        return 0;
     return squares_bytes(spec) + counters_bytes(spec) +
            (may_fuse(spec) ? 0 : sum_bytes(spec));
 }
@@ -77,6 +80,8 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
 ew_status ewx_cuda_epilogue_open(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
+    if (!engine->op->fused_kernel)
+        return EW_OK;
     EW_TRY(find_kernels(engine));
     EW_CUDA_TRY(cudaMalloc((void **)&engine->squares, squares_bytes(spec)),
                 "allocating sums of squares");
@@ -187,6 +192,8 @@ ew_status ewx_cuda_epilogue_follow(const ewx_cuda_engine *engine, ewx_cuda_call 
 
 ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)
 {
+    if (!engine->op->fused_kernel)
+        return EW_OK;
     ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
     ewx_cuda_output output = {0}; /* no task, and no call that ends */
     ewx_cuda_epilogue parameters = {.counters = engine->epilogue_counters};

@@ -18,6 +18,12 @@ static ewx_fault fault_of(const ewx_cuda_engine *engine, const ewx_cuda_report *
         fault.detail[2] = report->wanted;
         fault.detail[3] = report->seen;
         break;
+    case EWX_CUDA_PANEL:
+        fault.code = EWX_FAULT_PANEL;
+        fault.detail[0] = (int64_t)report->tile_row * EWX_TILE_M;
+        fault.detail[2] = report->wanted;
+        fault.detail[3] = report->seen;
+        break;
     case EWX_CUDA_READERS:
         fault.code = EWX_FAULT_READERS;
         fault.detail[0] = report->wanted;

@@ -7,7 +7,8 @@
 
 static size_t produced_bytes(const ewx_spec *spec)
 {
-    return (size_t)spec->layout.num_slots * sizeof(ewx_cuda_stamp);
+    return (size_t)(spec->layout.slots_per_part * spec->layout.num_parts) *
+           sizeof(ewx_cuda_stamp);
 }
 
 static size_t reduced_bytes(const ewx_spec *spec)
@@ -27,6 +28,9 @@ ew_status ewx_cuda_trace_enable(ewx_cuda_engine *engine)
                 "allocating the trace");
     EW_CUDA_TRY(cudaMalloc((void **)&engine->trace.produced, produced_bytes(spec) + 1),
                 "allocating the trace");
+    /* Where the GEMM waits, nothing is published. */
+    EW_CUDA_TRY(cudaMemset(engine->trace.produced, 0, produced_bytes(spec)),
+                "clearing the trace");
     return EW_OK;
 }
 
@@ -64,6 +68,8 @@ static ew_trace_event block_event(const ewx_cuda_engine *engine, const ewx_grid 
 /* Tiles that this rank gets the sum of. */
 static int64_t summed_or_copied(const ewx_cuda_engine *engine, const ewx_grid *grid)
 {
+    if (engine->spec->op->gemm_waits)
+        return 0;
     return ewx_part_tiles(
         grid, ewx_spec_share(engine->spec, engine->last_rows, engine->world->rank).part);
 }
@@ -126,6 +132,8 @@ static void build_events(const ewx_cuda_engine *engine, const ewx_grid *grid,
     for (int64_t task = 0; task < tasks; task++)
         events[blocks + task] = reduce_event(engine, grid, s, task);
     const int32_t producers = assign_workers(events, blocks, 0, free_at);
+    for (int64_t i = 0; i < blocks && engine->spec->op->gemm_waits; i++)
+        events[i].position = i; /* the order is made while rows arrive */
     assign_workers(events + blocks, tasks, producers, free_at);
     qsort(events, (size_t)(blocks + tasks), sizeof *events, by_end);
     for (int64_t i = 0; i < blocks + tasks; i++) {

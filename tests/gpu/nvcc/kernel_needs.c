@@ -1,6 +1,7 @@
 /* kernel_needs LOG...: compares what plan/occupancy.h says of our kernels with what nvcc
  * reported when it compiled them (cmake/nvcc-log.sh).  Needs no GPU.  LOGs are named after
- * their sources; those of other kernels than the GEMMs and the reducers are passed over. */
+ * their sources; those of other kernels than the GEMMs, the reducers and the mover are
+ * passed over. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,9 +56,15 @@ static ewx_cuda_entry allreducer_entry(const int *numbers)
     return ewx_cuda_allreducer(EW_BF16, numbers[1] ? numbers[1] : 3, numbers[0]);
 }
 
+static ewx_cuda_entry mover_entry(const int *numbers)
+{
+    return ewx_cuda_mover(numbers[0]);
+}
+
 static const source sources[] = {
-    {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, 8},
-    {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, 4},
+    {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, 2 * 8},
+    {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, 2 * 4},
+    {"mover.o.log", "5moverI", mover_entry, reducer_figure, 2 * 3},
     {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, 2 * 24},
     {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, 2 * 24}};
 

@@ -2,7 +2,7 @@
 #ifndef EWX_CUDA_GEMM_BLOCK_CUH
 #define EWX_CUDA_GEMM_BLOCK_CUH
 
-#include "backend/cuda/kernels/kernels.h"
+#include "backend/cuda/kernels/protocol.cuh"
 
 struct gemm_block {
     int64_t a_row, b_row; /* first row of A and of B */
@@ -13,9 +13,9 @@ struct gemm_block {
     int num_tiles;
 };
 
-__device__ __forceinline__ gemm_block describe_block(const ewx_grid &grid, int64_t position)
+__device__ __forceinline__ gemm_block describe_block(const ewx_grid &grid,
+                                                     const ewx_block &block)
 {
-    const ewx_block block = ewx_order_block(&grid, position);
     const ewx_tile tile = {block.row, block.col * grid.block_cols};
     gemm_block described;
     described.a_row = ewx_part_first_row(&grid, block.part) + tile.row * EWX_TILE_M;
@@ -29,5 +29,39 @@ __device__ __forceinline__ gemm_block describe_block(const ewx_grid &grid, int64
     described.num_tiles = (int)ewx_div_up(described.cols, EWX_TILE_N);
     return described;
 }
+
+/* Where an operation's GEMM waits for the rows that it multiplies, and stores C where it
+ * belongs. */
+template <class OP>
+constexpr bool GATHERS = false;
+
+/* What hands out blocks: one thread of a CTA or cluster. */
+template <class OP>
+struct block_source {
+    int64_t position; /* of the first block taken last */
+
+    /* Takes the next `count` blocks; false: none is left. */
+    __device__ __forceinline__ bool take(const ewx_cuda_operands &operands,
+                                         const ewx_cuda_call &call, uint32_t,
+                                         uint32_t count)
+    {
+        position = operands.first_position +
+                   (operands.persistent ? atomicAdd(&call.counters->next_position, count)
+                                        : blockIdx.x);
+        return position < operands.end_position;
+    }
+
+    /* Whether there is an i-th one of those taken. */
+    __device__ __forceinline__ bool has(const ewx_cuda_operands &operands,
+                                        const ewx_cuda_call &, int i) const
+    {
+        return position + i < operands.end_position;
+    }
+
+    __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
+    {
+        return describe_block(call.grid, ewx_order_block(&call.grid, position + i));
+    }
+};
 
 #endif

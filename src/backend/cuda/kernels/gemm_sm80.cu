@@ -6,6 +6,7 @@
  * the next step's fragments while mma.sync works on this one's.  A finished block goes
  * through the same shared memory, so that it leaves in rows of 16-byte stores. */
 #include "backend/cuda/kernels/ampere.cuh"
+#include "backend/cuda/kernels/op_ag_gemm.cuh"
 #include "backend/cuda/kernels/op_gemm_ar.cuh"
 #include "backend/cuda/kernels/op_gemm_rs.cuh"
 
@@ -48,8 +49,9 @@ struct shape {
 
 /* What the CTA does next; thread 0's answer to a position. */
 struct work {
-    gemm_block block;   /* of no tiles: no more work */
-    unsigned char *out; /* place of the first tile; the second is behind it */
+    gemm_block block;       /* of no tiles: no more work */
+    const unsigned char *a; /* the block's rows */
+    unsigned char *out;     /* place of the first tile; the second is behind it */
 };
 
 /* What thread 0, or warp 0, passes to the others. */
@@ -61,45 +63,55 @@ struct notices {
 
 /* ---- Which block: thread 0 ---- */
 
-__device__ __forceinline__ int64_t first_position(const ewx_cuda_operands &operands,
-                                                  const ewx_cuda_call &call)
-{
-    return operands.first_position + (operands.persistent
-                                          ? atomicAdd(&call.counters->next_position, 1u)
-                                          : blockIdx.x);
-}
-
-__device__ __forceinline__ int64_t next_position(const ewx_cuda_operands &operands,
-                                                 const ewx_cuda_call &call)
-{
-    return operands.persistent ? first_position(operands, call) : INT64_MAX;
-}
-
 template <class OP>
 __device__ __forceinline__ unsigned char *place_of(const ewx_cuda_operands &operands,
                                                    const ewx_cuda_call &call,
                                                    uint32_t epoch, const gemm_block &block)
 {
-    unsigned char *slice = operands.outbox
-                               ? operands.outbox
-                               : call.heaps[OP::home(operands, call, block.part)] +
-                                     call.slice_offset[epoch & 1];
-    return slice + OP::slot(operands, call, block) * EWX_CUDA_TILE_BYTES;
+    if constexpr (GATHERS<OP>) {
+        return (unsigned char *)operands.c +
+               (block.a_row * call.grid.cols + block.b_row) * 2;
+    } else {
+        unsigned char *slice = operands.outbox
+                                   ? operands.outbox
+                                   : call.heaps[OP::home(operands, call, block.part)] +
+                                         call.slice_offset[epoch & 1];
+        return slice + OP::slot(operands, call, block) * EWX_CUDA_TILE_BYTES;
+    }
+}
+
+template <class OP>
+__device__ __forceinline__ const unsigned char *rows_of(const ewx_cuda_operands &operands,
+                                                        const ewx_cuda_call &call,
+                                                        uint32_t epoch,
+                                                        const gemm_block &block)
+{
+    const unsigned char *mine = (const unsigned char *)operands.a;
+    if constexpr (GATHERS<OP>) {
+        if (block.part == call.rank)
+            return mine + OP::slot(operands, call, block) * operands.k * 2;
+        return call.heaps[call.rank] + call.slice_offset[epoch & 1] +
+               block.a_row * operands.k * 2;
+    } else {
+        return mine + block.a_row * operands.k * 2;
+    }
 }
 
 template <class OP>
 __device__ __forceinline__ work next_work(const ewx_cuda_operands &operands,
                                           const ewx_cuda_call &call, uint32_t epoch,
-                                          int64_t position)
+                                          const block_source<OP> &blocks, bool is_taken)
 {
     work item = {};
-    if (position >= operands.end_position || has_stopped(call))
+    if (!is_taken || has_stopped(call))
         return item;
-    item.block = describe_block(call.grid, position);
-    if (OP::await(call, epoch, item.block))
+    item.block = blocks.at(call, 0);
+    if (OP::await(call, epoch, item.block)) {
+        item.a = rows_of<OP>(operands, call, epoch, item.block);
         item.out = place_of<OP>(operands, call, epoch, item.block);
-    else
+    } else {
         item.block.num_tiles = 0;
+    }
     return item;
 }
 
@@ -127,8 +139,7 @@ __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operand
     const int row = thread_index() / CHUNKS;
     const int k = thread_index() % CHUNKS * (CHUNK_BYTES / 2);
     sources from;
-    from.a =
-        (const unsigned char *)operands.a + ((item.block.a_row + row) * operands.k + k) * 2;
+    from.a = item.a + (row * operands.k + k) * 2;
     from.b =
         (const unsigned char *)operands.b + ((item.block.b_row + row) * operands.k + k) * 2;
     from.left = (int)ewx_div_up(operands.k, DEPTH);
@@ -325,6 +336,35 @@ __device__ __forceinline__ void store_tile(unsigned char *slot, const unsigned c
     }
 }
 
+/* Into C; what lies outside of the block's part or of C is left out. */
+__device__ __forceinline__ void store_in_c(unsigned char *to, int64_t row_bytes,
+                                           const unsigned char *image, int rows, int cols)
+{
+    const int thread = thread_index();
+#pragma unroll 2
+    for (int i = 0; i < TILE_CHUNKS / THREADS; i++) {
+        const int chunk = i * THREADS + thread;
+        const int row = chunk / TILE_ROW_CHUNKS, column = chunk % TILE_ROW_CHUNKS;
+        if (row < rows && column * (CHUNK_BYTES / 2) < cols)
+            *(uint4 *)(to + row * row_bytes + column * CHUNK_BYTES) =
+                *(const uint4 *)(image + in_image(row, column));
+    }
+}
+
+template <class OP>
+__device__ __forceinline__ void store_block(const ewx_cuda_call &call, const work &item,
+                                            const unsigned char *images)
+{
+    for (int tile = 0; tile < item.block.num_tiles; tile++) {
+        const unsigned char *image = images + tile * EWX_CUDA_TILE_BYTES;
+        if constexpr (GATHERS<OP>)
+            store_in_c(item.out + tile * TILE_ROW_BYTES, call.grid.cols * 2, image,
+                       item.block.rows, item.block.cols - tile * EWX_TILE_N);
+        else
+            store_tile(item.out + tile * EWX_CUDA_TILE_BYTES, image);
+    }
+}
+
 /* ---- The kernel ---- */
 
 template <class OP, class T, int BLOCK_N>
@@ -335,10 +375,27 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
     extern __shared__ __align__(128) unsigned char stages[];
     __shared__ notices notice;
     const uint32_t ring = shared_address(stages);
-    if (thread_index() == 0) {
+    /* Thread 0's; in shared memory where the main loop would lack the registers. */
+    __shared__ block_source<OP> kept;
+    block_source<OP> held, &blocks = GATHERS<OP> ? kept : held;
+    if constexpr (GATHERS<OP>) {
+        if (thread_index() == 0)
+            notice.epoch = open_gathered(call);
+        __syncthreads();
+        /* At once: rows of another call may never come. */
+        if (thread_index() < 32)
+            notice.may_store = OP::may_store(operands, call, notice.epoch, thread_index());
+    } else if (thread_index() == 0) {
         notice.epoch = open_producer(call, operands.opens);
-        notice.items[0] =
-            next_work<OP>(operands, call, notice.epoch, first_position(operands, call));
+    }
+    if (thread_index() == 0) {
+        bool is_taken = true;
+        if constexpr (GATHERS<OP>)
+            is_taken = OP::await_first(call, notice.epoch);
+        is_taken = is_taken && blocks.take(operands, call, notice.epoch, 1);
+        notice.items[0] = next_work<OP>(operands, call, notice.epoch, blocks, is_taken);
+        if constexpr (GATHERS<OP>)
+            note_first_block(call);
     }
     __syncthreads();
     sources from;
@@ -357,28 +414,31 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         if (thread_index() < item.block.num_tiles)
             stamp_end(call.trace.produced,
                       produced_at(call, item.block.part, item.block.task + thread_index()));
-        if (turn == 0 && thread_index() < 32)
+        if (!GATHERS<OP> && turn == 0 && thread_index() < 32)
             notice.may_store = OP::may_store(operands, call, notice.epoch, thread_index());
         __syncthreads(); /* the images are full, the readers' word is everyone's */
         if (!notice.may_store)
             break;
-        int64_t position = 0;
+        bool is_taken = false;
+        if (thread_index() == 0 && operands.persistent) /* answered during the stores */
+            is_taken = blocks.take(operands, call, notice.epoch, 1);
+        store_block<OP>(call, item, stages);
         if (thread_index() == 0)
-            position = next_position(operands, call); /* answered during the stores */
-        for (int tile = 0; tile < item.block.num_tiles; tile++)
-            store_tile(item.out + tile * EWX_CUDA_TILE_BYTES,
-                       stages + tile * EWX_CUDA_TILE_BYTES);
-        if (thread_index() == 0)
-            next = next_work<OP>(operands, call, notice.epoch, position);
+            next = next_work<OP>(operands, call, notice.epoch, blocks, is_taken);
         __syncthreads(); /* all stores of the CTA precede its releases, below */
         /* Before the releases, so that these loads fly while those wait. */
         start_loads<BLOCK_N>(from, ring, operands, next);
-        if (thread_index() < item.block.num_tiles)
-            OP::deliver(operands, call, notice.epoch, item.block.part,
-                        item.block.task + thread_index());
+        if constexpr (!GATHERS<OP>)
+            if (thread_index() < item.block.num_tiles)
+                OP::deliver(operands, call, notice.epoch, item.block.part,
+                            item.block.task + thread_index());
     }
     __syncthreads();
-    if (thread_index() == 0)
+    if (thread_index() != 0)
+        return;
+    if constexpr (GATHERS<OP>)
+        close_gathered(call, notice.epoch, operands.frees_slice);
+    else
         close_producer(call, notice.epoch, operands.closes);
 }
 
@@ -412,6 +472,8 @@ ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n)
         return entry_of<op_gemm_rs>(dtype, block_n);
     case EW_OP_GEMM_AR:
         return entry_of<op_gemm_ar>(dtype, block_n);
+    case EW_OP_AG_GEMM:
+        return entry_of<op_ag_gemm>(dtype, block_n);
     }
     return {};
 }

@@ -14,6 +14,7 @@
  * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
  * need the same columns of B, so each loads half of them for both. */
 #include "backend/cuda/kernels/hopper.cuh"
+#include "backend/cuda/kernels/op_ag_gemm.cuh"
 #include "backend/cuda/kernels/op_gemm_ar.cuh"
 #include "backend/cuda/kernels/op_gemm_rs.cuh"
 
@@ -181,28 +182,29 @@ template <class OP, int TILES, int CLUSTER>
 __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
                          uint32_t epoch, const arena<TILES> &memory)
 {
-    const int64_t end = operands.end_position;
     work_giver<TILES, CLUSTER> giver(memory);
+    block_source<OP> blocks;
     work items[CLUSTER];
-    for (bool first = true; first || operands.persistent; first = false) {
+    bool may_start = true;
+    if constexpr (GATHERS<OP>)
+        may_start = OP::await_first(call, epoch);
+    for (bool first = true; may_start && (first || operands.persistent); first = false) {
         /* blockIdx is that of the cluster's first CTA, which is this one */
-        const int64_t position =
-            operands.first_position +
-            (operands.persistent
-                 ? atomicAdd(&call.counters->next_position, (uint32_t)CLUSTER)
-                 : blockIdx.x);
-        if (position >= end || has_stopped(call))
+        if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
             break;
-        const gemm_block block = describe_block(call.grid, position);
+        const gemm_block block = blocks.at(call, 0);
         if (!OP::await(call, epoch, block))
             break;
+        if constexpr (GATHERS<OP>)
+            if (first)
+                note_first_block(call);
         items[0] = work_of<OP>(operands, call, block);
         if (CLUSTER == 2) {
             work &second = items[CLUSTER - 1];
-            const bool odd_end = position + 1 >= end;
+            const bool odd_end = !blocks.has(operands, call, 1);
             second = items[0];
             if (!odd_end) {
-                const gemm_block next = describe_block(call.grid, position + 1);
+                const gemm_block next = blocks.at(call, 1);
                 if (!OP::await(call, epoch, next))
                     break;
                 second = work_of<OP>(operands, call, next);
@@ -258,9 +260,31 @@ class work_taker
 
 /* ---- Loader: one thread ---- */
 
-template <int TILES, int CLUSTER>
-__device__ void load(const ewx_cuda_maps &maps, int num_steps, const arena<TILES> &memory,
-                     uint32_t cta)
+/* Rows of A, and where a block's begin there. */
+struct a_rows {
+    const CUtensorMap *map;
+    int first;
+};
+
+/* Behind the acquire of what hands out blocks. */
+template <class OP>
+__device__ __forceinline__ a_rows rows_of(const ewx_cuda_maps &maps,
+                                          const ewx_cuda_call &call, uint32_t epoch,
+                                          const work &item)
+{
+    if constexpr (GATHERS<OP>) {
+        arrived_before_bulk();
+        if (item.part != call.rank)
+            return {&maps.out[epoch & 1], item.a_row};
+        return {&maps.a, item.slot};
+    } else {
+        return {&maps.a, item.a_row};
+    }
+}
+
+template <class OP, int TILES, int CLUSTER>
+__device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint32_t epoch,
+                     int num_steps, const arena<TILES> &memory, uint32_t cta)
 {
     using S = shape<TILES>;
     constexpr int B_ROWS = TILES * EWX_TILE_N / CLUSTER; /* of one load */
@@ -274,11 +298,12 @@ __device__ void load(const ewx_cuda_maps &maps, int num_steps, const arena<TILES
         taker.let_go();
         if (item.halves == 0)
             return;
+        const a_rows rows = rows_of<OP>(maps, call, epoch, item);
         for (int step = 0; step < num_steps; step++, stage.advance()) {
             const uint32_t full = memory.full(stage.at), b = memory.b(stage.at);
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
-            tensor_load(memory.a(stage.at), &maps.a, full, step * DEPTH, item.a_row, keep);
+            tensor_load(memory.a(stage.at), rows.map, full, step * DEPTH, rows.first, keep);
             if (CLUSTER > 1 && item.shares_b) {
                 tensor_load_multicast(b + cta * B_BYTES, &maps.b, full, step * DEPTH,
                                       item.b_row + cta * B_ROWS, EVERY_CTA, keep);
@@ -390,6 +415,19 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
 
 /* ---- Storers: one warp per tile ---- */
 
+/* Box i of a tile, into C; what lies outside of its part or of C is left out. */
+__device__ __forceinline__ void store_in_c(const ewx_cuda_maps &maps, const ewx_grid &grid,
+                                           const work &item, int tile, int i, uint32_t box)
+{
+    const bool is_large = item.part < grid.num_large;
+    const int row = item.slot + (i >> 1) * BOX;
+    const int col = item.b_row + tile * EWX_TILE_N + (i & 1) * BOX;
+    if (row < ewx_part_rows(&grid, item.part) && col < grid.cols)
+        tensor_store_3d(is_large ? &maps.c_large : &maps.c_small, box, col, row,
+                        is_large ? item.part : item.part - grid.num_large);
+    commit_stores();
+}
+
 template <class OP, int TILES>
 __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operands,
                       const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
@@ -400,6 +438,10 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
     const int first_slot = call.num_slices == 2 ? (epoch & 1) * num_slots : 0;
     work_taker<TILES> taker(memory, lane == 0);
     bool may_store = true, asked = false;
+    if constexpr (GATHERS<OP>) { /* at once: rows of another call may never come */
+        may_store = OP::may_store(operands, call, epoch, lane);
+        asked = true;
+    }
     for (;;) {
         const work item = taker.take();
         __syncwarp();
@@ -410,18 +452,22 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
             may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
-        const int row = (first_slot + item.slot + tile) * EWX_TILE_M;
-        const CUtensorMap *out = &maps.out[OP::home(operands, call, item.part)];
 #if EW_MUTANT == 1 /* planted bug: the flag before the tile */
-        if (stores)
+        if (stores && !GATHERS<OP>)
             publish(call, epoch, item.part, item.task + tile);
 #endif
         for (int i = 0; i < BOXES_PER_TILE; i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
-            if (stores)
-                tensor_store(out, memory.box(tile, which), which * BOX,
-                             row + (i >> 1) * BOX);
+            if (stores) {
+                if constexpr (GATHERS<OP>)
+                    store_in_c(maps, call.grid, item, tile, i, memory.box(tile, which));
+                else
+                    tensor_store(&maps.out[OP::home(operands, call, item.part)],
+                                 memory.box(tile, which), which * BOX,
+                                 (first_slot + item.slot + tile) * EWX_TILE_M +
+                                     (i >> 1) * BOX);
+            }
             if (i > 0) { /* while this store reads, the one before it is waited for */
                 stores_have_read<1>();
                 __syncwarp();
@@ -431,7 +477,9 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
         stores_have_read<0>();
         __syncwarp();
         named_arrive(box_empty(tile, 1), BOX_THREADS);
-        if (stores) {
+        if constexpr (GATHERS<OP>) {
+            stores_are_complete();
+        } else if (stores) {
             stores_are_complete();
 #if EW_MUTANT != 1
             OP::deliver(operands, call, epoch, item.part, item.task + tile);
@@ -484,7 +532,10 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         tensor_prefetch(&maps.a);
         tensor_prefetch(&maps.b);
         prepare<TILES, CLUSTER>(memory);
-        st_shared(memory.epoch(), open_producer(call, operands.opens));
+        if constexpr (GATHERS<OP>)
+            st_shared(memory.epoch(), open_gathered(call));
+        else
+            st_shared(memory.epoch(), open_producer(call, operands.opens));
     }
     everyone<CLUSTER>();
     const uint32_t epoch = ld_shared(memory.epoch());
@@ -495,7 +546,7 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     } else {
         give_registers<S::MOVER_REGISTERS>();
         if (warp == LOADER_WARP && lane == 0)
-            load<TILES, CLUSTER>(maps, num_steps, memory, cta);
+            load<OP, TILES, CLUSTER>(maps, call, epoch, num_steps, memory, cta);
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
             schedule<OP, TILES, CLUSTER>(operands, call, epoch, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
@@ -504,7 +555,11 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
-    if (threadIdx.x == 0)
+    if (threadIdx.x != 0)
+        return;
+    if constexpr (GATHERS<OP>)
+        close_gathered(call, epoch, operands.frees_slice);
+    else
         close_producer(call, epoch, operands.closes);
 }
 
@@ -543,6 +598,8 @@ ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int clu
         return entry_of<op_gemm_rs>(dtype, block_n, cluster);
     case EW_OP_GEMM_AR:
         return entry_of<op_gemm_ar>(dtype, block_n, cluster);
+    case EW_OP_AG_GEMM:
+        return entry_of<op_ag_gemm>(dtype, block_n, cluster);
     }
     return {};
 }

@@ -171,6 +171,23 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t fr
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+/* Not yet in a group: see commit_stores. */
+__device__ __forceinline__ void tensor_store_3d(const CUtensorMap *map, uint32_t from,
+                                                int col, int row, int part)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2,%3,%4}], "
+                 "[%1];" ::"l"(map),
+                 "r"(from), "r"(col), "r"(row), "r"(part)
+                 : "memory");
+}
+
+/* The stores since the last group become one, of none if there was none: waits count them.
+ */
+__device__ __forceinline__ void commit_stores()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 /* All stores but the last PENDING have read their shared memory; their data is not visible
  * to others yet. */
 template <int PENDING>
@@ -189,6 +206,13 @@ __device__ __forceinline__ void stores_are_complete()
 __device__ __forceinline__ void writes_before_bulk()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Global memory written by ordinary stores, of others too, that this thread has acquired,
+ * before its bulk copies read it. */
+__device__ __forceinline__ void arrived_before_bulk()
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /* ---- Warpgroup MMA ---- */

@@ -72,6 +72,32 @@ __global__ void generator(const __grid_constant__ ewx_input input, uint16_t *to)
                                                           : value_of_b<T>(input, i));
 }
 
+/* An element of A x B^T, of two ranks. */
+__device__ int32_t value_of(const ewx_cuda_expectation &expected, int entries,
+                            uint32_t salt_a, int64_t row, uint32_t salt_b, uint32_t col)
+{
+    int32_t sum = 0;
+    for (int s = 0; s < entries; s++) {
+        const ewx_exact_entry entry = ewx_exact_a(salt_a, row, s, expected.depth);
+        sum += entry.sign * ewx_exact_b(salt_b, col, ewx_exact_k_hash(entry.k));
+    }
+    return sum;
+}
+
+/* Every rank's exact A has rows 0, 1, ... of its own. */
+__device__ int32_t value_of_gathered(const ewx_cuda_expectation &expected, int entries,
+                                     int64_t row, uint32_t col)
+{
+    const int64_t share = expected.all_rows / expected.num_ranks;
+    const int64_t extra = expected.all_rows % expected.num_ranks;
+    const bool is_large = row < extra * (share + 1);
+    const int64_t rest = row - extra * (share + 1);
+    const int64_t src = is_large ? row / (share + 1) : extra + rest / share;
+    return value_of(expected, entries, ewx_exact_salt(expected.seed, (int)src),
+                    is_large ? row % (share + 1) : rest % share,
+                    ewx_exact_salt(expected.seed, expected.rank), col);
+}
+
 template <class T>
 __global__ void verifier(const __grid_constant__ ewx_cuda_expectation expected,
                          const uint16_t *c, ewx_cuda_verdict *verdict)
@@ -83,12 +109,11 @@ __global__ void verifier(const __grid_constant__ ewx_cuda_expectation expected,
         const int64_t row = expected.first_row + i / expected.cols;
         const uint32_t col = (uint32_t)(i % expected.cols);
         int32_t sum = 0;
-        for (int rank = 0; rank < expected.num_ranks; rank++) {
+        if (expected.gathers)
+            sum = value_of_gathered(expected, entries, row, col);
+        for (int rank = 0; rank < expected.num_ranks && !expected.gathers; rank++) {
             const uint32_t salt = ewx_exact_salt(expected.seed, rank);
-            for (int s = 0; s < entries; s++) {
-                const ewx_exact_entry entry = ewx_exact_a(salt, row, s, expected.depth);
-                sum += entry.sign * ewx_exact_b(salt, col, ewx_exact_k_hash(entry.k));
-            }
+            sum += value_of(expected, entries, salt, row, salt, col);
         }
         /* Bit for bit: a negative zero is wrong, and so is a NaN. */
         wrong += c[i] != rounded<T>((float)sum);

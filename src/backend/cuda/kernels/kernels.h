@@ -53,9 +53,12 @@ typedef struct ewx_cuda_counters {
     uint32_t epochs[EWX_NUM_STAGES]; /* the last call in which the stage has ended */
     uint32_t exits[EWX_NUM_STAGES]; /* CTAs of the stage's running launch that have ended */
     uint32_t next_position;         /* the next position of the walk that is not taken */
+    uint32_t next_filler;           /* likewise of the rank's own rows, where the GEMM waits
+                                       for those of others */
     uint32_t stop; /* a CTA gave up: the others leave too, nothing is published */
     unsigned long long looked_ns; /* when a waiting thread last read the abort word */
-    uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations */
+    uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations; of
+                                     AllGather-GEMM units pushed of each own panel */
 } ewx_cuda_counters;
 
 typedef enum ewx_cuda_place {
@@ -65,14 +68,16 @@ typedef enum ewx_cuda_place {
     EWX_CUDA_CALL,     /* a rank's announcement of the call's rows ... */
     EWX_CUDA_ROWS,     /* ... which differed: wanted mine, seen theirs */
     EWX_CUDA_ORDER,    /* a call that another rank made in another place: likewise */
-    EWX_CUDA_RESULT    /* a rank's sum of a tile */
+    EWX_CUDA_RESULT,   /* a rank's sum of a tile */
+    EWX_CUDA_PANEL     /* a rank's rows of A, from tile_row on */
 } ewx_cuda_place;
 
 /* Host memory that kernels write: when things happened (GPU timer, ns) and, if a wait
  * failed, which one. */
 typedef struct ewx_cuda_report {
     unsigned long long start_ns, gemm_end_ns, end_ns;
-    int32_t place; /* ewx_cuda_place; written last */
+    unsigned long long gemm_begin_ns; /* where the GEMM waits: of a first block */
+    int32_t place;                    /* ewx_cuda_place; written last */
     int32_t culprit;
     int32_t aborted; /* the abort word ended the wait, not the clock */
     int32_t tile_row, tile_col;
@@ -132,10 +137,15 @@ typedef struct ewx_cuda_call {
 } ewx_cuda_call;
 
 /* A: rows x K; B: N x K, both K-major; out: the tiles of every rank's slices, and last of
- * the outbox, 128 columns wide; in the GPU's memory. */
+ * the outbox, 128 columns wide; in the GPU's memory.
+ *
+ * Where the GEMM waits, A has the rank's own rows alone; out: all rows, of slice 0 and of
+ * slice 1; and C is [part][row][column], of the large parts and of the others, so that a
+ * box ends where its part does. */
 typedef struct ewx_cuda_maps {
     CUtensorMap a, b;
     const CUtensorMap *out;
+    CUtensorMap c_large, c_small;
 } ewx_cuda_maps;
 
 /* The GEMM of a call is launched once, or once per part (transport=copy). */
@@ -148,7 +158,21 @@ typedef struct ewx_cuda_operands {
     /* Contributions are stored here, by destination, to be copied and then published;
      * NULL: they are stored in a heap, and the GEMM publishes them. */
     unsigned char *outbox;
+    /* Where the GEMM waits: blocks of own rows besides those positions; the whole C, for
+     * kernels without TMA; and whether the slice is free when the GEMM has ended, or still
+     * read by a kernel behind it. */
+    int64_t num_fillers;
+    void *c;
+    int32_t frees_slice;
 } ewx_cuda_operands;
+
+/* The rank's rows of A, and what becomes of all rows. */
+typedef struct ewx_cuda_rows {
+    const void *a; /* owned rows x K */
+    int64_t k;
+    int32_t keeps_own; /* store them in the rank's own slice too */
+    void *gathered;    /* m x K */
+} ewx_cuda_rows;
 
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
@@ -191,6 +215,9 @@ typedef struct ewx_cuda_epilogue {
 typedef struct ewx_cuda_expectation {
     uint32_t seed;
     int32_t num_ranks;
+    int32_t gathers; /* row r is that of the rank that has it, times the weight of `rank` */
+    int32_t rank;
+    int64_t all_rows; /* m */
     int64_t first_row, rows, cols, depth;
 } ewx_cuda_expectation;
 
@@ -238,6 +265,15 @@ ewx_cuda_entry ewx_cuda_await_readers(void);
 /* (ewx_cuda_call, int dst, int closes): the partition of dst has been copied: publishes it
  */
 ewx_cuda_entry ewx_cuda_publish_copied(void);
+/* (ewx_cuda_rows, ewx_cuda_call): pushes the rank's rows to all others; threads 128, 256 or
+ * 512 */
+ewx_cuda_entry ewx_cuda_mover(int threads);
+/* (ewx_cuda_rows, ewx_cuda_call): copies all rows into `gathered`, behind the GEMM */
+ewx_cuda_entry ewx_cuda_hand_out(void);
+/* (ewx_cuda_call): opens a call, and waits for all rows, before a GEMM that is not ours */
+ewx_cuda_entry ewx_cuda_open_gathered(void);
+/* (ewx_cuda_call, int frees_slice): ends the call after such a GEMM */
+ewx_cuda_entry ewx_cuda_close_gathered(void);
 /* (const void *from [rows x cols], void *to [cols x rows], int64_t rows, int64_t cols) */
 ewx_cuda_entry ewx_cuda_transpose(void);
 /* (unsigned long long *ns_out): the GPU's timer now */

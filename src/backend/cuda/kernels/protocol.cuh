@@ -71,7 +71,7 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
  * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
  * Pairs with st_release_sys in publish and meet_gate, and with fence_release_sys in
- * publish_to_all, publish_result and close_reducer. */
+ * publish_to_all, publish_result, publish_panel and let_peers_overwrite. */
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
                                             uint32_t wanted, const waited_for &what)
 {
@@ -134,16 +134,20 @@ __device__ __forceinline__ int64_t produced_at(const ewx_cuda_call &call, int ds
 
 /* ---- A call begins: one thread of every producer CTA ---- */
 
-__device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t epoch)
+__device__ __forceinline__ void await_gate(const ewx_cuda_call &call, uint32_t epoch)
 {
-    const int num_ranks = call.num_ranks;
-    if (blockIdx.x == 0)
-        for (int rank = 0; rank < num_ranks; rank++)
-            st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
-    for (int rank = 0; rank < num_ranks; rank++)
+    for (int rank = 0; rank < call.num_ranks; rank++)
         if (!await_epoch(call, &segment_of(call, call.rank)->gate[rank], epoch,
                          {EWX_CUDA_GATE, rank, 0, 0}))
             return;
+}
+
+__device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t epoch)
+{
+    if (blockIdx.x == 0)
+        for (int rank = 0; rank < call.num_ranks; rank++)
+            st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
+    await_gate(call, epoch);
 }
 
 /* Announces how many rows this rank thinks the call has, and its place among the rank's
@@ -341,6 +345,17 @@ __device__ __forceinline__ void close_producer(const ewx_cuda_call &call, uint32
     call.report->gemm_end_ns = global_timer_ns();
 }
 
+/* One thread, behind everything that the rank reads of the call's slices. */
+__device__ __forceinline__ void let_peers_overwrite(const ewx_cuda_call &call,
+                                                    uint32_t epoch)
+{
+    if (has_stopped(call)) /* not everything was read */
+        return;
+    fence_release_sys();
+    for (int rank = 0; rank < call.num_ranks; rank++)
+        st_relaxed_sys(&segment_of(call, rank)->done[call.rank], epoch);
+}
+
 __device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_t epoch,
                                               bool closes)
 {
@@ -353,11 +368,7 @@ __device__ __forceinline__ void close_reducer(const ewx_cuda_call &call, uint32_
         return;
     counters->epochs[EWX_STAGE_EXCHANGE] = epoch;
     call.report->end_ns = global_timer_ns();
-    if (has_stopped(call)) /* not everything was read */
-        return;
-    fence_release_sys();
-    for (int rank = 0; rank < call.num_ranks; rank++)
-        st_relaxed_sys(&segment_of(call, rank)->done[call.rank], epoch);
+    let_peers_overwrite(call, epoch);
 }
 
 #endif

@@ -14,7 +14,7 @@ struct ewx_cuda_op {
     ew_status (*admit)(const ewx_spec *spec, const ew_epilogue *epilogue); /* likewise */
 
     /* The kernel at the other end of what crosses, without an epilogue and with one (NULL:
-     * an epilogue always follows). */
+     * an epilogue follows, or there is none). */
     ewx_cuda_entry (*exchange_kernel)(const ewx_spec *spec);
     ewx_cuda_entry (*fused_kernel)(const ewx_spec *spec);
     /* Its CTAs wait for those of other ranks too, so all must be resident together. */
@@ -31,7 +31,7 @@ struct ewx_cuda_op {
     bool (*some_may_be_early)(const ewx_cuda_engine *engine, const ewx_cuda_call *call);
 };
 
-extern const ewx_cuda_op ewx_cuda_op_gemm_rs, ewx_cuda_op_gemm_ar;
+extern const ewx_cuda_op ewx_cuda_op_gemm_rs, ewx_cuda_op_gemm_ar, ewx_cuda_op_ag_gemm;
 
 /* NULL: it does not run on GPUs. */
 const ewx_cuda_op *ewx_cuda_op_find(ew_op id);
