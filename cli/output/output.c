@@ -232,6 +232,22 @@ const cli_summary *cli_output_summary(const cli_output *output)
     return &output->summary;
 }
 
+/* What stands beside cuBLAS in the baseline that is named after it. */
+static const char *blas_text(const cli_job *job, const cli_entry *entry)
+{
+    switch (job->problems[0].problem.op) {
+    case EW_OP_AG_GEMM:
+        return "Entwine's AllGather, then cuBLAS";
+    case EW_OP_GEMM_AR:
+        return "cuBLAS, then Entwine's AllReduce on all SMs of a rank";
+    case EW_OP_GEMM_RS:
+        break;
+    }
+    return entry->uses_nccl
+               ? "cuBLAS, then NCCL's ReduceScatter (W divides m, else Entwine's)"
+               : "cuBLAS, then Entwine's ReduceScatter on all SMs of a rank";
+}
+
 static void print_end(cli_output *output, bool complete)
 {
     if (output->format == CLI_FORMAT_JSON)
@@ -242,9 +258,7 @@ static void print_end(cli_output *output, bool complete)
         const cli_entry *entry = output->config_lines[at].entry;
         printf("# config %s : %s\n", entry->label, output->config_lines[at].config);
         if (output->job->bed->on_gpus && strcmp(entry->method, "blas") == 0)
-            printf("# %s : cuBLAS, then %s\n", entry->label,
-                   entry->uses_nccl ? "NCCL's ReduceScatter (W divides m, else Entwine's)"
-                                    : "Entwine's ReduceScatter on all SMs of a rank");
+            printf("# %s : %s\n", entry->label, blas_text(output->job, entry));
     }
     cli_table_end(output->job, &output->summary, complete);
 }
