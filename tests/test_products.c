@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "backend/cpu/activation.h"
+#include "plan/grid.h"
 #include "random_inputs.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
@@ -144,10 +145,13 @@ static void activate_apart(const operands *x, int count, ew_activation activatio
                            unsigned char *want)
 {
     const int64_t n = x->t->widths[0];
-    const ewx_matrix_tile none = {NULL, 0};
-    ewx_activate_tile(x->t->dtype, activation, x->t->m, n, (ewx_matrix_tile){x->want[0], n},
-                      count > 1 ? (ewx_matrix_tile){x->want[1], n} : none,
-                      (ewx_matrix_tile){want, n});
+    for (int64_t col = 0; col < n; col += EWX_TILE_N) {
+        const size_t offset = (size_t)col * x->elem;
+        const ewx_matrix_tile gate = {x->want[0] + offset, n};
+        const ewx_matrix_tile up = {count > 1 ? x->want[1] + offset : NULL, n};
+        ewx_activate_tile(x->t->dtype, activation, x->t->m, ewx_min64(EWX_TILE_N, n - col),
+                          gate, up, (ewx_matrix_tile){want + offset, n});
+    }
 }
 
 /* kept: which of gate (1) and up (2) is wanted besides. */

@@ -564,12 +564,12 @@ EW_API ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
                                   const ew_product *products, int num_products,
                                   void *gathered, ew_stream stream);
 
-/* What an MLP applies to its gate. */
+/* What an MLP applies to its gate.  The formula of GELU_TANH is
+ * x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))). */
 typedef enum ew_activation {
     EW_ACTIVATION_NONE = 0, /* x */
     EW_ACTIVATION_SILU = 1, /* x / (1 + exp(-x)): with an up, SwiGLU */
-    EW_ACTIVATION_GELU_TANH =
-        2 /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */
+    EW_ACTIVATION_GELU_TANH = 2
 } ew_activation;
 
 EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
@@ -582,9 +582,8 @@ EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
  *
  * act and the product with up are fp32 and rounded once to the element type.  C is
  * m x the n of a product, so half of the plan's n where there are two.  The C of a product
- * may be NULL, unless gate or up is wanted besides, as a gradient needs them: then what
- * lies between is neither written to memory nor read from there.  No output overlaps
- * another or anything that is read.
+ * is NULL, or receives gate or up besides, as a gradient needs them; without it they do not
+ * leave the cache on their way to C.  No output overlaps another or anything that is read.
  *
  * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
  * the lines above, on every CPU.  SILU is accurate to 4 units in the last place of fp32,

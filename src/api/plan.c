@@ -466,23 +466,28 @@ ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, voi
     return enter_and_call(plan, "ew_ag_gemm", EW_OP_AG_GEMM, &call);
 }
 
+static ew_status call_products(ew_plan *plan, const char *function,
+                               const ew_product *products, ewx_call *call)
+{
+    ewx_product taken[EW_MAX_PRODUCTS];
+    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, call->m));
+    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products,
+                             call->num_products, taken));
+    call->products = taken;
+    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, call));
+    return enter_and_run(plan, call);
+}
+
 ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
                            const ew_product *products, int num_products, void *gathered,
                            ew_stream stream)
 {
-    ewx_product taken[EW_MAX_PRODUCTS];
     ewx_call call = {.m = m,
                      .A = A,
-                     .products = taken,
                      .num_products = num_products,
                      .gathered = gathered,
                      .stream = stream};
-    const char *function = "ew_ag_gemm_multi";
-    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, m));
-    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products, num_products,
-                             taken));
-    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, &call));
-    return enter_and_run(plan, &call);
+    return call_products(plan, "ew_ag_gemm_multi", products, &call);
 }
 
 ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
@@ -490,22 +495,15 @@ ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
                          ew_activation activation, void *C, void *gathered,
                          ew_stream stream)
 {
-    ewx_product taken[EW_MAX_PRODUCTS];
     ewx_call call = {.m = m,
                      .A = A,
                      .C = C,
-                     .products = taken,
                      .num_products = num_products,
+                     .activates = true,
                      .activation = activation,
                      .gathered = gathered,
                      .stream = stream};
-    const char *function = "ew_ag_gemm_act";
-    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, m));
-    EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products, num_products,
-                             taken));
-    EW_TRY(ewx_activation_check(&call));
-    EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, &call));
-    return enter_and_run(plan, &call);
+    return call_products(plan, "ew_ag_gemm_act", products, &call);
 }
 
 ew_status ew_plan_wait(ew_plan *plan)

@@ -94,7 +94,7 @@ const char *ew_activation_name(ew_activation activation)
     return "unknown";
 }
 
-ew_status ewx_activation_check(const ewx_call *call)
+static ew_status check_activation(const char *function, const ewx_call *call)
 {
     const int count = call->num_products;
     if ((int)call->activation < EW_ACTIVATION_NONE ||
@@ -104,16 +104,16 @@ ew_status ewx_activation_check(const ewx_call *call)
                         (int)call->activation);
     if (count > 2)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "ew_ag_gemm_act has %d products\n"
+                        "%s has %d products\n"
                         "  fix: pass a gate, or a gate and an up",
-                        count);
+                        function, count);
     if (count == 2 && call->products[0].n != call->products[1].n)
         return ewx_fail(EW_ERR_SHAPE,
                         "the gate has n=%" PRId64 " and the up n=%" PRId64
                         "\n  fix: pass weights of the same n",
                         call->products[0].n, call->products[1].n);
     if (call->m > 0 && !call->C)
-        return ewx_fail(EW_ERR_ARGUMENT, "ew_ag_gemm_act needs C for m=%" PRId64, call->m);
+        return ewx_fail(EW_ERR_ARGUMENT, "%s needs C for m=%" PRId64, function, call->m);
     return EW_OK;
 }
 
@@ -146,10 +146,12 @@ ew_status ewx_products_check(const char *function, const ewx_spec *spec, int ran
                              const ewx_call *call)
 {
     const int64_t rows_a = spec->op->rows_a(call->m, spec->num_ranks, rank).count;
+    if (call->activates)
+        EW_TRY(check_activation(function, call));
     if (rows_a > 0 && !call->A)
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs A for m=%" PRId64, function, call->m);
     for (int i = 0; i < call->num_products; i++)
-        if (call->m > 0 && !call->C && !call->products[i].C)
+        if (call->m > 0 && !call->activates && !call->products[i].C)
             return ewx_fail(EW_ERR_ARGUMENT, "%s needs C of product %d for m=%" PRId64,
                             function, i, call->m);
     return check_overlaps(spec, rows_a, call);

@@ -14,7 +14,4 @@ ew_status ewx_products_take(const char *function, const ew_world *world,
 ew_status ewx_products_check(const char *function, const ewx_spec *spec, int rank,
                              const ewx_call *call);
 
-/* Of a call whose products end in one C. */
-ew_status ewx_activation_check(const ewx_call *call);
-
 #endif

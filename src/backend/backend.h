@@ -29,7 +29,8 @@ typedef struct ewx_call {
     void *C;                     /* may be NULL with an epilogue */
     const ewx_product *products; /* in place of B, packed and C, if there are any */
     int num_products;
-    ew_activation activation;    /* of products that end in a single C */
+    bool activates; /* the products end in C, behind an activation */
+    ew_activation activation;
     void *gathered;              /* NULL, or where EW_OP_AG_GEMM puts all rows of A */
     const ew_epilogue *epilogue; /* or NULL */
     ew_stream stream;

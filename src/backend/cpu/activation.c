@@ -1,39 +1,40 @@
-/* Vectors by hand, for the reason given in reduce.c, and an exponential of our own: that of
- * the C library has no vectors, and other bits on another system.  A product and the sum it
- * goes into are two statements, as in epilogue_math.c. */
+/* A row of a tile goes through buffers of fp32.  The arithmetic is written for one element,
+ * in a loop that compilers turn into vectors, once for each of the x86 instruction sets
+ * that have wider ones; the exponential is our own, for that of the C library is no such
+ * loop, and has other bits on another system.  A product and the sum it goes into are two
+ * statements, as in epilogue_math.c: so all give the same bits. */
 #include "backend/cpu/activation.h"
 
 #include "backend/cpu/kernels/convert.h"
+#include "backend/cpu/kernels/convert_avx512.h"
+#include "plan/grid.h"
 
-/* The functions below are compiled once for each element type and activation. */
-#define SPECIALISED static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline))
 
-/* ---- Functions of four values ---- */
+/* ---- Functions of one element ---- */
 
-SPECIALISED ewx_floats four(float value)
+INLINE float from_bits(uint32_t bits)
 {
-    return (ewx_floats){value, value, value, value};
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
-SPECIALISED ewx_floats choose(ewx_masks mask, ewx_floats yes, ewx_floats no)
+INLINE uint32_t to_bits(float value)
 {
-    return (ewx_floats)ewx_words_choose(mask, (ewx_words)yes, (ewx_words)no);
-}
-
-/* 2 to the power of whole numbers from -126 to 127. */
-SPECIALISED ewx_floats power_of_two(ewx_words exponent)
-{
-    return (ewx_floats)((exponent + 127u) << 23);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
 }
 
 /* exp(r) for |r| up to ln(2) / 2: its Taylor polynomial of degree 7. */
-SPECIALISED ewx_floats exp_near_zero(ewx_floats r)
+INLINE float exp_near_zero(float r)
 {
     static const float factors[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6,
                                     1.0f / 2,   1.0f,       1.0f};
-    ewx_floats sum = four(1.0f / 5040);
+    float sum = 1.0f / 5040;
     for (unsigned i = 0; i < sizeof factors / sizeof *factors; i++) {
-        const ewx_floats product = sum * r;
+        const float product = sum * r;
         sum = product + factors[i];
     }
     return sum;
@@ -41,114 +42,192 @@ SPECIALISED ewx_floats exp_near_zero(ewx_floats r)
 
 /* exp(x) for x up to 0, as 2^n exp(r) with x = n ln(2) + r.  What is too small for fp32
  * becomes 0. */
-SPECIALISED ewx_floats exp_of_negative(ewx_floats x)
+INLINE float exp_of_negative(float x)
 {
     const float whole = 0x1.8p23f; /* added to a small number, leaves its whole part */
     const float ln2_high = 0x1.63p-1f, ln2_low = -0x1.bd0106p-13f;
-    x = choose(x < -104.0f, four(-104.0f), x);
-    const ewx_floats turns = x * 0x1.715476p+0f;
-    const ewx_floats shifted = turns + whole;
-    const ewx_floats n = shifted - whole;
-    const ewx_floats high = n * ln2_high, low = n * ln2_low;
-    const ewx_floats rest = x - high;
-    const ewx_words exponent = (ewx_words)shifted - 0x4b400000u;
-    const ewx_words half = (ewx_words)((ewx_masks)exponent >> 1);
-    /* In two steps: the result may be subnormal. */
-    return exp_near_zero(rest - low) * power_of_two(half) * power_of_two(exponent - half);
+    x = x < -104.0f ? -104.0f : x;
+    const float turns = x * 0x1.715476p+0f;
+    const float shifted = turns + whole;
+    const float n = shifted - whole;
+    const float high = n * ln2_high, low = n * ln2_low;
+    const float rest = x - high;
+    const uint32_t exponent = to_bits(shifted) - 0x4b400000u;
+    const uint32_t half = (uint32_t)((int32_t)exponent >> 1);
+    /* 2^n in two steps: the result may be subnormal. */
+    return exp_near_zero(rest - low) * from_bits((half + 127u) << 23) *
+           from_bits((exponent - half + 127u) << 23);
 }
 
 /* x / (1 + exp(-t)), without an exp that overflows. */
-SPECIALISED ewx_floats times_sigmoid(ewx_floats x, ewx_floats t)
+INLINE float times_sigmoid(float x, float t)
 {
-    const ewx_floats e = exp_of_negative((ewx_floats)((ewx_words)t | 0x80000000u));
-    return x * (choose(t < 0.0f, e, four(1.0f)) / (1.0f + e));
+    const float e = exp_of_negative(from_bits(to_bits(t) | 0x80000000u));
+    const float above = t < 0.0f ? e : 1.0f;
+    return x * (above / (1.0f + e));
 }
 
-SPECIALISED ewx_floats apply(ew_activation activation, ewx_floats x)
+INLINE float apply(ew_activation activation, float x)
 {
     if (activation == EW_ACTIVATION_NONE)
         return x;
     if (activation == EW_ACTIVATION_SILU)
         return times_sigmoid(x, x);
     /* (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)). */
-    const ewx_floats square = x * x;
-    const ewx_floats cubic = square * 0x1.6e4e26p-5f; /* 0.044715 */
-    const ewx_floats inner = x * (1.0f + cubic);
+    const float square = x * x;
+    const float cubic = square * 0x1.6e4e26p-5f; /* 0.044715 */
+    const float inner = x * (1.0f + cubic);
     return times_sigmoid(x, inner * 0x1.988454p+0f); /* 2 sqrt(2 / pi) */
+}
+
+/* ---- Rows ---- */
+
+typedef struct row {
+    _Alignas(64) float gate[EWX_TILE_N]; /* and its activation afterwards */
+    _Alignas(64) float up[EWX_TILE_N];
+} row;
+
+INLINE void activate_with(ew_activation activation, bool has_up, row *values)
+{
+    for (int i = 0; i < EWX_TILE_N; i++) {
+        const float x = apply(activation, values->gate[i]);
+        values->gate[i] = has_up ? x * values->up[i] : x;
+    }
+}
+
+/* Compiled for each activation. */
+INLINE void activate(ew_activation activation, bool has_up, row *values)
+{
+    if (activation == EW_ACTIVATION_NONE)
+        activate_with(EW_ACTIVATION_NONE, has_up, values);
+    else if (activation == EW_ACTIVATION_SILU)
+        activate_with(EW_ACTIVATION_SILU, has_up, values);
+    else
+        activate_with(EW_ACTIVATION_GELU_TANH, has_up, values);
+}
+
+static void activate_plain(ew_activation activation, bool has_up, row *values)
+{
+    activate(activation, has_up, values);
+}
+
+static size_t bytes_of(ew_dtype dtype, int64_t count)
+{
+    return (size_t)count * (dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+static void widen_octets(ew_dtype dtype, const uint16_t *halves, float *values)
+{
+    for (int64_t at = 0; at < EWX_TILE_N; at += EWX_OCTET)
+        ewx_octet_store(EW_FP32,
+                        dtype == EW_BF16 ? ewx_octet_load(EW_BF16, halves, at)
+                                         : ewx_octet_load(EW_FP16, halves, at),
+                        values, at);
+}
+
+static void round_octets(ew_dtype dtype, const float *values, uint16_t *halves)
+{
+    for (int64_t at = 0; at < EWX_TILE_N; at += EWX_OCTET)
+        if (dtype == EW_BF16)
+            ewx_octet_store(EW_BF16, ewx_octet_load(EW_FP32, values, at), halves, at);
+        else
+            ewx_octet_store(EW_FP16, ewx_octet_load(EW_FP32, values, at), halves, at);
+}
+
+/* ---- x86 ---- */
+
+#if defined(__x86_64__)
+
+#define AVX2_CODE __attribute__((target("avx2")))
+
+AVX2_CODE static void activate_avx2(ew_activation activation, bool has_up, row *values)
+{
+    activate(activation, has_up, values);
+}
+
+EWX_AVX512_CODE static void activate_avx512(ew_activation activation, bool has_up,
+                                            row *values)
+{
+    activate(activation, has_up, values);
+}
+
+EWX_AVX512_CODE static void widen_sixteens(ew_dtype dtype, const uint16_t *halves,
+                                           float *values)
+{
+    for (int at = 0; at < EWX_TILE_N; at += EWX_SIXTEEN)
+        _mm512_storeu_ps(values + at, dtype == EW_BF16
+                                          ? ewx_sixteen_load_bf16(halves + at)
+                                          : ewx_sixteen_load_fp16(halves + at));
+}
+
+EWX_AVX512_CODE static void round_sixteens(ew_dtype dtype, const float *values,
+                                           uint16_t *halves)
+{
+    for (int at = 0; at < EWX_TILE_N; at += EWX_SIXTEEN)
+        if (dtype == EW_BF16)
+            ewx_sixteen_store_bf16(_mm512_loadu_ps(values + at), halves + at);
+        else
+            ewx_sixteen_store_fp16(_mm512_loadu_ps(values + at), halves + at);
+}
+
+#endif
+
+/* ---- The choice ---- */
+
+typedef struct row_code {
+    void (*activate)(ew_activation activation, bool has_up, row *values);
+    void (*widen)(ew_dtype dtype, const uint16_t *halves, float *values);
+    void (*round)(ew_dtype dtype, const float *values, uint16_t *halves);
+} row_code;
+
+static row_code choose(void)
+{
+#if defined(__x86_64__)
+    if (ewx_has_avx512())
+        return (row_code){activate_avx512, widen_sixteens, round_sixteens};
+    if (__builtin_cpu_supports("avx2"))
+        return (row_code){activate_avx2, widen_octets, round_octets};
+#endif
+    return (row_code){activate_plain, widen_octets, round_octets};
+}
+
+static void load(const row_code *code, ew_dtype dtype, const void *src, int64_t cols,
+                 float *values)
+{
+    uint16_t halves[EWX_TILE_N];
+    memcpy(dtype == EW_FP32 ? (void *)values : halves, src, bytes_of(dtype, cols));
+    if (dtype == EW_FP32)
+        return;
+    memset(halves + cols, 0, bytes_of(dtype, EWX_TILE_N - cols));
+    code->widen(dtype, halves, values);
+}
+
+static void store(const row_code *code, ew_dtype dtype, const float *values, int64_t cols,
+                  void *dst)
+{
+    uint16_t halves[EWX_TILE_N];
+    if (dtype != EW_FP32)
+        code->round(dtype, values, halves);
+    memcpy(dst, dtype == EW_FP32 ? (const void *)values : halves, bytes_of(dtype, cols));
 }
 
 /* ---- Tiles ---- */
 
-SPECIALISED void activate_octet(ew_dtype dtype, ew_activation activation, const void *gate,
-                                const void *up, void *c, int64_t at)
+static unsigned char *row_of(ew_dtype dtype, ewx_matrix_tile tile, int64_t at)
 {
-    ewx_octet x = ewx_octet_load(dtype, gate, at);
-    x = (ewx_octet){apply(activation, x.low), apply(activation, x.high)};
-    if (up) {
-        const ewx_octet factor = ewx_octet_load(dtype, up, at);
-        x = (ewx_octet){x.low * factor.low, x.high * factor.high};
-    }
-    ewx_octet_store(dtype, x, c, at);
-}
-
-SPECIALISED void activate_row(ew_dtype dtype, ew_activation activation, const char *gate,
-                              const char *up, char *c, int64_t cols)
-{
-    const size_t elem = dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
-    int64_t at = 0;
-    for (; at + EWX_OCTET <= cols; at += EWX_OCTET)
-        activate_octet(dtype, activation, gate, up, c, at);
-    if (at == cols)
-        return;
-    float gates[EWX_OCTET] = {0}, ups[EWX_OCTET] = {0}, results[EWX_OCTET];
-    const size_t before = (size_t)at * elem, rest = (size_t)(cols - at) * elem;
-    memcpy(gates, gate + before, rest);
-    if (up)
-        memcpy(ups, up + before, rest);
-    activate_octet(dtype, activation, gates, up ? ups : NULL, results, 0);
-    memcpy(c + before, results, rest);
-}
-
-SPECIALISED void activate_rows(ew_dtype dtype, ew_activation activation, int64_t rows,
-                               int64_t cols, ewx_matrix_tile gate, ewx_matrix_tile up,
-                               ewx_matrix_tile c)
-{
-    const int64_t elem = dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
-    for (int64_t row = 0; row < rows; row++)
-        activate_row(dtype, activation, (const char *)gate.at + row * gate.stride * elem,
-                     up.at ? (const char *)up.at + row * up.stride * elem : NULL,
-                     (char *)c.at + row * c.stride * elem, cols);
-}
-
-SPECIALISED void activate(ew_dtype dtype, ew_activation activation, int64_t rows,
-                          int64_t cols, ewx_matrix_tile gate, ewx_matrix_tile up,
-                          ewx_matrix_tile c)
-{
-    switch (activation) {
-    case EW_ACTIVATION_NONE:
-        activate_rows(dtype, EW_ACTIVATION_NONE, rows, cols, gate, up, c);
-        break;
-    case EW_ACTIVATION_SILU:
-        activate_rows(dtype, EW_ACTIVATION_SILU, rows, cols, gate, up, c);
-        break;
-    case EW_ACTIVATION_GELU_TANH:
-        activate_rows(dtype, EW_ACTIVATION_GELU_TANH, rows, cols, gate, up, c);
-        break;
-    }
+    return (unsigned char *)tile.at + bytes_of(dtype, at * tile.stride);
 }
 
 void ewx_activate_tile(ew_dtype dtype, ew_activation activation, int64_t rows, int64_t cols,
                        ewx_matrix_tile gate, ewx_matrix_tile up, ewx_matrix_tile c)
 {
-    switch (dtype) {
-    case EW_FP32:
-        activate(EW_FP32, activation, rows, cols, gate, up, c);
-        break;
-    case EW_BF16:
-        activate(EW_BF16, activation, rows, cols, gate, up, c);
-        break;
-    case EW_FP16:
-        activate(EW_FP16, activation, rows, cols, gate, up, c);
-        break;
+    const row_code code = choose();
+    row values = {{0}, {0}};
+    for (int64_t at = 0; at < rows; at++) {
+        load(&code, dtype, row_of(dtype, gate, at), cols, values.gate);
+        if (up.at)
+            load(&code, dtype, row_of(dtype, up, at), cols, values.up);
+        code.activate(activation, up.at, &values);
+        store(&code, dtype, values.gate, cols, row_of(dtype, c, at));
     }
 }

@@ -11,7 +11,8 @@ typedef struct ewx_matrix_tile {
     int64_t stride;
 } ewx_matrix_tile;
 
-/* c = round(act(gate) * up), where there is an up; c may be gate. */
+/* c = round(act(gate) * up), where there is an up; c may be gate.  At most EWX_TILE_N
+ * columns. */
 void ewx_activate_tile(ew_dtype dtype, ew_activation activation, int64_t rows, int64_t cols,
                        ewx_matrix_tile gate, ewx_matrix_tile up, ewx_matrix_tile c);
 

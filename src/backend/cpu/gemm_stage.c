@@ -93,16 +93,10 @@ static ewx_product only_product(const ewx_spec *spec, const ewx_call *asked, voi
     return (ewx_product){spec->problem.n, asked->B, asked->packed, out};
 }
 
-/* Whether the products end in one C, behind an activation. */
-static bool activates(const ewx_call *asked)
-{
-    return asked->num_products > 0 && asked->C;
-}
-
 int64_t ewx_gemm_stage_cols(const ewx_spec *spec, const ewx_call *asked)
 {
     int64_t cols = 0;
-    if (activates(asked))
+    if (asked->activates)
         return asked->products->n;
     for (int i = 0; i < asked->num_products; i++)
         cols = ewx_div_up(cols, EWX_TILE_N) * EWX_TILE_N + asked->products[i].n;
@@ -158,7 +152,7 @@ static void prepare_products(ewx_cpu_engine *engine, const ewx_call *asked, void
     const ewx_product only = only_product(engine->spec, asked, out);
     const ewx_product *products = asked->num_products > 0 ? asked->products : &only;
     gemm->num_products = asked->num_products > 0 ? asked->num_products : 1;
-    gemm->activated = activates(asked) ? asked->C : NULL;
+    gemm->activated = asked->activates ? asked->C : NULL;
     gemm->activation = asked->activation;
     size_t offset = 0;
     int64_t col = 0;
@@ -213,6 +207,10 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
 
 static bool is_packed(const ewx_gemm_stage *gemm)
 {
+#if EW_MUTANT == 60 /* planted bug: only the last of several weights is waited for */
+    const ewx_gemm_product *last = &gemm->products[gemm->num_products - 1];
+    return !last->packs || ewx_packing_is_done(&last->packing);
+#endif
     for (int i = 0; i < gemm->num_products; i++)
         if (gemm->products[i].packs && !ewx_packing_is_done(&gemm->products[i].packing))
             return false;
