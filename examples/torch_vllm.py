@@ -9,6 +9,7 @@ import logging
 import os
 
 import torch
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import (destroy_distributed_environment, init_distributed_environment,
                               initialize_model_parallel)
 from vllm.model_executor.layers.linear import RowParallelLinear
@@ -46,8 +47,9 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")  # shows what Entwine replaced
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     entwine.vllm.register()
-    init_distributed_environment(ranks, rank, "env://", rank, "gloo")
-    initialize_model_parallel(ranks)
-    status = run(rank, ranks)
+    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        init_distributed_environment(ranks, rank, "env://", rank, "gloo")
+        initialize_model_parallel(ranks)
+        status = run(rank, ranks)
     destroy_distributed_environment()
     raise SystemExit(status)

@@ -63,7 +63,8 @@ def _erase_unused(graph: Graph, node: Node) -> None:
     pending = [node]
     while pending:
         one = pending.pop()
-        if one.op == "call_function" and not one.users and not one.is_impure():
+        if (one.op == "call_function" and not one._erased and not one.users
+                and not one.is_impure()):
             inputs = one.all_input_nodes
             graph.erase_node(one)
             pending.extend(inputs)
@@ -189,8 +190,9 @@ class _Rows:
             if split.target is not _aten.split.Tensor or (*split.args, 0)[2] != 0:
                 continue
             parts = list(split.users)
-            cat, *others = {user for part in parts for user in part.users}
-            if (others or cat.target is not _aten.cat.default or cat.args[0] != parts
+            users = {user for part in parts for user in part.users}
+            cat = users.pop() if len(users) == 1 else split
+            if (cat.target is not _aten.cat.default or cat.args[0] != parts
                     or [part.args[1] for part in parts] != list(range(len(parts)))):
                 continue
             product = self._product_of(cat)

@@ -40,7 +40,7 @@ _log = logging.getLogger("entwine")
 class _Entwines:
     """A layer of Megatron-Core's with another forward where Entwine can run it."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         why = self._why_not()
         self.entwine_world = world_of(self.tp_group) if why is None else None

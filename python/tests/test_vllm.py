@@ -42,6 +42,14 @@ def check_results(linear, rank):
     return layer
 
 
+def check_compiled(layer):
+    """vLLM compiles whole models, without a break."""
+    x = integers(4, HIDDEN)
+    with torch.no_grad():
+        want = layer(x)[0]
+        assert torch.equal(torch.compile(layer, backend="aot_eager", fullgraph=True)(x)[0], want)
+
+
 def check_new_weight(layer):
     """vLLM writes a weight by its .data, which torch does not count as a change."""
     x = integers(3, HIDDEN)
@@ -87,7 +95,9 @@ def layers(spawned):
     import entwine.vllm
     entwine.vllm.register()
     entwine.vllm.register()
-    check_new_weight(check_results(linear, spawned.rank))
+    layer = check_results(linear, spawned.rank)
+    check_new_weight(layer)
+    check_compiled(layer)
     check_what_is_left(linear, lines, spawned.rank)
     torch.distributed.destroy_process_group()
     return "right"
