@@ -39,7 +39,7 @@ test-release test-plain test-asan test-tsan: test-%:
 	@cmake --build build/$*
 	@ctest --preset $*
 
-test-torch: ## run the Python tests with PyTorch (scripts/test-torch says where it comes from)
+test-torch: ## run the Python tests that need PyTorch (scripts/test-torch says where it comes from)
 	@scripts/setup test
 	@CMAKE_ARGS="$(cuda)" scripts/test-torch
 

@@ -17,8 +17,7 @@
 
 #define DEFAULT_TIMEOUT_MS 30000
 #define DEFAULT_GRACE_MS 2000
-#define WAIT_PARTS 8 /* of a timeout, after which a wait for a rank looks at what it does \
-                      */
+#define REPORT_PARTS 8 /* of a timeout, while another rank's report is awaited */
 
 static ew_status timeout_from_environment(int64_t *timeout_ms_out)
 {
@@ -170,20 +169,35 @@ static bool waits_for_third(const ew_world *world, int rank)
     return whom != 0 && whom != 1 + (uint64_t)world->rank && whom != 1 + (uint64_t)rank;
 }
 
+/* The last look at the clock of a rank that is waited for: its number, and when it was, in
+ * the time of that wait. */
+typedef struct last_look {
+    uint32_t number;
+    int64_t at_ns;
+} last_look;
+
 static uint32_t looks_of(const ew_world *world, int rank)
 {
     return atomic_load_explicit(&world->mailboxes[rank]->lane.looks, memory_order_relaxed);
 }
 
-/* After so many parts of a timeout, the last of them without a sign of life from the rank.
- * Bounded: if all wait in a circle, one rank must report. */
-static bool patience_lasts(const ew_world *world, int rank, int parts, int silent_parts)
+/* is_met(), and notes it when the rank has looked at its clock. */
+static bool is_met_noting_looks(ew_world *world, int rank, const ewx_wait *wait,
+                                last_look *last)
 {
-    if (parts < WAIT_PARTS)
-        return true;
-    const bool excused = parts < 2 * WAIT_PARTS &&
-                         ((silent_parts < WAIT_PARTS && waits_for_third(world, rank)) ||
-                          (parts == WAIT_PARTS && may_wait_itself(world, rank)));
+    const uint32_t number = looks_of(world, rank);
+    if (number != last->number)
+        *last = (last_look){number, wait->timer.used_ns};
+    return is_met(world, rank);
+}
+
+/* Our time is up, and so many parts more, and the rank has not come.  Bounded: if all wait
+ * in a circle, one rank must report. */
+static bool is_excused(const ew_world *world, int rank, int parts, int64_t silent_ns)
+{
+    const bool waits = silent_ns < world->timeout_ns && waits_for_third(world, rank);
+    const bool excused =
+        parts < REPORT_PARTS && (waits || (parts == 0 && may_wait_itself(world, rank)));
     if (excused)
         (void)EWX_PROBE(EWX_PROBE_EXCUSE, world->rank, rank);
     return excused;
@@ -191,17 +205,16 @@ static bool patience_lasts(const ew_world *world, int rank, int parts, int silen
 
 static ew_status await_round(ew_world *world, int rank)
 {
+    ewx_wait wait = ewx_world_wait(world);
+    last_look last = {.number = looks_of(world, rank)};
     ew_status status;
-    int parts = 0, silent_parts = 0;
-    uint32_t seen = looks_of(world, rank);
-    do {
-        ewx_wait wait = ewx_world_wait_for(world, world->timeout_ns / WAIT_PARTS);
-        EWX_AWAIT(status, &wait, is_met(world, rank));
-        const uint32_t looks = looks_of(world, rank);
-        silent_parts = looks == seen ? silent_parts + 1 : 0;
-        seen = looks;
-    } while (status == EW_ERR_TIMEOUT &&
-             patience_lasts(world, rank, ++parts, silent_parts));
+    for (int parts = 0;; parts++) {
+        EWX_AWAIT(status, &wait, is_met_noting_looks(world, rank, &wait, &last));
+        if (status != EW_ERR_TIMEOUT ||
+            !is_excused(world, rank, parts, wait.timer.used_ns - last.at_ns))
+            break;
+        wait.timer.limit_ns += world->timeout_ns / REPORT_PARTS;
+    }
     if (status == EW_OK && has_entered(world, rank, world->round))
         return EW_OK;
     if (status == EW_ERR_ABORTED)
