@@ -15,7 +15,7 @@ def why_not(weight: torch.Tensor, device: str | None = None) -> str | None:
     `device`: the type of the one where the weight will be."""
     device = device or weight.device.type
     if device != "cpu":
-        return f"is on {device}; GEMM + AllReduce runs on CPUs"
+        return f"is on {device}; adapters replace layers on CPUs"
     if weight.dtype not in _NAMES:
         return f"has element type {weight.dtype}"
     return None
