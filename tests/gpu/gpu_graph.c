@@ -98,12 +98,11 @@ static int record_and_play(gpu_job *job, void *argument)
     return 0;
 }
 
-static void run_replay_of(ew_op op, int num_ranks, const char *config,
-                          ew_weight_layout layout, int num_calls, int launches)
+static void run_replay(int num_ranks, const char *config, ew_weight_layout layout,
+                       int num_calls, int launches)
 {
     const int64_t most = 130 * num_ranks + 1;
     ew_problem problem = gpu_problem(most, 264, 72, EW_FP16);
-    problem.op = op;
     problem.weight_layout = layout;
     replay r = {.num_calls = num_calls,
                 .rows = {most, most / 2},
@@ -112,21 +111,15 @@ static void run_replay_of(ew_op op, int num_ranks, const char *config,
     gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, record_and_play, &r);
 }
 
-static void run_replay(int num_ranks, const char *config, ew_weight_layout layout,
-                       int num_calls, int launches)
-{
-    run_replay_of(EW_OP_GEMM_RS, num_ranks, config, layout, num_calls, launches);
-}
-
 void check_allreduce_graph(void)
 {
     const int launches = gpu_quick ? 100 : 2000;
+    gpu_op = EW_OP_GEMM_AR;
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
-        run_replay_of(EW_OP_GEMM_AR, 3, *kernel, EW_WEIGHT_NK, 1, launches);
-    run_replay_of(EW_OP_GEMM_AR, 4, "shots=2", EW_WEIGHT_KN, 2, launches);
-    run_replay_of(EW_OP_GEMM_AR, 4, "shots=1", EW_WEIGHT_NK, 2, launches);
-    run_replay_of(EW_OP_GEMM_AR, 2, "shots=2,release=output,pool=after", EW_WEIGHT_NK, 2,
-                  launches);
+        run_replay(3, *kernel, EW_WEIGHT_NK, 1, launches);
+    run_replay(4, "shots=2", EW_WEIGHT_KN, 2, launches);
+    run_replay(4, "shots=1", EW_WEIGHT_NK, 2, launches);
+    run_replay(2, "shots=2,release=output,pool=after", EW_WEIGHT_NK, 2, launches);
 }
 
 void check_graph(void)

@@ -27,6 +27,12 @@ static size_t sum_bytes(const ewx_spec *spec)
     return (size_t)(most_rows(spec) * spec->problem.n + 1) * spec->elem_bytes;
 }
 
+/* It follows a sum, and where the GEMM waits nothing is summed. */
+static bool has_epilogue(const ewx_spec *spec)
+{
+    return !spec->op->gemm_waits;
+}
+
 /* An exchange kernel on SMs of its own is padded until it fills them, which is done for the
  * one without an epilogue alone. */
 static bool may_fuse(const ewx_spec *spec)
@@ -38,8 +44,7 @@ static bool may_fuse(const ewx_spec *spec)
 
 size_t ewx_cuda_epilogue_bytes(const ewx_spec *spec)
 {
-    const ewx_cuda_op *op = ewx_cuda_op_find(spec->op->id);
-    if (!op || !op->fused_kernel)
+    if (!has_epilogue(spec))
         return 0;
     return squares_bytes(spec) + counters_bytes(spec) +
            (may_fuse(spec) ? 0 : sum_bytes(spec));
@@ -80,7 +85,7 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
 ew_status ewx_cuda_epilogue_open(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
-    if (!engine->op->fused_kernel)
+    if (!has_epilogue(engine->spec))
         return EW_OK;
     EW_TRY(find_kernels(engine));
     EW_CUDA_TRY(cudaMalloc((void **)&engine->squares, squares_bytes(spec)),
@@ -192,7 +197,7 @@ ew_status ewx_cuda_epilogue_follow(const ewx_cuda_engine *engine, ewx_cuda_call 
 
 ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)
 {
-    if (!engine->op->fused_kernel)
+    if (!has_epilogue(engine->spec))
         return EW_OK;
     ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
     ewx_cuda_output output = {0}; /* no task, and no call that ends */
