@@ -212,8 +212,12 @@ input() {
     expect_fault 2 "EW_ERR_ARGUMENT: ENTWINE_HOSTS=0 is not a number of hosts"
     ENTWINE_DEVICE_MPI=1 launch 2 2 late
     expect_fault 2 "EW_ERR_ARGUMENT: ENTWINE_DEVICE_MPI=1 is not known"
-    ENTWINE_HOSTS=2 timeout 60 "$mpiexec" $options -np 2 "$check" "$module.missing" late >"$out" 2>&1
-    status=$? what="a missing module"
+    what="a missing module"
+    # On a busy machine MPICH's launcher can lose the words of ranks that end at once.
+    for _ in 1 2 3; do
+        ENTWINE_HOSTS=2 timeout 60 "$mpiexec" $options -np 2 "$check" "$module.missing" late >"$out" 2>&1
+        [ -s "$out" ] && break
+    done
     grep -q "cannot open shared object" "$out" && echo "ok: $what" || fail "no reason was given"
 }
 
