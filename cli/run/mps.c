@@ -27,11 +27,13 @@
 #define LOG_VARIABLE "CUDA_MPS_LOG_DIRECTORY"
 #define USUAL_FOLDER "/tmp/nvidia-mps"
 
-static const double start_seconds = 15.0;  /* for the daemon to answer */
-static const double ask_seconds = 3.0;     /* for one question */
-static const double quit_seconds = 4.0;    /* after `quit` */
-static const double end_seconds = 2.0;     /* after SIGTERM, and after SIGKILL */
-static const double keeper_seconds = 15.0; /* more than all that the keeper does */
+static const double start_seconds = 15.0; /* for the daemon to answer */
+static const double ask_seconds = 3.0;    /* for one question */
+static const double quit_seconds = 4.0;   /* after `quit` */
+static const double end_seconds = 2.0;    /* after SIGTERM, and after SIGKILL */
+/* Far more than all that the keeper does: killed on a starved machine, it would leave a
+ * server. */
+static const double keeper_seconds = 40.0;
 
 static int64_t after(double seconds)
 {
