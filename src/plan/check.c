@@ -78,15 +78,23 @@ static ew_status check_common(const ew_config *config)
 
 /* ---- Checks for the CPU ---- */
 
+enum { ITEM_BYTES = 64 };
+
+/* A key with its value, as in a config's text. */
+static const char *item_of(const ew_config *config, const char *key, char *item)
+{
+    ewx_text text = ewx_text_in(item, ITEM_BYTES);
+    ewx_config_print_key(config, key, &text);
+    return item;
+}
+
 static ew_status refuse_cuda_key(const ew_config *config, const char *key)
 {
-    char item[64];
-    ewx_text text = ewx_text_in(item, sizeof item);
-    ewx_config_print_key(config, key, &text);
+    char item[ITEM_BYTES];
     return ewx_fail(EW_ERR_CONFIG,
                     "config %s is for the cuda backend\n"
                     "  fix: leave %s out, or use backend=cuda",
-                    item, key);
+                    item_of(config, key, item), key);
 }
 
 static ew_status check_for_cpu(const ew_config *config)
@@ -215,13 +223,11 @@ static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
 static ew_status refuse_for_gather(const ew_problem *problem, const ew_config *config,
                                    const char *key)
 {
-    char item[64];
-    ewx_text text = ewx_text_in(item, sizeof item);
-    ewx_config_print_key(config, key, &text);
+    char item[ITEM_BYTES];
     return ewx_fail(EW_ERR_UNSUPPORTED,
                     "config %s is not implemented by the cuda backend for %s\n"
                     "  fix: leave %s out",
-                    item, ew_op_name(problem->op), key);
+                    item_of(config, key, item), ew_op_name(problem->op), key);
 }
 
 static ew_status check_cuda_gather(const ew_problem *problem, const ew_config *config)

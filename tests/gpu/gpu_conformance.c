@@ -124,31 +124,29 @@ static void add_allreduce(void *context, const trial *t)
         add(context, t);
 }
 
+static void run_random(ew_ranks_as kind, uint32_t count, conformance_use use, int seconds)
+{
+    start_list(kind == EW_RANKS_AS_PROCESSES ? 15000 : 10000);
+    conformance_random(&conformance_cuda, count, use, &kind);
+    const int completed = run_listed(seconds);
+    gpu_remark("%d of %d trials in time", completed, num_listed);
+}
+
 void check_allreduce(void)
 {
-    ew_ranks_as kind = EW_RANKS_AS_THREADS;
-    start_list(10000);
-    conformance_random(&conformance_cuda, gpu_quick ? 90 : 300, add_allreduce, &kind);
-    const int completed = run_listed(gpu_quick ? 25 : 75);
-    gpu_remark("%d of %d trials in time", completed, num_listed);
+    run_random(EW_RANKS_AS_THREADS, gpu_quick ? 90 : 300, add_allreduce,
+               gpu_quick ? 25 : 75);
 }
 
 void check_allreduce_processes(void)
 {
-    ew_ranks_as kind = EW_RANKS_AS_PROCESSES;
-    start_list(15000);
-    conformance_random(&conformance_cuda, gpu_quick ? 12 : 60, add_allreduce, &kind);
-    const int completed = run_listed(gpu_quick ? 20 : 45);
-    gpu_remark("%d of %d trials in time", completed, num_listed);
+    run_random(EW_RANKS_AS_PROCESSES, gpu_quick ? 12 : 60, add_allreduce,
+               gpu_quick ? 20 : 45);
 }
 
 void check_conformance_processes(void)
 {
-    ew_ranks_as kind = EW_RANKS_AS_PROCESSES;
-    start_list(15000);
-    conformance_random(&conformance_cuda, gpu_quick ? 8 : 30, add, &kind);
-    const int completed = run_listed(gpu_quick ? 20 : 45);
-    gpu_remark("%d of %d trials in time", completed, num_listed);
+    run_random(EW_RANKS_AS_PROCESSES, gpu_quick ? 8 : 30, add, gpu_quick ? 20 : 45);
 }
 
 static trial small_trial(int num_ranks, const char *config, ew_dtype dtype, uint32_t seed)
