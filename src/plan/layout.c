@@ -32,6 +32,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size num_slots =
         ewx_size_mul(op->gemm_waits ? ewx_size_of(layout.max_tile_rows) : slots_per_part,
                      ewx_size_of(keeps_own ? 1 : num_parts));
+    const int64_t num_chunks =
+        op->gemm_waits && rules.gathers_all ? ewx_div_up(cols, EWX_CHUNK_COLS) : 1;
     const int64_t kept_rows = keeps_own ? most_rows : problem->max_m;
     const ewx_size slot =
         ewx_size_mul(ewx_size_of(slot_rows), ewx_size_mul(ewx_size_of(slot_cols), elem));
@@ -46,7 +48,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size contribution_flags =
         ewx_size_mul(rules.flags_at_owner && !op->gemm_waits
                          ? ewx_size_mul(slots_per_part, ewx_size_of(num_ranks))
-                         : num_slots,
+                         : ewx_size_mul(num_slots, ewx_size_of(num_chunks)),
                      (ewx_size){rules.flag_bytes, true});
     const ewx_size result_flags =
         has_results ? ewx_size_mul(slots_per_part, (ewx_size){rules.flag_bytes, true})
@@ -69,6 +71,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
 
     layout.slots_per_part = (int64_t)slots_per_part.value;
     layout.num_slots = (int64_t)num_slots.value;
+    layout.num_chunks = num_chunks;
     layout.tile_stride = layout.row_major ? cols : slot_cols;
     layout.piece_bytes = piece_bytes.value;
     layout.slot_bytes = slot_bytes.value;
