@@ -126,10 +126,8 @@ static void check_interleaving(const ewx_grid *grid)
 /* Where a panel of the rank's is among those that come to `dst`. */
 static int64_t place_among_arrivals(const ewx_grid *grid, int rank, ewx_push push)
 {
-    int64_t others = 0;
-    for (int part = 0; part < grid->num_parts; part++)
-        others += part != push.dst ? ewx_part_block_rows(grid, part) : 0;
-    for (int64_t i = 0; i < others; i++) {
+    const int64_t panels = ewx_gather_panels(grid, push.dst);
+    for (int64_t i = 0; i < panels; i++) {
         const ewx_block panel = ewx_gather_panel(grid, push.dst, i);
         if (panel.part == rank && panel.row == push.row)
             return i;

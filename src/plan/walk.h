@@ -107,6 +107,12 @@ EW_HD static inline ewx_push ewx_gather_push(const ewx_grid *grid, int rank, int
     return push;
 }
 
+/* Panels that come to a rank. */
+EW_HD static inline int64_t ewx_gather_panels(const ewx_grid *grid, int rank)
+{
+    return ewx_num_blocks(grid) / grid->blocks_per_row - ewx_part_block_rows(grid, rank);
+}
+
 /* The panel that comes to a rank as number `index`: ewx_gather_push as its receivers see
  * it.  What only the large parts have comes last. */
 EW_HD static inline ewx_block ewx_gather_panel(const ewx_grid *grid, int rank,
@@ -136,9 +142,8 @@ EW_HD static inline ewx_block ewx_gather_in_turn(const ewx_grid *grid, int rank,
     const int64_t own = ewx_part_block_rows(grid, rank) * grid->blocks_per_row;
     if (pos < own)
         return ewx_part_walk(grid, rank, pos);
-    const int64_t others = (ewx_num_blocks(grid) - own) / grid->blocks_per_row;
-    const ewx_set_place place =
-        ewx_set_walk(grid->group, others, grid->blocks_per_row, pos - own);
+    const ewx_set_place place = ewx_set_walk(grid->group, ewx_gather_panels(grid, rank),
+                                             grid->blocks_per_row, pos - own);
     ewx_block block = ewx_gather_panel(grid, rank, place.row);
     block.col = place.col;
     return block;

@@ -199,14 +199,11 @@ class work_giver
  * and stores it once: its CTAs must stay in step. */
 template <class OP, int TILES, int CLUSTER>
 __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
-                         uint32_t epoch, const arena<TILES> &memory)
+                         uint32_t epoch, bool may_start, const arena<TILES> &memory)
 {
     work_giver<TILES, CLUSTER> giver(memory);
     block_source<OP> blocks;
     work items[CLUSTER];
-    bool may_start = true;
-    if constexpr (GATHERS<OP>)
-        may_start = OP::await_first(call, epoch);
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
         /* blockIdx is that of the cluster's first CTA, which is this one */
         if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
@@ -579,10 +576,14 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
                                     threadIdx.x % WARPGROUP, memory);
     } else {
         give_registers<S::MOVER_REGISTERS>();
+        bool may_start = true;
+        if constexpr (GATHERS<OP>)
+            if (warp == SCHEDULER_WARP && cta == 0)
+                may_start = OP::await_first(call, epoch, lane);
         if (warp == LOADER_WARP && lane == 0)
             load<OP, TILES, CLUSTER>(maps, call, epoch, num_steps, memory, cta);
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
-            schedule<OP, TILES, CLUSTER>(operands, call, epoch, memory);
+            schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
             store<OP, TILES>(maps, operands, call, epoch, warp - FIRST_STORER_WARP, lane,
                              memory);

@@ -181,7 +181,7 @@ __global__ void open_gathered_kernel(const __grid_constant__ ewx_cuda_call call)
     epoch = __shfl_sync(~0u, epoch, 0);
     if (call.grid.rows > 0 && !calls_agree(call, epoch, threadIdx.x))
         return;
-    if (threadIdx.x == 0 && await_all_panels(call, epoch))
+    if (await_all_rows(call, epoch, threadIdx.x) && threadIdx.x == 0)
         note_first_block(call);
 }
 

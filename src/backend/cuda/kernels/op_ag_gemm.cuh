@@ -115,22 +115,36 @@ __device__ __forceinline__ void publish_chunk(const ewx_cuda_call &call, uint32_
 __device__ __forceinline__ bool await_chunk(const ewx_cuda_call &call, uint32_t epoch,
                                             int src, int64_t panel, int chunk)
 {
-#if EW_MUTANT == 62 /* planted bug: rows are loaded before they are there */
-    return true;
-#endif
     return await_epoch(call, chunk_flag(call, call.rank, src, panel, chunk), epoch,
                        {EWX_CUDA_PANEL, src, (int)panel, 0});
 }
 
-/* One thread: how many chunks of a panel are there, from the first on; acquires them. */
+/* One thread: how many chunks of a panel are there, from the first on; acquires them.
+ * Several flags are on their way at a time. */
 __device__ __forceinline__ int count_arrived(const ewx_cuda_call &call, uint32_t epoch,
                                              int src, int64_t panel)
 {
-    int count = 0;
-    while (count < call.num_chunks &&
-           ewx_epoch_reached(ld_relaxed_sys(chunk_flag(call, call.rank, src, panel, count)),
-                             epoch))
-        count++;
+#if EW_MUTANT == 62 /* planted bug: rows are loaded before they are there */
+    return call.num_chunks;
+#endif
+    constexpr int BATCH = 4;
+    const uint32_t *flag = chunk_flag(call, call.rank, src, panel, 0);
+    int count = 0, seen = BATCH;
+    for (; count < call.num_chunks && seen == BATCH; count += seen) {
+        uint32_t words[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            words[i] = count + i < call.num_chunks
+                           ? ld_relaxed_sys(flag + (count + i) * call.num_ranks)
+                           : epoch - 1;
+        bool all = true;
+        seen = 0;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            all = all && ewx_epoch_reached(words[i], epoch);
+            seen += all;
+        }
+    }
     fence_acquire_sys();
     return count;
 }
@@ -140,18 +154,25 @@ __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t
                                              int src, int64_t first, int64_t end)
 {
     for (int64_t panel = first; panel < end && src != call.rank; panel++)
-        for (int chunk = 0; chunk < call.num_chunks; chunk++)
-            if (!await_chunk(call, epoch, src, panel, chunk))
+        for (int there; (there = count_arrived(call, epoch, src, panel)) < call.num_chunks;)
+            if (!await_chunk(call, epoch, src, panel, there))
                 return false;
     return true;
 }
 
-/* All rows of all others. */
-__device__ __forceinline__ bool await_all_panels(const ewx_cuda_call &call, uint32_t epoch)
+/* One warp: all rows of all others. */
+__device__ __forceinline__ bool await_all_rows(const ewx_cuda_call &call, uint32_t epoch,
+                                               int lane)
 {
+    const int64_t end = ewx_gather_panels(&call.grid, call.rank) * call.num_chunks;
     bool ok = true;
-    for (int src = 0; src < call.num_ranks && ok; src++)
-        ok = await_panels(call, epoch, src, 0, ewx_part_tile_rows(&call.grid, src));
+    for (int64_t i = lane; i < end && ok; i += 32) {
+        const ewx_block panel =
+            ewx_gather_panel(&call.grid, call.rank, i / call.num_chunks);
+        ok = await_chunk(call, epoch, panel.part, panel.row, (int)(i % call.num_chunks));
+    }
+    ok = __all_sync(~0u, ok);
+    __syncwarp(); /* what every lane has acquired is acquired by all */
     return ok;
 }
 
@@ -186,11 +207,11 @@ struct op_ag_gemm {
         return await(call, epoch, block) ? call.num_chunks : -1;
     }
 
-    /* One thread, before the first block; as await. */
+    /* One warp, before the first block; as await. */
     static __device__ __forceinline__ bool await_first(const ewx_cuda_call &call,
-                                                       uint32_t epoch)
+                                                       uint32_t epoch, int lane)
     {
-        return call.release != EW_RELEASE_OUTPUT || await_all_panels(call, epoch);
+        return call.release != EW_RELEASE_OUTPUT || await_all_rows(call, epoch, lane);
     }
 
     /* One warp, before the call's first store: whether all ranks are in this call. */
