@@ -165,15 +165,15 @@ static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
  * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
  * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
- * own hold four of the largest.  The AllReduce's is too much for the registers of 512
- * threads, but four of 256 fit on an SM.  Movers only copy: on every other SM they keep a
- * link busy, and the GEMM takes its blocks as it can. */
+ * own hold four of the largest.  The AllReduce's, and a mover's loads in flight, are too
+ * much for the registers of 512 threads, but four of 256 fit on an SM.  Movers only copy:
+ * on every other SM they keep a link busy, and the GEMM takes its blocks as it can. */
 static void choose_reducers(ew_op op, int sms, ew_config *config)
 {
     const bool after = config->pool == EW_POOL_AFTER;
     const bool apart = config->pool == EW_POOL_STATIC;
     const bool beside = config->kernel == EW_KERNEL_SM90;
-    const bool to_all = op == EW_OP_GEMM_AR;
+    const bool to_all = op != EW_OP_GEMM_RS;
     const int quarter = sms >= 4 ? sms / 4 : 1;
     const int movers = sms >= 2 ? sms / 2 : 1;
     if (!config->budget)
