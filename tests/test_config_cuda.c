@@ -104,6 +104,29 @@ static void cuda_choices(void **state)
     }
 }
 
+/* Panels side by side, and movers, where rows are gathered: few panels of a narrow output,
+ * for which the link is the limit. */
+static void cuda_widths_for_gathered_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        int sms, n, group, budget;
+    } cases[] = {
+        {16, 1280, 2, 8}, {16, 7168, 8, 8}, {132, 1280, 16, 66}, {132, 7168, 4, 66}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ewx_machine machine = {
+            .cores = 16, .gpu_sms = cases[i].sms, .gpu_arch = 90, .gpu_sharers = 8};
+        ew_problem problem = EW_PROBLEM(8192, cases[i].n, 8192, EW_BF16);
+        ew_config request = EW_CONFIG_INIT, chosen = EW_CONFIG_INIT;
+        problem.op = EW_OP_AG_GEMM;
+        request.backend = EW_BACKEND_CUDA;
+        assert_int_equal(ewx_config_choose(&problem, 8, &request, &machine, &chosen),
+                         EW_OK);
+        assert_int_equal(chosen.group, cases[i].group);
+        assert_int_equal(chosen.budget, cases[i].budget);
+    }
+}
+
 static void expect_cuda_refusal(const ew_problem *problem, int W, const ew_config *request,
                                 ew_status status, const char *text)
 {
@@ -375,6 +398,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuda_choices),
+        cmocka_unit_test(cuda_widths_for_gathered_rows),
         cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),
         cmocka_unit_test(cuda_choices_for_gathered_rows),

@@ -120,7 +120,7 @@ static void a_rank_keeps_its_own_rows(void **state)
     assert_true(layout.segment_bytes - layout.slice_offset[1] < 334 * 70 * 2 + 4096);
 }
 
-/* A GPU has room for everyone's rows and a flag for each of their panels. */
+/* A GPU has room for everyone's rows and flags for each of their panels. */
 static void a_gpu_keeps_all_rows(void **state)
 {
     (void)state;
@@ -131,11 +131,17 @@ static void a_gpu_keeps_all_rows(void **state)
     problem.op = EW_OP_AG_GEMM;
     assert_int_equal(ewx_layout_build(&problem, 3, &config, &layout), EW_OK);
     assert_int_equal(layout.num_slots, 9);
+    assert_int_equal(layout.num_chunks, 1);
     assert_int_equal(layout.slice_offset[1] - layout.slice_offset[0], slice);
     assert_int_equal(layout.segment_bytes - layout.slice_offset[1], slice);
     config.producer = EW_PRODUCER_BLAS; /* which does not count calls */
     assert_int_equal(ewx_layout_build(&problem, 3, &config, &layout), EW_OK);
     assert_int_equal(layout.slice_offset[1], layout.slice_offset[0]);
+    problem.k = 1048576; /* flags of 2048 chunks have room before the rows */
+    assert_int_equal(ewx_layout_build(&problem, 3, &config, &layout), EW_OK);
+    assert_int_equal(layout.num_chunks, 2048);
+    assert_true(layout.slice_offset[0] >=
+                layout.flags_offset + 9 * 2048 * sizeof(uint32_t));
 }
 
 static void operations_are_found_by_value_and_others_refused(void **state)

@@ -123,17 +123,47 @@ static void check_interleaving(const ewx_grid *grid)
     }
 }
 
-/* Every block once on every rank: fillers are the rank's own, and what is not own takes
- * turns. */
+/* Where a panel of the rank's is among those that come to `dst`. */
+static int64_t place_among_arrivals(const ewx_grid *grid, int rank, ewx_push push)
+{
+    const int64_t panels = ewx_gather_panels(grid, push.dst);
+    for (int64_t i = 0; i < panels; i++) {
+        const ewx_block panel = ewx_gather_panel(grid, push.dst, i);
+        if (panel.part == rank && panel.row == push.row)
+            return i;
+    }
+    return -1;
+}
+
+/* A rank pushes every panel once to every other, and a receiver expects it at the same
+ * place, so that it is sent to by one rank at a time; what only large parts have comes
+ * last.
+ */
+static void check_pushes(const ewx_grid *grid, int rank)
+{
+    const int others = grid->num_parts - 1;
+    const int64_t pushes = ewx_part_block_rows(grid, rank) * others;
+    for (int64_t i = 0; i < pushes; i++) {
+        const ewx_push push = ewx_gather_push(grid, rank, others, i);
+        const bool is_last = push.row == grid->small_blocks;
+        const int64_t place = place_among_arrivals(grid, rank, push);
+        EXPECT(grid, push.dst != rank && push.row < ewx_part_block_rows(grid, rank));
+        EXPECT(grid,
+               is_last ? place >= grid->small_blocks * others && place <= i : place == i);
+    }
+}
+
+/* Every block once on every rank; in turn, its own come first and then sets of panels, in
+ * the order in which they arrive. */
 static void check_gather(const ewx_grid *grid, int rank, bool *seen)
 {
-    const int64_t fillers = ewx_gather_fillers(grid, rank);
-    const int64_t blocks = ewx_num_blocks(grid), others = blocks - fillers;
-    int last = -1;
+    const int64_t own = ewx_part_block_rows(grid, rank) * grid->blocks_per_row;
+    const int64_t blocks = ewx_num_blocks(grid);
+    const int64_t set = grid->group * grid->blocks_per_row;
+    const bool in_turn = grid->order == EW_ORDER_INTERLEAVED;
     memset(seen, 0, (size_t)blocks * sizeof *seen);
     for (int64_t i = 0; i < blocks; i++) {
-        const ewx_block block = i < fillers ? ewx_part_walk(grid, rank, i)
-                                            : ewx_gather_block(grid, rank, i - fillers);
+        const ewx_block block = ewx_gather_block(grid, rank, i);
         int64_t number = block.row * grid->blocks_per_row + block.col;
         for (int part = 0; part < block.part; part++)
             number += ewx_part_block_rows(grid, part) * grid->blocks_per_row;
@@ -141,15 +171,18 @@ static void check_gather(const ewx_grid *grid, int rank, bool *seen)
         EXPECT(grid, block.row >= 0 && block.row < ewx_part_block_rows(grid, block.part));
         EXPECT(grid, number >= 0 && number < blocks && !seen[number]);
         seen[number] = true;
-        const bool in_turn = fillers > 0 && i >= fillers;
-        EXPECT(grid, !in_turn || block.part != rank);
-        EXPECT(grid, !in_turn || grid->num_parts < 3 || grid->num_large > 0 ||
-                         block.part != last);
-        last = block.part;
+        EXPECT(grid, !in_turn || (block.part == rank) == (i < own));
+        if (!in_turn || i < own)
+            continue;
+        const ewx_push push = {block.row, rank};
+        EXPECT(grid, place_among_arrivals(grid, block.part, push) / grid->group ==
+                         (i - own) / set);
     }
-    EXPECT(grid, others == 0 || grid->order != EW_ORDER_CONTIGUOUS ||
+    EXPECT(grid, blocks == 0 || grid->order == EW_ORDER_DEFAULT ||
                      ewx_part_rows(grid, rank) == 0 ||
                      ewx_gather_block(grid, rank, 0).part == rank);
+    if (in_turn)
+        check_pushes(grid, rank);
 }
 
 static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *seen)

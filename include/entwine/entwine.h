@@ -308,7 +308,8 @@ typedef struct ew_config {
     ew_producer producer;
     int32_t block_m, block_n; /* producer block, multiples of the 128 x 128 tile */
     ew_order order;
-    int32_t group;   /* block rows walked together inside a part */
+    int32_t group;   /* block rows walked together inside a part; on a GPU, where rows are
+                        gathered, also panels of 128 rows that arrive side by side */
     int32_t release; /* tiles released together, or EW_RELEASE_... */
     int32_t budget;  /* x: how many workers, or CTAs, may reduce at once */
     int32_t batch;   /* b: tiles a worker reduces before it looks for GEMM work; on a GPU

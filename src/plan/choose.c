@@ -135,6 +135,22 @@ static int32_t choose_group(int num_parts, int sms, int32_t block_n)
     return (int32_t)group;
 }
 
+/* Panels that arrive, and are multiplied, side by side.  Where a wave holds several whole
+ * panels, the output is so narrow that the link is the limit: then as many as a wave holds,
+ * since the last ones to arrive are multiplied while they do. */
+static int32_t choose_gather_group(const ew_problem *problem, int sms, int32_t block_n)
+{
+    const int64_t sm_cols = 2 * EWX_TILE_N; /* of one wide block, or of two narrow ones */
+    const int64_t across = ewx_div_up(problem->n, sm_cols); /* N is not checked yet */
+    const int64_t panels = across > 0 ? sms / across : 1;
+    int32_t group = 1;
+    if (panels < 2)
+        return choose_group(1, sms, block_n);
+    while (2 * group <= panels)
+        group *= 2;
+    return group;
+}
+
 /* As many tiles of a destination as two waves of the producer hold: the smallest group
  * that hides one launch behind the next group's GEMM. */
 static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
@@ -149,19 +165,21 @@ static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
  * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
  * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
- * own hold four of the largest.  The AllReduce's is too much for the registers of 512
- * threads, but four of 256 fit on an SM. */
+ * own hold four of the largest.  The AllReduce's, and a mover's loads in flight, are too
+ * much for the registers of 512 threads, but four of 256 fit on an SM.  Movers only copy:
+ * on every other SM they keep a link busy, and the GEMM takes its blocks as it can. */
 static void choose_reducers(ew_op op, int sms, ew_config *config)
 {
     const bool after = config->pool == EW_POOL_AFTER;
     const bool apart = config->pool == EW_POOL_STATIC;
     const bool beside = config->kernel == EW_KERNEL_SM90;
-    const bool to_all = op == EW_OP_GEMM_AR;
+    const bool to_all = op != EW_OP_GEMM_RS;
     const int quarter = sms >= 4 ? sms / 4 : 1;
+    const int movers = sms >= 2 ? sms / 2 : 1;
     if (!config->budget)
         config->budget = after    ? (to_all ? 4 : 2) * sms
                          : apart  ? 2 * quarter
-                         : beside ? sms
+                         : beside ? (op == EW_OP_AG_GEMM ? movers : sms)
                                   : quarter;
     if (!config->batch)
         config->batch = after || apart ? (to_all ? 256 : 512) : beside ? 256 : 128;
@@ -192,10 +210,12 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
                         : copies                             ? EW_ORDER_CONTIGUOUS
                                                              : EW_ORDER_INTERLEAVED;
     if (!config->group)
-        config->group = choose_group(config->order == EW_ORDER_CONTIGUOUS
-                                         ? 1
-                                         : ewx_op_of(problem)->num_parts(num_ranks),
-                                     gpu.gpu_sms, config->block_n);
+        config->group = gathers
+                            ? choose_gather_group(problem, gpu.gpu_sms, config->block_n)
+                            : choose_group(config->order == EW_ORDER_CONTIGUOUS
+                                               ? 1
+                                               : ewx_op_of(problem)->num_parts(num_ranks),
+                                           gpu.gpu_sms, config->block_n);
     if (!config->launches)
         config->launches = EW_LAUNCHES_ONCE;
     if (!config->release)

@@ -92,9 +92,9 @@ EW_HD static inline ewx_grid ewx_grid_build(int64_t rows, int64_t cols, int num_
     grid.cols = cols;
     grid.small_rows = rows / num_parts;
     grid.tile_cols = ewx_div_up(cols, EWX_TILE_N);
-    /* No larger than the part, which changes nothing but keeps products small. */
+    /* No larger than what there is, which changes nothing but keeps products small. */
     const int64_t tile_rows = ewx_div_up(grid.small_rows + 1, EWX_TILE_M);
-    grid.group = (int32_t)ewx_min64(config->group, tile_rows);
+    grid.group = (int32_t)ewx_min64(config->group, tile_rows * num_parts);
     grid.block_rows = (int32_t)ewx_min64(config->block_m / EWX_TILE_M, tile_rows);
     grid.block_cols = (int32_t)ewx_min64(config->block_n / EWX_TILE_N, grid.tile_cols);
     grid.blocks_per_row = ewx_div_up(grid.tile_cols, grid.block_cols);

@@ -73,12 +73,13 @@ static ewx_size flags_end(const request *r, ewx_layout *layout)
     const ewx_size flag = {r->rules->flag_bytes, true};
     const ewx_size result_flag = {has_results(r) ? r->rules->flag_bytes : 0, true};
     const ewx_size ranks = ewx_size_of(r->num_ranks);
+    const ewx_size chunks = ewx_size_of(layout->num_chunks);
     const bool at_owner = r->rules->flags_at_owner && !r->op->gemm_waits;
     layout->flags_offset = r->rules->header_bytes;
     const ewx_size results =
         ewx_size_add((ewx_size){r->rules->header_bytes, true},
                      ewx_size_mul(at_owner ? ewx_size_mul(slots_per_part(layout), ranks)
-                                           : num_slots(r, layout),
+                                           : ewx_size_mul(num_slots(r, layout), chunks),
                                   flag));
     layout->results_offset = has_results(r) ? results.value : 0;
     return ewx_size_add(results, ewx_size_mul(slots_per_part(layout), result_flag));
@@ -101,6 +102,9 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                              op->gemm_waits || config->producer == EW_PRODUCER_BLAS,
                          .num_parts = num_parts,
                          .num_pieces = ewx_num_pieces(config, num_ranks),
+                         .num_chunks = op->gemm_waits && traits->heap.gathers_all
+                                           ? ewx_div_up(r.cols, EWX_CHUNK_COLS)
+                                           : 1,
                          .max_tile_rows = ewx_div_up(r.most_rows, EWX_TILE_M),
                          .tile_cols = ewx_div_up(problem->n, EWX_TILE_N)};
     const ewx_size slice = slice_bytes(&r, &layout);

@@ -10,6 +10,8 @@
 #define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
 #define EWX_CUDA_HEADER_BYTES 16384                       /* room for an ewx_cuda_segment */
 #define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
+#define EWX_CHUNK_COLS \
+    512 /* cuda: columns of a panel of rows that are published together */
 
 /* Where contributions and flags lie in every rank's heap segment.  A slot belongs to a
  * tile and does not move when m changes from call to call.  Slices alternate by epoch.
@@ -19,8 +21,8 @@
  * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns, then, of
  * an AllReduce, uint32_t results[slots_per_part]; packed slots are whole tiles, and the
  * second slice follows the first without a gap.  Where the GEMM waits,
- * flags[max_tile_rows][W], of the panels of every rank's rows, and a slice is the matrix of
- * all rows. */
+ * flags[max_tile_rows][num_chunks][W], of every rank's panels in chunks of columns, and a
+ * slice is the matrix of all rows. */
 typedef struct ewx_layout {
     bool row_major; /* one matrix (BLAS, rows of A), else tile-packed contributions */
     int32_t num_parts;
@@ -28,6 +30,7 @@ typedef struct ewx_layout {
     int64_t tile_cols;      /* of the output */
     int64_t slots_per_part; /* output tiles of one part, and its slots where it has any */
     int64_t num_slots;
+    int64_t num_chunks;  /* that a slot is published in, each with flags of its own */
     int64_t tile_stride; /* elements between rows of what crosses */
     int32_t num_pieces;  /* contributions of a rank to a tile, one after the other */
     size_t piece_bytes;  /* from one to the next */

@@ -71,33 +71,82 @@ EW_HD static inline ewx_block ewx_order_block(const ewx_grid *grid, int64_t pos)
     return ewx_order_interleaved(grid, pos);
 }
 
-/* ---- Where the GEMM waits for rows: another order on every rank ---- */
+/* ---- Where the GEMM waits for rows: another order on every rank ----
+ *
+ * A panel is a row of blocks.  A rank pushes each of its panels to one rank after the
+ * other, the next one first, and every rank is then sent to by one other at a time. Sets of
+ * `group` such panels travel side by side, and are multiplied side by side. */
 
-/* Blocks of the rank's own rows, in the order of its part's walk, that are computed while
- * no rows of others are there to be multiplied. */
-EW_HD static inline int64_t ewx_gather_fillers(const ewx_grid *grid, int rank)
+/* Place `index` of a walk over `rows` rows, `group` at a time, column by column. */
+typedef struct ewx_set_place {
+    int64_t row, col;
+} ewx_set_place;
+
+EW_HD static inline ewx_set_place ewx_set_walk(int64_t group, int64_t rows, int64_t cols,
+                                               int64_t index)
 {
-    return grid->order == EW_ORDER_INTERLEAVED
-               ? ewx_part_block_rows(grid, rank) * grid->blocks_per_row
-               : 0;
+    const int64_t first = index / (group * cols) * group;
+    const int64_t height = ewx_min64(group, rows - first);
+    const int64_t within = index % (group * cols);
+    ewx_set_place place = {first + within % height, within / height};
+    return place;
 }
 
-/* The other ranks' parts in turn, from the next rank's on: their rows arrive at one rate.
- * As in ewx_order_interleaved, what only the large parts have comes last. */
+/* A panel of a rank's own, and a rank that it is pushed to. */
+typedef struct ewx_push {
+    int64_t row;
+    int dst;
+} ewx_push;
+
+/* Push `index` of a rank that pushes every panel to `times` ranks: all others, and last
+ * itself where it keeps its rows too. */
+EW_HD static inline ewx_push ewx_gather_push(const ewx_grid *grid, int rank, int times,
+                                             int64_t index)
+{
+    ewx_push push = {index / times, (int)((rank + 1 + index % times) % grid->num_parts)};
+    return push;
+}
+
+/* Panels that come to a rank. */
+EW_HD static inline int64_t ewx_gather_panels(const ewx_grid *grid, int rank)
+{
+    return ewx_num_blocks(grid) / grid->blocks_per_row - ewx_part_block_rows(grid, rank);
+}
+
+/* The panel that comes to a rank as number `index`: ewx_gather_push as its receivers see
+ * it.  What only the large parts have comes last. */
+EW_HD static inline ewx_block ewx_gather_panel(const ewx_grid *grid, int rank,
+                                               int64_t index)
+{
+    const int others = grid->num_parts - 1;
+    const int64_t rest = index - grid->small_blocks * others;
+    if (rest < 0) {
+        const int part = rank - 1 - (int)(index % others);
+        ewx_block panel = {part < 0 ? part + grid->num_parts : part, index / others, 0};
+        return panel;
+    }
+    /* Downwards from the rank: the large parts below it, then those above. */
+    const int below = (int)ewx_min64(rank, grid->num_large);
+    const int part =
+        rest < below ? below - 1 - (int)rest : grid->num_large - 1 - (int)(rest - below);
+    ewx_block panel = {part, grid->small_blocks, 0};
+    return panel;
+}
+
+/* The rank's own rows, then those of others in the order in which they come.  Rows that
+ * come early wait while the rank's own are multiplied, which costs no time: an SM has
+ * nothing to do only when neither are left, in whatever order they are taken. */
 EW_HD static inline ewx_block ewx_gather_in_turn(const ewx_grid *grid, int rank,
                                                  int64_t pos)
 {
-    const int64_t others = grid->num_parts - 1;
-    const int64_t rounds = grid->small_blocks * grid->blocks_per_row;
-    if (pos < rounds * others)
-        return ewx_part_walk(grid, (int)((rank + 1 + pos % others) % grid->num_parts),
-                             pos / others);
-    const int64_t rest = pos - rounds * others;
-    const int64_t large = grid->num_large - (rank < grid->num_large);
-    const int64_t turn = rest % large;
-    const int part =
-        rank < grid->num_large ? (int)((rank + 1 + turn) % grid->num_large) : (int)turn;
-    return ewx_part_walk(grid, part, rounds + rest / large);
+    const int64_t own = ewx_part_block_rows(grid, rank) * grid->blocks_per_row;
+    if (pos < own)
+        return ewx_part_walk(grid, rank, pos);
+    const ewx_set_place place = ewx_set_walk(grid->group, ewx_gather_panels(grid, rank),
+                                             grid->blocks_per_row, pos - own);
+    ewx_block block = ewx_gather_panel(grid, rank, place.row);
+    block.col = place.col;
+    return block;
 }
 
 /* One part after the other, from the rank's own on. */
@@ -115,8 +164,7 @@ EW_HD static inline ewx_block ewx_gather_in_a_ring(const ewx_grid *grid, int ran
     return ewx_part_walk(grid, part, pos);
 }
 
-/* The block at position pos of those that are not fillers, 0 <= pos < ewx_num_blocks -
- * ewx_gather_fillers. */
+/* The block at position pos, 0 <= pos < ewx_num_blocks. */
 EW_HD static inline ewx_block ewx_gather_block(const ewx_grid *grid, int rank, int64_t pos)
 {
     if (grid->order == EW_ORDER_DEFAULT)

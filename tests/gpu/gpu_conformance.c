@@ -285,14 +285,14 @@ static trial gather_trial(int num_ranks, uint32_t seed)
     return t;
 }
 
-/* Fewer rows than ranks, one row, none, and more columns of A than a unit has. */
+/* Fewer rows than ranks, one row, none, and columns of A in up to six chunks. */
 static trial random_gather(uint32_t seed)
 {
     harness_random random = harness_seed(seed);
     trial t = gather_trial((int)harness_between(&random, 1, 8), seed);
     t.problem.max_m = harness_between(&random, 1, seed % 3 ? 300 * t.num_ranks : 300);
     t.problem.n = 8 * harness_between(&random, 1, 80);
-    t.problem.k = 8 * harness_between(&random, 1, seed % 4 ? 20 : 180);
+    t.problem.k = 8 * harness_between(&random, 1, seed % 4 ? 20 : 360);
     t.num_calls = 6;
     t.rows[0] = t.problem.max_m;
     t.rows[1] = 1;

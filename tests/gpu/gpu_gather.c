@@ -169,15 +169,17 @@ static void CUDART_CB hold_back(void *unused)
 }
 
 /* Without a stream of the caller's a rank's movers may be calls ahead of its GEMM, and of
- * those of others: rank 0's comes late. */
+ * those of others: in every other turn one rank's GEMM comes late.  In the others its
+ * movers do, and the GEMMs of all others wait for its rows. */
 static int turn_wheel(gpu_job *job, const wheel *w, int turn)
 {
     ew_world *world = job->world;
     for (int i = 0; i < CALLS; i++)
         RANK_CUDA(cudaMemset(w->C[i], 0xff, w->bytes));
     RANK_CUDA(cudaDeviceSynchronize());
-    if (job->rank == turn % job->num_ranks)
-        RANK_TRY(job_hold_producer(job, hold_back, NULL));
+    if (job->rank == turn / 2 % job->num_ranks)
+        RANK_TRY(turn % 2 ? job_hold_exchange(job, hold_back, NULL)
+                          : job_hold_producer(job, hold_back, NULL));
     RANK_OK(ew_world_barrier(world));
     for (int i = 0; i < CALLS; i++)
         RANK_OK(job_call(job, job->problem.max_m, w->A[i % SETS], job->B, w->C[i], NULL));
@@ -214,7 +216,7 @@ static int in_turn(gpu_job *job, void *argument)
  */
 void check_gather_reuse(void)
 {
-    int turns = gpu_quick ? 4 : 24;
+    int turns = gpu_quick ? 8 : 32;
     gpu_op = EW_OP_AG_GEMM;
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
         for (int W = 2; W <= 8; W *= 2) {

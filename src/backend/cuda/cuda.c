@@ -250,7 +250,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     const ewx_layout *layout = &engine->spec->layout;
     const size_t num_flags =
         engine->spec->op->gemm_waits
-            ? (size_t)layout->num_slots
+            ? (size_t)(layout->num_slots * layout->num_chunks)
             : (size_t)(layout->slots_per_part * engine->spec->num_ranks);
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
     if (layout->results_offset > 0)

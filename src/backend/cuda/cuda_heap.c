@@ -73,8 +73,9 @@ static ew_status map_peer(ewx_cuda_heap *heap, int rank, const handle *theirs,
 /* Head and flags, in host memory at the same address for kernels. */
 static ew_status create_replica(ewx_cuda_heap *heap, int rank, const ewx_layout *layout)
 {
-    const size_t bytes =
-        layout->flags_offset + (size_t)layout->num_slots * sizeof(uint32_t);
+    const size_t bytes = layout->flags_offset + (size_t)layout->num_slots *
+                                                    (size_t)layout->num_chunks *
+                                                    sizeof(uint32_t);
     void *replica;
     EW_CUDA_TRY(cudaHostAlloc(&replica, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
                 "allocating flags");

@@ -88,6 +88,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .ownership = share.ownership,
         .part = share.part,
         .flags_offset = (int64_t)layout->flags_offset,
+        .num_chunks = (int32_t)layout->num_chunks,
         .results_offset = (int64_t)layout->results_offset,
         .slice_offset = {(int64_t)layout->slice_offset[0],
                          (int64_t)layout->slice_offset[1]},
@@ -275,7 +276,7 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     operands.b = request->packed;
     operands.k = engine->spec->problem.k;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
-    const int64_t blocks = part.end_position - part.first_position + part.num_fillers;
+    const int64_t blocks = part.end_position - part.first_position;
     int64_t ctas = ewx_div_up(blocks, cluster) * cluster;
     if (operands.persistent)
         ctas = ewx_min64(ctas, engine->gemm_ctas);

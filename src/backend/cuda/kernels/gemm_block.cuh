@@ -60,7 +60,11 @@ struct block_source {
 
     __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
     {
-        return describe_block(call.grid, ewx_order_block(&call.grid, position + i));
+        if constexpr (GATHERS<OP>)
+            return describe_block(call.grid,
+                                  ewx_gather_block(&call.grid, call.rank, position + i));
+        else
+            return describe_block(call.grid, ewx_order_block(&call.grid, position + i));
     }
 };
 

@@ -384,14 +384,16 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         __syncthreads();
         /* At once: rows of another call may never come. */
         if (thread_index() < 32)
-            notice.may_store = OP::may_store(operands, call, notice.epoch, thread_index());
+            notice.may_store =
+                OP::may_store(operands, call, notice.epoch, thread_index()) &&
+                OP::await_first(call, notice.epoch, thread_index());
     } else if (thread_index() == 0) {
         notice.epoch = open_producer(call, operands.opens);
     }
     if (thread_index() == 0) {
         bool is_taken = true;
         if constexpr (GATHERS<OP>)
-            is_taken = OP::await_first(call, notice.epoch);
+            is_taken = notice.may_store;
         is_taken = is_taken && blocks.take(operands, call, notice.epoch, 1);
         notice.items[0] = next_work<OP>(operands, call, notice.epoch, blocks, is_taken);
         if constexpr (GATHERS<OP>)

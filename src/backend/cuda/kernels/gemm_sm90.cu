@@ -36,8 +36,12 @@ enum { LOADER_WARP, FIRST_STORER_WARP, SCHEDULER_WARP = 3 };
 
 /* What one CTA does next; the scheduler's answer to a position. */
 struct work {
-    int a_row, b_row; /* first row of A and of B */
-    int slot;         /* of the first tile, in the slice */
+    union {
+        int a_row;       /* first row of A */
+        int num_arrived; /* where the GEMM waits: chunks of the rows, from the first on */
+    };
+    int b_row; /* first row of B */
+    int slot;  /* of the first tile, in the slice */
     int part;
     int task;       /* of the first tile; the second is the next */
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
@@ -139,7 +143,8 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
                                         const ewx_cuda_call &call, const gemm_block &block)
 {
     work w;
-    w.a_row = (int)block.a_row;
+    if constexpr (!GATHERS<OP>)
+        w.a_row = (int)block.a_row;
     w.b_row = (int)block.b_row;
     w.slot = (int)OP::slot(operands, call, block);
     w.part = block.part;
@@ -148,6 +153,20 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
     w.shares_b = 0;
     w.halves = block.rows > HALF_ROWS ? 2 : 1;
     return w;
+}
+
+/* One thread; false: the call is given up. */
+template <class OP>
+__device__ __forceinline__ bool prepare_work(const ewx_cuda_operands &operands,
+                                             const ewx_cuda_call &call, uint32_t epoch,
+                                             const gemm_block &block, work &item)
+{
+    item = work_of<OP>(operands, call, block);
+    if constexpr (GATHERS<OP>) {
+        item.num_arrived = OP::num_arrived(call, epoch, block);
+        return item.num_arrived >= 0;
+    }
+    return true;
 }
 
 template <int TILES, int CLUSTER>
@@ -180,35 +199,27 @@ class work_giver
  * and stores it once: its CTAs must stay in step. */
 template <class OP, int TILES, int CLUSTER>
 __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
-                         uint32_t epoch, const arena<TILES> &memory)
+                         uint32_t epoch, bool may_start, const arena<TILES> &memory)
 {
     work_giver<TILES, CLUSTER> giver(memory);
     block_source<OP> blocks;
     work items[CLUSTER];
-    bool may_start = true;
-    if constexpr (GATHERS<OP>)
-        may_start = OP::await_first(call, epoch);
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
         /* blockIdx is that of the cluster's first CTA, which is this one */
         if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
             break;
-        const gemm_block block = blocks.at(call, 0);
-        if (!OP::await(call, epoch, block))
+        if (!prepare_work<OP>(operands, call, epoch, blocks.at(call, 0), items[0]))
             break;
         if constexpr (GATHERS<OP>)
             if (first)
                 note_first_block(call);
-        items[0] = work_of<OP>(operands, call, block);
         if (CLUSTER == 2) {
             work &second = items[CLUSTER - 1];
             const bool odd_end = !blocks.has(operands, call, 1);
             second = items[0];
-            if (!odd_end) {
-                const gemm_block next = blocks.at(call, 1);
-                if (!OP::await(call, epoch, next))
-                    break;
-                second = work_of<OP>(operands, call, next);
-            }
+            if (!odd_end &&
+                !prepare_work<OP>(operands, call, epoch, blocks.at(call, 1), second))
+                break;
             if (odd_end)
                 second.num_stored = 0;
             items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
@@ -260,11 +271,15 @@ class work_taker
 
 /* ---- Loader: one thread ---- */
 
-/* Rows of A, and where a block's begin there. */
+/* Rows of A, where a block's begin there, and the first step whose columns have not been
+ * seen to be there. */
 struct a_rows {
     const CUtensorMap *map;
     int first;
+    int next_wait;
 };
+
+constexpr int STEPS_PER_CHUNK = EWX_CHUNK_COLS / DEPTH;
 
 /* Behind the acquire of what hands out blocks. */
 template <class OP>
@@ -274,12 +289,26 @@ __device__ __forceinline__ a_rows rows_of(const ewx_cuda_maps &maps,
 {
     if constexpr (GATHERS<OP>) {
         arrived_before_bulk();
-        if (item.part != call.rank)
-            return {&maps.out[epoch & 1], item.a_row};
-        return {&maps.a, item.slot};
+        const int next_wait = item.num_arrived * STEPS_PER_CHUNK;
+        if (item.part == call.rank)
+            return {&maps.a, item.slot, next_wait};
+        const int64_t first = ewx_part_first_row(&call.grid, item.part) + item.slot;
+        return {&maps.out[epoch & 1], (int)first, next_wait};
     } else {
-        return {&maps.a, item.a_row};
+        return {&maps.a, item.a_row, 0};
     }
+}
+
+/* In a call that is given up it loads what is there, since the multipliers must come to
+ * their end: nobody will read C. */
+__device__ __forceinline__ void await_rows(const ewx_cuda_call &call, uint32_t epoch,
+                                           const work &item, int step, a_rows &rows)
+{
+    if (step != rows.next_wait)
+        return;
+    await_chunk(call, epoch, item.part, item.slot / EWX_TILE_M, step / STEPS_PER_CHUNK);
+    arrived_before_bulk();
+    rows.next_wait += STEPS_PER_CHUNK;
 }
 
 template <class OP, int TILES, int CLUSTER>
@@ -298,9 +327,11 @@ __device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint3
         taker.let_go();
         if (item.halves == 0)
             return;
-        const a_rows rows = rows_of<OP>(maps, call, epoch, item);
+        a_rows rows = rows_of<OP>(maps, call, epoch, item);
         for (int step = 0; step < num_steps; step++, stage.advance()) {
             const uint32_t full = memory.full(stage.at), b = memory.b(stage.at);
+            if constexpr (GATHERS<OP>)
+                await_rows(call, epoch, item, step, rows);
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
             tensor_load(memory.a(stage.at), rows.map, full, step * DEPTH, rows.first, keep);
@@ -545,10 +576,14 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
                                     threadIdx.x % WARPGROUP, memory);
     } else {
         give_registers<S::MOVER_REGISTERS>();
+        bool may_start = true;
+        if constexpr (GATHERS<OP>)
+            if (warp == SCHEDULER_WARP && cta == 0)
+                may_start = OP::await_first(call, epoch, lane);
         if (warp == LOADER_WARP && lane == 0)
             load<OP, TILES, CLUSTER>(maps, call, epoch, num_steps, memory, cta);
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
-            schedule<OP, TILES, CLUSTER>(operands, call, epoch, memory);
+            schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
             store<OP, TILES>(maps, operands, call, epoch, warp - FIRST_STORER_WARP, lane,
                              memory);

@@ -53,12 +53,9 @@ typedef struct ewx_cuda_counters {
     uint32_t epochs[EWX_NUM_STAGES]; /* the last call in which the stage has ended */
     uint32_t exits[EWX_NUM_STAGES]; /* CTAs of the stage's running launch that have ended */
     uint32_t next_position;         /* the next position of the walk that is not taken */
-    uint32_t next_filler;           /* likewise of the rank's own rows, where the GEMM waits
-                                       for those of others */
     uint32_t stop; /* a CTA gave up: the others leave too, nothing is published */
     unsigned long long looked_ns; /* when a waiting thread last read the abort word */
-    uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations; of
-                                     AllGather-GEMM units pushed of each own panel */
+    uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations */
 } ewx_cuda_counters;
 
 typedef enum ewx_cuda_place {
@@ -122,6 +119,8 @@ typedef struct ewx_cuda_call {
     int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
+    int32_t num_chunks;      /* where the GEMM waits: of a panel, EWX_CHUNK_COLS each; a
+                                flag's unit is panel * num_chunks + chunk */
     ewx_cuda_counters *counters;
     uint32_t *calls_made; /* of all the rank's plans; NULL: not counted, not compared */
     ewx_cuda_report *report;
@@ -158,10 +157,8 @@ typedef struct ewx_cuda_operands {
     /* Contributions are stored here, by destination, to be copied and then published;
      * NULL: they are stored in a heap, and the GEMM publishes them. */
     unsigned char *outbox;
-    /* Where the GEMM waits: blocks of own rows besides those positions; the whole C, for
-     * kernels without TMA; and whether the slice is free when the GEMM has ended, or still
-     * read by a kernel behind it. */
-    int64_t num_fillers;
+    /* Where the GEMM waits: the whole C, for kernels without TMA; and whether the slice is
+     * free when the GEMM has ended, or still read by a kernel behind it. */
     void *c;
     int32_t frees_slice;
 } ewx_cuda_operands;

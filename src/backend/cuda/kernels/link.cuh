@@ -94,24 +94,4 @@ __device__ __forceinline__ void await_push(const ewx_cuda_call &call, int dst,
     await_time(max(sent, received) + call.link.latency_ns);
 }
 
-/* One warp, between what its CTA wrote into the memory of all others and its publication:
- * likewise, `bytes` to each of them. */
-__device__ __forceinline__ void await_push_to_all(const ewx_cuda_call &call, int64_t bytes,
-                                                  int lane)
-{
-    if (!is_paced(call))
-        return;
-    const unsigned long long now = global_timer_ns(), cost = link_ns(call, bytes);
-    unsigned long long end = now;
-    if (lane == 0)
-        end = reserve(&segment_of(call, call.rank)->egress_free_ns, now,
-                      cost * (call.num_ranks - 1));
-    for (int rank = lane; rank < call.num_ranks; rank += 32)
-        if (rank != call.rank)
-            end = max(end, reserve(&segment_of(call, rank)->ingress_free_ns, now, cost));
-    for (int distance = 16; distance > 0; distance /= 2)
-        end = max(end, __shfl_xor_sync(~0u, end, distance));
-    await_time(end + call.link.latency_ns);
-}
-
 #endif

@@ -1,10 +1,10 @@
 /* The movers of AllGather-GEMM: x CTAs beside the GEMM that push the rank's rows of A into
  * the slices of all others, and the small kernels around a GEMM that is not ours.
  *
- * A unit is 128 rows by 512 columns, read once and stored to every other rank.  The CTAs
- * take the units of a panel in turn, so that all of them work on the panel that peers need
- * next; whoever completes it publishes it (op_ag_gemm.cuh).  They wait for nothing but the
- * readers of call e-2.
+ * A unit is one chunk of a panel, pushed to one rank, which is told at once
+ * (op_ag_gemm.cuh).  The CTAs take units in turn, in the order of plan/walk.h: all of them
+ * work on the few panels that their receivers need next, and every rank receives from as
+ * few others at a time.  They wait for nothing but the readers of call e-2.
  *
  * Registers are capped as the reducer's are, so that a CTA fits beside one of the GEMM. */
 #include "backend/cuda/kernels/op_ag_gemm.cuh"
@@ -13,8 +13,7 @@
 namespace
 {
 
-constexpr int UNIT_COLS = 512;
-constexpr int PIECES_ACROSS = UNIT_COLS / PIECE;
+constexpr int PIECES_ACROSS = EWX_CHUNK_COLS / PIECE;
 
 /* What caps the registers at 64, and at 32 for 512 threads. */
 template <int THREADS>
@@ -22,73 +21,78 @@ constexpr int CTAS_PER_SM = THREADS == 512 ? 4 : 1024 / THREADS;
 
 /* How many pieces a thread has in flight. */
 template <int THREADS>
-constexpr int BATCH = THREADS == 512 ? 1 : 4;
+constexpr int BATCH = THREADS == 512 ? 1 : 8;
 
-/* A unit's place in the rank's rows and in a slice, and its size. */
+struct unit {
+    int64_t panel;
+    int dst, chunk;
+};
+
+/* How many ranks a panel is pushed to. */
+__device__ __forceinline__ int pushes_per_panel(const ewx_cuda_rows &rows,
+                                                const ewx_cuda_call &call)
+{
+    return call.num_ranks - !rows.keeps_own;
+}
+
+__device__ __forceinline__ unit unit_of(const ewx_cuda_call &call, int times, int64_t index)
+{
+    const int64_t pushes = ewx_part_tile_rows(&call.grid, call.rank) * times;
+    const ewx_set_place place =
+        ewx_set_walk(call.grid.group, pushes, call.num_chunks, index);
+    const ewx_push push = ewx_gather_push(&call.grid, call.rank, times, place.row);
+    return {push.row, push.dst, (int)place.col};
+}
+
+/* A unit's place in the rank's rows and in the slice it goes to, and its size. */
 struct unit_place {
     const unsigned char *from;
-    int64_t to;        /* bytes into every segment */
+    unsigned char *to;
     int64_t row_bytes; /* of A */
     int height, pieces;
 };
 
-__device__ __forceinline__ int64_t units_per_panel(const ewx_cuda_rows &rows)
-{
-    return ewx_div_up(rows.k, UNIT_COLS);
-}
-
 __device__ __forceinline__ unit_place place_of(const ewx_cuda_rows &rows,
                                                const ewx_cuda_call &call, uint32_t epoch,
-                                               int64_t unit)
+                                               const unit &u)
 {
-    const int64_t panel = unit / units_per_panel(rows);
-    const int64_t col = unit % units_per_panel(rows) * UNIT_COLS;
-    const ewx_tile tile = {panel, 0};
+    const int64_t row = u.panel * EWX_TILE_M, col = (int64_t)u.chunk * EWX_CHUNK_COLS;
+    const int64_t slice_row = ewx_part_first_row(&call.grid, call.rank) + row;
+    const ewx_tile tile = {u.panel, 0};
     unit_place place;
     place.row_bytes = rows.k * 2;
-    place.from =
-        (const unsigned char *)rows.a + panel * EWX_TILE_M * place.row_bytes + col * 2;
-    place.to =
-        call.slice_offset[epoch & 1] +
-        (ewx_part_first_row(&call.grid, call.rank) + panel * EWX_TILE_M) * place.row_bytes +
-        col * 2;
+    place.from = (const unsigned char *)rows.a + row * place.row_bytes + col * 2;
+    place.to = call.heaps[u.dst] + call.slice_offset[epoch & 1] +
+               slice_row * place.row_bytes + col * 2;
     place.height = (int)ewx_tile_height(&call.grid, call.rank, tile);
-    place.pieces = (int)(ewx_min64(rows.k - col, UNIT_COLS) / PIECE);
+    place.pieces = (int)(ewx_min64(rows.k - col, EWX_CHUNK_COLS) / PIECE);
     return place;
 }
 
-/* To every other rank, from the next one on, so that not all push to one at a time. */
+/* A thread has the same piece of every ROWS-th row. */
 template <int THREADS>
-__device__ __forceinline__ void push_unit(const ewx_cuda_call &call,
-                                          const unit_place &place, bool keeps_own)
+__device__ __forceinline__ void push_unit(const unit_place &place)
 {
+    constexpr int ROWS = THREADS / PIECES_ACROSS;
     const uint64_t policy = l2_evict_normal(); /* the rows are multiplied soon */
-    const int end = place.height * PIECES_ACROSS;
-    const int others = call.num_ranks - !keeps_own;
+    const int column = threadIdx.x % PIECES_ACROSS;
+    if (column >= place.pieces)
+        return;
+    const int first = threadIdx.x / PIECES_ACROSS;
+    const int64_t next_row = ROWS * place.row_bytes;
+    const unsigned char *from = place.from + first * place.row_bytes + column * 16;
+    unsigned char *to = place.to + first * place.row_bytes + column * 16;
 #pragma unroll 1
-    for (int first = threadIdx.x; first < end; first += THREADS * BATCH<THREADS>) {
+    for (int row = first; row < place.height; row += ROWS * BATCH<THREADS>) {
         uint4 v[BATCH<THREADS>];
-        int64_t offset[BATCH<THREADS>];
 #pragma unroll
-        for (int i = 0; i < BATCH<THREADS>; i++) {
-            const int piece = first + i * THREADS;
-            const int column = piece % PIECES_ACROSS;
-            offset[i] = piece < end && column < place.pieces
-                            ? piece / PIECES_ACROSS * place.row_bytes + column * 16
-                            : -1;
-            if (offset[i] >= 0)
-                v[i] = ld_16(place.from + offset[i], policy);
-        }
-        int rank = call.rank;
-#pragma unroll 1
-        for (int count = 0; count < others; count++) {
-            rank = rank + 1 < call.num_ranks ? rank + 1 : 0;
-            unsigned char *to = call.heaps[rank] + place.to;
+        for (int i = 0; i < BATCH<THREADS>; i++, from += next_row)
+            if (row + i * ROWS < place.height)
+                v[i] = ld_16(from, policy);
 #pragma unroll
-            for (int i = 0; i < BATCH<THREADS>; i++)
-                if (offset[i] >= 0)
-                    st_16(to + offset[i], v[i], policy);
-        }
+        for (int i = 0; i < BATCH<THREADS>; i++, to += next_row)
+            if (row + i * ROWS < place.height)
+                st_16(to, v[i], policy);
     }
 }
 
@@ -99,10 +103,9 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
 {
     const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
     const int lane = threadIdx.x;
+    const int times = pushes_per_panel(rows, call);
     const int64_t num_units =
-        call.num_ranks > 1 || rows.keeps_own
-            ? ewx_part_tile_rows(&call.grid, call.rank) * units_per_panel(rows)
-            : 0;
+        ewx_part_tile_rows(&call.grid, call.rank) * times * call.num_chunks;
     if (threadIdx.x == 0)
         open_movers(call, epoch);
     __syncthreads(); /* nobody pushes before the gate */
@@ -110,23 +113,23 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     if (threadIdx.x < 32) /* without rows too, or this rank could be calls ahead */
         may_store = await_readers(call, epoch, lane);
     may_store = __syncthreads_and(may_store);
-    for (int64_t unit = blockIdx.x; may_store && unit < num_units; unit += gridDim.x) {
-        const unit_place place = place_of(rows, call, epoch, unit);
-        const int64_t panel = unit / units_per_panel(rows);
+    for (int64_t index = blockIdx.x; may_store && index < num_units; index += gridDim.x) {
+        const unit u = unit_of(call, times, index);
+        const unit_place place = place_of(rows, call, epoch, u);
 #if EW_MUTANT == 61 /* planted bug: the flag before the rows */
         if (threadIdx.x == 0)
-            publish_panel(call, epoch, panel, units_per_panel(rows));
+            publish_chunk(call, epoch, u.dst, u.panel, u.chunk);
 #endif
-        push_unit<THREADS>(call, place, rows.keeps_own);
+        push_unit<THREADS>(place);
         /* All stores of the CTA precede its release, below. */
         if (__syncthreads_or(threadIdx.x == 0 && has_stopped(call)))
             break;
-        if (threadIdx.x < 32)
-            await_push_to_all(call, (int64_t)place.height * place.pieces * 16, lane);
+        if (threadIdx.x == 0) {
+            await_push(call, u.dst, (int64_t)place.height * place.pieces * 16);
 #if EW_MUTANT != 61
-        if (threadIdx.x == 0)
-            publish_panel(call, epoch, panel, units_per_panel(rows));
+            publish_chunk(call, epoch, u.dst, u.panel, u.chunk);
 #endif
+        }
     }
     __syncthreads();
     if (threadIdx.x == 0)
@@ -178,7 +181,7 @@ __global__ void open_gathered_kernel(const __grid_constant__ ewx_cuda_call call)
     epoch = __shfl_sync(~0u, epoch, 0);
     if (call.grid.rows > 0 && !calls_agree(call, epoch, threadIdx.x))
         return;
-    if (threadIdx.x == 0 && await_all_panels(call, epoch))
+    if (await_all_rows(call, epoch, threadIdx.x) && threadIdx.x == 0)
         note_first_block(call);
 }
 

@@ -1,20 +1,20 @@
 /* AllGather-GEMM as the GEMM kernels see it, and how its rows are published.
  *
  * What is exchanged are rows of A.  Movers (mover.cu) push a rank's own rows into the
- * slices of all others, and one flag of each other rank says that a panel of 128 rows is
- * there. The GEMM waits for the panel of a block before it loads it; blocks of the rank's
- * own rows, which it reads where the caller has them, fill the time until then.  Tiles go
- * straight into C, so nothing is published.
+ * slices of all others, in the order of plan/walk.h, and one flag says that a chunk, 128
+ * rows by EWX_CHUNK_COLS columns, is there.  The GEMM begins with the rank's own rows,
+ * which it reads where the caller has them, and waits for each chunk of other rows before
+ * it loads it, so that the last rows are multiplied while they arrive.  Tiles go straight
+ * into C, so nothing is published.
  *
  * Why a load finds the rows.  Every thread of a mover stores its 16-byte pieces (generic
- * proxy); the CTA's barrier and thread 0's system fence put these stores before its
- * addition to the panel's count (publish_panel).  The CTA that counts the last unit has
- * then observed all other counts, and its system fence puts all units before its flags.  A
- * thread of the GEMM sees the flag and acquires it at system scope; what passes its block
- * on to the threads that load is a barrier of the CTA, or in a cluster an mbarrier with
- * release and acquire. So the stores happen before the loads, on sm80 without more.  TMA
- * reads through another proxy, and for it the loading thread has a proxy fence in between
- * (arrived_before_bulk).
+ * proxy); the CTA's barrier and thread 0's system fence put these stores before the chunk's
+ * flag (publish_chunk).  A thread of the GEMM sees the flag and acquires it at system
+ * scope, by a load (await_chunk) or a fence (count_arrived).  It is the thread that loads;
+ * or what passes its block on to the threads that load is a barrier of the CTA, or in a
+ * cluster an mbarrier with release and acquire.  So the stores happen before the loads, on
+ * sm80 without more.  TMA reads through another proxy, and for it the loading thread has a
+ * proxy fence behind every acquire (arrived_before_bulk).
  *
  * Why a slice may be overwritten.  Movers of call e wait until every rank's `done` has
  * reached e-2 (await_readers), which is sent when that rank's GEMM, and the kernel that
@@ -79,7 +79,7 @@ __device__ __forceinline__ void close_gathered(const ewx_cuda_call &call, uint32
     if (atomicAdd(&counters->exits[EWX_STAGE_GEMM], 1u) + 1 != gridDim.x)
         return;
     counters->exits[EWX_STAGE_GEMM] = 0;
-    counters->next_position = counters->next_filler = 0;
+    counters->next_position = 0;
     end_gathered(call, epoch, frees_slice);
 }
 
@@ -93,63 +93,97 @@ __device__ __forceinline__ void close_movers(const ewx_cuda_call &call, uint32_t
     counters->epochs[EWX_STAGE_EXCHANGE] = epoch;
 }
 
-/* ---- Panels ---- */
+/* ---- Rows ---- */
 
-/* One thread of a mover, behind a barrier of its CTA that all stores of a unit have passed.
- * The CTA that completes the panel publishes it to all others.  The counter is private and
- * goes back to zero with the last unit, so that the next call finds it so. */
-__device__ __forceinline__ void publish_panel(const ewx_cuda_call &call, uint32_t epoch,
-                                              int64_t panel, int64_t num_units)
+/* Of a panel of the source's rows. */
+__device__ __forceinline__ uint32_t *chunk_flag(const ewx_cuda_call &call, int reader,
+                                                int src, int64_t panel, int chunk)
 {
-    uint32_t *count = &call.counters->unit_tiles[panel];
-    fence_release_sys(); /* this unit, before its count */
-    if (atomicAdd(count, 1u) + 1 != num_units)
-        return;
-    *count = 0;
-    fence_release_sys(); /* all counted units, before the flags */
-    for (int rank = 0; rank < call.num_ranks; rank++)
-        if (rank != call.rank)
-            st_relaxed_sys(flag_of(call, rank, panel, call.rank), epoch);
+    return flag_of(call, reader, panel * call.num_chunks + chunk, src);
 }
 
-__device__ __forceinline__ bool has_arrived(const ewx_cuda_call &call, uint32_t epoch,
-                                            int src, int64_t panel)
+/* One thread of a mover, behind a barrier of its CTA that all stores of the chunk have
+ * passed. */
+__device__ __forceinline__ void publish_chunk(const ewx_cuda_call &call, uint32_t epoch,
+                                              int dst, int64_t panel, int chunk)
 {
-    return src == call.rank ||
-           ewx_epoch_reached(ld_relaxed_sys(flag_of(call, call.rank, panel, src)), epoch);
+    fence_release_sys();
+    st_relaxed_sys(chunk_flag(call, dst, call.rank, panel, chunk), epoch);
 }
 
 /* One thread; false: the call is given up. */
+__device__ __forceinline__ bool await_chunk(const ewx_cuda_call &call, uint32_t epoch,
+                                            int src, int64_t panel, int chunk)
+{
+    return await_epoch(call, chunk_flag(call, call.rank, src, panel, chunk), epoch,
+                       {EWX_CUDA_PANEL, src, (int)panel, 0});
+}
+
+/* One thread: how many chunks of a panel are there, from the first on; acquires them.
+ * Several flags are on their way at a time. */
+__device__ __forceinline__ int count_arrived(const ewx_cuda_call &call, uint32_t epoch,
+                                             int src, int64_t panel)
+{
+#if EW_MUTANT == 62 /* planted bug: rows are loaded before they are there */
+    return call.num_chunks;
+#endif
+    constexpr int BATCH = 4;
+    const uint32_t *flag = chunk_flag(call, call.rank, src, panel, 0);
+    int count = 0, seen = BATCH;
+    for (; count < call.num_chunks && seen == BATCH; count += seen) {
+        uint32_t words[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            words[i] = count + i < call.num_chunks
+                           ? ld_relaxed_sys(flag + (count + i) * call.num_ranks)
+                           : epoch - 1;
+        bool all = true;
+        seen = 0;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            all = all && ewx_epoch_reached(words[i], epoch);
+            seen += all;
+        }
+    }
+    fence_acquire_sys();
+    return count;
+}
+
+/* As await_chunk. */
 __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t epoch,
                                              int src, int64_t first, int64_t end)
 {
     for (int64_t panel = first; panel < end && src != call.rank; panel++)
-        if (!await_epoch(call, flag_of(call, call.rank, panel, src), epoch,
-                         {EWX_CUDA_PANEL, src, (int)panel, 0}))
-            return false;
+        for (int there; (there = count_arrived(call, epoch, src, panel)) < call.num_chunks;)
+            if (!await_chunk(call, epoch, src, panel, there))
+                return false;
     return true;
 }
 
-/* All rows of all others. */
-__device__ __forceinline__ bool await_all_panels(const ewx_cuda_call &call, uint32_t epoch)
+/* One warp: all rows of all others. */
+__device__ __forceinline__ bool await_all_rows(const ewx_cuda_call &call, uint32_t epoch,
+                                               int lane)
 {
+    const int64_t end = ewx_gather_panels(&call.grid, call.rank) * call.num_chunks;
     bool ok = true;
-    for (int src = 0; src < call.num_ranks && ok; src++)
-        ok = await_panels(call, epoch, src, 0, ewx_part_tile_rows(&call.grid, src));
+    for (int64_t i = lane; i < end && ok; i += 32) {
+        const ewx_block panel =
+            ewx_gather_panel(&call.grid, call.rank, i / call.num_chunks);
+        ok = await_chunk(call, epoch, panel.part, panel.row, (int)(i % call.num_chunks));
+    }
+    ok = __all_sync(~0u, ok);
+    __syncwarp(); /* what every lane has acquired is acquired by all */
     return ok;
 }
 
 /* ---- For the GEMM kernels ---- */
 
 struct op_ag_gemm {
-    /* One thread, before the block is given to whoever loads it; false: the call is given
-     * up.  `release` puts so many panels together. */
+    /* One thread, before the block is given to whoever loads it: all its rows are there;
+     * false: the call is given up.  `release` puts so many panels together. */
     static __device__ __forceinline__ bool await(const ewx_cuda_call &call, uint32_t epoch,
                                                  const gemm_block &block)
     {
-#if EW_MUTANT == 62 /* planted bug: rows are loaded before they are there */
-        return true;
-#endif
         const int64_t all = ewx_part_tile_rows(&call.grid, block.part);
         if (call.release == 1)
             return await_panels(call, epoch, block.part, block.tile.row,
@@ -162,11 +196,22 @@ struct op_ag_gemm {
                             ewx_min64(first + call.release, all));
     }
 
-    /* One thread, before the first block; likewise. */
-    static __device__ __forceinline__ bool await_first(const ewx_cuda_call &call,
-                                                       uint32_t epoch)
+    /* One thread, before the block is given to a thread that waits for the rest itself: how
+     * many chunks of its rows are there.  Below 0: the call is given up. */
+    static __device__ __forceinline__ int num_arrived(const ewx_cuda_call &call,
+                                                      uint32_t epoch,
+                                                      const gemm_block &block)
     {
-        return call.release != EW_RELEASE_OUTPUT || await_all_panels(call, epoch);
+        if (call.release == 1 && block.part != call.rank)
+            return count_arrived(call, epoch, block.part, block.tile.row);
+        return await(call, epoch, block) ? call.num_chunks : -1;
+    }
+
+    /* One warp, before the first block; as await. */
+    static __device__ __forceinline__ bool await_first(const ewx_cuda_call &call,
+                                                       uint32_t epoch, int lane)
+    {
+        return call.release != EW_RELEASE_OUTPUT || await_all_rows(call, epoch, lane);
     }
 
     /* One warp, before the call's first store: whether all ranks are in this call. */
@@ -188,57 +233,5 @@ struct op_ag_gemm {
 
 template <>
 constexpr bool GATHERS<op_ag_gemm> = true;
-
-/* A block whose rows have arrived, else one of the rank's own rows, else the next that will
- * have its rows.  Both lists are handed out by counters; whatever the order, the result is
- * the same. */
-template <>
-struct block_source<op_ag_gemm> {
-    int64_t position;
-    bool is_filler;
-
-    /* Of the next block in the other list, so far as can be seen now. */
-    static __device__ __forceinline__ bool next_has_arrived(
-        const ewx_cuda_operands &operands, const ewx_cuda_call &call, uint32_t epoch)
-    {
-        const int64_t next = *(volatile uint32_t *)&call.counters->next_position;
-        if (next >= operands.end_position)
-            return false;
-        const ewx_block block = ewx_gather_block(&call.grid, call.rank, next);
-        return has_arrived(call, epoch, block.part, block.row);
-    }
-
-    __device__ __forceinline__ bool take_filler(const ewx_cuda_operands &operands,
-                                                const ewx_cuda_call &call, uint32_t count)
-    {
-        is_filler = true;
-        position = atomicAdd(&call.counters->next_filler, count);
-        return position < operands.num_fillers;
-    }
-
-    __device__ __forceinline__ bool take(const ewx_cuda_operands &operands,
-                                         const ewx_cuda_call &call, uint32_t epoch,
-                                         uint32_t count)
-    {
-        if (!next_has_arrived(operands, call, epoch) && take_filler(operands, call, count))
-            return true;
-        is_filler = false;
-        position = atomicAdd(&call.counters->next_position, count);
-        return position < operands.end_position || take_filler(operands, call, count);
-    }
-
-    __device__ __forceinline__ bool has(const ewx_cuda_operands &operands,
-                                        const ewx_cuda_call &, int i) const
-    {
-        return position + i < (is_filler ? operands.num_fillers : operands.end_position);
-    }
-
-    __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
-    {
-        return describe_block(
-            call.grid, is_filler ? ewx_part_walk(&call.grid, call.rank, position + i)
-                                 : ewx_gather_block(&call.grid, call.rank, position + i));
-    }
-};
 
 #endif

@@ -51,6 +51,13 @@ __device__ __forceinline__ void fence_release_sys()
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
+/* Before it, ld_relaxed_sys means what ld_acquire_sys would: for many words at a time.
+ * fence.acq_rel would do, but means a release wherever it stands (tests/check_ptx.sh). */
+__device__ __forceinline__ void fence_acquire_sys()
+{
+    asm volatile("fence.sc.sys;" ::: "memory");
+}
+
 /* Ordinary accesses to memory, before bulk copies to the same memory. */
 __device__ __forceinline__ void accesses_before_bulk()
 {

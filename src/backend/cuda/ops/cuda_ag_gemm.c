@@ -33,9 +33,7 @@ static ew_status launch_movers(ewx_cuda_engine *engine, ewx_cuda_call *call,
 static ew_status launch_own_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                  const ewx_call *request)
 {
-    const int64_t fillers = ewx_gather_fillers(&call->grid, call->rank);
-    const ewx_cuda_operands all = {.end_position = ewx_num_blocks(&call->grid) - fillers,
-                                   .num_fillers = fillers,
+    const ewx_cuda_operands all = {.end_position = ewx_num_blocks(&call->grid),
                                    .c = request->C,
                                    .frees_slice = request->gathered == NULL};
     return ewx_cuda_launch_gemm(engine, call, all, request);
