@@ -5,6 +5,17 @@
 #include "plan/backend_traits.h"
 #include "plan/spec.h"
 
+/* Of an AllReduce on GPUs, whose layers may cut the grid in another way. */
+static ewx_size layer_slots(const ew_problem *problem, int num_ranks,
+                            const ew_config *config)
+{
+    const int num_parts = ewx_layer_num_parts(config, num_ranks, problem->max_m);
+    const int64_t rows = ewx_div_up(problem->max_m, num_parts);
+    return ewx_size_mul(
+        ewx_size_mul(ewx_size_of(ewx_div_up(rows, EWX_TILE_M)), ewx_size_of(num_parts)),
+        ewx_size_of(ewx_div_up(problem->n, EWX_TILE_N)));
+}
+
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out)
 {
@@ -28,8 +39,10 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_size slots_per_part =
         ewx_size_mul(ewx_size_of(layout.max_tile_rows), ewx_size_of(layout.tile_cols));
     /* Rows of A are published in panels as high as a tile. */
-    const ewx_size num_slots = op->gemm_waits
-                                   ? ewx_size_of(layout.max_tile_rows)
+    const bool has_results = rules.flags_at_owner && problem->op == EW_OP_GEMM_AR;
+    const ewx_size num_slots = op->gemm_waits ? ewx_size_of(layout.max_tile_rows)
+                               : has_results
+                                   ? layer_slots(problem, num_ranks, config)
                                    : ewx_size_mul(slots_per_part, ewx_size_of(num_parts));
     const int64_t kept_rows = op->gemm_waits ? most_rows : problem->max_m;
     const ewx_size slot =
@@ -41,16 +54,19 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
             ? ewx_size_mul(ewx_size_mul(ewx_size_of(kept_rows), ewx_size_of(cols)), elem)
             : ewx_size_mul(num_slots, slot_bytes);
     const ewx_size slice = ewx_size_round_up(contributions, rules.unit_bytes);
-    const bool has_results = rules.flags_at_owner && problem->op == EW_OP_GEMM_AR;
     const ewx_size contribution_flags =
         ewx_size_mul(rules.flags_at_owner && !op->gemm_waits
                          ? ewx_size_mul(slots_per_part, ewx_size_of(num_ranks))
                          : num_slots,
                      (ewx_size){rules.flag_bytes, true});
-    const ewx_size result_flags =
-        has_results ? ewx_size_mul(slots_per_part, (ewx_size){rules.flag_bytes, true})
-                    : (ewx_size){0, true};
-    const ewx_size flags = ewx_size_add(contribution_flags, result_flags);
+    const ewx_size flag_bytes = {has_results ? rules.flag_bytes : 0, true};
+    const ewx_size result_flags = ewx_size_mul(slots_per_part, flag_bytes);
+    layout.rows_per_rank = ewx_div_up(problem->max_m, num_ranks);
+    const ewx_size row_flags = ewx_size_mul(
+        ewx_size_mul(ewx_size_of(layout.rows_per_rank), ewx_size_of(num_ranks)),
+        flag_bytes);
+    const ewx_size flags =
+        ewx_size_add(contribution_flags, ewx_size_add(result_flags, row_flags));
     const ewx_size first = ewx_size_round_up(
         ewx_size_add((ewx_size){rules.header_bytes, true}, flags), rules.unit_bytes);
     /* cuBLAS and copy engines are told where to write by the host, which does not count
@@ -73,6 +89,8 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     layout.slot_bytes = slot_bytes.value;
     layout.flags_offset = rules.header_bytes;
     layout.results_offset = has_results ? rules.header_bytes + contribution_flags.value : 0;
+    layout.row_results_offset =
+        has_results ? layout.results_offset + result_flags.value : 0;
     layout.slice_offset[0] = first.value;
     layout.slice_offset[1] = second.value;
     layout.segment_bytes = total.value;

@@ -26,6 +26,7 @@
     X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \
     X("allreduce-graph", check_allreduce_graph, 60, THREADS)                \
     X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
+    X("allreduce-rows", check_allreduce_rows, 90, THREADS)                  \
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
     X("allreduce-faults", check_allreduce_faults, 90, THREADS)              \
     X("frees", check_frees, 60, THREADS)                                    \
