@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "entwine/measure.h"
-#include "plan/spec.h"
+#include "plan/policy.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
 
@@ -302,6 +302,61 @@ static void allreduce_has_room_for_its_flags(void **state)
     }
 }
 
+/* ---- AllReduce ---- */
+
+static ewx_spec allreduce_spec(const char *config, int num_ranks)
+{
+    ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    problem.op = EW_OP_GEMM_AR;
+    ew_config request = EW_CONFIG_INIT;
+    ewx_spec spec;
+    assert_int_equal(ew_config_parse(config, &request), EW_OK);
+    assert_int_equal(ewx_spec_build(&problem, num_ranks, &request, &eight_cores, &spec),
+                     EW_OK);
+    return spec;
+}
+
+/* A GPU takes one shot while what it reads more is quicker than a second wait. */
+static void shots_follow_the_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        int num_ranks;
+        int64_t m;
+        int shots;
+    } cases[] = {{"backend=cuda", 8, 1, 1},          {"backend=cuda", 8, 32, 1},
+                 {"backend=cuda", 8, 33, 2},         {"backend=cuda", 8, 8192, 2},
+                 {"backend=cuda", 4, 112, 1},        {"backend=cuda", 4, 113, 2},
+                 {"backend=cuda", 2, 8192, 1},       {"backend=cpu", 8, 4, 1},
+                 {"backend=cpu", 8, 5, 2},           {"backend=cuda,shots=2", 8, 1, 2},
+                 {"backend=cuda,shots=1", 8, 99, 1}, {"backend=cuda", 72, 1, 1}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ewx_spec spec = allreduce_spec(cases[i].config, cases[i].num_ranks);
+        assert_int_equal(ewx_allreduce_shots(&spec, cases[i].m), cases[i].shots);
+    }
+}
+
+/* Layers may cut the rows into parts, for which there is room; few rows stay one part. */
+static void layers_find_room(void **state)
+{
+    (void)state;
+    for (int W = 2; W <= 8; W++) {
+        const ewx_spec spec = allreduce_spec("backend=cuda", W);
+        const int64_t walked = (int64_t)spec.config.group * spec.config.block_m;
+        assert_int_equal(ewx_layer_num_parts(&spec.config, W, walked), 1);
+        assert_int_equal(ewx_layer_num_parts(&spec.config, W, walked + 1), W);
+        const int64_t tile_rows = ewx_div_up(spec.layout.rows_per_rank, EWX_TILE_M);
+        assert_true(spec.layout.num_slots >= W * tile_rows * spec.layout.tile_cols);
+        assert_true(spec.layout.num_slots >= spec.layout.slots_per_part);
+        assert_true(spec.layout.row_results_offset +
+                        (size_t)(W * spec.layout.rows_per_rank) * sizeof(uint32_t) <=
+                    spec.layout.slice_offset[0]);
+        assert_int_equal(spec.layout.slice_offset[1] - spec.layout.slice_offset[0],
+                         spec.layout.num_slots * EWX_CUDA_TILE_BYTES);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +368,8 @@ int main(void)
         cmocka_unit_test(methods_are_configs),
         cmocka_unit_test(every_method_can_be_planned),
         cmocka_unit_test(unknown_methods_are_refused),
+        cmocka_unit_test(shots_follow_the_bytes),
+        cmocka_unit_test(layers_find_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
