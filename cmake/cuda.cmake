@@ -42,7 +42,7 @@ set(mutant) # a planted bug in the kernels, for gpu-check --mutants
 if(EW_MUTANT)
   set(mutant -DEW_MUTANT=${EW_MUTANT})
 endif()
-foreach(name gemm_sm90 gemm_sm80 reducer allreducer mover epilogue control inputs)
+foreach(name gemm_sm90 gemm_sm80 reducer allreducer row_allreducer mover epilogue control inputs)
   set(targets ${portable_targets})
   if(DEFINED ${name}_targets)
     set(targets ${${name}_targets})

@@ -394,6 +394,26 @@ static void shots_follow_the_bytes(void **state)
     }
 }
 
+/* Layers may cut the rows into parts, for which there is room; few rows stay one part. */
+static void layers_find_room(void **state)
+{
+    (void)state;
+    for (int W = 2; W <= 8; W++) {
+        const ewx_spec spec = allreduce_spec("backend=cuda", W);
+        const int64_t walked = (int64_t)spec.config.group * spec.config.block_m;
+        assert_int_equal(ewx_layer_num_parts(&spec.config, W, walked), 1);
+        assert_int_equal(ewx_layer_num_parts(&spec.config, W, walked + 1), W);
+        const int64_t tile_rows = ewx_div_up(spec.layout.rows_per_rank, EWX_TILE_M);
+        assert_true(spec.layout.num_slots >= W * tile_rows * spec.layout.tile_cols);
+        assert_true(spec.layout.num_slots >= spec.layout.slots_per_part);
+        assert_true(spec.layout.row_results_offset +
+                        (size_t)(W * spec.layout.rows_per_rank) * sizeof(uint32_t) <=
+                    spec.layout.slice_offset[0]);
+        assert_int_equal(spec.layout.slice_offset[1] - spec.layout.slice_offset[0],
+                         spec.layout.num_slots * EWX_CUDA_TILE_BYTES);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +428,7 @@ int main(void)
         cmocka_unit_test(every_method_can_be_planned),
         cmocka_unit_test(unknown_methods_are_refused),
         cmocka_unit_test(shots_follow_the_bytes),
+        cmocka_unit_test(layers_find_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

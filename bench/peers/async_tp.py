@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times PyTorch's Async-TP operator with several ranks on one GPU.
+"""Times PyTorch's Async-TP operator, or a product and its AllReduces in symmetric memory
+(--op gemm-ar), with several ranks on one GPU.
 
 Every rank is a process with a slice of the GPU's SMs of its own, as the ranks of
 `entwine bench --backend cuda --ranks-as processes` are.  See README.md beside this file."""
@@ -21,7 +22,7 @@ import document as doc  # noqa: E402
 import keeper  # noqa: E402
 import meeting  # noqa: E402
 import rank as rank_process  # noqa: E402
-from problems import DTYPES, Problem, Usage, read_suite, why_not  # noqa: E402
+from problems import DTYPES, METHODS, Problem, Usage, read_suite, why_not  # noqa: E402
 
 EXIT = {"ok": 0, "wrong": 1, "usage": 2, "died": 3, "environment": 5, "skipped": 77,
         "interrupted": 130}
@@ -41,6 +42,8 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("-W", "--ranks", type=int, default=8, help="ranks that share the GPU; default 8")
+    add("--op", default="gemm-rs", choices=list(METHODS), help="gemm-rs: Async-TP, the default; "
+        "gemm-ar: torch.mm, then the one-shot and the two-shot AllReduce")
     add("--suite", help="problems from a suite file; its W is replaced by -W")
     add("-m", "--rows", type=int, help="rows of A and of the output, without --suite")
     add("-N", "--cols", type=int, help="columns of the output")
@@ -222,7 +225,7 @@ class Run:
     def _complete(self):
         while self.about and self._next < len(self.problems):
             problem, reports = self.problems[self._next], self._reports.get(self._next, [])
-            if why_not(problem, self.options.ranks):
+            if why_not(problem, self.options.op, self.options.ranks):
                 fresh = [doc.skipped(problem, self.options, self.about["sms_per_rank"])]
             elif len(reports) == self.options.ranks:
                 fresh = doc.measured(problem, self.options, self.about, reports)
@@ -315,10 +318,10 @@ def main():
         problems = problems_of(options)
         if options.rank is not None:
             if options.pretend:
-                from self_test import METHODS, PretendEngine as Engine
+                from self_test import PretendEngine as Engine
             else:
-                from torch_engine import METHODS, TorchEngine as Engine
-            rank_process.main(options, problems, Engine, METHODS)
+                from torch_engine import TorchEngine as Engine
+            rank_process.main(options, problems, Engine, METHODS[options.op])
         return measure(options, problems)
     except Usage as error:
         print(f"async_tp: {error}", file=sys.stderr)

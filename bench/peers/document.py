@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 
-from problems import ELEMENT_BYTES, coefficient_of_variation, slowest, why_not
+from problems import ELEMENT_BYTES, METHODS, coefficient_of_variation, slowest, why_not
 
 CLOCKS_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu,driver_version"
 QUERY_S = 10
@@ -64,7 +64,7 @@ def measured(problem, options, about, reports):
     for of_ranks in zip(*(report["found"] for report in reports)):
         samples = slowest([one["samples_us"] for one in of_ranks])
         first, time_us = of_ranks[0], statistics.median(samples)
-        checked = first["method"] == "torch-async-tp"
+        checked = first["method"] != "torch-matmul"
         config = [f"slices={options.slices}", f"cublas_sms={first['sm_target'] or 'all'}",
                   *(note.replace(" ", "-") for note in about["notes"])]
         results.append({
@@ -76,14 +76,15 @@ def measured(problem, options, about, reports):
             "gflops": 2e-3 * problem.m * problem.n * problem.k / time_us,
             "algbw_gbs": 1e-3 * problem.m * problem.n * ELEMENT_BYTES / time_us,
             "breq_gbs": None, "speedup": None,
-            "check": {"wrong": sum(report["wrong"] for report in reports) if checked else 0,
-                      "max_abs_err": max(r["error"] for r in reports) if checked else None}})
+            "check": {"wrong": sum(one["wrong"] for one in of_ranks) if checked else 0,
+                      "max_abs_err": max(one["error"] for one in of_ranks) if checked else None}})
     return results
 
 
 def skipped(problem, options, sms):
-    return {"params": params(problem, options, sms, options.iters), "method": "torch-async-tp",
-            "config": "", "status": "EW_ERR_SHAPE", "error": why_not(problem, options.ranks)}
+    return {"params": params(problem, options, sms, options.iters),
+            "method": METHODS[options.op][0], "config": "", "status": "EW_ERR_SHAPE",
+            "error": why_not(problem, options.op, options.ranks)}
 
 
 def write(path, document):

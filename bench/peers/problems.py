@@ -2,6 +2,9 @@
 import statistics
 from dataclasses import dataclass
 
+# What is measured of each operation, and last the product alone, for orientation.
+METHODS = {"gemm-rs": ("torch-async-tp", "torch-matmul"),
+           "gemm-ar": ("torch-one-shot", "torch-two-shot", "torch-matmul")}
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 SLICE_UNIT = 8  # SMs that a green context comes in
 ELEMENT_BYTES = 2
@@ -19,9 +22,11 @@ class Problem:
     k: int
     dtype: str
 
-    def workspace_bytes(self, ranks):
-        """Async-TP's two buffers for one destination's part of the output each."""
-        return 2 * (self.m // ranks) * self.n * ELEMENT_BYTES
+    def workspace_bytes(self, op, ranks):
+        """Async-TP's two buffers for one destination's part of the output each; the whole
+        output, which is summed where it lies."""
+        rows = self.m if op == "gemm-ar" else 2 * (self.m // ranks)
+        return rows * self.n * ELEMENT_BYTES
 
 
 def parse_line(line, where):
@@ -53,9 +58,13 @@ def read_suite(path):
     return found
 
 
-def why_not(problem, ranks):
-    """Why Async-TP cannot run the problem, or None."""
-    if problem.m % ranks:
+def why_not(problem, op, ranks):
+    """Why torch cannot run the problem, or None."""
+    if op == "gemm-ar" and problem.dtype != "bf16":
+        return f"torch's AllReduce in symmetric memory is for bf16, not for {problem.dtype}"
+    if op == "gemm-ar" and problem.m * problem.n * ELEMENT_BYTES % (16 * ranks):
+        return f"torch's two shots need W pieces of 16 bytes each, and W={ranks}"
+    if op == "gemm-rs" and problem.m % ranks:
         return f"Async-TP needs M to be a multiple of W, and M={problem.m} is none of {ranks}"
     return None
 

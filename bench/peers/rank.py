@@ -27,12 +27,17 @@ def end_with(parent):
         os._exit(1)
 
 
-def positions_of(problem, ranks, seed):
-    """Per rank, elements of its rows: (row of the whole output, column)."""
+def positions_of(problem, op, ranks, seed):
+    """Per rank, elements that it checks: (row of the whole output, column)."""
     choose = random.Random(f"{seed} {problem}")
-    rows = problem.m // ranks
-    return [[(owner * rows + choose.randrange(rows), choose.randrange(problem.n))
+    first, count = rows_of(problem, op, ranks)
+    return [[(owner * first + choose.randrange(count), choose.randrange(problem.n))
              for _ in range(SAMPLES_CHECKED)] for owner in range(ranks)]
+
+
+def rows_of(problem, op, ranks):
+    """(rows from one rank's first to the next one's, rows of each): all, or a part of them."""
+    return (0, problem.m) if op == "gemm-ar" else (problem.m // ranks,) * 2
 
 
 class Measurement:
@@ -45,17 +50,17 @@ class Measurement:
         self.queueing_us = 0.0  # host time of the last call, on the slowest rank
         self.retaken = 0
 
-    def check(self):
+    def check(self, method):
         """(wrong elements, largest error) of one call on this rank's rows."""
-        meeting, problem = self.meeting, self.problem
-        rows = problem.m // meeting.ranks
-        positions = positions_of(problem, meeting.ranks, self.options.seed)
+        meeting, problem, op = self.meeting, self.problem, self.options.op
+        first = meeting.rank * rows_of(problem, op, meeting.ranks)[0]
+        positions = positions_of(problem, op, meeting.ranks, self.options.seed)
         parts = self.engine.contributions([at for owned in positions for at in owned])
         shown = meeting.gather(parts)
         mine = slice(meeting.rank * SAMPLES_CHECKED, (meeting.rank + 1) * SAMPLES_CHECKED)
         parts = list(zip(*(values[mine] for values in shown)))
-        results = self.engine.results([(row - meeting.rank * rows, column)
-                                       for row, column in positions[meeting.rank]])
+        results = self.engine.results(method, [(row - first, column)
+                                               for row, column in positions[meeting.rank]])
         errors = [abs(value - sum(part)) for value, part in zip(results, parts)]
         wrong = sum(not error <= tolerance(part, problem.dtype)
                     for error, part in zip(errors, parts))
@@ -108,20 +113,24 @@ class Measurement:
 
 def measure_all(engine, meeting, problems, options, methods, tell):
     for index, problem in enumerate(problems):
-        if why_not(problem, meeting.ranks):
+        if why_not(problem, options.op, meeting.ranks):
             continue
         meeting.barrier()
         engine.load(problem)
         measurement = Measurement(engine, meeting, problem, options)
-        before = measurement.check()
+        *peers, product = methods
+        checks = {method: [measurement.check(method)] for method in peers}
         found = []
-        for method, least in zip(methods, (options.iters, LEAST_FOR_ORIENTATION)):
+        for method in methods:
+            least = LEAST_FOR_ORIENTATION if method == product else options.iters
             found.append(measurement.run(method, least))
             tell({"kind": "alive"})
         engine.negate()
-        after = measurement.check()
-        tell({"kind": "problem", "index": index, "found": found,
-              "wrong": before[0] + after[0], "error": max(before[1], after[1])})
+        for method, one in zip(peers, found):
+            checks[method].append(measurement.check(method))
+            one["wrong"] = sum(wrong for wrong, _ in checks[method])
+            one["error"] = max(error for _, error in checks[method])
+        tell({"kind": "problem", "index": index, "found": found})
 
 
 def main(options, problems, make_engine, methods):
@@ -135,7 +144,7 @@ def main(options, problems, make_engine, methods):
     meeting = Meeting(os.path.join(options.folder, "meeting"), options.rank, options.ranks,
                       options.timeout)
     try:
-        able = [problem for problem in problems if not why_not(problem, options.ranks)]
+        able = [problem for problem in problems if not why_not(problem, options.op, options.ranks)]
         engine = make_engine(meeting, able, options)
         tell({"kind": "ready", "about": engine.describe()})
         measure_all(engine, meeting, problems, options, methods, tell)

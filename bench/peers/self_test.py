@@ -12,10 +12,10 @@ import time
 
 from problems import (Problem, Usage, coefficient_of_variation, iterations, parse_line, read_suite,
                       slice_sms, slowest, tolerance, why_not)
+from rank import rows_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-METHODS = ("torch-async-tp", "torch-matmul")
 LIMIT_S = 40
 
 
@@ -25,6 +25,7 @@ class PretendEngine:
 
     def __init__(self, meeting, problems, options):
         self.meeting, self.mood, self.sign, self.loaded = meeting, options.pretend, 1, 0
+        self.op = options.op
 
     def describe(self):
         return {"torch": "0.0", "commit": "unknown", "blas": "none", "sms_per_rank": self.sms,
@@ -35,7 +36,7 @@ class PretendEngine:
 
     def load(self, problem):
         self.sign, self.loaded = 1, self.loaded + 1
-        self.rows = problem.m // self.meeting.ranks
+        self.first = self.meeting.rank * rows_of(problem, self.op, self.meeting.ranks)[0]
         if self.loaded == 2 and self.meeting.rank == 1:
             if self.mood == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -53,10 +54,9 @@ class PretendEngine:
     def contributions(self, positions):
         return [self.part(self.meeting.rank, *at) for at in positions]
 
-    def results(self, positions):
-        first = self.meeting.rank * self.rows
+    def results(self, method, positions):
         present = range(self.meeting.ranks - (self.mood == "wrong"))
-        return [sum(self.part(rank, first + row, column) for rank in present)
+        return [sum(self.part(rank, self.first + row, column) for rank in present)
                 for row, column in positions]
 
     def plan_for(self, sms):
@@ -81,8 +81,12 @@ def check_reading():
         else:
             raise AssertionError(f"'{bad}' was taken")
     paper = read_suite(os.path.join(ROOT, "bench/suites/paper.suite"))
-    assert len(paper) == 40 and not any(why_not(p, w) for p in paper for w in (4, 8))
-    assert why_not(Problem(None, 100, 8, 8, "fp16"), 8)
+    assert len(paper) == 40 and not any(why_not(p, "gemm-rs", w) for p in paper
+                                       for w in (4, 8))
+    assert why_not(Problem(None, 100, 8, 8, "fp16"), "gemm-rs", 8)
+    assert why_not(Problem(None, 128, 8, 8, "fp16"), "gemm-ar", 8)
+    assert why_not(Problem(None, 1, 8, 8, "bf16"), "gemm-ar", 8)
+    assert not why_not(Problem(None, 100, 64, 8, "bf16"), "gemm-ar", 8)
 
 
 def check_arithmetic():
@@ -140,6 +144,17 @@ def check_whole(folder):
     assert len(out.splitlines()) == 3 + len(results)
 
 
+def check_allreduce(folder):
+    finish(start(folder, "well", "--op", "gemm-ar"), 0)
+    results = written(folder)["results"]
+    assert [r["method"] for r in results] == ["torch-one-shot"] * 3 + ["torch-two-shot",
+                                                                      "torch-matmul"]
+    assert [r["status"] for r in results] == ["EW_ERR_SHAPE"] * 2 + ["EW_OK"] * 3
+    assert results[3]["check"]["wrong"] == 0
+    finish(start(folder, "wrong", "--op", "gemm-ar"), 1)
+    assert all(r["check"]["wrong"] > 0 for r in written(folder)["results"][2:4])
+
+
 def check_bad_ends(folder):
     finish(start(folder, "wrong"), 1)
     assert written(folder)["results"][0]["check"]["wrong"] > 0
@@ -189,7 +204,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "s.suite"), "w") as file:
             file.write("a 12 8 8 8 fp16\nodd 13 8 8 8 fp16\nb 24 8 8 8 bf16\n")
-        for check in (check_whole, check_bad_ends, check_interrupt, check_daemon):
+        for check in (check_whole, check_allreduce, check_bad_ends, check_interrupt, check_daemon):
             check(folder)
             print(f"ok  {check.__name__}", flush=True)
     assert folders() <= before, f"left behind: {folders() - before}"

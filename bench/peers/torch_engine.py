@@ -18,7 +18,6 @@ POLL_S = 20e-6
 LOOK_SIDE = 4096
 LEAST_OF_SHARE = 0.5  # of the slowdown that a slice's share of the SMs lets one expect
 USUAL_CLOCK_MHZ = 2000
-METHODS = ("torch-async-tp", "torch-matmul")
 
 
 class TorchEngine:
@@ -27,7 +26,7 @@ class TorchEngine:
         import torch.distributed as dist
         import torch.distributed._symmetric_memory as symm_mem
         self.torch, self.symm_mem, self.meeting = torch, symm_mem, meeting
-        self.seed, self.notes = options.seed, []
+        self.seed, self.op, self.notes = options.seed, options.op, []
         torch.cuda.set_device(0)
         torch.zeros(1, device=DEVICE)
         self.properties = torch.cuda.get_device_properties(0)
@@ -128,9 +127,15 @@ class TorchEngine:
         return name
 
     def _open_workspace(self, problems):
-        """Once, for the largest problem: growing it later would be timed."""
-        sizes = [problem.workspace_bytes(self.meeting.ranks) for problem in problems]
-        self.gate = self.symm_mem.get_symm_mem_workspace(self.group, max(sizes, default=4096))
+        """Once, for the largest problem: growing it later would be timed.  An AllReduce sums
+        what lies in symmetric memory of the caller's."""
+        torch, ranks = self.torch, self.meeting.ranks
+        most = max((problem.workspace_bytes(self.op, ranks) for problem in problems), default=4096)
+        if self.op == "gemm-ar":
+            self.summed = self.symm_mem.empty(most, dtype=torch.uint8, device=DEVICE)
+            self.symm_mem.rendezvous(self.summed, self.group)
+            most = 4096
+        self.gate = self.symm_mem.get_symm_mem_workspace(self.group, most)
 
     # ---- A problem -------------------------------------------------------------------------
 
@@ -146,7 +151,11 @@ class TorchEngine:
             self.b = torch.empty(problem.n, problem.k, dtype=dtype, device=DEVICE)
             for matrix in (self.a, self.b):
                 matrix.uniform_(-0.25, 0.25, generator=random)
-            self.product = torch.empty(problem.m, problem.n, dtype=dtype, device=DEVICE)
+            if self.op == "gemm-ar":
+                used = self.summed[:problem.workspace_bytes(self.op, self.meeting.ranks)]
+                self.product = used.view(dtype).view(problem.m, problem.n)
+            else:
+                self.product = torch.empty(problem.m, problem.n, dtype=dtype, device=DEVICE)
             self._wait_for(self.main.record_event())
 
     def negate(self):
@@ -161,10 +170,10 @@ class TorchEngine:
             parts = (self.a[rows].double() * self.b[columns].double()).sum(dim=1)
             return parts.tolist()
 
-    def results(self, positions):
-        """What the operator computes at (row of this rank's output, column)."""
+    def results(self, method, positions):
+        """What a method computes at (row of this rank's output, column)."""
         with self._on_slice():
-            out = self._call("torch-async-tp")
+            out = self._call(method)
             rows, columns = (self.torch.tensor(axis, device=DEVICE) for axis in zip(*positions))
             self._wait_for(self.main.record_event())
             return out[rows, columns].double().tolist()
@@ -183,6 +192,12 @@ class TorchEngine:
     def _call(self, method):
         if method == "torch-matmul":
             return self.torch.matmul(self.a, self.b.t(), out=self.product)
+        if self.op == "gemm-ar":
+            self.torch.mm(self.a, self.b.t(), out=self.product)
+            operators = self.torch.ops.symm_mem
+            reduce = (operators.one_shot_all_reduce if method == "torch-one-shot"
+                      else operators.two_shot_all_reduce_)
+            return reduce(self.product, "sum", self.group)
         return self.torch.ops.symm_mem.fused_matmul_reduce_scatter(
             self.a, self.b.t(), "sum", 0, self.group)
 

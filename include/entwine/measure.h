@@ -181,8 +181,9 @@ typedef struct ew_bench_custom {
                int64_t *gemm_end_ns_out);
 } ew_bench_custom;
 
-/* What is timed: the bare call, or ew_gemm_rs_layer with a residual and an RMSNorm, with
- * the config's epilogue as said here. */
+/* What is timed: the bare call, or ew_gemm_rs_layer or ew_gemm_ar_layer with a residual and
+ * an RMSNorm, with the config's epilogue as said here.  An AllReduce that fuses has the
+ * rank's own rows of the residual, in the other forms all of them. */
 typedef enum ew_bench_layer {
     EW_BENCH_BARE = 0,
     EW_BENCH_FUSED = 1,     /* EW_EPILOGUE_FUSED; on a GPU as the config has it */

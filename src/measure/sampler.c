@@ -144,7 +144,7 @@ static ew_status check_layer(ewx_sampler *sampler, const ewx_runner *runner,
     EW_TRY(ewx_sampler_poison_layer(sampler));
     EW_TRY(ew_world_barrier(sampler->world));
     EW_TRY(run_once(sampler, runner, &ignored));
-    EW_TRY(ewx_sampler_verify_layer(sampler, &more));
+    EW_TRY(ewx_sampler_verify_layer(sampler, runner, &more));
     check->wrong += more.wrong;
     if (!(more.max_abs_err <= check->max_abs_err))
         check->max_abs_err = more.max_abs_err;

@@ -66,7 +66,8 @@ ew_status ewx_sampler_load_layer(ewx_sampler *sampler);
 ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner);
 /* C holds the sum; the outputs are written and checked by these two, around a call. */
 ew_status ewx_sampler_poison_layer(ewx_sampler *sampler);
-ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, ew_check *check_out);
+ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, const ewx_runner *runner,
+                                   ew_check *check_out);
 
 /* Lets the chip cool for `idle` times as long as the sample took. */
 void ewx_sampler_rest(const ewx_sample *sample, double idle);

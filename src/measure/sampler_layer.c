@@ -25,7 +25,18 @@ static bool replicates(const ewx_sampler *sampler)
     return sampler->problem->op == EW_OP_GEMM_AR;
 }
 
-static size_t weight_bytes(const ewx_sampler *sampler)
+/* The rows of the residual that a layer's call has, among those of C: an AllReduce that
+ * fuses has its owned ones, as is the default. */
+static ewx_rows residual_rows(const ewx_sampler *sampler, const ewx_runner *runner)
+{
+    ewx_rows rows = {0, owned_rows(sampler)};
+    if (replicates(sampler) && runner->layer == EW_BENCH_FUSED)
+        (void)ew_owned_rows(sampler->rows, sampler->world->num_ranks, sampler->world->rank,
+                            &rows.first, &rows.count);
+    return rows;
+}
+
+static size_t row_bytes(const ewx_sampler *sampler)
 {
     return (size_t)sampler->problem->n * ew_dtype_bytes(sampler->problem->dtype);
 }
@@ -37,12 +48,12 @@ ew_status ewx_sampler_open_layer(ewx_sampler *sampler)
     ew_world *world = sampler->world;
     const ewx_memory *memory = &sampler->backend->memory;
     EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->residual));
-    EW_TRY(memory->allocate(world, weight_bytes(sampler), &sampler->norm_weight));
+    EW_TRY(memory->allocate(world, row_bytes(sampler), &sampler->norm_weight));
     EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->normed));
     sampler->host_sum = malloc(sampler->c_bytes + 1);
     sampler->host_residual = malloc(sampler->c_bytes + 1);
     sampler->host_normed = malloc(sampler->c_bytes + 1);
-    sampler->host_weight = malloc(weight_bytes(sampler));
+    sampler->host_weight = malloc(row_bytes(sampler));
     if (sampler->host_sum && sampler->host_residual && sampler->host_normed &&
         sampler->host_weight)
         return EW_OK;
@@ -87,12 +98,16 @@ ew_status ewx_sampler_load_layer(ewx_sampler *sampler)
 ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner)
 {
     const bool all = replicates(sampler);
-    const ew_epilogue whole = {.struct_size = sizeof whole,
-                               .eps = EPS,
-                               .residual = sampler->residual,
-                               .norm_weight = sampler->norm_weight,
-                               .normed = sampler->normed,
-                               .residual_rows = all ? EW_RESIDUAL_ALL : EW_RESIDUAL_OWNED};
+    const ewx_rows rows = residual_rows(sampler, runner);
+    const bool whole_residual = all && runner->layer != EW_BENCH_FUSED;
+    unsigned char *residual = sampler->residual;
+    const ew_epilogue whole = {
+        .struct_size = sizeof whole,
+        .eps = EPS,
+        .residual = residual + (size_t)rows.first * row_bytes(sampler),
+        .norm_weight = sampler->norm_weight,
+        .normed = sampler->normed,
+        .residual_rows = whole_residual ? EW_RESIDUAL_ALL : EW_RESIDUAL_OWNED};
     /* Fused, nobody wants the bare sum. */
     void *C = runner->layer == EW_BENCH_FUSED ? NULL : sampler->C;
     return (all ? ew_gemm_ar_layer : ew_gemm_rs_layer)(runner->plan, sampler->rows,
@@ -110,7 +125,7 @@ ew_status ewx_sampler_poison_layer(ewx_sampler *sampler)
     EW_TRY(
         memory->copy(world, sampler->host_residual, sampler->residual, sampler->c_bytes));
     EW_TRY(memory->copy(world, sampler->host_weight, sampler->norm_weight,
-                        weight_bytes(sampler)));
+                        row_bytes(sampler)));
     EW_TRY(memory->fill(world, sampler->C, 0xff, sampler->c_bytes));
     return memory->fill(world, sampler->normed, 0xff, sampler->c_bytes);
 }
@@ -160,7 +175,7 @@ static void compare(ew_dtype dtype, const void *got, const void *want, int64_t c
     }
 }
 
-static ew_status compare_outputs(ewx_sampler *sampler, ew_check *check_out)
+static ew_status compare_outputs(ewx_sampler *sampler, ewx_rows h, ew_check *check_out)
 {
     const ewx_memory *memory = &sampler->backend->memory;
     const ew_problem *p = sampler->problem;
@@ -169,7 +184,9 @@ static ew_status compare_outputs(ewx_sampler *sampler, ew_check *check_out)
     /* What was expected has been computed, so the sum's place is free. */
     EW_TRY(memory->copy(sampler->world, sampler->host_sum, sampler->residual,
                         sampler->c_bytes));
-    compare(p->dtype, sampler->host_sum, sampler->host_residual, count, &check);
+    const size_t first = (size_t)h.first * row_bytes(sampler);
+    compare(p->dtype, (char *)sampler->host_sum + first,
+            (char *)sampler->host_residual + first, h.count * p->n, &check);
     EW_TRY(
         memory->copy(sampler->world, sampler->host_sum, sampler->normed, sampler->c_bytes));
     compare(p->dtype, sampler->host_sum, sampler->host_normed, count, &check);
@@ -177,7 +194,8 @@ static ew_status compare_outputs(ewx_sampler *sampler, ew_check *check_out)
     return EW_OK;
 }
 
-ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, ew_check *check_out)
+ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, const ewx_runner *runner,
+                                   ew_check *check_out)
 {
     const int64_t tiles = ewx_div_up(sampler->problem->n, EWX_TILE_N);
     float *squares = malloc((size_t)tiles * sizeof *squares);
@@ -187,5 +205,5 @@ ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, ew_check *check_out)
     for (int64_t row = 0; row < owned_rows(sampler); row++)
         expect_row(sampler, row, squares);
     free(squares);
-    return compare_outputs(sampler, check_out);
+    return compare_outputs(sampler, residual_rows(sampler, runner), check_out);
 }

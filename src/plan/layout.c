@@ -8,6 +8,7 @@
 /* What the layout is made from. */
 typedef struct request {
     const ew_problem *problem;
+    const ew_config *config;
     const ewx_op *op;
     const ewx_heap_rules *rules;
     int num_ranks;
@@ -30,6 +31,16 @@ static bool keeps_own(const request *r)
 
 /* ---- Slots ---- */
 
+/* Of an AllReduce on GPUs, whose layers may cut the grid in another way. */
+static ewx_size layer_slots(const request *r)
+{
+    const int64_t max_m = r->problem->max_m;
+    const int num_parts = ewx_layer_num_parts(r->config, r->num_ranks, max_m);
+    const int64_t tile_rows = ewx_div_up(ewx_div_up(max_m, num_parts), EWX_TILE_M);
+    return ewx_size_mul(ewx_size_mul(ewx_size_of(tile_rows), ewx_size_of(num_parts)),
+                        ewx_size_of(ewx_div_up(r->problem->n, EWX_TILE_N)));
+}
+
 static ewx_size slots_per_part(const ewx_layout *layout)
 {
     return ewx_size_mul(ewx_size_of(layout->max_tile_rows), ewx_size_of(layout->tile_cols));
@@ -38,6 +49,8 @@ static ewx_size slots_per_part(const ewx_layout *layout)
 /* Rows of A are published in panels as high as a tile. */
 static ewx_size num_slots(const request *r, const ewx_layout *layout)
 {
+    if (has_results(r))
+        return layer_slots(r);
     return ewx_size_mul(r->op->gemm_waits ? ewx_size_of(layout->max_tile_rows)
                                           : slots_per_part(layout),
                         ewx_size_of(keeps_own(r) ? 1 : r->num_parts));
@@ -75,14 +88,20 @@ static ewx_size flags_end(const request *r, ewx_layout *layout)
     const ewx_size ranks = ewx_size_of(r->num_ranks);
     const ewx_size chunks = ewx_size_of(layout->num_chunks);
     const bool at_owner = r->rules->flags_at_owner && !r->op->gemm_waits;
+    layout->rows_per_rank = ewx_div_up(r->problem->max_m, r->num_ranks);
     layout->flags_offset = r->rules->header_bytes;
     const ewx_size results =
         ewx_size_add((ewx_size){r->rules->header_bytes, true},
                      ewx_size_mul(at_owner ? ewx_size_mul(slots_per_part(layout), ranks)
                                            : ewx_size_mul(num_slots(r, layout), chunks),
                                   flag));
+    const ewx_size row_results =
+        ewx_size_add(results, ewx_size_mul(slots_per_part(layout), result_flag));
     layout->results_offset = has_results(r) ? results.value : 0;
-    return ewx_size_add(results, ewx_size_mul(slots_per_part(layout), result_flag));
+    layout->row_results_offset = has_results(r) ? row_results.value : 0;
+    return ewx_size_add(
+        row_results,
+        ewx_size_mul(ewx_size_mul(ewx_size_of(layout->rows_per_rank), ranks), result_flag));
 }
 
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
@@ -92,6 +111,7 @@ ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
     const ewx_traits *traits = ewx_traits_of(config->backend);
     const int num_parts = op->num_parts(num_ranks);
     const request r = {.problem = problem,
+                       .config = config,
                        .op = op,
                        .rules = &traits->heap,
                        .num_ranks = num_ranks,

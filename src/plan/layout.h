@@ -19,10 +19,10 @@
  * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment; where
  * the GEMM waits, of the panels of rows in it, and a slice is a matrix of these rows.
  * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns, then, of
- * an AllReduce, uint32_t results[slots_per_part]; packed slots are whole tiles, and the
- * second slice follows the first without a gap.  Where the GEMM waits,
- * flags[max_tile_rows][num_chunks][W], of every rank's panels in chunks of columns, and a
- * slice is the matrix of all rows. */
+ * an AllReduce, uint32_t results[slots_per_part] and row_results[W][rows_per_rank]; packed
+ * slots are whole tiles, and the second slice follows the first without a gap.  Where the
+ * GEMM waits, flags[max_tile_rows][num_chunks][W], of every rank's panels in chunks of
+ * columns, and a slice is the matrix of all rows. */
 typedef struct ewx_layout {
     bool row_major; /* one matrix (BLAS, rows of A), else tile-packed contributions */
     int32_t num_parts;
@@ -36,7 +36,9 @@ typedef struct ewx_layout {
     size_t piece_bytes;  /* from one to the next */
     size_t slot_bytes;   /* of a packed tile, all pieces */
     size_t flags_offset;
-    size_t results_offset; /* cuda: flags of other ranks' sums; 0: there are none */
+    size_t results_offset;     /* cuda: flags of other ranks' sums; 0: there are none */
+    size_t row_results_offset; /* ... and of the rows that they have normalised */
+    int64_t rows_per_rank;     /* at most */
     size_t slice_offset[2];
     size_t segment_bytes;
 } ewx_layout;

@@ -98,6 +98,15 @@ static inline int32_t ewx_num_pieces(const ew_config *config, int num_ranks)
     return config->invariant > num_ranks ? config->invariant / num_ranks : 1;
 }
 
+/* GEMM-AllReduce on GPUs, in a layer whose ranks finish rows of their own: the parts of the
+ * grid of a call of m rows.  Where the walk goes down all rows in each column, the rows of
+ * all owners come in turn anyway, and one part pads nothing. */
+static inline int ewx_layer_num_parts(const ew_config *config, int num_ranks, int64_t m)
+{
+    const int64_t walked = (int64_t)config->group * config->block_m;
+    return m > walked ? num_ranks : 1;
+}
+
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out);
 

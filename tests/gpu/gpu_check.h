@@ -26,8 +26,9 @@
     X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \
     X("allreduce-graph", check_allreduce_graph, 60, THREADS)                \
     X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
+    X("allreduce-rows", check_allreduce_rows, 90, THREADS)                  \
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
-    X("allreduce-faults", check_allreduce_faults, 90, THREADS)              \
+    X("allreduce-faults", check_allreduce_faults, 120, THREADS)             \
     X("frees", check_frees, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
     X("graph", check_graph, 60, THREADS)                                    \

@@ -104,6 +104,7 @@ typedef struct absence {
     int culprit;
     bool pretends; /* to have started its call */
     int64_t m;
+    bool in_layer;
 } absence;
 
 /* Writes what the culprit's kernels would: the call it is in, but no tile. */
@@ -563,6 +564,17 @@ static void CUDART_CB hold_until_out(void *argument)
     wait_until_out(a->story, MAX_W - 1);
 }
 
+/* Or, of a layer, rows that they have normalised. */
+static ew_status call_for_sums(const gpu_job *job, const absence *a)
+{
+    ew_epilogue norm = EW_EPILOGUE_INIT;
+    norm.norm_weight = job->B;
+    norm.normed = job->C;
+    return a->in_layer
+               ? ew_gemm_ar_layer(job->plan, a->m, job->A, job->B, NULL, &norm, NULL)
+               : job_call(job, a->m, job->A, job->B, job->C, NULL);
+}
+
 static int wait_for_a_sum(gpu_job *job, void *argument)
 {
     absence *a = argument;
@@ -573,16 +585,16 @@ static int wait_for_a_sum(gpu_job *job, void *argument)
         RANK_TRY(job_hold_exchange(job, hold_until_out, a));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     const int64_t start_ns = ew_now_ns();
-    RANK_OK(job_call(job, a->m, job->A, job->B, job->C, NULL));
+    RANK_OK(call_for_sums(job, a));
     tell(a->story, job->rank, ew_plan_wait(job->plan), start_ns);
     return 0;
 }
 
-static void expect_missing_sum(const char *config)
+static void expect_missing_sum(const char *config, bool in_layer)
 {
     const ew_world_options options = gpu_options(DEADLINE_MS);
     story s = {.out = 0};
-    absence a = {.story = &s, .culprit = 1, .m = 300};
+    absence a = {.story = &s, .culprit = 1, .m = 300, .in_layer = in_layer};
     gpu_run(EW_RANKS_AS_THREADS, MAX_W, &options, small_problem(), config, wait_for_a_sum,
             &a);
     for (int rank = 0; rank < MAX_W; rank++)
@@ -597,9 +609,12 @@ void check_allreduce_faults(void)
     gpu_op = EW_OP_GEMM_AR;
     expect_still_works(EW_RANKS_AS_THREADS);
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
-        char config[EW_CONFIG_TEXT_BYTES];
+        char config[EW_CONFIG_TEXT_BYTES], by_parts[EW_CONFIG_TEXT_BYTES];
         snprintf(config, sizeof config, "%s,shots=2", *kernel);
-        expect_missing_sum(config);
+        expect_missing_sum(config, false);
+        expect_missing_sum(config, true);
+        snprintf(by_parts, sizeof by_parts, "%s,group=1", *kernel);
+        expect_missing_sum(by_parts, true);
         expect_deadline(config, 2, (absence){.culprit = 1, .pretends = true, .m = 300},
                         (const char *[]){"tile (", "of rank 1 ", "saw epoch ", "wanted ",
                                          "fix:", NULL});

@@ -31,7 +31,7 @@ static int run_batch(ew_world *world, void *argument)
     return 0;
 }
 
-static void add(batch *b, ew_op op, int W, int64_t n, const char *config)
+static void add(batch *b, ew_op op, bool all_rows, int W, int64_t n, const char *config)
 {
     const int number = b->count;
     const int64_t rows = (number % 4 < 2 ? 560 : 300) * W + 2; /* few rows are not fused */
@@ -44,11 +44,13 @@ static void add(batch *b, ew_op op, int W, int64_t n, const char *config)
     if (!gpu_has_kernel(parsed.kernel) || /* or there is no cuBLAS */
         ew_forecast_build(&problem, W, &parsed, &forecast) == EW_ERR_UNSUPPORTED)
         return;
+    const bool has_c = (op != EW_OP_GEMM_AR || all_rows) && number % 3 == 0;
+    const unsigned parts = LAYER_ALL | (has_c ? LAYER_C : 0);
     b->count++;
     b->trials[number] = (layer_trial){.problem = problem,
-                                      .all_rows = op == EW_OP_GEMM_AR,
+                                      .all_rows = all_rows,
                                       .config = config,
-                                      .parts = LAYER_ALL | (number % 3 ? 0 : LAYER_C),
+                                      .parts = parts,
                                       .num_calls = 4,
                                       .rows = {rows, W - 1, 0, 129 * W + 1},
                                       .seed = (uint64_t)(100 * W + number)};
@@ -69,7 +71,7 @@ static const char *const configs[] = {
 };
 
 /* Configs that the operation does not take are passed over. */
-static void try_layers(ew_op op)
+static void try_layers(ew_op op, bool all_rows)
 {
     static const int64_t widths[] = {264, 4240, 8, 128}; /* 4240: more than 32 tiles */
     for (int W = 1; W <= 8; W += W < 4 ? 1 : 4) {        /* 3: any other W */
@@ -77,14 +79,14 @@ static void try_layers(ew_op op)
         const ew_world_options options = gpu_options(10000);
         for (size_t i = 0; i < COUNT(configs); i++)
             if (!gpu_quick || i < 3)
-                add(&b, op, W, widths[i % COUNT(widths)], configs[i]);
+                add(&b, op, all_rows, W, widths[i % COUNT(widths)], configs[i]);
         harness_run_with(EW_RANKS_AS_THREADS, W, &options, run_batch, &b);
     }
 }
 
 void check_layer(void)
 {
-    try_layers(EW_OP_GEMM_RS);
+    try_layers(EW_OP_GEMM_RS, false);
 }
 
 /* ---- Back to back, and replayed ---- */
@@ -104,8 +106,6 @@ static int allocate(layer_job *l)
     const ew_epilogue none = EW_EPILOGUE_INIT;
     void *weight;
     l->epilogue = none;
-    if (job->problem.op == EW_OP_GEMM_AR)
-        l->epilogue.residual_rows = EW_RESIDUAL_ALL;
     RANK_CUDA(cudaMalloc(&l->epilogue.residual, job->c_bytes));
     RANK_CUDA(cudaMalloc(&l->epilogue.normed, job->c_bytes));
     RANK_CUDA(cudaMalloc(&weight, job->b_bytes));
@@ -206,13 +206,20 @@ static int run_graph(layer_job *l)
     return 0;
 }
 
+typedef struct repetition {
+    bool captures, all_rows;
+} repetition;
+
 static int repeat(gpu_job *job, void *argument)
 {
+    const repetition *wanted = argument;
     layer_job l = {.job = job};
-    const bool captures = *(const bool *)argument;
+    const bool captures = wanted->captures;
     RANK_TRY(job_use_device(job));
     RANK_TRY(job_fill(job, 3));
     RANK_TRY(allocate(&l));
+    if (wanted->all_rows)
+        l.epilogue.residual_rows = EW_RESIDUAL_ALL;
     RANK_TRY(run_one_by_one(&l));
     for (int i = 0; i < (gpu_quick ? 3 : 20); i++) {
         RANK_TRY(run_back_to_back(&l));
@@ -229,36 +236,44 @@ static int repeat(gpu_job *job, void *argument)
     return 0;
 }
 
-static void repeat_layers(ew_op op)
+static void repeat_layers(ew_op op, bool all_rows)
 {
     static const struct {
         const char *config;
         bool captures;
     } cases[] = {{"", true},
                  {"x=1,b=128", true},
+                 {"group=2", true},
                  {"pool=after,release=output", true},
                  {"pool=static,x=2", false},
                  {"producer=blas", false}};
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int W = 1; W <= 4; W *= 2) {
-            bool captures = cases[i].captures;
+            repetition wanted = {cases[i].captures, all_rows};
             if (strcmp(cases[i].config, "producer=blas") == 0 && !gpu_has_blas())
                 continue;
             ew_problem problem =
                 gpu_problem(400 * W + 3, 1032, 136, i % 2 ? EW_BF16 : EW_FP16);
             problem.op = op;
             gpu_run(EW_RANKS_AS_THREADS, W, NULL, problem, cases[i].config, repeat,
-                    &captures);
+                    &wanted);
         }
 }
 
 void check_layer_repeats(void)
 {
-    repeat_layers(EW_OP_GEMM_RS);
+    repeat_layers(EW_OP_GEMM_RS, false);
 }
 
 void check_allreduce_layer(void)
 {
-    try_layers(EW_OP_GEMM_AR);
-    repeat_layers(EW_OP_GEMM_AR);
+    try_layers(EW_OP_GEMM_AR, true);
+    repeat_layers(EW_OP_GEMM_AR, true);
+}
+
+/* Each rank has the residual of its own rows. */
+void check_allreduce_rows(void)
+{
+    try_layers(EW_OP_GEMM_AR, false);
+    repeat_layers(EW_OP_GEMM_AR, false);
 }

@@ -148,7 +148,7 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
     if (!call->epilogue)
         return EW_OK;
     if (engine->op->admit)
-        EW_TRY(engine->op->admit(engine->spec, call->epilogue));
+        EW_TRY(engine->op->admit(engine, call->epilogue));
     return check_epilogue(call->epilogue);
 }
 
@@ -254,8 +254,10 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
             : (size_t)(layout->slots_per_part * engine->spec->num_ranks);
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
     if (layout->results_offset > 0)
-        EW_TRY(set_words(engine, mine + layout->results_offset,
-                         (size_t)layout->slots_per_part, epoch, epoch));
+        EW_TRY(
+            set_words(engine, mine + layout->results_offset,
+                      (layout->slice_offset[0] - layout->results_offset) / sizeof(uint32_t),
+                      epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));

@@ -31,10 +31,12 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
     ewx_cuda_entry hand_out;                             /* where the GEMM waits */
     ewx_cuda_entry fused_exchange, epilogue_rest, epilogue_whole;
-    bool fuses;       /* x CTAs of fused_exchange leave the GEMM its room */
-    bool fits_beside; /* epilogue_rest, on an SM full of the GEMM's CTAs */
-    void *spare_sum;  /* unless it fuses: the place of the sum in a call without C */
-    float *squares;   /* of a call's epilogue, as the next */
+    ewx_cuda_entry rows_exchange; /* of an AllReduce's layer */
+    int rows_ctas;                /* of it; 0: none would find room */
+    bool fuses;                   /* x CTAs of fused_exchange leave the GEMM its room */
+    bool fits_beside;             /* epilogue_rest, on an SM full of the GEMM's CTAs */
+    void *spare_sum; /* unless it fuses: the place of the sum in a call without C */
+    float *squares;  /* of a call's epilogue, as the next */
     ewx_cuda_epilogue_counters *epilogue_counters;
     int gemm_ctas;      /* a persistent GEMM has at most so many */
     ewx_cuda_blas blas; /* producer=blas, as the next */
@@ -51,7 +53,7 @@ typedef struct ewx_cuda_engine {
     int64_t mapped_rows, mapped_m;
     bool gate;
     ewx_cuda_trace trace;    /* NULLs: off */
-    int64_t last_rows;       /* m of the last call */
+    int64_t last_rows;       /* m of the last call, if it was traced */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
 } ewx_cuda_engine;
 

@@ -83,6 +83,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .num_ranks = world->num_ranks,
         .release = spec->config.release,
         .tile_rows = (int32_t)layout->max_tile_rows,
+        .num_slots = (int32_t)layout->num_slots,
         .row_major = layout->row_major,
         .pushed = spec->config.transport != EW_TRANSPORT_PULL,
         .ownership = share.ownership,
@@ -338,7 +339,9 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
 {
     const ewx_cuda_op *op = engine->op;
     ewx_cuda_call call = ewx_cuda_describe_call(engine, request->m);
-    engine->last_rows = request->m;
+    if (op->cut && request->epilogue)
+        op->cut(engine, request->epilogue, &call);
+    engine->last_rows = call.trace.produced ? request->m : 0;
     if (engine->spec->op->gemm_waits) {
         EW_TRY(op->launch_exchange(engine, &call, request));
         EW_TRY(op->launch_gemm(engine, &call, request));

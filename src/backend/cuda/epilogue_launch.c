@@ -64,6 +64,28 @@ static ew_status find_fused_kernel(ewx_cuda_engine *engine)
     return EW_OK;
 }
 
+/* As many as may wait for each other: fewer than x where it needs more of an SM than the
+ * plain one, for which x was checked. */
+static ew_status find_rows_kernel(ewx_cuda_engine *engine)
+{
+    const ewx_spec *spec = engine->spec;
+    const int budget = spec->config.budget;
+    ewx_cuda_entry *entry = &engine->rows_exchange;
+    ewx_occupancy occupancy;
+    *entry = engine->op->rows_kernel(spec);
+    /* On SMs of its own it takes the room of the plain one, which was padded to fill them,
+     * with a variable of its own. */
+    if (engine->exchange.dynamic_smem > EWX_SHARED_UNIT)
+        entry->dynamic_smem = engine->exchange.dynamic_smem - EWX_SHARED_UNIT;
+    EW_TRY(ewx_cuda_entry_prepare(entry));
+    EW_TRY(ewx_occupancy_measure(engine->device, ewx_cuda_pair(engine, entry), &occupancy));
+    engine->rows_ctas = spec->config.pool == EW_POOL_STATIC ? budget
+                        : spec->config.pool == EW_POOL_AFTER
+                            ? (int)ewx_min64(budget, occupancy.waiters_alone)
+                            : (int)ewx_min64(budget, occupancy.most_waiters);
+    return EW_OK;
+}
+
 static ew_status find_kernels(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
@@ -75,6 +97,8 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
     EW_TRY(ewx_cuda_entry_prepare(&engine->epilogue_whole));
     if (engine->op->fused_kernel)
         EW_TRY(find_fused_kernel(engine));
+    if (engine->op->rows_kernel)
+        EW_TRY(find_rows_kernel(engine));
     ewx_occupancy occupancy;
     const ewx_kernel_pair beside = {&engine->gemm, config->cluster, &engine->epilogue_rest};
     EW_TRY(ewx_occupancy_measure(engine->device, beside, &occupancy));
@@ -202,11 +226,15 @@ ew_status ewx_cuda_epilogue_warm(ewx_cuda_engine *engine)
     ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
     ewx_cuda_output output = {0}; /* no task, and no call that ends */
     ewx_cuda_epilogue parameters = {.counters = engine->epilogue_counters};
-    void *exchanging[] = {&output, &call, &parameters}, *following[] = {&parameters, &call};
+    ewx_cuda_strips strips = {.rows = 1};
+    void *exchanging[] = {&output, &call, &parameters, &strips};
+    void *following[] = {&parameters, &call};
     const cudaStream_t stream = ewx_cuda_exchange_stream(engine);
     if (engine->fused_exchange.function)
         EW_TRY(
             ewx_cuda_launch_ctas(engine, &engine->fused_exchange, 1, stream, exchanging));
+    if (engine->rows_exchange.function)
+        EW_TRY(ewx_cuda_launch_ctas(engine, &engine->rows_exchange, 1, stream, exchanging));
     EW_TRY(ewx_cuda_launch_ctas(engine, &engine->epilogue_rest, 1, stream, following));
     return ewx_cuda_launch_ctas(engine, &engine->epilogue_whole, 1, stream, following);
 }

@@ -61,12 +61,27 @@ static ewx_cuda_entry mover_entry(const int *numbers)
     return ewx_cuda_mover(numbers[0]);
 }
 
+static ewx_cuda_entry row_allreducer_entry(const int *numbers)
+{
+    return ewx_cuda_row_allreducer(EW_BF16, numbers[1] ? numbers[1] : 3, numbers[0]);
+}
+
+/* With a word of shared memory. */
+static ewx_kernel_needs row_reducer_figure(const int *numbers)
+{
+    ewx_kernel_needs needs = ewx_reducer_needs(numbers[0]);
+    needs.shared_bytes += (int)sizeof(int);
+    return needs;
+}
+
 static const source sources[] = {
     {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, 2 * 8},
     {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, 2 * 4},
     {"mover.o.log", "5moverI", mover_entry, reducer_figure, 2 * 3},
     {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, 2 * 24},
-    {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, 2 * 24}};
+    {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, 2 * 24},
+    {"row_allreducer.o.log", "14row_allreducerI", row_allreducer_entry, row_reducer_figure,
+     2 * 16}};
 
 /* ---- One kernel ---- */
 

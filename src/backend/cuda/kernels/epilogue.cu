@@ -48,20 +48,6 @@ __device__ void add_row(const ewx_cuda_epilogue &epilogue, const ewx_grid &grid,
     }
 }
 
-/* One thread of every CTA, when the CTA has done everything. */
-__device__ void close_epilogue(const ewx_cuda_epilogue &epilogue, const ewx_cuda_call &call)
-{
-    ewx_cuda_epilogue_counters *counters = epilogue.counters;
-    __threadfence();
-    if (atomicAdd(&counters->exits, 1u) + 1 != gridDim.x)
-        return;
-    counters->exits = 0;
-    counters->next_strip = 0;
-    for (int64_t row = 0; row < ewx_part_tile_rows(&call.grid, call.part); row++)
-        counters->row_tiles[row] = 0;
-    call.report->end_ns = global_timer_ns();
-}
-
 template <class T, bool WHOLE>
 __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     finish_rows(const __grid_constant__ ewx_cuda_epilogue epilogue,
@@ -82,7 +68,8 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
         if (WHOLE)
             __syncthreads(); /* the row's squares, by all its warps */
         if (epilogue.normed && row < rows)
-            normalise_row<T, BATCH, WARPS_PER_ROW>(epilogue, call.grid, row, part, lane);
+            normalise_row<T, BATCH>(epilogue, call.grid, row, {WARPS_PER_ROW, part}, lane,
+                                    own_row());
     }
     __syncthreads();
     if (threadIdx.x == 0)

@@ -112,14 +112,26 @@ __device__ __forceinline__ uint4 normed_piece(uint4 h, float r, uint4 weight)
     return rounded<T>(x);
 }
 
-/* Warp `part` of the WARPS that do the row; BATCH pieces of a lane are in flight at a time.
- */
-template <class T, int BATCH, int WARPS>
+/* The warps that do a row, and which of them this one is. */
+struct row_warps {
+    int count, mine;
+};
+
+/* Where the pieces of a row's norm go: into the caller's matrix alone. */
+struct own_row {
+    __device__ __forceinline__ void put(int, uint4) const
+    {
+    }
+};
+
+/* BATCH pieces of a lane are in flight at a time. */
+template <class T, int BATCH, class OTHERS>
 __device__ __forceinline__ void normalise_row(const ewx_cuda_epilogue &epilogue,
-                                              const ewx_grid &grid, int64_t row, int part,
-                                              int lane)
+                                              const ewx_grid &grid, int64_t row,
+                                              row_warps warps, int lane,
+                                              const OTHERS &others)
 {
-    constexpr int STEP = WARP * WARPS;
+    const int step = WARP * warps.count;
     const uint64_t once = l2_evict_first();
     const float r = scale_of_row(epilogue, grid, row, lane);
     const int pieces = (int)(grid.cols / PIECE);
@@ -127,19 +139,21 @@ __device__ __forceinline__ void normalise_row(const ewx_cuda_epilogue &epilogue,
     const unsigned char *from = (const unsigned char *)epilogue.h + at;
     unsigned char *to = (unsigned char *)epilogue.normed + at;
 #pragma unroll 1
-    for (int first = part * WARP + lane; first < pieces; first += STEP * BATCH) {
+    for (int first = warps.mine * WARP + lane; first < pieces; first += step * BATCH) {
         uint4 h[BATCH], weight[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (first + i * STEP < pieces) {
-                h[i] = ld_16(from + (first + i * STEP) * 16, once);
-                weight[i] = ((const uint4 *)epilogue.norm_weight)[first + i * STEP];
+            if (first + i * step < pieces) {
+                h[i] = ld_16(from + (first + i * step) * 16, once);
+                weight[i] = ((const uint4 *)epilogue.norm_weight)[first + i * step];
             }
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (first + i * STEP < pieces)
-                st_16(to + (first + i * STEP) * 16, normed_piece<T>(h[i], r, weight[i]),
-                      once);
+            if (first + i * step < pieces) {
+                const uint4 v = normed_piece<T>(h[i], r, weight[i]);
+                st_16(to + (first + i * step) * 16, v, once);
+                others.put(first + i * step, v);
+            }
     }
 }
 
@@ -153,25 +167,41 @@ __device__ __forceinline__ void count_tile(const ewx_cuda_epilogue &epilogue, in
     atomicAdd(&epilogue.counters->row_tiles[tile_row], 1u);
 }
 
-/* One thread: the next strip, if all its tiles are there, else -1.  It never waits: what is
- * not ready between two tiles is left to the kernel that follows. */
-__device__ __forceinline__ int take_strip(const ewx_cuda_epilogue &epilogue,
-                                          const ewx_grid &grid, int rows)
+/* One thread: the next of `count` strips, if all its tiles are there, else -1.  `per_block`
+ * strips share their `tiles`.  It never waits: what is not ready between two tiles is left
+ * for later. */
+__device__ __forceinline__ int take_strip(const ewx_cuda_epilogue &epilogue, int count,
+                                          int per_block, uint32_t tiles)
 {
     ewx_cuda_epilogue_counters *counters = epilogue.counters;
     const uint32_t strip = *(volatile uint32_t *)&counters->next_strip;
-    if (strip >= ewx_num_strips(rows))
+    if (strip >= (uint32_t)count)
         return -1;
-    uint32_t tiles = (uint32_t)grid.tile_cols;
 #if EW_MUTANT == 7 /* planted bug: rows are normalised before their last tile is there */
     tiles--;
 #endif
-    if (*(volatile uint32_t *)&counters->row_tiles[strip / EWX_BLOCK_STRIPS] < tiles)
+    if (*(volatile uint32_t *)&counters->row_tiles[strip / per_block] < tiles)
         return -1;
     if (atomicCAS(&counters->next_strip, strip, strip + 1) != strip)
         return -1;
     __threadfence(); /* the counts were seen, before what they stand for is read */
     return (int)strip;
+}
+
+/* One thread of every CTA of the epilogue's last kernel, when the CTA has done everything.
+ */
+__device__ __forceinline__ void close_epilogue(const ewx_cuda_epilogue &epilogue,
+                                               const ewx_cuda_call &call)
+{
+    ewx_cuda_epilogue_counters *counters = epilogue.counters;
+    __threadfence();
+    if (atomicAdd(&counters->exits, 1u) + 1 != gridDim.x)
+        return;
+    counters->exits = 0;
+    counters->next_strip = 0;
+    for (int64_t row = 0; row < ewx_part_tile_rows(&call.grid, call.part); row++)
+        counters->row_tiles[row] = 0;
+    call.report->end_ns = global_timer_ns();
 }
 
 #endif

@@ -464,9 +464,8 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
                       const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
                       const arena<TILES> &memory)
 {
-    const int num_slots = call.grid.num_parts * call.tile_rows * (int)call.grid.tile_cols;
     /* Slices lie one behind the other. */
-    const int first_slot = call.num_slices == 2 ? (epoch & 1) * num_slots : 0;
+    const int first_slot = call.num_slices == 2 ? (epoch & 1) * call.num_slots : 0;
     work_taker<TILES> taker(memory, lane == 0);
     bool may_store = true, asked = false;
     if constexpr (GATHERS<OP>) { /* at once: rows of another call may never come */

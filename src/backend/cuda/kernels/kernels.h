@@ -110,6 +110,7 @@ typedef struct ewx_cuda_call {
     int32_t num_ranks;
     int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
     int32_t tile_rows;       /* slots of one part are tile_rows x grid.tile_cols */
+    int32_t num_slots;       /* of a slice */
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
     int32_t pushed;          /* 1: a contribution is stored in the heap of the rank that
                                 reads it; 0: in the heap of the rank that made it */
@@ -188,9 +189,21 @@ typedef struct ewx_cuda_rounds {
     int32_t two_shots;
 } ewx_cuda_rounds;
 
+/* GEMM-AllReduce in a layer: the strips of rows that a rank normalises and gives to all. */
+typedef struct ewx_cuda_strips {
+    ewx_share mine;
+    int32_t rows;           /* of a strip */
+    int32_t count;          /* of the rank that has most of them */
+    int32_t per_block;      /* strips whose tiles are counted together ... */
+    uint32_t tiles;         /* ... and how many tiles that are */
+    int64_t results_offset; /* uint32_t[owner][row]: the epoch of the strip it begins */
+    int64_t results_per_rank;
+    void *normed; /* all rows x N */
+} ewx_cuda_strips;
+
 /* How far a call's epilogue is; all zero between calls. */
 typedef struct ewx_cuda_epilogue_counters {
-    uint32_t next_strip;  /* next rows to normalise, EWX_STRIP_ROWS at a time */
+    uint32_t next_strip;  /* next rows to normalise */
     uint32_t exits;       /* CTAs of the following kernel that have ended */
     uint32_t row_tiles[]; /* of each owned row of tiles, how many are summed */
 } ewx_cuda_epilogue_counters;
@@ -241,6 +254,9 @@ ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
  * it; threads 128, 256 or 512 */
 ewx_cuda_entry ewx_cuda_allreducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue, ewx_cuda_strips): that of the rows
+ * this rank owns, with an epilogue, and the norm of all; threads 128 or 256 */
+ewx_cuda_entry ewx_cuda_row_allreducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call): that of the tiles this rank owns; likewise */
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue): the same with an epilogue, less the

@@ -44,7 +44,9 @@ struct op_gemm_ar {
                                                    uint32_t epoch, int part, int64_t task)
     {
         const int64_t unit = ewx_release_unit(call.release, task);
-        if (call.release == 1 && call.ownership == EWX_OWNS_TILES)
+        if (call.ownership == EWX_OWNS_PART) /* rows are dealt out as in GEMM-RS */
+            publish(call, epoch, part, task);
+        else if (call.release == 1 && call.ownership == EWX_OWNS_TILES)
             st_release_sys(
                 flag_of(call, ewx_task_owner(call.num_ranks, task), unit, call.rank),
                 epoch);

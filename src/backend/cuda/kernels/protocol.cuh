@@ -105,6 +105,22 @@ __device__ __forceinline__ bool has_reached(const uint32_t *word, uint32_t wante
            ewx_epoch_reached(ld_acquire_sys(word), wanted);
 }
 
+/* Waits until other CTAs of this rank's kernel have counted up to `wanted`; false when the
+ * call is given up.  It has no deadline of its own: theirs end it, and name who is silent.
+ * Pairs with count_tile. */
+__device__ __forceinline__ bool await_count(const ewx_cuda_call &call, const uint32_t *word,
+                                            uint32_t wanted)
+{
+    unsigned sleep_ns = SHORT_SLEEP_NS;
+    while (*(const volatile uint32_t *)word < wanted) {
+        if (has_stopped(call))
+            return false;
+        __nanosleep(sleep_ns);
+        sleep_ns = min(2 * sleep_ns, LONG_SLEEP_NS);
+    }
+    return true;
+}
+
 /* ---- Trace ---- */
 
 __device__ __forceinline__ void stamp_begin(ewx_cuda_stamp *stamps, int64_t at)

@@ -4,53 +4,12 @@
  * the rounded sum into the caller's matrix.
  *
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
-#include "backend/cuda/kernels/epilogue.cuh"
-#include "backend/cuda/kernels/reduce_tile.cuh"
+#include "backend/cuda/kernels/finish_tile.cuh"
 
 namespace
 {
 
 /* ---- With an epilogue ---- */
-
-/* As reduce_tile.  The residual is asked for first, so that it is there with the sum. */
-template <class T, int THREADS, int W, int SOURCES, int ROWS>
-__device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
-                            const ewx_cuda_epilogue &epilogue, ewx_tile tile)
-{
-    const uint64_t once = l2_evict_first();
-    const int64_t origin = place.out - (unsigned char *)epilogue.h;
-    const int tile_cols = (int)call.grid.tile_cols, tile_col = (int)tile.col;
-    float *squares_out = squares_at(epilogue, call.grid, tile.row * EWX_TILE_M) + tile_col;
-#pragma unroll 1
-    for (int first = threadIdx.x; first < PIECES; first += THREADS * ROWS) {
-        float sum[ROWS][PIECE] = {};
-        uint4 residual[ROWS];
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const int piece = first + i * THREADS;
-            const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
-            residual[i] = make_uint4(0, 0, 0, 0);
-            if (epilogue.has_residual && row < place.height && column < place.pieces)
-                residual[i] =
-                    ld_16(place.out + (size_t)row * place.out_stride + column * 16, once);
-        }
-        add_ranks<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const int piece = first + i * THREADS;
-            const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
-            float squares = 0;
-            if (row < place.height && column < place.pieces)
-                squares = squares_of_piece<T>(
-                    finish_piece<T>(epilogue, rounded<T>(sum[i]), residual[i],
-                                    origin + (int64_t)row * place.out_stride + column * 16,
-                                    tile_col * EWX_TILE_N * 2 + column * 16));
-            squares = squares_of_tile(squares);
-            if (epilogue.normed && column == 0 && row < place.height)
-                squares_out[row * tile_cols] = squares;
-        }
-    }
-}
 
 /* The whole CTA, after a tile: counts it, and normalises rows that are complete. */
 template <class T, int THREADS>
@@ -62,7 +21,8 @@ __device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_epilogu
     __syncthreads();
     if (threadIdx.x == 0) {
         count_tile(epilogue, tile_row);
-        taken = take_strip(epilogue, call.grid, rows);
+        taken = take_strip(epilogue, (int)ewx_num_strips(rows), EWX_BLOCK_STRIPS,
+                           (uint32_t)call.grid.tile_cols);
     }
     __syncthreads();
     const int strip = taken;
@@ -70,7 +30,8 @@ __device__ void normalise_some(const ewx_cuda_call &call, const ewx_cuda_epilogu
         return;
     const int first = strip * EWX_STRIP_ROWS, end = min(first + EWX_STRIP_ROWS, rows);
     for (int row = first + threadIdx.x / WARP; row < end; row += THREADS / WARP)
-        normalise_row<T, 2, 1>(epilogue, call.grid, row, 0, threadIdx.x % WARP);
+        normalise_row<T, 2>(epilogue, call.grid, row, {1, 0}, threadIdx.x % WARP,
+                            own_row());
 }
 
 /* ---- The kernel ---- */
@@ -106,7 +67,8 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
         if (!__syncthreads_and(ready))
             break;
         if (FUSED)
-            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue, tile);
+            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue,
+                                                      tile.row * EWX_TILE_M, (int)tile.col);
         else
             reduce_tile<T, THREADS, W, SOURCES, ROWS, false>(place, call, false);
         if (paced && threadIdx.x < 32)

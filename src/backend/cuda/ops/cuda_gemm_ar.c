@@ -1,12 +1,21 @@
 /* GEMM-AllReduce on GPUs.  The GEMM publishes its tiles; the reducer waits for those that
  * its rank sums and, in two shots, for the sums of the others, on a stream of its own
  * beside the GEMM or behind it (pool=after).  An epilogue is a kernel behind it, over all
- * rows on every rank. */
+ * rows on every rank, or, where each rank has the residual of its own rows, part of another
+ * reducer. */
 #include "backend/cuda/ops/cuda_op.h"
+#include "plan/layer.h"
 
 static ewx_cuda_entry allreducer(const ewx_spec *spec)
 {
     return ewx_cuda_allreducer(spec->problem.dtype, spec->num_ranks, spec->config.batch);
+}
+
+/* It needs the registers of 256 threads where the plain one has those of 512. */
+static ewx_cuda_entry row_allreducer(const ewx_spec *spec)
+{
+    return ewx_cuda_row_allreducer(spec->problem.dtype, spec->num_ranks,
+                                   (int)ewx_min64(spec->config.batch, 256));
 }
 
 /* ---- What can run ---- */
@@ -26,15 +35,69 @@ static ew_status check(const ewx_spec *spec)
     return EW_OK;
 }
 
-static ew_status admit(const ewx_spec *spec, const ew_epilogue *epilogue)
+/* Where only one rank has the residual of a row, it finishes the row and gives its norm to
+ * the others. */
+static bool finishes_rows(const ewx_spec *spec, const ew_epilogue *epilogue)
 {
-    if (epilogue->norm_weight && epilogue->residual_rows == EW_RESIDUAL_OWNED &&
-        spec->num_ranks > 1)
+    return epilogue->norm_weight && epilogue->residual_rows == EW_RESIDUAL_OWNED &&
+           spec->num_ranks > 1;
+}
+
+static ew_status admit(const ewx_cuda_engine *engine, const ew_epilogue *epilogue)
+{
+    if (finishes_rows(engine->spec, epilogue) && engine->rows_ctas == 0)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "ew_gemm_ar_layer normalises all rows on every GPU, and the "
-                        "residual has only the rank's own\n"
-                        "  fix: give every rank the whole residual (EW_RESIDUAL_ALL)");
+                        "the kernel that normalises a rank's own rows finds no room beside "
+                        "this GEMM\n  fix: use pool=after, or give every rank the whole "
+                        "residual (EW_RESIDUAL_ALL)");
     return EW_OK;
+}
+
+/* ---- Rows and their owners ---- */
+
+/* With many rows a part for each owner, as in gemm_rs: else the sums of the first would be
+ * made first, while the links of all others are idle. */
+static void cut(const ewx_cuda_engine *engine, const ew_epilogue *epilogue,
+                ewx_cuda_call *call)
+{
+    const ewx_spec *spec = engine->spec;
+    const int num_ranks = spec->num_ranks;
+    const int64_t m = call->grid.rows;
+    if (!finishes_rows(spec, epilogue))
+        return;
+    call->ownership = EWX_OWNS_ROWS;
+    call->part = 0;
+    call->trace = (ewx_cuda_trace){0}; /* whose tiles are those of the plan's grid */
+    if (ewx_layer_num_parts(&spec->config, num_ranks, m) == 1)
+        return;
+    ew_config config = spec->config;
+    config.group = config.group > num_ranks ? config.group / num_ranks : 1;
+    call->grid = ewx_grid_build(m, spec->problem.n, num_ranks, &config);
+    call->tile_rows = (int32_t)ewx_div_up(spec->layout.rows_per_rank, EWX_TILE_M);
+    call->ownership = EWX_OWNS_PART;
+    call->part = call->rank;
+}
+
+/* Few rows are normalised one by one, each by a whole CTA; all are complete at the end. */
+static ewx_cuda_strips strips_of(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
+                                 void *normed)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const bool by_part = call->ownership == EWX_OWNS_PART;
+    const ewx_ownership ownership = (ewx_ownership)call->ownership;
+    const ewx_share mine =
+        ewx_share_of(&call->grid, ownership, call->num_ranks, call->rank);
+    const ewx_share most = ewx_share_of(&call->grid, ownership, call->num_ranks, 0);
+    const int32_t rows = by_part ? EWX_STRIP_ROWS : 1;
+    return (ewx_cuda_strips){.mine = mine,
+                             .rows = rows,
+                             .count = (int32_t)ewx_div_up(most.num_rows, rows),
+                             .per_block = by_part ? EWX_BLOCK_STRIPS : INT32_MAX,
+                             .tiles =
+                                 (uint32_t)(by_part ? call->grid.tile_cols : mine.count),
+                             .results_offset = (int64_t)layout->row_results_offset,
+                             .results_per_rank = layout->rows_per_rank,
+                             .normed = normed};
 }
 
 /* ---- The GEMM ---- */
@@ -63,20 +126,47 @@ static ewx_cuda_rounds rounds_of(const ewx_cuda_call *call)
         .two_shots = ewx_has_results(ownership)};
 }
 
-static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
+static ew_status launch_waiters(ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                                int ctas, void **arguments)
 {
-    const ew_config *config = &engine->spec->config;
     const cudaStream_t stream = ewx_cuda_exchange_stream(engine);
-    ewx_cuda_rounds rounds = rounds_of(call);
-    ewx_cuda_output output = {
-        .c = C, .closes = true, .announce = config->producer == EW_PRODUCER_BLAS};
-    void *arguments[] = {&output, call, &rounds};
     /* If waiters that leave no room for an awaited CTA came first, they could take every
      * SM. */
-    if (config->pool == EW_POOL_STATIC)
+    if (engine->spec->config.pool == EW_POOL_STATIC)
         EW_TRY(ewx_cuda_follow(stream, engine->started));
-    return ewx_cuda_launch_ctas(engine, &engine->exchange, config->budget, stream,
-                                arguments);
+    return ewx_cuda_launch_ctas(engine, entry, ctas, stream, arguments);
+}
+
+static ewx_cuda_output output_of(const ewx_cuda_engine *engine, void *C)
+{
+    return (ewx_cuda_output){.c = C,
+                             .closes = true,
+                             .announce = engine->spec->config.producer == EW_PRODUCER_BLAS};
+}
+
+static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
+{
+    ewx_cuda_rounds rounds = rounds_of(call);
+    ewx_cuda_output output = output_of(engine, C);
+    void *arguments[] = {&output, call, &rounds};
+    return launch_waiters(engine, &engine->exchange, engine->spec->config.budget,
+                          arguments);
+}
+
+/* The epilogue's places are those of this rank's rows, of which `normed` has all others
+ * too. */
+static ew_status launch_row_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                    const ew_epilogue *epilogue)
+{
+    ewx_cuda_strips strips = strips_of(engine, call, epilogue->normed);
+    const int64_t first =
+        ewx_part_first_row(&call->grid, strips.mine.part) + strips.mine.first_row;
+    ew_epilogue own = *epilogue;
+    own.normed = (unsigned char *)epilogue->normed + first * call->grid.cols * 2;
+    ewx_cuda_epilogue parameters = ewx_cuda_epilogue_describe(engine, NULL, NULL, &own);
+    ewx_cuda_output output = output_of(engine, parameters.h);
+    void *arguments[] = {&output, call, &parameters, &strips};
+    return launch_waiters(engine, &engine->rows_exchange, engine->rows_ctas, arguments);
 }
 
 static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
@@ -86,6 +176,8 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
     void *C = request->C;
     if (!epilogue)
         return launch_reducer(engine, call, C);
+    if (finishes_rows(engine->spec, epilogue))
+        return launch_row_reducer(engine, call, epilogue);
     /* A sum that the caller does not want lies where its norm will be. */
     void *sum = C ? C : epilogue->normed ? epilogue->normed : engine->spare_sum;
     EW_TRY(launch_reducer(engine, call, sum));
@@ -96,14 +188,19 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
  * may still have to enqueue what nobody waits for. */
 static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
-    return engine->spec->config.producer == EW_PRODUCER_BLAS ||
-           ewx_part_tiles(&call->grid, 0) < call->num_ranks;
+    const int64_t shared =
+        call->ownership == EWX_OWNS_TILES || call->ownership == EWX_OWNS_ALL
+            ? ewx_part_tiles(&call->grid, 0)
+            : call->grid.rows;
+    return engine->spec->config.producer == EW_PRODUCER_BLAS || shared < call->num_ranks;
 }
 
 const ewx_cuda_op ewx_cuda_op_gemm_ar = {.id = EW_OP_GEMM_AR,
                                          .check = check,
                                          .admit = admit,
                                          .exchange_kernel = allreducer,
+                                         .rows_kernel = row_allreducer,
+                                         .cut = cut,
                                          .exchanges_meet = true,
                                          .launch_gemm = launch_gemm,
                                          .launch_exchange = launch_sum,

@@ -11,14 +11,22 @@ struct ewx_cuda_op {
 
     /* NULL: everything that the config's check lets pass can run. */
     ew_status (*check)(const ewx_spec *spec);
-    ew_status (*admit)(const ewx_spec *spec, const ew_epilogue *epilogue); /* likewise */
+    ew_status (*admit)(const ewx_cuda_engine *engine,
+                       const ew_epilogue *epilogue); /* likewise */
 
     /* The kernel at the other end of what crosses, without an epilogue and with one (NULL:
      * an epilogue follows, or there is none). */
     ewx_cuda_entry (*exchange_kernel)(const ewx_spec *spec);
     ewx_cuda_entry (*fused_kernel)(const ewx_spec *spec);
+    /* For epilogues in which ranks finish rows of their own and give them to all (NULL:
+     * there are none). */
+    ewx_cuda_entry (*rows_kernel)(const ewx_spec *spec);
     /* Its CTAs wait for those of other ranks too, so all must be resident together. */
     bool exchanges_meet;
+
+    /* Another grid and other owners than a call without an epilogue has; NULL: never. */
+    void (*cut)(const ewx_cuda_engine *engine, const ew_epilogue *epilogue,
+                ewx_cuda_call *call);
 
     /* Enqueue one stage each: the GEMM on device->producing, the other on
      * ewx_cuda_exchange_stream. */
