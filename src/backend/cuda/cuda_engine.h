@@ -13,6 +13,12 @@
 
 typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
 
+/* A weight and its product, or what an activation gives, as they were last mapped. */
+typedef struct ewx_mapped_product {
+    const void *b, *c;
+    int64_t n, m;
+} ewx_mapped_product;
+
 typedef struct ewx_cuda_engine {
     ew_world *world;
     const ewx_spec *spec;
@@ -27,6 +33,8 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *passing_weight;    /* N x K, of a call with a B that is K x N */
     ewx_cuda_entry gemm, exchange, transpose;
+    /* Where the GEMM waits: with several weights, and with an activation behind them. */
+    ewx_cuda_entry weights_gemm, activating_gemm;
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
     ewx_cuda_entry hand_out;                             /* where the GEMM waits */
@@ -51,6 +59,8 @@ typedef struct ewx_cuda_engine {
     CUtensorMap *out_maps; /* in the GPU's memory */
     const void *mapped_a, *mapped_b, *mapped_c;
     int64_t mapped_rows, mapped_m;
+    ewx_cuda_product_maps products; /* likewise, of calls with several weights */
+    ewx_mapped_product mapped_products[EWX_CUDA_RESULTS];
     bool gate;
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call, if it was traced */
