@@ -7,6 +7,7 @@
  *          the residual and the norm in kernels of their own
  *
  *     mlp_block [-W 8] [-m 8192] [-H 8192] [-I 28672] [-l 46 GB/s] [-n samples]
+ *               [-c config of the first plan of fused and apart]
  *
  * fused and apart must agree in every bit.  SwiGLU's own kernel has the GPU's SMs, not only
  * the rank's: what is said of `fused` is rather too little. */
@@ -33,6 +34,7 @@ struct settings {
     int ranks = 8, samples = 9;
     int64_t m = 8192, hidden = 8192, inner = 28672;
     double link = 46; /* GB/s; 0: none is emulated */
+    const char *config = "";
     std::vector<double> times_ms[3];
     long long different = 0;
 };
@@ -103,6 +105,8 @@ ew_status create_plans(rank_state &r, method which)
     if (status == EW_OK)
         status = ew_plan_create(r.world, &out, &config, &r.leave[which]);
     config.epilogue = (ew_epilogue_form)0;
+    if (status == EW_OK && which != BLAS)
+        status = ew_config_parse(r.s->config, &config);
     return status == EW_OK ? ew_plan_create(r.world, &into, &config, &r.enter[which])
                            : status;
 }
@@ -270,6 +274,9 @@ settings read(int argc, char **argv)
             break;
         case 'l':
             s.link = value;
+            break;
+        case 'c':
+            s.config = argv[i + 1];
             break;
         case 'n':
             s.samples = (int)value;

@@ -73,15 +73,15 @@ EWX_ELEMENT_CODE float ewx_exp_of_negative(float x)
 }
 
 /* a / b, rounded once, for a from 0 to 1 and b from 1 to 2.  On GPUs without the branches
- * that a division has for what lies outside: an approximate reciprocal, refined; a quotient
- * of it; twice what is left of a, which is exact.  Where that would be too small for fp32,
- * b is 1. */
+ * that a division has for what lies outside: an approximate reciprocal, refined, but above
+ * 1/2, which it would be for the largest b below 2 as well; its product with a; twice what
+ * is then left of a, which is exact.  Where that would be too small for fp32, b is 1. */
 EWX_ELEMENT_CODE float ewx_quotient(float a, float b)
 {
 #ifdef __CUDACC__
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(b));
-    y = __fmaf_rn(__fmaf_rn(-b, y, 1.0f), y, y);
+    y = fmaxf(__fmaf_rn(__fmaf_rn(-b, y, 1.0f), y, y), 0x1.000002p-1f);
     float q = __fmul_rn(a, y);
     q = __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
     return __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
