@@ -5,6 +5,7 @@
 #ifndef EWX_PLAN_ACTIVATION_H
 #define EWX_PLAN_ACTIVATION_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -56,34 +57,33 @@ EWX_ELEMENT_CODE float ewx_exp_near_zero(float r)
  * becomes 0. */
 EWX_ELEMENT_CODE float ewx_exp_of_negative(float x)
 {
-    const float whole = 0x1.8p23f; /* added to a small number, leaves its whole part */
+    /* Added to a small number, leaves its whole part; and in the last bits n + 64. */
+    const float whole = 0x1.8p23f + 64.0f;
     const float ln2_high = 0x1.63p-1f, ln2_low = -0x1.bd0106p-13f;
-    x = x < -104.0f ? -104.0f : x;
+    x = x > -104.0f ? x : -104.0f;
     const float turns = EWX_MUL(x, 0x1.715476p+0f);
     const float shifted = EWX_ADD(turns, whole);
     const float n = EWX_ADD(shifted, -whole);
     const float high = EWX_MUL(n, ln2_high), low = EWX_MUL(n, ln2_low);
     const float rest = EWX_ADD(x, -high);
-    const uint32_t exponent = ewx_to_bits(shifted) - 0x4b400000u;
-    const uint32_t half = (uint32_t)((int32_t)exponent >> 1);
-    /* 2^n in two steps: the result may be subnormal. */
-    const float first =
-        EWX_MUL(ewx_exp_near_zero(EWX_ADD(rest, -low)), ewx_from_bits((half + 127u) << 23));
-    return EWX_MUL(first, ewx_from_bits((exponent - half + 127u) << 23));
+    const float fraction = ewx_exp_near_zero(EWX_ADD(rest, -low));
+    /* 2^(n + 64) goes into the exponent; then the result may be subnormal. */
+    const uint32_t large = ewx_to_bits(fraction) + (ewx_to_bits(shifted) << 23);
+    return EWX_MUL(ewx_from_bits(large), 0x1p-64f);
 }
 
-/* a / b, rounded once, for a from 0 to 1 and b from 1 to 2.  On GPUs without the branches
- * that a division has for what lies outside: an approximate reciprocal, refined, but above
- * 1/2, which it would be for the largest b below 2 as well; its product with a; twice what
- * is then left of a, which is exact.  Where that would be too small for fp32, b is 1. */
+/* a / b, rounded once, for b = 1 + e with e from 0 to 1, and a = e or 1.  On GPUs without
+ * the branches that a division has for what lies outside: an approximate reciprocal,
+ * refined, but above 1/2, which it would be for the largest b below 2 as well; its product
+ * with a; and what is then left of a, which is exact.  It is right for every e, even if the
+ * approximation is 3 units off.  Where what is left would be too small for fp32, b is 1. */
 EWX_ELEMENT_CODE float ewx_quotient(float a, float b)
 {
 #ifdef __CUDACC__
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(b));
     y = fmaxf(__fmaf_rn(__fmaf_rn(-b, y, 1.0f), y, y), 0x1.000002p-1f);
-    float q = __fmul_rn(a, y);
-    q = __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
+    const float q = __fmul_rn(a, y);
     return __fmaf_rn(__fmaf_rn(-b, q, a), y, q);
 #else
     return a / b;
@@ -93,7 +93,7 @@ EWX_ELEMENT_CODE float ewx_quotient(float a, float b)
 /* x / (1 + exp(-t)), without an exp that overflows. */
 EWX_ELEMENT_CODE float ewx_times_sigmoid(float x, float t)
 {
-    const float e = ewx_exp_of_negative(ewx_from_bits(ewx_to_bits(t) | 0x80000000u));
+    const float e = ewx_exp_of_negative(-fabsf(t));
     const float above = t < 0.0f ? e : 1.0f;
     return EWX_MUL(x, ewx_quotient(above, EWX_ADD(1.0f, e)));
 }
