@@ -7,7 +7,7 @@
  *          the residual and the norm in kernels of their own
  *
  *     mlp_block [-W 8] [-m 8192] [-H 8192] [-I 28672] [-l 46 GB/s] [-n samples]
- *               [-c config of the first plan of fused and apart]
+ *               [-c config of the first plan of fused and apart] [-g 0: without graphs]
  *
  * fused and apart must agree in every bit.  SwiGLU's own kernel has the GPU's SMs, not only
  * the rank's: what is said of `fused` is rather too little. */
@@ -31,7 +31,7 @@ constexpr int MAX_RANKS = 72;
 constexpr int REPLAYS = 3; /* of a sample */
 
 struct settings {
-    int ranks = 8, samples = 9;
+    int ranks = 8, samples = 9, graphs = 1;
     int64_t m = 8192, hidden = 8192, inner = 28672;
     double link = 46; /* GB/s; 0: none is emulated */
     const char *config = "";
@@ -215,7 +215,10 @@ int sample(rank_state &r, int which, bool counts)
     TRY(ew_world_barrier(r.world));
     const int64_t begin = ew_now_ns();
     for (int i = 0; i < REPLAYS; i++)
-        CUDA_TRY(cudaGraphLaunch(r.graphs[which], r.stream));
+        if (r.s->graphs)
+            CUDA_TRY(cudaGraphLaunch(r.graphs[which], r.stream));
+        else
+            TRY(run_block(r, (method)which));
     CUDA_TRY(cudaStreamSynchronize(r.stream));
     TRY(ew_world_barrier(r.world));
     if (r.rank == 0 && counts)
@@ -232,7 +235,7 @@ int rank_main(ew_world *world, void *argument)
     r.rank = ew_world_rank(world);
     if (set_up(r) || compare(r))
         return 1;
-    for (int which = 0; which < NUM_METHODS; which++)
+    for (int which = 0; which < NUM_METHODS && r.s->graphs; which++)
         if (capture(r, which))
             return 1;
     for (int i = -1; i < r.s->samples; i++)
@@ -241,7 +244,8 @@ int rank_main(ew_world *world, void *argument)
                 return 1;
     TRY(ew_world_barrier(world));
     for (int which = 0; which < NUM_METHODS; which++) {
-        cudaGraphExecDestroy(r.graphs[which]);
+        if (r.graphs[which])
+            cudaGraphExecDestroy(r.graphs[which]);
         ew_plan_destroy(r.enter[which]);
         ew_plan_destroy(r.leave[which]);
     }
@@ -274,6 +278,9 @@ settings read(int argc, char **argv)
             break;
         case 'l':
             s.link = value;
+            break;
+        case 'g':
+            s.graphs = (int)value;
             break;
         case 'c':
             s.config = argv[i + 1];
