@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "canary.h"
 #include "faultkit.h"
 #include "harness.h"
 #include "ordeal.h"
@@ -315,6 +316,8 @@ static void set_frozen(const ordeal *o, const tools *t, bool frozen)
 static void strike(ordeal *o, const tools *t)
 {
     look(o);
+    for (int rank = 0; rank < o->fate.num_ranks; rank++)
+        o->ranks[rank].queued_ns = o->ranks[rank].pid ? queued_ns(o->ranks[rank].pid) : 0;
     for (int i = 0; i < o->fate.num_victims; i++) {
         const member *m = victim_of(o, i);
         o->hit[i] = m->pid && !m->ended_ns && kill(m->pid, o->fate.signals[i]) == 0;

@@ -46,7 +46,7 @@ typedef struct seat {
                    */
     bool wrong;   /* a call returned EW_OK and other values than it should */
     char text[TEXT_BYTES];
-    int64_t out_ns;
+    int64_t out_ns, queued_ns; /* the latter from its start on */
     atomic_bool told;
 } seat;
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "board.h"
+#include "canary.h"
 #include "entwine/measure.h"
 #include "entwine/mpi_module.h"
 #include "faultkit.h"
@@ -33,6 +34,7 @@ static int tell(seat *s, ew_status status)
         return status == EW_OK ? 0 : 3;
     s->status = status;
     s->out_ns = ewx_now_ns();
+    s->queued_ns = queued_ns(getpid());
     if (status != EW_OK)
         snprintf(s->text, sizeof s->text, "%s", ew_last_error());
     atomic_store(&s->told, true);

@@ -42,7 +42,8 @@ typedef struct fate {
 typedef struct member {
     pid_t pid;
     int pidfd;
-    int64_t ended_ns; /* 0: it runs */
+    int64_t ended_ns;  /* 0: it runs */
+    int64_t queued_ns; /* when the blow came */
 } member;
 
 typedef struct ordeal {
