@@ -22,7 +22,9 @@
 #include "harness.h"
 #include "ordeal.h"
 
-#define HANG_NS 30000000000 /* beyond every timeout; then the job is killed */
+/* Beyond every timeout; then the job is killed, unless it had no core for so long: ten
+ * times as much is the most. */
+#define HANG_NS 30000000000
 #define MPI_START_NS 60000000000
 
 /* ---- Where jobs run ---- */
@@ -241,10 +243,23 @@ static bool all_have_ended(const ordeal *o)
     return o->launcher.pid == 0 || o->launcher.ended_ns != 0;
 }
 
+/* How long the most starved of the ranks that run had no core. */
+static int64_t starved_ns(const ordeal *o)
+{
+    int64_t most_ns = 0;
+    for (int rank = 0; rank < o->fate.num_ranks; rank++) {
+        const member *m = &o->ranks[rank];
+        const int64_t ns = m->pid && !m->ended_ns ? queued_ns(m->pid) : 0;
+        most_ns = ns > most_ns ? ns : most_ns;
+    }
+    return most_ns < 9 * HANG_NS ? most_ns : 9 * HANG_NS;
+}
+
 static bool watch_until(ordeal *o, bool (*done)(const ordeal *), int64_t deadline_ns)
 {
     while (!done(o)) {
-        if (ewx_now_ns() > deadline_ns)
+        const int64_t late_ns = ewx_now_ns() - deadline_ns;
+        if (late_ns > 0 && late_ns > starved_ns(o))
             return false;
         look(o);
     }

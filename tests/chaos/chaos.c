@@ -83,7 +83,7 @@ static bool measure(const fate *f, const tools *t, spans *spans_out)
     ordeal o = {.fate = *f};
     char why[600];
     o.fate.num_victims = 0;
-    o.fate.timeout_ms = 20000;
+    o.fate.timeout_ms = 60000; /* never to be seen, however busy the machine is */
     attack_run(&o, t, (spans){0}, false);
     const verdict v = judge(&o, why, sizeof why);
     learn(spans_out, &o);
