@@ -281,6 +281,7 @@ static void start(ordeal *o, const tools *t, int board_fd)
                  .num_worlds = o->fate.num_worlds,
                  .num_turns = o->fate.num_turns,
                  .timeout_ms = o->fate.timeout_ms,
+                 .gather_turns = o->fate.num_victims ? o->fate.timeout_ms + 100 : 20000,
                  .seed = o->fate.job_seed};
     o->started_ns = ewx_now_ns();
     if (o->fate.way != WAY_CREATE)

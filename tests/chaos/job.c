@@ -202,7 +202,7 @@ static int gather_on_board(void *context, const void *mine, void *all, size_t by
     atomic_store(&b->seats[g->rank].offered[g->world], true);
     /* In turns, not by the clock: a frozen job must go on. */
     for (uint32_t turn = 0;
-         (found = look_around(b, g->world)) == OFFERS_AWAITED && turn < b->timeout_ms + 100;
+         (found = look_around(b, g->world)) == OFFERS_AWAITED && turn < b->gather_turns;
          turn++)
         usleep(turn < 100 ? 100 : 1000);
     for (int rank = 0; rank < b->num_ranks; rank++)

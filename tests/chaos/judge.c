@@ -21,8 +21,8 @@
  * be as late as the canary's latest. */
 #define CHAIN 25
 
-const char *const verdict_names[NUM_VERDICTS] = {"good",  "hangs", "late",
-                                                 "story", "wrong", "left"};
+const char *const verdict_names[NUM_VERDICTS] = {"good",  "hangs", "late",   "story",
+                                                 "wrong", "left",  "starved"};
 
 /* ---- Facts ---- */
 
@@ -341,7 +341,8 @@ static verdict judge_success(const ordeal *o, char *why, size_t bytes)
         if (atomic_load(&s->told) && s->status == EW_OK)
             continue;
         snprintf(why, bytes, "rank %d did not come through", rank);
-        return VERDICT_STORY;
+        return most_starved_ns(o) < (int64_t)o->fate.timeout_ms * 1000000 ? VERDICT_STORY
+                                                                          : VERDICT_STARVED;
     }
     return VERDICT_GOOD;
 }
