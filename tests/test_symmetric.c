@@ -27,7 +27,7 @@ static int refuse(ew_world *world, void *argument)
     void *memory = NULL, *pointers[W] = {NULL};
     (void)argument;
     RANK_TRY(expect_status(world, ew_alloc(world, CPU, rank == 1 ? 96 : 64, &memory),
-                           EW_ERR_MISMATCH, "64 bytes"));
+                           EW_ERR_MISMATCH, "for 64"));
     RANK_CHECK(!memory, "memory was written");
     RANK_CHECK(strstr(ew_last_error(), "rank 1") && strstr(ew_last_error(), "96"),
                "%s does not name both", ew_last_error());

@@ -256,8 +256,8 @@ static int read_late(gpu_job *job, void *argument)
     for (int i = 0; i < CALLS; i++) {
         RANK_CUDA(cudaMemcpy(job->staging, results + (size_t)i * l.bytes, l.bytes,
                              cudaMemcpyDefault));
-        RANK_CHECK(memcmp(job->staging, l.want[i % SETS], l.bytes) == 0,
-                   "call %d: wrong bits", i);
+        const unsigned char *want = l.want[i % SETS];
+        RANK_CHECK(memcmp(job->staging, want, l.bytes) == 0, "call %d: wrong bits", i);
     }
     RANK_OK(ew_world_barrier(world)); /* frees may wait for the whole GPU */
     RANK_CUDA(cudaFree(results));
