@@ -622,8 +622,10 @@ inline publish_result(which)
 }
 
 #ifdef STRAIGHT
-/* Before anything else of a call with tiles: this rank's output is free, and no rank needs
- * the words of an earlier call any more. */
+#define HAS_PLACE (!(rank == 0 && elsewhere[call]))
+
+/* Before anything else of a call with tiles: this rank's output is free.  If it is another
+ * than before, no rank needs the word of an earlier call any more. */
 inline enter_with_output()
 {
     if
@@ -631,23 +633,24 @@ inline enter_with_output()
        atomic {
 #ifndef MUTANT_words_overwritten
            for (peer : 0 .. RANKS - 1) {
-               AWAIT(REACHED(done_epoch[peer], BACK(epoch, 1)), peer)
+               AWAIT(has_place[rank] == HAS_PLACE || REACHED(done_epoch[peer], BACK(epoch, 1)),
+                     peer)
            };
 #endif
-           has_place[rank] = !(rank == 0 && elsewhere[call]);
+           has_place[rank] = HAS_PLACE;
            entered[rank] = epoch;
            peer = 0
        };
        atomic {
 #ifndef MUTANT_store_before_entry
            for (peer : 0 .. RANKS - 1) {
-               AWAIT(REACHED(entered[peer], epoch), peer)
+               AWAIT(!HAS_PLACE || REACHED(entered[peer], epoch), peer)
            };
 #endif
            peer = 0
        };
        d_step {
-           straight = has_place[rank];
+           straight = HAS_PLACE;
 #ifndef MUTANT_places_not_compared
            for (peer : 0 .. RANKS - 1) { straight = straight && has_place[peer] };
 #endif

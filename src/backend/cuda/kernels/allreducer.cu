@@ -11,6 +11,7 @@
  * are resident together (cuda_engine.c), none of them keeps a sum that another rank waits
  * for from being made. */
 #include "backend/cuda/kernels/reduce_tile.cuh"
+#include "backend/cuda/kernels/straight.cuh"
 
 namespace
 {

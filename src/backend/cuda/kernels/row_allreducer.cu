@@ -10,6 +10,7 @@
  * of its own rank is taken: as all x are resident together, none of them keeps back what
  * another one, or another rank, waits for. */
 #include "backend/cuda/kernels/finish_tile.cuh"
+#include "backend/cuda/kernels/straight.cuh"
 
 namespace
 {
