@@ -28,6 +28,7 @@
     X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
     X("allreduce-rows", check_allreduce_rows, 90, THREADS)                  \
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
+    X("allreduce-symmetric", check_allreduce_symmetric, 150, THREADS)       \
     X("allreduce-faults", check_allreduce_faults, 120, THREADS)             \
     X("frees", check_frees, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
@@ -63,6 +64,7 @@
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
     X("killed", check_killed, 60, PROCESSES)                                \
     X("allreduce-processes", check_allreduce_processes, 60, PROCESSES)      \
+    X("symmetric-processes", check_symmetric_processes, 90, PROCESSES)      \
     X("allreduce-killed", check_allreduce_killed, 60, PROCESSES)            \
     X("gather-processes", check_gather_processes, 90, PROCESSES)            \
     X("gather-killed", check_gather_killed, 60, PROCESSES)                  \

@@ -35,6 +35,10 @@ typedef struct ewx_cuda_segment {
     uint64_t calls[EWX_CUDA_CALLS][EWX_MAX_RANKS];
     /* Likewise epoch << 32 | the call's number among all calls of r's plans. */
     uint64_t orders[EWX_CUDA_CALLS][EWX_CUDA_MAX_RANKS];
+    /* The last call whose results r takes in its output, and where that lies: `place` of
+     * ewx_cuda_symmetric. */
+    uint32_t entered[EWX_CUDA_MAX_RANKS];
+    uint64_t places[EWX_CUDA_MAX_RANKS];
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
     unsigned long long egress_free_ns;
@@ -80,7 +84,8 @@ typedef struct ewx_cuda_report {
     int32_t aborted; /* the abort word ended the wait, not the clock */
     int32_t tile_row, tile_col;
     uint32_t wanted, seen;
-    uint32_t epoch; /* of a call with other rows */
+    uint32_t epoch;   /* of a call with other rows */
+    int32_t straight; /* the last call's results went straight into the outputs */
 } ewx_cuda_report;
 
 /* Emulated link of each rank. */
@@ -200,6 +205,13 @@ typedef struct ewx_cuda_output {
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
 } ewx_cuda_output;
 
+/* An output in symmetric memory.  If that of all ranks has the same place, results go
+ * straight there, else into the slots of contributions, from which every rank copies. */
+typedef struct ewx_cuda_symmetric {
+    uint64_t place; /* allocation and offset; 0: the output lies elsewhere */
+    int64_t apart[EWX_CUDA_MAX_RANKS]; /* bytes from this rank's to that of each rank */
+} ewx_cuda_symmetric;
+
 /* GEMM-AllReduce: what a rank sums, and how many rounds a call has.  In two shots W
  * consecutive tasks are a round, in one shot each is. */
 typedef struct ewx_cuda_rounds {
@@ -207,6 +219,7 @@ typedef struct ewx_cuda_rounds {
     int64_t count;
     int64_t tiles; /* of the call */
     int32_t two_shots;
+    ewx_cuda_symmetric symmetric; /* C */
 } ewx_cuda_rounds;
 
 /* GEMM-AllReduce in a layer: the strips of rows that a rank normalises and gives to all. */
@@ -218,7 +231,8 @@ typedef struct ewx_cuda_strips {
     uint32_t tiles;         /* ... and how many tiles that are */
     int64_t results_offset; /* uint32_t[owner][row]: the epoch of the strip it begins */
     int64_t results_per_rank;
-    void *normed; /* all rows x N */
+    void *normed;                 /* all rows x N */
+    ewx_cuda_symmetric symmetric; /* the same */
 } ewx_cuda_strips;
 
 /* How far a call's epilogue is; all zero between calls. */

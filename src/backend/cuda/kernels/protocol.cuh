@@ -70,8 +70,9 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
 
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
  * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
- * Pairs with st_release_sys in publish and meet_gate, and with fence_release_sys in
- * publish_to_all, publish_result, publish_chunk and let_peers_overwrite. */
+ * Pairs with st_release_sys in publish, meet_gate and enter_with_output, and with
+ * fence_release_sys in publish_to_all, publish_result, publish_chunk and
+ * let_peers_overwrite. */
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
                                             uint32_t wanted, const waited_for &what)
 {

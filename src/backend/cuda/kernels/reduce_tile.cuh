@@ -119,9 +119,26 @@ __device__ __forceinline__ void push_piece(const ewx_cuda_call &call, int64_t of
             st_16(call.heaps[rank] + offset, v, soon);
 }
 
-/* PUSHES: to the others too, if `pushes`. */
-template <class T, int THREADS, int W, int SOURCES, int ROWS, bool PUSHES>
-__device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, bool pushes)
+/* Likewise into their outputs; `mine` is the piece's place in this rank's. */
+template <int W>
+__device__ __forceinline__ void push_straight(const ewx_cuda_call &call,
+                                              const ewx_cuda_symmetric &symmetric,
+                                              unsigned char *mine, uint4 v)
+{
+    const int num_ranks = W ? W : call.num_ranks;
+    const uint64_t once = l2_evict_first();
+#pragma unroll(W ? W : 1)
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (rank != call.rank)
+            st_16(mine + symmetric.apart[rank], v, once);
+}
+
+/* Where a sum goes besides this rank's output: into the slots if `pushes`. */
+enum class beyond { NOTHING, SLOTS, OUTPUTS };
+
+template <class T, int THREADS, int W, int SOURCES, int ROWS, beyond BEYOND>
+__device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, bool pushes,
+                            const ewx_cuda_symmetric &symmetric)
 {
     const uint64_t once = l2_evict_first();
 #pragma unroll 1
@@ -134,10 +151,14 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, 
             const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
             if (row < place.height && column < place.pieces) {
                 const uint4 v = rounded<T>(sum[i]);
-                st_16(place.out + (size_t)row * place.out_stride + column * 16, v, once);
-                if (PUSHES && pushes)
+                unsigned char *out =
+                    place.out + (size_t)row * place.out_stride + column * 16;
+                st_16(out, v, once);
+                if (BEYOND == beyond::SLOTS && pushes)
                     push_piece<W>(
                         call, place.source + row * place.source_stride + column * 16, v);
+                if (BEYOND == beyond::OUTPUTS)
+                    push_straight<W>(call, symmetric, out, v);
             }
         }
     }

@@ -70,7 +70,8 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
             finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue,
                                                       tile.row * EWX_TILE_M, (int)tile.col);
         else
-            reduce_tile<T, THREADS, W, SOURCES, ROWS, false>(place, call, false);
+            reduce_tile<T, THREADS, W, SOURCES, ROWS, beyond::NOTHING>(
+                place, call, false, ewx_cuda_symmetric());
         if (paced && threadIdx.x < 32)
             await_time(on_link.end_ns);
         if (threadIdx.x == 0)
