@@ -482,8 +482,9 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
             may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
-#if EW_MUTANT == 1 /* planted bug: the flag before the tile */
-        if (stores && !GATHERS<OP>)
+#if EW_MUTANT == 1 || EW_MUTANT == 73 /* planted bug: the flag before the tile */
+        if (stores && !GATHERS<OP> &&
+            (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
         for (int i = 0; i < BOXES_PER_TILE; i++) {

@@ -116,7 +116,7 @@ typedef struct ewx_cuda_call {
                                 reads it; 0: in the heap of the rank that made it */
     int32_t ownership;       /* ewx_ownership: who sums what */
     int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
-    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own rows of */
     int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
@@ -175,6 +175,7 @@ typedef struct ewx_cuda_rows {
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
     void *c;                      /* owned rows x N, or all of them */
+    ewx_share mine;               /* GEMM-RS: what this rank sums */
     int64_t first_task, end_task; /* of this launch */
     int32_t closes;               /* the call */
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
