@@ -332,6 +332,16 @@ ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
                           spans ? 1 : spec->op->num_parts(spec->num_ranks), &config);
 }
 
+/* Where blocks have the size that is chosen for them, not one that the caller may want to
+ * see, and a CTA takes as many as there are. */
+bool ewx_has_decode_kernel(const ewx_spec *spec)
+{
+    const ew_config *config = &spec->config;
+    return config->kernel == EW_KERNEL_SM90 && !spec->op->gemm_waits &&
+           config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
+           config->block_n == DEFAULT_BLOCK_N && config->ctas == EW_CTAS_PERSISTENT;
+}
+
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)
 {
     if (spec->op->gemm_waits)

@@ -206,8 +206,8 @@ static ew_status encode_c(ewx_cuda_engine *engine, const ewx_grid *grid, unsigne
 }
 
 /* Only what changed since the last call. */
-static ew_status update_maps(ewx_cuda_engine *engine, const ewx_grid *grid,
-                             const ewx_call *request)
+static ew_status update_maps(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                             const ewx_grid *grid, const ewx_call *request)
 {
     const ew_problem *problem = &engine->spec->problem;
     const ewx_rows own =
@@ -221,14 +221,18 @@ static ew_status update_maps(ewx_cuda_engine *engine, const ewx_grid *grid,
         EW_TRY(encode_c(engine, grid, request->C));
     engine->mapped_c = request->C;
     engine->mapped_m = grid->rows;
-    if (engine->mapped_a != a || engine->mapped_rows != rows)
-        EW_TRY(encode_map(engine, a, problem->k, rows, STEP, EWX_TILE_M, &engine->maps.a));
-    if (engine->mapped_b != B)
-        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, engine->gemm.box_cols_b,
+    if (engine->mapped_a != a || engine->mapped_rows != rows ||
+        engine->mapped_box_a != gemm->box_rows_a)
+        EW_TRY(encode_map(engine, a, problem->k, rows, STEP, gemm->box_rows_a,
+                          &engine->maps.a));
+    if (engine->mapped_b != B || engine->mapped_box_b != gemm->box_cols_b)
+        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, gemm->box_cols_b,
                           &engine->maps.b));
     engine->mapped_a = a;
     engine->mapped_b = B;
     engine->mapped_rows = rows;
+    engine->mapped_box_a = gemm->box_rows_a;
+    engine->mapped_box_b = gemm->box_cols_b;
     return EW_OK;
 }
 
@@ -267,11 +271,26 @@ ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
     return new_rows ? meet_threads(engine) : EW_OK;
 }
 
+/* The same call with one row of tiles, by the kernel for few rows. */
+static ew_status launch_decode(ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
+                               ewx_cuda_operands *operands, ewx_cuda_call *call,
+                               const ewx_call *request, ewx_launch_how how)
+{
+    void *arguments[] = {&engine->maps, operands, call};
+    operands->first_position = 0;
+    operands->end_position = call->grid.tile_cols;
+    EW_TRY(update_maps(engine, entry, &call->grid, request));
+    return ewx_cuda_launch_line(engine, entry,
+                                ewx_min64(operands->end_position, engine->gemm_ctas), how,
+                                engine->device->producing, arguments);
+}
+
 ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                ewx_cuda_operands part, const ewx_call *request)
 {
     const ew_config *config = &engine->spec->config;
     const int cluster = config->cluster;
+    const ewx_cuda_entry *decode = ewx_cuda_decode_kernel(engine, call);
     ewx_cuda_operands operands = part;
     operands.a = request->A;
     operands.b = request->packed;
@@ -286,12 +305,14 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     const cudaStream_t stream = engine->device->producing;
     ewx_launch_how how = {.started =
                               config->pool == EW_POOL_STATIC ? engine->started : NULL};
+    if (decode)
+        return launch_decode(engine, decode, &operands, call, request, how);
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
         return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(update_maps(engine, &call->grid, request));
+    EW_TRY(update_maps(engine, &engine->gemm, &call->grid, request));
     void *arguments[] = {&engine->maps, &operands, call};
     return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
 }

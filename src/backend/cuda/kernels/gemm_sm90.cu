@@ -603,7 +603,7 @@ ewx_cuda_entry entry()
 {
     using S = shape<TILES>;
     return {(const void *)gemm<OP, T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
-            TILES * EWX_TILE_N / CLUSTER};
+            TILES * EWX_TILE_N / CLUSTER, EWX_TILE_M};
 }
 
 template <class OP, class T>

@@ -245,11 +245,17 @@ typedef struct ewx_cuda_entry {
     int32_t threads;
     int32_t dynamic_smem;
     int32_t box_cols_b; /* rows of B that one TMA load brings; 0 without TMA */
+    int32_t box_rows_a; /* rows of A, likewise */
     CUfunction handle;  /* as the driver knows it, once it is loaded */
 } ewx_cuda_entry;
 
 /* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster);
+/* The same of one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.  Positions are
+ * tile columns.  The bits are the same. */
+#define EWX_CUDA_LEAST_TOKENS 8
+#define EWX_CUDA_MOST_TOKENS 64
+ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
 /* (ewx_cuda_operands, ewx_cuda_call) */
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
