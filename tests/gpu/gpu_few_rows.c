@@ -48,17 +48,15 @@ static int check_rest(gpu_job *job, int64_t m)
 
 static int compute_all(gpu_job *job, const char *config)
 {
-    ew_world *world = job->world;
-    for (uint32_t i = 0; i < COUNT(rows); i++)
-        if (job_compute(job, rows[i], i, NULL) || check_rest(job, rows[i])) {
-            const ewx_spec *spec = job_engine(job)->spec;
-            gpu_remark("rank %d of %d, %s, config '%s': m=%lld %s owners", job->rank,
-                       job->num_ranks, ew_op_name(job->problem.op), config,
-                       (long long)rows[i],
-                       ewx_spans_owners(spec, rows[i]) ? "spans" : "does not span");
-            return 1;
-        }
-    RANK_OK(ew_world_barrier(world));
+    const ewx_spec *spec = job_engine(job)->spec;
+    for (uint32_t i = 0; i < COUNT(rows); i++) {
+        harness_context("%s W=%d config '%s' m=%lld, tiles %s owners",
+                        ew_op_name(job->problem.op), job->num_ranks, config,
+                        (long long)rows[i],
+                        ewx_spans_owners(spec, rows[i]) ? "span" : "do not span");
+        RANK_TRY(job_compute(job, rows[i], i, NULL));
+        RANK_TRY(check_rest(job, rows[i]));
+    }
     return 0;
 }
 

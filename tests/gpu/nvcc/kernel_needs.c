@@ -18,8 +18,8 @@ typedef struct source {
     /* From the numbers among these: what its launches take, and what is written. */
     ewx_cuda_entry (*entry)(const int *numbers);
     ewx_kernel_needs (*figure)(const int *numbers);
+    bool (*holds)(ewx_kernel_needs figure, ewx_kernel_needs compiled);
     int least_kernels;
-    bool is_bound; /* the figure is that of the kernel in whose place it runs */
 } source;
 
 static ewx_cuda_entry sm90_entry(const int *numbers)
@@ -87,14 +87,16 @@ static ewx_kernel_needs row_reducer_figure(const int *numbers)
 }
 
 static const source sources[] = {
-    {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, 2 * 8},
-    {"gemm_decode_sm90.o.log", "6decodeI", decode_entry, decode_bound, 2 * 8, true},
-    {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, 2 * 4},
-    {"mover.o.log", "5moverI", mover_entry, reducer_figure, 2 * 3},
-    {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, 2 * 24},
-    {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, 2 * 24},
+    {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
+    {"gemm_decode_sm90.o.log", "6decodeI", decode_entry, decode_bound, needs_no_more,
+     2 * 8},
+    {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, needs_hold, 2 * 4},
+    {"mover.o.log", "5moverI", mover_entry, reducer_figure, needs_hold, 2 * 3},
+    {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, needs_hold, 2 * 24},
+    {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, needs_hold,
+     2 * 24},
     {"row_allreducer.o.log", "14row_allreducerI", row_allreducer_entry, row_reducer_figure,
-     2 * 16}};
+     needs_hold, 2 * 16}};
 
 /* ---- One kernel ---- */
 
@@ -131,7 +133,7 @@ static bool judge(const source *s, const char *mangled, const int *numbers,
     const ewx_kernel_needs compiled = {entry.threads, number_before(usage, " registers"),
                                        number_before(usage, " bytes smem") +
                                            entry.dynamic_smem};
-    if (s->is_bound ? needs_no_more(figure, compiled) : needs_hold(figure, compiled))
+    if (s->holds(figure, compiled))
         return true;
     printf("%s\n  %d threads, %d registers, %d bytes; plan/occupancy.h has %d, %d, %d\n",
            mangled, compiled.threads, compiled.registers, compiled.shared_bytes,
