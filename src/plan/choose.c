@@ -322,24 +322,27 @@ bool ewx_spans_owners(const ewx_spec *spec, int64_t m)
            (together <= most_spanning_rows(spec) && 5 * together <= 4 * padded);
 }
 
-ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
-{
-    const bool spans = ewx_spans_owners(spec, m);
-    ew_config config = spec->config;
-    if (spans)
-        config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
-    return ewx_grid_build(m, spec->problem.n,
-                          spans ? 1 : spec->op->num_parts(spec->num_ranks), &config);
-}
-
 /* Where blocks have the size that is chosen for them, not one that the caller may want to
  * see, and a CTA takes as many as there are. */
 bool ewx_has_decode_kernel(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
-    return config->kernel == EW_KERNEL_SM90 && !spec->op->gemm_waits &&
-           config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
-           config->block_n == DEFAULT_BLOCK_N && config->ctas == EW_CTAS_PERSISTENT;
+    return ewx_traits_of(config->backend)->is_gpu && config->kernel == EW_KERNEL_SM90 &&
+           !spec->op->gemm_waits && config->producer == EW_PRODUCER_OWN &&
+           config->transport == EW_TRANSPORT_PULL && config->block_n == DEFAULT_BLOCK_N &&
+           config->ctas == EW_CTAS_PERSISTENT;
+}
+
+ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
+{
+    const bool spans = ewx_spans_owners(spec, m);
+    const int num_parts = spans ? 1 : spec->op->num_parts(spec->num_ranks);
+    ew_config config = spec->config;
+    if (spans)
+        config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
+    if (num_parts == 1 && m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
+        config.block_n = EWX_TILE_N; /* as that kernel takes them */
+    return ewx_grid_build(m, spec->problem.n, num_parts, &config);
 }
 
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)

@@ -271,26 +271,13 @@ ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
     return new_rows ? meet_threads(engine) : EW_OK;
 }
 
-/* The same call with one row of tiles, by the kernel for few rows. */
-static ew_status launch_decode(ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
-                               ewx_cuda_operands *operands, ewx_cuda_call *call,
-                               const ewx_call *request, ewx_launch_how how)
-{
-    void *arguments[] = {&engine->maps, operands, call};
-    operands->first_position = 0;
-    operands->end_position = call->grid.tile_cols;
-    EW_TRY(update_maps(engine, entry, &call->grid, request));
-    return ewx_cuda_launch_line(engine, entry,
-                                ewx_min64(operands->end_position, engine->gemm_ctas), how,
-                                engine->device->producing, arguments);
-}
-
 ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                ewx_cuda_operands part, const ewx_call *request)
 {
     const ew_config *config = &engine->spec->config;
-    const int cluster = config->cluster;
     const ewx_cuda_entry *decode = ewx_cuda_decode_kernel(engine, call);
+    const ewx_cuda_entry *entry = decode ? decode : &engine->gemm;
+    const int cluster = decode ? 1 : config->cluster;
     ewx_cuda_operands operands = part;
     operands.a = request->A;
     operands.b = request->packed;
@@ -305,16 +292,14 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     const cudaStream_t stream = engine->device->producing;
     ewx_launch_how how = {.started =
                               config->pool == EW_POOL_STATIC ? engine->started : NULL};
-    if (decode)
-        return launch_decode(engine, decode, &operands, call, request, how);
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call};
-        return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
+        return ewx_cuda_launch_line(engine, entry, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(update_maps(engine, &engine->gemm, &call->grid, request));
+    EW_TRY(update_maps(engine, entry, &call->grid, request));
     void *arguments[] = {&engine->maps, &operands, call};
-    return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
+    return ewx_cuda_launch_line(engine, entry, ctas, how, stream, arguments);
 }
 
 /* ---- Streams ---- */

@@ -3,6 +3,11 @@
 #include "backend/cuda/cuda_engine.h"
 #include "plan/policy.h"
 
+_Static_assert(EWX_CUDA_MOST_TOKENS == EWX_DECODE_ROWS &&
+                   EWX_CUDA_MOST_TOKENS == EWX_CUDA_LEAST_TOKENS
+                                               << (EWX_CUDA_DECODE_KERNELS - 1),
+               "there is a kernel for every call that plans expect one for");
+
 static int tokens_of(int index)
 {
     return EWX_CUDA_LEAST_TOKENS << index;
