@@ -559,8 +559,8 @@ typedef struct ew_product {
  * neither used nor changed.  Ranks may share the plan's n out differently.
  *
  * Every bit of each C is that of ew_ag_gemm with this weight alone.  Everything else is as
- * for ew_ag_gemm.  On the CPU with producer=own; refused with EW_ERR_UNSUPPORTED
- * elsewhere. */
+ * for ew_ag_gemm.  With producer=own, on a GPU with every n a multiple of 8; refused with
+ * EW_ERR_UNSUPPORTED elsewhere. */
 EW_API ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
                                   const ew_product *products, int num_products,
                                   void *gathered, ew_stream stream);
@@ -584,11 +584,13 @@ EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
  * act and the product with up are fp32 and rounded once to the element type.  C is
  * m x the n of a product, so half of the plan's n where there are two.  The C of a product
  * is NULL, or receives gate or up besides, as a gradient needs them; without it they do not
- * leave the cache on their way to C.  No output overlaps another or anything that is read.
+ * leave the cache, or the SM of a GPU, on their way to C.  No output overlaps another or
+ * anything that is read.
  *
  * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
- * the lines above, on every CPU.  SILU is accurate to 4 units in the last place of fp32,
- * GELU_TANH to 2^-16 of its value, both where the result is a normal number. */
+ * the lines above, on every CPU and GPU, but for the bits of what is not a number.  SILU is
+ * accurate to 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both where
+ * the result is a normal number. */
 EW_API ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
                                 const ew_product *products, int num_products,
                                 ew_activation activation, void *C, void *gathered,

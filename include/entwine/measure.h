@@ -90,7 +90,8 @@ typedef struct ew_trace_event {
 } ew_trace_event;
 
 /* Tracing is off until asked for.  ew_plan_trace copies the last call's events, at most
- * `capacity`, in the order in which they ended, and says how many there are. */
+ * `capacity`, in the order in which they ended, and says how many there are.  On a GPU a
+ * call with several weights leaves none. */
 EW_API ew_status ew_plan_trace_enable(ew_plan *plan);
 EW_API ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
                                size_t *count_out);

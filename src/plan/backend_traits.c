@@ -17,6 +17,7 @@ const ewx_traits ewx_traits_cuda = {
     .name = "cuda",
     .is_gpu = true,
     .enqueues = true,
+    .has_products = true,
     .has_own_clock = true,
     .heap = {.header_bytes = EWX_CUDA_HEADER_BYTES,
              .flag_bytes = sizeof(uint32_t),

@@ -57,6 +57,11 @@
     X("gather-reuse", check_gather_reuse, 60, THREADS)                      \
     X("gather-graph", check_gather_graph, 60, THREADS)                      \
     X("gather-faults", check_gather_faults, 120, THREADS)                   \
+    X("products", check_products, 120, THREADS)                             \
+    X("products-gates", check_products_gates, 30, THREADS)                   \
+    X("products-reuse", check_products_reuse, 60, THREADS)                  \
+    X("products-graph", check_products_graph, 60, THREADS)                  \
+    X("products-refused", check_products_refused, 30, THREADS)              \
     X("conformance-processes", check_conformance_processes, 90, PROCESSES)  \
     X("environment-processes", check_environment_processes, 120, PROCESSES) \
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
@@ -72,7 +77,8 @@
     X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)                \
     X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)                \
     X("sanitizer-allreduce", check_sanitizer_allreduce, 120, ON_REQUEST)    \
-    X("sanitizer-gather", check_sanitizer_gather, 120, ON_REQUEST)
+    X("sanitizer-gather", check_sanitizer_gather, 120, ON_REQUEST)          \
+    X("sanitizer-products", check_sanitizer_products, 120, ON_REQUEST)
 
 #define GPU_DECLARE(name, function, seconds, ranks) void function(void);
 GPU_CHECKS(GPU_DECLARE)

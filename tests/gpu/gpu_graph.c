@@ -88,6 +88,7 @@ static int record_and_play(gpu_job *job, void *argument)
     /* Not the plan's first call, and not its last. */
     RANK_TRY(job_compute(job, job->problem.max_m, 1, NULL));
     RANK_TRY(record(job, r, &g));
+    RANK_OK(ew_world_barrier(world)); /* nobody is still capturing */
     RANK_TRY(play(job, r, &g));
     RANK_TRY(job_compute(job, job->problem.max_m, 2, NULL));
     RANK_CUDA(cudaGraphExecDestroy(g.runnable));

@@ -63,18 +63,40 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
 
 /* ---- Calls ---- */
 
+/* A weight of this call alone, of n columns behind `before` of others. */
+static ew_status pass_weight(ewx_cuda_engine *engine, const ewx_call *call, int64_t before,
+                             int64_t n, const void *B, const void **packed_out)
+{
+    const ewx_spec *spec = engine->spec;
+    *packed_out = B; /* used where it lies */
+    if (!B || spec->problem.weight_layout == EW_WEIGHT_NK)
+        return EW_OK;
+#if EW_MUTANT == 66 /* planted bug: all weights of a call in one place */
+    before = 0;
+#endif
+    unsigned char *place = (unsigned char *)engine->passing_weight +
+                           (size_t)(before * spec->problem.k) * spec->elem_bytes;
+    if (call->stream)
+        EW_TRY(ewx_cuda_follow(engine->device->producing, engine->forked));
+    *packed_out = place;
+    return ewx_cuda_weight_enqueue(engine->device, spec, n, &engine->transpose, B, place);
+}
+
 static ew_status run_entered(ewx_cuda_engine *engine, const ewx_call *call)
 {
     ewx_call request = *call;
-    if (call->B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
-        request.packed = call->B; /* used where it lies */
-    } else if (call->B) {
-        if (call->stream)
-            EW_TRY(ewx_cuda_follow(engine->device->producing, engine->forked));
-        EW_TRY(ewx_cuda_weight_enqueue(engine->device, engine->spec, &engine->transpose,
-                                       call->B, engine->passing_weight));
-        request.packed = engine->passing_weight;
+    ewx_product products[EW_MAX_PRODUCTS];
+    int64_t before = 0;
+    if (call->B)
+        EW_TRY(pass_weight(engine, call, 0, engine->spec->problem.n, call->B,
+                           &request.packed));
+    for (int i = 0; i < call->num_products; before += products[i++].n) {
+        products[i] = call->products[i];
+        if (products[i].B)
+            EW_TRY(pass_weight(engine, call, before, products[i].n, products[i].B,
+                               &products[i].packed));
     }
+    request.products = products;
     return ewx_cuda_enqueue(engine, &request);
 }
 
@@ -124,6 +146,22 @@ static ew_status check_epilogue(const ew_epilogue *epilogue)
     return ewx_cuda_check_pointer("normed", epilogue->normed);
 }
 
+static ew_status check_products(const ewx_call *call)
+{
+    for (int i = 0; i < call->num_products; i++) {
+        const ewx_product *product = &call->products[i];
+        if (product->n % 8 != 0)
+            return ewx_fail(EW_ERR_SHAPE,
+                            "product %d has n=%" PRId64
+                            ", which is not a multiple of 8, as the cuda backend needs it\n"
+                            "  fix: pad the weight with rows of zeros",
+                            i, product->n);
+        EW_TRY(ewx_cuda_check_pointer("a B", product->B));
+        EW_TRY(ewx_cuda_check_pointer("C of a product", product->C));
+    }
+    return EW_OK;
+}
+
 /* The host has its part in every call between hosts, so a graph cannot replay one. */
 static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
@@ -146,6 +184,7 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
     EW_TRY(ewx_cuda_check_pointer("B", call->B));
     EW_TRY(ewx_cuda_check_pointer("C", call->C));
     EW_TRY(ewx_cuda_check_pointer("gathered", call->gathered));
+    EW_TRY(check_products(call));
     if (!call->epilogue)
         return EW_OK;
     if (engine->op->admit)

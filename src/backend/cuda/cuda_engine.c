@@ -62,15 +62,25 @@ static ew_status size_kernels(ewx_cuda_engine *engine)
     return EW_OK;
 }
 
+/* Their kernels take as much of an SM as the GEMM does (tests/gpu/gpu_needs.c). */
+static bool has_products(const ewx_cuda_engine *engine)
+{
+    return engine->spec->op->gemm_waits && engine->spec->config.producer == EW_PRODUCER_OWN;
+}
+
 static void choose_kernels(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
     const ew_config *config = &spec->config;
     const ew_dtype dtype = spec->problem.dtype;
-    engine->gemm =
-        config->kernel == EW_KERNEL_SM90
-            ? ewx_cuda_gemm_sm90(spec->op->id, dtype, config->block_n, config->cluster)
-            : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
+    ewx_cuda_entry *const gemms[] = {&engine->gemm, &engine->weights_gemm,
+                                     &engine->activating_gemm};
+    for (int form = 0; form < EWX_CUDA_NUM_FORMS; form++)
+        *gemms[form] = config->kernel == EW_KERNEL_SM90
+                           ? ewx_cuda_gemm_sm90(spec->op->id, (ewx_cuda_form)form, dtype,
+                                                config->block_n, config->cluster)
+                           : ewx_cuda_gemm_sm80(spec->op->id, (ewx_cuda_form)form, dtype,
+                                                config->block_n);
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
     const bool gathers = spec->op->gemm_waits;
@@ -101,6 +111,10 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
                                                 "  fix: leave kernel, block and b open");
         EW_TRY(ewx_cuda_entry_prepare(entries[i]));
+    }
+    if (has_products(engine)) {
+        EW_TRY(ewx_cuda_entry_prepare(&engine->weights_gemm));
+        EW_TRY(ewx_cuda_entry_prepare(&engine->activating_gemm));
     }
     return size_kernels(engine);
 }
@@ -207,6 +221,16 @@ static ew_status warm_blas(const ewx_cuda_engine *engine)
     return status;
 }
 
+static ew_status warm_products(ewx_cuda_engine *engine, void *somewhere)
+{
+    const ewx_product all = {
+        .n = engine->spec->problem.n, .packed = somewhere, .C = somewhere};
+    ewx_call empty = {.products = &all, .num_products = 1, .C = somewhere};
+    EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    empty.activates = true;
+    return ewx_cuda_enqueue(engine, &empty);
+}
+
 /* A first call, of no rows: whatever the driver does at a kernel's first launch, such as
  * making room for its stack, happens before any kernel waits for another rank. */
 static ew_status warm_up(ewx_cuda_engine *engine)
@@ -223,6 +247,8 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     const ewx_call empty = {.packed = mine,
                             .gathered = engine->spec->op->gemm_waits ? mine : NULL};
     EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    if (has_products(engine))
+        EW_TRY(warm_products(engine, mine));
     EW_TRY(ewx_carrier_drive(engine));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;

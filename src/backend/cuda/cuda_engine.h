@@ -15,6 +15,12 @@ typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
 
 #define EWX_CUDA_DECODE_KERNELS 4 /* for 8, 16, 32 and 64 rows */
 
+/* A weight and its product, or what an activation gives, as they were last mapped. */
+typedef struct ewx_mapped_product {
+    const void *b, *c;
+    int64_t n, m;
+} ewx_mapped_product;
+
 typedef struct ewx_cuda_engine {
     ew_world *world;
     const ewx_spec *spec;
@@ -30,6 +36,8 @@ typedef struct ewx_cuda_engine {
     void *passing_weight;    /* N x K, of a call with a B that is K x N */
     ewx_cuda_entry gemm, exchange, transpose;
     ewx_cuda_entry decode[EWX_CUDA_DECODE_KERNELS]; /* in the GEMM's place, see decode.c */
+    /* Where the GEMM waits: with several weights, and with an activation behind them. */
+    ewx_cuda_entry weights_gemm, activating_gemm;
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
     ewx_cuda_entry hand_out;                             /* where the GEMM waits */
@@ -55,6 +63,8 @@ typedef struct ewx_cuda_engine {
     const void *mapped_a, *mapped_b, *mapped_c;
     int64_t mapped_rows, mapped_m;
     int32_t mapped_box_a, mapped_box_b;
+    ewx_cuda_product_maps products; /* likewise, of calls with several weights */
+    ewx_mapped_product mapped_products[EWX_CUDA_RESULTS];
     bool gate;
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call, if it was traced */

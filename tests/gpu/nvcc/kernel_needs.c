@@ -24,7 +24,8 @@ typedef struct source {
 
 static ewx_cuda_entry sm90_entry(const int *numbers)
 {
-    return ewx_cuda_gemm_sm90(EW_OP_GEMM_RS, EW_BF16, numbers[0] * EWX_TILE_N, numbers[1]);
+    return ewx_cuda_gemm_sm90(EW_OP_GEMM_RS, EWX_CUDA_ONE_WEIGHT, EW_BF16,
+                              numbers[0] * EWX_TILE_N, numbers[1]);
 }
 
 static ewx_kernel_needs sm90_figure(const int *numbers)
@@ -45,7 +46,7 @@ static ewx_kernel_needs decode_bound(const int *numbers)
 
 static ewx_cuda_entry sm80_entry(const int *numbers)
 {
-    return ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, EW_BF16, numbers[0]);
+    return ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, EWX_CUDA_ONE_WEIGHT, EW_BF16, numbers[0]);
 }
 
 static ewx_kernel_needs sm80_figure(const int *numbers)

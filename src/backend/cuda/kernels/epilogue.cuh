@@ -11,18 +11,6 @@
 constexpr int WARP = 32;
 
 template <class T>
-__device__ __forceinline__ void unpack(float (&x)[PIECE], uint4 v)
-{
-    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 f = element<T>::unpack(pairs[i]);
-        x[2 * i] = f.x;
-        x[2 * i + 1] = f.y;
-    }
-}
-
-template <class T>
 __device__ __forceinline__ uint4 rounded_sum(uint4 a, uint4 b)
 {
     float x[PIECE];

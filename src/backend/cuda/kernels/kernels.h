@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/limits.h"
+#include "plan/columns.h"
 #include "plan/exact.h"
 #include "plan/layout.h"
 #include "plan/ownership.h"
@@ -164,6 +165,25 @@ typedef struct ewx_cuda_operands {
     int32_t frees_slice;
 } ewx_cuda_operands;
 
+#define EWX_CUDA_RESULTS (EW_MAX_PRODUCTS + 1)
+#define EWX_CUDA_ACTIVATED EW_MAX_PRODUCTS /* the place of what an activation gives */
+
+/* Of a call with several weights, whose grid is that of their columns. */
+typedef struct ewx_cuda_products {
+    ewx_columns columns;
+    const void *b[EW_MAX_PRODUCTS]; /* n x K each, for kernels without TMA */
+    void *c[EWX_CUDA_RESULTS];      /* m x n each; NULL: not wanted */
+    int32_t activation;             /* ew_activation, where there is one */
+    int32_t keeps;                  /* ... and some of the products are wanted besides */
+} ewx_cuda_products;
+
+/* The same for TMA; c as in ewx_cuda_maps, undefined where it is not wanted. */
+typedef struct ewx_cuda_product_maps {
+    ewx_cuda_products all;
+    CUtensorMap b[EW_MAX_PRODUCTS];
+    CUtensorMap c_large[EWX_CUDA_RESULTS], c_small[EWX_CUDA_RESULTS];
+} ewx_cuda_product_maps;
+
 /* The rank's rows of A, and what becomes of all rows. */
 typedef struct ewx_cuda_rows {
     const void *a; /* owned rows x K */
@@ -249,15 +269,28 @@ typedef struct ewx_cuda_entry {
     CUfunction handle;  /* as the driver knows it, once it is loaded */
 } ewx_cuda_entry;
 
-/* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
-ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster);
-/* The same of one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.  Positions are
- * tile columns.  The bits are the same. */
+/* Which GEMM of an operation: that of one weight, or of several, which an activation may
+ * follow: AllGather-GEMM alone has these two. */
+typedef enum ewx_cuda_form {
+    EWX_CUDA_ONE_WEIGHT,
+    EWX_CUDA_WEIGHTS,
+    EWX_CUDA_ACTIVATES,
+    EWX_CUDA_NUM_FORMS
+} ewx_cuda_form;
+
+/* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call, and with several weights
+ * ewx_cuda_product_maps, else any byte); block_n 128 or 256, cluster 1 or 2 */
+ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
+                                  int cluster);
+/* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.
+ * Positions are tile columns.  The bits are the same. */
 #define EWX_CUDA_LEAST_TOKENS 8
 #define EWX_CUDA_MOST_TOKENS 64
 ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
-/* (ewx_cuda_operands, ewx_cuda_call) */
-ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
+/* (ewx_cuda_operands, ewx_cuda_call, and with several weights ewx_cuda_products, else any
+ * byte) */
+ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype,
+                                  int block_n);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
  * it; threads 128, 256 or 512 */
 ewx_cuda_entry ewx_cuda_allreducer(ew_dtype dtype, int num_ranks, int threads);

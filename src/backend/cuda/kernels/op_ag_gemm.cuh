@@ -234,4 +234,21 @@ struct op_ag_gemm {
 template <>
 constexpr bool GATHERS<op_ag_gemm> = true;
 
+/* With several weights, and with an activation behind them. */
+struct op_ag_gemm_multi : op_ag_gemm {
+};
+struct op_ag_gemm_act : op_ag_gemm {
+};
+
+template <>
+constexpr bool GATHERS<op_ag_gemm_multi> = true;
+template <>
+constexpr bool GATHERS<op_ag_gemm_act> = true;
+template <>
+constexpr bool HAS_PRODUCTS<op_ag_gemm_multi> = true;
+template <>
+constexpr bool HAS_PRODUCTS<op_ag_gemm_act> = true;
+template <>
+constexpr bool ACTIVATES<op_ag_gemm_act> = true;
+
 #endif
