@@ -25,6 +25,10 @@
     X("allreduce-bits", check_allreduce_bits, 90, THREADS)                  \
     X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \
     X("allreduce-graph", check_allreduce_graph, 60, THREADS)                \
+    X("few-rows", check_few_rows, 240, THREADS)                             \
+    X("few-rows-bits", check_few_rows_bits, 180, THREADS)                   \
+    X("few-rows-reuse", check_few_rows_reuse, 180, THREADS)                 \
+    X("few-rows-graph", check_few_rows_graph, 90, THREADS)                  \
     X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
     X("allreduce-rows", check_allreduce_rows, 90, THREADS)                  \
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \

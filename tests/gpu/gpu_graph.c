@@ -112,6 +112,23 @@ static void run_replay(int num_ranks, const char *config, ew_weight_layout layou
     gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, record_and_play, &r);
 }
 
+/* Two calls of few rows, in a plan for many. */
+void check_few_rows_graph(void)
+{
+    static const int64_t pairs[][MAX_CALLS] = {{8, 512}, {1, 64}, {40, 300}};
+    static const int ranks[] = {8, 2, 3};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        for (int op = 0; op < 2; op++) {
+            ew_problem problem = gpu_problem(1024, 520, 136, EW_BF16);
+            replay r = {.num_calls = 2,
+                        .rows = {pairs[i][0], pairs[i][1]},
+                        .launches = gpu_quick ? 100 : 2000,
+                        .inputs = 5};
+            problem.op = op == 0 ? EW_OP_GEMM_RS : EW_OP_GEMM_AR;
+            gpu_run(EW_RANKS_AS_THREADS, ranks[i], NULL, problem, "", record_and_play, &r);
+        }
+}
+
 void check_allreduce_graph(void)
 {
     const int launches = gpu_quick ? 100 : 2000;

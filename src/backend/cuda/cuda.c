@@ -47,6 +47,7 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
         machine_out->gpu_arch = device->arch;
         machine_out->gpu_sharers = device->sharers;
     }
+    machine_out->hosts = world ? world->num_hosts : 1;
     machine_out->has_nccl = machine_out->gpu_sharers == 1 && ewx_nccl_available();
     struct cudaDeviceProp properties;
     int driver = 0;

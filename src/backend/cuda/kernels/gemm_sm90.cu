@@ -658,8 +658,9 @@ __device__ void store(const ewx_cuda_maps &maps,
             may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
-#if EW_MUTANT == 1 /* planted bug: the flag before the tile */
-        if (stores && !GATHERS<OP>)
+#if EW_MUTANT == 1 || EW_MUTANT == 73 /* planted bug: the flag before the tile */
+        if (stores && !GATHERS<OP> &&
+            (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
         for (int i = 0; i < num_boxes; i++) {
@@ -783,7 +784,7 @@ ewx_cuda_entry entry()
 {
     using S = shape<TILES>;
     return {(const void *)gemm<OP, T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
-            b_rows<OP, TILES, CLUSTER>::ROWS};
+            b_rows<OP, TILES, CLUSTER>::ROWS, EWX_TILE_M};
 }
 
 template <class OP, class T>

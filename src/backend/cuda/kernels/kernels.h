@@ -122,7 +122,7 @@ typedef struct ewx_cuda_call {
                                 reads it; 0: in the heap of the rank that made it */
     int32_t ownership;       /* ewx_ownership: who sums what */
     int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
-    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own rows of */
     int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
@@ -200,6 +200,7 @@ typedef struct ewx_cuda_rows {
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
     void *c;                      /* owned rows x N, or all of them */
+    ewx_share mine;               /* GEMM-RS: what this rank sums */
     int64_t first_task, end_task; /* of this launch */
     int32_t closes;               /* the call */
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
@@ -278,6 +279,7 @@ typedef struct ewx_cuda_entry {
     int32_t threads;
     int32_t dynamic_smem;
     int32_t box_cols_b; /* rows of B that one TMA load brings; 0 without TMA */
+    int32_t box_rows_a; /* rows of A, likewise */
     CUfunction handle;  /* as the driver knows it, once it is loaded */
 } ewx_cuda_entry;
 
@@ -294,6 +296,11 @@ typedef enum ewx_cuda_form {
  * ewx_cuda_product_maps, else any byte); block_n 128 or 256, cluster 1 or 2 */
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
                                   int cluster);
+/* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.
+ * Positions are tile columns.  The bits are the same. */
+#define EWX_CUDA_LEAST_TOKENS 8
+#define EWX_CUDA_MOST_TOKENS 64
+ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
 /* (ewx_cuda_operands, ewx_cuda_call, and with several weights ewx_cuda_products, else any
  * byte) */
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype,

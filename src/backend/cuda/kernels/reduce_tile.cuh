@@ -51,6 +51,20 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     return place;
 }
 
+/* The rows of the tile that are in a share, whose output is `output.c`. */
+__device__ tile_place own_place(const ewx_cuda_output &output, const ewx_cuda_call &call,
+                                uint32_t epoch, const ewx_share &mine, ewx_tile tile,
+                                ewx_tile_rows rows)
+{
+    tile_place place = place_of(output, call, epoch, tile);
+    place.out += (rows.first - mine.first_row) * (int64_t)place.out_stride;
+#if EW_MUTANT != 72 /* planted bug: the tile's first rows, whoever owns them */
+    place.source += rows.first * place.source_stride;
+#endif
+    place.height = (int)(rows.end - rows.first);
+    return place;
+}
+
 /* ---- Arithmetic ---- */
 
 /* Adds the contributions of ranks first..first+SOURCES-1, all in flight at once, to ROWS
@@ -141,8 +155,9 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, 
                             const ewx_cuda_symmetric &symmetric)
 {
     const uint64_t once = l2_evict_first();
+    const int pieces = place.height * PIECES_PER_ROW;
 #pragma unroll 1
-    for (int first = threadIdx.x; first < PIECES; first += THREADS * ROWS) {
+    for (int first = threadIdx.x; first < pieces; first += THREADS * ROWS) {
         float sum[ROWS][PIECE] = {};
         add_ranks<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
 #pragma unroll

@@ -62,20 +62,7 @@ __device__ ewx_tile own_tile(const ewx_cuda_call &call, const ewx_share &mine, i
 {
     if (mine.ownership == EWX_OWNS_PART)
         return ewx_task_tile(&call.grid, mine.part, index);
-    const int64_t height = mine.count / call.grid.tile_cols;
-    return {mine.first / call.grid.tile_cols + index % height, index / height};
-}
-
-/* The rows of it that are this rank's. */
-__device__ tile_place own_place(const ewx_cuda_output &output, const ewx_cuda_call &call,
-                                uint32_t epoch, const ewx_share &mine, ewx_tile tile,
-                                ewx_tile_rows rows)
-{
-    tile_place place = place_of(output, call, epoch, tile);
-    place.out += (rows.first - mine.first_row) * (int64_t)place.out_stride;
-    place.source += rows.first * place.source_stride;
-    place.height = (int)(rows.end - rows.first);
-    return place;
+    return ewx_share_tile_in_columns(&call.grid, &mine, index);
 }
 
 /* The whole CTA: false when the call is given up. */
