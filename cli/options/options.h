@@ -53,6 +53,7 @@ typedef struct cli_settings {
     double link_latency_us;      /* -1: not given */
     double gate_ms;
     double idle;   /* -1: not given */
+    double skew_us;
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;

@@ -116,7 +116,7 @@ static double lone_gemm_us(const cli_job *job, const ew_bench_result *results)
 }
 
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
-                    const ew_bench_result *results, cli_row *row)
+                    const ew_bench_result *results, const cli_extra *extras, cli_row *row)
 {
     const ew_problem *shape = &problem->problem;
     const ew_bench_result *result = &results[at];
@@ -124,8 +124,18 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
     size_t elem_bytes = ew_dtype_bytes(shape->dtype);
     double flops = 2.0 * (double)shape->max_m * (double)shape->n * (double)shape->k;
     double seconds = result->time_us * 1e-6;
-    *row = (cli_row){job, problem, &job->entries[at], result, NAN, NAN, NAN, NAN, NAN,
-                     NAN, ""};
+    *row = (cli_row){job,
+                     problem,
+                     &job->entries[at],
+                     result,
+                     extras ? &extras[at] : NULL,
+                     NAN,
+                     NAN,
+                     NAN,
+                     NAN,
+                     NAN,
+                     NAN,
+                     ""};
     if (result->status != EW_OK || !(seconds > 0))
         return;
     row->gflops = flops / seconds * 1e-9;
@@ -197,11 +207,11 @@ static void print_row(cli_output *output, const cli_row *row)
 }
 
 void cli_output_problem(cli_output *output, const cli_problem *problem,
-                        const ew_bench_result *results)
+                        const ew_bench_result *results, const cli_extra *extras)
 {
     for (int at = 0; at < output->job->num_entries; at++) {
         cli_row row;
-        cli_row_derive(output->job, problem, at, results, &row);
+        cli_row_derive(output->job, problem, at, results, extras, &row);
         add_to_summary(output, &row, at);
         print_row(output, &row);
         json_array_append_new(output->results, cli_row_json(&row));

@@ -15,7 +15,8 @@ typedef struct cli_row {
     const cli_problem *problem;
     const cli_entry *entry;
     const ew_bench_result *result;
-    double gflops;  /* of one rank, over the whole call */
+    const cli_extra *extra; /* NULL: not known */
+    double gflops;          /* of one rank, over the whole call */
     double algbw;   /* GB/s: bytes of one whole contribution / time, as nccl-tests has it */
     double breq;    /* GB/s: Eq. 4 at the rate of the GEMM window */
     double speedup; /* time of the baseline method / time */
@@ -33,9 +34,10 @@ typedef struct cli_summary {
     ew_status entry_failure; /* the first entry that failed without being skipped */
 } cli_summary;
 
-/* The row of the entry `at`; `results` are those of all entries of the problem. */
+/* The row of the entry `at`; `results` are those of all entries of the problem, as `extras`
+ * are, which may be NULL. */
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
-                    const ew_bench_result *results, cli_row *row);
+                    const ew_bench_result *results, const cli_extra *extras, cli_row *row);
 
 typedef struct cli_output cli_output;
 
@@ -46,7 +48,7 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
 
 /* All entries of one problem, written and flushed at once where the format allows. */
 void cli_output_problem(cli_output *output, const cli_problem *problem,
-                        const ew_bench_result *results);
+                        const ew_bench_result *results, const cli_extra *extras);
 
 const cli_summary *cli_output_summary(const cli_output *output);
 

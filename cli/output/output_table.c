@@ -57,6 +57,8 @@ void cli_caveats_print(const cli_job *job, FILE *stream)
     cli_link_text(job, text, sizeof text);
     if (job->ranks.options.link_gbps > 0)
         fprintf(stream, "# link : %s\n", text);
+    if (job->bench.skew_us > 0)
+        fprintf(stream, "# skew : each rank starts up to %g us late\n", job->bench.skew_us);
 }
 
 void cli_table_begin(const cli_job *job)

@@ -9,6 +9,8 @@
 #include "entwine/tune.h"
 #include "run/simulated.h"
 
+enum { FIGURE_ITERS = 25 }; /* fewer leave an interval too wide for leads of a per cent */
+
 cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem)
 {
     if (job->num_problems == CLI_MAX_PROBLEMS)
@@ -145,6 +147,9 @@ static void set_options(cli_job *job, const cli_settings *settings)
     job->bench.idle = settings->idle >= 0 ? settings->idle : job->bed->on_gpus ? 1.0 : 0.0;
     if (settings->tuned)
         job->tune_budget_s = settings->budget_s > 0 ? settings->budget_s : 20.0;
+    job->bench.skew_us = settings->skew_us;
+    if (settings->figure)
+        job->bench.iters = FIGURE_ITERS;
     if (settings->iters >= 0)
         job->bench.iters = (int32_t)settings->iters;
     if (settings->warmup >= 0)

@@ -64,8 +64,14 @@ void cli_job_prepare(cli_job *job);
 /* Whether a problem's ranks share GPUs. */
 bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
 
-/* Measures one problem.  results holds num_entries entries; error CLI_ERROR_BYTES. */
+/* What a document says of an entry beside its result. */
+typedef struct cli_extra {
+    ew_bench_detail detail;
+} cli_extra;
+
+/* Measures one problem.  results and extras hold CLI_MAX_METHODS entries; extras may be
+ * NULL; error CLI_ERROR_BYTES. */
 ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
-                      ew_bench_result *results, char *error);
+                      ew_bench_result *results, cli_extra *extras, char *error);
 
 #endif

@@ -11,6 +11,7 @@ typedef struct bench_call {
     const cli_job *job;
     const cli_problem *problem;
     ew_bench_result results[CLI_MAX_METHODS];
+    cli_extra extras[CLI_MAX_METHODS];
 } bench_call;
 
 /* The entries as ew_bench_run takes them: those the MPI module serves get their custom
@@ -20,6 +21,8 @@ typedef struct entry_set {
     ew_bench_custom customs[CLI_MAX_METHODS];
     int from[CLI_MAX_METHODS]; /* index in the job */
     int count;
+    ew_bench_result results[CLI_MAX_METHODS];
+    ew_bench_detail details[CLI_MAX_METHODS];
 } entry_set;
 
 /* An entry runs only if every rank could make it, or the ranks would part ways. */
@@ -110,36 +113,48 @@ static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set
     return EW_OK;
 }
 
+static ew_status measure_entries(ew_world *world, const bench_call *call, entry_set *set)
+{
+    ew_bench_options options = call->job->bench;
+    options.details = set->details;
+    return ew_bench_run(world, &call->problem->problem, &options, set->entries, set->count,
+                        set->results);
+}
+
+static void hand_back(const entry_set *set, bench_call *call)
+{
+    for (int at = 0; at < set->count; at++) {
+        call->results[set->from[at]] = set->results[at];
+        call->extras[set->from[at]].detail = set->details[at];
+    }
+}
+
 static ew_status bench_body(ew_world *world, void *argument)
 {
     bench_call *call = argument;
     entry_set *set = calloc(1, sizeof *set);
-    ew_bench_result *mine = calloc(CLI_MAX_METHODS, sizeof *mine);
     ew_bench_result *skipped = calloc(CLI_MAX_METHODS, sizeof *skipped);
     ew_status status = EW_ERR_MEMORY;
-    if (set && mine && skipped)
+    if (set && skipped)
         status = make_entries(world, call, set, skipped);
     if (status == EW_OK)
         status = tune_entries(world, call, set);
     if (status == EW_OK && set->count > 0)
-        status = ew_bench_run(world, &call->problem->problem, &call->job->bench,
-                              set->entries, set->count, mine);
+        status = measure_entries(world, call, set);
     if (status == EW_OK && ew_world_rank(world) == 0) {
         memcpy(call->results, skipped, CLI_MAX_METHODS * sizeof *skipped);
-        for (int at = 0; at < set->count; at++)
-            call->results[set->from[at]] = mine[at];
+        hand_back(set, call);
     }
     for (int at = 0; set && at < set->count; at++)
         if (set->entries[at].custom)
             call->job->ranks.launch->mpi->method_destroy(&set->customs[at]);
     free(skipped);
-    free(mine);
     free(set);
     return status;
 }
 
 ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
-                      ew_bench_result *results, char *error)
+                      ew_bench_result *results, cli_extra *extras, char *error)
 {
     bench_call *call = cli_shared_alloc(sizeof *call);
     if (!call) {
@@ -151,6 +166,8 @@ ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
     ew_status status =
         cli_ranks_run(&job->ranks, problem->num_ranks, bench_body, call, error);
     memcpy(results, call->results, (size_t)job->num_entries * sizeof *results);
+    if (extras)
+        memcpy(extras, call->extras, (size_t)job->num_entries * sizeof *extras);
     cli_shared_free(call, sizeof *call);
     return status;
 }

@@ -198,6 +198,16 @@ typedef struct ew_bench_entry {
     ew_bench_layer layer;
 } ew_bench_entry;
 
+#define EW_BENCH_MAX_SAMPLES 1024
+#define EW_BENCH_MAX_RANKS 256
+
+/* What an entry's result leaves out.  Samples are in the order of samples_us. */
+typedef struct ew_bench_detail {
+    double calls_us[EW_BENCH_MAX_SAMPLES]; /* each call's time: that of its slowest rank */
+    double ranks_us[EW_BENCH_MAX_RANKS];   /* each rank's median */
+    int32_t turns[EW_BENCH_MAX_SAMPLES];   /* the entry's place in its round, from 0 */
+} ew_bench_detail;
+
 typedef struct ew_bench_options {
     uint32_t struct_size;
     int32_t warmup;
@@ -215,13 +225,17 @@ typedef struct ew_bench_options {
      * every entry is run once.  May be NULL. */
     void (*progress)(void *context, int round, int num_rounds);
     void *context;
+    /* Ranks do not start together: in each round every rank is late by a random time of up
+     * to this, the same for all entries, and its own time counts from its own start.  0:
+     * off; EW_ERR_UNSUPPORTED with the simulator. */
+    double skew_us;
+    ew_bench_detail
+        *details; /* one for each entry, filled on every rank; NULL: not wanted */
 } ew_bench_options;
-#define EW_BENCH_OPTIONS_INIT                                       \
-    {                                                               \
-        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL \
+#define EW_BENCH_OPTIONS_INIT                                                  \
+    {                                                                          \
+        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL, 0.0, NULL \
     }
-
-#define EW_BENCH_MAX_SAMPLES 1024
 
 typedef struct ew_bench_result {
     ew_status status;  /* EW_ERR_UNSUPPORTED, EW_ERR_SHAPE, EW_ERR_CONFIG: skipped */
@@ -240,10 +254,11 @@ typedef struct ew_bench_result {
     ew_check check;
 } ew_bench_result;
 
-/* Collective.  Runs the entries interleaved, sample by sample, on random inputs, checks
- * them on exact inputs before and after, and fills `results` equally on every rank.  The
- * entries must be of one backend.  Fails only when the world does; what concerns one entry
- * is in its result. */
+/* Collective.  Runs the entries interleaved on random inputs, in rounds: each entry once,
+ * in an order that is random for each round and follows from the seed.  Checks them on
+ * exact inputs before and after, and fills `results` equally on every rank.  The entries
+ * must be of one backend.  Fails only when the world does; what concerns one entry is in
+ * its result. */
 EW_API ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                               const ew_bench_options *options,
                               const ew_bench_entry *entries, int count,

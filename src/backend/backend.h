@@ -86,8 +86,9 @@ typedef struct ewx_backend {
     ew_status (*trace_enable)(void *state);
     ew_status (*trace_read)(void *state, ew_trace_event *events, size_t capacity,
                             size_t *count_out);
-    /* From now on ranks start each call at one time: for benchmarks. */
-    void (*start_together)(void *state);
+    /* From now on ranks start each call at one time, this one delay_ns later where the
+     * backend has a clock of its own: for benchmarks. */
+    void (*start_together)(void *state, int64_t delay_ns);
     void (*destroy)(void *state); /* NULL and half-built are fine */
     ewx_memory memory;
     ewx_weights weights;

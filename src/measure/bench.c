@@ -11,6 +11,9 @@
 #include "base/versioned.h"
 #include "entwine/measure.h"
 #include "measure/sampler.h"
+#include "plan/exact.h"
+
+_Static_assert(EW_BENCH_MAX_RANKS == EWX_MAX_RANKS, "a detail has room for every rank");
 
 #define GATE_TRIES 10 /* for each sample wanted */
 
@@ -26,6 +29,7 @@ typedef struct bench {
     int count;
     ewx_runner *runners;        /* without a plan where the entry is custom or skipped */
     double *samples[NUM_PARTS]; /* [entry][iteration] in us */
+    int *order;                 /* in which the entries of a round are run */
 } bench;
 
 static bool is_active(const bench *b, int entry)
@@ -62,6 +66,7 @@ static ew_status measure_enqueue(bench *b, int entry)
     double mine, all[EWX_MAX_RANKS];
     if (!plan || !sampler->backend->traits->enqueues)
         return EW_OK;
+    EW_TRY(ew_plan_start_together(plan)); /* without the last round's delay */
     EW_TRY(ew_world_barrier(sampler->world));
     const int64_t start_ns = ewx_now_ns();
     for (int i = 0; i < CALLS; i++)
@@ -75,14 +80,44 @@ static ew_status measure_enqueue(bench *b, int entry)
     return EW_OK;
 }
 
-static ew_status take_sample(bench *b, int entry, int iteration)
+/* A number below `count`, equal on all ranks for equal arguments. */
+static int random_below(const bench *b, int round, int which, int count)
+{
+    const uint32_t salt = ewx_random_salt(b->options.seed + 0x5bd1e995u);
+    const uint32_t h =
+        ewx_mix(salt ^ ewx_mix((uint32_t)round * 0x85ebca77u + (uint32_t)which));
+    return (int)(((uint64_t)h * (uint64_t)count) >> 32);
+}
+
+/* Whoever always ran behind the same one would inherit its heat and its caches. */
+static void shuffle(bench *b, int round)
+{
+    for (int at = 0; at < b->count; at++) {
+        const int to = random_below(b, round, at, at + 1);
+        b->order[at] = b->order[to];
+        b->order[to] = at;
+    }
+}
+
+/* The same for all entries of a round, so that they can be compared. */
+static ewx_sampling sampling_of(const bench *b, int round)
+{
+    enum { STEPS = 1 << 16 };
+    ewx_sampling how = {.gate_ms = b->options.gate_ms};
+    if (b->options.skew_us > 0)
+        how.delay_ns =
+            1 + (int64_t)(b->options.skew_us * 1e3 / STEPS *
+                          random_below(b, round, -1 - b->sampler.world->rank, STEPS));
+    return how;
+}
+
+static ew_status take_sample(bench *b, int entry, int iteration, ewx_sampling how)
 {
     ew_bench_result *result = &b->results[entry];
     ewx_sample s = {0};
     bool kept = false;
     do {
-        EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry], b->options.gate_ms, &s,
-                                  &kept));
+        EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry], how, &s, &kept));
         kept |= result->discarded >= GATE_TRIES * b->options.iters;
         result->discarded += !kept;
     } while (!kept);
@@ -94,12 +129,30 @@ static ew_status take_sample(bench *b, int entry, int iteration)
     return EW_OK;
 }
 
-static ew_status warm_up(bench *b, int entry)
+static ew_status warm_up(bench *b, int entry, ewx_sampling how)
 {
     ewx_sample ignored;
     bool kept;
-    return ewx_sampler_sample(&b->sampler, &b->runners[entry], b->options.gate_ms, &ignored,
-                              &kept);
+    return ewx_sampler_sample(&b->sampler, &b->runners[entry], how, &ignored, &kept);
+}
+
+static ew_status run_round(bench *b, int round)
+{
+    const int iteration = round - b->options.warmup;
+    const ewx_sampling how = sampling_of(b, round);
+    int turn = 0;
+    shuffle(b, round);
+    for (int at = 0; at < b->count; at++) {
+        const int entry = b->order[at];
+        if (!is_active(b, entry))
+            continue;
+        EW_TRY(iteration < 0 ? warm_up(b, entry, how)
+                             : take_sample(b, entry, iteration, how));
+        if (iteration >= 0 && b->options.details)
+            b->options.details[entry].turns[iteration] = turn;
+        turn++;
+    }
+    return EW_OK;
 }
 
 static ew_status run_all(bench *b)
@@ -109,11 +162,7 @@ static ew_status run_all(bench *b)
     EW_TRY(check_all(b));
     EW_TRY(load_inputs(b, false));
     for (int round = 0; round < num_rounds; round++) {
-        const int iteration = round - options->warmup;
-        for (int entry = 0; entry < b->count; entry++)
-            if (is_active(b, entry))
-                EW_TRY(iteration < 0 ? warm_up(b, entry)
-                                     : take_sample(b, entry, iteration));
+        EW_TRY(run_round(b, round));
         if (options->progress && b->sampler.world->rank == 0)
             options->progress(options->context, round + 1, num_rounds);
     }
@@ -151,6 +200,40 @@ static double variation(const double *values, int count)
     return count > 1 && mean > 0 ? sqrt(squares / (count - 1)) / mean : 0;
 }
 
+/* `samples` has those of all ranks, one rank after the other. */
+static void fill_detail(const bench *b, int entry, const double *samples)
+{
+    const int count = b->options.iters, num_ranks = b->sampler.world->num_ranks;
+    if (!b->options.details)
+        return;
+    ew_bench_detail *detail = &b->options.details[entry];
+    for (int rank = 0; rank < num_ranks; rank++) {
+        const double *ranks = samples + (size_t)rank * (size_t)count;
+        detail->ranks_us[rank] = median(ranks, count);
+        for (int i = 0; i < count; i++)
+            if (rank == 0 || ranks[i] > detail->calls_us[i])
+                detail->calls_us[i] = ranks[i];
+    }
+}
+
+/* The slowest rank's samples become everyone's. */
+static ew_status share_samples(const bench *b, int entry, int slowest)
+{
+    const int count = b->options.iters;
+    const size_t bytes = (size_t)count * sizeof(double);
+    ew_bench_result *result = &b->results[entry];
+    double *samples = malloc(bytes * (size_t)b->sampler.world->num_ranks);
+    if (!samples)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for %d samples", count);
+    const ew_status status = ew_world_allgather(
+        b->sampler.world, &b->samples[TOTAL][(size_t)entry * (size_t)count], samples,
+        bytes);
+    memcpy(result->samples_us, samples + (size_t)slowest * (size_t)count, bytes);
+    fill_detail(b, entry, samples);
+    free(samples);
+    return status;
+}
+
 /* The slowest rank's figures become everyone's. */
 static ew_status summarise(bench *b, int entry)
 {
@@ -168,21 +251,14 @@ static ew_status summarise(bench *b, int entry)
         if (all[rank][GEMM] > gemm_us)
             gemm_us = all[rank][GEMM];
     }
-    const size_t bytes = (size_t)count * sizeof(double);
-    double *samples = malloc(bytes * (size_t)num_ranks);
-    if (!samples)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for %d samples", count);
-    const ew_status status =
-        ew_world_allgather(b->sampler.world, &b->samples[TOTAL][first], samples, bytes);
+    EW_TRY(share_samples(b, entry, slowest));
     ew_bench_result *result = &b->results[entry];
-    memcpy(result->samples_us, samples + (size_t)slowest * (size_t)count, bytes);
-    free(samples);
     result->num_samples = count;
     result->time_us = all[slowest][TOTAL];
     result->gemm_us = gemm_us;
     result->tail_us = all[slowest][TAIL];
     result->cv = variation(result->samples_us, count);
-    return status;
+    return EW_OK;
 }
 
 /* ---- Set-up ---- */
@@ -243,7 +319,8 @@ static ew_status allocate_all(bench *b)
 {
     const size_t num_samples = (size_t)b->count * (size_t)b->options.iters;
     b->runners = calloc((size_t)b->count, sizeof *b->runners);
-    bool enough = b->runners != NULL;
+    b->order = calloc((size_t)b->count, sizeof *b->order);
+    bool enough = b->runners && b->order;
     for (int part = 0; part < NUM_PARTS; part++) {
         b->samples[part] = malloc(num_samples * sizeof(double));
         enough &= b->samples[part] != NULL;
@@ -259,17 +336,22 @@ static void close_all(bench *b)
         ew_plan_destroy(b->runners[entry].plan);
     for (int part = 0; part < NUM_PARTS; part++)
         free(b->samples[part]);
+    free(b->order);
     free(b->runners);
     ewx_sampler_close(&b->sampler);
 }
 
-static ew_status check_options(const ew_problem *problem, const ew_bench_options *options)
+static ew_status check_options(const ew_problem *problem, const ew_bench_options *options,
+                               const ewx_backend *backend)
 {
     if (options->iters < 1 || options->iters > EW_BENCH_MAX_SAMPLES || options->warmup < 0)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "%d iterations after %d warm-ups\n"
                         "  fix: use 1 to %d iterations and no fewer than 0 warm-ups",
                         options->iters, options->warmup, EW_BENCH_MAX_SAMPLES);
+    if (options->skew_us > 0 && backend->traits->simulated)
+        return ewx_fail(EW_ERR_UNSUPPORTED, "the simulator starts all ranks at one time\n"
+                                            "  fix: leave the skew out");
     if (options->m < 0 || options->m > problem->max_m)
         return ewx_fail(EW_ERR_SHAPE, "m=%lld is outside 0..%lld", (long long)options->m,
                         (long long)problem->max_m);
@@ -314,7 +396,7 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
     EW_TRY(ewx_struct_take(&b.options, sizeof b.options, options ? options : &defaults,
                            EWX_FIRST_BENCH_OPTIONS, "the benchmark's options",
                            "EW_BENCH_OPTIONS_INIT"));
-    EW_TRY(check_options(&asked, &b.options));
+    EW_TRY(check_options(&asked, &b.options, backend));
     const int64_t rows = b.options.m > 0 ? b.options.m : asked.max_m;
     ew_status status = EW_OK;
     EW_TRY_TO(status,

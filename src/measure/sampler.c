@@ -1,6 +1,7 @@
 /* Runs, checks and times calls. */
 #include "measure/sampler.h"
 
+#include "api/plan.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -184,20 +185,38 @@ static bool core_is_quiet(double gate_ms)
     }
 }
 
-ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, double gate_ms,
-                             ewx_sample *sample_out, bool *kept)
+static void spin(int64_t ns)
+{
+    const int64_t end_ns = ewx_now_ns() + ns;
+    while (ewx_now_ns() < end_ns)
+        ;
+}
+
+/* Where the backend has the clock, it has the start too. */
+static void set_delay(const ewx_sampler *sampler, const ewx_runner *runner, int64_t ns)
+{
+    if (sampler->backend->traits->has_own_clock && runner->plan)
+        sampler->backend->start_together(runner->plan->state, ns);
+    else
+        spin(ns);
+}
+
+ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
+                             ewx_sampling how, ewx_sample *sample_out, bool *kept)
 {
     ew_world *world = sampler->world;
     int32_t quiet = 1, all[EWX_MAX_RANKS];
     EW_TRY(ew_world_barrier(world));
-    if (gate_ms > 0)
-        quiet = core_is_quiet(gate_ms);
+    if (how.gate_ms > 0)
+        quiet = core_is_quiet(how.gate_ms);
     EW_TRY(ew_world_barrier(world));
+    if (how.delay_ns > 0)
+        set_delay(sampler, runner, how.delay_ns);
     EW_TRY(run_once(sampler, runner, sample_out));
     *kept = true;
-    if (gate_ms <= 0)
+    if (how.gate_ms <= 0)
         return EW_OK;
-    quiet &= core_is_quiet(gate_ms);
+    quiet &= core_is_quiet(how.gate_ms);
     EW_TRY(ew_world_allgather(world, &quiet, all, sizeof quiet));
     for (int rank = 0; rank < world->num_ranks; rank++)
         *kept &= all[rank] != 0;
@@ -206,8 +225,5 @@ ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, dou
 
 void ewx_sampler_rest(const ewx_sample *sample, double idle)
 {
-    const int64_t end_ns =
-        ewx_now_ns() + (int64_t)(idle * (double)(sample->end_ns - sample->start_ns));
-    while (ewx_now_ns() < end_ns)
-        ;
+    spin((int64_t)(idle * (double)(sample->end_ns - sample->start_ns)));
 }

@@ -54,10 +54,16 @@ bool ewx_sampler_refuses(ew_status status);
 ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner,
                             ew_check *total);
 
-/* One call of all ranks, started together.  With gate_ms every rank spins that long before
- * and after, and *kept is false when some rank lost its core meanwhile. */
-ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, double gate_ms,
-                             ewx_sample *sample_out, bool *kept);
+/* How a sample is taken. */
+typedef struct ewx_sampling {
+    double gate_ms;   /* every rank spins that long before and after; 0: off */
+    int64_t delay_ns; /* this rank starts so much later than the first may */
+} ewx_sampling;
+
+/* One call of all ranks, started together but for their delays.  *kept is false when some
+ * rank lost its core at the gate. */
+ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
+                             ewx_sampling how, ewx_sample *sample_out, bool *kept);
 
 /* ---- stand_layer.c: residual and norm ---- */
 ew_status ewx_sampler_open_layer(ewx_sampler *sampler);

@@ -139,7 +139,7 @@ static ew_status time_call(void *context, int racer, double *us_out)
     double mine, all[EWX_MAX_RANKS];
     ewx_sample sample;
     bool kept;
-    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, 0, &sample, &kept));
+    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, (ewx_sampling){0}, &sample, &kept));
     mine = (double)(sample.end_ns - sample.start_ns) * 1e-3;
     EW_TRY(ew_world_allgather(s->sampler.world, &mine, all, sizeof mine));
     *us_out = 0;

@@ -60,6 +60,17 @@ static void take_times(const ew_problem *problem, int num_ranks, ew_bench_result
         report.time_us * (overlaps && problem->k == 256 ? factor("FAKE_BUSY") : 1);
 }
 
+static void fill_detail(const ew_bench_options *options, int num_ranks, double us,
+                        ew_bench_detail *detail)
+{
+    if (!options->details)
+        return;
+    for (int sample = 0; sample < options->iters; sample++)
+        detail->calls_us[sample] = us;
+    for (int rank = 0; rank < num_ranks; rank++)
+        detail->ranks_us[rank] = us;
+}
+
 ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                        const ew_bench_options *options, const ew_bench_entry *entries,
                        int count, ew_bench_result *results)
@@ -78,6 +89,7 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
         result->check.wrong = getenv("FAKE_WRONG") ? atoi(getenv("FAKE_WRONG")) : 0;
         for (int sample = 0; sample < options->iters; sample++)
             result->samples_us[sample] = result->time_us;
+        fill_detail(options, ew_world_size(world), result->time_us, &options->details[at]);
     }
     return EW_OK;
 }

@@ -384,9 +384,9 @@ static ew_status cpu_trace_read(void *state, ew_trace_event *events, size_t capa
     return EW_OK;
 }
 
-static void cpu_start_together(void *state)
+static void cpu_start_together(void *state, int64_t delay_ns)
 {
-    (void)state; /* a barrier before the call does it */
+    (void)state, (void)delay_ns; /* a barrier before the call does it */
 }
 
 /* ---- Memory ---- */

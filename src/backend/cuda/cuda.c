@@ -224,9 +224,11 @@ static ew_status cuda_trace_read(void *state, ew_trace_event *events, size_t cap
     return status;
 }
 
-static void cuda_start_together(void *state)
+static void cuda_start_together(void *state, int64_t delay_ns)
 {
-    ((ewx_cuda_engine *)state)->gate = true;
+    ewx_cuda_engine *engine = state;
+    engine->gate = true;
+    engine->delay_ns = delay_ns;
 }
 
 #ifdef EW_TESTING

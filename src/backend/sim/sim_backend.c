@@ -219,9 +219,10 @@ static ew_status sim_trace_read(void *state, ew_trace_event *events, size_t capa
     return EW_OK;
 }
 
-static void sim_start_together(void *state)
+static void sim_start_together(void *state, int64_t delay_ns)
 {
     sim_plan *plan = state;
+    (void)delay_ns;
     plan->together = true;
     plan->known_rows = plan->traced_rows = -1;
 }
