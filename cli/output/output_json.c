@@ -1,6 +1,8 @@
 /* One result as a JSON object; docs/schema.json describes it. */
 #include "output/output.h"
 
+#include <math.h>
+
 #include "run/context.h"
 #include "run/simulated.h"
 
@@ -62,6 +64,29 @@ static json_t *detail_json(const cli_row *row)
                      turns);
 }
 
+static json_t *interval_json(const cli_ratio *ratio)
+{
+    return json_pack("[o, o]", cli_number_json(ratio->low), cli_number_json(ratio->high));
+}
+
+/* Only where there are enough samples for an interval. */
+static void add_ratios(json_t *object, const cli_row *row)
+{
+    const char *lead = cli_lead_name(&row->over_ours);
+    if (!isnan(row->over_base.low))
+        json_object_set_new(object, "speedup_interval", interval_json(&row->over_base));
+    if (lead)
+        json_object_set_new(object, "over_entwine",
+                            json_pack("{so so ss}", "ratio",
+                                      cli_number_json(row->over_ours.value), "interval",
+                                      interval_json(&row->over_ours), "entwine_is", lead));
+    if (!isnan(row->drift.value))
+        cli_json_merge(object,
+                       json_pack("{so so}", "again_us",
+                                 numbers_json(row->extra->again_us, row->extra->num_again),
+                                 "drift", cli_number_json(row->drift.value)));
+}
+
 json_t *cli_row_json(const cli_row *row)
 {
     const ew_bench_result *result = row->result;
@@ -89,6 +114,7 @@ json_t *cli_row_json(const cli_row *row)
             "max_abs_err", cli_number_json(result->check.max_abs_err)));
     if (row->extra)
         cli_json_merge(object, detail_json(row));
+    add_ratios(object, row);
     if (row->entry->uses_nccl)
         json_object_set_new(object, "reduced_by", json_string("nccl"));
     if (row->job->bed->is_simulated) /* no values, so none right or wrong */

@@ -30,6 +30,8 @@ typedef struct cli_job {
     cli_entry entries[CLI_MAX_METHODS];
     int num_entries;
     int baseline; /* the entry that speedups are relative to, or -1 */
+    int repeated; /* the entry that is measured twice in every round, or -1: what the two
+                     differ by is drift, not a lead */
     ew_bench_options bench;
     cli_ranks ranks;
     const cli_bed *bed;   /* of every entry */
@@ -67,6 +69,8 @@ bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
 /* What a document says of an entry beside its result. */
 typedef struct cli_extra {
     ew_bench_detail detail;
+    int num_again; /* of the repeated entry: samples of its second turn in each round */
+    double again_us[EW_BENCH_MAX_SAMPLES];
 } cli_extra;
 
 /* Measures one problem.  results and extras hold CLI_MAX_METHODS entries; extras may be

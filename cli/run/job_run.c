@@ -21,6 +21,7 @@ typedef struct entry_set {
     ew_bench_custom customs[CLI_MAX_METHODS];
     int from[CLI_MAX_METHODS]; /* index in the job */
     int count;
+    bool repeats; /* one more entry follows: the job's repeated one */
     ew_bench_result results[CLI_MAX_METHODS];
     ew_bench_detail details[CLI_MAX_METHODS];
 } entry_set;
@@ -113,12 +114,25 @@ static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set
     return EW_OK;
 }
 
+/* Behind the others, with the config that was found for it. */
+static void repeat_entry(const cli_job *job, entry_set *set)
+{
+    for (int at = 0; at < set->count && set->count < CLI_MAX_METHODS; at++) {
+        if (set->from[at] != job->repeated)
+            continue;
+        set->entries[set->count] = set->entries[at];
+        set->repeats = true;
+        return;
+    }
+}
+
 static ew_status measure_entries(ew_world *world, const bench_call *call, entry_set *set)
 {
     ew_bench_options options = call->job->bench;
     options.details = set->details;
-    return ew_bench_run(world, &call->problem->problem, &options, set->entries, set->count,
-                        set->results);
+    repeat_entry(call->job, set);
+    return ew_bench_run(world, &call->problem->problem, &options, set->entries,
+                        set->count + set->repeats, set->results);
 }
 
 static void hand_back(const entry_set *set, bench_call *call)
@@ -127,6 +141,12 @@ static void hand_back(const entry_set *set, bench_call *call)
         call->results[set->from[at]] = set->results[at];
         call->extras[set->from[at]].detail = set->details[at];
     }
+    const ew_bench_result *again = &set->results[set->count];
+    if (!set->repeats || again->status != EW_OK)
+        return;
+    cli_extra *extra = &call->extras[call->job->repeated];
+    extra->num_again = again->num_samples;
+    memcpy(extra->again_us, again->samples_us, sizeof extra->again_us);
 }
 
 static ew_status bench_body(ew_world *world, void *argument)
