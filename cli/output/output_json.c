@@ -80,6 +80,12 @@ static void add_ratios(json_t *object, const cli_row *row)
                             json_pack("{so so ss}", "ratio",
                                       cli_number_json(row->over_ours.value), "interval",
                                       interval_json(&row->over_ours), "entwine_is", lead));
+    if (row->extra && row->extra->detail.num_graphs > 0)
+        cli_json_merge(object,
+                       json_pack("{so so}", "graph_us",
+                                 cli_number_json(row->extra->detail.graph_us), "graphs_us",
+                                 numbers_json(row->extra->detail.graphs_us,
+                                              row->extra->detail.num_graphs)));
     if (!isnan(row->drift.value))
         cli_json_merge(object,
                        json_pack("{so so}", "again_us",
@@ -115,6 +121,8 @@ json_t *cli_row_json(const cli_row *row)
     if (row->extra)
         cli_json_merge(object, detail_json(row));
     add_ratios(object, row);
+    if (row->extra && *row->extra->detail.note)
+        json_object_set_new(object, "note", cli_text_json(row->extra->detail.note));
     if (row->entry->uses_nccl)
         json_object_set_new(object, "reduced_by", json_string("nccl"));
     if (row->job->bed->is_simulated) /* no values, so none right or wrong */

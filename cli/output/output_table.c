@@ -104,6 +104,8 @@ static void print_values(const cli_row *row)
         printf(" %6" PRId64, result->check.wrong);
     if (!isnan(row->over_base.low))
         printf(" %6.3f to %.3f", row->over_base.low, row->over_base.high);
+    if (row->extra && row->extra->detail.num_graphs > 0)
+        printf("  %.1f us in a graph", row->extra->detail.graph_us);
     putchar('\n');
 }
 

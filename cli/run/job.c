@@ -158,6 +158,7 @@ static void set_options(cli_job *job, const cli_settings *settings)
     if (settings->tuned)
         job->tune_budget_s = settings->budget_s > 0 ? settings->budget_s : 20.0;
     job->bench.skew_us = settings->skew_us;
+    job->graph = settings->graph;
     if (settings->figure)
         job->bench.iters = FIGURE_ITERS;
     if (settings->iters >= 0)

@@ -35,6 +35,7 @@ typedef struct cli_job {
     ew_bench_options bench;
     cli_ranks ranks;
     const cli_bed *bed;   /* of every entry */
+    bool graph;           /* calls are also timed in a graph, whatever m is */
     int num_plans;        /* of an entry that exist at once; 0 means 1 */
     double tune_budget_s; /* of each entry of a problem, before it is measured; 0: none */
     cli_gpus gpus;        /* of the cuda backend; known after the check */

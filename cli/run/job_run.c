@@ -6,6 +6,10 @@
 
 #include "entwine/tune.h"
 
+/* Up to SHORT_ROWS rows a call is so short that what a program feels is the graph's time.
+ */
+enum { GRAPH_CALLS = 20, SHORT_ROWS = 256 };
+
 /* What rank 0 hands back, in memory shared with forked ranks. */
 typedef struct bench_call {
     const cli_job *job;
@@ -130,6 +134,9 @@ static ew_status measure_entries(ew_world *world, const bench_call *call, entry_
 {
     ew_bench_options options = call->job->bench;
     options.details = set->details;
+    if (call->job->graph ||
+        (call->job->bed->on_gpus && call->problem->problem.max_m <= SHORT_ROWS))
+        options.graph_calls = GRAPH_CALLS;
     repeat_entry(call->job, set);
     return ew_bench_run(world, &call->problem->problem, &options, set->entries,
                         set->count + set->repeats, set->results);

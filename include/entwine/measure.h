@@ -66,8 +66,9 @@ typedef struct ew_timing {
 } ew_timing;
 EW_API ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out);
 
-/* From now on the calls of all ranks start at one time, inside the kernels where there
- * are kernels: what a benchmark wants.  On all ranks or on none. */
+/* From now on the calls of all ranks start at one time: what a benchmark wants.  On a GPU a
+ * gate opens when every rank has enqueued all of its call, and the time counts from there.
+ * On all ranks or on none. */
 EW_API ew_status ew_plan_start_together(ew_plan *plan);
 
 typedef enum ew_trace_kind {
@@ -206,6 +207,11 @@ typedef struct ew_bench_detail {
     double calls_us[EW_BENCH_MAX_SAMPLES]; /* each call's time: that of its slowest rank */
     double ranks_us[EW_BENCH_MAX_RANKS];   /* each rank's median */
     int32_t turns[EW_BENCH_MAX_SAMPLES];   /* the entry's place in its round, from 0 */
+    /* With graph_calls: a call's part of each replay, of the slowest rank. */
+    int32_t num_graphs; /* 0: it cannot be captured */
+    double graph_us;    /* median */
+    double graphs_us[EW_BENCH_MAX_SAMPLES];
+    char note[128]; /* of the backend on the plan, such as an algorithm chosen; or empty */
 } ew_bench_detail;
 
 typedef struct ew_bench_options {
@@ -229,12 +235,16 @@ typedef struct ew_bench_options {
      * to this, the same for all entries, and its own time counts from its own start.  0:
      * off; EW_ERR_UNSUPPORTED with the simulator. */
     double skew_us;
-    ew_bench_detail
-        *details; /* one for each entry, filled on every rank; NULL: not wanted */
+    /* One for each entry, filled on every rank; NULL: not wanted. */
+    ew_bench_detail *details;
+    /* So many calls in a row are captured into a CUDA graph, which is then replayed in
+     * `iters` rounds and timed by events: the time of a call among others, where nothing
+     * starts together.  For `details`; 0: off. */
+    int32_t graph_calls;
 } ew_bench_options;
-#define EW_BENCH_OPTIONS_INIT                                                  \
-    {                                                                          \
-        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL, 0.0, NULL \
+#define EW_BENCH_OPTIONS_INIT                                                     \
+    {                                                                             \
+        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL, 0.0, NULL, 0 \
     }
 
 typedef struct ew_bench_result {

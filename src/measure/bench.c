@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/plan.h"
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/limits.h"
@@ -17,6 +18,23 @@ _Static_assert(EW_BENCH_MAX_RANKS == EWX_MAX_RANKS, "a detail has room for every
 
 #define GATE_TRIES 10 /* for each sample wanted */
 
+/* ---- Statistics ---- */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *values, int count)
+{
+    double sorted[EW_BENCH_MAX_SAMPLES];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
+    return count % 2 ? sorted[count / 2]
+                     : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
+}
+
 /* ---- The loop ---- */
 
 enum { TOTAL, GEMM, TAIL, NUM_PARTS };
@@ -29,6 +47,7 @@ typedef struct bench {
     int count;
     ewx_runner *runners;        /* without a plan where the entry is custom or skipped */
     double *samples[NUM_PARTS]; /* [entry][iteration] in us */
+    void **graphs;              /* NULLs: none */
     int *order;                 /* in which the entries of a round are run */
 } bench;
 
@@ -56,6 +75,13 @@ static ew_status check_all(bench *b)
     return EW_OK;
 }
 
+/* As programs run: no gate, no launch for it, no delay of the last round. */
+static void start_apart(const bench *b, int entry)
+{
+    if (b->sampler.backend->traits->enqueues && b->runners[entry].plan)
+        b->sampler.backend->start_together(b->runners[entry].plan->state, -1);
+}
+
 /* Host time of a call among others: what a program pays that enqueues layer after layer.
  * A call of the CPU is its own time. */
 static ew_status measure_enqueue(bench *b, int entry)
@@ -66,11 +92,11 @@ static ew_status measure_enqueue(bench *b, int entry)
     double mine, all[EWX_MAX_RANKS];
     if (!plan || !sampler->backend->traits->enqueues)
         return EW_OK;
-    EW_TRY(ew_plan_start_together(plan)); /* without the last round's delay */
+    start_apart(b, entry);
     EW_TRY(ew_world_barrier(sampler->world));
     const int64_t start_ns = ewx_now_ns();
     for (int i = 0; i < CALLS; i++)
-        EW_TRY(ewx_sampler_call(sampler, &b->runners[entry]));
+        EW_TRY(ewx_sampler_enqueue(sampler, &b->runners[entry], NULL));
     mine = (double)(ewx_now_ns() - start_ns) * 1e-3 / CALLS;
     EW_TRY(ew_plan_wait(plan));
     EW_TRY(ew_world_allgather(sampler->world, &mine, all, sizeof mine));
@@ -155,6 +181,78 @@ static ew_status run_round(bench *b, int round)
     return EW_OK;
 }
 
+/* ---- Graphs ---- */
+
+typedef struct capture {
+    bench *b;
+    int entry;
+} capture;
+
+static ew_status enqueue_calls(void *context, ew_stream stream)
+{
+    const capture *c = context;
+    for (int call = 0; call < c->b->options.graph_calls; call++)
+        EW_TRY(ewx_sampler_enqueue(&c->b->sampler, &c->b->runners[c->entry], stream));
+    return EW_OK;
+}
+
+static ew_status open_graph(bench *b, int entry)
+{
+    capture c = {b, entry};
+    if (!is_active(b, entry) || !b->runners[entry].plan)
+        return EW_OK;
+    start_apart(b, entry);
+    EW_TRY(ew_world_barrier(b->sampler.world));
+    const ew_status status = b->sampler.backend->graphs.open(
+        b->runners[entry].plan->state, enqueue_calls, &c, &b->graphs[entry]);
+    return status == EW_ERR_UNSUPPORTED ? EW_OK : status;
+}
+
+static ew_status replay_graph(bench *b, int entry, double *us_out)
+{
+    double mine, all[EWX_MAX_RANKS];
+    EW_TRY(ew_world_barrier(b->sampler.world));
+    EW_TRY(b->sampler.backend->graphs.replay(b->graphs[entry], &mine));
+    EW_TRY(ew_plan_wait(b->runners[entry].plan));
+    EW_TRY(ew_world_allgather(b->sampler.world, &mine, all, sizeof mine));
+    *us_out = 0;
+    for (int rank = 0; rank < b->sampler.world->num_ranks; rank++)
+        *us_out = fmax(*us_out, all[rank] / b->options.graph_calls);
+    return EW_OK;
+}
+
+static ew_status replay_round(bench *b, int round)
+{
+    shuffle(b, round);
+    for (int at = 0; at < b->count; at++) {
+        const int entry = b->order[at];
+        ew_bench_detail *detail = &b->options.details[entry];
+        double us;
+        if (!b->graphs[entry])
+            continue;
+        EW_TRY(replay_graph(b, entry, &us));
+        if (round > 0) /* the first warms up */
+            detail->graphs_us[detail->num_graphs++] = us;
+    }
+    return EW_OK;
+}
+
+static ew_status measure_graphs(bench *b)
+{
+    for (int entry = 0; entry < b->count; entry++) {
+        b->options.details[entry].num_graphs = 0;
+        EW_TRY(open_graph(b, entry));
+    }
+    for (int round = 0; round <= b->options.iters; round++)
+        EW_TRY(replay_round(b, round));
+    for (int entry = 0; entry < b->count; entry++) {
+        ew_bench_detail *detail = &b->options.details[entry];
+        if (detail->num_graphs > 0)
+            detail->graph_us = median(detail->graphs_us, detail->num_graphs);
+    }
+    return EW_OK;
+}
+
 static ew_status run_all(bench *b)
 {
     const ew_bench_options *options = &b->options;
@@ -169,25 +267,12 @@ static ew_status run_all(bench *b)
     for (int entry = 0; entry < b->count; entry++)
         if (is_active(b, entry))
             EW_TRY(measure_enqueue(b, entry));
+    if (options->details && options->graph_calls > 0)
+        EW_TRY(measure_graphs(b));
     return check_all(b);
 }
 
-/* ---- Statistics ---- */
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *values, int count)
-{
-    double sorted[EW_BENCH_MAX_SAMPLES];
-    memcpy(sorted, values, (size_t)count * sizeof *values);
-    qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
-    return count % 2 ? sorted[count / 2]
-                     : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
-}
+/* ---- Results ---- */
 
 static double variation(const double *values, int count)
 {
@@ -309,6 +394,10 @@ static ew_status open_entry(bench *b, int entry)
     if (result->status == EW_OK) {
         result->config = (ew_config)EW_CONFIG_INIT;
         EW_TRY(ew_plan_config(runner->plan, &result->config));
+        if (b->options.details)
+            runner->plan->backend->describe(runner->plan->state,
+                                            b->options.details[entry].note,
+                                            sizeof b->options.details[entry].note);
         return ew_plan_start_together(runner->plan);
     }
     strncpy(result->error, ew_last_error(), sizeof result->error - 1);
@@ -320,7 +409,8 @@ static ew_status allocate_all(bench *b)
     const size_t num_samples = (size_t)b->count * (size_t)b->options.iters;
     b->runners = calloc((size_t)b->count, sizeof *b->runners);
     b->order = calloc((size_t)b->count, sizeof *b->order);
-    bool enough = b->runners && b->order;
+    b->graphs = calloc((size_t)b->count, sizeof *b->graphs);
+    bool enough = b->runners && b->order && b->graphs;
     for (int part = 0; part < NUM_PARTS; part++) {
         b->samples[part] = malloc(num_samples * sizeof(double));
         enough &= b->samples[part] != NULL;
@@ -332,10 +422,14 @@ static ew_status allocate_all(bench *b)
 
 static void close_all(bench *b)
 {
+    for (int entry = 0; b->graphs && entry < b->count; entry++)
+        if (b->graphs[entry])
+            b->sampler.backend->graphs.close(b->graphs[entry]);
     for (int entry = 0; b->runners && entry < b->count; entry++)
         ew_plan_destroy(b->runners[entry].plan);
     for (int part = 0; part < NUM_PARTS; part++)
         free(b->samples[part]);
+    free(b->graphs);
     free(b->order);
     free(b->runners);
     ewx_sampler_close(&b->sampler);

@@ -84,20 +84,22 @@ static ew_status run_custom(ewx_sampler *sampler, const ewx_runner *runner, ewx_
                                 runner->label, code);
 }
 
-ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner)
+ew_status ewx_sampler_enqueue(const ewx_sampler *sampler, const ewx_runner *runner,
+                              ew_stream stream)
 {
     if (runner->layer)
-        return ewx_sampler_call_layer(sampler, runner);
+        return ewx_sampler_call_layer(sampler, runner, stream);
     switch (sampler->problem->op) {
     case EW_OP_GEMM_AR:
-        return ew_gemm_ar(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
+        return ew_gemm_ar(runner->plan, sampler->rows, sampler->A, NULL, sampler->C,
+                          stream);
     case EW_OP_AG_GEMM:
         return ew_ag_gemm(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL,
-                          NULL);
+                          stream);
     case EW_OP_GEMM_RS:
         break;
     }
-    return ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
+    return ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, stream);
 }
 
 /* A GPU's calls are timed by its own clock, from the start of the first kernel to the end
@@ -106,7 +108,7 @@ static ew_status run_plan(ewx_sampler *sampler, const ewx_runner *runner, ewx_sa
 {
     ew_timing timing;
     const int64_t called_ns = ewx_now_ns();
-    EW_TRY(ewx_sampler_call(sampler, runner));
+    EW_TRY(ewx_sampler_enqueue(sampler, runner, NULL));
     EW_TRY(ew_plan_wait(runner->plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(runner->plan, &timing));

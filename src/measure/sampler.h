@@ -43,8 +43,10 @@ void ewx_sampler_close(ewx_sampler *sampler);
 ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact);
 ew_status ewx_sampler_bind(ewx_sampler *sampler, const ewx_runner *runner);
 
-/* Starts one call of a plan, with what follows it. */
-ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner);
+/* Starts one call of a plan, with what follows it, on a stream of the caller's (NULL: the
+ * plan's own). */
+ew_status ewx_sampler_enqueue(const ewx_sampler *sampler, const ewx_runner *runner,
+                              ew_stream stream);
 
 /* Whether a plan could not be opened for a reason of its own, on all ranks alike: others
  * may still run. */
@@ -69,7 +71,8 @@ ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
 ew_status ewx_sampler_open_layer(ewx_sampler *sampler);
 void ewx_sampler_close_layer(ewx_sampler *sampler);
 ew_status ewx_sampler_load_layer(ewx_sampler *sampler);
-ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner);
+ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner,
+                                 ew_stream stream);
 /* C holds the sum; the outputs are written and checked by these two, around a call. */
 ew_status ewx_sampler_poison_layer(ewx_sampler *sampler);
 ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, const ewx_runner *runner,

@@ -27,6 +27,7 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *passing_weight;    /* N x K, of a call with a B that is K x N */
     ewx_cuda_entry gemm, exchange, transpose;
+    ewx_cuda_entry hold_call; /* in front of a call that is held */
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
     ewx_cuda_entry hand_out;                             /* where the GEMM waits */
@@ -51,7 +52,9 @@ typedef struct ewx_cuda_engine {
     CUtensorMap *out_maps; /* in the GPU's memory */
     const void *mapped_a, *mapped_b, *mapped_c;
     int64_t mapped_rows, mapped_m;
-    bool gate;
+    bool gate;               /* calls are held until all ranks may start ... */
+    int64_t delay_ns;        /* ... and this one so much longer */
+    uint32_t num_held;       /* calls so far that were */
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call, if it was traced */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
@@ -141,6 +144,13 @@ ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
 /* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
  * GPU meanwhile. */
 ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);
+
+/* ---- graph.c ---- */
+
+ew_status ewx_cuda_graph_open(void *state, ewx_enqueuer *enqueue, void *context,
+                              void **graph_out);
+ew_status ewx_cuda_graph_replay(void *graph, double *us_out);
+void ewx_cuda_graph_close(void *graph);
 
 /* ---- Trace ---- */
 
