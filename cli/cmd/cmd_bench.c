@@ -32,6 +32,8 @@ static void announce(const cli_job *job, const cli_settings *settings,
     if (job->tune_budget_s > 0)
         snprintf(tuned, sizeof tuned, ", each method tuned in up to %g s",
                  job->tune_budget_s);
+    else if (job->tuned)
+        snprintf(tuned, sizeof tuned, ", each method tuned first");
     snprintf(calls, sizeof calls, ", %d warm-up and %d timed call%s, seed %u%s%s%s",
              bench->warmup, bench->iters, ewx_text_plural(bench->iters), bench->seed, idle,
              skew, tuned);

@@ -139,7 +139,8 @@ static const cli_option option_table[] = {
     {0, "tuned", NULL, CLI_BENCH, SWITCH(tuned),
      "tune each entry's open fields first, all entries with the same effort"},
     {0, "tune-budget", "TIME", CLI_BENCH, TIME(budget_s),
-     "with --tuned: time for each entry of a problem (default 20s)"},
+     "with --tuned: time for each entry of a problem (default: until its search ends, or "
+     "2000 calls)"},
     {0, "resume", NULL, CLI_TUNE, SWITCH(resume), "skip problems that have an entry"},
     {0, "dry-run", NULL, CLI_TUNE, SWITCH(dry_run), "store nothing"},
     {0, "older", "DAYS", CLI_CACHE,

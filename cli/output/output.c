@@ -212,6 +212,9 @@ static void add_to_summary(cli_output *output, const cli_row *row, int at)
     summary->wrong += result->check.wrong;
     if (result->cv > summary->worst_cv)
         summary->worst_cv = result->cv;
+    summary->num_tuned += row->extra && row->extra->tuned;
+    summary->num_cut_short +=
+        row->extra && row->extra->tuned && !row->extra->tuning.complete;
     if (!isnan(row->drift.value)) {
         const double drift = fabs(row->drift.value - 1);
         summary->num_drifts++;

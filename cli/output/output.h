@@ -37,6 +37,7 @@ typedef struct cli_summary {
     int num_speedups[CLI_MAX_METHODS];
     cli_ratio last_over_base[CLI_MAX_METHODS]; /* of the last problem */
     int num_ahead, num_level, num_behind;      /* problems on which we are, see cli_field */
+    int num_tuned, num_cut_short; /* searches; those that did not end by themselves */
     int num_drifts;
     double drift_sum, worst_drift; /* of |ratio - 1| */
     ew_status entry_failure;       /* the first entry that failed without being skipped */

@@ -29,7 +29,7 @@ static json_t *params_json(const cli_row *row)
                              "iters", (int)bench->iters, "warmup", (int)bench->warmup,
                              "gate_ms", bench->gate_ms, "idle", bench->idle, "skew_us",
                              bench->skew_us, "order", "random"));
-    if (row->job->tune_budget_s > 0)
+    if (row->job->tuned)
         json_object_set_new(params, "tuned", json_true());
     if (row->job->bed->is_simulated)
         cli_sim_params(params, row->problem->num_ranks);
@@ -93,6 +93,19 @@ static void add_ratios(json_t *object, const cli_row *row)
                                  "drift", cli_number_json(row->drift.value)));
 }
 
+/* With what effort the entry's open fields were found. */
+static json_t *tuning_json(const cli_extra *extra)
+{
+    const ew_tune_result *found = &extra->tuning;
+    return json_pack("{sb si si si sI so so so}", "complete", (int)found->complete,
+                     "candidates", (int)found->num_candidates, "refused",
+                     (int)found->num_refused, "left_out", (int)found->num_left_out, "calls",
+                     (json_int_t)extra->effort.calls, "seconds",
+                     cli_number_json(extra->effort.seconds), "time_us",
+                     cli_number_json(found->tuning.time_us), "default_us",
+                     cli_number_json(found->tuning.default_us));
+}
+
 json_t *cli_row_json(const cli_row *row)
 {
     const ew_bench_result *result = row->result;
@@ -121,6 +134,8 @@ json_t *cli_row_json(const cli_row *row)
     if (row->extra)
         cli_json_merge(object, detail_json(row));
     add_ratios(object, row);
+    if (row->extra && row->extra->tuned)
+        json_object_set_new(object, "tuning", tuning_json(row->extra));
     if (row->extra && *row->extra->detail.note)
         json_object_set_new(object, "note", cli_text_json(row->extra->detail.note));
     if (row->entry->uses_nccl)

@@ -199,6 +199,9 @@ void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete
             printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
                    summary->wrong ? "FAILED" : "OK");
     }
+    if (summary->num_tuned > 0)
+        printf("# Tuning : %d of %d searches complete\n",
+               summary->num_tuned - summary->num_cut_short, summary->num_tuned);
     print_lead(job, summary);
     if (complete && !summary->wrong)
         print_result(job, summary);

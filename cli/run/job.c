@@ -155,8 +155,8 @@ static void set_options(cli_job *job, const cli_settings *settings)
     job->bench.seed = (uint32_t)settings->seed;
     job->bench.gate_ms = settings->gate_ms;
     job->bench.idle = settings->idle >= 0 ? settings->idle : job->bed->on_gpus ? 1.0 : 0.0;
-    if (settings->tuned)
-        job->tune_budget_s = settings->budget_s > 0 ? settings->budget_s : 20.0;
+    job->tuned = settings->tuned;
+    job->tune_budget_s = settings->budget_s;
     job->bench.skew_us = settings->skew_us;
     job->graph = settings->graph;
     if (settings->figure)
@@ -348,7 +348,7 @@ static ew_status check_all(check_call *call)
             if (at == job->repeated)
                 bytes += bytes - before;
         }
-        if (job->tune_budget_s > 0)
+        if (job->tuned)
             bytes = fmax(bytes, matrix_bytes(problem) + EW_TUNE_PLANS * largest);
         add_memory(call, problem, bytes);
     }

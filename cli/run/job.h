@@ -3,6 +3,7 @@
 #ifndef ENTWINE_CLI_JOB_H
 #define ENTWINE_CLI_JOB_H
 
+#include "entwine/tune.h"
 #include "run/gpus.h"
 #include "run/mps.h"
 #include "run/ranks.h"
@@ -37,7 +38,8 @@ typedef struct cli_job {
     const cli_bed *bed;   /* of every entry */
     bool graph;           /* calls are also timed in a graph, whatever m is */
     int num_plans;        /* of an entry that exist at once; 0 means 1 */
-    double tune_budget_s; /* of each entry of a problem, before it is measured; 0: none */
+    bool tuned;           /* each entry is tuned before its problem is measured ... */
+    double tune_budget_s; /* ... in so much time; 0: in so many calls as any other */
     cli_gpus gpus;        /* of the cuda backend; known after the check */
     cli_mps mps;          /* of a virtual node; known after the preparation */
 } cli_job;
@@ -70,6 +72,9 @@ bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
 /* What a document says of an entry beside its result. */
 typedef struct cli_extra {
     ew_bench_detail detail;
+    bool tuned; /* as follows: */
+    ew_tune_result tuning;
+    ew_tune_effort effort;
     int num_again; /* of the repeated entry: samples of its second turn in each round */
     double again_us[EW_BENCH_MAX_SAMPLES];
 } cli_extra;

@@ -10,6 +10,9 @@
  */
 enum { GRAPH_CALLS = 20, SHORT_ROWS = 256 };
 
+/* Enough for a search to end; what is cut short says so. */
+enum { TUNE_CALLS = 2000 };
+
 /* What rank 0 hands back, in memory shared with forked ranks. */
 typedef struct bench_call {
     const cli_job *job;
@@ -28,6 +31,9 @@ typedef struct entry_set {
     bool repeats; /* one more entry follows: the job's repeated one */
     ew_bench_result results[CLI_MAX_METHODS];
     ew_bench_detail details[CLI_MAX_METHODS];
+    bool tuned[CLI_MAX_METHODS]; /* as follows */
+    ew_tune_result tunings[CLI_MAX_METHODS];
+    ew_tune_effort efforts[CLI_MAX_METHODS];
 } entry_set;
 
 /* An entry runs only if every rank could make it, or the ranks would part ways. */
@@ -98,21 +104,25 @@ static bool concerns_entry_alone(ew_status status)
 static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set *set)
 {
     const cli_job *job = call->job;
-    for (int at = 0; at < set->count && job->tune_budget_s > 0; at++) {
+    for (int at = 0; at < set->count && job->tuned; at++) {
         const cli_entry *entry = &job->entries[set->from[at]];
         ew_tune_options options = EW_TUNE_OPTIONS_INIT;
         ew_tune_result found;
         if (set->entries[at].custom)
             continue;
         options.budget_s = job->tune_budget_s;
+        options.budget_calls = job->tune_budget_s > 0 ? 0 : TUNE_CALLS;
+        options.effort = &set->efforts[at];
         options.seed = job->bench.seed;
         options.store = 0;
         options.method = entry->method;
         ew_status status =
             ew_tune(world, &call->problem->problem, &entry->base, &options, &found);
-        if (status == EW_OK)
+        if (status == EW_OK) {
             set->entries[at].config = found.tuning.config;
-        else if (!concerns_entry_alone(status))
+            set->tunings[at] = found;
+            set->tuned[at] = true;
+        } else if (!concerns_entry_alone(status))
             return status;
     }
     return EW_OK;
@@ -146,7 +156,11 @@ static void hand_back(const entry_set *set, bench_call *call)
 {
     for (int at = 0; at < set->count; at++) {
         call->results[set->from[at]] = set->results[at];
-        call->extras[set->from[at]].detail = set->details[at];
+        cli_extra *extra = &call->extras[set->from[at]];
+        extra->detail = set->details[at];
+        extra->tuned = set->tuned[at];
+        extra->tuning = set->tunings[at];
+        extra->effort = set->efforts[at];
     }
     const ew_bench_result *again = &set->results[set->count];
     if (!set->repeats || again->status != EW_OK)
