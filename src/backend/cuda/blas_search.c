@@ -168,10 +168,9 @@ static double time_algorithm(void *handle, const ewx_blas_choice *c,
 static int choose(const double times[EWX_MAX_RANKS][MOST_ALGORITHMS], int num_ranks,
                   int count, double *part_out)
 {
-    double slowest[MOST_ALGORITHMS];
+    double slowest[MOST_ALGORITHMS] = {0};
     int best = 0;
     for (int at = 0; at < count; at++) {
-        slowest[at] = 0;
         for (int rank = 0; rank < num_ranks; rank++)
             slowest[at] = fmax(slowest[at], times[rank][at]);
         if (slowest[at] < slowest[best])
