@@ -226,6 +226,7 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     if (engine->spec->config.transport == EW_TRANSPORT_COPY)
         EW_TRY(ewx_cuda_warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
+    EW_TRY(ewx_cuda_warm_hold(engine));
     ewx_carrier_begin(engine, 0);
     /* Nothing of the weight is read, and no row handed out. */
     unsigned char *mine = engine->heap.segments[engine->world->rank];

@@ -81,6 +81,8 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller);
 
 /* Enqueues one call, with the weight in `packed`.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request);
+/* Launches once what holds a call that starts together with others. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine);
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
 typedef struct ewx_launch_how {

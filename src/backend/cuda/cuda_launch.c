@@ -361,6 +361,15 @@ static ew_status launch_hold(ewx_cuda_engine *engine, ewx_cuda_call *call,
     return ewx_cuda_launch_ctas(engine, &engine->hold_call, 1, stream, arguments);
 }
 
+/* A hold that waits for nobody. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine)
+{
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
+    call.num_ranks = 0;
+    EW_TRY(launch_hold(engine, &call, EWX_STAGE_GEMM, engine->device->producing));
+    return launch_hold(engine, &call, EWX_STAGE_EXCHANGE, engine->device->reducing);
+}
+
 /* In front of both streams, so that every method's kernels are launched at the gate's
  * opening, by the GPU, and none is resident before.  Not by an event between the streams:
  * ranks that share a process share queues, and one that waits in front of a queue holds up
