@@ -48,6 +48,9 @@ static cli_exit check_backends(const cli_command *command, const cli_settings *s
     if (command->bit == CLI_DEMO && !bed->on_cores)
         return cli_fail_usage("entwine bench --backend NAME measures another",
                               "'demo' shows the cpu backend");
+    if (settings->graph && !bed->on_gpus)
+        return cli_fail_usage("add --backend cuda, or leave it out",
+                              "--graph captures calls into CUDA graphs");
     if (settings->profile && !bed->is_simulated)
         return cli_fail_usage("leave --backend out, or use --backend sim",
                               "--profile describes hardware for the sim backend");

@@ -52,7 +52,9 @@ typedef struct cli_settings {
     double link_gbs;             /* GB/s per rank and direction; 0: no emulated link */
     double link_latency_us;      /* -1: not given */
     double gate_ms;
-    double idle;   /* -1: not given */
+    double idle; /* -1: not given */
+    double skew_us;
+    bool graph;
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;

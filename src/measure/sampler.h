@@ -51,8 +51,10 @@ void ewx_sampler_use(ewx_sampler *sampler, const ewx_runner *runner);
 ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact);
 ew_status ewx_sampler_bind(ewx_sampler *sampler, const ewx_runner *runner);
 
-/* Starts one call of a plan, with what follows it. */
-ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner);
+/* Starts one call of a plan, with what follows it, on a stream of the caller's (NULL: the
+ * plan's own). */
+ew_status ewx_sampler_enqueue(const ewx_sampler *sampler, const ewx_runner *runner,
+                              ew_stream stream);
 
 /* Whether a plan could not be opened for a reason of its own, on all ranks alike: others
  * may still run. */
@@ -62,16 +64,23 @@ bool ewx_sampler_refuses(ew_status status);
 ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner,
                             ew_check *total);
 
-/* One call of all ranks, started together.  With gate_ms every rank spins that long before
- * and after, and *kept is false when some rank lost its core meanwhile. */
-ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, double gate_ms,
-                             ewx_sample *sample_out, bool *kept);
+/* How a sample is taken. */
+typedef struct ewx_sampling {
+    double gate_ms;   /* every rank spins that long before and after; 0: off */
+    int64_t delay_ns; /* this rank starts so much later than the first may */
+} ewx_sampling;
+
+/* One call of all ranks, started together but for their delays.  *kept is false when some
+ * rank lost its core at the gate. */
+ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
+                             ewx_sampling how, ewx_sample *sample_out, bool *kept);
 
 /* ---- stand_layer.c: residual and norm ---- */
 ew_status ewx_sampler_open_layer(ewx_sampler *sampler);
 void ewx_sampler_close_layer(ewx_sampler *sampler);
 ew_status ewx_sampler_load_layer(ewx_sampler *sampler);
-ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner);
+ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner,
+                                 ew_stream stream);
 /* C holds the sum; the outputs are written and checked by these two, around a call. */
 ew_status ewx_sampler_poison_layer(ewx_sampler *sampler);
 ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, const ewx_runner *runner,

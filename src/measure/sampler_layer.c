@@ -96,7 +96,8 @@ ew_status ewx_sampler_load_layer(ewx_sampler *sampler)
 
 /* ---- Calls ---- */
 
-ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner)
+ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner,
+                                 ew_stream stream)
 {
     const bool all = replicates(sampler);
     const ewx_rows rows = residual_rows(sampler, runner);
@@ -112,7 +113,7 @@ ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *r
     /* Fused, nobody wants the bare sum. */
     void *C = runner->layer == EW_BENCH_FUSED ? NULL : sampler->C;
     return (all ? ew_gemm_ar_layer : ew_gemm_rs_layer)(runner->plan, sampler->rows,
-                                                       sampler->A, NULL, C, &whole, NULL);
+                                                       sampler->A, NULL, C, &whole, stream);
 }
 
 /* ---- Check ---- */

@@ -17,6 +17,7 @@
     X("copies", check_copies, 60, THREADS)                                  \
     X("trace", check_trace, 30, THREADS)                                    \
     X("start-together", check_start_together, 30, THREADS)                  \
+    X("held-start", check_held_start, 60, THREADS)                          \
     X("numerics", check_numerics, 60, THREADS)                              \
     X("determinism", check_determinism, 60, THREADS)                        \
     X("streams", check_streams, 45, THREADS)                                \

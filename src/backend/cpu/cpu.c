@@ -384,9 +384,15 @@ static ew_status cpu_trace_read(void *state, ew_trace_event *events, size_t capa
     return EW_OK;
 }
 
-static void cpu_start_together(void *state)
+static void cpu_describe(const void *state, char *text, size_t bytes)
 {
-    (void)state; /* a barrier before the call does it */
+    (void)state, (void)bytes;
+    text[0] = '\0';
+}
+
+static void cpu_start_together(void *state, int64_t delay_ns)
+{
+    (void)state, (void)delay_ns; /* a barrier before the call does it */
 }
 
 /* ---- Memory ---- */
@@ -461,6 +467,7 @@ const ewx_backend ewx_backend_cpu = {
     .timing = cpu_timing,
     .trace_enable = cpu_trace_enable,
     .trace_read = cpu_trace_read,
+    .describe = cpu_describe,
     .start_together = cpu_start_together,
     .destroy = cpu_destroy,
     .memory = {.allocate = cpu_allocate,
@@ -472,4 +479,5 @@ const ewx_backend ewx_backend_cpu = {
     .weights = {.open = ewx_cpu_weight_open,
                 .pack = ewx_cpu_weight_pack,
                 .close = ewx_cpu_weight_close},
+    .graphs = {.open = ewx_graphs_refuse},
 };

@@ -265,9 +265,21 @@ static ew_status cuda_trace_read(void *state, ew_trace_event *events, size_t cap
     return status;
 }
 
-static void cuda_start_together(void *state)
+static void cuda_describe(const void *state, char *text, size_t bytes)
 {
-    ((ewx_cuda_engine *)state)->gate = true;
+    const ewx_blas_choice *choice = &((const ewx_cuda_engine *)state)->blas.choice;
+    ewx_text note = ewx_text_in(text, bytes);
+    text[0] = '\0';
+    if (choice->number > 0)
+        ewx_text_add(&note, "cuBLASLt's algorithm %d of %d, %.3f of the first one's time",
+                     choice->number, choice->count, choice->part);
+}
+
+static void cuda_start_together(void *state, int64_t delay_ns)
+{
+    ewx_cuda_engine *engine = state;
+    engine->gate = delay_ns >= 0;
+    engine->delay_ns = delay_ns;
 }
 
 #ifdef EW_TESTING
@@ -322,6 +334,7 @@ const ewx_backend ewx_backend_cuda = {
     .timing = cuda_timing,
     .trace_enable = cuda_trace_enable,
     .trace_read = cuda_trace_read,
+    .describe = cuda_describe,
     .start_together = cuda_start_together,
     .destroy = ewx_cuda_destroy,
     .memory = {.allocate = ewx_cuda_allocate,
@@ -334,4 +347,7 @@ const ewx_backend ewx_backend_cuda = {
     .weights = {.open = ewx_cuda_weight_open,
                 .pack = ewx_cuda_weight_pack,
                 .close = ewx_cuda_weight_close},
+    .graphs = {.open = ewx_cuda_graph_open,
+               .replay = ewx_cuda_graph_replay,
+               .close = ewx_cuda_graph_close},
 };

@@ -84,6 +84,7 @@ static void choose_kernels(ewx_cuda_engine *engine)
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
     const bool gathers = spec->op->gemm_waits;
+    engine->hold_call = ewx_cuda_hold_call();
     engine->open_call = gathers ? ewx_cuda_open_gathered() : ewx_cuda_open_call();
     engine->mark_gemm_end = ewx_cuda_mark_gemm_end();
     engine->close_call = gathers ? ewx_cuda_close_gathered() : ewx_cuda_close_call();
@@ -102,10 +103,11 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         engine->device->arch / 10, engine->device->arch % 10);
     engine->op = ewx_cuda_op_find(spec->op->id);
     choose_kernels(engine);
-    ewx_cuda_entry *entries[] = {
-        &engine->gemm,          &engine->exchange,       &engine->transpose,
-        &engine->open_call,     &engine->mark_gemm_end,  &engine->close_call,
-        &engine->await_readers, &engine->publish_copied, &engine->hand_out};
+    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
+                                 &engine->transpose,     &engine->open_call,
+                                 &engine->mark_gemm_end, &engine->close_call,
+                                 &engine->await_readers, &engine->publish_copied,
+                                 &engine->hand_out,      &engine->hold_call};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
@@ -200,7 +202,7 @@ static ew_status build(ewx_cuda_engine *engine)
 
 /* cuBLAS loads a kernel when it first needs it, and waits for the GPU to do so: not while a
  * peer's reducer waits for this very GEMM. */
-static ew_status warm_blas(const ewx_cuda_engine *engine)
+static ew_status warm_blas(ewx_cuda_engine *engine)
 {
     const ew_problem *problem = &engine->spec->problem;
     const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
@@ -211,11 +213,20 @@ static ew_status warm_blas(const ewx_cuda_engine *engine)
     unsigned char *slice =
         engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0];
     unsigned char *operand; /* serves as A and as B */
-    EW_CUDA_TRY(cudaMalloc((void **)&operand, operand_bytes + out_bytes),
-                "allocating for cuBLAS");
-    const ew_status status = ewx_cuda_blas_gemm(
-        &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, operand,
-        operand, gathers ? operand + operand_bytes : slice, engine->device->producing);
+    const cudaError_t error = cudaMalloc((void **)&operand, operand_bytes + out_bytes);
+    EW_TRY(ewx_world_agree(
+        engine->world,
+        error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "allocating for cuBLAS"),
+        "prepare cuBLAS"));
+    void *out = gathers ? operand + operand_bytes : slice;
+    const ewx_blas_shape shape = {problem->dtype, problem->max_m, problem->n, problem->k};
+    ew_status status =
+        ewx_cuda_blas_gemm(&engine->blas, problem->dtype, problem->max_m, problem->n,
+                           problem->k, operand, operand, out, engine->device->producing);
+    status = ewx_world_agree(engine->world, status, "run cuBLAS");
+    if (status == EW_OK)
+        status = ewx_cuda_blas_tune(&engine->blas, engine->world, engine->device, shape,
+                                    operand, operand, out);
     cudaStreamSynchronize(engine->device->producing);
     cudaFree(operand);
     return status;
@@ -241,6 +252,7 @@ static ew_status warm_up(ewx_cuda_engine *engine)
         EW_TRY(ewx_cuda_warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
     EW_TRY(ewx_cuda_decode_warm(engine));
+    EW_TRY(ewx_cuda_warm_hold(engine));
     ewx_carrier_begin(engine, 0);
     /* Nothing of the weight is read, and no row handed out. */
     unsigned char *mine = engine->heap.segments[engine->world->rank];

@@ -38,6 +38,7 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_entry decode[EWX_CUDA_DECODE_KERNELS]; /* in the GEMM's place, see decode.c */
     /* Where the GEMM waits: with several weights, and with an activation behind them. */
     ewx_cuda_entry weights_gemm, activating_gemm;
+    ewx_cuda_entry hold_call; /* in front of a call that is held */
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
     ewx_cuda_entry hand_out;                             /* where the GEMM waits */
@@ -65,7 +66,9 @@ typedef struct ewx_cuda_engine {
     int32_t mapped_box_a, mapped_box_b;
     ewx_cuda_product_maps products; /* likewise, of calls with several weights */
     ewx_mapped_product mapped_products[EWX_CUDA_RESULTS];
-    bool gate;
+    bool gate;               /* calls are held until all ranks may start ... */
+    int64_t delay_ns;        /* ... and this one so much longer */
+    uint32_t num_held;       /* calls so far that were */
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call, if it was traced */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
@@ -92,6 +95,8 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller);
 
 /* Enqueues one call, with the weight in `packed`.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request);
+/* Launches once what holds a call that starts together with others. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine);
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
 typedef struct ewx_launch_how {
@@ -165,6 +170,13 @@ ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
 /* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
  * GPU meanwhile. */
 ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);
+
+/* ---- graph.c ---- */
+
+ew_status ewx_cuda_graph_open(void *state, ewx_enqueuer *enqueue, void *context,
+                              void **graph_out);
+ew_status ewx_cuda_graph_replay(void *graph, double *us_out);
+void ewx_cuda_graph_close(void *graph);
 
 /* ---- Trace ---- */
 

@@ -415,6 +415,60 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
     return exchanges_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
+/* ---- Starting together ---- */
+
+static void release_call(const ewx_cuda_engine *engine)
+{
+    __atomic_store_n(&engine->report->enqueued, engine->num_held, __ATOMIC_RELEASE);
+}
+
+/* Whether the host may get stuck before all of the call is enqueued: at a kernel that
+ * cuBLAS loads for another m, or at a queue that is full.  Then nothing may wait for it. */
+static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
+{
+    enum { LAUNCHES_AT_ONCE = 256 };
+    const ew_config *config = &engine->spec->config;
+    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
+    const int64_t tasks = by_unit ? ewx_part_tiles(&call->grid, call->part) : 0;
+    return (config->producer == EW_PRODUCER_BLAS && engine->blas_rows != call->grid.rows) ||
+           tasks > LAUNCHES_AT_ONCE * (int64_t)config->release;
+}
+
+static ew_status launch_hold(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                             ewx_cuda_stage stage, cudaStream_t stream)
+{
+    ewx_cuda_hold hold = {.number = engine->num_held,
+                          .stage = stage,
+                          .opens = stage == EWX_STAGE_GEMM,
+                          .delay_ns = (uint64_t)engine->delay_ns};
+    void *arguments[] = {&hold, call};
+    return ewx_cuda_launch_ctas(engine, &engine->hold_call, 1, stream, arguments);
+}
+
+/* A hold that waits for nobody. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine)
+{
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
+    call.num_ranks = 0;
+    EW_TRY(launch_hold(engine, &call, EWX_STAGE_GEMM, engine->device->producing));
+    return launch_hold(engine, &call, EWX_STAGE_EXCHANGE, engine->device->reducing);
+}
+
+/* In front of both streams, so that every method's kernels are launched at the gate's
+ * opening, by the GPU, and none is resident before.  Not by an event between the streams:
+ * ranks that share a process share queues, and one that waits in front of a queue holds up
+ * what its gate waits for. */
+static ew_status hold_call(ewx_cuda_engine *engine, ewx_cuda_call *call)
+{
+    engine->num_held++;
+    if (host_may_wait(engine, call))
+        release_call(engine);
+    EW_TRY(launch_hold(engine, call, EWX_STAGE_GEMM, engine->device->producing));
+    return exchanges_apart(engine)
+               ? launch_hold(engine, call, EWX_STAGE_EXCHANGE, engine->device->reducing)
+               : EW_OK;
+}
+
 /* ---- The call ---- */
 
 /* The kernel that is waited for first, always: whatever serialises the two, it must not be
@@ -430,6 +484,7 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
         call.trace = (ewx_cuda_trace){0}; /* which has the room of the plan's own tiles */
     }
     engine->last_rows = call.trace.produced ? request->m : 0;
+    EW_TRY(engine->gate ? hold_call(engine, &call) : EW_OK);
     if (engine->spec->op->gemm_waits) {
         EW_TRY(op->launch_exchange(engine, &call, request));
         EW_TRY(op->launch_gemm(engine, &call, request));
@@ -449,7 +504,9 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
         EW_TRY(ewx_cuda_follow(producing, engine->forked));
         EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
     }
-    EW_TRY(launch_stages(engine, request));
+    const ew_status launched = launch_stages(engine, request);
+    release_call(engine); /* also of a call that failed, or its gate would wait */
+    EW_TRY(launched);
     if (forked) {
         EW_TRY(ewx_cuda_record(engine->produced, producing));
         EW_TRY(apart ? ewx_cuda_record(engine->reduced, exchanging) : EW_OK);

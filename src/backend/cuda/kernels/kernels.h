@@ -84,8 +84,9 @@ typedef struct ewx_cuda_report {
     int32_t aborted; /* the abort word ended the wait, not the clock */
     int32_t tile_row, tile_col;
     uint32_t wanted, seen;
-    uint32_t epoch;   /* of a call with other rows */
-    int32_t straight; /* the last call's results went straight into the outputs */
+    uint32_t epoch;    /* of a call with other rows */
+    int32_t straight;  /* the last call's results went straight into the outputs */
+    uint32_t enqueued; /* by the host: held calls of which everything is in the streams */
 } ewx_cuda_report;
 
 /* Emulated link of each rank. */
@@ -133,7 +134,8 @@ typedef struct ewx_cuda_call {
     ewx_cuda_report *report;
     const uint64_t *abort; /* the world's word, in host memory */
     uint64_t timeout_ns;
-    int32_t gate; /* ranks meet before they start: benchmarks only */
+    int32_t gate; /* the call is held until all ranks may start, which notes the time too:
+                     benchmarks only */
     ewx_cuda_link link;
     ewx_cuda_trace trace;
     unsigned char *heaps[EWX_CUDA_MAX_RANKS]; /* every rank's segment */
@@ -196,6 +198,14 @@ typedef struct ewx_cuda_rows {
     int32_t keeps_own; /* store them in the rank's own slice too */
     void *gathered;    /* m x K */
 } ewx_cuda_rows;
+
+/* What keeps a stream of a call that starts together with those of other ranks. */
+typedef struct ewx_cuda_hold {
+    uint32_t number; /* the gate opens when report->enqueued has reached this everywhere */
+    int32_t stage;   /* ewx_cuda_stage: the one behind it in the stream */
+    int32_t opens;   /* the first of the call: announces the rank, and notes the time */
+    uint64_t delay_ns; /* from the gate to the start */
+} ewx_cuda_hold;
 
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
@@ -320,7 +330,9 @@ ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads
 ewx_cuda_entry ewx_cuda_epilogue_rest(ew_dtype dtype);
 /* (ewx_cuda_epilogue, ewx_cuda_call): the whole epilogue, after a sum */
 ewx_cuda_entry ewx_cuda_epilogue_whole(ew_dtype dtype);
-/* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
+/* (ewx_cuda_hold, ewx_cuda_call): waits until the call may start on all ranks */
+ewx_cuda_entry ewx_cuda_hold_call(void);
+/* (ewx_cuda_call): announces the call, before a GEMM that is not ours */
 ewx_cuda_entry ewx_cuda_open_call(void);
 /* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours
  */

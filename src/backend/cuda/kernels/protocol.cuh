@@ -10,6 +10,7 @@
 #define POLLS_PER_LOOK 16 /* between looks at the clock and at `stop` */
 #define ABORT_LOOK_NS 200000ull
 #define SHORT_SLEEP_NS 32 /* at first, doubled each time ... */
+#define HOST_WAIT_NS 100000000ull
 #define LONG_SLEEP_NS 512 /* ... up to this: polls cost the GEMM power and L2 */
 
 __device__ __forceinline__ ewx_cuda_segment *segment_of(const ewx_cuda_call &call, int rank)
@@ -70,7 +71,7 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
 
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
  * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
- * Pairs with st_release_sys in publish, meet_gate and enter_with_output, and with
+ * Pairs with st_release_sys in publish, announce_at_gate and enter_with_output, and with
  * fence_release_sys in publish_to_all, publish_to_owners, publish_result, publish_chunk and
  * let_peers_overwrite. */
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
@@ -149,7 +150,21 @@ __device__ __forceinline__ int64_t produced_at(const ewx_cuda_call &call, int ds
     return (int64_t)dst * call.tile_rows * call.grid.tile_cols + task;
 }
 
-/* ---- A call begins: one thread of every producer CTA ---- */
+/* ---- A call that starts together with those of other ranks: one thread ---- */
+
+/* Until the host has enqueued all of the call, so that no method's time has launches in it
+ * that others make in advance.  Bounded: a host that is held up by a full queue, or by a
+ * kernel that has to be loaded, must not wait for the GPU that waits for it. */
+__device__ __forceinline__ void await_host(const ewx_cuda_call &call, uint32_t number)
+{
+    const unsigned long long started_ns = global_timer_ns();
+#if EW_MUTANT == 68 /* planted bug: starts while the host still enqueues the call */
+    return;
+#endif
+    while (!ewx_epoch_reached(ld_relaxed_sys(&call.report->enqueued), number) &&
+           !has_stopped(call) && global_timer_ns() - started_ns < HOST_WAIT_NS)
+        __nanosleep(LONG_SLEEP_NS);
+}
 
 __device__ __forceinline__ void await_gate(const ewx_cuda_call &call, uint32_t epoch)
 {
@@ -159,12 +174,19 @@ __device__ __forceinline__ void await_gate(const ewx_cuda_call &call, uint32_t e
             return;
 }
 
-__device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t epoch)
+__device__ __forceinline__ void announce_at_gate(const ewx_cuda_call &call, uint32_t epoch)
 {
-    if (blockIdx.x == 0)
-        for (int rank = 0; rank < call.num_ranks; rank++)
-            st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
-    await_gate(call, epoch);
+    for (int rank = 0; rank < call.num_ranks; rank++)
+        st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
+}
+
+/* ---- A call begins: one thread of every producer CTA ---- */
+
+/* Where nothing held the call, it begins with its first kernel. */
+__device__ __forceinline__ void note_start(const ewx_cuda_call &call)
+{
+    if (blockIdx.x == 0 && !call.gate)
+        call.report->start_ns = global_timer_ns();
 }
 
 /* Announces how many rows this rank thinks the call has, and its place among the rank's
@@ -231,10 +253,7 @@ __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call, boo
         return epoch;
     if (blockIdx.x == 0)
         note_call(call, epoch);
-    if (call.gate)
-        meet_gate(call, epoch);
-    if (blockIdx.x == 0)
-        call.report->start_ns = global_timer_ns();
+    note_start(call);
     return epoch;
 }
 
