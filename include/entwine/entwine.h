@@ -536,9 +536,10 @@ EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const
  * them is used: with partition a rank's, with output all of them.
  *
  * Determinism: every bit of C is that of a GEMM of the gathered A on one rank, whatever W,
- * the schedule and the order in which rows arrive.  Ranks on several hosts refuse the plan
- * with EW_ERR_UNSUPPORTED.  On a GPU a plan keeps two copies of all rows; x is the number
- * of CTAs that push a rank's own.  Everything else is as for ew_gemm_rs. */
+ * the schedule and the order in which rows arrive.  CPU ranks may be on several hosts, and
+ * a rank then keeps two copies of the rows of every rank of another; GPUs on several hosts
+ * refuse the plan with EW_ERR_UNSUPPORTED.  On a GPU a plan keeps two copies of all rows; x
+ * is the number of CTAs that push a rank's own.  Everything else is as for ew_gemm_rs. */
 EW_API ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             void *gathered, ew_stream stream);
 

@@ -59,8 +59,25 @@ static void choose_block(const ew_problem *problem, int num_ranks,
         config->block_n = choose_block_n(problem, num_ranks, config->workers);
 }
 
-/* Tiles released together.  Between hosts each release is a message: large enough to be
- * worth the trouble, and enough of them to hide most behind the GEMM. */
+/* What crosses of a part, at most: tiles, or panels of rows. */
+typedef struct released {
+    int64_t count, bytes; /* of each */
+} released;
+
+static released released_of(const ew_problem *problem, int num_ranks,
+                            const ew_config *config)
+{
+    const int64_t elem = (int64_t)ew_dtype_bytes(problem->dtype);
+    if (!ewx_op_of(problem)->gemm_waits)
+        return (released){ewx_most_part_tiles(problem, num_ranks),
+                          EWX_TILE_M * EWX_TILE_N * elem *
+                              ewx_num_pieces(config, num_ranks)};
+    return (released){ewx_div_up(ewx_div_up(problem->max_m, num_ranks), EWX_TILE_M),
+                      EWX_TILE_M * problem->k * elem};
+}
+
+/* Tiles or panels released together.  Between hosts each release is a message: large enough
+ * to be worth the trouble, and enough of them to hide most behind the GEMM. */
 #define MESSAGES_PER_OWNER 16
 static int32_t choose_release(const ew_problem *problem, int num_ranks,
                               const ewx_machine *machine, const ew_config *config)
@@ -70,20 +87,18 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
     /* Tiles of one part have different owners, so each is a message anyway. */
     if (machine->hosts < 2 || ewx_op_of(problem)->num_parts(num_ranks) == 1)
         return 1;
-    const int64_t tile_bytes = EWX_TILE_M * EWX_TILE_N *
-                               (int64_t)ew_dtype_bytes(problem->dtype) *
-                               ewx_num_pieces(config, num_ranks);
-    const int64_t most = ewx_most_part_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
-    const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
+    const released all = released_of(problem, num_ranks, config);
+    const int64_t release =
+        ewx_min64(EW_MESSAGE_BYTES / all.bytes, all.count / MESSAGES_PER_OWNER);
     return release > 1 ? (int32_t)release : 1;
 }
 
-/* A host with one rank has nothing to add.  A sum that every rank gets has one level. */
+/* A host with one rank has nothing to add. */
 static int32_t choose_levels(const ew_problem *problem, int num_ranks,
                              const ewx_machine *machine)
 {
     const bool adds = num_ranks > machine->hosts;
-    return adds && ewx_op_of(problem)->num_parts(num_ranks) > 1 ? 2 : 1;
+    return adds && ewx_op_has_levels(ewx_op_of(problem), num_ranks) ? 2 : 1;
 }
 
 static void choose_for_cpu(const ew_problem *problem, int num_ranks,

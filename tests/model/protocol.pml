@@ -25,7 +25,8 @@
  *                       some calls, with SAME_PLACE in all
  *   CARRIED             every rank is on a host of its own: a rank reads what was carried to
  *                       it, contributions and results alike, rows of a tile without those of
- *                       other owners; and a rank carries only while it is in a call
+ *                       other owners; and a rank carries only while it is in a call.  With
+ *                       GATHER a tile is a message, and a panel is a unit of UNIT of them
  *   EMPTY               AllReduce: short calls have no tile at all (m = 0)
  *   IMPLIED             nobody waits for readers; that they are gone is asserted
  *   RANKS TILES CALLS   ranks, tiles of a part, calls
@@ -473,11 +474,15 @@ inline carry()
 #define OWN_RESULT(owner, tile) 0 /* none */
 #define NUM_CARGOS 1
 #endif
-#define POSTED(dst) (cargo == TO_SUM -> flag[FLAG(rank, PART_OF(dst), tile)] \
+#define POSTED(dst) (cargo == TO_SUM -> flag[FLAG(rank, PART_OF(dst), tile / UNIT)] \
                                      : OWN_RESULT(rank, tile))
 
+#ifdef GATHER
+#define IS_MESSAGE (dst != rank && HAS_ROWS(rank))
+#else
 #define IS_MESSAGE \
     (dst != rank && tile < NUM_TILES(SHORT(rank, call), PART_OF(dst)) && CROSSES(dst))
+#endif
 
 /* Messages in their order: by cargo, tile and receiver.  Contributions wait for nothing that
  * others do, so that they come first hides no order. */
@@ -871,10 +876,27 @@ inline own_tiles()
 inline is_a_unit()
 {
     d_step {
+#ifdef CARRIED
+        assert(here_epoch[HERE(from, rank, TO_SUM, tile)] == epoch);
+        assert(here_short[HERE(from, rank, TO_SUM, tile)] == SHORT(rank, call))
+#else
         assert(tile_epoch[AT(from, 0, SLICE(epoch), tile, 0)] == epoch);
         assert(tile_short[AT(from, 0, SLICE(epoch), tile, 0)] == SHORT(rank, call))
+#endif
     }
 }
+
+/* Whether the unit of rows is here; between hosts, when its last message is. */
+#ifndef CARRIED
+#define ROWS_SEEN REACHED(flag[FLAG(from, 0, tile / UNIT)], epoch)
+#elif UNIT == 1
+#define ROWS_SEEN MESSAGE_SEEN(tile)
+#elif defined(MUTANT_first_message_is_panel)
+#define ROWS_SEEN (MESSAGE_SEEN(tile / UNIT * UNIT) || MESSAGE_SEEN(tile / UNIT * UNIT + 1))
+#else
+#define ROWS_SEEN (MESSAGE_SEEN(tile / UNIT * UNIT) && MESSAGE_SEEN(tile / UNIT * UNIT + 1))
+#endif
+#define MESSAGE_SEEN(tile) REACHED(here_flag[CARGO_FLAG(from, rank, TO_SUM, tile)], epoch)
 
 #define ROWS_TO_READ (copied < RANKS && from != rank && HAS_ROWS(from))
 
@@ -892,7 +914,7 @@ inline multiply()
     :: atomic {
            ROWS_TO_READ ->
            check_rows(from);
-           AWAIT(REACHED(flag[FLAG(from, 0, tile / UNIT)], epoch), from);
+           AWAIT(ROWS_SEEN, from);
 #ifdef MUTANT_done_before_read
            finish_call();
 #endif

@@ -283,12 +283,8 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                         "producer=blas among ranks on %d hosts\n"
                         "  fix: use producer=own, or compare with the method blas+mpi",
                         world->num_hosts);
-    if (world->num_hosts > 1 && spec->op->gemm_waits)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s among ranks on %d hosts\n"
-                        "  fix: use ranks of one host, or a gather and gemm-rs",
-                        spec->op->name, world->num_hosts);
-    if (world->num_hosts > 1 && spec->config.levels == 2 && spec->layout.num_parts == 1)
+    if (world->num_hosts > 1 && spec->config.levels == 2 &&
+        !ewx_op_has_levels(spec->op, spec->num_ranks))
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "levels=2 of %s among ranks on %d hosts\n"
                         "  fix: use levels=1",
