@@ -67,7 +67,8 @@ static cli_exit check_layers(const cli_command *command, const cli_settings *set
     for (int at = 0; at < settings->num_methods; at++) {
         int length;
         const char *name = settings->methods[at];
-        if ((command->bit & (CLI_PLAN | CLI_TUNE)) && cli_method_layer(name, &length))
+        if ((command->bit & (CLI_PLAN | CLI_TUNE)) &&
+            (cli_method_layer(name, &length) || cli_method_symmetric(name, &length)))
             return cli_fail_usage("leave the ending out", "'%s' takes no method '%s'",
                                   command->name, name);
     }

@@ -31,6 +31,7 @@ cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant
                               "more than %d methods and variants", CLI_MAX_METHODS);
     cli_entry *entry = &job->entries[job->num_entries++];
     int length;
+    entry->symmetric = cli_method_symmetric(method, &length);
     entry->layer = cli_method_layer(method, &length);
     snprintf(entry->method, sizeof entry->method, "%.*s", length, method);
     if (variant)
@@ -253,6 +254,18 @@ static double layer_bytes(const cli_job *job, const cli_problem *problem)
                   : 0.0;
 }
 
+/* And for outputs in symmetric memory. */
+static double symmetric_bytes(const cli_job *job, const cli_problem *problem)
+{
+    bool wanted = false, layers = false;
+    for (int at = 0; at < job->num_entries; at++) {
+        wanted = wanted || job->entries[at].symmetric;
+        layers = layers || (job->entries[at].symmetric && job->entries[at].layer);
+    }
+    return (double)(wanted + layers) * (double)ew_dtype_bytes(problem->problem.dtype) *
+           output_rows(problem) * (double)problem->problem.n;
+}
+
 /* On a GPU a rank's matrices pass through host memory one at a time. */
 static double staging_bytes(const cli_problem *problem)
 {
@@ -318,8 +331,9 @@ static ew_status check_all(check_call *call)
     }
     for (int which = 0; which < job->num_problems; which++) {
         const cli_problem *problem = &job->problems[which];
-        double bytes = matrix_bytes(problem) + layer_bytes(job, problem), before,
-               largest = 0;
+        double bytes = matrix_bytes(problem) + layer_bytes(job, problem) +
+                       symmetric_bytes(job, problem);
+        double before, largest = 0;
         for (int at = 0; at < job->num_entries; at++) {
             ew_status status = EW_OK;
             before = bytes;

@@ -21,6 +21,7 @@ typedef struct cli_entry {
     ew_config base;       /* what the user has set */
     ew_config config;     /* base until the preflight, then what the method stands for */
     ew_bench_layer layer; /* what follows the call */
+    bool symmetric;       /* where its outputs lie */
     bool uses_nccl;       /* blas on a GPU per rank; known after the preflight */
 } cli_entry;
 

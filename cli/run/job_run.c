@@ -20,6 +20,7 @@ typedef struct entry_set {
     ew_bench_custom customs[CLI_MAX_METHODS];
     int from[CLI_MAX_METHODS]; /* index in the job */
     int count;
+    uint64_t symmetric; /* of ew_bench_options */
 } entry_set;
 
 /* An entry runs only if every rank could make it, or the ranks would part ways. */
@@ -72,8 +73,10 @@ static ew_status make_entries(ew_world *world, const bench_call *call, entry_set
                 return status;
             slot->custom = &set->customs[set->count];
         }
-        if (made)
-            set->from[set->count++] = at;
+        if (!made)
+            continue;
+        set->symmetric |= (uint64_t)entry->symmetric << set->count;
+        set->from[set->count++] = at;
     }
     return EW_OK;
 }
@@ -116,14 +119,16 @@ static ew_status bench_body(ew_world *world, void *argument)
     entry_set *set = calloc(1, sizeof *set);
     ew_bench_result *mine = calloc(CLI_MAX_METHODS, sizeof *mine);
     ew_bench_result *skipped = calloc(CLI_MAX_METHODS, sizeof *skipped);
+    ew_bench_options options = call->job->bench;
     ew_status status = EW_ERR_MEMORY;
     if (set && mine && skipped)
         status = make_entries(world, call, set, skipped);
     if (status == EW_OK)
         status = tune_entries(world, call, set);
+    options.symmetric = set ? set->symmetric : 0;
     if (status == EW_OK && set->count > 0)
-        status = ew_bench_run(world, &call->problem->problem, &call->job->bench,
-                              set->entries, set->count, mine);
+        status = ew_bench_run(world, &call->problem->problem, &options, set->entries,
+                              set->count, mine);
     if (status == EW_OK && ew_world_rank(world) == 0) {
         memcpy(call->results, skipped, CLI_MAX_METHODS * sizeof *skipped);
         for (int at = 0; at < set->count; at++)

@@ -614,6 +614,43 @@ EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
  * ew_world_destroy does. */
 EW_API void ew_plan_destroy(ew_plan *plan);
 
+/* ---- Symmetric memory ---------------------------------------------------------------- */
+
+/* Memory of which every rank has a part that the GPUs of all ranks can write.  It is never
+ * needed, since every output may lie anywhere, but it saves time: where C of ew_gemm_ar (or
+ * normed of ew_gemm_ar_layer, in which each rank has its own rows of the residual) lies in
+ * it, ranks store what they have summed straight into the outputs of all, and a call in two
+ * shots is spared a copy of the whole output.  For that the output begins at the same place
+ * of the same allocation on all ranks; if any rank's lies elsewhere, the call runs as with
+ * other memory.  Bits are the same either way.
+ *
+ * Other ranks write the output from the call's place in its stream on, not before: what
+ * reads an earlier result needs to come before the call in the stream, as always.
+ *
+ * On the CPU, which gains nothing from it, and between hosts it is plain memory. */
+
+/* Allocates `bytes` bytes on every rank.  Collective: ranks that ask for different sizes
+ * get EW_ERR_MISMATCH naming both. */
+EW_API ew_status ew_alloc(ew_world *world, ew_backend backend, size_t bytes,
+                          void **memory_out);
+
+/* The same for memory that others have made symmetric, such as PyTorch's SymmetricMemory or
+ * a window of NCCL: pointers[r] is where this process, and its GPU, reach the `bytes` bytes
+ * of rank r; pointers of ranks on other hosts are not read.  Collective.  The memory stays
+ * the caller's, who calls ew_free before it goes; nothing may use it meanwhile, as the
+ * first bytes of it are overwritten and restored.  EW_ERR_ARGUMENT: a pointer is not GPU
+ * memory, not the memory that the rank itself passes, or shorter than `bytes`.
+ * EW_ERR_UNSUPPORTED: the backend has no use for it. */
+EW_API ew_status ew_import(ew_world *world, ew_backend backend, void *const *pointers,
+                           size_t bytes);
+
+/* Frees what ew_alloc gave, or forgets what ew_import was given (this rank's own pointer).
+ * Collective; waits for the calls that were enqueued.  A graph that captured a call with
+ * the memory must not be replayed any more.  After a fault of the world the memory stays
+ * until the process ends, because another rank may still have it mapped.  NULL is allowed,
+ * on all ranks alike. */
+EW_API ew_status ew_free(ew_world *world, ew_backend backend, void *memory);
+
 #ifdef __cplusplus
 }
 #endif

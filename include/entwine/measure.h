@@ -216,10 +216,12 @@ typedef struct ew_bench_options {
      * every entry is run once.  May be NULL. */
     void (*progress)(void *context, int round, int num_rounds);
     void *context;
+    /* Bit i: C, and normed, of entry i lie in symmetric memory (ew_alloc). */
+    uint64_t symmetric;
 } ew_bench_options;
-#define EW_BENCH_OPTIONS_INIT                                       \
-    {                                                               \
-        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL \
+#define EW_BENCH_OPTIONS_INIT                                          \
+    {                                                                  \
+        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL, 0 \
     }
 
 #define EW_BENCH_MAX_SAMPLES 1024

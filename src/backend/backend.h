@@ -1,4 +1,5 @@
-/* What a backend is: functions over a spec that has been decided above, none of them NULL.
+/* What a backend is: functions over a spec that has been decided above, none of them NULL
+ * unless it says so.
  * Backends choose nothing; they run what the spec says or refuse it. */
 #ifndef EWX_BACKEND_BACKEND_H
 #define EWX_BACKEND_BACKEND_H
@@ -56,6 +57,14 @@ typedef struct ewx_memory {
                         int64_t m, const void *C, ew_check *check_out);
 } ewx_memory;
 
+/* Memory that every rank has a part of, at an address that all know.  Collective; the world
+ * is entered, and the ranks agree on the size. */
+typedef struct ewx_symmetric_memory {
+    ew_status (*allocate)(ew_world *world, size_t bytes, void **memory_out);
+    ew_status (*import)(ew_world *world, void *const *pointers, size_t bytes);
+    ew_status (*release)(ew_world *world, void *memory);
+} ewx_symmetric_memory;
+
 /* Weights as calls read them.  Of the spec only N, K, the element type, the layout and the
  * producer matter, so plans that have them in common can share one. */
 typedef struct ewx_weights {
@@ -90,6 +99,7 @@ typedef struct ewx_backend {
     void (*start_together)(void *state);
     void (*destroy)(void *state); /* NULL and half-built are fine */
     ewx_memory memory;
+    const ewx_symmetric_memory *symmetric; /* NULL: any memory does as well */
     ewx_weights weights;
 } ewx_backend;
 

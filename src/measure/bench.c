@@ -57,11 +57,12 @@ static ew_status check_all(bench *b)
 static ew_status measure_enqueue(bench *b, int entry)
 {
     enum { CALLS = 64 };
-    const ewx_sampler *sampler = &b->sampler;
+    ewx_sampler *sampler = &b->sampler;
     ew_plan *plan = b->runners[entry].plan;
     double mine, all[EWX_MAX_RANKS];
     if (!plan || !sampler->backend->traits->enqueues)
         return EW_OK;
+    ewx_sampler_use(sampler, &b->runners[entry]);
     EW_TRY(ew_world_barrier(sampler->world));
     const int64_t start_ns = ewx_now_ns();
     for (int i = 0; i < CALLS; i++)
@@ -211,13 +212,21 @@ static ew_status check_epilogue(const ewx_sampler *sampler)
     return EW_OK;
 }
 
+/* Of the first 64 entries. */
+static bool wants_symmetric(const bench *b, int entry)
+{
+    return entry < 64 && b->options.symmetric >> entry & 1;
+}
+
 static ew_status open_entry(bench *b, int entry)
 {
     ew_bench_result *result = &b->results[entry];
     ewx_runner *runner = &b->runners[entry];
     memset(result, 0, sizeof *result);
     *runner = (ewx_runner){NULL, b->entries[entry].custom, b->entries[entry].label,
-                           b->entries[entry].layer};
+                           b->entries[entry].layer, wants_symmetric(b, entry)};
+    if (runner->symmetric)
+        EW_TRY(ewx_sampler_open_symmetric(&b->sampler));
     if (runner->custom)
         return EW_OK;
     ew_config formed;

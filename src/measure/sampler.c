@@ -23,17 +23,47 @@ ew_status ewx_sampler_open(ewx_sampler *sampler, ew_world *world, const ew_probl
     sampler->c_bytes = (size_t)(rows_c * problem->n) * elem;
     EW_TRY(memory->allocate(world, (size_t)(rows_a * problem->k) * elem, &sampler->A));
     EW_TRY(memory->allocate(world, (size_t)(problem->n * problem->k) * elem, &sampler->B));
-    return memory->allocate(world, sampler->c_bytes, &sampler->C);
+    EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->plain_C));
+    sampler->C = sampler->plain_C;
+    return EW_OK;
+}
+
+ew_status ewx_sampler_open_symmetric(ewx_sampler *sampler)
+{
+    const ew_backend backend = sampler->backend->traits->id;
+    if (!sampler->symmetric_C)
+        EW_TRY(ew_alloc(sampler->world, backend, sampler->c_bytes, &sampler->symmetric_C));
+    if (sampler->plain_normed && !sampler->symmetric_normed)
+        EW_TRY(ew_alloc(sampler->world, backend, sampler->c_bytes,
+                        &sampler->symmetric_normed));
+    return EW_OK;
+}
+
+void ewx_sampler_use(ewx_sampler *sampler, const ewx_runner *runner)
+{
+    sampler->C = runner->symmetric ? sampler->symmetric_C : sampler->plain_C;
+    sampler->normed = runner->symmetric ? sampler->symmetric_normed : sampler->plain_normed;
+}
+
+static void close_symmetric(ewx_sampler *sampler)
+{
+    if (!sampler->symmetric_C)
+        return;
+    const ew_backend backend = sampler->backend->traits->id;
+    (void)ew_free(sampler->world, backend, sampler->symmetric_normed);
+    (void)ew_free(sampler->world, backend, sampler->symmetric_C);
+    sampler->symmetric_C = sampler->symmetric_normed = NULL;
 }
 
 void ewx_sampler_close(ewx_sampler *sampler)
 {
+    close_symmetric(sampler);
     ewx_sampler_close_layer(sampler);
-    void *matrices[] = {sampler->C, sampler->B, sampler->A};
+    void *matrices[] = {sampler->plain_C, sampler->B, sampler->A};
     for (int i = 0; i < 3; i++)
         if (matrices[i])
             sampler->backend->memory.release(sampler->world, matrices[i]);
-    sampler->A = sampler->B = sampler->C = NULL;
+    sampler->A = sampler->B = sampler->C = sampler->plain_C = NULL;
 }
 
 ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact)
@@ -155,6 +185,7 @@ ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner, ew_c
 {
     ew_world *world = sampler->world;
     ew_check check, all[EWX_MAX_RANKS];
+    ewx_sampler_use(sampler, runner);
     EW_TRY(check_bare(sampler, *runner, &check));
     if (runner->layer)
         EW_TRY(check_layer(sampler, runner, &check));
@@ -189,6 +220,7 @@ ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, dou
 {
     ew_world *world = sampler->world;
     int32_t quiet = 1, all[EWX_MAX_RANKS];
+    ewx_sampler_use(sampler, runner);
     EW_TRY(ew_world_barrier(world));
     if (gate_ms > 0)
         quiet = core_is_quiet(gate_ms);

@@ -19,6 +19,9 @@ typedef struct ewx_sampler {
     void *A, *B, *C; /* in the backend's memory */
     /* Of layers, NULL unless one was asked for: */
     void *residual, *norm_weight, *normed;
+    /* C and normed are those of the runner at work: */
+    void *plain_C, *plain_normed;
+    void *symmetric_C, *symmetric_normed;                       /* NULL unless asked for */
     void *host_sum, *host_residual, *host_weight, *host_normed; /* for their check */
 } ewx_sampler;
 
@@ -28,6 +31,7 @@ typedef struct ewx_runner {
     const ew_bench_custom *custom;
     const char *label;
     ew_bench_layer layer;
+    bool symmetric; /* its outputs lie in symmetric memory */
 } ewx_runner;
 
 typedef struct ewx_sample {
@@ -38,6 +42,10 @@ typedef struct ewx_sample {
 ew_status ewx_sampler_open(ewx_sampler *sampler, ew_world *world, const ew_problem *problem,
                            const ewx_backend *backend, int64_t rows, uint32_t seed);
 void ewx_sampler_close(ewx_sampler *sampler);
+/* Outputs in symmetric memory too, for runners that want them; behind layers. */
+ew_status ewx_sampler_open_symmetric(ewx_sampler *sampler);
+/* From now on C and normed are this runner's: before ewx_sampler_call. */
+void ewx_sampler_use(ewx_sampler *sampler, const ewx_runner *runner);
 
 /* Exact inputs for a check, random ones for timing; plans then need ewx_sampler_bind. */
 ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact);

@@ -25,9 +25,14 @@
     X("allreduce-bits", check_allreduce_bits, 90, THREADS)                  \
     X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \
     X("allreduce-graph", check_allreduce_graph, 60, THREADS)                \
+    X("few-rows", check_few_rows, 240, THREADS)                             \
+    X("few-rows-bits", check_few_rows_bits, 180, THREADS)                   \
+    X("few-rows-reuse", check_few_rows_reuse, 180, THREADS)                 \
+    X("few-rows-graph", check_few_rows_graph, 90, THREADS)                  \
     X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
     X("allreduce-rows", check_allreduce_rows, 90, THREADS)                  \
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
+    X("allreduce-symmetric", check_allreduce_symmetric, 150, THREADS)       \
     X("allreduce-faults", check_allreduce_faults, 120, THREADS)             \
     X("frees", check_frees, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
@@ -63,6 +68,7 @@
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
     X("killed", check_killed, 60, PROCESSES)                                \
     X("allreduce-processes", check_allreduce_processes, 60, PROCESSES)      \
+    X("symmetric-processes", check_symmetric_processes, 90, PROCESSES)      \
     X("allreduce-killed", check_allreduce_killed, 60, PROCESSES)            \
     X("gather-processes", check_gather_processes, 90, PROCESSES)            \
     X("gather-killed", check_gather_killed, 60, PROCESSES)                  \

@@ -622,6 +622,7 @@ static int in_a_graph(gpu_job *job, void *argument)
     RANK_CUDA(cudaGraphInstantiate(&runnable, graph, 0));
     RANK_CUDA(cudaGraphUpload(runnable, stream));
     RANK_CUDA(cudaStreamSynchronize(stream));
+    RANK_OK(ew_world_barrier(world)); /* nobody is still capturing */
     RANK_TRY(replay(job, &w, runnable, stream, job->A));
     RANK_CUDA(cudaGraphExecDestroy(runnable));
     RANK_CUDA(cudaGraphDestroy(graph));

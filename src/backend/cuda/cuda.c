@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_engine.h"
 #include "backend/cuda/cuda_memory.h"
+#include "backend/cuda/cuda_symmetric.h"
 #include "backend/cuda/cuda_weight.h"
 #include "backend/cuda/ops/cuda_op.h"
 
@@ -46,6 +47,7 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
         machine_out->gpu_arch = device->arch;
         machine_out->gpu_sharers = device->sharers;
     }
+    machine_out->hosts = world ? world->num_hosts : 1;
     machine_out->has_nccl = machine_out->gpu_sharers == 1 && ewx_nccl_available();
     struct cudaDeviceProp properties;
     int driver = 0;
@@ -299,6 +301,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
                       epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
+    EW_TRY(set_words(engine, head->entered, EWX_CUDA_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(
         set_words(engine, head->orders, 2 * EWX_CUDA_CALLS * EWX_CUDA_MAX_RANKS, 0, epoch));
@@ -327,6 +330,7 @@ const ewx_backend ewx_backend_cuda = {
                .fill = ewx_cuda_fill,
                .generate = ewx_cuda_generate,
                .verify = ewx_cuda_verify},
+    .symmetric = &ewx_cuda_symmetric_memory,
     .weights = {.open = ewx_cuda_weight_open,
                 .pack = ewx_cuda_weight_pack,
                 .close = ewx_cuda_weight_close},

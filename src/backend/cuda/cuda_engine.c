@@ -187,6 +187,7 @@ static ew_status share_clock(ewx_cuda_engine *engine)
 static ew_status build(ewx_cuda_engine *engine)
 {
     EW_TRY(find_kernels(engine));
+    EW_TRY(ewx_cuda_decode_open(engine));
     EW_TRY(allocate_all(engine));
     EW_TRY(ewx_cuda_epilogue_open(engine));
     EW_TRY(create_fork_event(engine));
@@ -239,6 +240,7 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     if (engine->spec->config.transport == EW_TRANSPORT_COPY)
         EW_TRY(ewx_cuda_warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
+    EW_TRY(ewx_cuda_decode_warm(engine));
     ewx_carrier_begin(engine, 0);
     /* Nothing of the weight is read, and no row handed out. */
     unsigned char *mine = engine->heap.segments[engine->world->rank];

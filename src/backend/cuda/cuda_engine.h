@@ -13,6 +13,8 @@
 
 typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
 
+#define EWX_CUDA_DECODE_KERNELS 4 /* for 8, 16, 32 and 64 rows */
+
 /* A weight and its product, or what an activation gives, as they were last mapped. */
 typedef struct ewx_mapped_product {
     const void *b, *c;
@@ -33,6 +35,7 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *passing_weight;    /* N x K, of a call with a B that is K x N */
     ewx_cuda_entry gemm, exchange, transpose;
+    ewx_cuda_entry decode[EWX_CUDA_DECODE_KERNELS]; /* in the GEMM's place, see decode.c */
     /* Where the GEMM waits: with several weights, and with an activation behind them. */
     ewx_cuda_entry weights_gemm, activating_gemm;
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
@@ -59,6 +62,7 @@ typedef struct ewx_cuda_engine {
     CUtensorMap *out_maps; /* in the GPU's memory */
     const void *mapped_a, *mapped_b, *mapped_c;
     int64_t mapped_rows, mapped_m;
+    int32_t mapped_box_a, mapped_box_b;
     ewx_cuda_product_maps products; /* likewise, of calls with several weights */
     ewx_mapped_product mapped_products[EWX_CUDA_RESULTS];
     bool gate;
@@ -95,6 +99,16 @@ typedef struct ewx_launch_how {
     cudaEvent_t started; /* recorded when the last CTA has started */
     bool early; /* when the kernel before allows it; the new one waits for its end itself */
 } ewx_launch_how;
+
+/* ---- decode.c ---- */
+
+/* The kernels, where the plan has them. */
+ew_status ewx_cuda_decode_open(ewx_cuda_engine *engine);
+/* Launches each once, over nothing. */
+ew_status ewx_cuda_decode_warm(ewx_cuda_engine *engine);
+/* The one for this call, or NULL: the GEMM of all other calls. */
+const ewx_cuda_entry *ewx_cuda_decode_kernel(const ewx_cuda_engine *engine,
+                                             const ewx_cuda_call *call);
 
 /* ---- epilogue_launch.c ---- */
 

@@ -206,24 +206,26 @@ static ew_status encode_c(const ewx_cuda_engine *engine, const ewx_grid *grid, i
 }
 
 /* Only what changed since the last call, here and below. */
-static ew_status update_a(ewx_cuda_engine *engine, const ewx_grid *grid, const void *A,
-                          const void *somewhere)
+static ew_status update_a(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                          const ewx_grid *grid, const void *A, const void *somewhere)
 {
     const ewx_rows own =
         engine->spec->op->rows_a(grid->rows, engine->spec->num_ranks, engine->world->rank);
     /* Without rows unused, but it must still be an address. */
     const void *a = own.count > 0 ? A : somewhere;
     const int64_t rows = own.count > 0 ? own.count : 1;
-    if (engine->mapped_a != a || engine->mapped_rows != rows)
-        EW_TRY(encode_map(engine, a, engine->spec->problem.k, rows, STEP, EWX_TILE_M,
+    if (engine->mapped_a != a || engine->mapped_rows != rows ||
+        engine->mapped_box_a != gemm->box_rows_a)
+        EW_TRY(encode_map(engine, a, engine->spec->problem.k, rows, STEP, gemm->box_rows_a,
                           &engine->maps.a));
     engine->mapped_a = a;
     engine->mapped_rows = rows;
+    engine->mapped_box_a = gemm->box_rows_a;
     return EW_OK;
 }
 
-static ew_status update_maps(ewx_cuda_engine *engine, const ewx_grid *grid,
-                             const ewx_call *request)
+static ew_status update_maps(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                             const ewx_grid *grid, const ewx_call *request)
 {
     const ew_problem *problem = &engine->spec->problem;
     const void *B = request->packed;
@@ -233,11 +235,12 @@ static ew_status update_maps(ewx_cuda_engine *engine, const ewx_grid *grid,
                         &engine->maps.c_small));
     engine->mapped_c = request->C;
     engine->mapped_m = grid->rows;
-    if (engine->mapped_b != B)
-        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, engine->gemm.box_cols_b,
+    if (engine->mapped_b != B || engine->mapped_box_b != gemm->box_cols_b)
+        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, gemm->box_cols_b,
                           &engine->maps.b));
     engine->mapped_b = B;
-    return update_a(engine, grid, request->A, B);
+    engine->mapped_box_b = gemm->box_cols_b;
+    return update_a(engine, gemm, grid, request->A, B);
 }
 
 /* ---- Several weights ---- */
@@ -295,14 +298,14 @@ static ew_status update_product(ewx_cuda_engine *engine, const ewx_grid *grid, i
     return EW_OK;
 }
 
-static ew_status update_products(ewx_cuda_engine *engine, const ewx_grid *grid,
-                                 const ewx_call *request)
+static ew_status update_products(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                                 const ewx_grid *grid, const ewx_call *request)
 {
     for (int i = 0; i < request->num_products; i++)
         EW_TRY(update_product(engine, grid, i, request->products[i].n));
     if (request->activates)
         EW_TRY(update_product(engine, grid, EWX_CUDA_ACTIVATED, request->products->n));
-    return update_a(engine, grid, request->A, request->products->packed);
+    return update_a(engine, gemm, grid, request->A, request->products->packed);
 }
 
 /* ---- Ranks as threads ---- */
@@ -344,7 +347,12 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                ewx_cuda_operands part, const ewx_call *request)
 {
     const ew_config *config = &engine->spec->config;
-    const int cluster = config->cluster;
+    const ewx_cuda_entry *decode = ewx_cuda_decode_kernel(engine, call);
+    const ewx_cuda_entry *gemm = decode                       ? decode
+                                 : request->num_products == 0 ? &engine->gemm
+                                 : request->activates         ? &engine->activating_gemm
+                                                              : &engine->weights_gemm;
+    const int cluster = decode ? 1 : config->cluster;
     ewx_cuda_operands operands = part;
     operands.a = request->A;
     operands.b = request->packed;
@@ -359,17 +367,15 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     const cudaStream_t stream = engine->device->producing;
     ewx_launch_how how = {.started =
                               config->pool == EW_POOL_STATIC ? engine->started : NULL};
-    const ewx_cuda_entry *gemm = request->num_products == 0 ? &engine->gemm
-                                 : request->activates       ? &engine->activating_gemm
-                                                            : &engine->weights_gemm;
     engine->products.all = describe_products(request);
     if (config->kernel == EW_KERNEL_SM80) {
         void *arguments[] = {&operands, call, &engine->products.all};
         return ewx_cuda_launch_line(engine, gemm, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(request->num_products == 0 ? update_maps(engine, &call->grid, request)
-                                      : update_products(engine, &call->grid, request));
+    EW_TRY(request->num_products == 0
+               ? update_maps(engine, gemm, &call->grid, request)
+               : update_products(engine, gemm, &call->grid, request));
     void *arguments[] = {&engine->maps, &operands, call, &engine->products};
     return ewx_cuda_launch_line(engine, gemm, ctas, how, stream, arguments);
 }

@@ -48,6 +48,14 @@ __device__ __forceinline__ float *squares_at(const ewx_cuda_epilogue &epilogue,
     return epilogue.squares + row * grid.tile_cols;
 }
 
+/* Rows that this rank has an epilogue for. */
+__device__ __forceinline__ int64_t owned_rows(const ewx_cuda_call &call)
+{
+    return ewx_share_of(&call.grid, (ewx_ownership)call.ownership, call.num_ranks,
+                        call.rank)
+        .num_rows;
+}
+
 /* ---- c and h of a piece ---- */
 
 /* `at` is in bytes, from the first owned element; `column` from the row's. */
@@ -187,7 +195,8 @@ __device__ __forceinline__ void close_epilogue(const ewx_cuda_epilogue &epilogue
         return;
     counters->exits = 0;
     counters->next_strip = 0;
-    for (int64_t row = 0; row < ewx_part_tile_rows(&call.grid, call.part); row++)
+    const int64_t tile_rows = ewx_div_up(owned_rows(call), EWX_TILE_M);
+    for (int64_t row = 0; row < tile_rows; row++)
         counters->row_tiles[row] = 0;
     call.report->end_ns = global_timer_ns();
 }

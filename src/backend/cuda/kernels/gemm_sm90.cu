@@ -108,6 +108,10 @@ struct arena {
     {
         return work_item(WORK_SLOTS);
     }
+    __device__ uint32_t nearly_loaded() const
+    {
+        return epoch() + 8;
+    }
 };
 
 /* A place that moves round a ring. */
@@ -188,19 +192,12 @@ class work_giver
             st_cluster_16(to + 16, halves[1]);
             mbarrier_arrive_release(in_cta(memory.work_full(slot.at), cta));
         }
-        given = slot;
         slot.advance();
-    }
-
-    /* Until every reader has let go of what was given last. */
-    __device__ void await_let_go()
-    {
-        mbarrier_wait_cluster(memory.work_empty(given.at), given.parity);
     }
 
   private:
     const arena<TILES> &memory;
-    ring<WORK_SLOTS> slot, given;
+    ring<WORK_SLOTS> slot;
 };
 
 /* One thread of the cluster.  A cluster that takes the odd last block computes it twice
@@ -213,9 +210,12 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
     work_giver<TILES, CLUSTER> giver(memory);
     block_source<OP> blocks;
     work items[CLUSTER];
+    ring<1> block;
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
-        if (GATHERS<OP> && !first)
-            giver.await_let_go();
+        if (GATHERS<OP> && !first) {
+            mbarrier_wait_cluster(memory.nearly_loaded(), block.parity);
+            block.advance();
+        }
         /* blockIdx is that of the cluster's first CTA, which is this one */
         if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
             break;
@@ -291,6 +291,7 @@ struct a_rows {
 };
 
 constexpr int STEPS_PER_CHUNK = EWX_CHUNK_COLS / DEPTH;
+constexpr int STEPS_TO_TAKE = 2 * STEPS_PER_CHUNK; /* while the next block is taken */
 
 /* Rows of B, a load of ROWS at a time: COUNT loads fill a stage, of which a CTA makes SHARE
  * where its cluster shares them. */
@@ -380,8 +381,7 @@ __device__ void load(const ewx_cuda_maps &maps,
     ring<S::STAGES> stage;
     for (;;) {
         const work item = taker.take();
-        if (!GATHERS<OP> || item.halves == 0)
-            taker.let_go();
+        taker.let_go();
         if (item.halves == 0)
             return;
         a_rows rows = rows_of<OP>(maps, call, epoch, item);
@@ -391,8 +391,8 @@ __device__ void load(const ewx_cuda_maps &maps,
             const uint32_t b = memory.b(stage.at) + weight.first * B::BYTES;
             if constexpr (GATHERS<OP>) {
                 await_rows(call, epoch, item, step, rows);
-                if (step == max(num_steps - STEPS_PER_CHUNK, 0))
-                    taker.let_go();
+                if (step == max(num_steps - STEPS_TO_TAKE, 0))
+                    mbarrier_arrive_release(in_cta(memory.nearly_loaded(), 0));
             }
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
@@ -658,8 +658,9 @@ __device__ void store(const ewx_cuda_maps &maps,
             may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
-#if EW_MUTANT == 1 /* planted bug: the flag before the tile */
-        if (stores && !GATHERS<OP>)
+#if EW_MUTANT == 1 || EW_MUTANT == 73 /* planted bug: the flag before the tile */
+        if (stores && !GATHERS<OP> &&
+            (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
         for (int i = 0; i < num_boxes; i++) {
@@ -720,6 +721,7 @@ __device__ void prepare(const arena<TILES> &memory)
         mbarrier_init(memory.work_full(slot), 1);
         mbarrier_init(memory.work_empty(slot), READERS * CLUSTER);
     }
+    mbarrier_init(memory.nearly_loaded(), CLUSTER);
     mbarrier_init_done();
 }
 
@@ -782,7 +784,7 @@ ewx_cuda_entry entry()
 {
     using S = shape<TILES>;
     return {(const void *)gemm<OP, T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
-            b_rows<OP, TILES, CLUSTER>::ROWS};
+            b_rows<OP, TILES, CLUSTER>::ROWS, EWX_TILE_M};
 }
 
 template <class OP, class T>

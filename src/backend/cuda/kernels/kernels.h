@@ -35,6 +35,10 @@ typedef struct ewx_cuda_segment {
     uint64_t calls[EWX_CUDA_CALLS][EWX_MAX_RANKS];
     /* Likewise epoch << 32 | the call's number among all calls of r's plans. */
     uint64_t orders[EWX_CUDA_CALLS][EWX_CUDA_MAX_RANKS];
+    /* The last call whose results r takes in its output, and where that lies: `place` of
+     * ewx_cuda_symmetric. */
+    uint32_t entered[EWX_CUDA_MAX_RANKS];
+    uint64_t places[EWX_CUDA_MAX_RANKS];
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
     unsigned long long egress_free_ns;
@@ -80,7 +84,8 @@ typedef struct ewx_cuda_report {
     int32_t aborted; /* the abort word ended the wait, not the clock */
     int32_t tile_row, tile_col;
     uint32_t wanted, seen;
-    uint32_t epoch; /* of a call with other rows */
+    uint32_t epoch;   /* of a call with other rows */
+    int32_t straight; /* the last call's results went straight into the outputs */
 } ewx_cuda_report;
 
 /* Emulated link of each rank. */
@@ -117,7 +122,7 @@ typedef struct ewx_cuda_call {
                                 reads it; 0: in the heap of the rank that made it */
     int32_t ownership;       /* ewx_ownership: who sums what */
     int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
-    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own rows of */
     int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
@@ -195,10 +200,18 @@ typedef struct ewx_cuda_rows {
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
     void *c;                      /* owned rows x N, or all of them */
+    ewx_share mine;               /* GEMM-RS: what this rank sums */
     int64_t first_task, end_task; /* of this launch */
     int32_t closes;               /* the call */
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
 } ewx_cuda_output;
+
+/* An output in symmetric memory.  If that of all ranks has the same place, results go
+ * straight there, else into the slots of contributions, from which every rank copies. */
+typedef struct ewx_cuda_symmetric {
+    uint64_t place; /* allocation and offset; 0: the output lies elsewhere */
+    int64_t apart[EWX_CUDA_MAX_RANKS]; /* bytes from this rank's to that of each rank */
+} ewx_cuda_symmetric;
 
 /* GEMM-AllReduce: what a rank sums, and how many rounds a call has.  In two shots W
  * consecutive tasks are a round, in one shot each is. */
@@ -207,6 +220,7 @@ typedef struct ewx_cuda_rounds {
     int64_t count;
     int64_t tiles; /* of the call */
     int32_t two_shots;
+    ewx_cuda_symmetric symmetric; /* C */
 } ewx_cuda_rounds;
 
 /* GEMM-AllReduce in a layer: the strips of rows that a rank normalises and gives to all. */
@@ -218,7 +232,8 @@ typedef struct ewx_cuda_strips {
     uint32_t tiles;         /* ... and how many tiles that are */
     int64_t results_offset; /* uint32_t[owner][row]: the epoch of the strip it begins */
     int64_t results_per_rank;
-    void *normed; /* all rows x N */
+    void *normed;                 /* all rows x N */
+    ewx_cuda_symmetric symmetric; /* the same */
 } ewx_cuda_strips;
 
 /* How far a call's epilogue is; all zero between calls. */
@@ -264,6 +279,7 @@ typedef struct ewx_cuda_entry {
     int32_t threads;
     int32_t dynamic_smem;
     int32_t box_cols_b; /* rows of B that one TMA load brings; 0 without TMA */
+    int32_t box_rows_a; /* rows of A, likewise */
     CUfunction handle;  /* as the driver knows it, once it is loaded */
 } ewx_cuda_entry;
 
@@ -280,6 +296,11 @@ typedef enum ewx_cuda_form {
  * ewx_cuda_product_maps, else any byte); block_n 128 or 256, cluster 1 or 2 */
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
                                   int cluster);
+/* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.
+ * Positions are tile columns.  The bits are the same. */
+#define EWX_CUDA_LEAST_TOKENS 8
+#define EWX_CUDA_MOST_TOKENS 64
+ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
 /* (ewx_cuda_operands, ewx_cuda_call, and with several weights ewx_cuda_products, else any
  * byte) */
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype,
