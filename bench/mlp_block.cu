@@ -22,7 +22,7 @@
 
 #include "entwine/entwine.h"
 #include "entwine/measure.h"
-#include "plan/activation.h"
+#include "plan/activation_math.h"
 
 namespace
 {

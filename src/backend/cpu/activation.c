@@ -1,11 +1,11 @@
 /* A row of a tile goes through buffers of fp32.  The arithmetic is written for one element
- * (plan/activation.h), in a loop that compilers turn into vectors, once for each of the x86
- * instruction sets that have wider ones. */
+ * (plan/activation_math.h), in a loop that compilers turn into vectors, once for each of
+ * the x86 instruction sets that have wider ones. */
 #include "backend/cpu/activation.h"
 
 #include "backend/cpu/kernels/convert.h"
 #include "backend/cpu/kernels/convert_avx512.h"
-#include "plan/activation.h"
+#include "plan/activation_math.h"
 #include "plan/grid.h"
 
 #define INLINE static inline __attribute__((always_inline))

@@ -4,7 +4,7 @@
 #define EWX_CUDA_ACTIVATE_CUH
 
 #include "backend/cuda/kernels/pieces.cuh"
-#include "plan/activation.h"
+#include "plan/activation_math.h"
 
 template <class T>
 __device__ __forceinline__ float2 rounded_pair(float low, float high)

@@ -2,8 +2,8 @@
  * exponential is our own: a library's has other bits on another system.  A product and the
  * sum that it goes into are rounded one after the other, never as a fused multiply-add, so
  * that every processor gives the same bits. */
-#ifndef EWX_PLAN_ACTIVATION_H
-#define EWX_PLAN_ACTIVATION_H
+#ifndef EWX_PLAN_ACTIVATION_MATH_H
+#define EWX_PLAN_ACTIVATION_MATH_H
 
 #include <math.h>
 #include <stdint.h>
