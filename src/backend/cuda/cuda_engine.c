@@ -18,7 +18,7 @@ static size_t counters_bytes(const ewx_spec *spec)
 static size_t outbox_bytes(const ewx_spec *spec)
 {
     return spec->config.transport == EW_TRANSPORT_COPY
-               ? (size_t)spec->layout.num_slots * EWX_CUDA_TILE_BYTES + 1
+               ? (size_t)spec->layout.num_slots * spec->layout.slot_bytes + 1
                : 0;
 }
 
@@ -67,10 +67,11 @@ static void choose_kernels(ewx_cuda_engine *engine)
     const ewx_spec *spec = engine->spec;
     const ew_config *config = &spec->config;
     const ew_dtype dtype = spec->problem.dtype;
-    engine->gemm =
-        config->kernel == EW_KERNEL_SM90
-            ? ewx_cuda_gemm_sm90(spec->op->id, dtype, config->block_n, config->cluster)
-            : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
+    ewx_cuda_entry (*sm90)(ew_op, ew_dtype, int, int) =
+        spec->layout.num_pieces > 1 ? ewx_cuda_gemm_sm90_pieces : ewx_cuda_gemm_sm90;
+    engine->gemm = config->kernel == EW_KERNEL_SM90
+                       ? sm90(spec->op->id, dtype, config->block_n, config->cluster)
+                       : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
     const bool gathers = spec->op->gemm_waits;

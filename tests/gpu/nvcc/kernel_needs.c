@@ -76,6 +76,7 @@ static ewx_kernel_needs row_reducer_figure(const int *numbers)
 
 static const source sources[] = {
     {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, 2 * 8},
+    {"gemm_sm90_pieces.o.log", "4gemmI", sm90_entry, sm90_figure, 2 * 8},
     {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, 2 * 4},
     {"mover.o.log", "5moverI", mover_entry, reducer_figure, 2 * 3},
     {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, 2 * 24},

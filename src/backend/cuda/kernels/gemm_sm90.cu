@@ -45,8 +45,10 @@ struct work {
     int part;
     int task;       /* of the first tile; the second is the next */
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
-    int shares_b;   /* both CTAs of the cluster need the same rows of B */
-    int halves;     /* of 64 rows that hold output: 1 or 2; 0: no more work */
+    int16_t shares_b; /* both CTAs of the cluster need the same rows of B */
+    int16_t piece;    /* of K: those of a block come one after the other, and the last one
+                         publishes its tiles */
+    int halves;       /* of 64 rows that hold output: 1 or 2; 0: no more work */
 };
 
 template <int TILES>
@@ -151,6 +153,7 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
     w.task = (int)block.task;
     w.num_stored = block.num_tiles;
     w.shares_b = 0;
+    w.piece = 0;
     w.halves = block.rows > HALF_ROWS ? 2 : 1;
     return w;
 }
@@ -224,7 +227,11 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
                 second.num_stored = 0;
             items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
         }
-        giver.give(items);
+        for (int piece = 0; piece < num_pieces<OP>(call); piece++) {
+            for (int cta = 0; cta < CLUSTER; cta++)
+                items[cta].piece = (int16_t)piece;
+            giver.give(items);
+        }
     }
     for (int cta = 0; cta < CLUSTER; cta++)
         items[cta].halves = 0;
@@ -311,6 +318,30 @@ __device__ __forceinline__ void await_rows(const ewx_cuda_call &call, uint32_t e
     rows.next_wait += STEPS_PER_CHUNK;
 }
 
+/* The columns of a step, of A or of B.  Those behind a piece are zero. */
+template <class OP>
+__device__ __forceinline__ void load_step(uint32_t to, const CUtensorMap *map,
+                                          uint32_t full, const work &item, int step,
+                                          int row, uint64_t keep)
+{
+    if constexpr (PIECES<OP>)
+        tensor_load_3d(to, map, full, step * DEPTH, row, item.piece, keep);
+    else
+        tensor_load(to, map, full, step * DEPTH, row, keep);
+}
+
+template <class OP>
+__device__ __forceinline__ void load_step_for(uint16_t ctas, uint32_t to,
+                                              const CUtensorMap *map, uint32_t full,
+                                              const work &item, int step, int row,
+                                              uint64_t keep)
+{
+    if constexpr (PIECES<OP>)
+        tensor_load_multicast_3d(to, map, full, step * DEPTH, row, item.piece, ctas, keep);
+    else
+        tensor_load_multicast(to, map, full, step * DEPTH, row, ctas, keep);
+}
+
 template <class OP, int TILES, int CLUSTER>
 __device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint32_t epoch,
                      int num_steps, const arena<TILES> &memory, uint32_t cta)
@@ -334,15 +365,15 @@ __device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint3
                 await_rows(call, epoch, item, step, rows);
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
-            tensor_load(memory.a(stage.at), rows.map, full, step * DEPTH, rows.first, keep);
+            load_step<OP>(memory.a(stage.at), rows.map, full, item, step, rows.first, keep);
             if (CLUSTER > 1 && item.shares_b) {
-                tensor_load_multicast(b + cta * B_BYTES, &maps.b, full, step * DEPTH,
-                                      item.b_row + cta * B_ROWS, EVERY_CTA, keep);
+                load_step_for<OP>(EVERY_CTA, b + cta * B_BYTES, &maps.b, full, item, step,
+                                  item.b_row + cta * B_ROWS, keep);
                 continue;
             }
             for (int part = 0; part < CLUSTER; part++)
-                tensor_load(b + part * B_BYTES, &maps.b, full, step * DEPTH,
-                            item.b_row + part * B_ROWS, keep);
+                load_step<OP>(b + part * B_BYTES, &maps.b, full, item, step,
+                              item.b_row + part * B_ROWS, keep);
         }
     }
 }
@@ -402,7 +433,7 @@ __device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int war
     }
 }
 
-template <class T, int TILES, int CLUSTER>
+template <class OP, class T, int TILES, int CLUSTER>
 __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int thread,
                          const arena<TILES> &memory)
 {
@@ -413,7 +444,7 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
         const work item = taker.take();
         if (item.halves == 0)
             break;
-        if (thread == 0 && tile < item.num_stored)
+        if (thread == 0 && tile < item.num_stored && (!PIECES<OP> || item.piece == 0))
             stamp_begin(call.trace.produced,
                         produced_at(call, item.part, item.task + tile));
         float acc[2][64];
@@ -459,6 +490,22 @@ __device__ __forceinline__ void store_in_c(const ewx_cuda_maps &maps, const ewx_
     commit_stores();
 }
 
+/* The first row of a piece's tile among those of all slots. */
+template <class OP>
+__device__ __forceinline__ int row_of(const ewx_cuda_call &call, int slot, const work &item)
+{
+    return (PIECES<OP> ? slot * call.num_pieces + item.piece : slot) * EWX_TILE_M;
+}
+
+template <class OP>
+__device__ __forceinline__ bool completes_tile(const ewx_cuda_call &call, const work &item)
+{
+#if EW_MUTANT == 81 /* planted bug: published with its first piece */
+    return item.piece == 0;
+#endif
+    return !PIECES<OP> || item.piece + 1 == call.num_pieces;
+}
+
 template <class OP, int TILES>
 __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operands,
                       const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
@@ -495,7 +542,7 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
                 else
                     tensor_store(&maps.out[OP::home(operands, call, item.part)],
                                  memory.box(tile, which), which * BOX,
-                                 (first_slot + item.slot + tile) * EWX_TILE_M +
+                                 row_of<OP>(call, first_slot + item.slot + tile, item) +
                                      (i >> 1) * BOX);
             }
             if (i > 0) { /* while this store reads, the one before it is waited for */
@@ -512,7 +559,8 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
         } else if (stores) {
             stores_are_complete();
 #if EW_MUTANT != 1
-            OP::deliver(operands, call, epoch, item.part, item.task + tile);
+            if (completes_tile<OP>(call, item))
+                OP::deliver(operands, call, epoch, item.part, item.task + tile);
 #endif
         }
         __syncwarp();
@@ -557,7 +605,7 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     const arena<TILES> memory = {shared_address(shared)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t cta = CLUSTER > 1 ? cluster_rank() : 0;
-    const int num_steps = (int)ewx_div_up(operands.k, DEPTH);
+    const int num_steps = (int)ewx_div_up(operands.piece_k, DEPTH);
     if (threadIdx.x == 0) {
         tensor_prefetch(&maps.a);
         tensor_prefetch(&maps.b);
@@ -571,8 +619,8 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     const uint32_t epoch = ld_shared(memory.epoch());
     if (threadIdx.x >= WARPGROUP) {
         take_registers<S::MULTIPLIER_REGISTERS>();
-        multiply<T, TILES, CLUSTER>(call, num_steps, threadIdx.x / WARPGROUP - 1,
-                                    threadIdx.x % WARPGROUP, memory);
+        multiply<OP, T, TILES, CLUSTER>(call, num_steps, threadIdx.x / WARPGROUP - 1,
+                                        threadIdx.x % WARPGROUP, memory);
     } else {
         give_registers<S::MOVER_REGISTERS>();
         bool may_start = true;
@@ -622,6 +670,22 @@ ewx_cuda_entry entry_of(ew_dtype dtype, int block_n, int cluster)
 
 } // namespace
 
+#ifdef EWX_SM90_PIECES
+ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n, int cluster)
+{
+    if (dtype == EW_FP32)
+        return {};
+    switch (op) {
+    case EW_OP_GEMM_RS:
+        return entry_of<in_pieces<op_gemm_rs>>(dtype, block_n, cluster);
+    case EW_OP_GEMM_AR:
+        return entry_of<in_pieces<op_gemm_ar>>(dtype, block_n, cluster);
+    case EW_OP_AG_GEMM:
+        break;
+    }
+    return {};
+}
+#else
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster)
 {
     if (dtype == EW_FP32 || (block_n != 128 && block_n != 256) || cluster < 1 ||
@@ -637,3 +701,4 @@ ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int clu
     }
     return {};
 }
+#endif
