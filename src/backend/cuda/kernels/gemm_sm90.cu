@@ -45,11 +45,23 @@ struct work {
     int part;
     int task;       /* of the first tile; the second is the next */
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
-    int16_t shares_b; /* both CTAs of the cluster need the same rows of B */
-    int16_t piece;    /* of K: those of a block come one after the other, and the last one
-                         publishes its tiles */
-    int halves;       /* of 64 rows that hold output: 1 or 2; 0: no more work */
+    int shares_b;   /* both CTAs of the cluster need the same rows of B; with several pieces
+                       of K (PIECES) that is bit 0, and above it is the piece */
+    int halves;     /* of 64 rows that hold output: 1 or 2; 0: no more work */
 };
+
+/* Those of a block come one after the other, and the last one publishes its tiles. */
+template <class OP>
+__device__ __forceinline__ int piece_of(const work &item)
+{
+    return PIECES<OP> ? item.shares_b >> 1 : 0;
+}
+
+template <class OP>
+__device__ __forceinline__ bool shares_b(const work &item)
+{
+    return PIECES<OP> ? item.shares_b & 1 : item.shares_b;
+}
 
 template <int TILES>
 struct shape {
@@ -153,7 +165,6 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
     w.task = (int)block.task;
     w.num_stored = block.num_tiles;
     w.shares_b = 0;
-    w.piece = 0;
     w.halves = block.rows > HALF_ROWS ? 2 : 1;
     return w;
 }
@@ -228,9 +239,9 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
             items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
         }
         for (int piece = 0; piece < num_pieces<OP>(call); piece++) {
-            for (int cta = 0; cta < CLUSTER; cta++)
-                items[cta].piece = (int16_t)piece;
             giver.give(items);
+            for (int cta = 0; PIECES<OP> && cta < CLUSTER; cta++)
+                items[cta].shares_b += 2;
         }
     }
     for (int cta = 0; cta < CLUSTER; cta++)
@@ -325,7 +336,7 @@ __device__ __forceinline__ void load_step(uint32_t to, const CUtensorMap *map,
                                           int row, uint64_t keep)
 {
     if constexpr (PIECES<OP>)
-        tensor_load_3d(to, map, full, step * DEPTH, row, item.piece, keep);
+        tensor_load_3d(to, map, full, step * DEPTH, row, piece_of<OP>(item), keep);
     else
         tensor_load(to, map, full, step * DEPTH, row, keep);
 }
@@ -337,7 +348,8 @@ __device__ __forceinline__ void load_step_for(uint16_t ctas, uint32_t to,
                                               uint64_t keep)
 {
     if constexpr (PIECES<OP>)
-        tensor_load_multicast_3d(to, map, full, step * DEPTH, row, item.piece, ctas, keep);
+        tensor_load_multicast_3d(to, map, full, step * DEPTH, row, piece_of<OP>(item), ctas,
+                                 keep);
     else
         tensor_load_multicast(to, map, full, step * DEPTH, row, ctas, keep);
 }
@@ -366,7 +378,7 @@ __device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint3
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
             load_step<OP>(memory.a(stage.at), rows.map, full, item, step, rows.first, keep);
-            if (CLUSTER > 1 && item.shares_b) {
+            if (CLUSTER > 1 && shares_b<OP>(item)) {
                 load_step_for<OP>(EVERY_CTA, b + cta * B_BYTES, &maps.b, full, item, step,
                                   item.b_row + cta * B_ROWS, keep);
                 continue;
@@ -444,7 +456,7 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
         const work item = taker.take();
         if (item.halves == 0)
             break;
-        if (thread == 0 && tile < item.num_stored && (!PIECES<OP> || item.piece == 0))
+        if (thread == 0 && tile < item.num_stored && piece_of<OP>(item) == 0)
             stamp_begin(call.trace.produced,
                         produced_at(call, item.part, item.task + tile));
         float acc[2][64];
@@ -494,16 +506,16 @@ __device__ __forceinline__ void store_in_c(const ewx_cuda_maps &maps, const ewx_
 template <class OP>
 __device__ __forceinline__ int row_of(const ewx_cuda_call &call, int slot, const work &item)
 {
-    return (PIECES<OP> ? slot * call.num_pieces + item.piece : slot) * EWX_TILE_M;
+    return (slot * num_pieces<OP>(call) + piece_of<OP>(item)) * EWX_TILE_M;
 }
 
 template <class OP>
 __device__ __forceinline__ bool completes_tile(const ewx_cuda_call &call, const work &item)
 {
 #if EW_MUTANT == 81 /* planted bug: published with its first piece */
-    return item.piece == 0;
+    return piece_of<OP>(item) == 0;
 #endif
-    return !PIECES<OP> || item.piece + 1 == call.num_pieces;
+    return piece_of<OP>(item) + 1 == num_pieces<OP>(call);
 }
 
 template <class OP, int TILES>
