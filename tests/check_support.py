@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
@@ -46,7 +47,9 @@ def several_hosts(op, backend):
     if backend in HOSTS:
         return works(*measure(op, "entwine", *HOSTS[backend]))
     if backend == CPU and shutil.which("mpirun") and (Path(ENTWINE).parent / "entwine_mpi.so").exists():
-        return works(*MPIRUN, *measure(op, "entwine"), ENTWINE_HOSTS="2", OMPI_MCA_plm_rsh_agent="sh")
+        with tempfile.TemporaryDirectory() as own:  # Open MPI fails when another mpirun makes its folder first
+            return works(*MPIRUN, *measure(op, "entwine"), ENTWINE_HOSTS="2", OMPI_MCA_plm_rsh_agent="sh",
+                         TMPDIR=own)
     return None
 
 

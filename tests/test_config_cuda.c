@@ -112,7 +112,7 @@ static void cuda_widths_for_gathered_rows(void **state)
     static const struct {
         int sms, n, group, budget;
     } cases[] = {
-        {16, 1280, 2, 8}, {16, 7168, 8, 8}, {132, 1280, 16, 66}, {132, 7168, 4, 66}};
+        {16, 1280, 3, 8}, {16, 7168, 8, 8}, {132, 1280, 26, 66}, {132, 7168, 4, 66}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         const ewx_machine machine = {
             .cores = 16, .gpu_sms = cases[i].sms, .gpu_arch = 90, .gpu_sharers = 8};

@@ -153,13 +153,19 @@ static void check_pushes(const ewx_grid *grid, int rank)
     }
 }
 
+/* The set that one of `panels` panels belongs to: the first may be smaller. */
+static int64_t set_of(const ewx_grid *grid, int64_t panel, int64_t panels)
+{
+    return (panel + (grid->group - panels % grid->group) % grid->group) / grid->group;
+}
+
 /* Every block once on every rank; in turn, its own come first and then sets of panels, in
  * the order in which they arrive. */
 static void check_gather(const ewx_grid *grid, int rank, bool *seen)
 {
     const int64_t own = ewx_part_block_rows(grid, rank) * grid->blocks_per_row;
     const int64_t blocks = ewx_num_blocks(grid);
-    const int64_t set = grid->group * grid->blocks_per_row;
+    const int64_t panels = ewx_gather_panels(grid, rank);
     const bool in_turn = grid->order == EW_ORDER_INTERLEAVED;
     memset(seen, 0, (size_t)blocks * sizeof *seen);
     for (int64_t i = 0; i < blocks; i++) {
@@ -175,8 +181,8 @@ static void check_gather(const ewx_grid *grid, int rank, bool *seen)
         if (!in_turn || i < own)
             continue;
         const ewx_push push = {block.row, rank};
-        EXPECT(grid, place_among_arrivals(grid, block.part, push) / grid->group ==
-                         (i - own) / set);
+        EXPECT(grid, set_of(grid, place_among_arrivals(grid, block.part, push), panels) ==
+                         set_of(grid, (i - own) / grid->blocks_per_row, panels));
     }
     EXPECT(grid, blocks == 0 || grid->order == EW_ORDER_DEFAULT ||
                      ewx_part_rows(grid, rank) == 0 ||

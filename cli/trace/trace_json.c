@@ -89,7 +89,7 @@ static void write_slice(writer *w, int rank, const ew_trace_event *event)
     fprintf(w->stream,
             ",\"args\":{\"position\":%" PRId64 ",\"dst\":%d,\"row\":%d,\"col\":%d",
             event->position, event->dst, event->row, event->col);
-    if (event->kind == EW_TRACE_BLOCK)
+    if (event->published_ns)
         write_us(w, "published_us", event->published_ns - w->start_ns);
     fputs("}}", w->stream);
 }

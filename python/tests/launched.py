@@ -48,11 +48,13 @@ def mpirun(program, ranks=4, hosts=2, head=HEAD, **variables):
     paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, **ENVIRONMENT, "ENTWINE_HOSTS": str(hosts), "PYTHONPATH": paths,
                    **variables}
-    with tempfile.TemporaryDirectory() as said:
+    # Folders of its own: Open MPI fails when another mpirun makes the same one first.
+    with tempfile.TemporaryDirectory() as said, tempfile.TemporaryDirectory() as files:
         # Not killed by Python: ended by SIGTERM, mpirun takes its ranks along.
         ran = subprocess.run(["timeout", "-k", "5", str(LIMIT_S), "mpirun", "-np", str(ranks),
                               sys.executable, "-c", head + program], capture_output=True,
-                             text=True, env={**environment, "SAID": said}, timeout=2 * LIMIT_S)
+                             text=True, timeout=2 * LIMIT_S,
+                             env={**environment, "SAID": said, "TMPDIR": files})
     assert ran.returncode != 124, f"it hung: {ran.stdout}{ran.stderr}"
     return ran.returncode, sorted(ran.stdout.splitlines()), ran.stderr
 

@@ -143,12 +143,7 @@ static int32_t choose_gather_group(const ew_problem *problem, int sms, int32_t b
     const int64_t sm_cols = 2 * EWX_TILE_N; /* of one wide block, or of two narrow ones */
     const int64_t across = ewx_div_up(problem->n, sm_cols); /* N is not checked yet */
     const int64_t panels = across > 0 ? sms / across : 1;
-    int32_t group = 1;
-    if (panels < 2)
-        return choose_group(1, sms, block_n);
-    while (2 * group <= panels)
-        group *= 2;
-    return group;
+    return panels < 2 ? choose_group(1, sms, block_n) : (int32_t)panels;
 }
 
 /* As many tiles of a destination as two waves of the producer hold: the smallest group

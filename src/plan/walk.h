@@ -77,7 +77,9 @@ EW_HD static inline ewx_block ewx_order_block(const ewx_grid *grid, int64_t pos)
  * other, the next one first, and every rank is then sent to by one other at a time. Sets of
  * `group` such panels travel side by side, and are multiplied side by side. */
 
-/* Place `index` of a walk over `rows` rows, `group` at a time, column by column. */
+/* Place `index` of a walk over `rows` rows, `group` at a time, column by column.  The first
+ * set is the one that may be smaller: the last one ends the call, and arrives slowly enough
+ * to be multiplied meanwhile only if it is whole. */
 typedef struct ewx_set_place {
     int64_t row, col;
 } ewx_set_place;
@@ -85,10 +87,14 @@ typedef struct ewx_set_place {
 EW_HD static inline ewx_set_place ewx_set_walk(int64_t group, int64_t rows, int64_t cols,
                                                int64_t index)
 {
-    const int64_t first = index / (group * cols) * group;
-    const int64_t height = ewx_min64(group, rows - first);
-    const int64_t within = index % (group * cols);
-    ewx_set_place place = {first + within % height, within / height};
+    const int64_t few = rows % group;
+    if (index < few * cols) {
+        ewx_set_place early = {index % few, index / few};
+        return early;
+    }
+    const int64_t rest = index - few * cols, within = rest % (group * cols);
+    const int64_t first = few + rest / (group * cols) * group;
+    ewx_set_place place = {first + within % group, within / group};
     return place;
 }
 

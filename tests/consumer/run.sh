@@ -61,7 +61,9 @@ examples=$prefix/share/doc/entwine/examples
 # Warnings are on; the language is the compiler's own, as in the command that each shows.
 flags="$warnings $(pkg-config --cflags --libs entwine)"
 export OMPI_MCA_plm_rsh_agent=sh # it looks for ssh, which it does not need here
-mpirun='mpirun --allow-run-as-root --oversubscribe --bind-to none -np 4'
+mpi_files=$(mktemp -d) # of its own: Open MPI fails when another mpirun makes the same folder first
+trap 'rm -rf "$mpi_files"' EXIT
+mpirun="env TMPDIR=$mpi_files mpirun --allow-run-as-root --oversubscribe --bind-to none -np 4"
 say() { "$@" | grep -q 'every value \(exact\|right\)' || die "$* does not say that all is well"; }
 
 mkdir by_hand

@@ -23,8 +23,11 @@ command -v "$mpiexec" >/dev/null || { echo "SKIPPED: $mpiexec is not installed" 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=sh
 export ENTWINE_TIMEOUT_MS=${ENTWINE_TIMEOUT_MS:-20000}
 bad=0
-out=$(mktemp)
-trap 'rm -f "$out"' EXIT
+# Two mpiruns that start at once must not share a folder: Open MPI fails when the other is first.
+TMPDIR=$(mktemp -d)
+export TMPDIR
+out=$TMPDIR/out
+trap 'rm -rf "$TMPDIR"' EXIT
 
 case $mpiexec in *hydra*) is_hydra=1 options= ;; *) is_hydra= options="--oversubscribe --bind-to none" ;; esac
 

@@ -201,16 +201,24 @@ class work_giver
             st_cluster_16(to + 16, halves[1]);
             mbarrier_arrive_release(in_cta(memory.work_full(slot.at), cta));
         }
+        given = slot;
         slot.advance();
+    }
+
+    /* Until every reader has let go of what was given last. */
+    __device__ void await_let_go()
+    {
+        mbarrier_wait_cluster(memory.work_empty(given.at), given.parity);
     }
 
   private:
     const arena<TILES> &memory;
-    ring<WORK_SLOTS> slot;
+    ring<WORK_SLOTS> slot, given;
 };
 
 /* One thread of the cluster.  A cluster that takes the odd last block computes it twice
- * and stores it once: its CTAs must stay in step. */
+ * and stores it once: its CTAs must stay in step.  Where a block may have to wait for its
+ * rows, none is taken before the one in hand is nearly loaded: others may be idle. */
 template <class OP, int TILES, int CLUSTER>
 __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
                          uint32_t epoch, bool may_start, const arena<TILES> &memory)
@@ -219,6 +227,8 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
     block_source<OP> blocks;
     work items[CLUSTER];
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
+        if (GATHERS<OP> && !first)
+            giver.await_let_go();
         /* blockIdx is that of the cluster's first CTA, which is this one */
         if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
             break;
@@ -367,14 +377,18 @@ __device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint3
     ring<S::STAGES> stage;
     for (;;) {
         const work item = taker.take();
-        taker.let_go();
+        if (!GATHERS<OP> || item.halves == 0)
+            taker.let_go();
         if (item.halves == 0)
             return;
         a_rows rows = rows_of<OP>(maps, call, epoch, item);
         for (int step = 0; step < num_steps; step++, stage.advance()) {
             const uint32_t full = memory.full(stage.at), b = memory.b(stage.at);
-            if constexpr (GATHERS<OP>)
+            if constexpr (GATHERS<OP>) {
                 await_rows(call, epoch, item, step, rows);
+                if (step == max(num_steps - STEPS_PER_CHUNK, 0))
+                    taker.let_go();
+            }
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
             load_step<OP>(memory.a(stage.at), rows.map, full, item, step, rows.first, keep);
