@@ -28,8 +28,13 @@ static int compare_gemms(ew_op op, ew_dtype dtype)
     for (int block_n = 128; block_n <= 256; block_n += 128) {
         for (int cluster = 1; cluster <= 2 && gpu_has_kernel(EW_KERNEL_SM90); cluster++) {
             const ewx_cuda_entry entry = ewx_cuda_gemm_sm90(op, dtype, block_n, cluster);
+            const ewx_cuda_entry pieces =
+                ewx_cuda_gemm_sm90_pieces(op, dtype, block_n, cluster);
             count += compare(&entry, ewx_gemm_needs(EW_KERNEL_SM90, block_n), "gemm_sm90",
                              block_n);
+            if (pieces.function)
+                count += compare(&pieces, ewx_gemm_needs(EW_KERNEL_SM90, block_n),
+                                 "gemm_sm90_pieces", block_n);
         }
         const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(op, dtype, block_n);
         count +=
