@@ -167,7 +167,8 @@ const conformance_bed conformance_cuda = {
                    [LAUNCHES] = 2,
                    [LAYOUT] = 2,
                    [BINDING] = 3,
-                   [OPERATION] = 3}, /* all but AllGather-GEMM */
+                   [OPERATION] = 3, /* all but AllGather-GEMM */
+                   [INVARIANT] = 2},
     .shapes =
         {
             {256, 0, 512, 64},   /* aligned */
@@ -221,11 +222,12 @@ static void choose_config(const conformance_bed *bed, const choice *c, ew_config
     }
 }
 
-/* Pieces of K: as many on each rank as can be, up to 8.  AllGather-GEMM adds up none. */
-static void choose_invariant(const choice *c, trial *t)
+/* Pieces of K, of whole units: as many on each rank as can be, up to 8.  AllGather-GEMM
+ * adds up none. */
+static void choose_invariant(const conformance_bed *bed, const choice *c, trial *t)
 {
     int32_t pieces = 8;
-    while (t->problem.k % pieces)
+    while (t->problem.k % (pieces * bed->unit))
         pieces--;
     const bool adds = t->problem.op != EW_OP_AG_GEMM;
     t->config.invariant = adds && c->value[INVARIANT] ? pieces * t->num_ranks : 0;
@@ -252,7 +254,7 @@ static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t s
     choose_config(bed, c, &t.config);
     t.problem.op = operations[c->value[OPERATION]].op;
     t.config.shots = operations[c->value[OPERATION]].shots;
-    choose_invariant(c, &t);
+    choose_invariant(bed, c, &t);
     return t;
 }
 
@@ -346,7 +348,7 @@ void conformance_random(const conformance_bed *bed, uint32_t num_seeds, conforma
         t.problem.max_m = harness_between(&random, 0, 160 * t.num_ranks);
         t.problem.n = bed->unit * harness_between(&random, 1, 420 / bed->unit);
         t.problem.k = bed->unit * harness_between(&random, 1, 150 / bed->unit);
-        choose_invariant(&c, &t);
+        choose_invariant(bed, &c, &t);
         for (int number = 0; number < t.num_calls; number++)
             t.rows[number] = harness_between(&random, 0, t.problem.max_m);
         use(context, &t);

@@ -414,6 +414,93 @@ static void layers_find_room(void **state)
     }
 }
 
+/* ---- The same bits at every W ---- */
+
+/* Pieces are whole tiles, one behind the other in a slot; what kernels need of K, they need
+ * of each. */
+static void pieces_of_k_find_room(void **state)
+{
+    (void)state;
+    for (int op = EW_OP_GEMM_RS; op <= EW_OP_GEMM_AR; op++)
+        for (int W = 1; W <= 8; W *= 2) {
+            ew_problem problem = EW_PROBLEM(1000, 520, 8 * 40 / W, EW_BF16);
+            ew_config request = EW_CONFIG_INIT;
+            ewx_spec plain, spec;
+            problem.op = (ew_op)op;
+            request.backend = EW_BACKEND_CUDA;
+            assert_int_equal(ewx_spec_build(&problem, W, &request, &eight_cores, &plain),
+                             EW_OK);
+            request.invariant = 8;
+            assert_int_equal(ewx_spec_build(&problem, W, &request, &eight_cores, &spec),
+                             EW_OK);
+            assert_int_equal(spec.layout.num_pieces, 8 / W);
+            assert_int_equal(spec.layout.piece_bytes, EWX_CUDA_TILE_BYTES);
+            assert_int_equal(spec.layout.slot_bytes, 8 / W * EWX_CUDA_TILE_BYTES);
+            assert_int_equal(spec.layout.num_slots, plain.layout.num_slots);
+            assert_int_equal(spec.layout.flags_offset, plain.layout.flags_offset);
+            assert_int_equal(spec.layout.slice_offset[0], plain.layout.slice_offset[0]);
+            assert_int_equal(
+                spec.layout.slice_offset[1] - spec.layout.slice_offset[0],
+                8 / W *
+                    (int64_t)(plain.layout.slice_offset[1] - plain.layout.slice_offset[0]));
+        }
+}
+
+/* What crosses at W < 8, in units of what crosses without: contributions S/W times, and, in
+ * two shots, the sums once. */
+static void pieces_of_k_are_counted(void **state)
+{
+    (void)state;
+    for (int W = 2; W <= 8; W *= 2)
+        for (int shots = 1; shots <= 2; shots++) {
+            char config[64];
+            snprintf(config, sizeof config, "backend=cuda,shots=%d", shots);
+            const ewx_spec plain = allreduce_spec(config, W);
+            snprintf(config, sizeof config, "backend=cuda,shots=%d,invariant=8", shots);
+            const ewx_spec spec = allreduce_spec(config, W);
+            const double before = ewx_spec_remote_bytes(&plain, 4096);
+            const double factor = shots == 1 ? 8.0 / W : (8.0 / W + 1) / 2;
+            assert_true(ewx_spec_remote_bytes(&spec, 4096) == factor * before);
+        }
+}
+
+static void pieces_that_kernels_cannot_take_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t m, n, k;
+        int W;
+        const char *asked, *text;
+        ew_status status;
+    } cases[] = {
+        {64, 64, 64, 1, "invariant=8", NULL, EW_OK},
+        {64, 64, 72, 1, "invariant=8", "into pieces of 9, and", EW_ERR_SHAPE},
+        {64, 64, 72, 1, "invariant=8", "fix: use K=64 or K=128", EW_ERR_SHAPE},
+        {64, 64, 24, 2, "invariant=8", "fix: use K=32, a smaller", EW_ERR_SHAPE},
+        {64, 64, 66, 2, "invariant=8", "fix: use K=64 or K=96, or", EW_ERR_SHAPE},
+        {64, 64, 8, 8, "invariant=8", NULL, EW_OK},
+        {64, 64, 64, 3, "invariant=8", "W=3", EW_ERR_CONFIG},
+        {64, 64, 576, 1, "invariant=72", NULL, EW_OK},
+        {64, 64, 80 * 8, 1, "invariant=80", "fix: use at most 72", EW_ERR_UNSUPPORTED},
+        {64, 64, 64, 2, "invariant=8,producer=blas", "producer=blas", EW_ERR_UNSUPPORTED},
+        {64, 64, 64, 2, "invariant=8,transport=copy", NULL, EW_OK},
+        {1 << 19, 1 << 17, 64, 1, "invariant=8", "33554432 contributions", EW_ERR_SHAPE},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ew_problem problem = EW_PROBLEM(cases[i].m, cases[i].n, cases[i].k, EW_BF16);
+        ew_config request = EW_CONFIG_INIT;
+        ewx_spec spec;
+        assert_int_equal(ew_config_parse(cases[i].asked, &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        if (cases[i].status != EW_OK)
+            expect_cuda_refusal(&problem, cases[i].W, &request, cases[i].status,
+                                cases[i].text);
+        else
+            assert_int_equal(
+                ewx_spec_build(&problem, cases[i].W, &request, &eight_cores, &spec), EW_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -429,6 +516,9 @@ int main(void)
         cmocka_unit_test(unknown_methods_are_refused),
         cmocka_unit_test(shots_follow_the_bytes),
         cmocka_unit_test(layers_find_room),
+        cmocka_unit_test(pieces_of_k_find_room),
+        cmocka_unit_test(pieces_of_k_are_counted),
+        cmocka_unit_test(pieces_that_kernels_cannot_take_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

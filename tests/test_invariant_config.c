@@ -46,20 +46,6 @@ static void what_cannot_hold_is_refused(void **state)
                          EW_ERR_CONFIG, "-1", "a negative count");
 }
 
-static void no_gpu_has_it(void **state)
-{
-    (void)state;
-    const ewx_machine gpu = {.cores = 8, .gpu_sms = 132, .gpu_arch = 90};
-    const ew_problem problem = EW_PROBLEM(512, 512, 64, EW_BF16);
-    ew_config request = EW_CONFIG_INIT;
-    ewx_spec spec;
-    request.backend = EW_BACKEND_CUDA;
-    assert_int_equal(ewx_spec_build(&problem, 4, &request, &gpu, &spec), EW_OK);
-    request.invariant = S;
-    harness_expect_error(ewx_spec_build(&problem, 4, &request, &gpu, &spec),
-                         EW_ERR_UNSUPPORTED, "not implemented by the cuda backend", "cuda");
-}
-
 /* Where hosts would be summed first, they are not. */
 static void hosts_are_summed_on_one_level(void **state)
 {
@@ -167,7 +153,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_hold_is_refused),
-        cmocka_unit_test(no_gpu_has_it),
         cmocka_unit_test(hosts_are_summed_on_one_level),
         cmocka_unit_test(ranks_that_disagree_are_refused),
         cmocka_unit_test(a_weight_is_packed_for_its_pieces),

@@ -238,9 +238,11 @@ static void check_cuda_layout(const ewx_spec *spec)
     }
     assert_int_equal(layout->slice_offset[1], layout->slice_offset[0] + slice);
     assert_int_equal(layout->tile_stride, 128);
-    assert_int_equal(layout->slot_bytes, 32768);
-    assert_int_equal(slice, layout->num_slots * 32768); /* one tensor for both */
-    assert_true(2 * layout->num_slots * 128 <= INT32_MAX);
+    assert_int_equal(layout->piece_bytes, 32768);
+    const int64_t tiles = layout->num_slots * layout->num_pieces;
+    assert_int_equal(layout->slot_bytes, 32768 * layout->num_pieces);
+    assert_int_equal(slice, tiles * 32768); /* one tensor for both */
+    assert_true(2 * tiles * 128 <= INT32_MAX);
 }
 
 static void cuda_layouts_serve_the_kernels(void **state)
@@ -253,9 +255,12 @@ static void cuda_layouts_serve_the_kernels(void **state)
         config.backend = EW_BACKEND_CUDA;
         config.producer = (ew_producer)harness_between(&random, 1, 2);
         const int W = (int)harness_between(&random, 1, i % 8 ? 16 : EWX_MAX_RANKS);
+        const int pieces = (int)harness_between(&random, 1, W > 72 ? 1 : 72 / W);
+        if (config.producer == EW_PRODUCER_OWN && W <= 72)
+            config.invariant = pieces * W;
         const ew_problem problem = EW_PROBLEM(
-            harness_between(&random, 0, 600 * W), 8 * harness_between(&random, 1, 200), 8,
-            (ew_dtype)harness_between(&random, EW_BF16, EW_FP16));
+            harness_between(&random, 0, 600 * W), 8 * harness_between(&random, 1, 200),
+            8 * pieces, (ew_dtype)harness_between(&random, EW_BF16, EW_FP16));
         ewx_spec spec;
         assert_int_equal(ewx_spec_build(&problem, W, &config, &machine, &spec), EW_OK);
         check_cuda_layout(&spec);

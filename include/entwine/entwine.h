@@ -327,8 +327,8 @@ typedef struct ew_config {
     int32_t shots; /* gemm-ar: 1, every rank sums all contributions itself; 2, each sums its
                       share of the tiles and the others copy it; open: the faster one, call
                       by call */
-    int32_t invariant; /* cpu: S pieces in which K is summed, whatever W is, so that bits
-                          are the same at every W that divides S (see ew_gemm_rs); 0: off */
+    int32_t invariant; /* S pieces in which K is summed, whatever W is, so that bits are the
+                          same at every W that divides S (see ew_gemm_rs); 0: off */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
@@ -447,10 +447,11 @@ typedef void *ew_stream;
  * The same bits at every W: with invariant=S the K of all ranks together, W times K, is cut
  * into S equal pieces.  Each is a contribution of its own, rounded and added as if it came
  * from one of S ranks, so that bits are those of W=S, where this changes nothing.  S is a
- * multiple of W, at most 256, and S/W divides K; a piece may have any length.  A rank has
+ * multiple of W, at most 256, and S/W divides K; a piece may have any length.  On GPUs S is
+ * at most 72, and a piece a multiple of 8 long; bits are those of the kernel.  A rank has
  * S/W contributions to every tile: they take S/W times the memory of the heap and of the
- * link's bytes, which ew_forecast_build counts.  Not with the cuda backend, producer=blas
- * or levels=2, which are refused.
+ * link's bytes, which ew_forecast_build counts.  Not with producer=blas or levels=2, which
+ * are refused.
  *
  * Enqueues on `stream` and returns; A, B and C must live until the stream has passed the
  * call.  The CPU backend computes before it returns.  After an error the world is

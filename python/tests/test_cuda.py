@@ -61,6 +61,17 @@ def test_allreduce_bit_for_bit(world, product):
     torch.library.opcheck(torch.ops.entwine.gemm_ar.default, (A, B, world.name))
 
 
+def test_pieces_of_k(world):
+    """With invariant=4 one rank rounds and adds four products, as four ranks would."""
+    A, B = (torch.randn(rows, 4 * K, device="cuda").to(DTYPE) for rows in (M, N))
+    pieces = [et.gemm_rs(a.contiguous(), b.contiguous(), world)
+              for a, b in zip(A.split(K, dim=1), B.split(K, dim=1))]
+    want = sum(piece.float() for piece in pieces).to(DTYPE)
+    assert torch.equal(et.gemm_rs(A, B, world, config="invariant=4"), want)
+    assert torch.equal(et.gemm_ar(A, B, world, config="invariant=4"), want)
+    assert not torch.equal(et.gemm_rs(A, B, world), want)  # so the inputs can tell
+
+
 def test_what_is_on_the_other_device(world, product):
     A, B, _ = product
     plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda")

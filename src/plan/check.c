@@ -150,6 +150,14 @@ static ew_status check_cuda_multiple(const char *name, int64_t value)
                     name, value, nearest);
 }
 
+/* Tiles of all parts, with what padding to whole ones adds. */
+static int64_t cuda_slots(const ew_problem *problem, int num_ranks)
+{
+    const int64_t tile_rows =
+        num_ranks * ewx_div_up(ewx_div_up(problem->max_m, num_ranks), EWX_TILE_M);
+    return tile_rows * ewx_div_up(problem->n, EWX_TILE_N);
+}
+
 static ew_status check_cuda_problem(const ew_problem *problem, int num_ranks)
 {
     if (problem->dtype == EW_FP32)
@@ -161,9 +169,7 @@ static ew_status check_cuda_problem(const ew_problem *problem, int num_ranks)
     EW_TRY(check_cuda_extent("K", problem->k));
     EW_TRY(check_cuda_multiple("N", problem->n));
     EW_TRY(check_cuda_multiple("K", problem->k));
-    const int64_t tile_rows =
-        num_ranks * ewx_div_up(ewx_div_up(problem->max_m, num_ranks), EWX_TILE_M);
-    const int64_t slots = tile_rows * ewx_div_up(problem->n, EWX_TILE_N);
+    const int64_t slots = cuda_slots(problem, num_ranks);
     if (slots > CUDA_MAX_SLOTS)
         return ewx_fail(EW_ERR_SHAPE,
                         "M=%" PRId64 " with N=%" PRId64 " has %" PRId64
@@ -243,6 +249,47 @@ static ew_status check_cuda_gather(const ew_problem *problem, const ew_config *c
     return EW_OK;
 }
 
+/* The K next to this one that is a multiple of `unit`, as "K=.. or K=..". */
+static const char *nearest_k(const ew_problem *problem, int64_t unit, char *nearest)
+{
+    const int64_t below = problem->k / unit * unit;
+    ewx_text text = ewx_text_in(nearest, ITEM_BYTES);
+    if (below > 0)
+        ewx_text_add(&text, "K=%" PRId64 " or ", below);
+    ewx_text_add(&text, "K=%" PRId64, below + unit);
+    return nearest;
+}
+
+static ew_status check_cuda_pieces(const ew_problem *problem, int num_ranks,
+                                   const ew_config *config)
+{
+    const int pieces = ewx_num_pieces(config, num_ranks);
+    const int64_t piece_k = problem->k / pieces;
+    const int64_t slots = cuda_slots(problem, num_ranks) * pieces;
+    char nearest[ITEM_BYTES];
+    if (config->invariant > EWX_CUDA_MAX_SOURCES)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "invariant=%d, and the cuda backend adds at most %d pieces of K\n"
+                        "  fix: use at most %d, such as 8, or backend=cpu",
+                        config->invariant, EWX_CUDA_MAX_SOURCES, EWX_CUDA_MAX_SOURCES);
+    if (piece_k % CUDA_ALIGN)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "invariant=%d cuts the K=%" PRId64
+                        " of each of %d ranks into pieces of %" PRId64
+                        ", and the cuda backend needs a multiple of 8\n"
+                        "  fix: use %s, a smaller invariant, or backend=cpu",
+                        config->invariant, problem->k, num_ranks, piece_k,
+                        nearest_k(problem, (int64_t)pieces * CUDA_ALIGN, nearest));
+    if (slots > CUDA_MAX_SLOTS)
+        return ewx_fail(EW_ERR_SHAPE,
+                        "M=%" PRId64 " with N=%" PRId64 " and invariant=%d has %" PRId64
+                        " contributions of 128x128 on a rank, and the cuda backend counts "
+                        "up to %d\n  fix: make M, N or invariant smaller",
+                        problem->max_m, problem->n, config->invariant, slots,
+                        CUDA_MAX_SLOTS);
+    return EW_OK;
+}
+
 static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
                                 const ew_config *config)
 {
@@ -261,25 +308,22 @@ static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
                         "  fix: use pool=after, or producer=own");
     if (config->batch != 128 && config->batch != 256 && config->batch != 512)
         return fail_range("b", config->batch, "use 128, 256 or 512 threads");
-    return EW_OK;
+    return config->invariant ? check_cuda_pieces(problem, num_ranks, config) : EW_OK;
 }
 
 /* ---- The same bits at every W ---- */
 
+/* `unit`: elements of which the backend needs whole ones in a piece. */
 static ew_status fail_pieces_of_k(const ew_problem *problem, int num_ranks, int pieces,
-                                  const ew_config *config)
+                                  int unit, const ew_config *config)
 {
-    const int64_t below = problem->k / pieces * pieces;
-    char nearest[64];
-    ewx_text text = ewx_text_in(nearest, sizeof nearest);
-    if (below > 0)
-        ewx_text_add(&text, "K=%" PRId64 " or ", below);
-    ewx_text_add(&text, "K=%" PRId64, below + pieces);
+    char nearest[ITEM_BYTES];
     return ewx_fail(EW_ERR_SHAPE,
                     "invariant=%d cuts the K=%" PRId64
                     " of each of %d ranks into %d equal pieces, and %d does not divide it\n"
                     "  fix: use %s, or a smaller invariant",
-                    config->invariant, problem->k, num_ranks, pieces, pieces, nearest);
+                    config->invariant, problem->k, num_ranks, pieces, pieces,
+                    nearest_k(problem, (int64_t)pieces * unit, nearest));
 }
 
 static ew_status check_invariant(const ew_problem *problem, int num_ranks,
@@ -294,11 +338,6 @@ static ew_status check_invariant(const ew_problem *problem, int num_ranks,
             "invariant=%d with %s, which adds up nothing: its bits are the same "
             "at every W\n  fix: leave invariant out",
             config->invariant, ew_op_name(problem->op));
-    if (ewx_is_gpu(config, machine))
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "invariant=%d is not implemented by the cuda backend\n"
-                        "  fix: leave invariant out, or use backend=cpu",
-                        config->invariant);
     if (config->producer == EW_PRODUCER_BLAS)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "invariant=%d with producer=blas, whose order of summation is its "
@@ -317,7 +356,8 @@ static ew_status check_invariant(const ew_problem *problem, int num_ranks,
                         "all runs whose bits must agree",
                         config->invariant, num_ranks);
     const int pieces = ewx_num_pieces(config, num_ranks);
-    return problem->k % pieces ? fail_pieces_of_k(problem, num_ranks, pieces, config)
+    const int unit = ewx_is_gpu(config, machine) ? CUDA_ALIGN : 1;
+    return problem->k % pieces ? fail_pieces_of_k(problem, num_ranks, pieces, unit, config)
                                : EW_OK;
 }
 

@@ -296,8 +296,9 @@ int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
                                                                                        : 2;
 }
 
-/* What tiles with several owners need: every rank's reducer pulls its rows of each, and a
- * unit of several tiles would be one owner's, unless it is the whole output. */
+/* What tiles with several owners need: every rank's reducer pulls its rows of each, one
+ * contribution of every rank, and a unit of several tiles would be one owner's, unless it
+ * is the whole output. */
 static bool can_span_owners(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
@@ -306,7 +307,8 @@ static bool can_span_owners(const ewx_spec *spec)
            config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
            config->order == EW_ORDER_INTERLEAVED &&
            (config->release == 1 || config->release == EW_RELEASE_OUTPUT) &&
-           config->launches == EW_LAUNCHES_ONCE;
+           config->launches == EW_LAUNCHES_ONCE &&
+           ewx_num_pieces(config, spec->num_ranks) == 1;
 }
 
 /* Rows of tiles that are walked together, so that the owners of all rows are served in
@@ -340,7 +342,8 @@ bool ewx_has_decode_kernel(const ewx_spec *spec)
     return ewx_traits_of(config->backend)->is_gpu && config->kernel == EW_KERNEL_SM90 &&
            !spec->op->gemm_waits && config->producer == EW_PRODUCER_OWN &&
            config->transport == EW_TRANSPORT_PULL && config->block_n == DEFAULT_BLOCK_N &&
-           config->ctas == EW_CTAS_PERSISTENT;
+           config->ctas == EW_CTAS_PERSISTENT &&
+           ewx_num_pieces(config, spec->num_ranks) == 1;
 }
 
 ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)

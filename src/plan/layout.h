@@ -10,6 +10,7 @@
 #define EWX_FLAG_BYTES 64 /* one cache line per flag: no false sharing between tiles */
 #define EWX_CUDA_HEADER_BYTES 16384                       /* room for an ewx_cuda_segment */
 #define EWX_CUDA_TILE_BYTES (EWX_TILE_M * EWX_TILE_N * 2) /* two-byte elements only */
+#define EWX_CUDA_MAX_SOURCES 72                           /* contributions to a tile */
 #define EWX_CHUNK_COLS \
     512 /* cuda: columns of a panel of rows that are published together */
 
@@ -21,9 +22,9 @@
  * cuda: uint32_t flags[num_parts * slots_per_part][W], of the tiles this segment's rank
  * owns (a tile that several ranks own rows of is numbered among those of all parts), then,
  * of an AllReduce, uint32_t results[slots_per_part] and row_results[W][rows_per_rank];
- * packed slots are whole tiles, and the second slice follows the first without a gap. Where
- * the GEMM waits, flags[max_tile_rows][num_chunks][W], of every rank's panels in chunks of
- * columns, and a slice is the matrix of all rows. */
+ * packed slots are whole tiles, one for each piece of K, and the second slice follows the
+ * first without a gap.  Where the GEMM waits, flags[max_tile_rows][num_chunks][W], of every
+ * rank's panels in chunks of columns, and a slice is the matrix of all rows. */
 typedef struct ewx_layout {
     bool row_major; /* one matrix (BLAS, rows of A), else tile-packed contributions */
     int32_t num_parts;

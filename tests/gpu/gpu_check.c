@@ -35,7 +35,7 @@ static const check checks[] = {
 enum { NUM_CHECKS = sizeof checks / sizeof checks[0] };
 
 bool gpu_quick, gpu_long;
-uint32_t gpu_seed = 1;
+uint32_t gpu_seed = 1, gpu_count;
 ew_gpu gpu_here;
 
 bool gpu_has_kernel(ew_kernel kernel)
@@ -142,7 +142,7 @@ static void print_block(const char *text)
 
 static int limit_of(const check *c)
 {
-    return gpu_long ? LONG_TIMES * c->limit_s : c->limit_s;
+    return gpu_long || gpu_count ? LONG_TIMES * c->limit_s : c->limit_s;
 }
 
 /* True unless it failed. */
@@ -220,13 +220,14 @@ typedef struct wishes {
 _Noreturn static void explain_usage(FILE *to, int code)
 {
     fprintf(to, "usage: gpu_check [--list] [--only NAME]... [--threads | --processes] "
-                "[--quick | --long] [--seed S] [--here]\n"
+                "[--quick | --long] [--seed S] [--count N] [--here]\n"
                 "  --only       this check, also one that runs on request alone\n"
                 "  --threads    checks whose ranks are threads\n"
                 "  --processes  checks whose ranks are processes\n"
                 "  --quick      fewer repetitions\n"
                 "  --long       as many as the promises are worth, and their figures\n"
                 "  --seed       where checks that draw at random begin (else 1)\n"
+                "  --count      how many seeds 'invariant' draws (else 64)\n"
                 "  --here       no process per check (for compute-sanitizer)\n"
                 "exit: 0 all well, 1 a check failed, 2 usage, 77 no GPU\n");
     exit(code);
@@ -254,13 +255,13 @@ _Noreturn static void list_checks(void)
     exit(0);
 }
 
-static uint32_t read_seed(const char *text)
+static uint32_t read_number(const char *option, const char *text)
 {
     char *end = NULL;
-    const unsigned long seed = text ? strtoul(text, &end, 10) : 0;
-    if (end && end != text && *end == '\0' && *text != '-' && seed <= UINT32_MAX)
-        return (uint32_t)seed;
-    fprintf(stderr, "gpu_check: --seed needs a number from 0 to 4294967295, not '%s'\n",
+    const unsigned long number = text ? strtoul(text, &end, 10) : 0;
+    if (end && end != text && *end == '\0' && *text != '-' && number <= UINT32_MAX)
+        return (uint32_t)number;
+    fprintf(stderr, "gpu_check: %s needs a number from 0 to 4294967295, not '%s'\n", option,
             text ? text : "");
     exit(2);
 }
@@ -282,7 +283,9 @@ static wishes read_arguments(int argc, char **argv)
         else if (strcmp(argv[i], "--long") == 0)
             gpu_long = true;
         else if (strcmp(argv[i], "--seed") == 0)
-            gpu_seed = read_seed(argv[++i]);
+            gpu_seed = read_number("--seed", argv[++i]);
+        else if (strcmp(argv[i], "--count") == 0)
+            gpu_count = read_number("--count", argv[++i]);
         else if (strcmp(argv[i], "--here") == 0)
             w.here = true;
         else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0)

@@ -35,6 +35,7 @@
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
     X("allreduce-symmetric", check_allreduce_symmetric, 150, THREADS)       \
     X("allreduce-faults", check_allreduce_faults, 120, THREADS)             \
+    X("invariant", check_invariant, 120, THREADS)                           \
     X("frees", check_frees, 60, THREADS)                                    \
     X("epoch-wrap", check_epoch_wrap, 30, THREADS)                          \
     X("graph", check_graph, 60, THREADS)                                    \
@@ -90,8 +91,9 @@ GPU_CHECKS(GPU_DECLARE)
 /* Fewer repetitions were asked for, or as many as a promise is worth. */
 extern bool gpu_quick, gpu_long;
 
-/* Where checks that draw at random begin. */
-extern uint32_t gpu_seed;
+/* Where checks that draw at random begin, and, of those that count their seeds, how many
+ * were asked for; 0: as many as usual. */
+extern uint32_t gpu_seed, gpu_count;
 
 /* The first GPU. */
 extern ew_gpu gpu_here;

@@ -249,12 +249,15 @@ void check_sanitizer_allreduce(void)
         "shots=2,kernel=sm80,block=128x128,x=2,b=128",
         "shots=2,kernel=sm90,block=128x256,cluster=2,x=2,b=256",
         "shots=1,kernel=sm90,block=128x128,cluster=1,x=1,b=512,release=3",
+        "shots=2,kernel=sm90,x=2,b=256,invariant=9",
     };
     ew_ranks_as kind = EW_RANKS_AS_THREADS;
     start_list(60000);
     for (uint32_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
         trial t = small_trial(3, configs[i], i % 2 ? EW_BF16 : EW_FP16, i);
         t.problem.op = EW_OP_GEMM_AR;
+        if (t.config.invariant)
+            t.problem.k = 3 * 40; /* a piece of 40 columns is followed by the next */
         add(&kind, &t);
     }
     run_listed(100);

@@ -36,17 +36,21 @@ static int compute_often(gpu_job *job, void *argument)
 
 static int run_calls(ew_world *world)
 {
-    static const char *const configs[] = {
-        "", "release=3,group=2", "release=partition,order=contiguous",
-        "release=output,pool=after", "launches=unit,release=2,levels=1"};
+    static const char *const configs[] = {"",
+                                          "release=3,group=2",
+                                          "release=partition,order=contiguous",
+                                          "release=output,pool=after",
+                                          "launches=unit,release=2,levels=1",
+                                          "invariant=12"};
     const int64_t most = 130 * ew_world_size(world) + 1;
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
         for (size_t i = 0; i < COUNT(configs); i++) {
             char config[120];
             snprintf(config, sizeof config, "%s%s%s", *kernel, i ? "," : "", configs[i]);
+            const int64_t k = i + 1 == COUNT(configs) ? 96 : 72; /* pieces of 16 or 32 */
             harness_context("%s", config);
             RANK_TRY(job_in_world(world,
-                                  gpu_problem(most, 520, 72, i % 2 ? EW_FP16 : EW_BF16),
+                                  gpu_problem(most, 520, k, i % 2 ? EW_FP16 : EW_BF16),
                                   config, compute_often, NULL));
         }
     return 0;

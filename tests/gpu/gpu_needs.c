@@ -29,8 +29,15 @@ static int compare_gemms(ew_op op, ewx_cuda_form form, ew_dtype dtype)
         for (int cluster = 1; cluster <= 2 && gpu_has_kernel(EW_KERNEL_SM90); cluster++) {
             const ewx_cuda_entry entry =
                 ewx_cuda_gemm_sm90(op, form, dtype, block_n, cluster);
+            const ewx_cuda_entry pieces =
+                form == EWX_CUDA_ONE_WEIGHT
+                    ? ewx_cuda_gemm_sm90_pieces(op, dtype, block_n, cluster)
+                    : (ewx_cuda_entry){0};
             count += compare(&entry, ewx_gemm_needs(EW_KERNEL_SM90, block_n), "gemm_sm90",
                              block_n);
+            if (pieces.function)
+                count += compare(&pieces, ewx_gemm_needs(EW_KERNEL_SM90, block_n),
+                                 "gemm_sm90_pieces", block_n);
         }
         const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(op, form, dtype, block_n);
         count +=

@@ -277,13 +277,15 @@ static size_t place_of(int dst, int64_t task)
 {
     return spec.layout.slice_offset[epoch & 1] +
            (size_t)ewx_layout_slot(&spec.layout, dst, ewx_task_tile(&grid, dst, task)) *
-               TILE_BYTES;
+               spec.layout.slot_bytes;
 }
 
+/* Of all pieces of K. */
 static size_t bytes_of(int dst, int64_t task)
 {
-    return (size_t)ewx_tile_height(&grid, dst, ewx_task_tile(&grid, dst, task)) *
-           EWX_TILE_N * 2;
+    return (size_t)(spec.layout.num_pieces - 1) * TILE_BYTES +
+           (size_t)ewx_tile_height(&grid, dst, ewx_task_tile(&grid, dst, task)) *
+               EWX_TILE_N * 2;
 }
 
 static unsigned char byte_of(int src, int dst, int64_t task, size_t at)

@@ -302,6 +302,7 @@ direct() {
         done
     done
     expect_ok 4 2 empty
+    expect_ok 4 2 calls invariant=8,release=2
     ENTWINE_DEVICE_MPI=off expect_ok 4 2 calls
     went 4 staged
     CARRIER_DIRECT=odd expect_ok 6 3 calls release=2
@@ -323,6 +324,7 @@ carrier() {
         done
     done
     expect_ok 4 2 empty
+    expect_ok 4 2 calls invariant=8,release=2
     export ENTWINE_TIMEOUT_MS=2000
     launch 4 2 misfortune rows
     expect_fault 4 "EW_ERR_MISMATCH: ranks disagree: rank [0-3] has m=(599|600), rank [0-3] has m=(599|600)"

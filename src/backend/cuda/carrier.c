@@ -14,7 +14,7 @@ static unsigned char *outbox_slot(const ewx_cuda_engine *engine, int dst, int64_
     return c->outbox +
            (size_t)(c->exchange.index_of[dst] * engine->spec->layout.slots_per_part +
                     slot) *
-               EWX_CUDA_TILE_BYTES;
+               engine->spec->layout.slot_bytes;
 }
 
 /* Where the producer wrote it. */
@@ -23,7 +23,7 @@ static const unsigned char *produced(const ewx_cuda_engine *engine, int dst, int
 {
     const ewx_layout *layout = &engine->spec->layout;
     return engine->heap.segments[engine->world->rank] + layout->slice_offset[parity] +
-           (size_t)(dst * layout->slots_per_part + slot) * EWX_CUDA_TILE_BYTES;
+           (size_t)(dst * layout->slots_per_part + slot) * layout->slot_bytes;
 }
 
 static uint32_t *flag_of(const ewx_cuda_engine *engine, int owner, int64_t unit, int source)
@@ -50,7 +50,7 @@ static unsigned char *incoming(const void *context, int src, ewx_cargo cargo, in
     const ewx_layout *layout = &engine->spec->layout;
     return engine->carrier.inbox +
            (layout->slice_offset[parity] - layout->slice_offset[0]) +
-           (size_t)(src * layout->slots_per_part + slot) * EWX_CUDA_TILE_BYTES;
+           (size_t)(src * layout->slots_per_part + slot) * layout->slot_bytes;
 }
 
 /* Writes the flag of a release unit when its last tile has come. */

@@ -36,7 +36,8 @@ const unsigned char *ewx_carrier_source(const ewx_cuda_engine *engine, int src)
 {
     const ewx_layout *layout = &engine->spec->layout;
     return engine->carrier.inbox +
-           (src - engine->world->rank) * layout->slots_per_part * EWX_CUDA_TILE_BYTES -
+           (src - engine->world->rank) * layout->slots_per_part *
+               (int64_t)layout->slot_bytes -
            (int64_t)layout->slice_offset[0];
 }
 
@@ -64,7 +65,7 @@ static ew_status allocate_boxes(ewx_cuda_engine *engine)
     ewx_carrier *c = &engine->carrier;
     const ewx_layout *layout = &engine->spec->layout;
     const unsigned reachable = cudaHostAllocMapped | cudaHostAllocPortable;
-    const size_t partition_bytes = (size_t)layout->slots_per_part * EWX_CUDA_TILE_BYTES;
+    const size_t partition_bytes = (size_t)layout->slots_per_part * layout->slot_bytes;
     const int num_remotes = engine->world->num_ranks - engine->world->num_locals;
     const size_t inbox_bytes = layout->segment_bytes - layout->slice_offset[0] + 1;
     c->arrived = calloc(1, ewx_carrier_counts_bytes(engine->spec) + 1);

@@ -16,12 +16,12 @@ static int64_t first_position_of(const ewx_grid *grid, int dst)
 static ew_status copy(const ewx_cuda_engine *engine, int dst, int64_t tiles)
 {
     const ewx_layout *layout = &engine->spec->layout;
-    const size_t partition_bytes = (size_t)layout->slots_per_part * EWX_CUDA_TILE_BYTES;
+    const size_t partition_bytes = (size_t)layout->slots_per_part * layout->slot_bytes;
     unsigned char *inbox = engine->heap.segments[dst] + layout->slice_offset[0];
     if (tiles > 0)
         EW_CUDA_TRY(cudaMemcpyAsync(inbox + (size_t)engine->world->rank * partition_bytes,
                                     engine->outbox + (size_t)dst * partition_bytes,
-                                    (size_t)tiles * EWX_CUDA_TILE_BYTES, cudaMemcpyDefault,
+                                    (size_t)tiles * layout->slot_bytes, cudaMemcpyDefault,
                                     engine->device->reducing),
                     "copying a partition");
     return EW_OK;

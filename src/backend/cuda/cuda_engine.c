@@ -18,7 +18,7 @@ static size_t counters_bytes(const ewx_spec *spec)
 static size_t outbox_bytes(const ewx_spec *spec)
 {
     return spec->config.transport == EW_TRANSPORT_COPY
-               ? (size_t)spec->layout.num_slots * EWX_CUDA_TILE_BYTES + 1
+               ? (size_t)spec->layout.num_slots * spec->layout.slot_bytes + 1
                : 0;
 }
 
@@ -75,8 +75,12 @@ static void choose_kernels(ewx_cuda_engine *engine)
     const ew_dtype dtype = spec->problem.dtype;
     ewx_cuda_entry *const gemms[] = {&engine->gemm, &engine->weights_gemm,
                                      &engine->activating_gemm};
+    const bool pieces = spec->layout.num_pieces > 1; /* never with several weights */
     for (int form = 0; form < EWX_CUDA_NUM_FORMS; form++)
-        *gemms[form] = config->kernel == EW_KERNEL_SM90
+        *gemms[form] = config->kernel == EW_KERNEL_SM90 && pieces
+                           ? ewx_cuda_gemm_sm90_pieces(spec->op->id, dtype, config->block_n,
+                                                       config->cluster)
+                       : config->kernel == EW_KERNEL_SM90
                            ? ewx_cuda_gemm_sm90(spec->op->id, (ewx_cuda_form)form, dtype,
                                                 config->block_n, config->cluster)
                            : ewx_cuda_gemm_sm80(spec->op->id, (ewx_cuda_form)form, dtype,

@@ -3,6 +3,8 @@
 #include "backend/cuda/ops/cuda_op.h"
 #include "plan/policy.h"
 
+_Static_assert(EWX_CUDA_MAX_SOURCES >= EWX_CUDA_MAX_RANKS, "every rank is one");
+
 enum { BOX = 64, STEP = 64 }; /* elements: of an output box's side, of a k-step */
 
 ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry, dim3 grid,
@@ -57,17 +59,31 @@ ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_ent
 
 /* Slots of a partition lie together, by owner where contributions stay with their source,
  * by source where they lie with their owner. */
+static const unsigned char *source_of(const ewx_cuda_engine *engine,
+                                      const ewx_cuda_call *call, int rank)
+{
+    const ewx_layout *layout = &engine->spec->layout;
+    const int64_t partition_bytes = layout->slots_per_part * (int64_t)layout->slot_bytes;
+    if (call->pushed)
+        return engine->heap.segments[call->rank] + (rank - call->rank) * partition_bytes;
+    return ewx_world_is_local(engine->world, rank) ? engine->heap.segments[rank]
+                                                   : ewx_carrier_source(engine, rank);
+}
+
+/* K goes on from one rank's last piece to the next rank's first. */
 static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
 {
-    const int64_t partition_bytes =
-        engine->spec->layout.slots_per_part * EWX_CUDA_TILE_BYTES;
+    const size_t piece_bytes = engine->spec->layout.piece_bytes;
     for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         call->heaps[rank] = engine->heap.segments[rank];
-        call->sources[rank] =
-            call->pushed
-                ? engine->heap.segments[call->rank] + (rank - call->rank) * partition_bytes
-            : ewx_world_is_local(engine->world, rank) ? engine->heap.segments[rank]
-                                                      : ewx_carrier_source(engine, rank);
+        for (int piece = 0; piece < call->num_pieces; piece++) {
+#if EW_MUTANT == 80 /* planted bug: all ranks' first pieces first */
+            const int at = piece * call->num_ranks + rank;
+#else
+            const int at = rank * call->num_pieces + piece;
+#endif
+            call->sources[at] = source_of(engine, call, rank) + (size_t)piece * piece_bytes;
+        }
     }
 }
 
@@ -84,6 +100,8 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .release = spec->config.release,
         .tile_rows = (int32_t)layout->max_tile_rows,
         .num_slots = (int32_t)layout->num_slots,
+        .num_pieces = layout->num_pieces,
+        .num_sources = world->num_ranks * layout->num_pieces,
         .row_major = layout->row_major,
         .pushed = spec->config.transport != EW_TRANSPORT_PULL,
         .ownership = share.ownership,
@@ -111,13 +129,19 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
     return call;
 }
 
-/* `parts` matrices, one behind the other; 0: only one, in two dimensions. */
-static ew_status encode_parts(const ewx_cuda_engine *engine, const void *address,
-                              int64_t cols, int64_t rows, int64_t parts, int box_cols,
-                              int box_rows, CUtensorMap *map)
+/* What a map is of: `parts` matrices, their beginnings part_stride elements apart; 0 parts:
+ * only one, in two dimensions. */
+typedef struct extents {
+    int64_t cols, rows, row_stride, parts, part_stride;
+} extents;
+
+static ew_status encode(const ewx_cuda_engine *engine, const void *address, extents e,
+                        int box_cols, int box_rows, CUtensorMap *map)
 {
-    const cuuint64_t extent[3] = {(cuuint64_t)cols, (cuuint64_t)rows, (cuuint64_t)parts};
-    const cuuint64_t stride[2] = {(cuuint64_t)cols * 2, (cuuint64_t)(cols * rows) * 2};
+    const cuuint64_t extent[3] = {(cuuint64_t)e.cols, (cuuint64_t)e.rows,
+                                  (cuuint64_t)e.parts};
+    const cuuint64_t stride[2] = {(cuuint64_t)e.row_stride * 2,
+                                  (cuuint64_t)e.part_stride * 2};
     const cuuint32_t box[3] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows, 1};
     const cuuint32_t step[3] = {1, 1, 1};
     EW_DRIVER_TRY(
@@ -125,11 +149,20 @@ static ew_status encode_parts(const ewx_cuda_engine *engine, const void *address
             map,
             engine->spec->problem.dtype == EW_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            parts > 0 ? 3 : 2, (void *)(uintptr_t)address, extent, stride, box, step,
+            e.parts > 0 ? 3 : 2, (void *)(uintptr_t)address, extent, stride, box, step,
             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "describing a matrix to the GPU");
     return EW_OK;
+}
+
+/* One behind the other. */
+static ew_status encode_parts(const ewx_cuda_engine *engine, const void *address,
+                              int64_t cols, int64_t rows, int64_t parts, int box_cols,
+                              int box_rows, CUtensorMap *map)
+{
+    return encode(engine, address, (extents){cols, rows, cols, parts, cols * rows},
+                  box_cols, box_rows, map);
 }
 
 static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
@@ -137,6 +170,20 @@ static ew_status encode_map(const ewx_cuda_engine *engine, const void *address,
                             CUtensorMap *map)
 {
     return encode_parts(engine, address, cols, rows, 0, box_cols, box_rows, map);
+}
+
+/* A or B.  Pieces of K are parts side by side, so that loads find zeros behind each. */
+static ew_status encode_operand(const ewx_cuda_engine *engine, const void *address,
+                                int64_t rows, int box_rows, CUtensorMap *map)
+{
+    const int64_t k = engine->spec->problem.k, pieces = engine->spec->layout.num_pieces;
+    const int64_t piece_k = k / pieces;
+    extents e = {piece_k, rows, k, pieces > 1 ? pieces : 0, piece_k};
+#if EW_MUTANT == 82 /* planted bug: columns of the next piece */
+    if (pieces > 1)
+        e.cols = ewx_min64(ewx_div_up(piece_k, STEP) * STEP, k);
+#endif
+    return encode(engine, address, e, STEP, box_rows, map);
 }
 
 static ew_status store_maps(ewx_cuda_engine *engine, const CUtensorMap *maps, int count)
@@ -169,7 +216,8 @@ ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
 {
     const ewx_layout *layout = &engine->spec->layout;
     const int num_ranks = engine->spec->num_ranks;
-    const int64_t tiles = layout->num_slots > 0 ? layout->num_slots : 1;
+    const int64_t tiles =
+        layout->num_slots > 0 ? layout->num_slots * layout->num_pieces : 1;
     const int64_t slices = layout->slice_offset[0] == layout->slice_offset[1] ? 1 : 2;
     const size_t first = layout->num_slots > 0 ? layout->slice_offset[0] : 0;
     CUtensorMap maps[EWX_CUDA_MAX_RANKS + 1];
@@ -216,8 +264,7 @@ static ew_status update_a(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
     const int64_t rows = own.count > 0 ? own.count : 1;
     if (engine->mapped_a != a || engine->mapped_rows != rows ||
         engine->mapped_box_a != gemm->box_rows_a)
-        EW_TRY(encode_map(engine, a, engine->spec->problem.k, rows, STEP, gemm->box_rows_a,
-                          &engine->maps.a));
+        EW_TRY(encode_operand(engine, a, rows, gemm->box_rows_a, &engine->maps.a));
     engine->mapped_a = a;
     engine->mapped_rows = rows;
     engine->mapped_box_a = gemm->box_rows_a;
@@ -236,8 +283,7 @@ static ew_status update_maps(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm
     engine->mapped_c = request->C;
     engine->mapped_m = grid->rows;
     if (engine->mapped_b != B || engine->mapped_box_b != gemm->box_cols_b)
-        EW_TRY(encode_map(engine, B, problem->k, problem->n, STEP, gemm->box_cols_b,
-                          &engine->maps.b));
+        EW_TRY(encode_operand(engine, B, problem->n, gemm->box_cols_b, &engine->maps.b));
     engine->mapped_b = B;
     engine->mapped_box_b = gemm->box_cols_b;
     return update_a(engine, gemm, grid, request->A, B);
@@ -357,6 +403,7 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     operands.a = request->A;
     operands.b = request->packed;
     operands.k = engine->spec->problem.k;
+    operands.piece_k = operands.k / engine->spec->layout.num_pieces;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
     const int64_t blocks = part.end_position - part.first_position;
     int64_t ctas = ewx_div_up(blocks, cluster) * cluster;

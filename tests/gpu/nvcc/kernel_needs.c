@@ -89,6 +89,7 @@ static ewx_kernel_needs row_reducer_figure(const int *numbers)
 
 static const source sources[] = {
     {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
+    {"gemm_sm90_pieces.o.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
     {"gemm_decode_sm90.o.log", "6decodeI", decode_entry, decode_bound, needs_no_more,
      2 * 8},
     {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, needs_hold, 2 * 4},

@@ -57,7 +57,8 @@ __global__ void publish_copied_kernel(const __grid_constant__ ewx_cuda_call call
 {
     const uint32_t epoch = call.counters->epochs[EWX_STAGE_COPY] + 1;
     if (!has_stopped(call)) {
-        await_push(call, dst, 2 * ewx_part_rows(&call.grid, dst) * call.grid.cols);
+        await_push(call, dst,
+                   2 * ewx_part_rows(&call.grid, dst) * call.grid.cols * call.num_pieces);
         st_release_sys(flag_of(call, dst, 0, call.rank), epoch);
     }
     if (closes)

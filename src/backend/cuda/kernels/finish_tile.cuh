@@ -32,7 +32,7 @@ __device__ void finish_tile(const tile_place &place, const ewx_cuda_call &call,
                 residual[i] =
                     ld_16(place.out + (size_t)row * place.out_stride + column * 16, once);
         }
-        add_ranks<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
+        add_all<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const int piece = first + i * THREADS;

@@ -57,6 +57,23 @@ __device__ __forceinline__ ewx_stripe stripe_at(const ewx_cuda_products &product
                               b_row / EWX_STRIPE_COLS + tile * EWX_TILE_STRIPES + side);
 }
 
+/* An operation whose ranks have several pieces of K, each a contribution of its own
+ * (config invariant). */
+template <class OP>
+struct in_pieces : OP {
+};
+
+template <class OP>
+constexpr bool PIECES = false;
+template <class OP>
+constexpr bool PIECES<in_pieces<OP>> = true;
+
+template <class OP>
+__device__ __forceinline__ int num_pieces(const ewx_cuda_call &call)
+{
+    return PIECES<OP> ? call.num_pieces : 1;
+}
+
 /* What hands out blocks: one thread of a CTA or cluster. */
 template <class OP>
 struct block_source {

@@ -4,7 +4,8 @@
  * All eight warps load, multiply and store together.  cp.async brings a k-tile of A and B
  * into a ring of stages while earlier ones are multiplied; within a k-tile, ldmatrix brings
  * the next step's fragments while mma.sync works on this one's.  A finished block goes
- * through the same shared memory, so that it leaves in rows of 16-byte stores. */
+ * through the same shared memory, so that it leaves in rows of 16-byte stores.  With
+ * several pieces of K all this is done for each, and a tile is published with the last. */
 #include "backend/cuda/kernels/activate.cuh"
 #include "backend/cuda/kernels/ampere.cuh"
 #include "backend/cuda/kernels/op_ag_gemm.cuh"
@@ -65,6 +66,7 @@ struct work {
     const unsigned char *a; /* the block's rows */
     unsigned char *out;     /* place of the first tile; the second is behind it */
     products_of<OP, stripe_rows> b;
+    int piece;              /* of K: a block's pieces come one after the other */
 };
 
 /* What thread 0, or warp 0, passes to the others. */
@@ -92,7 +94,7 @@ __device__ __forceinline__ unsigned char *place_of(const ewx_cuda_operands &oper
                                    ? operands.outbox
                                    : call.heaps[OP::home(operands, call, block.part)] +
                                          call.slice_offset[epoch & 1];
-        return slice + OP::slot(operands, call, block) * EWX_CUDA_TILE_BYTES;
+        return slice + slot_offset(call, OP::slot(operands, call, block));
     }
 }
 
@@ -146,6 +148,23 @@ __device__ __forceinline__ work<OP> next_work(
     return item;
 }
 
+/* The same block's next piece. */
+template <class OP>
+__device__ __forceinline__ work<OP> next_piece(const work<OP> &item)
+{
+    work<OP> next = item;
+    next.piece++;
+    next.out += EWX_CUDA_TILE_BYTES;
+    return next;
+}
+
+template <class OP>
+__device__ __forceinline__ bool is_last_piece(const ewx_cuda_call &call,
+                                              const work<OP> &item)
+{
+    return GATHERS<OP> || item.piece + 1 == call.num_pieces;
+}
+
 /* ---- Loads ---- */
 
 /* Where a chunk of a row lies in a k-tile.  Eight lanes at a time, ldmatrix reads the same
@@ -172,11 +191,12 @@ __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operand
     const int row = thread_index() / CHUNKS;
     const int k = thread_index() % CHUNKS * (CHUNK_BYTES / 2);
     sources from;
-    from.a = item.a + (row * operands.k + k) * 2;
-    from.b = HAS_PRODUCTS<OP> ? (const unsigned char *)((row * operands.k + k) * 2)
+    const int64_t first = item.piece * operands.piece_k + k;
+    from.a = item.a + (row * operands.k + first) * 2;
+    from.b = HAS_PRODUCTS<OP> ? (const unsigned char *)((row * operands.k + first) * 2)
                               : (const unsigned char *)operands.b +
-                                    ((item.block.b_row + row) * operands.k + k) * 2;
-    from.left = (int)ewx_div_up(operands.k, DEPTH);
+                                    ((item.block.b_row + row) * operands.k + first) * 2;
+    from.left = (int)ewx_div_up(operands.piece_k, DEPTH);
     from.to = swizzled(row, thread_index() % CHUNKS);
     from.rows = 0;
 #pragma unroll
@@ -190,7 +210,12 @@ __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operand
         }
         from.rows |= exists << pass;
     }
-    from.last_rows = k < operands.k - (from.left - 1) * (int64_t)DEPTH ? from.rows : 0;
+#if EW_MUTANT == 82 /* planted bug: columns of the next piece */
+    from.last_rows = first < operands.k - (from.left - 1) * (int64_t)DEPTH ? from.rows : 0;
+#else
+    from.last_rows =
+        k < operands.piece_k - (from.left - 1) * (int64_t)DEPTH ? from.rows : 0;
+#endif
     return from;
 }
 
@@ -456,7 +481,7 @@ __device__ __forceinline__ void store_block(const ewx_cuda_call &call, const wor
             store_in_c(item.out + tile * TILE_ROW_BYTES, call.grid.cols * 2, image,
                        item.block.rows, item.block.cols - tile * EWX_TILE_N);
         else
-            store_tile(item.out + tile * EWX_CUDA_TILE_BYTES, image);
+            store_tile(item.out + slot_offset(call, tile), image);
     }
 }
 
@@ -504,7 +529,7 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         const work<OP> &item = notice.items[turn & 1];
         work<OP> &next = notice.items[~turn & 1];
         accumulators<BLOCK_N> sum;
-        if (thread_index() < item.block.num_tiles)
+        if (thread_index() < item.block.num_tiles && item.piece == 0)
             stamp_begin(call.trace.produced, produced_at(call, item.block.part,
                                                          item.block.task + thread_index()));
         multiply<OP, T, BLOCK_N>(sum, ring, from, item, operands.k);
@@ -518,22 +543,30 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         __syncthreads(); /* the images are full, the readers' word is everyone's */
         if (!notice.may_store)
             break;
+        const bool is_last = is_last_piece<OP>(call, item);
         bool is_taken = false;
-        if (thread_index() == 0 && operands.persistent) /* answered during the stores */
-            is_taken = blocks.take(operands, call, notice.epoch, 1);
+        if (thread_index() == 0 && operands.persistent && is_last)
+            is_taken = blocks.take(operands, call, notice.epoch, 1); /* during the stores */
         if constexpr (HAS_PRODUCTS<OP>)
             store_products<OP, T>(products, item.block, stages);
         else
             store_block<OP>(call, item, stages);
         if (thread_index() == 0)
-            next = next_work<OP>(operands, call, products, notice.epoch, blocks, is_taken);
+            next = is_last ? next_work<OP>(operands, call, products, notice.epoch, blocks,
+                                           is_taken)
+                           : next_piece<OP>(item);
         __syncthreads(); /* all stores of the CTA precede its releases, below */
         /* Before the releases, so that these loads fly while those wait. */
         start_loads<OP, BLOCK_N>(from, ring, operands, next);
+#if EW_MUTANT == 81 /* planted bug: published with its first piece */
+        const bool is_whole = item.piece == 0;
+#else
+        const bool is_whole = is_last;
+#endif
         if constexpr (!GATHERS<OP>)
-            if (thread_index() < item.block.num_tiles)
-                OP::deliver(operands, call, notice.epoch, item.block.part,
-                            item.block.task + thread_index());
+            if (thread_index() < item.block.num_tiles && is_whole)
+                in_pieces<OP>::deliver(operands, call, notice.epoch, item.block.part,
+                                       item.block.task + thread_index());
     }
     __syncthreads();
     if (thread_index() != 0)

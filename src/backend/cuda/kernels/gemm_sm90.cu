@@ -46,9 +46,23 @@ struct work {
     int part;
     int task;       /* of the first tile; the second is the next */
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
-    int shares_b;   /* both CTAs of the cluster need the same rows of B */
+    int shares_b;   /* both CTAs of the cluster need the same rows of B; with several pieces
+                       of K (PIECES) that is bit 0, and above it is the piece */
     int halves;     /* of 64 rows that hold output: 1 or 2; 0: no more work */
 };
+
+/* Those of a block come one after the other, and the last one publishes its tiles. */
+template <class OP>
+__device__ __forceinline__ int piece_of(const work &item)
+{
+    return PIECES<OP> ? item.shares_b >> 1 : 0;
+}
+
+template <class OP>
+__device__ __forceinline__ bool shares_b(const work &item)
+{
+    return PIECES<OP> ? item.shares_b & 1 : item.shares_b;
+}
 
 template <int TILES>
 struct shape {
@@ -235,7 +249,11 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
                 second.num_stored = 0;
             items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
         }
-        giver.give(items);
+        for (int piece = 0; piece < num_pieces<OP>(call); piece++) {
+            giver.give(items);
+            for (int cta = 0; PIECES<OP> && cta < CLUSTER; cta++)
+                items[cta].shares_b += 2;
+        }
     }
     for (int cta = 0; cta < CLUSTER; cta++)
         items[cta].halves = 0;
@@ -312,7 +330,7 @@ struct b_rows {
     __device__ __forceinline__ b_rows(const ewx_cuda_maps &plain, const products &weights,
                                       const work &item, uint32_t cta)
     {
-        first = CLUSTER > 1 && item.shares_b ? cta * SHARE : 0;
+        first = CLUSTER > 1 && shares_b<OP>(item) ? cta * SHARE : 0;
         b_row = item.b_row + first * ROWS;
         if constexpr (HAS_PRODUCTS<OP>) {
             maps = weights.b;
@@ -367,6 +385,31 @@ __device__ __forceinline__ void await_rows(const ewx_cuda_call &call, uint32_t e
     rows.next_wait += STEPS_PER_CHUNK;
 }
 
+/* The columns of a step, of A or of B.  Those behind a piece are zero. */
+template <class OP>
+__device__ __forceinline__ void load_step(uint32_t to, const CUtensorMap *map,
+                                          uint32_t full, const work &item, int step,
+                                          int row, uint64_t keep)
+{
+    if constexpr (PIECES<OP>)
+        tensor_load_3d(to, map, full, step * DEPTH, row, piece_of<OP>(item), keep);
+    else
+        tensor_load(to, map, full, step * DEPTH, row, keep);
+}
+
+template <class OP>
+__device__ __forceinline__ void load_step_for(uint16_t ctas, uint32_t to,
+                                              const CUtensorMap *map, uint32_t full,
+                                              const work &item, int step, int row,
+                                              uint64_t keep)
+{
+    if constexpr (PIECES<OP>)
+        tensor_load_multicast_3d(to, map, full, step * DEPTH, row, piece_of<OP>(item), ctas,
+                                 keep);
+    else
+        tensor_load_multicast(to, map, full, step * DEPTH, row, ctas, keep);
+}
+
 template <class OP, int TILES, int CLUSTER>
 __device__ void load(const ewx_cuda_maps &maps,
                      const products_of<OP, ewx_cuda_product_maps> &products,
@@ -396,18 +439,18 @@ __device__ void load(const ewx_cuda_maps &maps,
             }
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
-            tensor_load(memory.a(stage.at), rows.map, full, step * DEPTH, rows.first, keep);
-            if (CLUSTER > 1 && item.shares_b) {
+            load_step<OP>(memory.a(stage.at), rows.map, full, item, step, rows.first, keep);
+            if (CLUSTER > 1 && shares_b<OP>(item)) {
 #pragma unroll
                 for (int i = 0; i < B::SHARE; i++)
-                    tensor_load_multicast(b + i * B::BYTES, weight.map(i), full,
-                                          step * DEPTH, weight.row(i), EVERY_CTA, keep);
+                    load_step_for<OP>(EVERY_CTA, b + i * B::BYTES, weight.map(i), full, item,
+                                      step, weight.row(i), keep);
                 continue;
             }
 #pragma unroll
             for (int i = 0; i < B::COUNT; i++)
-                tensor_load(b + i * B::BYTES, weight.map(i), full, step * DEPTH,
-                            weight.row(i), keep);
+                load_step<OP>(b + i * B::BYTES, weight.map(i), full, item, step,
+                              weight.row(i), keep);
         }
     }
 }
@@ -537,7 +580,7 @@ __device__ void multiply(const products_of<OP, ewx_cuda_product_maps> &products,
         const work item = taker.take();
         if (item.halves == 0)
             break;
-        if (thread == 0 && tile < item.num_stored)
+        if (thread == 0 && tile < item.num_stored && piece_of<OP>(item) == 0)
             stamp_begin(call.trace.produced,
                         produced_at(call, item.part, item.task + tile));
         float acc[2][64];
@@ -631,6 +674,22 @@ __device__ __forceinline__ void store_in_c(const box_place &place, const ewx_gri
     commit_stores();
 }
 
+/* The first row of a piece's tile among those of all slots. */
+template <class OP>
+__device__ __forceinline__ int row_of(const ewx_cuda_call &call, int slot, const work &item)
+{
+    return (slot * num_pieces<OP>(call) + piece_of<OP>(item)) * EWX_TILE_M;
+}
+
+template <class OP>
+__device__ __forceinline__ bool completes_tile(const ewx_cuda_call &call, const work &item)
+{
+#if EW_MUTANT == 81 /* planted bug: published with its first piece */
+    return piece_of<OP>(item) == 0;
+#endif
+    return piece_of<OP>(item) + 1 == num_pieces<OP>(call);
+}
+
 template <class OP, int TILES>
 __device__ void store(const ewx_cuda_maps &maps,
                       const products_of<OP, ewx_cuda_product_maps> &products,
@@ -673,7 +732,7 @@ __device__ void store(const ewx_cuda_maps &maps,
                 else
                     tensor_store(&maps.out[OP::home(operands, call, item.part)],
                                  memory.box(tile, which), which * BOX,
-                                 (first_slot + item.slot + tile) * EWX_TILE_M +
+                                 row_of<OP>(call, first_slot + item.slot + tile, item) +
                                      (i >> 1) * BOX);
             }
             if (i > 0) { /* while this store reads, the one before it is waited for */
@@ -690,7 +749,8 @@ __device__ void store(const ewx_cuda_maps &maps,
         } else if (stores) {
             stores_are_complete();
 #if EW_MUTANT != 1
-            OP::deliver(operands, call, epoch, item.part, item.task + tile);
+            if (completes_tile<OP>(call, item))
+                OP::deliver(operands, call, epoch, item.part, item.task + tile);
 #endif
         }
         __syncwarp();
@@ -737,7 +797,7 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     const arena<TILES> memory = {shared_address(shared)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t cta = CLUSTER > 1 ? cluster_rank() : 0;
-    const int num_steps = (int)ewx_div_up(operands.k, DEPTH);
+    const int num_steps = (int)ewx_div_up(operands.piece_k, DEPTH);
     if (threadIdx.x == 0) {
         tensor_prefetch(&maps.a);
         if constexpr (!HAS_PRODUCTS<OP>)
@@ -804,6 +864,22 @@ ewx_cuda_entry entry_of(ew_dtype dtype, int block_n, int cluster)
 
 } // namespace
 
+#ifdef EWX_SM90_PIECES
+ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n, int cluster)
+{
+    if (dtype == EW_FP32)
+        return {};
+    switch (op) {
+    case EW_OP_GEMM_RS:
+        return entry_of<in_pieces<op_gemm_rs>>(dtype, block_n, cluster);
+    case EW_OP_GEMM_AR:
+        return entry_of<in_pieces<op_gemm_ar>>(dtype, block_n, cluster);
+    case EW_OP_AG_GEMM:
+        break;
+    }
+    return {};
+}
+#else
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
                                   int cluster)
 {
@@ -826,3 +902,4 @@ ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, 
     }
     return {};
 }
+#endif

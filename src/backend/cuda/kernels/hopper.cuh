@@ -148,6 +148,18 @@ __device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap *map,
         : "memory");
 }
 
+/* Of a piece of K. */
+__device__ __forceinline__ void tensor_load_3d(uint32_t to, const CUtensorMap *map,
+                                               uint32_t barrier, int col, int row,
+                                               int piece, uint64_t policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3,%4,%5}], [%2], %6;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(col), "r"(row), "r"(piece), "l"(policy)
+        : "memory");
+}
+
 /* Into the same place of every CTA in `mask`, whose barriers all count the bytes. */
 __device__ __forceinline__ void tensor_load_multicast(uint32_t to, const CUtensorMap *map,
                                                       uint32_t barrier, int col, int row,
@@ -157,6 +169,20 @@ __device__ __forceinline__ void tensor_load_multicast(uint32_t to, const CUtenso
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
         ".multicast::cluster.L2::cache_hint [%0], [%1, {%3,%4}], [%2], %5, %6;" ::"r"(to),
         "l"(map), "r"(barrier), "r"(col), "r"(row), "h"(mask), "l"(policy)
+        : "memory");
+}
+
+__device__ __forceinline__ void tensor_load_multicast_3d(uint32_t to,
+                                                         const CUtensorMap *map,
+                                                         uint32_t barrier, int col, int row,
+                                                         int piece, uint16_t mask,
+                                                         uint64_t policy)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3,%4,%5}], [%2], %6, %7;" ::"r"(
+            to),
+        "l"(map), "r"(barrier), "r"(col), "r"(row), "r"(piece), "h"(mask), "l"(policy)
         : "memory");
 }
 

@@ -118,6 +118,8 @@ typedef struct ewx_cuda_call {
     int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
     int32_t tile_rows;       /* slots of one part are tile_rows x grid.tile_cols */
     int32_t num_slots;       /* of a slice */
+    int32_t num_pieces;      /* of K: a slot has a tile for each, one after the other */
+    int32_t num_sources;     /* contributions to a tile: the pieces of all ranks */
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
     int32_t pushed;          /* 1: a contribution is stored in the heap of the rank that
                                 reads it; 0: in the heap of the rank that made it */
@@ -139,9 +141,10 @@ typedef struct ewx_cuda_call {
     ewx_cuda_link link;
     ewx_cuda_trace trace;
     unsigned char *heaps[EWX_CUDA_MAX_RANKS]; /* every rank's segment */
-    /* A base address per source: plus the offset of my own contribution in my heap, it is
-     * the address of rank r's contribution to the same tile. */
-    const unsigned char *sources[EWX_CUDA_MAX_RANKS];
+    /* A base address per source, in the order of summation, which is that of K: plus the
+     * offset of my own first contribution in my heap, it is the address of this source's
+     * contribution to the same tile. */
+    const unsigned char *sources[EWX_CUDA_MAX_SOURCES];
 } ewx_cuda_call;
 
 /* A: rows x K; B: N x K, both K-major; out: the tiles of every rank's slices, and last of
@@ -151,15 +154,16 @@ typedef struct ewx_cuda_call {
  * slice 1; and C is [part][row][column], of the large parts and of the others, so that a
  * box ends where its part does. */
 typedef struct ewx_cuda_maps {
-    CUtensorMap a, b;
+    CUtensorMap a, b; /* with several pieces of K [piece][row][column] */
     const CUtensorMap *out;
     CUtensorMap c_large, c_small;
 } ewx_cuda_maps;
 
 /* The GEMM of a call is launched once, or once per part (transport=copy). */
 typedef struct ewx_cuda_operands {
-    const void *a, *b; /* for kernels without TMA */
-    int64_t k;
+    const void *a, *b;  /* for kernels without TMA */
+    int64_t k;          /* from row to row */
+    int64_t piece_k;    /* of a piece; without several, k */
     int32_t persistent; /* take positions until none is left, else one per CTA (cluster) */
     int64_t first_position, end_position; /* of this launch */
     int32_t opens, closes;                /* the call */
@@ -306,26 +310,31 @@ typedef enum ewx_cuda_form {
  * ewx_cuda_product_maps, else any byte); block_n 128 or 256, cluster 1 or 2 */
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
                                   int cluster);
+/* The same of one weight for several pieces of K; not for an operation that adds nothing. */
+ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n,
+                                         int cluster);
 /* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.
  * Positions are tile columns.  The bits are the same. */
 #define EWX_CUDA_LEAST_TOKENS 8
 #define EWX_CUDA_MOST_TOKENS 64
 ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
 /* (ewx_cuda_operands, ewx_cuda_call, and with several weights ewx_cuda_products, else any
- * byte) */
+ * byte); any number of pieces */
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype,
                                   int block_n);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
- * it; threads 128, 256 or 512 */
+ * it; num_ranks 0: as many as the call says, with several contributions each; threads 128,
+ * 256 or 512 */
 ewx_cuda_entry ewx_cuda_allreducer(ew_dtype dtype, int num_ranks, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue, ewx_cuda_strips): that of the rows
- * this rank owns, with an epilogue, and the norm of all; threads 128 or 256 */
+ * this rank owns, with an epilogue, and the norm of all; likewise, threads 128 or 256 */
 ewx_cuda_entry ewx_cuda_row_allreducer(ew_dtype dtype, int num_ranks, int threads);
-/* (ewx_cuda_output, ewx_cuda_call): that of the tiles this rank owns; likewise */
-ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads);
+/* (ewx_cuda_output, ewx_cuda_call): that of the tiles this rank owns; threads 128, 256 or
+ * 512 */
+ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_sources, int threads);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_epilogue): the same with an epilogue, less the
  * rows that were not complete in time */
-ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads);
+ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_sources, int threads);
 /* (ewx_cuda_epilogue, ewx_cuda_call): those rows */
 ewx_cuda_entry ewx_cuda_epilogue_rest(ew_dtype dtype);
 /* (ewx_cuda_epilogue, ewx_cuda_call): the whole epilogue, after a sum */

@@ -63,11 +63,12 @@ __device__ __forceinline__ transfer book_all(const ewx_cuda_call &call, int64_t 
 }
 
 /* One warp.  The bytes come one after the other while the tile is being reduced, so that
- * its sum can begin with the first of them and end with the last. */
+ * its sum can begin with the first of them and end with the last.  A rank's contributions
+ * are as many as it has pieces of K. */
 __device__ __forceinline__ transfer book_pull(const ewx_cuda_call &call, int64_t tile_bytes,
                                               int lane)
 {
-    return book_all(call, tile_bytes, false, lane);
+    return book_all(call, tile_bytes * call.num_pieces, false, lane);
 }
 
 /* One warp, between a sum that its CTA wrote into the memory of all others and its

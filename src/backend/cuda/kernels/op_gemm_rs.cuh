@@ -48,14 +48,34 @@ struct op_gemm_rs {
                                                    const ewx_cuda_call &call,
                                                    uint32_t epoch, int part, int64_t task)
     {
+        deliver_pieces(operands, call, epoch, part, task, 1);
+    }
+
+    /* Of so many contributions. */
+    static __device__ __forceinline__ void deliver_pieces(const ewx_cuda_operands &operands,
+                                                          const ewx_cuda_call &call,
+                                                          uint32_t epoch, int part,
+                                                          int64_t task, int pieces)
+    {
         if (!operands.outbox) {
             if (call.pushed && is_paced(call))
                 await_push(call, part,
-                           ewx_tile_bytes(&call.grid, part,
-                                          ewx_task_tile(&call.grid, part, task), 2));
+                           pieces * ewx_tile_bytes(&call.grid, part,
+                                                   ewx_task_tile(&call.grid, part, task),
+                                                   2));
             publish(call, epoch, part, task);
         }
         stamp_published(call.trace.produced, produced_at(call, part, task));
+    }
+};
+
+template <>
+struct in_pieces<op_gemm_rs> : op_gemm_rs {
+    static __device__ __forceinline__ void deliver(const ewx_cuda_operands &operands,
+                                                   const ewx_cuda_call &call,
+                                                   uint32_t epoch, int part, int64_t task)
+    {
+        deliver_pieces(operands, call, epoch, part, task, call.num_pieces);
     }
 };
 

@@ -284,6 +284,12 @@ __device__ __forceinline__ int64_t slot_of(const ewx_cuda_call &call, int part,
     return ewx_slot(call.tile_rows, call.grid.tile_cols, part, tile);
 }
 
+/* Bytes from the start of a slice to the first contribution of a slot. */
+__device__ __forceinline__ int64_t slot_offset(const ewx_cuda_call &call, int64_t slot)
+{
+    return slot * call.num_pieces * EWX_CUDA_TILE_BYTES;
+}
+
 /* ---- Publication ---- */
 
 __device__ __forceinline__ uint32_t *flag_of(const ewx_cuda_call &call, int owner,

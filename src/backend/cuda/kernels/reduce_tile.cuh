@@ -1,6 +1,6 @@
 /* What the two reducers have in common: where the contributions to a tile and its sum lie,
  * and how they are awaited, pulled in 16-byte pieces and added, in fp32 and in the order of
- * the ranks. */
+ * the sources: by rank and, of each, by piece of K. */
 #ifndef EWX_CUDA_REDUCE_TILE_CUH
 #define EWX_CUDA_REDUCE_TILE_CUH
 
@@ -45,7 +45,7 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     place.source_stride = call.row_major ? place.out_stride : EWX_TILE_N * 2;
     place.source = call.slice_offset[epoch & 1] +
                    (call.row_major ? ewx_matrix_element(grid, call.part, from) * 2
-                                   : slot_of(call, call.part, from) * EWX_CUDA_TILE_BYTES);
+                                   : slot_offset(call, slot_of(call, call.part, from)));
     place.height = (int)ewx_tile_height(grid, call.part, tile);
     place.pieces = (int)(ewx_tile_width(grid, tile) / PIECE);
     return place;
@@ -67,12 +67,12 @@ __device__ tile_place own_place(const ewx_cuda_output &output, const ewx_cuda_ca
 
 /* ---- Arithmetic ---- */
 
-/* Adds the contributions of ranks first..first+SOURCES-1, all in flight at once, to ROWS
- * pieces of a thread. */
+/* Adds the contributions first..first+SOURCES-1, all in flight at once, to ROWS pieces of a
+ * thread. */
 template <class T, int THREADS, int SOURCES, int ROWS>
 __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
                                             const tile_place &place,
-                                            const ewx_cuda_call &call, int first_rank,
+                                            const ewx_cuda_call &call, int first_source,
                                             int num_sources, int first_piece)
 {
     const uint64_t once = l2_evict_first(); /* leave the L2 to A and B */
@@ -87,9 +87,9 @@ __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
         for (int s = 0; s < SOURCES; s++) {
             v[s][i] = make_uint4(0, 0, 0, 0);
 #if EW_MUTANT == 4 /* planted bug: the owner's contribution first */
-            const int source = (first_rank + s + call.rank) % call.num_ranks;
+            const int source = (first_source + s + call.rank) % call.num_sources;
 #else
-            const int source = first_rank + s;
+            const int source = first_source + s;
 #endif
             if (exists && s < num_sources)
                 v[s][i] = ld_16(call.sources[source] + offset, once);
@@ -103,24 +103,24 @@ __device__ __forceinline__ void add_sources(float (&sum)[ROWS][PIECE],
                 add<T>(sum[i], v[s][i]);
 }
 
-/* W is the number of ranks, or 0 when it is known at run time only. */
+/* W is the number of sources, or 0 when it is known at run time only. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
-__device__ __forceinline__ void add_ranks(float (&sum)[ROWS][PIECE],
-                                          const tile_place &place,
-                                          const ewx_cuda_call &call, int first)
+__device__ __forceinline__ void add_all(float (&sum)[ROWS][PIECE], const tile_place &place,
+                                        const ewx_cuda_call &call, int first)
 {
-    const int num_ranks = W ? W : call.num_ranks;
+    const int count = W ? W : call.num_sources;
 #pragma unroll
-    for (int rank = 0; rank < (W ? W : 1); rank += SOURCES)
-        add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank,
-                                               W ? W - rank : num_ranks, first);
+    for (int source = 0; source < (W ? W : 1); source += SOURCES)
+        add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, source,
+                                               W ? W - source : count, first);
 #pragma unroll 1
-    for (int rank = SOURCES; !W && rank < num_ranks; rank += SOURCES)
-        add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, rank, num_ranks - rank,
+    for (int source = SOURCES; !W && source < count; source += SOURCES)
+        add_sources<T, THREADS, SOURCES, ROWS>(sum, place, call, source, count - source,
                                                first);
 }
 
-/* Gives a piece of a sum to all others, in place of their contributions to it. */
+/* Gives a piece of a sum to all others, in place of their contributions to it: of several,
+ * the first.  W is the number of ranks, or 0. */
 template <int W>
 __device__ __forceinline__ void push_piece(const ewx_cuda_call &call, int64_t offset,
                                            uint4 v)
@@ -159,7 +159,7 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, 
 #pragma unroll 1
     for (int first = threadIdx.x; first < pieces; first += THREADS * ROWS) {
         float sum[ROWS][PIECE] = {};
-        add_ranks<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
+        add_all<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             const int piece = first + i * THREADS;

@@ -1,7 +1,8 @@
 /* The reducer: x CTAs, each with every x-th of the rank's tiles, in the order in which
  * producers compute them.  A CTA waits until all ranks have published a tile, pulls their
- * contributions in 16-byte pieces, adds them in fp32 in the order of the ranks, and writes
- * the rounded sum into the caller's matrix.
+ * contributions in 16-byte pieces, adds them in fp32 in the order of the ranks (of a rank
+ * that has several, in that of its pieces of K), and writes the rounded sum into the
+ * caller's matrix.
  *
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
 #include "backend/cuda/kernels/finish_tile.cuh"
@@ -140,9 +141,9 @@ const void *function_for()
 }
 
 template <class T, int THREADS, bool FUSED>
-const void *function_of(int num_ranks)
+const void *function_of(int num_sources)
 {
-    switch (num_ranks) {
+    switch (num_sources) {
     case 2:
         return function_for<T, THREADS, 2, FUSED>();
     case 4:
@@ -154,37 +155,37 @@ const void *function_of(int num_ranks)
 }
 
 template <class T, bool FUSED>
-const void *function_of(int num_ranks, int threads)
+const void *function_of(int num_sources, int threads)
 {
     switch (threads) {
     case 128:
-        return function_of<T, 128, FUSED>(num_ranks);
+        return function_of<T, 128, FUSED>(num_sources);
     case 256:
-        return function_of<T, 256, FUSED>(num_ranks);
+        return function_of<T, 256, FUSED>(num_sources);
     case 512:
-        return function_of<T, 512, FUSED>(num_ranks);
+        return function_of<T, 512, FUSED>(num_sources);
     }
     return nullptr;
 }
 
 template <bool FUSED>
-ewx_cuda_entry entry_of(ew_dtype dtype, int num_ranks, int threads)
+ewx_cuda_entry entry_of(ew_dtype dtype, int num_sources, int threads)
 {
     if (dtype == EW_FP32)
         return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, FUSED>(num_ranks, threads)
-                             : function_of<__half, FUSED>(num_ranks, threads),
+    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, FUSED>(num_sources, threads)
+                             : function_of<__half, FUSED>(num_sources, threads),
             threads, 0, 0};
 }
 
 } // namespace
 
-ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_ranks, int threads)
+ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_sources, int threads)
 {
-    return entry_of<false>(dtype, num_ranks, threads);
+    return entry_of<false>(dtype, num_sources, threads);
 }
 
-ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_ranks, int threads)
+ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_sources, int threads)
 {
-    return entry_of<true>(dtype, num_ranks, threads);
+    return entry_of<true>(dtype, num_sources, threads);
 }

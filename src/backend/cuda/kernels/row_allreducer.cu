@@ -45,9 +45,9 @@ __device__ slot_row slots_of_row(const ewx_cuda_call &call, uint32_t epoch,
     const ewx_tile tile = {at / EWX_TILE_M, 0};
     if (call.row_major)
         return {slice + row_of_call(call, share, row) * call.grid.cols * 2, EWX_TILE_N * 2};
-    return {slice + slot_of(call, share.part, tile) * EWX_CUDA_TILE_BYTES +
+    return {slice + slot_offset(call, slot_of(call, share.part, tile)) +
                 at % EWX_TILE_M * EWX_TILE_N * 2,
-            EWX_CUDA_TILE_BYTES};
+            slot_offset(call, 1)};
 }
 
 __device__ __forceinline__ int64_t piece_of_row(const slot_row &row, int piece)

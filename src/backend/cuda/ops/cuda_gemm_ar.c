@@ -7,15 +7,22 @@
 #include "backend/cuda/ops/cuda_op.h"
 #include "plan/layer.h"
 
+/* Those for a certain number of ranks sum one contribution of each. */
+static int ranks_of_kernel(const ewx_spec *spec)
+{
+    return spec->layout.num_pieces == 1 ? spec->num_ranks : 0;
+}
+
 static ewx_cuda_entry allreducer(const ewx_spec *spec)
 {
-    return ewx_cuda_allreducer(spec->problem.dtype, spec->num_ranks, spec->config.batch);
+    return ewx_cuda_allreducer(spec->problem.dtype, ranks_of_kernel(spec),
+                               spec->config.batch);
 }
 
 /* It needs the registers of 256 threads where the plain one has those of 512. */
 static ewx_cuda_entry row_allreducer(const ewx_spec *spec)
 {
-    return ewx_cuda_row_allreducer(spec->problem.dtype, spec->num_ranks,
+    return ewx_cuda_row_allreducer(spec->problem.dtype, ranks_of_kernel(spec),
                                    (int)ewx_min64(spec->config.batch, 256));
 }
 

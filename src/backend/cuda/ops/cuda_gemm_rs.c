@@ -3,14 +3,20 @@
  * is part of the reducer, or a kernel behind it. */
 #include "backend/cuda/ops/cuda_op.h"
 
+static int num_sources(const ewx_spec *spec)
+{
+    return spec->num_ranks * spec->layout.num_pieces;
+}
+
 static ewx_cuda_entry reducer(const ewx_spec *spec)
 {
-    return ewx_cuda_reducer(spec->problem.dtype, spec->num_ranks, spec->config.batch);
+    return ewx_cuda_reducer(spec->problem.dtype, num_sources(spec), spec->config.batch);
 }
 
 static ewx_cuda_entry reducer_with_epilogue(const ewx_spec *spec)
 {
-    return ewx_cuda_fused_reducer(spec->problem.dtype, spec->num_ranks, spec->config.batch);
+    return ewx_cuda_fused_reducer(spec->problem.dtype, num_sources(spec),
+                                  spec->config.batch);
 }
 
 /* ---- The GEMM ---- */

@@ -11,7 +11,8 @@ int64_t ewx_sim_push_tile(ewx_sim *sim, int src, int dst, int64_t bytes)
 {
     if (src == dst)
         return sim->now_ps;
-    const int64_t arrival = ewx_sim_book_send(sim, sim->now_ps, src, dst, bytes);
+    const int64_t arrival =
+        ewx_sim_book_send(sim, sim->now_ps, src, dst, bytes * sim->spec->layout.num_pieces);
     ewx_sim_rank *r = &sim->ranks[src];
     r->arrival_ps = ewx_sim_later(r->arrival_ps, arrival);
     return arrival;
@@ -78,7 +79,7 @@ int64_t ewx_sim_book_sum(ewx_sim *sim, int rank, int64_t bytes, int pushed, bool
 {
     int64_t begin = sim->now_ps, end = sim->now_ps;
     if (sim->spec->config.transport == EW_TRANSPORT_PULL && !sim->request->profile->is_cpu)
-        end = pull(sim, rank, bytes, &begin);
+        end = pull(sim, rank, bytes * sim->spec->layout.num_pieces, &begin);
     const double moved = (double)bytes * (moved_tiles(sim) + pushed);
     return ewx_sim_later(end, ewx_sim_book_moves(sim, rank, moved, begin, shares_sm));
 }
