@@ -131,7 +131,7 @@ json_t *cli_row_json(const cli_row *row)
             "overlap_efficiency", cli_number_json(row->efficiency), "waves",
             cli_number_json(row->waves), "check", "wrong", (json_int_t)result->check.wrong,
             "max_abs_err", cli_number_json(result->check.max_abs_err)));
-    if (row->extra)
+    if (row->extra && !row->job->bed->is_simulated) /* whose calls are all alike */
         cli_json_merge(object, detail_json(row));
     add_ratios(object, row);
     if (row->extra && row->extra->tuned)
