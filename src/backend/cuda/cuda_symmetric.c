@@ -192,22 +192,21 @@ static ew_status check_kind(int rank, const void *pointer)
     return EW_OK;
 }
 
-/* Memory that was mapped in pieces is whole if they follow each other. */
+/* Of the rank's own memory: every rank checks its own. */
 static ew_status check_size(const ewx_device *device, int rank, const void *pointer,
                             size_t bytes)
 {
-    const CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, end = first + bytes;
-    for (CUdeviceptr at = first; at < end;) {
-        CUdeviceptr base = 0;
-        size_t size = 0;
-        if (device->driver->cuMemGetAddressRange(&base, &size, at) != CUDA_SUCCESS)
-            return ewx_fail(EW_ERR_ARGUMENT,
-                            "pointers[%d]=%p has %zu bytes, not %zu\n"
-                            "  fix: pass the size of the smallest rank's memory",
-                            rank, pointer, (size_t)(at - first), bytes);
-        at = base + size;
-    }
-    return EW_OK;
+    const CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer;
+    CUdeviceptr base = first;
+    size_t size = 0;
+    EW_DRIVER_TRY(device->driver->cuMemGetAddressRange(&base, &size, first),
+                  "asking for the size of imported memory");
+    if (base + size - first >= bytes)
+        return EW_OK;
+    return ewx_fail(EW_ERR_ARGUMENT,
+                    "pointers[%d]=%p has %zu bytes, not %zu\n"
+                    "  fix: pass the size of the smallest rank's memory",
+                    rank, pointer, (size_t)(base + size - first), bytes);
 }
 
 static ew_status check_pointers(const ew_world *world, const ewx_device *device,
