@@ -74,7 +74,7 @@ allowed() { # FILE INCLUDED, both relative to the root; INCLUDED without a src/ 
         [[ $included == backend/cpu/kernels/* || $included == base/dtype.h ]] ;;
     src/backend/cuda/kernels/*)
         [[ $included == backend/cuda/kernels/* || $included == base/@(dtype|epoch|limits).h ||
-            $included == plan/@(epilogue|epoch|exact|grid|layer|layout|ownership|release|walk).h ]] ;;
+            $included == plan/@(activation_math|columns|epilogue|epoch|exact|grid|layer|layout|ownership|release|walk).h ]] ;;
     *) (($(layer_of "$included") <= $(layer_of "${file#src/}"))) ;;
     esac
 }

@@ -196,7 +196,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 bad=0
 for source in src/backend/cuda/kernels/*.cu; do
     name=$(basename "$source" .cu) arch=compute_80
-    [[ $name == gemm_sm90* ]] && arch=compute_90a
+    [[ $name == *_sm90* ]] && arch=compute_90a
     "$nvcc" -O3 -std=c++17 -Isrc -Iinclude -gencode="arch=$arch,code=$arch" -ptx "$source" \
         -o "$work/$name.ptx" && lint "$work/$name.ptx" || bad=1
 done

@@ -150,6 +150,87 @@ static void bits_are_those_of_a_plain_gemm(void **state)
     harness_context("%s", "");
 }
 
+/* ---- The same columns at every W ---- */
+
+enum { ALL_ROWS = 263, ALL_COLS = 208, DEPTH = 143, WIDEST = 8 };
+
+typedef struct columns_trial {
+    ew_dtype dtype;
+    int64_t m;
+    const char *config;
+    unsigned char *A, *B, *want; /* of all ranks; `want` has ALL_ROWS rows */
+} columns_trial;
+
+/* Each rank has the columns that follow those of the rank before. */
+static int compare_columns(ew_world *world, void *argument)
+{
+    const columns_trial *t = argument;
+    const int W = ew_world_size(world), rank = ew_world_rank(world);
+    const size_t elem = ew_dtype_bytes(t->dtype), row = DEPTH * elem;
+    const int64_t cols = ALL_COLS / W;
+    const size_t bytes = (size_t)cols * elem, first_col = (size_t)rank * bytes;
+    const ew_problem problem = gather_problem(t->m, cols, DEPTH, t->dtype);
+    ew_config config = EW_CONFIG_INIT;
+    ew_plan *plan;
+    int64_t first, count;
+    unsigned char *C = malloc((size_t)t->m * bytes);
+    RANK_OK(ew_owned_rows(t->m, W, rank, &first, &count));
+    RANK_OK(ew_config_parse(t->config, &config));
+    RANK_OK(ew_plan_create(world, &problem, &config, &plan));
+    RANK_OK(ew_ag_gemm(plan, t->m, t->A + (size_t)first * row,
+                       t->B + (size_t)(rank * cols) * row, C, NULL, NULL));
+    for (int64_t i = 0; i < t->m; i++)
+        RANK_CHECK(memcmp(C + (size_t)i * bytes,
+                          t->want + (size_t)i * ALL_COLS * elem + first_col, bytes) == 0,
+                   "row %d has other bits than at W=1", (int)i);
+    free(C);
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+static int multiply_on_one_rank(ew_world *world, void *argument)
+{
+    const columns_trial *t = argument;
+    const ew_problem problem = gather_problem(ALL_ROWS, ALL_COLS, DEPTH, t->dtype);
+    ew_plan *plan;
+    RANK_OK(ew_plan_create(world, &problem, NULL, &plan));
+    RANK_OK(ew_ag_gemm(plan, ALL_ROWS, t->A, t->B, t->want, NULL, NULL));
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+/* A row's bits are those of its own values and of the weight's: not of W, of how many rows
+ * come with it or of the schedule. */
+static void columns_keep_their_bits_at_every_W(void **state)
+{
+    static const ew_dtype dtypes[] = {EW_FP32, EW_BF16, EW_FP16};
+    static const int64_t rows[] = {ALL_ROWS, 1, 130};
+    static const char *const configs[] = {"", "order=contiguous,workers=2,block=128x128"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(dtypes); i++) {
+        const size_t elem = ew_dtype_bytes(dtypes[i]);
+        columns_trial t = {.dtype = dtypes[i],
+                           .A = malloc(ALL_ROWS * DEPTH * elem),
+                           .B = malloc(ALL_COLS * DEPTH * elem),
+                           .want = malloc(ALL_ROWS * ALL_COLS * elem)};
+        fill_random(t.dtype, 7, 0, OPERAND_A, ALL_ROWS, DEPTH, t.A);
+        fill_random(t.dtype, 7, 0, OPERAND_B, ALL_COLS, DEPTH, t.B);
+        harness_run(EW_RANKS_AS_THREADS, 1, multiply_on_one_rank, &t);
+        for (int W = 1; W <= WIDEST; W *= 2)
+            for (size_t j = 0; j < COUNT(rows) * COUNT(configs); j++) {
+                t.m = rows[j / COUNT(configs)];
+                t.config = configs[j % COUNT(configs)];
+                harness_context("W=%d m=%d %s %s", W, (int)t.m, ew_dtype_name(t.dtype),
+                                t.config);
+                harness_run(EW_RANKS_AS_THREADS, W, compare_columns, &t);
+            }
+        free(t.A);
+        free(t.B);
+        free(t.want);
+    }
+    harness_context("%s", "");
+}
+
 /* ---- Rows and their readers ---- */
 
 /* Rank 0 publishes and pauses there; the others dawdle before they read. */
@@ -365,6 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_of_a_plain_gemm),
+        cmocka_unit_test(columns_keep_their_bits_at_every_W),
         cmocka_unit_test(rows_wait_for_their_readers),
         cmocka_unit_test(rows_that_come_over_a_link),
 #ifndef __SANITIZE_THREAD__

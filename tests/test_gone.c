@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 #include "stress.h"
 
 enum { MOST_RANKS = 8, MOST_BYTES = 1024 };
@@ -29,6 +30,7 @@ enum { USUAL_BLOWS = 60 };
 #endif
 #define KILL_TIMEOUT_MS 12000 /* never reached */
 #define STOP_TIMEOUT_MS 1500
+#define SLOW_TIMEOUT_MS 1200
 #define SOON_NS 10000000000
 
 typedef struct scene {
@@ -244,12 +246,104 @@ static void stopped_while_ranks_plan(void **state)
                  stress_count("BLOWS", USUAL_BLOWS) / 10, "plan_stops");
 }
 
+/* ---- A rank stops while the owner of the control block is slow ---- */
+
+/* Rank 1 stops; what makes rank 0, the owner, take longer than others wait for one that is
+ * stopped: it is starved, or rank 2 keeps it waiting at first. */
+typedef struct slow_meeting {
+    scene scene;
+    int64_t stops_at; /* as `where` of EWX_PROBE_MEETING */
+    bool is_starved;
+    _Atomic bool has_stopped;
+} slow_meeting;
+
+static int disturb_meeting(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    slow_meeting *m = context;
+    if (point != EWX_PROBE_MEETING)
+        return 0;
+    if (rank == 1 && where == m->stops_at) {
+        atomic_store(&m->has_stopped, true);
+        kill(getpid(), SIGSTOP);
+    }
+    if (rank == 2 && where == 0 && !m->is_starved)
+        sleep_ms(SLOW_TIMEOUT_MS / 2);
+    return 0;
+}
+
+static bool has_ended(pid_t pid)
+{
+    siginfo_t is = {0};
+    return waitid(P_PID, (id_t)pid, &is, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           is.si_pid == pid;
+}
+
+/* It gets a tenth of a core, in pieces of which a timer counts a third. */
+static void starve(const slow_meeting *m, pid_t pid)
+{
+    while (!atomic_load(&m->has_stopped))
+        sleep_ms(1);
+    for (int i = 0; i < 200 && !has_ended(pid); i++) {
+        kill(pid, SIGSTOP);
+        sleep_ms(225);
+        kill(pid, SIGCONT);
+        sleep_ms(25);
+    }
+}
+
+static void expect_stopped_rank_named(int64_t stops_at, bool is_starved)
+{
+    enum { NUM_RANKS = 4 };
+    slow_meeting *m = harness_share(sizeof *m);
+    pid_t pids[NUM_RANKS];
+    m->scene.timeout_ms = SLOW_TIMEOUT_MS;
+    m->stops_at = stops_at;
+    m->is_starved = is_starved;
+    for (int rank = 0; rank < NUM_RANKS; rank++)
+        if ((pids[rank] = fork()) == 0) {
+            ewx_probe_install(disturb_meeting, m);
+            act(&(actor){&m->scene, rank, NUM_RANKS});
+            _exit(0);
+        }
+    if (is_starved)
+        starve(m, pids[0]);
+    for (int rank = 0; rank < NUM_RANKS; rank++)
+        if (rank != 1)
+            waitpid(pids[rank], NULL, 0);
+    kill(pids[1], SIGKILL);
+    waitpid(pids[1], NULL, 0);
+    for (int rank = 0; rank < NUM_RANKS; rank++)
+        if (rank != 1 &&
+            (m->scene.statuses[rank] != EW_ERR_TIMEOUT ||
+             !strstr(m->scene.texts[rank], "rank 0 waited 1.2 s for rank 1 to join")))
+            fail_msg("stopped at %d: rank %d has %s, \"%s\"", (int)stops_at, rank,
+                     ew_status_name(m->scene.statuses[rank]), m->scene.texts[rank]);
+    harness_unshare(m, sizeof *m);
+}
+
+static void a_starved_owner_is_not_blamed(void **state)
+{
+    (void)state;
+    for (int64_t stops_at = 0; stops_at < 2; stops_at++)
+        expect_stopped_rank_named(stops_at, true);
+}
+
+static void an_owner_that_waited_before_is_not_blamed(void **state)
+{
+    (void)state;
+    expect_stopped_rank_named(1, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TIDY(killed_while_ranks_meet),           TIDY(killed_while_ranks_plan),
-        TIDY(killed_where_pidfds_are_forbidden), TIDY(stopped_while_ranks_meet),
+        TIDY(killed_while_ranks_meet),
+        TIDY(killed_while_ranks_plan),
+        TIDY(killed_where_pidfds_are_forbidden),
+        TIDY(stopped_while_ranks_meet),
         TIDY(stopped_while_ranks_plan),
+        TIDY(a_starved_owner_is_not_blamed),
+        TIDY(an_owner_that_waited_before_is_not_blamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,9 @@ static void use_as_world(void *not_a_world, const char *what)
     refused(ew_weight_create(world, &problem, NULL, B, &weight), what);
     refused(ew_memory_alloc(world, EW_BACKEND_CPU, 8, &memory), what);
     refused(ew_memory_copy(world, EW_BACKEND_CPU, C, A, 8), what);
+    refused(ew_alloc(world, EW_BACKEND_CPU, 8, &memory), what);
+    refused(ew_import(world, EW_BACKEND_CPU, &memory, 8), what);
+    refused(ew_free(world, EW_BACKEND_CPU, C), what);
     refused(ew_memory_fill(world, EW_BACKEND_CPU, C, 0, 8), what);
     refused(ew_bench_run(world, &problem, NULL, &entry, 1, &result), what);
     refused(ew_tune(world, &problem, NULL, NULL, &tuned), what);

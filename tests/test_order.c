@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "plan/policy.h"
 #include "plan/spec.h"
 #include "plan/walk.h"
 
@@ -490,6 +491,155 @@ static void huge_blocks_and_groups_do_not_overflow(void **state)
         }
 }
 
+/* ---- Tiles that span owners ---- */
+
+enum { SPANNING_W = 8, FEW_ROWS = 600, MAX_ROWS = 9000, SPANNED_COLS = 5 };
+
+static ewx_spec cuda_spec(int W, int64_t max_m, const char *text, int hosts)
+{
+    const ewx_machine machine = {.cores = 2, .hosts = hosts, .gpu_sms = 16, .gpu_arch = 90};
+    const ew_problem problem =
+        EW_PROBLEM(max_m, SPANNED_COLS * EWX_TILE_N - 8, 64, EW_BF16);
+    ew_config config = EW_CONFIG_INIT;
+    ewx_spec spec;
+    assert_int_equal(ew_config_parse(text, &config), EW_OK);
+    config.backend = EW_BACKEND_CUDA;
+    assert_int_equal(ewx_spec_build(&problem, W, &config, &machine, &spec), EW_OK);
+    return spec;
+}
+
+/* What a producer flags and an owner waits for, by owner and task. */
+static bool flagged[SPANNING_W][MAX_ROWS / EWX_TILE_M * SPANNED_COLS + SPANNED_COLS];
+
+/* The flags and slots of every tile, which must lie inside the heap. */
+static int64_t flag_tiles(const ewx_spec *spec, const ewx_grid *grid)
+{
+    const ewx_layout *layout = &spec->layout;
+    const int64_t units =
+        (int64_t)((layout->slice_offset[0] - layout->flags_offset) / sizeof(uint32_t)) /
+        spec->num_ranks;
+    int64_t flags = 0;
+    memset(flagged, 0, sizeof flagged);
+    for (int64_t task = 0; task < ewx_part_tiles(grid, 0); task++) {
+        const ewx_tile tile = ewx_task_tile(grid, 0, task);
+        const ewx_owners owners = ewx_tile_owners(grid, spec->num_ranks, tile);
+        EXPECT(grid, task < units && ewx_layout_slot(layout, 0, tile) < layout->num_slots);
+        EXPECT(grid, owners.first >= 0 && owners.first <= owners.last &&
+                         owners.last < spec->num_ranks);
+        for (int owner = owners.first; owner <= owners.last; owner++, flags++)
+            flagged[owner][task] = true;
+    }
+    return flags;
+}
+
+/* The rows of a tile that a rank sums are its own; each is noted in `sums`. */
+static void check_own_rows(const ewx_grid *grid, const ewx_share *share, ewx_tile tile,
+                           uint8_t (*sums)[SPANNED_COLS], int64_t first, int64_t count)
+{
+    const ewx_tile_rows rows = ewx_share_tile_rows(grid, share, tile);
+    EXPECT(grid, rows.first >= 0 && rows.first < rows.end);
+    for (int64_t row = rows.first; row < rows.end; row++) {
+        const int64_t at = tile.row * EWX_TILE_M + row;
+        EXPECT(grid, at >= first && at < first + count);
+        EXPECT(grid, rows.place + row - rows.first == at - first);
+        sums[at][tile.col]++;
+    }
+}
+
+static void check_spanning(const ewx_spec *spec, int64_t m)
+{
+    static uint8_t sums[MAX_ROWS][SPANNED_COLS];
+    static int64_t positions[MAX_ROWS / EWX_TILE_M * SPANNED_COLS + SPANNED_COLS];
+    const ewx_grid grid = ewx_spec_grid(spec, m);
+    EXPECT(&grid, grid.num_parts == 1 &&
+                      ewx_part_tile_rows(&grid, 0) == ewx_div_up(m, EWX_TILE_M));
+    check_coverage(&grid, positions);
+    memset(sums, 0, sizeof sums[0] * (size_t)m);
+    int64_t awaited = 0;
+    const int64_t flags = flag_tiles(spec, &grid);
+    for (int rank = 0; rank < spec->num_ranks; rank++) {
+        int64_t first, count;
+        const ewx_share share = ewx_spec_share(spec, m, rank);
+        assert_int_equal(ew_owned_rows(m, spec->num_ranks, rank, &first, &count), EW_OK);
+        EXPECT(&grid, share.ownership == EWX_OWNS_ROWS && share.num_rows == count);
+        for (int64_t i = 0; i < share.count; i++, awaited++) {
+            const ewx_tile tile = ewx_share_tile_in_columns(&grid, &share, i);
+            EXPECT(&grid, flagged[rank][ewx_tile_task(&grid, 0, tile)]);
+            check_own_rows(&grid, &share, tile, sums, first, count);
+        }
+    }
+    EXPECT(&grid, awaited == flags);
+    for (int64_t row = 0; row < m; row++)
+        for (int col = 0; col < SPANNED_COLS; col++)
+            EXPECT(&grid, sums[row][col] == 1);
+}
+
+/* Every row of every tile is flagged to its owner, and summed by it, once. */
+static void few_rows_span_owners(void **state)
+{
+    (void)state;
+    for (int W = 1; W <= SPANNING_W; W++) {
+        const ewx_spec spec = cuda_spec(W, MAX_ROWS, "", 1);
+        int spanning = 0;
+        for (int64_t m = 1; m <= MAX_ROWS; m += m < FEW_ROWS ? 1 : 61) {
+            const bool spans = ewx_spans_owners(&spec, m);
+            assert_int_equal(ewx_spec_grid(&spec, m).block_cols,
+                             m <= EWX_DECODE_ROWS ? 1 : 2);
+            if (W > 1 && m <= EWX_TILE_M)
+                assert_true(spans);
+            if (spans)
+                check_spanning(&spec, m);
+            else
+                assert_int_equal(ewx_spec_grid(&spec, m).num_parts, W);
+            spanning += spans;
+        }
+        assert_true(W == 1 ? spanning == 0 : spanning > EWX_TILE_M);
+    }
+}
+
+/* A plan for few rows has few slots, and they suffice. */
+static void slots_suffice_for_every_largest_call(void **state)
+{
+    (void)state;
+    for (int W = 2; W <= SPANNING_W; W++)
+        for (int64_t max_m = 1; max_m <= FEW_ROWS; max_m++) {
+            const ewx_spec spec = cuda_spec(W, max_m, "", 1);
+            if (ewx_spans_owners(&spec, max_m))
+                check_spanning(&spec, max_m);
+        }
+}
+
+static void only_calls_that_can_span_owners(void **state)
+{
+    static const struct {
+        const char *config;
+        int hosts;
+        bool spans;
+    } cases[] = {
+        {"", 1, true},
+        {"kernel=sm80", 1, true},
+        {"block=128x128", 1, true},
+        {"pool=after,release=1", 1, true},
+        {"", 2, false},
+        {"transport=push", 1, false},
+        {"transport=copy", 1, false},
+        {"release=output", 1, true},
+        {"release=2", 1, false},
+        {"release=partition", 1, false},
+        {"order=default", 1, false},
+        {"producer=blas", 1, false},
+        {"launches=unit", 1, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const ewx_spec spec = cuda_spec(4, 4096, cases[i].config, cases[i].hosts);
+        if (ewx_spans_owners(&spec, 8) != cases[i].spans)
+            fail_msg("%s on %d hosts", cases[i].config, cases[i].hosts);
+        assert_false(ewx_spans_owners(&spec, 4096)); /* nothing would be gained */
+        assert_false(ewx_spans_owners(&spec, 0));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -498,6 +648,9 @@ int main(void)
         cmocka_unit_test(consumers_share_all_tasks_for_every_budget),
         cmocka_unit_test(huge_indices_do_not_overflow),
         cmocka_unit_test(huge_blocks_and_groups_do_not_overflow),
+        cmocka_unit_test(few_rows_span_owners),
+        cmocka_unit_test(slots_suffice_for_every_largest_call),
+        cmocka_unit_test(only_calls_that_can_span_owners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

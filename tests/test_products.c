@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "backend/cpu/activation.h"
+#include "plan/columns.h"
 #include "plan/grid.h"
 #include "random_inputs.h"
 
@@ -321,6 +322,34 @@ static void extremes(void **state)
     }
 }
 
+/* ---- Columns on a GPU ---- */
+
+/* Every column of every weight is in one stripe, those of a pair beside each other. */
+static void stripes_have_every_column_once(void **state)
+{
+    static const int64_t widths[][4] = {
+        {1024, 128, 128}, {8, 200, 64, 72}, {136, 136}, {8}};
+    (void)state;
+    for (size_t i = 0; i < 2 * COUNT(widths); i++) {
+        ewx_columns columns = {.paired = i % 2 && widths[i / 2][0] == widths[i / 2][1]};
+        int64_t seen[4] = {0};
+        for (int at = 0; at < 4 && widths[i / 2][at] > 0; at++)
+            ewx_columns_add(&columns, widths[i / 2][at]);
+        const int64_t stripes = ewx_columns_all(&columns) / EWX_STRIPE_COLS;
+        for (int64_t at = 0; at < stripes; at++) {
+            const ewx_stripe stripe = ewx_columns_stripe(&columns, at);
+            assert_true(stripe.count > 0 && stripe.count <= EWX_STRIPE_COLS);
+            assert_int_equal(stripe.first, seen[stripe.product]);
+            assert_true(!columns.paired || stripe.product == at % 2);
+            seen[stripe.product] += stripe.count;
+        }
+        for (int at = 0; at < columns.count; at++)
+            assert_int_equal(seen[at], columns.n[at]);
+        for (int64_t at = stripes; at < stripes + 4; at++)
+            assert_true(ewx_columns_stripe(&columns, at).count < 1);
+    }
+}
+
 /* ---- Refusals ---- */
 
 typedef struct bad_list {
@@ -470,6 +499,7 @@ int main(void)
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(halves_are_rounded_once),
         cmocka_unit_test(extremes),
+        cmocka_unit_test(stripes_have_every_column_once),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

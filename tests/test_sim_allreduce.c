@@ -258,6 +258,18 @@ static void a_sample_stands_for_all(void **state)
     }
 }
 
+/* Four waves of 8 tiles, of which a rank sums half and copies half, a microsecond each: a
+ * CTA copies between its sums what is there, so that only the last wave's are left when the
+ * GEMM ends. */
+static void copies_come_between_sums(void **state)
+{
+    const ewx_sim_profile profile = sim_trial_gpu();
+    (void)state;
+    const sim_outcome o = run(&profile, 16 * 128, 256, 2, "shots=2,x=1", 0, -1, NULL);
+    sim_trial_near(o.gemm_us, 4 * 10);
+    assert_true(o.tail_us >= 8 && o.tail_us < 9); /* copies at the end would take 20 */
+}
+
 static void what_needs_parts_is_refused(void **state)
 {
     (void)state;
@@ -284,6 +296,7 @@ int main(void)
         cmocka_unit_test(cpus_are_simulated_too),
         cmocka_unit_test(pieces_of_k_are_moved_and_summed),
         cmocka_unit_test(a_sample_stands_for_all),
+        cmocka_unit_test(copies_come_between_sums),
         cmocka_unit_test(what_needs_parts_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -168,6 +168,31 @@ static void keys_tell_problems_apart(void **state)
     }
 }
 
+/* An entry that was found with other kernels of the same version is not the plan's. */
+static void entries_of_other_kernels_are_not_used(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(1000, 2048, 64, EW_FP32);
+    ew_forecast forecast;
+    ewx_machine machine = {0};
+    ew_tuning tuning = {.time_us = 1, .default_us = 2};
+    assert_int_equal(ew_forecast_build(&problem, 2, NULL, &forecast), EW_OK);
+    assert_int_equal(ewx_backend_cpu.survey(NULL, 2, &machine), EW_OK);
+    tuning.config = forecast.config;
+    tuning.config.block_n = 512;
+    ewx_text key = ewx_text_in(tuning.key, sizeof tuning.key);
+    ewx_tuning_key(&problem, 2, EW_BACKEND_CPU, machine.device, 1024, &key);
+    char *digit = strstr(tuning.key, ",kernels=");
+    assert_non_null(digit);
+    digit += strlen(",kernels=");
+    assert_int_equal(strlen(digit), 8);
+    *digit = *digit == '0' ? '1' : '0';
+    assert_int_equal(ew_tuning_store(&tuning), EW_OK);
+    assert_int_equal(ew_forecast_build(&problem, 2, NULL, &forecast), EW_OK);
+    assert_int_equal(forecast.config.block_n, 256);
+    remove_entries();
+}
+
 /* ---- Plans ---- */
 
 static void store_for(const ew_problem *problem, const char *config)
@@ -208,8 +233,12 @@ static void plans_use_the_entry_of_their_bucket_or_the_nearest(void **state)
     store_for(&far, "block=128x128");
     assert_int_equal(forecast_block(1024, text), 512);
     assert_non_null(strstr(text, "tuned: from the entry for M up to 1024"));
-    assert_int_equal(forecast_block(2048, text), 512); /* nearer than 64 */
+    assert_int_equal(forecast_block(2048, text), 512); /* one doubling away */
+    assert_int_equal(forecast_block(512, text), 512);
     assert_int_equal(forecast_block(40, text), 128);
+    assert_int_equal(forecast_block(128, text), 128);
+    assert_int_equal(forecast_block(4096, text), 256); /* two are too far */
+    assert_null(strstr(text, "tuned:"));
     ew_problem all = near; /* another operation of the same shape */
     ew_forecast forecast;
     all.op = EW_OP_GEMM_AR;
@@ -356,6 +385,8 @@ static void no_folder_is_no_error(void **state)
 typedef struct tuning_job {
     const char *fixed, *method; /* fixed: a config's text */
     double budget_s;
+    int64_t budget_calls;
+    ew_tune_effort effort; /* rank 0's */
     ew_tune_result results[2];
     int rounds, num_rounds;
 } tuning_job;
@@ -381,6 +412,8 @@ static int tune_body(ew_world *world, void *argument)
     options.context = job;
     options.method = job->method;
     options.budget_s = job->budget_s;
+    options.budget_calls = job->budget_calls;
+    options.effort = ew_world_rank(world) == 0 ? &job->effort : NULL;
     if (job->fixed)
         RANK_OK(ew_config_parse(job->fixed, &fixed));
     RANK_OK(ew_tune(world, &tuned_problem, job->fixed ? &fixed : NULL, &options,
@@ -510,6 +543,24 @@ static void a_spent_budget_ends_the_search(void **state)
     harness_unshare(job, sizeof *job);
 }
 
+static void calls_are_a_budget_too(void **state)
+{
+    (void)state;
+    tuning_job *job = harness_share(sizeof *job);
+    harness_run(EW_RANKS_AS_THREADS, 2, tune_body, job);
+    assert_true(job->results[0].complete);
+    const int64_t needed = job->effort.calls;
+    const int candidates = job->results[0].num_candidates;
+    assert_true(needed > 2 * candidates && job->effort.seconds > 0);
+    job->budget_calls = 1; /* one heat, and the last comparison */
+    harness_run(EW_RANKS_AS_THREADS, 2, tune_body, job);
+    assert_false(job->results[0].complete);
+    assert_true(job->results[0].num_candidates < candidates);
+    assert_true(job->effort.calls < needed);
+    harness_unshare(job, sizeof *job);
+    remove_entries();
+}
+
 /* ---- Wrong values ---- */
 
 static _Atomic int num_checks;
@@ -566,6 +617,7 @@ int main(void)
         cmocka_unit_test(nonsense_is_named),
         cmocka_unit_test(buckets_are_powers_of_two),
         cmocka_unit_test(keys_tell_problems_apart),
+        cmocka_unit_test(entries_of_other_kernels_are_not_used),
         cmocka_unit_test(plans_use_the_entry_of_their_bucket_or_the_nearest),
         cmocka_unit_test(a_wish_of_the_callers_outweighs_the_entry),
         cmocka_unit_test(a_damaged_file_is_no_entry),
@@ -576,6 +628,7 @@ int main(void)
         cmocka_unit_test(fixed_fields_stay),
         cmocka_unit_test(an_emulated_link_leaves_no_entry),
         cmocka_unit_test(a_spent_budget_ends_the_search),
+        cmocka_unit_test(calls_are_a_budget_too),
         cmocka_unit_test(wrong_values_end_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -14,6 +14,22 @@ void cli_sort(double *values, int count)
     qsort(values, (size_t)count, sizeof *values, by_value);
 }
 
+int cli_draw(uint64_t *state, int count) /* splitmix64 */
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    z ^= z >> 31;
+    return (int)(((z >> 32) * (uint64_t)count) >> 32);
+}
+
+void cli_percentiles(double *values, int count, double *low_out, double *high_out)
+{
+    cli_sort(values, count);
+    *low_out = values[count / 40];
+    *high_out = values[count - 1 - count / 40];
+}
+
 double cli_quantile(const double *values, int count, double part)
 {
     double place = part * (count - 1);

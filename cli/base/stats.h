@@ -2,7 +2,15 @@
 #ifndef ENTWINE_CLI_STATS_H
 #define ENTWINE_CLI_STATS_H
 
+#include <stdint.h>
+
 void cli_sort(double *values, int count);
+
+/* Draws for a bootstrap, the same in every run: from 0 to count - 1; *state starts as 1. */
+int cli_draw(uint64_t *state, int count);
+
+/* The ends of the 95 % interval (percentile) of resampled values, which are sorted. */
+void cli_percentiles(double *values, int count, double *low_out, double *high_out);
 
 /* Of sorted values, interpolated between the two nearest: 0.5 is the median. */
 double cli_quantile(const double *values, int count, double part);

@@ -24,15 +24,19 @@ static void announce(const cli_job *job, const cli_settings *settings,
                      const cli_context *context)
 {
     const ew_bench_options *bench = &job->bench;
-    char calls[128], idle[32] = "", tuned[64] = "";
+    char calls[192], idle[32] = "", skew[32] = "", tuned[64] = "";
     if (bench->idle > 0)
         snprintf(idle, sizeof idle, ", idle %g", bench->idle);
+    if (bench->skew_us > 0)
+        snprintf(skew, sizeof skew, ", skew %g us", bench->skew_us);
     if (job->tune_budget_s > 0)
         snprintf(tuned, sizeof tuned, ", each method tuned in up to %g s",
                  job->tune_budget_s);
-    snprintf(calls, sizeof calls, ", %d warm-up and %d timed call%s, seed %u%s%s",
+    else if (job->tuned)
+        snprintf(tuned, sizeof tuned, ", each method tuned first");
+    snprintf(calls, sizeof calls, ", %d warm-up and %d timed call%s, seed %u%s%s%s",
              bench->warmup, bench->iters, ewx_text_plural(bench->iters), bench->seed, idle,
-             tuned);
+             skew, tuned);
     if (!settings->quiet && settings->format != CLI_FORMAT_TABLE)
         cli_caveats_print(job, stderr);
     cli_context_announce(context, job, settings, calls);
@@ -76,10 +80,11 @@ static void show_round(void *context, int round, int num_rounds)
 static cli_exit measure_all(cli_job *job, const cli_settings *settings, cli_output *output)
 {
     ew_bench_result *results = calloc(CLI_MAX_METHODS, sizeof *results);
+    cli_extra *extras = calloc(CLI_MAX_METHODS, sizeof *extras);
     cli_progress progress;
     watch w = {.progress = &progress};
     char error[CLI_ERROR_BYTES];
-    ew_status status = results ? EW_OK : EW_ERR_MEMORY;
+    ew_status status = results && extras ? EW_OK : EW_ERR_MEMORY;
     cli_progress_init(&progress, job, settings->quiet || !output);
     if (progress.shown) {
         job->bench.progress = show_round;
@@ -90,14 +95,15 @@ static cli_exit measure_all(cli_job *job, const cli_settings *settings, cli_outp
         w.problem = problem;
         w.at = at;
         cli_progress_show(&progress, at, problem);
-        status = cli_job_run(job, problem, results, error);
+        status = cli_job_run(job, problem, results, extras, error);
         cli_progress_clear(&progress);
         cli_progress_advance(&progress, problem);
         if (cli_interrupted())
             break;
         if (status == EW_OK && output)
-            cli_output_problem(output, problem, results);
+            cli_output_problem(output, problem, results, extras);
     }
+    free(extras);
     free(results);
     if (cli_interrupted())
         return CLI_EXIT_INTERRUPTED;

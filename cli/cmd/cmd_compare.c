@@ -33,21 +33,13 @@ typedef struct comparison {
 
 /* ---- Statistics ---- */
 
-static uint64_t next_random(uint64_t *state) /* splitmix64 */
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* The median of as many draws with replacement: counted, since the samples are sorted. */
 static double resampled_median(const cli_measured *result, uint64_t *random)
 {
     int drawn[EW_BENCH_MAX_SAMPLES] = {0};
     const int count = result->num_samples;
     for (int at = 0; at < count; at++)
-        drawn[((next_random(random) >> 32) * (uint64_t)count) >> 32]++;
+        drawn[cli_draw(random, count)]++;
     int passed = 0, at = -1;
     while (passed <= (count - 1) / 2)
         passed += drawn[++at];
@@ -66,10 +58,8 @@ static void judge_pair(pair *p, double threshold)
         double before = resampled_median(p->before, &random);
         ratios[at] = resampled_median(p->after, &random) / before;
     }
-    cli_sort(ratios, NUM_RESAMPLES);
+    cli_percentiles(ratios, NUM_RESAMPLES, &p->low, &p->high);
     p->ratio = p->after->median_us / p->before->median_us;
-    p->low = ratios[NUM_RESAMPLES / 40];
-    p->high = ratios[NUM_RESAMPLES - 1 - NUM_RESAMPLES / 40];
     p->found = p->low > 1 + threshold ? REGRESSION
                : p->low > 1           ? SLOWER
                : p->high < 1          ? FASTER

@@ -111,7 +111,7 @@ static cli_exit measure_table(demo *d, bool with_link)
     if (!result)
         result = cli_job_check(&job);
     if (!result) {
-        ew_status status = cli_job_run(&job, &job.problems[0], d->results, d->error);
+        ew_status status = cli_job_run(&job, &job.problems[0], d->results, NULL, d->error);
         if (cli_interrupted())
             result = CLI_EXIT_INTERRUPTED;
         else if (status)

@@ -20,7 +20,7 @@ void cli_demo_keep_results(cli_demo_report *report, const char *name, const cli_
     json_t *rows = json_array();
     for (int at = 0; at < job->num_entries; at++) {
         cli_row row;
-        cli_row_derive(job, &job->problems[0], at, results, &row);
+        cli_row_derive(job, &job->problems[0], at, results, NULL, &row);
         json_array_append_new(rows, cli_row_json(&row));
     }
     keep(report, name,

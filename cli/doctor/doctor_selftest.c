@@ -16,7 +16,7 @@ static ew_status run_problems(const cli_job *job, int64_t start_ns, ew_bench_res
     while (status == EW_OK && !cli_interrupted() &&
            (test->num_problems < job->num_problems || test->seconds < budget_seconds)) {
         const cli_problem *problem = &job->problems[test->num_problems % job->num_problems];
-        status = cli_job_run(job, problem, result, test->error);
+        status = cli_job_run(job, problem, result, NULL, test->error);
         if (status == EW_OK && result->status) {
             status = result->status;
             snprintf(test->error, sizeof test->error, "%s", result->error);

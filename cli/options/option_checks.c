@@ -48,6 +48,9 @@ static cli_exit check_backends(const cli_command *command, const cli_settings *s
     if (command->bit == CLI_DEMO && !bed->on_cores)
         return cli_fail_usage("entwine bench --backend NAME measures another",
                               "'demo' shows the cpu backend");
+    if (settings->graph && !bed->on_gpus)
+        return cli_fail_usage("add --backend cuda, or leave it out",
+                              "--graph captures calls into CUDA graphs");
     if (settings->profile && !bed->is_simulated)
         return cli_fail_usage("leave --backend out, or use --backend sim",
                               "--profile describes hardware for the sim backend");
@@ -67,7 +70,8 @@ static cli_exit check_layers(const cli_command *command, const cli_settings *set
     for (int at = 0; at < settings->num_methods; at++) {
         int length;
         const char *name = settings->methods[at];
-        if ((command->bit & (CLI_PLAN | CLI_TUNE)) && cli_method_layer(name, &length))
+        if ((command->bit & (CLI_PLAN | CLI_TUNE)) &&
+            (cli_method_layer(name, &length) || cli_method_symmetric(name, &length)))
             return cli_fail_usage("leave the ending out", "'%s' takes no method '%s'",
                                   command->name, name);
     }

@@ -196,6 +196,15 @@ bool cli_method_needs_mpi(const char *method)
     return strncmp(method, "blas+mpi", strlen("blas+mpi")) == 0;
 }
 
+bool cli_method_symmetric(const char *name, int *length_out)
+{
+    static const char ending[] = "+symmetric";
+    const size_t length = strlen(name), tail = sizeof ending - 1;
+    const bool ends = length > tail && strcmp(name + length - tail, ending) == 0;
+    *length_out = (int)(ends ? length - tail : length);
+    return ends;
+}
+
 ew_bench_layer cli_method_layer(const char *name, int *length_out)
 {
     static const struct {
@@ -204,23 +213,26 @@ ew_bench_layer cli_method_layer(const char *name, int *length_out)
     } layers[] = {{"+fused", EW_BENCH_FUSED},
                   {"+following", EW_BENCH_FOLLOWING},
                   {"+separate", EW_BENCH_SEPARATE}};
-    const char *plus = strrchr(name, '+');
-    *length_out = (int)strlen(name);
-    for (size_t at = 0; plus && at < sizeof layers / sizeof layers[0]; at++)
-        if (strcmp(plus, layers[at].ending) == 0) {
-            *length_out = (int)(plus - name);
+    (void)cli_method_symmetric(name, length_out);
+    for (size_t at = 0; at < sizeof layers / sizeof layers[0]; at++) {
+        const int before = *length_out - (int)strlen(layers[at].ending);
+        if (before > 0 &&
+            strncmp(name + before, layers[at].ending, strlen(layers[at].ending)) == 0) {
+            *length_out = before;
             return layers[at].layer;
         }
+    }
     return EW_BENCH_BARE;
 }
 
 static cli_exit check_method(const cli_option *option, const char *name)
 {
     char near[96], fix[160], method[CLI_METHOD_BYTES];
-    int length;
+    int length, whole;
     const ew_bench_layer layer = cli_method_layer(name, &length);
+    const bool ends = layer || cli_method_symmetric(name, &whole);
     snprintf(method, sizeof method, "%.*s", length, name);
-    if (layer && cli_method_needs_mpi(method))
+    if (ends && cli_method_needs_mpi(method))
         return cli_fail_usage("compare with blas+separate", "'%s' measures bare calls only",
                               method);
     for (const char *const *known = method_names(); *known; known++)

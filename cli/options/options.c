@@ -107,7 +107,8 @@ static const cli_option option_table[] = {
      NULL},
     {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE,
      COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024"),
-     "timed calls of each method, 1..1024 (default 15; tune: of each candidate before slow "
+     "timed calls of each method, 1..1024 (default 15, of a figure 25; tune: of each "
+     "candidate before slow "
      "ones drop out, chosen)"},
     {'w', "warmup", "COUNT", RECORDS | CLI_DEMO,
      COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
@@ -120,9 +121,13 @@ static const cli_option option_table[] = {
           "a multiple of the sample's time, 1 is a good value on a GPU, 0 is off"),
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
      "(default 0, with cuda 1)"},
+    {0, "skew", "US", MEASURE, REAL(skew_us, 0, 1e6, "microseconds, such as 30, 0 is off"),
+     "in each round every rank starts late by a random time of up to US us (default 0)"},
+    {0, "graph", NULL, CLI_BENCH, SWITCH(graph),
+     "also time 20 calls in a row in a CUDA graph (with cuda; up to 256 rows always)"},
     {0, "seed", "NUMBER", RECORDS | CLI_TUNE,
      COUNT(seed, 0, UINT32_MAX, "a number from 0 to 4294967295"),
-     "seed of the inputs (default 1)"},
+     "seed of the inputs and of what is random in a run (default 1)"},
     {'T', "timeout", "SECONDS", RECORDS | CLI_DEMO | CLI_DOCTOR | CLI_TUNE,
      REAL(timeout_s, 0.01, 86400, "seconds, from 0.01 to 86400"),
      "give up on a rank that makes no progress for this long (default 30)"},
@@ -134,7 +139,8 @@ static const cli_option option_table[] = {
     {0, "tuned", NULL, CLI_BENCH, SWITCH(tuned),
      "tune each entry's open fields first, all entries with the same effort"},
     {0, "tune-budget", "TIME", CLI_BENCH, TIME(budget_s),
-     "with --tuned: time for each entry of a problem (default 20s)"},
+     "with --tuned: time for each entry of a problem (default: until its search ends, or "
+     "2000 calls)"},
     {0, "resume", NULL, CLI_TUNE, SWITCH(resume), "skip problems that have an entry"},
     {0, "dry-run", NULL, CLI_TUNE, SWITCH(dry_run), "store nothing"},
     {0, "older", "DAYS", CLI_CACHE,

@@ -52,7 +52,9 @@ typedef struct cli_settings {
     double link_gbs;             /* GB/s per rank and direction; 0: no emulated link */
     double link_latency_us;      /* -1: not given */
     double gate_ms;
-    double idle;   /* -1: not given */
+    double idle; /* -1: not given */
+    double skew_us;
+    bool graph;
     double gflops; /* 0: not given */
     ew_ranks_as ranks_as;
     ew_weight_layout weight;
@@ -99,8 +101,12 @@ void cli_options_help(const cli_command *command, FILE *stream);
 
 bool cli_method_needs_mpi(const char *method);
 
-/* What the name of a method ends with, "entwine+fused": how the rest of a layer follows its
- * call.  Bytes of the name before that, or all of it, go to length_out. */
+/* Whether the name of a method ends with "+symmetric": its outputs lie in symmetric memory.
+ * Bytes of the name before that, or all of it, go to length_out. */
+bool cli_method_symmetric(const char *name, int *length_out);
+
+/* What the name ends with before that, "entwine+fused": how the rest of a layer follows its
+ * call.  Bytes of the name before both, or all of it, go to length_out. */
 ew_bench_layer cli_method_layer(const char *name, int *length_out);
 
 /* What the job runs on: the config's backend, or the cpu. */

@@ -2,7 +2,10 @@
 #include "output/derived.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { NUM_RESAMPLES = 2000, LEAST_ROUNDS = 5 };
 
 bool cli_method_is(const char *label, const char *method)
 {
@@ -16,6 +19,61 @@ double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
 {
     return (cli_method_is(label, "blas") ? gemm_us : sequential_gemm_us) / time_us;
 }
+
+/* ---- Ratios ---- */
+
+static double median_of(const double *samples, const int *rounds, double *room, int count)
+{
+    for (int at = 0; at < count; at++)
+        room[at] = samples[rounds ? rounds[at] : at];
+    return cli_median(room, count);
+}
+
+cli_ratio cli_paired_ratio(const double *over_us, const double *under_us, int count)
+{
+    double room[EW_BENCH_MAX_SAMPLES], ratios[NUM_RESAMPLES];
+    int rounds[EW_BENCH_MAX_SAMPLES];
+    uint64_t random = 1;
+    cli_ratio ratio = {NAN, NAN, NAN};
+    if (count < 1 || count > EW_BENCH_MAX_SAMPLES)
+        return ratio;
+    ratio.value =
+        median_of(over_us, NULL, room, count) / median_of(under_us, NULL, room, count);
+    for (int draw = 0; draw < NUM_RESAMPLES && count >= LEAST_ROUNDS; draw++) {
+        for (int at = 0; at < count; at++)
+            rounds[at] = cli_draw(&random, count);
+        const double over = median_of(over_us, rounds, room, count);
+        ratios[draw] = over / median_of(under_us, rounds, room, count);
+    }
+    if (count >= LEAST_ROUNDS)
+        cli_percentiles(ratios, NUM_RESAMPLES, &ratio.low, &ratio.high);
+    return ratio;
+}
+
+const char *cli_lead_name(const cli_ratio *ratio)
+{
+    if (isnan(ratio->low))
+        return NULL;
+    return ratio->low > 1 ? "ahead" : ratio->high < 1 ? "behind" : "level";
+}
+
+void cli_field_add(cli_field *field, const cli_ratio *ratio)
+{
+    if (isnan(ratio->low))
+        return;
+    field->ahead += ratio->low > 1;
+    field->behind += ratio->high < 1;
+    field->level += !(ratio->low > 1) && !(ratio->high < 1);
+}
+
+const char *cli_field_name(const cli_field *field)
+{
+    if (field->behind)
+        return "behind";
+    return field->level ? "level" : field->ahead ? "ahead" : NULL;
+}
+
+/* ---- Shapes ---- */
 
 int cli_num_parts(ew_op op, int num_ranks)
 {

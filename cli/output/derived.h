@@ -17,6 +17,26 @@ bool cli_method_is(const char *label, const char *method);
 double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
                               double sequential_gemm_us);
 
+/* The ratio of the medians of two results of one run, with its 95 % interval: a percentile
+ * bootstrap that draws whole rounds, so that a slow moment counts for both.  The draws are
+ * the same in every run.  The ends are NAN where there are fewer than 5 rounds. */
+typedef struct cli_ratio {
+    double value, low, high;
+} cli_ratio;
+cli_ratio cli_paired_ratio(const double *over_us, const double *under_us, int count);
+
+/* What may be said of `ratio`, a rival's time over ours: "ahead" where the whole interval
+ * is above 1, "behind" where it is below, "level" where 1 lies in it; NULL: no interval. */
+const char *cli_lead_name(const cli_ratio *ratio);
+
+/* How we stand in a field of rivals: behind if behind any of them, ahead if ahead of all.
+ */
+typedef struct cli_field {
+    int ahead, level, behind; /* rivals of whom we are */
+} cli_field;
+void cli_field_add(cli_field *field, const cli_ratio *ratio);
+const char *cli_field_name(const cli_field *field); /* NULL: there is no rival */
+
 /* Parts into which an operation's output is cut, each into blocks of its own. */
 int cli_num_parts(ew_op op, int num_ranks);
 /* Rows of C on the rank that has most. */

@@ -115,8 +115,41 @@ static double lone_gemm_us(const cli_job *job, const ew_bench_result *results)
     return NAN;
 }
 
+int cli_our_entry(const cli_job *job)
+{
+    for (int at = 0; at < job->num_entries; at++)
+        if (strcmp(job->entries[at].method, "entwine") == 0)
+            return at;
+    return -1;
+}
+
+static const cli_ratio no_ratio = {NAN, NAN, NAN};
+
+/* A simulation has no noise, so that an interval would say more than is known. */
+static cli_ratio ratio_of(const cli_job *job, const ew_bench_result *over,
+                          const ew_bench_result *under)
+{
+    if (job->bed->is_simulated || over == under || over->status != EW_OK ||
+        under->status != EW_OK || over->num_samples != under->num_samples)
+        return no_ratio;
+    return cli_paired_ratio(over->samples_us, under->samples_us, over->num_samples);
+}
+
+static void derive_ratios(const cli_job *job, int at, const ew_bench_result *results,
+                          cli_row *row)
+{
+    const int ours = cli_our_entry(job);
+    const cli_extra *extra = row->extra;
+    row->over_base = ratio_of(job, &results[job->baseline], &results[at]);
+    if (ours >= 0 && strcmp(row->entry->method, "entwine") != 0)
+        row->over_ours = ratio_of(job, &results[at], &results[ours]);
+    if (extra && extra->num_again > 0)
+        row->drift =
+            cli_paired_ratio(extra->again_us, results[at].samples_us, extra->num_again);
+}
+
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
-                    const ew_bench_result *results, cli_row *row)
+                    const ew_bench_result *results, const cli_extra *extras, cli_row *row)
 {
     const ew_problem *shape = &problem->problem;
     const ew_bench_result *result = &results[at];
@@ -124,8 +157,20 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
     size_t elem_bytes = ew_dtype_bytes(shape->dtype);
     double flops = 2.0 * (double)shape->max_m * (double)shape->n * (double)shape->k;
     double seconds = result->time_us * 1e-6;
-    *row = (cli_row){job, problem, &job->entries[at], result, NAN, NAN, NAN, NAN, NAN,
-                     NAN, ""};
+    *row = (cli_row){.job = job,
+                     .problem = problem,
+                     .entry = &job->entries[at],
+                     .result = result,
+                     .extra = extras ? &extras[at] : NULL,
+                     .gflops = NAN,
+                     .algbw = NAN,
+                     .breq = NAN,
+                     .speedup = NAN,
+                     .over_base = no_ratio,
+                     .over_ours = no_ratio,
+                     .drift = no_ratio,
+                     .efficiency = NAN,
+                     .waves = NAN};
     if (result->status != EW_OK || !(seconds > 0))
         return;
     row->gflops = flops / seconds * 1e-9;
@@ -135,6 +180,7 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
         row->breq = cli_remote_gbs(shape, problem->num_ranks, result->gemm_us);
     if (base->status == EW_OK && base->time_us > 0)
         row->speedup = base->time_us / result->time_us;
+    derive_ratios(job, at, results, row);
     row->efficiency = cli_overlap_efficiency(row->entry->method, result->time_us,
                                              result->gemm_us, lone_gemm_us(job, results));
     row->waves =
@@ -166,9 +212,19 @@ static void add_to_summary(cli_output *output, const cli_row *row, int at)
     summary->wrong += result->check.wrong;
     if (result->cv > summary->worst_cv)
         summary->worst_cv = result->cv;
+    summary->num_tuned += row->extra && row->extra->tuned;
+    summary->num_cut_short +=
+        row->extra && row->extra->tuned && !row->extra->tuning.complete;
+    if (!isnan(row->drift.value)) {
+        const double drift = fabs(row->drift.value - 1);
+        summary->num_drifts++;
+        summary->drift_sum += drift;
+        summary->worst_drift = fmax(summary->worst_drift, drift);
+    }
     if (row->speedup > 0 && at != row->job->baseline) {
         summary->log_speedup_sum[at] += log(row->speedup);
         summary->num_speedups[at]++;
+        summary->last_over_base[at] = row->over_base;
     }
 }
 
@@ -196,16 +252,27 @@ static void print_row(cli_output *output, const cli_row *row)
     }
 }
 
-void cli_output_problem(cli_output *output, const cli_problem *problem,
-                        const ew_bench_result *results)
+static void count_field(cli_summary *summary, const cli_field *field)
 {
+    const char *name = cli_field_name(field);
+    summary->num_ahead += name && strcmp(name, "ahead") == 0;
+    summary->num_level += name && strcmp(name, "level") == 0;
+    summary->num_behind += name && strcmp(name, "behind") == 0;
+}
+
+void cli_output_problem(cli_output *output, const cli_problem *problem,
+                        const ew_bench_result *results, const cli_extra *extras)
+{
+    cli_field field = {0};
     for (int at = 0; at < output->job->num_entries; at++) {
         cli_row row;
-        cli_row_derive(output->job, problem, at, results, &row);
+        cli_row_derive(output->job, problem, at, results, extras, &row);
+        cli_field_add(&field, &row.over_ours);
         add_to_summary(output, &row, at);
         print_row(output, &row);
         json_array_append_new(output->results, cli_row_json(&row));
     }
+    count_field(&output->summary, &field);
     fflush(stdout);
     if (output->json_path) /* a failure shows at the end, if it lasts */
         cli_out_file_renew(&output->json_file, dump, output->document);

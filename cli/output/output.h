@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "output/derived.h"
 #include "run/job.h"
 
 #define CLI_SCHEMA "entwine-bench/1"
@@ -15,10 +16,14 @@ typedef struct cli_row {
     const cli_problem *problem;
     const cli_entry *entry;
     const ew_bench_result *result;
-    double gflops;  /* of one rank, over the whole call */
+    const cli_extra *extra; /* NULL: not known */
+    double gflops;          /* of one rank, over the whole call */
     double algbw;   /* GB/s: bytes of one whole contribution / time, as nccl-tests has it */
     double breq;    /* GB/s: Eq. 4 at the rate of the GEMM window */
     double speedup; /* time of the baseline method / time */
+    cli_ratio over_base;               /* the same, with its interval */
+    cli_ratio over_ours;               /* time of a rival / time of ours; NAN: no rival */
+    cli_ratio drift;                   /* second / first turn of the repeated entry */
     double efficiency, waves;          /* output/derived.h */
     char config[EW_CONFIG_TEXT_BYTES]; /* empty for methods that are no config */
 } cli_row;
@@ -30,12 +35,21 @@ typedef struct cli_summary {
     double worst_cv;
     double log_speedup_sum[CLI_MAX_METHODS];
     int num_speedups[CLI_MAX_METHODS];
-    ew_status entry_failure; /* the first entry that failed without being skipped */
+    cli_ratio last_over_base[CLI_MAX_METHODS]; /* of the last problem */
+    int num_ahead, num_level, num_behind;      /* problems on which we are, see cli_field */
+    int num_tuned, num_cut_short; /* searches; those that did not end by themselves */
+    int num_drifts;
+    double drift_sum, worst_drift; /* of |ratio - 1| */
+    ew_status entry_failure;       /* the first entry that failed without being skipped */
 } cli_summary;
 
-/* The row of the entry `at`; `results` are those of all entries of the problem. */
+/* The row of the entry `at`; `results` are those of all entries of the problem, as `extras`
+ * are, which may be NULL. */
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
-                    const ew_bench_result *results, cli_row *row);
+                    const ew_bench_result *results, const cli_extra *extras, cli_row *row);
+
+/* The entry that the others are rivals of: the first of method entwine, or -1. */
+int cli_our_entry(const cli_job *job);
 
 typedef struct cli_output cli_output;
 
@@ -46,7 +60,7 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
 
 /* All entries of one problem, written and flushed at once where the format allows. */
 void cli_output_problem(cli_output *output, const cli_problem *problem,
-                        const ew_bench_result *results);
+                        const ew_bench_result *results, const cli_extra *extras);
 
 const cli_summary *cli_output_summary(const cli_output *output);
 

@@ -10,7 +10,7 @@ void cli_csv_begin(void)
 {
     puts("name,m,n,k,ranks,dtype,weight,ranks_as,link_gbs,link_latency_us,seed,method,"
          "config,status,time_us,gemm_us,tail_us,cv,discarded,gflops,algbw_gbs,breq_gbs,"
-         "speedup,wrong,max_abs_err");
+         "speedup,wrong,max_abs_err,speedup_low,speedup_high");
 }
 
 static void print_text(const char *text)
@@ -53,7 +53,7 @@ void cli_csv_row(const cli_row *row)
     print_text(row->config);
     printf(",%s", ew_status_name(result->status));
     if (result->status != EW_OK) {
-        puts(",,,,,,,,,,,");
+        puts(",,,,,,,,,,,,,");
         return;
     }
     print_number(result->time_us);
@@ -66,10 +66,12 @@ void cli_csv_row(const cli_row *row)
     print_number(row->breq);
     print_number(row->speedup);
     if (row->job->bed->is_simulated) {
-        puts(",,"); /* no values, so none right or wrong */
+        puts(",,,,"); /* no values, so none right or wrong, and no noise */
         return;
     }
     printf(",%" PRId64, result->check.wrong);
     print_number(result->check.max_abs_err);
+    print_number(row->over_base.low);
+    print_number(row->over_base.high);
     putchar('\n');
 }

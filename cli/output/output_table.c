@@ -57,15 +57,23 @@ void cli_caveats_print(const cli_job *job, FILE *stream)
     cli_link_text(job, text, sizeof text);
     if (job->ranks.options.link_gbps > 0)
         fprintf(stream, "# link : %s\n", text);
+    if (job->bench.skew_us > 0)
+        fprintf(stream, "# skew : each rank starts up to %g us late\n", job->bench.skew_us);
+}
+
+/* Whether rows end with the interval of their speedup. */
+static bool has_intervals(const cli_job *job)
+{
+    return job->num_entries > 1 && job->bench.iters >= 5 && !job->bed->is_simulated;
 }
 
 void cli_table_begin(const cli_job *job)
 {
     int width = label_width(job);
     cli_caveats_print(job, stdout);
-    printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s\n", "M", "N",
+    printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s%s\n", "M", "N",
            "K", "W", "type", width, "method", "time", "gemm", "tail", "cv", "rate", "algbw",
-           "Breq", "speedup", "#wrong");
+           "Breq", "speedup", "#wrong", has_intervals(job) ? "   95 % of speedup" : "");
     printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s\n", "", "", "",
            "", "", width, "", "(us)", "(us)", "(us)", "(%)", "(GFLOP/s)", "(GB/s)",
            "(GB/s)", "", "");
@@ -91,9 +99,14 @@ static void print_values(const cli_row *row)
     print_number(7, 3, row->breq);
     print_number(7, 2, row->speedup);
     if (row->job->bed->is_simulated)
-        printf(" %6s\n", "-");
+        printf(" %6s", "-");
     else
-        printf(" %6" PRId64 "\n", result->check.wrong);
+        printf(" %6" PRId64, result->check.wrong);
+    if (!isnan(row->over_base.low))
+        printf(" %6.3f to %.3f", row->over_base.low, row->over_base.high);
+    if (row->extra && row->extra->detail.num_graphs > 0)
+        printf("  %.1f us in a graph", row->extra->detail.graph_us);
+    putchar('\n');
 }
 
 void cli_table_row(const cli_row *row)
@@ -148,9 +161,29 @@ static void print_result(const cli_job *job, const cli_summary *summary)
         return;
     printf("# Result : %s is %.2f times as fast as %s", job->entries[quoted].label,
            geomean_speedup(summary, quoted), job->entries[job->baseline].label);
+    const cli_ratio *ratio = &summary->last_over_base[quoted];
     if (summary->num_speedups[quoted] > 1)
         printf(", geomean of %d problems", summary->num_speedups[quoted]);
+    else if (!isnan(ratio->low))
+        printf(", %s (95 %%: %.3f to %.3f)", cli_lead_name(ratio), ratio->low, ratio->high);
     print_reservations(job, summary);
+}
+
+/* Ours against every other method, and what the difference between two runs of one config
+ * is here. */
+static void print_lead(const cli_job *job, const cli_summary *summary)
+{
+    const int count = summary->num_ahead + summary->num_level + summary->num_behind;
+    if (count > 0)
+        printf(
+            "# Lead : %s is ahead of every other method on %d of %d problem%s, level with "
+            "the best on %d, behind on %d\n",
+            job->entries[cli_our_entry(job)].label, summary->num_ahead, count,
+            ewx_text_plural(count), summary->num_level, summary->num_behind);
+    if (summary->num_drifts > 0)
+        printf("# Drift : %.1f %% on average, %.1f %% at most between two entries of one "
+               "config\n",
+               100 * summary->drift_sum / summary->num_drifts, 100 * summary->worst_drift);
 }
 
 void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete)
@@ -166,6 +199,10 @@ void cli_table_end(const cli_job *job, const cli_summary *summary, bool complete
             printf("# Wrong values : %" PRId64 " %s\n", summary->wrong,
                    summary->wrong ? "FAILED" : "OK");
     }
+    if (summary->num_tuned > 0)
+        printf("# Tuning : %d of %d searches complete\n",
+               summary->num_tuned - summary->num_cut_short, summary->num_tuned);
+    print_lead(job, summary);
     if (complete && !summary->wrong)
         print_result(job, summary);
     if (!complete)

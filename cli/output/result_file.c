@@ -80,13 +80,14 @@ static const char *read_samples(const json_t *array, cli_measured *result)
     if (!json_is_array(array) || count > MOST_SAMPLES)
         return "samples_us must be an array of at most 1024 numbers";
     result->samples_us = calloc(count + 1, sizeof(double));
-    if (!result->samples_us)
+    result->rounds_us = calloc(count + 1, sizeof(double));
+    if (!result->samples_us || !result->rounds_us)
         return "no memory for its samples";
     for (size_t at = 0; at < count; at++) {
         double value = json_number_value(json_array_get(array, at));
         if (!(value > 0))
             return "a sample is not a positive number";
-        result->samples_us[at] = value;
+        result->samples_us[at] = result->rounds_us[at] = value;
     }
     if (count == 0)
         return "it has no samples";
@@ -189,8 +190,10 @@ cli_exit cli_result_file_open(cli_result_file *file, const char *path)
 
 void cli_result_file_close(cli_result_file *file)
 {
-    for (int at = 0; at < file->num_results; at++)
+    for (int at = 0; at < file->num_results; at++) {
         free(file->results[at].samples_us);
+        free(file->results[at].rounds_us);
+    }
     free(file->results);
     json_decref(file->document);
     *file = (cli_result_file){.path = NULL};

@@ -12,6 +12,7 @@ typedef struct cli_measured {
     const char *op, *dtype, *weight, *link, *method; /* the document's */
     bool ran;                                        /* false: skipped there */
     double *samples_us;                              /* sorted */
+    double *rounds_us;                               /* the same in the order taken */
     int num_samples;
     double median_us;
     bool paired; /* for whoever compares */

@@ -46,16 +46,18 @@ function groupBy(items, key) {
 // ---- The data as objects ----
 
 const VALUES = ["time", "gemm", "tail", "cv", "speedup", "efficiency", "required", "achieved",
-                "relative", "relativeGemm"];
+                "relative", "relativeGemm", "low", "high"];
 const COLUMNS = ["time (µs)", "GEMM (µs)", "tail (µs)", "cv", "speedup", "overlap efficiency",
-                 "required (GB/s)", "achieved (GB/s)"];
+                 "required (GB/s)", "achieved (GB/s)", "95 % of speedup"];
 const TRAITS = { op: (p) => p.op, m: (p) => `M=${p.m}`, n: (p) => `N=${p.n}`, k: (p) => `K=${p.k}`,
                  w: (p) => `W=${p.w}`, dtype: (p) => p.dtype, weight: (p) => `weight ${p.weight}` };
 const severalOps = distinct(data.groups.flatMap((group) => group.problems.map((p) => p.op))).length > 1;
 const traits = (problem, keys) => keys.filter((key) => key === "op" ? severalOps :
     key !== "weight" || problem.weight === "kn")
     .map((key) => TRAITS[key](problem)).join(", ");
-const cells = (row) => COLUMNS.map((_, at) => fixed(row[VALUES[at]], at < 3 ? 1 : 3));
+const interval = ({ low, high }) => isNumber(low) ? `${fixed(low, 3)} to ${fixed(high, 3)}` : "–";
+const cells = (row) => [...COLUMNS.slice(0, -1).map((_, at) => fixed(row[VALUES[at]], at < 3 ? 1 : 3)),
+                        interval(row)];
 
 // A problem's label says what tells it apart; what all have in common is said once.
 function nameProblems(group) {
@@ -769,6 +771,11 @@ function glance(parent, { methods, baseline, means, problems, rows, simulated, c
         cards.push([`${fixed(speedup, 2)}×`, `speedup of ${ours} over ${baseline}${mean}`]);
     if (isNumber(efficiency))
         cards.push([fixed(efficiency, 3), `overlap efficiency of ${ours}${mean}`]);
+    const stands = (word) => problems.filter(({ lead }) => lead === word).length;
+    const judged = problems.filter(({ lead }) => lead).length;
+    if (judged)
+        cards.push([`${stands("ahead")} of ${judged}`, "ahead of every other method: the 95 % interval " +
+                    `is above 1; level with the best on ${stands("level")}, behind on ${stands("behind")}`]);
     cards.push([String(problems.length), `workload${problems.length === 1 ? "" : "s"}, ` +
                 plural(rows.length, "result") + (simulated ? "" : ", 0 wrong values")],
                [`${fixed(100 * cv, 1)} %`, `noise: the worst cv of a result${cv > .05 ? ", NOISY" : ""}`]);

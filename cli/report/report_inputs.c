@@ -104,6 +104,31 @@ static ew_op op_of(const cli_measured *shape)
     return EW_OP_GEMM_RS;
 }
 
+static cli_ratio ratio_of(const report_problem *problem, const report_row *over,
+                          const report_row *under)
+{
+    const cli_measured *a = over->measured, *b = under->measured;
+    if (over == under || a->num_samples != b->num_samples ||
+        report_is_true(problem, "simulated"))
+        return (cli_ratio){NAN, NAN, NAN};
+    return cli_paired_ratio(a->rounds_us, b->rounds_us, a->num_samples);
+}
+
+/* Ours among the other methods, as the tool's own table has it. */
+static const char *lead_of(const report_problem *problem)
+{
+    const report_row *ours = find_method(problem, "entwine");
+    cli_field field = {0};
+    for (int at = 0; at < problem->num_rows && ours; at++) {
+        const report_row *row = &problem->rows[at];
+        if (row->error || cli_method_is(row->measured->method, "entwine"))
+            continue;
+        const cli_ratio ratio = ratio_of(problem, row, ours);
+        cli_field_add(&field, &ratio);
+    }
+    return cli_field_name(&field);
+}
+
 static void derive_row(const report_problem *problem, report_row *row)
 {
     const cli_measured *shape = problem->shape;
@@ -122,6 +147,9 @@ static void derive_row(const report_problem *problem, report_row *row)
                                             (int)shape->ranks, v[REPORT_TIME]);
     if (!base)
         return;
+    const cli_ratio ratio = ratio_of(problem, base, row);
+    v[REPORT_LOW] = ratio.low;
+    v[REPORT_HIGH] = ratio.high;
     v[REPORT_RELATIVE] = v[REPORT_TIME] / base->values[REPORT_TIME];
     v[REPORT_RELATIVE_GEMM] =
         fmax(0.0, v[REPORT_TIME] - v[REPORT_TAIL]) / base->values[REPORT_TIME];
@@ -166,6 +194,7 @@ static void derive(report_problem *problem)
             derive_row(problem, &problem->rows[at]);
     problem->waves = waves_of(problem);
     problem->gain = gain_of(problem);
+    problem->lead = lead_of(problem);
 }
 
 /* ---- Results ---- */

@@ -4,6 +4,7 @@
 #define ENTWINE_CLI_REPORT_INPUTS_H
 
 #include "report/report.h"
+#include "output/derived.h"
 #include "output/result_file.h"
 
 /* In the order in which the page has them. */
@@ -18,6 +19,8 @@ typedef enum report_value {
     REPORT_ACHIEVED,
     REPORT_RELATIVE,      /* time, the baseline's being 1 */
     REPORT_RELATIVE_GEMM, /* the same up to the end of the GEMM window */
+    REPORT_LOW,           /* of the speedup, 95 % */
+    REPORT_HIGH,
     REPORT_NUM_VALUES
 } report_value;
 
@@ -48,6 +51,7 @@ typedef struct report_problem {
     const cli_measured *shape;
     const json_t *params;
     double link_gbs, waves, gain;
+    const char *lead;     /* ahead, level or behind all other methods; NULL: unknown */
     const char *baseline; /* what its speedups are relative to; NULL: none */
     report_row *rows;
     int num_rows;

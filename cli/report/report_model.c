@@ -107,14 +107,14 @@ static json_t *problem_json(const report_problem *problem, json_t *known, json_t
     json_t *rows = json_array();
     for (int at = 0; at < problem->num_rows; at++)
         json_array_append_new(rows, row_json(&problem->rows[at], known, texts));
-    return json_pack("{s:s?, s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:i, s:o}",
-                     "name", json_string_value(json_object_get(problem->params, "name")),
-                     "op", shape->op, "m", shape->m, "n", shape->n, "k", shape->k, "w",
-                     shape->ranks, "dtype", shape->dtype, "weight", shape->weight, "sms",
-                     cli_number_json(report_number(problem->params, "sms_per_rank")),
-                     "waves", cli_number_json(problem->waves), "gain",
-                     cli_number_json(problem->gain), "run", problem->source->run, "rows",
-                     rows);
+    return json_pack(
+        "{s:s?, s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s?, s:i, s:o}", "name",
+        json_string_value(json_object_get(problem->params, "name")), "op", shape->op, "m",
+        shape->m, "n", shape->n, "k", shape->k, "w", shape->ranks, "dtype", shape->dtype,
+        "weight", shape->weight, "sms",
+        cli_number_json(report_number(problem->params, "sms_per_rank")), "waves",
+        cli_number_json(problem->waves), "gain", cli_number_json(problem->gain), "lead",
+        problem->lead, "run", problem->source->run, "rows", rows);
 }
 
 static bool is_of_group(const report_problem *problem, const void *group)

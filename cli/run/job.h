@@ -3,6 +3,7 @@
 #ifndef ENTWINE_CLI_JOB_H
 #define ENTWINE_CLI_JOB_H
 
+#include "entwine/tune.h"
 #include "run/gpus.h"
 #include "run/mps.h"
 #include "run/ranks.h"
@@ -21,6 +22,7 @@ typedef struct cli_entry {
     ew_config base;       /* what the user has set */
     ew_config config;     /* base until the preflight, then what the method stands for */
     ew_bench_layer layer; /* what follows the call */
+    bool symmetric;       /* where its outputs lie */
     bool uses_nccl;       /* blas on a GPU per rank; known after the preflight */
 } cli_entry;
 
@@ -30,11 +32,15 @@ typedef struct cli_job {
     cli_entry entries[CLI_MAX_METHODS];
     int num_entries;
     int baseline; /* the entry that speedups are relative to, or -1 */
+    int repeated; /* the entry that is measured twice in every round, or -1: what the two
+                     differ by is drift, not a lead */
     ew_bench_options bench;
     cli_ranks ranks;
     const cli_bed *bed;   /* of every entry */
+    bool graph;           /* calls are also timed in a graph, whatever m is */
     int num_plans;        /* of an entry that exist at once; 0 means 1 */
-    double tune_budget_s; /* of each entry of a problem, before it is measured; 0: none */
+    bool tuned;           /* each entry is tuned before its problem is measured ... */
+    double tune_budget_s; /* ... in so much time; 0: in so many calls as any other */
     cli_gpus gpus;        /* of the cuda backend; known after the check */
     cli_mps mps;          /* of a virtual node; known after the preparation */
 } cli_job;
@@ -64,8 +70,19 @@ void cli_job_prepare(cli_job *job);
 /* Whether a problem's ranks share GPUs. */
 bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
 
-/* Measures one problem.  results holds num_entries entries; error CLI_ERROR_BYTES. */
+/* What a document says of an entry beside its result. */
+typedef struct cli_extra {
+    ew_bench_detail detail;
+    bool tuned; /* as follows: */
+    ew_tune_result tuning;
+    ew_tune_effort effort;
+    int num_again; /* of the repeated entry: samples of its second turn in each round */
+    double again_us[EW_BENCH_MAX_SAMPLES];
+} cli_extra;
+
+/* Measures one problem.  results and extras hold CLI_MAX_METHODS entries; extras may be
+ * NULL; error CLI_ERROR_BYTES. */
 ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
-                      ew_bench_result *results, char *error);
+                      ew_bench_result *results, cli_extra *extras, char *error);
 
 #endif

@@ -6,11 +6,19 @@
 
 #include "entwine/tune.h"
 
+/* Up to SHORT_ROWS rows a call is so short that what a program feels is the graph's time.
+ */
+enum { GRAPH_CALLS = 20, SHORT_ROWS = 256 };
+
+/* Enough for a search to end; what is cut short says so. */
+enum { TUNE_CALLS = 2000 };
+
 /* What rank 0 hands back, in memory shared with forked ranks. */
 typedef struct bench_call {
     const cli_job *job;
     const cli_problem *problem;
     ew_bench_result results[CLI_MAX_METHODS];
+    cli_extra extras[CLI_MAX_METHODS];
 } bench_call;
 
 /* The entries as ew_bench_run takes them: those the MPI module serves get their custom
@@ -20,6 +28,13 @@ typedef struct entry_set {
     ew_bench_custom customs[CLI_MAX_METHODS];
     int from[CLI_MAX_METHODS]; /* index in the job */
     int count;
+    uint64_t symmetric; /* of ew_bench_options */
+    bool repeats;       /* one more entry follows: the job's repeated one */
+    ew_bench_result results[CLI_MAX_METHODS];
+    ew_bench_detail details[CLI_MAX_METHODS];
+    bool tuned[CLI_MAX_METHODS]; /* as follows */
+    ew_tune_result tunings[CLI_MAX_METHODS];
+    ew_tune_effort efforts[CLI_MAX_METHODS];
 } entry_set;
 
 /* An entry runs only if every rank could make it, or the ranks would part ways. */
@@ -72,8 +87,10 @@ static ew_status make_entries(ew_world *world, const bench_call *call, entry_set
                 return status;
             slot->custom = &set->customs[set->count];
         }
-        if (made)
-            set->from[set->count++] = at;
+        if (!made)
+            continue;
+        set->symmetric |= (uint64_t)entry->symmetric << set->count;
+        set->from[set->count++] = at;
     }
     return EW_OK;
 }
@@ -90,56 +107,100 @@ static bool concerns_entry_alone(ew_status status)
 static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set *set)
 {
     const cli_job *job = call->job;
-    for (int at = 0; at < set->count && job->tune_budget_s > 0; at++) {
+    for (int at = 0; at < set->count && job->tuned; at++) {
         const cli_entry *entry = &job->entries[set->from[at]];
         ew_tune_options options = EW_TUNE_OPTIONS_INIT;
         ew_tune_result found;
         if (set->entries[at].custom)
             continue;
         options.budget_s = job->tune_budget_s;
+        options.budget_calls = job->tune_budget_s > 0 ? 0 : TUNE_CALLS;
+        options.effort = &set->efforts[at];
         options.seed = job->bench.seed;
         options.store = 0;
         options.method = entry->method;
         ew_status status =
             ew_tune(world, &call->problem->problem, &entry->base, &options, &found);
-        if (status == EW_OK)
+        if (status == EW_OK) {
             set->entries[at].config = found.tuning.config;
-        else if (!concerns_entry_alone(status))
+            set->tunings[at] = found;
+            set->tuned[at] = true;
+        } else if (!concerns_entry_alone(status))
             return status;
     }
     return EW_OK;
+}
+
+/* Behind the others, with the config that was found for it. */
+static void repeat_entry(const cli_job *job, entry_set *set)
+{
+    for (int at = 0; at < set->count && set->count < CLI_MAX_METHODS; at++) {
+        if (set->from[at] != job->repeated)
+            continue;
+        set->entries[set->count] = set->entries[at];
+        set->symmetric |= (set->symmetric >> at & 1) << set->count;
+        set->repeats = true;
+        return;
+    }
+}
+
+static ew_status measure_entries(ew_world *world, const bench_call *call, entry_set *set)
+{
+    ew_bench_options options = call->job->bench;
+    options.details = set->details;
+    if (call->job->graph ||
+        (call->job->bed->on_gpus && call->problem->problem.max_m <= SHORT_ROWS))
+        options.graph_calls = GRAPH_CALLS;
+    repeat_entry(call->job, set);
+    options.symmetric = set->symmetric;
+    return ew_bench_run(world, &call->problem->problem, &options, set->entries,
+                        set->count + set->repeats, set->results);
+}
+
+static void hand_back(const entry_set *set, bench_call *call)
+{
+    for (int at = 0; at < set->count; at++) {
+        call->results[set->from[at]] = set->results[at];
+        cli_extra *extra = &call->extras[set->from[at]];
+        extra->detail = set->details[at];
+        extra->tuned = set->tuned[at];
+        extra->tuning = set->tunings[at];
+        extra->effort = set->efforts[at];
+    }
+    const ew_bench_result *again = &set->results[set->count];
+    if (!set->repeats || again->status != EW_OK)
+        return;
+    cli_extra *extra = &call->extras[call->job->repeated];
+    extra->num_again = again->num_samples;
+    memcpy(extra->again_us, again->samples_us, sizeof extra->again_us);
 }
 
 static ew_status bench_body(ew_world *world, void *argument)
 {
     bench_call *call = argument;
     entry_set *set = calloc(1, sizeof *set);
-    ew_bench_result *mine = calloc(CLI_MAX_METHODS, sizeof *mine);
     ew_bench_result *skipped = calloc(CLI_MAX_METHODS, sizeof *skipped);
     ew_status status = EW_ERR_MEMORY;
-    if (set && mine && skipped)
+    if (set && skipped)
         status = make_entries(world, call, set, skipped);
     if (status == EW_OK)
         status = tune_entries(world, call, set);
     if (status == EW_OK && set->count > 0)
-        status = ew_bench_run(world, &call->problem->problem, &call->job->bench,
-                              set->entries, set->count, mine);
+        status = measure_entries(world, call, set);
     if (status == EW_OK && ew_world_rank(world) == 0) {
         memcpy(call->results, skipped, CLI_MAX_METHODS * sizeof *skipped);
-        for (int at = 0; at < set->count; at++)
-            call->results[set->from[at]] = mine[at];
+        hand_back(set, call);
     }
     for (int at = 0; set && at < set->count; at++)
         if (set->entries[at].custom)
             call->job->ranks.launch->mpi->method_destroy(&set->customs[at]);
     free(skipped);
-    free(mine);
     free(set);
     return status;
 }
 
 ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
-                      ew_bench_result *results, char *error)
+                      ew_bench_result *results, cli_extra *extras, char *error)
 {
     bench_call *call = cli_shared_alloc(sizeof *call);
     if (!call) {
@@ -151,6 +212,8 @@ ew_status cli_job_run(const cli_job *job, const cli_problem *problem,
     ew_status status =
         cli_ranks_run(&job->ranks, problem->num_ranks, bench_body, call, error);
     memcpy(results, call->results, (size_t)job->num_entries * sizeof *results);
+    if (extras)
+        memcpy(extras, call->extras, (size_t)job->num_entries * sizeof *extras);
     cli_shared_free(call, sizeof *call);
     return status;
 }

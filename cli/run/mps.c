@@ -30,9 +30,8 @@
 static const double start_seconds = 15.0; /* for the daemon to answer */
 static const double ask_seconds = 3.0;    /* for one question */
 static const double quit_seconds = 4.0;   /* after `quit` */
-static const double end_seconds = 2.0;    /* after SIGTERM, and after SIGKILL */
-/* Far more than all that the keeper does: killed on a starved machine, it would leave a
- * server. */
+static const double end_seconds = 2.0;    /* after SIGTERM */
+/* Far more than all that the keeper does, but on a starved machine. */
 static const double keeper_seconds = 40.0;
 
 static int64_t after(double seconds)
@@ -102,12 +101,14 @@ static void signal_children(int number)
         fclose(file);
 }
 
-/* Again and again, since servers become our children only when their daemon ends. */
+/* Again and again, since servers become our children only when their daemon ends.  Nobody
+ * survives SIGKILL, so that this has no limit: to leave with the time would leave a server
+ * where the keeper is starved. */
 static bool end_children(int number, double seconds)
 {
     int64_t end_ns = after(seconds);
     while (!reap()) {
-        if (ew_now_ns() > end_ns)
+        if (number != SIGKILL && ew_now_ns() > end_ns)
             return false;
         if (number)
             signal_children(number);
@@ -145,7 +146,7 @@ _Noreturn static void keep(int lifeline, const char *folder)
     if (!gone) {
         tell("quit -t 1\n"); /* a killed rank's kernels may keep a server busy */
         if (!end_children(0, quit_seconds) && !end_children(SIGTERM, end_seconds))
-            end_children(SIGKILL, end_seconds);
+            end_children(SIGKILL, 0.0);
     }
     remove_folder(folder);
     _exit(gone ? 1 : 0);
@@ -188,16 +189,14 @@ static pid_t await_keeper(const cli_mps *mps, double seconds)
 
 static void stop_private(cli_mps *mps)
 {
+    bool ended = true;
     if (mps->keeper > 0) {
         close(mps->lifeline);
-        if (!await_keeper(mps, keeper_seconds)) {
-            kill(mps->keeper, SIGKILL); /* its daemon hears of that */
-            waitpid(mps->keeper, NULL, 0);
-        }
+        ended = await_keeper(mps, keeper_seconds); /* else it ends its work without us */
     }
-    mps->keeper = 0;
-    if (*mps->folder)
+    if (ended && *mps->folder)
         remove_folder(mps->folder); /* unless the keeper did */
+    mps->keeper = 0;
     mps->folder[0] = '\0';
     unsetenv(PIPE_VARIABLE);
     unsetenv(LOG_VARIABLE);

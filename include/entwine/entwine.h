@@ -537,9 +537,10 @@ EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const
  * them is used: with partition a rank's, with output all of them.
  *
  * Determinism: every bit of C is that of a GEMM of the gathered A on one rank, whatever W,
- * the schedule and the order in which rows arrive.  Ranks on several hosts refuse the plan
- * with EW_ERR_UNSUPPORTED.  On a GPU a plan keeps two copies of all rows; x is the number
- * of CTAs that push a rank's own.  Everything else is as for ew_gemm_rs. */
+ * the schedule and the order in which rows arrive.  CPU ranks may be on several hosts, and
+ * a rank then keeps two copies of the rows of every rank of another; GPUs on several hosts
+ * refuse the plan with EW_ERR_UNSUPPORTED.  On a GPU a plan keeps two copies of all rows; x
+ * is the number of CTAs that push a rank's own.  Everything else is as for ew_gemm_rs. */
 EW_API ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, void *C,
                             void *gathered, ew_stream stream);
 
@@ -560,8 +561,8 @@ typedef struct ew_product {
  * neither used nor changed.  Ranks may share the plan's n out differently.
  *
  * Every bit of each C is that of ew_ag_gemm with this weight alone.  Everything else is as
- * for ew_ag_gemm.  On the CPU with producer=own; refused with EW_ERR_UNSUPPORTED
- * elsewhere. */
+ * for ew_ag_gemm.  With producer=own, on a GPU with every n a multiple of 8; refused with
+ * EW_ERR_UNSUPPORTED elsewhere. */
 EW_API ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,
                                   const ew_product *products, int num_products,
                                   void *gathered, ew_stream stream);
@@ -585,11 +586,13 @@ EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
  * act and the product with up are fp32 and rounded once to the element type.  C is
  * m x the n of a product, so half of the plan's n where there are two.  The C of a product
  * is NULL, or receives gate or up besides, as a gradient needs them; without it they do not
- * leave the cache on their way to C.  No output overlaps another or anything that is read.
+ * leave the cache, or the SM of a GPU, on their way to C.  No output overlaps another or
+ * anything that is read.
  *
  * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
- * the lines above, on every CPU.  SILU is accurate to 4 units in the last place of fp32,
- * GELU_TANH to 2^-16 of its value, both where the result is a normal number. */
+ * the lines above, on every CPU and GPU, but for the bits of what is not a number.  SILU is
+ * accurate to 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both
+ * where the result is a normal number. */
 EW_API ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
                                 const ew_product *products, int num_products,
                                 ew_activation activation, void *C, void *gathered,
@@ -612,6 +615,43 @@ EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
  * afterwards.  While the world is in use, or in a forked child, it behaves as
  * ew_world_destroy does. */
 EW_API void ew_plan_destroy(ew_plan *plan);
+
+/* ---- Symmetric memory ---------------------------------------------------------------- */
+
+/* Memory of which every rank has a part that the GPUs of all ranks can write.  It is never
+ * needed, since every output may lie anywhere, but it saves time: where C of ew_gemm_ar (or
+ * normed of ew_gemm_ar_layer, in which each rank has its own rows of the residual) lies in
+ * it, ranks store what they have summed straight into the outputs of all, and a call in two
+ * shots is spared a copy of the whole output.  For that the output begins at the same place
+ * of the same allocation on all ranks; if any rank's lies elsewhere, the call runs as with
+ * other memory.  Bits are the same either way.
+ *
+ * Other ranks write the output from the call's place in its stream on, not before: what
+ * reads an earlier result needs to come before the call in the stream, as always.
+ *
+ * On the CPU, which gains nothing from it, and between hosts it is plain memory. */
+
+/* Allocates `bytes` bytes on every rank.  Collective: ranks that ask for different sizes
+ * get EW_ERR_MISMATCH naming both. */
+EW_API ew_status ew_alloc(ew_world *world, ew_backend backend, size_t bytes,
+                          void **memory_out);
+
+/* The same for memory that others have made symmetric, such as PyTorch's SymmetricMemory or
+ * a window of NCCL: pointers[r] is where this process, and its GPU, reach the `bytes` bytes
+ * of rank r; pointers of ranks on other hosts are not read.  Collective.  The memory stays
+ * the caller's, who calls ew_free before it goes; nothing may use it meanwhile, as the
+ * first bytes of it are overwritten and restored.  EW_ERR_ARGUMENT: a pointer is not GPU
+ * memory, not the memory that the rank itself passes, or shorter than `bytes`.
+ * EW_ERR_UNSUPPORTED: the backend has no use for it. */
+EW_API ew_status ew_import(ew_world *world, ew_backend backend, void *const *pointers,
+                           size_t bytes);
+
+/* Frees what ew_alloc gave, or forgets what ew_import was given (this rank's own pointer).
+ * Collective; waits for the calls that were enqueued.  A graph that captured a call with
+ * the memory must not be replayed any more.  After a fault of the world the memory stays
+ * until the process ends, because another rank may still have it mapped.  NULL is allowed,
+ * on all ranks alike. */
+EW_API ew_status ew_free(ew_world *world, ew_backend backend, void *memory);
 
 #ifdef __cplusplus
 }

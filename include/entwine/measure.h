@@ -66,8 +66,9 @@ typedef struct ew_timing {
 } ew_timing;
 EW_API ew_status ew_plan_timing(const ew_plan *plan, ew_timing *timing_out);
 
-/* From now on the calls of all ranks start at one time, inside the kernels where there
- * are kernels: what a benchmark wants.  On all ranks or on none. */
+/* From now on the calls of all ranks start at one time: what a benchmark wants.  On a GPU a
+ * gate opens when every rank has enqueued all of its call, and the time counts from there.
+ * On all ranks or on none. */
 EW_API ew_status ew_plan_start_together(ew_plan *plan);
 
 typedef enum ew_trace_kind {
@@ -90,7 +91,8 @@ typedef struct ew_trace_event {
 } ew_trace_event;
 
 /* Tracing is off until asked for.  ew_plan_trace copies the last call's events, at most
- * `capacity`, in the order in which they ended, and says how many there are. */
+ * `capacity`, in the order in which they ended, and says how many there are.  On a GPU a
+ * call with several weights leaves none. */
 EW_API ew_status ew_plan_trace_enable(ew_plan *plan);
 EW_API ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size_t capacity,
                                size_t *count_out);
@@ -198,6 +200,21 @@ typedef struct ew_bench_entry {
     ew_bench_layer layer;
 } ew_bench_entry;
 
+#define EW_BENCH_MAX_SAMPLES 1024
+#define EW_BENCH_MAX_RANKS 256
+
+/* What an entry's result leaves out.  Samples are in the order of samples_us. */
+typedef struct ew_bench_detail {
+    double calls_us[EW_BENCH_MAX_SAMPLES]; /* each call's time: that of its slowest rank */
+    double ranks_us[EW_BENCH_MAX_RANKS];   /* each rank's median */
+    int32_t turns[EW_BENCH_MAX_SAMPLES];   /* the entry's place in its round, from 0 */
+    /* With graph_calls: a call's part of each replay, of the slowest rank. */
+    int32_t num_graphs; /* 0: it cannot be captured */
+    double graph_us;    /* median */
+    double graphs_us[EW_BENCH_MAX_SAMPLES];
+    char note[128]; /* of the backend on the plan, such as an algorithm chosen; or empty */
+} ew_bench_detail;
+
 typedef struct ew_bench_options {
     uint32_t struct_size;
     int32_t warmup;
@@ -215,13 +232,23 @@ typedef struct ew_bench_options {
      * every entry is run once.  May be NULL. */
     void (*progress)(void *context, int round, int num_rounds);
     void *context;
+    /* Ranks do not start together: in each round every rank is late by a random time of up
+     * to this, the same for all entries, and its own time counts from its own start.  0:
+     * off; EW_ERR_UNSUPPORTED with the simulator. */
+    double skew_us;
+    /* One for each entry, filled on every rank; NULL: not wanted. */
+    ew_bench_detail *details;
+    /* So many calls in a row are captured into a CUDA graph, which is then replayed in
+     * `iters` rounds and timed by events: the time of a call among others, where nothing
+     * starts together.  For `details`; 0: off. */
+    int32_t graph_calls;
+    /* Bit i: C, and normed, of entry i lie in symmetric memory (ew_alloc). */
+    uint64_t symmetric;
 } ew_bench_options;
-#define EW_BENCH_OPTIONS_INIT                                       \
-    {                                                               \
-        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL \
+#define EW_BENCH_OPTIONS_INIT                                                        \
+    {                                                                                \
+        sizeof(ew_bench_options), 3, 15, 0, 1, 0.0, 0.0, NULL, NULL, 0.0, NULL, 0, 0 \
     }
-
-#define EW_BENCH_MAX_SAMPLES 1024
 
 typedef struct ew_bench_result {
     ew_status status;  /* EW_ERR_UNSUPPORTED, EW_ERR_SHAPE, EW_ERR_CONFIG: skipped */
@@ -240,10 +267,11 @@ typedef struct ew_bench_result {
     ew_check check;
 } ew_bench_result;
 
-/* Collective.  Runs the entries interleaved, sample by sample, on random inputs, checks
- * them on exact inputs before and after, and fills `results` equally on every rank.  The
- * entries must be of one backend.  Fails only when the world does; what concerns one entry
- * is in its result. */
+/* Collective.  Runs the entries interleaved on random inputs, in rounds: each entry once,
+ * in an order that is random for each round and follows from the seed.  Checks them on
+ * exact inputs before and after, and fills `results` equally on every rank.  The entries
+ * must be of one backend.  Fails only when the world does; what concerns one entry is in
+ * its result. */
 EW_API ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                               const ew_bench_options *options,
                               const ew_bench_entry *entries, int count,

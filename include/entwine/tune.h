@@ -1,14 +1,15 @@
 /* Opt-in header: finding a config by measuring, and keeping it.
  *
  * A tuning entry belongs to a key: the operation, the shape (rows rounded up to a power of
- * two, the M bucket), the ranks, the element type, the device and the library's version.
+ * two, the M bucket), the ranks, the element type, the device, the library's version and a
+ * hash of the backend's sources: what was found for other kernels is not used.
  * The device is what times depend on: a GPU's name, the SMs that a rank has of it and the
  * driver, or a processor's model and the cores that this process may use (affinity and
  * cgroup).  So tune the way you run: with other cores it is another key.
  * Entries are small JSON files under $ENTWINE_CACHE_DIR, else $XDG_CACHE_HOME/entwine, else
  * ~/.cache/entwine.  ew_plan_create without a config of the caller's uses the entry of its
- * key, else that of the nearest M bucket, else the built-in choice; ew_plan_explain says
- * which.  A file that cannot be read, is malformed or has another key is ignored.
+ * key, else that of the M bucket above or below, else the built-in choice; ew_plan_explain
+ * says which.  A file that cannot be read, is malformed or has another key is ignored.
  * ENTWINE_TUNING=off makes plans ignore all entries. */
 #ifndef ENTWINE_TUNE_H
 #define ENTWINE_TUNE_H
@@ -61,6 +62,12 @@ EW_API ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out);
 
 #define EW_TUNE_PLANS 6 /* plans that exist at once while a problem is tuned */
 
+/* What a search cost. */
+typedef struct ew_tune_effort {
+    int64_t calls; /* of each rank, all candidates together */
+    double seconds;
+} ew_tune_effort;
+
 typedef struct ew_tune_options {
     uint32_t struct_size;
     double budget_s; /* may be exceeded by one heat; 0: until the search ends */
@@ -77,10 +84,14 @@ typedef struct ew_tune_options {
     /* The method that is tuned, with the fixed fields as its base (ew_method_config). NULL:
      * what the fixed fields say. */
     const char *method;
+    /* May be exceeded by one heat; 0: no limit.  Unlike a time, a method whose calls are
+     * long gets as many as any other. */
+    int64_t budget_calls;
+    ew_tune_effort *effort; /* filled on every rank; NULL: not wanted */
 } ew_tune_options;
-#define EW_TUNE_OPTIONS_INIT                                    \
-    {                                                           \
-        sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL, NULL \
+#define EW_TUNE_OPTIONS_INIT                                             \
+    {                                                                    \
+        sizeof(ew_tune_options), 0.0, 0, 1, 1, NULL, NULL, NULL, 0, NULL \
     }
 
 typedef struct ew_tune_result {

@@ -25,7 +25,6 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from ._torch_operators import (_NAMES, ag_gemm_operator, gemm_ar_operator, gemm_rs_operator)
-from ._world import find_world
 
 _log = logging.getLogger("entwine")
 _aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
@@ -313,8 +312,6 @@ class EntwinePass(CustomInferenceAwareGraphPass):
     def _replace_gather(self, graph: Graph, collective: Node, world: str, ranks: int, pack: bool
                         ) -> None:
         """What else uses the gathered rows gets them from the operator, too."""
-        if find_world(world)._spans_hosts():
-            raise _Left("its ranks are on several hosts")
         rows = _Rows(collective)
         *bias, _, b = rows.product.args
         with graph.inserting_before(rows.product):

@@ -312,7 +312,7 @@ def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
 
 def can_gather(rows, world):
     """Whether ag_gemm runs for rows of that device and ranks."""
-    return (rows.is_cpu or rows.is_cuda) and not find_world(world)._spans_hosts()
+    return rows.is_cpu or (rows.is_cuda and not find_world(world)._spans_hosts())
 
 
 def _ag_gemm(a, b, num_rows, world, frozen=False, gather=False, pack=True):

@@ -203,3 +203,120 @@ def test_gradients_of_gathered_rows(world, product):
     assert torch.equal(y, want)
     torch.testing.assert_close(x.grad, plain.grad)
     torch.testing.assert_close(linear.weight.grad, weight.grad)
+
+
+# ---- Several weights on one gather -----------------------------------------------------------
+
+WIDTHS = (128, 64, 72)
+HEADS, KV_HEADS, HEAD = 4, 2, 16
+
+
+@pytest.fixture
+def several():
+    """Rows and the weights of q, k and v, with values that are rounded."""
+    torch.manual_seed(3)
+    return (torch.randn(M, K, device="cuda", dtype=DTYPE),
+            [torch.randn(n, K, device="cuda", dtype=DTYPE) for n in WIDTHS])
+
+
+def swiglu(gate, up):
+    """As the library rounds it: fp32 of what was rounded."""
+    return (torch.nn.functional.silu(gate.float()) * up.float()).to(gate.dtype)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_several_weights_bit_for_bit(world, several, frozen):
+    A, weights = several
+    want = [et.ag_gemm(A, weight, world) for weight in weights]
+    plan = entwine.Plan(world, M, sum(WIDTHS), K, DTYPE, backend="cuda", op="ag-gemm")
+    gathered = torch.full_like(A, 77.0)
+    assert all(map(torch.equal, plan.ag_gemm_multi(A, weights, gathered=gathered), want))
+    assert torch.equal(gathered, A)
+    turned = [weight.t().contiguous().t() for weight in weights]
+    for given in (weights, turned, [weights[0], turned[1], weights[2]]):
+        for _ in range(2):
+            got = et.ag_gemm_multi(A, given, world, frozen=frozen)
+            assert all(map(torch.equal, got, want))
+    torch.library.opcheck(torch.ops.entwine.ag_gemm_multi.default, (A, weights, M, world.name))
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu-tanh", "none"])
+def test_activations_follow_the_products(world, several, activation):
+    """The bits are those of the activation on the CPU, of products from the GPU."""
+    A, (first, *_) = several
+    second = torch.randn_like(first)
+    gate, up = et.ag_gemm_multi(A, [first, second], world)
+    one = torch.eye(128, dtype=DTYPE)
+    on_cpu = entwine.Plan(world, M, 128, 128, DTYPE, op="ag-gemm")
+    for its_up in (up, None):
+        got = et.ag_gemm_act(A, first, second if its_up is not None else None, world,
+                             activation=activation)
+        alone = on_cpu.ag_gemm_act(gate.cpu(), [one], activation)  # times one: exact
+        if its_up is None:
+            assert torch.equal(got.cpu(), alone)
+        elif activation == "silu":
+            torch.testing.assert_close(got, swiglu(gate, up), rtol=2**-7, atol=0)
+        elif activation == "none":
+            assert torch.equal(got, (gate.float() * up.float()).to(DTYPE))
+    torch.library.opcheck(torch.ops.entwine.ag_gemm_act.default,
+                          (A, first, second, M, world.name, activation))
+
+
+def test_products_in_a_graph(world, several):
+    A, weights = several
+    want = et.ag_gemm_multi(A, weights, world)
+    activated = et.ag_gemm_act(A, weights[0], weights[0], world)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.graph(graph, stream=stream):
+        results = et.ag_gemm_multi(A, weights, world)
+        result = et.ag_gemm_act(A, weights[0], weights[0], world)
+    for _ in range(5):
+        for tensor in (*results, result):
+            tensor.fill_(float("nan"))
+        graph.replay()
+        assert all(map(torch.equal, results, want)) and torch.equal(result, activated)
+
+
+def test_parallel_mlp(world):
+    torch.manual_seed(4)
+    block = et.ParallelMLP(K, 128, world=world, device="cuda", dtype=DTYPE)
+    x = torch.randn(M, K, device="cuda", dtype=DTYPE)
+    gate, up = block.gate_proj(x), block.up_proj(x)
+    h = et.ag_gemm_act(x, block.gate_proj.weight, block.up_proj.weight, world)
+    torch.testing.assert_close(h, swiglu(gate, up), rtol=2**-7, atol=0)
+    y = block(x)
+    assert torch.equal(y, block.down_proj(h))
+    compiled = torch.compile(block, fullgraph=True)
+    with torch.no_grad():
+        assert torch.equal(compiled(x), y) and torch.equal(block.freeze()(x), y)
+
+
+def test_gradients_of_the_mlp(world):
+    torch.manual_seed(5)
+    block = et.ParallelMLP(K, 128, world=world, device="cuda", dtype=DTYPE)
+    x = torch.randn(M, K, device="cuda", dtype=DTYPE, requires_grad=True)
+    block(x).float().square().mean().backward()
+    plain = x.detach().float().requires_grad_()
+    weights = [p.detach().float().requires_grad_() for p in (
+        block.gate_proj.weight, block.up_proj.weight, block.down_proj.weight)]
+    gate, up, down = weights
+    h = torch.nn.functional.silu(plain @ gate.t()) * (plain @ up.t())
+    (h @ down.t()).square().mean().backward()
+    for got, want in zip((x, *block.parameters()), (plain, *weights)):
+        difference = (got.grad.float() - want.grad).norm() / want.grad.norm()
+        assert difference < 0.03
+
+
+def test_parallel_attention_projections(world):
+    torch.manual_seed(6)
+    layer = et.ParallelAttentionProjections(K, HEADS, KV_HEADS, HEAD, world=world, device="cuda",
+                                            dtype=DTYPE)
+    x = torch.randn(M, K, device="cuda", dtype=DTYPE, requires_grad=True)
+    q, k, v = layer.qkv(x)
+    for got, part in zip((q, k, v), (layer.q_proj, layer.k_proj, layer.v_proj)):
+        assert torch.equal(got, part(x))
+    y = layer(x, lambda q, k, v: q)
+    assert torch.equal(y, layer.o_proj(q))
+    y.sum().backward()
+    assert x.grad.isfinite().all() and layer.q_proj.weight.grad.isfinite().all()

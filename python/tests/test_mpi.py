@@ -37,6 +37,7 @@ def test_a_plan_across_hosts_is_exact_for_every_m():
 with entwine.World.from_mpi() as world:
     plan = entwine.Plan(world, 300, 128, 64, "float16")
     whole = entwine.Plan(world, 300, 128, 64, "float16", op="gemm-ar")
+    gather = entwine.Plan(world, 300, 128, 64, "float16", op="ag-gemm")
     right = True
     for m in (300, 1, 17):
         A, B = operands(world.rank, m, 128, 64, "float16")
@@ -45,6 +46,9 @@ with entwine.World.from_mpi() as world:
         right &= bits(plan.gemm_rs(A)) == bits(
             expected(4, m, 128, 64, "float16")[first:first + count])
         right &= bits(whole.gemm_ar(A, B)) == bits(expected(4, m, 128, 64, "float16"))
+        rows = operands(0, m, 128, 64, "float16")[0]  # of which every rank has its share
+        product = (rows.astype("f4") @ B.T.astype("f4")).astype("f2")
+        right &= bits(gather.ag_gemm(rows[first:first + count], B, m)) == bits(product)
     say(world.rank, right, world.allgather(b"x" * world.rank))
 """)
     assert (status, lines) == (0, on_all("{rank} True [b'', b'x', b'xx', b'xxx']")), errors

@@ -395,7 +395,7 @@ ew_status ew_plan_start_together(ew_plan *plan)
 {
     EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_start_together"));
     EW_TRY(ewx_world_enter(plan->world));
-    plan->backend->start_together(plan->state);
+    plan->backend->start_together(plan->state, 0);
     ewx_world_leave(plan->world);
     return EW_OK;
 }

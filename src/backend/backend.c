@@ -33,3 +33,11 @@ ew_status ewx_backend_find(ew_backend name, const ewx_backend **backend_out)
         return EW_OK;
     }
 }
+
+ew_status ewx_graphs_refuse(void *state, ewx_enqueuer *enqueue, void *context,
+                            void **graph_out)
+{
+    (void)state, (void)enqueue, (void)context, (void)graph_out;
+    return ewx_fail(EW_ERR_UNSUPPORTED, "calls of this backend cannot be captured\n"
+                                        "  fix: use backend=cuda");
+}

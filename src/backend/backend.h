@@ -1,4 +1,5 @@
-/* What a backend is: functions over a spec that has been decided above, none of them NULL.
+/* What a backend is: functions over a spec that has been decided above, none of them NULL
+ * unless it says so.
  * Backends choose nothing; they run what the spec says or refuse it. */
 #ifndef EWX_BACKEND_BACKEND_H
 #define EWX_BACKEND_BACKEND_H
@@ -56,6 +57,14 @@ typedef struct ewx_memory {
                         int64_t m, const void *C, ew_check *check_out);
 } ewx_memory;
 
+/* Memory that every rank has a part of, at an address that all know.  Collective; the world
+ * is entered, and the ranks agree on the size. */
+typedef struct ewx_symmetric_memory {
+    ew_status (*allocate)(ew_world *world, size_t bytes, void **memory_out);
+    ew_status (*import)(ew_world *world, void *const *pointers, size_t bytes);
+    ew_status (*release)(ew_world *world, void *memory);
+} ewx_symmetric_memory;
+
 /* Weights as calls read them.  Of the spec only N, K, the element type, the layout and the
  * producer matter, so plans that have them in common can share one. */
 typedef struct ewx_weights {
@@ -65,6 +74,22 @@ typedef struct ewx_weights {
     /* When the calls that were enqueued have ended.  NULL is fine. */
     void (*close)(ew_world *world, void *packed);
 } ewx_weights;
+
+/* Calls that are captured once and replayed, for benchmarks.  A backend whose open refuses
+ * has neither of the others. */
+typedef ew_status ewx_enqueuer(void *context, ew_stream stream);
+typedef struct ewx_graphs {
+    /* Of what `enqueue` enqueues, with a plan's state.  EW_ERR_UNSUPPORTED: there are none
+     * here. */
+    ew_status (*open)(void *state, ewx_enqueuer *enqueue, void *context, void **graph_out);
+    /* Once, and how long it took by the GPU's own events. */
+    ew_status (*replay)(void *graph, double *us_out);
+    void (*close)(void *graph); /* NULL is fine */
+} ewx_graphs;
+
+/* The open of backends without. */
+ew_status ewx_graphs_refuse(void *state, ewx_enqueuer *enqueue, void *context,
+                            void **graph_out);
 
 typedef struct ewx_backend {
     const ewx_traits *traits;
@@ -82,15 +107,21 @@ typedef struct ewx_backend {
     ew_status (*wait)(void *state);
     /* Of the last call. */
     ew_status (*timing)(const void *state, ew_timing *timing_out);
+    /* What a document should say of the plan beside its config; empty: nothing. */
+    void (*describe)(const void *state, char *text, size_t bytes);
     /* From now on calls are traced; then the last call's events, as many as `capacity`. */
     ew_status (*trace_enable)(void *state);
     ew_status (*trace_read)(void *state, ew_trace_event *events, size_t capacity,
                             size_t *count_out);
-    /* From now on ranks start each call at one time: for benchmarks. */
-    void (*start_together)(void *state);
+    /* From now on ranks start each call at one time, this one delay_ns later where the
+     * backend has a clock of its own, and has enqueued all of it before: for benchmarks.
+     * Negative: no longer. */
+    void (*start_together)(void *state, int64_t delay_ns);
     void (*destroy)(void *state); /* NULL and half-built are fine */
     ewx_memory memory;
+    const ewx_symmetric_memory *symmetric; /* NULL: any memory does as well */
     ewx_weights weights;
+    ewx_graphs graphs;
 } ewx_backend;
 
 extern const ewx_backend ewx_backend_cpu;

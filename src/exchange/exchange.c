@@ -23,8 +23,21 @@ typedef struct crossing {
     ewx_tile_rows rows; /* of the last tile's last piece */
 } crossing;
 
+/* The same of the rows that a rank gives to all others, which lie in one part. */
+static crossing rows_of(const ewx_exchange *x, int src, int64_t unit)
+{
+    const int64_t rows = ewx_part_rows(&x->grid, src), first = unit * x->unit_slots;
+    const int64_t rest = ewx_div_up(rows, x->slot_rows) - first;
+    crossing c = {.tiles = rest < 0 ? 0 : ewx_min64(x->unit_slots, rest), .pieces = 1};
+    if (c.tiles > 0)
+        c.rows.end = ewx_min64(x->slot_rows, rows - (first + c.tiles - 1) * x->slot_rows);
+    return c;
+}
+
 static crossing crossing_of(const ewx_exchange *x, int owner, int64_t unit)
 {
+    if (x->spec->op->gemm_waits)
+        return rows_of(x, owner, unit);
     const ewx_share *share = &x->shares[owner];
     const int64_t index = unit % x->part_units;
     const bool is_result = unit >= x->part_units;
@@ -45,19 +58,19 @@ static crossing crossing_of(const ewx_exchange *x, int owner, int64_t unit)
 /* Whose share a unit belongs to that src sends to dst. */
 static int owner_of(const ewx_exchange *x, int src, int dst, int64_t unit)
 {
-    return unit < x->part_units ? dst : src;
-}
-
-static size_t row_bytes(const ewx_exchange *x)
-{
-    return (size_t)x->spec->layout.tile_stride * x->spec->elem_bytes;
+#if EW_MUTANT == 57 /* planted bug: as many rows cross as the receiver has */
+    const bool is_sender = false;
+#else
+    const bool is_sender = x->spec->op->gemm_waits;
+#endif
+    return unit < x->part_units && !is_sender ? dst : src;
 }
 
 static size_t bytes_of(const ewx_exchange *x, const crossing *c)
 {
-    return (size_t)(c->tiles - 1) * x->spec->layout.slot_bytes +
+    return (size_t)(c->tiles - 1) * x->slot_bytes +
            (size_t)(c->pieces - 1) * x->spec->layout.piece_bytes +
-           (size_t)(c->rows.end - c->rows.first) * row_bytes(x);
+           (size_t)(c->rows.end - c->rows.first) * x->row_bytes;
 }
 
 size_t ewx_exchange_unit_bytes(const ewx_exchange *x, int owner, int64_t unit)
@@ -109,6 +122,16 @@ void ewx_exchange_post_to_all(ewx_exchange *x, ewx_cargo cargo, int64_t slot)
     }
 }
 
+void ewx_exchange_post_panel(ewx_exchange *x, int64_t panel)
+{
+    if (!x->is_open)
+        return;
+    const int64_t slots = EWX_TILE_M / x->slot_rows; /* which the last panel may not have */
+    for (int64_t slot = panel * slots; slot < (panel + 1) * slots; slot++)
+        if (slot < x->part_slots)
+            ewx_exchange_post_to_all(x, EWX_ROWS, slot);
+}
+
 bool ewx_exchange_take(ewx_exchange *x, int *dst_out, int64_t *unit_out)
 {
     if (x->notes_read == x->num_remotes * x->num_units)
@@ -133,7 +156,7 @@ size_t ewx_exchange_put(ewx_exchange *x, int dst, int64_t unit)
 #if EW_MUTANT == 33 /* planted bug: of a tile with several owners the first one's rows */
     const size_t skipped = 0;
 #else
-    const size_t skipped = (size_t)c.rows.first * row_bytes(x);
+    const size_t skipped = (size_t)c.rows.first * x->row_bytes;
 #endif
     /* The last one to each rank says when all have arrived. */
     const bool confirmed = --x->unput[x->index_of[dst]] == 0;
@@ -289,6 +312,21 @@ static void expect_arrivals(ewx_exchange *x)
     }
 }
 
+/* Slots of the largest part in this call, and which of them is filled after so many others:
+ * rows from top to bottom, tiles in the order of the walk. */
+static int64_t num_slots(const ewx_exchange *x)
+{
+    return x->spec->op->gemm_waits ? ewx_div_up(ewx_part_rows(&x->grid, 0), x->slot_rows)
+                                   : ewx_part_tiles(&x->grid, 0);
+}
+
+static int64_t slot_in_order(const ewx_exchange *x, int64_t task)
+{
+    return x->spec->op->gemm_waits
+               ? task
+               : ewx_layout_slot(&x->spec->layout, 0, ewx_task_tile(&x->grid, 0, task));
+}
+
 /* The first part is the largest: others skip what they do not have. */
 static void list_order(ewx_exchange *x)
 {
@@ -297,11 +335,9 @@ static void list_order(ewx_exchange *x)
     x->order_rows = x->grid.rows;
     x->num_order = 0;
     memset(x->listed, 0, (size_t)x->part_units * sizeof *x->listed);
-    const int64_t tasks = ewx_part_tiles(&x->grid, 0);
+    const int64_t tasks = num_slots(x);
     for (int64_t task = 0; task < tasks; task++) {
-        const ewx_tile tile = ewx_task_tile(&x->grid, 0, task);
-        const int64_t unit =
-            ewx_exchange_unit(x, ewx_layout_slot(&x->spec->layout, 0, tile));
+        const int64_t unit = ewx_exchange_unit(x, slot_in_order(x, task));
         if (!x->listed[unit])
             x->order[x->num_order++] = (int32_t)unit;
         x->listed[unit] = true;

@@ -9,6 +9,10 @@
  * results go to all others; a unit is then a single tile, because consecutive ones have
  * different owners.
  *
+ * Where the GEMM waits there is only one: a rank's rows of A, which go to all others.  They
+ * are cut into slots of equal height, so that a unit is no larger than a message should be:
+ * panels, or of long rows a part of a panel.
+ *
  * A backend supplies where units leave from and arrive, and what happens when one has
  * arrived.  Everything but posting belongs to the caller's thread, the only one that may
  * call the fabric. */
@@ -21,7 +25,12 @@
 #include "plan/spec.h"
 #include "world/remote_ranks.h"
 
-typedef enum ewx_cargo { EWX_CONTRIBUTIONS, EWX_RESULTS, EWX_MAX_CARGOS } ewx_cargo;
+typedef enum ewx_cargo {
+    EWX_CONTRIBUTIONS,
+    EWX_ROWS = EWX_CONTRIBUTIONS, /* instead of them, where the GEMM waits */
+    EWX_RESULTS,
+    EWX_MAX_CARGOS
+} ewx_cargo;
 
 typedef struct ewx_exchange_backend {
     /* Where this rank's unit for dst lies when it is put, and where src's unit is received:
@@ -50,6 +59,10 @@ typedef struct ewx_exchange {
     int index_of[EWX_MAX_RANKS];   /* of a remote rank, in remotes */
     int host_ranks[EWX_MAX_RANKS]; /* of each host */
     int host_index[EWX_MAX_RANKS]; /* of each rank, on its host */
+    /* What crosses of a part, in slots that lie one after the other: */
+    int64_t part_slots;
+    int64_t slot_rows; /* at most */
+    size_t slot_bytes, row_bytes;
     int64_t unit_slots;
     int64_t part_units; /* units of one part */
     int num_cargos;
@@ -105,6 +118,8 @@ void ewx_exchange_post(ewx_exchange *exchange, int dst, int64_t slot);
 /* This rank's tile in that slot of the only part is complete: it goes to every remote rank
  * that waits for it.  Any thread; on one host there is none. */
 void ewx_exchange_post_to_all(ewx_exchange *exchange, ewx_cargo cargo, int64_t slot);
+/* The same of a panel of this rank's rows. */
+void ewx_exchange_post_panel(ewx_exchange *exchange, int64_t panel);
 /* The next unit whose tiles have all been posted; its memory is visible to the caller. */
 bool ewx_exchange_take(ewx_exchange *exchange, int *dst_out, int64_t *unit_out);
 /* Puts such a unit; returns its bytes. */
@@ -118,12 +133,12 @@ bool ewx_exchange_is_idle(ewx_exchange *exchange);
 
 static inline int64_t ewx_exchange_unit(const ewx_exchange *exchange, int64_t slot)
 {
-    return slot % exchange->spec->layout.slots_per_part / exchange->unit_slots;
+    return slot % exchange->part_slots / exchange->unit_slots;
 }
 
 /* Bytes of a unit with tiles of that rank's share: whole slots, and of the last one the
- * share's rows.  Contributions belong to the share of the rank that gets them, results to
- * the share of the one that sends them. */
+ * share's rows.  Contributions belong to the share of the rank that gets them, results and
+ * gathered rows to the share of the one that sends them. */
 size_t ewx_exchange_unit_bytes(const ewx_exchange *exchange, int owner, int64_t unit);
 /* Whether src itself sends the tile in that slot to another host, or one of its host's
  * ranks does so for all. */

@@ -17,15 +17,33 @@ static void find_remotes(ewx_exchange *x)
     }
 }
 
+static void cut_into_tiles(ewx_exchange *x)
+{
+    x->part_slots = x->spec->layout.slots_per_part;
+    x->slot_rows = EWX_TILE_M;
+    x->slot_bytes = x->spec->layout.slot_bytes;
+}
+
+/* Panels, halved until they are no longer than a message. */
+static void cut_into_rows(ewx_exchange *x)
+{
+    x->slot_rows = EWX_TILE_M;
+    while (x->slot_rows > 1 && (size_t)x->slot_rows * x->row_bytes > EW_MESSAGE_BYTES)
+        x->slot_rows /= 2;
+    x->part_slots = ewx_div_up(x->spec->layout.rows_per_rank, x->slot_rows);
+    x->slot_bytes = (size_t)x->slot_rows * x->row_bytes;
+}
+
 /* What is released as a whole leaves in pieces: before a long message MPI asks for
  * permission, which would come behind the other side's long message, and the two directions
  * would take turns. */
-static int64_t wanted_slots(const ewx_spec *spec)
+static int64_t wanted_slots(const ewx_exchange *x)
 {
-    const int32_t release = spec->config.release;
-    const int64_t bytes =
-        spec->layout.slot_bytes > 0 ? (int64_t)spec->layout.slot_bytes : 1;
-    if (spec->layout.num_parts == 1) /* neighbours belong to different ranks */
+    const int32_t release = x->spec->config.release;
+    const int64_t bytes = x->slot_bytes > 0 ? (int64_t)x->slot_bytes : 1;
+    if (x->spec->layout.num_parts == 1) /* neighbours belong to different ranks */
+        return 1;
+    if (x->slot_rows < EWX_TILE_M) /* a slot is a message */
         return 1;
     return release > 0 ? ewx_min64(release, MAX_UNIT_BYTES / bytes)
                        : EW_MESSAGE_BYTES / bytes;
@@ -34,12 +52,12 @@ static int64_t wanted_slots(const ewx_spec *spec)
 /* At least one, even in plans for no rows. */
 static void choose_units(ewx_exchange *x)
 {
-    const ewx_layout *layout = &x->spec->layout;
-    const int64_t slots = ewx_min64(wanted_slots(x->spec), layout->slots_per_part);
+    x->row_bytes = (size_t)x->spec->layout.tile_stride * x->spec->elem_bytes;
+    (x->spec->op->gemm_waits ? cut_into_rows : cut_into_tiles)(x);
+    const int64_t slots = ewx_min64(wanted_slots(x), x->part_slots);
     x->unit_slots = slots > 0 ? slots : 1;
-    x->part_units =
-        1 + (layout->slots_per_part > 0 ? (layout->slots_per_part - 1) / x->unit_slots : 0);
-    x->num_cargos = layout->num_parts == 1 ? EWX_MAX_CARGOS : 1;
+    x->part_units = 1 + (x->part_slots > 0 ? (x->part_slots - 1) / x->unit_slots : 0);
+    x->num_cargos = x->spec->layout.num_parts == 1 ? EWX_MAX_CARGOS : 1;
     x->num_units = x->part_units * x->num_cargos;
 }
 
@@ -61,16 +79,24 @@ static ew_status allocate_tables(ewx_exchange *x)
                           remotes);
 }
 
+/* Room for that many slots; the last rows of a slice may not fill one. */
+static size_t place_bytes(const ewx_exchange *x, int64_t slot, int64_t slots)
+{
+    const int64_t rows = x->spec->layout.rows_per_rank - slot * x->slot_rows;
+    return x->spec->op->gemm_waits
+               ? (size_t)ewx_min64(slots * x->slot_rows, rows) * x->row_bytes
+               : (size_t)slots * x->slot_bytes;
+}
+
 static ew_place place_of(const ewx_exchange *x, int src, int64_t unit, int parity)
 {
-    const ewx_layout *layout = &x->spec->layout;
     const ewx_cargo cargo = (ewx_cargo)(unit / x->part_units);
     const int64_t slot = unit % x->part_units * x->unit_slots;
-    const int64_t slots = ewx_min64(x->unit_slots, layout->slots_per_part - slot);
+    const int64_t slots = ewx_min64(x->unit_slots, x->part_slots - slot);
     return (ew_place){.src = ewx_unit_is_from(x, src, unit) ? src : -1,
                       .number = ewx_unit_number(unit, parity),
                       .address = x->backend->incoming(x->engine, src, cargo, slot, parity),
-                      .bytes = (size_t)slots * layout->slot_bytes};
+                      .bytes = place_bytes(x, slot, slots)};
 }
 
 static ew_status open_channel(ewx_exchange *x)
@@ -137,7 +163,7 @@ static void put_first(ewx_exchange *x, int remote, int parity)
     const int dst = x->remotes[remote];
     if (x->world->fabric->put(x->channel, dst, ewx_unit_number(0, parity),
                               x->backend->outgoing(x->engine, dst, 0, parity),
-                              x->spec->layout.slot_bytes, parity))
+                              x->slot_bytes, parity))
         ewx_remotes_fail(x->world);
 }
 
@@ -180,7 +206,7 @@ ew_status ewx_exchange_rehearse(ewx_exchange *x)
     ew_world *world = x->world;
     size_t count = 0;
     ew_status waited;
-    if (x->spec->layout.slots_per_part == 0) /* a plan for no rows */
+    if (x->part_slots == 0) /* a plan for no rows */
         return EW_OK;
     for (int remote = 0; remote < x->num_remotes; remote++)
         for (int parity = 0; parity < 2; parity++) {

@@ -1,6 +1,7 @@
 /* Runs, checks and times calls. */
 #include "measure/sampler.h"
 
+#include "api/plan.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/status.h"
@@ -23,17 +24,47 @@ ew_status ewx_sampler_open(ewx_sampler *sampler, ew_world *world, const ew_probl
     sampler->c_bytes = (size_t)(rows_c * problem->n) * elem;
     EW_TRY(memory->allocate(world, (size_t)(rows_a * problem->k) * elem, &sampler->A));
     EW_TRY(memory->allocate(world, (size_t)(problem->n * problem->k) * elem, &sampler->B));
-    return memory->allocate(world, sampler->c_bytes, &sampler->C);
+    EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->plain_C));
+    sampler->C = sampler->plain_C;
+    return EW_OK;
+}
+
+ew_status ewx_sampler_open_symmetric(ewx_sampler *sampler)
+{
+    const ew_backend backend = sampler->backend->traits->id;
+    if (!sampler->symmetric_C)
+        EW_TRY(ew_alloc(sampler->world, backend, sampler->c_bytes, &sampler->symmetric_C));
+    if (sampler->plain_normed && !sampler->symmetric_normed)
+        EW_TRY(ew_alloc(sampler->world, backend, sampler->c_bytes,
+                        &sampler->symmetric_normed));
+    return EW_OK;
+}
+
+void ewx_sampler_use(ewx_sampler *sampler, const ewx_runner *runner)
+{
+    sampler->C = runner->symmetric ? sampler->symmetric_C : sampler->plain_C;
+    sampler->normed = runner->symmetric ? sampler->symmetric_normed : sampler->plain_normed;
+}
+
+static void close_symmetric(ewx_sampler *sampler)
+{
+    if (!sampler->symmetric_C)
+        return;
+    const ew_backend backend = sampler->backend->traits->id;
+    (void)ew_free(sampler->world, backend, sampler->symmetric_normed);
+    (void)ew_free(sampler->world, backend, sampler->symmetric_C);
+    sampler->symmetric_C = sampler->symmetric_normed = NULL;
 }
 
 void ewx_sampler_close(ewx_sampler *sampler)
 {
+    close_symmetric(sampler);
     ewx_sampler_close_layer(sampler);
-    void *matrices[] = {sampler->C, sampler->B, sampler->A};
+    void *matrices[] = {sampler->plain_C, sampler->B, sampler->A};
     for (int i = 0; i < 3; i++)
         if (matrices[i])
             sampler->backend->memory.release(sampler->world, matrices[i]);
-    sampler->A = sampler->B = sampler->C = NULL;
+    sampler->A = sampler->B = sampler->C = sampler->plain_C = NULL;
 }
 
 ew_status ewx_sampler_load(ewx_sampler *sampler, bool exact)
@@ -83,20 +114,22 @@ static ew_status run_custom(ewx_sampler *sampler, const ewx_runner *runner, ewx_
                                 runner->label, code);
 }
 
-ew_status ewx_sampler_call(const ewx_sampler *sampler, const ewx_runner *runner)
+ew_status ewx_sampler_enqueue(const ewx_sampler *sampler, const ewx_runner *runner,
+                              ew_stream stream)
 {
     if (runner->layer)
-        return ewx_sampler_call_layer(sampler, runner);
+        return ewx_sampler_call_layer(sampler, runner, stream);
     switch (sampler->problem->op) {
     case EW_OP_GEMM_AR:
-        return ew_gemm_ar(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
+        return ew_gemm_ar(runner->plan, sampler->rows, sampler->A, NULL, sampler->C,
+                          stream);
     case EW_OP_AG_GEMM:
         return ew_ag_gemm(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL,
-                          NULL);
+                          stream);
     case EW_OP_GEMM_RS:
         break;
     }
-    return ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, NULL);
+    return ew_gemm_rs(runner->plan, sampler->rows, sampler->A, NULL, sampler->C, stream);
 }
 
 /* A GPU's calls are timed by its own clock, from the start of the first kernel to the end
@@ -105,7 +138,7 @@ static ew_status run_plan(ewx_sampler *sampler, const ewx_runner *runner, ewx_sa
 {
     ew_timing timing;
     const int64_t called_ns = ewx_now_ns();
-    EW_TRY(ewx_sampler_call(sampler, runner));
+    EW_TRY(ewx_sampler_enqueue(sampler, runner, NULL));
     EW_TRY(ew_plan_wait(runner->plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(runner->plan, &timing));
@@ -155,6 +188,7 @@ ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner, ew_c
 {
     ew_world *world = sampler->world;
     ew_check check, all[EWX_MAX_RANKS];
+    ewx_sampler_use(sampler, runner);
     EW_TRY(check_bare(sampler, *runner, &check));
     if (runner->layer)
         EW_TRY(check_layer(sampler, runner, &check));
@@ -184,20 +218,39 @@ static bool core_is_quiet(double gate_ms)
     }
 }
 
-ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, double gate_ms,
-                             ewx_sample *sample_out, bool *kept)
+static void spin(int64_t ns)
+{
+    const int64_t end_ns = ewx_now_ns() + ns;
+    while (ewx_now_ns() < end_ns)
+        ;
+}
+
+/* Where the backend has the clock, it has the start too. */
+static void set_delay(const ewx_sampler *sampler, const ewx_runner *runner, int64_t ns)
+{
+    if (sampler->backend->traits->has_own_clock && runner->plan)
+        sampler->backend->start_together(runner->plan->state, ns);
+    else
+        spin(ns);
+}
+
+ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
+                             ewx_sampling how, ewx_sample *sample_out, bool *kept)
 {
     ew_world *world = sampler->world;
     int32_t quiet = 1, all[EWX_MAX_RANKS];
+    ewx_sampler_use(sampler, runner);
     EW_TRY(ew_world_barrier(world));
-    if (gate_ms > 0)
-        quiet = core_is_quiet(gate_ms);
+    if (how.gate_ms > 0)
+        quiet = core_is_quiet(how.gate_ms);
     EW_TRY(ew_world_barrier(world));
+    if (how.delay_ns > 0)
+        set_delay(sampler, runner, how.delay_ns);
     EW_TRY(run_once(sampler, runner, sample_out));
     *kept = true;
-    if (gate_ms <= 0)
+    if (how.gate_ms <= 0)
         return EW_OK;
-    quiet &= core_is_quiet(gate_ms);
+    quiet &= core_is_quiet(how.gate_ms);
     EW_TRY(ew_world_allgather(world, &quiet, all, sizeof quiet));
     for (int rank = 0; rank < world->num_ranks; rank++)
         *kept &= all[rank] != 0;
@@ -206,8 +259,5 @@ ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner, dou
 
 void ewx_sampler_rest(const ewx_sample *sample, double idle)
 {
-    const int64_t end_ns =
-        ewx_now_ns() + (int64_t)(idle * (double)(sample->end_ns - sample->start_ns));
-    while (ewx_now_ns() < end_ns)
-        ;
+    spin((int64_t)(idle * (double)(sample->end_ns - sample->start_ns)));
 }

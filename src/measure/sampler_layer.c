@@ -49,7 +49,8 @@ ew_status ewx_sampler_open_layer(ewx_sampler *sampler)
     const ewx_memory *memory = &sampler->backend->memory;
     EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->residual));
     EW_TRY(memory->allocate(world, row_bytes(sampler), &sampler->norm_weight));
-    EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->normed));
+    EW_TRY(memory->allocate(world, sampler->c_bytes, &sampler->plain_normed));
+    sampler->normed = sampler->plain_normed;
     sampler->host_sum = malloc(sampler->c_bytes + 1);
     sampler->host_residual = malloc(sampler->c_bytes + 1);
     sampler->host_normed = malloc(sampler->c_bytes + 1);
@@ -65,7 +66,7 @@ ew_status ewx_sampler_open_layer(ewx_sampler *sampler)
 
 void ewx_sampler_close_layer(ewx_sampler *sampler)
 {
-    void *matrices[] = {sampler->normed, sampler->norm_weight, sampler->residual};
+    void *matrices[] = {sampler->plain_normed, sampler->norm_weight, sampler->residual};
     void *hosts[] = {sampler->host_sum, sampler->host_residual, sampler->host_normed,
                      sampler->host_weight};
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
@@ -95,7 +96,8 @@ ew_status ewx_sampler_load_layer(ewx_sampler *sampler)
 
 /* ---- Calls ---- */
 
-ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner)
+ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *runner,
+                                 ew_stream stream)
 {
     const bool all = replicates(sampler);
     const ewx_rows rows = residual_rows(sampler, runner);
@@ -111,7 +113,7 @@ ew_status ewx_sampler_call_layer(const ewx_sampler *sampler, const ewx_runner *r
     /* Fused, nobody wants the bare sum. */
     void *C = runner->layer == EW_BENCH_FUSED ? NULL : sampler->C;
     return (all ? ew_gemm_ar_layer : ew_gemm_rs_layer)(runner->plan, sampler->rows,
-                                                       sampler->A, NULL, C, &whole, NULL);
+                                                       sampler->A, NULL, C, &whole, stream);
 }
 
 /* ---- Check ---- */

@@ -1,6 +1,7 @@
 /* blas+mpi and blas+mpi-best: one BLAS call into private memory, then MPI's own
- * ReduceScatter or, for gemm-ar, AllReduce.  What a user without Entwine would write, so
- * nothing here is shared with the engine but the BLAS and the rule of who owns which rows.
+ * ReduceScatter or, for gemm-ar, AllReduce; for ag-gemm its AllGather, then the BLAS call.
+ * What a user without Entwine would write, so nothing here is shared with the engine but
+ * the BLAS and the rule of who owns which rows.
  *
  * Open MPI has several collectives that do this, each with several algorithms, and fixes a
  * communicator's algorithms when the communicator is made, from control variables.  So the
@@ -23,13 +24,30 @@
 enum { TRIAL_ROUNDS = 5, TRIAL_CALLS = 3, TRIALS = TRIAL_ROUNDS * TRIAL_CALLS };
 enum { TRIAL_SIDE = 64 };
 
-/* The functions with which MPI can end a call.  Two of them take equal counts only. */
+/* What MPI can do behind the GEMM, or before it.  Three take equal counts only. */
 typedef enum mpi_call {
-    SCATTER_BLOCK, /* MPI_Reduce_scatter_block */
-    SCATTER,       /* MPI_Reduce_scatter */
-    ALLREDUCE,     /* MPI_Allreduce */
-    SCATTER_GATHER /* MPI_Reduce_scatter_block, then MPI_Allgather */
+    SCATTER_BLOCK,  /* MPI_Reduce_scatter_block */
+    SCATTER,        /* MPI_Reduce_scatter */
+    ALLREDUCE,      /* MPI_Allreduce */
+    SCATTER_GATHER, /* MPI_Reduce_scatter_block, then MPI_Allgather */
+    GATHER,         /* MPI_Allgather */
+    GATHER_V        /* MPI_Allgatherv */
 } mpi_call;
+
+/* The operation that each belongs to, whether it takes equal counts only, and where Open
+ * MPI's choice of its algorithm can be set. */
+static const struct call_facts {
+    ew_op op;
+    bool needs_even;
+    const char *variable;
+} facts[] = {
+    [SCATTER_BLOCK] = {EW_OP_GEMM_RS, true, "coll_tuned_reduce_scatter_block_algorithm"},
+    [SCATTER] = {EW_OP_GEMM_RS, false, "coll_tuned_reduce_scatter_algorithm"},
+    [ALLREDUCE] = {EW_OP_GEMM_AR, false, "coll_tuned_allreduce_algorithm"},
+    [SCATTER_GATHER] = {EW_OP_GEMM_AR, true, "coll_tuned_reduce_scatter_block_algorithm"},
+    [GATHER] = {EW_OP_AG_GEMM, true, "coll_tuned_allgather_algorithm"},
+    [GATHER_V] = {EW_OP_AG_GEMM, false, "coll_tuned_allgatherv_algorithm"},
+};
 
 /* One way in which Open MPI does it. */
 typedef struct algorithm {
@@ -59,6 +77,19 @@ static const algorithm algorithms[] = {
     {"scatter+gather default", SCATTER_GATHER, 0},
     {"scatter+gather recursive_halving", SCATTER_GATHER, 3},
     {"scatter+gather butterfly", SCATTER_GATHER, 4},
+    {"gather default", GATHER, 0},
+    {"gather linear", GATHER, 1},
+    {"gather bruck", GATHER, 2},
+    {"gather recursive_doubling", GATHER, 3},
+    {"gather ring", GATHER, 4},
+    {"gather neighbor", GATHER, 5},
+    {"gather two_proc", GATHER, 6},
+    {"gatherv default", GATHER_V, 0},
+    {"gatherv linear", GATHER_V, 1},
+    {"gatherv bruck", GATHER_V, 2},
+    {"gatherv ring", GATHER_V, 3},
+    {"gatherv neighbor", GATHER_V, 4},
+    {"gatherv two_proc", GATHER_V, 5},
 };
 enum { NUM_ALGORITHMS = sizeof algorithms / sizeof algorithms[0] };
 
@@ -66,11 +97,22 @@ typedef struct mpi_method {
     ew_problem problem;
     int num_ranks;
     MPI_Comm comm;
-    mpi_call call;  /* where counts must be equal and are not, its next kin */
-    float *partial; /* max_m x n: this rank's contribution */
-    float *trial;   /* an output for choose_best */
-    int *counts;    /* elements per rank */
+    mpi_call call; /* where counts must be equal and are not, its next kin */
+    float *whole;  /* max_m x n: this rank's contribution; or max_m x k: gathered rows */
+    float *trial;  /* the other end, for choose_best */
+    int *counts;   /* elements per rank, and then those before them */
 } mpi_method;
+
+static bool gathers(const ew_problem *problem)
+{
+    return problem->op == EW_OP_AG_GEMM;
+}
+
+/* Of the matrix that crosses. */
+static int64_t crossing_cols(const ew_problem *problem)
+{
+    return gathers(problem) ? problem->k : problem->n;
+}
 
 const char *const *ewx_mpi_method_list(void)
 {
@@ -83,15 +125,46 @@ static int scatter_and_gather(const mpi_method *method, MPI_Comm comm, int count
 {
     int rank;
     MPI_Comm_rank(comm, &rank);
-    const int rc = MPI_Reduce_scatter_block(
-        method->partial, C + (size_t)rank * (size_t)count, count, MPI_FLOAT, MPI_SUM, comm);
+    const int rc = MPI_Reduce_scatter_block(method->whole, C + (size_t)rank * (size_t)count,
+                                            count, MPI_FLOAT, MPI_SUM, comm);
     return rc != MPI_SUCCESS ? rc
                              : MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, C, count,
                                              MPI_FLOAT, comm);
 }
 
-static int end_call(const mpi_method *method, MPI_Comm comm, mpi_call call, int64_t m,
-                    float *C)
+/* Elements of every rank, and before it. */
+static bool count_elements(const mpi_method *method, int64_t m)
+{
+    const int64_t cols = crossing_cols(&method->problem);
+    for (int rank = 0; rank < method->num_ranks; rank++) {
+        int64_t first, rows;
+        if (ew_owned_rows(m, method->num_ranks, rank, &first, &rows) != EW_OK)
+            return false;
+        method->counts[rank] = (int)(rows * cols);
+        method->counts[method->num_ranks + rank] = (int)(first * cols);
+    }
+    return true;
+}
+
+/* From this rank's rows to all, in `whole`. */
+static int gather(const mpi_method *method, MPI_Comm comm, mpi_call call, int64_t m,
+                  const float *A)
+{
+    const int num_ranks = method->num_ranks;
+    const int count = (int)(m / num_ranks * method->problem.k);
+    int rank;
+    if (m % num_ranks == 0 && call == GATHER)
+        return MPI_Allgather(A, count, MPI_FLOAT, method->whole, count, MPI_FLOAT, comm);
+    MPI_Comm_rank(comm, &rank);
+    return count_elements(method, m)
+               ? MPI_Allgatherv(A, method->counts[rank], MPI_FLOAT, method->whole,
+                                method->counts, method->counts + num_ranks, MPI_FLOAT, comm)
+               : MPI_ERR_COUNT;
+}
+
+/* From `whole`, this rank's contribution, to the output. */
+static int add_up(const mpi_method *method, MPI_Comm comm, mpi_call call, int64_t m,
+                  float *C)
 {
     const int num_ranks = method->num_ranks;
     const int64_t n = method->problem.n;
@@ -99,17 +172,32 @@ static int end_call(const mpi_method *method, MPI_Comm comm, mpi_call call, int6
     if (even && call == SCATTER_GATHER)
         return scatter_and_gather(method, comm, (int)(m / num_ranks * n), C);
     if (call == ALLREDUCE || call == SCATTER_GATHER)
-        return MPI_Allreduce(method->partial, C, (int)(m * n), MPI_FLOAT, MPI_SUM, comm);
+        return MPI_Allreduce(method->whole, C, (int)(m * n), MPI_FLOAT, MPI_SUM, comm);
     if (even && call == SCATTER_BLOCK)
-        return MPI_Reduce_scatter_block(method->partial, C, (int)(m / num_ranks * n),
+        return MPI_Reduce_scatter_block(method->whole, C, (int)(m / num_ranks * n),
                                         MPI_FLOAT, MPI_SUM, comm);
-    for (int dst = 0; dst < num_ranks; dst++) {
-        int64_t first, rows;
-        if (ew_owned_rows(m, num_ranks, dst, &first, &rows) != EW_OK)
-            return MPI_ERR_COUNT;
-        method->counts[dst] = (int)(rows * n);
-    }
-    return MPI_Reduce_scatter(method->partial, C, method->counts, MPI_FLOAT, MPI_SUM, comm);
+    return count_elements(method, m) ? MPI_Reduce_scatter(method->whole, C, method->counts,
+                                                          MPI_FLOAT, MPI_SUM, comm)
+                                     : MPI_ERR_COUNT;
+}
+
+static bool multiply(const ew_problem *p, int64_t m, const void *A, const void *B, void *C)
+{
+    return m == 0 || ew_blas_gemm(p->weight_layout, m, p->n, p->k, A, B, C, p->n) == EW_OK;
+}
+
+/* The GEMM's end is then as if it had begun at once (ew_timing). */
+static int gather_and_multiply(mpi_method *method, int64_t m, const void *A, const void *B,
+                               void *C, int64_t *gemm_end_ns_out)
+{
+    const int64_t start_ns = ew_now_ns();
+    if (gather(method, method->comm, method->call, m, A) != MPI_SUCCESS)
+        return 1;
+    const int64_t gather_ns = ew_now_ns() - start_ns;
+    if (!multiply(&method->problem, m, method->whole, B, C))
+        return 1;
+    *gemm_end_ns_out = ew_now_ns() - gather_ns;
+    return 0;
 }
 
 static int method_run(void *context, int64_t m, const void *A, const void *B, void *C,
@@ -119,24 +207,20 @@ static int method_run(void *context, int64_t m, const void *A, const void *B, vo
     const ew_problem *p = &method->problem;
     if (m < 0 || m > p->max_m)
         return 1;
-    if (m > 0 &&
-        ew_blas_gemm(p->weight_layout, m, p->n, p->k, A, B, method->partial, p->n) != EW_OK)
+    if (gathers(p))
+        return gather_and_multiply(method, m, A, B, C, gemm_end_ns_out);
+    if (!multiply(p, m, A, B, method->whole))
         return 1;
     *gemm_end_ns_out = ew_now_ns();
-    return end_call(method, method->comm, method->call, m, C) != MPI_SUCCESS;
+    return add_up(method, method->comm, method->call, m, C) != MPI_SUCCESS;
 }
 
 /* Forces an algorithm on communicators made from now on; 0 forces none. */
 static bool force_algorithm(mpi_call call, int number)
 {
-    static const char *const variables[] = {
-        [SCATTER_BLOCK] = "coll_tuned_reduce_scatter_block_algorithm",
-        [SCATTER] = "coll_tuned_reduce_scatter_algorithm",
-        [ALLREDUCE] = "coll_tuned_allreduce_algorithm",
-        [SCATTER_GATHER] = "coll_tuned_reduce_scatter_block_algorithm"};
     int index, count;
     MPI_T_cvar_handle handle;
-    if (MPI_T_cvar_get_index(variables[call], &index) != MPI_SUCCESS ||
+    if (MPI_T_cvar_get_index(facts[call].variable, &index) != MPI_SUCCESS ||
         MPI_T_cvar_handle_alloc(index, NULL, &handle, &count) != MPI_SUCCESS)
         return false;
     const bool written = MPI_T_cvar_write(handle, &number) == MPI_SUCCESS;
@@ -161,10 +245,11 @@ static bool rules_are_dynamic(void)
 static MPI_Comm comm_with_algorithm(const algorithm *a)
 {
     MPI_Comm comm = MPI_COMM_NULL;
-    if (force_algorithm(a->call, a->number) &&
-        MPI_Comm_dup(MPI_COMM_WORLD, &comm) == MPI_SUCCESS)
+    /* Open MPI 4.1 takes no algorithm for MPI_Allgatherv, and has its own choice there. */
+    const bool is_forced = a->number == 0 || force_algorithm(a->call, a->number);
+    if (is_forced && MPI_Comm_dup(MPI_COMM_WORLD, &comm) == MPI_SUCCESS)
         MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    force_algorithm(a->call, 0);
+    (void)force_algorithm(a->call, 0);
     return comm;
 }
 
@@ -173,21 +258,24 @@ static void call_blas(const mpi_method *method)
 {
     const ew_problem *p = &method->problem;
     const int64_t rows = p->max_m / method->num_ranks;
-    const int64_t shorter = rows < p->n ? rows : p->n;
+    const int64_t cols = crossing_cols(p), shorter = rows < cols ? rows : cols;
     const int64_t side = shorter < TRIAL_SIDE ? shorter : TRIAL_SIDE;
     if (side > 0)
-        ew_blas_gemm(p->weight_layout, side, side, side, method->partial, method->partial,
+        ew_blas_gemm(p->weight_layout, side, side, side, method->whole, method->whole,
                      method->trial, side);
 }
 
-/* Seconds of one reduction at max_m, the slowest rank's, so equal on all ranks.  Negative
+/* Seconds of one collective at max_m, the slowest rank's, so equal on all ranks.  Negative
  * when this communicator cannot do it. */
 static double time_once(const mpi_method *method, MPI_Comm comm, mpi_call call)
 {
     call_blas(method);
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = MPI_Wtime();
-    const int rc = end_call(method, comm, call, method->problem.max_m, method->trial);
+    const int64_t max_m = method->problem.max_m;
+    const int rc = gathers(&method->problem)
+                       ? gather(method, comm, call, max_m, method->trial)
+                       : add_up(method, comm, call, max_m, method->trial);
     double mine[2] = {MPI_Wtime() - start, rc != MPI_SUCCESS}, slowest[2] = {0, 1};
     MPI_Allreduce(mine, slowest, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest[1] != 0 ? -1 : slowest[0];
@@ -219,10 +307,9 @@ static int compare_times(const void *x, const void *y)
 /* Whether an algorithm does what the problem asks for. */
 static bool is_candidate(const mpi_method *method, const algorithm *a)
 {
-    const bool all = a->call == ALLREDUCE || a->call == SCATTER_GATHER;
+    const struct call_facts *call = &facts[a->call];
     const bool even = method->problem.max_m % method->num_ranks == 0;
-    const bool needs_even = a->call == SCATTER_BLOCK || a->call == SCATTER_GATHER;
-    return all == (method->problem.op == EW_OP_GEMM_AR) && (even || !needs_even);
+    return call->op == method->problem.op && (even || !call->needs_even);
 }
 
 /* A typical time of each algorithm, negative where it does not work.  Rounds go through
@@ -267,21 +354,26 @@ static bool choose_best(mpi_method *method, char *remark, size_t remark_bytes)
     return method->comm != MPI_COMM_NULL;
 }
 
-/* Of the output, on the rank that has most. */
+/* Of the collective's other end, on the rank that has most. */
 static int64_t rows_of(const ew_problem *problem, int num_ranks)
 {
     return problem->op == EW_OP_GEMM_AR ? problem->max_m : problem->max_m / num_ranks + 1;
 }
 
+/* That one count or one displacement has to hold. */
+static int64_t rows_counted(const ew_problem *problem, int num_ranks)
+{
+    return gathers(problem) ? problem->max_m : rows_of(problem, num_ranks);
+}
+
 static const char *refusal(const ew_problem *problem, int num_ranks)
 {
     if (problem->dtype != EW_FP32)
-        return "the MPI baselines are fp32 only: MPI has no sum of bf16 or fp16";
-    if (problem->op == EW_OP_AG_GEMM)
-        return "the MPI baselines end in a sum, and ag-gemm has none";
+        return "the MPI baselines are fp32 only: BLAS has no bf16 or fp16, nor has MPI a "
+               "sum of them";
     if (problem->max_m < 0 || problem->n < 1 || problem->k < 1)
         return "rows, columns and depth must be positive";
-    if (rows_of(problem, num_ranks) > INT_MAX / problem->n)
+    if (rows_counted(problem, num_ranks) > INT_MAX / crossing_cols(problem))
         return "MPI counts elements in an int and a rank's rows have more of them";
     if (!ew_blas_name())
         return "no BLAS is installed\n  fix: install libblis4 or libopenblas0";
@@ -327,21 +419,25 @@ static bool all_ranks_say(bool yes)
 
 static mpi_method *method_alloc(const ew_problem *problem, int num_ranks)
 {
-    const size_t n = (size_t)problem->n, elems = (size_t)problem->max_m * n;
+    static const mpi_call defaults[] = {[EW_OP_GEMM_RS] = SCATTER_BLOCK,
+                                        [EW_OP_GEMM_AR] = ALLREDUCE,
+                                        [EW_OP_AG_GEMM] = GATHER};
+    const size_t cols = (size_t)crossing_cols(problem);
+    const size_t elems = (size_t)problem->max_m * cols;
+    const size_t other = (size_t)rows_of(problem, num_ranks) * cols;
     mpi_method *method = malloc(sizeof *method);
     if (!method)
         return NULL;
-    *method =
-        (mpi_method){.problem = *problem,
-                     .num_ranks = num_ranks,
-                     .comm = MPI_COMM_NULL,
-                     .call = problem->op == EW_OP_GEMM_AR ? ALLREDUCE : SCATTER_BLOCK};
-    method->partial = malloc((elems + 1) * sizeof(float));
-    method->trial = malloc(((size_t)rows_of(problem, num_ranks) * n + 1) * sizeof(float));
-    method->counts = malloc((size_t)num_ranks * sizeof(int));
-    if (method->partial && method->trial && method->counts) {
+    *method = (mpi_method){.problem = *problem,
+                           .num_ranks = num_ranks,
+                           .comm = MPI_COMM_NULL,
+                           .call = defaults[problem->op]};
+    method->whole = malloc((elems + 1) * sizeof(float));
+    method->trial = calloc(other + 1, sizeof(float));
+    method->counts = malloc(2 * (size_t)num_ranks * sizeof(int));
+    if (method->whole && method->trial && method->counts) {
         /* Touched now: page faults belong to no timed call. */
-        memset(method->partial, 0, elems * sizeof(float));
+        memset(method->whole, 0, elems * sizeof(float));
         return method;
     }
     ewx_mpi_method_destroy(&(ew_bench_custom){method, method_run});
@@ -386,7 +482,7 @@ void ewx_mpi_method_destroy(ew_bench_custom *custom)
     mpi_method *method = custom->context;
     if (method->comm != MPI_COMM_NULL)
         MPI_Comm_free(&method->comm);
-    free(method->partial);
+    free(method->whole);
     free(method->trial);
     free(method->counts);
     free(method);

@@ -1,5 +1,6 @@
 #include "plan/backend_traits.h"
 
+#include "base/build_id.h"
 #include "plan/layout.h"
 
 #define PAGE_BYTES 4096
@@ -9,15 +10,20 @@
         .header_bytes = PAGE_BYTES, .flag_bytes = EWX_FLAG_BYTES, .unit_bytes = PAGE_BYTES \
     }
 
-const ewx_traits ewx_traits_cpu = {
-    .id = EW_BACKEND_CPU, .name = "cpu", .has_products = true, .heap = CPU_HEAP};
+const ewx_traits ewx_traits_cpu = {.id = EW_BACKEND_CPU,
+                                   .name = "cpu",
+                                   .has_products = true,
+                                   .kernels_id = &ewx_cpu_kernels_id,
+                                   .heap = CPU_HEAP};
 
 const ewx_traits ewx_traits_cuda = {
     .id = EW_BACKEND_CUDA,
     .name = "cuda",
     .is_gpu = true,
     .enqueues = true,
+    .has_products = true,
     .has_own_clock = true,
+    .kernels_id = &ewx_cuda_kernels_id,
     .heap = {.header_bytes = EWX_CUDA_HEADER_BYTES,
              .flag_bytes = sizeof(uint32_t),
              .flags_at_owner = true,

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "entwine/entwine.h"
 
@@ -30,6 +31,7 @@ typedef struct ewx_traits {
     bool simulated; /* computes nothing and touches no matrix; the machine is a file */
     bool has_products;  /* several weights share one gather, and activations are fused */
     bool has_own_clock; /* the plan's timing, and not the caller's clock, times a call */
+    const uint32_t *kernels_id; /* a hash of what runs; NULL: nothing does */
     ewx_heap_rules heap;
 } ewx_traits;
 

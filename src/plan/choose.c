@@ -59,8 +59,25 @@ static void choose_block(const ew_problem *problem, int num_ranks,
         config->block_n = choose_block_n(problem, num_ranks, config->workers);
 }
 
-/* Tiles released together.  Between hosts each release is a message: large enough to be
- * worth the trouble, and enough of them to hide most behind the GEMM. */
+/* What crosses of a part, at most: tiles, or panels of rows. */
+typedef struct released {
+    int64_t count, bytes; /* of each */
+} released;
+
+static released released_of(const ew_problem *problem, int num_ranks,
+                            const ew_config *config)
+{
+    const int64_t elem = (int64_t)ew_dtype_bytes(problem->dtype);
+    if (!ewx_op_of(problem)->gemm_waits)
+        return (released){ewx_most_part_tiles(problem, num_ranks),
+                          EWX_TILE_M * EWX_TILE_N * elem *
+                              ewx_num_pieces(config, num_ranks)};
+    return (released){ewx_div_up(ewx_div_up(problem->max_m, num_ranks), EWX_TILE_M),
+                      EWX_TILE_M * problem->k * elem};
+}
+
+/* Tiles or panels released together.  Between hosts each release is a message: large enough
+ * to be worth the trouble, and enough of them to hide most behind the GEMM. */
 #define MESSAGES_PER_OWNER 16
 static int32_t choose_release(const ew_problem *problem, int num_ranks,
                               const ewx_machine *machine, const ew_config *config)
@@ -70,20 +87,18 @@ static int32_t choose_release(const ew_problem *problem, int num_ranks,
     /* Tiles of one part have different owners, so each is a message anyway. */
     if (machine->hosts < 2 || ewx_op_of(problem)->num_parts(num_ranks) == 1)
         return 1;
-    const int64_t tile_bytes = EWX_TILE_M * EWX_TILE_N *
-                               (int64_t)ew_dtype_bytes(problem->dtype) *
-                               ewx_num_pieces(config, num_ranks);
-    const int64_t most = ewx_most_part_tiles(problem, num_ranks) / MESSAGES_PER_OWNER;
-    const int64_t release = ewx_min64(EW_MESSAGE_BYTES / tile_bytes, most);
+    const released all = released_of(problem, num_ranks, config);
+    const int64_t release =
+        ewx_min64(EW_MESSAGE_BYTES / all.bytes, all.count / MESSAGES_PER_OWNER);
     return release > 1 ? (int32_t)release : 1;
 }
 
-/* A host with one rank has nothing to add.  A sum that every rank gets has one level. */
+/* A host with one rank has nothing to add. */
 static int32_t choose_levels(const ew_problem *problem, int num_ranks,
                              const ewx_machine *machine)
 {
     const bool adds = num_ranks > machine->hosts;
-    return adds && ewx_op_of(problem)->num_parts(num_ranks) > 1 ? 2 : 1;
+    return adds && ewx_op_has_levels(ewx_op_of(problem), num_ranks) ? 2 : 1;
 }
 
 static void choose_for_cpu(const ew_problem *problem, int num_ranks,
@@ -281,12 +296,71 @@ int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
                                                                                        : 2;
 }
 
+/* What tiles with several owners need: every rank's reducer pulls its rows of each, and a
+ * unit of several tiles would be one owner's, unless it is the whole output. */
+static bool can_span_owners(const ewx_spec *spec)
+{
+    const ew_config *config = &spec->config;
+    return ewx_traits_of(config->backend)->is_gpu && spec->problem.op == EW_OP_GEMM_RS &&
+           spec->num_ranks > 1 && spec->num_hosts == 1 &&
+           config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
+           config->order == EW_ORDER_INTERLEAVED &&
+           (config->release == 1 || config->release == EW_RELEASE_OUTPUT) &&
+           config->launches == EW_LAUNCHES_ONCE;
+}
+
+/* Rows of tiles that are walked together, so that the owners of all rows are served in
+ * turn: twice what the parts' groups hold. */
+static int64_t most_spanning_rows(const ewx_spec *spec)
+{
+    return 2 * (int64_t)spec->num_ranks * spec->config.group;
+}
+
+/* A block of the GEMM costs nearly the same whether its tiles are full or not, since it
+ * loads all their columns of the weight.  Padding each owner's rows may cost as much as the
+ * walk gains by it, a fifth; beyond, and where one row of tiles holds everything, tiles
+ * span owners. */
+bool ewx_spans_owners(const ewx_spec *spec, int64_t m)
+{
+    if (m < 1 || !can_span_owners(spec))
+        return false;
+    const int64_t W = spec->num_ranks, large = m % W;
+    const int64_t padded = large * ewx_div_up(m / W + 1, EWX_TILE_M) +
+                           (W - large) * ewx_div_up(m / W, EWX_TILE_M);
+    const int64_t together = ewx_div_up(m, EWX_TILE_M);
+    return together == 1 ||
+           (together <= most_spanning_rows(spec) && 5 * together <= 4 * padded);
+}
+
+/* Where blocks have the size that is chosen for them, not one that the caller may want to
+ * see, and a CTA takes as many as there are. */
+bool ewx_has_decode_kernel(const ewx_spec *spec)
+{
+    const ew_config *config = &spec->config;
+    return ewx_traits_of(config->backend)->is_gpu && config->kernel == EW_KERNEL_SM90 &&
+           !spec->op->gemm_waits && config->producer == EW_PRODUCER_OWN &&
+           config->transport == EW_TRANSPORT_PULL && config->block_n == DEFAULT_BLOCK_N &&
+           config->ctas == EW_CTAS_PERSISTENT && spec->layout.num_pieces == 1;
+}
+
+ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
+{
+    const bool spans = ewx_spans_owners(spec, m);
+    const int num_parts = spans ? 1 : spec->op->num_parts(spec->num_ranks);
+    ew_config config = spec->config;
+    if (spans)
+        config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
+    if (num_parts == 1 && m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
+        config.block_n = EWX_TILE_N; /* as that kernel takes them */
+    return ewx_grid_build(m, spec->problem.n, num_parts, &config);
+}
+
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)
 {
     if (spec->op->gemm_waits)
         return EWX_OWNS_NOTHING;
     if (spec->problem.op != EW_OP_GEMM_AR)
-        return EWX_OWNS_PART;
+        return ewx_spans_owners(spec, m) ? EWX_OWNS_ROWS : EWX_OWNS_PART;
     return ewx_allreduce_shots(spec, m) == 1 ? EWX_OWNS_ALL : EWX_OWNS_TILES;
 }
 

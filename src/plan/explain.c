@@ -37,6 +37,18 @@ static const char *why_order(const ewx_spec *spec)
                : "destinations take turns, so that every owner can reduce early";
 }
 
+static const char *why_levels(const ewx_spec *spec)
+{
+    if (spec->config.levels == 2)
+        return "a host sends one sum, not one tile per rank";
+    if (spec->op->gemm_waits)
+        return "nothing is summed";
+    if (spec->config.invariant)
+        return "sums of hosts would depend on W";
+    return ewx_op_has_levels(spec->op, spec->num_ranks) ? "hosts have one rank each"
+                                                        : "every rank gets the whole sum";
+}
+
 static const char *why_release(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
@@ -112,10 +124,7 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
     if (!spec->op->gemm_waits)
         explain_cpu_reducers(config, asked, text);
     if (config->levels)
-        explain_key(config, "levels", asked->levels, text, "%s",
-                    config->levels == 2 ? "a host sends one sum, not one tile per rank"
-                    : config->invariant ? "sums of hosts would depend on W"
-                                        : "hosts have one rank each");
+        explain_key(config, "levels", asked->levels, text, "%s", why_levels(spec));
 }
 
 /* ---- CUDA ---- */

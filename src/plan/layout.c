@@ -80,6 +80,13 @@ static ewx_size slice_bytes(const request *r, ewx_layout *layout)
 
 /* ---- Flags ---- */
 
+/* At an owner: as many as the output has tiles, since where they span owners a part's may
+ * be any of them. */
+static ewx_size owned_units(const request *r, const ewx_layout *layout)
+{
+    return ewx_size_mul(slots_per_part(layout), ewx_size_of(r->num_parts));
+}
+
 /* Also says where they are. */
 static ewx_size flags_end(const request *r, ewx_layout *layout)
 {
@@ -92,7 +99,7 @@ static ewx_size flags_end(const request *r, ewx_layout *layout)
     layout->flags_offset = r->rules->header_bytes;
     const ewx_size results =
         ewx_size_add((ewx_size){r->rules->header_bytes, true},
-                     ewx_size_mul(at_owner ? ewx_size_mul(slots_per_part(layout), ranks)
+                     ewx_size_mul(at_owner ? ewx_size_mul(owned_units(r, layout), ranks)
                                            : ewx_size_mul(num_slots(r, layout), chunks),
                                   flag));
     const ewx_size row_results =

@@ -19,10 +19,11 @@
  *
  * cpu: flags[num_slots], EWX_FLAG_BYTES each, of the contributions in this segment; where
  * the GEMM waits, of the panels of rows in it, and a slice is a matrix of these rows.
- * cuda: uint32_t flags[slots_per_part][W], of the tiles this segment's rank owns, then, of
- * an AllReduce, uint32_t results[slots_per_part] and row_results[W][rows_per_rank]; packed
- * slots are whole tiles, one for each piece of K, and the second slice follows the first
- * without a gap.  Where the GEMM waits, flags[max_tile_rows][num_chunks][W], of every
+ * cuda: uint32_t flags[num_parts * slots_per_part][W], of the tiles this segment's rank
+ * owns (a tile that several ranks own rows of is numbered among those of all parts), then,
+ * of an AllReduce, uint32_t results[slots_per_part] and row_results[W][rows_per_rank];
+ * packed slots are whole tiles, one for each piece of K, and the second slice follows the
+ * first without a gap. Where the GEMM waits, flags[max_tile_rows][num_chunks][W], of every
  * rank's panels in chunks of columns, and a slice is the matrix of all rows. */
 typedef struct ewx_layout {
     bool row_major; /* one matrix (BLAS, rows of A), else tile-packed contributions */

@@ -77,6 +77,39 @@ EW_HD static inline ewx_tile ewx_share_tile(const ewx_grid *grid, const ewx_shar
     return tile;
 }
 
+/* EWX_OWNS_ROWS: the same tiles column by column, as a walk down all rows makes them. */
+EW_HD static inline ewx_tile ewx_share_tile_in_columns(const ewx_grid *grid,
+                                                       const ewx_share *share,
+                                                       int64_t index)
+{
+    const int64_t height = share->count / grid->tile_cols;
+    ewx_tile tile = {share->first / grid->tile_cols + index % height, index / height};
+    return tile;
+}
+
+/* EWX_OWNS_ROWS: the owner of a row of the only part. */
+EW_HD static inline int ewx_row_owner(const ewx_grid *grid, int num_ranks, int64_t row)
+{
+    const int64_t small = grid->rows / num_ranks, large = grid->rows % num_ranks;
+    const int64_t in_large = large * (small + 1);
+    return (int)(row < in_large ? row / (small + 1) : large + (row - in_large) / small);
+}
+
+/* ... and those of a tile's rows, from the first to the last: each has some of them. */
+typedef struct ewx_owners {
+    int first, last;
+} ewx_owners;
+
+EW_HD static inline ewx_owners ewx_tile_owners(const ewx_grid *grid, int num_ranks,
+                                               ewx_tile tile)
+{
+    const int64_t top = tile.row * EWX_TILE_M;
+    ewx_owners owners;
+    owners.first = ewx_row_owner(grid, num_ranks, top);
+    owners.last = ewx_row_owner(grid, num_ranks, top + ewx_tile_height(grid, 0, tile) - 1);
+    return owners;
+}
+
 /* The rows of a tile that belong to a share, counted inside the tile: from first up to, not
  * including, end; and where the first of them is in the share. */
 typedef struct ewx_tile_rows {

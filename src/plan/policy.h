@@ -36,6 +36,10 @@ int ewx_allreduce_shots(const ewx_spec *spec, int64_t m);
 bool ewx_one_shot_is_smaller(const ewx_spec *spec);
 /* Who sums what in a call of m rows without an epilogue. */
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m);
+/* sm90: whether calls of at most so many rows have a GEMM of their own, where their grid
+ * has one part.  Its blocks are tiles, and the bits are the same. */
+#define EWX_DECODE_ROWS 64
+bool ewx_has_decode_kernel(const ewx_spec *spec);
 /* Eq. 2 of a call of m rows: in one shot every rank gets every contribution, and of a tile
  * there may be several from each. */
 double ewx_spec_remote_bytes(const ewx_spec *spec, int64_t m);

@@ -25,6 +25,7 @@ ew_status ewx_spec_build(const ew_problem *problem, int num_ranks, const ew_conf
     ewx_spec spec = {.problem = *problem,
                      .op = ewx_op_of(problem),
                      .num_ranks = num_ranks,
+                     .num_hosts = machine->hosts > 1 ? machine->hosts : 1,
                      .elem_bytes = ew_dtype_bytes(problem->dtype)};
     EW_TRY(ewx_config_choose(problem, num_ranks, request, machine, &spec.config));
     EW_TRY(ewx_layout_build(problem, num_ranks, &spec.config, &spec.layout));

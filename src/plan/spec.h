@@ -41,6 +41,7 @@ typedef struct ewx_spec {
     const ewx_op *op; /* the problem's */
     ew_config config; /* every field chosen */
     int num_ranks;
+    int num_hosts; /* that they are on */
     size_t elem_bytes;
     ewx_layout layout;
 } ewx_spec;
@@ -110,12 +111,13 @@ static inline int ewx_layer_num_parts(const ew_config *config, int num_ranks, in
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out);
 
+/* GEMM-ReduceScatter on GPUs: whether the grid of a call of m rows covers all of them
+ * together, so that a tile may hold rows of several owners.  It depends on what is equal on
+ * all ranks alone, and the bits are the same. */
+bool ewx_spans_owners(const ewx_spec *spec, int64_t m);
+
 /* The grid of a call of m rows. */
-static inline ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
-{
-    return ewx_grid_build(m, spec->problem.n, spec->op->num_parts(spec->num_ranks),
-                          &spec->config);
-}
+ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m);
 
 /* Bytes from the start of a slice to a tile's first element. */
 static inline size_t ewx_layout_tile_offset(const ewx_spec *spec, const ewx_grid *grid,

@@ -15,12 +15,13 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "plan/backend_traits.h"
 #include "plan/policy.h"
 
 #define SCHEMA "entwine-tuning/1"
 #define MOST_FILE_BYTES 4096
-/* Doublings; beyond, an entry says nothing about the problem. */
-#define FARTHEST_BUCKET 20
+/* Doublings; beyond, a call has other waves, and an entry says nothing about it. */
+#define FARTHEST_BUCKET 1
 
 /* ---- Keys ---- */
 
@@ -59,6 +60,8 @@ void ewx_tuning_key(const ew_problem *problem, int num_ranks, ew_backend backend
     ewx_text_add(text, ",device=");
     add_plain(text, device);
     ewx_text_add(text, ",version=%s", ew_version());
+    if (ewx_traits_of(backend)->kernels_id)
+        ewx_text_add(text, ",kernels=%08" PRIx32, *ewx_traits_of(backend)->kernels_id);
 }
 
 bool ewx_tuning_serves(const ew_config *request)

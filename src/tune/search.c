@@ -139,7 +139,8 @@ static ew_status time_call(void *context, int racer, double *us_out)
     double mine, all[EWX_MAX_RANKS];
     ewx_sample sample;
     bool kept;
-    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, 0, &sample, &kept));
+    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, (ewx_sampling){0}, &sample, &kept));
+    s->num_calls++;
     mine = (double)(sample.end_ns - sample.start_ns) * 1e-3;
     EW_TRY(ew_world_allgather(s->sampler.world, &mine, all, sizeof mine));
     *us_out = 0;
@@ -178,16 +179,27 @@ static void end_heat(ewx_search *s, int kept)
     s->heat_count = 0;
 }
 
-/* Time is rank 0's to measure: another heat, and the last comparison, must fit. */
-static ew_status mind_the_budget(ewx_search *s, int64_t heat_started_ns)
+/* Another heat, and the last comparison, must fit. */
+static bool is_spent(const ewx_search *s, int64_t now_ns)
 {
-    int32_t stop = 0, all[EWX_MAX_RANKS];
-    const int64_t now_ns = ewx_now_ns();
+    const ew_tune_options *options = &s->options;
+    return (options->budget_s > 0 &&
+            (double)(now_ns - s->started_ns + 2 * s->heat_ns) * 1e-9 > options->budget_s) ||
+           (options->budget_calls > 0 &&
+            s->num_calls + 2 * s->heat_calls > options->budget_calls);
+}
+
+/* Time is rank 0's to measure. */
+static ew_status mind_the_budget(ewx_search *s, int64_t heat_started_ns,
+                                 int64_t calls_before)
+{
+    int32_t stop, all[EWX_MAX_RANKS];
+    const int64_t now_ns = ewx_now_ns(), calls = s->num_calls - calls_before;
     if (now_ns - heat_started_ns > s->heat_ns)
         s->heat_ns = now_ns - heat_started_ns;
-    if (s->options.budget_s > 0)
-        stop =
-            (double)(now_ns - s->started_ns + 2 * s->heat_ns) * 1e-9 > s->options.budget_s;
+    if (calls > s->heat_calls)
+        s->heat_calls = calls;
+    stop = is_spent(s, now_ns);
     EW_TRY(ew_world_allgather(s->sampler.world, &stop, all, sizeof stop));
     s->stopped |= all[0] != 0;
     return EW_OK;
@@ -195,7 +207,7 @@ static ew_status mind_the_budget(ewx_search *s, int64_t heat_started_ns)
 
 static ew_status run_heat(ewx_search *s, ewx_candidate *queue, int count, int *taken_out)
 {
-    const int64_t started_ns = ewx_now_ns();
+    const int64_t started_ns = ewx_now_ns(), calls_before = s->num_calls;
     const bool is_first = s->best_us == 0;
     s->heat[0] = s->best;
     s->best.plan = NULL; /* the heat's now */
@@ -206,7 +218,7 @@ static ew_status run_heat(ewx_search *s, ewx_candidate *queue, int count, int *t
     if (is_first)
         s->built_in_us = s->race.racers[0].time_us;
     end_heat(s, ewx_race_winner(&s->race));
-    return mind_the_budget(s, started_ns);
+    return mind_the_budget(s, started_ns, calls_before);
 }
 
 /* ---- Rounds ---- */

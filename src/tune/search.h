@@ -34,7 +34,8 @@ typedef struct ewx_search {
     char profile[EWX_SIM_NAME_BYTES]; /* rank 0's planner's; empty: none */
     int num_rounds, round;
     int64_t started_ns, heat_ns; /* the second: the longest heat */
-    bool stopped, cut_short;     /* asked to end; something was left out */
+    int64_t num_calls, heat_calls;
+    bool stopped, cut_short; /* asked to end; something was left out */
     ewx_race race;
 } ewx_search;
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/status.h"
 #include "base/versioned.h"
@@ -114,6 +115,9 @@ static ew_status tune(ewx_search *s, const ew_config *fixed, ew_tune_result *res
     ewx_sampler_close(&s->sampler);
     EW_TRY(status);
     fill_result(s, result);
+    if (s->options.effort)
+        *s->options.effort =
+            (ew_tune_effort){s->num_calls, (double)(ewx_now_ns() - s->started_ns) * 1e-9};
     return store(s, result);
 }
 
@@ -131,6 +135,10 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
     EW_TRY(ewx_struct_take(&wanted, sizeof wanted, options ? options : &defaults,
                            EWX_FIRST_TUNE_OPTIONS, "the tuning's options",
                            "EW_TUNE_OPTIONS_INIT"));
+    if (wanted.budget_calls < 0)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "a budget of %lld calls\n  fix: use 0 for no limit, or more",
+                        (long long)wanted.budget_calls);
     if (wanted.samples < 0 || wanted.samples > EW_BENCH_MAX_SAMPLES)
         return ewx_fail(EW_ERR_ARGUMENT, "%d samples\n  fix: use 0 to %d", wanted.samples,
                         EW_BENCH_MAX_SAMPLES);

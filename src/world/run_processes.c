@@ -36,6 +36,13 @@ typedef struct child {
     ewx_shrunk_note shrunk; /* the world that it has gone on with, if any */
 } child;
 
+/* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
+ * that could not join sends the same struct back to say why. */
+typedef struct answer {
+    int32_t status;
+    char text[256];
+} answer;
+
 /* All ranks, as their parent sees them. */
 typedef struct flock {
     child *children;
@@ -45,14 +52,8 @@ typedef struct flock {
     const volatile int *cancel;
     ewx_timer since_exit; /* of the last rank that ended: the grace */
     bool failed;          /* a rank has not ended as it should */
+    answer reply;         /* to the hellos */
 } flock;
-
-/* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
- * that could not join sends the same struct back to say why. */
-typedef struct answer {
-    int32_t status;
-    char text[256];
-} answer;
 
 /* ---- In a rank ---- */
 
@@ -319,8 +320,9 @@ static answer collect_hellos(flock *f, size_t *hello_bytes)
 }
 
 /* A rank that is gone needs no answer; any other that cannot be answered would wait. */
-static ew_status answer_all(const flock *f, const answer *reply, size_t hello_bytes)
+static ew_status answer_all(const flock *f, size_t hello_bytes)
 {
+    const answer *reply = &f->reply;
     const size_t hellos = reply->status == EW_OK ? (size_t)f->num_ranks * hello_bytes : 0;
     const size_t bytes = sizeof *reply + hellos;
     ew_status status = EW_OK;
@@ -422,10 +424,13 @@ static bool take_last_words(const child *c, answer *words_out)
     return false;
 }
 
-/* Of the ranks that could not join, the first that knows why explains it for all. */
+/* Of the ranks that could not join, the first that knows why explains it for all.  If it
+ * said so in place of a hello, the reply has it, and maybe nobody was left to hear that. */
 static ew_status explain_no_world(const flock *f)
 {
     answer best = {.status = EW_OK}, words;
+    if (!only_noticed(f->reply.status))
+        best = f->reply;
     for (int rank = 0; rank < f->num_ranks; rank++)
         if (f->exits[rank] == EXIT_NO_WORLD &&
             take_last_words(&f->children[rank], &words) &&
@@ -471,8 +476,8 @@ static ew_status start_all(flock *f, const ew_world_options *options,
         EW_TRY(start_child(f, rank, options, rank_main, argument));
     if (f->num_ranks == 1)
         return EW_OK;
-    const answer reply = collect_hellos(f, &hello_bytes);
-    return answer_all(f, &reply, hello_bytes);
+    f->reply = collect_hellos(f, &hello_bytes);
+    return answer_all(f, hello_bytes);
 }
 
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,

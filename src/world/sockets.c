@@ -171,10 +171,12 @@ ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *addr
     struct sockaddr_un address, any = {.sun_family = AF_UNIX};
     socklen_t bytes = sizeof address;
     /* Binding the bare family asks the kernel for an unused abstract name. */
-    if (bind(fd, (struct sockaddr *)&any, sizeof any.sun_family) != 0 ||
-        listen(fd, num_ranks) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
+    if (bind(fd, (struct sockaddr *)&any, sizeof any.sun_family) != 0)
         return fail_system("bind");
+    if (listen(fd, num_ranks) != 0)
+        return fail_system("listen");
+    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
+        return fail_system("getsockname");
     if (bytes > sizeof address_out->name)
         return ewx_fail(EW_ERR_SYSTEM, "the kernel chose a socket name of %u bytes",
                         (unsigned)bytes);
@@ -185,23 +187,23 @@ ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *addr
     return EW_OK;
 }
 
-static bool is_our_user(int fd, pid_t *pid_out)
+static ew_status identify(int fd, struct ucred *peer_out)
 {
-    struct ucred peer;
-    socklen_t bytes = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
-        peer.uid != geteuid())
-        return false;
-    *pid_out = peer.pid;
-    return true;
+    socklen_t bytes = sizeof *peer_out;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer_out, &bytes) == 0
+               ? EW_OK
+               : fail_system("getsockopt");
 }
 
 static ew_status greet(ew_world *world, int rank, const ewx_address *peer, int fd)
 {
     greeting first = {.rank = world->rank, .job = world->job};
+    struct ucred other;
     memcpy(first.secret, peer->secret, EWX_SECRET_BYTES);
-    if (!is_our_user(fd, &world->pids[rank]))
+    EW_TRY(identify(fd, &other));
+    if (other.uid != geteuid())
         return ewx_fail(EW_ERR_SYSTEM, "rank %d runs as another user", rank);
+    world->pids[rank] = other.pid;
     return send_message(fd, &first, sizeof first, -1);
 }
 
@@ -297,17 +299,17 @@ ew_status ewx_sockets_accept(ew_world *world, int listener, const ewx_address *m
                    ? EW_OK
                    : fail_system("accept");
     greeting first;
-    pid_t pid;
+    struct ucred peer;
     int stray = -1;
     const bool knows_us =
-        is_our_user(fd, &pid) &&
+        identify(fd, &peer) == EW_OK && peer.uid == geteuid() &&
         receive_message(fd, &first, sizeof first, ewx_now_ns() + greeting_ns(world),
                         &stray) == EW_OK &&
         memcmp(first.secret, mine->secret, EWX_SECRET_BYTES) == 0;
-    const ew_status status = knows_us ? check_greeting(world, &first, pid) : EW_OK;
+    const ew_status status = knows_us ? check_greeting(world, &first, peer.pid) : EW_OK;
     if (knows_us && status == EW_OK) {
         world->sockets[first.rank] = fd;
-        world->pids[first.rank] = pid;
+        world->pids[first.rank] = peer.pid;
         *rank_out = first.rank;
     } else {
         close(fd);

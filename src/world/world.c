@@ -169,25 +169,11 @@ static bool waits_for_third(const ew_world *world, int rank)
     return whom != 0 && whom != 1 + (uint64_t)world->rank && whom != 1 + (uint64_t)rank;
 }
 
-/* The last look at the clock of a rank that is waited for: its number, and when it was, in
- * the time of that wait. */
-typedef struct last_look {
-    uint32_t number;
-    int64_t at_ns;
-} last_look;
-
-static uint32_t looks_of(const ew_world *world, int rank)
-{
-    return atomic_load_explicit(&world->mailboxes[rank]->lane.looks, memory_order_relaxed);
-}
-
 /* is_met(), and notes it when the rank has looked at its clock. */
 static bool is_met_noting_looks(ew_world *world, int rank, const ewx_wait *wait,
-                                last_look *last)
+                                ewx_last_look *last)
 {
-    const uint32_t number = looks_of(world, rank);
-    if (number != last->number)
-        *last = (last_look){number, wait->timer.used_ns};
+    ewx_last_look_note(last, world->mailboxes[rank], wait);
     return is_met(world, rank);
 }
 
@@ -206,7 +192,7 @@ static bool is_excused(const ew_world *world, int rank, int parts, int64_t silen
 static ew_status await_round(ew_world *world, int rank)
 {
     ewx_wait wait = ewx_world_wait(world);
-    last_look last = {.number = looks_of(world, rank)};
+    ewx_last_look last = ewx_last_look_of(world->mailboxes[rank]);
     ew_status status;
     for (int parts = 0;; parts++) {
         EWX_AWAIT(status, &wait, is_met_noting_looks(world, rank, &wait, &last));

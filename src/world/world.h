@@ -232,6 +232,28 @@ ew_status ewx_world_exchange_fds(ew_world *world, int my_fd, int *fds_out);
 
 /* ---- inside src/world ---- */
 
+/* The last look at the clock of a rank that is waited for: its number, and when it was, in
+ * the time of that wait.  A rank that waits, even a starved one, still looks now and then;
+ * one that is stopped does not. */
+typedef struct ewx_last_look {
+    uint32_t number;
+    int64_t at_ns;
+} ewx_last_look;
+
+static inline ewx_last_look ewx_last_look_of(const ewx_mailbox *mailbox)
+{
+    return (ewx_last_look){
+        .number = atomic_load_explicit(&mailbox->lane.looks, memory_order_relaxed)};
+}
+
+static inline void ewx_last_look_note(ewx_last_look *last, const ewx_mailbox *mailbox,
+                                      const ewx_wait *wait)
+{
+    const ewx_last_look now = ewx_last_look_of(mailbox);
+    if (now.number != last->number)
+        *last = (ewx_last_look){now.number, wait->timer.used_ns};
+}
+
 size_t ewx_control_bytes(int num_ranks);
 /* Where `rank` leaves its data of a round. */
 void *ewx_world_parcel(const ew_world *world, int rank, uint32_t round);

@@ -17,11 +17,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "canary.h"
 #include "faultkit.h"
 #include "harness.h"
 #include "ordeal.h"
 
-#define HANG_NS 30000000000 /* beyond every timeout; then the job is killed */
+/* Beyond every timeout; then the job is killed, unless it had no core for so long: ten
+ * times as much is the most. */
+#define HANG_NS 30000000000
 #define MPI_START_NS 60000000000
 
 /* ---- Where jobs run ---- */
@@ -240,10 +243,23 @@ static bool all_have_ended(const ordeal *o)
     return o->launcher.pid == 0 || o->launcher.ended_ns != 0;
 }
 
+/* How long the most starved of the ranks that run had no core. */
+static int64_t starved_ns(const ordeal *o)
+{
+    int64_t most_ns = 0;
+    for (int rank = 0; rank < o->fate.num_ranks; rank++) {
+        const member *m = &o->ranks[rank];
+        const int64_t ns = m->pid && !m->ended_ns ? queued_ns(m->pid) : 0;
+        most_ns = ns > most_ns ? ns : most_ns;
+    }
+    return most_ns < 9 * HANG_NS ? most_ns : 9 * HANG_NS;
+}
+
 static bool watch_until(ordeal *o, bool (*done)(const ordeal *), int64_t deadline_ns)
 {
     while (!done(o)) {
-        if (ewx_now_ns() > deadline_ns)
+        const int64_t late_ns = ewx_now_ns() - deadline_ns;
+        if (late_ns > 0 && late_ns > starved_ns(o))
             return false;
         look(o);
     }
@@ -265,6 +281,7 @@ static void start(ordeal *o, const tools *t, int board_fd)
                  .num_worlds = o->fate.num_worlds,
                  .num_turns = o->fate.num_turns,
                  .timeout_ms = o->fate.timeout_ms,
+                 .gather_turns = o->fate.num_victims ? o->fate.timeout_ms + 100 : 20000,
                  .seed = o->fate.job_seed};
     o->started_ns = ewx_now_ns();
     if (o->fate.way != WAY_CREATE)
@@ -315,6 +332,8 @@ static void set_frozen(const ordeal *o, const tools *t, bool frozen)
 static void strike(ordeal *o, const tools *t)
 {
     look(o);
+    for (int rank = 0; rank < o->fate.num_ranks; rank++)
+        o->ranks[rank].queued_ns = o->ranks[rank].pid ? queued_ns(o->ranks[rank].pid) : 0;
     for (int i = 0; i < o->fate.num_victims; i++) {
         const member *m = victim_of(o, i);
         o->hit[i] = m->pid && !m->ended_ns && kill(m->pid, o->fate.signals[i]) == 0;

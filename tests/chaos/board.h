@@ -46,13 +46,14 @@ typedef struct seat {
                    */
     bool wrong;   /* a call returned EW_OK and other values than it should */
     char text[TEXT_BYTES];
-    int64_t out_ns;
+    int64_t out_ns, queued_ns; /* the latter from its start on */
     atomic_bool told;
 } seat;
 
 typedef struct board {
     int num_ranks, num_worlds, num_turns;
     uint32_t timeout_ms, seed;
+    uint32_t gather_turns;     /* of our own all-gather, until it gives up */
     atomic_bool dismissed;     /* ranks under mpirun may end */
     ew_status launcher_status; /* of ew_run_ranks, written before launcher_told */
     char launcher_text[TEXT_BYTES];

@@ -2,7 +2,9 @@
 #include "canary.h"
 
 #include <signal.h>
+#include <inttypes.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -83,4 +85,17 @@ void canary_stop(void)
     kill(canary, SIGKILL);
     waitpid(canary, NULL, 0);
     harness_unshare(buckets, NUM_BUCKETS * sizeof *buckets);
+}
+
+int64_t queued_ns(pid_t pid)
+{
+    char path[64];
+    int64_t ran_ns, waited_ns = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", (int)pid, (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%" SCNd64 " %" SCNd64, &ran_ns, &waited_ns) != 2)
+        waited_ns = 0;
+    if (file)
+        fclose(file);
+    return waited_ns;
 }

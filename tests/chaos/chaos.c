@@ -83,7 +83,7 @@ static bool measure(const fate *f, const tools *t, spans *spans_out)
     ordeal o = {.fate = *f};
     char why[600];
     o.fate.num_victims = 0;
-    o.fate.timeout_ms = 20000;
+    o.fate.timeout_ms = 60000; /* never to be seen, however busy the machine is */
     attack_run(&o, t, (spans){0}, false);
     const verdict v = judge(&o, why, sizeof why);
     learn(spans_out, &o);
@@ -111,11 +111,16 @@ static spans *spans_of(const fate *f, const tools *t)
 
 /* ---- One after the other ---- */
 
+static int64_t num_bad(const tally *c)
+{
+    return c->tried - c->verdicts[VERDICT_GOOD] - c->verdicts[VERDICT_STARVED];
+}
+
 static void count(tally *c, const ordeal *o, verdict v)
 {
     c->tried++;
     c->verdicts[v]++;
-    c->hit += o->frozen || judge_was_hit(o);
+    c->hit += v != VERDICT_STARVED && (o->frozen || judge_was_hit(o));
     for (int i = 0; i < o->fate.num_victims; i++) {
         if (!o->hit[i] || o->fate.victims[i] == LAUNCHER || o->fate.way == WAY_CLI)
             continue;
@@ -137,7 +142,7 @@ static void try_one(const options *given, tally *c, uint64_t number, bool freeze
     if (!freezes)
         learn(usual, &o);
     count(c, &o, v);
-    if ((v != VERDICT_GOOD && c->tried - c->verdicts[VERDICT_GOOD] <= MOST_SHOWN) ||
+    if ((v != VERDICT_GOOD && v != VERDICT_STARVED && num_bad(c) <= MOST_SHOWN) ||
         given->only >= 0) {
         fate_describe(&o.fate, text, sizeof text);
         fprintf(stderr, "%s: --seed %" PRIu64 " --only %" PRIu64 "%s: %s\n  %s\n",
@@ -165,7 +170,7 @@ static void try_all(const options *given, tally *c, int64_t wanted, bool freezes
     for (uint64_t number = 0; given->only < 0 && c->hit < wanted && !interrupted;
          number++) {
         try_one(given, c, number, freezes);
-        if (given->until_bad && c->verdicts[VERDICT_GOOD] < c->tried)
+        if (given->until_bad && num_bad(c) > 0)
             return;
     }
 }
@@ -200,7 +205,7 @@ static int64_t tell(const char *name, tally *c)
     stress_tell_times("survivors_of_deaths", &c->deaths);
     stress_tell_times("survivors_of_stops", &c->stops);
     stress_figure(name);
-    return c->tried - c->verdicts[VERDICT_GOOD];
+    return num_bad(c);
 }
 
 /* ---- The command line ---- */

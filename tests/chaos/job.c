@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "board.h"
+#include "canary.h"
 #include "entwine/measure.h"
 #include "entwine/mpi_module.h"
 #include "faultkit.h"
@@ -33,6 +34,7 @@ static int tell(seat *s, ew_status status)
         return status == EW_OK ? 0 : 3;
     s->status = status;
     s->out_ns = ewx_now_ns();
+    s->queued_ns = queued_ns(getpid());
     if (status != EW_OK)
         snprintf(s->text, sizeof s->text, "%s", ew_last_error());
     atomic_store(&s->told, true);
@@ -200,7 +202,7 @@ static int gather_on_board(void *context, const void *mine, void *all, size_t by
     atomic_store(&b->seats[g->rank].offered[g->world], true);
     /* In turns, not by the clock: a frozen job must go on. */
     for (uint32_t turn = 0;
-         (found = look_around(b, g->world)) == OFFERS_AWAITED && turn < b->timeout_ms + 100;
+         (found = look_around(b, g->world)) == OFFERS_AWAITED && turn < b->gather_turns;
          turn++)
         usleep(turn < 100 ? 100 : 1000);
     for (int rank = 0; rank < b->num_ranks; rank++)

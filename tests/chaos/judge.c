@@ -21,8 +21,8 @@
  * be as late as the canary's latest. */
 #define CHAIN 25
 
-const char *const verdict_names[NUM_VERDICTS] = {"good",  "hangs", "late",
-                                                 "story", "wrong", "left"};
+const char *const verdict_names[NUM_VERDICTS] = {"good",  "hangs", "late",   "story",
+                                                 "wrong", "left",  "starved"};
 
 /* ---- Facts ---- */
 
@@ -170,16 +170,42 @@ static int64_t stop_bound_ns(const ordeal *o, int64_t timeout_ns)
            (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
 }
 
+/* How long a survivor was ready to run and had no core, after the blow. */
+static int64_t starved_ns(const ordeal *o, int rank)
+{
+    const seat *s = &o->board->seats[rank];
+    const int64_t ns = s->queued_ns - o->ranks[rank].queued_ns;
+    return !is_victim(o, rank) && atomic_load(&s->told) && ns > 0 ? ns : 0;
+}
+
+static int64_t most_starved_ns(const ordeal *o)
+{
+    int64_t most_ns = 0;
+    for (int rank = 0; rank < o->fate.num_ranks; rank++)
+        if (starved_ns(o, rank) > most_ns)
+            most_ns = starved_ns(o, rank);
+    return most_ns;
+}
+
+static int64_t least(int64_t one, int64_t other)
+{
+    return one < other ? one : other;
+}
+
+/* A timeout counts the time in which a rank runs.  What it was kept from running for is
+ * measured: once for the rank that finds out, and once for the last that learns of it. */
 static int64_t bound_ns(const ordeal *o)
 {
     const int64_t timeout_ns = (int64_t)o->fate.timeout_ms * 1000000;
-    const bool is_noticed = judge_is_noticed(o);
-    const int64_t usual_ns = is_noticed ? DEATH_BOUND_NS : stop_bound_ns(o, timeout_ns);
     const int64_t late_ns =
         CHAIN * canary_late_ns(o->blow_ns, o->blow_ns + judge_took_ns(o));
+    const int64_t starved = 2 * most_starved_ns(o);
     /* However busy the machine is, who waits for the whole timeout is found. */
-    const int64_t most_ns = is_noticed ? timeout_ns * 3 / 4 : usual_ns + timeout_ns * 3;
-    return usual_ns + late_ns < most_ns ? usual_ns + late_ns : most_ns;
+    if (judge_is_noticed(o))
+        return least(DEATH_BOUND_NS + (late_ns > starved ? late_ns : starved),
+                     timeout_ns * 3 / 4);
+    const int64_t guessed_ns = least(late_ns, 3 * timeout_ns);
+    return stop_bound_ns(o, timeout_ns) + (guessed_ns > starved ? guessed_ns : starved);
 }
 
 static verdict judge_time(const ordeal *o, char *why, size_t bytes)
@@ -315,7 +341,8 @@ static verdict judge_success(const ordeal *o, char *why, size_t bytes)
         if (atomic_load(&s->told) && s->status == EW_OK)
             continue;
         snprintf(why, bytes, "rank %d did not come through", rank);
-        return VERDICT_STORY;
+        return most_starved_ns(o) < (int64_t)o->fate.timeout_ms * 1000000 ? VERDICT_STORY
+                                                                          : VERDICT_STARVED;
     }
     return VERDICT_GOOD;
 }
@@ -364,8 +391,9 @@ void judge_describe(const ordeal *o)
                 is_victim(o, rank) ? " (struck)" : "", atomic_load(&s->world),
                 atomic_load(&s->turn), step_name(s));
         if (told && o->blow_ns)
-            fprintf(stderr, "%.1f ms after the blow ",
-                    (double)(s->out_ns - o->blow_ns) * 1e-6);
+            fprintf(stderr, "%.1f ms after the blow (%.1f without a core) ",
+                    (double)(s->out_ns - o->blow_ns) * 1e-6,
+                    (double)starved_ns(o, rank) * 1e-6);
         fprintf(stderr, "%s%s\n    %s\n", told ? ew_status_name(s->status) : "silent",
                 s->refused ? " (by the harness's all-gather)" : "", s->text);
     }

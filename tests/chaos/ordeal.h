@@ -42,7 +42,8 @@ typedef struct fate {
 typedef struct member {
     pid_t pid;
     int pidfd;
-    int64_t ended_ns; /* 0: it runs */
+    int64_t ended_ns;  /* 0: it runs */
+    int64_t queued_ns; /* when the blow came */
 } member;
 
 typedef struct ordeal {
@@ -81,10 +82,11 @@ void attack_run(ordeal *o, const tools *t, spans usual, bool with_blow);
 typedef enum verdict {
     VERDICT_GOOD,
     VERDICT_HANG,
-    VERDICT_LATE,  /* out, but later than it should */
-    VERDICT_STORY, /* a wrong status or culprit, or not the same on all survivors */
-    VERDICT_WRONG, /* values */
-    VERDICT_LEFT,  /* something was left behind */
+    VERDICT_LATE,    /* out, but later than it should */
+    VERDICT_STORY,   /* a wrong status or culprit, or not the same on all survivors */
+    VERDICT_WRONG,   /* values */
+    VERDICT_LEFT,    /* something was left behind */
+    VERDICT_STARVED, /* a rank had no core for a whole timeout: nothing can be said */
     NUM_VERDICTS
 } verdict;
 extern const char *const verdict_names[NUM_VERDICTS];

@@ -6,6 +6,7 @@
  *         400), and 500 more in the default order, 200 more in the contiguous one
  *
  * FAKE_WRONG: so many wrong values in every result.
+ * FAKE_NOISE: samples lie up to so much, as a part of the time, above and below it.
  * FAKE_PROFILE: the times are those of this profile's hardware, simulated, but
  *   FAKE_BUSY: calls of K=256 where reductions run beside the GEMM take so many times as
  * long FAKE_TAIL: tails take so many times as long. */
@@ -60,6 +61,24 @@ static void take_times(const ew_problem *problem, int num_ranks, ew_bench_result
         report.time_us * (overlaps && problem->k == 256 ? factor("FAKE_BUSY") : 1);
 }
 
+/* As many above as below, in another order for each entry. */
+static double noise(int entry, int sample)
+{
+    const int step = (sample * (3 + 2 * entry) + entry) % 7 - 3;
+    return getenv("FAKE_NOISE") ? atof(getenv("FAKE_NOISE")) * step / 3 : 0;
+}
+
+static void fill_detail(const ew_bench_options *options, int num_ranks, double us,
+                        ew_bench_detail *detail)
+{
+    if (!options->details)
+        return;
+    for (int sample = 0; sample < options->iters; sample++)
+        detail->calls_us[sample] = us;
+    for (int rank = 0; rank < num_ranks; rank++)
+        detail->ranks_us[rank] = us;
+}
+
 ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                        const ew_bench_options *options, const ew_bench_entry *entries,
                        int count, ew_bench_result *results)
@@ -77,7 +96,8 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
         result->num_samples = options->iters;
         result->check.wrong = getenv("FAKE_WRONG") ? atoi(getenv("FAKE_WRONG")) : 0;
         for (int sample = 0; sample < options->iters; sample++)
-            result->samples_us[sample] = result->time_us;
+            result->samples_us[sample] = result->time_us * (1 + noise(at, sample));
+        fill_detail(options, ew_world_size(world), result->time_us, &options->details[at]);
     }
     return EW_OK;
 }

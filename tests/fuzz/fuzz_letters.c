@@ -5,7 +5,8 @@
  * this is visible outside them.
  *
  * We are rank 1 of 4; rank 0 is on our host, 2 and 3 on another.  The first byte chooses
- * the levels of the sum, or an AllReduce in two shots, and m.  The rest are steps, each a
+ * the levels of the sum, an AllReduce in two shots, or rows of AllGather-GEMM, of which two
+ * messages make a panel, and m.  The rest are steps, each a
  * byte that says which and then what it needs; a good message comes with bytes to put in
  * places of it. */
 #include "fuzz.h"
@@ -191,7 +192,7 @@ static const ew_fabric fabric = {.struct_size = sizeof fabric,
 /* ---- A world and an engine in the middle of a call ---- */
 
 static ew_world world, settled;
-enum { LEVELS_1, LEVELS_2, ALLREDUCE, NUM_FORMS };
+enum { LEVELS_1, LEVELS_2, ALLREDUCE, GATHER, NUM_FORMS };
 static ewx_spec specs[NUM_FORMS];
 static unsigned char *segments[RANKS], *zeros;
 static ewx_control *control;
@@ -219,6 +220,11 @@ static void allocate(void)
     config.shots = 2;
     FUZZ_DEMAND(ewx_spec_build(&problem, RANKS, &config, &machine, &specs[ALLREDUCE]) ==
                 EW_OK);
+    problem.op = EW_OP_AG_GEMM;
+    problem.k = EW_MESSAGE_BYTES / (EWX_TILE_M / 2) / 4;
+    config.shots = 0;
+    FUZZ_DEMAND(ewx_spec_build(&problem, RANKS, &config, &machine, &specs[GATHER]) ==
+                EW_OK);
     control = aligned_alloc(64, (ewx_control_bytes(RANKS) + 63) / 64 * 64);
     memset(control, 0, ewx_control_bytes(RANKS));
     ASAN_POISON_MEMORY_REGION(&control->mailboxes[FIRST_REMOTE],
@@ -231,16 +237,19 @@ static void allocate(void)
                          .stamp = 0x5a5a};
     ewx_world_settle(&settled, (const int[]){0, 0, 1, 1});
     settled.spins = 0;
-    const ewx_layout *layout = &specs[0].layout;
-    const size_t tiles = layout->slice_offset[0];
-    for (int form = LEVELS_2; form < NUM_FORMS; form++)
-        FUZZ_DEMAND(specs[form].layout.slice_offset[0] == tiles &&
-                    specs[form].layout.segment_bytes <= layout->segment_bytes);
+    const size_t tiles = specs[0].layout.slice_offset[0];
+    size_t segment_bytes = 0;
+    for (int form = LEVELS_1; form < NUM_FORMS; form++) {
+        const ewx_layout *layout = &specs[form].layout;
+        FUZZ_DEMAND(layout->slice_offset[0] == tiles);
+        if (segment_bytes < layout->segment_bytes)
+            segment_bytes = layout->segment_bytes;
+    }
     zeros = calloc(1, tiles);
     for (int rank = 0; rank < RANKS; rank++) {
-        segments[rank] = aligned_alloc(64, layout->segment_bytes);
+        segments[rank] = aligned_alloc(64, segment_bytes);
         memset(segments[rank], 0, tiles);
-        ASAN_POISON_MEMORY_REGION(segments[rank] + tiles, layout->segment_bytes - tiles);
+        ASAN_POISON_MEMORY_REGION(segments[rank] + tiles, segment_bytes - tiles);
     }
 }
 
@@ -261,7 +270,9 @@ static void make_world(void)
 static void make_engine(int form, int64_t m)
 {
     const ewx_spec *spec = &specs[form];
-    const ewx_ownership ownership = form == ALLREDUCE ? EWX_OWNS_TILES : EWX_OWNS_PART;
+    const ewx_ownership ownership = form == ALLREDUCE ? EWX_OWNS_TILES
+                                    : form == GATHER  ? EWX_OWNS_NOTHING
+                                                      : EWX_OWNS_PART;
     engine = (ewx_cpu_engine){
         .world = &world,
         .spec = spec,
@@ -359,7 +370,10 @@ static void receive_control_message(input *in)
 static void receive_tiles(input *in)
 {
     const uint8_t place = take(in);
-    const int places = engine.wire.exchange.num_cargos == 1 ? 16 : 64;
+    const ewx_exchange *x = &engine.wire.exchange;
+    int places = 16;
+    while (places < x->num_remotes * x->num_units * 2)
+        places *= 2;
     said.place = place < 128 ? place % places : ((size_t)place << 56 | place);
     said.anything = place >= places;
     said.place_bytes = whole_bytes(said.place);
@@ -388,10 +402,11 @@ static void look_at_headers(void)
     said.news = false;
     ewx_patience patience = ewx_patience_begin(&engine);
     for (int src = FIRST_REMOTE; src < RANKS; src++) {
-        for (int64_t slot = 0; slot < engine.spec->layout.slots_per_part; slot++) {
+        const int64_t slots = engine.spec->layout.slots_per_part;
+        for (int64_t slot = 0; slot < slots; slot++) {
             bool ready;
-            (void)ewx_contribution_ready(
-                &engine, src, US * engine.spec->layout.slots_per_part + slot, &ready);
+            (void)ewx_contribution_ready(&engine, src, part_of(&engine, US) * slots + slot,
+                                         &ready);
         }
         for (int slice = 0; slice < 4; slice++) /* until it asks who holds up whom */
             (void)ewx_patience_lasts(&engine, &patience, src);
@@ -459,9 +474,24 @@ static void check_world(void)
                 !atomic_load(&control->mailboxes[US].departed));
 }
 
-/* Of a remote rank's segment the header may have changed, and the flags of what has arrived
- * have. */
-static void check_segment(int src)
+/* A panel is there when all messages with rows of it are. */
+static void check_panels(int src)
+{
+    const ewx_exchange *x = &engine.wire.exchange;
+    const int64_t rows = ewx_part_rows(&engine.call.grid, src);
+    for (int64_t panel = 0; panel < engine.spec->layout.max_tile_rows; panel++) {
+        ewx_flag *flag = ewx_heap_flag(&engine.heap, src, panel);
+        bool is_there = panel * EWX_TILE_M < rows;
+        for (int half = 0; half < 2; half++) {
+            const int64_t slot = 2 * panel + half;
+            is_there &= slot * x->slot_rows >= rows || has_come[src][slot];
+        }
+        FUZZ_DEMAND(atomic_load(&flag->epoch) == (is_there ? engine.call.epoch : 0));
+        atomic_store(&flag->epoch, 0);
+    }
+}
+
+static void check_tiles(int src)
 {
     const ewx_layout *layout = &engine.spec->layout;
     const ewx_exchange *x = &engine.wire.exchange;
@@ -478,8 +508,15 @@ static void check_segment(int src)
         atomic_store(&flag->epoch, 0);
         atomic_store(&flag->result, 0);
     }
+}
+
+/* Of a remote rank's segment the header may have changed, and the flags of what has arrived
+ * have. */
+static void check_segment(int src)
+{
+    (engine.spec->op->gemm_waits ? check_panels : check_tiles)(src);
     memset(segments[src], 0, sizeof(ewx_segment_header));
-    FUZZ_DEMAND(memcmp(segments[src], zeros, layout->slice_offset[0]) == 0);
+    FUZZ_DEMAND(memcmp(segments[src], zeros, engine.spec->layout.slice_offset[0]) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -495,7 +532,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     said.news = true;
     const uint8_t setup = take(&in);
     make_world();
-    if (setup & 4)
+    if (setup & 8)
+        make_engine(GATHER, setup & 2 ? 701 : RANKS * 200);
+    else if (setup & 4)
         make_engine(ALLREDUCE, setup & 2 ? 700 : RANKS * 200);
     else
         make_engine(setup & 1, setup & 2 ? 700 : RANKS * 300);

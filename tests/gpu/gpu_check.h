@@ -17,6 +17,7 @@
     X("copies", check_copies, 60, THREADS)                                  \
     X("trace", check_trace, 30, THREADS)                                    \
     X("start-together", check_start_together, 30, THREADS)                  \
+    X("held-start", check_held_start, 60, THREADS)                          \
     X("numerics", check_numerics, 60, THREADS)                              \
     X("determinism", check_determinism, 60, THREADS)                        \
     X("streams", check_streams, 45, THREADS)                                \
@@ -25,9 +26,14 @@
     X("allreduce-bits", check_allreduce_bits, 90, THREADS)                  \
     X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \
     X("allreduce-graph", check_allreduce_graph, 60, THREADS)                \
+    X("few-rows", check_few_rows, 240, THREADS)                             \
+    X("few-rows-bits", check_few_rows_bits, 180, THREADS)                   \
+    X("few-rows-reuse", check_few_rows_reuse, 180, THREADS)                 \
+    X("few-rows-graph", check_few_rows_graph, 90, THREADS)                  \
     X("allreduce-layer", check_allreduce_layer, 90, THREADS)                \
     X("allreduce-rows", check_allreduce_rows, 90, THREADS)                  \
     X("allreduce-blas", check_allreduce_blas, 30, THREADS)                  \
+    X("allreduce-symmetric", check_allreduce_symmetric, 150, THREADS)       \
     X("allreduce-faults", check_allreduce_faults, 120, THREADS)             \
     X("invariant", check_invariant, 120, THREADS)                           \
     X("frees", check_frees, 60, THREADS)                                    \
@@ -54,11 +60,17 @@
     X("gather-reuse", check_gather_reuse, 60, THREADS)                      \
     X("gather-graph", check_gather_graph, 60, THREADS)                      \
     X("gather-faults", check_gather_faults, 120, THREADS)                   \
+    X("products", check_products, 120, THREADS)                             \
+    X("products-gates", check_products_gates, 30, THREADS)                  \
+    X("products-reuse", check_products_reuse, 60, THREADS)                  \
+    X("products-graph", check_products_graph, 60, THREADS)                  \
+    X("products-refused", check_products_refused, 30, THREADS)              \
     X("conformance-processes", check_conformance_processes, 90, PROCESSES)  \
     X("environment-processes", check_environment_processes, 120, PROCESSES) \
     X("many-ranks", check_many_ranks, 90, PROCESSES)                        \
     X("killed", check_killed, 60, PROCESSES)                                \
     X("allreduce-processes", check_allreduce_processes, 60, PROCESSES)      \
+    X("symmetric-processes", check_symmetric_processes, 90, PROCESSES)      \
     X("allreduce-killed", check_allreduce_killed, 60, PROCESSES)            \
     X("gather-processes", check_gather_processes, 90, PROCESSES)            \
     X("gather-killed", check_gather_killed, 60, PROCESSES)                  \
@@ -69,7 +81,8 @@
     X("sanitizer-one", check_sanitizer_one, 120, ON_REQUEST)                \
     X("sanitizer-two", check_sanitizer_two, 120, ON_REQUEST)                \
     X("sanitizer-allreduce", check_sanitizer_allreduce, 120, ON_REQUEST)    \
-    X("sanitizer-gather", check_sanitizer_gather, 120, ON_REQUEST)
+    X("sanitizer-gather", check_sanitizer_gather, 120, ON_REQUEST)          \
+    X("sanitizer-products", check_sanitizer_products, 120, ON_REQUEST)
 
 #define GPU_DECLARE(name, function, seconds, ranks) void function(void);
 GPU_CHECKS(GPU_DECLARE)

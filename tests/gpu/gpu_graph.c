@@ -88,6 +88,7 @@ static int record_and_play(gpu_job *job, void *argument)
     /* Not the plan's first call, and not its last. */
     RANK_TRY(job_compute(job, job->problem.max_m, 1, NULL));
     RANK_TRY(record(job, r, &g));
+    RANK_OK(ew_world_barrier(world)); /* nobody is still capturing */
     RANK_TRY(play(job, r, &g));
     RANK_TRY(job_compute(job, job->problem.max_m, 2, NULL));
     RANK_CUDA(cudaGraphExecDestroy(g.runnable));
@@ -109,6 +110,23 @@ static void run_replay(int num_ranks, const char *config, ew_weight_layout layou
                 .launches = launches,
                 .inputs = 10};
     gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, record_and_play, &r);
+}
+
+/* Two calls of few rows, in a plan for many. */
+void check_few_rows_graph(void)
+{
+    static const int64_t pairs[][MAX_CALLS] = {{8, 512}, {1, 64}, {40, 300}};
+    static const int ranks[] = {8, 2, 3};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        for (int op = 0; op < 2; op++) {
+            ew_problem problem = gpu_problem(1024, 520, 136, EW_BF16);
+            replay r = {.num_calls = 2,
+                        .rows = {pairs[i][0], pairs[i][1]},
+                        .launches = gpu_quick ? 100 : 2000,
+                        .inputs = 5};
+            problem.op = op == 0 ? EW_OP_GEMM_RS : EW_OP_GEMM_AR;
+            gpu_run(EW_RANKS_AS_THREADS, ranks[i], NULL, problem, "", record_and_play, &r);
+        }
 }
 
 void check_allreduce_graph(void)

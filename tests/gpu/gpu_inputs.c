@@ -199,9 +199,12 @@ static double bytes_over_link(const gpu_job *job, int64_t m)
     const ewx_grid grid = ewx_spec_grid(spec, m);
     const ewx_share share = ewx_spec_share(spec, m, job->rank);
     int64_t own = 0, results = 0;
-    for (int64_t i = 0; i < share.count; i++)
-        own += ewx_tile_bytes(&grid, share.part, ewx_share_tile(&grid, &share, i), 2);
-    if (ewx_has_results(share.ownership))
+    for (int64_t i = 0; i < share.count; i++) {
+        const ewx_tile tile = ewx_share_tile(&grid, &share, i);
+        const ewx_tile_rows rows = ewx_share_tile_rows(&grid, &share, tile);
+        own += (rows.end - rows.first) * ewx_tile_width(&grid, tile) * 2;
+    }
+    if (job->problem.op == EW_OP_GEMM_AR && ewx_has_results(share.ownership))
         results = m * job->problem.n * 2 - own;
     return (double)(own * (job->num_ranks - 1) + results);
 }

@@ -22,21 +22,24 @@ static int compare(const ewx_cuda_entry *entry, ewx_kernel_needs figure, const c
     return 1;
 }
 
-static int compare_gemms(ew_op op, ew_dtype dtype)
+static int compare_gemms(ew_op op, ewx_cuda_form form, ew_dtype dtype)
 {
     int count = 0;
     for (int block_n = 128; block_n <= 256; block_n += 128) {
         for (int cluster = 1; cluster <= 2 && gpu_has_kernel(EW_KERNEL_SM90); cluster++) {
-            const ewx_cuda_entry entry = ewx_cuda_gemm_sm90(op, dtype, block_n, cluster);
+            const ewx_cuda_entry entry =
+                ewx_cuda_gemm_sm90(op, form, dtype, block_n, cluster);
             const ewx_cuda_entry pieces =
-                ewx_cuda_gemm_sm90_pieces(op, dtype, block_n, cluster);
+                form == EWX_CUDA_ONE_WEIGHT
+                    ? ewx_cuda_gemm_sm90_pieces(op, dtype, block_n, cluster)
+                    : (ewx_cuda_entry){0};
             count += compare(&entry, ewx_gemm_needs(EW_KERNEL_SM90, block_n), "gemm_sm90",
                              block_n);
             if (pieces.function)
                 count += compare(&pieces, ewx_gemm_needs(EW_KERNEL_SM90, block_n),
                                  "gemm_sm90_pieces", block_n);
         }
-        const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(op, dtype, block_n);
+        const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(op, form, dtype, block_n);
         count +=
             compare(&entry, ewx_gemm_needs(EW_KERNEL_SM80, block_n), "gemm_sm80", block_n);
     }
@@ -71,9 +74,12 @@ static int compare_movers(void)
 void check_needs(void)
 {
     int count = compare_movers();
-    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
-        count += compare_gemms(EW_OP_GEMM_RS, dtypes[i]) +
-                 compare_gemms(EW_OP_GEMM_AR, dtypes[i]) +
-                 compare_gemms(EW_OP_AG_GEMM, dtypes[i]) + compare_reducers(dtypes[i]);
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        count += compare_gemms(EW_OP_GEMM_RS, EWX_CUDA_ONE_WEIGHT, dtypes[i]) +
+                 compare_gemms(EW_OP_GEMM_AR, EWX_CUDA_ONE_WEIGHT, dtypes[i]) +
+                 compare_reducers(dtypes[i]);
+        for (int form = 0; form < EWX_CUDA_NUM_FORMS; form++)
+            count += compare_gemms(EW_OP_AG_GEMM, (ewx_cuda_form)form, dtypes[i]);
+    }
     gpu_remark("%d kernels take what is written", count);
 }

@@ -157,7 +157,7 @@ void check_streams(void)
 enum { SETS = 3, CHUNK = 48 }; /* three sets on two slices: stale bytes are wrong bytes */
 
 typedef struct rotation {
-    int64_t m;
+    int64_t rows[SETS]; /* of a call with these inputs; 0: as with the first */
     int chunks;
     uint32_t epoch; /* to start from; 0: as a plan starts */
     bool collects_late;
@@ -166,14 +166,26 @@ typedef struct rotation {
 typedef struct wheel {
     void *A[SETS], *B[SETS], *C[CHUNK];
     unsigned char *expected[SETS], *results;
-    size_t bytes; /* of a result */
+    size_t bytes; /* of the largest result */
     cudaStream_t stream;
 } wheel;
+
+static int64_t rows_of(const rotation *r, uint32_t set)
+{
+    return r->rows[set] > 0 ? r->rows[set] : r->rows[0];
+}
+
+static size_t result_bytes(const gpu_job *job, const rotation *r, uint32_t set)
+{
+    return (size_t)(job_rows(job, rows_of(r, set)) * job->problem.n) * 2;
+}
 
 static int build_wheel(gpu_job *job, const rotation *r, wheel *w)
 {
     ew_world *world = job->world;
-    w->bytes = (size_t)(job_rows(job, r->m) * job->problem.n) * 2;
+    for (uint32_t set = 0; set < SETS; set++)
+        if (result_bytes(job, r, set) > w->bytes)
+            w->bytes = result_bytes(job, r, set);
     w->results = malloc(w->bytes + 1);
     RANK_TRY(job_stream(job, &w->stream));
     for (uint32_t set = 0; set < SETS; set++) {
@@ -182,8 +194,8 @@ static int build_wheel(gpu_job *job, const rotation *r, wheel *w)
         w->expected[set] = malloc(w->bytes + 1);
         RANK_CHECK(w->expected[set] && w->results, "no memory");
         /* Alone, and verified. */
-        RANK_TRY(job_compute(job, r->m, set, NULL));
-        memcpy(w->expected[set], job->staging, w->bytes);
+        RANK_TRY(job_compute(job, rows_of(r, set), set, NULL));
+        memcpy(w->expected[set], job->staging, result_bytes(job, r, set));
         RANK_CUDA(cudaMemcpy(w->A[set], job->A, job->a_bytes, cudaMemcpyDefault));
         RANK_CUDA(cudaMemcpy(w->B[set], job->B, job->b_bytes, cudaMemcpyDefault));
     }
@@ -213,15 +225,17 @@ static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
         RANK_TRY(job_hold_exchange(job, hold_back, NULL));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     for (int i = 0; i < CHUNK; i++)
-        RANK_OK(job_call(job, r->m, w->A[i % SETS], w->B[i % SETS], w->C[i], stream));
+        RANK_OK(job_call(job, rows_of(r, (uint32_t)i % SETS), w->A[i % SETS],
+                         w->B[i % SETS], w->C[i], stream));
     RANK_CUDA(cudaStreamSynchronize(w->stream));
     RANK_OK(ew_plan_wait(job->plan));
     RANK_OK(ew_world_barrier(world));
     for (int i = 0; i < CHUNK; i++) {
-        const int set = i % SETS;
+        const uint32_t set = (uint32_t)i % SETS;
         RANK_CUDA(cudaMemcpy(w->results, w->C[i], w->bytes, cudaMemcpyDefault));
-        RANK_CHECK(memcmp(w->results, w->expected[set], w->bytes) == 0,
-                   "chunk %d, call %d, inputs %d: wrong bits", chunk, i, set);
+        RANK_CHECK(memcmp(w->results, w->expected[set], result_bytes(job, r, set)) == 0,
+                   "chunk %d, call %d, m=%lld, inputs %u: wrong bits", chunk, i,
+                   (long long)rows_of(r, set), set);
     }
     return 0;
 }
@@ -256,17 +270,40 @@ static int in_turn(gpu_job *job, void *argument)
     return free_wheel(job, &w);
 }
 
+/* Grids, kernels and slots change from call to call: whole parts, tiles that span owners,
+ * the GEMM for few rows. */
+void check_few_rows_reuse(void)
+{
+    static const int64_t lists[][SETS] = {{1024, 8, 512}, {64, 1, 200}, {40, 8, 16}};
+    static const int ranks[] = {8, 2, 3};
+    static const char *const late[] = {"", "kernel=sm80"};
+    for (size_t w = 0; w < COUNT(ranks); w++)
+        for (size_t i = 0; i < COUNT(lists); i++)
+            for (int op = 0; op < 2; op++) {
+                ew_problem problem =
+                    gpu_problem(lists[i][0] > 200 ? lists[i][0] : 200, 520, 136, EW_BF16);
+                rotation r = {.chunks = gpu_quick ? 1 : 4, .collects_late = (w + i) % 2};
+                memcpy(r.rows, lists[i], sizeof r.rows);
+                problem.op = op == 0 ? EW_OP_GEMM_RS : EW_OP_GEMM_AR;
+                gpu_run(EW_RANKS_AS_THREADS, ranks[w], NULL, problem,
+                        late[(w + i) % 4 == 3], in_turn, &r);
+            }
+}
+
 /* m < W: ranks without rows would run ahead without end, were it not for the readers. */
 void check_reuse(void)
 {
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
         for (int W = 2; W <= 8; W *= 2) {
-            rotation full = {.m = 130 * W + 1, .chunks = gpu_quick ? 1 : 5};
-            rotation few = {.m = W / 2, .chunks = gpu_quick ? 1 : 5};
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(full.m, 264, 72, EW_FP16),
-                    *kernel, in_turn, &full);
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(few.m, 520, 72, EW_BF16),
-                    *kernel, in_turn, &few);
+            rotation full = {.rows = {130 * W + 1}, .chunks = gpu_quick ? 1 : 5};
+            rotation parts = {.rows = {128 * W}, .chunks = gpu_quick ? 1 : 5};
+            rotation few = {.rows = {W / 2}, .chunks = gpu_quick ? 1 : 5};
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(full.rows[0], 264, 72, EW_FP16), *kernel, in_turn, &full);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(parts.rows[0], 264, 72, EW_FP16), *kernel, in_turn, &parts);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(few.rows[0], 520, 72, EW_BF16), *kernel, in_turn, &few);
         }
 }
 
@@ -286,16 +323,17 @@ void check_allreduce_reuse(void)
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
         char config[EW_CONFIG_TEXT_BYTES];
         snprintf(config, sizeof config, "%s,shots=2", *kernel);
-        rotation late = {.m = 40, .chunks = gpu_quick ? 3 : 10, .collects_late = true};
-        gpu_run(EW_RANKS_AS_THREADS, 3, NULL, allreduce_problem(late.m, 128, EW_BF16),
+        rotation late = {.rows = {40}, .chunks = gpu_quick ? 3 : 10, .collects_late = true};
+        gpu_run(EW_RANKS_AS_THREADS, 3, NULL, allreduce_problem(late.rows[0], 128, EW_BF16),
                 config, in_turn, &late);
         for (int W = 2; W <= 8; W *= 2) {
-            rotation full = {.m = 130 * W + 1, .chunks = gpu_quick ? 1 : 5};
-            rotation few = {.m = W / 2, .chunks = gpu_quick ? 1 : 5};
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL, allreduce_problem(full.m, 264, EW_FP16),
-                    config, in_turn, &full);
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL, allreduce_problem(few.m, 520, EW_BF16),
-                    W == 4 ? *kernel : config, in_turn, &few);
+            rotation full = {.rows = {130 * W + 1}, .chunks = gpu_quick ? 1 : 5};
+            rotation few = {.rows = {W / 2}, .chunks = gpu_quick ? 1 : 5};
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    allreduce_problem(full.rows[0], 264, EW_FP16), config, in_turn, &full);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    allreduce_problem(few.rows[0], 520, EW_BF16), W == 4 ? *kernel : config,
+                    in_turn, &few);
         }
     }
 }
@@ -361,12 +399,12 @@ void check_epoch_wrap(void)
                 gpu_run(EW_RANKS_AS_THREADS, W, NULL,
                         gpu_problem(130 * W + 8, 264, 72, EW_FP16), *kernel,
                         across_the_wrap, &epochs[i]);
-            back_to_back.m = 130 * W + 8;
+            back_to_back.rows[0] = 130 * W + 8;
             gpu_run(EW_RANKS_AS_THREADS, W, NULL,
-                    allreduce_problem(back_to_back.m, 264, EW_FP16), "shots=2", in_turn,
-                    &back_to_back);
+                    allreduce_problem(back_to_back.rows[0], 264, EW_FP16), "shots=2",
+                    in_turn, &back_to_back);
             gpu_run(EW_RANKS_AS_THREADS, W, NULL,
-                    gpu_problem(back_to_back.m, 264, 72, EW_FP16), *kernel, in_turn,
+                    gpu_problem(back_to_back.rows[0], 264, 72, EW_FP16), *kernel, in_turn,
                     &back_to_back);
         }
 }

@@ -6,7 +6,7 @@
 
 #include "gpu_check.h"
 #include "gpukit.h"
-#include "plan/walk.h"
+#include "plan/policy.h"
 
 enum { MAX_EVENTS = 512, MAX_W = 4, MAX_TILES = 256 };
 
@@ -14,9 +14,20 @@ enum { MAX_EVENTS = 512, MAX_W = 4, MAX_TILES = 256 };
  * was begun, by the only rank that makes it. */
 static int64_t computed_ns[MAX_W][MAX_W][MAX_TILES], begun_ns[MAX_TILES];
 
+/* The part of the grid that this rank's tiles are in. */
 static int own_part(const gpu_job *job)
 {
-    return job->problem.op == EW_OP_GEMM_AR ? 0 : job->rank;
+    return ewx_spec_grid(job_engine(job)->spec, job->problem.max_m).num_parts == 1
+               ? 0
+               : job->rank;
+}
+
+/* Tiles that it has the sum of, or of some rows of which. */
+static int64_t own_tiles(const gpu_job *job, const ewx_grid *grid)
+{
+    return job->problem.op == EW_OP_GEMM_AR
+               ? ewx_part_tiles(grid, 0)
+               : ewx_spec_share(job_engine(job)->spec, grid->rows, job->rank).count;
 }
 
 static int note_block(gpu_job *job, const ew_trace_event *event, int64_t tile_cols,
@@ -79,8 +90,7 @@ static int trace_one_call(gpu_job *job, void *argument)
     RANK_TRY(job_compute(job, m, 3, NULL));
     RANK_OK(ew_plan_trace(job->plan, events, MAX_EVENTS, &count));
     const ewx_grid grid = ewx_spec_grid(job_engine(job)->spec, m);
-    const int64_t blocks = ewx_num_blocks(&grid),
-                  tiles = ewx_part_tiles(&grid, own_part(job));
+    const int64_t blocks = ewx_num_blocks(&grid), tiles = own_tiles(job, &grid);
     RANK_CHECK((int64_t)count == blocks + tiles, "%zu events, not %lld + %lld", count,
                (long long)blocks, (long long)tiles);
     for (size_t i = 0; i < count; i++)
@@ -111,6 +121,9 @@ void check_trace(void)
                     gpu_problem(1200, 1032, 136, i % 2 ? EW_BF16 : EW_FP16), config,
                     trace_one_call, NULL);
         }
+    for (int64_t few = 40; few <= 520; few *= 13) /* tiles span owners */
+        gpu_run(EW_RANKS_AS_THREADS, MAX_W, NULL, gpu_problem(few, 1032, 136, EW_BF16), "",
+                trace_one_call, NULL);
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
         char config[EW_CONFIG_TEXT_BYTES];
         ew_problem problem = gpu_problem(1200, 1032, 136, EW_BF16);

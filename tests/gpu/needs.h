@@ -17,4 +17,14 @@ static inline bool needs_hold(ewx_kernel_needs figure, ewx_kernel_needs compiled
            spare <= expected.threads / 32 * EWX_REGISTER_UNIT;
 }
 
+/* Whether a kernel takes no more of an SM than another, so that what was counted for that
+ * one holds for it. */
+static inline bool needs_no_more(ewx_kernel_needs bound, ewx_kernel_needs compiled)
+{
+    const ewx_sm_resources most = ewx_cta_resources(bound, 0);
+    const ewx_sm_resources found = ewx_cta_resources(compiled, 0);
+    return compiled.threads > 0 && found.registers <= most.registers &&
+           found.shared_bytes <= most.shared_bytes && found.threads <= most.threads;
+}
+
 #endif

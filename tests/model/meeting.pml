@@ -9,7 +9,8 @@
  *
  * `timeout` stands for a deadline, as in protocol.pml: Spin enables it only when nobody can
  * move.  The owner gives up on a rank then; the others, whose patience lasts longer than the
- * owner's, give up on the owner only if even then it has said nothing.
+ * owner's and does not run while it looks at its clock, give up on the owner only if even then
+ * it has said nothing.
  *
  *   RANKS          ranks, of which 0 is the owner
  *   DEATH STALL    which misfortunes may happen

@@ -20,9 +20,13 @@
  *                       in the owner's place, is the one that waits
  *   PUSHED              TWO_SHOT: the owner writes the result over every rank's contribution,
  *                       and a rank finds it with its own
+ *   STRAIGHT            TWO_SHOT DEVICE PUSHED: the owner writes the result into every rank's
+ *                       output where all of these lie in symmetric memory, as rank 0's does in
+ *                       some calls, with SAME_PLACE in all
  *   CARRIED             every rank is on a host of its own: a rank reads what was carried to
  *                       it, contributions and results alike, rows of a tile without those of
- *                       other owners; and a rank carries only while it is in a call
+ *                       other owners; and a rank carries only while it is in a call.  With
+ *                       GATHER a tile is a message, and a panel is a unit of UNIT of them
  *   EMPTY               AllReduce: short calls have no tile at all (m = 0)
  *   IMPLIED             nobody waits for readers; that they are gone is asserted
  *   RANKS TILES CALLS   ranks, tiles of a part, calls
@@ -118,6 +122,13 @@ byte flag[RANKS * PARTS * UNITS];
 #define NUM_RESULTS (TILES * RANKS * RANKS)
 byte result[NUM_RESULTS]; /* of a tile, or of an owner's rows */
 #endif
+#ifdef STRAIGHT
+byte entered[RANKS];      /* the last call whose results a rank takes in its output, */
+bool has_place[RANKS];    /* and whether that lies in symmetric memory */
+byte output[RANKS * TILES];      /* the call whose sums an output holds */
+bool output_short[RANKS * TILES];
+#define OUTPUT(reader, tile) ((reader) * TILES + tile)
+#endif
 byte done_epoch[RANKS];
 byte announced[RANKS * CALL_SLOTS];
 bool announced_short[RANKS * CALL_SLOTS];
@@ -187,6 +198,12 @@ bool other_m; /* the last rank comes to the first call with another m */
 #define SUMS(rank, short, tile) (!short || rank == 0)
 #else
 #define SUMS(rank, short, tile) true
+#endif
+
+#ifdef STRAIGHT
+bool elsewhere[CALLS + 1];  /* rank 0's output lies in other memory */
+bool is_decided[CALLS + 1]; /* ghost: how some rank takes the results of a call */
+bool goes_straight[CALLS + 1];
 #endif
 
 /* The first to report wins, and only the winner writes the story. */
@@ -457,11 +474,15 @@ inline carry()
 #define OWN_RESULT(owner, tile) 0 /* none */
 #define NUM_CARGOS 1
 #endif
-#define POSTED(dst) (cargo == TO_SUM -> flag[FLAG(rank, PART_OF(dst), tile)] \
+#define POSTED(dst) (cargo == TO_SUM -> flag[FLAG(rank, PART_OF(dst), tile / UNIT)] \
                                      : OWN_RESULT(rank, tile))
 
+#ifdef GATHER
+#define IS_MESSAGE (dst != rank && HAS_ROWS(rank))
+#else
 #define IS_MESSAGE \
     (dst != rank && tile < NUM_TILES(SHORT(rank, call), PART_OF(dst)) && CROSSES(dst))
+#endif
 
 /* Messages in their order: by cargo, tile and receiver.  Contributions wait for nothing that
  * others do, so that they come first hides no order. */
@@ -546,6 +567,8 @@ inline finish_call()
 
 /* ---- Results ---- */
 
+#define HAS_TASK (tile < NUM_TILES(SHORT(rank, call), PART_OF(rank)))
+
 /* The place of a result of `owner` for `reader`, and its flag. */
 #ifdef PUSHED
 #define RESULT_AT(owner, reader, tile) AT(reader, 0, SLICE(epoch), tile, 0)
@@ -603,6 +626,80 @@ inline publish_result(which)
     }
 }
 
+#ifdef STRAIGHT
+#define HAS_PLACE (!(rank == 0 && elsewhere[call]))
+
+/* Before anything else of a call with tiles: this rank's output is free.  If it is another
+ * than before, no rank needs the word of an earlier call any more. */
+inline enter_with_output()
+{
+    if
+    :: HAS_TASK ->
+       atomic {
+#ifndef MUTANT_words_overwritten
+           for (peer : 0 .. RANKS - 1) {
+               AWAIT(has_place[rank] == HAS_PLACE || REACHED(done_epoch[peer], BACK(epoch, 1)),
+                     peer)
+           };
+#endif
+           has_place[rank] = HAS_PLACE;
+           entered[rank] = epoch;
+           peer = 0
+       };
+       atomic {
+#ifndef MUTANT_store_before_entry
+           for (peer : 0 .. RANKS - 1) {
+               AWAIT(!HAS_PLACE || REACHED(entered[peer], epoch), peer)
+           };
+#endif
+           peer = 0
+       };
+       d_step {
+           straight = HAS_PLACE;
+#ifndef MUTANT_places_not_compared
+           for (peer : 0 .. RANKS - 1) { straight = straight && has_place[peer] };
+#endif
+           assert(!is_decided[call] || goes_straight[call] == straight || abort_word);
+           is_decided[call] = true;
+           goes_straight[call] = straight;
+           peer = 0
+       }
+    :: else
+    fi
+}
+
+inline fill_output(reader, which, contents)
+{
+    output_short[OUTPUT(reader, which)] = SHORT(rank, call);
+    output[OUTPUT(reader, which)] = contents
+}
+
+inline leave_straight(which)
+{
+    d_step {
+        for (peer : 0 .. RANKS - 1) { fill_output(peer, which, TORN) };
+        peer = 0
+    };
+    d_step {
+        for (peer : 0 .. RANKS - 1) { fill_output(peer, which, epoch) };
+        peer = 0
+    };
+    publish_result(which)
+}
+
+/* What comes behind the call in its stream, and reads its output. */
+inline consume()
+{
+    d_step {
+        for (tile : 0 .. TILES - 1) {
+            assert(!HAS_TASK || output[OUTPUT(rank, tile)] == epoch);
+            assert(!HAS_TASK || output_short[OUTPUT(rank, tile)] == SHORT(rank, call))
+        };
+        tile = 0
+    }
+}
+#endif
+
 inline leave_result(which)
 {
     begin_result(which);
@@ -618,7 +715,12 @@ inline leave_result(which)
 /* What follows the sum of a tile. */
 inline after_sum()
 {
-#if defined(TWO_SHOT)
+#if defined(STRAIGHT)
+    if
+    :: straight -> leave_straight(tile)
+    :: else -> fill_output(rank, tile, epoch); leave_result(tile)
+    fi
+#elif defined(TWO_SHOT)
     leave_result(tile)
 #elif defined(MUTANT_one_shot_in_place)
     tile_is_sum[CONTRIBUTION(rank)] = true
@@ -661,9 +763,18 @@ inline is_a_result()
         assert(here_short[HERE(from, rank, SUMMED, copied)] == SHORT(rank, call));
         assert(here_is_sum[HERE(from, rank, SUMMED, copied)])
 #else
-        assert(tile_epoch[RESULT_AT(from, rank, copied)] == epoch);
-        assert(tile_short[RESULT_AT(from, rank, copied)] == SHORT(rank, call));
-        assert(tile_is_sum[RESULT_AT(from, rank, copied)])
+        if
+#ifdef STRAIGHT
+        :: straight -> assert(output[OUTPUT(rank, copied)] == epoch)
+#endif
+        :: else ->
+           assert(tile_epoch[RESULT_AT(from, rank, copied)] == epoch);
+           assert(tile_short[RESULT_AT(from, rank, copied)] == SHORT(rank, call));
+           assert(tile_is_sum[RESULT_AT(from, rank, copied)])
+        fi
+#endif
+#ifdef STRAIGHT
+        fill_output(rank, copied, epoch)
 #endif
     }
 }
@@ -701,10 +812,20 @@ inline collect()
     :: atomic {
            HAS_RESULT && !IS_MINE ->
            check_rows(from);
+#ifdef MUTANT_results_not_awaited
+           if
+           :: straight -> next_result(); goto next_of_results
+           :: else
+           fi;
+#endif
            AWAIT(RESULT_SEEN, from);
            is_a_result()
        };
-       atomic { is_a_result(); next_result() }
+       atomic { is_a_result(); next_result() };
+#ifdef MUTANT_results_not_awaited
+next_of_results:
+       skip
+#endif
     :: atomic { !HAS_RESULT -> break }
     od
 #else
@@ -713,8 +834,6 @@ inline collect()
 }
 
 /* ---- Owning ---- */
-
-#define HAS_TASK (tile < NUM_TILES(SHORT(rank, call), PART_OF(rank)))
 
 /* A tile is looked at when its reading begins and when it ends: what is overwritten
  * meanwhile shows. */
@@ -757,10 +876,27 @@ inline own_tiles()
 inline is_a_unit()
 {
     d_step {
+#ifdef CARRIED
+        assert(here_epoch[HERE(from, rank, TO_SUM, tile)] == epoch);
+        assert(here_short[HERE(from, rank, TO_SUM, tile)] == SHORT(rank, call))
+#else
         assert(tile_epoch[AT(from, 0, SLICE(epoch), tile, 0)] == epoch);
         assert(tile_short[AT(from, 0, SLICE(epoch), tile, 0)] == SHORT(rank, call))
+#endif
     }
 }
+
+/* Whether the unit of rows is here; between hosts, when its last message is. */
+#ifndef CARRIED
+#define ROWS_SEEN REACHED(flag[FLAG(from, 0, tile / UNIT)], epoch)
+#elif UNIT == 1
+#define ROWS_SEEN MESSAGE_SEEN(tile)
+#elif defined(MUTANT_first_message_is_panel)
+#define ROWS_SEEN (MESSAGE_SEEN(tile / UNIT * UNIT) || MESSAGE_SEEN(tile / UNIT * UNIT + 1))
+#else
+#define ROWS_SEEN (MESSAGE_SEEN(tile / UNIT * UNIT) && MESSAGE_SEEN(tile / UNIT * UNIT + 1))
+#endif
+#define MESSAGE_SEEN(tile) REACHED(here_flag[CARGO_FLAG(from, rank, TO_SUM, tile)], epoch)
 
 #define ROWS_TO_READ (copied < RANKS && from != rank && HAS_ROWS(from))
 
@@ -778,7 +914,7 @@ inline multiply()
     :: atomic {
            ROWS_TO_READ ->
            check_rows(from);
-           AWAIT(REACHED(flag[FLAG(from, 0, tile / UNIT)], epoch), from);
+           AWAIT(ROWS_SEEN, from);
 #ifdef MUTANT_done_before_read
            finish_call();
 #endif
@@ -798,6 +934,9 @@ inline multiply()
 proctype Owner(byte rank)
 {
     byte call = 1, epoch = EPOCH(1), peer, tile, piece, counter, copied, from;
+#ifdef STRAIGHT
+    bool straight;
+#endif
     {
         do
         :: atomic {
@@ -825,6 +964,9 @@ proctype Owner(byte rank)
            opened[rank] = call;
 #endif
 #else
+#ifdef STRAIGHT
+           enter_with_output();
+#endif
 #ifdef MUTANT_collect_before_reduce
            collect();
 #endif
@@ -849,6 +991,12 @@ proctype Owner(byte rank)
                in_call[rank] = false;
 #endif
                finish_call();
+#ifdef STRAIGHT
+           };
+           consume();
+           atomic {
+               straight = false;
+#endif
                next_call()
            }
         od
@@ -958,11 +1106,25 @@ init {
 #endif
             fi
         };
+#ifdef STRAIGHT
+        for (at : 1 .. CALLS) {
+            if
+            :: elsewhere[at] = false
+#ifndef SAME_PLACE
+            :: elsewhere[at] = true
+#endif
+            fi
+        };
+#endif
 #ifdef DISAGREE
         other_m = true;
 #endif
         for (at : 0 .. RANKS - 1) {
             done_epoch[at] = BEFORE_FIRST;
+#ifdef STRAIGHT
+            entered[at] = BEFORE_FIRST;
+            has_place[at] = true; /* in the call before */
+#endif
 #ifdef DEVICE
             opened[at] = 1;
 #endif

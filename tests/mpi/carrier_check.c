@@ -440,7 +440,8 @@ static void *map(int fd)
 static int open_plan(int64_t max_m, const char *config)
 {
     const ew_problem problem = EW_PROBLEM(max_m, 1304, 64, EW_BF16);
-    const ewx_machine machine = {.cores = 2, .gpu_sms = 132, .gpu_arch = 90};
+    const ewx_machine machine = {
+        .cores = 2, .hosts = world->num_hosts, .gpu_sms = 132, .gpu_arch = 90};
     ew_config request = EW_CONFIG_INIT;
     int fds[EWX_MAX_RANKS];
     TRY(ew_config_parse(config, &request));

@@ -49,23 +49,33 @@ typedef struct suite {
     int num_trials, failed;
 } suite;
 
-/* Configs with shots are GEMM-AllReduce's. */
-static ew_problem problem_for(ew_problem problem, const char *config)
+/* Configs with shots are GEMM-AllReduce's; "ag-gemm" may come before a config. */
+static ew_problem problem_for(ew_problem problem, const char *argument)
 {
-    problem.op = strstr(config, "shots") ? EW_OP_GEMM_AR : EW_OP_GEMM_RS;
+    problem.op = strstr(argument, "shots")     ? EW_OP_GEMM_AR
+                 : strstr(argument, "ag-gemm") ? EW_OP_AG_GEMM
+                                               : EW_OP_GEMM_RS;
     return problem;
+}
+
+static const char *config_in(const char *argument)
+{
+    const char *name = strstr(argument, "ag-gemm");
+    return !name ? argument : strchr(name, ',') ? strchr(name, ',') + 1 : "";
+}
+
+static ew_status open_duty(duty *d, ew_world *world, ew_problem problem,
+                           const char *argument)
+{
+    return duty_open(d, world, problem_for(problem, argument), config_in(argument));
 }
 
 static void try_here(void *context, const trial *t)
 {
     suite *s = context;
     trial copy = *t;
-    ew_traffic traffic;
     if (t->num_ranks != ew_world_size(s->world) || s->failed)
         return;
-    if (t->problem.op == EW_OP_AG_GEMM && ew_world_traffic(s->world, &traffic) == EW_OK &&
-        traffic.num_hosts > 1) /* refused there */
-        copy.problem.op = EW_OP_GEMM_RS;
     trial_describe(&copy);
     s->failed = trial_body(s->world, &copy);
     s->num_trials++;
@@ -85,7 +95,7 @@ static int run_wrap(ew_world *world, const char *config)
 {
     duty d;
     const ew_problem problem = EW_PROBLEM(300, 300, 32, EW_FP32);
-    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
+    RANK_OK(open_duty(&d, world, problem, config));
     ewx_cpu_engine *engine = ewx_plan_state(d.plan);
     ewx_engine_set_epoch(engine, UINT32_MAX - 3);
     RANK_OK(ew_world_barrier(world));
@@ -106,7 +116,7 @@ static int run_late(ew_world *world, const char *config)
     const int W = ew_world_size(world), rank = ew_world_rank(world);
     duty d;
     const ew_problem problem = EW_PROBLEM(700, 516, 24, EW_BF16);
-    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
+    RANK_OK(open_duty(&d, world, problem, config));
     for (int call = 0; call < 24; call++) {
         const int64_t m = (int64_t[]){700, 1, 130, 1, 699, 0}[call % 6];
         if (call % W == rank)
@@ -151,7 +161,7 @@ static int run_crawl(ew_world *world, const char *config)
     duty d;
     const ew_problem problem = EW_PROBLEM(600, 500, 64, EW_FP32);
     slow = ew_world_size(world) - 1;
-    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
+    RANK_OK(open_duty(&d, world, problem, config));
     ewx_probe_install(crawl, &slow);
     RANK_OK(duty_call(&d, 600, 1));
     ewx_probe_install(NULL, NULL);
@@ -178,12 +188,73 @@ static int run_layer(ew_world *world, const char *config)
     return layer_trial_body(world, &t);
 }
 
+/* Long rows cross in several messages, which may come in any order; several panels of short
+ * ones in one. */
+static int run_rows(ew_world *world, const char *config)
+{
+    static const struct {
+        int64_t m, k;
+    } shapes[] = {{300, 20000}, {1100, 3000}, {1100, 700}, {1100, 1}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        duty d;
+        ew_problem problem = EW_PROBLEM(shapes[i].m, 40, shapes[i].k, EW_FP32);
+        problem.op = EW_OP_AG_GEMM;
+        RANK_OK(duty_open(&d, world, problem, config));
+        for (uint32_t call = 0; call < 8; call++) {
+            const int64_t m = (int64_t[]){shapes[i].m, 1, shapes[i].m - 101, 33}[call % 4];
+            RANK_OK(duty_call(&d, m, call));
+            RANK_CHECK(duty_wrong(&d, m, call) == 0, "K=%d call %u", (int)problem.k, call);
+        }
+        duty_close(&d);
+    }
+    return 0;
+}
+
 static uint64_t hash_of(const uint16_t *values, int64_t count)
 {
     uint64_t hash = 1469598103934665603u;
     for (int64_t i = 0; i < count; i++)
         hash = (hash ^ values[i]) * 1099511628211u;
     return hash;
+}
+
+/* A hash of every rank, for run.sh to compare. */
+static int print_bits(ew_world *world, uint64_t hash)
+{
+    uint64_t hashes[EWX_MAX_RANKS];
+    RANK_OK(ew_world_allgather(world, &hash, hashes, sizeof hash));
+    for (int r = 0; r < ew_world_size(world) && ew_world_rank(world) == 0; r++)
+        printf("bits %016llx\n", (unsigned long long)hashes[r]);
+    return 0;
+}
+
+/* The forms of AllGather-GEMM: a weight, several, and an activation behind two. */
+static int run_gathered_bits(ew_world *world, const char *argument)
+{
+    enum { M = 520, N = 300, K = 1100 };
+    static uint16_t A[M * K], B[N * K], C[M * N], all[M * K];
+    const uint32_t rank = (uint32_t)ew_world_rank(world);
+    const ew_problem problem =
+        problem_for((ew_problem)EW_PROBLEM(M, N, K, EW_BF16), argument);
+    const ew_product three[] = {{.n = 10, .B = B, .C = C},
+                                {.n = 140, .B = B + 10 * K, .C = C + M * 10},
+                                {.n = 150, .B = B + 150 * K, .C = C + M * 150}};
+    const ew_product two[] = {{.n = N / 2, .B = B}, {.n = N / 2, .B = B + N / 2 * K}};
+    ew_config request = EW_CONFIG_INIT;
+    ew_plan *plan;
+    RANK_OK(ew_config_parse(config_in(argument), &request));
+    RANK_OK(ew_random_fill(EW_BF16, 10 + rank, M * K, A));
+    RANK_OK(ew_random_fill(EW_BF16, 50 + rank, N * K, B));
+    RANK_OK(ew_plan_create(world, &problem, &request, &plan));
+    RANK_OK(ew_ag_gemm(plan, M, A, B, C, all, NULL));
+    RANK_TRY(print_bits(world, hash_of(C, M * N)));
+    RANK_TRY(print_bits(world, hash_of(all, M * K)));
+    RANK_OK(ew_ag_gemm_multi(plan, M, A, three, 3, NULL, NULL));
+    RANK_TRY(print_bits(world, hash_of(C, M * N)));
+    RANK_OK(ew_ag_gemm_act(plan, M, A, two, 2, EW_ACTIVATION_SILU, C, NULL, NULL));
+    RANK_TRY(print_bits(world, hash_of(C, M * (N / 2))));
+    ew_plan_destroy(plan);
+    return 0;
 }
 
 /* Rounding shows the order of summation: prints a hash of every rank's rows, for run.sh to
@@ -194,6 +265,8 @@ static int run_bits(ew_world *world, const char *config)
     const int W = ew_world_size(world), rank = ew_world_rank(world);
     const ew_problem problem =
         problem_for((ew_problem)EW_PROBLEM(M, N, K, EW_BF16), config);
+    if (problem.op == EW_OP_AG_GEMM)
+        return run_gathered_bits(world, config);
     const bool all_rows = problem.op == EW_OP_GEMM_AR;
     ew_config request = EW_CONFIG_INIT;
     ew_plan *plan;
@@ -210,12 +283,8 @@ static int run_bits(ew_world *world, const char *config)
     RANK_OK(ew_world_allgather(world, &hash, hashes, sizeof hash));
     for (int r = 0; r < W && all_rows; r++)
         RANK_CHECK(hashes[r] == hash, "rank %d has other bits", r);
-    hash = hash_of(all_rows ? C + first * N : C, rows * N);
-    RANK_OK(ew_world_allgather(world, &hash, hashes, sizeof hash));
-    for (int r = 0; r < W && rank == 0; r++)
-        printf("bits %016llx\n", (unsigned long long)hashes[r]);
     ew_plan_destroy(plan);
-    return 0;
+    return print_bits(world, hash_of(all_rows ? C + first * N : C, rows * N));
 }
 
 /* What is sent between hosts in one call, of all ranks together. */
@@ -225,7 +294,7 @@ static int run_traffic(ew_world *world, const char *config)
     ew_traffic before, after, all[EWX_MAX_RANKS];
     int64_t bytes = 0;
     const ew_problem problem = EW_PROBLEM(1024, 512, 24, EW_FP32);
-    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
+    RANK_OK(open_duty(&d, world, problem, config));
     RANK_OK(ew_world_traffic(world, &before));
     RANK_OK(duty_call(&d, 1024, 1));
     RANK_OK(ew_world_traffic(world, &after));
@@ -271,7 +340,7 @@ static int run_frozen(ew_world *world, const char *config)
         freeze_and_thaw(ranks, ew_world_size(world));
     for (uint32_t round = 1; !over; round++) {
         duty d;
-        RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
+        RANK_OK(open_duty(&d, world, problem, config));
         for (uint32_t call = 0; call < 20; call++) {
             const int64_t m = call & 3 ? 300 : 1;
             RANK_OK(duty_call(&d, m, round + call));
@@ -293,18 +362,19 @@ static int drop_a_tile(void *context, ewx_probe_point point, int rank, int64_t w
     return point == EWX_PROBE_PUBLISH && rank == *(const int *)context && where == 0;
 }
 
-/* With a result: it never comes, its rank dies, or its rank stops. */
-static int with_a_result(void *context, ewx_probe_point point, int rank, int64_t where)
+/* With a result, or the second panel of gathered rows: it never comes, its rank dies, or
+ * its rank stops. */
+static int in_a_call(void *context, ewx_probe_point point, int rank, int64_t where)
 {
     const char *kind = context;
-    (void)rank, (void)where;
-    if (point != EWX_PROBE_RESULT)
-        return 0;
-    if (strcmp(kind, "kill-result") == 0)
+    const bool is_due = strstr(kind, "-result") ? point == EWX_PROBE_RESULT
+                                                : point == EWX_PROBE_PUBLISH && where == 1;
+    (void)rank;
+    if (is_due && strncmp(kind, "kill-", 5) == 0)
         raise(SIGKILL);
-    if (strcmp(kind, "stall-result") == 0)
+    if (is_due && strncmp(kind, "stall-", 6) == 0)
         sleep(60);
-    return 1;
+    return is_due;
 }
 
 /* Calls until the world fails, then tells why. */
@@ -313,14 +383,16 @@ static int run_misfortune(ew_world *world, const char *kind)
     static int culprit;
     static char how[32];
     const int rank = ew_world_rank(world);
-    const char *config = strstr(kind, "-result") ? "shots=2" : "";
+    const char *config = strstr(kind, "-result")   ? "shots=2"
+                         : strstr(kind, "-gather") ? "ag-gemm"
+                                                   : "";
     const ew_problem problem = EW_PROBLEM(600, 300, 64, EW_FP32);
     duty d;
     ew_world *smaller;
     ew_status status = EW_OK;
     culprit = ew_world_size(world) - 1;
     snprintf(how, sizeof how, "%s", kind);
-    RANK_OK(duty_open(&d, world, problem_for(problem, config), config));
+    RANK_OK(open_duty(&d, world, problem, config));
     for (int call = 0; call < 400 && status == EW_OK; call++) {
         const bool now = rank == culprit && call == 3;
         if (now && strcmp(kind, "abort") == 0)
@@ -329,15 +401,15 @@ static int run_misfortune(ew_world *world, const char *kind)
             raise(SIGKILL);
         if (now && strcmp(kind, "drop") == 0)
             ewx_probe_install(drop_a_tile, &culprit);
-        if (now && strstr(kind, "-result"))
-            ewx_probe_install(with_a_result, how);
+        if (now && strchr(kind, '-'))
+            ewx_probe_install(in_a_call, how);
         if (now && strcmp(kind, "stall") == 0)
             sleep(60);
         if (now && strcmp(kind, "leave") == 0)
             break;
         if (strcmp(kind, "slow") == 0)
             usleep(50000);
-        status = duty_call(&d, now && strcmp(kind, "rows") == 0 ? 599 : 600, 1);
+        status = duty_call(&d, now && strncmp(kind, "rows", 4) == 0 ? 599 : 600, 1);
     }
     say("rank %d: %s: %s\n", rank, ew_status_name(status),
         status == EW_OK ? "no fault" : ew_last_error());
@@ -411,6 +483,7 @@ static const struct {
              {"late", run_late, ORDINARY},
              {"again", run_wrap, AGAIN},
              {"bits", run_bits, ORDINARY},
+             {"rows", run_rows, ORDINARY},
              {"traffic", run_traffic, ORDINARY},
              {"layer", run_layer, ORDINARY},
              {"crawl", run_crawl, ORDINARY},

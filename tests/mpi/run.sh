@@ -11,11 +11,12 @@
 #     frozen        all ranks are stopped for twice their timeout, and go on
 #     smoke         a single short one
 #     results       short ones of AllReduce
+#     rows          short ones of AllGather-GEMM
 #     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,17s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -67,7 +68,7 @@ expect_fault() { # SURVIVORS TEXT...
 
 # What is waited for when RANK is silent: its tiles, or its last reads of an earlier call.
 silence_of() { # RANK
-    echo "(tile .* of rank $1|rank $1 to finish reading)"
+    echo "(tile .* of rank $1|the rows of A of rank $1|rank $1 to finish reading)"
 }
 
 conformance() {
@@ -81,10 +82,12 @@ conformance() {
     expect_ok 5 2 late shots=2
     expect_ok 6 3 late shots=1,workers=2
     expect_ok 3 3 late shots=2,release=output,workers=2,pool=static
+    expect_ok 5 2 late ag-gemm,workers=2
+    expect_ok 3 3 rows workers=2,pool=static
 }
 
-same_bits() { # W HOSTS CONFIG: as all ranks on one host
-    expect_ok "$1" 1 bits
+same_bits() { # W HOSTS CONFIG [OPERATION]: as all ranks on one host
+    expect_ok "$1" 1 bits "${4:-}"
     grep ^bits "$out" >"$out.one"
     expect_ok "$1" "$2" bits "$3"
     grep ^bits "$out" | cmp -s - "$out.one" || fail "other bits than on one host"
@@ -107,6 +110,13 @@ protocol() {
         expect_ok 2 2 wrap $config
         expect_ok 5 3 wrap $config
     done
+    for config in ag-gemm ag-gemm,order=contiguous,workers=2; do
+        expect_ok 2 2 wrap $config
+        expect_ok 5 3 wrap $config
+    done
+    expect_ok 2 2 rows
+    expect_ok 5 3 rows release=3,order=contiguous
+    expect_ok 4 2 rows release=output,workers=2
     expect_ok 2 2 late workers=3
     expect_ok 4 2 late workers=2,pool=static
     expect_ok 8 4 late release=partition
@@ -121,6 +131,8 @@ protocol() {
     same_bits 4 2 levels=1
     same_bits 4 2 shots=1
     same_bits 5 3 shots=2
+    same_bits 4 2 ag-gemm,release=2 ag-gemm
+    same_bits 3 3 ag-gemm,workers=2 ag-gemm
     same_bits 3 3 levels=2 # one rank a host: the same sum
     # 1024x512 fp32: every rank's contribution to the other host; or one sum of a host.
     same_traffic 4 2 levels=1 4194304
@@ -129,6 +141,8 @@ protocol() {
     # Two remote ranks get every contribution; or the owner's two, and its two readers the sum.
     same_traffic 4 2 shots=1 16777216
     same_traffic 4 2 shots=2 8388608
+    # 1024x24 fp32: every row to the two ranks of the other host.
+    same_traffic 4 2 ag-gemm 196608
     device_memory
 }
 
@@ -153,6 +167,7 @@ slow() {
         ENTWINE_TIMEOUT_MS=1500 expect_ok $world crawl block=128x128,release=1
     done
     ENTWINE_TIMEOUT_MS=1500 expect_ok 2 2 crawl block=128x256,shots=2
+    ENTWINE_TIMEOUT_MS=1500 expect_ok 2 2 crawl ag-gemm,block=128x128
 }
 
 frozen() {
@@ -161,6 +176,7 @@ frozen() {
         ENTWINE_TIMEOUT_MS=700 expect_ok $world frozen
     done
     ENTWINE_TIMEOUT_MS=700 expect_ok 3 3 frozen shots=2
+    ENTWINE_TIMEOUT_MS=700 expect_ok 3 3 frozen ag-gemm
 }
 
 faults() {
@@ -187,6 +203,12 @@ faults() {
     expect_fault 3 "EW_ERR_TIMEOUT: rank [01] waited 2 s for the result of tile .* of rank 2"
     launch 3 3 misfortune stall-result
     expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for (the result of )?tile .* of rank 2"
+    launch 3 2 misfortune rows-gather
+    expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] has m=(599|600), rank [0-2] has m=(599|600)"
+    launch 3 2 misfortune drop-gather
+    expect_fault 3 "EW_ERR_TIMEOUT: rank [01] waited 2 s for the rows of A of rank 2 from its row 128 on"
+    launch 3 3 misfortune stall-gather
+    expect_fault 2 "EW_ERR_TIMEOUT: rank [01] waited 2 s for $(silence_of 2)"
     launch 3 2 misfortune leave
     expect_fault 2 "EW_ERR_PEER_DIED: rank 2 left the world while rank [01] waited for it"
     for world in "3 1" "4 2"; do
@@ -207,6 +229,10 @@ faults() {
     MORE=--enable-recovery launch 2 2 misfortune kill-result
     expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for (the result of )?tile .* of rank 1"
     MORE=--enable-recovery launch 4 2 misfortune kill-result
+    expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
+    MORE=--enable-recovery launch 2 2 misfortune kill-gather
+    expect_fault 1 "EW_ERR_TIMEOUT: rank 0 waited 2 s for $(silence_of 1)"
+    MORE=--enable-recovery launch 4 2 misfortune kill-gather
     expect_fault 3 "EW_ERR_PEER_DIED: rank 3 died \(noticed by rank 2\)"
 }
 
@@ -320,8 +346,13 @@ results() {
     expect_ok 3 3 layer shots=2
 }
 
+rows() {
+    expect_ok 3 3 rows
+    expect_ok 2 2 late ag-gemm
+}
+
 case $group in
-smoke | results | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | results | rows | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad

@@ -1,84 +1,14 @@
-/* A row of a tile goes through buffers of fp32.  The arithmetic is written for one element,
- * in a loop that compilers turn into vectors, once for each of the x86 instruction sets
- * that have wider ones; the exponential is our own, for that of the C library is no such
- * loop, and has other bits on another system.  A product and the sum it goes into are two
- * statements, as in epilogue_math.c: so all give the same bits. */
+/* A row of a tile goes through buffers of fp32.  The arithmetic is written for one element
+ * (plan/activation_math.h), in a loop that compilers turn into vectors, once for each of
+ * the x86 instruction sets that have wider ones. */
 #include "backend/cpu/activation.h"
 
 #include "backend/cpu/kernels/convert.h"
 #include "backend/cpu/kernels/convert_avx512.h"
+#include "plan/activation_math.h"
 #include "plan/grid.h"
 
 #define INLINE static inline __attribute__((always_inline))
-
-/* ---- Functions of one element ---- */
-
-INLINE float from_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-INLINE uint32_t to_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* exp(r) for |r| up to ln(2) / 2: its Taylor polynomial of degree 7. */
-INLINE float exp_near_zero(float r)
-{
-    static const float factors[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6,
-                                    1.0f / 2,   1.0f,       1.0f};
-    float sum = 1.0f / 5040;
-    for (unsigned i = 0; i < sizeof factors / sizeof *factors; i++) {
-        const float product = sum * r;
-        sum = product + factors[i];
-    }
-    return sum;
-}
-
-/* exp(x) for x up to 0, as 2^n exp(r) with x = n ln(2) + r.  What is too small for fp32
- * becomes 0. */
-INLINE float exp_of_negative(float x)
-{
-    const float whole = 0x1.8p23f; /* added to a small number, leaves its whole part */
-    const float ln2_high = 0x1.63p-1f, ln2_low = -0x1.bd0106p-13f;
-    x = x < -104.0f ? -104.0f : x;
-    const float turns = x * 0x1.715476p+0f;
-    const float shifted = turns + whole;
-    const float n = shifted - whole;
-    const float high = n * ln2_high, low = n * ln2_low;
-    const float rest = x - high;
-    const uint32_t exponent = to_bits(shifted) - 0x4b400000u;
-    const uint32_t half = (uint32_t)((int32_t)exponent >> 1);
-    /* 2^n in two steps: the result may be subnormal. */
-    return exp_near_zero(rest - low) * from_bits((half + 127u) << 23) *
-           from_bits((exponent - half + 127u) << 23);
-}
-
-/* x / (1 + exp(-t)), without an exp that overflows. */
-INLINE float times_sigmoid(float x, float t)
-{
-    const float e = exp_of_negative(from_bits(to_bits(t) | 0x80000000u));
-    const float above = t < 0.0f ? e : 1.0f;
-    return x * (above / (1.0f + e));
-}
-
-INLINE float apply(ew_activation activation, float x)
-{
-    if (activation == EW_ACTIVATION_NONE)
-        return x;
-    if (activation == EW_ACTIVATION_SILU)
-        return times_sigmoid(x, x);
-    /* (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)). */
-    const float square = x * x;
-    const float cubic = square * 0x1.6e4e26p-5f; /* 0.044715 */
-    const float inner = x * (1.0f + cubic);
-    return times_sigmoid(x, inner * 0x1.988454p+0f); /* 2 sqrt(2 / pi) */
-}
 
 /* ---- Rows ---- */
 
@@ -90,7 +20,7 @@ typedef struct row {
 INLINE void activate_with(ew_activation activation, bool has_up, row *values)
 {
     for (int i = 0; i < EWX_TILE_N; i++) {
-        const float x = apply(activation, values->gate[i]);
+        const float x = ewx_activate(activation, values->gate[i]);
         values->gate[i] = has_up ? x * values->up[i] : x;
     }
 }

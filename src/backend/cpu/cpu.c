@@ -283,12 +283,8 @@ static ew_status cpu_create(ew_world *world, const ewx_spec *spec, void **state_
                         "producer=blas among ranks on %d hosts\n"
                         "  fix: use producer=own, or compare with the method blas+mpi",
                         world->num_hosts);
-    if (world->num_hosts > 1 && spec->op->gemm_waits)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s among ranks on %d hosts\n"
-                        "  fix: use ranks of one host, or a gather and gemm-rs",
-                        spec->op->name, world->num_hosts);
-    if (world->num_hosts > 1 && spec->config.levels == 2 && spec->layout.num_parts == 1)
+    if (world->num_hosts > 1 && spec->config.levels == 2 &&
+        !ewx_op_has_levels(spec->op, spec->num_ranks))
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "levels=2 of %s among ranks on %d hosts\n"
                         "  fix: use levels=1",
@@ -384,9 +380,15 @@ static ew_status cpu_trace_read(void *state, ew_trace_event *events, size_t capa
     return EW_OK;
 }
 
-static void cpu_start_together(void *state)
+static void cpu_describe(const void *state, char *text, size_t bytes)
 {
-    (void)state; /* a barrier before the call does it */
+    (void)state, (void)bytes;
+    text[0] = '\0';
+}
+
+static void cpu_start_together(void *state, int64_t delay_ns)
+{
+    (void)state, (void)delay_ns; /* a barrier before the call does it */
 }
 
 /* ---- Memory ---- */
@@ -461,6 +463,7 @@ const ewx_backend ewx_backend_cpu = {
     .timing = cpu_timing,
     .trace_enable = cpu_trace_enable,
     .trace_read = cpu_trace_read,
+    .describe = cpu_describe,
     .start_together = cpu_start_together,
     .destroy = cpu_destroy,
     .memory = {.allocate = cpu_allocate,
@@ -472,4 +475,5 @@ const ewx_backend ewx_backend_cpu = {
     .weights = {.open = ewx_cpu_weight_open,
                 .pack = ewx_cpu_weight_pack,
                 .close = ewx_cpu_weight_close},
+    .graphs = {.open = ewx_graphs_refuse},
 };

@@ -143,11 +143,13 @@ static ew_status open_between_threads(ewx_heap *heap)
 
 /* What is used of all replicas, in segments.  Contributions to a rank's share, and results
  * of the others' shares, are each at most as much as a segment; in one shot the share is
- * everything. */
+ * everything.  Of rows that are gathered a segment has one rank's, and all are used. */
 static int64_t replicas_used(const ew_world *world, const ewx_spec *spec)
 {
     if (world->num_hosts == 1)
         return 0;
+    if (spec->op->gemm_waits)
+        return world->num_ranks - world->num_locals;
     if (spec->layout.num_parts > 1)
         return 1;
     return ewx_allreduce_shots(spec, spec->problem.max_m) == 1

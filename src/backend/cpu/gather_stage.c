@@ -57,6 +57,7 @@ static void publish(ewx_cpu_engine *engine, int64_t panel)
         flag->visible_ns[engine->call.epoch & 1] =
             ewx_link_book_to(engine->world, EWX_EVERYONE, panel_bytes(engine, rank, panel));
     ewx_flag_publish(flag, engine->call.epoch);
+    ewx_exchange_post_panel(&engine->wire.exchange, panel);
     (void)EWX_PROBE(EWX_PROBE_PUBLISHED, rank, panel);
 }
 
@@ -173,7 +174,8 @@ bool ewx_gather_stage_missing(const ewx_cpu_engine *engine, int *src_out,
     const int num_sources = engine->spec->op->gemm_waits ? engine->spec->num_ranks : 0;
     for (int src = 0; src < num_sources; src++)
         for (int64_t panel = 0; panel < ewx_part_tile_rows(grid, src); panel++) {
-            if (src == engine->world->rank || ewx_heap_ready(engine, src, panel))
+            if (src == engine->world->rank ||
+                (ewx_heap_ready(engine, src, panel) && ewx_peer_has_come(engine, src)))
                 continue;
             *src_out = src;
             *tile_out = (ewx_tile){panel, 0};

@@ -64,6 +64,14 @@ ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
     return EW_OK;
 }
 
+bool ewx_peer_has_come(const ewx_cpu_engine *engine, int src)
+{
+    const ewx_call_record *record =
+        &ewx_heap_header(&engine->heap, src)->calls[engine->call.epoch & 1];
+    return atomic_load_explicit(&engine->reduce.peer_agrees[src], memory_order_relaxed) ||
+           atomic_load_explicit(&record->epoch, memory_order_relaxed) == engine->call.epoch;
+}
+
 ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot, bool *ready)
 {
     const int rank = engine->world->rank;

@@ -31,6 +31,8 @@ void ewx_peers_forget(ewx_cpu_engine *engine);
 /* Whether src has entered this call.  Checks once per call that it came with our m: a rank
  * with fewer rows would otherwise never publish the tile we wait for. */
 ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call);
+/* The same for whoever judges what is missing: reports nothing. */
+bool ewx_peer_has_come(const ewx_cpu_engine *engine, int src);
 /* Whether src has entered this call, with our m, and its tile in that slot is there. */
 ew_status ewx_contribution_ready(ewx_cpu_engine *engine, int src, int64_t slot,
                                  bool *ready);

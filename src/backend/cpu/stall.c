@@ -160,15 +160,6 @@ typedef struct missing_input {
     uint32_t seen;
 } missing_input;
 
-/* Whether ewx_peer_in_call would let the rank's contributions pass. */
-static bool is_in_call(const ewx_cpu_engine *engine, int src)
-{
-    const ewx_call_record *record =
-        &ewx_heap_header(&engine->heap, src)->calls[engine->call.epoch & 1];
-    return atomic_load_explicit(&engine->reduce.peer_agrees[src], memory_order_relaxed) ||
-           atomic_load_explicit(&record->epoch, memory_order_relaxed) == engine->call.epoch;
-}
-
 /* The first contribution that its rank still owes; false when all are there and only the
  * link or another worker is busy with them. */
 static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
@@ -179,7 +170,7 @@ static bool find_missing(ewx_cpu_engine *engine, missing_input *missing_out)
             const ewx_tile tile = ewx_share_tile(&engine->call.grid, share, task);
             const int64_t slot = ewx_layout_slot(&engine->spec->layout, share->part, tile);
             if (!ewx_exchange_sends(&engine->wire.exchange, src, slot) ||
-                (ewx_heap_ready(engine, src, slot) && is_in_call(engine, src)))
+                (ewx_heap_ready(engine, src, slot) && ewx_peer_has_come(engine, src)))
                 continue;
             const uint32_t seen = atomic_load_explicit(
                 &ewx_heap_flag(&engine->heap, src, slot)->epoch, memory_order_relaxed);

@@ -1,10 +1,13 @@
 /* What the exchange needs to know of the heap, and what else travels between hosts. */
 #include "backend/cpu/wire.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cpu/cpu_engine.h"
+#include "backend/cpu/cpu_weight.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 /* Headers are sent this often in a timeout and at least in this time, because a rank that
  * waits for us may have a shorter one. */
@@ -16,15 +19,18 @@
 static unsigned char *slot_at(const ewx_cpu_engine *engine, int rank, int dst, int64_t slot,
                               int parity)
 {
-    const ewx_layout *layout = &engine->spec->layout;
-    return engine->heap.segments[rank] + layout->slice_offset[parity] +
-           (size_t)(dst * layout->slots_per_part + slot) * layout->slot_bytes;
+    const ewx_exchange *exchange = &engine->wire.exchange;
+    return engine->heap.segments[rank] + engine->spec->layout.slice_offset[parity] +
+           (size_t)(dst * exchange->part_slots + slot) * exchange->slot_bytes;
 }
 
-/* The part with the tiles that a rank sums. */
+/* The part of a segment with the tiles that a rank sums; a segment has no more than one
+ * where they go to all, or are rows. */
 static int part_of(const ewx_cpu_engine *engine, int rank)
 {
-    return engine->spec->layout.num_parts == 1 ? 0 : rank;
+    const bool has_one =
+        engine->spec->layout.num_parts == 1 || engine->spec->op->gemm_waits;
+    return has_one ? 0 : rank;
 }
 
 /* A result lies in place of the contribution. */
@@ -44,9 +50,36 @@ static unsigned char *incoming(const void *context, int src, ewx_cargo cargo, in
     return slot_at(engine, src, part_of(engine, engine->world->rank), slot, parity);
 }
 
+/* Rows of src have come, in one panel or in several. */
+static void rows_arrived(ewx_cpu_engine *engine, int src, int64_t first, int64_t end)
+{
+    const ewx_exchange *exchange = &engine->wire.exchange;
+    int64_t *panel_rows = engine->wire.panel_rows +
+                          exchange->index_of[src] * engine->spec->layout.max_tile_rows;
+    for (int64_t row = first, next; row < end; row = next) {
+        const int64_t panel = row / EWX_TILE_M;
+        next = ewx_min64(end, (panel + 1) * EWX_TILE_M);
+        panel_rows[panel] += next - row;
+#if EW_MUTANT != 56 /* planted bug: a panel is there with its first rows */
+        if (panel_rows[panel] <
+            ewx_tile_height(&engine->call.grid, src, (ewx_tile){panel, 0}))
+            continue;
+#endif
+        panel_rows[panel] = 0;
+        ewx_flag_publish(ewx_heap_flag(&engine->heap, src, panel), engine->call.epoch);
+    }
+}
+
 static void arrived(void *context, int src, ewx_cargo cargo, int64_t slot, int64_t tiles)
 {
     ewx_cpu_engine *engine = context;
+    if (engine->spec->op->gemm_waits) {
+        const int64_t rows = engine->wire.exchange.slot_rows;
+        rows_arrived(
+            engine, src, slot * rows,
+            ewx_min64((slot + tiles) * rows, ewx_part_rows(&engine->call.grid, src)));
+        return;
+    }
     const int64_t first =
         part_of(engine, engine->world->rank) * engine->spec->layout.slots_per_part + slot;
     ewx_flag *flags = ewx_heap_flag(&engine->heap, src, first);
@@ -80,8 +113,14 @@ ew_status ewx_wire_open(ewx_cpu_engine *engine)
     wire->listener = (ewx_listener){.handle = ewx_wire_hear, .context = engine};
     if (engine->world->num_hosts > 1)
         ewx_remotes_listen(engine->world, &wire->listener);
-    return ewx_exchange_open(&wire->exchange, engine->world, engine->spec, &heap_of_cpu,
-                             engine, engine->reduce.levels == 2);
+    EW_TRY(ewx_exchange_open(&wire->exchange, engine->world, engine->spec, &heap_of_cpu,
+                             engine, engine->reduce.levels == 2));
+    const size_t panels =
+        (size_t)(wire->exchange.num_remotes * engine->spec->layout.max_tile_rows);
+    return engine->spec->op->gemm_waits
+               ? ewx_buffer_allocate(panels * sizeof *wire->panel_rows,
+                                     "the panels that arrive", (void **)&wire->panel_rows)
+               : EW_OK;
 }
 
 /* ---- Headers ---- */
@@ -202,6 +241,7 @@ static void close_wire(ewx_cpu_engine *engine)
     ewx_remotes_unlisten(engine->world, &wire->listener);
     if (!ewx_exchange_close(&wire->exchange))
         ewx_heap_abandon(&engine->heap);
+    free(wire->panel_rows);
 }
 
 const ewx_route ewx_route_wire = {

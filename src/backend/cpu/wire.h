@@ -13,6 +13,7 @@ typedef struct ewx_wire {
     ewx_listener listener;
     int64_t progress_ns; /* when the fabric was last looked at */
     int64_t beat_ns;     /* when the header was last sent */
+    int64_t *panel_rows; /* [remote][panel]: rows that have come of one that is not whole */
 } ewx_wire;
 
 /* Collective, after the heap; nothing on one host. */

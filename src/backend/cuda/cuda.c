@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_engine.h"
 #include "backend/cuda/cuda_memory.h"
+#include "backend/cuda/cuda_symmetric.h"
 #include "backend/cuda/cuda_weight.h"
 #include "backend/cuda/ops/cuda_op.h"
 
@@ -46,6 +47,7 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
         machine_out->gpu_arch = device->arch;
         machine_out->gpu_sharers = device->sharers;
     }
+    machine_out->hosts = world ? world->num_hosts : 1;
     machine_out->has_nccl = machine_out->gpu_sharers == 1 && ewx_nccl_available();
     struct cudaDeviceProp properties;
     int driver = 0;
@@ -62,18 +64,40 @@ static ew_status cuda_survey(ew_world *world, int num_ranks, ewx_machine *machin
 
 /* ---- Calls ---- */
 
+/* A weight of this call alone, of n columns behind `before` of others. */
+static ew_status pass_weight(ewx_cuda_engine *engine, const ewx_call *call, int64_t before,
+                             int64_t n, const void *B, const void **packed_out)
+{
+    const ewx_spec *spec = engine->spec;
+    *packed_out = B; /* used where it lies */
+    if (!B || spec->problem.weight_layout == EW_WEIGHT_NK)
+        return EW_OK;
+#if EW_MUTANT == 66 /* planted bug: all weights of a call in one place */
+    before = 0;
+#endif
+    unsigned char *place = (unsigned char *)engine->passing_weight +
+                           (size_t)(before * spec->problem.k) * spec->elem_bytes;
+    if (call->stream)
+        EW_TRY(ewx_cuda_follow(engine->device->producing, engine->forked));
+    *packed_out = place;
+    return ewx_cuda_weight_enqueue(engine->device, spec, n, &engine->transpose, B, place);
+}
+
 static ew_status run_entered(ewx_cuda_engine *engine, const ewx_call *call)
 {
     ewx_call request = *call;
-    if (call->B && engine->spec->problem.weight_layout == EW_WEIGHT_NK) {
-        request.packed = call->B; /* used where it lies */
-    } else if (call->B) {
-        if (call->stream)
-            EW_TRY(ewx_cuda_follow(engine->device->producing, engine->forked));
-        EW_TRY(ewx_cuda_weight_enqueue(engine->device, engine->spec, &engine->transpose,
-                                       call->B, engine->passing_weight));
-        request.packed = engine->passing_weight;
+    ewx_product products[EW_MAX_PRODUCTS];
+    int64_t before = 0;
+    if (call->B)
+        EW_TRY(pass_weight(engine, call, 0, engine->spec->problem.n, call->B,
+                           &request.packed));
+    for (int i = 0; i < call->num_products; before += products[i++].n) {
+        products[i] = call->products[i];
+        if (products[i].B)
+            EW_TRY(pass_weight(engine, call, before, products[i].n, products[i].B,
+                               &products[i].packed));
     }
+    request.products = products;
     return ewx_cuda_enqueue(engine, &request);
 }
 
@@ -123,6 +147,22 @@ static ew_status check_epilogue(const ew_epilogue *epilogue)
     return ewx_cuda_check_pointer("normed", epilogue->normed);
 }
 
+static ew_status check_products(const ewx_call *call)
+{
+    for (int i = 0; i < call->num_products; i++) {
+        const ewx_product *product = &call->products[i];
+        if (product->n % 8 != 0)
+            return ewx_fail(EW_ERR_SHAPE,
+                            "product %d has n=%" PRId64
+                            ", which is not a multiple of 8, as the cuda backend needs it\n"
+                            "  fix: pad the weight with rows of zeros",
+                            i, product->n);
+        EW_TRY(ewx_cuda_check_pointer("a B", product->B));
+        EW_TRY(ewx_cuda_check_pointer("C of a product", product->C));
+    }
+    return EW_OK;
+}
+
 /* The host has its part in every call between hosts, so a graph cannot replay one. */
 static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
@@ -145,6 +185,7 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
     EW_TRY(ewx_cuda_check_pointer("B", call->B));
     EW_TRY(ewx_cuda_check_pointer("C", call->C));
     EW_TRY(ewx_cuda_check_pointer("gathered", call->gathered));
+    EW_TRY(check_products(call));
     if (!call->epilogue)
         return EW_OK;
     if (engine->op->admit)
@@ -224,9 +265,21 @@ static ew_status cuda_trace_read(void *state, ew_trace_event *events, size_t cap
     return status;
 }
 
-static void cuda_start_together(void *state)
+static void cuda_describe(const void *state, char *text, size_t bytes)
 {
-    ((ewx_cuda_engine *)state)->gate = true;
+    const ewx_blas_choice *choice = &((const ewx_cuda_engine *)state)->blas.choice;
+    ewx_text note = ewx_text_in(text, bytes);
+    text[0] = '\0';
+    if (choice->number > 0)
+        ewx_text_add(&note, "cuBLASLt's algorithm %d of %d, %.3f of the first one's time",
+                     choice->number, choice->count, choice->part);
+}
+
+static void cuda_start_together(void *state, int64_t delay_ns)
+{
+    ewx_cuda_engine *engine = state;
+    engine->gate = delay_ns >= 0;
+    engine->delay_ns = delay_ns;
 }
 
 #ifdef EW_TESTING
@@ -260,6 +313,7 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
                       epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
+    EW_TRY(set_words(engine, head->entered, EWX_CUDA_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->calls, 2 * EWX_CUDA_CALLS * EWX_MAX_RANKS, 0, epoch));
     EW_TRY(
         set_words(engine, head->orders, 2 * EWX_CUDA_CALLS * EWX_CUDA_MAX_RANKS, 0, epoch));
@@ -280,6 +334,7 @@ const ewx_backend ewx_backend_cuda = {
     .timing = cuda_timing,
     .trace_enable = cuda_trace_enable,
     .trace_read = cuda_trace_read,
+    .describe = cuda_describe,
     .start_together = cuda_start_together,
     .destroy = ewx_cuda_destroy,
     .memory = {.allocate = ewx_cuda_allocate,
@@ -288,7 +343,11 @@ const ewx_backend ewx_backend_cuda = {
                .fill = ewx_cuda_fill,
                .generate = ewx_cuda_generate,
                .verify = ewx_cuda_verify},
+    .symmetric = &ewx_cuda_symmetric_memory,
     .weights = {.open = ewx_cuda_weight_open,
                 .pack = ewx_cuda_weight_pack,
                 .close = ewx_cuda_weight_close},
+    .graphs = {.open = ewx_cuda_graph_open,
+               .replay = ewx_cuda_graph_replay,
+               .close = ewx_cuda_graph_close},
 };

@@ -66,8 +66,22 @@ ew_status ewx_cuda_blas_open(ewx_cuda_blas *blas, const ewx_device *device)
     return EW_OK;
 }
 
+static ewx_blas_operands operands_of(const ewx_cuda_blas *blas, const void *A,
+                                     const void *B, void *C, cudaStream_t stream)
+{
+    return (ewx_blas_operands){A, B, C, blas->workspace, WORKSPACE_BYTES, stream};
+}
+
+ew_status ewx_cuda_blas_tune(ewx_cuda_blas *blas, ew_world *world, const ewx_device *device,
+                             ewx_blas_shape shape, const void *A, const void *B, void *C)
+{
+    const ewx_blas_operands operands = operands_of(blas, A, B, C, device->producing);
+    return ewx_blas_search(world, device, blas->handle, shape, &operands, &blas->choice);
+}
+
 void ewx_cuda_blas_close(ewx_cuda_blas *blas)
 {
+    ewx_blas_forget(&blas->choice);
     if (blas->handle)
         cublas.destroy(blas->handle);
     cudaFree(blas->workspace);
@@ -82,6 +96,9 @@ ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t 
     const cudaDataType type = dtype == EW_BF16 ? CUDA_R_16BF : CUDA_R_16F;
     if (m == 0)
         return EW_OK;
+    const ewx_blas_operands operands = operands_of(blas, A, B, C, stream);
+    if (ewx_blas_serves(&blas->choice, m, &operands))
+        return check(ewx_blas_launch(blas->handle, &blas->choice, &operands), "matmul");
     EW_TRY(check(cublas.set_stream(blas->handle, stream), "set stream"));
     /* Setting the stream drops the workspace. */
     EW_TRY(check(cublas.set_workspace(blas->handle, blas->workspace, WORKSPACE_BYTES),

@@ -2,11 +2,12 @@
 #ifndef EWX_CUDA_BLAS_H
 #define EWX_CUDA_BLAS_H
 
-#include "backend/cuda/device.h"
+#include "backend/cuda/blas_search.h"
 
 typedef struct ewx_cuda_blas {
     void *handle;
     void *workspace;
+    ewx_blas_choice choice; /* for calls of so many rows; others get cuBLAS's own */
 } ewx_cuda_blas;
 
 /* EW_ERR_UNSUPPORTED when there is none. */
@@ -15,6 +16,11 @@ ew_status ewx_cuda_blas_check(void);
 /* The device is entered. */
 ew_status ewx_cuda_blas_open(ewx_cuda_blas *blas, const ewx_device *device);
 void ewx_cuda_blas_close(ewx_cuda_blas *blas); /* half-open is fine */
+
+/* Collective.  Finds the fastest algorithm for the shape: reads A and B and overwrites C.
+ */
+ew_status ewx_cuda_blas_tune(ewx_cuda_blas *blas, ew_world *world, const ewx_device *device,
+                             ewx_blas_shape shape, const void *A, const void *B, void *C);
 
 /* C[m x n] = A[m x k] * B[n x k]^T, all row-major, enqueued on the stream. */
 ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m,

@@ -62,19 +62,32 @@ static ew_status size_kernels(ewx_cuda_engine *engine)
     return EW_OK;
 }
 
+/* Their kernels take as much of an SM as the GEMM does (tests/gpu/gpu_needs.c). */
+static bool has_products(const ewx_cuda_engine *engine)
+{
+    return engine->spec->op->gemm_waits && engine->spec->config.producer == EW_PRODUCER_OWN;
+}
+
 static void choose_kernels(ewx_cuda_engine *engine)
 {
     const ewx_spec *spec = engine->spec;
     const ew_config *config = &spec->config;
     const ew_dtype dtype = spec->problem.dtype;
-    ewx_cuda_entry (*sm90)(ew_op, ew_dtype, int, int) =
-        spec->layout.num_pieces > 1 ? ewx_cuda_gemm_sm90_pieces : ewx_cuda_gemm_sm90;
-    engine->gemm = config->kernel == EW_KERNEL_SM90
-                       ? sm90(spec->op->id, dtype, config->block_n, config->cluster)
-                       : ewx_cuda_gemm_sm80(spec->op->id, dtype, config->block_n);
+    ewx_cuda_entry *const gemms[] = {&engine->gemm, &engine->weights_gemm,
+                                     &engine->activating_gemm};
+    for (int form = 0; form < EWX_CUDA_NUM_FORMS; form++)
+        *gemms[form] = config->kernel == EW_KERNEL_SM90
+                           ? ewx_cuda_gemm_sm90(spec->op->id, (ewx_cuda_form)form, dtype,
+                                                config->block_n, config->cluster)
+                           : ewx_cuda_gemm_sm80(spec->op->id, (ewx_cuda_form)form, dtype,
+                                                config->block_n);
+    if (config->kernel == EW_KERNEL_SM90 && spec->layout.num_pieces > 1)
+        engine->gemm = ewx_cuda_gemm_sm90_pieces(spec->op->id, dtype, config->block_n,
+                                                 config->cluster);
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
     const bool gathers = spec->op->gemm_waits;
+    engine->hold_call = ewx_cuda_hold_call();
     engine->open_call = gathers ? ewx_cuda_open_gathered() : ewx_cuda_open_call();
     engine->mark_gemm_end = ewx_cuda_mark_gemm_end();
     engine->close_call = gathers ? ewx_cuda_close_gathered() : ewx_cuda_close_call();
@@ -93,15 +106,20 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         engine->device->arch / 10, engine->device->arch % 10);
     engine->op = ewx_cuda_op_find(spec->op->id);
     choose_kernels(engine);
-    ewx_cuda_entry *entries[] = {
-        &engine->gemm,          &engine->exchange,       &engine->transpose,
-        &engine->open_call,     &engine->mark_gemm_end,  &engine->close_call,
-        &engine->await_readers, &engine->publish_copied, &engine->hand_out};
+    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
+                                 &engine->transpose,     &engine->open_call,
+                                 &engine->mark_gemm_end, &engine->close_call,
+                                 &engine->await_readers, &engine->publish_copied,
+                                 &engine->hand_out,      &engine->hold_call};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
                                                 "  fix: leave kernel, block and b open");
         EW_TRY(ewx_cuda_entry_prepare(entries[i]));
+    }
+    if (has_products(engine)) {
+        EW_TRY(ewx_cuda_entry_prepare(&engine->weights_gemm));
+        EW_TRY(ewx_cuda_entry_prepare(&engine->activating_gemm));
     }
     return size_kernels(engine);
 }
@@ -174,6 +192,7 @@ static ew_status share_clock(ewx_cuda_engine *engine)
 static ew_status build(ewx_cuda_engine *engine)
 {
     EW_TRY(find_kernels(engine));
+    EW_TRY(ewx_cuda_decode_open(engine));
     EW_TRY(allocate_all(engine));
     EW_TRY(ewx_cuda_epilogue_open(engine));
     EW_TRY(create_fork_event(engine));
@@ -186,7 +205,7 @@ static ew_status build(ewx_cuda_engine *engine)
 
 /* cuBLAS loads a kernel when it first needs it, and waits for the GPU to do so: not while a
  * peer's reducer waits for this very GEMM. */
-static ew_status warm_blas(const ewx_cuda_engine *engine)
+static ew_status warm_blas(ewx_cuda_engine *engine)
 {
     const ew_problem *problem = &engine->spec->problem;
     const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
@@ -197,14 +216,33 @@ static ew_status warm_blas(const ewx_cuda_engine *engine)
     unsigned char *slice =
         engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0];
     unsigned char *operand; /* serves as A and as B */
-    EW_CUDA_TRY(cudaMalloc((void **)&operand, operand_bytes + out_bytes),
-                "allocating for cuBLAS");
-    const ew_status status = ewx_cuda_blas_gemm(
-        &engine->blas, problem->dtype, problem->max_m, problem->n, problem->k, operand,
-        operand, gathers ? operand + operand_bytes : slice, engine->device->producing);
+    const cudaError_t error = cudaMalloc((void **)&operand, operand_bytes + out_bytes);
+    EW_TRY(ewx_world_agree(
+        engine->world,
+        error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "allocating for cuBLAS"),
+        "prepare cuBLAS"));
+    void *out = gathers ? operand + operand_bytes : slice;
+    const ewx_blas_shape shape = {problem->dtype, problem->max_m, problem->n, problem->k};
+    ew_status status =
+        ewx_cuda_blas_gemm(&engine->blas, problem->dtype, problem->max_m, problem->n,
+                           problem->k, operand, operand, out, engine->device->producing);
+    status = ewx_world_agree(engine->world, status, "run cuBLAS");
+    if (status == EW_OK)
+        status = ewx_cuda_blas_tune(&engine->blas, engine->world, engine->device, shape,
+                                    operand, operand, out);
     cudaStreamSynchronize(engine->device->producing);
     cudaFree(operand);
     return status;
+}
+
+static ew_status warm_products(ewx_cuda_engine *engine, void *somewhere)
+{
+    const ewx_product all = {
+        .n = engine->spec->problem.n, .packed = somewhere, .C = somewhere};
+    ewx_call empty = {.products = &all, .num_products = 1, .C = somewhere};
+    EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    empty.activates = true;
+    return ewx_cuda_enqueue(engine, &empty);
 }
 
 /* A first call, of no rows: whatever the driver does at a kernel's first launch, such as
@@ -216,12 +254,16 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     if (engine->spec->config.transport == EW_TRANSPORT_COPY)
         EW_TRY(ewx_cuda_warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
+    EW_TRY(ewx_cuda_decode_warm(engine));
+    EW_TRY(ewx_cuda_warm_hold(engine));
     ewx_carrier_begin(engine, 0);
     /* Nothing of the weight is read, and no row handed out. */
     unsigned char *mine = engine->heap.segments[engine->world->rank];
     const ewx_call empty = {.packed = mine,
                             .gathered = engine->spec->op->gemm_waits ? mine : NULL};
     EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    if (has_products(engine))
+        EW_TRY(warm_products(engine, mine));
     EW_TRY(ewx_carrier_drive(engine));
     EW_CUDA_TRY(cudaDeviceSynchronize(), "the first call");
     return EW_OK;

@@ -13,6 +13,14 @@
 
 typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
 
+#define EWX_CUDA_DECODE_KERNELS 4 /* for 8, 16, 32 and 64 rows */
+
+/* A weight and its product, or what an activation gives, as they were last mapped. */
+typedef struct ewx_mapped_product {
+    const void *b, *c;
+    int64_t n, m;
+} ewx_mapped_product;
+
 typedef struct ewx_cuda_engine {
     ew_world *world;
     const ewx_spec *spec;
@@ -27,6 +35,10 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_report *report; /* host memory, at the same address for kernels */
     void *passing_weight;    /* N x K, of a call with a B that is K x N */
     ewx_cuda_entry gemm, exchange, transpose;
+    ewx_cuda_entry decode[EWX_CUDA_DECODE_KERNELS]; /* in the GEMM's place, see decode.c */
+    /* Where the GEMM waits: with several weights, and with an activation behind them. */
+    ewx_cuda_entry weights_gemm, activating_gemm;
+    ewx_cuda_entry hold_call; /* in front of a call that is held */
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
     ewx_cuda_entry hand_out;                             /* where the GEMM waits */
@@ -51,7 +63,12 @@ typedef struct ewx_cuda_engine {
     CUtensorMap *out_maps; /* in the GPU's memory */
     const void *mapped_a, *mapped_b, *mapped_c;
     int64_t mapped_rows, mapped_m;
-    bool gate;
+    int32_t mapped_box_a, mapped_box_b;
+    ewx_cuda_product_maps products; /* likewise, of calls with several weights */
+    ewx_mapped_product mapped_products[EWX_CUDA_RESULTS];
+    bool gate;               /* calls are held until all ranks may start ... */
+    int64_t delay_ns;        /* ... and this one so much longer */
+    uint32_t num_held;       /* calls so far that were */
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call, if it was traced */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */
@@ -78,6 +95,8 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller);
 
 /* Enqueues one call, with the weight in `packed`.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request);
+/* Launches once what holds a call that starts together with others. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine);
 ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
 typedef struct ewx_launch_how {
@@ -85,6 +104,16 @@ typedef struct ewx_launch_how {
     cudaEvent_t started; /* recorded when the last CTA has started */
     bool early; /* when the kernel before allows it; the new one waits for its end itself */
 } ewx_launch_how;
+
+/* ---- decode.c ---- */
+
+/* The kernels, where the plan has them. */
+ew_status ewx_cuda_decode_open(ewx_cuda_engine *engine);
+/* Launches each once, over nothing. */
+ew_status ewx_cuda_decode_warm(ewx_cuda_engine *engine);
+/* The one for this call, or NULL: the GEMM of all other calls. */
+const ewx_cuda_entry *ewx_cuda_decode_kernel(const ewx_cuda_engine *engine,
+                                             const ewx_cuda_call *call);
 
 /* ---- epilogue_launch.c ---- */
 
@@ -141,6 +170,13 @@ ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
 /* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
  * GPU meanwhile. */
 ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);
+
+/* ---- graph.c ---- */
+
+ew_status ewx_cuda_graph_open(void *state, ewx_enqueuer *enqueue, void *context,
+                              void **graph_out);
+ew_status ewx_cuda_graph_replay(void *graph, double *us_out);
+void ewx_cuda_graph_close(void *graph);
 
 /* ---- Trace ---- */
 

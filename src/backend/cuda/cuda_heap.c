@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "backend/cuda/cuda_peers.h"
 #include "base/epoch.h"
 
 #define CLOSE_PATIENCE_NS 2000000000
@@ -9,14 +10,7 @@
 _Static_assert(sizeof(ewx_cuda_segment) <= EWX_CUDA_HEADER_BYTES,
                "the head of a segment fits the layout");
 
-/* What a rank sends the others about its segment. */
-typedef struct handle {
-    cudaIpcMemHandle_t ipc;
-    void *address; /* ranks as threads */
-    int32_t ordinal;
-} handle;
-
-static ew_status create_segment(ewx_cuda_heap *heap, const ewx_device *device, handle *mine)
+static ew_status create_segment(ewx_cuda_heap *heap)
 {
     void *segment;
     EW_CUDA_TRY(cudaMalloc(&segment, heap->segment_bytes), "allocating the heap");
@@ -24,49 +18,6 @@ static ew_status create_segment(ewx_cuda_heap *heap, const ewx_device *device, h
     /* Flags and words start at epoch 0; contributions need no value. */
     EW_CUDA_TRY(cudaMemset(segment, 0, heap->segment_bytes), "clearing the heap");
     EW_CUDA_TRY(cudaDeviceSynchronize(), "clearing the heap");
-    mine->address = segment;
-    mine->ordinal = device->ordinal;
-    if (!heap->world->in_threads && heap->world->num_locals > 1)
-        EW_CUDA_TRY(cudaIpcGetMemHandle(&mine->ipc, segment), "exporting the heap");
-    return EW_OK;
-}
-
-static ew_status fail_peer(const ewx_cuda_heap *heap, int rank, cudaError_t error)
-{
-    (void)cudaGetLastError();
-    return ewx_fail(EW_ERR_UNSUPPORTED,
-                    "rank %d cannot reach the GPU memory of rank %d: %s\n"
-                    "  fix: use GPUs with peer access (NVLink or one PCIe root), see "
-                    "entwine doctor",
-                    heap->world->rank, rank, cudaGetErrorString(error));
-}
-
-/* Ranks as threads on different GPUs: pointers are common, access is not. */
-static ew_status enable_peer(const ewx_cuda_heap *heap, int rank, int mine, int theirs)
-{
-    if (mine == theirs)
-        return EW_OK;
-    const cudaError_t error = cudaDeviceEnablePeerAccess(theirs, 0);
-    if (error != cudaSuccess && error != cudaErrorPeerAccessAlreadyEnabled)
-        return fail_peer(heap, rank, error);
-    (void)cudaGetLastError();
-    return EW_OK;
-}
-
-static ew_status map_peer(ewx_cuda_heap *heap, int rank, const handle *theirs,
-                          int my_ordinal)
-{
-    if (heap->world->in_threads) {
-        EW_TRY(enable_peer(heap, rank, my_ordinal, theirs->ordinal));
-        heap->segments[rank] = theirs->address;
-        return EW_OK;
-    }
-    void *mapped;
-    const cudaError_t error =
-        cudaIpcOpenMemHandle(&mapped, theirs->ipc, cudaIpcMemLazyEnablePeerAccess);
-    if (error != cudaSuccess)
-        return fail_peer(heap, rank, error);
-    heap->segments[rank] = mapped;
     return EW_OK;
 }
 
@@ -88,17 +39,16 @@ ew_status ewx_cuda_heap_open(ewx_cuda_heap *heap, ew_world *world, const ewx_dev
                              const ewx_layout *layout)
 {
     *heap = (ewx_cuda_heap){.world = world, .segment_bytes = layout->segment_bytes};
-    handle mine = {.address = NULL}, all[EWX_MAX_RANKS];
+    EW_TRY(ewx_world_agree(world, create_segment(heap), "allocate its heap"));
     EW_TRY(
-        ewx_world_agree(world, create_segment(heap, device, &mine), "allocate its heap"));
-    EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
+        ewx_peers_map(world, device, heap->segments[world->rank], "heaps", heap->segments));
+    if (world->num_hosts == 1)
+        return EW_OK;
     ew_status status = EW_OK;
     for (int rank = 0; rank < world->num_ranks && status == EW_OK; rank++)
-        if (rank != world->rank)
-            status = ewx_world_is_local(world, rank)
-                         ? map_peer(heap, rank, &all[rank], device->ordinal)
-                         : create_replica(heap, rank, layout);
-    return ewx_world_agree(world, status, "map the heaps of its peers");
+        if (!ewx_world_is_local(world, rank))
+            status = create_replica(heap, rank, layout);
+    return ewx_world_agree(world, status, "allocate flags");
 }
 
 static bool all_have_read(const ewx_cuda_heap *heap, uint32_t epoch)
@@ -124,6 +74,7 @@ void ewx_cuda_heap_close(ewx_cuda_heap *heap, uint32_t epoch)
             ewx_wait_begin(&world->control->abort, CLOSE_PATIENCE_NS, world->spins);
         EWX_AWAIT(read, &wait, all_have_read(heap, epoch));
     }
+    ewx_peers_unmap(world, heap->segments);
     for (int rank = 0; rank < world->num_ranks; rank++) {
         void *segment = heap->segments[rank];
         heap->segments[rank] = NULL;
@@ -135,10 +86,8 @@ void ewx_cuda_heap_close(ewx_cuda_heap *heap, uint32_t epoch)
 #endif
         if (!ewx_world_is_local(world, rank))
             cudaFreeHost(segment);
-        else if (rank == world->rank && read == EW_OK && !heap->stays)
+        else if (read == EW_OK && !heap->stays)
             cudaFree(segment);
-        else if (rank != world->rank && !world->in_threads)
-            cudaIpcCloseMemHandle(segment);
     }
     (void)cudaGetLastError();
 }

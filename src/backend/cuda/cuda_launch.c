@@ -238,46 +238,120 @@ ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine)
     return store_maps(engine, maps, count);
 }
 
-/* C by parts: the large ones, and behind them the others.  Of parts that have no rows any
- * valid map will do. */
-static ew_status encode_c(ewx_cuda_engine *engine, const ewx_grid *grid, unsigned char *C)
+/* A C of n columns by parts: the large ones, and behind them the others.  Of parts that
+ * have no rows any valid map will do. */
+static ew_status encode_c(const ewx_cuda_engine *engine, const ewx_grid *grid, int64_t n,
+                          unsigned char *C, CUtensorMap *map_large, CUtensorMap *map_small)
 {
     const int64_t large = grid->num_large, rows = grid->small_rows;
     const int64_t small = grid->num_parts - large;
     if (rows > 0)
-        EW_TRY(encode_parts(engine, C + large * (rows + 1) * grid->cols * 2, grid->cols,
-                            rows, small, BOX, BOX, &engine->maps.c_small));
+        EW_TRY(encode_parts(engine, C + large * (rows + 1) * n * 2, n, rows, small, BOX,
+                            BOX, map_small));
     if (large > 0)
-        EW_TRY(encode_parts(engine, C, grid->cols, rows + 1, large, BOX, BOX,
-                            &engine->maps.c_large));
+        EW_TRY(encode_parts(engine, C, n, rows + 1, large, BOX, BOX, map_large));
     return EW_OK;
 }
 
-/* Only what changed since the last call. */
-static ew_status update_maps(ewx_cuda_engine *engine, const ewx_grid *grid,
-                             const ewx_call *request)
+/* Only what changed since the last call, here and below. */
+static ew_status update_a(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                          const ewx_grid *grid, const void *A, const void *somewhere)
 {
-    const ew_problem *problem = &engine->spec->problem;
     const ewx_rows own =
         engine->spec->op->rows_a(grid->rows, engine->spec->num_ranks, engine->world->rank);
-    const void *B = request->packed;
     /* Without rows unused, but it must still be an address. */
-    const void *a = own.count > 0 ? request->A : B;
+    const void *a = own.count > 0 ? A : somewhere;
     const int64_t rows = own.count > 0 ? own.count : 1;
+    if (engine->mapped_a != a || engine->mapped_rows != rows ||
+        engine->mapped_box_a != gemm->box_rows_a)
+        EW_TRY(encode_operand(engine, a, rows, gemm->box_rows_a, &engine->maps.a));
+    engine->mapped_a = a;
+    engine->mapped_rows = rows;
+    engine->mapped_box_a = gemm->box_rows_a;
+    return EW_OK;
+}
+
+static ew_status update_maps(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                             const ewx_grid *grid, const ewx_call *request)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    const void *B = request->packed;
     if (engine->spec->op->gemm_waits &&
         (engine->mapped_c != request->C || engine->mapped_m != grid->rows))
-        EW_TRY(encode_c(engine, grid, request->C));
+        EW_TRY(encode_c(engine, grid, problem->n, request->C, &engine->maps.c_large,
+                        &engine->maps.c_small));
     engine->mapped_c = request->C;
     engine->mapped_m = grid->rows;
-    if (engine->mapped_a != a || engine->mapped_rows != rows)
-        EW_TRY(encode_operand(engine, a, rows, EWX_TILE_M, &engine->maps.a));
-    if (engine->mapped_b != B)
-        EW_TRY(encode_operand(engine, B, problem->n, engine->gemm.box_cols_b,
-                              &engine->maps.b));
-    engine->mapped_a = a;
+    if (engine->mapped_b != B || engine->mapped_box_b != gemm->box_cols_b)
+        EW_TRY(encode_operand(engine, B, problem->n, gemm->box_cols_b, &engine->maps.b));
     engine->mapped_b = B;
-    engine->mapped_rows = rows;
+    engine->mapped_box_b = gemm->box_cols_b;
+    return update_a(engine, gemm, grid, request->A, B);
+}
+
+/* ---- Several weights ---- */
+
+static ewx_columns columns_of(const ewx_call *request)
+{
+    ewx_columns columns = {.paired = request->activates && request->num_products == 2};
+    for (int i = 0; i < request->num_products; i++)
+        ewx_columns_add(&columns, request->products[i].n);
+    return columns;
+}
+
+static ewx_grid products_grid(const ewx_spec *spec, const ewx_call *request)
+{
+    const ewx_columns columns = columns_of(request);
+    return ewx_grid_build(request->m, ewx_columns_all(&columns),
+                          spec->op->num_parts(spec->num_ranks), &spec->config);
+}
+
+static ewx_cuda_products describe_products(const ewx_call *request)
+{
+    ewx_cuda_products products = {.columns = columns_of(request),
+                                  .activation = (int32_t)request->activation};
+    for (int i = 0; i < request->num_products; i++) {
+        products.b[i] = request->products[i].packed;
+        products.c[i] = request->products[i].C;
+        products.keeps |= products.c[i] != NULL;
+    }
+    products.c[EWX_CUDA_ACTIVATED] = request->activates ? request->C : NULL;
+    return products;
+}
+
+/* A weight and its product; either may be NULL. */
+static ew_status update_product(ewx_cuda_engine *engine, const ewx_grid *grid, int at,
+                                int64_t n)
+{
+    ewx_cuda_product_maps *maps = &engine->products;
+    ewx_mapped_product *last = &engine->mapped_products[at];
+    const ewx_mapped_product now = {.b = at < EW_MAX_PRODUCTS ? maps->all.b[at] : NULL,
+                                    .c = maps->all.c[at],
+                                    .n = n,
+                                    .m = grid->rows};
+    const bool is_same_b = now.b == last->b && now.n == last->n;
+    bool is_same_c = now.c == last->c && now.n == last->n && now.m == last->m;
+#if EW_MUTANT == 67 /* planted bug: the place of a product is that of an earlier call */
+    is_same_c = last->c && now.n == last->n && now.m == last->m;
+#endif
+    *last = now;
+    if (now.b && !is_same_b)
+        EW_TRY(encode_map(engine, now.b, engine->spec->problem.k, n, STEP,
+                          engine->weights_gemm.box_cols_b, &maps->b[at]));
+    if (now.c && !is_same_c)
+        EW_TRY(encode_c(engine, grid, n, maps->all.c[at], &maps->c_large[at],
+                        &maps->c_small[at]));
     return EW_OK;
+}
+
+static ew_status update_products(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                                 const ewx_grid *grid, const ewx_call *request)
+{
+    for (int i = 0; i < request->num_products; i++)
+        EW_TRY(update_product(engine, grid, i, request->products[i].n));
+    if (request->activates)
+        EW_TRY(update_product(engine, grid, EWX_CUDA_ACTIVATED, request->products->n));
+    return update_a(engine, gemm, grid, request->A, request->products->packed);
 }
 
 /* ---- Ranks as threads ---- */
@@ -319,7 +393,12 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                ewx_cuda_operands part, const ewx_call *request)
 {
     const ew_config *config = &engine->spec->config;
-    const int cluster = config->cluster;
+    const ewx_cuda_entry *decode = ewx_cuda_decode_kernel(engine, call);
+    const ewx_cuda_entry *gemm = decode                       ? decode
+                                 : request->num_products == 0 ? &engine->gemm
+                                 : request->activates         ? &engine->activating_gemm
+                                                              : &engine->weights_gemm;
+    const int cluster = decode ? 1 : config->cluster;
     ewx_cuda_operands operands = part;
     operands.a = request->A;
     operands.b = request->packed;
@@ -335,14 +414,17 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     const cudaStream_t stream = engine->device->producing;
     ewx_launch_how how = {.started =
                               config->pool == EW_POOL_STATIC ? engine->started : NULL};
+    engine->products.all = describe_products(request);
     if (config->kernel == EW_KERNEL_SM80) {
-        void *arguments[] = {&operands, call};
-        return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
+        void *arguments[] = {&operands, call, &engine->products.all};
+        return ewx_cuda_launch_line(engine, gemm, ctas, how, stream, arguments);
     }
     how.cluster = cluster;
-    EW_TRY(update_maps(engine, &call->grid, request));
-    void *arguments[] = {&engine->maps, &operands, call};
-    return ewx_cuda_launch_line(engine, &engine->gemm, ctas, how, stream, arguments);
+    EW_TRY(request->num_products == 0
+               ? update_maps(engine, gemm, &call->grid, request)
+               : update_products(engine, gemm, &call->grid, request));
+    void *arguments[] = {&engine->maps, &operands, call, &engine->products};
+    return ewx_cuda_launch_line(engine, gemm, ctas, how, stream, arguments);
 }
 
 /* ---- Streams ---- */
@@ -380,6 +462,60 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
     return exchanges_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
+/* ---- Starting together ---- */
+
+static void release_call(const ewx_cuda_engine *engine)
+{
+    __atomic_store_n(&engine->report->enqueued, engine->num_held, __ATOMIC_RELEASE);
+}
+
+/* Whether the host may get stuck before all of the call is enqueued: at a kernel that
+ * cuBLAS loads for another m, or at a queue that is full.  Then nothing may wait for it. */
+static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
+{
+    enum { LAUNCHES_AT_ONCE = 256 };
+    const ew_config *config = &engine->spec->config;
+    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
+    const int64_t tasks = by_unit ? ewx_part_tiles(&call->grid, call->part) : 0;
+    return (config->producer == EW_PRODUCER_BLAS && engine->blas_rows != call->grid.rows) ||
+           tasks > LAUNCHES_AT_ONCE * (int64_t)config->release;
+}
+
+static ew_status launch_hold(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                             ewx_cuda_stage stage, cudaStream_t stream)
+{
+    ewx_cuda_hold hold = {.number = engine->num_held,
+                          .stage = stage,
+                          .opens = stage == EWX_STAGE_GEMM,
+                          .delay_ns = (uint64_t)engine->delay_ns};
+    void *arguments[] = {&hold, call};
+    return ewx_cuda_launch_ctas(engine, &engine->hold_call, 1, stream, arguments);
+}
+
+/* A hold that waits for nobody. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine)
+{
+    ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);
+    call.num_ranks = 0;
+    EW_TRY(launch_hold(engine, &call, EWX_STAGE_GEMM, engine->device->producing));
+    return launch_hold(engine, &call, EWX_STAGE_EXCHANGE, engine->device->reducing);
+}
+
+/* In front of both streams, so that every method's kernels are launched at the gate's
+ * opening, by the GPU, and none is resident before.  Not by an event between the streams:
+ * ranks that share a process share queues, and one that waits in front of a queue holds up
+ * what its gate waits for. */
+static ew_status hold_call(ewx_cuda_engine *engine, ewx_cuda_call *call)
+{
+    engine->num_held++;
+    if (host_may_wait(engine, call))
+        release_call(engine);
+    EW_TRY(launch_hold(engine, call, EWX_STAGE_GEMM, engine->device->producing));
+    return exchanges_apart(engine)
+               ? launch_hold(engine, call, EWX_STAGE_EXCHANGE, engine->device->reducing)
+               : EW_OK;
+}
+
 /* ---- The call ---- */
 
 /* The kernel that is waited for first, always: whatever serialises the two, it must not be
@@ -390,7 +526,12 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
     ewx_cuda_call call = ewx_cuda_describe_call(engine, request->m);
     if (op->cut && request->epilogue)
         op->cut(engine, request->epilogue, &call);
+    if (request->num_products > 0) {
+        call.grid = products_grid(engine->spec, request);
+        call.trace = (ewx_cuda_trace){0}; /* which has the room of the plan's own tiles */
+    }
     engine->last_rows = call.trace.produced ? request->m : 0;
+    EW_TRY(engine->gate ? hold_call(engine, &call) : EW_OK);
     if (engine->spec->op->gemm_waits) {
         EW_TRY(op->launch_exchange(engine, &call, request));
         EW_TRY(op->launch_gemm(engine, &call, request));
@@ -410,7 +551,9 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
         EW_TRY(ewx_cuda_follow(producing, engine->forked));
         EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
     }
-    EW_TRY(launch_stages(engine, request));
+    const ew_status launched = launch_stages(engine, request);
+    release_call(engine); /* also of a call that failed, or its gate would wait */
+    EW_TRY(launched);
     if (forked) {
         EW_TRY(ewx_cuda_record(engine->produced, producing));
         EW_TRY(apart ? ewx_cuda_record(engine->reduced, exchanging) : EW_OK);

@@ -20,18 +20,18 @@ ew_status ewx_cuda_check_pointer(const char *name, const void *pointer)
                     name, pointer, OPERAND_ALIGNMENT);
 }
 
-ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec,
+ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec, int64_t n,
                                   const ewx_cuda_entry *transpose, const void *B,
                                   void *packed)
 {
     const ew_problem *problem = &spec->problem;
     if (problem->weight_layout == EW_WEIGHT_NK) {
-        EW_CUDA_TRY(cudaMemcpyAsync(packed, B, ewx_cuda_weight_bytes(spec),
-                                    cudaMemcpyDefault, device->producing),
+        const size_t bytes = (size_t)(n * problem->k) * spec->elem_bytes;
+        EW_CUDA_TRY(cudaMemcpyAsync(packed, B, bytes, cudaMemcpyDefault, device->producing),
                     "copying the weight");
         return EW_OK;
     }
-    int64_t rows = problem->k, cols = problem->n;
+    int64_t rows = problem->k, cols = n;
     void *arguments[] = {&B, &packed, &rows, &cols};
     const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
     const dim3 block = {32, (unsigned)transpose->threads / 32, 1};
@@ -66,7 +66,7 @@ static ew_status pack_entered(const ewx_device *device, const ewx_spec *spec, vo
 {
     ewx_cuda_entry transpose = ewx_cuda_transpose();
     EW_TRY(ewx_cuda_entry_prepare(&transpose));
-    EW_TRY(ewx_cuda_weight_enqueue(device, spec, &transpose, B, packed));
+    EW_TRY(ewx_cuda_weight_enqueue(device, spec, spec->problem.n, &transpose, B, packed));
     EW_CUDA_TRY(cudaStreamSynchronize(device->producing), "copying the weight");
     return EW_OK;
 }

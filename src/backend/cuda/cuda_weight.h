@@ -8,9 +8,9 @@
 
 size_t ewx_cuda_weight_bytes(const ewx_spec *spec);
 
-/* Copies B to `packed`, or transposes it with that prepared kernel, on the stream that the
- * next producer runs on.  The device is entered. */
-ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec,
+/* Copies a B of n columns to `packed`, or transposes it with that prepared kernel, on the
+ * stream that the next producer runs on.  The device is entered. */
+ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec, int64_t n,
                                   const ewx_cuda_entry *transpose, const void *B,
                                   void *packed);
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/cuda_symmetric.h"
+
 #define GROUP_UNIT 8       /* SMs that a green context comes in */
 #define DEFAULT_QUEUES 8   /* hardware queues of a process */
 #define MOST_QUEUES 32     /* that it can be given */
@@ -319,6 +321,7 @@ static void close_device(void *attachment)
         cudaFree(device->calls_made);
         ewx_device_leave(device);
     }
+    ewx_cuda_symmetric_close(device->symmetric);
     ewx_sm_group_return(device->sm_group);
     if (device->primary)
         device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
@@ -338,6 +341,7 @@ static ew_status open_counter(ewx_device *device)
 static ew_status open_device(ewx_device *device, ew_world *world)
 {
     EW_TRY(place(device, world));
+    EW_TRY(ewx_cuda_symmetric_open(&device->symmetric));
     EW_TRY(open_context(device));
     EW_TRY(ewx_device_enter(device));
     ew_status status = map_abort_word(device, world);

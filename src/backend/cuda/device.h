@@ -15,6 +15,8 @@
 #include "plan/spec.h"
 #include "world/world.h"
 
+typedef struct ewx_symmetric_list ewx_symmetric_list; /* cuda_symmetric.h */
+
 typedef struct ewx_device {
     const ewx_driver *driver;
     int ordinal;
@@ -38,6 +40,7 @@ typedef struct ewx_device {
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
     uint32_t *calls_made;   /* counted by kernels; several hosts: NULL, the hosts compare */
     void *abort_page;       /* of the host, if this device mapped it */
+    ewx_symmetric_list *symmetric; /* memory that the world's ranks have in common */
 } ewx_device;
 
 /* The world's device, kept until the world ends.  Collective the first time. */

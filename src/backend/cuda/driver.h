@@ -26,6 +26,7 @@
     X(cuGreenCtxDestroy, 12040)           \
     X(cuGreenCtxStreamCreate, 12050)      \
     X(cuLaunchKernelEx, 11060)            \
+    X(cuMemGetAddressRange, 3020)         \
     X(cuStreamBatchMemOp, 11070)          \
     X(cuTensorMapEncodeTiled, 12000)
 

@@ -156,7 +156,9 @@ ewx_cuda_epilogue ewx_cuda_epilogue_describe(const ewx_cuda_engine *engine, void
 static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
     enum { CTAS_PER_SM = 8 };
-    const int64_t rows = ewx_part_rows(&call->grid, call->part);
+    const int64_t rows = ewx_share_of(&call->grid, (ewx_ownership)call->ownership,
+                                      call->num_ranks, call->rank)
+                             .num_rows;
     const int64_t ctas = ewx_div_up(rows, EWX_CUDA_EPILOGUE_ROWS);
     return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
 }

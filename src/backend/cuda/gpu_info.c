@@ -152,13 +152,14 @@ static ew_status add_gemms(kernel_list *list, ew_dtype dtype)
     for (int i = 0; i < COUNT_OF(gpu_columns); i++) {
         const int columns = gpu_columns[i];
         for (int cluster = 1; cluster <= 2 && list->device.arch / 10 == 9; cluster++) {
-            const ewx_cuda_entry entry =
-                ewx_cuda_gemm_sm90(EW_OP_GEMM_RS, dtype, columns, cluster);
+            const ewx_cuda_entry entry = ewx_cuda_gemm_sm90(
+                EW_OP_GEMM_RS, EWX_CUDA_ONE_WEIGHT, dtype, columns, cluster);
             snprintf(name, sizeof name, "gemm_sm90 128x%d cluster %d %s", columns, cluster,
                      ew_dtype_name(dtype));
             EW_TRY(add_kernel(list, &entry, cluster, dtype, name));
         }
-        const ewx_cuda_entry entry = ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, dtype, columns);
+        const ewx_cuda_entry entry =
+            ewx_cuda_gemm_sm80(EW_OP_GEMM_RS, EWX_CUDA_ONE_WEIGHT, dtype, columns);
         snprintf(name, sizeof name, "gemm_sm80 128x%d %s", columns, ew_dtype_name(dtype));
         EW_TRY(add_kernel(list, &entry, 1, dtype, name));
     }

@@ -11,9 +11,10 @@ static size_t produced_bytes(const ewx_spec *spec)
            sizeof(ewx_cuda_stamp);
 }
 
+/* Where tiles span owners, a rank may own rows of any of them. */
 static size_t reduced_bytes(const ewx_spec *spec)
 {
-    return (size_t)spec->layout.slots_per_part * sizeof(ewx_cuda_stamp);
+    return produced_bytes(spec);
 }
 
 ew_status ewx_cuda_trace_enable(ewx_cuda_engine *engine)
@@ -70,8 +71,10 @@ static int64_t summed_or_copied(const ewx_cuda_engine *engine, const ewx_grid *g
 {
     if (engine->spec->op->gemm_waits)
         return 0;
-    return ewx_part_tiles(
-        grid, ewx_spec_share(engine->spec, engine->last_rows, engine->world->rank).part);
+    const ewx_share share =
+        ewx_spec_share(engine->spec, engine->last_rows, engine->world->rank);
+    return share.ownership == EWX_OWNS_ROWS ? share.count
+                                            : ewx_part_tiles(grid, share.part);
 }
 
 /* Of an AllReduce in two shots most tiles are other ranks', whose sums are copied. */
@@ -80,7 +83,9 @@ static ew_trace_event reduce_event(const ewx_cuda_engine *engine, const ewx_grid
 {
     const int num_ranks = engine->spec->num_ranks, rank = engine->world->rank;
     const ewx_share share = ewx_spec_share(engine->spec, engine->last_rows, rank);
-    const ewx_tile tile = ewx_task_tile(grid, share.part, task);
+    const ewx_tile tile = share.ownership == EWX_OWNS_ROWS
+                              ? ewx_share_tile_in_columns(grid, &share, task)
+                              : ewx_task_tile(grid, share.part, task);
     const bool shared = share.ownership == EWX_OWNS_TILES;
     const int owner = shared ? ewx_task_owner(num_ranks, task) : rank;
     return (ew_trace_event){.kind = owner == rank ? EW_TRACE_REDUCE : EW_TRACE_COLLECT,

@@ -15,18 +15,25 @@ static int64_t round_ps(double ps)
 
 /* ---- Producers ---- */
 
+/* Where the GEMM waits, of rank 0: the others have the same of their own rows. */
+static ewx_block block_in_wave(const ewx_spec *spec, const ewx_grid *grid, int64_t position)
+{
+    return spec->op->gemm_waits ? ewx_gather_block(grid, 0, position)
+                                : ewx_order_block(grid, position);
+}
+
 /* Rows and columns of A and B, in elements, that the first wave touches, per block:
  * what the L2 must bring in while the wave computes. */
-static double wave_elements(const ewx_grid *grid, int slots)
+static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slots)
 {
     const int64_t num_blocks = ewx_num_blocks(grid);
     const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
     int64_t rows = 0, cols = 0;
     for (int64_t i = 0; i < count; i++) {
-        const ewx_block block = ewx_order_block(grid, i);
+        const ewx_block block = block_in_wave(spec, grid, i);
         bool new_row = true, new_col = true;
         for (int64_t j = 0; j < i && (new_row || new_col); j++) {
-            const ewx_block other = ewx_order_block(grid, j);
+            const ewx_block other = block_in_wave(spec, grid, j);
             new_row = new_row && (other.part != block.part || other.row != block.row);
             new_col = new_col && other.col != block.col;
         }
@@ -77,7 +84,7 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
     const bool blas = config->producer == EW_PRODUCER_BLAS;
     if (!profile->is_cpu) {
         const double elements =
-            blas ? square_wave_elements(grid, slots) : wave_elements(grid, slots);
+            blas ? square_wave_elements(grid, slots) : wave_elements(spec, grid, slots);
         us +=
             elements * depth * (double)spec->elem_bytes * profile->miss_ps_per_byte * 1e-6;
         us += !blas && config->ctas == EW_CTAS_BLOCK ? profile->cta_us : 0;
@@ -100,19 +107,17 @@ static uint64_t mix(uint64_t x)
 }
 
 /* Whether a block's output fills the upper half of its tiles only. */
-static bool is_half(const ewx_grid *grid, int64_t position)
+static bool is_half(const ewx_grid *grid, ewx_block block)
 {
-    const ewx_block block = ewx_order_block(grid, position);
     return ewx_part_rows(grid, block.part) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
-                         int64_t wave)
+                         ewx_block block, int64_t wave)
 {
     const int64_t whole_ps =
-        model->half_ps < model->block_ps && is_half(&model->grid, position)
-            ? model->half_ps
-            : model->block_ps;
+        model->half_ps < model->block_ps && is_half(&model->grid, block) ? model->half_ps
+                                                                         : model->block_ps;
     const double missing = 1 - (double)wave / model->slots;
     const int64_t block_ps = round_ps((double)whole_ps * (1 - model->crowd_time * missing));
     if (!(model->jitter > 0))
@@ -172,23 +177,6 @@ static ew_status check_budget(const ewx_sim_profile *profile, const ew_config *c
                     config->batch > 128 ? ", or a smaller b" : "");
 }
 
-/* AllGather-GEMM: no GPU's kernels could be followed yet. */
-static ew_status check_gather(const ewx_sim_profile *profile, const ewx_spec *spec)
-{
-    const int num_nodes = ewx_sim_nodes_of(profile, spec->num_ranks).count;
-    if (!profile->is_cpu)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s is simulated for CPUs, and profile %s is a GPU's\n"
-                        "  fix: use the profile cpu, or gemm-rs or gemm-ar",
-                        spec->op->name, profile->name);
-    if (num_nodes > 1)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s among ranks on %d hosts\n"
-                        "  fix: use ranks of one host, or a gather and gemm-rs",
-                        spec->op->name, num_nodes);
-    return EW_OK;
-}
-
 /* The simulated cpu engine refuses what the real one refuses. */
 static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *config,
                            int num_nodes)
@@ -210,8 +198,8 @@ static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *conf
         profile->name);
 }
 
-/* What needs a part of the output for every rank. */
-static ew_status check_one_part(const ewx_spec *spec)
+/* What needs a part of the sum for every rank. */
+static ew_status check_one_level(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
     if (config->transport != EW_TRANSPORT_COPY && config->launches != EW_LAUNCHES_UNIT &&
@@ -227,16 +215,14 @@ static ew_status check_one_part(const ewx_spec *spec)
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
 {
     ewx_sim_model model = {0};
-    if (!ewx_sim_op_of(spec))
+    if (!ewx_sim_op_of(spec, profile->is_cpu))
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "the simulator does not have the operation %s\n"
                         "  fix: use gemm-rs or gemm-ar, or backend=cpu",
                         spec->op->name);
-    if (spec->op->gemm_waits)
-        EW_TRY(check_gather(profile, spec));
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
-    if (spec->layout.num_parts == 1 && spec->num_ranks > 1)
-        EW_TRY(check_one_part(spec));
+    if (!ewx_op_has_levels(spec->op, spec->num_ranks) && spec->num_ranks > 1)
+        EW_TRY(check_one_level(spec));
     if (profile->is_cpu)
         return check_cpu(profile, &spec->config,
                          ewx_sim_nodes_of(profile, spec->num_ranks).count);
@@ -286,7 +272,8 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
     const ewx_sim_profile *profile = request->profile;
     const ewx_spec *spec = request->spec;
     model->uses_nccl = spec->config.producer == EW_PRODUCER_BLAS && profile->nccl_gbs > 0 &&
-                       model->sharers == 1 && model->grid.num_large == 0;
+                       model->sharers == 1 && model->grid.num_large == 0 &&
+                       !spec->op->gemm_waits;
     const bool across = spec->num_ranks > model->ranks_per_node;
     const double inside = request->link_gbs > 0 ? fmin(profile->nccl_gbs, request->link_gbs)
                                                 : profile->nccl_gbs;

@@ -43,6 +43,6 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
  * compute, the less they contend for L2 and memory, and the larger each one's share of the
  * capped power. */
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
-                         int64_t wave);
+                         ewx_block block, int64_t wave);
 
 #endif

@@ -219,10 +219,16 @@ static ew_status sim_trace_read(void *state, ew_trace_event *events, size_t capa
     return EW_OK;
 }
 
-static void sim_start_together(void *state)
+static void sim_describe(const void *state, char *text, size_t bytes)
+{
+    (void)state, (void)bytes;
+    text[0] = '\0';
+}
+
+static void sim_start_together(void *state, int64_t delay_ns)
 {
     sim_plan *plan = state;
-    plan->together = true;
+    plan->together = delay_ns >= 0;
     plan->known_rows = plan->traced_rows = -1;
 }
 
@@ -299,6 +305,7 @@ const ewx_backend ewx_backend_sim = {
     .timing = sim_timing,
     .trace_enable = sim_trace_enable,
     .trace_read = sim_trace_read,
+    .describe = sim_describe,
     .start_together = sim_start_together,
     .destroy = sim_destroy,
     .memory = {.allocate = sim_allocate,
@@ -310,4 +317,5 @@ const ewx_backend ewx_backend_sim = {
     .weights = {.open = sim_weight_open,
                 .pack = sim_weight_pack,
                 .close = sim_weight_close},
+    .graphs = {.open = ewx_graphs_refuse},
 };

@@ -62,6 +62,13 @@ static void launch_part(ewx_sim *sim, int rank)
     ewx_sim_push(&sim->queue, ewx_sim_later(behind, there), EWX_SIM_PART, rank, 0);
 }
 
+void ewx_sim_launch_gemm(ewx_sim *sim, int rank)
+{
+    const int64_t ready = ewx_sim_after(sim->now_ps, (double)sim->model.launch_ps);
+    ewx_sim_push(&sim->queue, ewx_sim_book_launch(sim, rank, ready, 1), EWX_SIM_PART, rank,
+                 0);
+}
+
 /* Blocks in the wave of the next position. */
 static int64_t blocks_of_wave(const ewx_sim *sim, const ewx_sim_rank *r)
 {
@@ -70,6 +77,39 @@ static int64_t blocks_of_wave(const ewx_sim *sim, const ewx_sim_rank *r)
     const int64_t left_before = (r->end_of_part - r->first_of_part) -
                                 (r->next_position - r->first_of_part) / most * most;
     return ewx_min64(most, left_before);
+}
+
+/* The end of a block that has begun, when it is known.  While it waited, nobody took time
+ * from it. */
+static void schedule_end(ewx_sim *sim, int rank, int slot)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    ewx_sim_producer *producer = &r->producers[slot];
+    const int64_t end_ps = sim->op->block_end
+                               ? sim->op->block_end(sim, rank, producer)
+                               : ewx_sim_after(sim->now_ps, (double)producer->block_ps);
+    producer->waits = end_ps < 0;
+    if (producer->waits)
+        return;
+    producer->stolen_ps = r->stolen_ps;
+    if (r->blocks_left == ewx_num_blocks(&sim->model.grid) && r->gemm_begin_ps == 0)
+        r->gemm_begin_ps = end_ps - producer->block_ps;
+    ewx_sim_push(&sim->queue, end_ps, EWX_SIM_BLOCK_END, rank, slot);
+}
+
+void ewx_sim_wake_blocks(ewx_sim *sim, int rank, int part)
+{
+    for (int slot = 0; slot < sim->ranks[rank].num_slots; slot++) {
+        const ewx_sim_producer *producer = &sim->ranks[rank].producers[slot];
+        if (producer->waits && (part == EWX_EVERYONE || producer->block.part == part))
+            schedule_end(sim, rank, slot);
+    }
+}
+
+static ewx_block block_at(const ewx_sim *sim, int rank, int64_t position)
+{
+    return sim->op->block_at ? sim->op->block_at(sim, rank, position)
+                             : ewx_order_block(&sim->model.grid, position);
 }
 
 bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot)
@@ -82,15 +122,12 @@ bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot)
     const int64_t wave = blocks_of_wave(sim, r);
     producer->position =
         (r->first_position + r->next_position++) % ewx_num_blocks(&sim->model.grid);
-    producer->block = ewx_order_block(&sim->model.grid, producer->position);
+    producer->block = block_at(sim, rank, producer->position);
     producer->begin_ps = sim->now_ps;
-    producer->stolen_ps = r->stolen_ps;
     producer->tile = 0;
-    ewx_sim_push(
-        &sim->queue,
-        ewx_sim_after(sim->now_ps, (double)ewx_sim_block_ps(&sim->model, rank,
-                                                            producer->position, wave)),
-        EWX_SIM_BLOCK_END, rank, slot);
+    producer->block_ps =
+        ewx_sim_block_ps(&sim->model, rank, producer->position, producer->block, wave);
+    schedule_end(sim, rank, slot);
     return true;
 }
 
@@ -139,6 +176,6 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
     if (r->blocks_left > 0 && r->next_position == r->end_of_part)
         launch_part(sim, rank);
     else if (r->blocks_left == 0 && sim->spec->config.pool == EW_POOL_AFTER &&
-             !sim->model.uses_nccl)
+             !sim->spec->op->gemm_waits && !sim->model.uses_nccl)
         ewx_sim_launch_next(sim, rank);
 }

@@ -10,6 +10,11 @@ void ewx_sim_start_part(ewx_sim *sim, int rank);
 /* Takes the next position for a slot that has room; false: none is left. */
 bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot);
 void ewx_sim_end_block(ewx_sim *sim, int rank, int slot);
+/* Rows of a part have been sent to a rank, or all rows (EWX_EVERYONE): blocks of theirs
+ * that wait for no others get their end. */
+void ewx_sim_wake_blocks(ewx_sim *sim, int rank, int part);
+/* The GEMM of a rank behind its movers. */
+void ewx_sim_launch_gemm(ewx_sim *sim, int rank);
 void ewx_sim_count_block(ewx_sim *sim, int rank);
 
 /* ---- sim_reducers.c: a GPU's reducers, and the end of any task ---- */

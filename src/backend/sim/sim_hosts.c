@@ -52,7 +52,8 @@ void ewx_sim_arrive(ewx_sim *sim, int dst, int64_t unit)
     const int64_t bytes = sim->op->message_bytes(sim, dst, unit);
     const int64_t first_ps = sim->now_ps - (int64_t)((double)bytes * sim->model.nic_ps);
     const int64_t through_ps = spend_core(sim, dst, first_ps, bytes);
-    ewx_sim_publish(sim, dst, unit, ewx_sim_later(through_ps, sim->now_ps));
+    (sim->op->receive ? sim->op->receive : ewx_sim_publish)(
+        sim, dst, unit, ewx_sim_later(through_ps, sim->now_ps));
 }
 
 /* ---- Sums of a host ---- */

@@ -18,8 +18,11 @@ void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task, int64
     }
     if (sim->op->finish_task)
         sim->op->finish_task(sim, rank, task);
-    if (--r->tasks_left == 0)
-        r->end_ps = sim->now_ps;
+    if (--r->tasks_left > 0)
+        return;
+    r->end_ps = sim->now_ps;
+    if (sim->spec->op->gemm_waits && sim->spec->config.pool == EW_POOL_AFTER)
+        ewx_sim_launch_gemm(sim, rank);
 }
 
 /* The reducer's current task: begins it, sleeps until it is ready, or waits. */
@@ -56,6 +59,13 @@ void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
     if (sim->request->profile->is_cpu) {
         ewx_sim_push(&sim->queue, ewx_sim_later(sim->ready_ps[unit], sim->now_ps),
                      EWX_SIM_WAKE, dst, 0);
+        return;
+    }
+    if (sim->op->cta_of) {
+        const int at = sim->op->cta_of(sim, dst, unit - sim->first_unit[dst]);
+        if (r->consumers[at].phase == EWX_SIM_WAITING &&
+            ewx_sim_unit(sim, dst, r->consumers[at].task) == unit)
+            try_task(sim, dst, at);
         return;
     }
     const bool few = release > 0 && release < budget;
@@ -120,8 +130,12 @@ void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
     r->num_ctas = (int)ewx_min64(r->budget, r->end_task - r->first_task);
     r->first_pending = 0;
     for (int at = 0; at < r->budget; at++)
-        r->consumers[at] =
-            (ewx_sim_consumer){.phase = EWX_SIM_PENDING, .task = r->first_task + at};
+        r->consumers[at] = (ewx_sim_consumer){.phase = EWX_SIM_PENDING,
+                                              .task = r->first_task + at,
+                                              .round = at,
+                                              .collected = at};
+    for (int at = 0; at < r->budget && sim->op->next_task; at++)
+        r->consumers[at].task = sim->op->next_task(sim, rank, &r->consumers[at]);
     admit_pending(sim, rank);
 }
 
@@ -141,13 +155,24 @@ void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm)
     }
 }
 
+/* Whether there is one. */
+static bool next_task(const ewx_sim *sim, int rank, ewx_sim_consumer *consumer)
+{
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    if (sim->op->next_task) {
+        consumer->task = sim->op->next_task(sim, rank, consumer);
+        return consumer->task >= 0;
+    }
+    consumer->task += r->budget;
+    return consumer->task < r->end_task;
+}
+
 void ewx_sim_end_reduce(ewx_sim *sim, int rank, int at)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     ewx_sim_consumer *consumer = &r->consumers[at];
     ewx_sim_finish_task(sim, rank, r->num_slots + at, consumer->task, consumer->begin_ps);
-    consumer->task += r->budget;
-    if (consumer->task < r->end_task) {
+    if (next_task(sim, rank, consumer)) {
         try_task(sim, rank, at);
         return;
     }

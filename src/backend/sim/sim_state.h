@@ -52,9 +52,11 @@ typedef struct ewx_sim_producer {
     int consumer;     /* CPU: being served; -1: none */
     int64_t sum;      /* CPU: unit whose sum of this host is being made; -1: none */
     int served;       /* CPU: tiles of this visit */
+    bool waits;       /* GPU: for rows of its block */
     int64_t position; /* of the block in hand */
     ewx_block block;
     int64_t begin_ps;
+    int64_t block_ps;      /* GPU: what the block takes */
     int64_t stolen_ps;     /* of the rank's, already paid for */
     int64_t stores_end_ps; /* push: of the block before */
 } ewx_sim_producer;
@@ -70,6 +72,7 @@ typedef struct ewx_sim_consumer {
     ewx_sim_phase phase;
     int sm;
     int64_t task, begin_ps;
+    int64_t round, collected; /* gemm-ar: to be summed next, and to be copied next */
 } ewx_sim_consumer;
 
 typedef struct ewx_sim_sm {
@@ -103,6 +106,7 @@ typedef struct ewx_sim_rank {
     int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
     int64_t copying_ps;                                   /* copy: the last one's end */
     int64_t arrival_ps;                                   /* push: of the last tile sent */
+    int64_t chunks_left, chunks_ps; /* ag-gemm, GPU: to come to it; the last one is seen */
     int64_t remote_bytes, crossed_bytes;
     /* CPU, several hosts: */
     int64_t network_owed_ps;     /* of the caller's thread, as it computes */
@@ -145,7 +149,7 @@ typedef struct ewx_sim {
     int64_t medium_ps;       /* of all NICs where they share their rate: busy until */
     int32_t *unsummed;       /* [node][unit] contributions missing to the node's sum */
     int64_t *next_sum;       /* [node][unit] to be made after it; -1: none */
-    int64_t *shared_ps;      /* ag-gemm: [unit] when other ranks see a panel of rows */
+    int64_t *shared_ps;      /* ag-gemm: when a rank sees some rows of another */
     ewx_sim_source *sources; /* ag-gemm: [rank][source] */
     size_t num_traced;
 } ewx_sim;

@@ -27,7 +27,7 @@ static int64_t tile_ps(const ewx_sim *sim, int rank, const ewx_sim_producer *wor
         (EWX_TILE_M * EWX_TILE_N * grid->block_rows * grid->block_cols);
     return 1 +
            (int64_t)(share * (double)ewx_sim_block_ps(&sim->model, rank, worker->position,
-                                                      sim->model.slots));
+                                                      worker->block, sim->model.slots));
 }
 
 static bool is_reducer(const ewx_sim *sim, int worker)

@@ -56,9 +56,11 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
     const int64_t num_tasks = sim->op->num_tasks(sim, rank);
     const bool is_cpu = sim->request->profile->is_cpu;
     r->num_slots = is_cpu ? model->sms : model->sms * model->producers_per_sm;
-    /* Rows are shared by any number of workers at once. */
-    const int at_once = sim->spec->op->gemm_waits ? r->num_slots : sim->spec->config.budget;
-    r->budget = (int)ewx_min64(at_once, num_tasks);
+    /* A CPU's rows are shared by any number of workers at once. */
+    const bool any = is_cpu && sim->spec->op->gemm_waits;
+    const int at_once = any ? r->num_slots : sim->spec->config.budget;
+    const bool dealt = !is_cpu && sim->op->num_shares;
+    r->budget = (int)ewx_min64(at_once, dealt ? sim->op->num_shares(sim) : num_tasks);
     r->producers = ewx_sim_allocate((size_t)r->num_slots, sizeof *r->producers, enough);
     r->consumers = ewx_sim_allocate((size_t)r->budget, sizeof *r->consumers, enough);
     r->sms = ewx_sim_allocate((size_t)model->sms, sizeof *r->sms, enough);
@@ -91,7 +93,9 @@ static void weigh_senders(ewx_sim *sim, int dst)
 static void choose_sample(ewx_sim *sim)
 {
     const int all = sim->num_ranks, wish = sim->request->sampled_ranks;
-    const bool shares = sim->request->profile->is_cpu || sim->model.sharers > 1;
+    /* Rows of every rank are waited for, so none can stand for another. */
+    const bool shares = sim->request->profile->is_cpu || sim->model.sharers > 1 ||
+                        sim->spec->op->gemm_waits;
     const int count = wish < 2 || wish > all || shares ? all : wish;
     for (int rank = 0; rank < all; rank++)
         sim->ranks[rank].mirrored = true;
@@ -142,14 +146,17 @@ static void tear_down(ewx_sim *sim)
 
 /* ---- The clock ---- */
 
-/* Producers first. */
+/* Producers first, but where they come behind what they wait for. */
 static void start_kernels(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
+    const bool after = sim->spec->config.pool == EW_POOL_AFTER;
+    const bool movers_first = after && sim->spec->op->gemm_waits && r->tasks_left > 0;
     for (int sm = 0; sm < sim->model.set_apart; sm++)
         r->sms[sm].only_reduces = true;
-    ewx_sim_start_part(sim, rank);
-    if (sim->spec->config.pool != EW_POOL_AFTER)
+    if (!movers_first)
+        ewx_sim_start_part(sim, rank);
+    if (!after || movers_first)
         ewx_sim_launch_reducers(sim, rank);
 }
 
@@ -240,7 +247,10 @@ static ew_status check_end(const ewx_sim *sim)
 static ew_status check_size(const ewx_sim *sim)
 {
     const double blocks = (double)ewx_num_blocks(&sim->model.grid) * sim->num_simulated;
-    if (blocks <= MAX_BLOCKS)
+    double tasks = 0;
+    for (int rank = 0; rank < sim->num_ranks && sim->spec->op->gemm_waits; rank++)
+        tasks += (double)sim->op->num_tasks(sim, rank);
+    if (blocks + tasks <= MAX_BLOCKS)
         return EW_OK;
     return ewx_fail(EW_ERR_SHAPE,
                     "%g blocks of all ranks are too many to simulate\n"
@@ -276,7 +286,7 @@ ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a simulation");
     sim->request = request;
     sim->spec = request->spec;
-    sim->op = ewx_sim_op_of(request->spec);
+    sim->op = ewx_sim_op_of(request->spec, request->profile->is_cpu);
     sim->ownership = ewx_spec_ownership(request->spec, request->rows);
     sim->unit_tasks = sim->ownership == EWX_OWNS_PART ? request->spec->config.release : 1;
     sim->num_ranks = request->spec->num_ranks;

@@ -59,6 +59,13 @@ static inline const ewx_op *ewx_op_of(const ew_problem *problem)
     return ewx_op_find(problem->op);
 }
 
+/* Whether the ranks of a host may sum first, for another one: where a tile has one owner,
+ * whatever m is. */
+static inline bool ewx_op_has_levels(const ewx_op *op, int num_ranks)
+{
+    return !op->gemm_waits && op->num_parts(num_ranks) > 1;
+}
+
 /* ---- What several operations have in common ---- */
 
 /* Rows dealt out evenly: the first m mod W ranks have one more. */

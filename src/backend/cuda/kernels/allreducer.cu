@@ -3,13 +3,15 @@
  * The owner sums its tile and gives it to the others from registers: it stores each piece
  * in place of the contributions that it has just read, of which it is the only reader, so
  * that every rank finds every sum in its own heap, in the slot of its own contribution. The
- * others copy it from there.
+ * others copy it from there.  Where C lies in symmetric memory the owner stores into it on
+ * all ranks, and the others only wait until it is there.
  *
  * x CTAs have every x-th round each.  Between its own sums a CTA copies rounds that are
  * there, but it waits for those of others only when it has no sum left to make: as all x
  * are resident together (cuda_engine.c), none of them keeps a sum that another rank waits
  * for from being made. */
 #include "backend/cuda/kernels/reduce_tile.cuh"
+#include "backend/cuda/kernels/straight.cuh"
 
 namespace
 {
@@ -29,7 +31,7 @@ __device__ void publish_sum(const ewx_cuda_call &call, uint32_t epoch, int64_t t
 }
 
 /* The whole CTA: false when the call is given up. */
-template <class T, int THREADS, int W, int SOURCES, int ROWS>
+template <class T, int THREADS, int W, int SOURCES, int ROWS, beyond BEYOND>
 __device__ bool sum_tile(const ewx_cuda_output &output, const ewx_cuda_call &call,
                          uint32_t epoch, const ewx_cuda_rounds &rounds, int round)
 {
@@ -52,8 +54,8 @@ __device__ bool sum_tile(const ewx_cuda_output &output, const ewx_cuda_call &cal
     if (rounds.two_shots && threadIdx.x == 0)
         publish_result(call, epoch, task);
 #endif
-    reduce_tile<T, THREADS, W, SOURCES, ROWS, true>(place_of(output, call, epoch, tile),
-                                                    call, rounds.two_shots);
+    reduce_tile<T, THREADS, W, SOURCES, ROWS, BEYOND>(
+        place_of(output, call, epoch, tile), call, rounds.two_shots, rounds.symmetric);
     if (threadIdx.x < 32)
         await_time(on_link.end_ns); /* 0 without a link */
     if (rounds.two_shots)
@@ -144,33 +146,58 @@ __device__ bool collect_round(const ewx_cuda_output &output, const ewx_cuda_call
     return true;
 }
 
+/* The whole CTA: waits until the sums of its rounds are in this rank's C.  All at once,
+ * since nothing else is left to do. */
+template <int THREADS>
+__device__ void await_sums(const ewx_cuda_call &call, uint32_t epoch,
+                           const ewx_cuda_rounds &rounds)
+{
+#if EW_MUTANT != 77 /* planted bug: the kernel ends before all sums are there */
+    bool ok = true;
+#pragma unroll 1
+    for (int at = threadIdx.x; ok; at += THREADS) {
+        const int round = blockIdx.x + at / call.num_ranks * gridDim.x;
+        const int owner = at % call.num_ranks, task = round * call.num_ranks + owner;
+        if (round >= rounds.count)
+            break;
+        if (owner == call.rank || task >= rounds.tiles)
+            continue;
+        const ewx_tile tile = ewx_task_tile(&call.grid, 0, task);
+        ok = await_epoch(call, result_of(call, call.rank, task), epoch,
+                         {EWX_CUDA_RESULT, owner, (int)tile.row, (int)tile.col});
+        stamp_begin(call.trace.reduced, task);
+        stamp_end(call.trace.reduced, task);
+    }
+#endif
+}
+
 /* ---- The kernel ---- */
 
 /* The whole CTA: whether all ranks are in this call, as reducer.cu asks with its first
- * tile. */
-__device__ bool all_agree(const ewx_cuda_call &call, uint32_t epoch)
+ * tile; in two shots also whether sums go straight into C. */
+__device__ bool all_agree(const ewx_cuda_call &call, uint32_t epoch,
+                          const ewx_cuda_rounds &rounds, bool *straight_out)
 {
+    if (rounds.two_shots)
+        return meet_with_outputs(call, epoch, rounds.symmetric.place, straight_out);
     return __syncthreads_and(threadIdx.x >= 32 || calls_agree(call, epoch, threadIdx.x));
 }
 
+/* The whole CTA: its sums, and in between, and at the end, what the others give. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
-    allreducer(const __grid_constant__ ewx_cuda_output output,
-               const __grid_constant__ ewx_cuda_call call,
-               const __grid_constant__ ewx_cuda_rounds rounds)
+__device__ __forceinline__ void sum_and_copy(const ewx_cuda_output &output,
+                                             const ewx_cuda_call &call, uint32_t epoch,
+                                             const ewx_cuda_rounds &rounds)
 {
-    const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
     const int count = (int)rounds.count, summed = (int)rounds.mine.count;
-    if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
-        announce_output(call, epoch);
     int round = blockIdx.x;                           /* the next to sum a tile of ... */
     int collected = rounds.two_shots ? round : count; /* ... and to copy */
-    bool going = round >= count || all_agree(call, epoch);
+    bool going = true;
 #pragma unroll 1
     while (going && (round < summed || collected < count)) {
         if (round < summed) {
-            going =
-                sum_tile<T, THREADS, W, SOURCES, ROWS>(output, call, epoch, rounds, round);
+            going = sum_tile<T, THREADS, W, SOURCES, ROWS, beyond::SLOTS>(
+                output, call, epoch, rounds, round);
             round += gridDim.x;
         }
         const bool waits = round >= summed;
@@ -180,6 +207,39 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
         for (; going && there && collected < end; collected += there ? gridDim.x : 0)
             there = collect_round<THREADS>(output, call, epoch, rounds, collected, waits);
         going = going && (there || !waits);
+    }
+}
+
+/* The same where sums go straight into C. */
+template <class T, int THREADS, int W, int SOURCES, int ROWS>
+__device__ __forceinline__ void sum_straight(const ewx_cuda_output &output,
+                                             const ewx_cuda_call &call, uint32_t epoch,
+                                             const ewx_cuda_rounds &rounds)
+{
+    bool going = true;
+#pragma unroll 1
+    for (int round = blockIdx.x; going && round < rounds.mine.count; round += gridDim.x)
+        going = sum_tile<T, THREADS, W, SOURCES, ROWS, beyond::OUTPUTS>(output, call, epoch,
+                                                                        rounds, round);
+    if (going)
+        await_sums<THREADS>(call, epoch, rounds);
+}
+
+template <class T, int THREADS, int W, int SOURCES, int ROWS>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
+    allreducer(const __grid_constant__ ewx_cuda_output output,
+               const __grid_constant__ ewx_cuda_call call,
+               const __grid_constant__ ewx_cuda_rounds rounds)
+{
+    const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
+    if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
+        announce_output(call, epoch);
+    bool straight = false;
+    if (blockIdx.x < rounds.count && all_agree(call, epoch, rounds, &straight)) {
+        if (straight)
+            sum_straight<T, THREADS, W, SOURCES, ROWS>(output, call, epoch, rounds);
+        else
+            sum_and_copy<T, THREADS, W, SOURCES, ROWS>(output, call, epoch, rounds);
     }
     let_next_kernel_start();
     __syncthreads();

@@ -4,6 +4,23 @@
 namespace
 {
 
+/* One thread, in front of what a stream has of the call. */
+__global__ void hold_kernel(const __grid_constant__ ewx_cuda_hold hold,
+                            const __grid_constant__ ewx_cuda_call call)
+{
+    const uint32_t epoch = call.counters->epochs[hold.stage] + 1;
+    if (hold.opens) {
+        await_host(call, hold.number);
+        announce_at_gate(call, epoch);
+    }
+    await_gate(call, epoch);
+    const unsigned long long open_ns = global_timer_ns();
+    while (global_timer_ns() - open_ns < hold.delay_ns)
+        ;
+    if (hold.opens)
+        call.report->start_ns = global_timer_ns();
+}
+
 /* One warp: opens the call for a GEMM that is not ours, and closes that stage at once: what
  * follows in the stream is ordered by the stream. */
 __global__ void open_call_kernel(const __grid_constant__ ewx_cuda_call call)
@@ -70,6 +87,11 @@ __global__ void read_clock(unsigned long long *ns_out)
 }
 
 } // namespace
+
+ewx_cuda_entry ewx_cuda_hold_call(void)
+{
+    return {(const void *)hold_kernel, 1, 0, 0};
+}
 
 ewx_cuda_entry ewx_cuda_open_call(void)
 {

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int part = warp % WARPS_PER_ROW;
-    const int64_t rows = ewx_part_rows(&call.grid, call.part);
+    const int64_t rows = owned_rows(call);
     await_kernel_before();
     const int64_t done = WHOLE ? 0 : epilogue.counters->next_strip * EWX_STRIP_ROWS;
     if (__syncthreads_or(has_stopped(call))) /* not everything was summed */

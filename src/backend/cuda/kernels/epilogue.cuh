@@ -11,18 +11,6 @@
 constexpr int WARP = 32;
 
 template <class T>
-__device__ __forceinline__ void unpack(float (&x)[PIECE], uint4 v)
-{
-    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 f = element<T>::unpack(pairs[i]);
-        x[2 * i] = f.x;
-        x[2 * i + 1] = f.y;
-    }
-}
-
-template <class T>
 __device__ __forceinline__ uint4 rounded_sum(uint4 a, uint4 b)
 {
     float x[PIECE];
@@ -58,6 +46,14 @@ __device__ __forceinline__ float *squares_at(const ewx_cuda_epilogue &epilogue,
                                              const ewx_grid &grid, int64_t row)
 {
     return epilogue.squares + row * grid.tile_cols;
+}
+
+/* Rows that this rank has an epilogue for. */
+__device__ __forceinline__ int64_t owned_rows(const ewx_cuda_call &call)
+{
+    return ewx_share_of(&call.grid, (ewx_ownership)call.ownership, call.num_ranks,
+                        call.rank)
+        .num_rows;
 }
 
 /* ---- c and h of a piece ---- */
@@ -199,7 +195,8 @@ __device__ __forceinline__ void close_epilogue(const ewx_cuda_epilogue &epilogue
         return;
     counters->exits = 0;
     counters->next_strip = 0;
-    for (int64_t row = 0; row < ewx_part_tile_rows(&call.grid, call.part); row++)
+    const int64_t tile_rows = ewx_div_up(owned_rows(call), EWX_TILE_M);
+    for (int64_t row = 0; row < tile_rows; row++)
         counters->row_tiles[row] = 0;
     call.report->end_ns = global_timer_ns();
 }

@@ -2,6 +2,8 @@
 #ifndef EWX_CUDA_GEMM_BLOCK_CUH
 #define EWX_CUDA_GEMM_BLOCK_CUH
 
+#include <type_traits>
+
 #include "backend/cuda/kernels/protocol.cuh"
 
 struct gemm_block {
@@ -50,6 +52,26 @@ template <class OP>
 __device__ __forceinline__ int num_pieces(const ewx_cuda_call &call)
 {
     return PIECES<OP> ? call.num_pieces : 1;
+}
+
+/* Where it multiplies them with several weights, and where an activation follows. */
+template <class OP>
+constexpr bool HAS_PRODUCTS = false;
+template <class OP>
+constexpr bool ACTIVATES = false;
+
+/* A parameter of the kernels that have several weights; the others have an empty one. */
+struct no_products {
+};
+template <class OP, class PRODUCTS>
+using products_of = std::conditional_t<HAS_PRODUCTS<OP>, PRODUCTS, no_products>;
+
+/* The stripe that a tile of a block has on one of its sides. */
+__device__ __forceinline__ ewx_stripe stripe_at(const ewx_cuda_products &products,
+                                                int64_t b_row, int tile, int side)
+{
+    return ewx_columns_stripe(&products.columns,
+                              b_row / EWX_STRIPE_COLS + tile * EWX_TILE_STRIPES + side);
 }
 
 /* What hands out blocks: one thread of a CTA or cluster. */

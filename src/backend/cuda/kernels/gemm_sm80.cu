@@ -6,6 +6,7 @@
  * the next step's fragments while mma.sync works on this one's.  A finished block goes
  * through the same shared memory, so that it leaves in rows of 16-byte stores.  With
  * several pieces of K all this is done for each, and a tile is published with the last. */
+#include "backend/cuda/kernels/activate.cuh"
 #include "backend/cuda/kernels/ampere.cuh"
 #include "backend/cuda/kernels/op_ag_gemm.cuh"
 #include "backend/cuda/kernels/op_gemm_ar.cuh"
@@ -29,7 +30,11 @@ constexpr int TILE_ROW_BYTES = EWX_TILE_N * 2;
 constexpr int TILE_ROW_CHUNKS = TILE_ROW_BYTES / CHUNK_BYTES;
 constexpr int TILE_CHUNKS = EWX_TILE_M * TILE_ROW_CHUNKS;
 
+constexpr int STRIPE_CHUNKS = EWX_STRIPE_COLS * 2 / CHUNK_BYTES; /* of a row */
+constexpr int MOST_STRIPES = 256 / EWX_STRIPE_COLS;              /* of a block */
+
 static_assert(STEPS == 2, "multiply() alternates between two sets of fragments");
+static_assert(ROWS_PER_PASS == EWX_STRIPE_COLS, "a pass loads rows of one weight");
 
 template <int BLOCK_N>
 struct shape {
@@ -48,17 +53,26 @@ struct shape {
                   "the block leaves through the stages");
 };
 
+/* With several weights: the first row of each stripe of a block, and how many it has. */
+struct stripe_rows {
+    const unsigned char *first[MOST_STRIPES];
+    int8_t counts[MOST_STRIPES];
+};
+
 /* What the CTA does next; thread 0's answer to a position. */
+template <class OP>
 struct work {
     gemm_block block;       /* of no tiles: no more work */
     const unsigned char *a; /* the block's rows */
     unsigned char *out;     /* place of the first tile; the second is behind it */
     int piece;              /* of K: a block's pieces come one after the other */
+    products_of<OP, stripe_rows> b;
 };
 
 /* What thread 0, or warp 0, passes to the others. */
+template <class OP>
 struct notices {
-    work items[2]; /* one block in hand and the next, in turn */
+    work<OP> items[2]; /* one block in hand and the next, in turn */
     uint32_t epoch;
     int may_store;
 };
@@ -70,7 +84,9 @@ __device__ __forceinline__ unsigned char *place_of(const ewx_cuda_operands &oper
                                                    const ewx_cuda_call &call,
                                                    uint32_t epoch, const gemm_block &block)
 {
-    if constexpr (GATHERS<OP>) {
+    if constexpr (HAS_PRODUCTS<OP>) {
+        return nullptr; /* each stripe has its own */
+    } else if constexpr (GATHERS<OP>) {
         return (unsigned char *)operands.c +
                (block.a_row * call.grid.cols + block.b_row) * 2;
     } else {
@@ -99,18 +115,33 @@ __device__ __forceinline__ const unsigned char *rows_of(const ewx_cuda_operands 
     }
 }
 
-template <class OP>
-__device__ __forceinline__ work next_work(const ewx_cuda_operands &operands,
-                                          const ewx_cuda_call &call, uint32_t epoch,
-                                          const block_source<OP> &blocks, bool is_taken)
+__device__ __forceinline__ void find_stripes(stripe_rows &rows,
+                                             const ewx_cuda_products &products, int64_t k,
+                                             int64_t b_row)
 {
-    work item = {};
+    for (int i = 0; i < MOST_STRIPES; i++) {
+        const ewx_stripe stripe = stripe_at(products, b_row, 0, i);
+        rows.first[i] =
+            (const unsigned char *)products.b[stripe.product] + stripe.first * k * 2;
+        rows.counts[i] = (int8_t)max(stripe.count, 0);
+    }
+}
+
+template <class OP>
+__device__ __forceinline__ work<OP> next_work(
+    const ewx_cuda_operands &operands, const ewx_cuda_call &call,
+    const products_of<OP, ewx_cuda_products> &products, uint32_t epoch,
+    const block_source<OP> &blocks, bool is_taken)
+{
+    work<OP> item = {};
     if (!is_taken || has_stopped(call))
         return item;
     item.block = blocks.at(call, 0);
     if (OP::await(call, epoch, item.block)) {
         item.a = rows_of<OP>(operands, call, epoch, item.block);
         item.out = place_of<OP>(operands, call, epoch, item.block);
+        if constexpr (HAS_PRODUCTS<OP>)
+            find_stripes(item.b, products, operands.k, item.block.b_row);
     } else {
         item.block.num_tiles = 0;
     }
@@ -118,16 +149,18 @@ __device__ __forceinline__ work next_work(const ewx_cuda_operands &operands,
 }
 
 /* The same block's next piece. */
-__device__ __forceinline__ work next_piece(const work &item)
+template <class OP>
+__device__ __forceinline__ work<OP> next_piece(const work<OP> &item)
 {
-    work next = item;
+    work<OP> next = item;
     next.piece++;
     next.out += EWX_CUDA_TILE_BYTES;
     return next;
 }
 
 template <class OP>
-__device__ __forceinline__ bool is_last_piece(const ewx_cuda_call &call, const work &item)
+__device__ __forceinline__ bool is_last_piece(const ewx_cuda_call &call,
+                                              const work<OP> &item)
 {
     return GATHERS<OP> || item.piece + 1 == call.num_pieces;
 }
@@ -143,31 +176,38 @@ __device__ __forceinline__ uint32_t swizzled(int row, int chunk)
 
 /* What one thread loads: a chunk of every ROWS_PER_PASS-th row of A, then of B. */
 struct sources {
-    const unsigned char *a, *b; /* the first row's chunk, in the next k-tile to load */
-    int left;                   /* k-tiles to load; below 0: turns since there was none */
-    uint32_t to;                /* place of the first row's chunk in a stage */
-    uint32_t rows, last_rows;   /* a bit for each pass: this chunk exists */
+    /* The first row's chunk, in the next k-tile to load; with several weights, of B its
+     * distance from a stripe's first row. */
+    const unsigned char *a, *b;
+    int left;                 /* k-tiles to load; below 0: turns since there was none */
+    uint32_t to;              /* place of the first row's chunk in a stage */
+    uint32_t rows, last_rows; /* a bit for each pass: this chunk exists */
 };
 
-template <int BLOCK_N>
+template <class OP, int BLOCK_N>
 __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operands,
-                                                const work &item)
+                                                const work<OP> &item)
 {
     const int row = thread_index() / CHUNKS;
     const int k = thread_index() % CHUNKS * (CHUNK_BYTES / 2);
     sources from;
     const int64_t first = item.piece * operands.piece_k + k;
     from.a = item.a + (row * operands.k + first) * 2;
-    from.b = (const unsigned char *)operands.b +
-             ((item.block.b_row + row) * operands.k + first) * 2;
+    from.b = HAS_PRODUCTS<OP> ? (const unsigned char *)((row * operands.k + k) * 2)
+                              : (const unsigned char *)operands.b +
+                                    ((item.block.b_row + row) * operands.k + first) * 2;
     from.left = (int)ewx_div_up(operands.piece_k, DEPTH);
     from.to = swizzled(row, thread_index() % CHUNKS);
     from.rows = 0;
 #pragma unroll
     for (int pass = 0; pass < shape<BLOCK_N>::PASSES; pass++) {
-        const bool exists = pass < A_PASSES
-                                ? row + pass * ROWS_PER_PASS < item.block.rows
-                                : row + (pass - A_PASSES) * ROWS_PER_PASS < item.block.cols;
+        bool exists = row + pass * ROWS_PER_PASS < item.block.rows;
+        if (pass >= A_PASSES) {
+            if constexpr (HAS_PRODUCTS<OP>)
+                exists = row < item.b.counts[pass - A_PASSES];
+            else
+                exists = row + (pass - A_PASSES) * ROWS_PER_PASS < item.block.cols;
+        }
         from.rows |= exists << pass;
     }
 #if EW_MUTANT == 82 /* planted bug: columns of the next piece */
@@ -181,17 +221,22 @@ __device__ __forceinline__ sources find_sources(const ewx_cuda_operands &operand
 
 /* Always commits a group, if need be an empty one: waits count them.  What does not exist
  * is not read, wherever its address may point, and becomes zero. */
-template <int BLOCK_N>
-__device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64_t depth)
+template <class OP, int BLOCK_N>
+__device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from,
+                                            const work<OP> &item, int64_t depth)
 {
     if (from.left > 0) {
         const uint32_t rows = from.left > 1 ? from.rows : from.last_rows;
 #pragma unroll
         for (int pass = 0; pass < shape<BLOCK_N>::PASSES; pass++) {
-            const unsigned char *first = pass < A_PASSES ? from.a : from.b;
             const int row = (pass < A_PASSES ? pass : pass - A_PASSES) * ROWS_PER_PASS;
-            cp_async_16(stage + from.to + pass * ROWS_PER_PASS * ROW_BYTES,
-                        first + row * depth * 2, rows >> pass & 1 ? CHUNK_BYTES : 0);
+            const unsigned char *first = pass < A_PASSES ? from.a : from.b;
+            first += row * depth * 2;
+            if constexpr (HAS_PRODUCTS<OP>)
+                if (pass >= A_PASSES)
+                    first = item.b.first[pass - A_PASSES] + (intptr_t)from.b;
+            cp_async_16(stage + from.to + pass * ROWS_PER_PASS * ROW_BYTES, first,
+                        rows >> pass & 1 ? CHUNK_BYTES : 0);
         }
         from.a += ROW_BYTES;
         from.b += ROW_BYTES;
@@ -201,16 +246,17 @@ __device__ __forceinline__ void load_k_tile(uint32_t stage, sources &from, int64
 }
 
 /* Fills all stages but one, which the first turn of the main loop fills. */
-template <int BLOCK_N>
+template <class OP, int BLOCK_N>
 __device__ __forceinline__ void start_loads(sources &from, uint32_t ring,
                                             const ewx_cuda_operands &operands,
-                                            const work &item)
+                                            const work<OP> &item)
 {
     if (item.block.num_tiles == 0)
         return;
-    from = find_sources<BLOCK_N>(operands, item);
+    from = find_sources<OP, BLOCK_N>(operands, item);
     for (int stage = 0; stage < shape<BLOCK_N>::STAGES - 1; stage++)
-        load_k_tile<BLOCK_N>(ring + stage * shape<BLOCK_N>::STAGE_BYTES, from, operands.k);
+        load_k_tile<OP, BLOCK_N>(ring + stage * shape<BLOCK_N>::STAGE_BYTES, from, item,
+                                 operands.k);
 }
 
 /* ---- Multiplication ---- */
@@ -291,9 +337,9 @@ __device__ __forceinline__ void multiply_step(accumulators<BLOCK_N> &sum, a_frag
  * refills is the previous turn's, whose fragments all warps had loaded before they passed
  * the barrier in its middle.  The last turn ends by loading fragments from a stage that was
  * not filled; they are not used. */
-template <class T, int BLOCK_N>
+template <class OP, class T, int BLOCK_N>
 __device__ __forceinline__ void multiply(accumulators<BLOCK_N> &sum, uint32_t ring,
-                                         sources &from, int64_t depth)
+                                         sources &from, const work<OP> &item, int64_t depth)
 {
     using S = shape<BLOCK_N>;
     const addresses first = find_addresses<BLOCK_N>(ring);
@@ -309,7 +355,7 @@ __device__ __forceinline__ void multiply(accumulators<BLOCK_N> &sum, uint32_t ri
 #pragma unroll 1
     while (from.left > 1 - S::STAGES) { /* that far ahead are the loads */
         const uint32_t refill = (stage == 0 ? S::RING_BYTES : stage) - S::STAGE_BYTES;
-        load_k_tile<BLOCK_N>(ring + refill, from, depth);
+        load_k_tile<OP, BLOCK_N>(ring + refill, from, item, depth);
         multiply_step<T, BLOCK_N>(sum, a, b, b_too, at(first, stage, 1));
         stage = stage + S::STAGE_BYTES == S::RING_BYTES ? 0 : stage + S::STAGE_BYTES;
         cp_async_wait<S::STAGES - 2>();
@@ -374,8 +420,59 @@ __device__ __forceinline__ void store_in_c(unsigned char *to, int64_t row_bytes,
     }
 }
 
+/* A side of a tile's image, as it is or with its activation, into columns of a matrix. */
+template <class T, bool ACTIVATED>
+__device__ __forceinline__ void store_stripe(const ewx_cuda_products &products, int result,
+                                             const gemm_block &block,
+                                             const ewx_stripe &stripe,
+                                             const unsigned char *image, int side)
+{
+    const int64_t row_bytes = (int64_t)products.columns.n[stripe.product] * 2;
+    unsigned char *to =
+        (unsigned char *)products.c[result] + block.a_row * row_bytes + stripe.first * 2;
+#if EW_MUTANT == 65 /* planted bug: the last stripe of a weight is stored whole */
+    const int cols = EWX_STRIPE_COLS;
+#else
+    const int cols = stripe.count;
+#endif
+    if (!products.c[result])
+        return;
+#pragma unroll 1
+    for (int i = thread_index(); i < block.rows * STRIPE_CHUNKS; i += THREADS) {
+        const int row = i / STRIPE_CHUNKS, chunk = i % STRIPE_CHUNKS;
+        if (chunk * PIECE >= cols)
+            continue;
+        uint4 piece = *(const uint4 *)(image + in_image(row, side * STRIPE_CHUNKS + chunk));
+        if constexpr (ACTIVATED) {
+            const uint4 beside =
+                *(const uint4 *)(image + in_image(row, STRIPE_CHUNKS + chunk));
+            piece = activated_piece<T>(products.activation, products.columns.paired, piece,
+                                       beside);
+        }
+        *(uint4 *)(to + row * row_bytes + chunk * CHUNK_BYTES) = piece;
+    }
+}
+
+/* A gate and its up are the two sides of a tile, or each side is a gate. */
+template <class OP, class T>
+__device__ __forceinline__ void store_products(const ewx_cuda_products &products,
+                                               const gemm_block &block,
+                                               const unsigned char *images)
+{
+    for (int i = 0; i < block.num_tiles * EWX_TILE_STRIPES; i++) {
+        const int tile = i / EWX_TILE_STRIPES, side = i % EWX_TILE_STRIPES;
+        const unsigned char *image = images + tile * EWX_CUDA_TILE_BYTES;
+        const ewx_stripe stripe = stripe_at(products, block.b_row, tile, side);
+        store_stripe<T, false>(products, stripe.product, block, stripe, image, side);
+        if constexpr (ACTIVATES<OP>)
+            if (stripe.product == 0)
+                store_stripe<T, true>(products, EWX_CUDA_ACTIVATED, block, stripe, image,
+                                      side);
+    }
+}
+
 template <class OP>
-__device__ __forceinline__ void store_block(const ewx_cuda_call &call, const work &item,
+__device__ __forceinline__ void store_block(const ewx_cuda_call &call, const work<OP> &item,
                                             const unsigned char *images)
 {
     for (int tile = 0; tile < item.block.num_tiles; tile++) {
@@ -393,10 +490,11 @@ __device__ __forceinline__ void store_block(const ewx_cuda_call &call, const wor
 template <class OP, class T, int BLOCK_N>
 __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
     gemm(const __grid_constant__ ewx_cuda_operands operands,
-         const __grid_constant__ ewx_cuda_call call)
+         const __grid_constant__ ewx_cuda_call call,
+         const __grid_constant__ products_of<OP, ewx_cuda_products> products)
 {
     extern __shared__ __align__(128) unsigned char stages[];
-    __shared__ notices notice;
+    __shared__ notices<OP> notice;
     const uint32_t ring = shared_address(stages);
     /* Thread 0's; in shared memory where the main loop would lack the registers. */
     __shared__ block_source<OP> kept;
@@ -418,22 +516,23 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         if constexpr (GATHERS<OP>)
             is_taken = notice.may_store;
         is_taken = is_taken && blocks.take(operands, call, notice.epoch, 1);
-        notice.items[0] = next_work<OP>(operands, call, notice.epoch, blocks, is_taken);
+        notice.items[0] =
+            next_work<OP>(operands, call, products, notice.epoch, blocks, is_taken);
         if constexpr (GATHERS<OP>)
             note_first_block(call);
     }
     __syncthreads();
     sources from;
-    start_loads<BLOCK_N>(from, ring, operands, notice.items[0]);
+    start_loads<OP, BLOCK_N>(from, ring, operands, notice.items[0]);
 
     for (int turn = 0; notice.items[turn & 1].block.num_tiles > 0; turn++) {
-        const work &item = notice.items[turn & 1];
-        work &next = notice.items[~turn & 1];
+        const work<OP> &item = notice.items[turn & 1];
+        work<OP> &next = notice.items[~turn & 1];
         accumulators<BLOCK_N> sum;
         if (thread_index() < item.block.num_tiles && item.piece == 0)
             stamp_begin(call.trace.produced, produced_at(call, item.block.part,
                                                          item.block.task + thread_index()));
-        multiply<T, BLOCK_N>(sum, ring, from, operands.k);
+        multiply<OP, T, BLOCK_N>(sum, ring, from, item, operands.k);
         __syncthreads(); /* no thread reads the stages any more, not even unused parts */
         fill_images<T, BLOCK_N>(stages, sum);
         if (thread_index() < item.block.num_tiles)
@@ -448,13 +547,17 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         bool is_taken = false;
         if (thread_index() == 0 && operands.persistent && is_last)
             is_taken = blocks.take(operands, call, notice.epoch, 1); /* during the stores */
-        store_block<OP>(call, item, stages);
+        if constexpr (HAS_PRODUCTS<OP>)
+            store_products<OP, T>(products, item.block, stages);
+        else
+            store_block<OP>(call, item, stages);
         if (thread_index() == 0)
-            next = is_last ? next_work<OP>(operands, call, notice.epoch, blocks, is_taken)
-                           : next_piece(item);
+            next = is_last ? next_work<OP>(operands, call, products, notice.epoch, blocks,
+                                           is_taken)
+                           : next_piece<OP>(item);
         __syncthreads(); /* all stores of the CTA precede its releases, below */
         /* Before the releases, so that these loads fly while those wait. */
-        start_loads<BLOCK_N>(from, ring, operands, next);
+        start_loads<OP, BLOCK_N>(from, ring, operands, next);
 #if EW_MUTANT == 81 /* planted bug: published with its first piece */
         const bool is_whole = item.piece == 0;
 #else
@@ -495,10 +598,16 @@ ewx_cuda_entry entry_of(ew_dtype dtype, int block_n)
 
 } // namespace
 
-ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n)
+ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n)
 {
     if (dtype == EW_FP32 || (block_n != 128 && block_n != 256))
         return {};
+    if (form != EWX_CUDA_ONE_WEIGHT && op != EW_OP_AG_GEMM)
+        return {};
+    if (form == EWX_CUDA_WEIGHTS)
+        return entry_of<op_ag_gemm_multi>(dtype, block_n);
+    if (form == EWX_CUDA_ACTIVATES)
+        return entry_of<op_ag_gemm_act>(dtype, block_n);
     switch (op) {
     case EW_OP_GEMM_RS:
         return entry_of<op_gemm_rs>(dtype, block_n);

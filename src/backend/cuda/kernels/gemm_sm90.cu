@@ -13,6 +13,7 @@
  *
  * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
  * need the same columns of B, so each loads half of them for both. */
+#include "backend/cuda/kernels/activate.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/op_ag_gemm.cuh"
 #include "backend/cuda/kernels/op_gemm_ar.cuh"
@@ -121,6 +122,10 @@ struct arena {
     {
         return work_item(WORK_SLOTS);
     }
+    __device__ uint32_t nearly_loaded() const
+    {
+        return epoch() + 8;
+    }
 };
 
 /* A place that moves round a ring. */
@@ -201,19 +206,12 @@ class work_giver
             st_cluster_16(to + 16, halves[1]);
             mbarrier_arrive_release(in_cta(memory.work_full(slot.at), cta));
         }
-        given = slot;
         slot.advance();
-    }
-
-    /* Until every reader has let go of what was given last. */
-    __device__ void await_let_go()
-    {
-        mbarrier_wait_cluster(memory.work_empty(given.at), given.parity);
     }
 
   private:
     const arena<TILES> &memory;
-    ring<WORK_SLOTS> slot, given;
+    ring<WORK_SLOTS> slot;
 };
 
 /* One thread of the cluster.  A cluster that takes the odd last block computes it twice
@@ -226,9 +224,12 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
     work_giver<TILES, CLUSTER> giver(memory);
     block_source<OP> blocks;
     work items[CLUSTER];
+    ring<1> block;
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
-        if (GATHERS<OP> && !first)
-            giver.await_let_go();
+        if (GATHERS<OP> && !first) {
+            mbarrier_wait_cluster(memory.nearly_loaded(), block.parity);
+            block.advance();
+        }
         /* blockIdx is that of the cluster's first CTA, which is this one */
         if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
             break;
@@ -308,6 +309,51 @@ struct a_rows {
 };
 
 constexpr int STEPS_PER_CHUNK = EWX_CHUNK_COLS / DEPTH;
+constexpr int STEPS_TO_TAKE = 2 * STEPS_PER_CHUNK; /* while the next block is taken */
+
+/* Rows of B, a load of ROWS at a time: COUNT loads fill a stage, of which a CTA makes SHARE
+ * where its cluster shares them. */
+template <class OP, int TILES, int CLUSTER>
+struct b_rows {
+    static constexpr int ROWS =
+        HAS_PRODUCTS<OP> ? EWX_STRIPE_COLS : TILES * EWX_TILE_N / CLUSTER;
+    static constexpr int BYTES = ROWS * DEPTH * 2;
+    static constexpr int COUNT = TILES * EWX_TILE_N / ROWS;
+    static constexpr int SHARE = COUNT / CLUSTER;
+    using products = products_of<OP, ewx_cuda_product_maps>;
+
+    const CUtensorMap *maps;
+    int first;             /* load of those that this CTA makes */
+    int b_row;             /* of the first load */
+    int whose_rows[COUNT]; /* with several weights: row * EW_MAX_PRODUCTS + product */
+
+    __device__ __forceinline__ b_rows(const ewx_cuda_maps &plain, const products &weights,
+                                      const work &item, uint32_t cta)
+    {
+        first = CLUSTER > 1 && shares_b<OP>(item) ? cta * SHARE : 0;
+        b_row = item.b_row + first * ROWS;
+        if constexpr (HAS_PRODUCTS<OP>) {
+            maps = weights.b;
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const ewx_stripe stripe = stripe_at(weights.all, b_row, 0, i);
+                whose_rows[i] = stripe.first * EW_MAX_PRODUCTS + stripe.product;
+            }
+        } else {
+            maps = &plain.b;
+        }
+    }
+
+    __device__ __forceinline__ const CUtensorMap *map(int i) const
+    {
+        return HAS_PRODUCTS<OP> ? maps + whose_rows[i] % EW_MAX_PRODUCTS : maps;
+    }
+
+    __device__ __forceinline__ int row(int i) const
+    {
+        return HAS_PRODUCTS<OP> ? whose_rows[i] / EW_MAX_PRODUCTS : b_row + i * ROWS;
+    }
+};
 
 /* Behind the acquire of what hands out blocks. */
 template <class OP>
@@ -365,41 +411,46 @@ __device__ __forceinline__ void load_step_for(uint16_t ctas, uint32_t to,
 }
 
 template <class OP, int TILES, int CLUSTER>
-__device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_call &call, uint32_t epoch,
-                     int num_steps, const arena<TILES> &memory, uint32_t cta)
+__device__ void load(const ewx_cuda_maps &maps,
+                     const products_of<OP, ewx_cuda_product_maps> &products,
+                     const ewx_cuda_call &call, uint32_t epoch, int num_steps,
+                     const arena<TILES> &memory, uint32_t cta)
 {
     using S = shape<TILES>;
-    constexpr int B_ROWS = TILES * EWX_TILE_N / CLUSTER; /* of one load */
-    constexpr int B_BYTES = B_ROWS * DEPTH * 2;
+    using B = b_rows<OP, TILES, CLUSTER>;
     constexpr uint16_t EVERY_CTA = (1 << CLUSTER) - 1;
     const uint64_t keep = l2_evict_last();
     work_taker<TILES> taker(memory, true);
     ring<S::STAGES> stage;
     for (;;) {
         const work item = taker.take();
-        if (!GATHERS<OP> || item.halves == 0)
-            taker.let_go();
+        taker.let_go();
         if (item.halves == 0)
             return;
         a_rows rows = rows_of<OP>(maps, call, epoch, item);
+        const B weight(maps, products, item, cta);
         for (int step = 0; step < num_steps; step++, stage.advance()) {
-            const uint32_t full = memory.full(stage.at), b = memory.b(stage.at);
+            const uint32_t full = memory.full(stage.at);
+            const uint32_t b = memory.b(stage.at) + weight.first * B::BYTES;
             if constexpr (GATHERS<OP>) {
                 await_rows(call, epoch, item, step, rows);
-                if (step == max(num_steps - STEPS_PER_CHUNK, 0))
-                    taker.let_go();
+                if (step == max(num_steps - STEPS_TO_TAKE, 0))
+                    mbarrier_arrive_release(in_cta(memory.nearly_loaded(), 0));
             }
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
             mbarrier_expect(full, S::STAGE_BYTES);
             load_step<OP>(memory.a(stage.at), rows.map, full, item, step, rows.first, keep);
             if (CLUSTER > 1 && shares_b<OP>(item)) {
-                load_step_for<OP>(EVERY_CTA, b + cta * B_BYTES, &maps.b, full, item, step,
-                                  item.b_row + cta * B_ROWS, keep);
+#pragma unroll
+                for (int i = 0; i < B::SHARE; i++)
+                    load_step_for<OP>(EVERY_CTA, b + i * B::BYTES, weight.map(i), full,
+                                      item, step, weight.row(i), keep);
                 continue;
             }
-            for (int part = 0; part < CLUSTER; part++)
-                load_step<OP>(b + part * B_BYTES, &maps.b, full, item, step,
-                              item.b_row + part * B_ROWS, keep);
+#pragma unroll
+            for (int i = 0; i < B::COUNT; i++)
+                load_step<OP>(b + i * B::BYTES, weight.map(i), full, item, step,
+                              weight.row(i), keep);
         }
     }
 }
@@ -459,8 +510,67 @@ __device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int war
     }
 }
 
+/* All threads of a multiplier: the next box, in the storer's hands; `again`: it has been
+ * used before.  What does not exist only keeps the two in step. */
+template <class T, int TILES>
+__device__ __forceinline__ void give_box(const arena<TILES> &memory, int tile, int thread,
+                                         int which, bool again, const float *acc,
+                                         bool exists)
+{
+    if (again)
+        named_sync(box_empty(tile, which), BOX_THREADS);
+    if (exists)
+        fill_box<T>(memory.box(tile, which), acc, thread >> 5, thread & 31);
+    writes_before_bulk();
+    named_arrive(box_full(tile, which), BOX_THREADS);
+}
+
+/* The boxes of a tile of products: their activation, and before it the products themselves
+ * if any is wanted.  A gate and its up are the two sides of the tile, or each side is a
+ * gate.  See activated_box. */
+template <class T, int TILES>
+__device__ __forceinline__ void give_activated(const ewx_cuda_products &products,
+                                               float (&acc)[2][64], int halves, int tile,
+                                               int thread, const arena<TILES> &memory,
+                                               bool boxes_used)
+{
+    constexpr int SIDE = 32; /* of a thread's columns in acc */
+    int given = 0;
+    const auto give = [&](const float *values, bool exists) {
+        give_box<T>(memory, tile, thread, given & 1, boxes_used || given >= 2, values,
+                    exists);
+        given++;
+    };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const bool exists = half < halves;
+        float *gate = acc[half], *other = acc[half] + SIDE;
+        if (products.columns.paired) {
+            if (products.keeps) {
+                give(gate, exists);
+                give(other, exists);
+            }
+            if (exists)
+                activate<T, true, SIDE>(products.activation, gate, other);
+            give(gate, exists);
+            continue;
+        }
+        if (products.keeps)
+            give(gate, exists);
+        if (exists)
+            activate<T, false, SIDE>(products.activation, gate, nullptr);
+        give(gate, exists);
+        if (products.keeps)
+            give(other, exists);
+        if (exists)
+            activate<T, false, SIDE>(products.activation, other, nullptr);
+        give(other, exists);
+    }
+}
+
 template <class OP, class T, int TILES, int CLUSTER>
-__device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int thread,
+__device__ void multiply(const products_of<OP, ewx_cuda_product_maps> &products,
+                         const ewx_cuda_call &call, int num_steps, int tile, int thread,
                          const arena<TILES> &memory)
 {
     work_taker<TILES> taker(memory, thread == 0);
@@ -480,17 +590,14 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
         else
             multiply_tile<T, TILES, CLUSTER, 1>(acc, num_steps, tile, thread, memory,
                                                 stage);
+        if constexpr (ACTIVATES<OP>)
+            give_activated<T>(products.all, acc, item.halves, tile, thread, memory,
+                              boxes_used);
+        else
 #pragma unroll
-        for (int i = 0; i < BOXES_PER_TILE; i++) {
-            const int which = i & 1;
-            if (boxes_used || i >= 2)
-                named_sync(box_empty(tile, which), BOX_THREADS);
-            if (i / 2 < item.halves)
-                fill_box<T>(memory.box(tile, which), &acc[i / 2][which * 32], thread >> 5,
-                            thread & 31);
-            writes_before_bulk();
-            named_arrive(box_full(tile, which), BOX_THREADS);
-        }
+            for (int i = 0; i < BOXES_PER_TILE; i++)
+                give_box<T>(memory, tile, thread, i & 1, boxes_used || i >= 2,
+                            &acc[i / 2][(i & 1) * 32], i / 2 < item.halves);
         boxes_used = true;
         if (thread == 0 && tile < item.num_stored)
             stamp_end(call.trace.produced, produced_at(call, item.part, item.task + tile));
@@ -503,15 +610,66 @@ __device__ void multiply(const ewx_cuda_call &call, int num_steps, int tile, int
 
 /* ---- Storers: one warp per tile ---- */
 
-/* Box i of a tile, into C; what lies outside of its part or of C is left out. */
-__device__ __forceinline__ void store_in_c(const ewx_cuda_maps &maps, const ewx_grid &grid,
-                                           const work &item, int tile, int i, uint32_t box)
+/* Where a box of a tile goes in C: half of the tile's rows, and columns of a matrix. */
+struct box_place {
+    const CUtensorMap *large, *small;
+    int half, col;
+    bool exists; /* that column */
+};
+
+__device__ __forceinline__ box_place place_in(const ewx_cuda_product_maps &products,
+                                              int result, int half,
+                                              const ewx_stripe &stripe)
+{
+    return {&products.c_large[result], &products.c_small[result], half, stripe.first,
+            stripe.count > 0 && products.all.c[result]};
+}
+
+/* Box i of a tile, in the order of give_activated. */
+__device__ __forceinline__ box_place activated_box(const ewx_cuda_product_maps &products,
+                                                   int b_row, int tile, int i)
+{
+    const int gates = products.all.columns.paired ? 1 : 2; /* of a tile's half */
+    const int of_gate = products.all.keeps ? 4 - gates : 1;
+    const int half = i / (gates * of_gate), gate = i / of_gate % gates, at = i % of_gate;
+    const bool activated = at == of_gate - 1;
+    const ewx_stripe stripe =
+        stripe_at(products.all, b_row, tile, activated ? gate : gate + at);
+    return place_in(products, activated ? EWX_CUDA_ACTIVATED : stripe.product, half,
+                    stripe);
+}
+
+/* How many boxes a tile has. */
+__device__ __forceinline__ int num_activated(const ewx_cuda_products &products)
+{
+    return 2 * (products.columns.paired ? (products.keeps ? 3 : 1)
+                                        : 2 * (products.keeps ? 2 : 1));
+}
+
+template <class OP>
+__device__ __forceinline__ box_place
+place_of(const ewx_cuda_maps &maps, const products_of<OP, ewx_cuda_product_maps> &products,
+         const ewx_grid &grid, const work &item, int tile, int i)
+{
+    if constexpr (ACTIVATES<OP>) {
+        return activated_box(products, item.b_row, tile, i);
+    } else if constexpr (HAS_PRODUCTS<OP>) {
+        const ewx_stripe stripe = stripe_at(products.all, item.b_row, tile, i & 1);
+        return place_in(products, stripe.product, i >> 1, stripe);
+    } else {
+        const int col = item.b_row + tile * EWX_TILE_N + (i & 1) * BOX;
+        return {&maps.c_large, &maps.c_small, i >> 1, col, col < grid.cols};
+    }
+}
+
+/* What lies outside of its part or of C is left out. */
+__device__ __forceinline__ void store_in_c(const box_place &place, const ewx_grid &grid,
+                                           const work &item, uint32_t box)
 {
     const bool is_large = item.part < grid.num_large;
-    const int row = item.slot + (i >> 1) * BOX;
-    const int col = item.b_row + tile * EWX_TILE_N + (i & 1) * BOX;
-    if (row < ewx_part_rows(&grid, item.part) && col < grid.cols)
-        tensor_store_3d(is_large ? &maps.c_large : &maps.c_small, box, col, row,
+    const int row = item.slot + place.half * BOX;
+    if (row < ewx_part_rows(&grid, item.part) && place.exists)
+        tensor_store_3d(is_large ? place.large : place.small, box, place.col, row,
                         is_large ? item.part : item.part - grid.num_large);
     commit_stores();
 }
@@ -533,10 +691,14 @@ __device__ __forceinline__ bool completes_tile(const ewx_cuda_call &call, const 
 }
 
 template <class OP, int TILES>
-__device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operands,
-                      const ewx_cuda_call &call, uint32_t epoch, int tile, int lane,
-                      const arena<TILES> &memory)
+__device__ void store(const ewx_cuda_maps &maps,
+                      const products_of<OP, ewx_cuda_product_maps> &products,
+                      const ewx_cuda_operands &operands, const ewx_cuda_call &call,
+                      uint32_t epoch, int tile, int lane, const arena<TILES> &memory)
 {
+    int num_boxes = BOXES_PER_TILE;
+    if constexpr (ACTIVATES<OP>)
+        num_boxes = num_activated(products.all);
     /* Slices lie one behind the other. */
     const int first_slot = call.num_slices == 2 ? (epoch & 1) * call.num_slots : 0;
     work_taker<TILES> taker(memory, lane == 0);
@@ -555,16 +717,18 @@ __device__ void store(const ewx_cuda_maps &maps, const ewx_cuda_operands &operan
             may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
         const bool stores = may_store && lane == 0 && tile < item.num_stored;
-#if EW_MUTANT == 1 /* planted bug: the flag before the tile */
-        if (stores && !GATHERS<OP>)
+#if EW_MUTANT == 1 || EW_MUTANT == 73 /* planted bug: the flag before the tile */
+        if (stores && !GATHERS<OP> &&
+            (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
-        for (int i = 0; i < BOXES_PER_TILE; i++) {
+        for (int i = 0; i < num_boxes; i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
             if (stores) {
                 if constexpr (GATHERS<OP>)
-                    store_in_c(maps, call.grid, item, tile, i, memory.box(tile, which));
+                    store_in_c(place_of<OP>(maps, products, call.grid, item, tile, i),
+                               call.grid, item, memory.box(tile, which));
                 else
                     tensor_store(&maps.out[OP::home(operands, call, item.part)],
                                  memory.box(tile, which), which * BOX,
@@ -617,6 +781,7 @@ __device__ void prepare(const arena<TILES> &memory)
         mbarrier_init(memory.work_full(slot), 1);
         mbarrier_init(memory.work_empty(slot), READERS * CLUSTER);
     }
+    mbarrier_init(memory.nearly_loaded(), CLUSTER);
     mbarrier_init_done();
 }
 
@@ -624,7 +789,8 @@ template <class OP, class T, int TILES, int CLUSTER>
 __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     gemm(const __grid_constant__ ewx_cuda_maps maps,
          const __grid_constant__ ewx_cuda_operands operands,
-         const __grid_constant__ ewx_cuda_call call)
+         const __grid_constant__ ewx_cuda_call call,
+         const __grid_constant__ products_of<OP, ewx_cuda_product_maps> products)
 {
     using S = shape<TILES>;
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -634,7 +800,8 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     const int num_steps = (int)ewx_div_up(operands.piece_k, DEPTH);
     if (threadIdx.x == 0) {
         tensor_prefetch(&maps.a);
-        tensor_prefetch(&maps.b);
+        if constexpr (!HAS_PRODUCTS<OP>)
+            tensor_prefetch(&maps.b);
         prepare<TILES, CLUSTER>(memory);
         if constexpr (GATHERS<OP>)
             st_shared(memory.epoch(), open_gathered(call));
@@ -645,7 +812,8 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     const uint32_t epoch = ld_shared(memory.epoch());
     if (threadIdx.x >= WARPGROUP) {
         take_registers<S::MULTIPLIER_REGISTERS>();
-        multiply<OP, T, TILES, CLUSTER>(call, num_steps, threadIdx.x / WARPGROUP - 1,
+        multiply<OP, T, TILES, CLUSTER>(products, call, num_steps,
+                                        threadIdx.x / WARPGROUP - 1,
                                         threadIdx.x % WARPGROUP, memory);
     } else {
         give_registers<S::MOVER_REGISTERS>();
@@ -654,12 +822,12 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
             if (warp == SCHEDULER_WARP && cta == 0)
                 may_start = OP::await_first(call, epoch, lane);
         if (warp == LOADER_WARP && lane == 0)
-            load<OP, TILES, CLUSTER>(maps, call, epoch, num_steps, memory, cta);
+            load<OP, TILES, CLUSTER>(maps, products, call, epoch, num_steps, memory, cta);
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
             schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
-            store<OP, TILES>(maps, operands, call, epoch, warp - FIRST_STORER_WARP, lane,
-                             memory);
+            store<OP, TILES>(maps, products, operands, call, epoch,
+                             warp - FIRST_STORER_WARP, lane, memory);
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
@@ -676,7 +844,7 @@ ewx_cuda_entry entry()
 {
     using S = shape<TILES>;
     return {(const void *)gemm<OP, T, TILES, CLUSTER>, S::THREADS, S::SHARED_BYTES,
-            TILES * EWX_TILE_N / CLUSTER};
+            b_rows<OP, TILES, CLUSTER>::ROWS, EWX_TILE_M};
 }
 
 template <class OP, class T>
@@ -712,11 +880,18 @@ ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n, 
     return {};
 }
 #else
-ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster)
+ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
+                                  int cluster)
 {
     if (dtype == EW_FP32 || (block_n != 128 && block_n != 256) || cluster < 1 ||
         cluster > 2)
         return {};
+    if (form != EWX_CUDA_ONE_WEIGHT && op != EW_OP_AG_GEMM)
+        return {};
+    if (form == EWX_CUDA_WEIGHTS)
+        return entry_of<op_ag_gemm_multi>(dtype, block_n, cluster);
+    if (form == EWX_CUDA_ACTIVATES)
+        return entry_of<op_ag_gemm_act>(dtype, block_n, cluster);
     switch (op) {
     case EW_OP_GEMM_RS:
         return entry_of<op_gemm_rs>(dtype, block_n, cluster);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/limits.h"
+#include "plan/columns.h"
 #include "plan/exact.h"
 #include "plan/layout.h"
 #include "plan/ownership.h"
@@ -34,6 +35,10 @@ typedef struct ewx_cuda_segment {
     uint64_t calls[EWX_CUDA_CALLS][EWX_MAX_RANKS];
     /* Likewise epoch << 32 | the call's number among all calls of r's plans. */
     uint64_t orders[EWX_CUDA_CALLS][EWX_CUDA_MAX_RANKS];
+    /* The last call whose results r takes in its output, and where that lies: `place` of
+     * ewx_cuda_symmetric. */
+    uint32_t entered[EWX_CUDA_MAX_RANKS];
+    uint64_t places[EWX_CUDA_MAX_RANKS];
     /* Emulated link: when each direction of this rank's link is free again, in ns of the
      * GPU's timer.  Everyone who moves bytes over it adds to them. */
     unsigned long long egress_free_ns;
@@ -79,7 +84,9 @@ typedef struct ewx_cuda_report {
     int32_t aborted; /* the abort word ended the wait, not the clock */
     int32_t tile_row, tile_col;
     uint32_t wanted, seen;
-    uint32_t epoch; /* of a call with other rows */
+    uint32_t epoch;    /* of a call with other rows */
+    int32_t straight;  /* the last call's results went straight into the outputs */
+    uint32_t enqueued; /* by the host: held calls of which everything is in the streams */
 } ewx_cuda_report;
 
 /* Emulated link of each rank. */
@@ -118,7 +125,7 @@ typedef struct ewx_cuda_call {
                                 reads it; 0: in the heap of the rank that made it */
     int32_t ownership;       /* ewx_ownership: who sums what */
     int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
-    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own */
+    int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own rows of */
     int64_t results_offset;  /* uint32_t[task]: the epoch of a sum that another rank owns */
     int64_t slice_offset[2]; /* contributions, by epoch parity */
     int32_t num_slices;      /* 1: both offsets are the same */
@@ -129,7 +136,8 @@ typedef struct ewx_cuda_call {
     ewx_cuda_report *report;
     const uint64_t *abort; /* the world's word, in host memory */
     uint64_t timeout_ns;
-    int32_t gate; /* ranks meet before they start: benchmarks only */
+    int32_t gate; /* the call is held until all ranks may start, which notes the time too:
+                     benchmarks only */
     ewx_cuda_link link;
     ewx_cuda_trace trace;
     unsigned char *heaps[EWX_CUDA_MAX_RANKS]; /* every rank's segment */
@@ -168,6 +176,25 @@ typedef struct ewx_cuda_operands {
     int32_t frees_slice;
 } ewx_cuda_operands;
 
+#define EWX_CUDA_RESULTS (EW_MAX_PRODUCTS + 1)
+#define EWX_CUDA_ACTIVATED EW_MAX_PRODUCTS /* the place of what an activation gives */
+
+/* Of a call with several weights, whose grid is that of their columns. */
+typedef struct ewx_cuda_products {
+    ewx_columns columns;
+    const void *b[EW_MAX_PRODUCTS]; /* n x K each, for kernels without TMA */
+    void *c[EWX_CUDA_RESULTS];      /* m x n each; NULL: not wanted */
+    int32_t activation;             /* ew_activation, where there is one */
+    int32_t keeps;                  /* ... and some of the products are wanted besides */
+} ewx_cuda_products;
+
+/* The same for TMA; c as in ewx_cuda_maps, undefined where it is not wanted. */
+typedef struct ewx_cuda_product_maps {
+    ewx_cuda_products all;
+    CUtensorMap b[EW_MAX_PRODUCTS];
+    CUtensorMap c_large[EWX_CUDA_RESULTS], c_small[EWX_CUDA_RESULTS];
+} ewx_cuda_product_maps;
+
 /* The rank's rows of A, and what becomes of all rows. */
 typedef struct ewx_cuda_rows {
     const void *a; /* owned rows x K */
@@ -176,13 +203,29 @@ typedef struct ewx_cuda_rows {
     void *gathered;    /* m x K */
 } ewx_cuda_rows;
 
+/* What keeps a stream of a call that starts together with those of other ranks. */
+typedef struct ewx_cuda_hold {
+    uint32_t number; /* the gate opens when report->enqueued has reached this everywhere */
+    int32_t stage;   /* ewx_cuda_stage: the one behind it in the stream */
+    int32_t opens;   /* the first of the call: announces the rank, and notes the time */
+    uint64_t delay_ns; /* from the gate to the start */
+} ewx_cuda_hold;
+
 /* The reducer of a call is launched once, or once per release unit. */
 typedef struct ewx_cuda_output {
     void *c;                      /* owned rows x N, or all of them */
+    ewx_share mine;               /* GEMM-RS: what this rank sums */
     int64_t first_task, end_task; /* of this launch */
     int32_t closes;               /* the call */
     int32_t announce; /* publish this rank's whole output first: the GEMM was not ours */
 } ewx_cuda_output;
+
+/* An output in symmetric memory.  If that of all ranks has the same place, results go
+ * straight there, else into the slots of contributions, from which every rank copies. */
+typedef struct ewx_cuda_symmetric {
+    uint64_t place; /* allocation and offset; 0: the output lies elsewhere */
+    int64_t apart[EWX_CUDA_MAX_RANKS]; /* bytes from this rank's to that of each rank */
+} ewx_cuda_symmetric;
 
 /* GEMM-AllReduce: what a rank sums, and how many rounds a call has.  In two shots W
  * consecutive tasks are a round, in one shot each is. */
@@ -191,6 +234,7 @@ typedef struct ewx_cuda_rounds {
     int64_t count;
     int64_t tiles; /* of the call */
     int32_t two_shots;
+    ewx_cuda_symmetric symmetric; /* C */
 } ewx_cuda_rounds;
 
 /* GEMM-AllReduce in a layer: the strips of rows that a rank normalises and gives to all. */
@@ -202,7 +246,8 @@ typedef struct ewx_cuda_strips {
     uint32_t tiles;         /* ... and how many tiles that are */
     int64_t results_offset; /* uint32_t[owner][row]: the epoch of the strip it begins */
     int64_t results_per_rank;
-    void *normed; /* all rows x N */
+    void *normed;                 /* all rows x N */
+    ewx_cuda_symmetric symmetric; /* the same */
 } ewx_cuda_strips;
 
 /* How far a call's epilogue is; all zero between calls. */
@@ -248,16 +293,36 @@ typedef struct ewx_cuda_entry {
     int32_t threads;
     int32_t dynamic_smem;
     int32_t box_cols_b; /* rows of B that one TMA load brings; 0 without TMA */
+    int32_t box_rows_a; /* rows of A, likewise */
     CUfunction handle;  /* as the driver knows it, once it is loaded */
 } ewx_cuda_entry;
 
-/* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call); block_n 128 or 256, cluster 1 or 2 */
-ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ew_dtype dtype, int block_n, int cluster);
-/* The same for several pieces of K; not for an operation that adds nothing. */
+/* Which GEMM of an operation: that of one weight, or of several, which an activation may
+ * follow: AllGather-GEMM alone has these two. */
+typedef enum ewx_cuda_form {
+    EWX_CUDA_ONE_WEIGHT,
+    EWX_CUDA_WEIGHTS,
+    EWX_CUDA_ACTIVATES,
+    EWX_CUDA_NUM_FORMS
+} ewx_cuda_form;
+
+/* (ewx_cuda_maps, ewx_cuda_operands, ewx_cuda_call, and with several weights
+ * ewx_cuda_product_maps, else any byte); block_n 128 or 256, cluster 1 or 2 */
+ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
+                                  int cluster);
+/* The same of one weight, for several pieces of K; not for an operation that adds nothing.
+ */
 ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n,
                                          int cluster);
-/* (ewx_cuda_operands, ewx_cuda_call); any number of pieces */
-ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ew_dtype dtype, int block_n);
+/* The same of one weight, one piece and one row of tiles, of up to `tokens` rows: 8, 16, 32
+ * or 64. Positions are tile columns.  The bits are the same. */
+#define EWX_CUDA_LEAST_TOKENS 8
+#define EWX_CUDA_MOST_TOKENS 64
+ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
+/* (ewx_cuda_operands, ewx_cuda_call, and with several weights ewx_cuda_products, else any
+ * byte); any number of pieces */
+ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype,
+                                  int block_n);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
  * it; num_ranks 0: as many as the call says, with several contributions each; threads 128,
  * 256 or 512 */
@@ -275,7 +340,9 @@ ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_sources, int threa
 ewx_cuda_entry ewx_cuda_epilogue_rest(ew_dtype dtype);
 /* (ewx_cuda_epilogue, ewx_cuda_call): the whole epilogue, after a sum */
 ewx_cuda_entry ewx_cuda_epilogue_whole(ew_dtype dtype);
-/* (ewx_cuda_call): meets the gate and notes the time, before a GEMM that is not ours */
+/* (ewx_cuda_hold, ewx_cuda_call): waits until the call may start on all ranks */
+ewx_cuda_entry ewx_cuda_hold_call(void);
+/* (ewx_cuda_call): announces the call, before a GEMM that is not ours */
 ewx_cuda_entry ewx_cuda_open_call(void);
 /* (ewx_cuda_call): notes that such a GEMM has ended, before a collective that is not ours
  */

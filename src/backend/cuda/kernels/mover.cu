@@ -107,8 +107,7 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     const int64_t num_units =
         ewx_part_tile_rows(&call.grid, call.rank) * times * call.num_chunks;
     if (threadIdx.x == 0)
-        open_movers(call, epoch);
-    __syncthreads(); /* nobody pushes before the gate */
+        note_start(call);
     bool may_store = true;
     if (threadIdx.x < 32) /* without rows too, or this rank could be calls ahead */
         may_store = await_readers(call, epoch, lane);

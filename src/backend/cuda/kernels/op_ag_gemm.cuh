@@ -28,15 +28,6 @@
 
 /* ---- A call begins and ends ---- */
 
-/* One thread of every mover: the gate, which the GEMM waits at too, and the start. */
-__device__ __forceinline__ void open_movers(const ewx_cuda_call &call, uint32_t epoch)
-{
-    if (call.gate)
-        meet_gate(call, epoch);
-    if (blockIdx.x == 0)
-        call.report->start_ns = global_timer_ns();
-}
-
 /* One thread, when a first block has its rows. */
 __device__ __forceinline__ void note_first_block(const ewx_cuda_call &call)
 {
@@ -51,8 +42,6 @@ __device__ __forceinline__ uint32_t open_gathered(const ewx_cuda_call &call)
     const uint32_t epoch = call.counters->epochs[EWX_STAGE_GEMM] + 1;
     if (blockIdx.x == 0)
         note_call(call, epoch);
-    if (call.gate)
-        await_gate(call, epoch);
     note_first_block(call); /* in case there is none */
 #if EW_MUTANT == 63         /* planted bug: the slice is free before it was read */
     if (blockIdx.x == 0)
@@ -233,5 +222,22 @@ struct op_ag_gemm {
 
 template <>
 constexpr bool GATHERS<op_ag_gemm> = true;
+
+/* With several weights, and with an activation behind them. */
+struct op_ag_gemm_multi : op_ag_gemm {
+};
+struct op_ag_gemm_act : op_ag_gemm {
+};
+
+template <>
+constexpr bool GATHERS<op_ag_gemm_multi> = true;
+template <>
+constexpr bool GATHERS<op_ag_gemm_act> = true;
+template <>
+constexpr bool HAS_PRODUCTS<op_ag_gemm_multi> = true;
+template <>
+constexpr bool HAS_PRODUCTS<op_ag_gemm_act> = true;
+template <>
+constexpr bool ACTIVATES<op_ag_gemm_act> = true;
 
 #endif

@@ -9,6 +9,18 @@ constexpr int PIECE = 8;                           /* elements of 16 bytes */
 constexpr int PIECES_PER_ROW = EWX_TILE_N / PIECE; /* of a tile */
 
 template <class T>
+__device__ __forceinline__ void unpack(float (&x)[PIECE], uint4 v)
+{
+    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 f = element<T>::unpack(pairs[i]);
+        x[2 * i] = f.x;
+        x[2 * i + 1] = f.y;
+    }
+}
+
+template <class T>
 __device__ __forceinline__ void add(float (&sum)[PIECE], uint4 v)
 {
     const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};

@@ -10,6 +10,7 @@
 #define POLLS_PER_LOOK 16 /* between looks at the clock and at `stop` */
 #define ABORT_LOOK_NS 200000ull
 #define SHORT_SLEEP_NS 32 /* at first, doubled each time ... */
+#define HOST_WAIT_NS 100000000ull
 #define LONG_SLEEP_NS 512 /* ... up to this: polls cost the GEMM power and L2 */
 
 __device__ __forceinline__ ewx_cuda_segment *segment_of(const ewx_cuda_call &call, int rank)
@@ -70,8 +71,9 @@ __device__ __forceinline__ bool is_aborted(const ewx_cuda_call &call,
 
 /* Waits until *word has reached `wanted`; false when the call is given up.  Polls relaxed
  * and acquires once, after success: an acquire per poll would flush the L1 under a GEMM.
- * Pairs with st_release_sys in publish and meet_gate, and with fence_release_sys in
- * publish_to_all, publish_result, publish_chunk and let_peers_overwrite. */
+ * Pairs with st_release_sys in publish, announce_at_gate and enter_with_output, and with
+ * fence_release_sys in publish_to_all, publish_to_owners, publish_result, publish_chunk and
+ * let_peers_overwrite. */
 __device__ __forceinline__ bool await_epoch(const ewx_cuda_call &call, const uint32_t *word,
                                             uint32_t wanted, const waited_for &what)
 {
@@ -148,7 +150,21 @@ __device__ __forceinline__ int64_t produced_at(const ewx_cuda_call &call, int ds
     return (int64_t)dst * call.tile_rows * call.grid.tile_cols + task;
 }
 
-/* ---- A call begins: one thread of every producer CTA ---- */
+/* ---- A call that starts together with those of other ranks: one thread ---- */
+
+/* Until the host has enqueued all of the call, so that no method's time has launches in it
+ * that others make in advance.  Bounded: a host that is held up by a full queue, or by a
+ * kernel that has to be loaded, must not wait for the GPU that waits for it. */
+__device__ __forceinline__ void await_host(const ewx_cuda_call &call, uint32_t number)
+{
+    const unsigned long long started_ns = global_timer_ns();
+#if EW_MUTANT == 68 /* planted bug: starts while the host still enqueues the call */
+    return;
+#endif
+    while (!ewx_epoch_reached(ld_relaxed_sys(&call.report->enqueued), number) &&
+           !has_stopped(call) && global_timer_ns() - started_ns < HOST_WAIT_NS)
+        __nanosleep(LONG_SLEEP_NS);
+}
 
 __device__ __forceinline__ void await_gate(const ewx_cuda_call &call, uint32_t epoch)
 {
@@ -158,12 +174,19 @@ __device__ __forceinline__ void await_gate(const ewx_cuda_call &call, uint32_t e
             return;
 }
 
-__device__ __forceinline__ void meet_gate(const ewx_cuda_call &call, uint32_t epoch)
+__device__ __forceinline__ void announce_at_gate(const ewx_cuda_call &call, uint32_t epoch)
 {
-    if (blockIdx.x == 0)
-        for (int rank = 0; rank < call.num_ranks; rank++)
-            st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
-    await_gate(call, epoch);
+    for (int rank = 0; rank < call.num_ranks; rank++)
+        st_release_sys(&segment_of(call, rank)->gate[call.rank], epoch);
+}
+
+/* ---- A call begins: one thread of every producer CTA ---- */
+
+/* Where nothing held the call, it begins with its first kernel. */
+__device__ __forceinline__ void note_start(const ewx_cuda_call &call)
+{
+    if (blockIdx.x == 0 && !call.gate)
+        call.report->start_ns = global_timer_ns();
 }
 
 /* Announces how many rows this rank thinks the call has, and its place among the rank's
@@ -230,10 +253,7 @@ __device__ __forceinline__ uint32_t open_producer(const ewx_cuda_call &call, boo
         return epoch;
     if (blockIdx.x == 0)
         note_call(call, epoch);
-    if (call.gate)
-        meet_gate(call, epoch);
-    if (blockIdx.x == 0)
-        call.report->start_ns = global_timer_ns();
+    note_start(call);
     return epoch;
 }
 
@@ -306,12 +326,32 @@ __device__ __forceinline__ void publish_to_all(const ewx_cuda_call &call, uint32
         st_relaxed_sys(flag_of(call, owner, unit, call.rank), epoch);
 }
 
+/* To the owners of a tile's rows, each of which reads its own of them. */
+__device__ __forceinline__ void publish_to_owners(const ewx_cuda_call &call, uint32_t epoch,
+                                                  int64_t task)
+{
+    const ewx_tile tile = ewx_task_tile(&call.grid, 0, task);
+    const ewx_owners owners = ewx_tile_owners(&call.grid, call.num_ranks, tile);
+#if EW_MUTANT == 71 /* planted bug: of several owners the last is left out */
+    const int last = owners.last > owners.first ? owners.last - 1 : owners.last;
+#else
+    const int last = owners.last;
+#endif
+    fence_release_sys();
+    for (int owner = owners.first; owner <= last; owner++)
+        st_relaxed_sys(flag_of(call, owner, task, call.rank), epoch);
+}
+
 /* One thread, after the tile's bytes are in memory: by its own full bulk wait, or behind a
  * block barrier that all writers have passed. */
 __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoch, int dst,
                                         int64_t task)
 {
     const int64_t unit = ewx_release_unit(call.release, task);
+    if (call.ownership == EWX_OWNS_ROWS && call.release == 1) {
+        publish_to_owners(call, epoch, task);
+        return;
+    }
     if (call.release != 1 && !completes_unit(call, dst, unit))
         return;
     if (call.release != EW_RELEASE_OUTPUT) {

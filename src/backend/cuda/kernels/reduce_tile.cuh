@@ -51,6 +51,20 @@ __device__ tile_place place_of(const ewx_cuda_output &output, const ewx_cuda_cal
     return place;
 }
 
+/* The rows of the tile that are in a share, whose output is `output.c`. */
+__device__ tile_place own_place(const ewx_cuda_output &output, const ewx_cuda_call &call,
+                                uint32_t epoch, const ewx_share &mine, ewx_tile tile,
+                                ewx_tile_rows rows)
+{
+    tile_place place = place_of(output, call, epoch, tile);
+    place.out += (rows.first - mine.first_row) * (int64_t)place.out_stride;
+#if EW_MUTANT != 72 /* planted bug: the tile's first rows, whoever owns them */
+    place.source += rows.first * place.source_stride;
+#endif
+    place.height = (int)(rows.end - rows.first);
+    return place;
+}
+
 /* ---- Arithmetic ---- */
 
 /* Adds the contributions first..first+SOURCES-1, all in flight at once, to ROWS pieces of a
@@ -119,13 +133,31 @@ __device__ __forceinline__ void push_piece(const ewx_cuda_call &call, int64_t of
             st_16(call.heaps[rank] + offset, v, soon);
 }
 
-/* PUSHES: to the others too, if `pushes`. */
-template <class T, int THREADS, int W, int SOURCES, int ROWS, bool PUSHES>
-__device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, bool pushes)
+/* Likewise into their outputs; `mine` is the piece's place in this rank's. */
+template <int W>
+__device__ __forceinline__ void push_straight(const ewx_cuda_call &call,
+                                              const ewx_cuda_symmetric &symmetric,
+                                              unsigned char *mine, uint4 v)
+{
+    const int num_ranks = W ? W : call.num_ranks;
+    const uint64_t once = l2_evict_first();
+#pragma unroll(W ? W : 1)
+    for (int rank = 0; rank < num_ranks; rank++)
+        if (rank != call.rank)
+            st_16(mine + symmetric.apart[rank], v, once);
+}
+
+/* Where a sum goes besides this rank's output: into the slots if `pushes`. */
+enum class beyond { NOTHING, SLOTS, OUTPUTS };
+
+template <class T, int THREADS, int W, int SOURCES, int ROWS, beyond BEYOND>
+__device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, bool pushes,
+                            const ewx_cuda_symmetric &symmetric)
 {
     const uint64_t once = l2_evict_first();
+    const int pieces = place.height * PIECES_PER_ROW;
 #pragma unroll 1
-    for (int first = threadIdx.x; first < PIECES; first += THREADS * ROWS) {
+    for (int first = threadIdx.x; first < pieces; first += THREADS * ROWS) {
         float sum[ROWS][PIECE] = {};
         add_all<T, THREADS, W, SOURCES, ROWS>(sum, place, call, first);
 #pragma unroll
@@ -134,10 +166,14 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, 
             const int row = piece / PIECES_PER_ROW, column = piece % PIECES_PER_ROW;
             if (row < place.height && column < place.pieces) {
                 const uint4 v = rounded<T>(sum[i]);
-                st_16(place.out + (size_t)row * place.out_stride + column * 16, v, once);
-                if (PUSHES && pushes)
+                unsigned char *out =
+                    place.out + (size_t)row * place.out_stride + column * 16;
+                st_16(out, v, once);
+                if (BEYOND == beyond::SLOTS && pushes)
                     push_piece<W>(
                         call, place.source + row * place.source_stride + column * 16, v);
+                if (BEYOND == beyond::OUTPUTS)
+                    push_straight<W>(call, symmetric, out, v);
             }
         }
     }

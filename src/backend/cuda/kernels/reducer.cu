@@ -10,6 +10,24 @@
 namespace
 {
 
+/* ---- This rank's tiles ---- */
+
+/* Of a part, or of the rows that it owns of tiles that span owners. */
+__device__ __forceinline__ ewx_tile own_tile(const ewx_cuda_call &call,
+                                             const ewx_share &mine, int64_t index)
+{
+    return mine.ownership == EWX_OWNS_ROWS
+               ? ewx_share_tile_in_columns(&call.grid, &mine, index)
+               : ewx_task_tile(&call.grid, mine.part, index);
+}
+
+/* The number by which its contributions are published. */
+__device__ __forceinline__ int64_t flag_task(const ewx_cuda_call &call, int64_t index,
+                                             ewx_tile tile)
+{
+    return call.ownership == EWX_OWNS_ROWS ? ewx_tile_task(&call.grid, 0, tile) : index;
+}
+
 /* ---- With an epilogue ---- */
 
 /* The whole CTA, after a tile: counts it, and normalises rows that are complete. */
@@ -44,34 +62,37 @@ __device__ __forceinline__ void reduce(const ewx_cuda_output &output,
                                        const ewx_cuda_epilogue &epilogue)
 {
     const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
-    const int64_t first_task = output.first_task + blockIdx.x;
+    const int first_task = (int)output.first_task + blockIdx.x;
     if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
         announce_output(call, epoch);
-    for (int64_t task = first_task; task < output.end_task; task += gridDim.x) {
-        const ewx_tile tile = ewx_task_tile(&call.grid, call.rank, task);
-        const tile_place place = place_of(output, call, epoch, tile);
+    for (int task = first_task; task < (int)output.end_task; task += gridDim.x) {
+        const ewx_tile tile = own_tile(call, output.mine, task);
+        const ewx_tile_rows rows = ewx_share_tile_rows(&call.grid, &output.mine, tile);
+        const tile_place place = own_place(output, call, epoch, output.mine, tile, rows);
+        const int first_row = (int)rows.place;
         const bool paced = is_paced(call) && !call.pushed;
         transfer on_link = {0, 0};
         bool ready = true;
         if (threadIdx.x < 32) {
             if (task == first_task)
                 ready = calls_agree(call, epoch, threadIdx.x);
-            ready = ready && await_tile(call, epoch, task, tile, threadIdx.x);
+            ready = ready &&
+                    await_tile(call, epoch, flag_task(call, task, tile), tile, threadIdx.x);
             if (ready && threadIdx.x == 0)
                 stamp_begin(call.trace.reduced, task);
             if (ready && paced) {
-                on_link = book_pull(call, ewx_tile_bytes(&call.grid, call.rank, tile, 2),
-                                    threadIdx.x);
+                on_link = book_pull(call, place.height * place.pieces * 16, threadIdx.x);
                 await_time(on_link.begin_ns);
             }
         }
         if (!__syncthreads_and(ready))
             break;
         if (FUSED)
-            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue,
-                                                      tile.row * EWX_TILE_M, (int)tile.col);
+            finish_tile<T, THREADS, W, SOURCES, ROWS>(place, call, epilogue, first_row,
+                                                      (int)tile.col);
         else
-            reduce_tile<T, THREADS, W, SOURCES, ROWS, false>(place, call, false);
+            reduce_tile<T, THREADS, W, SOURCES, ROWS, beyond::NOTHING>(
+                place, call, false, ewx_cuda_symmetric());
         if (paced && threadIdx.x < 32)
             await_time(on_link.end_ns);
         if (threadIdx.x == 0)

@@ -2,13 +2,15 @@
  * rank sums its rows and adds bias and residual, as the fused reducer of GEMM-RS does, and
  * normalises them in strips.  It gives each strip's norm to all others: it stores it in
  * their heaps, in place of their contributions to the same rows, of which it is the only
- * reader and which it has read.  The others copy it from there.
+ * reader and which it has read.  The others copy it from there.  Where `normed` lies in
+ * symmetric memory the strip goes straight into it on all ranks, and they only wait.
  *
  * Between its own tiles a CTA normalises and copies what is there.  It waits for strips
  * only when it has no tile left to sum, and for those of other ranks only when every strip
  * of its own rank is taken: as all x are resident together, none of them keeps back what
  * another one, or another rank, waits for. */
 #include "backend/cuda/kernels/finish_tile.cuh"
+#include "backend/cuda/kernels/straight.cuh"
 
 namespace
 {
@@ -60,20 +62,7 @@ __device__ ewx_tile own_tile(const ewx_cuda_call &call, const ewx_share &mine, i
 {
     if (mine.ownership == EWX_OWNS_PART)
         return ewx_task_tile(&call.grid, mine.part, index);
-    const int64_t height = mine.count / call.grid.tile_cols;
-    return {mine.first / call.grid.tile_cols + index % height, index / height};
-}
-
-/* The rows of it that are this rank's. */
-__device__ tile_place own_place(const ewx_cuda_output &output, const ewx_cuda_call &call,
-                                uint32_t epoch, const ewx_share &mine, ewx_tile tile,
-                                ewx_tile_rows rows)
-{
-    tile_place place = place_of(output, call, epoch, tile);
-    place.out += (rows.first - mine.first_row) * (int64_t)place.out_stride;
-    place.source += rows.first * place.source_stride;
-    place.height = (int)(rows.end - rows.first);
-    return place;
+    return ewx_share_tile_in_columns(&call.grid, &mine, index);
 }
 
 /* The whole CTA: false when the call is given up. */
@@ -128,13 +117,25 @@ __device__ uint32_t *strip_result(const ewx_cuda_call &call, const ewx_cuda_stri
 template <int W>
 struct shared_row {
     const ewx_cuda_call &call;
+    const ewx_cuda_symmetric &symmetric;
     slot_row row;
+    unsigned char *straight; /* NULL, or the row in this rank's output */
 
     __device__ __forceinline__ void put(int piece, uint4 v) const
     {
-        push_piece<W>(call, piece_of_row(row, piece), v);
+        if (straight)
+            push_straight<W>(call, symmetric, straight + piece * 16, v);
+        else
+            push_piece<W>(call, piece_of_row(row, piece), v);
     }
 };
+
+__device__ unsigned char *normed_row(const ewx_cuda_call &call,
+                                     const ewx_cuda_strips &strips, int64_t row)
+{
+    return (unsigned char *)strips.normed +
+           row_of_call(call, strips.mine, row) * call.grid.cols * 2;
+}
 
 /* One thread, behind a block barrier that all who wrote the strip have passed: as
  * publish_result. */
@@ -159,7 +160,7 @@ __device__ row_warps warps_of(const ewx_cuda_strips &strips)
 template <class T, int THREADS, int W>
 __device__ void share_strip(const ewx_cuda_call &call, uint32_t epoch,
                             const ewx_cuda_epilogue &epilogue,
-                            const ewx_cuda_strips &strips, int strip)
+                            const ewx_cuda_strips &strips, int strip, bool straight)
 {
     const row_warps warps = warps_of<THREADS>(strips);
     const int first = strip * strips.rows;
@@ -172,7 +173,9 @@ __device__ void share_strip(const ewx_cuda_call &call, uint32_t epoch,
          row += THREADS / WARP)
         normalise_row<T, 2>(
             epilogue, call.grid, row, warps, threadIdx.x % WARP,
-            shared_row<W>{call, slots_of_row(call, epoch, strips.mine, row)});
+            shared_row<W>{call, strips.symmetric,
+                          slots_of_row(call, epoch, strips.mine, row),
+                          straight ? normed_row(call, strips, row) : nullptr});
     __syncthreads();
     if (threadIdx.x >= 32)
         return;
@@ -200,7 +203,8 @@ __device__ int take_own_strip(const ewx_cuda_call &call, const ewx_cuda_epilogue
 template <class T, int THREADS, int W>
 __device__ __noinline__ bool share_strips(const ewx_cuda_call &call, uint32_t epoch,
                                           const ewx_cuda_epilogue &epilogue,
-                                          const ewx_cuda_strips &strips, bool waits)
+                                          const ewx_cuda_strips &strips, bool straight,
+                                          bool waits)
 {
     __shared__ int taken;
     for (;;) {
@@ -212,7 +216,7 @@ __device__ __noinline__ bool share_strips(const ewx_cuda_call &call, uint32_t ep
         if (strip == NONE_LEFT || strip == GIVEN_UP || (strip == NOT_READY && !waits))
             return strip != GIVEN_UP;
         if (strip >= 0) /* else another CTA took it */
-            share_strip<T, THREADS, W>(call, epoch, epilogue, strips, strip);
+            share_strip<T, THREADS, W>(call, epoch, epilogue, strips, strip, straight);
     }
 }
 
@@ -241,12 +245,13 @@ __device__ void copy_row(const ewx_cuda_call &call, const slot_row &from, void *
     }
 }
 
-/* The whole CTA: copies one of the others' strips, numbered so that early ones of all come
- * first; false when it is not there, if it `waits` because the call is given up. */
+/* The whole CTA: copies one of the others' strips, unless it came straight here; numbered
+ * so that early ones of all come first; false when it is not there, if it `waits` because
+ * the call is given up. */
 template <int THREADS>
 __device__ __noinline__ bool collect_strip(const ewx_cuda_call &call, uint32_t epoch,
                                            const ewx_cuda_strips &strips, int index,
-                                           bool waits)
+                                           bool straight, bool waits)
 {
     const int others = call.num_ranks - 1, strip = index / others;
     const int owner = (call.rank + 1 + index % others) % call.num_ranks;
@@ -266,6 +271,8 @@ __device__ __noinline__ bool collect_strip(const ewx_cuda_call &call, uint32_t e
 #endif
     if (!__syncthreads_and(ready))
         return false;
+    if (straight)
+        return true;
     const row_warps warps = warps_of<THREADS>(strips);
     const int64_t end = ewx_min64(first + strips.rows, share.num_rows);
     for (int64_t row = first + (warps.count == 1 ? threadIdx.x / WARP : 0); row < end;
@@ -291,21 +298,23 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
         announce_output(call, epoch);
     int collected = blockIdx.x;
-    bool going = __syncthreads_and(strips.count == 0 || threadIdx.x >= 32 ||
-                                   calls_agree(call, epoch, threadIdx.x));
+    bool straight = false;
+    bool going = strips.count == 0 ||
+                 meet_with_outputs(call, epoch, strips.symmetric.place, &straight);
 #pragma unroll 1
     for (int index = blockIdx.x; going && index < tiles; index += gridDim.x) {
         going = finish_own_tile<T, THREADS, W, SOURCES, ROWS>(output, call, epoch, epilogue,
                                                               strips, index) &&
-                share_strips<T, THREADS, W>(call, epoch, epilogue, strips, false);
-        if (going && collected < others &&
-            collect_strip<THREADS>(call, epoch, strips, collected, false))
+                share_strips<T, THREADS, W>(call, epoch, epilogue, strips, straight, false);
+        if (going && !straight && collected < others &&
+            collect_strip<THREADS>(call, epoch, strips, collected, straight, false))
             collected += gridDim.x;
     }
-    going = going && share_strips<T, THREADS, W>(call, epoch, epilogue, strips, true);
+    going =
+        going && share_strips<T, THREADS, W>(call, epoch, epilogue, strips, straight, true);
 #pragma unroll 1
     for (; going && collected < others; collected += gridDim.x)
-        going = collect_strip<THREADS>(call, epoch, strips, collected, true);
+        going = collect_strip<THREADS>(call, epoch, strips, collected, straight, true);
     let_next_kernel_start();
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -3,6 +3,7 @@
  * beside the GEMM or behind it (pool=after).  An epilogue is a kernel behind it, over all
  * rows on every rank, or, where each rank has the residual of its own rows, part of another
  * reducer. */
+#include "backend/cuda/cuda_symmetric.h"
 #include "backend/cuda/ops/cuda_op.h"
 #include "plan/layer.h"
 
@@ -85,6 +86,14 @@ static void cut(const ewx_cuda_engine *engine, const ew_epilogue *epilogue,
     call->part = call->rank;
 }
 
+/* An output of all rows, if it lies in symmetric memory. */
+static ewx_cuda_symmetric symmetric_output(const ewx_cuda_engine *engine,
+                                           const ewx_cuda_call *call, const void *output)
+{
+    return ewx_cuda_symmetric_find(engine->world, engine->device, output,
+                                   (size_t)(call->grid.rows * call->grid.cols) * 2);
+}
+
 /* Few rows are normalised one by one, each by a whole CTA; all are complete at the end. */
 static ewx_cuda_strips strips_of(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
                                  void *normed)
@@ -104,7 +113,8 @@ static ewx_cuda_strips strips_of(const ewx_cuda_engine *engine, const ewx_cuda_c
                                  (uint32_t)(by_part ? call->grid.tile_cols : mine.count),
                              .results_offset = (int64_t)layout->row_results_offset,
                              .results_per_rank = layout->rows_per_rank,
-                             .normed = normed};
+                             .normed = normed,
+                             .symmetric = symmetric_output(engine, call, normed)};
 }
 
 /* ---- The GEMM ---- */
@@ -122,7 +132,8 @@ static ew_status launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
 
 /* ---- The sum ---- */
 
-static ewx_cuda_rounds rounds_of(const ewx_cuda_call *call)
+static ewx_cuda_rounds rounds_of(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
+                                 const void *C)
 {
     const ewx_ownership ownership = (ewx_ownership)call->ownership;
     const int num_ranks = call->num_ranks;
@@ -130,7 +141,8 @@ static ewx_cuda_rounds rounds_of(const ewx_cuda_call *call)
         .mine = ewx_share_of(&call->grid, ownership, num_ranks, call->rank),
         .count = ewx_share_of(&call->grid, ownership, num_ranks, 0).count,
         .tiles = ewx_part_tiles(&call->grid, 0),
-        .two_shots = ewx_has_results(ownership)};
+        .two_shots = ewx_has_results(ownership),
+        .symmetric = symmetric_output(engine, call, C)};
 }
 
 static ew_status launch_waiters(ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
@@ -153,7 +165,7 @@ static ewx_cuda_output output_of(const ewx_cuda_engine *engine, void *C)
 
 static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
 {
-    ewx_cuda_rounds rounds = rounds_of(call);
+    ewx_cuda_rounds rounds = rounds_of(engine, call, C);
     ewx_cuda_output output = output_of(engine, C);
     void *arguments[] = {&output, call, &rounds};
     return launch_waiters(engine, &engine->exchange, engine->spec->config.budget,

@@ -38,16 +38,24 @@ static ew_status launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
 
 /* ---- The sum ---- */
 
+static ewx_share share_of(const ewx_cuda_call *call)
+{
+    return ewx_share_of(&call->grid, (ewx_ownership)call->ownership, call->num_ranks,
+                        call->rank);
+}
+
 /* `epilogue` is NULL without one that is fused. */
 static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C,
                                 ewx_cuda_epilogue *epilogue)
 {
     const ew_config *config = &engine->spec->config;
     const cudaStream_t stream = ewx_cuda_exchange_stream(engine);
-    const int64_t num_tasks = ewx_part_tiles(&call->grid, call->rank);
+    const ewx_share mine = share_of(call);
+    const int64_t num_tasks = mine.count;
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
     const int64_t tasks = by_unit ? config->release : num_tasks;
     ewx_cuda_output output = {.c = epilogue ? epilogue->h : C,
+                              .mine = mine,
                               .announce = config->producer == EW_PRODUCER_BLAS};
     const ewx_cuda_entry *entry = epilogue ? &engine->fused_exchange : &engine->exchange;
     void *arguments[] = {&output, call, epilogue};
@@ -92,14 +100,18 @@ static void *place_of_sum(const ewx_cuda_engine *engine, const ewx_cuda_call *ca
     return epilogue->normed ? epilogue->normed : engine->spare_sum;
 }
 
+/* Strips are normalised when the tiles of their part's rows are counted; where tiles span
+ * owners there are too few rows for that to pay, and the norm follows. */
 static bool fuses(const ewx_cuda_engine *engine, const ewx_cuda_call *call,
                   const ew_epilogue *epilogue)
 {
     const ewx_epilogue_facts facts = {.has_norm = epilogue->normed != NULL,
                                       .tiles_travel = engine->world->num_hosts > 1,
                                       .tile_rows =
-                                          ewx_part_tile_rows(&call->grid, call->rank)};
-    return engine->fuses && ewx_epilogue_fuses(&engine->spec->config, &facts);
+                                          ewx_div_up(share_of(call).num_rows, EWX_TILE_M)};
+    const bool counts_parts = call->ownership == EWX_OWNS_PART || !facts.has_norm;
+    return engine->fuses && counts_parts &&
+           ewx_epilogue_fuses(&engine->spec->config, &facts);
 }
 
 static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,

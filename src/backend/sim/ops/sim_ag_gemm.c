@@ -1,6 +1,8 @@
 /* AllGather, then GEMM, as the CPU engine runs it.  A rank's tasks are its panels of rows,
- * which it copies to where the others see them; its blocks wait for the panels they
- * multiply, and which block comes next is decided when a worker is free. */
+ * which it copies to where the others see them, and which other hosts get as messages; its
+ * blocks wait for the panels they multiply, and which block comes next is decided when a
+ * worker is free. */
+#include "backend/sim/ops/sim_gather.h"
 #include "backend/sim/ops/sim_op.h"
 #include "backend/sim/ops/sim_sums.h"
 #include "backend/sim/resources.h"
@@ -21,15 +23,21 @@ static int64_t panel_bytes(const ewx_sim *sim, int rank, int64_t panel)
            sim->spec->problem.k * (int64_t)sim->spec->elem_bytes;
 }
 
+/* When dst sees the panel of a unit. */
+static int64_t *seen_ps(const ewx_sim *sim, int64_t unit, int dst)
+{
+    return &sim->shared_ps[unit * sim->num_ranks + dst];
+}
+
 static bool set_up(ewx_sim *sim)
 {
-    const int64_t num_units = ewx_sim_num_units(sim);
+    const int64_t count = ewx_sim_num_units(sim) * sim->num_ranks;
     bool enough = true;
-    sim->shared_ps = ewx_sim_allocate((size_t)num_units, sizeof *sim->shared_ps, &enough);
+    sim->shared_ps = ewx_sim_allocate((size_t)count, sizeof *sim->shared_ps, &enough);
     sim->sources = ewx_sim_allocate((size_t)(sim->num_ranks * sim->num_ranks),
                                     sizeof *sim->sources, &enough);
-    for (int64_t unit = 0; enough && unit < num_units; unit++)
-        sim->shared_ps[unit] = EWX_SIM_LAST_PS;
+    for (int64_t i = 0; enough && i < count; i++)
+        sim->shared_ps[i] = EWX_SIM_LAST_PS;
     return enough;
 }
 
@@ -39,19 +47,35 @@ static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
                               sim->now_ps, shares_sm);
 }
 
-/* An emulated link books a panel to every peer, and all see it when the last has it. */
+static void receive(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps)
+{
+    *seen_ps(sim, unit, dst) = visible_ps;
+    ewx_sim_push(&sim->queue, visible_ps, EWX_SIM_WAKE, dst, 0);
+}
+
+static int64_t message_bytes(const ewx_sim *sim, int dst, int64_t unit)
+{
+    const int src = ewx_sim_part_of(sim, unit);
+    (void)dst;
+    return panel_bytes(sim, src, unit - sim->first_unit[src]);
+}
+
+/* An emulated link books a panel to every peer of the host, and all see it when the last
+ * has it. */
 static void finish_task(ewx_sim *sim, int rank, int64_t task)
 {
+    const int64_t unit = ewx_sim_unit(sim, rank, task);
     int64_t there = sim->now_ps;
-    for (int dst = 0; sim->model.link_ps > 0 && dst < sim->num_ranks; dst++)
-        if (dst != rank)
+    for (int dst = 0; dst < sim->num_ranks; dst++) {
+        if (!ewx_sim_share_node(sim, rank, dst))
+            ewx_sim_contribute(sim, rank, dst, unit);
+        else if (sim->model.link_ps > 0 && dst != rank)
             there = ewx_sim_later(there, ewx_sim_book_send(sim, sim->now_ps, rank, dst,
                                                            panel_bytes(sim, rank, task)));
-    there += sim->model.publish_ps;
-    sim->shared_ps[ewx_sim_unit(sim, rank, task)] = there;
+    }
     for (int dst = 0; dst < sim->num_ranks; dst++)
-        if (dst != rank)
-            ewx_sim_push(&sim->queue, there, EWX_SIM_WAKE, dst, 0);
+        if (dst != rank && ewx_sim_share_node(sim, rank, dst))
+            receive(sim, dst, unit, there + sim->model.publish_ps);
 }
 
 /* ---- Blocks ---- */
@@ -65,7 +89,7 @@ static bool have_arrived(const ewx_sim *sim, int rank, int src, int64_t count)
 {
     ewx_sim_source *source = source_of(sim, rank, src);
     while (src != rank && source->num_arrived < count &&
-           sim->shared_ps[ewx_sim_unit(sim, src, source->num_arrived)] <= sim->now_ps)
+           *seen_ps(sim, ewx_sim_unit(sim, src, source->num_arrived), rank) <= sim->now_ps)
         source->num_arrived++;
     return src == rank || source->num_arrived >= count;
 }
@@ -145,26 +169,13 @@ static void complete_tile(ewx_sim *sim, int src, int part, ewx_tile tile)
     (void)sim, (void)src, (void)part, (void)tile;
 }
 
-/* ---- Bytes ---- */
-
-static int64_t remote_bytes(const ewx_sim *sim, int rank)
-{
-    return (sim->model.grid.rows - ewx_part_rows(&sim->model.grid, rank)) *
-           sim->spec->problem.k * (int64_t)sim->spec->elem_bytes;
-}
-
-/* Of one host. */
-static int64_t crossed_bytes(const ewx_sim *sim, int rank)
-{
-    (void)sim, (void)rank;
-    return 0;
-}
-
 const ewx_sim_op ewx_sim_ag_gemm = {.num_tasks = num_tasks,
                                     .set_up = set_up,
                                     .next_block = next_block,
                                     .complete_tile = complete_tile,
                                     .book_task = book_task,
+                                    .message_bytes = message_bytes,
+                                    .receive = receive,
                                     .finish_task = finish_task,
-                                    .remote_bytes = remote_bytes,
-                                    .crossed_bytes = crossed_bytes};
+                                    .remote_bytes = ewx_sim_gathered_bytes,
+                                    .crossed_bytes = ewx_sim_crossed_bytes};

@@ -1,6 +1,7 @@
 /* GEMM, then AllReduce.  A rank's tasks are sums first: of every tile (one shot), or of
  * each W-th (two shots).  Then, in two shots, it copies the other ranks' results into its
- * output, each as soon as it is there.  On a CPU a result stays with its owner, and other
+ * output, each as soon as it is there: a CPU's workers and a GPU's CTAs between their sums.
+ * On a CPU a result stays with its owner, and other
  * hosts get it as a message; a GPU's owner writes it into the memory of every rank, over
  * the contributions that it has just read. */
 #include "backend/sim/ops/sim_op.h"
@@ -74,6 +75,90 @@ static ew_trace_event event(const ewx_sim *sim, int rank, int64_t task)
                             .row = (int32_t)tile.row,
                             .col = (int32_t)tile.col,
                             .position = sums ? task : place / sim->num_ranks};
+}
+
+/* ---- A GPU's CTAs ---- */
+
+/* Every CTA has some rounds: of each one sum, if one of its tiles is the rank's, and the
+ * copies of the others. */
+static int64_t num_shares(const ewx_sim *sim)
+{
+    const int64_t tiles = num_tasks(sim, 0);
+    return sim->ownership == EWX_OWNS_ALL ? tiles : ewx_div_up(tiles, sim->num_ranks);
+}
+
+static int64_t round_of(const ewx_sim *sim, int rank, int64_t task)
+{
+    const int64_t sums = share_of(sim, rank).count;
+    return task < sums ? task : (task - sums) / (sim->num_ranks - 1);
+}
+
+static int cta_of(const ewx_sim *sim, int rank, int64_t task)
+{
+    return (int)(round_of(sim, rank, task) % sim->ranks[rank].budget);
+}
+
+/* The first copy of a round, and the one behind its last. */
+typedef struct copy_range {
+    int64_t first, end;
+} copy_range;
+
+static copy_range copies_of(const ewx_sim *sim, int rank, int64_t round)
+{
+    const int64_t sums = share_of(sim, rank).count, peers = sim->num_ranks - 1;
+    const int64_t all = sim->ownership == EWX_OWNS_ALL ? sums : num_tasks(sim, rank);
+    return (copy_range){ewx_min64(sums + round * peers, all),
+                        ewx_min64(sums + (round + 1) * peers, all)};
+}
+
+static bool are_there(const ewx_sim *sim, int rank, copy_range c)
+{
+    for (int64_t task = c.first; task < c.end; task++) {
+        int64_t ready_ps;
+        if (!ewx_sim_is_ready(sim, rank, task, &ready_ps) || ready_ps > sim->now_ps)
+            return false;
+    }
+    return true;
+}
+
+/* Behind a task that a CTA has ended, or none yet: the rest of a round of copies. */
+static bool goes_on(const ewx_sim *sim, int rank, const ewx_sim_consumer *c)
+{
+    const int64_t sums = share_of(sim, rank).count;
+    return c->phase != EWX_SIM_PENDING && c->task >= sums &&
+           c->task + 1 < copies_of(sim, rank, c->collected).end;
+}
+
+static void count_round(const ewx_sim *sim, int rank, ewx_sim_consumer *c)
+{
+    const int budget = sim->ranks[rank].budget;
+    if (c->phase == EWX_SIM_PENDING)
+        return;
+    if (c->task < share_of(sim, rank).count)
+        c->round += budget;
+    else
+        c->collected += budget;
+}
+
+/* Behind each sum a CTA copies the rounds before whose sums are all there; when it has no
+ * sum left it waits for those that are not. */
+static int64_t next_task(const ewx_sim *sim, int rank, ewx_sim_consumer *c)
+{
+    const int64_t sums = share_of(sim, rank).count;
+    if (goes_on(sim, rank, c))
+        return c->task + 1;
+    count_round(sim, rank, c);
+    const bool waits = c->round >= sums;
+    const int64_t end = waits ? num_shares(sim) : c->round;
+    for (; c->collected < end; c->collected += sim->ranks[rank].budget) {
+        const copy_range round = copies_of(sim, rank, c->collected);
+        if (round.first == round.end) /* of the last one, which has no tile of others */
+            continue;
+        if (waits || are_there(sim, rank, round))
+            return round.first;
+        break;
+    }
+    return waits ? -1 : c->round;
 }
 
 /* ---- What a unit waits for ---- */
@@ -268,6 +353,9 @@ static int64_t crossed_bytes(const ewx_sim *sim, int rank)
 }
 
 const ewx_sim_op ewx_sim_gemm_ar = {.num_tasks = num_tasks,
+                                    .num_shares = num_shares,
+                                    .cta_of = cta_of,
+                                    .next_task = next_task,
                                     .set_up = set_up,
                                     .complete_tile = complete_tile,
                                     .book_task = book_task,

@@ -8,11 +8,20 @@
 typedef struct ewx_sim_op {
     /* A rank's tasks, in the order in which reducers take them. */
     int64_t (*num_tasks)(const ewx_sim *sim, int rank);
+    /* How many of a GPU's CTAs have any; which of them has a task; and which one it takes
+     * next, -1: none.  NULL: as many as there are tasks, and every x-th. */
+    int64_t (*num_shares)(const ewx_sim *sim);
+    int (*cta_of)(const ewx_sim *sim, int rank, int64_t task);
+    int64_t (*next_task)(const ewx_sim *sim, int rank, ewx_sim_consumer *consumer);
     /* Allocates and counts what each unit waits for; false: there is no memory. */
     bool (*set_up)(ewx_sim *sim);
     /* Takes a CPU's next block of those that are left, if its inputs are there; NULL: in
      * the config's order, and nothing is waited for. */
     bool (*next_block)(ewx_sim *sim, int rank, ewx_block *block_out);
+    /* A GPU's block at a position of the rank's walk, and when one that a slot has begun
+     * ends, -1: what it waits for has not been sent; NULL: as above. */
+    ewx_block (*block_at)(const ewx_sim *sim, int rank, int64_t position);
+    int64_t (*block_end)(const ewx_sim *sim, int rank, const ewx_sim_producer *producer);
     /* A tile of the GEMM is complete on `src`. */
     void (*complete_tile)(ewx_sim *sim, int src, int part, ewx_tile tile);
     /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
@@ -20,6 +29,8 @@ typedef struct ewx_sim_op {
     int64_t (*book_task)(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
     /* A CPU's message to a rank of another host, for a unit of its tasks. */
     int64_t (*message_bytes)(const ewx_sim *sim, int dst, int64_t unit);
+    /* It can be seen by dst; NULL: its unit waits for it. */
+    void (*receive)(ewx_sim *sim, int dst, int64_t unit, int64_t visible_ps);
     /* What the task is in a trace, without its times; NULL: it is in none. */
     ew_trace_event (*event)(const ewx_sim *sim, int rank, int64_t task);
     /* The task has ended; NULL: nobody waits for it. */
@@ -29,9 +40,9 @@ typedef struct ewx_sim_op {
     int64_t (*crossed_bytes)(const ewx_sim *sim, int rank);
 } ewx_sim_op;
 
-extern const ewx_sim_op ewx_sim_gemm_rs, ewx_sim_gemm_ar, ewx_sim_ag_gemm;
+extern const ewx_sim_op ewx_sim_gemm_rs, ewx_sim_gemm_ar, ewx_sim_ag_gemm, ewx_sim_ag_push;
 
 /* NULL: the simulator does not have it. */
-const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec);
+const ewx_sim_op *ewx_sim_op_of(const ewx_spec *spec, bool is_cpu);
 
 #endif

@@ -51,16 +51,28 @@ static int64_t pull(ewx_sim *sim, int rank, int64_t bytes, int64_t *begin_ps)
                          ewx_sim_book_pull(sim, rank, false, sums, far_from_ps, bytes));
 }
 
-int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_ps,
-                           bool shares_sm)
+/* `handled` are the bytes that count for the rate of a CTA. */
+static int64_t book(ewx_sim *sim, int rank, double moved, double handled, int64_t begin_ps,
+                    bool shares_sm)
 {
     const ewx_sim_model *model = &sim->model;
     const double slowdown = shares_sm ? model->shared_time : 1;
     const int64_t end = ewx_sim_book_memory(sim, rank, moved);
     ewx_sim_delay_producers(sim, rank, moved);
-    return ewx_sim_later(
-        end, ewx_sim_after(begin_ps,
-                           slowdown * ((double)model->reducer_ps + moved * model->cta_ps)));
+    return ewx_sim_later(end,
+                         ewx_sim_after(begin_ps, slowdown * ((double)model->reducer_ps +
+                                                             handled * model->cta_ps)));
+}
+
+int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_ps,
+                           bool shares_sm)
+{
+    return book(sim, rank, moved, moved, begin_ps, shares_sm);
+}
+
+int64_t ewx_sim_book_push(ewx_sim *sim, int rank, int64_t bytes, bool shares_sm)
+{
+    return book(sim, rank, 2.0 * (double)bytes, (double)bytes, sim->now_ps, shares_sm);
 }
 
 int64_t ewx_sim_book_sum(ewx_sim *sim, int rank, int64_t bytes, int pushed, bool shares_sm)

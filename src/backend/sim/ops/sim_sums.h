@@ -16,5 +16,9 @@ int64_t ewx_sim_book_sum(ewx_sim *sim, int rank, int64_t bytes, int pushed, bool
 /* Books what a reducer reads and writes from `begin_ps` on, in its own memory. */
 int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_ps,
                            bool shares_sm);
+/* Books what a mover reads, and writes to another rank.  It has as many loads in flight as
+ * a reducer of eight contributions, and waits for no store: so what it reads takes as long.
+ */
+int64_t ewx_sim_book_push(ewx_sim *sim, int rank, int64_t bytes, bool shares_sm);
 
 #endif

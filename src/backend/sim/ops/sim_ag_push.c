@@ -1,0 +1,179 @@
+/* AllGather, then GEMM, as GPUs run it.  A rank's tasks are chunks of its panels, each
+ * pushed to one rank by a mover, in the order of plan/walk.h.  Its GEMM takes blocks in an
+ * order of its own and multiplies a panel of another rank as its chunks arrive. */
+#include "backend/sim/ops/sim_gather.h"
+#include "backend/sim/ops/sim_op.h"
+#include "backend/sim/ops/sim_sums.h"
+#include "backend/sim/resources.h"
+#include "backend/sim/sim_engines.h"
+
+/* ---- Chunks ---- */
+
+static int64_t num_chunks(const ewx_sim *sim)
+{
+    return ewx_div_up(sim->spec->problem.k, EWX_CHUNK_COLS);
+}
+
+/* cuBLAS reads all rows in one place, so a rank pushes to itself, too. */
+static bool keeps_own(const ewx_sim *sim)
+{
+    return sim->spec->config.producer == EW_PRODUCER_BLAS;
+}
+
+static int pushes_per_panel(const ewx_sim *sim)
+{
+    return sim->num_ranks - !keeps_own(sim);
+}
+
+static int64_t num_tasks(const ewx_sim *sim, int rank)
+{
+    return ewx_part_tile_rows(&sim->model.grid, rank) * pushes_per_panel(sim) *
+           num_chunks(sim);
+}
+
+typedef struct chunk {
+    int64_t panel, index;
+    int dst;
+} chunk;
+
+static chunk chunk_of(const ewx_sim *sim, int rank, int64_t task)
+{
+    const ewx_grid *grid = &sim->model.grid;
+    const int times = pushes_per_panel(sim);
+    const ewx_set_place place = ewx_set_walk(
+        grid->group, ewx_part_tile_rows(grid, rank) * times, num_chunks(sim), task);
+    const ewx_push push = ewx_gather_push(grid, rank, times, place.row);
+    return (chunk){push.row, place.col, push.dst};
+}
+
+static int64_t chunk_bytes(const ewx_sim *sim, int rank, const chunk *c)
+{
+    const int64_t cols = sim->spec->problem.k - c->index * EWX_CHUNK_COLS;
+    return ewx_tile_height(&sim->model.grid, rank, (ewx_tile){c->panel, 0}) *
+           ewx_min64(cols, EWX_CHUNK_COLS) * (int64_t)sim->spec->elem_bytes;
+}
+
+/* Of the first chunk of a panel of src: when dst sees it. */
+static int64_t *seen_ps(const ewx_sim *sim, int src, int64_t panel, int dst)
+{
+    const int64_t chunks = num_chunks(sim);
+    const int64_t first_panel = sim->first_unit[src] / (pushes_per_panel(sim) * chunks);
+    return sim->shared_ps + ((first_panel + panel) * sim->num_ranks + dst) * chunks;
+}
+
+static bool set_up(ewx_sim *sim)
+{
+    const int times = pushes_per_panel(sim);
+    const int64_t count =
+        times > 0 ? sim->first_unit[sim->num_ranks] / times * sim->num_ranks : 0;
+    bool enough = true;
+    sim->shared_ps = ewx_sim_allocate((size_t)count, sizeof *sim->shared_ps, &enough);
+    for (int64_t i = 0; enough && i < count; i++)
+        sim->shared_ps[i] = EWX_SIM_LAST_PS;
+    for (int rank = 0; rank < sim->num_ranks && times > 0; rank++) {
+        const int64_t own = keeps_own(sim) ? 0 : num_tasks(sim, rank);
+        sim->ranks[rank].chunks_left = (sim->first_unit[sim->num_ranks] - own) / times;
+    }
+    return enough;
+}
+
+/* A mover stores a chunk into the receiver's memory.  The link that a virtual node emulates
+ * then makes it wait until the bytes would have arrived; a real one takes them meanwhile.
+ */
+static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
+{
+    const chunk c = chunk_of(sim, rank, task);
+    const int64_t bytes = chunk_bytes(sim, rank, &c);
+    const int64_t stored = ewx_sim_book_push(sim, rank, bytes, shares_sm);
+    if (c.dst == rank)
+        return stored;
+    const int64_t from = sim->model.sharers > 1 ? stored : sim->now_ps;
+    return ewx_sim_later(stored, ewx_sim_book_send(sim, from, rank, c.dst, bytes));
+}
+
+static void finish_task(ewx_sim *sim, int rank, int64_t task)
+{
+    const chunk c = chunk_of(sim, rank, task);
+    ewx_sim_rank *to = &sim->ranks[c.dst];
+    const int64_t seen = sim->now_ps + sim->model.publish_ps;
+    seen_ps(sim, rank, c.panel, c.dst)[c.index] = seen;
+    to->chunks_ps = ewx_sim_later(to->chunks_ps, seen);
+    to->chunks_left--;
+    if (sim->spec->config.release != EW_RELEASE_OUTPUT)
+        ewx_sim_wake_blocks(sim, c.dst, rank);
+    else if (to->chunks_left == 0)
+        ewx_sim_wake_blocks(sim, c.dst, EWX_EVERYONE);
+}
+
+/* ---- Blocks ---- */
+
+static ewx_block block_at(const ewx_sim *sim, int rank, int64_t position)
+{
+    return ewx_gather_block(&sim->model.grid, rank, position);
+}
+
+/* Chunk by chunk, each when it is there and the one before has been multiplied. */
+static int64_t multiply_chunks(const ewx_sim *sim, int rank, const ewx_sim_producer *p)
+{
+    const int64_t chunks = num_chunks(sim);
+    const int64_t *seen = seen_ps(sim, p->block.part, p->block.row, rank);
+    int64_t end = p->begin_ps;
+    for (int64_t i = 0; i < chunks; i++) {
+        if (seen[i] == EWX_SIM_LAST_PS)
+            return -1;
+        end = ewx_sim_after(ewx_sim_later(end, seen[i]),
+                            (double)p->block_ps / (double)chunks);
+    }
+    return end;
+}
+
+/* When a rank sees the last chunk of these panels; -1: not all have been pushed. */
+static int64_t panels_seen(const ewx_sim *sim, int rank, int src, int64_t first,
+                           int64_t end)
+{
+    int64_t last = 0;
+    for (int64_t panel = first; panel < end && (src != rank || keeps_own(sim)); panel++) {
+        const int64_t *seen = seen_ps(sim, src, panel, rank);
+        for (int64_t i = 0; i < num_chunks(sim); i++)
+            last = ewx_sim_later(last, seen[i]);
+    }
+    return last == EWX_SIM_LAST_PS ? -1 : last;
+}
+
+/* When the panels that `release` puts together with the block's can be seen; -1 as above.
+ */
+static int64_t rows_seen(const ewx_sim *sim, int rank, ewx_block block)
+{
+    const int32_t release = sim->spec->config.release;
+    const int64_t all = ewx_part_tile_rows(&sim->model.grid, block.part);
+    const int64_t first = release > 0 ? block.row / release * release : 0;
+    if (release == EW_RELEASE_OUTPUT)
+        return sim->ranks[rank].chunks_left > 0 ? -1 : sim->ranks[rank].chunks_ps;
+    return panels_seen(sim, rank, block.part, first,
+                       release > 0 ? ewx_min64(first + release, all) : all);
+}
+
+static int64_t block_end(const ewx_sim *sim, int rank, const ewx_sim_producer *p)
+{
+    if (sim->spec->config.release == 1 && p->block.part != rank)
+        return multiply_chunks(sim, rank, p);
+    const int64_t seen = rows_seen(sim, rank, p->block);
+    return seen < 0 ? -1
+                    : ewx_sim_after(ewx_sim_later(p->begin_ps, seen), (double)p->block_ps);
+}
+
+/* Nobody waits for a tile of C. */
+static void complete_tile(ewx_sim *sim, int src, int part, ewx_tile tile)
+{
+    (void)sim, (void)src, (void)part, (void)tile;
+}
+
+const ewx_sim_op ewx_sim_ag_push = {.num_tasks = num_tasks,
+                                    .set_up = set_up,
+                                    .block_at = block_at,
+                                    .block_end = block_end,
+                                    .complete_tile = complete_tile,
+                                    .book_task = book_task,
+                                    .finish_task = finish_task,
+                                    .remote_bytes = ewx_sim_gathered_bytes,
+                                    .crossed_bytes = ewx_sim_crossed_bytes};

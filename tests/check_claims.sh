@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# The numbers in README.md and docs/ are those of bench/results (scripts/claims); and a digit that is
+# changed, or a sentence that is gone, is noticed, and put right by --write.
+set -u
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+"$root/scripts/claims" || exit 1
+
+copy=$(mktemp -d) && trap 'rm -rf "$copy"' EXIT
+mkdir "$copy/docs"
+fresh() { cp "$root/README.md" "$copy" && cp "$root/docs/EVALUATION.md" "$copy/docs"; }
+fails() { ! "$root/scripts/claims" --root "$copy" >/dev/null 2>&1; }
+stop() {
+    echo "check_claims: $1"
+    exit 1
+}
+
+fresh
+sed -i 's/^| 46 GB\/s | 1\./| 46 GB\/s | 2./' "$copy/docs/EVALUATION.md"
+fails || stop 'a changed digit was not noticed'
+"$root/scripts/claims" --root "$copy" --write >/dev/null || stop '--write failed'
+cmp -s "$root/docs/EVALUATION.md" "$copy/docs/EVALUATION.md" || stop '--write did not put it right'
+fresh
+sed -i 's/the slowest single run/the slowest of all runs/' "$copy/README.md"
+fails || stop 'a sentence that is gone was not noticed'
