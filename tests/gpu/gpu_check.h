@@ -61,7 +61,7 @@
     X("gather-graph", check_gather_graph, 60, THREADS)                      \
     X("gather-faults", check_gather_faults, 120, THREADS)                   \
     X("products", check_products, 120, THREADS)                             \
-    X("products-gates", check_products_gates, 30, THREADS)                   \
+    X("products-gates", check_products_gates, 30, THREADS)                  \
     X("products-reuse", check_products_reuse, 60, THREADS)                  \
     X("products-graph", check_products_graph, 60, THREADS)                  \
     X("products-refused", check_products_refused, 30, THREADS)              \

@@ -75,16 +75,15 @@ static void choose_kernels(ewx_cuda_engine *engine)
     const ew_dtype dtype = spec->problem.dtype;
     ewx_cuda_entry *const gemms[] = {&engine->gemm, &engine->weights_gemm,
                                      &engine->activating_gemm};
-    const bool pieces = spec->layout.num_pieces > 1; /* never with several weights */
     for (int form = 0; form < EWX_CUDA_NUM_FORMS; form++)
-        *gemms[form] = config->kernel == EW_KERNEL_SM90 && pieces
-                           ? ewx_cuda_gemm_sm90_pieces(spec->op->id, dtype, config->block_n,
-                                                       config->cluster)
-                       : config->kernel == EW_KERNEL_SM90
+        *gemms[form] = config->kernel == EW_KERNEL_SM90
                            ? ewx_cuda_gemm_sm90(spec->op->id, (ewx_cuda_form)form, dtype,
                                                 config->block_n, config->cluster)
                            : ewx_cuda_gemm_sm80(spec->op->id, (ewx_cuda_form)form, dtype,
                                                 config->block_n);
+    if (config->kernel == EW_KERNEL_SM90 && spec->layout.num_pieces > 1)
+        engine->gemm = ewx_cuda_gemm_sm90_pieces(spec->op->id, dtype, config->block_n,
+                                                 config->cluster);
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
     const bool gathers = spec->op->gemm_waits;
