@@ -27,7 +27,7 @@
 #include "base/timer.h"
 #include "world/remote_ranks.h"
 
-#define SLICE_NS 20000000       /* how long a wait for a socket may overlook a fault */
+#define SLICE_MS 20             /* how long a wait for a socket may overlook a fault */
 #define LAST_CALL_NS 120000000  /* after a fault: for living ranks to fetch the block */
 #define LEAST_MORE_NS 100000000 /* least extra time for the owner */
 
@@ -53,6 +53,12 @@ static ew_status give_up_on(ew_world *world, int rank)
                        .code = EWX_FAULT_JOINING};
     ewx_fault_add_rank(&fault, rank);
     return ewx_world_raise(world, &fault);
+}
+
+/* Of a wait for a socket that is to end with the timer. */
+static int64_t end_of_slice_ns(const ewx_timer *timer)
+{
+    return ewx_now_ns() + (int64_t)ewx_timer_sleep_ms(timer, SLICE_MS) * 1000000;
 }
 
 /* Shows the others that this rank waits; for a loop that is not an ewx_wait. */
@@ -132,7 +138,7 @@ static ew_status receive_ranks(ew_world *world, int listener, const ewx_address 
         if (ewx_timer_is_over(&timer))
             return ewx_world_raise(world, &absence);
         const ew_status status =
-            ewx_sockets_accept(world, listener, mine, ewx_now_ns() + SLICE_NS, &rank);
+            ewx_sockets_accept(world, listener, mine, end_of_slice_ns(&timer), &rank);
         if (status != EW_ERR_TIMEOUT)
             EW_TRY(status);
         /* A rank that dies now is found by the next look_around. */
@@ -208,7 +214,7 @@ static ew_status receive_control(ew_world *world)
     const int owner = owner_of(world);
     ewx_timer timer = ewx_timer_begin(owner_timeout_ns(world));
     ew_status status;
-    while ((status = ewx_sockets_receive_fd(world, owner, ewx_now_ns() + SLICE_NS,
+    while ((status = ewx_sockets_receive_fd(world, owner, end_of_slice_ns(&timer),
                                             &world->control_fd)) == EW_ERR_TIMEOUT) {
         /* A last chance to get the block, through which the others would learn of it. */
         if (ewx_is_cancelled(world->cancel) && timer.limit_ns > LAST_CALL_NS)
