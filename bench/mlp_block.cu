@@ -105,8 +105,10 @@ ew_status create_plans(rank_state &r, method which)
     if (status == EW_OK)
         status = ew_plan_create(r.world, &out, &config, &r.leave[which]);
     config.epilogue = (ew_epilogue_form)0;
-    if (status == EW_OK && which != BLAS)
-        status = ew_config_parse(r.s->config, &config);
+    if (status == EW_OK && which != BLAS) {
+        status = ew_config_parse(r.s->config, &config); /* which leaves the rest open */
+        config.backend = EW_BACKEND_CUDA;
+    }
     return status == EW_OK ? ew_plan_create(r.world, &into, &config, &r.enter[which])
                            : status;
 }
