@@ -124,7 +124,7 @@ static const cli_option option_table[] = {
     {0, "skew", "US", MEASURE, REAL(skew_us, 0, 1e6, "microseconds, such as 30, 0 is off"),
      "in each round every rank starts late by a random time of up to US us (default 0)"},
     {0, "graph", NULL, CLI_BENCH, SWITCH(graph),
-     "also time 20 calls in a row in a CUDA graph (with cuda; up to 256 rows always)"},
+     "also time 20 replays in a row of a CUDA graph (with cuda; up to 256 rows always)"},
     {0, "seed", "NUMBER", RECORDS | CLI_TUNE,
      COUNT(seed, 0, UINT32_MAX, "a number from 0 to 4294967295"),
      "seed of the inputs and of what is random in a run (default 1)"},

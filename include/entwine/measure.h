@@ -208,7 +208,7 @@ typedef struct ew_bench_detail {
     double calls_us[EW_BENCH_MAX_SAMPLES]; /* each call's time: that of its slowest rank */
     double ranks_us[EW_BENCH_MAX_RANKS];   /* each rank's median */
     int32_t turns[EW_BENCH_MAX_SAMPLES];   /* the entry's place in its round, from 0 */
-    /* With graph_calls: a call's part of each replay, of the slowest rank. */
+    /* With graph_calls: a call's part of each row of replays, of the slowest rank. */
     int32_t num_graphs; /* 0: it cannot be captured */
     double graph_us;    /* median */
     double graphs_us[EW_BENCH_MAX_SAMPLES];
@@ -238,8 +238,8 @@ typedef struct ew_bench_options {
     double skew_us;
     /* One for each entry, filled on every rank; NULL: not wanted. */
     ew_bench_detail *details;
-    /* So many calls in a row are captured into a CUDA graph, which is then replayed in
-     * `iters` rounds and timed by events: the time of a call among others, where nothing
+    /* A call is captured into a CUDA graph, which is then replayed so many times in a row,
+     * in `iters` rounds timed by events: the time of a call among others, where nothing
      * starts together.  For `details`; 0: off. */
     int32_t graph_calls;
     /* Bit i: C, and normed, of entry i lie in symmetric memory (ew_alloc). */

@@ -82,8 +82,8 @@ typedef struct ewx_graphs {
     /* Of what `enqueue` enqueues, with a plan's state.  EW_ERR_UNSUPPORTED: there are none
      * here. */
     ew_status (*open)(void *state, ewx_enqueuer *enqueue, void *context, void **graph_out);
-    /* Once, and how long it took by the GPU's own events. */
-    ew_status (*replay)(void *graph, double *us_out);
+    /* So many times in a row, and how long that took by the GPU's own events. */
+    ew_status (*replay)(void *graph, int times, double *us_out);
     void (*close)(void *graph); /* NULL is fine */
 } ewx_graphs;
 

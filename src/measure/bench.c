@@ -189,12 +189,13 @@ typedef struct capture {
     int entry;
 } capture;
 
-static ew_status enqueue_calls(void *context, ew_stream stream)
+/* One call, and the graph is launched as often as there shall be calls: a graph of many
+ * has branches of its own for each, and those of all ranks of a process share its queues,
+ * where one call's kernel can come to stand behind one that waits for it. */
+static ew_status enqueue_call(void *context, ew_stream stream)
 {
     const capture *c = context;
-    for (int call = 0; call < c->b->options.graph_calls; call++)
-        EW_TRY(ewx_sampler_enqueue(&c->b->sampler, &c->b->runners[c->entry], stream));
-    return EW_OK;
+    return ewx_sampler_enqueue(&c->b->sampler, &c->b->runners[c->entry], stream);
 }
 
 static ew_status open_graph(bench *b, int entry)
@@ -206,7 +207,7 @@ static ew_status open_graph(bench *b, int entry)
     start_apart(b, entry);
     EW_TRY(ew_world_barrier(b->sampler.world));
     const ew_status status = b->sampler.backend->graphs.open(
-        b->runners[entry].plan->state, enqueue_calls, &c, &b->graphs[entry]);
+        b->runners[entry].plan->state, enqueue_call, &c, &b->graphs[entry]);
     return status == EW_ERR_UNSUPPORTED ? EW_OK : status;
 }
 
@@ -214,7 +215,8 @@ static ew_status replay_graph(bench *b, int entry, double *us_out)
 {
     double mine, all[EWX_MAX_RANKS];
     EW_TRY(ew_world_barrier(b->sampler.world));
-    EW_TRY(b->sampler.backend->graphs.replay(b->graphs[entry], &mine));
+    EW_TRY(
+        b->sampler.backend->graphs.replay(b->graphs[entry], b->options.graph_calls, &mine));
     EW_TRY(ew_plan_wait(b->runners[entry].plan));
     EW_TRY(ew_world_allgather(b->sampler.world, &mine, all, sizeof mine));
     *us_out = 0;

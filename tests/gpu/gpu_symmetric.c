@@ -407,8 +407,8 @@ static int refuse(gpu_job *job, void *argument)
     REFUSED(ew_alloc(world, cuda, bytes + (size_t)job->rank, &memory), EW_ERR_MISMATCH);
     RANK_OK(ew_memory_alloc(world, cuda, bytes, &memory));
     RANK_TRY(gather_pointers(job, memory, pointers));
-    for (int rank = 0; rank < job->num_ranks; rank++)
-        swapped[rank] = pointers[(rank + 1) % job->num_ranks];
+    for (int rank = 0; rank < job->num_ranks; rank++) /* on rank 0 alone */
+        swapped[rank] = pointers[(rank + !job->rank) % job->num_ranks];
     REFUSED(ew_import(world, cuda, swapped, bytes), EW_ERR_ARGUMENT);
     REFUSED(ew_import(world, cuda, pointers, (size_t)1 << 39), EW_ERR_ARGUMENT);
     REFUSED(ew_free(world, cuda, memory), EW_ERR_ARGUMENT);

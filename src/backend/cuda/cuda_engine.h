@@ -175,7 +175,7 @@ ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);
 
 ew_status ewx_cuda_graph_open(void *state, ewx_enqueuer *enqueue, void *context,
                               void **graph_out);
-ew_status ewx_cuda_graph_replay(void *graph, double *us_out);
+ew_status ewx_cuda_graph_replay(void *graph, int times, double *us_out);
 void ewx_cuda_graph_close(void *graph);
 
 /* ---- Trace ---- */

@@ -476,9 +476,9 @@ static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *ca
     enum { LAUNCHES_AT_ONCE = 256 };
     const ew_config *config = &engine->spec->config;
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
-    const int64_t tasks = by_unit ? ewx_part_tiles(&call->grid, call->part) : 0;
     return (config->producer == EW_PRODUCER_BLAS && engine->blas_rows != call->grid.rows) ||
-           tasks > LAUNCHES_AT_ONCE * (int64_t)config->release;
+           (by_unit && ewx_part_tiles(&call->grid, call->part) >
+                           LAUNCHES_AT_ONCE * (int64_t)config->release);
 }
 
 static ew_status launch_hold(ewx_cuda_engine *engine, ewx_cuda_call *call,
