@@ -189,9 +189,7 @@ typedef struct capture {
     int entry;
 } capture;
 
-/* One call, and the graph is launched as often as there shall be calls: a graph of many
- * has branches of its own for each, and those of all ranks of a process share its queues,
- * where one call's kernel can come to stand behind one that waits for it. */
+/* One call; the graph is launched as often as there shall be calls. */
 static ew_status enqueue_call(void *context, ew_stream stream)
 {
     const capture *c = context;
