@@ -301,16 +301,9 @@ ew_status ewx_cuda_engine_set_epoch(ewx_cuda_engine *engine, uint32_t epoch)
     unsigned char *mine = engine->heap.segments[engine->world->rank];
     ewx_cuda_segment *head = (ewx_cuda_segment *)(void *)mine;
     const ewx_layout *layout = &engine->spec->layout;
-    const size_t num_flags =
-        engine->spec->op->gemm_waits
-            ? (size_t)(layout->num_slots * layout->num_chunks)
-            : (size_t)(layout->slots_per_part * engine->spec->num_ranks);
+    const size_t num_flags = (layout->slice_offset[0] - layout->flags_offset) /
+                             sizeof(uint32_t); /* and results */
     EW_TRY(set_words(engine, mine + layout->flags_offset, num_flags, epoch, epoch));
-    if (layout->results_offset > 0)
-        EW_TRY(
-            set_words(engine, mine + layout->results_offset,
-                      (layout->slice_offset[0] - layout->results_offset) / sizeof(uint32_t),
-                      epoch, epoch));
     EW_TRY(set_words(engine, head->done, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->gate, EWX_MAX_RANKS, epoch, epoch));
     EW_TRY(set_words(engine, head->entered, EWX_CUDA_MAX_RANKS, epoch, epoch));
