@@ -64,7 +64,8 @@ PROGRESS = CFUNCTYPE(c_int, c_void_p, c_int, c_int, c_char_p, c_double, c_double
 class TuneOptions(Structure):
     _fields_ = [("struct_size", c_uint32), ("budget_s", c_double), ("samples", c_int32),
                 ("seed", c_uint32), ("store", c_int32), ("progress", PROGRESS),
-                ("context", c_void_p), ("method", c_char_p)]
+                ("context", c_void_p), ("method", c_char_p), ("budget_calls", c_int64),
+                ("effort", c_void_p)]
 
 
 # ---- Finding the library ---------------------------------------------------------------------
