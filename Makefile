@@ -110,10 +110,6 @@ gpu-eval: build-gpu ## run the paper's evaluation on this GPU, into bench/result
 gpu-peers: build-gpu ## compare with PyTorch's Async-TP on this GPU (needs torch)
 	@scripts/bench-peers
 
-gpu-block: build-gpu ## time a whole MLP block in one CUDA graph, fused and with separate kernels
-	@cmake --build build/gpu --target mlp_block
-	@build/gpu/cuda/mlp_block
-
 api-docs: ## make docs/API.md from the headers
 	@scripts/api-docs
 
@@ -127,6 +123,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu bench-clients build-gpu gpu-check gpu-bench gpu-eval gpu-peers gpu-block format clean help
+.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu bench-clients build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:
