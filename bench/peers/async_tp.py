@@ -197,11 +197,25 @@ class Run:
             elif time.monotonic() - heard > (FAREWELL_S if self.hearsay else self.patience_s):
                 raise Ended("died", self.hearsay or f"no news for {self.patience_s:g} s")
             for key, _ in ready:
-                messages = key.data.read()
-                if messages is None:
-                    selector.unregister(key.fd)
-                    self._farewell(key.data)
-                for message in messages or []:
+                try:
+                    yield from self._hear(selector, key)
+                except Ended:
+                    yield from self._late_news(selector)
+                    raise
+
+    def _hear(self, selector, key):
+        messages = key.data.read()
+        if messages is None:
+            selector.unregister(key.fd)
+            self._farewell(key.data)
+        for message in messages or []:
+            yield from self._take(key.data, message)
+
+    def _late_news(self, selector):
+        """What was said before a rank failed, and not read before that."""
+        for key, _ in selector.select(timeout=0):
+            for message in key.data.read() or []:
+                if message["kind"] == "problem":
                     yield from self._take(key.data, message)
 
     def _farewell(self, one):
