@@ -117,7 +117,7 @@ ew_status ewx_wire_open(ewx_cpu_engine *engine)
                              engine, engine->reduce.levels == 2));
     const size_t panels =
         (size_t)(wire->exchange.num_remotes * engine->spec->layout.max_tile_rows);
-    return engine->spec->op->gemm_waits
+    return engine->spec->op->gemm_waits && wire->exchange.num_remotes > 0
                ? ewx_buffer_allocate(panels * sizeof *wire->panel_rows,
                                      "the panels that arrive", (void **)&wire->panel_rows)
                : EW_OK;
