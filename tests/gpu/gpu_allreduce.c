@@ -42,17 +42,6 @@ static int call_once(gpu_job *job, int64_t m)
     return 0;
 }
 
-static int fill_operands(gpu_job *job)
-{
-    ew_world *world = job->world;
-    const ew_problem *p = &job->problem;
-    fill_random(p->dtype, 7, job->rank, OPERAND_A, p->max_m, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->A, job->staging, job->a_bytes));
-    fill_random(p->dtype, 7, job->rank, OPERAND_B, p->n, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->B, job->staging, job->b_bytes));
-    return 0;
-}
-
 /* The rows of GEMM-ReduceScatter, by the same kernel. */
 static int scattered_rows(gpu_job *job, const char *kernel, int64_t m, unsigned char *whole)
 {
@@ -97,7 +86,7 @@ static int compare_bits(gpu_job *job, void *argument)
     ew_world *world = job->world;
     unsigned char *want = malloc((size_t)(m * job->problem.n) * 2 + 1);
     RANK_CHECK(want, "no memory");
-    RANK_TRY(fill_operands(job));
+    RANK_TRY(job_fill_random(job, 7));
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
         RANK_TRY(scattered_rows(job, *kernel, m, want));
         RANK_TRY(compare_with(job, *kernel, m, want));

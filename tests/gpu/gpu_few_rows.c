@@ -91,17 +91,6 @@ void check_few_rows(void)
 
 /* ---- Inexact inputs: the bits of every kernel and grid ---- */
 
-static int fill_operands(gpu_job *job)
-{
-    ew_world *world = job->world;
-    const ew_problem *p = &job->problem;
-    fill_random(p->dtype, 5, job->rank, OPERAND_A, p->max_m, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->A, job->staging, job->a_bytes));
-    fill_random(p->dtype, 5, job->rank, OPERAND_B, p->n, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->B, job->staging, job->b_bytes));
-    return 0;
-}
-
 /* All calls, one behind the other in `results`. */
 static int results_of(gpu_job *job, const char *config, unsigned char *results)
 {
@@ -153,7 +142,7 @@ static int compare_bits(gpu_job *job, void *argument)
         bytes += (size_t)(rows[i] * job->problem.n) * 2;
     unsigned char *want = malloc(bytes), *got = malloc(bytes);
     RANK_CHECK(want && got, "no memory");
-    RANK_TRY(fill_operands(job));
+    RANK_TRY(job_fill_random(job, 5));
     RANK_TRY(results_of(job, plain, want));
     for (size_t i = 0; i < COUNT(configs); i++) {
         if (strstr(configs[i], "sm80")) /* which has bits of its own */

@@ -17,17 +17,6 @@
 /* Tensor cores cut off what they align away. */
 #define TENSOR_CORE_EPS 0x1p-23
 
-static int fill_job(gpu_job *job)
-{
-    ew_world *world = job->world;
-    const ew_problem *p = &job->problem;
-    fill_random(p->dtype, SEED, job->rank, OPERAND_A, p->max_m, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->A, job->staging, job->a_bytes));
-    fill_random(p->dtype, SEED, job->rank, OPERAND_B, p->n, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->B, job->staging, job->b_bytes));
-    return 0;
-}
-
 /* One call on what A and B hold; its result is in the job's staging then. */
 static int compute(gpu_job *job, int64_t m)
 {
@@ -92,7 +81,7 @@ static int within_its_error(gpu_job *job, void *argument)
 {
     (void)argument;
     double *wide_a[MAX_W], *wide_b[MAX_W];
-    RANK_TRY(fill_job(job));
+    RANK_TRY(job_fill_random(job, SEED));
     RANK_TRY(compute(job, job->problem.max_m));
     for (int rank = 0; rank < job->num_ranks; rank++) {
         wide_a[rank] = widened(&job->problem, rank, OPERAND_A);
@@ -242,7 +231,7 @@ static int vary_rows(gpu_job *job, const comparison *c)
 static int always_the_same_bits(gpu_job *job, void *argument)
 {
     const comparison *c = argument;
-    RANK_TRY(fill_job(job));
+    RANK_TRY(job_fill_random(job, SEED));
     RANK_TRY(compute(job, job->problem.max_m));
     RANK_TRY(collect_rows(job, job->problem.max_m, c->whole));
     for (int run = 0; run < (gpu_quick ? 5 : 50); run++) {

@@ -20,17 +20,6 @@ static ew_problem problem_of(int64_t max_m, int64_t n, ew_dtype dtype)
     return problem;
 }
 
-static int fill_operands(gpu_job *job)
-{
-    ew_world *world = job->world;
-    const ew_problem *p = &job->problem;
-    fill_random(p->dtype, 7, job->rank, OPERAND_A, p->max_m, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->A, job->staging, job->a_bytes));
-    fill_random(p->dtype, 7, job->rank, OPERAND_B, p->n, p->k, job->staging);
-    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->B, job->staging, job->b_bytes));
-    return 0;
-}
-
 /* ---- The same bits as anywhere else ---- */
 
 /* A call into poisoned memory whose bits must be those in `want`, unless that is NULL;
@@ -110,7 +99,7 @@ static int compare_bits(gpu_job *job, void *argument)
     const size_t bytes = (size_t)(job->problem.max_m * job->problem.n) * 2;
     unsigned char *want = malloc(bytes + 1);
     RANK_CHECK(want, "no memory");
-    RANK_TRY(fill_operands(job));
+    RANK_TRY(job_fill_random(job, 7));
     RANK_TRY(call_and_compare(job, job->C, 0, NULL));
     memcpy(want, job->staging, bytes);
     RANK_TRY(compare_allocated(job, want));
@@ -367,7 +356,7 @@ static int compare_layers(gpu_job *job, void *argument)
     ew_world *world = job->world;
     layer l;
     void *memory;
-    RANK_TRY(fill_operands(job));
+    RANK_TRY(job_fill_random(job, 7));
     RANK_TRY(open_layer(job, *(const bool *)argument, &l));
     unsigned char *want = malloc(l.bytes + 1), *seen = malloc(l.bytes + 1);
     RANK_CHECK(want && seen, "no memory");

@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_memory.h"
 #include "gpu_check.h"
 #include "api/testing.h"
+#include "random_inputs.h"
 
 #define POISON_BYTE 0xff
 #define DEFAULT_TIMEOUT_MS 10000
@@ -131,6 +132,17 @@ int job_fill(gpu_job *job, uint32_t seed)
     RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->A, job->staging, job->a_bytes));
     RANK_OK(ew_exact_fill_b(p->dtype, seed, job->rank, p->weight_layout, p->n, p->k,
                             job->staging));
+    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->B, job->staging, job->b_bytes));
+    return 0;
+}
+
+int job_fill_random(gpu_job *job, uint32_t seed)
+{
+    ew_world *world = job->world;
+    const ew_problem *p = &job->problem;
+    fill_random(p->dtype, seed, job->rank, OPERAND_A, p->max_m, p->k, job->staging);
+    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->A, job->staging, job->a_bytes));
+    fill_random(p->dtype, seed, job->rank, OPERAND_B, p->n, p->k, job->staging);
     RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->B, job->staging, job->b_bytes));
     return 0;
 }

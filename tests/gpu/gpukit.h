@@ -56,6 +56,8 @@ int job_replan(gpu_job *job, const char *config);
 int job_try_plan(gpu_job *job, const char *config, ew_status *status_out);
 /* The exact inputs of `seed` into A and B. */
 int job_fill(gpu_job *job, uint32_t seed);
+/* Inexact operands, which differ between ranks. */
+int job_fill_random(gpu_job *job, uint32_t seed);
 int job_poison(gpu_job *job); /* C becomes NaN */
 /* This rank's rows of C of an m-row call. */
 int64_t job_rows(const gpu_job *job, int64_t m);
