@@ -591,8 +591,8 @@ EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
  *
  * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
  * the lines above, on every CPU and GPU, but for the bits of what is not a number.  SILU is
- * accurate to 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both where
- * the result is a normal number. */
+ * accurate to 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both
+ * where the result is a normal number. */
 EW_API ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
                                 const ew_product *products, int num_products,
                                 ew_activation activation, void *C, void *gathered,

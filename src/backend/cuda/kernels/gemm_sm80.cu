@@ -66,7 +66,7 @@ struct work {
     const unsigned char *a; /* the block's rows */
     unsigned char *out;     /* place of the first tile; the second is behind it */
     products_of<OP, stripe_rows> b;
-    int piece;              /* of K: a block's pieces come one after the other */
+    int piece; /* of K: a block's pieces come one after the other */
 };
 
 /* What thread 0, or warp 0, passes to the others. */

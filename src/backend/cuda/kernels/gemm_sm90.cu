@@ -443,8 +443,8 @@ __device__ void load(const ewx_cuda_maps &maps,
             if (CLUSTER > 1 && shares_b<OP>(item)) {
 #pragma unroll
                 for (int i = 0; i < B::SHARE; i++)
-                    load_step_for<OP>(EVERY_CTA, b + i * B::BYTES, weight.map(i), full, item,
-                                      step, weight.row(i), keep);
+                    load_step_for<OP>(EVERY_CTA, b + i * B::BYTES, weight.map(i), full,
+                                      item, step, weight.row(i), keep);
                 continue;
             }
 #pragma unroll

@@ -310,7 +310,7 @@ typedef enum ewx_cuda_form {
  * ewx_cuda_product_maps, else any byte); block_n 128 or 256, cluster 1 or 2 */
 ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, int block_n,
                                   int cluster);
-/* The same of one weight for several pieces of K; not for an operation that adds nothing. */
+/* The same of one weight for several pieces of K; not for AllGather-GEMM. */
 ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n,
                                          int cluster);
 /* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.
