@@ -66,6 +66,9 @@ static const denial denials[] = {
     NEEDS(setsockopt, "setsockopt"),
     NEEDS(eventfd2, "eventfd failed"),
     NEEDS(ppoll, "poll failed"),
+#ifdef SYS_poll
+    NEEDS(poll, "poll failed"),
+#endif
     NEEDS(getrandom, "getrandom of a secret failed"),
     NEEDS(prlimit64, "prlimit"),
 #ifdef SYS_pidfd_open

@@ -64,15 +64,18 @@ typedef struct gather_context {
 } gather_context;
 
 /* The parent answers at its timeout, and its death hangs up. */
-static bool await_answer(const gather_context *us)
+static ew_status await_answer(const gather_context *us)
 {
     ewx_timer timer = ewx_timer_begin(us->timeout_ns + MARGIN_NS);
     struct pollfd entry = {.fd = us->fd, .events = POLLIN};
-    do
-        if (poll(&entry, 1, ewx_timer_sleep_ms(&timer, SLICE_MS)) > 0)
-            return true;
-    while (!ewx_timer_is_over(&timer) && !ewx_is_cancelled(us->cancel));
-    return false;
+    do {
+        const int ready = poll(&entry, 1, ewx_timer_sleep_ms(&timer, SLICE_MS));
+        if (ready > 0)
+            return EW_OK;
+        if (ready < 0 && errno != EINTR)
+            return ewx_fail(EW_ERR_SYSTEM, "poll failed: %s", strerror(errno));
+    } while (!ewx_timer_is_over(&timer) && !ewx_is_cancelled(us->cancel));
+    return ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
 }
 
 static ew_status fail_launcher(const char *verb)
@@ -89,8 +92,7 @@ static ew_status ask_parent(const gather_context *us, const void *mine, size_t b
     ssize_t got;
     if (send(us->fd, mine, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
         return fail_launcher("told");
-    if (!await_answer(us))
-        return ewx_fail(EW_ERR_TIMEOUT, "the launcher did not answer");
+    EW_TRY(await_answer(us));
     do
         got = recv(us->fd, reply, room, 0);
     while (got < 0 && errno == EINTR);
