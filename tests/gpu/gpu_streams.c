@@ -101,14 +101,21 @@ static int in_a_stream(gpu_job *job, void *argument)
     return 0;
 }
 
-/* The special handles in a slice of the GPU, whose default streams are its own: only the
- * call itself is in them. */
+/* Ranks that are threads: each has a default stream of its own, and all have one together,
+ * in which the call of one rank would wait for the end of another's. */
 static int in_special_streams(gpu_job *job, void *argument)
 {
+    ew_world *world = job->world;
+    const ew_stream streams[] = {NULL, cudaStreamPerThread};
     (void)argument;
-    const ew_stream streams[] = {NULL, cudaStreamLegacy, cudaStreamPerThread};
-    for (uint32_t i = 0; i < 2 * COUNT(streams); i++)
+    for (uint32_t i = 0; i < 4; i++) {
         RANK_TRY(job_compute(job, job->problem.max_m - i, i, streams[i % COUNT(streams)]));
+        const ew_status status =
+            job_call(job, job->problem.max_m, job->A, job->B, job->C, cudaStreamLegacy);
+        RANK_CHECK(status == EW_ERR_UNSUPPORTED &&
+                       strstr(ew_last_error(), "cudaStreamPerThread"),
+                   "shared cudaStreamLegacy: %s", ew_status_name(status));
+    }
     return 0;
 }
 
@@ -275,13 +282,15 @@ static int in_turn(gpu_job *job, void *argument)
 void check_few_rows_reuse(void)
 {
     static const int64_t lists[][SETS] = {{1024, 8, 512}, {64, 1, 200}, {40, 8, 16}};
+    /* Deep: a flag that comes too soon comes long before its tile. */
+    static const int64_t depths[COUNT(lists)] = {136, 136, 4104};
     static const int ranks[] = {8, 2, 3};
     static const char *const late[] = {"", "kernel=sm80"};
     for (size_t w = 0; w < COUNT(ranks); w++)
         for (size_t i = 0; i < COUNT(lists); i++)
             for (int op = 0; op < 2; op++) {
-                ew_problem problem =
-                    gpu_problem(lists[i][0] > 200 ? lists[i][0] : 200, 520, 136, EW_BF16);
+                ew_problem problem = gpu_problem(lists[i][0] > 200 ? lists[i][0] : 200, 520,
+                                                 depths[i], EW_BF16);
                 rotation r = {.chunks = gpu_quick ? 1 : 4, .collects_late = (w + i) % 2};
                 memcpy(r.rows, lists[i], sizeof r.rows);
                 problem.op = op == 0 ? EW_OP_GEMM_RS : EW_OP_GEMM_AR;

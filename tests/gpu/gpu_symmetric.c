@@ -419,6 +419,9 @@ void check_allreduce_symmetric(void)
     static const int64_t rows[] = {1, 130, 397, 1025};
     static const int ranks[] = {2, 3, 4, 5, 8};
     bool own_rows = false, all_rows = true;
+    ew_world_options slow = gpu_options(10000);
+    slow.link_gbps = 8.0;
+    slow.link_latency_us = 1000.0;
     for (size_t w = 0; w < COUNT(ranks); w++)
         for (size_t i = 0; i < COUNT(rows); i++)
             if ((w + i) % (gpu_quick ? 4 : 2) == 0)
@@ -432,6 +435,9 @@ void check_allreduce_symmetric(void)
             gpu_run(EW_RANKS_AS_THREADS, W, NULL, problem_of(3, 520, EW_BF16), config,
                     overtake, NULL);
             gpu_run(EW_RANKS_AS_THREADS, W, NULL, large, config, read_late, NULL);
+            /* One tile: all but its owner have nothing to do but wait for its sum. */
+            gpu_run(EW_RANKS_AS_THREADS, W, &slow, problem_of(64, 120, EW_FP16), config,
+                    read_late, NULL);
             gpu_run(EW_RANKS_AS_THREADS, W, NULL, large, config, replay, NULL);
             gpu_run(EW_RANKS_AS_THREADS, W, NULL, large, config, compare_layers, &own_rows);
             gpu_run(EW_RANKS_AS_THREADS, W, NULL, large, config, compare_layers, &all_rows);

@@ -176,9 +176,23 @@ static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t strea
                     engine->world->num_hosts);
 }
 
+/* CUDA's default stream is one for all threads of a process: the call of one rank would lie
+ * in front of the call of another that it waits for. */
+static ew_status check_stream(const ewx_cuda_engine *engine, cudaStream_t stream)
+{
+    if (stream != cudaStreamLegacy || !engine->world->in_threads ||
+        engine->device->sharers == 1)
+        return EW_OK;
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "%d ranks as threads on one GPU cannot share cudaStreamLegacy\n"
+                    "  fix: pass cudaStreamPerThread, or a stream of each rank's own",
+                    engine->device->sharers);
+}
+
 static ew_status cuda_admit(const void *state, const ewx_call *call)
 {
     const ewx_cuda_engine *engine = state;
+    EW_TRY(check_stream(engine, call->stream));
     if (engine->world->num_hosts > 1)
         EW_TRY(in_callers_context(engine, call->stream, check_capture));
     EW_TRY(ewx_cuda_check_pointer("A", call->A));
