@@ -55,11 +55,7 @@ uninstall: ## remove what the last `make install` has installed
 
 wheel: ## make a Python source distribution and from it a wheel, in build/wheel, and check both
 	@scripts/setup wheel
-	@rm -rf build/wheel && mkdir -p build/wheel
-	@cd python && python3 -c 'from setuptools.build_meta import build_sdist; build_sdist("../build/wheel")' \
-	  >../build/sdist.log 2>&1 || { cat ../build/sdist.log; exit 1; }
-	@CMAKE_ARGS="$(cuda)" python3 -m pip -q wheel --no-deps -w build/wheel build/wheel/*.tar.gz
-	@scripts/check-wheel build/wheel/*.whl build/wheel/*.tar.gz
+	@CMAKE_ARGS="$(cuda)" scripts/make-wheel
 
 dist: ## make build/entwine-VERSION.tar.gz from the last commit
 	@mkdir -p build
