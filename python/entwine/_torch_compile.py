@@ -232,7 +232,7 @@ def _extent(graph: Graph, node: Node, dim: int) -> Any:
 
 # ---- The pass --------------------------------------------------------------------------------
 
-# Of torch 2.8 there is but its base, which Inductor calls with the graph alone.
+# Older torch, such as 2.8, has only its base, which Inductor calls with the graph alone.
 _InferenceAware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
 _GraphPass: Any = _InferenceAware or custom_graph_pass.CustomGraphPass
 
