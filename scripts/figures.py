@@ -1,5 +1,5 @@
-"""What scripts/bench-cpu and scripts/bench-gpu share: running commands once, picking results
-out of them, judging ratios against targets, printing and writing the outcome."""
+"""What the scripts that measure share: running commands once, picking results out of them,
+judging ratios against targets, printing and writing the outcome."""
 import json
 import os
 import shlex
@@ -12,6 +12,14 @@ import time
 
 class Skip(Exception):
     """A figure that cannot be measured here, and why."""
+
+
+def claim_stdout():
+    """Standard output for the caller alone, as a stream.  Whatever else prints there from now on,
+    as gloo of torch 2.8 does below Python, prints to standard error."""
+    claimed = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return claimed
 
 
 class Runs:

@@ -18,8 +18,10 @@ import ctypes
 import json
 import mmap
 import statistics
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -27,6 +29,9 @@ import torch.distributed as dist
 import entwine
 import entwine._library
 import entwine.torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from figures import claim_stdout  # noqa: E402
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 4e-3}  # of the largest element
@@ -169,6 +174,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=30, help="for one problem, about")
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     options = parser.parse_args()
+    output = claim_stdout()
     dist.init_process_group("gloo")
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
@@ -181,7 +187,7 @@ def main():
         results += results_of(layer, gathered, options.threads)
         layer.plan.close()
     if world.rank == 0:
-        print(json.dumps({"torch": torch.__version__, "results": results}))
+        print(json.dumps({"torch": torch.__version__, "results": results}), file=output, flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._inductor import config
-from torch._inductor.custom_graph_pass import (CustomInferenceAwareGraphPass,
-                                               get_hash_for_files)
+from torch._functorch.aot_autograd import get_aot_compilation_context
+from torch._inductor import config, custom_graph_pass
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
@@ -233,7 +232,18 @@ def _extent(graph: Graph, node: Node, dim: int) -> Any:
 
 # ---- The pass --------------------------------------------------------------------------------
 
-class EntwinePass(CustomInferenceAwareGraphPass):
+# Older torch, such as 2.8, has only its base, which Inductor calls with the graph alone.
+_InferenceAware: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
+_GraphPass: Any = _InferenceAware or custom_graph_pass.CustomGraphPass
+
+
+def _is_inference() -> bool:
+    """Whether the graph that is being compiled is for inference, where Inductor does not say."""
+    names, *_ = get_aot_compilation_context()  # "3_inference", "4_forward", "4_backward"
+    return bool(names) and names[-1].endswith("_inference")
+
+
+class EntwinePass(_GraphPass):
     """`worlds`: the names of worlds by those of torch's groups.  `before`: the pass that was
     installed, which runs first."""
 
@@ -246,10 +256,13 @@ class EntwinePass(CustomInferenceAwareGraphPass):
         before = getattr(self.before, "uuid", lambda: None)()
         if self.before is not None and before is None:
             return None
-        return get_hash_for_files((__file__,)), tuple(sorted(self.worlds.items())), before
+        files = custom_graph_pass.get_hash_for_files((__file__,))
+        return files, tuple(sorted(self.worlds.items())), before
 
-    def __call__(self, graph: Graph, is_inference: bool) -> None:
-        if isinstance(self.before, CustomInferenceAwareGraphPass):
+    def __call__(self, graph: Graph, is_inference: bool | None = None) -> None:
+        if is_inference is None:
+            is_inference = _is_inference()
+        if _InferenceAware is not None and isinstance(self.before, _InferenceAware):
             self.before(graph, is_inference)
         elif self.before is not None:
             self.before(graph)

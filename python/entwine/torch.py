@@ -14,6 +14,7 @@ shape before capturing a CUDA graph: it creates the plan, which all ranks do tog
 """
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from . import _torch_linear
-from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
 from ._problem import ConfigLike, config_text
 from ._torch_block import ParallelAttentionProjections, ParallelMLP
 from ._torch_column import ColumnParallelLinear
@@ -71,8 +72,13 @@ def enable_compile_pass(group: dist.ProcessGroup | None = None) -> None:
     The logger ``entwine`` has a line per graph: what was replaced, and what was left alone and why.
     It is for Inductor, torch's default backend; its
     ``torch._inductor.config.post_grad_custom_post_pass`` is set, and a pass that was there before
-    runs first.
+    runs first.  It needs torch 2.6 or later.
     """
+    if importlib.util.find_spec("torch._inductor.custom_graph_pass") is None:
+        raise UnsupportedError(f"torch {torch.__version__} has no passes that Inductor's cache "
+                               f"knows; enable_compile_pass needs torch 2.6 or later\n"
+                               f"  fix: use a newer torch, or entwine.torch.RowwiseParallel in "
+                               f"parallelize_module")
     from . import _torch_compile
     world = world_of(group)
     _torch_compile.install(world.group.group_name, world.name, world.size)

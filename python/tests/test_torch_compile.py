@@ -1,6 +1,7 @@
 """The pass of entwine.torch.enable_compile_pass, on two ranks with torch.distributed (gloo): graphs
 of functional collectives as traced, and a parallelize_module'd model compiled by Inductor."""
 import logging
+import sys
 
 import pytest
 
@@ -172,6 +173,12 @@ def graphs(spawned):
     return "right"
 
 
+def test_older_torch_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._inductor.custom_graph_pass", None)
+    with pytest.raises(entwine.UnsupportedError, match=r"needs torch 2\.6 or later\n  fix: "):
+        et.enable_compile_pass()
+
+
 def test_graphs():
     assert entwine.spawn(RANKS, graphs, timeout=200) == ["right"] * RANKS
 
@@ -211,6 +218,19 @@ class GatedMLP(torch.nn.Module):
         return self.down(torch.relu(self.gate(x)) * self.up(x))
 
 
+def packs_of_graphs():
+    """Of every graph from now on: whether its weights are packed."""
+    from entwine._torch_compile import EntwinePass
+    packs, replace = [], EntwinePass._replace
+
+    def spying(self, graph, collective, pack):
+        packs.append(pack)
+        replace(self, graph, collective, pack)
+
+    EntwinePass._replace = spying
+    return packs
+
+
 def check_sequence_parallel(lines, rank):
     """Sequences of several lengths by one graph, whose extents are symbols."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -238,7 +258,7 @@ def compiled(spawned):
     from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
                                                    parallelize_module)
     open_gloo(spawned)
-    lines, rank = lines_of_the_log(), spawned.rank
+    lines, packs, rank = lines_of_the_log(), packs_of_graphs(), spawned.rank
     et.enable_compile_pass()
     torch._inductor.config.force_disable_caches = True
     layouts = (Replicate(), Replicate(), Shard(1), Shard(0))
@@ -258,7 +278,10 @@ def compiled(spawned):
     assert torch.equal(got, y.chunk(RANKS)[rank]) and torch.equal(mine.grad, x.grad)
     for name, parameter in whole.named_parameters():
         assert torch.equal(model.get_parameter(name).grad.full_tensor(), parameter.grad), name
+    assert packs == [False] * 9, packs  # training, forward and backward
+    del packs[:]
     check_sequence_parallel(lines, rank)
+    assert packs == [True] * 2, packs
     torch.distributed.destroy_process_group()
     return "right"
 

@@ -57,7 +57,8 @@ def test_the_rest(said, what):
 # ---- On the ranks ----------------------------------------------------------------------------
 
 def say(line):
-    os.write(1, f"{line}\n".encode())  # whole lines, whatever the others print
+    # Whole lines, whatever the others print: gloo (torch 2.8) prints its own in pieces.
+    os.write(1, f"\n{line}\n".encode())
 
 
 class Lines(list):
@@ -159,8 +160,10 @@ def check_kinds(tokens):
     check_equal(results(parallelize(tiny("Llama", tie_word_embeddings=True)), tokens),
                 results(tiny("Llama", tie_word_embeddings=True), tokens))
     say("tied embeddings: as in one process")
-    wide = [model(tokens).logits for model in (parallelize(tiny("Llama").bfloat16()),
-                                               tiny("Llama").bfloat16())]
+    # Fewer tokens than before: torch 2.8 confuses split embeddings that differ in dtype alone.
+    fewer = tokens[:, 1:]
+    wide = [model(fewer).logits for model in (parallelize(tiny("Llama").bfloat16()),
+                                              tiny("Llama").bfloat16())]
     assert wide[0].dtype is torch.bfloat16
     assert (wide[0] - wide[1]).abs().max() <= 0.03 * wide[1].abs().max()
     say("bfloat16: as in one process")
