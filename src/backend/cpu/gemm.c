@@ -68,10 +68,10 @@ typedef struct block {
     float *scratch; /* NULL: shape and type allow the sums to grow in dst itself */
 } block;
 
-/* Where the sums of one register tile grow between chunks. */
+/* Where the sums of one register tile grow between chunks, and those below it. */
 typedef struct sums {
     float *at;
-    int64_t stride;
+    int64_t stride, step;
 } sums;
 
 static block block_build(const ewx_gemm *gemm, const ewx_gemm_rows *rows, int64_t cols,
@@ -85,15 +85,18 @@ static block block_build(const ewx_gemm *gemm, const ewx_gemm_rows *rows, int64_
                    rows->dst,    dst_stride,  in_place ? NULL : rows->scratch};
 }
 
-/* Register tiles lie one after the other in scratch; with a single chunk nothing needs
- * to last and they all use the first place, which stays in L1. */
-static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j)
+/* Those of the uppermost register tile at column j.  Register tiles lie one after the other
+ * in scratch; with a single chunk nothing needs to last and they all use the first place,
+ * which stays in L1. */
+static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t j)
 {
+    const ewx_kernel *kernel = gemm->kernel;
     if (!out->scratch)
-        return (sums){(float *)out->dst + i * out->dst_stride + j, out->dst_stride};
-    const bool single = gemm->chunk >= gemm->padded_depth;
-    const int64_t before = i * round_up(out->cols, gemm->kernel->nr) + j * gemm->kernel->mr;
-    return (sums){out->scratch + (single ? 0 : before), gemm->kernel->nr};
+        return (sums){(float *)out->dst + j, out->dst_stride, kernel->mr * out->dst_stride};
+    if (gemm->chunk >= gemm->padded_depth)
+        return (sums){out->scratch, kernel->nr, 0};
+    return (sums){out->scratch + j * kernel->mr, kernel->nr,
+                  kernel->mr * round_up(out->cols, kernel->nr)};
 }
 
 /* Rounds the register tile at (i, j), still in L1, into its place. */
@@ -144,12 +147,20 @@ static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, cons
     const bool last = k.first + k.depth == gemm->padded_depth && out->scratch;
     const char *a = out->a + ewx_packed_a_bytes(gemm, out->rows) /
                                  (size_t)gemm->padded_depth * (size_t)k.first;
-    for (int64_t i = 0; i < out->rows; i += kernel->mr) {
-        const sums sum = sums_find(gemm, out, i, j);
-        ewx_multiply *multiply = choose(kernel, width, out->rows - i);
-        multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
-        if (last)
-            store(gemm, out, i, j, sum);
+    const bool rounds = last && kernel->multiply_round && gemm->dtype == kernel->packs &&
+                        out->cols - j >= kernel->nr;
+    sums sum = sums_find(gemm, out, j);
+    for (int64_t i = 0; i < out->rows; i += kernel->mr, sum.at += sum.step) {
+        if (rounds && out->rows - i >= kernel->mr) {
+            kernel->multiply_round(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead,
+                                   (uint16_t *)out->dst + i * out->dst_stride + j,
+                                   out->dst_stride);
+        } else {
+            ewx_multiply *multiply = choose(kernel, width, out->rows - i);
+            multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
+            if (last)
+                store(gemm, out, i, j, sum);
+        }
         a += k.lane * (size_t)kernel->mr;
         ahead->at += ahead->bytes;
     }

@@ -120,6 +120,30 @@ static int64_t pack_turned(const float *src, int64_t stride, int width, int64_t 
     return turned;
 }
 
+typedef uint64_t pair __attribute__((vector_size(16)));
+
+/* The same for 16-bit rows of which four k's lie together: two rows of eight k's become two
+ * pairs of four. */
+static int64_t pack_paired(const uint16_t *src, int64_t stride, int width, int64_t depth,
+                           uint16_t *dst)
+{
+    enum { GROUP = 4, TWO_GROUPS = 8 };
+    const int64_t paired = depth - depth % TWO_GROUPS;
+    for (int64_t k = 0; k < paired; k += TWO_GROUPS)
+        for (int lane = 0; lane < width; lane += 2) {
+            const uint16_t *from = src + lane * stride + k;
+            uint16_t *to = dst + k * width + lane * GROUP;
+            pair upper, lower, first, second;
+            memcpy(&upper, from, sizeof upper);
+            memcpy(&lower, from + stride, sizeof lower);
+            first = __builtin_shufflevector(upper, lower, 0, 2);
+            second = __builtin_shufflevector(upper, lower, 1, 3);
+            memcpy(to, &first, sizeof first);
+            memcpy(to + GROUP * width, &second, sizeof second);
+        }
+    return paired;
+}
+
 /* One panel's part of a chunk: `lanes` rows from `row` on, k's first..first + depth. */
 static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int lanes,
                        int width, int64_t first, int64_t depth, char *dst)
@@ -132,6 +156,10 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
     if (gemm->dtype == EW_FP32 && src->k_stride == 1 && lanes == width && width % 4 == 0)
         k = pack_turned((const float *)src->data + row * src->stride + first, src->stride,
                         width, filled, (float *)dst);
+    else if (gemm->kernel->packs != EW_FP32 && src->kr == 4 && src->k_stride == 1 &&
+             lanes == width && width % 2 == 0)
+        k = pack_paired((const uint16_t *)src->data + row * src->stride + first,
+                        src->stride, width, filled, (uint16_t *)dst);
     for (; k < filled; k += STRIP) {
         for (int lane = 0; lane < lanes; lane++) {
             const int64_t at = k * width + (int64_t)lane * src->kr;
