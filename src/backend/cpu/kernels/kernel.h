@@ -51,6 +51,7 @@ typedef struct ewx_kernel {
     bool (*pays)(void);           /* worth choosing unasked where available; NULL: always */
     ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
     ewx_multiply *multiply_few;               /* the first few_rows of mr */
+    ewx_multiply *multiply_narrow_few;        /* of both; NULL: as narrow */
     ewx_multiply_round *multiply_round;       /* to the type it packs; NULL: none */
     /* Around any number of multiplications by one thread, which in between may be
      * interrupted but calls nothing else; NULL: nothing to do. */

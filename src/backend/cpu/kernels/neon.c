@@ -9,10 +9,11 @@
 #include "backend/cpu/kernels/portable.h"
 
 /* 12 columns at a time, and 8 where no more are left: 128 is ten times 12 and 8. */
-enum { MR = 8, NR = 12, NARROW_NR = 8 };
+enum { MR = 8, NR = 12, NARROW_NR = 8, FEW_ROWS = 4 };
 
-/* How far ahead of its use B is fetched when it passes by as a stream. */
-enum { STREAM_AHEAD = 16384 };
+/* How far ahead of its use B is fetched when it passes by as a stream: into L2, and from
+ * there into L1. */
+enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
 
 /* ---- 8 x 12 ---------------------------------------------------------------------- */
 
@@ -173,17 +174,73 @@ static void multiply_narrow(int64_t depth, const void *a, const void *b, float *
     store_block(sum11, lower + 4, stride);
 }
 
+/* ---- Few rows: 4 x 12 and 4 x 8 --------------------------------------------------- */
+
+/* The next `bytes` of a stream.  Where B is none, it is in L1 already. */
+static inline __attribute__((always_inline)) void fetch_stream(const float *b, int bytes)
+{
+    enum { LINE = 64, TO_L2 = 2 };
+    for (int at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch((const char *)b + STREAM_AHEAD + at, 0, TO_L2);
+        __builtin_prefetch((const char *)b + STREAM_NEAR + at);
+    }
+}
+
+static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
+                         int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    enum { KS = 4 }; /* between prefetches: three lines of B */
+    ewx_prefetch(ahead);
+    const float *pa = a, *pb = b;
+    block sum0 = load_block(acc, stride, accumulate);
+    block sum1 = load_block(acc + 4, stride, accumulate);
+    block sum2 = load_block(acc + 8, stride, accumulate);
+    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+        if (k % KS == 0)
+            fetch_stream(pb, KS * NR * sizeof *pb);
+        const float32x4_t a0 = vld1q_f32(pa);
+        sum0 = multiply_block(sum0, a0, vld1q_f32(pb));
+        sum1 = multiply_block(sum1, a0, vld1q_f32(pb + 4));
+        sum2 = multiply_block(sum2, a0, vld1q_f32(pb + 8));
+    }
+    store_block(sum0, acc, stride);
+    store_block(sum1, acc + 4, stride);
+    store_block(sum2, acc + 8, stride);
+}
+
+static void multiply_narrow_few(int64_t depth, const void *a, const void *b, float *acc,
+                                int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    enum { KS = 2 }; /* between prefetches: a line of B */
+    ewx_prefetch(ahead);
+    const float *pa = a, *pb = b;
+    block sum0 = load_block(acc, stride, accumulate);
+    block sum1 = load_block(acc + 4, stride, accumulate);
+    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NARROW_NR) {
+        if (k % KS == 0)
+            fetch_stream(pb, KS * NARROW_NR * sizeof *pb);
+        const float32x4_t a0 = vld1q_f32(pa);
+        sum0 = multiply_block(sum0, a0, vld1q_f32(pb));
+        sum1 = multiply_block(sum1, a0, vld1q_f32(pb + 4));
+    }
+    store_block(sum0, acc, stride);
+    store_block(sum1, acc + 4, stride);
+}
+
 const ewx_kernel ewx_kernel_neon = {
     .name = "neon-8x12-fp32",
     .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
     .kr = 1,
+    .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 512,
     .available = ewx_always_available,
     .multiply = multiply,
     .multiply_narrow = multiply_narrow,
+    .multiply_few = multiply_few,
+    .multiply_narrow_few = multiply_narrow_few,
     .store_bf16 = ewx_store_bf16,
     .store_fp16 = ewx_store_fp16,
 };

@@ -14,8 +14,10 @@
 /* 12 columns at a time, and 8 where no more are left: 128 is ten times 12 and 8. */
 enum { MR = 8, NR = 12, NARROW_NR = 8, FEW_ROWS = 4, KR = 4, OCTET = 8 };
 
-/* How far ahead of its use B is fetched when it passes by as a stream. */
-enum { STREAM_AHEAD = 16384 };
+/* How far ahead of its use B is fetched when it passes by as a stream: into L2, and from
+ * there into L1. */
+enum { STREAM_AHEAD = 16384, STREAM_NEAR = 768 };
+enum { TO_L2 = 2, LINE = 64 };
 
 /* What lies ahead, or B itself where it is a stream. */
 static inline ewx_ahead find_ahead(ewx_ahead ahead, const void *b, int64_t depth, int width)
@@ -252,6 +254,8 @@ EWX_BF16_CODE static void multiply_narrow(int64_t depth, const void *a, const vo
     block sum11 = load_block(lower + BLOCK_SIDE, stride, accumulate);
     const uint16_t *const end = pa + depth * MR;
     do { /* at least once: with a path around the loop GCC spills most sums */
+        __builtin_prefetch((const char *)pb + STREAM_AHEAD, 0, TO_L2);
+        __builtin_prefetch((const char *)pb + STREAM_NEAR);
         sum00 = multiply_block(sum00, pa, pb);
         sum01 = multiply_block(sum01, pa, pb + BLOCK_ELEMS);
         sum10 = multiply_block(sum10, pa + BLOCK_ELEMS, pb);
@@ -269,7 +273,6 @@ EWX_BF16_CODE static void multiply_few(int64_t depth, const void *a, const void 
                                        float *acc, int64_t stride, bool accumulate,
                                        ewx_ahead ahead)
 {
-    enum { TO_L2 = 2, LINE = 64 };
     ahead = find_ahead(ahead, b, depth, NR);
     const size_t pace = ahead.bytes * KR / (size_t)depth;
     const uint16_t *pa = a, *pb = b;
@@ -280,6 +283,8 @@ EWX_BF16_CODE static void multiply_few(int64_t depth, const void *a, const void 
     do {
         __builtin_prefetch(ahead.at, 0, TO_L2);
         __builtin_prefetch(ahead.at + LINE, 0, TO_L2);
+        __builtin_prefetch((const char *)pb + STREAM_NEAR);
+        __builtin_prefetch((const char *)pb + STREAM_NEAR + LINE);
         ahead.at += pace;
         sum0 = multiply_block(sum0, pa, pb);
         sum1 = multiply_block(sum1, pa, pb + BLOCK_ELEMS);

@@ -67,11 +67,11 @@ enum { STREAM_AHEAD = 16384 };
 /* Four k's, and the first vectors of the next ones. */
 #define FOUR_KS(rows)                                                               \
     rows(2, 3, 4, 0, 0, 1, 2, 3, LOAD(5, b, 48), LOAD(6, b, 64), LOAD(7, b, 80),    \
-         FETCH(0), NEAR(960), LOAD(1, a, 16))                                       \
+         FETCH(0), NEAR(1472), LOAD(1, a, 16))                                       \
     rows(5, 6, 7, 0, 4, 5, 6, 7, LOAD(2, b, 96), LOAD(3, b, 112), LOAD(4, b, 128),  \
-         FETCH(64), NEAR(1024), "")                                                 \
+         FETCH(64), NEAR(1536), "")                                                 \
     rows(2, 3, 4, 1, 0, 1, 2, 3, LOAD(5, b, 144), LOAD(6, b, 160), LOAD(7, b, 176), \
-         FETCH(128), NEAR(1088), "")                                                \
+         FETCH(128), NEAR(1600), "")                                                \
     rows(5, 6, 7, 1, 4, 5, 6, 7, STEP(2, b, 192), LOAD(3, b, 16), LOAD(4, b, 32),   \
          "add %[ahead], %[ahead], %[pace]\n\t", STEP(0, a, 32), "")
 /* One k; of A its elements alone. */
@@ -140,54 +140,75 @@ FHM_CODE static void multiply_few(int64_t depth, const void *a, const void *b, f
     MULTIPLY(TWO_ROWS, MOVE_TWO_ROWS, 1);
 }
 
-/* ---- 4 x 8 ----------------------------------------------------------------------- */
+/* ---- 4 x 8 and 2 x 8 ------------------------------------------------------------- */
 
 /* clang-format off */
-#define NARROW_K(b, a, r0, r1, r2, r3)                           \
-    LOW(8, 10, b, a, r0, r1) LOW(12, 14, b, a, r2, r3)           \
+#define NARROW_FOUR_ROWS(b, a, r0, r1, r2, r3)           \
+    LOW(8, 10, b, a, r0, r1) LOW(12, 14, b, a, r2, r3)   \
     HIGH(9, 11, b, a, r0, r1) HIGH(13, 15, b, a, r2, r3)
+#define NARROW_TWO_ROWS(b, a, r0, r1, r2, r3)               \
+    LOW(8, 10, b, a, r0, r1) HIGH(9, 11, b, a, r0, r1)
+
 #define NARROW_ROW(move, s0, s1) \
     move "p q" #s0 ", q" #s1 ", [%[row]]\n\tadd %[row], %[row], %[stride]\n\t"
-#define MOVE_NARROW_ROWS(move)                             \
-    NARROW_ROW(move, 8, 9) NARROW_ROW(move, 10, 11)        \
-    NARROW_ROW(move, 12, 13) NARROW_ROW(move, 14, 15)
+#define MOVE_NARROW_TWO_ROWS(move) NARROW_ROW(move, 8, 9) NARROW_ROW(move, 10, 11)
+#define MOVE_NARROW_FOUR_ROWS(move) \
+    MOVE_NARROW_TWO_ROWS(move) NARROW_ROW(move, 12, 13) NARROW_ROW(move, 14, 15)
 
-FHM_CODE static void multiply_narrow(int64_t depth, const void *a, const void *b, float *acc,
-                                     int64_t stride, bool accumulate, ewx_ahead ahead)
+/* As a stream B is fetched in any case: where it is none, it is in L1. */
+#define MULTIPLY_NARROW(rows, move_rows, back)                                           \
+    __asm__ volatile(                                                                    \
+        ".irp r,8,9,10,11,12,13,14,15\n\tmovi v\\r\\().4s, #0\n\t.endr\n\t"              \
+        "cbz %w[accumulate], 1f\n\t"                                                     \
+        move_rows("ld")                                                                  \
+        "sub %[row], %[row], %[stride], lsl #" #back "\n"                                \
+        "1:\n\t"                                                                         \
+        "cbz %[quads], 3f\n"                                                             \
+        "2:\n\t"                                                                         \
+        "ldp q0, q1, [%[a]], #32\n\tldp q2, q3, [%[b]], #32\n\t"                         \
+        rows(2, 0, 0, 1, 2, 3)                                                           \
+        "ldp q4, q5, [%[b]], #32\n\t"                                                    \
+        rows(3, 0, 4, 5, 6, 7)                                                           \
+        NEAR(1536)                                                                       \
+        rows(4, 1, 0, 1, 2, 3)                                                           \
+        "prfm pldl2keep, [%[b], %[far]]\n\t"                                             \
+        rows(5, 1, 4, 5, 6, 7)                                                           \
+        "subs %[quads], %[quads], #1\n\t"                                                \
+        "b.ne 2b\n"                                                                      \
+        "3:\n\t"                                                                         \
+        "cbz %[rest], 5f\n"                                                              \
+        "4:\n\t"                                                                         \
+        "ldr d0, [%[a]], #8\n\tldr q2, [%[b]], #16\n\t"                                  \
+        rows(2, 0, 0, 1, 2, 3)                                                           \
+        "subs %[rest], %[rest], #1\n\t"                                                  \
+        "b.ne 4b\n"                                                                      \
+        "5:\n\t"                                                                         \
+        move_rows("st")                                                                  \
+        : [a] "+r"(a), [b] "+r"(b), [row] "+r"(acc), [quads] "+r"(quads),                \
+          [rest] "+r"(rest)                                                              \
+        : [stride] "r"(stride * (int64_t)sizeof *acc), [accumulate] "r"(accumulate),     \
+          [far] "r"((int64_t)STREAM_AHEAD)                                               \
+        : "v0", "v1", "v2", "v3", "v4", "v5", "v8", "v9", "v10", "v11", "v12", "v13",    \
+          "v14", "v15", "cc", "memory")
+/* clang-format on */
+
+FHM_CODE static void multiply_narrow(int64_t depth, const void *a, const void *b,
+                                     float *acc, int64_t stride, bool accumulate,
+                                     ewx_ahead ahead)
 {
     ewx_prefetch(ahead);
     int64_t quads = depth / 4, rest = depth % 4;
-    __asm__ volatile(
-        ".irp r,8,9,10,11,12,13,14,15\n\tmovi v\\r\\().4s, #0\n\t.endr\n\t"
-        "cbz %w[accumulate], 1f\n\t"
-        MOVE_NARROW_ROWS("ld")
-        "sub %[row], %[row], %[stride], lsl #2\n"
-        "1:\n\t"
-        "cbz %[quads], 3f\n"
-        "2:\n\t"
-        "ldp q0, q1, [%[a]], #32\n\tldp q2, q3, [%[b]], #32\n\t"
-        NARROW_K(2, 0, 0, 1, 2, 3)
-        "ldp q4, q5, [%[b]], #32\n\t"
-        NARROW_K(3, 0, 4, 5, 6, 7)
-        "subs %[quads], %[quads], #1\n\t"
-        NARROW_K(4, 1, 0, 1, 2, 3)
-        NARROW_K(5, 1, 4, 5, 6, 7)
-        "b.ne 2b\n"
-        "3:\n\t"
-        "cbz %[rest], 5f\n"
-        "4:\n\t"
-        "ldr d0, [%[a]], #8\n\tldr q2, [%[b]], #16\n\t"
-        NARROW_K(2, 0, 0, 1, 2, 3)
-        "subs %[rest], %[rest], #1\n\t"
-        "b.ne 4b\n"
-        "5:\n\t"
-        MOVE_NARROW_ROWS("st")
-        : [a] "+r"(a), [b] "+r"(b), [row] "+r"(acc), [quads] "+r"(quads), [rest] "+r"(rest)
-        : [stride] "r"(stride * (int64_t)sizeof *acc), [accumulate] "r"(accumulate)
-        : "v0", "v1", "v2", "v3", "v4", "v5", "v8", "v9", "v10", "v11", "v12", "v13", "v14",
-          "v15", "cc", "memory");
+    MULTIPLY_NARROW(NARROW_FOUR_ROWS, MOVE_NARROW_FOUR_ROWS, 2);
 }
-/* clang-format on */
+
+FHM_CODE static void multiply_narrow_few(int64_t depth, const void *a, const void *b,
+                                         float *acc, int64_t stride, bool accumulate,
+                                         ewx_ahead ahead)
+{
+    ewx_prefetch(ahead);
+    int64_t quads = depth / 4, rest = depth % 4;
+    MULTIPLY_NARROW(NARROW_TWO_ROWS, MOVE_NARROW_TWO_ROWS, 1);
+}
 
 static bool available(void)
 {
@@ -202,11 +223,12 @@ const ewx_kernel ewx_kernel_neon_fp16 = {
     .kr = 1,
     .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
-    .max_chunk = 512,
+    .max_chunk = 1024,
     .available = available,
     .multiply = multiply,
     .multiply_narrow = multiply_narrow,
     .multiply_few = multiply_few,
+    .multiply_narrow_few = multiply_narrow_few,
     .store_bf16 = ewx_store_bf16,
     .store_fp16 = ewx_store_fp16,
 };
