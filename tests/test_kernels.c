@@ -255,6 +255,33 @@ static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
     problem_free(&p);
 }
 
+/* Products of fp16 numbers are exact in fp32, so kernels that add one k after the other
+ * have the same bits, whatever they multiply with. */
+static void same_bits_as_portable(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    enum { ROWS = 29, COLS = 155, DEPTH = 1107 };
+    if (dtype != EW_FP16 || kernel->kr != 1)
+        return;
+    const ewx_kernel *portable = ewx_kernel_select(dtype, "portable-4x8-fp32");
+    const size_t bytes = ROWS * COLS * ew_dtype_bytes(dtype);
+    problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
+    const ewx_gemm gemms[] = {ewx_gemm_build(kernel, dtype, DEPTH),
+                              ewx_gemm_build(portable, dtype, DEPTH)};
+    char *got = allocate(bytes), *want = allocate(bytes);
+    multiply_part(&p, &gemms[0], 0, 0, ROWS, COLS, got, COLS);
+    multiply_part(&p, &gemms[1], 0, 0, ROWS, COLS, want, COLS);
+    assert_memory_equal(got, want, bytes);
+    free(got);
+    free(want);
+    problem_free(&p);
+}
+
+static void test_fp16_has_the_bits_of_fp32_arithmetic(void **state)
+{
+    (void)state;
+    for_each_kernel(same_bits_as_portable);
+}
+
 /* Those who wait for a rank see it work also within a tile, where K is deep. */
 static void signs_of_life(const ewx_kernel *kernel, ew_dtype dtype)
 {
@@ -641,6 +668,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ragged_shapes),
         cmocka_unit_test(test_several_chunks_and_groups),
         cmocka_unit_test(test_bits_depend_on_row_and_column_only),
+        cmocka_unit_test(test_fp16_has_the_bits_of_fp32_arithmetic),
         cmocka_unit_test(test_deep_tiles_give_signs_of_life),
         cmocka_unit_test(test_bits_are_the_same_together),
         cmocka_unit_test(test_amx_adds_in_its_order),

@@ -186,45 +186,45 @@ static inline __attribute__((always_inline)) void fetch_stream(const float *b, i
     }
 }
 
-static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
-                         int64_t stride, bool accumulate, ewx_ahead ahead)
+/* Four rows and `blocks` times four columns, with a constant; the last sum counts where
+ * there are three. */
+static inline __attribute__((always_inline)) void multiply_four_rows(
+    int blocks, int64_t depth, const float *a, const float *b, float *acc, int64_t stride,
+    bool accumulate)
 {
-    enum { KS = 4 }; /* between prefetches: three lines of B */
-    ewx_prefetch(ahead);
-    const float *pa = a, *pb = b;
+    enum { KS = 4 }; /* between prefetches, which are of whole lines then */
+    const int width = 4 * blocks;
+    float *third = acc + (blocks == 3 ? 8 : 0);
     block sum0 = load_block(acc, stride, accumulate);
     block sum1 = load_block(acc + 4, stride, accumulate);
-    block sum2 = load_block(acc + 8, stride, accumulate);
-    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
+    block sum2 = load_block(third, stride, accumulate && blocks == 3);
+    for (int64_t k = 0; k < depth; k++, a += MR, b += width) {
         if (k % KS == 0)
-            fetch_stream(pb, KS * NR * sizeof *pb);
-        const float32x4_t a0 = vld1q_f32(pa);
-        sum0 = multiply_block(sum0, a0, vld1q_f32(pb));
-        sum1 = multiply_block(sum1, a0, vld1q_f32(pb + 4));
-        sum2 = multiply_block(sum2, a0, vld1q_f32(pb + 8));
+            fetch_stream(b, KS * width * (int)sizeof *b);
+        const float32x4_t rows = vld1q_f32(a);
+        sum0 = multiply_block(sum0, rows, vld1q_f32(b));
+        sum1 = multiply_block(sum1, rows, vld1q_f32(b + 4));
+        if (blocks == 3)
+            sum2 = multiply_block(sum2, rows, vld1q_f32(b + 8));
     }
     store_block(sum0, acc, stride);
     store_block(sum1, acc + 4, stride);
-    store_block(sum2, acc + 8, stride);
+    if (blocks == 3)
+        store_block(sum2, third, stride);
+}
+
+static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
+                         int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    ewx_prefetch(ahead);
+    multiply_four_rows(3, depth, a, b, acc, stride, accumulate);
 }
 
 static void multiply_narrow_few(int64_t depth, const void *a, const void *b, float *acc,
                                 int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    enum { KS = 2 }; /* between prefetches: a line of B */
     ewx_prefetch(ahead);
-    const float *pa = a, *pb = b;
-    block sum0 = load_block(acc, stride, accumulate);
-    block sum1 = load_block(acc + 4, stride, accumulate);
-    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NARROW_NR) {
-        if (k % KS == 0)
-            fetch_stream(pb, KS * NARROW_NR * sizeof *pb);
-        const float32x4_t a0 = vld1q_f32(pa);
-        sum0 = multiply_block(sum0, a0, vld1q_f32(pb));
-        sum1 = multiply_block(sum1, a0, vld1q_f32(pb + 4));
-    }
-    store_block(sum0, acc, stride);
-    store_block(sum1, acc + 4, stride);
+    multiply_four_rows(2, depth, a, b, acc, stride, accumulate);
 }
 
 const ewx_kernel ewx_kernel_neon = {
