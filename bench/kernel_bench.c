@@ -513,11 +513,12 @@ static void print_kernels(const bench *b)
     printf("GF/s; a missing library or peak shows as 0\n\n");
 }
 
-/* Arithmetic may be the limit: m = 16 needs 8 to 16 operations for every byte. */
-static double decode_gflops(const bench *b, int decode, int type)
+/* GB/s of a weight that the core's peak allows: at m = 16 a byte needs 8 to 16 operations,
+ * and arithmetic may be the limit. */
+static double peak_gbps(const bench *b, int decode, int type)
 {
     const double elem = (double)ewx_packed_elem_bytes(&b->types[type].gemm);
-    return b->decode_gbps[decode][type] / elem * 2.0 * (double)decode_rows[decode];
+    return b->gflops[0][PEAK + type] * elem / (2.0 * (double)decode_rows[decode]);
 }
 
 static void print_table(const bench *b)
@@ -547,7 +548,7 @@ static void print_table(const bench *b)
             printf("   %s %6.1f (%.3f; %.3f)", type_names[type],
                    b->decode_gbps[decode][type],
                    ratio(b->decode_gbps[decode][type], b->read_gbps[decode][type]),
-                   ratio(decode_gflops(b, decode, type), b->gflops[0][PEAK + type]));
+                   ratio(b->decode_gbps[decode][type], peak_gbps(b, decode, type)));
         putchar('\n');
     }
 }
@@ -571,9 +572,10 @@ static void write_decodes(const bench *b, FILE *file)
     for (int decode = 0; decode < NUM_DECODES; decode++) {
         fprintf(file, "  {\"m\": %lld", (long long)decode_rows[decode]);
         for (int type = 0; type < NUM_TYPES; type++)
-            fprintf(file, ", \"%s\": %.2f, \"%s_read\": %.2f", type_names[type],
-                    b->decode_gbps[decode][type], type_names[type],
-                    b->read_gbps[decode][type]);
+            fprintf(file, ", \"%s\": %.2f, \"%s_read\": %.2f, \"%s_peak\": %.2f",
+                    type_names[type], b->decode_gbps[decode][type], type_names[type],
+                    b->read_gbps[decode][type], type_names[type],
+                    peak_gbps(b, decode, type));
         fprintf(file, "}%s\n", decode + 1 < NUM_DECODES ? "," : "");
     }
 }
