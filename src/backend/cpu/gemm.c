@@ -61,11 +61,13 @@ size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
 
 /* The product of one group of rows and one group of columns. */
 typedef struct block {
-    const char *a; /* packed rows */
+    const char *a; /* the chunk's packed rows */
+    size_t a_step; /* bytes of all rows at one k */
     int64_t rows, cols;
     void *dst;
     int64_t dst_stride;
-    float *scratch; /* NULL: shape and type allow the sums to grow in dst itself */
+    float *scratch;   /* NULL: shape and type allow the sums to grow in dst itself */
+    int64_t sum_step; /* floats from one register tile's sums to those below it */
 } block;
 
 /* Where the sums of one register tile grow between chunks. */
@@ -74,26 +76,47 @@ typedef struct sums {
     int64_t stride;
 } sums;
 
-static block block_build(const ewx_gemm *gemm, const ewx_gemm_rows *rows, int64_t cols,
-                         int64_t dst_stride)
+static bool is_single(const ewx_gemm *gemm)
+{
+    return gemm->chunk >= gemm->padded_depth;
+}
+
+static int64_t sum_step(const ewx_gemm *gemm, const block *out)
+{
+    if (!out->scratch)
+        return gemm->kernel->mr * out->dst_stride;
+    return is_single(gemm) ? 0 : gemm->kernel->mr * round_up(out->cols, gemm->kernel->nr);
+}
+
+static block block_build(const ewx_gemm *gemm, int64_t first, const ewx_gemm_rows *rows,
+                         int64_t cols, int64_t dst_stride)
 {
     const ewx_kernel *kernel = gemm->kernel;
     const bool whole = rows->count == whole_panels(rows->count, kernel->mr, 0) &&
                        cols == whole_panels(cols, kernel->nr, kernel->narrow_nr);
     const bool in_place = gemm->dtype == EW_FP32 && whole;
-    return (block){rows->packed, rows->count, cols,
-                   rows->dst,    dst_stride,  in_place ? NULL : rows->scratch};
+    const size_t a_step =
+        ewx_packed_a_bytes(gemm, rows->count) / (size_t)gemm->padded_depth;
+    block out = {.a = (const char *)rows->packed + a_step * (size_t)first,
+                 .a_step = a_step,
+                 .rows = rows->count,
+                 .cols = cols,
+                 .dst = rows->dst,
+                 .dst_stride = dst_stride,
+                 .scratch = in_place ? NULL : rows->scratch};
+    out.sum_step = sum_step(gemm, &out);
+    return out;
 }
 
-/* Register tiles lie one after the other in scratch; with a single chunk nothing needs
- * to last and they all use the first place, which stays in L1. */
-static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j)
+/* Those of the uppermost register tile at column j.  Register tiles lie one after the other
+ * in scratch; with a single chunk nothing needs to last and they all use the first place,
+ * which stays in L1. */
+static sums sums_find(const ewx_gemm *gemm, const block *out, int64_t j)
 {
     if (!out->scratch)
-        return (sums){(float *)out->dst + i * out->dst_stride + j, out->dst_stride};
-    const bool single = gemm->chunk >= gemm->padded_depth;
-    const int64_t before = i * round_up(out->cols, gemm->kernel->nr) + j * gemm->kernel->mr;
-    return (sums){out->scratch + (single ? 0 : before), gemm->kernel->nr};
+        return (sums){(float *)out->dst + j, out->dst_stride};
+    return (sums){out->scratch + (is_single(gemm) ? 0 : j * gemm->kernel->mr),
+                  gemm->kernel->nr};
 }
 
 /* Rounds the register tile at (i, j), still in L1, into its place. */
@@ -116,9 +139,11 @@ static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, 
 
 static ewx_multiply *choose(const ewx_kernel *kernel, int width, int64_t rows_left)
 {
-    if (width != kernel->nr)
-        return kernel->multiply_narrow;
-    return rows_left <= kernel->few_rows ? kernel->multiply_few : kernel->multiply;
+    const bool few = rows_left <= kernel->few_rows;
+    if (width == kernel->nr)
+        return few ? kernel->multiply_few : kernel->multiply;
+    return few && kernel->multiply_narrow_few ? kernel->multiply_narrow_few
+                                              : kernel->multiply_narrow;
 }
 
 /* A chunk of K: `depth` k's from `first` on. */
@@ -142,14 +167,21 @@ static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, cons
 {
     const ewx_kernel *kernel = gemm->kernel;
     const bool last = k.first + k.depth == gemm->padded_depth && out->scratch;
-    const char *a = out->a + ewx_packed_a_bytes(gemm, out->rows) /
-                                 (size_t)gemm->padded_depth * (size_t)k.first;
-    for (int64_t i = 0; i < out->rows; i += kernel->mr) {
-        const sums sum = sums_find(gemm, out, i, j);
-        ewx_multiply *multiply = choose(kernel, width, out->rows - i);
-        multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
-        if (last)
-            store(gemm, out, i, j, sum);
+    const char *a = out->a;
+    const bool rounds = last && kernel->multiply_round && gemm->dtype == kernel->packs &&
+                        out->cols - j >= kernel->nr;
+    sums sum = sums_find(gemm, out, j);
+    for (int64_t i = 0; i < out->rows; i += kernel->mr, sum.at += out->sum_step) {
+        if (rounds && out->rows - i >= kernel->mr) {
+            kernel->multiply_round(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead,
+                                   (uint16_t *)out->dst + i * out->dst_stride + j,
+                                   out->dst_stride);
+        } else {
+            ewx_multiply *multiply = choose(kernel, width, out->rows - i);
+            multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
+            if (last)
+                store(gemm, out, i, j, sum);
+        }
         a += k.lane * (size_t)kernel->mr;
         ahead->at += ahead->bytes;
     }
@@ -186,7 +218,7 @@ void ewx_gemm_rows_multiply(const ewx_gemm *gemm, int64_t first, int64_t end,
     const size_t b_step = ewx_packed_b_bytes(gemm, cols) / (size_t)gemm->padded_depth;
     block blocks[EWX_GROUPS_TOGETHER];
     for (int at = 0; at < num_groups; at++)
-        blocks[at] = block_build(gemm, &groups[at], cols, dst_stride);
+        blocks[at] = block_build(gemm, first, &groups[at], cols, dst_stride);
     if (gemm->kernel->enter)
         gemm->kernel->enter();
     for (; first < end; first += gemm->chunk) {
@@ -194,6 +226,8 @@ void ewx_gemm_rows_multiply(const ewx_gemm *gemm, int64_t first, int64_t end,
         const chunk k = {first, depth, (size_t)depth * ewx_packed_elem_bytes(gemm)};
         multiply_chunk(gemm, k, blocks, num_groups,
                        (const char *)packed_b + b_step * (size_t)first);
+        for (int at = 0; at < num_groups; at++)
+            blocks[at].a += blocks[at].a_step * (size_t)depth;
         if (gemm->progress && first / gemm->chunk % CHUNKS_PER_SIGN == CHUNKS_PER_SIGN - 1)
             atomic_fetch_add_explicit(gemm->progress, 1, memory_order_relaxed);
     }

@@ -120,6 +120,96 @@ static int64_t pack_turned(const float *src, int64_t stride, int width, int64_t 
     return turned;
 }
 
+typedef uint16_t halves __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(16)));
+typedef uint64_t pair __attribute__((vector_size(16)));
+
+static inline halves load_halves(const uint16_t *src)
+{
+    halves value;
+    memcpy(&value, src, sizeof value);
+    return value;
+}
+
+/* Two k's of four rows. */
+static inline void store_two(halves rows01, halves rows23, bool upper, int width,
+                             uint16_t *dst)
+{
+    const words x = (words)rows01, y = (words)rows23;
+    const pair both = (pair)(upper ? __builtin_shufflevector(x, y, 2, 6, 3, 7)
+                                   : __builtin_shufflevector(x, y, 0, 4, 1, 5));
+    const uint64_t first = both[0], second = both[1];
+    memcpy(dst, &first, sizeof first);
+    memcpy(dst + width, &second, sizeof second);
+}
+
+/* Four rows of eight k's, turned. */
+static void turn_halves(const uint16_t *src, int64_t stride, int width, uint16_t *dst)
+{
+    const halves a = load_halves(src), b = load_halves(src + stride);
+    const halves c = load_halves(src + 2 * stride), d = load_halves(src + 3 * stride);
+    const halves ab0 = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    const halves ab1 = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+    const halves cd0 = __builtin_shufflevector(c, d, 0, 8, 1, 9, 2, 10, 3, 11);
+    const halves cd1 = __builtin_shufflevector(c, d, 4, 12, 5, 13, 6, 14, 7, 15);
+    store_two(ab0, cd0, false, width, dst);
+    store_two(ab0, cd0, true, width, dst + 2 * width);
+    store_two(ab1, cd1, false, width, dst + 4 * width);
+    store_two(ab1, cd1, true, width, dst + 6 * width);
+}
+
+/* The same for 16-bit rows of which each k lies alone. */
+static int64_t pack_turned_halves(const uint16_t *src, int64_t stride, int width,
+                                  int64_t depth, uint16_t *dst)
+{
+    const int64_t turned = depth - depth % 8;
+    for (int64_t k = 0; k < turned; k += 8)
+        for (int lane = 0; lane < width; lane += 4)
+            turn_halves(src + lane * stride + k, stride, width, dst + k * width + lane);
+    return turned;
+}
+
+/* The same for 16-bit rows of which four k's lie together: two rows of eight k's become two
+ * pairs of four. */
+static int64_t pack_paired(const uint16_t *src, int64_t stride, int width, int64_t depth,
+                           uint16_t *dst)
+{
+    enum { GROUP = 4, TWO_GROUPS = 8 };
+    const int64_t paired = depth - depth % TWO_GROUPS;
+    for (int64_t k = 0; k < paired; k += TWO_GROUPS)
+        for (int lane = 0; lane < width; lane += 2) {
+            const uint16_t *from = src + lane * stride + k;
+            uint16_t *to = dst + k * width + lane * GROUP;
+            pair upper, lower, first, second;
+            memcpy(&upper, from, sizeof upper);
+            memcpy(&lower, from + stride, sizeof lower);
+            first = __builtin_shufflevector(upper, lower, 0, 2);
+            second = __builtin_shufflevector(upper, lower, 1, 3);
+            memcpy(to, &first, sizeof first);
+            memcpy(to + GROUP * width, &second, sizeof second);
+        }
+    return paired;
+}
+
+/* Most k's of a full panel whose k's lie side by side, where there is a quick way.  Returns
+ * how many. */
+static int64_t pack_whole(const ewx_gemm *gemm, const source *src, int64_t row, int width,
+                          int64_t first, int64_t depth, char *dst)
+{
+    const int64_t at = row * src->stride + first;
+    const bool halves_stay = gemm->kernel->packs != EW_FP32;
+    if (gemm->dtype == EW_FP32 && width % 4 == 0)
+        return pack_turned((const float *)src->data + at, src->stride, width, depth,
+                           (float *)dst);
+    if (halves_stay && src->kr == 1 && width % 4 == 0)
+        return pack_turned_halves((const uint16_t *)src->data + at, src->stride, width,
+                                  depth, (uint16_t *)dst);
+    if (halves_stay && src->kr == 4 && width % 2 == 0)
+        return pack_paired((const uint16_t *)src->data + at, src->stride, width, depth,
+                           (uint16_t *)dst);
+    return 0;
+}
+
 /* One panel's part of a chunk: `lanes` rows from `row` on, k's first..first + depth. */
 static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int lanes,
                        int width, int64_t first, int64_t depth, char *dst)
@@ -128,10 +218,9 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
     const int64_t filled = min(depth, gemm->depth - first);
     if (lanes < width || filled < depth)
         memset(dst, 0, (size_t)depth * (size_t)width * elem);
-    int64_t k = 0;
-    if (gemm->dtype == EW_FP32 && src->k_stride == 1 && lanes == width && width % 4 == 0)
-        k = pack_turned((const float *)src->data + row * src->stride + first, src->stride,
-                        width, filled, (float *)dst);
+    int64_t k = lanes == width && src->k_stride == 1
+                    ? pack_whole(gemm, src, row, width, first, filled, dst)
+                    : 0;
     for (; k < filled; k += STRIP) {
         for (int lane = 0; lane < lanes; lane++) {
             const int64_t at = k * width + (int64_t)lane * src->kr;

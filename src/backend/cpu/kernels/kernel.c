@@ -7,7 +7,7 @@ extern const ewx_kernel ewx_kernel_portable;
 #if defined(__aarch64__)
 extern const ewx_kernel ewx_kernel_neon;
 #if defined(__linux__)
-extern const ewx_kernel ewx_kernel_neon_bf16;
+extern const ewx_kernel ewx_kernel_neon_bf16, ewx_kernel_neon_fp16;
 #endif
 #elif defined(__x86_64__)
 extern const ewx_kernel ewx_kernel_avx512_bf16, ewx_kernel_avx512, ewx_kernel_avx2;
@@ -19,7 +19,7 @@ extern const ewx_kernel ewx_kernel_amx_bf16, ewx_kernel_amx_fp16;
 static const ewx_kernel *const kernels[] = {
 #if defined(__aarch64__)
 #if defined(__linux__)
-    &ewx_kernel_neon_bf16,
+    &ewx_kernel_neon_bf16, &ewx_kernel_neon_fp16,
 #endif
     &ewx_kernel_neon,
 #elif defined(__x86_64__)
@@ -29,8 +29,7 @@ static const ewx_kernel *const kernels[] = {
     &ewx_kernel_avx512_bf16, &ewx_kernel_avx512,
     &ewx_kernel_avx2,
 #endif
-    &ewx_kernel_portable,
-    NULL,
+    &ewx_kernel_portable,  NULL,
 };
 
 const ewx_kernel *const *ewx_kernel_list(void)

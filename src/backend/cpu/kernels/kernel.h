@@ -22,6 +22,12 @@ typedef struct ewx_ahead {
 typedef void ewx_multiply(int64_t depth, const void *a, const void *b, float *acc,
                           int64_t stride, bool accumulate, ewx_ahead ahead);
 
+/* The same for the last k's, rounded as below into dst[mr][nr], rather than into acc and
+ * from there: sums that stay in registers are rounded while the next ones grow. */
+typedef void ewx_multiply_round(int64_t depth, const void *a, const void *b, float *acc,
+                                int64_t stride, bool accumulate, ewx_ahead ahead,
+                                uint16_t *dst, int64_t dst_stride);
+
 /* Rounds rows x cols of acc as ewx_bf16_from_f32 or ewx_fp16_from_f32 does. */
 typedef void ewx_store_half(const float *acc, int64_t stride, int rows, int cols,
                             uint16_t *dst, int64_t dst_stride);
@@ -45,6 +51,8 @@ typedef struct ewx_kernel {
     bool (*pays)(void);           /* worth choosing unasked where available; NULL: always */
     ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
     ewx_multiply *multiply_few;               /* the first few_rows of mr */
+    ewx_multiply *multiply_narrow_few;        /* of both; NULL: as narrow */
+    ewx_multiply_round *multiply_round;       /* to the type it packs; NULL: none */
     /* Around any number of multiplications by one thread, which in between may be
      * interrupted but calls nothing else; NULL: nothing to do. */
     void (*enter)(void);

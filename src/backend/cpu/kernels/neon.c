@@ -9,10 +9,11 @@
 #include "backend/cpu/kernels/portable.h"
 
 /* 12 columns at a time, and 8 where no more are left: 128 is ten times 12 and 8. */
-enum { MR = 8, NR = 12, NARROW_NR = 8 };
+enum { MR = 8, NR = 12, NARROW_NR = 8, FEW_ROWS = 4 };
 
-/* How far ahead of its use B is fetched when it passes by as a stream. */
-enum { STREAM_AHEAD = 16384 };
+/* How far ahead of its use B is fetched when it passes by as a stream: into L2, and from
+ * there into L1. */
+enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
 
 /* ---- 8 x 12 ---------------------------------------------------------------------- */
 
@@ -173,17 +174,73 @@ static void multiply_narrow(int64_t depth, const void *a, const void *b, float *
     store_block(sum11, lower + 4, stride);
 }
 
+/* ---- Few rows: 4 x 12 and 4 x 8 --------------------------------------------------- */
+
+/* The next `bytes` of a stream.  Where B is none, it is in L1 already. */
+static inline __attribute__((always_inline)) void fetch_stream(const float *b, int bytes)
+{
+    enum { LINE = 64, TO_L2 = 2 };
+    for (int at = 0; at < bytes; at += LINE) {
+        __builtin_prefetch((const char *)b + STREAM_AHEAD + at, 0, TO_L2);
+        __builtin_prefetch((const char *)b + STREAM_NEAR + at);
+    }
+}
+
+/* Four rows and `blocks` times four columns, with a constant; the last sum counts where
+ * there are three. */
+static inline __attribute__((always_inline)) void multiply_four_rows(
+    int blocks, int64_t depth, const float *a, const float *b, float *acc, int64_t stride,
+    bool accumulate)
+{
+    enum { KS = 4 }; /* between prefetches, which are of whole lines then */
+    const int width = 4 * blocks;
+    float *third = acc + (blocks == 3 ? 8 : 0);
+    block sum0 = load_block(acc, stride, accumulate);
+    block sum1 = load_block(acc + 4, stride, accumulate);
+    block sum2 = load_block(third, stride, accumulate && blocks == 3);
+    for (int64_t k = 0; k < depth; k++, a += MR, b += width) {
+        if (k % KS == 0)
+            fetch_stream(b, KS * width * (int)sizeof *b);
+        const float32x4_t rows = vld1q_f32(a);
+        sum0 = multiply_block(sum0, rows, vld1q_f32(b));
+        sum1 = multiply_block(sum1, rows, vld1q_f32(b + 4));
+        if (blocks == 3)
+            sum2 = multiply_block(sum2, rows, vld1q_f32(b + 8));
+    }
+    store_block(sum0, acc, stride);
+    store_block(sum1, acc + 4, stride);
+    if (blocks == 3)
+        store_block(sum2, third, stride);
+}
+
+static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
+                         int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    ewx_prefetch(ahead);
+    multiply_four_rows(3, depth, a, b, acc, stride, accumulate);
+}
+
+static void multiply_narrow_few(int64_t depth, const void *a, const void *b, float *acc,
+                                int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    ewx_prefetch(ahead);
+    multiply_four_rows(2, depth, a, b, acc, stride, accumulate);
+}
+
 const ewx_kernel ewx_kernel_neon = {
     .name = "neon-8x12-fp32",
     .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
     .kr = 1,
+    .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 512,
     .available = ewx_always_available,
     .multiply = multiply,
     .multiply_narrow = multiply_narrow,
+    .multiply_few = multiply_few,
+    .multiply_narrow_few = multiply_narrow_few,
     .store_bf16 = ewx_store_bf16,
     .store_fp16 = ewx_store_fp16,
 };
