@@ -110,7 +110,9 @@ readelf -d "$lib/libentwine.so" | grep -q 'SONAME.*libentwine\.so\.0\]' || die "
 shown=$(nm --defined-only --extern-only "$lib/libentwine.a" 2>/dev/null | awk 'NF == 3 { print $3 }' |
     grep -v '^ewx\?_\|^_Z.*_GLOBAL__N__' || true) # kernels, whose names nvcc makes unique
 [ -z "$shown" ] || die "the static library shows more than ew_* and ewx_*:" $shown
-leaks=$(grep -rlaF "$source" "$prefix" || true)
+# Not where a path goes on: share/doc/entwine does not name a source folder /entwine.
+literal=$(printf '%s' "$source" | sed 's/[][\.*^$+?(){}|]/\\&/g')
+leaks=$(LC_ALL=C grep -rlaE "(^|[^[:alnum:]_.-])$literal(/|[^[:alnum:]_.-]|\$)" "$prefix" || true)
 [ -z "$leaks" ] || die "installed files name this machine's source folder:" $leaks
 
 # ---- Removed again -----------------------------------------------------------------------
