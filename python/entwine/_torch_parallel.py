@@ -11,8 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor import parallel
 
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
-from ._torch_operators import _replicated
-from ._torch_sums import scattered_sum, whole_sum
+from ._torch_sums import own_columns, scattered_sum, whole_sum
 from ._world import World
 from .torch import world_of
 
@@ -60,11 +59,8 @@ def row_forward(module: torch.nn.Linear, world: World, scatter_dim: int | None =
 def column_forward(module: torch.nn.Linear, world: World) -> Callable[[torch.Tensor], torch.Tensor]:
     """This rank's columns, of an input that is whole on every rank.  The gradient of the input is
     summed over the ranks."""
-    name = world.name
-
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(_replicated(x, name), _part(module.weight),
-                                          _part(module.bias))
+        return own_columns(x, _part(module.weight), _part(module.bias), world)
 
     return forward
 

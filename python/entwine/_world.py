@@ -54,6 +54,7 @@ class World:
     _thread = None  # the only one that may use it, then
     _hosts = None  # how many, once asked for
     _launcher = None  # what spawn is told through
+    _own: World | None = None  # see alone
     group: dist.ProcessGroup | None = None  # of torch.distributed, if it came from there
 
     def __init__(self, rank: int = 0, size: int = 1,
@@ -259,11 +260,23 @@ class World:
             world._launcher.send_bytes(pickle.dumps(("shrunk", world._size)))
         return world
 
+    def alone(self) -> World:
+        """A world of this rank alone, for what it computes without the others.  It ends with this
+        one."""
+        self._check_open()
+        if self.size == 1:
+            return self
+        if self._own is None:
+            self._own = World()
+        return self._own
+
     def close(self) -> None:
         """Leaves the world, after closing its plans.  May be called again."""
         if self._handle is None:
             return
         self._check_thread()
+        if self._own is not None:
+            self._own.close()
         if not self._busy.acquire(blocking=False):
             raise _busy_error("closed")
         try:

@@ -59,6 +59,43 @@ def test_autocast(world):
     assert layer.weight.grad.dtype is torch.float32
 
 
+# ---- Inference -------------------------------------------------------------------------------
+
+def infer(world):
+    for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 4e-3)):
+        layer = et.ColumnParallelLinear(HIDDEN, INNER, input="replicated", world=world, dtype=dtype)
+        layer.bias.normal_()
+        x = torch.randn(4, 8, HIDDEN).to(dtype)
+        for factor in (1, 2, 1):  # a weight that changes is seen
+            layer.weight.mul_(factor)
+            want = torch.nn.functional.linear(x.double(), layer.weight.double(),
+                                              layer.bias.double())
+            y = layer(x)
+            torch.testing.assert_close(y.double(), want, rtol=bound, atol=bound)
+            assert dtype is torch.float32 or torch.equal(layer(x[1, 3:4]), y[1, 3:4])
+        assert any(kept.weight for kept in world.alone()._frozen.values())
+    return world.alone()
+
+
+def test_inference_packs_the_columns(world):
+    with torch.no_grad():
+        assert infer(world) is world
+
+
+def on_a_rank(world):
+    with torch.no_grad():
+        own = infer(world)
+    assert own is not world and own.size == 1
+    world.close()
+    with pytest.raises(entwine.EntwineError, match="closed"):
+        own.barrier()
+    return True
+
+
+def test_ranks_infer_alone():
+    assert entwine.spawn(RANKS, on_a_rank, timeout=100) == [True] * RANKS
+
+
 # ---- Training --------------------------------------------------------------------------------
 
 def whole_mlp():
