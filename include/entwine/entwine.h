@@ -417,7 +417,7 @@ EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
  * is a stream of the rank's own: A must be ready before the call, and C is there after
  * ew_plan_wait.  For CUDA's default stream pass cudaStreamLegacy or cudaStreamPerThread;
  * ranks that are threads on one GPU cannot share the former.  No two ranks may share a
- * stream. The CPU backend takes NULL only. */
+ * stream.  The CPU backend takes NULL only. */
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.
