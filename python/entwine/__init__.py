@@ -20,11 +20,12 @@ from ._library import __version__, library_path
 from ._plan import Plan, Timing, ag_gemm, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer
 from ._problem import explain
 from ._spawn import spawn
+from ._symmetric import SymmetricMemory
 from ._tuning import TuneResult, tune
 from ._weight import Weight
 from ._world import World, init, owned_rows
 
-__all__ = ["World", "Plan", "Weight", "Cancellation", "Timing", "TuneResult", "init", "spawn",
+__all__ = ["World", "Plan", "Weight", "SymmetricMemory", "Cancellation", "Timing", "TuneResult", "init", "spawn",
            "gemm_rs", "gemm_rs_layer", "gemm_ar", "gemm_ar_layer", "ag_gemm", "tune", "explain",
            "owned_rows", "library_path", "__version__",
            *_error_names]

@@ -151,6 +151,8 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_weight_update": (c_int, [_P, _P]),
     "ew_weight_bytes": (c_size_t, [_P]),
     "ew_weight_destroy": (None, [_P]),
+    "ew_alloc": (c_int, [_P, c_int, c_size_t, POINTER(_P)]),
+    "ew_free": (c_int, [_P, c_int, _P]),
     "ew_gemm_rs": (c_int, [_P, c_int64, _P, _P, _P, _P]),
     "ew_gemm_rs_layer": (c_int, [_P, c_int64, _P, _P, _P, POINTER(Epilogue), _P]),
     "ew_gemm_ar": (c_int, [_P, c_int64, _P, _P, _P, _P]),

@@ -49,6 +49,17 @@ def test_tensors_bit_for_bit(world, product):
     assert torch.equal(et.gemm_rs(A[:7], B, world), want[:7])
 
 
+def test_allreduce_into_symmetric_memory(world, product):
+    A, B, want = product
+    plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda", op="gemm-ar")
+    memory = entwine.SymmetricMemory(world, want.nbytes + 512)
+    out = memory.tensor(want.shape, DTYPE, offset=512).fill_(77.0)
+    assert out.device == want.device and plan.gemm_ar(A, B, out=out) is out
+    assert torch.equal(out, want)
+    del out
+    memory.close()
+
+
 def test_allreduce_bit_for_bit(world, product):
     A, B, want = product
     plan = entwine.Plan(world, M, N, K, DTYPE, backend="cuda", op="gemm-ar")
