@@ -537,32 +537,47 @@ __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int 
     release(previous);
 }
 
-/* 64 x 64 elements into a box, under the swizzle that its store undoes. */
-template <class T>
-__device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int warp, int lane)
+struct eight {
+    float at[8];
+};
+
+__device__ __forceinline__ eight eight_of(const float *acc)
+{
+    eight values;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        values.at[i] = acc[i];
+    return values;
+}
+
+/* 64 x 64 elements into a box, under the swizzle that its store undoes.  Of a thread's 32
+ * elements values(at) gives 8 at a time. */
+template <class T, class VALUES>
+__device__ __forceinline__ void fill_box(uint32_t box, const VALUES &values, int warp,
+                                         int lane)
 {
     const int row = warp * 16 + (lane >> 3 & 1) * 8 + (lane & 7);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int chunk = (j * 2 + (lane >> 4)) ^ (row & 7);
-        const float *v = acc + j * 8;
-        stmatrix_x4(box + row * 128 + chunk * 16, element<T>::pack(v[0], v[1]),
-                    element<T>::pack(v[2], v[3]), element<T>::pack(v[4], v[5]),
-                    element<T>::pack(v[6], v[7]));
+        const eight v = values(j * 8);
+        stmatrix_x4(box + row * 128 + chunk * 16, element<T>::pack(v.at[0], v.at[1]),
+                    element<T>::pack(v.at[2], v.at[3]), element<T>::pack(v.at[4], v.at[5]),
+                    element<T>::pack(v.at[6], v.at[7]));
     }
 }
 
 /* All threads of a multiplier: the next box, in the storer's hands; `again`: it has been
  * used before.  What does not exist only keeps the two in step. */
-template <class T, int TILES>
+template <class T, int TILES, class VALUES>
 __device__ __forceinline__ void give_box(const arena<TILES> &memory, int tile, int thread,
-                                         int which, bool again, const float *acc,
+                                         int which, bool again, const VALUES &values,
                                          bool exists)
 {
     if (again)
         named_sync(box_empty(tile, which), BOX_THREADS);
     if (exists)
-        fill_box<T>(memory.box(tile, which), acc, thread >> 5, thread & 31);
+        fill_box<T>(memory.box(tile, which), values, thread >> 5, thread & 31);
     writes_before_bulk();
     named_arrive(box_full(tile, which), BOX_THREADS);
 }
@@ -572,41 +587,48 @@ __device__ __forceinline__ void give_box(const arena<TILES> &memory, int tile, i
  * gate.  See activated_box. */
 template <class T, int TILES>
 __device__ __forceinline__ void give_activated(const ewx_cuda_products &products,
-                                               float (&acc)[2][64], int halves, int tile,
-                                               int thread, const arena<TILES> &memory,
-                                               bool boxes_used)
+                                               const float (&acc)[2][64], int halves,
+                                               int tile, int thread,
+                                               const arena<TILES> &memory, bool boxes_used)
 {
     constexpr int SIDE = 32; /* of a thread's columns in acc */
     int given = 0;
-    const auto give = [&](const float *values, bool exists) {
+    const auto give = [&](const auto &values, bool exists) {
         give_box<T>(memory, tile, thread, given & 1, boxes_used || given >= 2, values,
                     exists);
         given++;
     };
+    const auto give_product = [&](const float *product, bool exists) {
+        give([=](int at) { return eight_of(product + at); }, exists);
+    };
+    const auto give_result = [&](const float *gate, auto has_up, bool exists) {
+        give(
+            [&, gate](int at) {
+                eight result;
+                activate<T, has_up.value, 8>(products.activation, result.at, gate + at,
+                                             gate + SIDE + at);
+                return result;
+            },
+            exists);
+    };
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const bool exists = half < halves;
-        float *gate = acc[half], *other = acc[half] + SIDE;
+        const float *gate = acc[half], *other = acc[half] + SIDE;
         if (products.columns.paired) {
             if (products.keeps) {
-                give(gate, exists);
-                give(other, exists);
+                give_product(gate, exists);
+                give_product(other, exists);
             }
-            if (exists)
-                activate<T, true, SIDE>(products.activation, gate, other);
-            give(gate, exists);
+            give_result(gate, std::true_type{}, exists);
             continue;
         }
         if (products.keeps)
-            give(gate, exists);
-        if (exists)
-            activate<T, false, SIDE>(products.activation, gate, nullptr);
-        give(gate, exists);
+            give_product(gate, exists);
+        give_result(gate, std::false_type{}, exists);
         if (products.keeps)
-            give(other, exists);
-        if (exists)
-            activate<T, false, SIDE>(products.activation, other, nullptr);
-        give(other, exists);
+            give_product(other, exists);
+        give_result(other, std::false_type{}, exists);
     }
 }
 
@@ -640,9 +662,10 @@ __device__ void multiply(const products_of<OP, ewx_cuda_product_maps> &products,
 #pragma unroll
             for (int i = 0; i < BOXES_PER_TILE; i++)
                 if (i < 2 || !split)
-                    give_box<T>(memory, tile, thread, i & 1, boxes_used || i >= 2,
-                                &acc[i / 2][(i & 1) * 32],
-                                (split ? tile : i / 2) < halves_of(item));
+                    give_box<T>(
+                        memory, tile, thread, i & 1, boxes_used || i >= 2,
+                        [&](int at) { return eight_of(&acc[i / 2][(i & 1) * 32 + at]); },
+                        (split ? tile : i / 2) < halves_of(item));
         boxes_used = true;
         if (thread == 0 && tile < item.num_stored)
             stamp_end(call.trace.produced, produced_at(call, item.part, item.task + tile));
@@ -771,6 +794,10 @@ __device__ void store(const ewx_cuda_maps &maps,
             (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
+#if EW_MUTANT == 83 /* planted bug: published when one half is there; the other is late */
+        if (split && tile == 1)
+            __nanosleep(50000);
+#endif
         for (int i = 0; i < (split ? 2 : num_boxes); i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
@@ -799,7 +826,7 @@ __device__ void store(const ewx_cuda_maps &maps,
             if (stores)
                 stores_are_complete();
             __syncwarp();
-#if EW_MUTANT != 83 /* planted bug: published when one half is there */
+#if EW_MUTANT != 83
             if (split)
                 named_sync(HALVES_STORED, HALVES_THREADS);
 #endif
