@@ -71,6 +71,16 @@ EW_HD static inline ewx_block ewx_order_block(const ewx_grid *grid, int64_t pos)
     return ewx_order_interleaved(grid, pos);
 }
 
+/* Of `blocks` blocks, how many are computed whole; those of the last wave may be split into
+ * their tiles.  A wave that leaves half of the CTAs or more without a block takes as long
+ * as a full one, and half of that with a tile for each.  Every element is summed as before,
+ * so the bits are the same. */
+EW_HD static inline int64_t ewx_split_from(int64_t blocks, int64_t ctas)
+{
+    const int64_t rest = blocks % ctas;
+    return 2 * rest <= ctas ? blocks - rest : blocks;
+}
+
 /* ---- Where the GEMM waits for rows: another order on every rank ----
  *
  * A panel is a row of blocks.  A rank pushes each of its panels to one rank after the

@@ -389,6 +389,14 @@ ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
     return new_rows ? meet_threads(engine) : EW_OK;
 }
 
+/* Whether the GEMM can take the last blocks tile by tile. */
+static bool splits_blocks(const ewx_cuda_engine *engine, const ewx_cuda_entry *decode)
+{
+    const ew_config *config = &engine->spec->config;
+    return config->kernel == EW_KERNEL_SM90 && config->ctas == EW_CTAS_PERSISTENT &&
+           config->block_n == 2 * EWX_TILE_N && !engine->spec->op->gemm_waits && !decode;
+}
+
 ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                ewx_cuda_operands part, const ewx_call *request)
 {
@@ -406,7 +414,10 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     operands.piece_k = operands.k / engine->spec->layout.num_pieces;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
     const int64_t blocks = part.end_position - part.first_position;
-    int64_t ctas = ewx_div_up(blocks, cluster) * cluster;
+    const int64_t whole =
+        splits_blocks(engine, decode) ? ewx_split_from(blocks, engine->gemm_ctas) : blocks;
+    operands.split_position = part.first_position + whole;
+    int64_t ctas = ewx_div_up(whole + 2 * (blocks - whole), cluster) * cluster;
     if (operands.persistent)
         ctas = ewx_min64(ctas, engine->gemm_ctas);
     if (ctas == 0) /* the call must still be counted */

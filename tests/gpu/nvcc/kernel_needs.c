@@ -1,7 +1,8 @@
 /* kernel_needs LOG...: compares what plan/occupancy.h says of our kernels with what nvcc
- * reported when it compiled them (cmake/nvcc-log.sh).  Needs no GPU.  LOGs are named after
- * their sources; those of other kernels than the GEMMs, the reducers and the mover are
- * passed over. */
+ * reported when it compiled them (cmake/nvcc-log.sh), and fails where ptxas could not keep
+ * several wgmmas in flight, which costs a fifth of the speed.  Needs no GPU.  LOGs are
+ * named after their sources; those of other kernels than the GEMMs, the reducers and the
+ * mover are passed over. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,11 @@ static bool judge(const source *s, const char *mangled, const int *numbers,
 
 /* ---- A log ---- */
 
+static bool is_serialized(const char *line)
+{
+    return strstr(line, "wgmma.mma_async instructions are serialized") != NULL;
+}
+
 static bool judge_log(const source *s, FILE *log)
 {
     char line[LINE_BYTES], mangled[LINE_BYTES] = "";
@@ -154,6 +160,9 @@ static bool judge_log(const source *s, FILE *log)
         if (strstr(line, "Compiling entry function '")) {
             wanted = read_numbers(line, s->kernel, numbers);
             snprintf(mangled, sizeof mangled, "%.*s", (int)strcspn(line, "\n"), line);
+        } else if (is_serialized(line)) {
+            printf("%s: %s", s->log, line);
+            ok = false;
         } else if (wanted && strstr(line, "Used ")) {
             ok = judge(s, mangled, numbers, line) && ok;
             count++;
@@ -192,6 +201,12 @@ static bool self_test(void)
         {{256, 112, 49408}, false}, {{256, 129, 49408}, false}, {{128, 128, 49408}, false},
         {{256, 128, 49409}, false}, {{256, 128, 49152}, false},
     };
+    if (!is_serialized(
+            "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async "
+            "instructions are serialized due to ...")) {
+        printf("self-test: a serialized wgmma is not noticed\n");
+        return false;
+    }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (needs_hold(figure, cases[i].compiled) != cases[i].holds) {
             printf("self-test: case %zu is judged wrongly\n", i);

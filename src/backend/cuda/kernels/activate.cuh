@@ -15,33 +15,36 @@ __device__ __forceinline__ float2 rounded_pair(float low, float high)
     return element<T>::unpack(element<T>::pack(low, high));
 }
 
-/* Of a gate, times an up where there is one; the gate becomes the result. */
+/* Of a gate, times an up where there is one.  The gate stays as it is: where an accumulator
+ * of wgmma is written by anything else, ptxas makes every wgmma wait for the one before. */
 template <class T, ew_activation ACTIVATION, bool HAS_UP, int COUNT>
-__device__ __forceinline__ void activate_as(float *gate, const float *up)
+__device__ __forceinline__ void activate_as(float *result, const float *gate,
+                                            const float *up)
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i += 2) {
         const float2 x = rounded_pair<T>(gate[i], gate[i + 1]);
-        gate[i] = ewx_activate(ACTIVATION, x.x);
-        gate[i + 1] = ewx_activate(ACTIVATION, x.y);
+        result[i] = ewx_activate(ACTIVATION, x.x);
+        result[i + 1] = ewx_activate(ACTIVATION, x.y);
         if constexpr (HAS_UP) {
             const float2 y = rounded_pair<T>(up[i], up[i + 1]);
-            gate[i] = EWX_MUL(gate[i], y.x);
-            gate[i + 1] = EWX_MUL(gate[i + 1], y.y);
+            result[i] = EWX_MUL(result[i], y.x);
+            result[i + 1] = EWX_MUL(result[i + 1], y.y);
         }
     }
 }
 
 /* Compiled for each activation. */
 template <class T, bool HAS_UP, int COUNT>
-__device__ __forceinline__ void activate(int activation, float *gate, const float *up)
+__device__ __forceinline__ void activate(int activation, float *result, const float *gate,
+                                         const float *up)
 {
     if (activation == EW_ACTIVATION_SILU)
-        activate_as<T, EW_ACTIVATION_SILU, HAS_UP, COUNT>(gate, up);
+        activate_as<T, EW_ACTIVATION_SILU, HAS_UP, COUNT>(result, gate, up);
     else if (activation == EW_ACTIVATION_GELU_TANH)
-        activate_as<T, EW_ACTIVATION_GELU_TANH, HAS_UP, COUNT>(gate, up);
+        activate_as<T, EW_ACTIVATION_GELU_TANH, HAS_UP, COUNT>(result, gate, up);
     else
-        activate_as<T, EW_ACTIVATION_NONE, HAS_UP, COUNT>(gate, up);
+        activate_as<T, EW_ACTIVATION_NONE, HAS_UP, COUNT>(result, gate, up);
 }
 
 /* The same of a piece that has been rounded. */
@@ -53,9 +56,9 @@ __device__ __forceinline__ uint4 activated_piece(int activation, bool has_up, ui
     unpack<T>(x, gate);
     unpack<T>(y, up);
     if (has_up)
-        activate<T, true, PIECE>(activation, x, y);
+        activate<T, true, PIECE>(activation, x, x, y);
     else
-        activate<T, false, PIECE>(activation, x, nullptr);
+        activate<T, false, PIECE>(activation, x, x, nullptr);
     return rounded<T>(x);
 }
 

@@ -13,6 +13,7 @@ struct gemm_block {
     int part;
     int rows, cols; /* that exist, at most a block of them */
     int num_tiles;
+    bool is_split; /* it is a tile of a block that is split */
 };
 
 __device__ __forceinline__ gemm_block describe_block(const ewx_grid &grid,
@@ -29,6 +30,20 @@ __device__ __forceinline__ gemm_block describe_block(const ewx_grid &grid,
     described.cols =
         (int)ewx_min64(grid.cols - described.b_row, grid.block_cols * EWX_TILE_N);
     described.num_tiles = (int)ewx_div_up(described.cols, EWX_TILE_N);
+    described.is_split = false;
+    return described;
+}
+
+/* One of the two tiles of a block; the second may not exist. */
+__device__ __forceinline__ gemm_block tile_of_block(const gemm_block &block, int tile)
+{
+    gemm_block described = block;
+    described.b_row += tile * EWX_TILE_N;
+    described.task += tile;
+    described.tile.col += tile;
+    described.cols = min(max(block.cols - tile * EWX_TILE_N, 0), EWX_TILE_N);
+    described.num_tiles = described.cols > 0;
+    described.is_split = true;
     return described;
 }
 
@@ -78,8 +93,9 @@ __device__ __forceinline__ int num_pieces(const ewx_cuda_call &call)
 template <class OP>
 struct block_source {
     int64_t position; /* of the first block taken last */
+    int tile;         /* of these, where blocks are split; -1: the whole blocks */
 
-    /* Takes the next `count` blocks; false: none is left. */
+    /* Takes the next `count` blocks, or a tile of each; false: none is left. */
     __device__ __forceinline__ bool take(const ewx_cuda_operands &operands,
                                          const ewx_cuda_call &call, uint32_t,
                                          uint32_t count)
@@ -87,6 +103,12 @@ struct block_source {
         position = operands.first_position +
                    (operands.persistent ? atomicAdd(&call.counters->next_position, count)
                                         : blockIdx.x);
+        tile = -1;
+        if (position >= operands.split_position) {
+            const int64_t turn = (position - operands.split_position) / count;
+            position = operands.split_position + turn / 2 * count;
+            tile = (int)(turn % 2);
+        }
         return position < operands.end_position;
     }
 
@@ -99,11 +121,14 @@ struct block_source {
 
     __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
     {
-        if constexpr (GATHERS<OP>)
+        if constexpr (GATHERS<OP>) {
             return describe_block(call.grid,
                                   ewx_gather_block(&call.grid, call.rank, position + i));
-        else
-            return describe_block(call.grid, ewx_order_block(&call.grid, position + i));
+        } else {
+            const gemm_block block =
+                describe_block(call.grid, ewx_order_block(&call.grid, position + i));
+            return tile < 0 ? block : tile_of_block(block, tile);
+        }
     }
 };
 

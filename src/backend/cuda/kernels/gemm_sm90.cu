@@ -48,8 +48,23 @@ struct work {
     int num_stored; /* tiles that exist; 0 for a block that only keeps a cluster in step */
     int shares_b;   /* both CTAs of the cluster need the same rows of B; with several pieces
                        of K (PIECES) that is bit 0, and above it is the piece */
-    int halves;     /* of 64 rows that hold output: 1 or 2; 0: no more work */
+    int halves;     /* of 64 rows that hold output: 1 or 2; 0: no more work; with SPLIT the
+                       item is one tile, of which each multiplier has a half */
 };
+
+constexpr int SPLIT = 4;
+
+/* Blocks of two tiles whose rows are there can be split: the multipliers share a tile. */
+template <class OP, int TILES>
+__device__ __forceinline__ bool is_split(const work &item)
+{
+    return TILES == 2 && !GATHERS<OP> && (item.halves & SPLIT);
+}
+
+__device__ __forceinline__ int halves_of(const work &item)
+{
+    return item.halves & ~SPLIT;
+}
 
 /* Those of a block come one after the other, and the last one publishes its tiles. */
 template <class OP>
@@ -154,6 +169,8 @@ __device__ __forceinline__ int box_empty(int tile, int which)
 }
 
 constexpr int BOX_THREADS = WARPGROUP + 32; /* multipliers and a storer */
+constexpr int HALVES_STORED = 9;            /* of a tile of a split block: both storers */
+constexpr int HALVES_THREADS = 2 * 32;
 
 /* ---- Scheduler ---- */
 
@@ -170,7 +187,7 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
     w.task = (int)block.task;
     w.num_stored = block.num_tiles;
     w.shares_b = 0;
-    w.halves = block.rows > HALF_ROWS ? 2 : 1;
+    w.halves = (block.rows > HALF_ROWS ? 2 : 1) | (block.is_split ? SPLIT : 0);
     return w;
 }
 
@@ -315,8 +332,9 @@ constexpr int STEPS_TO_TAKE = 2 * STEPS_PER_CHUNK; /* while the next block is ta
  * where its cluster shares them. */
 template <class OP, int TILES, int CLUSTER>
 struct b_rows {
-    static constexpr int ROWS =
-        HAS_PRODUCTS<OP> ? EWX_STRIPE_COLS : TILES * EWX_TILE_N / CLUSTER;
+    static constexpr int ROWS = HAS_PRODUCTS<OP>            ? EWX_STRIPE_COLS
+                                : GATHERS<OP> || TILES == 1 ? TILES * EWX_TILE_N / CLUSTER
+                                                            : EWX_TILE_N;
     static constexpr int BYTES = ROWS * DEPTH * 2;
     static constexpr int COUNT = TILES * EWX_TILE_N / ROWS;
     static constexpr int SHARE = COUNT / CLUSTER;
@@ -330,7 +348,9 @@ struct b_rows {
     __device__ __forceinline__ b_rows(const ewx_cuda_maps &plain, const products &weights,
                                       const work &item, uint32_t cta)
     {
-        first = CLUSTER > 1 && shares_b<OP>(item) ? cta * SHARE : 0;
+        first = CLUSTER > 1 && shares_b<OP>(item) && !is_split<OP, TILES>(item)
+                    ? cta * SHARE
+                    : 0;
         b_row = item.b_row + first * ROWS;
         if constexpr (HAS_PRODUCTS<OP>) {
             maps = weights.b;
@@ -410,6 +430,21 @@ __device__ __forceinline__ void load_step_for(uint16_t ctas, uint32_t to,
         tensor_load_multicast(to, map, full, step * DEPTH, row, ctas, keep);
 }
 
+/* Of a split block a step has the rows of one tile of B, which one CTA loads for all that
+ * share it. */
+template <class OP, int CLUSTER, class B>
+__device__ __forceinline__ void load_split_step(const B &weight, uint32_t to, uint32_t full,
+                                                const work &item, int step, uint32_t cta,
+                                                uint64_t keep)
+{
+    constexpr uint16_t EVERY_CTA = (1 << CLUSTER) - 1;
+    if (CLUSTER == 1 || !shares_b<OP>(item))
+        load_step<OP>(to, weight.map(0), full, item, step, weight.row(0), keep);
+    else if (cta == 0)
+        load_step_for<OP>(EVERY_CTA, to, weight.map(0), full, item, step, weight.row(0),
+                          keep);
+}
+
 template <class OP, int TILES, int CLUSTER>
 __device__ void load(const ewx_cuda_maps &maps,
                      const products_of<OP, ewx_cuda_product_maps> &products,
@@ -438,8 +473,13 @@ __device__ void load(const ewx_cuda_maps &maps,
                     mbarrier_arrive_release(in_cta(memory.nearly_loaded(), 0));
             }
             mbarrier_wait(memory.empty(stage.at), stage.parity ^ 1);
-            mbarrier_expect(full, S::STAGE_BYTES);
+            const bool split = is_split<OP, TILES>(item);
+            mbarrier_expect(full, split ? A_BYTES + TILE_B_BYTES : S::STAGE_BYTES);
             load_step<OP>(memory.a(stage.at), rows.map, full, item, step, rows.first, keep);
+            if (split) {
+                load_split_step<OP, CLUSTER>(weight, b, full, item, step, cta, keep);
+                continue;
+            }
             if (CLUSTER > 1 && shares_b<OP>(item)) {
 #pragma unroll
                 for (int i = 0; i < B::SHARE; i++)
@@ -457,11 +497,12 @@ __device__ void load(const ewx_cuda_maps &maps,
 
 /* ---- Multipliers: one warpgroup per tile ---- */
 
-/* Small partitions fill the upper half of a tile only; the lower one is not computed then.
- */
+/* HALVES of a tile's rows, from `half` on.  Small partitions fill the upper half of a tile
+ * only; the lower one is not computed then. */
 template <class T, int TILES, int CLUSTER, int HALVES>
-__device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int thread,
-                              const arena<TILES> &memory, ring<shape<TILES>::STAGES> &stage)
+__device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int half,
+                              int thread, const arena<TILES> &memory,
+                              ring<shape<TILES>::STAGES> &stage)
 {
     int previous = 0;
     /* A stage is free when every CTA's multipliers are done with it: the loads of one CTA
@@ -473,7 +514,8 @@ __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int 
 #pragma unroll 1
     for (int step = 0; step < num_steps; step++) {
         mbarrier_wait(memory.full(stage.at), stage.parity);
-        const uint64_t a = wgmma_descriptor(memory.a(stage.at));
+        const uint64_t a =
+            wgmma_descriptor(memory.a(stage.at)) + half * HALF_TILE_DESCRIPTOR;
         const uint64_t b = wgmma_descriptor(memory.b(stage.at) + tile * TILE_B_BYTES);
         wgmma_fence();
 #pragma unroll
@@ -495,32 +537,47 @@ __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int 
     release(previous);
 }
 
-/* 64 x 64 elements into a box, under the swizzle that its store undoes. */
-template <class T>
-__device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int warp, int lane)
+struct eight {
+    float at[8];
+};
+
+__device__ __forceinline__ eight eight_of(const float *acc)
+{
+    eight values;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        values.at[i] = acc[i];
+    return values;
+}
+
+/* 64 x 64 elements into a box, under the swizzle that its store undoes.  Of a thread's 32
+ * elements values(at) gives 8 at a time. */
+template <class T, class VALUES>
+__device__ __forceinline__ void fill_box(uint32_t box, const VALUES &values, int warp,
+                                         int lane)
 {
     const int row = warp * 16 + (lane >> 3 & 1) * 8 + (lane & 7);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int chunk = (j * 2 + (lane >> 4)) ^ (row & 7);
-        const float *v = acc + j * 8;
-        stmatrix_x4(box + row * 128 + chunk * 16, element<T>::pack(v[0], v[1]),
-                    element<T>::pack(v[2], v[3]), element<T>::pack(v[4], v[5]),
-                    element<T>::pack(v[6], v[7]));
+        const eight v = values(j * 8);
+        stmatrix_x4(box + row * 128 + chunk * 16, element<T>::pack(v.at[0], v.at[1]),
+                    element<T>::pack(v.at[2], v.at[3]), element<T>::pack(v.at[4], v.at[5]),
+                    element<T>::pack(v.at[6], v.at[7]));
     }
 }
 
 /* All threads of a multiplier: the next box, in the storer's hands; `again`: it has been
  * used before.  What does not exist only keeps the two in step. */
-template <class T, int TILES>
+template <class T, int TILES, class VALUES>
 __device__ __forceinline__ void give_box(const arena<TILES> &memory, int tile, int thread,
-                                         int which, bool again, const float *acc,
+                                         int which, bool again, const VALUES &values,
                                          bool exists)
 {
     if (again)
         named_sync(box_empty(tile, which), BOX_THREADS);
     if (exists)
-        fill_box<T>(memory.box(tile, which), acc, thread >> 5, thread & 31);
+        fill_box<T>(memory.box(tile, which), values, thread >> 5, thread & 31);
     writes_before_bulk();
     named_arrive(box_full(tile, which), BOX_THREADS);
 }
@@ -530,41 +587,48 @@ __device__ __forceinline__ void give_box(const arena<TILES> &memory, int tile, i
  * gate.  See activated_box. */
 template <class T, int TILES>
 __device__ __forceinline__ void give_activated(const ewx_cuda_products &products,
-                                               float (&acc)[2][64], int halves, int tile,
-                                               int thread, const arena<TILES> &memory,
-                                               bool boxes_used)
+                                               const float (&acc)[2][64], int halves,
+                                               int tile, int thread,
+                                               const arena<TILES> &memory, bool boxes_used)
 {
     constexpr int SIDE = 32; /* of a thread's columns in acc */
     int given = 0;
-    const auto give = [&](const float *values, bool exists) {
+    const auto give = [&](const auto &values, bool exists) {
         give_box<T>(memory, tile, thread, given & 1, boxes_used || given >= 2, values,
                     exists);
         given++;
     };
+    const auto give_product = [&](const float *product, bool exists) {
+        give([=](int at) { return eight_of(product + at); }, exists);
+    };
+    const auto give_result = [&](const float *gate, auto has_up, bool exists) {
+        give(
+            [&, gate](int at) {
+                eight result;
+                activate<T, has_up.value, 8>(products.activation, result.at, gate + at,
+                                             gate + SIDE + at);
+                return result;
+            },
+            exists);
+    };
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const bool exists = half < halves;
-        float *gate = acc[half], *other = acc[half] + SIDE;
+        const float *gate = acc[half], *other = acc[half] + SIDE;
         if (products.columns.paired) {
             if (products.keeps) {
-                give(gate, exists);
-                give(other, exists);
+                give_product(gate, exists);
+                give_product(other, exists);
             }
-            if (exists)
-                activate<T, true, SIDE>(products.activation, gate, other);
-            give(gate, exists);
+            give_result(gate, std::true_type{}, exists);
             continue;
         }
         if (products.keeps)
-            give(gate, exists);
-        if (exists)
-            activate<T, false, SIDE>(products.activation, gate, nullptr);
-        give(gate, exists);
+            give_product(gate, exists);
+        give_result(gate, std::false_type{}, exists);
         if (products.keeps)
-            give(other, exists);
-        if (exists)
-            activate<T, false, SIDE>(products.activation, other, nullptr);
-        give(other, exists);
+            give_product(other, exists);
+        give_result(other, std::false_type{}, exists);
     }
 }
 
@@ -584,20 +648,24 @@ __device__ void multiply(const products_of<OP, ewx_cuda_product_maps> &products,
             stamp_begin(call.trace.produced,
                         produced_at(call, item.part, item.task + tile));
         float acc[2][64];
+        const bool split = is_split<OP, TILES>(item);
         if (item.halves == 2)
-            multiply_tile<T, TILES, CLUSTER, 2>(acc, num_steps, tile, thread, memory,
+            multiply_tile<T, TILES, CLUSTER, 2>(acc, num_steps, tile, 0, thread, memory,
                                                 stage);
         else
-            multiply_tile<T, TILES, CLUSTER, 1>(acc, num_steps, tile, thread, memory,
-                                                stage);
+            multiply_tile<T, TILES, CLUSTER, 1>(acc, num_steps, split ? 0 : tile,
+                                                split ? tile : 0, thread, memory, stage);
         if constexpr (ACTIVATES<OP>)
             give_activated<T>(products.all, acc, item.halves, tile, thread, memory,
                               boxes_used);
         else
 #pragma unroll
             for (int i = 0; i < BOXES_PER_TILE; i++)
-                give_box<T>(memory, tile, thread, i & 1, boxes_used || i >= 2,
-                            &acc[i / 2][(i & 1) * 32], i / 2 < item.halves);
+                if (i < 2 || !split)
+                    give_box<T>(
+                        memory, tile, thread, i & 1, boxes_used || i >= 2,
+                        [&](int at) { return eight_of(&acc[i / 2][(i & 1) * 32 + at]); },
+                        (split ? tile : i / 2) < halves_of(item));
         boxes_used = true;
         if (thread == 0 && tile < item.num_stored)
             stamp_end(call.trace.produced, produced_at(call, item.part, item.task + tile));
@@ -716,13 +784,21 @@ __device__ void store(const ewx_cuda_maps &maps,
         if (!asked)
             may_store = OP::may_store(operands, call, epoch, lane);
         asked = true;
-        const bool stores = may_store && lane == 0 && tile < item.num_stored;
+        const bool split = is_split<OP, TILES>(item);
+        const int tile_at = split ? 0 : tile, first_half = split ? tile : 0;
+        const bool publishes = may_store && lane == 0 && tile < item.num_stored;
+        const bool stores =
+            split ? may_store && lane == 0 && item.num_stored > 0 : publishes;
 #if EW_MUTANT == 1 || EW_MUTANT == 73 /* planted bug: the flag before the tile */
-        if (stores && !GATHERS<OP> &&
+        if (publishes && !GATHERS<OP> &&
             (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
-        for (int i = 0; i < num_boxes; i++) {
+#if EW_MUTANT == 83 /* planted bug: published when one half is there; the other is late */
+        if (split && tile == 1)
+            __nanosleep(50000);
+#endif
+        for (int i = 0; i < (split ? 2 : num_boxes); i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
             if (stores) {
@@ -732,8 +808,8 @@ __device__ void store(const ewx_cuda_maps &maps,
                 else
                     tensor_store(&maps.out[OP::home(operands, call, item.part)],
                                  memory.box(tile, which), which * BOX,
-                                 row_of<OP>(call, first_slot + item.slot + tile, item) +
-                                     (i >> 1) * BOX);
+                                 row_of<OP>(call, first_slot + item.slot + tile_at, item) +
+                                     (first_half + (i >> 1)) * BOX);
             }
             if (i > 0) { /* while this store reads, the one before it is waited for */
                 stores_have_read<1>();
@@ -746,10 +822,16 @@ __device__ void store(const ewx_cuda_maps &maps,
         named_arrive(box_empty(tile, 1), BOX_THREADS);
         if constexpr (GATHERS<OP>) {
             stores_are_complete();
-        } else if (stores) {
-            stores_are_complete();
+        } else {
+            if (stores)
+                stores_are_complete();
+            __syncwarp();
+#if EW_MUTANT != 83
+            if (split)
+                named_sync(HALVES_STORED, HALVES_THREADS);
+#endif
 #if EW_MUTANT != 1
-            if (completes_tile<OP>(call, item))
+            if (publishes && completes_tile<OP>(call, item))
                 OP::deliver(operands, call, epoch, item.part, item.task + tile);
 #endif
         }

@@ -166,7 +166,8 @@ typedef struct ewx_cuda_operands {
     int64_t piece_k;    /* of a piece; without several, k */
     int32_t persistent; /* take positions until none is left, else one per CTA (cluster) */
     int64_t first_position, end_position; /* of this launch */
-    int32_t opens, closes;                /* the call */
+    int64_t split_position; /* blocks from here on are taken tile by tile (walk.h) */
+    int32_t opens, closes;  /* the call */
     /* Contributions are stored here, by destination, to be copied and then published;
      * NULL: they are stored in a heap, and the GEMM publishes them. */
     unsigned char *outbox;
