@@ -2,7 +2,7 @@
 # describes the machine as the tool does, and looks inside the library.
 set(object ${CMAKE_BINARY_DIR}/cuda/block_kernels.o)
 add_custom_command(OUTPUT ${object}
-  COMMAND ${EW_NVCC} -O3 -std=c++17 ${portable_targets} -Xcompiler -fPIC
+  COMMAND ${EW_NVCC} -O3 -std=c++17 ${portable_targets} -Xcompiler -fPIC,-fno-exceptions,-fno-threadsafe-statics
           -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
           -MD -MF ${object}.d -c ${PROJECT_SOURCE_DIR}/bench/block/block_kernels.cu -o ${object}
   DEPENDS ${PROJECT_SOURCE_DIR}/bench/block/block_kernels.cu DEPFILE ${object}.d

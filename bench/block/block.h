@@ -60,9 +60,9 @@ typedef struct block_step {
     int64_t n, k;
     ew_weight_layout layout;
     const block_matrix *a, *b, *c;
-    const block_matrix *gathered;              /* or NULL */
+    const block_matrix *gathered;               /* or NULL */
     const block_matrix *residual, *norm_weight; /* of LAYER */
-    const block_matrix *wide;                  /* of ACTIVATE: gate and up, side by side */
+    const block_matrix *wide;                   /* of ACTIVATE: gate and up, side by side */
 } block_step;
 
 typedef struct block {
@@ -73,11 +73,11 @@ typedef struct block {
     block_matrix matrices[MAX_MATRICES];
     block_step steps[MAX_STEPS];
     int num_matrices, num_steps;
-    cudaStream_t stream;           /* the caller's, in the GPU's usual context */
-    cudaEvent_t forked, joined;    /* around kernels of this program on the rank's SMs */
+    cudaStream_t stream;        /* the caller's, in the GPU's usual context */
+    cudaEvent_t forked, joined; /* around kernels of this program on the rank's SMs */
     ewx_cuda_entry swiglu, compare;
-    block_verdict *verdict;        /* host memory */
-    ewx_cuda_blas blas; /* for GRADIENT */
+    block_verdict *verdict; /* in the GPU's memory */
+    ewx_cuda_blas blas;     /* for GRADIENT */
 } block;
 
 /* The names of all cases, ending with NULL. */
@@ -121,10 +121,10 @@ typedef struct block_window {
 } block_window;
 
 typedef struct block_result {
-    double time_us; /* maximum over ranks of the rank's median */
+    double time_us;                 /* maximum over ranks of the rank's median */
     double samples_us[MAX_SAMPLES]; /* of that rank */
     int num_samples, discarded;
-    double graph_us;                /* of a call among `calls` in a row; 0: no graph */
+    double graph_us; /* of a call among `calls` in a row; 0: no graph */
     double graphs_us[MAX_SAMPLES];
     int num_graphs;
     block_window steps[MAX_STEPS]; /* maxima over ranks of their medians */
@@ -132,7 +132,7 @@ typedef struct block_result {
     char notes[MAX_STEPS][128];
     int64_t wrong;     /* elements that differ from the calls made singly */
     int64_t different; /* from the first method's */
-    double worst;      /* by so much at most */
+    double worst;      /* by so much at most, of the largest element of the matrix */
 } block_result;
 
 /* What ranks hand to the program that started them. */

@@ -7,7 +7,8 @@
 
 typedef struct block_verdict {
     unsigned long long different; /* elements */
-    unsigned worst_bits;          /* of the largest |difference|, a float */
+    unsigned worst_bits;          /* of the largest |difference|, a float ... */
+    unsigned largest_bits;        /* ... and of the largest |other| */
 } block_verdict;
 
 #ifdef __cplusplus

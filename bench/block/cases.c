@@ -97,8 +97,8 @@ static block_step *add_step(block *b, block_kind kind, const char *name, int64_t
                             int64_t k)
 {
     block_step *step = &b->steps[b->num_steps++];
-    *step = (block_step){
-        .name = name, .kind = kind, .n = n, .k = k, .layout = EW_WEIGHT_NK};
+    *step =
+        (block_step){.name = name, .kind = kind, .n = n, .k = k, .layout = EW_WEIGHT_NK};
     return step;
 }
 
@@ -110,7 +110,8 @@ static block_step *add_call(block *b, block_kind kind, const char *name, int64_t
     const bool gathers = kind == GATHER || kind == ACTIVATE;
     step->a = a;
     step->b = add(b, WEIGHT, n, k);
-    step->c = add(b, OUTPUT, gathers ? b->options->m : b->rows, kind == ACTIVATE ? n / 2 : n);
+    step->c =
+        add(b, OUTPUT, gathers ? b->options->m : b->rows, kind == ACTIVATE ? n / 2 : n);
     if (kind == ACTIVATE)
         step->wide = add(b, SCRATCH, b->options->m, n);
     if (kind == LAYER) {
@@ -212,9 +213,6 @@ static ew_status prepare_kernels(block *b)
 {
     EW_CUDA_TRY(cudaEventCreateWithFlags(&b->joined, cudaEventDisableTiming),
                 "creating an event");
-    EW_CUDA_TRY(cudaHostAlloc((void **)&b->verdict, sizeof *b->verdict,
-                              cudaHostAllocMapped | cudaHostAllocPortable),
-                "allocating a verdict");
     b->swiglu = block_swiglu_kernel();
     b->compare = block_compare_kernel();
     EW_TRY(ewx_cuda_entry_prepare(&b->swiglu));
@@ -236,6 +234,7 @@ ew_status block_open(block *b)
                          &b->rows));
     build(b);
     EW_TRY(allocate(b));
+    EW_TRY(ewx_cuda_allocate(b->world, sizeof *b->verdict, (void **)&b->verdict));
     /* Those of a caller's are of the GPU's usual context. */
     EW_CUDA_TRY(cudaSetDevice(b->device->ordinal), "choosing the GPU");
     EW_CUDA_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking),
@@ -256,7 +255,7 @@ void block_close(block *b)
         ewx_cuda_blas_close(&b->blas);
         if (b->joined)
             cudaEventDestroy(b->joined);
-        cudaFreeHost(b->verdict);
+        cudaFree(b->verdict);
         ewx_device_leave(b->device);
     }
     if (b->forked)
@@ -264,7 +263,8 @@ void block_close(block *b)
     if (b->stream)
         cudaStreamDestroy(b->stream);
     for (int i = 0; i < b->num_matrices; i++) {
-        void *places[] = {b->matrices[i].at, b->matrices[i].reference, b->matrices[i].first};
+        void *places[] = {b->matrices[i].at, b->matrices[i].reference,
+                          b->matrices[i].first};
         for (int copy = 0; copy < 3; copy++)
             if (places[copy])
                 ewx_cuda_release(b->world, places[copy]);

@@ -1,5 +1,7 @@
 /* Checks and times the methods of a case side by side, on every rank alike. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -10,12 +12,21 @@
 #include "base/stats.h"
 
 typedef struct bench {
+    int64_t begun_ns;
     block b;
     block_method methods[MAX_METHODS];
     block_result *mine; /* this rank's, of each method; the program's on rank 0 */
     double times_us[MAX_METHODS][MAX_SAMPLES];
     block_window windows[MAX_METHODS][MAX_STEPS][MAX_SAMPLES];
 } bench;
+
+/* So that a run that does not end says how far it came. */
+static void say(const bench *run, const char *stage, const char *of)
+{
+    if (run->b.world->rank == 0)
+        fprintf(stderr, "# %7.1f s: %s%s\n", (double)(ewx_now_ns() - run->begun_ns) * 1e-9,
+                stage, of);
+}
 
 /* ---- One block ---- */
 
@@ -79,43 +90,59 @@ static ew_status run_held(bench *run, const block_method *method, bool *ahead)
 
 /* ---- Checks ---- */
 
-typedef enum compared { WITH_REFERENCE, WITH_FIRST } compared;
-
-/* A matrix with a copy; adds what differs. */
-static ew_status compare_matrix(block *b, const void *one, const void *other,
-                                int64_t count)
+static ew_status launch_compare(block *b, const void *one, const void *other, int64_t count)
 {
     enum { CTAS_PER_SM = 8 };
     void *arguments[] = {&one, &other, &count, &b->verdict};
     const dim3 grid = {(unsigned)(CTAS_PER_SM * b->device->sms), 1, 1};
     const dim3 threads = {(unsigned)b->compare.threads, 1, 1};
     EW_TRY(ewx_device_enter(b->device));
-    ew_status status =
+    const ew_status status =
         ewx_cuda_launch(b->device, &b->compare, grid, threads, (ewx_launch_how){0},
                         b->device->producing, arguments);
-    const cudaError_t error = cudaStreamSynchronize(b->device->producing);
     ewx_device_leave(b->device);
-    EW_TRY(status);
-    return error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "comparing results");
+    return status;
 }
 
-static ew_status compare_all(block *b, compared with, int64_t *different, double *worst)
+/* A matrix with another; adds what differs, and how much of the largest element that is. */
+static ew_status compare(block *b, const void *one, const void *other, int64_t count,
+                         int64_t *different, double *worst)
 {
-    float largest;
-    memset(b->verdict, 0, sizeof *b->verdict);
+    block_verdict verdict = {0};
+    float difference, largest;
+    EW_TRY(ewx_cuda_copy(b->world, b->verdict, &verdict, sizeof verdict));
+    EW_TRY(launch_compare(b, one, other, count));
+    EW_TRY(ewx_cuda_copy(b->world, &verdict, b->verdict, sizeof verdict));
+    memcpy(&difference, &verdict.worst_bits, sizeof difference);
+    memcpy(&largest, &verdict.largest_bits, sizeof largest);
+    *different += (int64_t)verdict.different;
+    if (difference != 0 && !(difference / largest <= *worst)) /* also if it is no number */
+        *worst = difference / largest;
+    return EW_OK;
+}
+
+/* The results with those of the calls made singly. */
+static ew_status compare_with_reference(block *b, int64_t *different)
+{
+    double ignored = 0;
     for (int i = 0; i < b->num_matrices; i++) {
         const block_matrix *matrix = &b->matrices[i];
-        const int64_t count = matrix->rows * matrix->cols;
-        if (!matrix->reference)
-            continue;
-        EW_TRY(with == WITH_REFERENCE
-                   ? compare_matrix(b, matrix->at, matrix->reference, count)
-                   : compare_matrix(b, matrix->reference, matrix->first, count));
+        if (matrix->reference)
+            EW_TRY(compare(b, matrix->at, matrix->reference, matrix->rows * matrix->cols,
+                           different, &ignored));
     }
-    *different += (int64_t)b->verdict->different;
-    memcpy(&largest, &b->verdict->worst_bits, sizeof largest);
-    if (worst && !(largest <= *worst)) /* also when it is not a number */
-        *worst = largest;
+    return EW_OK;
+}
+
+/* Those with the first method's. */
+static ew_status compare_with_first(block *b, block_result *result)
+{
+    for (int i = 0; i < b->num_matrices; i++) {
+        const block_matrix *matrix = &b->matrices[i];
+        if (matrix->reference)
+            EW_TRY(compare(b, matrix->reference, matrix->first, matrix->rows * matrix->cols,
+                           &result->different, &result->worst));
+    }
     return EW_OK;
 }
 
@@ -138,18 +165,17 @@ static ew_status check_method(bench *run, int which)
     block *b = &run->b;
     const block_method *method = &run->methods[which];
     block_result *result = &run->mine[which];
-    double ignored = 0;
     bool ahead;
     EW_TRY(block_poison(b));
     EW_TRY(ew_world_barrier(b->world));
     block_start_together(b, method, false);
     EW_TRY(block_run(b, method, b->stream, true));
     EW_TRY(keep(b, which == 0));
-    EW_TRY(compare_all(b, WITH_FIRST, &result->different, &result->worst));
+    EW_TRY(compare_with_first(b, result));
     EW_TRY(block_poison(b));
     block_start_together(b, method, true);
     EW_TRY(run_held(run, method, &ahead));
-    return compare_all(b, WITH_REFERENCE, &result->wrong, &ignored);
+    return compare_with_reference(b, &result->wrong);
 }
 
 static ew_status load(bench *run, bool exact)
@@ -163,8 +189,10 @@ static ew_status load(bench *run, bool exact)
 static ew_status check_all(bench *run)
 {
     EW_TRY(load(run, true));
-    for (int i = 0; i < run->b.options->num_methods; i++)
+    for (int i = 0; i < run->b.options->num_methods; i++) {
+        say(run, "check of ", run->methods[i].name);
         EW_TRY(check_method(run, i));
+    }
     return EW_OK;
 }
 
@@ -186,10 +214,10 @@ static ew_status read_windows(const bench *run, int which, block_window *windows
         if (!run->methods[which].plans[i])
             continue;
         EW_TRY(ew_plan_timing(run->methods[which].plans[i], &timing));
-        windows[i] = (block_window){
-            .begin_us = (double)(timing.start_ns - first.start_ns) * 1e-3,
-            .gemm_us = (double)(timing.gemm_end_ns - timing.start_ns) * 1e-3,
-            .end_us = (double)(timing.end_ns - first.start_ns) * 1e-3};
+        windows[i] =
+            (block_window){.begin_us = (double)(timing.start_ns - first.start_ns) * 1e-3,
+                           .gemm_us = (double)(timing.gemm_end_ns - timing.start_ns) * 1e-3,
+                           .end_us = (double)(timing.end_ns - first.start_ns) * 1e-3};
         *time_us = windows[i].end_us; /* the last one's, which a plan has in every case */
     }
     return EW_OK;
@@ -316,12 +344,18 @@ static ew_status share_windows(const bench *run, int which)
 
 static ew_status share_samples(const bench *run, int which, int slowest)
 {
-    static _Thread_local double all[EWX_MAX_RANKS][MAX_SAMPLES];
+    const size_t bytes = sizeof run->times_us[which];
     block_result *result = &run->mine[which];
+    double *all = malloc(bytes * (size_t)run->b.world->num_ranks);
+    if (!all)
+        return ewx_fail(EW_ERR_MEMORY, "no memory for samples");
+    const ew_status status =
+        ew_world_allgather(run->b.world, run->times_us[which], all, bytes);
+    if (status == EW_OK)
+        memcpy(result->samples_us, all + slowest * MAX_SAMPLES, bytes);
     result->num_samples = run->b.options->samples;
-    EW_TRY(ew_world_allgather(run->b.world, run->times_us[which], all, sizeof all[0]));
-    memcpy(result->samples_us, all[slowest], sizeof all[0]);
-    return EW_OK;
+    free(all);
+    return status;
 }
 
 static ew_status share_checks(const bench *run, block_result *result)
@@ -378,35 +412,45 @@ static void describe_steps(const block *b, block_results *results)
             ew_problem_remote_bytes(&problem, b->options->m, b->options->num_ranks);
         results->steps[i].name = step->name;
         results->steps[i].has_plan = block_has_plan(step);
-        results->steps[i].link_us =
-            block_has_plan(step) && b->options->link_gbs > 0
-                ? bytes / (b->options->link_gbs * 1e3)
-                : 0;
+        results->steps[i].link_us = block_has_plan(step) && b->options->link_gbs > 0
+                                        ? bytes / (b->options->link_gbs * 1e3)
+                                        : 0;
     }
 }
 
 /* ---- The whole ---- */
 
-static ew_status measure(bench *run)
+static ew_status open_all(bench *run)
 {
     const int count = run->b.options->num_methods;
     EW_TRY(block_open(&run->b));
     for (int i = 0; i < count; i++) {
         run->methods[i].name = run->b.options->methods[i];
+        say(run, "plans of ", run->methods[i].name);
         EW_TRY(block_method_open(&run->b, &run->methods[i]));
     }
     /* Kernels are loaded, and plans have had their first calls, before graphs are made. */
     EW_TRY(load(run, true));
     for (int i = 0; i < count; i++) {
+        say(run, "first calls of ", run->methods[i].name);
         EW_TRY(block_run(&run->b, &run->methods[i], run->b.stream, true));
+        say(run, "graphs of ", run->methods[i].name);
         EW_TRY(open_graphs(run, &run->methods[i]));
     }
+    return EW_OK;
+}
+
+static ew_status measure(bench *run)
+{
+    EW_TRY(open_all(run));
     EW_TRY(check_all(run));
     EW_TRY(load(run, false));
+    say(run, "samples", "");
     EW_TRY(sample_all(run));
+    say(run, "calls in a row", "");
     EW_TRY(replay_all(run));
     EW_TRY(check_all(run));
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < run->b.options->num_methods; i++)
         EW_TRY(summarise(run, i));
     return EW_OK;
 }
@@ -419,6 +463,7 @@ ew_status block_measure(ew_world *world, void *argument)
     ew_status status =
         run && own ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for the benchmark");
     EW_TRY_TO(status, status, out);
+    run->begun_ns = ewx_now_ns();
     run->b.world = world;
     run->b.options = results->options;
     run->mine = world->rank == 0 ? results->methods : own;

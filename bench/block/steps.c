@@ -87,8 +87,8 @@ static ew_status launch_swiglu(const block *b, const block_step *step)
     int64_t rows = step->c->rows, cols = step->c->cols;
     void *arguments[] = {&wide, &out, &rows, &cols};
     const dim3 grid = {(unsigned)(CTAS_PER_SM * b->device->sms), 1, 1};
-    const dim3 block = {(unsigned)b->swiglu.threads, 1, 1};
-    return ewx_cuda_launch(b->device, &b->swiglu, grid, block, (ewx_launch_how){0},
+    const dim3 threads = {(unsigned)b->swiglu.threads, 1, 1};
+    return ewx_cuda_launch(b->device, &b->swiglu, grid, threads, (ewx_launch_how){0},
                            b->device->producing, arguments);
 }
 
@@ -139,8 +139,8 @@ static ew_status run_activate(const block *b, const block_method *method, ew_pla
     const ew_product products[] = {
         {.n = n, .B = step->b->at},
         {.n = n, .B = (const uint16_t *)step->b->at + n * step->k}};
-    return ew_ag_gemm_act(plan, b->options->m, step->a->at, products, 2,
-                          EW_ACTIVATION_SILU, step->c->at, NULL, stream);
+    return ew_ag_gemm_act(plan, b->options->m, step->a->at, products, 2, EW_ACTIVATION_SILU,
+                          step->c->at, NULL, stream);
 }
 
 static ew_status run_layer(const block *b, ew_plan *plan, const block_step *step,
