@@ -124,6 +124,7 @@ typedef struct block_result {
     double time_us;                 /* maximum over ranks of the rank's median */
     double samples_us[MAX_SAMPLES]; /* of that rank */
     int num_samples, discarded;
+    bool in_graph;   /* else every call was enqueued by itself */
     double graph_us; /* of a call among `calls` in a row; 0: no graph */
     double graphs_us[MAX_SAMPLES];
     int num_graphs;

@@ -261,11 +261,12 @@ static void print_table(const block_results *r)
                (long long)one->wrong, (long long)one->different, one->worst);
     }
     if (!has_gradients(r))
-        printf("sum of floors %.3f ms: %.3f of it in one graph, %.3f in a row; chained "
-               "%.3f ms: %.3f\n",
-               f.sum_us * 1e-3, r->methods[0].time_us / f.sum_us,
-               r->methods[0].graph_us / f.sum_us, f.chain_us * 1e-3,
-               r->methods[0].time_us / f.chain_us);
+        printf(
+            "sum of floors %.3f ms: %.3f of it %s, %.3f in a row; chained %.3f ms: %.3f\n",
+            f.sum_us * 1e-3, r->methods[0].time_us / f.sum_us,
+            r->methods[0].in_graph ? "in one graph" : "without a graph",
+            r->methods[0].graph_us / f.sum_us, f.chain_us * 1e-3,
+            r->methods[0].time_us / f.chain_us);
     print_steps(r);
 }
 
@@ -317,10 +318,10 @@ static json_t *result_json(const block_results *r, int which)
     const block_result *result = &r->methods[which];
     const floors f = find_floors(r);
     json_t *object = json_pack(
-        "{so ss ss sf sf so si so so s{sI} sI so so}", "params", params_json(r), "method",
-        r->options->methods[which], "config", "", "time_us", result->time_us, "cv",
-        variation(result), "samples_us",
-        numbers_json(result->samples_us, result->num_samples), "discarded",
+        "{so ss ss sb sf sf so si so so s{sI} sI so so}", "params", params_json(r),
+        "method", r->options->methods[which], "config", "", "in_graph",
+        (int)result->in_graph, "time_us", result->time_us, "cv", variation(result),
+        "samples_us", numbers_json(result->samples_us, result->num_samples), "discarded",
         result->discarded, "graph_us",
         result->graph_us > 0 ? json_real(result->graph_us) : json_null(), "graphs_us",
         numbers_json(result->graphs_us, result->num_graphs), "check", "wrong",

@@ -41,8 +41,8 @@ static ew_status enqueue_block(void *context, ew_stream stream)
     return block_run(c->b, c->method, stream, false);
 }
 
-/* Graphs of ranks that are threads on one GPU can stand still (graph.c): these enqueue
- * every call, and EW_ERR_UNSUPPORTED is what a plan's state says of them. */
+/* Ranks that are threads on one GPU have none, since theirs could stand still (graph.c):
+ * these enqueue every call. */
 static ew_status open_graph(bench *run, block_method *method, bool together, void **graph)
 {
     capture c = {&run->b, method};
@@ -51,13 +51,16 @@ static ew_status open_graph(bench *run, block_method *method, bool together, voi
     EW_TRY(ew_world_barrier(run->b.world));
     const ew_status status =
         plan->backend->graphs.open(plan->state, enqueue_block, &c, graph);
-    return status == EW_ERR_UNSUPPORTED ? EW_OK : status;
+    if (status != EW_ERR_UNSUPPORTED)
+        return status;
+    say(run, "without graphs: ", ew_last_error());
+    return EW_OK;
 }
 
 static ew_status open_graphs(bench *run, block_method *method)
 {
     EW_TRY(open_graph(run, method, false, &method->loose));
-    EW_TRY(open_graph(run, method, true, &method->held)); /* as calls outside of graphs */
+    EW_TRY(open_graph(run, method, true, &method->held));
     return ew_world_barrier(run->b.world);
 }
 
@@ -396,6 +399,7 @@ static ew_status summarise(bench *run, int which)
     int slowest = 0;
     result->time_us = median_of(run->times_us[which], run->b.options->samples, 1);
     EW_TRY(share_largest(run, &result->time_us, &slowest));
+    result->in_graph = run->methods[which].held != NULL;
     EW_TRY(share_samples(run, which, slowest));
     EW_TRY(share_windows(run, which));
     EW_TRY(share_checks(run, result));
