@@ -22,7 +22,8 @@ static ew_status config_of(const block *b, const block_method *method,
         EW_TRY(ew_config_parse(
             gathers ? b->options->gather_config : b->options->scatter_config, &base));
     base.backend = EW_BACKEND_CUDA;
-    if (uses_blas(method)) /* one kernel for sum and norm, as inference engines have it */
+    if (uses_blas(method) &&
+        step->kind == LAYER) /* one kernel for sum and norm, as inference engines have it */
         base.epilogue = EW_EPILOGUE_AFTER;
     return ew_method_config(method->name, &base, config_out);
 }
