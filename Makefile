@@ -98,6 +98,7 @@ build-gpu:
 	@cmake --build build/gpu --target tools
 
 gpu-bench: build-gpu ## measure the speed targets on this GPU and write bench/results/gpu-*.json
+	@cmake --build build/gpu --target block_bench
 	@scripts/bench-gpu
 
 gpu-eval: build-gpu ## run the paper's evaluation on this GPU, into bench/results/eval-*/

@@ -88,6 +88,14 @@ void ewx_cuda_blas_close(ewx_cuda_blas *blas)
     *blas = (ewx_cuda_blas){0};
 }
 
+static ew_status choose_stream(const ewx_cuda_blas *blas, cudaStream_t stream)
+{
+    EW_TRY(check(cublas.set_stream(blas->handle, stream), "set stream"));
+    /* Setting the stream drops the workspace. */
+    return check(cublas.set_workspace(blas->handle, blas->workspace, WORKSPACE_BYTES),
+                 "set workspace");
+}
+
 ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m,
                              int64_t n, int64_t k, const void *A, const void *B, void *C,
                              cudaStream_t stream)
@@ -99,13 +107,24 @@ ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t 
     const ewx_blas_operands operands = operands_of(blas, A, B, C, stream);
     if (ewx_blas_serves(&blas->choice, m, &operands))
         return check(ewx_blas_launch(blas->handle, &blas->choice, &operands), "matmul");
-    EW_TRY(check(cublas.set_stream(blas->handle, stream), "set stream"));
-    /* Setting the stream drops the workspace. */
-    EW_TRY(check(cublas.set_workspace(blas->handle, blas->workspace, WORKSPACE_BYTES),
-                 "set workspace"));
+    EW_TRY(choose_stream(blas, stream));
     /* Column-major: C^T [n x m] = B * A^T. */
     return check(cublas.gemm(blas->handle, OP_T, OP_N, (int)n, (int)m, (int)k, &one, B,
                              type, (int)k, A, type, (int)k, &zero, C, type, (int)n,
+                             COMPUTE_32F, GEMM_DEFAULT),
+                 "gemm");
+}
+
+ew_status ewx_cuda_blas_gradient(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m,
+                                 int64_t n, int64_t k, const void *A, const void *B,
+                                 void *C, cudaStream_t stream)
+{
+    const float one = 1.0f, zero = 0.0f;
+    const cudaDataType type = dtype == EW_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+    EW_TRY(choose_stream(blas, stream));
+    /* Column-major: C^T [n x m] = B^T * A. */
+    return check(cublas.gemm(blas->handle, OP_N, OP_T, (int)n, (int)m, (int)k, &one, B,
+                             type, (int)n, A, type, (int)m, &zero, C, type, (int)n,
                              COMPUTE_32F, GEMM_DEFAULT),
                  "gemm");
 }

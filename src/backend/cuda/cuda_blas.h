@@ -27,4 +27,10 @@ ew_status ewx_cuda_blas_gemm(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t 
                              int64_t n, int64_t k, const void *A, const void *B, void *C,
                              cudaStream_t stream);
 
+/* C[m x n] = A[k x m]^T * B[k x n], likewise: the gradient of a weight, for benchmarks of
+ * training. */
+ew_status ewx_cuda_blas_gradient(const ewx_cuda_blas *blas, ew_dtype dtype, int64_t m,
+                                 int64_t n, int64_t k, const void *A, const void *B,
+                                 void *C, cudaStream_t stream);
+
 #endif
