@@ -103,7 +103,7 @@ static void an_innocent_waiter_is_not_blamed(void **state)
     stage *s = stage_open();
     s->rank = 2;
     s->timeout_s[1] = 1.25;
-    s->config = "order=contiguous";
+    s->config = "order=contiguous,workers=1"; /* another one would wait for rank 2 */
     ew_world_options options = EW_WORLD_OPTIONS_INIT;
     options.timeout_ms = 500;
     ewx_probe_install(stop_two, s);
