@@ -3,8 +3,8 @@
 # flag protocol forbids and C++ does not show:
 #   scope   a load, store or atomic with a memory order but without .sys scope
 #   early   a release, or a fence before relaxed flags, that some path reaches from a tile's store
-#           without waiting for it: a barrier after ordinary stores, a full (not .read) wait after
-#           bulk stores
+#           without waiting for it: a barrier after ordinary stores and additions (of the warp, where
+#           a warp has made them all), a full (not .read) wait after bulk ones
 #   stale   a non-coherent load in a reducer or a mover, which read what peers write
 #   proxy   in the GEMM that waits for rows, a bulk load that some path reaches from the acquire of a
 #           block without a proxy fence: TMA need not see what was acquired by other instructions
@@ -96,6 +96,8 @@ lint() {
     op ~ /^st(\.global)?(\.[A-Za-z0-9_:]+)*\.v[48]\./ && op !~ /\.(shared|local|param)/ {
         note("store"); stores++
     }
+    op ~ /^red\..*\.add\.noftz\./ { note("store"); stores++ }
+    file == "gemm_sm90_adding" && op == "bar.warp.sync" { note("barrier") }
     op ~ /^cp\.(reduce\.)?async\.bulk\..*global.*\.shared/ { note("bulk store"); stores++ }
     op ~ /^(bar|barrier)(\.cta)?\.(sync|red)/ || op ~ /^barrier\.cluster\.wait/ { note("barrier") }
     op ~ /^cp\.async\.bulk\..*\.shared.*\.global/ { note("bulk load") }
@@ -131,6 +133,7 @@ self_test() {
     local load='cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd1, {%r2, %r3}], [%r4];'
     local taken='mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r1], %r2;'
     local fence='fence.proxy.async.global;'
+    local add="red.relaxed.sys.global.add.noftz.v4.bf16x2 [%rd1], $v" warp='bar.warp.sync -1;'
     local loop="\$L_1:\n$store\n@%p1 bra \$L_1;"
     # scope
     expect green control "ld.acquire.sys.global.u32 %r1, [%rd1];\n$flag" &&
@@ -150,6 +153,12 @@ self_test() {
         expect red gemm_a "$hinted\n$flag" &&
         expect red gemm_a "bar.sync 0;\n$store\n$full\n$flag" &&
         expect red gemm_a "$bulk\n$read\n$flag" &&
+        expect green gemm_a "$add\nbar.sync 0;\n$flag" &&
+        expect red gemm_a "$add\n$flag" &&
+        expect red gemm_a "$add\n$warp\n$flag" &&
+        expect green gemm_sm90_adding "$add\n$warp\n$flag" &&
+        expect red gemm_sm90_adding "$warp\n$add\n$flag" &&
+        expect red control 'red.relaxed.gpu.global.add.noftz.f16x2 [%rd1], %r1;' &&
         expect red gemm_a "$full\n$bulk\ncp.async.bulk.wait_group 1;\nbar.sync 0;\n$flag" &&
         # ... is not the order of execution
         expect green gemm_a "$loop\nbar.sync 0;\n$flag" &&

@@ -54,7 +54,13 @@ struct conformance_bed {
 };
 
 static const int rank_counts[] = {1, 2, 3, 4, 8};
-static const int32_t releases[] = {1, 3, EW_RELEASE_PARTITION, EW_RELEASE_OUTPUT};
+static const struct released {
+    int32_t size, first, last;
+} releases[] = {{1, 0, 0},
+                {3, 0, 0},
+                {EW_RELEASE_PARTITION, 0, 0},
+                {EW_RELEASE_OUTPUT, 0, 0},
+                {4, 1, 2}};
 static const int32_t groups[] = {1, 2, 3};
 #define COUNT(list) ((int)(sizeof(list) / sizeof(list)[0]))
 
@@ -122,19 +128,29 @@ const conformance_bed conformance_cpu = {
 
 /* ---- GPUs ---- */
 
-/* Reducers that wait for those of other ranks are launched once, and pull. */
-static bool cuda_reduces_to_all(int operation)
+static const ew_transport transports[] = {EW_TRANSPORT_PULL, EW_TRANSPORT_PUSH,
+                                          EW_TRANSPORT_ADD, EW_TRANSPORT_TMA_ADD};
+enum { ADD = 2, TMA_ADD = 3 }; /* among them */
+
+/* Reducers that wait for those of other ranks pull, and what is added as it comes has one
+ * contribution of each rank. */
+static bool cuda_can_move(const conformance_bed *bed, const choice *c)
 {
-    return operations[operation].op == EW_OP_GEMM_AR;
+    const int transport = c->value[TRANSPORT];
+    if (transport > 0 && operations[c->value[OPERATION]].op == EW_OP_GEMM_AR)
+        return false;
+    if (transport < ADD)
+        return true;
+    const bool is_sm90 = c->value[KERNEL] + 1 == EW_KERNEL_SM90;
+    return c->value[INVARIANT] == 0 &&
+           (is_sm90 || (transport == ADD && bed->dtypes[c->value[DTYPE]] == EW_FP16));
 }
 
 /* Clusters are Hopper's, and SMs are reserved from producers that stay where they are. */
 static bool cuda_is_valid(const conformance_bed *bed, const choice *c)
 {
-    if (cuda_reduces_to_all(c->value[OPERATION]) &&
-        (c->value[TRANSPORT] > 0 || c->value[LAUNCHES] > 0))
-        return false;
-    return (c->value[CLUSTER] == 0 || c->value[KERNEL] + 1 == EW_KERNEL_SM90) &&
+    return cuda_can_move(bed, c) &&
+           (c->value[CLUSTER] == 0 || c->value[KERNEL] + 1 == EW_KERNEL_SM90) &&
            (bed->pools[c->value[POOL]] != EW_POOL_STATIC ||
             c->value[CTAS] + 1 == EW_CTAS_PERSISTENT);
 }
@@ -144,8 +160,10 @@ static bool cuda_may_be_impossible(const conformance_bed *bed, int a, int va, in
     return (a == KERNEL && va + 1 == EW_KERNEL_SM80 && b == CLUSTER && vb == 1) ||
            (a == CTAS && va + 1 == EW_CTAS_BLOCK && b == POOL &&
             bed->pools[vb] == EW_POOL_STATIC) ||
-           ((a == TRANSPORT || a == LAUNCHES) && va > 0 && b == OPERATION &&
-            cuda_reduces_to_all(vb));
+           (a == TRANSPORT && va > 0 && b == OPERATION &&
+            operations[vb].op == EW_OP_GEMM_AR) ||
+           (a == TRANSPORT && va >= ADD && b == INVARIANT && vb == 1) ||
+           (a == KERNEL && va + 1 == EW_KERNEL_SM80 && b == TRANSPORT && vb == TMA_ADD);
 }
 
 const conformance_bed conformance_cuda = {
@@ -163,7 +181,7 @@ const conformance_bed conformance_cuda = {
                    [CTAS] = 2,
                    [CLUSTER] = 2,
                    [POOL] = 3,
-                   [TRANSPORT] = 2,
+                   [TRANSPORT] = COUNT(transports),
                    [LAUNCHES] = 2,
                    [LAYOUT] = 2,
                    [BINDING] = 3,
@@ -204,7 +222,9 @@ static void choose_config(const conformance_bed *bed, const choice *c, ew_config
 {
     config->backend = bed->backend;
     config->order = (ew_order)(c->value[ORDER] + 1);
-    config->release = releases[c->value[RELEASE]];
+    config->release = releases[c->value[RELEASE]].size;
+    config->release_first = releases[c->value[RELEASE]].first;
+    config->release_last = releases[c->value[RELEASE]].last;
     config->group = groups[c->value[GROUP]];
     config->block_m = bed->blocks[c->value[BLOCK]][0];
     config->block_n = bed->blocks[c->value[BLOCK]][1];
@@ -217,7 +237,7 @@ static void choose_config(const conformance_bed *bed, const choice *c, ew_config
         config->kernel = (ew_kernel)(c->value[KERNEL] + 1);
         config->ctas = (ew_ctas)(c->value[CTAS] + 1);
         config->cluster = c->value[CLUSTER] + 1;
-        config->transport = (ew_transport)(c->value[TRANSPORT] + 1); /* pull, push */
+        config->transport = transports[c->value[TRANSPORT]];
         config->launches = (ew_launches)(c->value[LAUNCHES] + 1);
     }
 }
@@ -254,6 +274,8 @@ static trial build_trial(const conformance_bed *bed, const choice *c, uint32_t s
     choose_config(bed, c, &t.config);
     t.problem.op = operations[c->value[OPERATION]].op;
     t.config.shots = operations[c->value[OPERATION]].shots;
+    if (t.problem.op == EW_OP_AG_GEMM) /* whose units are panels of rows, all alike */
+        t.config.release_first = t.config.release_last = 0;
     choose_invariant(bed, c, &t);
     return t;
 }

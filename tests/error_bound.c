@@ -19,8 +19,9 @@ double frobenius_limit(ew_dtype dtype)
     return dtype == EW_FP32 ? 1e-6 : dtype == EW_BF16 ? 1e-2 : 1e-3;
 }
 
-expectation expect_element(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
-                           const double *const *a, const double *const *b)
+/* `times` as many roundings of the sum over ranks. */
+static expectation expect_rounded(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
+                                  const double *const *a, const double *const *b, int times)
 {
     double total = 0, magnitude = 0, contributions = 0;
     for (int rank = 0; rank < num_ranks; rank++) {
@@ -34,10 +35,25 @@ expectation expect_element(ew_dtype dtype, double eps, int num_ranks, int64_t de
     }
     const double sums = ((double)depth + num_ranks) * eps * magnitude;
     const double roundings =
-        dtype == EW_FP32 ? 0.0 : roundoff(dtype) * (contributions + fabs(total));
+        dtype == EW_FP32
+            ? 0.0
+            : roundoff(dtype) *
+                  (contributions * (1 + (times - 1) * (1 + roundoff(dtype))) + fabs(total));
     return (expectation){total, 1.02 * (sums + roundings) +
                                     (num_ranks + 1) * underflow(dtype) +
                                     roundoff(dtype) * sums};
+}
+
+expectation expect_element(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
+                           const double *const *a, const double *const *b)
+{
+    return expect_rounded(dtype, eps, num_ranks, depth, a, b, 1);
+}
+
+expectation expect_added_element(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
+                                 const double *const *a, const double *const *b)
+{
+    return expect_rounded(dtype, eps, num_ranks, depth, a, b, num_ranks);
 }
 
 bool add_error(error_sum *sum, double got, const expectation *want)

@@ -18,6 +18,10 @@ typedef struct expectation {
 expectation expect_element(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
                            const double *const *a, const double *const *b);
 
+/* The same where contributions are added in any order, with a rounding after each. */
+expectation expect_added_element(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
+                                 const double *const *a, const double *const *b);
+
 /* Largest relative Frobenius error that is still fine. */
 double frobenius_limit(ew_dtype dtype);
 

@@ -54,6 +54,9 @@ static void every_key_round_trips(void **state)
         "transport=pull",
         "transport=push",
         "transport=copy",
+        "transport=add",
+        "transport=tma-add",
+        "release=16,first=4,last=8",
         "launches=unit",
         "workers=64",
         "kernel=sm80",
@@ -140,12 +143,13 @@ static ew_config random_config(harness_random *random)
     config.producer = (ew_producer)harness_between(random, 0, 2);
     config.order = (ew_order)harness_between(random, 0, 3);
     config.pool = (ew_pool)harness_between(random, 0, 3);
-    config.transport = (ew_transport)harness_between(random, 0, 3);
+    config.transport = (ew_transport)harness_between(random, 0, 5);
     config.kernel = (ew_kernel)harness_between(random, 0, 2);
     config.ctas = (ew_ctas)harness_between(random, 0, 2);
     config.launches = (ew_launches)harness_between(random, 0, 2);
-    int32_t *const counts[] = {&config.block_m, &config.group,   &config.budget,
-                               &config.batch,   &config.workers, &config.cluster};
+    int32_t *const counts[] = {&config.block_m,       &config.group,       &config.budget,
+                               &config.batch,         &config.workers,     &config.cluster,
+                               &config.release_first, &config.release_last};
     for (size_t i = 0; i < COUNT(counts); i++)
         if (harness_between(random, 0, 2) > 0)
             *counts[i] = random_count(random);
@@ -176,8 +180,9 @@ static void the_longest_text_fits(void **state)
     (void)state;
     static const char longest[] =
         "backend=cuda,producer=blas,block=2147483647x2147483647,order=interleaved,"
-        "group=2147483647,release=2147483647,x=2147483647,b=2147483647,pool=shared,"
-        "transport=pull,workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647,"
+        "group=2147483647,release=2147483647,first=2147483647,last=2147483647,"
+        "x=2147483647,b=2147483647,pool=shared,transport=pull,"
+        "workers=2147483647,kernel=sm90,ctas=persistent,cluster=2147483647,"
         "launches=once,levels=2,epilogue=separate,shots=2,invariant=2147483647";
     ew_config config = EW_CONFIG_INIT;
     char text[EW_CONFIG_TEXT_BYTES];

@@ -62,6 +62,10 @@ static void cuda_choices(void **state)
          OWN_CUDA "block=128x256,order=interleaved,group=1,release=8,x=16,b=256,"
                   "pool=shared,transport=pull,workers=1,kernel=sm90,ctas=persistent,"
                   "cluster=2,launches=unit"},
+        {8, 16, 90, "transport=add",
+         OWN_CUDA "block=128x256,order=interleaved,group=1,release=tile,x=16,b=256,"
+                  "pool=shared,transport=add,workers=1,kernel=sm90,ctas=persistent,"
+                  "cluster=2,launches=once"},
         {8, 16, 90, "transport=push",
          OWN_CUDA "block=128x256,order=interleaved,group=1,release=tile,x=16,b=256,"
                   "pool=shared,transport=push,workers=1,kernel=sm90,ctas=persistent,"
@@ -149,6 +153,12 @@ static void impossible_cuda_configs_are_refused(void **state)
         {"transport=copy,order=interleaved", "moves whole partitions", EW_ERR_CONFIG},
         {"transport=copy,release=tile", "moves whole partitions", EW_ERR_CONFIG},
         {"transport=copy,pool=shared", "moves whole partitions", EW_ERR_CONFIG},
+        {"transport=add,producer=blas", "fix: use transport=pull", EW_ERR_CONFIG},
+        {"transport=add,invariant=8", "adds in any order", EW_ERR_UNSUPPORTED},
+        {"transport=tma-add,kernel=sm80", "tma-add needs kernel=sm90", EW_ERR_CONFIG},
+        {"first=2", "config first=2 is the size", EW_ERR_CONFIG},
+        {"release=partition,last=2", "fix: use release=2 or more", EW_ERR_CONFIG},
+        {"launches=unit,release=2,last=1", "would launch 257 reducers", EW_ERR_CONFIG},
         {"pool=static,ctas=block", "fix: use ctas=persistent", EW_ERR_CONFIG},
         {"launches=unit,release=1", "would launch 512 reducers", EW_ERR_CONFIG},
         {"launches=unit,release=1", "fix: use release=2 or more", EW_ERR_CONFIG},
@@ -170,7 +180,20 @@ static void impossible_cuda_configs_are_refused(void **state)
         request.backend = EW_BACKEND_CUDA;
         expect_cuda_refusal(&problem, 8, &request, cases[i].status, cases[i].text);
     }
+    ew_problem other = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    assert_int_equal(ew_config_parse("backend=cuda,kernel=sm80,transport=add", &request),
+                     EW_OK);
+    expect_cuda_refusal(&other, 8, &request, EW_ERR_UNSUPPORTED, "fix: use fp16");
+    other.op = EW_OP_GEMM_AR;
+    expect_cuda_refusal(&other, 8, &request, EW_ERR_UNSUPPORTED, "is for gemm-rs");
     assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
+    request.release = 4;
+    request.release_first = -1;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "first=-1");
+    request.release_first = 0;
+    request.release_last = -2;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "last=-2");
+    request.release = request.release_last = 0;
     request.kernel = (ew_kernel)3;
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "kernel=3");
     request.kernel = (ew_kernel)0;
@@ -193,6 +216,7 @@ static void cuda_choices_for_gathered_rows(void **state)
     } refused[] = {{"transport=pull", "transport=pull is not implemented"},
                    {"transport=copy", "fix: leave transport out"},
                    {"launches=unit", "launches=unit is not implemented"},
+                   {"release=4,first=2", "with ag-gemm"},
                    {"pool=static", "for ag-gemm"},
                    {"kernel=sm80,ctas=block", "ctas=block is not implemented"}};
     ew_problem problem = EW_PROBLEM(8192, 1280, 8192, EW_BF16);
@@ -294,6 +318,12 @@ static void methods_are_configs(void **state)
          "backend=cuda,producer=own,block=128x128,order=contiguous,release=partition,"
          "transport=copy"},
         {"fused-push", "backend=cuda,x=8,order=default",
+         "backend=cuda,producer=own,release=output,transport=push"},
+        {"fused-add", "backend=cuda,x=8", "backend=cuda,producer=own,x=8,transport=add"},
+        {"fused-tma-add", "backend=cuda", "backend=cuda,producer=own,transport=tma-add"},
+        {"wavegroup", "backend=cuda,release=16,first=4,last=2",
+         "backend=cuda,producer=own,release=16,first=4,last=2,launches=unit"},
+        {"fused-push", "backend=cuda,release=16,first=4",
          "backend=cuda,producer=own,release=output,transport=push"},
         {"static", "backend=cuda,x=8", "backend=cuda,producer=own,x=8,pool=static"},
     };

@@ -20,7 +20,15 @@ enum { MAX_W = 16 };
 
 static const ew_order all_orders[] = {EW_ORDER_INTERLEAVED, EW_ORDER_DEFAULT,
                                       EW_ORDER_CONTIGUOUS};
-static const int32_t all_releases[] = {1, 3, 64, EW_RELEASE_PARTITION, EW_RELEASE_OUTPUT};
+static const ewx_release all_releases[] = {{.size = 1},
+                                           {.size = 3},
+                                           {.size = 64},
+                                           {.size = EW_RELEASE_PARTITION},
+                                           {.size = EW_RELEASE_OUTPUT},
+                                           {.size = 4, .first = 1},
+                                           {.size = 2, .first = 5, .last = 3},
+                                           {.size = 64, .last = 1},
+                                           {.size = 8, .first = 100, .last = 100}};
 static const int32_t block_shapes[][2] = {{128, 128}, {128, 256}, {256, 256}, {128, 512}};
 
 /* Fails with the whole case: one grid out of a hundred thousand. */
@@ -214,9 +222,36 @@ static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *se
     }
 }
 
+/* Every unit has the size that it was given, as far as there are tiles. */
+static void check_release_sizes(const ewx_grid *grid, ewx_release release, int part)
+{
+    const int64_t tiles = ewx_part_tiles(grid, part);
+    const int64_t units = ewx_release_units(release, tiles);
+    int64_t next = 0;
+    for (int64_t unit = 0; unit < units; unit++) {
+        const ewx_task_range tasks = ewx_release_tasks(grid, release, part, unit);
+        const int64_t size = tasks.end - tasks.first;
+        const bool is_last = unit == units - 1, is_first = unit == 0;
+        EXPECT(grid, tasks.first == next && size > 0);
+        next = tasks.end;
+        if (release.size < 1)
+            EXPECT(grid, size == tiles);
+        else if (is_first)
+            EXPECT(grid,
+                   size == ewx_min64(release.first ? release.first : release.size, tiles));
+        else if (is_last && release.last)
+            EXPECT(grid, size == release.last || (units == 2 && size < release.last));
+        else if (!is_last && !(release.last && unit == units - 2))
+            EXPECT(grid, size == release.size);
+        else
+            EXPECT(grid, size <= release.size);
+    }
+    EXPECT(grid, next == tiles);
+}
+
 /* Units cut a part's tasks into consecutive runs; counting every tile into its unit's
  * counter gives what must be complete before the unit is released. */
-static void check_release(const ewx_grid *grid, int32_t release)
+static void check_release(const ewx_grid *grid, ewx_release release)
 {
     const int64_t units_per_part = ewx_release_units(release, ewx_part_tiles(grid, 0));
     const int64_t num_counters =
@@ -224,7 +259,8 @@ static void check_release(const ewx_grid *grid, int32_t release)
     int64_t *counts = calloc((size_t)num_counters + 1, sizeof *counts);
     for (int part = 0; part < grid->num_parts; part++)
         for (int64_t task = 0; task < ewx_part_tiles(grid, part); task++) {
-            const int64_t unit = ewx_release_unit(release, task);
+            const int64_t tiles = ewx_part_tiles(grid, part);
+            const int64_t unit = ewx_release_unit(release, tiles, task);
             const ewx_task_range tasks = ewx_release_tasks(grid, release, part, unit);
             EXPECT(grid, task >= tasks.first && task < tasks.end);
             EXPECT(grid, unit < ewx_release_units(release, ewx_part_tiles(grid, part)));
@@ -232,6 +268,7 @@ static void check_release(const ewx_grid *grid, int32_t release)
         }
     for (int part = 0; part < grid->num_parts; part++) {
         const int64_t units = ewx_release_units(release, ewx_part_tiles(grid, part));
+        check_release_sizes(grid, release, part);
         for (int64_t unit = 0; unit < units; unit++)
             EXPECT(grid, counts[ewx_release_counter(release, units_per_part, part, unit)] ==
                              ewx_release_tiles(grid, release, part, unit));

@@ -153,7 +153,7 @@ static void a_lap_may_be_given(void **state)
 
 /* ---- Knobs ---- */
 
-enum { TRANSPORT, BLOCK, GROUP, RELEASE, BUDGET };
+enum { TRANSPORT, BLOCK, GROUP, RELEASE, ENDS, BUDGET };
 
 static const ew_problem large = EW_PROBLEM(49152, 8192, 8192, EW_BF16);
 static const ew_problem small = EW_PROBLEM(1024, 4096, 1024, EW_BF16);
@@ -183,13 +183,15 @@ static void each_method_has_its_knobs(void **state)
         const char *method;
         bool applies[EWX_KNOBS];
     } cases[] = {
-        {"entwine", {true, true, true, false, true}},
-        {"sequential", {false, true, true, false, true}},
-        {"static", {false, true, true, false, true}},
-        {"wavegroup", {false, true, true, true, true}},
-        {"chunked", {false, true, true, false, true}},
-        {"fused-push", {false, true, true, false, true}},
-        {"blas", {false, false, false, false, true}},
+        {"entwine", {true, true, true, false, false, true}},
+        {"sequential", {false, true, true, false, false, true}},
+        {"static", {false, true, true, false, false, true}},
+        {"wavegroup", {false, true, true, true, true, true}},
+        {"chunked", {false, true, true, false, false, true}},
+        {"fused-push", {false, true, true, false, false, true}},
+        {"fused-add", {false, true, true, false, false, true}},
+        {"fused-tma-add", {false, true, true, false, false, true}},
+        {"blas", {false, false, false, false, false, true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const ewx_candidate_space space = space_of(cases[i].method, &large, 8);
@@ -275,6 +277,16 @@ static void what_cannot_differ_is_not_tried(void **state)
     assert_true(vary(&space, RELEASE, requests) > 0);
     for (int i = vary(&space, RELEASE, requests); i-- > 0;)
         assert_true(requests[i].release > 1 && requests[i].release <= 32);
+    space = space_of("wavegroup", &large, 8);
+    bool both = false;
+    for (int i = vary(&space, ENDS, requests); i-- > 0;) {
+        assert_int_equal(requests[i].release, space.fixed.release);
+        assert_true(requests[i].release_first < 64 && requests[i].release_last < 64);
+        both |= requests[i].release_first > 0 && requests[i].release_last > 0;
+    }
+    assert_true(both);
+    space.fixed.release_last = 8;
+    assert_false(ewx_candidate_applies(&space, ENDS));
 }
 
 int main(void)

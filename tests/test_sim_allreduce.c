@@ -30,6 +30,9 @@ static const char *const schedules[] = {"",
                                         "shots=2,transport=push",
                                         "shots=1,transport=push,release=2",
                                         "shots=2,pool=after",
+                                        "shots=2,launches=unit,release=8",
+                                        "shots=2,launches=unit,release=6,first=3,last=2",
+                                        "shots=1,launches=unit,release=7,last=1",
                                         "shots=2,block=128x128,ctas=block"};
 
 static ew_problem problem_of(const ewx_sim_profile *profile, int64_t m, int64_t n)
@@ -274,8 +277,7 @@ static void what_needs_parts_is_refused(void **state)
 {
     (void)state;
     const ewx_sim_profile profile = sim_trial_gpu();
-    static const char *const refused[] = {"transport=copy", "launches=unit,release=4",
-                                          "levels=2"};
+    static const char *const refused[] = {"transport=copy", "levels=2"};
     const ew_problem problem = problem_of(&profile, 1024, 512);
     for (size_t i = 0; i < COUNT(refused); i++) {
         sim_outcome o;

@@ -11,7 +11,9 @@ enum { VARIANT_BYTES = 64 };
  * to be hidden by that of the smallest: on today's cores about this rate. */
 #define CPU_LINK "--link 2.5Gb"
 #define CPU_METHODS "--method entwine,sequential,blas,wavegroup,chunked"
-#define GPU_METHODS "--method entwine,blas,sequential,wavegroup,chunked,fused-push,static"
+#define GPU_METHODS                                                            \
+    "--method entwine,blas,sequential,wavegroup,chunked,fused-push,fused-add," \
+    "fused-tma-add,static"
 #define BLAS_BASELINE " --baseline-method blas" /* as in the paper */
 #define LAYER_METHODS                                                                \
     "--method entwine+fused,entwine+following,entwine+separate,sequential+separate," \

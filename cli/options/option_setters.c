@@ -61,7 +61,7 @@ ew_config cli_config_merge(const ew_config *base, const ew_config *over)
 cli_exit cli_add_variant(cli_settings *settings, const cli_option *option,
                          const char *value)
 {
-    const int most = CLI_MAX_METHODS - 8; /* leaves room for every method */
+    const int most = CLI_MAX_METHODS - 12; /* leaves room for every method */
     if (settings->num_variants == most)
         return cli_fail_usage("run the rest in a second bench",
                               "--%s given more than %d times", option->name, most);

@@ -250,8 +250,8 @@ EW_API ew_status ew_owned_rows(int64_t m, int num_ranks, int rank, int64_t *firs
 /* ---- Config: how the work is scheduled --------------------------------------------- */
 
 /* Zero in any field means "choose for me".  No field changes a single bit of the
- * result, except producer and kernel (another GEMM, another rounding) and, on several
- * hosts, levels (another order of the sum over ranks). */
+ * result, except producer and kernel (another GEMM, another rounding), on several
+ * hosts levels (another order of the sum over ranks), and the transports that add. */
 typedef enum ew_backend {
     EW_BACKEND_CPU = 1,
     EW_BACKEND_CUDA = 2,
@@ -270,7 +270,11 @@ typedef enum ew_pool {
 typedef enum ew_transport {
     EW_TRANSPORT_PULL = 1, /* the owner of a tile reads its contributions from the peers */
     EW_TRANSPORT_PUSH = 2, /* producers write them into the owner's memory (cuda) */
-    EW_TRANSPORT_COPY = 3  /* copy engines move whole parts there (cuda) */
+    EW_TRANSPORT_COPY = 3, /* copy engines move whole parts there (cuda) */
+    /* Producers add them to sums in the owner's memory, in any order and with a rounding
+     * after each: results are not deterministic (cuda, gemm-rs; what to compare with). */
+    EW_TRANSPORT_ADD = 4,    /* by atomic additions; kernel=sm80 has them for fp16 only */
+    EW_TRANSPORT_TMA_ADD = 5 /* by TMA (kernel=sm90) */
 } ew_transport;
 typedef enum ew_producer {
     EW_PRODUCER_OWN = 1, /* Entwine's kernels, tile-packed contributions */
@@ -329,13 +333,15 @@ typedef struct ew_config {
                       by call */
     int32_t invariant; /* S pieces in which K is summed, whatever W is, so that bits are the
                           same at every W that divides S (see ew_gemm_rs); 0: off */
+    int32_t release_first; /* tiles of a part's first release unit, and of its last, */
+    int32_t release_last;  /* where release counts more than one; 0: as all others */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
         sizeof(ew_config), EW_ZERO_(ew_backend), EW_ZERO_(ew_producer), 0, 0,             \
             EW_ZERO_(ew_order), 0, 0, 0, 0, EW_ZERO_(ew_pool), EW_ZERO_(ew_transport), 0, \
             EW_ZERO_(ew_kernel), EW_ZERO_(ew_ctas), 0, EW_ZERO_(ew_launches), 0,          \
-            EW_ZERO_(ew_epilogue_form), 0, 0                                              \
+            EW_ZERO_(ew_epilogue_form), 0, 0, 0, 0                                        \
     }
 
 /* A config as text and back: "block=128x256,order=interleaved,release=tile,x=1,...".
@@ -343,7 +349,7 @@ typedef struct ew_config {
  * printed can be parsed, so any result can be run again from its text.  ew_config_print
  * needs at most EW_CONFIG_TEXT_BYTES.  config_out is written as far as its struct_size
  * says, by all functions that have one. */
-#define EW_CONFIG_TEXT_BYTES 320
+#define EW_CONFIG_TEXT_BYTES 384
 EW_API ew_status ew_config_parse(const char *text, ew_config *config_out);
 EW_API ew_status ew_config_print(const ew_config *config, char *text, size_t bytes);
 

@@ -160,13 +160,18 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
  * and the ideas of others on the same kernels:
  *   "static"      reducers have workers, or SMs, of their own until the call ends
  *   "wavegroup"   tiles are released in groups of whole waves, on a GPU each group reduced
- *                 by a launch of its own (FlashOverlap)
+ *                 by a launch of its own; the first and the last may have other sizes
+ *                 (FlashOverlap)
  *   "chunked"     one destination's part after the other, each moved whole, on a GPU
  *                 by copy engines, and summed at the end (PyTorch's Async-TP)
  *   "fused-push"  the epilogue writes tiles into the owner's memory, and the owner sums
  *                 when all are there (FLUX); refused on the cpu, whose ranks share memory
- * On a GPU the reduction of sequential, blas, chunked and fused-push has the rank's SMs to
- * itself.
+ *   "fused-add"   the epilogue adds tiles to sums in the owner's memory, by atomic
+ *                 additions (FLUX's fused reduction); refused as fused-push
+ *   "fused-tma-add"  the same by TMA (ParallelKittens); Hopper alone
+ * The last two are not deterministic: contributions are added in any order, with a rounding
+ * after each.  On a GPU the reduction of sequential, blas, chunked and fused-push has the
+ * rank's SMs to itself.
  */
 EW_API const char *const *ew_method_list(void);
 

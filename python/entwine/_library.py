@@ -14,7 +14,7 @@ from ._errors import LibraryError, from_status
 __version__ = "0.1.0"
 SONAME = "libentwine.so.0"
 EXPLAIN_BYTES = 4096
-CONFIG_TEXT_BYTES = 320
+CONFIG_TEXT_BYTES = 384
 
 
 # ---- Structs ---------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def check(status):
 
 # ---- Configs ---------------------------------------------------------------------------------
 
-CONFIG_BYTES = 84  # sizeof(ew_config)
+CONFIG_BYTES = 92  # sizeof(ew_config)
 
 
 class Config(c_uint32 * (CONFIG_BYTES // 4)):

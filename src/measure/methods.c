@@ -23,13 +23,16 @@ static const method methods[] = {
      "producer=own,transport=copy,order=contiguous,release=partition"},
     {"fused-push", "producer=own,transport=push,release=output",
      "producer=own,transport=push,release=output"},
+    {"fused-add", "producer=own,transport=add", "producer=own,transport=add"},
+    {"fused-tma-add", "producer=own,transport=tma-add", "producer=own,transport=tma-add"},
 };
 #define NUM_METHODS (sizeof methods / sizeof methods[0])
 
 const char *const *ew_method_list(void)
 {
-    static const char *const names[] = {"entwine",   "sequential", "blas",       "static",
-                                        "wavegroup", "chunked",    "fused-push", NULL};
+    static const char *const names[] = {
+        "entwine", "sequential", "blas",      "static",        "wavegroup",
+        "chunked", "fused-push", "fused-add", "fused-tma-add", NULL};
     _Static_assert(sizeof names / sizeof names[0] == NUM_METHODS + 1,
                    "one name per method");
     return names;
@@ -68,6 +71,8 @@ static ew_status apply(const method *m, const ew_config *base, ew_config *config
     /* How many tiles a group has is the method's knob; that it is a group is not. */
     if (fixed.release && !(fixed.release > 0 && base->release > 0))
         config.release = fixed.release;
+    if (config.release < 0)
+        config.release_first = config.release_last = 0;
     if (fixed.pool)
         config.pool = fixed.pool;
     if (fixed.transport)
@@ -90,6 +95,6 @@ ew_status ew_method_config(const char *name, const ew_config *base, ew_config *c
             return apply(&methods[i], &asked, config_out);
     return ewx_fail(EW_ERR_ARGUMENT,
                     "method '%s' is unknown\n  fix: use entwine, sequential, blas, static, "
-                    "wavegroup, chunked or fused-push",
+                    "wavegroup, chunked, fused-push, fused-add or fused-tma-add",
                     name);
 }

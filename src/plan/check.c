@@ -37,7 +37,7 @@ static ew_status check_common_names(const ew_config *config)
         {"producer", config->producer, EW_PRODUCER_BLAS, "use an EW_PRODUCER_... value"},
         {"order", config->order, EW_ORDER_CONTIGUOUS, "use an EW_ORDER_... value"},
         {"pool", config->pool, EW_POOL_AFTER, "use an EW_POOL_... value"},
-        {"transport", config->transport, EW_TRANSPORT_COPY,
+        {"transport", config->transport, EW_TRANSPORT_TMA_ADD,
          "use an EW_TRANSPORT_... value"},
     };
     return check_names(fields, sizeof fields / sizeof fields[0]);
@@ -215,13 +215,37 @@ static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
         return ewx_fail(EW_ERR_CONFIG, "transport=copy moves whole partitions\n"
                                        "  fix: leave order, release and pool out");
     const int64_t tiles = ewx_most_part_tiles(problem, num_ranks);
-    const int64_t units = config->release > 0 ? ewx_div_up(tiles, config->release) : 1;
+    const int64_t units = ewx_release_units(ewx_release_of(config), tiles);
     if (config->launches == EW_LAUNCHES_UNIT && units > EWX_MAX_LAUNCHES)
         return ewx_fail(
             EW_ERR_CONFIG,
             "config launches=unit,release=%d would launch %" PRId64
             " reducers in a call, the most is %d\n  fix: use release=%" PRId64 " or more",
             config->release, units, EWX_MAX_LAUNCHES, ewx_div_up(tiles, EWX_MAX_LAUNCHES));
+    return EW_OK;
+}
+
+/* Sums that grow as contributions come. */
+static ew_status check_cuda_adding(const ew_problem *problem, const ew_config *config)
+{
+    const char *name = ewx_transport_name(config->transport);
+    if (problem->op != EW_OP_GEMM_RS)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "transport=%s is for gemm-rs, not for %s\n"
+                        "  fix: leave transport out",
+                        name, ew_op_name(problem->op));
+    if (config->invariant)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "invariant=%d with transport=%s, which adds in any order\n"
+                        "  fix: leave invariant or transport out",
+                        config->invariant, name);
+    if (config->transport == EW_TRANSPORT_TMA_ADD && config->kernel != EW_KERNEL_SM90)
+        return ewx_fail(EW_ERR_CONFIG, "config transport=tma-add needs kernel=sm90\n"
+                                       "  fix: use transport=add, or kernel=sm90");
+    if (config->kernel == EW_KERNEL_SM80 && problem->dtype == EW_BF16)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "transport=add with bf16, which Ampere cannot add atomically\n"
+                        "  fix: use fp16, or kernel=sm90");
     return EW_OK;
 }
 
@@ -296,6 +320,8 @@ static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
     EW_TRY(check_cuda_problem(problem, num_ranks));
     EW_TRY(check_cuda_producer(config));
     EW_TRY(check_cuda_transport(problem, num_ranks, config));
+    if (ewx_transport_adds(config->transport))
+        EW_TRY(check_cuda_adding(problem, config));
     if (ewx_op_of(problem)->gemm_waits)
         EW_TRY(check_cuda_gather(problem, config));
     if (config->pool == EW_POOL_STATIC && config->ctas != EW_CTAS_PERSISTENT)
@@ -309,6 +335,32 @@ static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
     if (config->batch != 128 && config->batch != 256 && config->batch != 512)
         return fail_range("b", config->batch, "use 128, 256 or 512 threads");
     return config->invariant ? check_cuda_pieces(problem, num_ranks, config) : EW_OK;
+}
+
+/* ---- Release units of other sizes ---- */
+
+static ew_status check_release_ends(const ew_problem *problem, const ewx_machine *machine,
+                                    const ew_config *config)
+{
+    char item[ITEM_BYTES];
+    const char *key = config->release_first ? "first" : "last";
+    if (config->release_first < 0 || config->release_last < 0)
+        return fail_range(
+            key, config->release_first < 0 ? config->release_first : config->release_last,
+            "use a count of tiles from 1");
+    if (config->release < 2)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "config %s is the size of a unit of tiles, and release does not "
+                        "count them\n  fix: use release=2 or more, or leave %s out",
+                        item_of(config, key, item), key);
+    if (ewx_op_of(problem)->gemm_waits || machine->hosts > 1)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "config %s with %s: units of other sizes are of the tiles of one "
+                        "host\n  fix: leave %s out",
+                        item_of(config, key, item),
+                        machine->hosts > 1 ? "several hosts" : ew_op_name(problem->op),
+                        key);
+    return EW_OK;
 }
 
 /* ---- The same bits at every W ---- */
@@ -370,6 +422,8 @@ ew_status ewx_config_check(const ew_problem *problem, int num_ranks,
             EW_ERR_CONFIG,
             "config shots=%d is for gemm-ar, not for %s\n  fix: leave shots out",
             config->shots, ew_op_name(problem->op));
+    if (config->release_first || config->release_last)
+        EW_TRY(check_release_ends(problem, machine, config));
     if (config->invariant)
         EW_TRY(check_invariant(problem, num_ranks, machine, config));
     return ewx_is_gpu(config, machine) ? check_for_cuda(problem, num_ranks, config)

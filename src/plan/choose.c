@@ -161,15 +161,18 @@ static int32_t choose_gather_group(const ew_problem *problem, int sms, int32_t b
     return panels < 2 ? choose_group(1, sms, block_n) : (int32_t)panels;
 }
 
-/* As many tiles of a destination as two waves of the producer hold: the smallest group
- * that hides one launch behind the next group's GEMM. */
+/* As many tiles of a part as two waves of the producer hold: the smallest group that hides
+ * one launch behind the next group's GEMM.  Where tiles of the only part are dealt out to
+ * all ranks, whole rounds of them. */
 static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
                            int32_t block_n)
 {
-    const int64_t waves = ewx_div_up(2 * (int64_t)sms * (block_n / EWX_TILE_N), num_ranks);
+    const int num_parts = ewx_op_of(problem)->num_parts(num_ranks);
+    const int64_t waves = ewx_div_up(2 * (int64_t)sms * (block_n / EWX_TILE_N), num_parts);
     const int64_t least =
         ewx_div_up(ewx_most_part_tiles(problem, num_ranks), EWX_MAX_LAUNCHES);
-    return (int32_t)(waves > least ? waves : least);
+    const int64_t round = num_parts == 1 ? num_ranks : 1;
+    return (int32_t)(ewx_div_up(waves > least ? waves : least, round) * round);
 }
 
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with

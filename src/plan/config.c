@@ -30,10 +30,10 @@ static const choice releases[] = {
     {"tile", 1}, {"partition", EW_RELEASE_PARTITION}, {"output", EW_RELEASE_OUTPUT}, {0}};
 static const choice pools[] = {
     {"shared", EW_POOL_SHARED}, {"static", EW_POOL_STATIC}, {"after", EW_POOL_AFTER}, {0}};
-static const choice transports[] = {{"pull", EW_TRANSPORT_PULL},
-                                    {"push", EW_TRANSPORT_PUSH},
-                                    {"copy", EW_TRANSPORT_COPY},
-                                    {0}};
+static const choice transports[] = {
+    {"pull", EW_TRANSPORT_PULL},       {"push", EW_TRANSPORT_PUSH},
+    {"copy", EW_TRANSPORT_COPY},       {"add", EW_TRANSPORT_ADD},
+    {"tma-add", EW_TRANSPORT_TMA_ADD}, {0}};
 static const choice kernels[] = {{"sm80", EW_KERNEL_SM80}, {"sm90", EW_KERNEL_SM90}, {0}};
 static const choice ctas[] = {
     {"persistent", EW_CTAS_PERSISTENT}, {"block", EW_CTAS_BLOCK}, {0}};
@@ -65,10 +65,12 @@ static const config_key keys[] = {
     {"group", NULL, true, FIELD(group), "a count from 1"},
     {"release", releases, true, FIELD(release),
      "tile, a count of tiles, partition or output"},
+    {"first", NULL, true, FIELD(release_first), "a count of tiles from 1"},
+    {"last", NULL, true, FIELD(release_last), "a count of tiles from 1"},
     {"x", NULL, true, FIELD(budget), "a count from 1"},
     {"b", NULL, true, FIELD(batch), "a count from 1"},
     {"pool", pools, false, FIELD(pool), "shared, static or after"},
-    {"transport", transports, false, FIELD(transport), "pull, push or copy"},
+    {"transport", transports, false, FIELD(transport), "pull, push, copy, add or tma-add"},
     {"workers", NULL, true, FIELD(workers), "a count from 1"},
     {"kernel", kernels, false, FIELD(kernel), "sm80 or sm90"},
     {"ctas", ctas, false, FIELD(ctas), "persistent or block"},
@@ -245,6 +247,11 @@ void ewx_config_print_key(const ew_config *config, const char *name, ewx_text *t
 {
     ewx_text_add(text, "%s=", name);
     print_value(find_key(name, strlen(name)), config, text);
+}
+
+const char *ewx_transport_name(ew_transport transport)
+{
+    return choice_by_value(transports, (int32_t)transport)->name;
 }
 
 void ewx_config_print_open(const ew_config *config, ewx_text *text)

@@ -62,6 +62,21 @@ ew_status ewx_problem_check_shape(const ew_problem *problem);
 /* One key as "key=value". */
 void ewx_config_print_key(const ew_config *config, const char *name, ewx_text *text);
 
+/* As a config's text has it. */
+const char *ewx_transport_name(ew_transport transport);
+
+/* Whether contributions are stored in the memory of the rank that reads them, and whether
+ * they become one sum there as they come. */
+static inline bool ewx_transport_adds(ew_transport transport)
+{
+    return transport == EW_TRANSPORT_ADD || transport == EW_TRANSPORT_TMA_ADD;
+}
+
+static inline bool ewx_transport_pushes(ew_transport transport)
+{
+    return transport == EW_TRANSPORT_PUSH || ewx_transport_adds(transport);
+}
+
 /* As ew_config_print, with every key: those left open are "auto". */
 void ewx_config_print_open(const ew_config *config, ewx_text *text);
 

@@ -165,6 +165,33 @@ static void vary_release(const ewx_candidate_space *space, ew_config request,
     }
 }
 
+/* ---- Ends ---- */
+
+/* Without launches of their own, small groups everywhere cost nothing. */
+static bool has_ends(const ewx_candidate_space *space)
+{
+    return has_release(space) && space->built_in.launches == EW_LAUNCHES_UNIT &&
+           !space->fixed.release_first && !space->fixed.release_last;
+}
+
+/* As FlashOverlap prunes its search: a small first group lets the link begin, a small last
+ * one is all that is left when the GEMM has ended; between them groups are alike.  0 is
+ * the size of those. */
+static void vary_ends(const ewx_candidate_space *space, ew_config request,
+                      const ew_config *best, requests *list)
+{
+    static const int parts[] = {0, 2, 4, 8}; /* of a group */
+    (void)space;
+    for (int first = 0; first < 4; first++)
+        for (int last = 0; last < 4; last++) {
+            request.release_first = first ? best->release / parts[first] : 0;
+            request.release_last = last ? best->release / parts[last] : 0;
+            if ((!first || request.release_first > 0) &&
+                (!last || request.release_last > 0))
+                add(list, &request);
+        }
+}
+
 /* ---- Budget ---- */
 
 static bool has_budget(const ewx_candidate_space *space)
@@ -271,9 +298,9 @@ static const struct {
     void (*vary)(const ewx_candidate_space *space, ew_config request, const ew_config *best,
                  requests *list);
 } knobs[] = {
-    {has_transport, vary_transport}, {has_block, vary_block},   {has_group, vary_group},
-    {has_release, vary_release},     {has_budget, vary_budget}, {has_pool, vary_pool},
-    {has_shots, vary_shots},
+    {has_transport, vary_transport}, {has_block, vary_block}, {has_group, vary_group},
+    {has_release, vary_release},     {has_ends, vary_ends},   {has_budget, vary_budget},
+    {has_pool, vary_pool},           {has_shots, vary_shots},
 };
 _Static_assert(sizeof knobs / sizeof knobs[0] == EWX_KNOBS, "one row for each knob");
 

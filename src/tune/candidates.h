@@ -7,23 +7,25 @@
  *   block      block, cluster, ctas    the GEMM is ours
  *   group      group                   the GEMM is ours and walks partitions
  *   release    release                 tiles are released in groups (wavegroup)
+ *   ends       first, last             as release, in launches of their own: the first and
+ *                                      the last group of other sizes
  *   budget     x, b                    there is a reduction of ours: W > 1, and not NCCL's
  *   pool       pool, x, b              as transport, with few waves: SMs for reducers alone
  *   shots      shots                   AllReduce of more than two ranks: the form that
  * would not be chosen; where it wins, calls of all m have it
  *
  * So of the methods, sequential, static, chunked and fused-push have block, group and
- * budget, wavegroup has release besides, blas has budget alone.  What the caller has set
- * stays, and whatever cannot differ is not tried: a group or a block larger than what it
- * divides, more reducers than tiles, narrow blocks on a GPU where wide ones make so many
- * waves that a part of the last one is nothing (16). */
+ * budget, wavegroup has release and ends besides, blas has budget alone.  What the caller
+ * has set stays, and whatever cannot differ is not tried: a group or a block larger than
+ * what it divides, more reducers than tiles, narrow blocks on a GPU where wide ones make so
+ * many waves that a part of the last one is nothing (16). */
 #ifndef EWX_TUNE_CANDIDATES_H
 #define EWX_TUNE_CANDIDATES_H
 
 #include "plan/spec.h"
 #include "plan/tuning.h"
 
-#define EWX_KNOBS 7
+#define EWX_KNOBS 8
 #define EWX_KNOB_VALUES 16 /* at most */
 
 typedef struct ewx_candidate_space {

@@ -63,6 +63,9 @@ static int compare_with(gpu_job *job, const char *kernel, int64_t m,
         "shots=2,release=3,x=2,b=128",
         "shots=2,order=default,release=output,pool=after",
         "shots=2,pool=static,b=512,x=2",
+        "shots=2,launches=unit,release=9",
+        "shots=2,launches=unit,release=8,first=3,last=2,x=2,b=128",
+        "shots=1,launches=unit,release=4,last=1",
     };
     ew_world *world = job->world;
     const size_t bytes = (size_t)(m * job->problem.n) * 2;

@@ -20,8 +20,10 @@
     X("held-start", check_held_start, 60, THREADS)                          \
     X("numerics", check_numerics, 60, THREADS)                              \
     X("determinism", check_determinism, 60, THREADS)                        \
+    X("adding", check_adding, 60, THREADS)                                  \
     X("streams", check_streams, 45, THREADS)                                \
     X("reuse", check_reuse, 45, THREADS)                                    \
+    X("adding-reuse", check_adding_reuse, 60, THREADS)                      \
     X("allreduce", check_allreduce, 90, THREADS)                            \
     X("allreduce-bits", check_allreduce_bits, 90, THREADS)                  \
     X("allreduce-reuse", check_allreduce_reuse, 60, THREADS)                \

@@ -66,7 +66,9 @@ static const char *const configs[] = {
     "backend=cuda,pool=static,x=2",
     "backend=cuda,transport=push,release=output",
     "backend=cuda,transport=copy",
+    "backend=cuda,transport=tma-add",
     "backend=cuda,launches=unit,release=4",
+    "backend=cuda,launches=unit,release=4,first=1,last=2",
     "backend=cuda,producer=blas",
 };
 

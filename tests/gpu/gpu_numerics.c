@@ -48,7 +48,11 @@ static double *widened(const ew_problem *p, int rank, int operand)
     return wide;
 }
 
-static int compare_samples(gpu_job *job, double *const *wide_a, double *const *wide_b)
+typedef expectation (*expecter)(ew_dtype dtype, double eps, int num_ranks, int64_t depth,
+                                const double *const *a, const double *const *b);
+
+static int compare_samples(gpu_job *job, expecter expect, double *const *wide_a,
+                           double *const *wide_b)
 {
     ew_world *world = job->world;
     const ew_problem *p = &job->problem;
@@ -65,7 +69,7 @@ static int compare_samples(gpu_job *job, double *const *wide_a, double *const *w
             a[rank] = wide_a[rank] + (first + row) * p->k;
             b[rank] = wide_b[rank] + col * p->k;
         }
-        const expectation want = expect_element(p->dtype, TENSOR_CORE_EPS, W, p->k, a, b);
+        const expectation want = expect(p->dtype, TENSOR_CORE_EPS, W, p->k, a, b);
         const double got = element_get(p->dtype, job->staging, row * p->n + col);
         RANK_CHECK(add_error(&sum, got, &want),
                    "row %lld column %lld: got %.9g, want %.9g +- %.2g",
@@ -77,9 +81,8 @@ static int compare_samples(gpu_job *job, double *const *wide_a, double *const *w
     return 0;
 }
 
-static int within_its_error(gpu_job *job, void *argument)
+static int within_error(gpu_job *job, expecter expect)
 {
-    (void)argument;
     double *wide_a[MAX_W], *wide_b[MAX_W];
     RANK_TRY(job_fill_random(job, SEED));
     RANK_TRY(compute(job, job->problem.max_m));
@@ -87,12 +90,18 @@ static int within_its_error(gpu_job *job, void *argument)
         wide_a[rank] = widened(&job->problem, rank, OPERAND_A);
         wide_b[rank] = widened(&job->problem, rank, OPERAND_B);
     }
-    const int failed = compare_samples(job, wide_a, wide_b);
+    const int failed = compare_samples(job, expect, wide_a, wide_b);
     for (int rank = 0; rank < job->num_ranks; rank++) {
         free(wide_a[rank]);
         free(wide_b[rank]);
     }
     return failed;
+}
+
+static int within_its_error(gpu_job *job, void *argument)
+{
+    (void)argument;
+    return within_error(job, expect_element);
 }
 
 /* ---- Against the CPU backend ---- */
@@ -161,6 +170,7 @@ static const char *const configs[] = {
     "transport=push,release=output",
     "transport=copy",
     "launches=unit,release=2",
+    "launches=unit,release=4,first=1,last=2",
     "block=128x128,ctas=block",
     "block=128x256,ctas=persistent,x=3",
 };
@@ -274,6 +284,40 @@ static void expect_determinism(ew_dtype dtype)
     free(whole[1]);
     free(scratch);
 }
+
+/* ---- Contributions that are added as they come ---- */
+
+/* Not the same bits from run to run, but within what so many roundings allow. */
+static int within_added_error(gpu_job *job, void *argument)
+{
+    (void)argument;
+    return within_error(job, expect_added_element);
+}
+
+void check_adding(void)
+{
+    static const struct {
+        const char *config;
+        ew_dtype dtype;
+    } cases[] = {{"transport=add,kernel=sm80", EW_FP16},
+                 {"transport=add,kernel=sm90", EW_FP16},
+                 {"transport=add,kernel=sm90", EW_BF16},
+                 {"transport=tma-add,kernel=sm90", EW_FP16},
+                 {"transport=tma-add,kernel=sm90,release=output,pool=after", EW_BF16}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (strstr(cases[i].config, "sm90") && !gpu_has_kernel(EW_KERNEL_SM90))
+            continue;
+        for (int W = 1; W <= 4; W += 1 + (W == 2)) { /* 1, 2, 4 */
+            const ew_problem problem = gpu_problem(130 * W + 1, 264, 520, cases[i].dtype);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, problem, cases[i].config,
+                    within_added_error, NULL);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL, problem, cases[i].config, same_as_the_cpu,
+                    NULL);
+        }
+    }
+}
+
+/* ---- Determinism, again ---- */
 
 /* The ranks contribute large, -large and small to every element: added in their order that
  * is small, begun with another rank's it is zero. */

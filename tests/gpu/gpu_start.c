@@ -73,6 +73,7 @@ void check_held_start(void)
         "launches=unit,release=2",
         "transport=copy,order=contiguous,release=partition",
         "transport=push,release=output",
+        "transport=add",
         "producer=blas,release=output"};
     const ew_problem problem = gpu_problem(4096, 2048, 256, EW_FP16);
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {

@@ -316,6 +316,29 @@ void check_reuse(void)
         }
 }
 
+/* Sums that contributions are added to must be zero again before the next call but one, in
+ * tiles that hold more or fewer rows from call to call. */
+void check_adding_reuse(void)
+{
+    static const char *const configs[] = {"transport=add,kernel=sm80",
+                                          "transport=add,kernel=sm90",
+                                          "transport=tma-add,kernel=sm90,block=128x128",
+                                          "transport=tma-add,kernel=sm90,release=3"};
+    for (size_t i = 0; i < COUNT(configs); i++)
+        for (int W = 2; W <= 8; W *= 2) {
+            if (strstr(configs[i], "sm90") && !gpu_has_kernel(EW_KERNEL_SM90))
+                continue;
+            rotation full = {.rows = {130 * W + 1, 40 * W, 128 * W},
+                             .chunks = gpu_quick ? 1 : 5};
+            rotation few = {.rows = {W / 2}, .chunks = gpu_quick ? 1 : 5};
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(full.rows[0], 264, 72, EW_FP16), configs[i], in_turn,
+                    &full);
+            gpu_run(EW_RANKS_AS_THREADS, W, NULL,
+                    gpu_problem(few.rows[0], 520, 72, EW_FP16), configs[i], in_turn, &few);
+        }
+}
+
 /* ---- AllReduce: results that wait for their readers ---- */
 
 static ew_problem allreduce_problem(int64_t max_m, int64_t n, ew_dtype dtype)

@@ -116,6 +116,7 @@ static void run_bits(ew_ranks_as kind, int num_ranks, int64_t m)
         "shots=2,release=3,x=2,b=128",
         "shots=2,order=default,release=output,pool=after",
         "shots=2,pool=static,b=512,x=2",
+        "shots=2,launches=unit,release=5,first=2",
     };
     bool imports = kind == EW_RANKS_AS_THREADS;
     for (size_t i = 0; i < COUNT(configs); i++)

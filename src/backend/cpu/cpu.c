@@ -100,7 +100,7 @@ static ew_status cpu_check(const ewx_spec *spec)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "transport=%s is not available on the cpu backend, whose ranks "
                         "share their memory\n  fix: use transport=pull",
-                        spec->config.transport == EW_TRANSPORT_PUSH ? "push" : "copy");
+                        ewx_transport_name(spec->config.transport));
     if (spec->config.producer != EW_PRODUCER_BLAS)
         return EW_OK;
     if (spec->problem.dtype != EW_FP32)

@@ -12,17 +12,23 @@
 
 int64_t ewx_release_groups(const ewx_spec *spec)
 {
-    const int32_t release = spec->config.release;
+    const ewx_release release = ewx_release_of(&spec->config);
     return ewx_release_counters(release,
                                 ewx_release_units(release, spec->layout.slots_per_part),
                                 spec->layout.num_parts);
 }
 
+static int64_t unit_of(const ewx_cpu_engine *engine, int part, int64_t task)
+{
+    return ewx_release_unit(ewx_release_of(&engine->spec->config),
+                            ewx_part_tiles(&engine->call.grid, part), task);
+}
+
 static int64_t group_of(const ewx_cpu_engine *engine, int part, int64_t task)
 {
-    const int32_t release = engine->spec->config.release;
+    const ewx_release release = ewx_release_of(&engine->spec->config);
     const int64_t units = ewx_release_units(release, engine->spec->layout.slots_per_part);
-    return ewx_release_counter(release, units, part, ewx_release_unit(release, task));
+    return ewx_release_counter(release, units, part, unit_of(engine, part, task));
 }
 
 static void publish(ewx_cpu_engine *engine, int part, ewx_tile tile)
@@ -39,7 +45,7 @@ static void publish_unit(ewx_cpu_engine *engine, int part, int64_t unit)
 {
     const ewx_grid *grid = &engine->call.grid;
     const ewx_task_range tasks =
-        ewx_release_tasks(grid, engine->spec->config.release, part, unit);
+        ewx_release_tasks(grid, ewx_release_of(&engine->spec->config), part, unit);
     for (int64_t task = tasks.first; task < tasks.end; task++)
         publish(engine, part, ewx_task_tile(grid, part, task));
 }
@@ -70,7 +76,7 @@ static void release_tile(ewx_cpu_engine *engine, int part, ewx_tile tile)
     if (release == EW_RELEASE_OUTPUT)
         publish_output(engine);
     else
-        publish_unit(engine, part, ewx_release_unit(release, task));
+        publish_unit(engine, part, unit_of(engine, part, task));
 }
 
 static void count_groups(ewx_cpu_engine *engine)

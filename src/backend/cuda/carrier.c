@@ -60,12 +60,14 @@ static void arrived(void *context, int src, ewx_cargo cargo, int64_t slot, int64
     (void)cargo;
     ewx_carrier *c = &engine->carrier;
     const ewx_layout *layout = &engine->spec->layout;
-    const int32_t release = engine->spec->config.release;
+    const ewx_release release = ewx_release_of(&engine->spec->config);
     const int rank = engine->world->rank;
+    const int64_t owned = ewx_part_tiles(&c->grid, rank);
     int64_t *counts = c->arrived + src * layout->slots_per_part;
     for (int64_t at = slot; at < slot + tiles; at++) {
         const ewx_tile tile = {at / layout->tile_cols, at % layout->tile_cols};
-        const int64_t unit = ewx_release_unit(release, ewx_tile_task(&c->grid, rank, tile));
+        const int64_t unit =
+            ewx_release_unit(release, owned, ewx_tile_task(&c->grid, rank, tile));
         const ewx_task_range tasks = ewx_release_tasks(&c->grid, release, rank, unit);
         if (++counts[unit] == tasks.end - tasks.first)
             ewx_carrier_write(engine, flag_of(engine, rank, unit, src), c->epoch);
@@ -106,9 +108,9 @@ static bool has_ended(ewx_cuda_engine *engine, cudaError_t answer)
  * where a system-wide release has brought the tile.  No stream orders the two. */
 static bool is_published(const ewx_cuda_engine *engine, int dst, int64_t task)
 {
-    const uint32_t *flag =
-        flag_of(engine, dst, ewx_release_unit(engine->spec->config.release, task),
-                engine->world->rank);
+    const int64_t unit = ewx_release_unit(ewx_release_of(&engine->spec->config),
+                                          ewx_part_tiles(&engine->carrier.grid, dst), task);
+    const uint32_t *flag = flag_of(engine, dst, unit, engine->world->rank);
 #if EW_MUTANT == 19 /* planted bug: tiles leave before they are there */
     return flag != NULL;
 #endif

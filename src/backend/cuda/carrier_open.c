@@ -23,8 +23,7 @@ ew_status ewx_carrier_check(const ew_world *world, const ewx_spec *spec)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "transport=%s among GPUs on %d hosts\n"
                         "  fix: use transport=pull, or start all ranks on one host",
-                        config->transport == EW_TRANSPORT_PUSH ? "push" : "copy",
-                        world->num_hosts);
+                        ewx_transport_name(config->transport), world->num_hosts);
     if (config->levels == 2)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "levels=2 among GPUs on %d hosts\n  fix: use levels=1",

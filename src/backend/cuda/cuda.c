@@ -281,12 +281,15 @@ static ew_status cuda_trace_read(void *state, ew_trace_event *events, size_t cap
 
 static void cuda_describe(const void *state, char *text, size_t bytes)
 {
-    const ewx_blas_choice *choice = &((const ewx_cuda_engine *)state)->blas.choice;
+    const ewx_cuda_engine *engine = state;
+    const ewx_blas_choice *choice = &engine->blas.choice;
     ewx_text note = ewx_text_in(text, bytes);
     text[0] = '\0';
     if (choice->number > 0)
         ewx_text_add(&note, "cuBLASLt's algorithm %d of %d, %.3f of the first one's time",
                      choice->number, choice->count, choice->part);
+    if (ewx_transport_adds(engine->spec->config.transport))
+        ewx_text_add(&note, "not deterministic: contributions are added in any order");
 }
 
 static void cuda_start_together(void *state, int64_t delay_ns)

@@ -84,6 +84,11 @@ static void choose_kernels(ewx_cuda_engine *engine)
     if (config->kernel == EW_KERNEL_SM90 && spec->layout.num_pieces > 1)
         engine->gemm = ewx_cuda_gemm_sm90_pieces(spec->op->id, dtype, config->block_n,
                                                  config->cluster);
+    if (ewx_transport_adds(config->transport))
+        engine->gemm = config->kernel == EW_KERNEL_SM90
+                           ? ewx_cuda_gemm_sm90_adding(config->transport, dtype,
+                                                       config->block_n, config->cluster)
+                           : ewx_cuda_gemm_sm80_adding(dtype, config->block_n);
     engine->exchange = engine->op->exchange_kernel(spec);
     engine->transpose = ewx_cuda_transpose();
     const bool gathers = spec->op->gemm_waits;

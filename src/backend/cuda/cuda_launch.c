@@ -74,9 +74,11 @@ static const unsigned char *source_of(const ewx_cuda_engine *engine,
 static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
 {
     const size_t piece_bytes = engine->spec->layout.piece_bytes;
+    if (call->adds)
+        call->sources[0] = engine->heap.segments[call->rank];
     for (int rank = 0; rank < engine->spec->num_ranks; rank++) {
         call->heaps[rank] = engine->heap.segments[rank];
-        for (int piece = 0; piece < call->num_pieces; piece++) {
+        for (int piece = 0; piece < call->num_pieces && !call->adds; piece++) {
 #if EW_MUTANT == 80 /* planted bug: all ranks' first pieces first */
             const int at = piece * call->num_ranks + rank;
 #else
@@ -93,17 +95,19 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
     const ewx_layout *layout = &spec->layout;
     const ew_world *world = engine->world;
     const ewx_share share = ewx_spec_share(spec, m, world->rank);
+    const bool adds = ewx_transport_adds(spec->config.transport);
     ewx_cuda_call call = {
         .grid = ewx_spec_grid(spec, m),
         .rank = world->rank,
         .num_ranks = world->num_ranks,
-        .release = spec->config.release,
+        .release = ewx_release_of(&spec->config),
         .tile_rows = (int32_t)layout->max_tile_rows,
         .num_slots = (int32_t)layout->num_slots,
         .num_pieces = layout->num_pieces,
-        .num_sources = world->num_ranks * layout->num_pieces,
+        .num_sources = adds ? 1 : world->num_ranks * layout->num_pieces,
         .row_major = layout->row_major,
         .pushed = spec->config.transport != EW_TRANSPORT_PULL,
+        .adds = adds,
         .ownership = share.ownership,
         .part = share.part,
         .flags_offset = (int64_t)layout->flags_offset,
@@ -488,8 +492,9 @@ static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *ca
     const ew_config *config = &engine->spec->config;
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
     return (config->producer == EW_PRODUCER_BLAS && engine->blas_rows != call->grid.rows) ||
-           (by_unit && ewx_part_tiles(&call->grid, call->part) >
-                           LAUNCHES_AT_ONCE * (int64_t)config->release);
+           (by_unit &&
+            ewx_release_units(call->release, ewx_part_tiles(&call->grid, call->part)) >
+                LAUNCHES_AT_ONCE);
 }
 
 static ew_status launch_hold(ewx_cuda_engine *engine, ewx_cuda_call *call,

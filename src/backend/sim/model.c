@@ -202,14 +202,12 @@ static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *conf
 static ew_status check_one_level(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
-    if (config->transport != EW_TRANSPORT_COPY && config->launches != EW_LAUNCHES_UNIT &&
-        config->levels < 2)
+    if (config->transport != EW_TRANSPORT_COPY && config->levels < 2)
         return EW_OK;
-    return ewx_fail(
-        EW_ERR_UNSUPPORTED,
-        "%s is simulated for tiles that are pulled or pushed, in one launch and "
-        "on one level\n  fix: leave transport, launches and levels out",
-        spec->op->name);
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "%s is simulated for tiles that are pulled or pushed, on one level\n"
+                    "  fix: leave transport and levels out",
+                    spec->op->name);
 }
 
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)

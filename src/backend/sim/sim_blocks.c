@@ -162,7 +162,7 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
         return;
     ewx_sim_count_block(sim, rank);
     complete_block(sim, rank, producer->block);
-    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
+    if (ewx_transport_pushes(sim->spec->config.transport))
         producer->stores_end_ps = r->arrival_ps - sim->model.link_latency_ps;
     ewx_sim_trace_block(sim, rank, slot, sim->model.publish_ps);
     if (sim->spec->config.ctas != EW_CTAS_BLOCK && ewx_sim_begin_block(sim, rank, slot))

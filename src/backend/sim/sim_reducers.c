@@ -55,7 +55,6 @@ void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
 {
     ewx_sim_rank *r = &sim->ranks[dst];
     const int budget = r->budget;
-    const int32_t release = sim->unit_tasks;
     if (sim->request->profile->is_cpu) {
         ewx_sim_push(&sim->queue, ewx_sim_later(sim->ready_ps[unit], sim->now_ps),
                      EWX_SIM_WAKE, dst, 0);
@@ -63,14 +62,16 @@ void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
     }
     if (sim->op->cta_of) {
         const int at = sim->op->cta_of(sim, dst, unit - sim->first_unit[dst]);
-        if (r->consumers[at].phase == EWX_SIM_WAITING &&
+        if (at >= 0 && r->consumers[at].phase == EWX_SIM_WAITING &&
             ewx_sim_unit(sim, dst, r->consumers[at].task) == unit)
             try_task(sim, dst, at);
         return;
     }
-    const bool few = release > 0 && release < budget;
-    const int64_t first = few ? (unit - sim->first_unit[dst]) * release - r->first_task : 0;
-    for (int64_t i = 0; i < (few ? release : budget); i++) {
+    const ewx_task_range tasks = ewx_release_range(
+        sim->unit_tasks, sim->op->num_tasks(sim, dst), unit - sim->first_unit[dst]);
+    const bool few = tasks.end - tasks.first < budget;
+    const int64_t first = few ? tasks.first - r->first_share : 0;
+    for (int64_t i = 0; i < (few ? tasks.end - tasks.first : budget); i++) {
         const int64_t task = first + i;
         if (task < 0)
             continue;
@@ -119,21 +120,33 @@ void ewx_sim_launch_next(ewx_sim *sim, int rank)
                  EWX_SIM_LAUNCH, rank, 0);
 }
 
+/* The shares of the next launch: all, or those that begin in the next release unit. */
+static void next_shares(const ewx_sim *sim, int rank, ewx_sim_rank *r)
+{
+    const ewx_release release = ewx_release_of(&sim->spec->config);
+    const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT && release.size > 0;
+    const int64_t num_tasks = sim->op->num_tasks(sim, rank);
+    const int64_t each = sim->op->share_tasks ? sim->op->share_tasks(sim) : 1;
+    int64_t end = num_tasks;
+    r->first_share = r->end_share;
+    if (by_unit) {
+        const int64_t unit = ewx_release_unit(release, num_tasks, r->first_share * each);
+        end = ewx_release_range(release, num_tasks, unit).end;
+    }
+    r->end_share = ewx_div_up(end, each);
+}
+
 void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    const int64_t num_tasks = sim->op->num_tasks(sim, rank);
-    const int32_t release = sim->spec->config.release;
-    const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT && release > 0;
-    r->first_task = r->end_task;
-    r->end_task = by_unit ? ewx_min64(r->end_task + release, num_tasks) : num_tasks;
-    r->num_ctas = (int)ewx_min64(r->budget, r->end_task - r->first_task);
+    next_shares(sim, rank, r);
+    r->num_ctas = (int)ewx_min64(r->budget, r->end_share - r->first_share);
     r->first_pending = 0;
     for (int at = 0; at < r->budget; at++)
         r->consumers[at] = (ewx_sim_consumer){.phase = EWX_SIM_PENDING,
-                                              .task = r->first_task + at,
-                                              .round = at,
-                                              .collected = at};
+                                              .task = r->first_share + at,
+                                              .round = r->first_share + at,
+                                              .collected = r->first_share + at};
     for (int at = 0; at < r->budget && sim->op->next_task; at++)
         r->consumers[at].task = sim->op->next_task(sim, rank, &r->consumers[at]);
     admit_pending(sim, rank);
@@ -164,7 +177,7 @@ static bool next_task(const ewx_sim *sim, int rank, ewx_sim_consumer *consumer)
         return consumer->task >= 0;
     }
     consumer->task += r->budget;
-    return consumer->task < r->end_task;
+    return consumer->task < r->end_share;
 }
 
 void ewx_sim_end_reduce(ewx_sim *sim, int rank, int at)

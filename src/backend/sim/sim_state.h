@@ -87,14 +87,14 @@ typedef struct ewx_sim_rank {
     ewx_sim_producer *producers;
     ewx_sim_consumer *consumers;
     ewx_sim_sm *sms;
-    int budget;                   /* x, or as many as there are tasks */
-    int num_ctas;                 /* of the reducing kernel in flight */
-    int num_slots;                /* for producers */
-    int num_computing;            /* producers at work */
-    int first_pending;            /* reducers from here on are not on an SM */
-    int num_resident;             /* reducers on SMs */
-    int next_sm;                  /* where the next reducer is tried first */
-    int64_t first_task, end_task; /* of the reducing kernel in flight */
+    int budget;                     /* x, or as many as there are tasks */
+    int num_ctas;                   /* of the reducing kernel in flight */
+    int num_slots;                  /* for producers */
+    int num_computing;              /* producers at work */
+    int first_pending;              /* reducers from here on are not on an SM */
+    int num_resident;               /* reducers on SMs */
+    int next_sm;                    /* where the next reducer is tried first */
+    int64_t first_share, end_share; /* of tasks, of the reducing kernel in flight */
     int64_t next_position, blocks_left, tasks_left;
     int num_parts;                      /* copy: GEMMs started, one per destination */
     int64_t first_of_part, end_of_part; /* of the GEMM in flight, as next_position counts */
@@ -134,7 +134,7 @@ typedef struct ewx_sim {
     ewx_sim_model model;
     ewx_sim_queue queue;
     ewx_ownership ownership; /* who sums what in this call */
-    int32_t unit_tasks;      /* tasks of a release unit, as `release` counts them */
+    ewx_release unit_tasks;  /* which tasks make up a release unit */
     int num_ranks;
     int num_simulated; /* of them; the others do as these do */
     int64_t now_ps;

@@ -13,7 +13,8 @@ void ewx_sim_number_units(ewx_sim *sim)
 
 int64_t ewx_sim_unit(const ewx_sim *sim, int rank, int64_t task)
 {
-    return sim->first_unit[rank] + ewx_release_unit(sim->unit_tasks, task);
+    return sim->first_unit[rank] +
+           ewx_release_unit(sim->unit_tasks, sim->op->num_tasks(sim, rank), task);
 }
 
 int ewx_sim_part_of(const ewx_sim *sim, int64_t unit)
@@ -32,8 +33,8 @@ int ewx_sim_part_of(const ewx_sim *sim, int64_t unit)
 int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int part, int64_t unit)
 {
     const ewx_grid *grid = &sim->model.grid;
-    const ewx_task_range tasks = ewx_release_tasks(grid, sim->spec->config.release, part,
-                                                   unit - sim->first_unit[part]);
+    const ewx_task_range tasks = ewx_release_tasks(grid, ewx_release_of(&sim->spec->config),
+                                                   part, unit - sim->first_unit[part]);
     int64_t bytes = 0;
     for (int64_t task = tasks.first; task < tasks.end; task++)
         bytes += ewx_sim_tile_bytes(sim, part, ewx_task_tile(grid, part, task));

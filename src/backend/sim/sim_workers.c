@@ -47,7 +47,7 @@ static bool serve(ewx_sim *sim, int rank, int worker, int at)
     ewx_sim_rank *r = &sim->ranks[rank];
     ewx_sim_consumer *consumer = &r->consumers[at];
     int64_t ready_ps;
-    if (consumer->task >= r->end_task ||
+    if (consumer->task >= r->end_share ||
         !ewx_sim_is_ready(sim, rank, consumer->task, &ready_ps) || ready_ps > sim->now_ps)
         return false;
     consumer->phase = EWX_SIM_ACTIVE;
@@ -123,7 +123,7 @@ static void look_for_work(ewx_sim *sim, int rank, int worker)
 void ewx_sim_start_workers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
-    r->end_task = sim->op->num_tasks(sim, rank);
+    r->end_share = sim->op->num_tasks(sim, rank);
     for (int at = 0; at < r->budget; at++)
         r->consumers[at] = (ewx_sim_consumer){.phase = EWX_SIM_WAITING, .task = at};
     for (int worker = 0; worker < r->num_slots; worker++)

@@ -59,8 +59,9 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
     /* A CPU's rows are shared by any number of workers at once. */
     const bool any = is_cpu && sim->spec->op->gemm_waits;
     const int at_once = any ? r->num_slots : sim->spec->config.budget;
-    const bool dealt = !is_cpu && sim->op->num_shares;
-    r->budget = (int)ewx_min64(at_once, dealt ? sim->op->num_shares(sim) : num_tasks);
+    const bool dealt = !is_cpu && sim->op->share_tasks;
+    const int64_t each = dealt ? sim->op->share_tasks(sim) : 1;
+    r->budget = (int)ewx_min64(at_once, ewx_div_up(num_tasks, each));
     r->producers = ewx_sim_allocate((size_t)r->num_slots, sizeof *r->producers, enough);
     r->consumers = ewx_sim_allocate((size_t)r->budget, sizeof *r->consumers, enough);
     r->sms = ewx_sim_allocate((size_t)model->sms, sizeof *r->sms, enough);
@@ -288,7 +289,9 @@ ew_status ewx_sim_run(const ewx_sim_request *request, ewx_sim_result *result)
     sim->spec = request->spec;
     sim->op = ewx_sim_op_of(request->spec, request->profile->is_cpu);
     sim->ownership = ewx_spec_ownership(request->spec, request->rows);
-    sim->unit_tasks = sim->ownership == EWX_OWNS_PART ? request->spec->config.release : 1;
+    sim->unit_tasks = sim->ownership == EWX_OWNS_PART
+                          ? ewx_release_of(&request->spec->config)
+                          : (ewx_release){.size = 1};
     sim->num_ranks = request->spec->num_ranks;
     ew_status status = ewx_sim_model_build(request, &sim->model);
     if (status == EW_OK) {

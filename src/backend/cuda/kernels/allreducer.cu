@@ -9,7 +9,8 @@
  * x CTAs have every x-th round each.  Between its own sums a CTA copies rounds that are
  * there, but it waits for those of others only when it has no sum left to make: as all x
  * are resident together (cuda_engine.c), none of them keeps a sum that another rank waits
- * for from being made. */
+ * for from being made.  With a launch for each release unit, one follows another in the
+ * rank's stream, so the same holds for the launches of one unit, on all ranks. */
 #include "backend/cuda/kernels/reduce_tile.cuh"
 #include "backend/cuda/kernels/straight.cuh"
 
@@ -156,9 +157,9 @@ __device__ void await_sums(const ewx_cuda_call &call, uint32_t epoch,
     bool ok = true;
 #pragma unroll 1
     for (int at = threadIdx.x; ok; at += THREADS) {
-        const int round = blockIdx.x + at / call.num_ranks * gridDim.x;
+        const int round = (int)rounds.first + blockIdx.x + at / call.num_ranks * gridDim.x;
         const int owner = at % call.num_ranks, task = round * call.num_ranks + owner;
-        if (round >= rounds.count)
+        if (round >= rounds.end)
             break;
         if (owner == call.rank || task >= rounds.tiles)
             continue;
@@ -183,25 +184,31 @@ __device__ bool all_agree(const ewx_cuda_call &call, uint32_t epoch,
     return __syncthreads_and(threadIdx.x >= 32 || calls_agree(call, epoch, threadIdx.x));
 }
 
+/* Behind the last round of the launch of which this rank sums a tile. */
+__device__ __forceinline__ int end_of_sums(const ewx_cuda_rounds &rounds)
+{
+    return (int)ewx_min64(rounds.mine.count, rounds.end);
+}
+
 /* The whole CTA: its sums, and in between, and at the end, what the others give. */
 template <class T, int THREADS, int W, int SOURCES, int ROWS>
 __device__ __forceinline__ void sum_and_copy(const ewx_cuda_output &output,
                                              const ewx_cuda_call &call, uint32_t epoch,
                                              const ewx_cuda_rounds &rounds)
 {
-    const int count = (int)rounds.count, summed = (int)rounds.mine.count;
-    int round = blockIdx.x;                           /* the next to sum a tile of ... */
-    int collected = rounds.two_shots ? round : count; /* ... and to copy */
+    const int last = (int)rounds.end, summed = end_of_sums(rounds);
+    int round = (int)rounds.first + blockIdx.x;      /* the next to sum a tile of ... */
+    int collected = rounds.two_shots ? round : last; /* ... and to copy */
     bool going = true;
 #pragma unroll 1
-    while (going && (round < summed || collected < count)) {
+    while (going && (round < summed || collected < last)) {
         if (round < summed) {
             going = sum_tile<T, THREADS, W, SOURCES, ROWS, beyond::SLOTS>(
                 output, call, epoch, rounds, round);
             round += gridDim.x;
         }
         const bool waits = round >= summed;
-        const int end = waits ? count : round;
+        const int end = waits ? last : round;
         bool there = true;
 #pragma unroll 1
         for (; going && there && collected < end; collected += there ? gridDim.x : 0)
@@ -216,9 +223,11 @@ __device__ __forceinline__ void sum_straight(const ewx_cuda_output &output,
                                              const ewx_cuda_call &call, uint32_t epoch,
                                              const ewx_cuda_rounds &rounds)
 {
+    const int summed = end_of_sums(rounds);
     bool going = true;
 #pragma unroll 1
-    for (int round = blockIdx.x; going && round < rounds.mine.count; round += gridDim.x)
+    for (int round = (int)rounds.first + blockIdx.x; going && round < summed;
+         round += gridDim.x)
         going = sum_tile<T, THREADS, W, SOURCES, ROWS, beyond::OUTPUTS>(output, call, epoch,
                                                                         rounds, round);
     if (going)
@@ -235,7 +244,8 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     if (output.announce && blockIdx.x == 0 && threadIdx.x == 0)
         announce_output(call, epoch);
     bool straight = false;
-    if (blockIdx.x < rounds.count && all_agree(call, epoch, rounds, &straight)) {
+    if (rounds.first + blockIdx.x < rounds.end &&
+        all_agree(call, epoch, rounds, &straight)) {
         if (straight)
             sum_straight<T, THREADS, W, SOURCES, ROWS>(output, call, epoch, rounds);
         else

@@ -58,6 +58,12 @@ constexpr bool HAS_PRODUCTS = false;
 template <class OP>
 constexpr bool ACTIVATES = false;
 
+/* How tiles reach their places: they are stored there, or added to what is there by
+ * ordinary instructions or by bulk copies. */
+enum class placing { STORED, ADDED, BULK_ADDED };
+template <class OP>
+constexpr placing PLACING = placing::STORED;
+
 /* A parameter of the kernels that have several weights; the others have an empty one. */
 struct no_products {
 };

@@ -405,6 +405,17 @@ __device__ __forceinline__ void store_tile(unsigned char *slot, const unsigned c
     }
 }
 
+/* Adds the rows of a tile that exist to those in the slot. */
+template <class T>
+__device__ __forceinline__ void add_tile(unsigned char *slot, const unsigned char *image,
+                                         int rows)
+{
+    for (int chunk = thread_index(); chunk < rows * TILE_ROW_CHUNKS; chunk += THREADS)
+        red_add_16<T>((uint4 *)slot + chunk,
+                      *(const uint4 *)(image + in_image(chunk / TILE_ROW_CHUNKS,
+                                                        chunk % TILE_ROW_CHUNKS)));
+}
+
 /* Into C; what lies outside of the block's part or of C is left out. */
 __device__ __forceinline__ void store_in_c(unsigned char *to, int64_t row_bytes,
                                            const unsigned char *image, int rows, int cols)
@@ -471,7 +482,7 @@ __device__ __forceinline__ void store_products(const ewx_cuda_products &products
     }
 }
 
-template <class OP>
+template <class OP, class T>
 __device__ __forceinline__ void store_block(const ewx_cuda_call &call, const work<OP> &item,
                                             const unsigned char *images)
 {
@@ -480,6 +491,8 @@ __device__ __forceinline__ void store_block(const ewx_cuda_call &call, const wor
         if constexpr (GATHERS<OP>)
             store_in_c(item.out + tile * TILE_ROW_BYTES, call.grid.cols * 2, image,
                        item.block.rows, item.block.cols - tile * EWX_TILE_N);
+        else if constexpr (PLACING<OP> == placing::ADDED)
+            add_tile<T>(item.out + slot_offset(call, tile), image, item.block.rows);
         else
             store_tile(item.out + slot_offset(call, tile), image);
     }
@@ -550,7 +563,7 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         if constexpr (HAS_PRODUCTS<OP>)
             store_products<OP, T>(products, item.block, stages);
         else
-            store_block<OP>(call, item, stages);
+            store_block<OP, T>(call, item, stages);
         if (thread_index() == 0)
             next = is_last ? next_work<OP>(operands, call, products, notice.epoch, blocks,
                                            is_taken)
@@ -617,4 +630,11 @@ ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype, 
         return entry_of<op_ag_gemm>(dtype, block_n);
     }
     return {};
+}
+
+ewx_cuda_entry ewx_cuda_gemm_sm80_adding(ew_dtype dtype, int block_n)
+{
+    if (dtype != EW_FP16 || (block_n != 128 && block_n != 256))
+        return {};
+    return entry_of<op_gemm_rs_add, __half>(block_n);
 }

@@ -758,7 +758,45 @@ __device__ __forceinline__ bool completes_tile(const ewx_cuda_call &call, const 
     return piece_of<OP>(item) + 1 == num_pieces<OP>(call);
 }
 
-template <class OP, int TILES>
+/* Where a box goes in the slices of all ranks: the owner's of its tile, and its place among
+ * the rows of tiles there. */
+struct slot_place {
+    int home, col, row;
+};
+
+/* One lane, into a slot; what is not there of a tile is not added to one. */
+template <class OP>
+__device__ __forceinline__ void store_in_slot(const ewx_cuda_maps &maps,
+                                              const slot_place &place, uint32_t box,
+                                              bool exists)
+{
+    if constexpr (PLACING<OP> == placing::BULK_ADDED) {
+        if (exists)
+            tensor_add(&maps.out[place.home], box, place.col, place.row);
+        commit_stores();
+    } else {
+        tensor_store(&maps.out[place.home], box, place.col, place.row);
+    }
+}
+
+/* One warp: adds a box to a slot of the place's home.  The box is under its swizzle. */
+template <class T>
+__device__ __forceinline__ void add_box(const ewx_cuda_call &call, const slot_place &place,
+                                        uint32_t box, int lane)
+{
+    constexpr int PIECES_ACROSS = BOX * 2 / 16;
+    const int column = lane % PIECES_ACROSS;
+    unsigned char *to = call.heaps[place.home] + call.slice_offset[0] +
+                        (int64_t)place.row * EWX_TILE_N * 2 + place.col * 2 + column * 16;
+#pragma unroll 4
+    for (int row = lane / PIECES_ACROSS; row < BOX; row += 32 / PIECES_ACROSS) {
+        const int4 v = ld_shared_16(box + row * BOX * 2 + (column ^ (row & 7)) * 16);
+        red_add_16<T>(to + row * EWX_TILE_N * 2, make_uint4((unsigned)v.x, (unsigned)v.y,
+                                                            (unsigned)v.z, (unsigned)v.w));
+    }
+}
+
+template <class OP, class T, int TILES>
 __device__ void store(const ewx_cuda_maps &maps,
                       const products_of<OP, ewx_cuda_product_maps> &products,
                       const ewx_cuda_operands &operands, const ewx_cuda_call &call,
@@ -786,9 +824,9 @@ __device__ void store(const ewx_cuda_maps &maps,
         asked = true;
         const bool split = is_split<OP, TILES>(item);
         const int tile_at = split ? 0 : tile, first_half = split ? tile : 0;
-        const bool publishes = may_store && lane == 0 && tile < item.num_stored;
-        const bool stores =
-            split ? may_store && lane == 0 && item.num_stored > 0 : publishes;
+        const bool is_stored = may_store && tile_at < item.num_stored;
+        const bool stores = is_stored && lane == 0;
+        const bool publishes = stores && (!split || tile == 0);
 #if EW_MUTANT == 1 || EW_MUTANT == 73 /* planted bug: the flag before the tile */
         if (publishes && !GATHERS<OP> &&
             (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
@@ -801,15 +839,22 @@ __device__ void store(const ewx_cuda_maps &maps,
         for (int i = 0; i < (split ? 2 : num_boxes); i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
-            if (stores) {
-                if constexpr (GATHERS<OP>)
+            if constexpr (GATHERS<OP>) {
+                if (stores)
                     store_in_c(place_of<OP>(maps, products, call.grid, item, tile, i),
                                call.grid, item, memory.box(tile, which));
-                else
-                    tensor_store(&maps.out[OP::home(operands, call, item.part)],
-                                 memory.box(tile, which), which * BOX,
-                                 row_of<OP>(call, first_slot + item.slot + tile_at, item) +
-                                     (first_half + (i >> 1)) * BOX);
+            } else if (is_stored) {
+                const int half = first_half + (i >> 1);
+                const slot_place place = {
+                    OP::home(operands, call, item.part), which * BOX,
+                    row_of<OP>(call, first_slot + item.slot + tile_at, item) + half * BOX};
+                const bool exists = half < halves_of(item);
+                if constexpr (PLACING<OP> != placing::ADDED) {
+                    if (lane == 0)
+                        store_in_slot<OP>(maps, place, memory.box(tile, which), exists);
+                } else if (exists) {
+                    add_box<T>(call, place, memory.box(tile, which), lane);
+                }
             }
             if (i > 0) { /* while this store reads, the one before it is waited for */
                 stores_have_read<1>();
@@ -908,8 +953,8 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
             schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
-            store<OP, TILES>(maps, products, operands, call, epoch,
-                             warp - FIRST_STORER_WARP, lane, memory);
+            store<OP, T, TILES>(maps, products, operands, call, epoch,
+                                warp - FIRST_STORER_WARP, lane, memory);
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */
@@ -946,7 +991,17 @@ ewx_cuda_entry entry_of(ew_dtype dtype, int block_n, int cluster)
 
 } // namespace
 
-#ifdef EWX_SM90_PIECES
+#if defined EWX_SM90_ADDING
+ewx_cuda_entry ewx_cuda_gemm_sm90_adding(ew_transport transport, ew_dtype dtype,
+                                         int block_n, int cluster)
+{
+    if (dtype == EW_FP32)
+        return {};
+    return transport == EW_TRANSPORT_TMA_ADD
+               ? entry_of<op_gemm_rs_tma_add>(dtype, block_n, cluster)
+               : entry_of<op_gemm_rs_add>(dtype, block_n, cluster);
+}
+#elif defined EWX_SM90_PIECES
 ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n, int cluster)
 {
     if (dtype == EW_FP32)

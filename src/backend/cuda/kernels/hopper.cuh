@@ -197,7 +197,17 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap *map, uint32_t fr
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Not yet in a group: see commit_stores. */
+/* Adds to what is there, in the order in which additions come and with a rounding after
+ * each.  Not yet in a group, as the next: see commit_stores. */
+__device__ __forceinline__ void tensor_add(const CUtensorMap *map, uint32_t from, int col,
+                                           int row)
+{
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, "
+                 "{%2,%3}], [%1];" ::"l"(map),
+                 "r"(from), "r"(col), "r"(row)
+                 : "memory");
+}
+
 __device__ __forceinline__ void tensor_store_3d(const CUtensorMap *map, uint32_t from,
                                                 int col, int row, int part)
 {

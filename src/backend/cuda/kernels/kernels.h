@@ -115,7 +115,7 @@ typedef struct ewx_cuda_call {
     ewx_grid grid;
     int32_t rank;
     int32_t num_ranks;
-    int32_t release;         /* tiles of a unit, or EW_RELEASE_... */
+    ewx_release release;
     int32_t tile_rows;       /* slots of one part are tile_rows x grid.tile_cols */
     int32_t num_slots;       /* of a slice */
     int32_t num_pieces;      /* of K: a slot has a tile for each, one after the other */
@@ -123,6 +123,8 @@ typedef struct ewx_cuda_call {
     int32_t row_major;       /* contributions lie as one matrix, not tile by tile */
     int32_t pushed;          /* 1: a contribution is stored in the heap of the rank that
                                 reads it; 0: in the heap of the rank that made it */
+    int32_t adds;            /* 1: contributions are added to one sum in that rank's own
+                                slot, which it sets to zero when it has read it */
     int32_t ownership;       /* ewx_ownership: who sums what */
     int32_t part;            /* of the grid, in which the tiles lie that this rank sums */
     int64_t flags_offset;    /* uint32_t[unit][W]: r's epoch of a unit I own rows of */
@@ -228,12 +230,12 @@ typedef struct ewx_cuda_symmetric {
     int64_t apart[EWX_CUDA_MAX_RANKS]; /* bytes from this rank's to that of each rank */
 } ewx_cuda_symmetric;
 
-/* GEMM-AllReduce: what a rank sums, and how many rounds a call has.  In two shots W
+/* GEMM-AllReduce: what a rank sums, and which rounds a launch has.  In two shots W
  * consecutive tasks are a round, in one shot each is. */
 typedef struct ewx_cuda_rounds {
-    ewx_share mine; /* at most one tile of each round */
-    int64_t count;
-    int64_t tiles; /* of the call */
+    ewx_share mine;     /* at most one tile of each round */
+    int64_t first, end; /* of this launch */
+    int64_t tiles;      /* of the call */
     int32_t two_shots;
     ewx_cuda_symmetric symmetric; /* C */
 } ewx_cuda_rounds;
@@ -314,6 +316,9 @@ ewx_cuda_entry ewx_cuda_gemm_sm90(ew_op op, ewx_cuda_form form, ew_dtype dtype, 
 /* The same of one weight for several pieces of K; not for AllGather-GEMM. */
 ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n,
                                          int cluster);
+/* GEMM-ReduceScatter's, for a transport that adds. */
+ewx_cuda_entry ewx_cuda_gemm_sm90_adding(ew_transport transport, ew_dtype dtype,
+                                         int block_n, int cluster);
 /* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32 or 64.
  * Positions are tile columns.  The bits are the same. */
 #define EWX_CUDA_LEAST_TOKENS 8
@@ -323,6 +328,8 @@ ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
  * byte); any number of pieces */
 ewx_cuda_entry ewx_cuda_gemm_sm80(ew_op op, ewx_cuda_form form, ew_dtype dtype,
                                   int block_n);
+/* GEMM-ReduceScatter's, for transport=add; fp16 */
+ewx_cuda_entry ewx_cuda_gemm_sm80_adding(ew_dtype dtype, int block_n);
 /* (ewx_cuda_output, ewx_cuda_call, ewx_cuda_rounds): the sum of every tile, whoever makes
  * it; num_ranks 0: as many as the call says, with several contributions each; threads 128,
  * 256 or 512 */

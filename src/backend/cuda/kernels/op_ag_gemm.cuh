@@ -174,15 +174,15 @@ struct op_ag_gemm {
                                                  const gemm_block &block)
     {
         const int64_t all = ewx_part_tile_rows(&call.grid, block.part);
-        if (call.release == 1)
+        if (call.release.size == 1)
             return await_panels(call, epoch, block.part, block.tile.row,
                                 block.tile.row + 1);
-        if (call.release < 1) /* all rows: see await_first */
-            return call.release == EW_RELEASE_OUTPUT ||
+        if (call.release.size < 1) /* all rows: see await_first */
+            return call.release.size == EW_RELEASE_OUTPUT ||
                    await_panels(call, epoch, block.part, 0, all);
-        const int64_t first = block.tile.row / call.release * call.release;
+        const int64_t first = block.tile.row / call.release.size * call.release.size;
         return await_panels(call, epoch, block.part, first,
-                            ewx_min64(first + call.release, all));
+                            ewx_min64(first + call.release.size, all));
     }
 
     /* One thread, before the block is given to a thread that waits for the rest itself: how
@@ -191,7 +191,7 @@ struct op_ag_gemm {
                                                       uint32_t epoch,
                                                       const gemm_block &block)
     {
-        if (call.release == 1 && block.part != call.rank)
+        if (call.release.size == 1 && block.part != call.rank)
             return count_arrived(call, epoch, block.part, block.tile.row);
         return await(call, epoch, block) ? call.num_chunks : -1;
     }
@@ -200,7 +200,7 @@ struct op_ag_gemm {
     static __device__ __forceinline__ bool await_first(const ewx_cuda_call &call,
                                                        uint32_t epoch, int lane)
     {
-        return call.release != EW_RELEASE_OUTPUT || await_all_rows(call, epoch, lane);
+        return call.release.size != EW_RELEASE_OUTPUT || await_all_rows(call, epoch, lane);
     }
 
     /* One warp, before the call's first store: whether all ranks are in this call. */

@@ -43,14 +43,14 @@ struct op_gemm_ar {
                                                    const ewx_cuda_call &call,
                                                    uint32_t epoch, int part, int64_t task)
     {
-        const int64_t unit = ewx_release_unit(call.release, task);
+        const int64_t unit = release_unit_of(call, part, task);
         if (call.ownership == EWX_OWNS_PART) /* rows are dealt out as in GEMM-RS */
             publish(call, epoch, part, task);
-        else if (call.release == 1 && call.ownership == EWX_OWNS_TILES)
+        else if (call.release.size == 1 && call.ownership == EWX_OWNS_TILES)
             st_release_sys(
                 flag_of(call, ewx_task_owner(call.num_ranks, task), unit, call.rank),
                 epoch);
-        else if (call.release == 1 || completes_unit(call, part, unit))
+        else if (call.release.size == 1 || completes_unit(call, part, unit))
             publish_to_all(call, epoch, unit);
         stamp_published(call.trace.produced, produced_at(call, part, task));
     }

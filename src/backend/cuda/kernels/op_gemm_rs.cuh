@@ -69,6 +69,36 @@ struct op_gemm_rs {
     }
 };
 
+/* The same where tiles are added to sums in their owners' heaps (add, tma-add): a tile has
+ * one slot there, whoever contributes to it. */
+struct op_gemm_rs_add : op_gemm_rs {
+    /* When all ranks are done with the call before the last, they have set its sums to
+     * zero, by ordinary stores. */
+    static __device__ __forceinline__ bool may_store(const ewx_cuda_operands &,
+                                                     const ewx_cuda_call &call,
+                                                     uint32_t epoch, int lane)
+    {
+        const bool ok = await_readers(call, epoch, lane);
+        accesses_before_bulk();
+        return ok;
+    }
+
+    static __device__ __forceinline__ int64_t slot(const ewx_cuda_operands &,
+                                                   const ewx_cuda_call &call,
+                                                   const gemm_block &block)
+    {
+        return slot_of(call, block.part, block.tile);
+    }
+};
+
+struct op_gemm_rs_tma_add : op_gemm_rs_add {
+};
+
+template <>
+constexpr placing PLACING<op_gemm_rs_add> = placing::ADDED;
+template <>
+constexpr placing PLACING<op_gemm_rs_tma_add> = placing::BULK_ADDED;
+
 template <>
 struct in_pieces<op_gemm_rs> : op_gemm_rs {
     static __device__ __forceinline__ void deliver(const ewx_cuda_operands &operands,

@@ -299,6 +299,13 @@ __device__ __forceinline__ uint32_t *flag_of(const ewx_cuda_call &call, int owne
            unit * call.num_ranks + source;
 }
 
+/* The release unit of a part's task. */
+__device__ __forceinline__ int64_t release_unit_of(const ewx_cuda_call &call, int part,
+                                                   int64_t task)
+{
+    return ewx_release_unit(call.release, ewx_part_tiles(&call.grid, part), task);
+}
+
 /* True for the tile that completes its unit.  The counter is private and goes back to zero
  * with the last tile, so that the next call finds it so. */
 __device__ __forceinline__ bool completes_unit(const ewx_cuda_call &call, int dst,
@@ -347,18 +354,20 @@ __device__ __forceinline__ void publish_to_owners(const ewx_cuda_call &call, uin
 __device__ __forceinline__ void publish(const ewx_cuda_call &call, uint32_t epoch, int dst,
                                         int64_t task)
 {
-    const int64_t unit = ewx_release_unit(call.release, task);
-    if (call.ownership == EWX_OWNS_ROWS && call.release == 1) {
-        publish_to_owners(call, epoch, task);
+    if (call.release.size == 1) {
+        if (call.ownership == EWX_OWNS_ROWS)
+            publish_to_owners(call, epoch, task);
+        else
+            st_release_sys(flag_of(call, dst, task, call.rank), epoch);
         return;
     }
-    if (call.release != 1 && !completes_unit(call, dst, unit))
+    const int64_t unit = release_unit_of(call, dst, task);
+    if (!completes_unit(call, dst, unit))
         return;
-    if (call.release != EW_RELEASE_OUTPUT) {
+    if (call.release.size != EW_RELEASE_OUTPUT)
         st_release_sys(flag_of(call, dst, unit, call.rank), epoch);
-        return;
-    }
-    publish_to_all(call, epoch, 0);
+    else
+        publish_to_all(call, epoch, 0);
 }
 
 /* ---- Results: sums that their owner gives to all others ---- */

@@ -148,6 +148,41 @@ __device__ __forceinline__ void st_16(void *to, uint4 v, uint64_t policy)
 template <class T>
 struct element;
 
+/* Adds eight elements to those in memory, a pair at a time, in the order in which additions
+ * come and with a rounding after each.  bf16 needs compute capability 9.0. */
+#if __CUDA_ARCH__ >= 900
+#define RED_ADD_16(type)                                     \
+    asm volatile("red.relaxed.sys.global.add.noftz.v4." type \
+                 " [%0], {%1,%2,%3,%4};" ::"l"(to),          \
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)      \
+                 : "memory")
+#else
+#define RED_ADD_16(type)                                                               \
+    asm volatile("red.relaxed.sys.global.add.noftz." type " [%0], %1;\n"               \
+                 "red.relaxed.sys.global.add.noftz." type " [%0 + 4], %2;\n"           \
+                 "red.relaxed.sys.global.add.noftz." type " [%0 + 8], %3;\n"           \
+                 "red.relaxed.sys.global.add.noftz." type " [%0 + 12], %4;" ::"l"(to), \
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)                                \
+                 : "memory")
+#endif
+
+template <class T>
+__device__ __forceinline__ void red_add_16(void *to, uint4 v);
+
+template <>
+__device__ __forceinline__ void red_add_16<__half>(void *to, uint4 v)
+{
+    RED_ADD_16("f16x2");
+}
+
+#if __CUDA_ARCH__ >= 900
+template <>
+__device__ __forceinline__ void red_add_16<__nv_bfloat16>(void *to, uint4 v)
+{
+    RED_ADD_16("bf16x2");
+}
+#endif
+
 template <>
 struct element<__half> {
     static __device__ __forceinline__ float2 unpack(uint32_t pair)

@@ -181,11 +181,11 @@ __device__ void reduce_tile(const tile_place &place, const ewx_cuda_call &call, 
 
 /* ---- What is awaited ---- */
 
-/* One warp: false when the call is given up. */
+/* One warp, of a task of the rank's part: false when the call is given up. */
 __device__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch, int64_t task,
                            ewx_tile tile, int lane)
 {
-    const int64_t unit = ewx_release_unit(call.release, task);
+    const int64_t unit = release_unit_of(call, call.part, task);
     bool ok = true;
     for (int rank = lane; rank < call.num_ranks && ok; rank += 32)
         ok = await_epoch(call, flag_of(call, call.rank, unit, rank), epoch,

@@ -35,11 +35,7 @@ static ew_status check(const ewx_spec *spec)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "transport=%s with gemm-ar on GPUs, where a tile may have several "
                         "readers\n  fix: use transport=pull",
-                        config->transport == EW_TRANSPORT_PUSH ? "push" : "copy");
-    if (config->launches == EW_LAUNCHES_UNIT)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "launches=unit with gemm-ar on GPUs, where reducers also wait for "
-                        "those of other ranks\n  fix: use launches=once");
+                        ewx_transport_name(config->transport));
     return EW_OK;
 }
 
@@ -139,7 +135,7 @@ static ewx_cuda_rounds rounds_of(const ewx_cuda_engine *engine, const ewx_cuda_c
     const int num_ranks = call->num_ranks;
     return (ewx_cuda_rounds){
         .mine = ewx_share_of(&call->grid, ownership, num_ranks, call->rank),
-        .count = ewx_share_of(&call->grid, ownership, num_ranks, 0).count,
+        .end = ewx_share_of(&call->grid, ownership, num_ranks, 0).count,
         .tiles = ewx_part_tiles(&call->grid, 0),
         .two_shots = ewx_has_results(ownership),
         .symmetric = symmetric_output(engine, call, C)};
@@ -163,13 +159,33 @@ static ewx_cuda_output output_of(const ewx_cuda_engine *engine, void *C)
                              .announce = engine->spec->config.producer == EW_PRODUCER_BLAS};
 }
 
+/* Behind the last round that begins in a release unit; its last tiles may be the next
+ * unit's. */
+static int64_t end_of_unit(const ewx_cuda_call *call, const ewx_cuda_rounds *rounds,
+                           int64_t unit)
+{
+    const int64_t end = ewx_release_tasks(&call->grid, call->release, 0, unit).end;
+    return ewx_div_up(end, rounds->two_shots ? call->num_ranks : 1);
+}
+
+/* Once, or once for each release unit that has rounds of its own. */
 static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
 {
+    const ew_config *config = &engine->spec->config;
+    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
     ewx_cuda_rounds rounds = rounds_of(engine, call, C);
     ewx_cuda_output output = output_of(engine, C);
     void *arguments[] = {&output, call, &rounds};
-    return launch_waiters(engine, &engine->exchange, engine->spec->config.budget,
-                          arguments);
+    const int64_t count = rounds.end;
+    output.closes = false;
+    for (int64_t unit = 0; !output.closes; unit++) {
+        rounds.end = by_unit ? end_of_unit(call, &rounds, unit) : count;
+        output.closes = rounds.end == count; /* also of a call without rounds */
+        if (rounds.first < rounds.end || output.closes)
+            EW_TRY(launch_waiters(engine, &engine->exchange, config->budget, arguments));
+        rounds.first = rounds.end;
+    }
+    return EW_OK;
 }
 
 /* The epilogue's places are those of this rank's rows, of which `normed` has all others
@@ -204,14 +220,16 @@ static ew_status launch_sum(ewx_cuda_engine *engine, ewx_cuda_call *call,
 }
 
 /* A rank that has its result may free memory: as in gemm_rs, and a rank that sums no tile
- * may still have to enqueue what nobody waits for. */
+ * may still have to enqueue what nobody waits for.  So may every rank that has several
+ * reducers to enqueue: of the last, those of others need not wait for its sums. */
 static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
     const int64_t shared =
         call->ownership == EWX_OWNS_TILES || call->ownership == EWX_OWNS_ALL
             ? ewx_part_tiles(&call->grid, 0)
             : call->grid.rows;
-    return engine->spec->config.producer == EW_PRODUCER_BLAS || shared < call->num_ranks;
+    return engine->spec->config.producer == EW_PRODUCER_BLAS ||
+           engine->spec->config.launches == EW_LAUNCHES_UNIT || shared < call->num_ranks;
 }
 
 const ewx_cuda_op ewx_cuda_op_gemm_ar = {.id = EW_OP_GEMM_AR,

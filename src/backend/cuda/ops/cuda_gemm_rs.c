@@ -5,7 +5,9 @@
 
 static int num_sources(const ewx_spec *spec)
 {
-    return spec->num_ranks * spec->layout.num_pieces;
+    return ewx_transport_adds(spec->config.transport)
+               ? 1
+               : spec->num_ranks * spec->layout.num_pieces;
 }
 
 static ewx_cuda_entry reducer(const ewx_spec *spec)
@@ -53,7 +55,6 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
     const ewx_share mine = share_of(call);
     const int64_t num_tasks = mine.count;
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
-    const int64_t tasks = by_unit ? config->release : num_tasks;
     ewx_cuda_output output = {.c = epilogue ? epilogue->h : C,
                               .mine = mine,
                               .announce = config->producer == EW_PRODUCER_BLAS};
@@ -63,12 +64,13 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
      * SM. */
     if (config->pool == EW_POOL_STATIC)
         EW_TRY(ewx_cuda_follow(stream, engine->started));
-    do { /* a call without tasks must still be counted */
-        output.end_task = ewx_min64(output.first_task + tasks, num_tasks);
-        output.closes = output.end_task == num_tasks;
+    for (int64_t unit = 0; !output.closes; unit++) {
+        output.end_task =
+            by_unit ? ewx_release_range(call->release, num_tasks, unit).end : num_tasks;
+        output.closes = output.end_task == num_tasks; /* also of a call without tasks */
         EW_TRY(ewx_cuda_launch_ctas(engine, entry, config->budget, stream, arguments));
         output.first_task = output.end_task;
-    } while (!output.closes);
+    }
     return EW_OK;
 }
 

@@ -81,10 +81,9 @@ static ew_trace_event event(const ewx_sim *sim, int rank, int64_t task)
 
 /* Every CTA has some rounds: of each one sum, if one of its tiles is the rank's, and the
  * copies of the others. */
-static int64_t num_shares(const ewx_sim *sim)
+static int64_t share_tasks(const ewx_sim *sim)
 {
-    const int64_t tiles = num_tasks(sim, 0);
-    return sim->ownership == EWX_OWNS_ALL ? tiles : ewx_div_up(tiles, sim->num_ranks);
+    return sim->ownership == EWX_OWNS_ALL ? 1 : sim->num_ranks;
 }
 
 static int64_t round_of(const ewx_sim *sim, int rank, int64_t task)
@@ -95,7 +94,11 @@ static int64_t round_of(const ewx_sim *sim, int rank, int64_t task)
 
 static int cta_of(const ewx_sim *sim, int rank, int64_t task)
 {
-    return (int)(round_of(sim, rank, task) % sim->ranks[rank].budget);
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    const int64_t round = round_of(sim, rank, task);
+    return round < r->first_share || round >= r->end_share
+               ? -1
+               : (int)((round - r->first_share) % r->budget);
 }
 
 /* The first copy of a round, and the one behind its last. */
@@ -144,13 +147,14 @@ static void count_round(const ewx_sim *sim, int rank, ewx_sim_consumer *c)
  * sum left it waits for those that are not. */
 static int64_t next_task(const ewx_sim *sim, int rank, ewx_sim_consumer *c)
 {
-    const int64_t sums = share_of(sim, rank).count;
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    const int64_t sums = ewx_min64(share_of(sim, rank).count, r->end_share);
     if (goes_on(sim, rank, c))
         return c->task + 1;
     count_round(sim, rank, c);
     const bool waits = c->round >= sums;
-    const int64_t end = waits ? num_shares(sim) : c->round;
-    for (; c->collected < end; c->collected += sim->ranks[rank].budget) {
+    const int64_t end = waits ? r->end_share : c->round;
+    for (; c->collected < end; c->collected += r->budget) {
         const copy_range round = copies_of(sim, rank, c->collected);
         if (round.first == round.end) /* of the last one, which has no tile of others */
             continue;
@@ -166,26 +170,30 @@ static int64_t next_task(const ewx_sim *sim, int rank, ewx_sim_consumer *c)
 /* Tiles that a rank must complete before they are released together. */
 static int64_t num_groups(const ewx_sim *sim)
 {
-    return ewx_release_units(sim->spec->config.release, num_tasks(sim, 0));
+    return ewx_release_units(ewx_release_of(&sim->spec->config), num_tasks(sim, 0));
+}
+
+static int64_t group_of(const ewx_sim *sim, int64_t place)
+{
+    return ewx_release_unit(ewx_release_of(&sim->spec->config), num_tasks(sim, 0), place);
 }
 
 static bool set_up(ewx_sim *sim)
 {
     bool enough = true;
-    const int32_t release = sim->spec->config.release;
     for (int rank = 0; rank < sim->num_ranks; rank++) {
         const int64_t sums = share_of(sim, rank).count;
         for (int64_t task = 0; task < num_tasks(sim, rank); task++)
             sim->missing[sim->first_unit[rank] + task] =
                 task < sums ? sim->num_simulated : 1;
     }
-    if (release == 1)
+    if (sim->spec->config.release == 1)
         return true;
     sim->unreleased = ewx_sim_allocate((size_t)(num_groups(sim) * sim->num_simulated),
                                        sizeof *sim->unreleased, &enough);
     for (int64_t place = 0; enough && place < num_tasks(sim, 0); place++)
         for (int at = 0; at < sim->num_simulated; at++)
-            sim->unreleased[at * num_groups(sim) + ewx_release_unit(release, place)]++;
+            sim->unreleased[at * num_groups(sim) + group_of(sim, place)]++;
     return enough;
 }
 
@@ -245,7 +253,7 @@ static void end_output(ewx_sim *sim, int src)
 
 static void complete_tile(ewx_sim *sim, int src, int part, ewx_tile tile)
 {
-    const int32_t release = sim->spec->config.release;
+    const ewx_release release = ewx_release_of(&sim->spec->config);
     const int64_t place = ewx_tile_task(&sim->model.grid, part, tile);
     if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
         push_tile(sim, src, place);
@@ -253,13 +261,13 @@ static void complete_tile(ewx_sim *sim, int src, int part, ewx_tile tile)
         publish_tile(sim, src, place);
         return;
     }
-    const int64_t group = ewx_release_unit(release, place);
+    const int64_t group = group_of(sim, place);
     if (--sim->unreleased[sim->ranks[src].place * num_groups(sim) + group] > 0)
         return;
     const ewx_task_range tiles = ewx_release_tasks(&sim->model.grid, release, 0, group);
     for (int64_t one = tiles.first; one < tiles.end; one++)
         publish_tile(sim, src, one);
-    if (release == EW_RELEASE_OUTPUT)
+    if (release.size == EW_RELEASE_OUTPUT)
         end_output(sim, src);
 }
 
@@ -353,7 +361,7 @@ static int64_t crossed_bytes(const ewx_sim *sim, int rank)
 }
 
 const ewx_sim_op ewx_sim_gemm_ar = {.num_tasks = num_tasks,
-                                    .num_shares = num_shares,
+                                    .share_tasks = share_tasks,
                                     .cta_of = cta_of,
                                     .next_task = next_task,
                                     .set_up = set_up,

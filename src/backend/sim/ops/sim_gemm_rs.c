@@ -92,7 +92,7 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t unit)
     if (src != dst && paced)
         return ewx_sim_book_send(sim, sim->now_ps, src, dst,
                                  ewx_sim_unit_bytes(sim, dst, unit));
-    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
+    if (ewx_transport_pushes(sim->spec->config.transport))
         return ewx_sim_stored_ps(sim, src) + model->publish_ps;
     return sim->now_ps + model->publish_ps;
 }
@@ -132,7 +132,7 @@ static void publish_output(ewx_sim *sim, int src)
 static void complete_tile(ewx_sim *sim, int src, int dst, ewx_tile tile)
 {
     const int64_t unit = ewx_sim_unit(sim, dst, ewx_tile_task(&sim->model.grid, dst, tile));
-    const bool pushes = sim->spec->config.transport == EW_TRANSPORT_PUSH;
+    const bool pushes = ewx_transport_pushes(sim->spec->config.transport);
     const int64_t arrival =
         pushes ? ewx_sim_push_tile(sim, src, dst, ewx_sim_tile_bytes(sim, dst, tile))
                : sim->now_ps;

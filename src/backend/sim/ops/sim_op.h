@@ -8,9 +8,10 @@
 typedef struct ewx_sim_op {
     /* A rank's tasks, in the order in which reducers take them. */
     int64_t (*num_tasks)(const ewx_sim *sim, int rank);
-    /* How many of a GPU's CTAs have any; which of them has a task; and which one it takes
-     * next, -1: none.  NULL: as many as there are tasks, and every x-th. */
-    int64_t (*num_shares)(const ewx_sim *sim);
+    /* How many tasks a GPU's CTA takes together, its share; which CTA of the running launch
+     * has a task, -1: none; and which one it takes next, likewise.  NULL: one, and every
+     * x-th. */
+    int64_t (*share_tasks)(const ewx_sim *sim);
     int (*cta_of)(const ewx_sim *sim, int rank, int64_t task);
     int64_t (*next_task)(const ewx_sim *sim, int rank, ewx_sim_consumer *consumer);
     /* Allocates and counts what each unit waits for; false: there is no memory. */

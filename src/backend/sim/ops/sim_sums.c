@@ -18,13 +18,16 @@ int64_t ewx_sim_push_tile(ewx_sim *sim, int src, int dst, int64_t bytes)
     return arrival;
 }
 
-/* Flat, all ranks' contributions are read and one tile is written.  With two levels the own
+/* Flat, all ranks' contributions are read and one tile is written; where they have become
+ * a sum on their way, that is read, written and set to zero.  With two levels the own
  * node's are summed first, then the nodes' sums; where the same reducers also sum for other
  * nodes, as a GPU's are taken to, the first happens as often as there are nodes. */
 static double moved_tiles(const ewx_sim *sim)
 {
     const ewx_sim_model *model = &sim->model;
     const int sums = sim->request->profile->is_cpu ? 1 : model->num_nodes;
+    if (ewx_transport_adds(sim->spec->config.transport))
+        return 3;
     return model->sums_in_nodes ? sums * (model->ranks_per_node + 1) + model->num_nodes + 1
                                 : sim->num_ranks * sim->spec->layout.num_pieces + 1;
 }
