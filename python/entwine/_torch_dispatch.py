@@ -5,7 +5,7 @@ import functools
 import operator
 
 import torch
-from torch.autograd import forward_ad, profiler
+from torch.autograd import forward_ad
 
 identity = getattr(torch._C.DispatchKeySet, "raw_repr", str)  # older torch has only the text
 
@@ -34,11 +34,12 @@ _keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_loca
 
 
 def has_nothing_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the dispatcher would go straight from these operands to a kernel for the CPU, and
-    nobody would see that it did."""
+    """Whether the dispatcher would go straight from these operands to a kernel for the CPU, so that
+    one can as well be called without it: no gradient is wanted, and nothing traces, compiles, casts,
+    maps or counts what is called."""
     return not (_is_compiling() or _is_grad_enabled() and (a.requires_grad or b.requires_grad)
                 or type(a) is not torch.Tensor or type(b) not in _TENSORS
                 or _has_function_mode(a, b) or _is_autocast_enabled()
-                or forward_ad._current_level >= 0 or profiler._is_profiler_enabled
+                or forward_ad._current_level >= 0
                 or identity(_keys_of_thread()) not in _UNDISTURBED
                 or identity(_keys_of(a)) not in _DENSE or identity(_keys_of(b)) not in _DENSE)
