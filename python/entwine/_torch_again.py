@@ -14,7 +14,6 @@ from collections.abc import Hashable
 import torch
 from torch.autograd import profiler
 
-from ._buffers import ITEM_BYTES
 from ._torch_weights import key_of
 from ._world import World
 
@@ -25,21 +24,20 @@ def call_again(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, f
                config: str) -> torch.Tensor | None:
     """The result of a call that was remembered as ``what``; None, with nothing done, if none was or
     it has to be looked at again.  For operands with which the dispatcher has nothing to do."""
-    if profiler._is_profiler_enabled:
-        return None  # it shall see the operator
-    if b.is_inference() or not a.is_contiguous() or a.dtype is not b.dtype:
-        return None
+    if profiler._is_profiler_enabled or b.is_inference():
+        return None  # a profiler shall see the operator
     kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
-    if kept is None or not kept.is_current(b._version, frozen):
+    call = None if kept is None else kept.calls.get((what, a.dtype, a.shape))
+    if call is None or not a.is_contiguous() or not kept.is_current(b._version, frozen):
         return None
-    key, m, shape = kept.calls.get((what, a.shape), (None, 0, ()))
+    key, m, shape, item_bytes = call
     plans, address = world._cache, a.data_ptr()
-    if key not in plans or address % ITEM_BYTES[kept.weight._dtype]:
+    if key not in plans or address % item_bytes:
         return None
     plan = plans[key] = plans.pop(key)  # the last one is the most recently used
     plan._bind_again(kept.weight)
     y = a.new_empty(*shape)
-    world._call(plan._function, plan._check_open(), m, address, None, y.data_ptr(), None)
+    plan._call(plan._function, plan._check_open(), m, address, None, y.data_ptr(), None)
     return y
 
 
@@ -47,9 +45,10 @@ def remember(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, con
              y: torch.Tensor) -> None:
     """That the operator that was called just now returned y, without gaps, and so would again."""
     kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
-    if kept is None or kept.weight is None or a.numel() == 0:
+    if kept is None or kept.weight is None or b.is_inference() or a.numel() == 0:
         return
     if len(kept.calls) >= _MOST_SHAPES:
         kept.calls.clear()
     last_plan = next(reversed(world._cache))
-    kept.calls[what, a.shape] = last_plan, a.numel() // a.shape[-1], tuple(y.shape)
+    kept.calls[what, a.dtype, a.shape] = (last_plan, a.numel() // a.shape[-1], tuple(y.shape),
+                                          a.element_size())

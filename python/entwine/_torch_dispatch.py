@@ -27,7 +27,7 @@ _UNDISTURBED = {_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect"
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 # Bound here because this is asked in every call, and takes a tenth of its time.
-_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_is_compiling, _is_grad_enabled = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
 _is_autocast_enabled = torch._C._is_any_autocast_enabled
 _has_function_mode = torch._C._has_torch_function_variadic
 _keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_local_include_set
