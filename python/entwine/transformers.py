@@ -147,7 +147,7 @@ def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> N
         if style == "entwine_rowwise":
             level = logging.WARNING
     if _group_of(mesh).rank() == 0:
-        rows, columns, *gathered = map(used.get, _OURS.values())
+        rows, columns, *gathered = (used[style] for style in _OURS.values())
         _log.log(level, "entwine: %s on %d ranks: GEMM + AllReduce in %s; local columns in %s; "
                  "gathered in inference: %s; left to Transformers: %s", type(model).__name__,
                  _group_of(mesh).size(), counted(rows), counted(columns),
