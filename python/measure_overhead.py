@@ -49,14 +49,14 @@ def torch_calls(plan, world):
 
 def module_calls(torch, world):
     """Of one row, as in decoding: the layers as they are, without a promise about the weight."""
-    x = torch.ones(1, 1, K)
-    for output in ("scattered", "replicated"):
-        layer = entwine.torch.RowParallelLinear(K, N, bias=False, output=output, world=world)
+    for output, x in (("scattered", torch.ones(1, K)), ("replicated", torch.ones(1, 1, K))):
+        layer = entwine.torch.RowParallelLinear(K * world.size, N, bias=False, output=output,
+                                                world=world)
         layer.requires_grad_(False)
         known = set(world._cache.values())
         layer(x)
         plan, = set(world._cache.values()) - known
-        yield f"module, {output}, one row", plan, lambda layer=layer: layer(x)
+        yield f"module, {output}, one row", plan, lambda layer=layer, x=x: layer(x)
 
 
 def idle_operator(torch):

@@ -18,6 +18,7 @@ import time
 
 GRACE_S = 0.2
 
+_get_ident, _set_wakeup_fd = threading.get_ident, signal.set_wakeup_fd  # asked in every call
 _MAIN = threading.main_thread().ident
 
 
@@ -72,16 +73,16 @@ os.register_at_fork(after_in_child=_forget_watch)
 def call(world, function, arguments):
     """function(*arguments), which may block, such that Ctrl-C ends it."""
     global _watch
-    if threading.get_ident() != _MAIN:
+    if _get_ident() != _MAIN:
         return function(*arguments)
     if _watch is None:
         _watch = _Watch()
     watch = _watch
     previous = -1
     try:
-        previous = watch.previous = signal.set_wakeup_fd(watch.fd, warn_on_full_buffer=False)
+        previous = watch.previous = _set_wakeup_fd(watch.fd, warn_on_full_buffer=False)
         watch.flight = [world]
         return function(*arguments)
     finally:
         watch.flight = None
-        signal.set_wakeup_fd(previous)
+        _set_wakeup_fd(previous)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 
 import torch
 from torch.autograd import forward_ad
@@ -11,6 +10,7 @@ from . import _plan, _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
 from ._problem import ConfigLike, config_text
+from ._torch_dispatch import NOTHING_BUT_AUTOGRAD, identity
 from ._world import World, check_world, find_world
 
 _DEVICES = ["cpu", "cuda"]
@@ -41,18 +41,6 @@ ag_gemm_operator = torch.ops.entwine.ag_gemm.default
 
 # ---- Autograd --------------------------------------------------------------------------------
 
-_identity = getattr(torch._C.DispatchKeySet, "raw_repr", str)  # older torch has only the text
-
-
-def _keys(*names):
-    keys = (torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)) for name in names)
-    return _identity(functools.reduce(operator.or_, keys))
-
-
-# Of dense tensors without a mode, a transform or a lazy negation in between.
-_NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
-
-
 def _below_autograd(name, *arguments):
     if hasattr(arguments[0], "device_mesh"):
         raise ArgumentTypeError("a is a DTensor; expected this rank's part as a plain tensor\n"
@@ -82,7 +70,7 @@ def _differentiable(name, function, kernel, kernel_in_training=None):
     in_training = kernel_in_training or kernel
 
     def autograd(keys, *arguments):
-        is_plain = _identity(keys) in _NOTHING_BUT_AUTOGRAD
+        is_plain = identity(keys) in NOTHING_BUT_AUTOGRAD
         if _wants_function(arguments):
             return function.apply(in_training if is_plain else below, *arguments)
         return kernel(*arguments) if is_plain else below(*arguments)

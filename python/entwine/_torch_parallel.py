@@ -1,6 +1,7 @@
 """Linear layers whose parameters are DTensors: the forward of a row-parallel one, whose product and
-collective are one call of Entwine's, and of a column-parallel one, which exchanges nothing; and the
-style that makes the former of a torch.nn.Linear."""
+collective are one call of Entwine's, and of a column-parallel one, which exchanges nothing, or in
+inference its results; an embedding's in inference; and the style that makes the first of a
+torch.nn.Linear."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor import parallel
 
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
+from ._torch_dispatch import has_nothing_to_do
+from ._torch_rows import parts_of_all
 from ._torch_sums import own_columns, scattered_sum, whole_sum
 from ._world import World
 from .torch import world_of
@@ -61,6 +64,39 @@ def column_forward(module: torch.nn.Linear, world: World) -> Callable[[torch.Ten
     summed over the ranks."""
     def forward(x: torch.Tensor) -> torch.Tensor:
         return own_columns(x, _part(module.weight), _part(module.bias), world)
+
+    return forward
+
+
+def gathered_column_forward(module: torch.nn.Linear, world: World
+                            ) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """All columns, on every rank, of an input that is whole on every rank.  None, with nothing done,
+    where a gradient is wanted or torch has to see what is called."""
+    def forward(x: torch.Tensor) -> torch.Tensor | None:
+        weight = _part(module.weight)
+        if not has_nothing_to_do(x, weight):
+            return None
+        parts = parts_of_all(own_columns(x, weight, _part(module.bias), world), world)
+        return parts.movedim(0, -2).flatten(-2)
+
+    return forward
+
+
+def embedding_forward(module: torch.nn.Embedding, world: World
+                      ) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """Of an embedding whose rows are split over the ranks: the rows of these numbers, which are the
+    same on every rank.  None as in gathered_column_forward."""
+    lookup = torch.nn.functional.embedding
+
+    def forward(numbers: torch.Tensor) -> torch.Tensor | None:
+        weight = _part(module.weight)
+        if not has_nothing_to_do(numbers, weight):
+            return None
+        share = weight.shape[0]
+        # Every rank has a row for every number, and one of them has the right one.
+        rows = parts_of_all(lookup(numbers % share, weight), world).flatten(0, -2)
+        places = torch.arange(numbers.numel()).view(numbers.shape)
+        return lookup(numbers // share * numbers.numel() + places, rows)
 
     return forward
 

@@ -40,6 +40,13 @@ def _exchange(world, mine, everyone):
         _own_exchange(world, mine, everyone)
 
 
+def parts_of_all(mine, world):
+    """Every rank's tensor, of one shape on all of them: [ranks, ...]."""
+    everyone = mine.new_empty((world.size, *mine.shape))
+    _exchange(world, mine.contiguous(), everyone)
+    return everyone
+
+
 def gather(rows, num_rows, world):
     """The kernel of all_gather_rows."""
     world = find_world(world)

@@ -3,9 +3,13 @@ one ends in, whole on every rank or scattered over the ranks along a dimension, 
 column-parallel one whose input is whole."""
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ._errors import ShapeError
+from ._torch_again import call_again, remember
+from ._torch_dispatch import has_nothing_to_do
 from ._torch_operators import _as_matrix, _replicated, gemm_ar_operator, gemm_rs_operator
 from ._world import World
 
@@ -18,7 +22,12 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
 def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
               frozen: bool = False, pack: bool = True, config: str = "") -> torch.Tensor:
     """The sum over ranks of ``x @ weight.T``, and the bias: [..., n] on every rank."""
-    y: torch.Tensor = gemm_ar_operator(x, weight, world.name, frozen, pack, config)
+    is_plain = pack and has_nothing_to_do(x, weight)
+    y = call_again("gemm-ar", x, weight, world, frozen, config) if is_plain else None
+    if y is None:
+        y = gemm_ar_operator(x, weight, world.name, frozen, pack, config)
+        if is_plain:
+            remember("gemm-ar", x, weight, world, config, y)
     if bias is not None:
         y = y + bias.to(y.dtype)  # autocast may have chosen the type of y
     return y
@@ -70,14 +79,31 @@ def scattered_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
                   ) -> torch.Tensor:
     """This rank's part, along a dimension, of what ``whole_sum`` returns.  ``dim`` counts the
     dimensions of x without the last, also from their end."""
+    is_plain = pack and has_nothing_to_do(x, weight)
+    what = "gemm-rs", dim
+    y = call_again(what, x, weight, world, frozen, config) if is_plain else None
+    if y is None:
+        y = _scattered_product(x, weight, world, frozen, dim, pack, config)
+        if is_plain and _is_outermost(x.shape, dim):
+            remember(what, x, weight, world, config, y)
+    if bias is not None:
+        y = y + _replicated(bias, world.name).to(y.dtype)
+    return y
+
+
+def _is_outermost(shape: torch.Size, dim: int) -> bool:
+    """Whether scattering that dimension gives each rank rows that lie together."""
+    return len(shape) == 2 or math.prod(shape[:dim % (len(shape) - 1)]) == 1
+
+
+def _scattered_product(x: torch.Tensor, weight: torch.Tensor, world: World, frozen: bool, dim: int,
+                       pack: bool, config: str) -> torch.Tensor:
     shape = owned_shape(x.shape, weight.shape[0], world, dim)
     if x.dim() == 2:
         dim = 0
     elif dim % (x.dim() - 1) != 0:
         x = x.movedim(dim if dim >= 0 else dim - 1, 0)
     y: torch.Tensor = gemm_rs_operator(as_matrix(x), weight, world.name, frozen, pack, config)
-    if bias is not None:
-        y = y + _replicated(bias, world.name).to(y.dtype)
     if len(shape) == 2:
         return y
     dim %= len(shape) - 1

@@ -23,11 +23,12 @@ _UNTRACKED = None  # the version of an inference tensor
 class _Kept:
     """What is known of a tensor that was used as a weight."""
 
-    __slots__ = ("version", "elements", "sample", "weight")
+    __slots__ = ("version", "elements", "sample", "weight", "calls")
 
     def __init__(self, b):
         self.elements = _spread_elements(b)  # borrows the memory: read it only while b is there
         self.weight = None
+        self.calls = {}  # of _torch_again
 
     def note(self, version):
         self.version, self.sample = version, self.elements.tobytes()
@@ -59,6 +60,10 @@ def _spread_elements(b):
     if step < _RUN:
         return memory[:_SPOTS * _RUN] if size <= _SPOTS * _RUN else memory[::size // _SPOTS]
     return np.lib.stride_tricks.as_strided(memory, (_SPOTS, _RUN), (step * item, item))
+
+
+def key_of(b, storage, config):
+    return storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype, config
 
 
 def _forget(world, key):
@@ -100,7 +105,7 @@ def packed(world, b, layout, promised, config=""):
         raise ArgumentError(f"b has strides {b.stride()}; a frozen weight must be contiguous, or "
                             f"the transpose of what is")
     storage = b.untyped_storage()
-    key = (storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype, config)
+    key = key_of(b, storage, config)
     kept = world._frozen.get(key)
     if kept is None:
         kept = _meet(world, storage, key, b)

@@ -375,6 +375,8 @@ class World:
             check(function(*arguments))
         finally:
             self._busy.release()
+            if self._forsaken:
+                self._free_forsaken()
 
     def _destroy_weight(self, handle):
         """While busy."""

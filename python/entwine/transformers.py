@@ -11,25 +11,29 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import logging
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentError, ShapeError, UnsupportedError
-from ._torch_parallel import column_forward, row_forward
+from ._torch_parallel import (column_forward, embedding_forward, gathered_column_forward,
+                              row_forward)
+from ._world import World
 from .torch import world_of
 
 try:
     import transformers
     from transformers.distributed import DistributedConfig, mixin
     from transformers.distributed.tensor_parallel import (ALL_PARALLEL_STYLES, ColwiseParallel,
-                                                          RowwiseParallel)
+                                                          EmbeddingParallel, RowwiseParallel)
     from transformers.distributed.utils import TransformersDeviceMesh
     _apply = mixin.apply_tensor_parallelism
 except (ImportError, AttributeError) as error:
@@ -45,7 +49,9 @@ __all__ = ["enable", "parallelize"]
 _log = logging.getLogger("entwine")
 
 # Transformers' style: ours, in its registry.
-_OURS = {"rowwise": "entwine_rowwise", "colwise": "entwine_colwise"}
+_OURS = {"rowwise": "entwine_rowwise", "colwise": "entwine_colwise",
+         "colwise_gather_output": "entwine_colwise_gather_output",
+         "embedding_rowwise": "entwine_embedding_rowwise"}
 
 # Of a model that has no plan of its own, by the last part of a module's name.
 _PLAN_BY_NAME = {**dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), "colwise"),
@@ -63,46 +69,62 @@ def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
     return mesh.get_group() if mesh.ndim == 1 else mesh.get_group("tp")
 
 
-def _why_not(module: torch.nn.Module, mesh: DeviceMesh, features: str) -> str | None:
+def _why_not(module: torch.nn.Module, mesh: DeviceMesh, style: _Entwines) -> str | None:
     """Why Entwine cannot run this layer; None if it can."""
     size = _group_of(mesh).size()
-    if type(module) is not torch.nn.Linear:
-        return f"is a {type(module).__name__}, not a torch.nn.Linear"
-    why = why_not(module.weight, mesh.device_type)
+    if type(module) is not style.kind:
+        return f"is a {type(module).__name__}, not a torch.nn.{style.kind.__name__}"
+    if getattr(module, "max_norm", None) is not None:
+        return "has max_norm, which changes its weight"
+    why = why_not(module.weight, mesh.device_type)  # type: ignore[arg-type]
     if why is not None:
         return why
-    if getattr(module, features) % size:
-        return f"has {features}={getattr(module, features)}, not a multiple of {size} ranks"
-    return None
+    count = getattr(module, style.split)
+    return f"has {style.split}={count}, not a multiple of {size} ranks" if count % size else None
 
 
 class _Entwines:
     """A style of Transformers' with another forward where Entwine can run the layer."""
-    features: str
+    kind: type[torch.nn.Module] = torch.nn.Linear
+    split: str  # which number of the layer is divided among the ranks
+    forward_of: Callable[[Any, World], Callable[[torch.Tensor], torch.Tensor | None]]
 
     def install_forward(self, module: torch.nn.Module, mesh: DeviceMesh) -> torch.nn.Module:
         module = super().install_forward(module, mesh)  # type: ignore[misc]
-        if _why_not(module, mesh, self.features) is not None:
+        if _why_not(module, mesh, self) is not None:
             return module
         theirs, ours = module.forward, self.forward_of(module, world_of(_group_of(mesh)))
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            return theirs(x) if isinstance(x, DTensor) else ours(x)
+            y = None if isinstance(x, DTensor) else ours(x)
+            return theirs(x) if y is None else y
 
         module.forward = forward
         return module
 
 
 class EntwineRowwise(_Entwines, RowwiseParallel):
-    features, forward_of = "in_features", staticmethod(row_forward)
+    split, forward_of = "in_features", staticmethod(row_forward)
 
 
 class EntwineColwise(_Entwines, ColwiseParallel):
-    features, forward_of = "out_features", staticmethod(column_forward)
+    split, forward_of = "out_features", staticmethod(column_forward)
+
+
+class EntwineColwiseGathered(_Entwines, ColwiseParallel):
+    split, forward_of = "out_features", staticmethod(gathered_column_forward)
+
+
+class EntwineEmbedding(_Entwines, EmbeddingParallel):
+    kind = torch.nn.Embedding
+    split, forward_of = "num_embeddings", staticmethod(embedding_forward)
 
 
 ALL_PARALLEL_STYLES.register("entwine_rowwise", EntwineRowwise())
 ALL_PARALLEL_STYLES.register("entwine_colwise", EntwineColwise())
+ALL_PARALLEL_STYLES.register("entwine_colwise_gather_output",
+                             EntwineColwiseGathered(output_layouts=Replicate()))
+ALL_PARALLEL_STYLES.register("entwine_embedding_rowwise", EntwineEmbedding(shard_dim=0))
 
 
 # ---- What was replaced -----------------------------------------------------------------------
@@ -117,7 +139,7 @@ def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> N
         if style is None:
             continue
         ours = style in used
-        why = _why_not(module, mesh, ALL_PARALLEL_STYLES[style].features) if ours else style
+        why = _why_not(module, mesh, ALL_PARALLEL_STYLES[style]) if ours else style
         if why is None:
             used[style].append(name)
             continue
@@ -125,10 +147,11 @@ def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> N
         if style == "entwine_rowwise":
             level = logging.WARNING
     if _group_of(mesh).rank() == 0:
+        rows, columns, *gathered = (used[style] for style in _OURS.values())
         _log.log(level, "entwine: %s on %d ranks: GEMM + AllReduce in %s; local columns in %s; "
-                 "left to Transformers: %s", type(model).__name__, _group_of(mesh).size(),
-                 counted(used["entwine_rowwise"]), counted(used["entwine_colwise"]),
-                 with_reasons(left))
+                 "gathered in inference: %s; left to Transformers: %s", type(model).__name__,
+                 _group_of(mesh).size(), counted(rows), counted(columns),
+                 counted(itertools.chain(*gathered)), with_reasons(left))
 
 
 # ---- Enabling --------------------------------------------------------------------------------
@@ -147,7 +170,9 @@ def enable() -> None:
     """Has Transformers' tensor parallelism use Entwine, for models that are loaded from now on:
     GEMM + AllReduce in layers of the style ``rowwise``, products with packed weights in those of
     ``colwise`` where no gradient is wanted; the gradients of both are summed through Entwine's
-    shared memory.  Parameters, checkpoints and everything else stay Transformers' own.
+    shared memory.  In eager inference so are the outputs of ``colwise_gather_output`` and
+    ``embedding_rowwise`` gathered.  Parameters, checkpoints and everything else stay Transformers'
+    own.
 
     What was replaced in a model, and what was not and why, is one line of the logger ``entwine``: a
     warning if a row-parallel layer was not replaced.

@@ -47,6 +47,7 @@ def test_logits_tokens_and_gradients(said, name):
 
 @pytest.mark.parametrize("what", [
     "bfloat16: as in one process", "tied embeddings: as in one process",
+    "no tokens beyond the vocabulary",
     "loss curves are equal", "a write to a DTensor is seen", "saved and loaded again",
     "a plan by names: as in one process", "layers that cannot are left alone",
     "refused with a fix"])
@@ -134,6 +135,27 @@ def collectives_of(model, tokens):
     return Count.entwines, Count.theirs
 
 
+def gathers_of(model, tokens):
+    """Of embedding and head by Entwine, in inference and with gradients."""
+    import torch
+    from entwine import _torch_parallel
+    original, counts = _torch_parallel.parts_of_all, []
+
+    def counting(*arguments):
+        counts[-1] += 1
+        return original(*arguments)
+
+    _torch_parallel.parts_of_all = counting
+    try:
+        for wanted in (False, True):
+            counts.append(0)
+            with torch.set_grad_enabled(wanted):
+                model(tokens)
+    finally:
+        _torch_parallel.parts_of_all = original
+    return tuple(counts)
+
+
 def check_models(client, load, tokens):
     import entwine.transformers
     for name in MODELS:
@@ -148,8 +170,9 @@ def check_models(client, load, tokens):
         for way, model in models.items():
             check_equal(got[way], right)
             check_equal(got[way], got["theirs"])
-            # The embedding stays Transformers' own.
+            # With somebody looking on, the embedding is Transformers' own.
             assert collectives_of(model, tokens) == ((0, 5) if way == "theirs" else (4, 1))
+            assert gathers_of(model, tokens) == ((0, 0) if way == "theirs" else (2, 0))
             say(f"{name}, {way}: as in one process")
 
 
@@ -160,6 +183,15 @@ def check_kinds(tokens):
     check_equal(results(parallelize(tiny("Llama", tie_word_embeddings=True)), tokens),
                 results(tiny("Llama", tie_word_embeddings=True), tokens))
     say("tied embeddings: as in one process")
+    model = parallelize(tiny("Llama"))
+    for number in (-1, 128):
+        with torch.no_grad():
+            try:
+                model(torch.full((1, 4), number))
+            except IndexError:
+                continue
+        raise AssertionError(f"token {number} was accepted")
+    say("no tokens beyond the vocabulary")
     # Fewer tokens than before: torch 2.8 confuses split embeddings that differ in dtype alone.
     fewer = tokens[:, 1:]
     wide = [model(fewer).logits for model in (parallelize(tiny("Llama").bfloat16()),
