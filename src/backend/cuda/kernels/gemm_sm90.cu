@@ -832,7 +832,7 @@ __device__ void store(const ewx_cuda_maps &maps,
             (EW_MUTANT == 1 || call.ownership == EWX_OWNS_ROWS)) /* ... spanning owners */
             publish(call, epoch, item.part, item.task + tile);
 #endif
-#if EW_MUTANT == 83 /* planted bug: published when one half is there; the other is late */
+#if EW_MUTANT == 84 /* planted bug: published when one half is there; the other is late */
         if (split && tile == 1)
             __nanosleep(50000);
 #endif
@@ -871,7 +871,7 @@ __device__ void store(const ewx_cuda_maps &maps,
             if (stores)
                 stores_are_complete();
             __syncwarp();
-#if EW_MUTANT != 83
+#if EW_MUTANT != 84
             if (split)
                 named_sync(HALVES_STORED, HALVES_THREADS);
 #endif
