@@ -19,7 +19,8 @@ def _keys(*names):
 NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
 
 # Of a dense tensor of the CPU, made outside or inside of inference mode.
-_DENSE = {_keys("CPU", "AutocastCPU", "ADInplaceOrView", "AutogradCPU"), _keys("CPU", "AutocastCPU")}
+_DENSE = {_keys("CPU", "AutocastCPU", "ADInplaceOrView", "AutogradCPU"),
+          _keys("CPU", "AutocastCPU")}
 
 # Of a thread, outside or inside of inference mode, without a mode, a transform or a trace.
 _UNDISTURBED = {_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect")}
@@ -35,8 +36,8 @@ _keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_loca
 
 def has_nothing_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether the dispatcher would go straight from these operands to a kernel for the CPU, so that
-    one can as well be called without it: no gradient is wanted, and nothing traces, compiles, casts,
-    maps or counts what is called."""
+    one can as well be called without it: no gradient is wanted, and nothing traces, compiles,
+    casts, maps or counts what is called."""
     return not (_is_compiling() or _is_grad_enabled() and (a.requires_grad or b.requires_grad)
                 or type(a) is not torch.Tensor or type(b) not in _TENSORS
                 or _has_function_mode(a, b) or _is_autocast_enabled()

@@ -70,8 +70,8 @@ def column_forward(module: torch.nn.Linear, world: World) -> Callable[[torch.Ten
 
 def gathered_column_forward(module: torch.nn.Linear, world: World
                             ) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """All columns, on every rank, of an input that is whole on every rank.  None, with nothing done,
-    where a gradient is wanted or torch has to see what is called."""
+    """All columns, on every rank, of an input that is whole on every rank.  None, with nothing
+    done, where a gradient is wanted or torch has to see what is called."""
     def forward(x: torch.Tensor) -> torch.Tensor | None:
         weight = _part(module.weight)
         if not has_nothing_to_do(x, weight):
