@@ -677,6 +677,35 @@ static void only_calls_that_can_span_owners(void **state)
     }
 }
 
+/* Every block is taken once, whole or by its two tiles, in the order of positions; and what
+ * is split is a last wave of which half of the CTAs or more would have nothing. */
+static void split_blocks_are_taken_once(void **state)
+{
+    (void)state;
+    for (int ctas = 2; ctas <= 132; ctas += 2)
+        for (int blocks = 0; blocks <= 3 * ctas; blocks++)
+            for (int cluster = 1; cluster <= 2; cluster++) {
+                const int64_t split = ewx_split_from(blocks, ctas);
+                int64_t index = 0;
+                uint8_t taken[3 * 132 + 2] = {0}; /* bits: tile 0, tile 1, whole */
+                assert_int_equal(split, 2 * (blocks % ctas) <= ctas ? blocks / ctas * ctas
+                                                                    : blocks);
+                for (;; index += cluster) {
+                    const ewx_taken t = ewx_take(split, cluster, index);
+                    if (t.position >= blocks)
+                        break;
+                    assert_int_equal(t.tile >= 0, t.position >= split);
+                    for (int i = 0; i < cluster; i++) {
+                        const uint8_t bit = t.tile < 0 ? 4 : (uint8_t)(1 << t.tile);
+                        assert_int_equal(taken[t.position + i] & bit, 0);
+                        taken[t.position + i] |= bit;
+                    }
+                }
+                for (int block = 0; block < blocks; block++)
+                    assert_int_equal(taken[block], block < split ? 4 : 3);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -688,6 +717,7 @@ int main(void)
         cmocka_unit_test(few_rows_span_owners),
         cmocka_unit_test(slots_suffice_for_every_largest_call),
         cmocka_unit_test(only_calls_that_can_span_owners),
+        cmocka_unit_test(split_blocks_are_taken_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

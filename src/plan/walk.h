@@ -81,6 +81,25 @@ EW_HD static inline int64_t ewx_split_from(int64_t blocks, int64_t ctas)
     return 2 * rest <= ctas ? blocks - rest : blocks;
 }
 
+/* What `count` CTAs side by side take: the blocks from `position` on, or a tile of each. */
+typedef struct ewx_taken {
+    int64_t position;
+    int tile; /* -1: whole blocks */
+} ewx_taken;
+
+/* Number `index` of what is taken, counted in CTAs, where blocks from `split` on are split.
+ * Below `split` that is the position itself. */
+EW_HD static inline ewx_taken ewx_take(int64_t split, int64_t count, int64_t index)
+{
+    ewx_taken taken = {index, -1};
+    if (index >= split) {
+        const int64_t turn = (index - split) / count;
+        taken.position = split + turn / 2 * count;
+        taken.tile = (int)(turn % 2);
+    }
+    return taken;
+}
+
 /* ---- Where the GEMM waits for rows: another order on every rank ----
  *
  * A panel is a row of blocks.  A rank pushes each of its panels to one rank after the

@@ -98,42 +98,37 @@ __device__ __forceinline__ int num_pieces(const ewx_cuda_call &call)
 /* What hands out blocks: one thread of a CTA or cluster. */
 template <class OP>
 struct block_source {
-    int64_t position; /* of the first block taken last */
-    int tile;         /* of these, where blocks are split; -1: the whole blocks */
+    ewx_taken taken; /* last */
 
     /* Takes the next `count` blocks, or a tile of each; false: none is left. */
     __device__ __forceinline__ bool take(const ewx_cuda_operands &operands,
                                          const ewx_cuda_call &call, uint32_t,
                                          uint32_t count)
     {
-        position = operands.first_position +
-                   (operands.persistent ? atomicAdd(&call.counters->next_position, count)
-                                        : blockIdx.x);
-        tile = -1;
-        if (position >= operands.split_position) {
-            const int64_t turn = (position - operands.split_position) / count;
-            position = operands.split_position + turn / 2 * count;
-            tile = (int)(turn % 2);
-        }
-        return position < operands.end_position;
+        const int64_t index =
+            operands.first_position + (operands.persistent
+                                           ? atomicAdd(&call.counters->next_position, count)
+                                           : blockIdx.x);
+        taken = ewx_take(operands.split_position, count, index);
+        return taken.position < operands.end_position;
     }
 
     /* Whether there is an i-th one of those taken. */
     __device__ __forceinline__ bool has(const ewx_cuda_operands &operands,
                                         const ewx_cuda_call &, int i) const
     {
-        return position + i < operands.end_position;
+        return taken.position + i < operands.end_position;
     }
 
     __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
     {
         if constexpr (GATHERS<OP>) {
-            return describe_block(call.grid,
-                                  ewx_gather_block(&call.grid, call.rank, position + i));
+            return describe_block(
+                call.grid, ewx_gather_block(&call.grid, call.rank, taken.position + i));
         } else {
             const gemm_block block =
-                describe_block(call.grid, ewx_order_block(&call.grid, position + i));
-            return tile < 0 ? block : tile_of_block(block, tile);
+                describe_block(call.grid, ewx_order_block(&call.grid, taken.position + i));
+            return taken.tile < 0 ? block : tile_of_block(block, taken.tile);
         }
     }
 };

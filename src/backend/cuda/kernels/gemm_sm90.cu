@@ -12,7 +12,11 @@
  * beside it on every SM; without that, overlap costs more than it hides.
  *
  * Two CTAs may form a cluster: at neighbouring positions of the interleaved order they
- * need the same columns of B, so each loads half of them for both. */
+ * need the same columns of B, so each loads half of them for both.
+ *
+ * Where the last wave would leave half of the SMs without a block, its blocks are split: an
+ * item is one tile then, the multipliers have the upper and the lower half of it, and it is
+ * published when both storers have stored theirs. */
 #include "backend/cuda/kernels/activate.cuh"
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/op_ag_gemm.cuh"
