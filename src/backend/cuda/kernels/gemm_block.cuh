@@ -12,7 +12,7 @@ struct gemm_block {
     ewx_tile tile;        /* the first */
     int part;
     int rows, cols; /* that exist, at most a block of them */
-    int num_tiles;
+    int16_t num_tiles;
     bool is_split; /* it is a tile of a block that is split */
 };
 
@@ -29,7 +29,7 @@ __device__ __forceinline__ gemm_block describe_block(const ewx_grid &grid,
     described.rows = (int)ewx_tile_height(&grid, block.part, tile);
     described.cols =
         (int)ewx_min64(grid.cols - described.b_row, grid.block_cols * EWX_TILE_N);
-    described.num_tiles = (int)ewx_div_up(described.cols, EWX_TILE_N);
+    described.num_tiles = (int16_t)ewx_div_up(described.cols, EWX_TILE_N);
     described.is_split = false;
     return described;
 }
