@@ -869,12 +869,9 @@ __device__ void store(const ewx_cuda_maps &maps,
         stores_have_read<0>();
         __syncwarp();
         named_arrive(box_empty(tile, 1), BOX_THREADS);
-        if constexpr (GATHERS<OP>) {
-            stores_are_complete();
-        } else {
-            if (stores)
-                stores_are_complete();
-            __syncwarp();
+        stores_are_complete(); /* of the one lane that has made any */
+        __syncwarp();
+        if constexpr (!GATHERS<OP>) {
 #if EW_MUTANT != 84
             if (split)
                 named_sync(HALVES_STORED, HALVES_THREADS);
@@ -883,8 +880,8 @@ __device__ void store(const ewx_cuda_maps &maps,
             if (publishes && completes_tile<OP>(call, item))
                 OP::deliver(operands, call, epoch, item.part, item.task + tile);
 #endif
+            __syncwarp();
         }
-        __syncwarp();
     }
 }
 
