@@ -20,9 +20,7 @@ struct op_gemm_ar {
                                                      const ewx_cuda_call &call,
                                                      uint32_t epoch, int lane)
     {
-        const bool ok = await_readers(call, epoch, lane);
-        accesses_before_bulk();
-        return ok;
+        return await_storing_readers(call, epoch, lane);
     }
 
     static __device__ __forceinline__ int home(const ewx_cuda_operands &,

@@ -276,6 +276,16 @@ __device__ __forceinline__ bool await_readers(const ewx_cuda_call &call, uint32_
     return __all_sync(~0u, ok);
 }
 
+/* The same where the readers have stored in the slots too, by ordinary stores, before bulk
+ * copies to them. */
+__device__ __forceinline__ bool await_storing_readers(const ewx_cuda_call &call,
+                                                      uint32_t epoch, int lane)
+{
+    const bool ok = await_readers(call, epoch, lane);
+    accesses_before_bulk();
+    return ok;
+}
+
 /* ---- Contributions ---- */
 
 __device__ __forceinline__ int64_t slot_of(const ewx_cuda_call &call, int part,
