@@ -4,9 +4,12 @@
 #include "faultkit.h"
 #include "harness.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -118,6 +121,36 @@ static void worlds_compare_every_fact(void **state)
     ewx_probe_install(NULL, NULL);
     for (int rank = 0; rank < W; rank++)
         assert_int_equal(exits[rank], 9);
+}
+
+/* Linked with --wrap=poll. */
+int __real_poll(struct pollfd *entries, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *entries, nfds_t count, int timeout_ms);
+static pid_t launcher_of_the_deaf;
+
+int __wrap_poll(struct pollfd *entries, nfds_t count, int timeout_ms)
+{
+    if (!launcher_of_the_deaf || getpid() == launcher_of_the_deaf)
+        return __real_poll(entries, count, timeout_ms);
+    usleep(200000); /* the launcher answers meanwhile */
+    errno = EPERM;
+    return -1;
+}
+
+/* What a rank says is heard even if it ends with the launcher's answer unread, which resets
+ * the connection. */
+static void a_rank_that_read_no_answer_is_heard(void **state)
+{
+    (void)state;
+    int exits[W];
+    launcher_of_the_deaf = getpid();
+    const ew_status status =
+        ew_run_ranks(EW_RANKS_AS_PROCESSES, W, NULL, never_called, NULL, exits);
+    launcher_of_the_deaf = 0;
+    for (int rank = 0; rank < W; rank++)
+        assert_int_not_equal(exits[rank], 9);
+    if (status != EW_ERR_SYSTEM || !error_has("poll failed", NULL))
+        fail_msg("%s \"%s\"", ew_status_name(status), ew_last_error());
 }
 
 /* ---- Plans: what is asked for ---- */
@@ -497,15 +530,11 @@ static void there_are_at_least_forty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TIDY(worlds_compare_every_fact),
-        TIDY(plans_compare_the_problem),
-        TIDY(plans_compare_the_config),
-        TIDY(plans_compare_every_fact),
-        TIDY(calls_are_compared),
-        TIDY(different_rows_are_refused),
-        TIDY(one_rank_that_cannot_stops_all),
-        TIDY(one_without_arguments_stops_all),
-        cmocka_unit_test(there_are_at_least_forty),
+        TIDY(worlds_compare_every_fact),       TIDY(a_rank_that_read_no_answer_is_heard),
+        TIDY(plans_compare_the_problem),       TIDY(plans_compare_the_config),
+        TIDY(plans_compare_every_fact),        TIDY(calls_are_compared),
+        TIDY(different_rows_are_refused),      TIDY(one_rank_that_cannot_stops_all),
+        TIDY(one_without_arguments_stops_all), cmocka_unit_test(there_are_at_least_forty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

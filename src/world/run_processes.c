@@ -251,6 +251,16 @@ static void sleep_until_something(const flock *f, bool hellos, int most_ms)
     poll(entries, 2 * (nfds_t)f->num_ranks, all_watched ? most_ms : 5);
 }
 
+/* The next message of a rank, if any.  A rank that ends with our answer unread resets the
+ * connection, which the first receive reports before what the rank had sent. */
+static ssize_t receive(const child *c, unsigned char *message)
+{
+    ssize_t got = recv(c->socket, message, MAX_HELLO_BYTES, MSG_DONTWAIT);
+    if (got < 0 && errno == ECONNRESET)
+        got = recv(c->socket, message, MAX_HELLO_BYTES, MSG_DONTWAIT);
+    return got;
+}
+
 /* A rank sends its hello, or why it has none. */
 static bool is_answer(const void *message, ssize_t bytes, answer *why_out)
 {
@@ -266,7 +276,7 @@ static bool is_answer(const void *message, ssize_t bytes, answer *why_out)
 static void take_hello(child *c, int rank, size_t *hello_bytes, answer *reply)
 {
     unsigned char message[MAX_HELLO_BYTES];
-    const ssize_t got = recv(c->socket, message, sizeof message, MSG_DONTWAIT);
+    const ssize_t got = receive(c, message);
     answer why;
     if (is_answer(message, got, &why)) {
         reply->status = why.status;
@@ -351,7 +361,7 @@ static ew_status answer_all(const flock *f, size_t hello_bytes)
 static void take_note(child *c)
 {
     unsigned char message[MAX_HELLO_BYTES];
-    for (ssize_t got; (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;) {
+    for (ssize_t got; (got = receive(c, message)) > 0;) {
         ewx_shrunk_note note;
         if (got != sizeof note)
             continue;
@@ -420,7 +430,7 @@ static bool only_noticed(int32_t status)
 static bool take_last_words(const child *c, answer *words_out)
 {
     unsigned char message[MAX_HELLO_BYTES];
-    for (ssize_t got; (got = recv(c->socket, message, sizeof message, MSG_DONTWAIT)) > 0;)
+    for (ssize_t got; (got = receive(c, message)) > 0;)
         if (is_answer(message, got, words_out))
             return true;
     return false;
