@@ -262,9 +262,9 @@ static void cuda_choices_for_copied_rows(void **state)
         {"transport=copy,producer=blas,release=output",
          "fix: use release=partition, or producer=own"},
         {"transport=copy,producer=blas,release=2", "when all of them are copied"},
-        {"transport=copy,release=1", "config release=1 would take 448 copies"},
+        {"transport=copy,release=1", "config release=1 would take 224 copies"},
         {"transport=copy,release=1", "fix: use release=2 or more"}};
-    ew_problem problem = EW_PROBLEM(65536, 1280, 8192, EW_BF16);
+    ew_problem problem = EW_PROBLEM(32768, 1280, 8192, EW_BF16);
     ew_config request = EW_CONFIG_INIT;
     const ewx_machine machine = {.cores = 16, .gpu_sms = 16, .gpu_arch = 90};
     problem.op = EW_OP_AG_GEMM;

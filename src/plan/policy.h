@@ -7,6 +7,7 @@
 #include "plan/spec.h"
 
 #define EWX_MAX_LAUNCHES 256 /* of reducers in one call */
+#define EWX_MAX_COPIES (EWX_MAX_LAUNCHES / 2) /* of rows: a launch goes with each */
 
 /* Tiles of the largest part; of problems that are refused later, something. */
 static inline int64_t ewx_most_part_tiles(const ew_problem *problem, int num_ranks)
