@@ -248,7 +248,8 @@ static void cuda_choices_for_copied_rows(void **state)
     static const struct {
         const char *asked;
         int release, group;
-    } chosen_for[] = {{"transport=copy", EW_RELEASE_PARTITION, 3},
+    } chosen_for[] = {{"transport=copy", 8, 3},
+                      {"transport=copy,release=partition", EW_RELEASE_PARTITION, 3},
                       {"transport=copy,release=2", 2, 2},
                       {"transport=copy,release=4", 4, 3},
                       {"transport=copy,release=output", EW_RELEASE_OUTPUT, 3},
@@ -366,9 +367,9 @@ static void methods_are_configs(void **state)
         {"blas-chunked", "backend=cuda,x=8,pool=after",
          "backend=cuda,producer=blas,release=partition,transport=copy"},
         {"chunk-signals", "backend=cuda,x=8,b=128",
-         "backend=cuda,producer=own,release=2,transport=copy"},
+         "backend=cuda,producer=own,pool=shared,transport=copy"},
         {"chunk-signals", "backend=cuda,release=4",
-         "backend=cuda,producer=own,release=4,transport=copy"},
+         "backend=cuda,producer=own,release=4,pool=shared,transport=copy"},
         {"fused-push", "backend=cuda,x=8,order=default",
          "backend=cuda,producer=own,release=output,transport=push"},
         {"fused-add", "backend=cuda,x=8", "backend=cuda,producer=own,x=8,transport=add"},

@@ -290,7 +290,7 @@ static void what_cannot_differ_is_not_tried(void **state)
     assert_true(vary(&space, RELEASE, requests) > 0);
     for (int i = vary(&space, RELEASE, requests); i-- > 0;)
         assert_true(requests[i].release > 1 && requests[i].release <= 32);
-    ew_problem gathered = small; /* of 4 panels each */
+    ew_problem gathered = small; /* of 4 panels each, one of them a chunk */
     gathered.op = EW_OP_AG_GEMM;
     space = space_of("chunk-signals", &gathered, 2);
     assert_int_equal(vary(&space, RELEASE, requests), 3);

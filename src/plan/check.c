@@ -265,9 +265,8 @@ static ew_status refuse_for_gather(const ew_problem *problem, const ew_config *c
 static ew_status check_cuda_row_copies(const ew_problem *problem, int num_ranks,
                                        const ew_config *config)
 {
-    const int64_t panels = ewx_div_up(ewx_div_up(problem->max_m, num_ranks), EWX_TILE_M);
-    const int others = num_ranks > 1 ? num_ranks - 1 : 1;
-    const int64_t most_chunks = others < EWX_MAX_COPIES ? EWX_MAX_COPIES / others : 1;
+    const int64_t panels = ewx_most_panels(problem, num_ranks);
+    const int64_t most_chunks = ewx_most_chunks(num_ranks);
     const int64_t chunks = ewx_release_units(ewx_release_of(config), panels);
     if (config->pool != EW_POOL_SHARED || config->budget != 1 || config->batch != 128)
         return ewx_fail(EW_ERR_CONFIG,
@@ -282,7 +281,7 @@ static ew_status check_cuda_row_copies(const ew_problem *problem, int num_ranks,
                         "config release=%d would take %" PRId64
                         " copies in a call, the most is %d\n  fix: use release=%" PRId64
                         " or more, or release=partition",
-                        config->release, chunks * others, EWX_MAX_COPIES,
+                        config->release, chunks * (num_ranks - 1), EWX_MAX_COPIES,
                         ewx_div_up(panels, most_chunks));
     return EW_OK;
 }

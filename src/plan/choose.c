@@ -180,6 +180,30 @@ static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
     return (int32_t)(ewx_div_up(waves > least ? waves : least, round) * round);
 }
 
+/* Panels that a copy engine takes at a time: a quarter of a rank's, so that their GEMM can
+ * begin early. */
+static int32_t choose_chunk(const ew_problem *problem, int num_ranks)
+{
+    const int64_t panels = ewx_most_panels(problem, num_ranks);
+    const int64_t most = ewx_most_chunks(num_ranks);
+    const int64_t chunk = ewx_div_up(panels, ewx_min64(most, 4));
+    return chunk > 1 ? (int32_t)chunk : 1;
+}
+
+static int32_t choose_gpu_release(const ew_problem *problem, int num_ranks, int sms,
+                                  const ew_config *config)
+{
+    const bool is_blas = config->producer == EW_PRODUCER_BLAS;
+    if (config->transport == EW_TRANSPORT_COPY)
+        return ewx_op_of(problem)->gemm_waits && !is_blas ? choose_chunk(problem, num_ranks)
+                                                          : EW_RELEASE_PARTITION;
+    if (is_blas)
+        return EW_RELEASE_OUTPUT;
+    return config->launches == EW_LAUNCHES_UNIT
+               ? choose_unit(problem, num_ranks, sms, config->block_n)
+               : 1;
+}
+
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
  * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
  * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
@@ -234,6 +258,10 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
         config->order = copies                                 ? EW_ORDER_CONTIGUOUS
                         : config->producer == EW_PRODUCER_BLAS ? EW_ORDER_DEFAULT
                                                                : EW_ORDER_INTERLEAVED;
+    if (!config->launches)
+        config->launches = EW_LAUNCHES_ONCE;
+    if (!config->release)
+        config->release = choose_gpu_release(problem, num_ranks, gpu.gpu_sms, config);
     if (!config->group)
         config->group = gathers
                             ? choose_gather_group(problem, gpu.gpu_sms, config)
@@ -241,15 +269,6 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
                                                ? 1
                                                : ewx_op_of(problem)->num_parts(num_ranks),
                                            gpu.gpu_sms, config->block_n);
-    if (!config->launches)
-        config->launches = EW_LAUNCHES_ONCE;
-    if (!config->release)
-        config->release =
-            copies                                 ? EW_RELEASE_PARTITION
-            : config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT
-            : config->launches == EW_LAUNCHES_UNIT
-                ? choose_unit(problem, num_ranks, gpu.gpu_sms, config->block_n)
-                : 1;
     if (!config->pool) /* reducers that can only wait would be in the GEMM's way */
         config->pool = copies ? (gathers ? EW_POOL_SHARED : EW_POOL_AFTER)
                        : config->release == EW_RELEASE_OUTPUT ? EW_POOL_AFTER

@@ -55,7 +55,9 @@ static const char *why_release(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
     if (ewx_copies_rows(spec->op, config))
-        return "a rank's rows are one copy";
+        return config->producer == EW_PRODUCER_BLAS
+                   ? "a rank's rows are one copy"
+                   : "a quarter of a rank's rows is one copy";
     if (spec->op->gemm_waits)
         return "a block is computed as soon as its rows are there";
     if (config->producer == EW_PRODUCER_BLAS)

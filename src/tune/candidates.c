@@ -150,7 +150,9 @@ static void vary_group(const ewx_candidate_space *space, ew_config request,
 static bool has_release(const ewx_candidate_space *space)
 {
     const ew_config *c = &space->built_in;
-    return !space->fixed.release && (c->release > 1 || c->launches == EW_LAUNCHES_UNIT);
+    const bool in_chunks = ewx_copies_rows(ewx_op_of(space->problem), c) && c->release > 0;
+    return !space->fixed.release &&
+           (c->release > 1 || c->launches == EW_LAUNCHES_UNIT || in_chunks);
 }
 
 static void vary_release(const ewx_candidate_space *space, ew_config request,
