@@ -214,7 +214,6 @@ static void cuda_choices_for_gathered_rows(void **state)
     static const struct {
         const char *asked, *text;
     } refused[] = {{"transport=pull", "transport=pull is not implemented"},
-                   {"transport=copy", "fix: leave transport out"},
                    {"launches=unit", "launches=unit is not implemented"},
                    {"release=4,first=2", "with ag-gemm"},
                    {"pool=static", "for ag-gemm"},
@@ -239,6 +238,54 @@ static void cuda_choices_for_gathered_rows(void **state)
         assert_int_equal(ew_config_parse(refused[i].asked, &request), EW_OK);
         request.backend = EW_BACKEND_CUDA;
         expect_cuda_refusal(&problem, 8, &request, EW_ERR_UNSUPPORTED, refused[i].text);
+    }
+}
+
+/* What copy engines move: a rank's rows, whole or in chunks, beside either GEMM. */
+static void cuda_choices_for_copied_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked;
+        int release, group;
+    } chosen_for[] = {{"transport=copy", 8, 3},
+                      {"transport=copy,release=partition", EW_RELEASE_PARTITION, 3},
+                      {"transport=copy,release=2", 2, 2},
+                      {"transport=copy,release=4", 4, 3},
+                      {"transport=copy,release=output", EW_RELEASE_OUTPUT, 3},
+                      {"transport=copy,producer=blas", EW_RELEASE_PARTITION, 3}};
+    static const struct {
+        const char *asked, *text;
+    } refused[] = {
+        {"transport=copy,pool=after", "fix: leave pool, x and b out"},
+        {"transport=copy,x=2", "on no SM"},
+        {"transport=copy,b=256", "on no SM"},
+        {"transport=copy,producer=blas,release=output",
+         "fix: use release=partition, or producer=own"},
+        {"transport=copy,producer=blas,release=2", "when all of them are copied"},
+        {"transport=copy,release=1", "config release=1 would take 224 copies"},
+        {"transport=copy,release=1", "fix: use release=2 or more"}};
+    ew_problem problem = EW_PROBLEM(32768, 1280, 8192, EW_BF16);
+    ew_config request = EW_CONFIG_INIT;
+    const ewx_machine machine = {.cores = 16, .gpu_sms = 16, .gpu_arch = 90};
+    problem.op = EW_OP_AG_GEMM;
+    for (size_t i = 0; i < COUNT(chosen_for); i++) {
+        ewx_spec spec;
+        assert_int_equal(ew_config_parse(chosen_for[i].asked, &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        assert_int_equal(ewx_spec_build(&problem, 8, &request, &machine, &spec), EW_OK);
+        assert_int_equal(spec.config.release, chosen_for[i].release);
+        assert_int_equal(spec.config.group, chosen_for[i].group);
+        assert_int_equal(spec.config.order, EW_ORDER_CONTIGUOUS);
+        assert_int_equal(spec.config.pool, EW_POOL_SHARED);
+        assert_int_equal(spec.config.budget, 1);
+        /* The host, which does not count calls, says where a copy goes. */
+        assert_int_equal(spec.layout.slice_offset[0], spec.layout.slice_offset[1]);
+    }
+    for (size_t i = 0; i < COUNT(refused); i++) {
+        assert_int_equal(ew_config_parse(refused[i].asked, &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, refused[i].text);
     }
 }
 
@@ -317,6 +364,12 @@ static void methods_are_configs(void **state)
         {"chunked", "backend=cuda,x=8,b=128,block=128x128",
          "backend=cuda,producer=own,block=128x128,order=contiguous,release=partition,"
          "transport=copy"},
+        {"blas-chunked", "backend=cuda,x=8,pool=after",
+         "backend=cuda,producer=blas,release=partition,transport=copy"},
+        {"chunk-signals", "backend=cuda,x=8,b=128",
+         "backend=cuda,producer=own,pool=shared,transport=copy"},
+        {"chunk-signals", "backend=cuda,release=4",
+         "backend=cuda,producer=own,release=4,pool=shared,transport=copy"},
         {"fused-push", "backend=cuda,x=8,order=default",
          "backend=cuda,producer=own,release=output,transport=push"},
         {"fused-add", "backend=cuda,x=8", "backend=cuda,producer=own,x=8,transport=add"},
@@ -337,20 +390,40 @@ static void methods_are_configs(void **state)
     }
 }
 
-static void every_method_can_be_planned(void **state)
+static bool is_among(const char *name, const char *const *names)
 {
-    (void)state;
-    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
+    for (; *names; names++)
+        if (strcmp(name, *names) == 0)
+            return true;
+    return false;
+}
+
+/* All but those that another operation has. */
+static void plan_methods(ew_op op, const char *const *refused)
+{
+    ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
     const ewx_machine machine = {
         .cores = 16, .gpu_sms = 16, .gpu_arch = 90, .gpu_sharers = 8};
+    problem.op = op;
     for (const char *const *name = ew_method_list(); *name; name++) {
         ew_config base = EW_CONFIG_INIT, config = EW_CONFIG_INIT;
         ewx_spec spec;
         base.backend = EW_BACKEND_CUDA;
         assert_int_equal(ew_method_config(*name, &base, &config), EW_OK);
-        if (ewx_spec_build(&problem, 8, &config, &machine, &spec) != EW_OK)
-            fail_msg("%s: %s", *name, ew_last_error());
+        const ew_status status = ewx_spec_build(&problem, 8, &config, &machine, &spec);
+        if ((status == EW_OK) == is_among(*name, refused))
+            fail_msg("%s, %s: %s", ew_op_name(op), *name, ew_last_error());
     }
+}
+
+static void every_method_can_be_planned(void **state)
+{
+    (void)state;
+    static const char *const gathering[] = {"blas-chunked", "chunk-signals", NULL};
+    static const char *const reducing[] = {"static", "wavegroup", "fused-add",
+                                           "fused-tma-add", NULL};
+    plan_methods(EW_OP_GEMM_RS, gathering);
+    plan_methods(EW_OP_AG_GEMM, reducing);
 }
 
 static void unknown_methods_are_refused(void **state)
@@ -539,6 +612,7 @@ int main(void)
         cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),
         cmocka_unit_test(cuda_choices_for_gathered_rows),
+        cmocka_unit_test(cuda_choices_for_copied_rows),
         cmocka_unit_test(impossible_cuda_problems_are_refused),
         cmocka_unit_test(cuda_keys_are_refused_on_the_cpu),
         cmocka_unit_test(methods_are_configs),

@@ -171,7 +171,7 @@ static ewx_candidate_space space_of(const char *method, const ew_problem *proble
     assert_int_equal(ewx_config_choose(problem, num_ranks, &space.fixed, &space.machine,
                                        &space.built_in),
                      EW_OK);
-    if (strcmp(method, "wavegroup") == 0)
+    if (space.fixed.release > 0)
         space.fixed.release = 0; /* its size is to be found */
     return space;
 }
@@ -198,6 +198,19 @@ static void each_method_has_its_knobs(void **state)
         for (int knob = 0; knob < EWX_KNOBS; knob++)
             if (ewx_candidate_applies(&space, knob) != cases[i].applies[knob])
                 fail_msg("%s, knob %d", cases[i].method, knob);
+    }
+    static const struct {
+        const char *method;
+        bool applies[EWX_KNOBS];
+    } gathering[] = {{"blas-chunked", {false}},
+                     {"chunk-signals", {false, true, true, true}}};
+    ew_problem gathered = large;
+    gathered.op = EW_OP_AG_GEMM;
+    for (size_t i = 0; i < sizeof gathering / sizeof gathering[0]; i++) {
+        const ewx_candidate_space space = space_of(gathering[i].method, &gathered, 8);
+        for (int knob = 0; knob < EWX_KNOBS; knob++)
+            if (ewx_candidate_applies(&space, knob) != gathering[i].applies[knob])
+                fail_msg("%s, knob %d", gathering[i].method, knob);
     }
     ewx_candidate_space nccl = space_of("blas", &large, 8);
     nccl.machine.has_nccl = true;
@@ -277,6 +290,12 @@ static void what_cannot_differ_is_not_tried(void **state)
     assert_true(vary(&space, RELEASE, requests) > 0);
     for (int i = vary(&space, RELEASE, requests); i-- > 0;)
         assert_true(requests[i].release > 1 && requests[i].release <= 32);
+    ew_problem gathered = small; /* of 4 panels each, one of them a chunk */
+    gathered.op = EW_OP_AG_GEMM;
+    space = space_of("chunk-signals", &gathered, 2);
+    assert_int_equal(vary(&space, RELEASE, requests), 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(requests[i].release, 1 << i);
     space = space_of("wavegroup", &large, 8);
     bool both = false;
     for (int i = vary(&space, ENDS, requests); i-- > 0;) {

@@ -23,6 +23,12 @@ static ew_status call(const char *profile, int num_ranks, const ew_problem *prob
     return ew_sim_call(problem, num_ranks, &config, &options, report);
 }
 
+/* Methods of AllGather-GEMM alone. */
+static bool is_for_gathers(const char *method)
+{
+    return strcmp(method, "blas-chunked") == 0 || strcmp(method, "chunk-signals") == 0;
+}
+
 /* Pulls are the same to the last digit; pushes and copies queue at an owner in another
  * order. */
 static void samples_agree_with_the_whole(void **state)
@@ -39,6 +45,8 @@ static void samples_agree_with_the_whole(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (const char *const *method = ew_method_list(); *method; method++) {
             const ew_problem problem = EW_PROBLEM(cases[i].m, cases[i].n, 1024, EW_FP16);
+            if (is_for_gathers(*method))
+                continue;
             const double most = strncmp(*method, "fused-", 6) == 0 ? 0.04
                                 : strcmp(*method, "chunked") == 0  ? 0.1
                                                                    : 0.002;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A row-parallel linear layer on CPU ranks: by Entwine, and as users of PyTorch write it.
+"""A tensor-parallel linear layer on CPU ranks: by Entwine, and as users of PyTorch write it.
 
     torchrun --standalone --nproc-per-node 2 bench/peers/cpu_layers.py --dtype bf16 \\
              --problem gemm-rs:2048x4096x1024 --problem gemm-ar:1x4096x2048
@@ -8,9 +8,10 @@ scripts/bench-cpu starts it.  All methods take turns, sample by sample, in one r
 threads; a sample's time is that of the slowest rank.  Rank 0 prints one JSON document.
 
     entwine       a plan with a packed weight
-    torch         F.linear (oneDNN), then gloo: reduce_scatter_tensor, or all_reduce
-    torch-packed  oneDNN's linear with a weight that it has packed, then the same
-    blas          cblas_sgemm of the BLAS that Entwine has found (fp32), then the same
+    torch         F.linear (oneDNN), then gloo: reduce_scatter_tensor, or all_reduce; for ag-gemm
+                  all_gather_into_tensor comes first, and nothing follows
+    torch-packed  oneDNN's linear with a weight that it has packed, in the same place
+    blas          cblas_sgemm of the BLAS that Entwine has found (fp32), in the same place
     read          no product: as many bytes as the weight has are merely read, by all threads
 """
 import argparse
@@ -75,36 +76,47 @@ class Layer:
     def __init__(self, world, op, m, n, k, dtype, threads):
         self.world, self.op, self.dtype = world, op, dtype
         self.shape = {"op": op, "m": m, "n": n, "k": k}
+        self.gathers = op == "ag-gemm"
+        if self.gathers and m % world.size:
+            sys.exit(f"m={m} of ag-gemm is not a multiple of the {world.size} ranks, as gloo needs it")
         generator = torch.Generator().manual_seed(1000 + world.rank)
         self.x, self.w = ((torch.rand(rows, k, generator=generator) - 0.5).to(DTYPES[dtype])
-                          for rows in (m, n))
+                          for rows in (m // world.size if self.gathers else m, n))
         self.plan = entwine.Plan(world, m, n, k, dtype, f"workers={threads}", op=op)
         self.plan.set_weight(self.w)
-        self.run_plan = self.plan.gemm_ar if op == "gemm-ar" else self.plan.gemm_rs
+        self.run_plan = getattr(self.plan, op.replace("-", "_"))
+        self.gathered = torch.empty(m, k, dtype=DTYPES[dtype])
         self.scattered = torch.empty(m // world.size, n, dtype=DTYPES[dtype])
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.w, m)
         self.reader = Reader(self.w.nbytes, threads)
         self.methods = {"entwine": lambda: self.run_plan(self.x),
-                        "torch": lambda: self.reduce(torch.nn.functional.linear(self.x, self.w)),
-                        "torch-packed": lambda: self.reduce(self.packed_linear())}
+                        "torch": lambda: self.reduce(torch.nn.functional.linear(self.rows(), self.w)),
+                        "torch-packed": lambda: self.reduce(self.packed_linear(self.rows()))}
         library = entwine._library.lib
         library.ew_blas_name.restype = ctypes.c_char_p
         if dtype == "fp32" and library.ew_blas_name():
             self.product, self.gemm = torch.empty(m, n), library.ew_blas_gemm
-            self.methods["blas"] = lambda: self.reduce(self.blas())
+            self.methods["blas"] = lambda: self.reduce(self.blas(self.rows()))
 
-    def packed_linear(self):
-        return torch.ops.mkldnn._linear_pointwise(self.x, self.packed, None, "none", [], "")
+    def rows(self):
+        """What this rank multiplies."""
+        if not self.gathers or self.world.size == 1:
+            return self.x
+        dist.all_gather_into_tensor(self.gathered, self.x)
+        return self.gathered
 
-    def blas(self):
+    def packed_linear(self, rows):
+        return torch.ops.mkldnn._linear_pointwise(rows, self.packed, None, "none", [], "")
+
+    def blas(self, rows):
         m, n, k = (ctypes.c_int64(self.shape[name]) for name in "mnk")
-        a, b, c = (ctypes.c_void_p(t.data_ptr()) for t in (self.x, self.w, self.product))
+        a, b, c = (ctypes.c_void_p(t.data_ptr()) for t in (rows, self.w, self.product))
         if self.gemm(1, m, n, k, a, b, c, n):
             raise RuntimeError("ew_blas_gemm failed")
         return self.product
 
     def reduce(self, y):
-        if self.world.size == 1:
+        if self.gathers or self.world.size == 1:
             return y
         if self.op == "gemm-rs" and self.shape["m"] % self.world.size == 0:
             dist.reduce_scatter_tensor(self.scattered, y)
@@ -113,9 +125,9 @@ class Layer:
         return y
 
     def wrong(self, got):
-        """Elements that are not the sum over the ranks of the products."""
-        want = torch.nn.functional.linear(self.x.float(), self.w.float())
-        if self.world.size > 1:
+        """Elements that are not those of the product, or of its sum over the ranks."""
+        want = torch.nn.functional.linear(self.rows().float(), self.w.float())
+        if self.world.size > 1 and not self.gathers:
             dist.all_reduce(want)
         if got.shape != want.shape:
             first, count = self.world.owned_rows(self.shape["m"])
@@ -169,7 +181,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", choices=DTYPES, required=True)
     parser.add_argument("--problem", action="append", required=True, metavar="OP:MxNxK",
-                        help="K is a rank's own")
+                        help="K, or of ag-gemm N, is a rank's own")
     parser.add_argument("--samples", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=30, help="for one problem, about")
     parser.add_argument("--threads", type=int, default=1, help="of each rank")

@@ -61,7 +61,7 @@ ew_config cli_config_merge(const ew_config *base, const ew_config *over)
 cli_exit cli_add_variant(cli_settings *settings, const cli_option *option,
                          const char *value)
 {
-    const int most = CLI_MAX_METHODS - 12; /* leaves room for every method */
+    const int most = CLI_MAX_METHODS - 14; /* leaves room for every method */
     if (settings->num_variants == most)
         return cli_fail_usage("run the rest in a second bench",
                               "--%s given more than %d times", option->name, most);
@@ -227,7 +227,7 @@ ew_bench_layer cli_method_layer(const char *name, int *length_out)
 
 static cli_exit check_method(const cli_option *option, const char *name)
 {
-    char near[96], fix[160], method[CLI_METHOD_BYTES];
+    char near[96], fix[192], method[CLI_METHOD_BYTES];
     int length, whole;
     const ew_bench_layer layer = cli_method_layer(name, &length);
     const bool ends = layer || cli_method_symmetric(name, &whole);

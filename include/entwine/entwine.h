@@ -270,7 +270,7 @@ typedef enum ew_pool {
 typedef enum ew_transport {
     EW_TRANSPORT_PULL = 1, /* the owner of a tile reads its contributions from the peers */
     EW_TRANSPORT_PUSH = 2, /* producers write them into the owner's memory (cuda) */
-    EW_TRANSPORT_COPY = 3, /* copy engines move whole parts there (cuda) */
+    EW_TRANSPORT_COPY = 3, /* copy engines move whole parts there, or rows (cuda) */
     /* Producers add them to sums in the owner's memory, in any order and with a rounding
      * after each: results are not deterministic (cuda, gemm-rs; what to compare with). */
     EW_TRANSPORT_ADD = 4,    /* by atomic additions; kernel=sm80 has them for fp16 only */

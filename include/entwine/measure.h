@@ -164,6 +164,10 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
  *                 (FlashOverlap)
  *   "chunked"     one destination's part after the other, each moved whole, on a GPU
  *                 by copy engines, and summed at the end (PyTorch's Async-TP)
+ *   "blas-chunked"  AllGather-GEMM: one rank's rows after the other, each moved whole by
+ *                 copy engines and multiplied by cuBLAS (Async-TP); refused elsewhere
+ *   "chunk-signals"  AllGather-GEMM: the same in smaller chunks, each with a signal of its
+ *                 own that the blocks of one GEMM wait for (FLUX); refused elsewhere
  *   "fused-push"  the epilogue writes tiles into the owner's memory, and the owner sums
  *                 when all are there (FLUX); refused on the cpu, whose ranks share memory
  *   "fused-add"   the epilogue adds tiles to sums in the owner's memory, by atomic

@@ -21,6 +21,10 @@ static const method methods[] = {
     {"wavegroup", "producer=own,release=4", "producer=own,launches=unit"},
     {"chunked", "producer=own,order=contiguous,release=partition",
      "producer=own,transport=copy,order=contiguous,release=partition"},
+    {"blas-chunked", "producer=blas,transport=copy,release=partition",
+     "producer=blas,transport=copy,release=partition"},
+    {"chunk-signals", "producer=own,transport=copy,pool=shared",
+     "producer=own,transport=copy,pool=shared"},
     {"fused-push", "producer=own,transport=push,release=output",
      "producer=own,transport=push,release=output"},
     {"fused-add", "producer=own,transport=add", "producer=own,transport=add"},
@@ -30,9 +34,10 @@ static const method methods[] = {
 
 const char *const *ew_method_list(void)
 {
-    static const char *const names[] = {
-        "entwine", "sequential", "blas",      "static",        "wavegroup",
-        "chunked", "fused-push", "fused-add", "fused-tma-add", NULL};
+    static const char *const names[] = {"entwine",      "sequential",    "blas",
+                                        "static",       "wavegroup",     "chunked",
+                                        "blas-chunked", "chunk-signals", "fused-push",
+                                        "fused-add",    "fused-tma-add", NULL};
     _Static_assert(sizeof names / sizeof names[0] == NUM_METHODS + 1,
                    "one name per method");
     return names;
@@ -93,8 +98,10 @@ ew_status ew_method_config(const char *name, const ew_config *base, ew_config *c
     for (size_t i = 0; i < NUM_METHODS; i++)
         if (strcmp(name, methods[i].name) == 0)
             return apply(&methods[i], &asked, config_out);
-    return ewx_fail(EW_ERR_ARGUMENT,
-                    "method '%s' is unknown\n  fix: use entwine, sequential, blas, static, "
-                    "wavegroup, chunked, fused-push, fused-add or fused-tma-add",
-                    name);
+    return ewx_fail(
+        EW_ERR_ARGUMENT,
+        "method '%s' is unknown\n  fix: use entwine, sequential, blas, static, "
+        "wavegroup, chunked, blas-chunked, chunk-signals, fused-push, fused-add or "
+        "fused-tma-add",
+        name);
 }

@@ -57,7 +57,8 @@ static ew_status check_common(const ew_config *config)
     if (config->release < EW_RELEASE_OUTPUT)
         return fail_range("release", config->release,
                           "use tile, a count, partition or output");
-    if (config->producer == EW_PRODUCER_BLAS && config->release != EW_RELEASE_OUTPUT)
+    if (config->producer == EW_PRODUCER_BLAS && config->release != EW_RELEASE_OUTPUT &&
+        config->transport != EW_TRANSPORT_COPY)
         return ewx_fail(EW_ERR_CONFIG,
                         "producer=blas computes the whole output in one call\n"
                         "  fix: use release=output, or producer=own");
@@ -260,9 +261,37 @@ static ew_status refuse_for_gather(const ew_problem *problem, const ew_config *c
                     item_of(config, key, item), ew_op_name(problem->op), key);
 }
 
-static ew_status check_cuda_gather(const ew_problem *problem, const ew_config *config)
+/* Rows that copy engines move. */
+static ew_status check_cuda_row_copies(const ew_problem *problem, int num_ranks,
+                                       const ew_config *config)
 {
-    if (config->transport != EW_TRANSPORT_PUSH)
+    const int64_t panels = ewx_most_panels(problem, num_ranks);
+    const int64_t most_chunks = ewx_most_chunks(num_ranks);
+    const int64_t chunks = ewx_release_units(ewx_release_of(config), panels);
+    if (config->pool != EW_POOL_SHARED || config->budget != 1 || config->batch != 128)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "transport=copy moves rows by copy engines beside the GEMM, on no "
+                        "SM\n  fix: leave pool, x and b out");
+    if (config->producer == EW_PRODUCER_BLAS && config->release != EW_RELEASE_PARTITION)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "producer=blas multiplies a rank's rows when all of them are "
+                        "copied\n  fix: use release=partition, or producer=own");
+    if (chunks > most_chunks)
+        return ewx_fail(EW_ERR_CONFIG,
+                        "config release=%d would take %" PRId64
+                        " copies in a call, the most is %d\n  fix: use release=%" PRId64
+                        " or more, or release=partition",
+                        config->release, chunks * (num_ranks - 1), EWX_MAX_COPIES,
+                        ewx_div_up(panels, most_chunks));
+    return EW_OK;
+}
+
+static ew_status check_cuda_gather(const ew_problem *problem, int num_ranks,
+                                   const ew_config *config)
+{
+    if (config->transport == EW_TRANSPORT_COPY)
+        EW_TRY(check_cuda_row_copies(problem, num_ranks, config));
+    else if (config->transport != EW_TRANSPORT_PUSH)
         return refuse_for_gather(problem, config, "transport");
     if (config->launches != EW_LAUNCHES_ONCE)
         return refuse_for_gather(problem, config, "launches");
@@ -323,12 +352,13 @@ static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
     if (ewx_transport_adds(config->transport))
         EW_TRY(check_cuda_adding(problem, config));
     if (ewx_op_of(problem)->gemm_waits)
-        EW_TRY(check_cuda_gather(problem, config));
+        EW_TRY(check_cuda_gather(problem, num_ranks, config));
     if (config->pool == EW_POOL_STATIC && config->ctas != EW_CTAS_PERSISTENT)
         return ewx_fail(EW_ERR_CONFIG,
                         "pool=static keeps SMs free of producers, and one CTA per block "
                         "would take them all\n  fix: use ctas=persistent, or pool=shared");
-    if (config->producer == EW_PRODUCER_BLAS && config->pool != EW_POOL_AFTER)
+    if (config->producer == EW_PRODUCER_BLAS && config->pool != EW_POOL_AFTER &&
+        config->transport != EW_TRANSPORT_COPY)
         return ewx_fail(EW_ERR_CONFIG,
                         "producer=blas leaves no room for reducers beside its GEMM\n"
                         "  fix: use pool=after, or producer=own");

@@ -152,13 +152,18 @@ static int32_t choose_group(int num_parts, int sms, int32_t block_n)
 
 /* Panels that arrive, and are multiplied, side by side.  Where a wave holds several whole
  * panels, the output is so narrow that the link is the limit: then as many as a wave holds,
- * since the last ones to arrive are multiplied while they do. */
-static int32_t choose_gather_group(const ew_problem *problem, int sms, int32_t block_n)
+ * since the last ones to arrive are multiplied while they do.  Those of a chunk that is
+ * copied arrive together, and wait for no others. */
+static int32_t choose_gather_group(const ew_problem *problem, int sms,
+                                   const ew_config *config)
 {
     const int64_t sm_cols = 2 * EWX_TILE_N; /* of one wide block, or of two narrow ones */
     const int64_t across = ewx_div_up(problem->n, sm_cols); /* N is not checked yet */
     const int64_t panels = across > 0 ? sms / across : 1;
-    return panels < 2 ? choose_group(1, sms, block_n) : (int32_t)panels;
+    const int32_t group =
+        panels < 2 ? choose_group(1, sms, config->block_n) : (int32_t)panels;
+    const bool in_chunks = config->transport == EW_TRANSPORT_COPY && config->release > 0;
+    return in_chunks && config->release < group ? config->release : group;
 }
 
 /* As many tiles of a part as two waves of the producer hold: the smallest group that hides
@@ -175,14 +180,41 @@ static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
     return (int32_t)(ewx_div_up(waves > least ? waves : least, round) * round);
 }
 
+/* Panels that a copy engine takes at a time: a quarter of a rank's, so that their GEMM can
+ * begin early. */
+static int32_t choose_chunk(const ew_problem *problem, int num_ranks)
+{
+    const int64_t panels = ewx_most_panels(problem, num_ranks);
+    const int64_t most = ewx_most_chunks(num_ranks);
+    const int64_t chunk = ewx_div_up(panels, ewx_min64(most, 4));
+    return chunk > 1 ? (int32_t)chunk : 1;
+}
+
+static int32_t choose_gpu_release(const ew_problem *problem, int num_ranks, int sms,
+                                  const ew_config *config)
+{
+    const bool is_blas = config->producer == EW_PRODUCER_BLAS;
+    if (config->transport == EW_TRANSPORT_COPY)
+        return ewx_op_of(problem)->gemm_waits && !is_blas ? choose_chunk(problem, num_ranks)
+                                                          : EW_RELEASE_PARTITION;
+    if (is_blas)
+        return EW_RELEASE_OUTPUT;
+    return config->launches == EW_LAUNCHES_UNIT
+               ? choose_unit(problem, num_ranks, sms, config->block_n)
+               : 1;
+}
+
 /* The sm90 producer leaves registers for a reducing CTA of 256 threads on each SM; with
  * fewer CTAs, the SMs that have one would lag behind the others.  Beside the sm80 producer
  * a reducer takes the room of a GEMM CTA.  After the GEMM all SMs are free.  SMs of their
  * own hold four of the largest.  The AllReduce's, and a mover's loads in flight, are too
  * much for the registers of 512 threads, but four of 256 fit on an SM.  Movers only copy:
- * on every other SM they keep a link busy, and the GEMM takes its blocks as it can. */
-static void choose_reducers(ew_op op, int sms, ew_config *config)
+ * on every other SM they keep a link busy, and the GEMM takes its blocks as it can.  Copy
+ * engines need none: the two keys have a value all the same. */
+static void choose_reducers(const ew_problem *problem, int sms, ew_config *config)
 {
+    const ew_op op = problem->op;
+    const bool none = ewx_copies_rows(ewx_op_of(problem), config);
     const bool after = config->pool == EW_POOL_AFTER;
     const bool apart = config->pool == EW_POOL_STATIC;
     const bool beside = config->kernel == EW_KERNEL_SM90;
@@ -190,12 +222,16 @@ static void choose_reducers(ew_op op, int sms, ew_config *config)
     const int quarter = sms >= 4 ? sms / 4 : 1;
     const int movers = sms >= 2 ? sms / 2 : 1;
     if (!config->budget)
-        config->budget = after    ? (to_all ? 4 : 2) * sms
+        config->budget = none     ? 1
+                         : after  ? (to_all ? 4 : 2) * sms
                          : apart  ? 2 * quarter
                          : beside ? (op == EW_OP_AG_GEMM ? movers : sms)
                                   : quarter;
     if (!config->batch)
-        config->batch = after || apart ? (to_all ? 256 : 512) : beside ? 256 : 128;
+        config->batch = none             ? 128
+                        : after || apart ? (to_all ? 256 : 512)
+                        : beside         ? 256
+                                         : 128;
 }
 
 static void choose_for_cuda(const ew_problem *problem, int num_ranks,
@@ -219,29 +255,25 @@ static void choose_for_cuda(const ew_problem *problem, int num_ranks,
         config->cluster = sm90 && config->block_n == 256 ? 2 : 1;
     const bool copies = config->transport == EW_TRANSPORT_COPY;
     if (!config->order) /* also when nothing is released early: it is the fastest GEMM */
-        config->order = config->producer == EW_PRODUCER_BLAS ? EW_ORDER_DEFAULT
-                        : copies                             ? EW_ORDER_CONTIGUOUS
-                                                             : EW_ORDER_INTERLEAVED;
+        config->order = copies                                 ? EW_ORDER_CONTIGUOUS
+                        : config->producer == EW_PRODUCER_BLAS ? EW_ORDER_DEFAULT
+                                                               : EW_ORDER_INTERLEAVED;
+    if (!config->launches)
+        config->launches = EW_LAUNCHES_ONCE;
+    if (!config->release)
+        config->release = choose_gpu_release(problem, num_ranks, gpu.gpu_sms, config);
     if (!config->group)
         config->group = gathers
-                            ? choose_gather_group(problem, gpu.gpu_sms, config->block_n)
+                            ? choose_gather_group(problem, gpu.gpu_sms, config)
                             : choose_group(config->order == EW_ORDER_CONTIGUOUS
                                                ? 1
                                                : ewx_op_of(problem)->num_parts(num_ranks),
                                            gpu.gpu_sms, config->block_n);
-    if (!config->launches)
-        config->launches = EW_LAUNCHES_ONCE;
-    if (!config->release)
-        config->release =
-            config->producer == EW_PRODUCER_BLAS ? EW_RELEASE_OUTPUT
-            : copies                             ? EW_RELEASE_PARTITION
-            : config->launches == EW_LAUNCHES_UNIT
-                ? choose_unit(problem, num_ranks, gpu.gpu_sms, config->block_n)
-                : 1;
     if (!config->pool) /* reducers that can only wait would be in the GEMM's way */
-        config->pool =
-            config->release == EW_RELEASE_OUTPUT || copies ? EW_POOL_AFTER : EW_POOL_SHARED;
-    choose_reducers(problem->op, gpu.gpu_sms, config);
+        config->pool = copies ? (gathers ? EW_POOL_SHARED : EW_POOL_AFTER)
+                       : config->release == EW_RELEASE_OUTPUT ? EW_POOL_AFTER
+                                                              : EW_POOL_SHARED;
+    choose_reducers(problem, gpu.gpu_sms, config);
     if (!config->workers)
         config->workers = 1;
 }

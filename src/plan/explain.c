@@ -24,6 +24,8 @@ __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *c
 static const char *why_order(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
+    if (ewx_copies_rows(spec->op, config))
+        return "one rank's rows after the other's, as they are copied, own ones first";
     if (spec->op->gemm_waits)
         return "other ranks' rows take turns as they arrive, own ones come in between";
     if (config->producer == EW_PRODUCER_BLAS)
@@ -52,6 +54,10 @@ static const char *why_levels(const ewx_spec *spec)
 static const char *why_release(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
+    if (ewx_copies_rows(spec->op, config))
+        return config->producer == EW_PRODUCER_BLAS
+                   ? "a rank's rows are one copy"
+                   : "a quarter of a rank's rows is one copy";
     if (spec->op->gemm_waits)
         return "a block is computed as soon as its rows are there";
     if (config->producer == EW_PRODUCER_BLAS)
@@ -202,18 +208,24 @@ static void explain_cuda(const ewx_spec *spec, const ew_config *asked,
 {
     const ew_config *config = &spec->config;
     const ewx_machine gpu = ewx_machine_planned(machine);
+    const bool copies = ewx_copies_rows(spec->op, config);
     explain_gpu(machine, text);
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
     explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_cuda_producer(spec, asked, &gpu, text);
+    else if (copies)
+        ewx_text_add(text, "GEMM: one of cuBLAS for each rank's rows\n");
     else if (spec->op->gemm_waits)
         ewx_text_add(text, "all-gather: Entwine's, on all SMs\n");
     else
         ewx_text_add(text, "reduce-scatter: %s\n",
                      gpu.has_nccl ? "NCCL when m divides by W, else Entwine's"
                                   : "Entwine's, on all SMs (NCCL wants a GPU per rank)");
-    explain_cuda_reducers(spec, asked, &gpu, text);
+    if (copies)
+        ewx_text_add(text, "all-gather: by copy engines, to one rank after the other\n");
+    else
+        explain_cuda_reducers(spec, asked, &gpu, text);
 }
 
 /* ---- All together ---- */

@@ -6,7 +6,8 @@
 #include "plan/ownership.h"
 #include "plan/spec.h"
 
-#define EWX_MAX_LAUNCHES 256 /* of reducers in one call */
+#define EWX_MAX_LAUNCHES 256                  /* of reducers in one call */
+#define EWX_MAX_COPIES (EWX_MAX_LAUNCHES / 2) /* of rows: a launch goes with each */
 
 /* Tiles of the largest part; of problems that are refused later, something. */
 static inline int64_t ewx_most_part_tiles(const ew_problem *problem, int num_ranks)
@@ -15,6 +16,20 @@ static inline int64_t ewx_most_part_tiles(const ew_problem *problem, int num_ran
     const int64_t rows = ewx_div_up(ewx_min64(problem->max_m, INT32_MAX), num_parts);
     return ewx_div_up(rows, EWX_TILE_M) *
            ewx_div_up(ewx_min64(problem->n, INT32_MAX), EWX_TILE_N);
+}
+
+/* Panels of 128 rows that a rank has, at most; likewise. */
+static inline int64_t ewx_most_panels(const ew_problem *problem, int num_ranks)
+{
+    return ewx_div_up(ewx_div_up(ewx_min64(problem->max_m, INT32_MAX), num_ranks),
+                      EWX_TILE_M);
+}
+
+/* Chunks in which copy engines may take a rank's rows to each of the others. */
+static inline int64_t ewx_most_chunks(int num_ranks)
+{
+    const int others = num_ranks > 1 ? num_ranks - 1 : 1;
+    return others < EWX_MAX_COPIES ? EWX_MAX_COPIES / others : 1;
 }
 
 /* A GPU, or a rank that its profile says is one: the survey has filled the machine in. */

@@ -77,6 +77,12 @@ static inline bool ewx_transport_pushes(ew_transport transport)
     return transport == EW_TRANSPORT_PUSH || ewx_transport_adds(transport);
 }
 
+/* AllGather-GEMM by copy engines: no CTAs push rows, they are copied beside the GEMM. */
+static inline bool ewx_copies_rows(const ewx_op *op, const ew_config *config)
+{
+    return op->gemm_waits && config->transport == EW_TRANSPORT_COPY;
+}
+
 /* As ew_config_print, with every key: those left open are "auto". */
 void ewx_config_print_open(const ew_config *config, ewx_text *text);
 

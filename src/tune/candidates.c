@@ -150,14 +150,18 @@ static void vary_group(const ewx_candidate_space *space, ew_config request,
 static bool has_release(const ewx_candidate_space *space)
 {
     const ew_config *c = &space->built_in;
-    return !space->fixed.release && (c->release > 1 || c->launches == EW_LAUNCHES_UNIT);
+    const bool in_chunks = ewx_copies_rows(ewx_op_of(space->problem), c) && c->release > 0;
+    return !space->fixed.release &&
+           (c->release > 1 || c->launches == EW_LAUNCHES_UNIT || in_chunks);
 }
 
 static void vary_release(const ewx_candidate_space *space, ew_config request,
                          const ew_config *best, requests *list)
 {
-    const int64_t most = part_tiles(space);
-    const int32_t least = best->release > 2 ? best->release / 2 : 2;
+    const bool gathers = ewx_op_of(space->problem)->gemm_waits; /* in panels, one too */
+    const int64_t most = gathers ? part_tile_rows(space) : part_tiles(space);
+    const int32_t fewest = gathers ? 1 : 2;
+    const int32_t least = best->release > 2 ? best->release / 2 : fewest;
     for (int64_t release = least; release <= 16 * (int64_t)best->release; release *= 2) {
         request.release = (int32_t)release;
         if (release <= most)
@@ -199,8 +203,10 @@ static bool has_budget(const ewx_candidate_space *space)
     const bool nccl = space->built_in.producer == EW_PRODUCER_BLAS &&
                       space->machine.has_nccl &&
                       space->problem->max_m % space->num_ranks == 0;
-    /* On a CPU every worker publishes rows. */
-    const bool matters = on_gpu(space) || !ewx_op_of(space->problem)->gemm_waits;
+    const ewx_op *op = ewx_op_of(space->problem);
+    /* On a CPU every worker publishes rows; copy engines take no CTAs. */
+    const bool matters =
+        on_gpu(space) ? !ewx_copies_rows(op, &space->built_in) : !op->gemm_waits;
     return space->num_ranks > 1 && matters && !nccl &&
            !(space->fixed.budget && space->fixed.batch);
 }

@@ -60,6 +60,7 @@
     X("gather", check_gather, 90, THREADS)                                  \
     X("gather-bits", check_gather_bits, 60, THREADS)                        \
     X("gather-reuse", check_gather_reuse, 60, THREADS)                      \
+    X("gather-copies", check_gather_copies, 90, THREADS)                    \
     X("gather-graph", check_gather_graph, 60, THREADS)                      \
     X("gather-faults", check_gather_faults, 120, THREADS)                   \
     X("products", check_products, 120, THREADS)                             \

@@ -276,6 +276,10 @@ static const char *const every_gather[] = {
     "kernel=sm90,release=partition,group=3",
     "kernel=sm90,release=output",
     "kernel=sm90,pool=after,order=contiguous",
+    "kernel=sm80,transport=copy",
+    "kernel=sm90,transport=copy,release=tile,block=128x128,cluster=1",
+    "kernel=sm90,transport=copy,release=2",
+    "kernel=sm90,transport=copy,release=output,order=interleaved",
 };
 enum { NUM_GATHERS = sizeof every_gather / sizeof every_gather[0] };
 
@@ -316,9 +320,12 @@ static void list_gathers(ew_ranks_as kind, uint32_t num_random)
             const trial t = gather_trial(W, i);
             add(&kind, &t);
         }
-    for (int W = 1; W <= 4 && has_blas; W++) {
-        trial t = small_trial(W, "producer=blas", EW_BF16, (uint32_t)W);
+    for (int i = 2; i < 10 && has_blas; i++) {
+        trial t =
+            small_trial(i / 2, i % 2 ? "producer=blas,transport=copy" : "producer=blas",
+                        EW_BF16, (uint32_t)i / 2);
         t.problem.op = EW_OP_AG_GEMM;
+        t.start_together = i / 2 == 2;
         add(&kind, &t);
     }
     for (uint32_t i = 0; i < num_random; i++) {

@@ -1,6 +1,7 @@
 /* AllGather-GEMM on the GPU: bits, the rows that are handed out, and slices
  * that are written again.  Shapes and configs in plenty are gpu_conformance.c's; graphs and
  * faults have their places beside those of GEMM-ReduceScatter. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,13 +110,16 @@ static int gather_and_compare(gpu_job *job, void *argument)
     return 0;
 }
 
-static void compare_bits(const char *config, ew_dtype dtype)
+/* The rows are gathered as `how` says, multiplied by the kernel that multiplies alone. */
+static void compare_bits(const char *kernel, const char *how, ew_dtype dtype)
 {
+    char config[EW_CONFIG_TEXT_BYTES];
     const ew_problem alone = EW_PROBLEM(row_counts[NUM_COUNTS - 1], 328, 1160, dtype);
     ew_problem gathering = alone;
     bits b = {{{NULL}}};
     gathering.op = EW_OP_AG_GEMM;
-    gpu_run(EW_RANKS_AS_THREADS, 1, NULL, alone, config, multiply_alone, &b);
+    snprintf(config, sizeof config, "%s%s", kernel, how);
+    gpu_run(EW_RANKS_AS_THREADS, 1, NULL, alone, kernel, multiply_alone, &b);
     for (int W = 1; W <= MOST_W; W += W < 4 ? 1 : 4)
         gpu_run(EW_RANKS_AS_THREADS, W, NULL, gathering, config, gather_and_compare, &b);
     for (int i = 0; i < NUM_COUNTS * MOST_W; i++)
@@ -125,8 +129,9 @@ static void compare_bits(const char *config, ew_dtype dtype)
 void check_gather_bits(void)
 {
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
-        compare_bits(*kernel, EW_BF16);
-        compare_bits(*kernel, EW_FP16);
+        compare_bits(*kernel, "", EW_BF16);
+        compare_bits(*kernel, "", EW_FP16);
+        compare_bits(*kernel, ",transport=copy,release=tile", EW_BF16);
     }
 }
 
@@ -214,15 +219,34 @@ static int in_turn(gpu_job *job, void *argument)
 
 /* Enough blocks for several waves: the last of them read their rows long after the first.
  */
+static void turn_with(const char *config, int turns)
+{
+    gpu_op = EW_OP_AG_GEMM;
+    for (int W = 2; W <= 8; W *= 2) {
+        const ew_problem many = gpu_problem(128 * W + 3, 8192 / W, 520, EW_FP16);
+        gpu_run(EW_RANKS_AS_THREADS, W, NULL, many, config, in_turn, &turns);
+        gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(W / 2, 264, 72, EW_BF16), config,
+                in_turn, &turns);
+    }
+}
+
 void check_gather_reuse(void)
 {
-    int turns = gpu_quick ? 8 : 32;
-    gpu_op = EW_OP_AG_GEMM;
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
-        for (int W = 2; W <= 8; W *= 2) {
-            const ew_problem many = gpu_problem(128 * W + 3, 8192 / W, 520, EW_FP16);
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL, many, *kernel, in_turn, &turns);
-            gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(W / 2, 264, 72, EW_BF16),
-                    *kernel, in_turn, &turns);
-        }
+        turn_with(*kernel, gpu_quick ? 8 : 32);
+}
+
+/* The same on the one slice that copy engines have, with either GEMM. */
+void check_gather_copies(void)
+{
+    const int turns = gpu_quick ? 4 : 16;
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
+        char config[EW_CONFIG_TEXT_BYTES];
+        snprintf(config, sizeof config, "%s,transport=copy,release=tile", *kernel);
+        turn_with(config, turns);
+    }
+    if (gpu_has_blas())
+        turn_with("producer=blas,transport=copy", turns);
+    else
+        gpu_remark("without cuBLAS, which is not installed");
 }

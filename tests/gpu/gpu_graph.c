@@ -165,4 +165,5 @@ void check_gather_graph(void)
             run_replay(W, kernels[i], EW_WEIGHT_NK, 1, unit);
     run_replay(2, "", EW_WEIGHT_KN, 2, unit);
     run_replay(2, "release=output", EW_WEIGHT_NK, 2, unit);
+    run_replay(4, "transport=copy", EW_WEIGHT_NK, 2, unit / 4);
 }

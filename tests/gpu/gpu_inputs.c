@@ -192,13 +192,16 @@ void check_bad_input(void)
 
 /* ---- Emulated link ---- */
 
-/* What a rank gets from the others: contributions to what it sums, and their sums. */
+/* What a rank gets from the others: contributions to what it sums, and their sums, or rows.
+ */
 static double bytes_over_link(const gpu_job *job, int64_t m)
 {
     const ewx_spec *spec = job_engine(job)->spec;
     const ewx_grid grid = ewx_spec_grid(spec, m);
     const ewx_share share = ewx_spec_share(spec, m, job->rank);
     int64_t own = 0, results = 0;
+    if (spec->op->gemm_waits)
+        return (double)((m - ewx_part_rows(&grid, job->rank)) * job->problem.k * 2);
     for (int64_t i = 0; i < share.count; i++) {
         const ewx_tile tile = ewx_share_tile(&grid, &share, i);
         const ewx_tile_rows rows = ewx_share_tile_rows(&grid, &share, tile);
@@ -248,6 +251,11 @@ void check_link(void)
             ew_problem to_all = gpu_problem(130 * W + 1, 264, 72, EW_FP16);
             to_all.op = EW_OP_GEMM_AR;
             gpu_run(EW_RANKS_AS_THREADS, W, &options, to_all, i % 2 ? "shots=1" : "shots=2",
+                    call_under_the_link, &options);
+            ew_problem gathering = gpu_problem(130 * W + 1, 264, 72, EW_FP16);
+            gathering.op = EW_OP_AG_GEMM;
+            gpu_run(EW_RANKS_AS_THREADS, W, &options, gathering,
+                    i % 2 ? "transport=copy,release=tile" : "transport=push",
                     call_under_the_link, &options);
         }
 }

@@ -406,6 +406,13 @@ void check_frees(void)
         for (int shots = 1; shots <= 2; shots++)
             gpu_run(EW_RANKS_AS_THREADS, 8, &options, allreduce_problem(1000, 264, EW_BF16),
                     shots == 1 ? "shots=1" : "shots=2", free_at_once, &rows[r]);
+    ew_problem gathering = gpu_problem(1000, 264, 72, EW_BF16);
+    gathering.op = EW_OP_AG_GEMM;
+    for (size_t r = 0; r < COUNT(rows); r++)
+        for (int blas = 0; blas <= gpu_has_blas(); blas++)
+            gpu_run(EW_RANKS_AS_THREADS, 8, &options, gathering,
+                    blas ? "transport=copy,producer=blas" : "transport=copy", free_at_once,
+                    &rows[r]);
 }
 
 /* ---- The wrap of the epoch ---- */

@@ -17,7 +17,7 @@ static size_t counters_bytes(const ewx_spec *spec)
 
 static size_t outbox_bytes(const ewx_spec *spec)
 {
-    return spec->config.transport == EW_TRANSPORT_COPY
+    return spec->config.transport == EW_TRANSPORT_COPY && !spec->op->gemm_waits
                ? (size_t)spec->layout.num_slots * spec->layout.slot_bytes + 1
                : 0;
 }
@@ -97,6 +97,7 @@ static void choose_kernels(ewx_cuda_engine *engine)
     engine->mark_gemm_end = ewx_cuda_mark_gemm_end();
     engine->close_call = gathers ? ewx_cuda_close_gathered() : ewx_cuda_close_call();
     engine->hand_out = ewx_cuda_hand_out();
+    engine->await_rows = ewx_cuda_await_rows();
     engine->await_readers = ewx_cuda_await_readers();
     engine->publish_copied = ewx_cuda_publish_copied();
 }
@@ -111,11 +112,11 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         engine->device->arch / 10, engine->device->arch % 10);
     engine->op = ewx_cuda_op_find(spec->op->id);
     choose_kernels(engine);
-    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
-                                 &engine->transpose,     &engine->open_call,
-                                 &engine->mark_gemm_end, &engine->close_call,
-                                 &engine->await_readers, &engine->publish_copied,
-                                 &engine->hand_out,      &engine->hold_call};
+    ewx_cuda_entry *entries[] = {
+        &engine->gemm,          &engine->exchange,       &engine->transpose,
+        &engine->open_call,     &engine->mark_gemm_end,  &engine->close_call,
+        &engine->await_readers, &engine->publish_copied, &engine->hand_out,
+        &engine->await_rows,    &engine->hold_call};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
@@ -213,11 +214,12 @@ static ew_status build(ewx_cuda_engine *engine)
 static ew_status warm_blas(ewx_cuda_engine *engine)
 {
     const ew_problem *problem = &engine->spec->problem;
-    const int64_t rows = problem->max_m > problem->n ? problem->max_m : problem->n;
+    const int64_t m = ewx_cuda_blas_rows(engine->spec);
+    const int64_t rows = m > problem->n ? m : problem->n;
     const size_t operand_bytes = ((size_t)(rows * problem->k) * 2 + 255) / 256 * 256;
     /* A slice has room for the output, unless it holds rows of A. */
     const bool gathers = engine->spec->op->gemm_waits;
-    const size_t out_bytes = gathers ? (size_t)(problem->max_m * problem->n) * 2 : 0;
+    const size_t out_bytes = gathers ? (size_t)(m * problem->n) * 2 : 0;
     unsigned char *slice =
         engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0];
     unsigned char *operand; /* serves as A and as B */
@@ -227,10 +229,8 @@ static ew_status warm_blas(ewx_cuda_engine *engine)
         error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "allocating for cuBLAS"),
         "prepare cuBLAS"));
     void *out = gathers ? operand + operand_bytes : slice;
-    const ewx_blas_shape shape = {problem->dtype, problem->max_m, problem->n, problem->k};
-    ew_status status =
-        ewx_cuda_blas_gemm(&engine->blas, problem->dtype, problem->max_m, problem->n,
-                           problem->k, operand, operand, out, engine->device->producing);
+    const ewx_blas_shape shape = {problem->dtype, m, problem->n, problem->k};
+    ew_status status = ewx_cuda_multiply(engine, m, operand, operand, out);
     status = ewx_world_agree(engine->world, status, "run cuBLAS");
     if (status == EW_OK)
         status = ewx_cuda_blas_tune(&engine->blas, engine->world, engine->device, shape,
@@ -257,7 +257,7 @@ static ew_status warm_up(ewx_cuda_engine *engine)
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(warm_blas(engine));
     if (engine->spec->config.transport == EW_TRANSPORT_COPY)
-        EW_TRY(ewx_cuda_warm_copies(engine));
+        EW_TRY(engine->op->warm_copies(engine));
     EW_TRY(ewx_cuda_epilogue_warm(engine));
     EW_TRY(ewx_cuda_decode_warm(engine));
     EW_TRY(ewx_cuda_warm_hold(engine));

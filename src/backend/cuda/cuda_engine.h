@@ -41,7 +41,7 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_entry hold_call; /* in front of a call that is held */
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
     ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
-    ewx_cuda_entry hand_out;                             /* where the GEMM waits */
+    ewx_cuda_entry hand_out, await_rows;                 /* where the GEMM waits */
     ewx_cuda_entry fused_exchange, epilogue_rest, epilogue_whole;
     ewx_cuda_entry rows_exchange; /* of an AllReduce's layer */
     int rows_ctas;                /* of it; 0: none would find room */
@@ -160,6 +160,13 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
 /* cuBLAS's, into `out`. */
 ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                const ewx_call *request, void *out);
+/* The same in steps: what opens the call, and then one product or several, on all of which
+ * cuBLAS may have to load a kernel. */
+ew_status ewx_cuda_open_blas(ewx_cuda_engine *engine, ewx_cuda_call *call);
+ew_status ewx_cuda_multiply(ewx_cuda_engine *engine, int64_t rows, const void *A,
+                            const void *packed, void *out);
+/* How many rows cuBLAS multiplies at a time, at most. */
+int64_t ewx_cuda_blas_rows(const ewx_spec *spec);
 ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event);
 ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
 
@@ -167,8 +174,7 @@ ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
  */
 ew_status ewx_cuda_launch_copied(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                  const ewx_call *request);
-/* Every copy once: the driver prepares for the first of a kind, and may wait for the whole
- * GPU meanwhile. */
+/* See warm_copies of ewx_cuda_op. */
 ew_status ewx_cuda_warm_copies(const ewx_cuda_engine *engine);
 
 /* ---- graph.c ---- */

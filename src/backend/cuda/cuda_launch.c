@@ -375,21 +375,44 @@ static ew_status meet_threads(const ewx_cuda_engine *engine)
 
 /* ---- The GEMM ---- */
 
+int64_t ewx_cuda_blas_rows(const ewx_spec *spec)
+{
+    const int64_t max_m = spec->problem.max_m;
+    return ewx_copies_rows(spec->op, &spec->config) ? ewx_div_up(max_m, spec->num_ranks)
+                                                    : max_m;
+}
+
+/* For another m cuBLAS may load another kernel: by then every rank's opening kernel must be
+ * enqueued, for these may wait for each other, and no exchange may wait for the GEMM. */
+static bool has_new_rows(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
+{
+    return engine->blas_rows != call->grid.rows;
+}
+
+ew_status ewx_cuda_open_blas(ewx_cuda_engine *engine, ewx_cuda_call *call)
+{
+    const bool new_rows = has_new_rows(engine, call);
+    void *arguments[] = {call};
+    engine->blas_rows = call->grid.rows;
+    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->open_call, 1, engine->device->producing,
+                                arguments));
+    return new_rows ? meet_threads(engine) : EW_OK;
+}
+
+ew_status ewx_cuda_multiply(ewx_cuda_engine *engine, int64_t rows, const void *A,
+                            const void *packed, void *out)
+{
+    const ew_problem *problem = &engine->spec->problem;
+    return ewx_cuda_blas_gemm(&engine->blas, problem->dtype, rows, problem->n, problem->k,
+                              A, packed, out, engine->device->producing);
+}
+
 ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                const ewx_call *request, void *out)
 {
-    const ew_problem *problem = &engine->spec->problem;
-    const cudaStream_t stream = engine->device->producing;
-    void *arguments[] = {call};
-    /* For another m cuBLAS may load another kernel: by then every rank's opening kernel
-     * must be enqueued, for these may wait for each other, and no exchange may wait for the
-     * GEMM. */
-    const bool new_rows = engine->blas_rows != call->grid.rows;
-    engine->blas_rows = call->grid.rows;
-    EW_TRY(ewx_cuda_launch_ctas(engine, &engine->open_call, 1, stream, arguments));
-    EW_TRY(new_rows ? meet_threads(engine) : EW_OK);
-    EW_TRY(ewx_cuda_blas_gemm(&engine->blas, problem->dtype, call->grid.rows, problem->n,
-                              problem->k, request->A, request->packed, out, stream));
+    const bool new_rows = has_new_rows(engine, call);
+    EW_TRY(ewx_cuda_open_blas(engine, call));
+    EW_TRY(ewx_cuda_multiply(engine, call->grid.rows, request->A, request->packed, out));
     return new_rows ? meet_threads(engine) : EW_OK;
 }
 
@@ -491,7 +514,7 @@ static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *ca
     enum { LAUNCHES_AT_ONCE = 256 };
     const ew_config *config = &engine->spec->config;
     const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
-    return (config->producer == EW_PRODUCER_BLAS && engine->blas_rows != call->grid.rows) ||
+    return (config->producer == EW_PRODUCER_BLAS && has_new_rows(engine, call)) ||
            (by_unit &&
             ewx_release_units(call->release, ewx_part_tiles(&call->grid, call->part)) >
                 LAUNCHES_AT_ONCE);

@@ -75,6 +75,19 @@ static ewx_cuda_entry mover_entry(const int *numbers)
     return ewx_cuda_mover(numbers[0]);
 }
 
+static ewx_cuda_entry between_copies_entry(const int *numbers)
+{
+    (void)numbers;
+    return ewx_cuda_between_copies();
+}
+
+/* What a CTA of 384 threads with 168 registers leaves of an SM. */
+static ewx_kernel_needs beside_cublas(const int *numbers)
+{
+    (void)numbers;
+    return (ewx_kernel_needs){.threads = 32, .registers = 32};
+}
+
 static ewx_cuda_entry row_allreducer_entry(const int *numbers)
 {
     return ewx_cuda_row_allreducer(EW_BF16, numbers[1] ? numbers[1] : 3, numbers[0]);
@@ -95,6 +108,8 @@ static const source sources[] = {
      2 * 8},
     {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, needs_hold, 2 * 4},
     {"mover.o.log", "5moverI", mover_entry, reducer_figure, needs_hold, 2 * 3},
+    {"mover.o.log", "14between_copies", between_copies_entry, beside_cublas, needs_no_more,
+     2 * 1},
     {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, needs_hold, 2 * 24},
     {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, needs_hold,
      2 * 24},

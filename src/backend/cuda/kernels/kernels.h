@@ -60,6 +60,7 @@ typedef struct ewx_cuda_counters {
     uint32_t next_position;         /* the next position of the walk that is not taken */
     uint32_t stop; /* a CTA gave up: the others leave too, nothing is published */
     unsigned long long looked_ns; /* when a waiting thread last read the abort word */
+    unsigned long long copied_ns; /* when a copy of rows leaves the emulated link */
     uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations */
 } ewx_cuda_counters;
 
@@ -205,6 +206,13 @@ typedef struct ewx_cuda_rows {
     int32_t keeps_own; /* store them in the rank's own slice too */
     void *gathered;    /* m x K */
 } ewx_cuda_rows;
+
+/* Rows of this rank that a copy engine takes to another: panels from `first` to `end`. */
+typedef struct ewx_cuda_parcel {
+    int32_t dst; /* -1: there is none */
+    int64_t first, end;
+    int64_t bytes;
+} ewx_cuda_parcel;
 
 /* What keeps a stream of a call that starts together with those of other ranks. */
 typedef struct ewx_cuda_hold {
@@ -364,9 +372,15 @@ ewx_cuda_entry ewx_cuda_publish_copied(void);
 /* (ewx_cuda_rows, ewx_cuda_call): pushes the rank's rows to all others; threads 128, 256 or
  * 512 */
 ewx_cuda_entry ewx_cuda_mover(int threads);
+/* (ewx_cuda_call, ewx_cuda_parcel before, next): in front of a call's copies of rows,
+ * between them and behind them, publishes those of the copy before */
+ewx_cuda_entry ewx_cuda_between_copies(void);
+/* (ewx_cuda_call, int src): waits for the rows of a rank, before a GEMM that is not ours */
+ewx_cuda_entry ewx_cuda_await_rows(void);
 /* (ewx_cuda_rows, ewx_cuda_call): copies all rows into `gathered`, behind the GEMM */
 ewx_cuda_entry ewx_cuda_hand_out(void);
-/* (ewx_cuda_call): opens a call, and waits for all rows, before a GEMM that is not ours */
+/* (ewx_cuda_call): opens a call before GEMMs that are not ours; with release=output, waits
+ * for all rows */
 ewx_cuda_entry ewx_cuda_open_gathered(void);
 /* (ewx_cuda_call, int frees_slice): ends the call after such a GEMM */
 ewx_cuda_entry ewx_cuda_close_gathered(void);

@@ -80,19 +80,26 @@ __device__ __forceinline__ void await_result_push(const ewx_cuda_call &call,
         await_time(book_all(call, tile_bytes, true, lane).end_ns);
 }
 
-/* One thread, between what it wrote into the memory of dst and its publication.  Until then
- * it does nothing else, as if the link were pushing back. */
-__device__ __forceinline__ void await_push(const ewx_cuda_call &call, int dst,
-                                           int64_t bytes)
+/* One thread: bytes from this rank to dst.  Returns when they leave the link, a latency
+ * before they are there. */
+__device__ __forceinline__ unsigned long long book_push(const ewx_cuda_call &call, int dst,
+                                                        int64_t bytes)
 {
-    if (!is_paced(call) || dst == call.rank)
-        return;
     const unsigned long long now = global_timer_ns(), cost = link_ns(call, bytes);
     const unsigned long long sent =
         reserve(&segment_of(call, call.rank)->egress_free_ns, now, cost);
     const unsigned long long received =
         reserve(&segment_of(call, dst)->ingress_free_ns, now, cost);
-    await_time(max(sent, received) + call.link.latency_ns);
+    return max(sent, received);
+}
+
+/* One thread, between what it wrote into the memory of dst and its publication.  Until then
+ * it does nothing else, as if the link were pushing back. */
+__device__ __forceinline__ void await_push(const ewx_cuda_call &call, int dst,
+                                           int64_t bytes)
+{
+    if (is_paced(call) && dst != call.rank)
+        await_time(book_push(call, dst, bytes) + call.link.latency_ns);
 }
 
 #endif

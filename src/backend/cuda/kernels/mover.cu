@@ -1,5 +1,6 @@
 /* The movers of AllGather-GEMM: x CTAs beside the GEMM that push the rank's rows of A into
- * the slices of all others, and the small kernels around a GEMM that is not ours.
+ * the slices of all others, and the small kernels around copies by copy engines
+ * (transport=copy) and around a GEMM that is not ours.
  *
  * A unit is one chunk of a panel, pushed to one rank, which is told at once
  * (op_ag_gemm.cuh).  The CTAs take units in turn, in the order of plan/walk.h: all of them
@@ -135,6 +136,56 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
         close_movers(call, epoch);
 }
 
+/* ---- Copy engines in their place ---- */
+
+/* One thread, between two copies.  The second takes its turn on the emulated link when the
+ * first has left it, and the first is there a latency later. */
+__device__ __forceinline__ void pace_copies(const ewx_cuda_call &call,
+                                            const ewx_cuda_parcel &before,
+                                            const ewx_cuda_parcel &next)
+{
+    const unsigned long long left_ns = call.counters->copied_ns;
+    if (before.dst >= 0)
+        await_time(left_ns);
+    if (next.dst >= 0)
+        call.counters->copied_ns = book_push(call, next.dst, next.bytes);
+    if (before.dst >= 0)
+        await_time(left_ns + call.link.latency_ns);
+}
+
+/* One warp, in front of a call's first copy, between two of them, and behind the last: the
+ * stream says that the copy before has ended, and its rows are published.  The cap keeps
+ * registers at 32 a thread: so many are left beside a CTA of 384 threads with 168 each, as
+ * cuBLAS has them on Hopper, and a GEMM that is not ours does not hold up the copies. */
+__global__ void __launch_bounds__(1024, 2)
+    between_copies(const __grid_constant__ ewx_cuda_call call,
+                   const __grid_constant__ ewx_cuda_parcel before,
+                   const __grid_constant__ ewx_cuda_parcel next)
+{
+    const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
+    const int lane = threadIdx.x;
+    if (before.dst < 0) {
+        if (lane == 0)
+            note_start(call);
+        (void)await_readers(call, epoch, lane); /* a failure stops the call */
+    }
+    if (lane == 0 && is_paced(call))
+        pace_copies(call, before, next);
+    __syncwarp();
+#if EW_MUTANT == 85 /* planted bug: the flags of rows that are yet to be copied */
+    const ewx_cuda_parcel &there = next;
+#else
+    const ewx_cuda_parcel &there = before;
+#endif
+    const int64_t chunks = (there.end - there.first) * call.num_chunks;
+    for (int64_t i = lane; there.dst >= 0 && i < chunks && !has_stopped(call); i += 32)
+        publish_chunk(call, epoch, there.dst, there.first + i / call.num_chunks,
+                      (int)(i % call.num_chunks));
+    __syncwarp();
+    if (lane == 0 && next.dst < 0)
+        call.counters->epochs[EWX_STAGE_EXCHANGE] = epoch;
+}
+
 /* ---- All rows, for the caller ---- */
 
 constexpr int COPY_THREADS = 256;
@@ -171,7 +222,7 @@ __global__ void __launch_bounds__(COPY_THREADS)
 
 /* ---- Around a GEMM that is not ours ---- */
 
-/* One warp. */
+/* One warp.  Where the GEMM multiplies the rows of all ranks at once, it waits for them. */
 __global__ void open_gathered_kernel(const __grid_constant__ ewx_cuda_call call)
 {
     uint32_t epoch = 0;
@@ -180,8 +231,15 @@ __global__ void open_gathered_kernel(const __grid_constant__ ewx_cuda_call call)
     epoch = __shfl_sync(~0u, epoch, 0);
     if (call.grid.rows > 0 && !calls_agree(call, epoch, threadIdx.x))
         return;
-    if (await_all_rows(call, epoch, threadIdx.x) && threadIdx.x == 0)
+    const bool all = call.release.size == EW_RELEASE_OUTPUT;
+    if ((!all || await_all_rows(call, epoch, threadIdx.x)) && threadIdx.x == 0)
         note_first_block(call);
+}
+
+/* One warp, in front of the GEMM of a rank's rows. */
+__global__ void await_rows_kernel(const __grid_constant__ ewx_cuda_call call, int src)
+{
+    (void)await_rows_of(call, call.counters->epochs[EWX_STAGE_GEMM] + 1, src, threadIdx.x);
 }
 
 __global__ void close_gathered_kernel(const __grid_constant__ ewx_cuda_call call,
@@ -203,6 +261,16 @@ ewx_cuda_entry ewx_cuda_mover(int threads)
         return {(const void *)mover<512>, 512, 0, 0};
     }
     return {};
+}
+
+ewx_cuda_entry ewx_cuda_between_copies(void)
+{
+    return {(const void *)between_copies, 32, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_await_rows(void)
+{
+    return {(const void *)await_rows_kernel, 32, 0, 0};
 }
 
 ewx_cuda_entry ewx_cuda_hand_out(void)

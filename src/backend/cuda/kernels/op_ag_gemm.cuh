@@ -149,6 +149,19 @@ __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t
     return true;
 }
 
+/* One warp: all rows of another rank. */
+__device__ __forceinline__ bool await_rows_of(const ewx_cuda_call &call, uint32_t epoch,
+                                              int src, int lane)
+{
+    const int64_t end = ewx_part_tile_rows(&call.grid, src) * call.num_chunks;
+    bool ok = true;
+    for (int64_t i = lane; i < end && ok; i += 32)
+        ok = await_chunk(call, epoch, src, i / call.num_chunks, (int)(i % call.num_chunks));
+    ok = __all_sync(~0u, ok);
+    __syncwarp(); /* what every lane has acquired is acquired by all */
+    return ok;
+}
+
 /* One warp: all rows of all others. */
 __device__ __forceinline__ bool await_all_rows(const ewx_cuda_call &call, uint32_t epoch,
                                                int lane)

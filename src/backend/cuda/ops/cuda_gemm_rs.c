@@ -153,4 +153,5 @@ const ewx_cuda_op ewx_cuda_op_gemm_rs = {.id = EW_OP_GEMM_RS,
                                          .fused_kernel = reducer_with_epilogue,
                                          .launch_gemm = launch_gemm,
                                          .launch_exchange = launch_sum,
+                                         .warm_copies = ewx_cuda_warm_copies,
                                          .some_may_be_early = some_may_be_early};

@@ -35,6 +35,10 @@ struct ewx_cuda_op {
     ew_status (*launch_exchange)(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                  const ewx_call *request);
 
+    /* transport=copy: makes every copy once, because the driver prepares for the first of a
+     * kind, and may wait for the whole GPU meanwhile.  NULL: the operation has none. */
+    ew_status (*warm_copies)(const ewx_cuda_engine *engine);
+
     /* Whether a rank can have its result before all ranks have enqueued theirs. */
     bool (*some_may_be_early)(const ewx_cuda_engine *engine, const ewx_cuda_call *call);
 };
