@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
+#include "plan/link.h"
 
 /* Occupies a direction for `duration_ns` from `earliest_ns` on; returns its end. */
 static int64_t occupy(_Atomic int64_t *free_ns, int64_t earliest_ns, int64_t duration_ns)
@@ -19,7 +20,9 @@ static int64_t occupy(_Atomic int64_t *free_ns, int64_t earliest_ns, int64_t dur
 int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
 {
     ewx_mailbox *mailboxes = world->control->mailboxes;
-    const int64_t duration_ns = (int64_t)((double)bytes * 8.0 / world->link_gbps);
+    const double sent_bytes =
+        (double)bytes * ewx_link_sent_per_byte(world->link_header_bytes);
+    const int64_t duration_ns = (int64_t)(sent_bytes * 8.0 / world->link_gbps);
     const int64_t sent =
         occupy(&mailboxes[world->rank].egress_free_ns, ewx_now_ns(), duration_ns);
     const int64_t received =
@@ -32,9 +35,11 @@ int64_t ewx_link_book_to(ew_world *world, int dst, size_t bytes)
     if (dst != EWX_EVERYONE)
         return ewx_link_book(world, dst, bytes);
     int64_t last = 0;
-    for (int rank = 0; rank < world->num_ranks; rank++) {
-        const bool is_linked = rank != world->rank && ewx_world_is_local(world, rank);
-        const int64_t there = is_linked ? ewx_link_book(world, rank, bytes) : 0;
+    /* The next rank first, so that no two of them send to one at a time. */
+    for (int i = 1; i < world->num_ranks; i++) {
+        const int rank = (world->rank + i) % world->num_ranks;
+        const int64_t there =
+            ewx_world_is_local(world, rank) ? ewx_link_book(world, rank, bytes) : 0;
         last = there > last ? there : last;
     }
     return last;

@@ -98,6 +98,7 @@ static void choose_kernels(ewx_cuda_engine *engine)
     engine->close_call = gathers ? ewx_cuda_close_gathered() : ewx_cuda_close_call();
     engine->hand_out = ewx_cuda_hand_out();
     engine->await_readers = ewx_cuda_await_readers();
+    engine->book_copy = ewx_cuda_book_copy();
     engine->publish_copied = ewx_cuda_publish_copied();
 }
 
@@ -111,11 +112,11 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
                         engine->device->arch / 10, engine->device->arch % 10);
     engine->op = ewx_cuda_op_find(spec->op->id);
     choose_kernels(engine);
-    ewx_cuda_entry *entries[] = {&engine->gemm,          &engine->exchange,
-                                 &engine->transpose,     &engine->open_call,
-                                 &engine->mark_gemm_end, &engine->close_call,
-                                 &engine->await_readers, &engine->publish_copied,
-                                 &engine->hand_out,      &engine->hold_call};
+    ewx_cuda_entry *entries[] = {
+        &engine->gemm,          &engine->exchange,      &engine->transpose,
+        &engine->open_call,     &engine->mark_gemm_end, &engine->close_call,
+        &engine->await_readers, &engine->book_copy,     &engine->publish_copied,
+        &engine->hand_out,      &engine->hold_call};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"
