@@ -112,6 +112,11 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
     EW_TRY(ewx_struct_take(&o, sizeof o, options ? options : &defaults,
                            EWX_FIRST_SIM_OPTIONS, "the simulation's options",
                            "EW_SIM_OPTIONS_INIT"));
+    if (!(o.link_header_bytes >= 0 && o.link_header_bytes <= EWX_MAX_HEADER_BYTES))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "link_header_bytes=%g is out of range\n"
+                        "  fix: use 0 (none) to %g bytes",
+                        o.link_header_bytes, EWX_MAX_HEADER_BYTES);
     EW_TRY(o.profile_text ? ewx_sim_profile_parse("the profile", o.profile_text, &profile)
                           : ewx_sim_profile_load(o.profile, &profile));
     EW_TRY(build_spec(problem, num_ranks, config, &profile, &spec));

@@ -35,11 +35,9 @@ int64_t ewx_link_book_to(ew_world *world, int dst, size_t bytes)
     if (dst != EWX_EVERYONE)
         return ewx_link_book(world, dst, bytes);
     int64_t last = 0;
-    /* The next rank first, so that no two of them send to one at a time. */
-    for (int i = 1; i < world->num_ranks; i++) {
-        const int rank = (world->rank + i) % world->num_ranks;
-        const int64_t there =
-            ewx_world_is_local(world, rank) ? ewx_link_book(world, rank, bytes) : 0;
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        const bool is_linked = rank != world->rank && ewx_world_is_local(world, rank);
+        const int64_t there = is_linked ? ewx_link_book(world, rank, bytes) : 0;
         last = there > last ? there : last;
     }
     return last;
