@@ -31,7 +31,8 @@ static const cli_command command_table[] = {
      "  bandwidth     of the ReduceScatter alone, against the budget x\n"
      "  required      bandwidth of Eq. 4 against the measured one, for a suite\n"
      "  waves         speedup over each method against the GEMM's number of waves\n"
-     "  scaling       speedup over each method at W = 2, 4 and 8\n",
+     "  scaling       speedup over each method at W = 2, 4 and 8\n"
+     "  link          every method, and the exchange alone, over one emulated link\n",
      "  entwine bench -m 1024-8192*2 -k 512,2048\n"
      "  entwine bench --suite smoke -o csv > smoke.csv\n"
      "  entwine bench --link 0.3 --variant release=partition\n"

@@ -48,7 +48,7 @@ expect 'sequential' bench --method seq
 expect 'csv' bench -o c
 expect 'results.json' trace -o res
 expect 'two words.json' report tw
-expect 'bandwidth budget layer order pool release required scaling speedup waves' bench --figure ''
+expect 'bandwidth budget layer link order pool release required scaling speedup waves' bench --figure ''
 expect 'budget' bench --figure bu
 expect 'cpu cuda sim' run --backend ''
 expect 'h200-8 h200-vnode-8' plan --profile h200

@@ -39,7 +39,15 @@ ew_status sim_trial_try(const ewx_sim_profile *profile, int64_t m, int64_t n, in
 }
 
 ew_status sim_trial_call(const ewx_sim_profile *profile, const ew_problem *problem,
-                         int num_ranks, const char *config_text, double link_gbs,
+                         int num_ranks, const char *config, double link_gbs,
+                         int traced_rank, ew_trace_event *events, sim_outcome *o)
+{
+    return sim_trial_over(profile, problem, num_ranks, config, (sim_link){.gbs = link_gbs},
+                          traced_rank, events, o);
+}
+
+ew_status sim_trial_over(const ewx_sim_profile *profile, const ew_problem *problem,
+                         int num_ranks, const char *config_text, sim_link link,
                          int traced_rank, ew_trace_event *events, sim_outcome *o)
 {
     ewx_machine machine;
@@ -54,7 +62,9 @@ ew_status sim_trial_call(const ewx_sim_profile *profile, const ew_problem *probl
     const ewx_sim_request request = {.profile = profile,
                                      .spec = &o->spec,
                                      .rows = problem->max_m,
-                                     .link_gbs = link_gbs,
+                                     .link_gbs = link.gbs,
+                                     .link_us = link.us,
+                                     .link_header_bytes = link.header_bytes,
                                      .together = true,
                                      .traced_rank = traced_rank,
                                      .events = events,

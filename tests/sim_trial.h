@@ -16,10 +16,19 @@ typedef struct sim_outcome {
 
 ewx_sim_profile sim_trial_gpu(void);
 
+typedef struct sim_link {
+    double gbs, us, header_bytes;
+} sim_link;
+
 /* `events`, where not NULL, has room for SIM_TRIAL_EVENTS of the traced rank. */
 ew_status sim_trial_call(const ewx_sim_profile *profile, const ew_problem *problem,
                          int num_ranks, const char *config, double link_gbs,
                          int traced_rank, ew_trace_event *events, sim_outcome *o);
+
+/* The same over any link. */
+ew_status sim_trial_over(const ewx_sim_profile *profile, const ew_problem *problem,
+                         int num_ranks, const char *config, sim_link link, int traced_rank,
+                         ew_trace_event *events, sim_outcome *o);
 
 /* The same for GEMM-ReduceScatter of depth 1024. */
 ew_status sim_trial_try(const ewx_sim_profile *profile, int64_t m, int64_t n, int num_ranks,

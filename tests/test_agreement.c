@@ -87,10 +87,10 @@ static int never_called(ew_world *world, void *argument)
 }
 
 static const char *const card_facts[] = {
-    "version",       "build",        "byte_order",  "hello_bytes",    "control_bytes",
-    "mailbox_bytes", "record_bytes", "fault_bytes", "problem_bytes",  "config_bytes",
-    "pointer_bytes", "page_bytes",   "max_ranks",   "num_ranks",      "uid",
-    "fabric",        "timeout_ms",   "link_gbps",   "link_latency_us"};
+    "version",       "build",        "byte_order",  "hello_bytes",     "control_bytes",
+    "mailbox_bytes", "record_bytes", "fault_bytes", "problem_bytes",   "config_bytes",
+    "pointer_bytes", "page_bytes",   "max_ranks",   "num_ranks",       "uid",
+    "fabric",        "timeout_ms",   "link_gbps",   "link_latency_us", "link_header_bytes"};
 enum { NUM_CARD_FACTS = sizeof card_facts / sizeof *card_facts };
 
 /* The launcher tells what the first rank that could not join said. */

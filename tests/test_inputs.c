@@ -132,6 +132,9 @@ static void wrong_worlds(void **state)
         bad = good;
         bad.link_latency_us = rates[i] < 0.0 ? rates[i] : 1e9;
         REFUSED_WITH_FIX(with_options(bad), ERR_ARGUMENT, "us");
+        bad = good;
+        bad.link_header_bytes = rates[i] < 0.0 ? rates[i] : 1025.0;
+        REFUSED_WITH_FIX(with_options(bad), ERR_ARGUMENT, "headers of");
     }
     bad = good;
     bad.link_gbps = NAN;

@@ -73,6 +73,18 @@ static void a_transfer_takes_its_bytes(void **state)
     net_close(n);
 }
 
+/* 32 bytes for each 128: a quarter more. */
+static void headers_take_their_share(void **state)
+{
+    (void)state;
+    net *n = net_open(GBPS, 0);
+    for (int rank = 0; rank < MAX_W; rank++)
+        n->ranks[rank].link_header_bytes = 32;
+    const int64_t first = book(n, 0, 1, 1000), second = book(n, 0, 1, 2000);
+    assert_int_equal(second - first, (int64_t)2500 * MS);
+    net_close(n);
+}
+
 static void latency_adds_once_and_occupies_nothing(void **state)
 {
     (void)state;
@@ -278,6 +290,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_transfer_takes_its_bytes),
+        cmocka_unit_test(headers_take_their_share),
         cmocka_unit_test(latency_adds_once_and_occupies_nothing),
         cmocka_unit_test(a_sender_serialises),
         cmocka_unit_test(a_receiver_serialises),

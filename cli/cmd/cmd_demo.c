@@ -10,6 +10,7 @@
 #include "run/context.h"
 #include "cmd/demo_report.h"
 #include "base/interrupt.h"
+#include "output/output.h"
 #include "run/job.h"
 #include "run/progress.h"
 #include "base/text.h"
@@ -120,9 +121,10 @@ static cli_exit measure_table(demo *d, bool with_link)
     if (!result) {
         if (!with_link)
             print_head(d); /* not before: wrong input must print nothing here */
+        char link[96];
+        cli_link_text(&job, link, sizeof link);
         if (with_link)
-            printf("EMULATED link of %g GB/s per rank and direction, %g us\n",
-                   settings.link_gbs, settings.link_latency_us);
+            printf("over a link, %s\n", link);
         else
             printf("as this host is %21s %9s %9s %9s %8s\n", "time(us)", "gemm(us)",
                    "tail(us)", "speedup", "#wrong");

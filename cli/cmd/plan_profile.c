@@ -92,6 +92,7 @@ static ew_status set_case(const cli_settings *settings, forecast *f)
         f->what.options.link_gbs = settings->link_gbs;
         f->what.options.link_us =
             settings->link_latency_us >= 0 ? settings->link_latency_us : 1;
+        f->what.options.link_header_bytes = settings->link_header_bytes;
     }
     f->link_gbs = settings->link_gbs > 0 ? settings->link_gbs : f->hardware.link_gbs;
     return status;

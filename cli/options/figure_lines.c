@@ -22,6 +22,9 @@ enum { VARIANT_BYTES = 64 };
 #define ORDERS "order=interleaved order=default order=contiguous"
 #define SLICE_SHAPE \
     "-m 2048 -N 4864 -W 8 -d fp16 " /* 8192 x 8192 by the rule of vnode.suite */
+/* So many bytes that latencies are less than a hundredth of their time. */
+#define LINK_SHAPE "-m 16K -N 4864 -k 2K -W 8 -d fp16"
+#define ISOLATED "release=output,pool=after"
 #define NODE_SHAPE "-m 8K -N 8K -W 8 -d fp16 "
 
 typedef struct setup {
@@ -73,9 +76,9 @@ static const figure figures[] = {
              "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""}},
     {.name = "bandwidth",
      .cpu = {"-m 2K -N 2K -k 64", NULL, "workers=4,release=output", "x=1 x=2 x=3 x=4", ""},
-     .cuda = {SLICE_SHAPE "-k 512", NULL, "release=output,pool=after",
+     .cuda = {SLICE_SHAPE "-k 512", NULL, ISOLATED,
               "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
-     .sim = {NODE_SHAPE "-k 512", NULL, "release=output,pool=after",
+     .sim = {NODE_SHAPE "-k 512", NULL, ISOLATED,
              "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""}},
     {.name = "required",
      .cpu = {"--suite cpu:main", "--method entwine", NULL, NULL, CPU_LINK},
@@ -89,6 +92,11 @@ static const figure figures[] = {
      .cpu = {"-m 1K -N 512,1K -k 256,512", CPU_METHODS, NULL, NULL, "-W 2,4,8 " CPU_LINK},
      .cuda = {"--suite vnode:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"},
      .sim = {"--suite paper:main", GPU_METHODS, NULL, NULL, "-W 2,4,8"}},
+    {.name = "link",
+     .cpu = {"-m 1K -N 1K -k 256", CPU_METHODS, "workers=4,release=output", "x=2 x=4",
+             CPU_LINK},
+     .cuda = {LINK_SHAPE, GPU_METHODS, ISOLATED, "x=8 x=16 x=32", ""},
+     .sim = {LINK_SHAPE, GPU_METHODS, ISOLATED, "x=8 x=16 x=32", ""}},
 };
 enum { NUM_FIGURES = sizeof figures / sizeof figures[0] };
 

@@ -105,21 +105,35 @@ cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
     return CLI_EXIT_OK;
 }
 
+/* RATE[,US[,BYTES]]; returns 0, or writes what is wrong. */
+static int parse_link(cli_settings *settings, const char *value, char *why)
+{
+    char rate[CLI_METHOD_BYTES], latency[CLI_METHOD_BYTES];
+    const size_t length = strcspn(value, ",");
+    const char *us = value[length] ? value + length + 1 : NULL;
+    const size_t us_length = us ? strcspn(us, ",") : 0;
+    const char *bytes = us && us[us_length] ? us + us_length + 1 : NULL;
+    const bool in_bits = length > 2 && strncmp(value + length - 2, "Gb", 2) == 0;
+    double number;
+    snprintf(rate, sizeof rate, "%.*s", (int)(in_bits ? length - 2 : length), value);
+    snprintf(latency, sizeof latency, "%.*s", (int)us_length, us ? us : "");
+    settings->link_latency_us = -1.0;
+    settings->link_header_bytes = 0.0;
+    if (cli_real_parse(rate, 0.0, 1e6, &number, why) ||
+        (us && cli_real_parse(latency, 0.0, 1e6, &settings->link_latency_us, why)) ||
+        (bytes && cli_real_parse(bytes, 0.0, 1024.0, &settings->link_header_bytes, why)))
+        return -1;
+    settings->link_gbs = in_bits ? number / 8 : number;
+    return 0;
+}
+
 cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const char *value)
 {
-    char rate[CLI_METHOD_BYTES], why[CLI_WHY_BYTES];
-    const size_t length = strcspn(value, ",");
-    const char *at = value[length] ? value + length + 1 : NULL;
-    const bool in_bits = length > 2 && strncmp(value + length - 2, "Gb", 2) == 0;
-    double number, latency_us = -1.0;
-    snprintf(rate, sizeof rate, "%.*s", (int)(in_bits ? length - 2 : length), value);
-    if (cli_real_parse(rate, 0.0, 1e6, &number, why) ||
-        (at && cli_real_parse(at, 0.0, 1e6, &latency_us, why)))
+    char why[CLI_WHY_BYTES];
+    if (parse_link(settings, value, why))
         return cli_fail_usage("GB/s, or gigabits per second as 2.5Gb; a latency in us may "
-                              "follow: --link 46,1",
+                              "follow, and behind it bytes of a header: --link 46,1,16",
                               "--%s: %s", option->name, why);
-    settings->link_gbs = in_bits ? number / 8 : number;
-    settings->link_latency_us = latency_us;
     return CLI_EXIT_OK;
 }
 

@@ -98,11 +98,12 @@ static const cli_option option_table[] = {
      "status 3 when there is one"},
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, CHOICE(ranks_as, kinds_of_ranks),
      "processes (default) or threads"},
-    {0, "link", "RATE[,US]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
+    {0, "link", "RATE[,US[,BYTES]]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
      "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits "
-     "per "
-     "second, and US us latency (default 5, with cuda 1)"},
-    {0, "link", "RATE[,US]", CLI_TUNE,
+     "per second, US us latency (default 5, with cuda 1) and a header of BYTES for each "
+     "128 "
+     "bytes (default 0)"},
+    {0, "link", "RATE[,US[,BYTES]]", CLI_TUNE,
      REFUSED("entries are for this machine, not for an emulated link",
              "tune without it; bench --link then measures what was found"),
      NULL},

@@ -51,6 +51,7 @@ typedef struct cli_settings {
     double timeout_s;            /* 0: the library's default */
     double link_gbs;             /* GB/s per rank and direction; 0: no emulated link */
     double link_latency_us;      /* -1: not given */
+    double link_header_bytes;
     double gate_ms;
     double idle; /* -1: not given */
     double skew_us;

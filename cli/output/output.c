@@ -278,18 +278,22 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
         cli_out_file_renew(&output->json_file, dump, output->document);
 }
 
-void cli_emulated_link_text(double gbs, double latency_us, char *text, size_t bytes)
+void cli_emulated_link_text(double gbs, double latency_us, double header_bytes, char *text,
+                            size_t bytes)
 {
-    snprintf(text, bytes, "EMULATED %g GB/s per rank and direction, %g us", gbs,
-             latency_us);
+    char headers[48] = "";
+    if (header_bytes > 0)
+        snprintf(headers, sizeof headers, ", headers of %g bytes", header_bytes);
+    snprintf(text, bytes, "EMULATED %g GB/s per rank and direction, %g us%s", gbs,
+             latency_us, headers);
 }
 
 void cli_link_text(const cli_job *job, char *text, size_t bytes)
 {
     const ew_world_options *options = &job->ranks.options;
     if (options->link_gbps > 0)
-        cli_emulated_link_text(options->link_gbps / 8, options->link_latency_us, text,
-                               bytes);
+        cli_emulated_link_text(options->link_gbps / 8, options->link_latency_us,
+                               options->link_header_bytes, text, bytes);
     else
         snprintf(text, bytes, job->bed->is_simulated ? "the profile's" : "none");
 }

@@ -80,7 +80,8 @@ json_t *cli_row_json(const cli_row *row);
 
 /* "EMULATED 46 GB/s per rank and direction, 1 us"; of a job without one "none", or "the
  * profile's". */
-void cli_emulated_link_text(double gbs, double latency_us, char *text, size_t bytes);
+void cli_emulated_link_text(double gbs, double latency_us, double header_bytes, char *text,
+                            size_t bytes);
 void cli_link_text(const cli_job *job, char *text, size_t bytes);
 
 /* What makes the results others than this machine's own: `# VIRTUAL NODE: ...` when ranks

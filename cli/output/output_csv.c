@@ -8,7 +8,8 @@
 
 void cli_csv_begin(void)
 {
-    puts("name,m,n,k,ranks,dtype,weight,ranks_as,link_gbs,link_latency_us,seed,method,"
+    puts("name,m,n,k,ranks,dtype,weight,ranks_as,link_gbs,link_latency_us,link_header_"
+         "bytes,seed,method,"
          "config,status,time_us,gemm_us,tail_us,cv,discarded,gflops,algbw_gbs,breq_gbs,"
          "speedup,wrong,max_abs_err,speedup_low,speedup_high");
 }
@@ -37,11 +38,12 @@ static void print_params(const cli_row *row)
     const ew_problem *shape = &row->problem->problem;
     const cli_ranks *ranks = &row->job->ranks;
     print_text(row->problem->name);
-    printf(",%" PRId64 ",%" PRId64 ",%" PRId64 ",%d,%s,%s,%s,%g,%g,%" PRIu32 ",",
+    printf(",%" PRId64 ",%" PRId64 ",%" PRId64 ",%d,%s,%s,%s,%g,%g,%g,%" PRIu32 ",",
            shape->max_m, shape->n, shape->k, row->problem->num_ranks,
            ew_dtype_name(shape->dtype), shape->weight_layout == EW_WEIGHT_NK ? "nk" : "kn",
            cli_ranks_as_name(ranks), ranks->options.link_gbps / 8,
-           ranks->options.link_latency_us, row->job->bench.seed);
+           ranks->options.link_latency_us, ranks->options.link_header_bytes,
+           row->job->bench.seed);
 }
 
 void cli_csv_row(const cli_row *row)

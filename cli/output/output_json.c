@@ -23,9 +23,10 @@ static json_t *params_json(const cli_row *row)
     cli_link_text(row->job, link, sizeof link);
     json_t *params = cli_params_json(row->problem, &row->job->ranks);
     cli_json_merge(params,
-                   json_pack("{ss sf sf sI si si sf sf sf ss}", "link", link, "link_gbs",
+                   json_pack("{ss sf sf sf sI si si sf sf sf ss}", "link", link, "link_gbs",
                              options->link_gbps / 8, "link_latency_us",
-                             options->link_latency_us, "seed", (json_int_t)bench->seed,
+                             options->link_latency_us, "link_header_bytes",
+                             options->link_header_bytes, "seed", (json_int_t)bench->seed,
                              "iters", (int)bench->iters, "warmup", (int)bench->warmup,
                              "gate_ms", bench->gate_ms, "idle", bench->idle, "skew_us",
                              bench->skew_us, "order", "random"));

@@ -109,7 +109,7 @@ static void convert_link(json_t *params)
     if (!(gbs > 0))
         return;
     cli_emulated_link_text(gbs,
-                           json_number_value(json_object_get(params, "link_latency_us")),
+                           json_number_value(json_object_get(params, "link_latency_us")), 0,
                            text, sizeof text);
     json_object_set_new(params, "link", json_string(text));
 }

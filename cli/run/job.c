@@ -152,6 +152,7 @@ static void set_options(cli_job *job, const cli_settings *settings)
         double latency_us = settings->link_latency_us;
         world->link_gbps = settings->link_gbs * 8;
         world->link_latency_us = latency_us >= 0 ? latency_us : on_gpu ? 1.0 : 5.0;
+        world->link_header_bytes = settings->link_header_bytes;
     }
     job->bench.seed = (uint32_t)settings->seed;
     job->bench.gate_ms = settings->gate_ms;

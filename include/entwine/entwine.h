@@ -114,10 +114,14 @@ typedef struct ew_world_options {
      * ew_world_abort), nor with ranks as threads; ranks that ew_run_ranks forked have
      * copies of it, unless it lies in shared memory. */
     const volatile int *cancel;
+    /* Emulated link: each 128 bytes of data follow a header of so many bytes, and to read
+     * them takes a request of as many in the other direction.  0: the rate is that of the
+     * data, and requests cost nothing. */
+    double link_header_bytes;
 } ew_world_options;
-#define EW_WORLD_OPTIONS_INIT                          \
-    {                                                  \
-        sizeof(ew_world_options), 0, 0.0, 0.0, 0, NULL \
+#define EW_WORLD_OPTIONS_INIT                               \
+    {                                                       \
+        sizeof(ew_world_options), 0, 0.0, 0.0, 0, NULL, 0.0 \
     }
 
 /* Gathers `bytes` bytes from every rank into `all`, in rank order, on every rank.

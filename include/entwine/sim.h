@@ -45,10 +45,11 @@ typedef struct ew_sim_options {
     double nic_gbs;     /* in place of the profile's between nodes; 0: the profile's */
     int32_t nic_shared; /* 1: all nodes and both directions share its rate, -1: they do
                          * not; 0: as in the profile */
+    double link_header_bytes; /* of the link that link_gbs gives, as in a world's options */
 } ew_sim_options;
-#define EW_SIM_OPTIONS_INIT                                     \
-    {                                                           \
-        sizeof(ew_sim_options), NULL, 0.0, 0.0, 0, NULL, 0.0, 0 \
+#define EW_SIM_OPTIONS_INIT                                          \
+    {                                                                \
+        sizeof(ew_sim_options), NULL, 0.0, 0.0, 0, NULL, 0.0, 0, 0.0 \
     }
 
 /* Times as in ew_bench_result: of the slowest rank, when all start at one time. */

@@ -21,7 +21,8 @@ CONFIG_TEXT_BYTES = 384
 
 class WorldOptions(Structure):
     _fields_ = [("struct_size", c_uint32), ("timeout_ms", c_uint32), ("link_gbps", c_double),
-                ("link_latency_us", c_double), ("grace_ms", c_uint32), ("cancel", c_void_p)]
+                ("link_latency_us", c_double), ("grace_ms", c_uint32), ("cancel", c_void_p),
+                ("link_header_bytes", c_double)]
 
 
 class Problem(Structure):

@@ -40,9 +40,9 @@ class World:
     here.
 
     ``timeout`` is how long, in seconds, a rank may make no progress before its peers give up
-    on it (default: ENTWINE_TIMEOUT_MS, else 30).  ``link_gbps`` and ``link_latency_us``
-    emulate a link between the ranks, for demonstrations.  ``cancel`` is a ``Cancellation`` with
-    which another thread can end the wait for ranks that do not come.
+    on it (default: ENTWINE_TIMEOUT_MS, else 30).  ``link_gbps``, ``link_latency_us`` and
+    ``link_header_bytes`` emulate a link between the ranks, for demonstrations.  ``cancel`` is a
+    ``Cancellation`` with which another thread can end the wait for ranks that do not come.
 
     A world and its plans serve one thread at a time; over MPI only the one that made the world,
     Python's main thread.  Leave it with ``close()`` or ``with``.
@@ -60,14 +60,15 @@ class World:
     def __init__(self, rank: int = 0, size: int = 1,
                  allgather: Callable[[bytes], Sequence[bytes]] | None = None, *,
                  timeout: float | None = None, link_gbps: float = 0.0,
-                 link_latency_us: float = 0.0, cancel: Cancellation | None = None) -> None:
+                 link_latency_us: float = 0.0, link_header_bytes: float = 0.0,
+                 cancel: Cancellation | None = None) -> None:
         size = count(size, "size", 1, MAX_RANKS)
         rank = count(rank, "rank", 0, size - 1)
         if size > 1 and not callable(allgather):
             raise ArgumentTypeError(
                 f"allgather is {allgather!r}; {size} ranks need a function from this rank's bytes "
                 f"to the list of all ranks' bytes\n  fix: use entwine.init() or entwine.spawn")
-        options = _options(timeout, link_gbps, link_latency_us, cancel)
+        options = _options(timeout, link_gbps, link_latency_us, link_header_bytes, cancel)
         gather = Gather(allgather, size)
         handle = ctypes.c_void_p()
         status = lib.ew_world_create(rank, size, gather.callback, None, options, handle)
@@ -143,8 +144,9 @@ class World:
             return cls(rank, size, comm.allgather, **options)
 
     @classmethod
-    def _over_mpi(cls, comm, timeout=None, link_gbps=0.0, link_latency_us=0.0, cancel=None):
-        options = _options(timeout, link_gbps, link_latency_us, cancel)
+    def _over_mpi(cls, comm, timeout=None, link_gbps=0.0, link_latency_us=0.0,
+                  link_header_bytes=0.0, cancel=None):
+        options = _options(timeout, link_gbps, link_latency_us, link_header_bytes, cancel)
         world, handle = cls.__new__(cls), ctypes.c_void_p()
         fabric = _mpi.open_fabric(comm)
         status = lib.ew_world_join(fabric, options, handle)
@@ -403,10 +405,10 @@ def _busy_error(verb):
                         f"  fix: use a world and its plans from one thread at a time")
 
 
-def _options(timeout, link_gbps, link_latency_us, cancel):
+def _options(timeout, link_gbps, link_latency_us, link_header_bytes, cancel):
     return WorldOptions(ctypes.sizeof(WorldOptions), timeout_ms(timeout),
                         _real(link_gbps, "link_gbps"), _real(link_latency_us, "link_latency_us"),
-                        0, address_of(cancel))
+                        0, address_of(cancel), _real(link_header_bytes, "link_header_bytes"))
 
 
 def _real(value, name):

@@ -160,6 +160,7 @@ MAKERS = {
     "timeout is text": (lambda w: entwine.World(timeout="soon"), "timeout is 'soon'"),
     "timeout is no number": (lambda w: entwine.World(timeout=float("nan")), "timeout is nan"),
     "link is negative": (lambda w: entwine.World(link_gbps=-1), "link"),
+    "a link's header is negative": (lambda w: entwine.World(link_header_bytes=-1), "headers of -1"),
     "link is text": (lambda w: entwine.World(link_gbps="fast"), "link_gbps is 'fast'"),
     "allgather of text": (lambda w: w.allgather("text"), "data is a str"),
     "comm is a number": (lambda w: entwine.World.from_mpi(7), "comm is a int"),

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "base/versioned.h"
 #include "entwine/sim.h"
+#include "plan/link.h"
 #include "plan/policy.h"
 
 const char *const *ew_sim_profiles(void)
@@ -45,7 +46,10 @@ static double link_us(const ewx_sim_request *request)
     const int peers = spec->num_ranks - 1;
     const int near = nodes.count > 1 ? nodes.ranks_each - 1 : peers;
     const int far = spec->config.levels == 2 ? nodes.count - 1 : peers - near;
-    const double link = request->link_gbs > 0 ? request->link_gbs : p->link_gbs;
+    const double link =
+        request->link_gbs > 0
+            ? request->link_gbs / ewx_link_sent_per_byte(request->link_header_bytes)
+            : p->link_gbs;
     const double tile_us = /* of one contribution to all that a rank owns, at 1 GB/s */
         peers > 0 ? ewx_spec_remote_bytes(spec, request->rows) / peers * 1e-3 : 0;
     const int nic_ranks = ewx_sim_nic_is_shared(request) ? spec->num_ranks
@@ -108,6 +112,11 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
     EW_TRY(ewx_struct_take(&o, sizeof o, options ? options : &defaults,
                            EWX_FIRST_SIM_OPTIONS, "the simulation's options",
                            "EW_SIM_OPTIONS_INIT"));
+    if (!(o.link_header_bytes >= 0 && o.link_header_bytes <= EWX_MAX_HEADER_BYTES))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "link_header_bytes=%g is out of range\n"
+                        "  fix: use 0 (none) to %g bytes",
+                        o.link_header_bytes, EWX_MAX_HEADER_BYTES);
     EW_TRY(o.profile_text ? ewx_sim_profile_parse("the profile", o.profile_text, &profile)
                           : ewx_sim_profile_load(o.profile, &profile));
     EW_TRY(build_spec(problem, num_ranks, config, &profile, &spec));
@@ -116,6 +125,7 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
                                      .rows = spec.problem.max_m,
                                      .link_gbs = o.link_gbs,
                                      .link_us = o.link_us,
+                                     .link_header_bytes = o.link_header_bytes,
                                      .nic_gbs = o.nic_gbs,
                                      .nic_shared = o.nic_shared,
                                      .together = true,

@@ -107,6 +107,7 @@ double ewx_presort_time_us(const ewx_presort *planner, const ew_config *config)
                                      .rows = planner->problem.max_m,
                                      .link_gbs = planner->link_gbs,
                                      .link_us = planner->link_us,
+                                     .link_header_bytes = planner->link_header_bytes,
                                      .together = true,
                                      .sampled_ranks = SAMPLED_RANKS,
                                      .traced_rank = -1};

@@ -10,7 +10,7 @@ typedef struct ewx_presort {
     ewx_sim_profile profile; /* its name that of its file, where it has one */
     ew_problem problem;      /* with as many rows as are simulated */
     int num_ranks;
-    double link_gbs, link_us; /* of an emulated link; 0: the profile's */
+    double link_gbs, link_us, link_header_bytes; /* of an emulated link; 0: the profile's */
 } ewx_presort;
 
 /* Looks for a profile whose device, and share of it that a rank gets, are the machine's: a

@@ -55,6 +55,7 @@ static ew_status begin(ewx_search *s, const ew_config *fixed)
                          s->built_in.config.backend, &s->space.machine);
         s->planner.link_gbs = s->sampler.world->link_gbps / 8;
         s->planner.link_us = (double)s->sampler.world->link_latency_ns * 1e-3;
+        s->planner.link_header_bytes = s->sampler.world->link_header_bytes;
     }
     return EW_OK;
 }

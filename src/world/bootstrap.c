@@ -20,26 +20,27 @@
 #include "world/remote_ranks.h"
 
 /* What must be equal on all ranks.  Every value is exact as a double. */
-#define HELLO_FACTS(X)                         \
-    X(version, ewx_library_version())          \
-    X(build, ewx_build_id)                     \
-    X(byte_order, byte_order())                \
-    X(hello_bytes, sizeof(hello))              \
-    X(control_bytes, ewx_control_bytes(1))     \
-    X(mailbox_bytes, sizeof(ewx_mailbox))      \
-    X(record_bytes, sizeof(ewx_record))        \
-    X(fault_bytes, sizeof(ewx_fault))          \
-    X(problem_bytes, sizeof(ew_problem))       \
-    X(config_bytes, sizeof(ew_config))         \
-    X(pointer_bytes, sizeof(void *))           \
-    X(page_bytes, sysconf(_SC_PAGESIZE))       \
-    X(max_ranks, EWX_MAX_RANKS)                \
-    X(num_ranks, world->num_ranks)             \
-    X(uid, geteuid())                          \
-    X(fabric, fabric_hash(world))              \
-    X(timeout_ms, world->timeout_ns / 1000000) \
-    X(link_gbps, world->link_gbps)             \
-    X(link_latency_us, (double)world->link_latency_ns * 1e-3)
+#define HELLO_FACTS(X)                                        \
+    X(version, ewx_library_version())                         \
+    X(build, ewx_build_id)                                    \
+    X(byte_order, byte_order())                               \
+    X(hello_bytes, sizeof(hello))                             \
+    X(control_bytes, ewx_control_bytes(1))                    \
+    X(mailbox_bytes, sizeof(ewx_mailbox))                     \
+    X(record_bytes, sizeof(ewx_record))                       \
+    X(fault_bytes, sizeof(ewx_fault))                         \
+    X(problem_bytes, sizeof(ew_problem))                      \
+    X(config_bytes, sizeof(ew_config))                        \
+    X(pointer_bytes, sizeof(void *))                          \
+    X(page_bytes, sysconf(_SC_PAGESIZE))                      \
+    X(max_ranks, EWX_MAX_RANKS)                               \
+    X(num_ranks, world->num_ranks)                            \
+    X(uid, geteuid())                                         \
+    X(fabric, fabric_hash(world))                             \
+    X(timeout_ms, world->timeout_ns / 1000000)                \
+    X(link_gbps, world->link_gbps)                            \
+    X(link_latency_us, (double)world->link_latency_ns * 1e-3) \
+    X(link_header_bytes, world->link_header_bytes)
 
 enum {
 #define FACT_INDEX(name, value) FACT_##name,

@@ -227,6 +227,7 @@ static ew_world_options options_of(const ew_world *world)
     options.grace_ms = (uint32_t)(world->grace_ns / 1000000);
     options.link_gbps = world->link_gbps;
     options.link_latency_us = (double)world->link_latency_ns * 1e-3;
+    options.link_header_bytes = world->link_header_bytes;
     return options;
 }
 

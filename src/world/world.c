@@ -12,6 +12,7 @@
 #include "base/probe.h"
 #include "base/status.h"
 #include "base/versioned.h"
+#include "plan/link.h"
 #include "world/remote_ranks.h"
 #include "world/shrink.h"
 
@@ -48,6 +49,12 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
                         "emulated link of %g Gb/s with %g us is out of range\n"
                         "  fix: use 0 (off) or 0.001 to 1e6 Gb/s, and 0 to 1e6 us",
                         given.link_gbps, given.link_latency_us);
+    if (!(given.link_header_bytes >= 0.0 &&
+          given.link_header_bytes <= EWX_MAX_HEADER_BYTES))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "emulated link with headers of %g bytes is out of range\n"
+                        "  fix: use 0 (none) to %g bytes",
+                        given.link_header_bytes, EWX_MAX_HEADER_BYTES);
     int64_t timeout_ms = given.timeout_ms;
     if (timeout_ms == 0)
         EW_TRY(timeout_from_environment(&timeout_ms));
@@ -59,6 +66,7 @@ ew_status ewx_world_init(ew_world *world, int rank, int num_ranks,
     world->cancel = given.cancel;
     world->link_gbps = given.link_gbps;
     world->link_latency_ns = (int64_t)(given.link_latency_us * 1e3);
+    world->link_header_bytes = given.link_header_bytes;
     world->launcher_fd = -1;
     for (int origin = 0; origin < num_ranks; origin++)
         world->origins[origin] = origin;

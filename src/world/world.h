@@ -115,6 +115,7 @@ struct ew_world {
     int32_t spins;              /* 0 when ranks share cores */
     double link_gbps;           /* emulated link, 0: off */
     int64_t link_latency_ns;
+    double link_header_bytes;
     ewx_control *control; /* this host's */
     int control_fd;
     ewx_mailbox

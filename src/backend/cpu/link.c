@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
+#include "plan/link.h"
 
 /* Occupies a direction for `duration_ns` from `earliest_ns` on; returns its end. */
 static int64_t occupy(_Atomic int64_t *free_ns, int64_t earliest_ns, int64_t duration_ns)
@@ -19,7 +20,9 @@ static int64_t occupy(_Atomic int64_t *free_ns, int64_t earliest_ns, int64_t dur
 int64_t ewx_link_book(ew_world *world, int dst, size_t bytes)
 {
     ewx_mailbox *mailboxes = world->control->mailboxes;
-    const int64_t duration_ns = (int64_t)((double)bytes * 8.0 / world->link_gbps);
+    const double sent_bytes =
+        (double)bytes * ewx_link_sent_per_byte(world->link_header_bytes);
+    const int64_t duration_ns = (int64_t)(sent_bytes * 8.0 / world->link_gbps);
     const int64_t sent =
         occupy(&mailboxes[world->rank].egress_free_ns, ewx_now_ns(), duration_ns);
     const int64_t received =

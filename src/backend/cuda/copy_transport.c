@@ -34,6 +34,8 @@ static ew_status copy_and_publish(ewx_cuda_engine *engine, ewx_cuda_call *call, 
     void *arguments[] = {call, &dst, &closes};
     EW_TRY(ewx_cuda_record(engine->computed, engine->device->producing));
     EW_TRY(ewx_cuda_follow(copying, engine->computed));
+    if (call->link.ns_per_byte > 0)
+        EW_TRY(ewx_cuda_launch_ctas(engine, &engine->book_copy, 1, copying, arguments));
     EW_TRY(copy(engine, dst, ewx_part_tiles(&call->grid, dst)));
     return ewx_cuda_launch_ctas(engine, &engine->publish_copied, 1, copying, arguments);
 }

@@ -99,6 +99,7 @@ static void choose_kernels(ewx_cuda_engine *engine)
     engine->hand_out = ewx_cuda_hand_out();
     engine->await_rows = ewx_cuda_await_rows();
     engine->await_readers = ewx_cuda_await_readers();
+    engine->book_copy = ewx_cuda_book_copy();
     engine->publish_copied = ewx_cuda_publish_copied();
 }
 
@@ -113,10 +114,10 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
     engine->op = ewx_cuda_op_find(spec->op->id);
     choose_kernels(engine);
     ewx_cuda_entry *entries[] = {
-        &engine->gemm,          &engine->exchange,       &engine->transpose,
-        &engine->open_call,     &engine->mark_gemm_end,  &engine->close_call,
-        &engine->await_readers, &engine->publish_copied, &engine->hand_out,
-        &engine->await_rows,    &engine->hold_call};
+        &engine->gemm,          &engine->exchange,      &engine->transpose,
+        &engine->open_call,     &engine->mark_gemm_end, &engine->close_call,
+        &engine->await_readers, &engine->book_copy,     &engine->publish_copied,
+        &engine->hand_out,      &engine->await_rows,    &engine->hold_call};
     for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
         if (!entries[i]->function)
             return ewx_fail(EW_ERR_UNSUPPORTED, "there is no kernel for this config\n"

@@ -40,8 +40,8 @@ typedef struct ewx_cuda_engine {
     ewx_cuda_entry weights_gemm, activating_gemm;
     ewx_cuda_entry hold_call; /* in front of a call that is held */
     ewx_cuda_entry open_call, mark_gemm_end, close_call; /* around the vendor's kernels */
-    ewx_cuda_entry await_readers, publish_copied;        /* transport=copy */
-    ewx_cuda_entry hand_out, await_rows;                 /* where the GEMM waits */
+    ewx_cuda_entry await_readers, book_copy, publish_copied; /* transport=copy */
+    ewx_cuda_entry hand_out, await_rows;                     /* where the GEMM waits */
     ewx_cuda_entry fused_exchange, epilogue_rest, epilogue_whole;
     ewx_cuda_entry rows_exchange; /* of an AllReduce's layer */
     int rows_ctas;                /* of it; 0: none would find room */

@@ -1,6 +1,7 @@
 /* How a call reaches the GPU: the parameters of its kernels, their launches, and the two
  * streams.  What an operation launches is its own business (ops/). */
 #include "backend/cuda/ops/cuda_op.h"
+#include "plan/link.h"
 #include "plan/policy.h"
 
 _Static_assert(EWX_CUDA_MAX_SOURCES >= EWX_CUDA_MAX_RANKS, "every rank is one");
@@ -89,6 +90,15 @@ static void describe_heaps(const ewx_cuda_engine *engine, ewx_cuda_call *call)
     }
 }
 
+static ewx_cuda_link describe_link(const ew_world *world)
+{
+    const double byte_ns = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0;
+    return (ewx_cuda_link){
+        .ns_per_byte = byte_ns * ewx_link_sent_per_byte(world->link_header_bytes),
+        .asked_ns_per_byte = byte_ns * ewx_link_asked_per_byte(world->link_header_bytes),
+        .latency_ns = (uint64_t)world->link_latency_ns};
+}
+
 ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
 {
     const ewx_spec *spec = engine->spec;
@@ -122,8 +132,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .abort = engine->device->abort,
         .timeout_ns = (uint64_t)engine->timeout_ns,
         .gate = engine->gate,
-        .link = {.ns_per_byte = world->link_gbps > 0 ? 8.0 / world->link_gbps : 0,
-                 .latency_ns = (uint64_t)world->link_latency_ns},
+        .link = describe_link(world),
         .trace = engine->trace,
     };
 #if EW_MUTANT == 16 /* planted bug: the deadline comes too late */

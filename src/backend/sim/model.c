@@ -4,6 +4,7 @@
 
 #include "backend/sim/ops/sim_op.h"
 #include "base/status.h"
+#include "plan/link.h"
 #include "plan/occupancy.h"
 
 enum { MAX_WAVE = 512 /* blocks examined; the rest of a larger wave is assumed alike */ };
@@ -239,12 +240,21 @@ ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
     return check_budget(profile, &spec->config, &model);
 }
 
+/* What is left for data of a link that is given. */
+static double data_gbs(const ewx_sim_request *request)
+{
+    return request->link_gbs / ewx_link_sent_per_byte(request->link_header_bytes);
+}
+
 static void set_link(const ewx_sim_request *request, ewx_sim_model *model)
 {
     const ewx_sim_profile *profile = request->profile;
     const bool given = request->link_gbs > 0;
     const double gbs = given ? request->link_gbs : profile->link_gbs;
-    model->link_ps = gbs > 0 ? 1e3 / gbs : 0;
+    const double byte_ps = gbs > 0 ? 1e3 / gbs : 0;
+    const double header_bytes = given ? request->link_header_bytes : 0;
+    model->link_ps = byte_ps * ewx_link_sent_per_byte(header_bytes);
+    model->asked_ps = byte_ps * ewx_link_asked_per_byte(header_bytes);
     model->link_latency_ps = round_ps(1e6 * (given ? request->link_us : profile->link_us));
     const double nic_gbs = ewx_sim_nic_gbs(request);
     model->nic_ps = nic_gbs > 0 ? 1e3 / nic_gbs : 0;
@@ -273,7 +283,7 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
                        model->sharers == 1 && model->grid.num_large == 0 &&
                        !spec->op->gemm_waits;
     const bool across = spec->num_ranks > model->ranks_per_node;
-    const double inside = request->link_gbs > 0 ? fmin(profile->nccl_gbs, request->link_gbs)
+    const double inside = request->link_gbs > 0 ? fmin(profile->nccl_gbs, data_gbs(request))
                                                 : profile->nccl_gbs;
     /* Its rings leave a node by every NIC, and each byte of a ring leaves once. */
     const double nics = model->ranks_per_node * ewx_sim_nic_gbs(request);

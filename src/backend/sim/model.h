@@ -26,6 +26,7 @@ typedef struct ewx_sim_model {
     double copy_ps;         /* per byte, of all copies of a GPU */
     int64_t host_ps;        /* of a call of the driver, in turn with the sharers' */
     double link_ps, nic_ps; /* per byte; 0: none */
+    double asked_ps;        /* per byte that is read over a link, of its other direction */
     int64_t link_latency_ps, nic_latency_ps;
     bool nic_shared;
     double nic_cpu_ps; /* of the caller's thread, per byte that it sends or receives */

@@ -101,23 +101,34 @@ void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes)
 
 /* ---- Links, NICs and copy engines ---- */
 
+static ewx_sim_span travel(ewx_sim *sim, ewx_sim_way *way, int64_t from_ps,
+                           double duration_ps)
+{
+    const ewx_sim_span span =
+        ewx_sim_way_take(way, sim->now_ps, from_ps, ewx_sim_after(0, duration_ps));
+    sim->queue.failed = sim->queue.failed || way->failed;
+    return span;
+}
+
+/* First the sender's way out; when its turn has come there, the receiver's way in. */
 int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes)
 {
     const ewx_sim_model *model = &sim->model;
     ewx_sim_rank *from = &sim->ranks[src], *to = &sim->ranks[dst];
     const bool near = ewx_sim_share_node(sim, src, dst);
     const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
-    int64_t *out = near ? &from->egress_ps : &nic_of(sim, src)->nic_out_ps;
-    int64_t *in = near ? &to->ingress_ps : &nic_of(sim, dst)->nic_in_ps;
+    ewx_sim_way *out = near ? &from->egress : &nic_of(sim, src)->nic_out;
+    ewx_sim_way *in = near ? &to->ingress : &nic_of(sim, dst)->nic_in;
     if (!near && model->nic_shared) /* every byte takes its turn once */
-        in = out = &sim->medium_ps;
-    const int64_t sent = occupy(out, from_ps, ps);
+        in = out = &sim->medium;
+    const ewx_sim_span sent = travel(sim, out, from_ps, ps);
     const double weight = near ? to->near_weight : to->far_weight;
     const bool one = sim->spec->config.transport == EW_TRANSPORT_COPY;
-    const int64_t received = in == out ? sent : occupy(in, from_ps, one ? ps : ps * weight);
+    const ewx_sim_span received =
+        in == out ? sent : travel(sim, in, sent.begin_ps, one ? ps : ps * weight);
     to->remote_bytes += bytes;
     to->crossed_bytes += near ? 0 : bytes;
-    return ewx_sim_later(sent, received) +
+    return ewx_sim_later(sent.end_ps, received.end_ps) +
            (near ? model->link_latency_ps : model->nic_latency_ps);
 }
 
@@ -127,7 +138,25 @@ static bool has_place_of(const ewx_sim *sim, int src, int rank)
     return src % per_node == rank % per_node % ewx_sim_ranks_of_node(sim, src);
 }
 
-/* Each source over its egress, together over the owner's ingress. */
+static bool is_source(const ewx_sim *sim, int src, int rank, bool near, bool per_node)
+{
+    return src != rank && ewx_sim_share_node(sim, src, rank) == near &&
+           (near || !per_node || has_place_of(sim, src, rank));
+}
+
+/* What asks for the bytes goes the other way.  It takes its share of that and does not
+ * wait, being short. */
+static void book_requests(ewx_sim *sim, int reader, int src, int64_t from_ps, int64_t bytes)
+{
+    const double ps = (double)bytes * sim->model.asked_ps;
+    if (ps > 0) {
+        travel(sim, &sim->ranks[reader].egress, from_ps, ps);
+        travel(sim, &sim->ranks[src].ingress, from_ps, ps);
+    }
+}
+
+/* First the owner's way in, for all of them together; when its turn has come there, the
+ * way out of each source. */
 int64_t ewx_sim_book_pull(ewx_sim *sim, int rank, bool near, bool per_node, int64_t from_ps,
                           int64_t bytes)
 {
@@ -135,28 +164,30 @@ int64_t ewx_sim_book_pull(ewx_sim *sim, int rank, bool near, bool per_node, int6
     ewx_sim_rank *owner = &sim->ranks[rank];
     const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
     int count = 0;
-    int64_t end_ps = from_ps;
+    for (int src = 0; src < sim->num_ranks; src++)
+        count += is_source(sim, src, rank, near, per_node);
+    if (count == 0)
+        return from_ps;
+    const ewx_sim_span received =
+        travel(sim, near ? &owner->ingress : &owner->nic_in, from_ps, count * ps);
+    int64_t end_ps = received.end_ps;
     for (int src = 0; src < sim->num_ranks; src++) {
         ewx_sim_rank *from = &sim->ranks[src];
-        if (src == rank || ewx_sim_share_node(sim, src, rank) != near ||
-            (!near && per_node && !has_place_of(sim, src, rank)))
+        if (from->mirrored || !is_source(sim, src, rank, near, per_node))
             continue;
-        count++;
-        if (!from->mirrored)
-            end_ps = ewx_sim_later(
-                end_ps, occupy(near ? &from->egress_ps : &from->nic_out_ps, from_ps, ps));
+        const ewx_sim_span sent =
+            travel(sim, near ? &from->egress : &from->nic_out, received.begin_ps, ps);
+        end_ps = ewx_sim_later(end_ps, sent.end_ps);
+        if (near)
+            book_requests(sim, rank, src, received.begin_ps, bytes);
     }
     owner->remote_bytes += bytes * count;
     owner->crossed_bytes += near ? 0 : bytes * count;
-    if (count == 0)
-        return from_ps;
-    return ewx_sim_later(end_ps, occupy(near ? &owner->ingress_ps : &owner->nic_in_ps,
-                                        from_ps, count * ps)) +
-           (near ? model->link_latency_ps : model->nic_latency_ps);
+    return end_ps + (near ? model->link_latency_ps : model->nic_latency_ps);
 }
 
 /* Behind the GEMM of its partition and the copy before; behind it comes the kernel that
- * announces it. */
+ * announces it.  It is on the link from its start on. */
 int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes, int num_calls)
 {
     const ewx_sim_model *model = &sim->model;
@@ -164,9 +195,10 @@ int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes, int num
     const int64_t there = ewx_sim_enqueued_ps(sim, src, num_calls);
     const int64_t begin =
         ewx_sim_later(ewx_sim_later(sim->now_ps, r->copying_ps) + model->launch_ps, there);
+    const int64_t arrival = ewx_sim_book_send(sim, begin, src, dst, bytes);
     const int64_t copied =
         occupy(&sim->copies_ps[gpu_of(sim, src)], begin, (double)bytes * model->copy_ps);
-    r->copying_ps = ewx_sim_book_send(sim, copied + model->launch_ps, src, dst, bytes);
+    r->copying_ps = ewx_sim_later(copied + model->launch_ps, arrival);
     /* Its writes take memory bandwidth from all that compute on the GPU. */
     r->owed_ps = ewx_sim_after(r->owed_ps, (double)bytes * model->mem_ps * model->sharers);
     return r->copying_ps + model->publish_ps;

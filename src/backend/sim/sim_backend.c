@@ -77,6 +77,7 @@ static ewx_sim_request request_of(const sim_plan *plan, int64_t rows)
                              .rows = rows,
                              .link_gbs = plan->world->link_gbps / 8,
                              .link_us = (double)plan->world->link_latency_ns * 1e-3,
+                             .link_header_bytes = plan->world->link_header_bytes,
                              .together = plan->together,
                              .traced_rank = -1};
 }

@@ -13,26 +13,14 @@
 
 #include "backend/sim/model.h"
 #include "backend/sim/queue.h"
+#include "backend/sim/sim_time.h"
+#include "backend/sim/way.h"
 #include "plan/ownership.h"
 
-/* Where the clock ends: 26 days.  Times stick there, and the result is refused. */
-#define EWX_SIM_LAST_PS ((int64_t)1 << 61)
-
-static inline int64_t ewx_sim_after(int64_t time_ps, double duration_ps)
-{
-    return (double)time_ps + duration_ps < (double)EWX_SIM_LAST_PS
-               ? time_ps + (int64_t)(duration_ps + 0.5)
-               : EWX_SIM_LAST_PS;
-}
-
 /* copy: calls of the driver per partition: its GEMM; an event, its wait, the copy and the
- * kernel that announces it. */
+ * kernel that announces it.  One that books the copy on an emulated link is no part of the
+ * method. */
 enum { EWX_SIM_CALLS_PER_PART = 5 };
-
-static inline int64_t ewx_sim_later(int64_t a_ps, int64_t b_ps)
-{
-    return a_ps > b_ps ? a_ps : b_ps;
-}
 
 enum ewx_sim_kind {
     EWX_SIM_START,      /* a rank's kernels begin */
@@ -103,9 +91,9 @@ typedef struct ewx_sim_rank {
     int64_t start_ps, gemm_begin_ps, gemm_end_ps, end_ps;
     int64_t stolen_ps; /* from every producer slot so far */
     int64_t owed_ps;   /* copy: to be stolen from the next part, beside which it runs */
-    int64_t egress_ps, ingress_ps, nic_out_ps, nic_in_ps; /* busy until */
-    int64_t copying_ps;                                   /* copy: the last one's end */
-    int64_t arrival_ps;                                   /* push: of the last tile sent */
+    ewx_sim_way egress, ingress, nic_out, nic_in;
+    int64_t copying_ps;             /* copy: the last one's end */
+    int64_t arrival_ps;             /* push: of the last tile sent */
     int64_t chunks_left, chunks_ps; /* ag-gemm, GPU: to come to it; the last one is seen */
     int64_t remote_bytes, crossed_bytes;
     /* CPU, several hosts: */
@@ -146,7 +134,7 @@ typedef struct ewx_sim {
     int32_t *missing;        /* [unit] contributions that are not published yet */
     int64_t *ready_ps;       /* [unit] when the last of those published is visible */
     int64_t *unreleased;     /* [src][unit] tiles missing; NULL when a tile is a unit */
-    int64_t medium_ps;       /* of all NICs where they share their rate: busy until */
+    ewx_sim_way medium;      /* of all NICs where they share their rate */
     int32_t *unsummed;       /* [node][unit] contributions missing to the node's sum */
     int64_t *next_sum;       /* [node][unit] to be made after it; -1: none */
     int64_t *shared_ps;      /* ag-gemm: when a rank sees some rows of another */

@@ -134,7 +134,12 @@ static void tear_down(ewx_sim *sim)
         free(sim->ranks[rank].producers);
         free(sim->ranks[rank].consumers);
         free(sim->ranks[rank].sms);
+        free(sim->ranks[rank].egress.gaps);
+        free(sim->ranks[rank].ingress.gaps);
+        free(sim->ranks[rank].nic_out.gaps);
+        free(sim->ranks[rank].nic_in.gaps);
     }
+    free(sim->medium.gaps);
     free(sim->missing);
     free(sim->ready_ps);
     free(sim->unreleased);

@@ -18,10 +18,11 @@ typedef struct ewx_sim_rank_result {
 typedef struct ewx_sim_request {
     const ewx_sim_profile *profile;
     const ewx_spec *spec;
-    int64_t rows;      /* m of the call */
-    double link_gbs;   /* in place of the profile's link; 0: the profile's */
-    double link_us;    /* its latency */
-    double nic_gbs;    /* in place of the profile's NIC; 0: the profile's */
+    int64_t rows;             /* m of the call */
+    double link_gbs;          /* in place of the profile's link; 0: the profile's */
+    double link_us;           /* its latency */
+    double link_header_bytes; /* its headers, where link_gbs is given (plan/link.h) */
+    double nic_gbs;           /* in place of the profile's NIC; 0: the profile's */
     int nic_shared;    /* 1, -1: all nodes and directions share it or not; 0: as there */
     bool together;     /* ranks start at one time */
     int sampled_ranks; /* that are simulated, for all; 0: every rank */

@@ -51,14 +51,23 @@ __global__ void await_readers_kernel(const __grid_constant__ ewx_cuda_call call)
     (void)await_readers(call, call.counters->epochs[EWX_STAGE_COPY] + 1, threadIdx.x);
 }
 
+/* One thread.  The copy lies behind this kernel in its stream, and is on the link while it
+ * runs. */
+__global__ void book_copy_kernel(const __grid_constant__ ewx_cuda_call call, int dst)
+{
+    const int64_t elems = ewx_part_rows(&call.grid, dst) * call.grid.cols * call.num_pieces;
+    if (!has_stopped(call))
+        call.counters->copied_ns = book_push(call, dst, 2 * elems);
+}
+
 /* The copy lies before this kernel in its stream. */
 __global__ void publish_copied_kernel(const __grid_constant__ ewx_cuda_call call, int dst,
                                       int closes)
 {
     const uint32_t epoch = call.counters->epochs[EWX_STAGE_COPY] + 1;
     if (!has_stopped(call)) {
-        await_push(call, dst,
-                   2 * ewx_part_rows(&call.grid, dst) * call.grid.cols * call.num_pieces);
+        if (is_paced(call))
+            await_time(call.counters->copied_ns);
         st_release_sys(flag_of(call, dst, 0, call.rank), epoch);
     }
     if (closes)
@@ -111,6 +120,11 @@ ewx_cuda_entry ewx_cuda_close_call(void)
 ewx_cuda_entry ewx_cuda_await_readers(void)
 {
     return {(const void *)await_readers_kernel, 32, 0, 0};
+}
+
+ewx_cuda_entry ewx_cuda_book_copy(void)
+{
+    return {(const void *)book_copy_kernel, 1, 0, 0};
 }
 
 ewx_cuda_entry ewx_cuda_publish_copied(void)

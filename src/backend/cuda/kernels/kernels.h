@@ -60,7 +60,7 @@ typedef struct ewx_cuda_counters {
     uint32_t next_position;         /* the next position of the walk that is not taken */
     uint32_t stop; /* a CTA gave up: the others leave too, nothing is published */
     unsigned long long looked_ns; /* when a waiting thread last read the abort word */
-    unsigned long long copied_ns; /* when a copy of rows leaves the emulated link */
+    unsigned long long copied_ns; /* emulated link: when the copy in flight will be there */
     uint32_t unit_tiles[];        /* tiles done of each release unit, all destinations */
 } ewx_cuda_counters;
 
@@ -92,7 +92,8 @@ typedef struct ewx_cuda_report {
 
 /* Emulated link of each rank. */
 typedef struct ewx_cuda_link {
-    double ns_per_byte; /* 0: off */
+    double ns_per_byte;       /* of data, with their headers; 0: off */
+    double asked_ns_per_byte; /* of requests, per byte that is read */
     uint64_t latency_ns;
 } ewx_cuda_link;
 
@@ -366,6 +367,8 @@ ewx_cuda_entry ewx_cuda_mark_gemm_end(void);
 ewx_cuda_entry ewx_cuda_close_call(void);
 /* (ewx_cuda_call): waits until copies may overwrite the peers' memory */
 ewx_cuda_entry ewx_cuda_await_readers(void);
+/* (ewx_cuda_call, int dst): a copy to dst starts: books it on an emulated link */
+ewx_cuda_entry ewx_cuda_book_copy(void);
 /* (ewx_cuda_call, int dst, int closes): the partition of dst has been copied: publishes it
  */
 ewx_cuda_entry ewx_cuda_publish_copied(void);

@@ -144,13 +144,13 @@ __device__ __forceinline__ void pace_copies(const ewx_cuda_call &call,
                                             const ewx_cuda_parcel &before,
                                             const ewx_cuda_parcel &next)
 {
-    const unsigned long long left_ns = call.counters->copied_ns;
+    const unsigned long long there_ns = call.counters->copied_ns;
     if (before.dst >= 0)
-        await_time(left_ns);
+        await_time(there_ns - call.link.latency_ns);
     if (next.dst >= 0)
         call.counters->copied_ns = book_push(call, next.dst, next.bytes);
     if (before.dst >= 0)
-        await_time(left_ns + call.link.latency_ns);
+        await_time(there_ns);
 }
 
 /* One warp, in front of a call's first copy, between two of them, and behind the last: the
