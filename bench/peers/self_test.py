@@ -1,6 +1,9 @@
 """What can be checked of this program where there is neither torch nor a GPU: its reading,
-its arithmetic, and whole runs with a stand-in for the operator."""
+its arithmetic, and whole runs with a stand-in for the operator.  Where there is torch, what it is
+given and what comes of it is checked on the CPU, by the operators' own substitutes for tests."""
+import contextlib
 import glob
+import importlib.util
 import json
 import os
 import random
@@ -10,9 +13,10 @@ import sys
 import tempfile
 import time
 
-from problems import (Problem, Usage, coefficient_of_variation, iterations, parse_line, read_suite,
-                      slice_sms, slowest, tolerance, why_not)
+from problems import (OPERATORS, Lacking, Problem, Usage, coefficient_of_variation, iterations, parse_line,
+                      read_suite, slice_sms, slowest, tolerance, why_not)
 from rank import rows_of
+from torch_engine import TorchEngine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -20,13 +24,9 @@ LIMIT_S = 300  # of anything here: only what hangs takes that long, also on a bu
 HANG_S = 10  # in which the ranks that do not hang come, however busy the machine is
 
 
-class PretendEngine:
-    """Stands in for TorchEngine; --pretend says how it behaves."""
+class PretendGpu:
+    """Stands in for the GPU and the stopwatch; --pretend says how it behaves."""
     sms = 16
-
-    def __init__(self, meeting, problems, options):
-        self.meeting, self.mood, self.sign, self.loaded = meeting, options.pretend, 1, 0
-        self.op = options.op
 
     def describe(self):
         return {"torch": "0.0", "commit": "unknown", "blas": "none", "sms_per_rank": self.sms,
@@ -34,6 +34,24 @@ class PretendEngine:
                 "gpu": {"name": "none", "sms": 132, "uuid": "none", "arch": 90, "clock_mhz": 1000,
                         "driver_version": 13000, "runtime_version": 13000, "memory_bytes": 0,
                         "mig": False, "exclusive": False}}
+
+    def plan_for(self, sms):
+        self.planned_for = sms
+
+    def timed(self, method, hold_us):
+        if self.mood == "slow":
+            time.sleep(0.02)
+        return 100.0 + self.meeting.rank + (self.planned_for == 0), 180.0, hold_us < 200
+
+
+class PretendEngine(PretendGpu):
+    """Stands in for torch too."""
+
+    def __init__(self, meeting, problems, options):
+        self.meeting, self.mood, self.sign, self.loaded = meeting, options.pretend, 1, 0
+        self.op = options.op
+        if self.mood == "lacks":
+            raise Lacking("torch 0.0 has no such operator\n  fix: use torch 2.11")
 
     def load(self, problem):
         self.sign, self.loaded = 1, self.loaded + 1
@@ -62,13 +80,33 @@ class PretendEngine:
         return [sum(self.part(rank, self.first + row, column) for rank in present)
                 for row, column in positions]
 
-    def plan_for(self, sms):
-        self.planned_for = sms
 
-    def timed(self, method, hold_us):
-        if self.mood == "slow":
-            time.sleep(0.02)
-        return 100.0 + self.meeting.rank + (self.planned_for == 0), 180.0, hold_us < 200
+class CpuEngine(PretendGpu, TorchEngine):
+    """TorchEngine's inputs, calls and checks, on the CPU."""
+    device = "cpu"
+
+    def __init__(self, meeting, problems, options):
+        self._open_torch(meeting, options)
+        self.mood, self.group = options.pretend, self._open_group(options)
+        self.on_cpu = self.torch.library.Library("symm_mem", "IMPL")
+        for name in OPERATORS[self.op].values():
+            self.on_cpu.impl(name, getattr(self.symm_mem, f"_{name}_fallback"), "CPU")
+
+    def _on_slice(self):
+        return contextlib.nullcontext()
+
+    def _finish(self):
+        pass
+
+    def _call(self, method):
+        out = super()._call(method)
+        if self.mood == "torch-wrong":
+            out[len(out) // 2:] = 0
+        return out
+
+
+def engine_for(mood):
+    return CpuEngine if mood.startswith("torch") else PretendEngine
 
 
 # ---- Parts ---------------------------------------------------------------------------------
@@ -86,7 +124,8 @@ def check_reading():
     paper = read_suite(os.path.join(ROOT, "bench/suites/paper.suite"))
     assert len(paper) == 40 and not any(why_not(p, "gemm-rs", w) for p in paper
                                        for w in (4, 8))
-    assert why_not(Problem(None, 100, 8, 8, "fp16"), "gemm-rs", 8)
+    for op in ("gemm-rs", "ag-gemm"):
+        assert why_not(Problem(None, 100, 8, 8, "fp16"), op, 8)
     assert why_not(Problem(None, 128, 8, 8, "fp16"), "gemm-ar", 8)
     assert why_not(Problem(None, 1, 8, 8, "bf16"), "gemm-ar", 8)
     assert not why_not(Problem(None, 100, 64, 8, "bf16"), "gemm-ar", 8)
@@ -162,7 +201,22 @@ def check_allreduce(folder):
     assert all(r["check"]["wrong"] > 0 for r in written(folder)["results"][2:4])
 
 
+def check_torch(folder):
+    """Three ranks that hold rows, or summands, of their own: what torch returns is what the
+    check expects of it, and what it does not return is missed."""
+    for op in ("ag-gemm", "gemm-rs"):
+        finish(start(folder, "torch", "--op", op), 0)
+        results = written(folder)["results"]
+        assert [r["status"] for r in results] == ["EW_OK", "EW_OK", "EW_ERR_SHAPE", "EW_OK", "EW_OK"]
+        assert {r["params"]["op"] for r in results} == {op}
+        assert results[0]["method"] == "torch-async-tp" and results[0]["check"]["max_abs_err"] > 0
+        finish(start(folder, "torch-wrong", "--op", op), 1)
+        assert all(written(folder)["results"][at]["check"]["wrong"] > 0 for at in (0, 3))
+
+
 def check_bad_ends(folder):
+    _, err = finish(start(folder, "lacks"), 77)
+    assert "no such operator" in err and "fix:" in err, err
     finish(start(folder, "wrong"), 1)
     assert written(folder)["results"][0]["check"]["wrong"] > 0
     for mood, word in (("dies", "rank 1 died"), ("hangs", "rank 1 did not come"),
@@ -211,7 +265,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "s.suite"), "w") as file:
             file.write("a 12 8 8 8 fp16\nodd 13 8 8 8 fp16\nb 24 8 8 8 bf16\n")
-        for check in (check_whole, check_allreduce, check_bad_ends, check_interrupt, check_daemon):
+        checks = [check_whole, check_allreduce, check_bad_ends, check_interrupt, check_daemon]
+        if importlib.util.find_spec("torch"):
+            checks.append(check_torch)
+        for check in checks:
             check(folder)
             print(f"ok  {check.__name__}", flush=True)
     assert folders() <= before, f"left behind: {folders() - before}"
