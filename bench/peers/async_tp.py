@@ -134,7 +134,7 @@ def rank_environment(place, options):
                 "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "4",
                 "PYTHONDONTWRITEBYTECODE": "1"})
     env.pop("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", None)  # it would override the slices
-    # Its GEMM waits on all SMs of the slice for copies that need SMs there too.
+    # A GEMM that may wait on all SMs of the slice for copies that need SMs there too.
     env.pop("TORCH_SYMM_MEM_ENABLE_NATIVE_ASYNC_TP", None)
     if options.slices == "mps":
         env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(math.ceil(100 / options.ranks))
