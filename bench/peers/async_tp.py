@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch's Async-TP operator, or a product and its AllReduces in symmetric memory
+"""Times PyTorch's Async-TP operators, or a product and its AllReduces in symmetric memory
 (--op gemm-ar), with several ranks on one GPU.
 
 Every rank is a process with a slice of the GPU's SMs of its own, as the ranks of
@@ -22,11 +22,11 @@ import document as doc  # noqa: E402
 import keeper  # noqa: E402
 import meeting  # noqa: E402
 import rank as rank_process  # noqa: E402
-from problems import DTYPES, METHODS, Problem, Usage, read_suite, why_not  # noqa: E402
+from problems import (DTYPES, MOST_RANKS, OPERATORS, Problem, Usage, read_suite,  # noqa: E402
+                      why_not)
 
 EXIT = {"ok": 0, "wrong": 1, "usage": 2, "died": 3, "environment": 5, "skipped": 77,
         "interrupted": 130}
-MOST_RANKS = 16  # groups of 8 SMs on a GPU of 132
 FAREWELL_S = 3.0
 
 
@@ -42,11 +42,11 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("-W", "--ranks", type=int, default=8, help="ranks that share the GPU; default 8")
-    add("--op", default="gemm-rs", choices=list(METHODS), help="gemm-rs: Async-TP, the default; "
-        "gemm-ar: torch.mm, then the one-shot and the two-shot AllReduce")
+    add("--op", default="gemm-rs", choices=list(OPERATORS), help="gemm-rs, the default, and "
+        "ag-gemm: Async-TP; gemm-ar: torch.mm, then the one-shot and the two-shot AllReduce")
     add("--suite", help="problems from a suite file; its W is replaced by -W")
     add("-m", "--rows", type=int, help="rows of A and of the output, without --suite")
-    add("-N", "--cols", type=int, help="columns of the output")
+    add("-N", "--cols", type=int, help="columns of the output; of ag-gemm those of one rank")
     add("-k", "--depth", type=int, help="depth of one rank's GEMM")
     add("-d", "--datatype", default="fp16", choices=list(DTYPES))
     add("-n", "--iters", type=int, default=11, help="timed calls at least; default 11")
@@ -134,6 +134,8 @@ def rank_environment(place, options):
                 "GLOO_SOCKET_IFNAME": "lo", "CUDA_DEVICE_MAX_CONNECTIONS": "4",
                 "PYTHONDONTWRITEBYTECODE": "1"})
     env.pop("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", None)  # it would override the slices
+    # A GEMM that may wait on all SMs of the slice for copies that need SMs there too.
+    env.pop("TORCH_SYMM_MEM_ENABLE_NATIVE_ASYNC_TP", None)
     if options.slices == "mps":
         env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(math.ceil(100 / options.ranks))
     return env
@@ -228,7 +230,8 @@ class Run:
                 one.done = True
                 self.hearsay = f"rank {one.number}: {message['why']}"
                 return
-            raise Ended("died", f"rank {one.number}: {message['why']}\n{one.last_words()}")
+            raise Ended(message["status"],
+                        f"rank {one.number}: {message['why']}\n{one.last_words()}")
         if message["kind"] == "ready" and one.number == 0:
             self.about = message["about"]
         one.done = message["kind"] == "done"
@@ -332,10 +335,11 @@ def main():
         problems = problems_of(options)
         if options.rank is not None:
             if options.pretend:
-                from self_test import PretendEngine as Engine
+                from self_test import engine_for
+                make_engine = engine_for(options.pretend)
             else:
-                from torch_engine import TorchEngine as Engine
-            rank_process.main(options, problems, Engine, METHODS[options.op])
+                from torch_engine import TorchEngine as make_engine
+            rank_process.main(options, problems, make_engine)
         return measure(options, problems)
     except Usage as error:
         print(f"async_tp: {error}", file=sys.stderr)

@@ -7,7 +7,8 @@ import statistics
 import subprocess
 import sys
 
-from problems import ELEMENT_BYTES, METHODS, coefficient_of_variation, slowest, why_not
+from problems import (ELEMENT_BYTES, OPERATORS, PRODUCT, coefficient_of_variation, slowest,
+                      why_not)
 
 CLOCKS_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu,driver_version"
 QUERY_S = 10
@@ -52,7 +53,7 @@ def context(about, mps, before):
 
 def params(problem, options, sms, iters):
     return {"name": problem.name, "m": problem.m, "n": problem.n, "k": problem.k,
-            "ranks": options.ranks, "dtype": problem.dtype, "weight": "nk",
+            "ranks": options.ranks, "dtype": problem.dtype, "op": options.op, "weight": "nk",
             "ranks_as": "processes", "link": "none", "link_gbs": 0.0, "link_latency_us": 0.0,
             "seed": options.seed, "iters": iters, "warmup": options.warmup, "gate_ms": 0.0,
             "idle": options.idle, "virtual_node": options.ranks > 1, "sms_per_rank": sms}
@@ -64,7 +65,7 @@ def measured(problem, options, about, reports):
     for of_ranks in zip(*(report["found"] for report in reports)):
         samples = slowest([one["samples_us"] for one in of_ranks])
         first, time_us = of_ranks[0], statistics.median(samples)
-        checked = first["method"] != "torch-matmul"
+        checked = first["method"] != PRODUCT
         config = [f"slices={options.slices}", f"cublas_sms={first['sm_target'] or 'all'}",
                   *(note.replace(" ", "-") for note in about["notes"])]
         results.append({
@@ -83,7 +84,7 @@ def measured(problem, options, about, reports):
 
 def skipped(problem, options, sms):
     return {"params": params(problem, options, sms, options.iters),
-            "method": METHODS[options.op][0], "config": "", "status": "EW_ERR_SHAPE",
+            "method": next(iter(OPERATORS[options.op])), "config": "", "status": "EW_ERR_SHAPE",
             "error": why_not(problem, options.op, options.ranks)}
 
 

@@ -1,10 +1,12 @@
 """Where the ranks meet: a few words in a file that all of them map.  Every wait is bounded,
 and ends at once when somebody gave up."""
 import mmap
+import os
 import threading
 import time
 
 LINE = 8  # words; one cache line
+SPINS = 256  # looks at a rank before the processor is offered to it
 VALUES = 1024  # numbers that a rank can show the others
 WORD_BYTES = 8
 
@@ -57,8 +59,10 @@ class Meeting:
             while self._arrived[other][0] < turn:
                 self.check()
                 spins += 1
-                if spins % 1024 == 0 and time.monotonic() > end:
-                    raise Stalled(f"rank {other} did not come within {self.timeout_s:g} s")
+                if spins % SPINS == 0:
+                    os.sched_yield()  # it may be the one that waits for this processor
+                    if time.monotonic() > end:
+                        raise Stalled(f"rank {other} did not come within {self.timeout_s:g} s")
         self._order()
 
     def gather(self, values):

@@ -2,16 +2,24 @@
 import statistics
 from dataclasses import dataclass
 
-# What is measured of each operation, and last the product alone, for orientation.
-METHODS = {"gemm-rs": ("torch-async-tp", "torch-matmul"),
-           "gemm-ar": ("torch-one-shot", "torch-two-shot", "torch-matmul")}
+# What is measured of each operation: methods, and the operators of torch.ops.symm_mem in them.
+OPERATORS = {"gemm-rs": {"torch-async-tp": "fused_matmul_reduce_scatter"},
+             "gemm-ar": {"torch-one-shot": "one_shot_all_reduce",
+                         "torch-two-shot": "two_shot_all_reduce_"},
+             "ag-gemm": {"torch-async-tp": "fused_all_gather_matmul"}}
+PRODUCT = "torch-matmul"  # measured last: the product alone, for orientation
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 SLICE_UNIT = 8  # SMs that a green context comes in
+MOST_RANKS = 16  # groups of 8 SMs on a GPU of 132
 ELEMENT_BYTES = 2
 
 
 class Usage(Exception):
     """What is wrong with the input, and how to mend it."""
+
+
+class Lacking(Exception):
+    """What this torch does not have, and which one has it."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +31,11 @@ class Problem:
     dtype: str
 
     def workspace_bytes(self, op, ranks):
-        """Async-TP's two buffers for one destination's part of the output each; the whole
-        output, which is summed where it lies."""
-        rows = self.m if op == "gemm-ar" else 2 * (self.m // ranks)
-        return rows * self.n * ELEMENT_BYTES
+        """Async-TP's two buffers for one destination's part of the output each, or its copy of
+        the rank's own rows; the whole output, which is summed where it lies."""
+        elements = {"gemm-rs": 2 * (self.m // ranks) * self.n, "gemm-ar": self.m * self.n,
+                    "ag-gemm": self.m // ranks * self.k}[op]
+        return elements * ELEMENT_BYTES
 
 
 def parse_line(line, where):
@@ -64,7 +73,7 @@ def why_not(problem, op, ranks):
         return f"torch's AllReduce in symmetric memory is for bf16, not for {problem.dtype}"
     if op == "gemm-ar" and problem.m * problem.n * ELEMENT_BYTES % (16 * ranks):
         return f"torch's two shots need W pieces of 16 bytes each, and W={ranks}"
-    if op == "gemm-rs" and problem.m % ranks:
+    if op != "gemm-ar" and problem.m % ranks:
         return f"Async-TP needs M to be a multiple of W, and M={problem.m} is none of {ranks}"
     return None
 

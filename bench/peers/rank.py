@@ -10,7 +10,7 @@ import time
 import traceback
 
 from meeting import GaveUp, Meeting
-from problems import iterations, tolerance, why_not
+from problems import OPERATORS, PRODUCT, Lacking, iterations, tolerance, why_not
 
 SAMPLES_CHECKED = 64  # elements of each rank's output
 TRIALS = 3
@@ -36,8 +36,9 @@ def positions_of(problem, op, ranks, seed):
 
 
 def rows_of(problem, op, ranks):
-    """(rows from one rank's first to the next one's, rows of each): all, or a part of them."""
-    return (0, problem.m) if op == "gemm-ar" else (problem.m // ranks,) * 2
+    """Of the output, (rows from one rank's first to the next one's, rows of each): all of them,
+    or a part."""
+    return (problem.m // ranks,) * 2 if op == "gemm-rs" else (0, problem.m)
 
 
 class Measurement:
@@ -111,18 +112,18 @@ class Measurement:
                 "host_us": statistics.median(one[1] for one in samples)}
 
 
-def measure_all(engine, meeting, problems, options, methods, tell):
+def measure_all(engine, meeting, problems, options, tell):
+    peers = list(OPERATORS[options.op])
     for index, problem in enumerate(problems):
         if why_not(problem, options.op, meeting.ranks):
             continue
         meeting.barrier()
         engine.load(problem)
         measurement = Measurement(engine, meeting, problem, options)
-        *peers, product = methods
         checks = {method: [measurement.check(method)] for method in peers}
         found = []
-        for method in methods:
-            least = LEAST_FOR_ORIENTATION if method == product else options.iters
+        for method in (*peers, PRODUCT):
+            least = LEAST_FOR_ORIENTATION if method == PRODUCT else options.iters
             found.append(measurement.run(method, least))
             tell({"kind": "alive"})
         engine.negate()
@@ -133,7 +134,7 @@ def measure_all(engine, meeting, problems, options, methods, tell):
         tell({"kind": "problem", "index": index, "found": found})
 
 
-def main(options, problems, make_engine, methods):
+def main(options, problems, make_engine):
     """The rank's process.  Its last word is 'done', or 'failed' and why."""
     end_with(options.parent)
     report = os.fdopen(options.report, "w", buffering=1)
@@ -147,12 +148,13 @@ def main(options, problems, make_engine, methods):
         able = [problem for problem in problems if not why_not(problem, options.op, options.ranks)]
         engine = make_engine(meeting, able, options)
         tell({"kind": "ready", "about": engine.describe()})
-        measure_all(engine, meeting, problems, options, methods, tell)
+        measure_all(engine, meeting, problems, options, tell)
         tell({"kind": "done"})
         status = 0
     except BaseException as error:
         meeting.give_up()
         tell({"kind": "failed", "why": f"{type(error).__name__}: {error}",
+              "status": "skipped" if isinstance(error, Lacking) else "died",
               "second_hand": isinstance(error, GaveUp)})
         traceback.print_exc()
         status = 1

@@ -9,34 +9,47 @@ import sys
 import time
 import warnings
 
-from problems import DTYPES, slice_sms
+from problems import DTYPES, MOST_RANKS, OPERATORS, PRODUCT, Lacking, slice_sms
 from slices import Slice
 
-DEVICE = "cuda"
 GATE_CHANNEL = 2  # the operator's barriers are on 0 and 1
 POLL_S = 20e-6
 LOOK_SIDE = 4096
 LEAST_OF_SHARE = 0.5  # of the slowdown that a slice's share of the SMs lets one expect
 USUAL_CLOCK_MHZ = 2000
+SAME_FOR_ALL = 2 * MOST_RANKS  # a source of numbers that is no rank's A and no rank's weight
 
 
 class TorchEngine:
+    device = "cuda"
+
     def __init__(self, meeting, problems, options):
-        import torch
-        import torch.distributed as dist
-        import torch.distributed._symmetric_memory as symm_mem
-        self.torch, self.symm_mem, self.meeting = torch, symm_mem, meeting
-        self.seed, self.op, self.notes = options.seed, options.op, []
+        self._open_torch(meeting, options)
+        torch = self.torch
         torch.cuda.set_device(0)
-        torch.zeros(1, device=DEVICE)
+        torch.zeros(1, device=self.device)
         self.properties = torch.cuda.get_device_properties(0)
         self.clock_mhz = getattr(self.properties, "clock_rate", 0) // 1000 or USUAL_CLOCK_MHZ
         self._open_slice(options.slices)
-        self.group = self._open_group(dist, options)
+        self.group = self._open_group(options)
         with self._on_slice():
             self._open_workspace(problems)
         self._cublas = ctypes.CDLL("libcublas.so.13" if torch.version.cuda.startswith("13")
                                    else "libcublas.so.12")
+
+    def _open_torch(self, meeting, options):
+        import torch
+        try:
+            import torch.distributed._symmetric_memory as symm_mem
+        except ImportError as error:
+            raise Lacking(f"torch {torch.__version__} has no symmetric memory ({error})\n"
+                          "  fix: use torch 2.11")
+        self.torch, self.symm_mem, self.meeting = torch, symm_mem, meeting
+        self.seed, self.op, self.notes = options.seed, options.op, []
+        for name in OPERATORS[self.op].values():
+            if not hasattr(torch.ops.symm_mem, name):
+                raise Lacking(f"torch {torch.__version__} has no torch.ops.symm_mem.{name}\n"
+                              "  fix: use torch 2.11")
 
     # ---- The slice -------------------------------------------------------------------------
 
@@ -67,6 +80,10 @@ class TorchEngine:
     def _on_slice(self):
         return self.torch.cuda.stream(self.main)
 
+    def _finish(self):
+        """Waits for what was queued on the slice."""
+        self._wait_for(self.main.record_event())
+
     def _events_work(self):
         """Whether events of the current context can be recorded on the slice's streams."""
         try:
@@ -93,7 +110,7 @@ class TorchEngine:
         """The best of a few square products on a stream, in us."""
         torch, times = self.torch, []
         with torch.cuda.stream(stream):
-            square = torch.zeros(LOOK_SIDE, LOOK_SIDE, dtype=torch.float16, device=DEVICE)
+            square = torch.zeros(LOOK_SIDE, LOOK_SIDE, dtype=torch.float16, device=self.device)
             for _ in range(5):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 start.record()
@@ -105,9 +122,10 @@ class TorchEngine:
 
     # ---- The group -------------------------------------------------------------------------
 
-    def _open_group(self, dist, options):
+    def _open_group(self, options):
         """NCCL refuses two ranks on one GPU.  The group only has to know ranks and a store, in
         which symmetric memory's handles are announced: its own collectives are not used."""
+        import torch.distributed as dist
         rank, ranks = self.meeting.rank, self.meeting.ranks
         patience = datetime.timedelta(seconds=options.timeout)
         store = dist.FileStore(os.path.join(options.folder, "store"), ranks)
@@ -132,51 +150,66 @@ class TorchEngine:
         torch, ranks = self.torch, self.meeting.ranks
         most = max((problem.workspace_bytes(self.op, ranks) for problem in problems), default=4096)
         if self.op == "gemm-ar":
-            self.summed = self.symm_mem.empty(most, dtype=torch.uint8, device=DEVICE)
+            self.summed = self.symm_mem.empty(most, dtype=torch.uint8, device=self.device)
             self.symm_mem.rendezvous(self.summed, self.group)
             most = 4096
         self.gate = self.symm_mem.get_symm_mem_workspace(self.group, most)
 
     # ---- A problem -------------------------------------------------------------------------
 
+    def _drawn(self, rows, columns, dtype, source):
+        """A matrix of numbers that the seed and their source decide."""
+        random = self.torch.Generator(device=self.device)
+        random.manual_seed(self.seed * 4096 + source)
+        matrix = self.torch.empty(rows, columns, dtype=dtype, device=self.device)
+        return matrix.uniform_(-0.25, 0.25, generator=random)
+
     def load(self, problem):
-        torch = self.torch
-        self.a = self.b = self.product = self.out = None
+        """`whole` is what the product alone has as A, of which `a` is this rank's, from row
+        `first` on.  Of a gather the weights are equal on all ranks: they do not travel, and so
+        the rank that has a row of A knows what all others shall get of it."""
+        torch, rank = self.torch, self.meeting.rank
+        self.whole = self.a = self.b = self.product = self.out = None
         torch.cuda.empty_cache()
         dtype = getattr(torch, DTYPES[problem.dtype])
-        random = torch.Generator(device=DEVICE)
-        random.manual_seed(self.seed * 4096 + self.meeting.rank)
+        gathers = self.op == "ag-gemm"
+        rows = problem.m // self.meeting.ranks if gathers else problem.m
+        self.first = rank * rows if gathers else 0
         with self._on_slice():
-            self.a = torch.empty(problem.m, problem.k, dtype=dtype, device=DEVICE)
-            self.b = torch.empty(problem.n, problem.k, dtype=dtype, device=DEVICE)
-            for matrix in (self.a, self.b):
-                matrix.uniform_(-0.25, 0.25, generator=random)
+            self.whole = self._drawn(problem.m, problem.k, dtype, rank)
+            self.a = self.whole[self.first:self.first + rows]
+            self.b = self._drawn(problem.n, problem.k, dtype,
+                                 SAME_FOR_ALL if gathers else MOST_RANKS + rank)
             if self.op == "gemm-ar":
                 used = self.summed[:problem.workspace_bytes(self.op, self.meeting.ranks)]
                 self.product = used.view(dtype).view(problem.m, problem.n)
             else:
-                self.product = torch.empty(problem.m, problem.n, dtype=dtype, device=DEVICE)
-            self._wait_for(self.main.record_event())
+                self.product = torch.empty(problem.m, problem.n, dtype=dtype, device=self.device)
+            self._finish()
 
     def negate(self):
         """Other inputs: what an earlier call left in memory is no longer right."""
         with self._on_slice():
-            self.a.neg_()
+            self.whole.neg_()
 
     def contributions(self, positions):
-        """This rank's part of C at (row, column), in float64."""
+        """This rank's part of C at (row, column), in float64: 0 where the row is another's."""
         with self._on_slice():
-            rows, columns = (self.torch.tensor(axis, device=DEVICE) for axis in zip(*positions))
-            parts = (self.a[rows].double() * self.b[columns].double()).sum(dim=1)
-            return parts.tolist()
+            rows, columns = self._axes(positions)
+            own = (rows >= self.first) & (rows < self.first + len(self.a))
+            parts = (self.whole[rows].double() * self.b[columns].double()).sum(dim=1)
+            return (parts * own).tolist()
 
     def results(self, method, positions):
         """What a method computes at (row of this rank's output, column)."""
         with self._on_slice():
             out = self._call(method)
-            rows, columns = (self.torch.tensor(axis, device=DEVICE) for axis in zip(*positions))
-            self._wait_for(self.main.record_event())
+            rows, columns = self._axes(positions)
+            self._finish()
             return out[rows, columns].double().tolist()
+
+    def _axes(self, positions):
+        return (self.torch.tensor(axis, device=self.device) for axis in zip(*positions))
 
     # ---- Calls -----------------------------------------------------------------------------
 
@@ -190,16 +223,17 @@ class TorchEngine:
             raise RuntimeError(f"cublasSetSmCountTarget({sms}) gave {status}")
 
     def _call(self, method):
-        if method == "torch-matmul":
-            return self.torch.matmul(self.a, self.b.t(), out=self.product)
+        weight = self.b.t()
+        if method == PRODUCT:
+            return self.torch.matmul(self.whole, weight, out=self.product)
+        operator = getattr(self.torch.ops.symm_mem, OPERATORS[self.op][method])
+        if self.op == "gemm-rs":
+            return operator(self.a, weight, "sum", 0, self.group)
         if self.op == "gemm-ar":
-            self.torch.mm(self.a, self.b.t(), out=self.product)
-            operators = self.torch.ops.symm_mem
-            reduce = (operators.one_shot_all_reduce if method == "torch-one-shot"
-                      else operators.two_shot_all_reduce_)
-            return reduce(self.product, "sum", self.group)
-        return self.torch.ops.symm_mem.fused_matmul_reduce_scatter(
-            self.a, self.b.t(), "sum", 0, self.group)
+            self.torch.mm(self.a, weight, out=self.product)
+            return operator(self.product, "sum", self.group)
+        _, (out,) = operator(self.a, [weight], 0, self.group, return_A=False)
+        return out
 
     def timed(self, method, hold_us):
         """(time on the GPU, host time of the call, whether the gate opened too early), in us.
