@@ -77,7 +77,8 @@ static const cli_option option_table[] = {
      "a figure of the paper's evaluation: its problems and methods; other options replace "
      "parts of them"},
     {0, "method", "A,B", MEASURE | CLI_PLAN, OTHER(cli_set_methods),
-     "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, blas-chunked, "
+     "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, "
+     "blas-chunked, "
      "chunk-signals, fused-push, fused-add, fused-tma-add; "
      "under mpirun also blas+mpi, blas+mpi-best"},
     {0, "method", "NAME", CLI_TUNE, OTHER(cli_set_methods),
