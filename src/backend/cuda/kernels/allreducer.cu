@@ -13,6 +13,7 @@
  * rank's stream, so the same holds for the launches of one unit, on all ranks. */
 #include "backend/cuda/kernels/reduce_tile.cuh"
 #include "backend/cuda/kernels/straight.cuh"
+#include "backend/cuda/kernels/variants.cuh"
 
 namespace
 {
@@ -258,50 +259,22 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
 }
 
 /* As in reducer.cu, but the stores to the others need registers too. */
-template <class T, int THREADS, int W>
-const void *function_for()
-{
-    constexpr int MOST = THREADS == 512 ? 2 : W == 0 ? 4 : 8;
-    constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
-    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : SOURCES == 2 ? 2 : 8 / SOURCES;
-    return (const void *)allreducer<T, THREADS, W, SOURCES, ROWS>;
-}
+struct allreducers {
+    static constexpr int FEWEST = 2, MOST_THREADS = 512;
 
-template <class T, int THREADS>
-const void *function_of(int num_ranks)
-{
-    switch (num_ranks) {
-    case 2:
-        return function_for<T, THREADS, 2>();
-    case 4:
-        return function_for<T, THREADS, 4>();
-    case 8:
-        return function_for<T, THREADS, 8>();
+    template <class T, int THREADS, int W>
+    static const void *kernel()
+    {
+        constexpr int MOST = THREADS == 512 ? 2 : W == 0 ? 4 : 8;
+        constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
+        constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : SOURCES == 2 ? 2 : 8 / SOURCES;
+        return (const void *)allreducer<T, THREADS, W, SOURCES, ROWS>;
     }
-    return function_for<T, THREADS, 0>();
-}
-
-template <class T>
-const void *function_of(int num_ranks, int threads)
-{
-    switch (threads) {
-    case 128:
-        return function_of<T, 128>(num_ranks);
-    case 256:
-        return function_of<T, 256>(num_ranks);
-    case 512:
-        return function_of<T, 512>(num_ranks);
-    }
-    return nullptr;
-}
+};
 
 } // namespace
 
 ewx_cuda_entry ewx_cuda_allreducer(ew_dtype dtype, int num_ranks, int threads)
 {
-    if (dtype == EW_FP32)
-        return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16>(num_ranks, threads)
-                             : function_of<__half>(num_ranks, threads),
-            threads, 0, 0};
+    return entry_of<allreducers>(dtype, num_ranks, threads);
 }

@@ -6,6 +6,7 @@
  *
  * Registers are capped so that a CTA fits beside a producer CTA (16384 are left there). */
 #include "backend/cuda/kernels/finish_tile.cuh"
+#include "backend/cuda/kernels/variants.cuh"
 
 namespace
 {
@@ -144,66 +145,34 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 
 /* How many contributions of how many pieces a thread has in flight: the product hides the
  * latency of remote loads and must fit the registers, beside what an epilogue needs. */
-template <class T, int THREADS, int W, bool FUSED>
-const void *function_for()
-{
-    constexpr int MOST = FUSED ? (W == 8 && THREADS < 512 ? 8 : 4) : THREADS == 512 ? 2 : 8;
-    constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
-    constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (FUSED ? 4 : 8) / SOURCES;
-    if constexpr (FUSED)
-        return (const void *)fused_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
-    else
-        return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
-}
-
-template <class T, int THREADS, bool FUSED>
-const void *function_of(int num_sources)
-{
-    switch (num_sources) {
-    case 1:
-        return function_for<T, THREADS, 1, FUSED>();
-    case 2:
-        return function_for<T, THREADS, 2, FUSED>();
-    case 4:
-        return function_for<T, THREADS, 4, FUSED>();
-    case 8:
-        return function_for<T, THREADS, 8, FUSED>();
-    }
-    return function_for<T, THREADS, 0, FUSED>();
-}
-
-template <class T, bool FUSED>
-const void *function_of(int num_sources, int threads)
-{
-    switch (threads) {
-    case 128:
-        return function_of<T, 128, FUSED>(num_sources);
-    case 256:
-        return function_of<T, 256, FUSED>(num_sources);
-    case 512:
-        return function_of<T, 512, FUSED>(num_sources);
-    }
-    return nullptr;
-}
-
 template <bool FUSED>
-ewx_cuda_entry entry_of(ew_dtype dtype, int num_sources, int threads)
-{
-    if (dtype == EW_FP32)
-        return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16, FUSED>(num_sources, threads)
-                             : function_of<__half, FUSED>(num_sources, threads),
-            threads, 0, 0};
-}
+struct reducers {
+    static constexpr int FEWEST = 1, MOST_THREADS = 512;
+
+    template <class T, int THREADS, int W>
+    static const void *kernel()
+    {
+        constexpr int MOST = FUSED            ? (W == 8 && THREADS < 512 ? 8 : 4)
+                             : THREADS == 512 ? 2
+                                              : 8;
+        constexpr int SOURCES = W == 0 || W > MOST ? MOST : W;
+        constexpr int ROWS = THREADS == 512 || W == 0 ? 1 : (FUSED ? 4 : 8) / SOURCES;
+        if constexpr (FUSED)
+            return (
+                const void *)fused_reducer<T, THREADS, W, SOURCES, (ROWS > 0 ? ROWS : 1)>;
+        else
+            return (const void *)reducer<T, THREADS, W, SOURCES, ROWS>;
+    }
+};
 
 } // namespace
 
 ewx_cuda_entry ewx_cuda_reducer(ew_dtype dtype, int num_sources, int threads)
 {
-    return entry_of<false>(dtype, num_sources, threads);
+    return entry_of<reducers<false>>(dtype, num_sources, threads);
 }
 
 ewx_cuda_entry ewx_cuda_fused_reducer(ew_dtype dtype, int num_sources, int threads)
 {
-    return entry_of<true>(dtype, num_sources, threads);
+    return entry_of<reducers<true>>(dtype, num_sources, threads);
 }

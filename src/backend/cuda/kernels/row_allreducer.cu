@@ -11,6 +11,7 @@
  * another one, or another rank, waits for. */
 #include "backend/cuda/kernels/finish_tile.cuh"
 #include "backend/cuda/kernels/straight.cuh"
+#include "backend/cuda/kernels/variants.cuh"
 
 namespace
 {
@@ -324,47 +325,21 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
 }
 
 /* As the fused reducer of reducer.cu. */
-template <class T, int THREADS, int W>
-const void *function_for()
-{
-    constexpr int SOURCES = W == 0 ? 4 : W;
-    constexpr int ROWS = W == 2 ? 2 : 1;
-    return (const void *)row_allreducer<T, THREADS, W, SOURCES, ROWS>;
-}
+struct row_allreducers {
+    static constexpr int FEWEST = 2, MOST_THREADS = 256;
 
-template <class T, int THREADS>
-const void *function_of(int num_ranks)
-{
-    switch (num_ranks) {
-    case 2:
-        return function_for<T, THREADS, 2>();
-    case 4:
-        return function_for<T, THREADS, 4>();
-    case 8:
-        return function_for<T, THREADS, 8>();
+    template <class T, int THREADS, int W>
+    static const void *kernel()
+    {
+        constexpr int SOURCES = W == 0 ? 4 : W;
+        constexpr int ROWS = W == 2 ? 2 : 1;
+        return (const void *)row_allreducer<T, THREADS, W, SOURCES, ROWS>;
     }
-    return function_for<T, THREADS, 0>();
-}
-
-template <class T>
-const void *function_of(int num_ranks, int threads)
-{
-    switch (threads) {
-    case 128:
-        return function_of<T, 128>(num_ranks);
-    case 256:
-        return function_of<T, 256>(num_ranks);
-    }
-    return nullptr;
-}
+};
 
 } // namespace
 
 ewx_cuda_entry ewx_cuda_row_allreducer(ew_dtype dtype, int num_ranks, int threads)
 {
-    if (dtype == EW_FP32)
-        return {};
-    return {dtype == EW_BF16 ? function_of<__nv_bfloat16>(num_ranks, threads)
-                             : function_of<__half>(num_ranks, threads),
-            threads, 0, 0};
+    return entry_of<row_allreducers>(dtype, num_ranks, threads);
 }
