@@ -174,6 +174,18 @@ def test_a_weight_of_another_kind(world, dispatched):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("first", ["plain", "negated"])
+def test_a_negated_weight(world, first):
+    """The same memory, shape and strides, with other values: whichever of the two is met first."""
+    weight, x = integers(N, K), integers(2, K, seed=3)
+    negated = torch._neg_view(weight)
+    assert negated.data_ptr() == weight.data_ptr()
+    for b in (weight, negated, weight) if first == "plain" else (negated, weight, negated):
+        for _ in range(3):
+            assert torch.equal(_torch_sums.whole_sum(x, b, None, world), x @ b.t())
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("frozen", [False, True])
 def test_another_storage_of_the_same_memory(world, frozen):
     """A write through one tensor does not show in the version of the other."""
