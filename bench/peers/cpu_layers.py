@@ -13,6 +13,9 @@ threads; a sample's time is that of the slowest rank.  Rank 0 prints one JSON do
     torch-packed  oneDNN's linear with a weight that it has packed, in the same place
     blas          cblas_sgemm of the BLAS that Entwine has found (fp32), in the same place
     read          no product: as many bytes as the weight has are merely read, by all threads
+
+A rival that would take longer than all the time there is, as oneDNN does where it has no kernel
+for a type, is left out, and the document says so.
 """
 import argparse
 import ctypes
@@ -38,6 +41,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 4e-3}  # of the largest element
 REST_S = 0.002  # until OpenMP's threads have stopped spinning for more work
 PASSES = 4      # of reading by several threads, so that starting them does not count
+PROBE_ROWS = 64  # by which a rival's time is foretold
+LEAST_CALLS = 8  # of every method: the check, warm-up and the fewest samples
 
 
 class Reader:
@@ -89,14 +94,14 @@ class Layer:
         self.scattered = torch.empty(m // world.size, n, dtype=DTYPES[dtype])
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.w, m)
         self.reader = Reader(self.w.nbytes, threads)
-        self.methods = {"entwine": lambda: self.run_plan(self.x),
-                        "torch": lambda: self.reduce(torch.nn.functional.linear(self.rows(), self.w)),
-                        "torch-packed": lambda: self.reduce(self.packed_linear(self.rows()))}
+        self.rivals = {"torch": lambda rows: torch.nn.functional.linear(rows, self.w),
+                       "torch-packed": self.packed_linear}
         library = entwine._library.lib
         library.ew_blas_name.restype = ctypes.c_char_p
         if dtype == "fp32" and library.ew_blas_name():
             self.product, self.gemm = torch.empty(m, n), library.ew_blas_gemm
-            self.methods["blas"] = lambda: self.reduce(self.blas(self.rows()))
+            self.rivals["blas"] = self.blas
+        self.foretold = {}  # seconds of a call, of rivals that are left out
 
     def rows(self):
         """What this rank multiplies."""
@@ -109,7 +114,7 @@ class Layer:
         return torch.ops.mkldnn._linear_pointwise(rows, self.packed, None, "none", [], "")
 
     def blas(self, rows):
-        m, n, k = (ctypes.c_int64(self.shape[name]) for name in "mnk")
+        m, n, k = (ctypes.c_int64(extent) for extent in (rows.shape[0], *self.w.shape))
         a, b, c = (ctypes.c_void_p(t.data_ptr()) for t in (rows, self.w, self.product))
         if self.gemm(1, m, n, k, a, b, c, n):
             raise RuntimeError("ew_blas_gemm failed")
@@ -141,13 +146,36 @@ class Layer:
         if method == "read":
             return self.reader.seconds()
         started = time.perf_counter()
-        self.methods[method]()
+        self.run(method)
         return time.perf_counter() - started
+
+    def run(self, method):
+        if method == "entwine":
+            return self.run_plan(self.x)
+        return self.reduce(self.rivals[method](self.rows()))
+
+    def foretell(self, method):
+        """Seconds of a rival's product, by that of its first rows."""
+        rows = self.x[:PROBE_ROWS]
+        started = time.perf_counter()
+        self.rivals[method](rows)
+        return (time.perf_counter() - started) * self.shape["m"] / rows.shape[0]
+
+    def leave_out_slow_rivals(self, limit):
+        """Those of which a call takes longer, on any rank.  Not for what a first call prepares."""
+        for method in list(self.rivals):
+            self.foretell(method)
+            foretold = self.foretell(method)
+            if any(part[0] for part in self.world.allgather(bytes([foretold > limit]))):
+                self.foretold[method] = foretold
+                del self.rivals[method]
 
     def measure(self, samples, seconds):
         """Samples of each method, as many as the time allows, and the wrong values of each."""
-        wrong = {method: self.wrong(run()) for method, run in self.methods.items()}
-        taken = {method: [] for method in (*self.methods, "read")}
+        self.leave_out_slow_rivals(seconds / LEAST_CALLS)
+        methods = ("entwine", *self.rivals)
+        wrong = {method: self.wrong(self.run(method)) for method in methods}
+        taken = {method: [] for method in (*methods, "read")}
         ends = time.perf_counter() + seconds
         for sample in range(-2, samples):
             for method in taken:
@@ -166,13 +194,15 @@ def slowest(of_ranks):
 
 
 def results_of(layer, gathered, threads):
+    params = {**layer.shape, "ranks": layer.world.size, "dtype": layer.dtype, "threads": threads}
+    for method, seconds in layer.foretold.items():
+        yield {"method": method, "config": "", "params": params,
+               "error": f"left out: a call would take about {seconds:.0f} s"}
     for method in gathered[0][0]:
         samples = slowest([taken[method] for taken, _ in gathered])
         mean = statistics.mean(samples)
         yield {"method": method, "config": layer.plan.config if method == "entwine" else "",
-               "params": {**layer.shape, "ranks": layer.world.size, "dtype": layer.dtype,
-                          "threads": threads},
-               "samples_us": samples, "time_us": statistics.median(samples),
+               "params": params, "samples_us": samples, "time_us": statistics.median(samples),
                "cv": statistics.pstdev(samples) / mean,
                "check": {"wrong": sum(wrong.get(method, 0) for _, wrong in gathered)}}
 
