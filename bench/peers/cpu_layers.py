@@ -14,8 +14,8 @@ threads; a sample's time is that of the slowest rank.  Rank 0 prints one JSON do
     blas          cblas_sgemm of the BLAS that Entwine has found (fp32), in the same place
     read          no product: as many bytes as the weight has are merely read, by all threads
 
-A rival that would take longer than all the time there is, as oneDNN does where it has no kernel
-for a type, is left out, and the document says so.
+A rival is left out, and the document says why, where it has nothing for a type, or where oneDNN has
+no more than its reference and a call would take longer than all the time there is.
 """
 import argparse
 import ctypes
@@ -92,16 +92,19 @@ class Layer:
         self.run_plan = getattr(self.plan, op.replace("-", "_"))
         self.gathered = torch.empty(m, k, dtype=DTYPES[dtype])
         self.scattered = torch.empty(m // world.size, n, dtype=DTYPES[dtype])
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.w, m)
         self.reader = Reader(self.w.nbytes, threads)
-        self.rivals = {"torch": lambda rows: torch.nn.functional.linear(rows, self.w),
-                       "torch-packed": self.packed_linear}
+        self.left_out = {}  # why, by rival
+        self.rivals = {"torch": lambda rows: torch.nn.functional.linear(rows, self.w)}
+        try:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.w, m)
+            self.rivals["torch-packed"] = self.packed_linear
+        except RuntimeError as error:
+            self.left_out["torch-packed"] = str(error).splitlines()[0]
         library = entwine._library.lib
         library.ew_blas_name.restype = ctypes.c_char_p
         if dtype == "fp32" and library.ew_blas_name():
             self.product, self.gemm = torch.empty(m, n), library.ew_blas_gemm
             self.rivals["blas"] = self.blas
-        self.foretold = {}  # seconds of a call, of rivals that are left out
 
     def rows(self):
         """What this rank multiplies."""
@@ -167,7 +170,7 @@ class Layer:
             self.foretell(method)
             foretold = self.foretell(method)
             if any(part[0] for part in self.world.allgather(bytes([foretold > limit]))):
-                self.foretold[method] = foretold
+                self.left_out[method] = f"a call would take about {foretold:.0f} s"
                 del self.rivals[method]
 
     def measure(self, samples, seconds):
@@ -195,9 +198,8 @@ def slowest(of_ranks):
 
 def results_of(layer, gathered, threads):
     params = {**layer.shape, "ranks": layer.world.size, "dtype": layer.dtype, "threads": threads}
-    for method, seconds in layer.foretold.items():
-        yield {"method": method, "config": "", "params": params,
-               "error": f"left out: a call would take about {seconds:.0f} s"}
+    for method, why in layer.left_out.items():
+        yield {"method": method, "config": "", "params": params, "error": f"left out: {why}"}
     for method in gathered[0][0]:
         samples = slowest([taken[method] for taken, _ in gathered])
         mean = statistics.mean(samples)
