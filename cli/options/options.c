@@ -78,8 +78,7 @@ static const cli_option option_table[] = {
      "parts of them"},
     {0, "method", "A,B", MEASURE | CLI_PLAN, OTHER(cli_set_methods),
      "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, "
-     "blas-chunked, "
-     "chunk-signals, fused-push, fused-add, fused-tma-add; "
+     "blas-chunked, chunk-signals, fused-push, fused-add, fused-tma-add; "
      "under mpirun also blas+mpi, blas+mpi-best"},
     {0, "method", "NAME", CLI_TUNE, OTHER(cli_set_methods),
      "the method to tune (default entwine, whose configs alone are stored)"},
