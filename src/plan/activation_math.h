@@ -1,7 +1,8 @@
 /* What an MLP applies to its gate, for one element, for hosts and kernels alike.  The
- * exponential is our own: a library's has other bits on another system.  A product and the
- * sum that it goes into are rounded one after the other, never as a fused multiply-add, so
- * that every processor gives the same bits. */
+ * exponential is our own: a library's has other bits on another system.  What is rounded
+ * once, as a fused multiply-add, and what is rounded after every operation is said
+ * everywhere, so that every processor gives the same bits; one without that instruction
+ * calls a function for it. */
 #ifndef EWX_PLAN_ACTIVATION_MATH_H
 #define EWX_PLAN_ACTIVATION_MATH_H
 
@@ -16,11 +17,13 @@
 #define EWX_ELEMENT_CODE static __device__ __forceinline__
 #define EWX_MUL(a, b) __fmul_rn(a, b) /* which nvcc does not fuse */
 #define EWX_ADD(a, b) __fadd_rn(a, b)
+#define EWX_FMA(a, b, c) __fmaf_rn(a, b, c)
 #else
 /* Inlined into code for other instruction sets too. */
 #define EWX_ELEMENT_CODE static inline __attribute__((always_inline))
 #define EWX_MUL(a, b) ((a) * (b))
 #define EWX_ADD(a, b) ((a) + (b))
+#define EWX_FMA(a, b, c) __builtin_fmaf(a, b, c)
 #endif
 
 EWX_ELEMENT_CODE float ewx_from_bits(uint32_t bits)
@@ -40,17 +43,13 @@ EWX_ELEMENT_CODE uint32_t ewx_to_bits(float value)
 /* exp(r) for |r| up to ln(2) / 2: its Taylor polynomial of degree 7. */
 EWX_ELEMENT_CODE float ewx_exp_near_zero(float r)
 {
-    const float factors[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6,
-                             1.0f / 2,   1.0f,       1.0f};
-    float sum = 1.0f / 5040;
-#ifdef __CUDACC__
-#pragma unroll
-#endif
-    for (unsigned i = 0; i < sizeof factors / sizeof *factors; i++) {
-        const float product = EWX_MUL(sum, r);
-        sum = EWX_ADD(product, factors[i]);
-    }
-    return sum;
+    float sum = EWX_FMA(1.0f / 5040, r, 1.0f / 720);
+    sum = EWX_FMA(sum, r, 1.0f / 120);
+    sum = EWX_FMA(sum, r, 1.0f / 24);
+    sum = EWX_FMA(sum, r, 1.0f / 6);
+    sum = EWX_FMA(sum, r, 1.0f / 2);
+    sum = EWX_FMA(sum, r, 1.0f);
+    return EWX_FMA(sum, r, 1.0f);
 }
 
 /* exp(x) for x up to 0, as 2^n exp(r) with x = n ln(2) + r.  What is too small for fp32
@@ -61,12 +60,10 @@ EWX_ELEMENT_CODE float ewx_exp_of_negative(float x)
     const float whole = 0x1.8p23f + 64.0f;
     const float ln2_high = 0x1.63p-1f, ln2_low = -0x1.bd0106p-13f;
     x = x > -104.0f ? x : -104.0f;
-    const float turns = EWX_MUL(x, 0x1.715476p+0f);
-    const float shifted = EWX_ADD(turns, whole);
+    const float shifted = EWX_FMA(x, 0x1.715476p+0f, whole);
     const float n = EWX_ADD(shifted, -whole);
-    const float high = EWX_MUL(n, ln2_high), low = EWX_MUL(n, ln2_low);
-    const float rest = EWX_ADD(x, -high);
-    const float fraction = ewx_exp_near_zero(EWX_ADD(rest, -low));
+    const float rest = EWX_FMA(n, -ln2_high, x);
+    const float fraction = ewx_exp_near_zero(EWX_FMA(n, -ln2_low, rest));
     /* 2^(n + 64) goes into the exponent; then the result may be subnormal. */
     const uint32_t large = ewx_to_bits(fraction) + (ewx_to_bits(shifted) << 23);
     return EWX_MUL(ewx_from_bits(large), 0x1p-64f);

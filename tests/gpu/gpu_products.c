@@ -286,6 +286,7 @@ typedef struct trial {
     widths w;
     const char *config;
     bool is_small; /* few rows, and a short k */
+    int64_t k;     /* 0: the usual one */
 } trial;
 
 static int compare_with_apart(gpu_job *job, void *argument)
@@ -312,7 +313,8 @@ static const widths shapes[] = {{3, {256, 128, 128}}, /* grouped keys */
 
 static void run_trial(int W, trial t, ew_dtype dtype, ew_weight_layout layout)
 {
-    ew_problem problem = EW_PROBLEM(515, sum_of(&t.w), t.is_small ? 136 : 1160, dtype);
+    const int64_t k = t.k ? t.k : t.is_small ? 136 : 1160;
+    ew_problem problem = EW_PROBLEM(515, sum_of(&t.w), k, dtype);
     problem.op = EW_OP_AG_GEMM;
     problem.weight_layout = layout;
     gpu_run(EW_RANKS_AS_THREADS, W, NULL, problem, t.config, compare_with_apart, &t);
@@ -332,9 +334,17 @@ void check_products(void)
         if (strstr(configs[c], "sm90") && !gpu_has_kernel(EW_KERNEL_SM90))
             continue;
         for (int s = 0; s < COUNT(shapes); s += gpu_quick ? 2 : 1, at++)
-            run_trial(ranks[(at + c) % COUNT(ranks)], (trial){shapes[s], configs[c], false},
-                      at % 2 ? EW_FP16 : EW_BF16, at % 3 ? EW_WEIGHT_NK : EW_WEIGHT_KN);
+            run_trial(ranks[(at + c) % COUNT(ranks)],
+                      (trial){shapes[s], configs[c], false, 0}, at % 2 ? EW_FP16 : EW_BF16,
+                      at % 3 ? EW_WEIGHT_NK : EW_WEIGHT_KN);
     }
+    if (!gpu_has_kernel(EW_KERNEL_SM90))
+        return;
+    /* Blocks so long that storers activate, several of them for an SM. */
+    run_trial(8, (trial){{2, {1024, 1024}}, "kernel=sm90", false, 1672}, EW_BF16,
+              EW_WEIGHT_NK);
+    run_trial(2, (trial){{1, {328}}, "kernel=sm90,block=128x128", false, 1672}, EW_FP16,
+              EW_WEIGHT_NK);
 }
 
 /* ---- Every gate there is ---- */
@@ -675,7 +685,7 @@ void check_products_refused(void)
 void check_sanitizer_products(void)
 {
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
-        run_trial(2, (trial){shapes[1], *kernel, true}, EW_BF16, EW_WEIGHT_KN);
-        run_trial(2, (trial){shapes[2], *kernel, true}, EW_BF16, EW_WEIGHT_NK);
+        run_trial(2, (trial){shapes[1], *kernel, true, 0}, EW_BF16, EW_WEIGHT_KN);
+        run_trial(2, (trial){shapes[2], *kernel, true, 0}, EW_BF16, EW_WEIGHT_NK);
     }
 }

@@ -17,12 +17,13 @@ typedef struct row {
     _Alignas(64) float up[EWX_TILE_N];
 } row;
 
+/* Two loops: one with a choice in it is not made into vectors. */
 INLINE void activate_with(ew_activation activation, bool has_up, row *values)
 {
-    for (int i = 0; i < EWX_TILE_N; i++) {
-        const float x = ewx_activate(activation, values->gate[i]);
-        values->gate[i] = has_up ? x * values->up[i] : x;
-    }
+    for (int i = 0; i < EWX_TILE_N; i++)
+        values->gate[i] = ewx_activate(activation, values->gate[i]);
+    for (int i = 0; has_up && i < EWX_TILE_N; i++)
+        values->gate[i] *= values->up[i];
 }
 
 /* Compiled for each activation. */
@@ -68,7 +69,7 @@ static void round_octets(ew_dtype dtype, const float *values, uint16_t *halves)
 
 #if defined(__x86_64__)
 
-#define AVX2_CODE __attribute__((target("avx2")))
+#define AVX2_CODE __attribute__((target("avx2,fma")))
 
 AVX2_CODE static void activate_avx2(ew_activation activation, bool has_up, row *values)
 {
@@ -115,7 +116,7 @@ static row_code choose(void)
 #if defined(__x86_64__)
     if (ewx_has_avx512())
         return (row_code){activate_avx512, widen_sixteens, round_sixteens};
-    if (__builtin_cpu_supports("avx2"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return (row_code){activate_avx2, widen_octets, round_octets};
 #endif
     return (row_code){activate_plain, widen_octets, round_octets};

@@ -296,7 +296,7 @@ class work_taker
     {
         mbarrier_wait_cluster(memory.work_full(slot.at), slot.parity);
         union {
-            int4 halves[2];
+            uint4 halves[2];
             work item;
         } read;
         const uint32_t from = memory.work_item(slot.at);
@@ -499,6 +499,49 @@ __device__ void load(const ewx_cuda_maps &maps,
     }
 }
 
+/* ---- Activation ----
+ *
+ * A multiplier activates the upper half of its tile, while the tensor cores wait, and the
+ * storer the lower half, while they work on the next block: it has room for no more.  Where
+ * blocks are too short for one warp to be done in time, the multiplier does both. */
+
+constexpr int STEPS_TO_ACTIVATE = 24; /* of a block, for a storer to be done in time */
+
+__device__ __forceinline__ bool storer_activates(int half, int num_steps)
+{
+    return half == 1 && num_steps >= STEPS_TO_ACTIVATE;
+}
+
+constexpr int BOX_PIECES = BOX_BYTES / 16;
+
+/* One warp: pieces of a box of gates, and of one of ups where there is one, become results
+ * in the place of the gates.  In a loop, since code for many pieces, one behind the other,
+ * is fetched more slowly than it runs. */
+template <class T>
+__device__ __forceinline__ void activate_box(const ewx_cuda_products &products,
+                                             uint32_t gates, uint32_t ups, int first,
+                                             int end, int lane)
+{
+#pragma unroll 1
+    for (int i = first + lane; i < end; i += 32) {
+        const uint4 gate = ld_shared_16(gates + i * 16), up = ld_shared_16(ups + i * 16);
+        st_shared_16(gates + i * 16, activated_piece<T>(products.activation,
+                                                        products.columns.paired, gate, up));
+    }
+}
+
+/* A gate and its up are the two sides of a tile, or each side is a gate. */
+template <class T, int TILES>
+__device__ __forceinline__ void activate_boxes(const ewx_cuda_products &products,
+                                               const arena<TILES> &memory, int tile,
+                                               int first, int end, int lane)
+{
+    const uint32_t right = memory.box(tile, 1);
+#pragma unroll 1
+    for (int side = 0; side < (products.columns.paired ? 1 : 2); side++)
+        activate_box<T>(products, memory.box(tile, side), right, first, end, lane);
+}
+
 /* ---- Multipliers: one warpgroup per tile ---- */
 
 /* HALVES of a tile's rows, from `half` on.  Small partitions fill the upper half of a tile
@@ -541,99 +584,86 @@ __device__ void multiply_tile(float (&acc)[2][64], int num_steps, int tile, int 
     release(previous);
 }
 
-struct eight {
-    float at[8];
-};
-
-__device__ __forceinline__ eight eight_of(const float *acc)
+/* 64 x 64 elements into a box, of which a thread has 32, under the swizzle that its store
+ * undoes. */
+template <class T>
+__device__ __forceinline__ void fill_box(uint32_t box, const float *acc, int thread)
 {
-    eight values;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        values.at[i] = acc[i];
-    return values;
-}
-
-/* 64 x 64 elements into a box, under the swizzle that its store undoes.  Of a thread's 32
- * elements values(at) gives 8 at a time. */
-template <class T, class VALUES>
-__device__ __forceinline__ void fill_box(uint32_t box, const VALUES &values, int warp,
-                                         int lane)
-{
+    const int warp = thread >> 5, lane = thread & 31;
     const int row = warp * 16 + (lane >> 3 & 1) * 8 + (lane & 7);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int chunk = (j * 2 + (lane >> 4)) ^ (row & 7);
-        const eight v = values(j * 8);
-        stmatrix_x4(box + row * 128 + chunk * 16, element<T>::pack(v.at[0], v.at[1]),
-                    element<T>::pack(v.at[2], v.at[3]), element<T>::pack(v.at[4], v.at[5]),
-                    element<T>::pack(v.at[6], v.at[7]));
+        const float *v = acc + j * 8;
+        stmatrix_x4(box + row * 128 + chunk * 16,
+                    make_uint4(element<T>::pack(v[0], v[1]), element<T>::pack(v[2], v[3]),
+                               element<T>::pack(v[4], v[5]), element<T>::pack(v[6], v[7])));
     }
 }
 
-/* All threads of a multiplier: the next box, in the storer's hands; `again`: it has been
- * used before.  What does not exist only keeps the two in step. */
-template <class T, int TILES, class VALUES>
-__device__ __forceinline__ void give_box(const arena<TILES> &memory, int tile, int thread,
-                                         int which, bool again, const VALUES &values,
-                                         bool exists)
+/* The boxes of a multiplier and its storer, of which it has two in turn.  All threads of
+ * the multiplier: a box may be written when the storer has let go of it, and is the
+ * storer's again when it is full.  What does not exist only keeps the two in step. */
+template <int TILES>
+struct box_pair {
+    const arena<TILES> &memory;
+    const int tile;
+    bool used = false; /* both have been the storer's */
+
+    __device__ __forceinline__ uint32_t take(int which) const
+    {
+        if (used)
+            named_sync(box_empty(tile, which), BOX_THREADS);
+        return memory.box(tile, which);
+    }
+
+    __device__ __forceinline__ void give(int which)
+    {
+        writes_before_bulk();
+        named_arrive(box_full(tile, which), BOX_THREADS);
+        used |= which == 1;
+    }
+};
+
+template <class T, int TILES>
+__device__ __forceinline__ void give_products(const float (&acc)[64], bool exists,
+                                              int thread, box_pair<TILES> &boxes)
 {
-    if (again)
-        named_sync(box_empty(tile, which), BOX_THREADS);
-    if (exists)
-        fill_box<T>(memory.box(tile, which), values, thread >> 5, thread & 31);
-    writes_before_bulk();
-    named_arrive(box_full(tile, which), BOX_THREADS);
+#pragma unroll
+    for (int which = 0; which < 2; which++) {
+        const uint32_t box = boxes.take(which);
+        if (exists)
+            fill_box<T>(box, acc + which * 32, thread);
+        boxes.give(which);
+    }
 }
 
-/* The boxes of a tile of products: their activation, and before it the products themselves
- * if any is wanted.  A gate and its up are the two sides of the tile, or each side is a
- * gate.  See activated_box. */
+/* Half a tile of products, as results; before them the products themselves if any is
+ * wanted: they are still in the boxes when those have been stored. */
 template <class T, int TILES>
 __device__ __forceinline__ void give_activated(const ewx_cuda_products &products,
-                                               const float (&acc)[2][64], int halves,
-                                               int tile, int thread,
-                                               const arena<TILES> &memory, bool boxes_used)
+                                               const float (&acc)[64], bool exists,
+                                               int thread, box_pair<TILES> &boxes)
 {
-    constexpr int SIDE = 32; /* of a thread's columns in acc */
-    int given = 0;
-    const auto give = [&](const auto &values, bool exists) {
-        give_box<T>(memory, tile, thread, given & 1, boxes_used || given >= 2, values,
-                    exists);
-        given++;
-    };
-    const auto give_product = [&](const float *product, bool exists) {
-        give([=](int at) { return eight_of(product + at); }, exists);
-    };
-    const auto give_result = [&](const float *gate, auto has_up, bool exists) {
-        give(
-            [&, gate](int at) {
-                eight result;
-                activate<T, has_up.value, 8>(products.activation, result.at, gate + at,
-                                             gate + SIDE + at);
-                return result;
-            },
-            exists);
-    };
+    if (products.keeps) {
+        give_products<T>(acc, exists, thread, boxes);
+        boxes.take(0);
+        boxes.take(1);
+    } else {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const bool exists = half < halves;
-        const float *gate = acc[half], *other = acc[half] + SIDE;
-        if (products.columns.paired) {
-            if (products.keeps) {
-                give_product(gate, exists);
-                give_product(other, exists);
-            }
-            give_result(gate, std::true_type{}, exists);
-            continue;
+        for (int which = 0; which < 2; which++) {
+            const uint32_t box = boxes.take(which);
+            if (exists)
+                fill_box<T>(box, acc + which * 32, thread);
         }
-        if (products.keeps)
-            give_product(gate, exists);
-        give_result(gate, std::false_type{}, exists);
-        if (products.keeps)
-            give_product(other, exists);
-        give_result(other, std::false_type{}, exists);
+        __syncwarp(); /* a warp's rows are its own */
     }
+    const int warp = thread / 32, pieces = BOX_PIECES / (WARPGROUP / 32);
+    if (exists)
+        activate_boxes<T>(products, boxes.memory, boxes.tile, warp * pieces,
+                          (warp + 1) * pieces, thread % 32);
+    boxes.give(0);
+    boxes.give(1);
 }
 
 template <class OP, class T, int TILES, int CLUSTER>
@@ -643,7 +673,7 @@ __device__ void multiply(const products_of<OP, ewx_cuda_product_maps> &products,
 {
     work_taker<TILES> taker(memory, thread == 0);
     ring<shape<TILES>::STAGES> stage;
-    bool boxes_used = false;
+    box_pair<TILES> boxes = {memory, tile};
     for (;;) {
         const work item = taker.take();
         if (item.halves == 0)
@@ -659,25 +689,24 @@ __device__ void multiply(const products_of<OP, ewx_cuda_product_maps> &products,
         else
             multiply_tile<T, TILES, CLUSTER, 1>(acc, num_steps, split ? 0 : tile,
                                                 split ? tile : 0, thread, memory, stage);
-        if constexpr (ACTIVATES<OP>)
-            give_activated<T>(products.all, acc, item.halves, tile, thread, memory,
-                              boxes_used);
-        else
 #pragma unroll
-            for (int i = 0; i < BOXES_PER_TILE; i++)
-                if (i < 2 || !split)
-                    give_box<T>(
-                        memory, tile, thread, i & 1, boxes_used || i >= 2,
-                        [&](int at) { return eight_of(&acc[i / 2][(i & 1) * 32 + at]); },
-                        (split ? tile : i / 2) < halves_of(item));
-        boxes_used = true;
+        for (int half = 0; half < 2; half++) {
+            const bool exists = (split ? tile : half) < halves_of(item);
+            if constexpr (ACTIVATES<OP>) {
+                if (storer_activates(half, num_steps))
+                    give_products<T>(acc[half], exists, thread, boxes);
+                else
+                    give_activated<T>(products.all, acc[half], exists, thread, boxes);
+            } else if (half == 0 || !split) {
+                give_products<T>(acc[half], exists, thread, boxes);
+            }
+        }
         if (thread == 0 && tile < item.num_stored)
             stamp_end(call.trace.produced, produced_at(call, item.part, item.task + tile));
         taker.let_go(); /* the barriers above: everyone has read the item */
     }
-    if (boxes_used) /* take the storer's last two arrivals */
-        for (int which = 0; which < 2; which++)
-            named_sync(box_empty(tile, which), BOX_THREADS);
+    for (int which = 0; which < 2; which++) /* the storer's last two arrivals */
+        boxes.take(which);
 }
 
 /* ---- Storers: one warp per tile ---- */
@@ -697,35 +726,12 @@ __device__ __forceinline__ box_place place_in(const ewx_cuda_product_maps &produ
             stripe.count > 0 && products.all.c[result]};
 }
 
-/* Box i of a tile, in the order of give_activated. */
-__device__ __forceinline__ box_place activated_box(const ewx_cuda_product_maps &products,
-                                                   int b_row, int tile, int i)
-{
-    const int gates = products.all.columns.paired ? 1 : 2; /* of a tile's half */
-    const int of_gate = products.all.keeps ? 4 - gates : 1;
-    const int half = i / (gates * of_gate), gate = i / of_gate % gates, at = i % of_gate;
-    const bool activated = at == of_gate - 1;
-    const ewx_stripe stripe =
-        stripe_at(products.all, b_row, tile, activated ? gate : gate + at);
-    return place_in(products, activated ? EWX_CUDA_ACTIVATED : stripe.product, half,
-                    stripe);
-}
-
-/* How many boxes a tile has. */
-__device__ __forceinline__ int num_activated(const ewx_cuda_products &products)
-{
-    return 2 * (products.columns.paired ? (products.keeps ? 3 : 1)
-                                        : 2 * (products.keeps ? 2 : 1));
-}
-
 template <class OP>
 __device__ __forceinline__ box_place
 place_of(const ewx_cuda_maps &maps, const products_of<OP, ewx_cuda_product_maps> &products,
          const ewx_grid &grid, const work &item, int tile, int i)
 {
-    if constexpr (ACTIVATES<OP>) {
-        return activated_box(products, item.b_row, tile, i);
-    } else if constexpr (HAS_PRODUCTS<OP>) {
+    if constexpr (HAS_PRODUCTS<OP>) {
         const ewx_stripe stripe = stripe_at(products.all, item.b_row, tile, i & 1);
         return place_in(products, stripe.product, i >> 1, stripe);
     } else {
@@ -744,6 +750,65 @@ __device__ __forceinline__ void store_in_c(const box_place &place, const ewx_gri
         tensor_store_3d(is_large ? place.large : place.small, box, place.col, row,
                         is_large ? item.part : item.part - grid.num_large);
     commit_stores();
+}
+
+/* One warp: a tile of products and their activation.  A multiplier gives the products of
+ * each half, if any is wanted, and then the results; where the storer is to compute those,
+ * the products alone. */
+template <class T, int TILES>
+__device__ __forceinline__ void store_activated(const ewx_cuda_product_maps &products,
+                                                const ewx_grid &grid, const work &item,
+                                                int num_steps, bool is_stored, int tile,
+                                                int lane, const arena<TILES> &memory)
+{
+    const auto store = [&](int half, bool activated) {
+        for (int side = 0; side < 2 && is_stored && lane == 0; side++) {
+            const ewx_stripe stripe = stripe_at(products.all, item.b_row, tile, side);
+            if (!activated || side == 0 || !products.all.columns.paired)
+                store_in_c(place_in(products,
+                                    activated ? EWX_CUDA_ACTIVATED : stripe.product, half,
+                                    stripe),
+                           grid, item, memory.box(tile, side));
+        }
+        stores_have_read<0>();
+        __syncwarp();
+    };
+    const auto take = [&] {
+        for (int which = 0; which < 2; which++)
+            named_sync(box_full(tile, which), BOX_THREADS);
+    };
+    const auto let_go = [&] {
+        for (int which = 0; which < 2; which++)
+            named_arrive(box_empty(tile, which), BOX_THREADS);
+    };
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        const bool activates = storer_activates(half, num_steps);
+        take();
+        if (products.all.keeps) {
+            store(half, false);
+            if (!activates) {
+                let_go();
+                take();
+            }
+        }
+#if EW_MUTANT == 64 /* planted bug: boxes are let go of before they are activated */
+        if (activates) {
+            let_go();
+            __nanosleep(100000);
+        }
+#endif
+        if (activates && is_stored && half < item.halves) {
+            activate_boxes<T>(products.all, memory, tile, 0, BOX_PIECES, lane);
+            writes_before_bulk();
+            __syncwarp();
+        }
+        store(half, true);
+#if EW_MUTANT == 64
+        if (!activates)
+#endif
+            let_go();
+    }
 }
 
 /* The first row of a piece's tile among those of all slots. */
@@ -794,9 +859,8 @@ __device__ __forceinline__ void add_box(const ewx_cuda_call &call, const slot_pl
                         (int64_t)place.row * EWX_TILE_N * 2 + place.col * 2 + column * 16;
 #pragma unroll 4
     for (int row = lane / PIECES_ACROSS; row < BOX; row += 32 / PIECES_ACROSS) {
-        const int4 v = ld_shared_16(box + row * BOX * 2 + (column ^ (row & 7)) * 16);
-        red_add_16<T>(to + row * EWX_TILE_N * 2, make_uint4((unsigned)v.x, (unsigned)v.y,
-                                                            (unsigned)v.z, (unsigned)v.w));
+        red_add_16<T>(to + row * EWX_TILE_N * 2,
+                      ld_shared_16(box + row * BOX * 2 + (column ^ (row & 7)) * 16));
     }
 }
 
@@ -804,11 +868,9 @@ template <class OP, class T, int TILES>
 __device__ void store(const ewx_cuda_maps &maps,
                       const products_of<OP, ewx_cuda_product_maps> &products,
                       const ewx_cuda_operands &operands, const ewx_cuda_call &call,
-                      uint32_t epoch, int tile, int lane, const arena<TILES> &memory)
+                      uint32_t epoch, int num_steps, int tile, int lane,
+                      const arena<TILES> &memory)
 {
-    int num_boxes = BOXES_PER_TILE;
-    if constexpr (ACTIVATES<OP>)
-        num_boxes = num_activated(products.all);
     /* Slices lie one behind the other. */
     const int first_slot = call.num_slices == 2 ? (epoch & 1) * call.num_slots : 0;
     work_taker<TILES> taker(memory, lane == 0);
@@ -840,7 +902,8 @@ __device__ void store(const ewx_cuda_maps &maps,
         if (split && tile == 1)
             __nanosleep(50000);
 #endif
-        for (int i = 0; i < (split ? 2 : num_boxes); i++) {
+        const int num_boxes = ACTIVATES<OP> ? 0 : split ? 2 : BOXES_PER_TILE;
+        for (int i = 0; i < num_boxes; i++) {
             const int which = i & 1;
             named_sync(box_full(tile, which), BOX_THREADS);
             if constexpr (GATHERS<OP>) {
@@ -866,9 +929,14 @@ __device__ void store(const ewx_cuda_maps &maps,
                 named_arrive(box_empty(tile, which ^ 1), BOX_THREADS);
             }
         }
-        stores_have_read<0>();
-        __syncwarp();
-        named_arrive(box_empty(tile, 1), BOX_THREADS);
+        if constexpr (ACTIVATES<OP>) {
+            store_activated<T>(products, call.grid, item, num_steps, is_stored, tile, lane,
+                               memory);
+        } else {
+            stores_have_read<0>();
+            __syncwarp();
+            named_arrive(box_empty(tile, 1), BOX_THREADS);
+        }
         stores_are_complete(); /* of the one lane that has made any */
         __syncwarp();
         if constexpr (!GATHERS<OP>) {
@@ -954,7 +1022,7 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
         else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
             schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
-            store<OP, T, TILES>(maps, products, operands, call, epoch,
+            store<OP, T, TILES>(maps, products, operands, call, epoch, num_steps,
                                 warp - FIRST_STORER_WARP, lane, memory);
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */

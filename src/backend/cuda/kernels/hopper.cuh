@@ -16,14 +16,21 @@ __device__ __forceinline__ void st_shared(uint32_t address, uint32_t value)
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-__device__ __forceinline__ int4 ld_shared_16(uint32_t address)
+__device__ __forceinline__ uint4 ld_shared_16(uint32_t address)
 {
-    int4 v;
+    uint4 v;
     asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(address)
                  : "memory");
     return v;
+}
+
+__device__ __forceinline__ void st_shared_16(uint32_t address, uint4 v)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 
 /* ---- Clusters ---- */
@@ -313,12 +320,11 @@ __device__ __forceinline__ void wgmma_m64n128k16<__nv_bfloat16>(float (&acc)[64]
 }
 
 /* Four 8x8 matrices of two-byte elements, one row address per lane. */
-__device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t m0, uint32_t m1,
-                                            uint32_t m2, uint32_t m3)
+__device__ __forceinline__ void stmatrix_x4(uint32_t address, uint4 m)
 {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
-        "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+        "r"(m.x), "r"(m.y), "r"(m.z), "r"(m.w)
         : "memory");
 }
 
