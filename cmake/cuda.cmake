@@ -50,14 +50,15 @@ foreach(name gemm_sm90 gemm_sm90_pieces gemm_sm90_adding gemm_decode_sm90 gemm_s
   if(DEFINED ${name}_targets)
     set(targets ${${name}_targets})
   endif()
-  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  set(base ${CMAKE_BINARY_DIR}/cuda/${name})
+  set(object ${base}.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh ${object}.log
+    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh ${object}
             ${EW_NVCC} -O3 -std=c++17 ${mutant} ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
             -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
             -MD -MF ${object}.d -c ${kernels}/${name}.cu -o ${object}
-    BYPRODUCTS ${object}.log
+    BYPRODUCTS ${base}.log ${base}.ptx
     DEPENDS ${kernels}/${name}.cu ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh DEPFILE ${object}.d
     COMMENT "Building CUDA object ${name}" VERBATIM)
   list(APPEND cuda_objects ${object})

@@ -102,18 +102,17 @@ static ewx_kernel_needs row_reducer_figure(const int *numbers)
 }
 
 static const source sources[] = {
-    {"gemm_sm90.o.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
-    {"gemm_sm90_pieces.o.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
-    {"gemm_decode_sm90.o.log", "6decodeI", decode_entry, decode_bound, needs_no_more,
-     2 * 8},
-    {"gemm_sm80.o.log", "4gemmI", sm80_entry, sm80_figure, needs_hold, 2 * 4},
-    {"mover.o.log", "5moverI", mover_entry, reducer_figure, needs_hold, 2 * 3},
-    {"mover.o.log", "14between_copies", between_copies_entry, beside_cublas, needs_no_more,
+    {"gemm_sm90.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
+    {"gemm_sm90_pieces.log", "4gemmI", sm90_entry, sm90_figure, needs_hold, 2 * 8},
+    {"gemm_decode_sm90.log", "6decodeI", decode_entry, decode_bound, needs_no_more, 2 * 8},
+    {"gemm_sm80.log", "4gemmI", sm80_entry, sm80_figure, needs_hold, 2 * 4},
+    {"mover.log", "5moverI", mover_entry, reducer_figure, needs_hold, 2 * 3},
+    {"mover.log", "14between_copies", between_copies_entry, beside_cublas, needs_no_more,
      2 * 1},
-    {"reducer.o.log", "7reducerI", reducer_entry, reducer_figure, needs_hold, 2 * 24},
-    {"allreducer.o.log", "10allreducerI", allreducer_entry, reducer_figure, needs_hold,
+    {"reducer.log", "7reducerI", reducer_entry, reducer_figure, needs_hold, 2 * 24},
+    {"allreducer.log", "10allreducerI", allreducer_entry, reducer_figure, needs_hold,
      2 * 24},
-    {"row_allreducer.o.log", "14row_allreducerI", row_allreducer_entry, row_reducer_figure,
+    {"row_allreducer.log", "14row_allreducerI", row_allreducer_entry, row_reducer_figure,
      needs_hold, 2 * 16}};
 
 /* ---- One kernel ---- */
