@@ -54,12 +54,12 @@ foreach(name gemm_sm90 gemm_sm90_pieces gemm_sm90_adding gemm_decode_sm90 gemm_s
   set(object ${base}.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh ${object}
+    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/nvcc-keep.sh ${object}
             ${EW_NVCC} -O3 -std=c++17 ${mutant} ${targets} -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics
             -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
             -MD -MF ${object}.d -c ${kernels}/${name}.cu -o ${object}
     BYPRODUCTS ${base}.log ${base}.ptx
-    DEPENDS ${kernels}/${name}.cu ${PROJECT_SOURCE_DIR}/cmake/nvcc-log.sh DEPFILE ${object}.d
+    DEPENDS ${kernels}/${name}.cu ${PROJECT_SOURCE_DIR}/cmake/nvcc-keep.sh DEPFILE ${object}.d
     COMMENT "Building CUDA object ${name}" VERBATIM)
   list(APPEND cuda_objects ${object})
 endforeach()

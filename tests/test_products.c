@@ -1,6 +1,7 @@
 /* Several weights on one gather: the bits of a call for each, however wide they are and
  * whichever way a weight comes; activations behind them, with the bits of one that comes
- * afterwards; how accurate these are; and what is refused. */
+ * afterwards; how accurate these are, and the same on every machine; and what is refused.
+ */
 #include "faultkit.h"
 #include "harness.h"
 
@@ -322,6 +323,32 @@ static void extremes(void **state)
     }
 }
 
+/* One digest for all processors and compilers, of what every finite bf16 gives in fp32.  It
+ * changes with the function alone, and then on purpose. */
+static uint64_t digest_of(ew_activation activation)
+{
+    uint64_t digest = 0xcbf29ce484222325u;
+    for (uint32_t high = 0; high < 1 << 16; high++) {
+        const uint32_t bits = high << 16;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        if (!isfinite(x))
+            continue;
+        const float y = activate_one(activation, x);
+        uint32_t word;
+        memcpy(&word, &y, sizeof word);
+        digest = (digest ^ word) * 0x100000001b3u;
+    }
+    return digest;
+}
+
+static void bits_are_the_same_everywhere(void **state)
+{
+    (void)state;
+    assert_int_equal(digest_of(EW_ACTIVATION_SILU), 0xfecf8268a41e9869u);
+    assert_int_equal(digest_of(EW_ACTIVATION_GELU_TANH), 0x4427021896d9a0cdu);
+}
+
 /* ---- Columns on a GPU ---- */
 
 /* Every column of every weight is in one stripe, those of a pair beside each other. */
@@ -499,6 +526,7 @@ int main(void)
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(halves_are_rounded_once),
         cmocka_unit_test(extremes),
+        cmocka_unit_test(bits_are_the_same_everywhere),
         cmocka_unit_test(stripes_have_every_column_once),
         cmocka_unit_test(refusals),
     };

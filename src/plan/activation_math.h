@@ -1,8 +1,7 @@
 /* What an MLP applies to its gate, for one element, for hosts and kernels alike.  The
- * exponential is our own: a library's has other bits on another system.  What is rounded
- * once, as a fused multiply-add, and what is rounded after every operation is said
- * everywhere, so that every processor gives the same bits; one without that instruction
- * calls a function for it. */
+ * exponential is our own: a library's has other bits on another system.  EWX_FMA rounds
+ * once, EWX_MUL and EWX_ADD round each; no compiler may fuse or split them, so every
+ * processor gives the same bits.  One without that instruction calls a function for it. */
 #ifndef EWX_PLAN_ACTIVATION_MATH_H
 #define EWX_PLAN_ACTIVATION_MATH_H
 

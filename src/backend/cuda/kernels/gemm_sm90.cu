@@ -902,37 +902,37 @@ __device__ void store(const ewx_cuda_maps &maps,
         if (split && tile == 1)
             __nanosleep(50000);
 #endif
-        const int num_boxes = ACTIVATES<OP> ? 0 : split ? 2 : BOXES_PER_TILE;
-        for (int i = 0; i < num_boxes; i++) {
-            const int which = i & 1;
-            named_sync(box_full(tile, which), BOX_THREADS);
-            if constexpr (GATHERS<OP>) {
-                if (stores)
-                    store_in_c(place_of<OP>(maps, products, call.grid, item, tile, i),
-                               call.grid, item, memory.box(tile, which));
-            } else if (is_stored) {
-                const int half = first_half + (i >> 1);
-                const slot_place place = {
-                    OP::home(operands, call, item.part), which * BOX,
-                    row_of<OP>(call, first_slot + item.slot + tile_at, item) + half * BOX};
-                const bool exists = half < halves_of(item);
-                if constexpr (PLACING<OP> != placing::ADDED) {
-                    if (lane == 0)
-                        store_in_slot<OP>(maps, place, memory.box(tile, which), exists);
-                } else if (exists) {
-                    add_box<T>(call, place, memory.box(tile, which), lane);
-                }
-            }
-            if (i > 0) { /* while this store reads, the one before it is waited for */
-                stores_have_read<1>();
-                __syncwarp();
-                named_arrive(box_empty(tile, which ^ 1), BOX_THREADS);
-            }
-        }
         if constexpr (ACTIVATES<OP>) {
             store_activated<T>(products, call.grid, item, num_steps, is_stored, tile, lane,
                                memory);
         } else {
+            for (int i = 0; i < (split ? 2 : BOXES_PER_TILE); i++) {
+                const int which = i & 1;
+                named_sync(box_full(tile, which), BOX_THREADS);
+                if constexpr (GATHERS<OP>) {
+                    if (stores)
+                        store_in_c(place_of<OP>(maps, products, call.grid, item, tile, i),
+                                   call.grid, item, memory.box(tile, which));
+                } else if (is_stored) {
+                    const int half = first_half + (i >> 1);
+                    const slot_place place = {
+                        OP::home(operands, call, item.part), which * BOX,
+                        row_of<OP>(call, first_slot + item.slot + tile_at, item) +
+                            half * BOX};
+                    const bool exists = half < halves_of(item);
+                    if constexpr (PLACING<OP> != placing::ADDED) {
+                        if (lane == 0)
+                            store_in_slot<OP>(maps, place, memory.box(tile, which), exists);
+                    } else if (exists) {
+                        add_box<T>(call, place, memory.box(tile, which), lane);
+                    }
+                }
+                if (i > 0) { /* while this store reads, the one before it is waited for */
+                    stores_have_read<1>();
+                    __syncwarp();
+                    named_arrive(box_empty(tile, which ^ 1), BOX_THREADS);
+                }
+            }
             stores_have_read<0>();
             __syncwarp();
             named_arrive(box_empty(tile, 1), BOX_THREADS);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# nvcc-log.sh OBJECT.o NVCC ARGUMENT...: runs nvcc and keeps beside the object what tests read:
+# nvcc-keep.sh OBJECT.o NVCC ARGUMENT...: runs nvcc and keeps beside the object what tests read:
 # in OBJECT.log what it says of every kernel's registers and memory (kernel-needs), in OBJECT.ptx
 # the PTX for the first target (check-ptx).  Everything else that it says is shown.
 base=${1%.o}
@@ -8,11 +8,7 @@ rm -rf "$base.keep" && mkdir "$base.keep" || exit 1
 "$@" --keep --keep-dir "$base.keep" --resource-usage >"$base.log" 2>&1
 status=$?
 grep -vE '^ptxas info|bytes stack frame' "$base.log" >&2
-if [ $status = 0 ]; then
-    for ptx in "$base.keep"/*.ptx; do
-        mv "$ptx" "$base.ptx"
-        break
-    done
-fi
+set -- "$base.keep"/*.ptx
+[ $status != 0 ] || mv "$1" "$base.ptx"
 rm -rf "$base.keep"
 exit $status
