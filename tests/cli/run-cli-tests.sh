@@ -68,33 +68,35 @@ fake=$(build_fake fake_gpu) && tuner=$(build_fake fake_tune) && bench=$(build_fa
 in_python=$(python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' \
     "$(dirname "$entwine")/libentwine.so.0" >/dev/null 2>&1 && echo yes)
 
-# Everything but * means itself.
+# to_glob PATTERN: into $glob, without a process for every line.  Everything but * means itself.
 to_glob() {
-    local text=${1//\\/\\\\}
-    text=${text//\[/\\[}
-    text=${text//\]/\\]}
-    printf '%s' "${text//\?/\\?}"
+    glob=${1//\\/\\\\}
+    glob=${glob//\[/\\[}
+    glob=${glob//\]/\\]}
+    glob=${glob//\?/\\?}
 }
 
 # matches_all FILE PATTERN...: line by line.  The patterns are globs on purpose.
 matches_all() {
-    local file=$1 line number=0
+    local file=$1 line glob number=0
     shift
     while IFS= read -r line || [ -n "$line" ]; do
         number=$((number + 1))
         [ $# -gt 0 ] || { echo "line $number is too many: $line"; return 1; }
+        to_glob "$1"
         # shellcheck disable=SC2053
-        [[ $line == $(to_glob "$1") ]] || { echo "line $number: $line"; return 1; }
+        [[ $line == $glob ]] || { echo "line $number: $line"; return 1; }
         shift
     done <"$file"
     [ $# -eq 0 ] || { echo "missing line: $1"; return 1; }
 }
 
 matches_some() {
-    local file=$1 line
+    local file=$1 line glob
+    to_glob "$2"
     while IFS= read -r line || [ -n "$line" ]; do
         # shellcheck disable=SC2053
-        [[ $line == $(to_glob "$2") ]] && return 0
+        [[ $line == $glob ]] && return 0
     done <"$file"
     echo "no line matches: $2"
     return 1
