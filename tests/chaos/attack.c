@@ -111,9 +111,11 @@ _Noreturn static void be_mpirun(const ordeal *o, const tools *t, int board_fd)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", getppid(), board_fd);
     setenv("ENTWINE_HOSTS", hosts, 1);
     redirect("/dev/null");
-    execlp(t->mpirun, t->mpirun, "--oversubscribe", "--bind-to", "none",
-           "--enable-recovery", "-np", ranks, t->self, "--rank", t->mpi_module, path,
-           (char *)NULL);
+    /* Signals kill: Open MPI's own handler prints where they came, for which it allocates
+     * memory, and so waits for ever where the signal came inside malloc. */
+    execlp(t->mpirun, t->mpirun, "--oversubscribe", "--bind-to", "none", "--mca",
+           "opal_signal", "", "--enable-recovery", "-np", ranks, t->self, "--rank",
+           t->mpi_module, path, (char *)NULL);
     _exit(127);
 }
 

@@ -12,10 +12,8 @@
 
 #define DEATH_BOUND_NS 200000000
 #define STOP_MARGIN 1.2
-#define HOSTS_MARGIN                                                     \
-    1.5 /* of which an eighth is the wait for the report of another host \
-         */
-#define LEAST_MARGIN_NS 110000000     /* of a short timeout: 100 ms while ranks meet */
+#define HOSTS_MARGIN 1.5          /* an eighth is the wait for the report of another host */
+#define LEAST_MARGIN_NS 110000000 /* of a short timeout: 100 ms while ranks meet */
 #define LAUNCHER_MARGIN_NS 5000000000 /* ranks give a silent launcher so much more */
 /* A survivor's way out is a chain of so many wake-ups and bursts of work, each of which can
  * be as late as the canary's latest. */
