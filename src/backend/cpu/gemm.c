@@ -187,6 +187,17 @@ static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, cons
     }
 }
 
+/* A single row and all panels of B; its sums lie side by side in scratch. */
+static void multiply_row(const ewx_gemm *gemm, chunk k, const block *out, const char *b)
+{
+    const ewx_kernel *kernel = gemm->kernel;
+    kernel->multiply_row(k.depth, out->a, b, out->cols, out->scratch, k.first > 0);
+    if (k.first + k.depth < gemm->padded_depth)
+        return;
+    for (int64_t j = 0; j < out->cols; j += kernel->nr)
+        store(gemm, out, 0, j, (sums){out->scratch + j, kernel->nr});
+}
+
 /* One chunk of groups of rows and a group of columns.  The panel of B stays in L1
  * while the panels of A pass by; meanwhile the next panel of B comes in, from as far as
  * memory.  Without that the first use of each panel costs up to 10 %. */
@@ -195,6 +206,10 @@ static void multiply_chunk(const ewx_gemm *gemm, chunk k, const block *blocks,
 {
     const ewx_kernel *kernel = gemm->kernel;
     const int64_t cols = blocks->cols;
+    if (kernel->multiply_row && num_blocks == 1 && blocks->rows == 1) {
+        multiply_row(gemm, k, blocks, b);
+        return;
+    }
     const int64_t panels = count_panels(gemm, blocks, num_blocks);
     /* With few panels of A the parts would be bursts, and B passes by so fast that the
      * hardware sees the stream. */

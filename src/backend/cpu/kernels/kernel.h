@@ -22,8 +22,15 @@ typedef struct ewx_ahead {
 typedef void ewx_multiply(int64_t depth, const void *a, const void *b, float *acc,
                           int64_t stride, bool accumulate, ewx_ahead ahead);
 
-/* The same for the last k's, rounded as below into dst[mr][nr], rather than into acc and
- * from there: sums that stay in registers are rounded while the next ones grow. */
+/* The first row of a panel of A times all panels of a group of `cols` columns, which lie
+ * one after the other: acc[cols].  A row has too few sums in one panel of B to keep a core
+ * as busy as memory could. */
+typedef void ewx_multiply_row(int64_t depth, const void *a, const void *b, int64_t cols,
+                              float *acc, bool accumulate);
+
+/* The same as ewx_multiply for the last k's, rounded as below into dst[mr][nr], rather than
+ * into acc and from there: sums that stay in registers are rounded while the next ones
+ * grow. */
 typedef void ewx_multiply_round(int64_t depth, const void *a, const void *b, float *acc,
                                 int64_t stride, bool accumulate, ewx_ahead ahead,
                                 uint16_t *dst, int64_t dst_stride);
@@ -52,6 +59,7 @@ typedef struct ewx_kernel {
     ewx_multiply *multiply, *multiply_narrow; /* the latter with narrow_nr for nr */
     ewx_multiply *multiply_few;               /* the first few_rows of mr */
     ewx_multiply *multiply_narrow_few;        /* of both; NULL: as narrow */
+    ewx_multiply_row *multiply_row;           /* NULL: as few rows, by panels */
     ewx_multiply_round *multiply_round;       /* to the type it packs; NULL: none */
     /* Around any number of multiplications by one thread, which in between may be
      * interrupted but calls nothing else; NULL: nothing to do. */

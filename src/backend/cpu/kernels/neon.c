@@ -11,7 +11,7 @@
 /* 12 columns at a time, and 8 where no more are left: 128 is ten times 12 and 8. */
 enum { MR = 8, NR = 12, NARROW_NR = 8, FEW_ROWS = 4 };
 
-/* How far ahead of its use B is fetched when it passes by as a stream: into L2, and from
+/* How far ahead of its use B is fetched when it passes by as a stream: into L3, and from
  * there into L1. */
 enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
 
@@ -43,9 +43,9 @@ enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
 #define LOAD(reg, panel, offset) "ldr q" #reg ", [%[" #panel "], #" #offset "]\n\t"
 #define STEP(reg, panel, offset) "ldr q" #reg ", [%[" #panel "], #" #offset "]!\n\t"
 
-/* Memory to L2 for later calls, and L2 to L1 four quads of k's ahead.  The latter matters
- * only to a stream: a few rows of A times all of B. */
-#define FETCH(offset) "prfm pldl2keep, [%[ahead], #" #offset "]\n\t"
+/* Memory to L2 for later calls, or to L3 where B is a stream (one_row.h): a few rows of A
+ * times all of B.  And to L1 four quads of k's ahead, which matters only to a stream. */
+#define FETCH(offset) "prfm %[into], [%[ahead], #" #offset "]\n\t"
 #define NEAR(offset) "prfm pldl1keep, [%[b], #" #offset "]\n\t"
 
 /* Loads ("ld") or stores ("st") all sums, a row at a time. */
@@ -59,12 +59,10 @@ enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
     ROW(move, 12, 20, 28) ROW(move, 13, 21, 29) \
     ROW(move, 14, 22, 30) ROW(move, 15, 23, 31)
 
-static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                     int64_t stride, bool accumulate, ewx_ahead ahead)
+static inline __attribute__((always_inline)) void multiply_whole(
+    int64_t depth, const void *a, const void *b, float *acc, int64_t stride,
+    bool accumulate, ewx_ahead ahead, ewx_prfm into)
 {
-    if (!ahead.bytes) /* B itself passes by as a stream */
-        ahead = (ewx_ahead){(const char *)b + STREAM_AHEAD,
-                            (size_t)depth * NR * sizeof(float)};
     /* The main loop reads one k beyond its four, so the end is left at least one. */
     int64_t quads = (depth - 1) / 4, rest = depth - 4 * quads;
     const int64_t pace = (int64_t)ahead.bytes * 4 / depth;
@@ -110,12 +108,23 @@ static void multiply(int64_t depth, const void *a, const void *b, float *acc,
         : [a] "+r"(a), [b] "+r"(b), [row] "+r"(acc), [ahead] "+r"(ahead.at),
           [quads] "+r"(quads), [rest] "+r"(rest)
         : [stride] "r"(stride * (int64_t)sizeof(float)), [accumulate] "r"(accumulate),
-          [pace] "r"(pace)
+          [pace] "r"(pace), [into] "i"(into)
         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",
           "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",
           "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory");
 }
 /* clang-format on */
+
+static void multiply(int64_t depth, const void *a, const void *b, float *acc,
+                     int64_t stride, bool accumulate, ewx_ahead ahead)
+{
+    const ewx_ahead stream = {(const char *)b + STREAM_AHEAD,
+                              (size_t)depth * NR * sizeof(float)};
+    if (ahead.bytes)
+        multiply_whole(depth, a, b, acc, stride, accumulate, ahead, EWX_PLDL2KEEP);
+    else
+        multiply_whole(depth, a, b, acc, stride, accumulate, stream, EWX_PLDL3KEEP);
+}
 
 /* ---- 8 x 8 ----------------------------------------------------------------------- */
 
@@ -176,12 +185,14 @@ static void multiply_narrow(int64_t depth, const void *a, const void *b, float *
 
 /* ---- Few rows: 4 x 12 and 4 x 8 --------------------------------------------------- */
 
+enum { KS = 4 }; /* between prefetches, which are of whole lines then */
+
 /* The next `bytes` of a stream.  Where B is none, it is in L1 already. */
 static inline __attribute__((always_inline)) void fetch_stream(const float *b, int bytes)
 {
-    enum { LINE = 64, TO_L2 = 2 };
+    enum { LINE = 64, TO_L3 = 1 };
     for (int at = 0; at < bytes; at += LINE) {
-        __builtin_prefetch((const char *)b + STREAM_AHEAD + at, 0, TO_L2);
+        __builtin_prefetch((const char *)b + STREAM_AHEAD + at, 0, TO_L3);
         __builtin_prefetch((const char *)b + STREAM_NEAR + at);
     }
 }
@@ -192,7 +203,6 @@ static inline __attribute__((always_inline)) void multiply_four_rows(
     int blocks, int64_t depth, const float *a, const float *b, float *acc, int64_t stride,
     bool accumulate)
 {
-    enum { KS = 4 }; /* between prefetches, which are of whole lines then */
     const int width = 4 * blocks;
     float *third = acc + (blocks == 3 ? 8 : 0);
     block sum0 = load_block(acc, stride, accumulate);
@@ -227,12 +237,56 @@ static void multiply_narrow_few(int64_t depth, const void *a, const void *b, flo
     multiply_four_rows(2, depth, a, b, acc, stride, accumulate);
 }
 
+/* ---- One row, two panels at a time: 1 x 24 ---------------------------------------- */
+
+/* Twelve sums, or eight. */
+typedef struct strip {
+    float32x4_t left, middle, right;
+} strip;
+
+static inline strip load_strip(const float *acc, int width, bool accumulate)
+{
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    if (!accumulate || width == 0)
+        return (strip){zero, zero, zero};
+    return (strip){vld1q_f32(acc), vld1q_f32(acc + 4),
+                   width == NR ? vld1q_f32(acc + 8) : zero};
+}
+
+static inline void store_strip(strip sum, float *acc, int width)
+{
+    if (width == 0)
+        return;
+    vst1q_f32(acc, sum.left);
+    vst1q_f32(acc + 4, sum.middle);
+    if (width == NR)
+        vst1q_f32(acc + 8, sum.right);
+}
+
+static inline strip multiply_strip(strip sum, float32x4_t a, const float *b, int width)
+{
+    if (width == 0)
+        return sum;
+    sum.left = vfmaq_f32(sum.left, vld1q_f32(b), a);
+    sum.middle = vfmaq_f32(sum.middle, vld1q_f32(b + 4), a);
+    if (width == NR)
+        sum.right = vfmaq_f32(sum.right, vld1q_f32(b + 8), a);
+    return sum;
+}
+
+typedef float element;
+typedef float32x4_t row_vector;
+#define load_row vld1q_dup_f32
+#define ROW_CODE
+enum { KR = 1, ROW_KS = 4 };
+#include "backend/cpu/kernels/one_row.h"
+
 const ewx_kernel ewx_kernel_neon = {
     .name = "neon-8x12-fp32",
     .packs = EW_FP32,
     .mr = MR,
     .nr = NR,
-    .kr = 1,
+    .kr = KR,
     .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 512,
@@ -241,6 +295,7 @@ const ewx_kernel ewx_kernel_neon = {
     .multiply_narrow = multiply_narrow,
     .multiply_few = multiply_few,
     .multiply_narrow_few = multiply_narrow_few,
+    .multiply_row = multiply_row,
     .store_bf16 = ewx_store_bf16,
     .store_fp16 = ewx_store_fp16,
 };

@@ -14,10 +14,10 @@
 /* 12 columns at a time, and 8 where no more are left: 128 is ten times 12 and 8. */
 enum { MR = 8, NR = 12, NARROW_NR = 8, FEW_ROWS = 4, KR = 4, OCTET = 8 };
 
-/* How far ahead of its use B is fetched when it passes by as a stream: into L2, and from
+/* How far ahead of its use B is fetched when it passes by as a stream: into L3, and from
  * there into L1. */
 enum { STREAM_AHEAD = 16384, STREAM_NEAR = 768 };
-enum { TO_L2 = 2, LINE = 64 };
+enum { TO_L3 = 1, LINE = 64 };
 
 /* What lies ahead, or B itself where it is a stream. */
 static inline ewx_ahead find_ahead(ewx_ahead ahead, const void *b, int64_t depth, int width)
@@ -58,9 +58,10 @@ static inline ewx_ahead find_ahead(ewx_ahead ahead, const void *b, int64_t depth
 #define STEP(reg0, reg1, panel, offset) \
     "ldp q" #reg0 ", q" #reg1 ", [%[" #panel "], #" #offset "]!\n\t"
 
-/* Memory to L2: for later calls, or for this one where B is a stream.  And L2 to L1: A, or
+/* Memory to L2 for later calls, or to L3 where B is a stream (one_row.h).  And to L1: A, or
  * the stream. */
 #define FETCH(offset) "prfm pldl2keep, [%[ahead], #" #offset "]\n\t"
+#define FETCH_STREAM(offset) "prfm pldl3keep, [%[ahead], #" #offset "]\n\t"
 #define MOVE_AHEAD "add %[ahead], %[ahead], %[pace]\n\t"
 #define NEAR_A(offset) "prfm pldl1keep, [%[a], #" #offset "]\n\t"
 #define NEAR_B(offset) "prfm pldl1keep, [%[b], #" #offset "]\n\t"
@@ -132,8 +133,8 @@ EWX_BF16_CODE static inline __attribute__((always_inline)) void multiply_whole(
         "b.ne 2b\n\t"
         "b 4f\n"
         "3:\n\t"
-        TWO_MORE_STEPS(FETCH(0), FETCH(64)) FETCH(128)
-        NEAR_B(960) NEAR_B(1024) NEAR_B(1088) MOVE_AHEAD
+        TWO_MORE_STEPS(FETCH_STREAM(0), FETCH_STREAM(64)) FETCH_STREAM(128)
+        NEAR_B(1536) NEAR_B(1600) NEAR_B(1664) MOVE_AHEAD
         "subs %[pairs], %[pairs], #1\n\t"
         "b.ne 3b\n"
         "4:\n\t"
@@ -254,7 +255,7 @@ EWX_BF16_CODE static void multiply_narrow(int64_t depth, const void *a, const vo
     block sum11 = load_block(lower + BLOCK_SIDE, stride, accumulate);
     const uint16_t *const end = pa + depth * MR;
     do { /* at least once: with a path around the loop GCC spills most sums */
-        __builtin_prefetch((const char *)pb + STREAM_AHEAD, 0, TO_L2);
+        __builtin_prefetch((const char *)pb + STREAM_AHEAD, 0, TO_L3);
         __builtin_prefetch((const char *)pb + STREAM_NEAR);
         sum00 = multiply_block(sum00, pa, pb);
         sum01 = multiply_block(sum01, pa, pb + BLOCK_ELEMS);
@@ -281,8 +282,8 @@ EWX_BF16_CODE static void multiply_few(int64_t depth, const void *a, const void 
     block sum2 = load_block(acc + 2 * BLOCK_SIDE, stride, accumulate);
     const uint16_t *const end = pa + depth * MR;
     do {
-        __builtin_prefetch(ahead.at, 0, TO_L2);
-        __builtin_prefetch(ahead.at + LINE, 0, TO_L2);
+        __builtin_prefetch(ahead.at, 0, TO_L3);
+        __builtin_prefetch(ahead.at + LINE, 0, TO_L3);
         __builtin_prefetch((const char *)pb + STREAM_NEAR);
         __builtin_prefetch((const char *)pb + STREAM_NEAR + LINE);
         ahead.at += pace;
@@ -316,6 +317,70 @@ EWX_BF16_CODE static void store_bf16(const float *acc, int64_t stride, int rows,
         ewx_store_bf16(acc + OCTET, stride, rows, cols - OCTET, dst + OCTET, dst_stride);
 }
 
+/* ---- One row, two panels at a time: 1 x 24 --------------------------------------- */
+
+/* Twelve sums of a row, or eight: columns 0 and 1, 2 and 3, ...; the halves of the row
+ * below, which there is none of, are zero. */
+typedef struct strip {
+    float32x4_t pair0, pair1, pair2, pair3, pair4, pair5;
+} strip;
+
+EWX_BF16_CODE static inline strip load_strip(const float *acc, int width, bool accumulate)
+{
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    const float32x2_t none = vdup_n_f32(0.0f);
+    strip sum = {zero, zero, zero, zero, zero, zero};
+    if (!accumulate || width == 0)
+        return sum;
+    sum.pair0 = vcombine_f32(vld1_f32(acc), none);
+    sum.pair1 = vcombine_f32(vld1_f32(acc + 2), none);
+    sum.pair2 = vcombine_f32(vld1_f32(acc + 4), none);
+    sum.pair3 = vcombine_f32(vld1_f32(acc + 6), none);
+    if (width == NR) {
+        sum.pair4 = vcombine_f32(vld1_f32(acc + 8), none);
+        sum.pair5 = vcombine_f32(vld1_f32(acc + 10), none);
+    }
+    return sum;
+}
+
+EWX_BF16_CODE static inline void store_strip(strip sum, float *acc, int width)
+{
+    if (width == 0)
+        return;
+    vst1_f32(acc, vget_low_f32(sum.pair0));
+    vst1_f32(acc + 2, vget_low_f32(sum.pair1));
+    vst1_f32(acc + 4, vget_low_f32(sum.pair2));
+    vst1_f32(acc + 6, vget_low_f32(sum.pair3));
+    if (width == NR) {
+        vst1_f32(acc + 8, vget_low_f32(sum.pair4));
+        vst1_f32(acc + 10, vget_low_f32(sum.pair5));
+    }
+}
+
+EWX_BF16_CODE static inline strip multiply_strip(strip sum, uint16x8_t a, const uint16_t *b,
+                                                 int width)
+{
+    enum { PAIR = 2 * KR };
+    if (width == 0)
+        return sum;
+    sum.pair0 = bfmmla(sum.pair0, a, vld1q_u16(b));
+    sum.pair1 = bfmmla(sum.pair1, a, vld1q_u16(b + PAIR));
+    sum.pair2 = bfmmla(sum.pair2, a, vld1q_u16(b + 2 * PAIR));
+    sum.pair3 = bfmmla(sum.pair3, a, vld1q_u16(b + 3 * PAIR));
+    if (width == NR) {
+        sum.pair4 = bfmmla(sum.pair4, a, vld1q_u16(b + 4 * PAIR));
+        sum.pair5 = bfmmla(sum.pair5, a, vld1q_u16(b + 5 * PAIR));
+    }
+    return sum;
+}
+
+typedef uint16_t element;
+typedef uint16x8_t row_vector; /* and the row below */
+#define load_row vld1q_u16
+#define ROW_CODE EWX_BF16_CODE
+enum { ROW_KS = 8 };
+#include "backend/cpu/kernels/one_row.h"
+
 const ewx_kernel ewx_kernel_neon_bf16 = {
     .name = "neon-8x12-bf16",
     .packs = EW_BF16,
@@ -330,6 +395,7 @@ const ewx_kernel ewx_kernel_neon_bf16 = {
     .multiply_round = multiply_round,
     .multiply_narrow = multiply_narrow,
     .multiply_few = multiply_few,
+    .multiply_row = multiply_row,
     .store_bf16 = store_bf16,
     .store_fp16 = ewx_store_fp16,
 };

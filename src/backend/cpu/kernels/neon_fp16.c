@@ -5,6 +5,7 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 
+#include <arm_neon.h>
 #include <sys/auxv.h>
 
 #include "backend/cpu/kernels/portable.h"
@@ -60,8 +61,8 @@ enum { STREAM_AHEAD = 16384 };
 #define LOAD(reg, panel, offset) "ldr q" #reg ", [%[" #panel "], #" #offset "]\n\t"
 #define STEP(reg, panel, offset) "ldr q" #reg ", [%[" #panel "], #" #offset "]!\n\t"
 
-/* Memory to L2 for later calls, or for this one where B is a stream; L2 to L1. */
-#define FETCH(offset) "prfm pldl2keep, [%[ahead], #" #offset "]\n\t"
+/* Memory to L2 for later calls, or to L3 where B is a stream (one_row.h); and to L1. */
+#define FETCH(offset) "prfm %[into], [%[ahead], #" #offset "]\n\t"
 #define NEAR(offset) "prfm pldl1keep, [%[b], #" #offset "]\n\t"
 
 /* Four k's, and the first vectors of the next ones. */
@@ -88,7 +89,7 @@ enum { STREAM_AHEAD = 16384 };
 #define MOVE_FOUR_ROWS(move) \
     MOVE_TWO_ROWS(move) ROW(move, 20, 21, 22, 23, 24, 25) ROW(move, 26, 27, 28, 29, 30, 31)
 
-#define MULTIPLY(rows, move_rows, back)                                                  \
+#define MULTIPLY(rows, move_rows, back, prfm)                                            \
     __asm__ volatile(                                                                    \
         ".irp r,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n\t" \
         "movi v\\r\\().4s, #0\n\t"                                                       \
@@ -111,33 +112,36 @@ enum { STREAM_AHEAD = 16384 };
         : [a] "+r"(a), [b] "+r"(b), [row] "+r"(acc), [ahead] "+r"(ahead.at),             \
           [quads] "+r"(quads), [rest] "+r"(rest)                                         \
         : [stride] "r"(stride * (int64_t)sizeof *acc), [accumulate] "r"(accumulate),     \
-          [pace] "r"(pace)                                                               \
+          [pace] "r"(pace), [into] "i"(prfm)                                             \
         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",      \
           "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22",   \
           "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory")
 /* clang-format on */
 
-/* What all loops need to know.  The main one reads up to two k's beyond its four, so the
- * end is left at least two, if there are. */
-#define PREPARE                                                     \
-    if (!ahead.bytes) /* B itself passes by as a stream */          \
-        ahead = (ewx_ahead){(const char *)b + STREAM_AHEAD,         \
-                            (size_t)depth * NR * sizeof(uint16_t)}; \
-    const int64_t pace = (int64_t)ahead.bytes * 4 / depth;          \
-    int64_t quads = depth < 2 ? 0 : (depth - 2) / 4, rest = depth - 4 * quads
+/* The main loop reads up to two k's beyond its four, so the end is left at least two, if
+ * there are. */
+#define MULTIPLY_ALL(rows, move_rows, back)                                    \
+    const bool stream = ahead.bytes == 0; /* B itself passes by */             \
+    if (stream)                                                                \
+        ahead = (ewx_ahead){(const char *)b + STREAM_AHEAD,                    \
+                            (size_t)depth * NR * sizeof(uint16_t)};            \
+    const int64_t pace = (int64_t)ahead.bytes * 4 / depth;                     \
+    int64_t quads = depth < 2 ? 0 : (depth - 2) / 4, rest = depth - 4 * quads; \
+    if (stream)                                                                \
+        MULTIPLY(rows, move_rows, back, EWX_PLDL3KEEP);                        \
+    else                                                                       \
+        MULTIPLY(rows, move_rows, back, EWX_PLDL2KEEP)
 
 FHM_CODE static void multiply(int64_t depth, const void *a, const void *b, float *acc,
                               int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    PREPARE;
-    MULTIPLY(FOUR_ROWS, MOVE_FOUR_ROWS, 2);
+    MULTIPLY_ALL(FOUR_ROWS, MOVE_FOUR_ROWS, 2);
 }
 
 FHM_CODE static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
                                   int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    PREPARE;
-    MULTIPLY(TWO_ROWS, MOVE_TWO_ROWS, 1);
+    MULTIPLY_ALL(TWO_ROWS, MOVE_TWO_ROWS, 1);
 }
 
 /* ---- 4 x 8 and 2 x 8 ------------------------------------------------------------- */
@@ -171,7 +175,7 @@ FHM_CODE static void multiply_few(int64_t depth, const void *a, const void *b, f
         rows(3, 0, 4, 5, 6, 7)                                                           \
         NEAR(1536)                                                                       \
         rows(4, 1, 0, 1, 2, 3)                                                           \
-        "prfm pldl2keep, [%[b], %[far]]\n\t"                                             \
+        "prfm pldl3keep, [%[b], %[far]]\n\t"                                             \
         rows(5, 1, 4, 5, 6, 7)                                                           \
         "subs %[quads], %[quads], #1\n\t"                                                \
         "b.ne 2b\n"                                                                      \
@@ -210,6 +214,82 @@ FHM_CODE static void multiply_narrow_few(int64_t depth, const void *a, const voi
     MULTIPLY_NARROW(NARROW_TWO_ROWS, MOVE_NARROW_TWO_ROWS, 1);
 }
 
+/* ---- One row, two panels at a time: 1 x 48 --------------------------------------- */
+
+/* 24 sums, or eight.  Named members, because GCC keeps arrays in memory here. */
+typedef struct strip {
+    float32x4_t low0, high0, low1, high1, low2, high2;
+} strip;
+
+FHM_CODE static inline strip load_strip(const float *acc, int width, bool accumulate)
+{
+    const float32x4_t zero = vdupq_n_f32(0.0f);
+    strip sum = {zero, zero, zero, zero, zero, zero};
+    if (!accumulate || width == 0)
+        return sum;
+    sum.low0 = vld1q_f32(acc);
+    sum.high0 = vld1q_f32(acc + 4);
+    if (width == NR) {
+        sum.low1 = vld1q_f32(acc + 8);
+        sum.high1 = vld1q_f32(acc + 12);
+        sum.low2 = vld1q_f32(acc + 16);
+        sum.high2 = vld1q_f32(acc + 20);
+    }
+    return sum;
+}
+
+FHM_CODE static inline void store_strip(strip sum, float *acc, int width)
+{
+    if (width == 0)
+        return;
+    vst1q_f32(acc, sum.low0);
+    vst1q_f32(acc + 4, sum.high0);
+    if (width == NR) {
+        vst1q_f32(acc + 8, sum.low1);
+        vst1q_f32(acc + 12, sum.high1);
+        vst1q_f32(acc + 16, sum.low2);
+        vst1q_f32(acc + 20, sum.high2);
+    }
+}
+
+FHM_CODE static inline float32x4_t multiply_low(float32x4_t sum, uint16x4_t a, uint16x8_t b)
+{
+    __asm__("fmlal %0.4s, %1.4h, %2.h[0]" : "+w"(sum) : "w"(b), "x"(a));
+    return sum;
+}
+
+FHM_CODE static inline float32x4_t multiply_high(float32x4_t sum, uint16x4_t a,
+                                                 uint16x8_t b)
+{
+    __asm__("fmlal2 %0.4s, %1.4h, %2.h[0]" : "+w"(sum) : "w"(b), "x"(a));
+    return sum;
+}
+
+FHM_CODE static inline strip multiply_strip(strip sum, uint16x4_t a, const uint16_t *b,
+                                            int width)
+{
+    if (width == 0)
+        return sum;
+    const uint16x8_t b0 = vld1q_u16(b);
+    sum.low0 = multiply_low(sum.low0, a, b0);
+    sum.high0 = multiply_high(sum.high0, a, b0);
+    if (width == NR) {
+        const uint16x8_t b1 = vld1q_u16(b + 8), b2 = vld1q_u16(b + 16);
+        sum.low1 = multiply_low(sum.low1, a, b1);
+        sum.high1 = multiply_high(sum.high1, a, b1);
+        sum.low2 = multiply_low(sum.low2, a, b2);
+        sum.high2 = multiply_high(sum.high2, a, b2);
+    }
+    return sum;
+}
+
+typedef uint16_t element;
+typedef uint16x4_t row_vector; /* and three rows below */
+#define load_row vld1_u16
+#define ROW_CODE FHM_CODE
+enum { KR = 1, ROW_KS = 4 };
+#include "backend/cpu/kernels/one_row.h"
+
 static bool available(void)
 {
     return (getauxval(AT_HWCAP) & HWCAP_ASIMDFHM) != 0;
@@ -220,7 +300,7 @@ const ewx_kernel ewx_kernel_neon_fp16 = {
     .packs = EW_FP16,
     .mr = MR,
     .nr = NR,
-    .kr = 1,
+    .kr = KR,
     .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 1024,
@@ -229,6 +309,7 @@ const ewx_kernel ewx_kernel_neon_fp16 = {
     .multiply_narrow = multiply_narrow,
     .multiply_few = multiply_few,
     .multiply_narrow_few = multiply_narrow_few,
+    .multiply_row = multiply_row,
     .store_bf16 = ewx_store_bf16,
     .store_fp16 = ewx_store_fp16,
 };

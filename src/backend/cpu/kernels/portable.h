@@ -39,6 +39,9 @@ static inline __attribute__((always_inline)) void ewx_prefetch_stream_far(ewx_ah
         __builtin_prefetch((const char *)b + distance + at, 0, TO_L2);
 }
 
+/* Operations of ARM's prfm. */
+typedef enum ewx_prfm { EWX_PLDL2KEEP = 2, EWX_PLDL3KEEP = 4 } ewx_prfm;
+
 /* ewx_kernel.store_bf16 and store_fp16 in plain C. */
 void ewx_store_bf16(const float *acc, int64_t stride, int rows, int cols, uint16_t *dst,
                     int64_t dst_stride);
