@@ -28,7 +28,7 @@ class ColumnParallelLinear(ParallelLinear):
 
     With ``input="replicated"`` ``x`` is whole on every rank, [..., in_features], and so is the sum
     of its gradient over the ranks.  Without gradients, on a CPU, the product is Entwine's own with
-    a packed weight (in float32 from 16 rows on), else torch's.
+    a packed weight, whose rows are the same bits however many there are; else torch's.
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
     """

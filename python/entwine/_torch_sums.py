@@ -33,19 +33,14 @@ def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, 
     return y
 
 
-# Below this torch.nn.functional.linear is as fast in fp32, and takes less time to call.
-_FEW_ROWS = 16
-
-
 def _is_faster_alone(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether our GEMM with a packed weight is for this call: inference on a CPU."""
+    """Whether our GEMM with a packed weight is for this call: inference on a CPU.  For any number
+    of rows, so that a row's bits do not depend on how many there are."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or weight.is_inference():
         return False
     if type(x) is not torch.Tensor or not x.is_cpu or x.dtype != weight.dtype:
         return False
-    if x.dtype == torch.float32:
-        return x.numel() >= _FEW_ROWS * weight.shape[1]
-    return x.dtype in (torch.bfloat16, torch.float16)
+    return x.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
 def own_columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,

@@ -120,12 +120,15 @@ def collectives_of(model, tokens):
     """Entwine's, and those of torch.distributed, in one forward pass."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+    from entwine._world import find_world
 
     class Count(TorchDispatchMode):
         entwines = theirs = 0
 
         def __torch_dispatch__(self, operator, types, arguments=(), kwargs=None):
-            Count.entwines += operator is torch.ops.entwine.gemm_ar.default
+            # In a world of its own a rank multiplies columns.
+            Count.entwines += (operator is torch.ops.entwine.gemm_ar.default
+                               and find_world(arguments[2]).size > 1)
             Count.theirs += operator.namespace in ("c10d", "_c10d_functional") and (
                 "allreduce" in operator.name() or "all_reduce" in operator.name())
             return operator(*arguments, **(kwargs or {}))
