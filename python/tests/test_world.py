@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import entwine
+from entwine import _interrupt
 
 WAIT = 60  # seconds that a world waits for a silent rank: far longer than these tests take
 
@@ -407,6 +408,94 @@ def test_the_wakeup_descriptor_is_given_back(world):
         assert signal.set_wakeup_fd(before) == writer
         os.close(reader)
         os.close(writer)
+
+
+def catch_and_wait(world, told):
+    """Ctrl-C between calls ends the program's own work, and not the call that comes next."""
+    world.barrier()  # from now on the descriptor stays
+    if world.rank == 1:
+        await_file(told)
+        world.barrier()
+        return "went on"
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(WAIT)
+    except KeyboardInterrupt:
+        threading.Timer(2 * _interrupt.LOOK_S + 2 * _interrupt.GRACE_S, told.touch).start()
+        world.barrier()
+    return "went on"
+
+
+def test_control_c_between_calls_leaves_the_next_one_alone(tmp_path):
+    assert entwine.spawn(2, catch_and_wait, tmp_path / "told", timeout=WAIT) == ["went on"] * 2
+
+
+def interrupt_the_child(world):
+    """A child that was forked has its own signals."""
+    world.barrier()
+    if world.rank == 0:
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            heard = pool.apply(os_kill_self)
+        time.sleep(0.1)
+        assert heard == "interrupted" and _interrupt._watch.signals() == 0
+    world.barrier()
+    return True
+
+
+def os_kill_self():
+    assert signal.set_wakeup_fd(-1) == -1
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(WAIT)
+    except KeyboardInterrupt:
+        return "interrupted"
+
+
+def test_a_child_does_not_interrupt_its_parent():
+    assert entwine.spawn(2, interrupt_the_child, timeout=WAIT) == [True, True]
+
+
+def hear_through_another(world):
+    """Somebody else's descriptor hears of signals during a call too, and Ctrl-C ends it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    time.sleep(_interrupt.KEEP_S)
+    try:
+        if world.rank == 0:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            world.barrier()
+        time.sleep(1)
+        world.barrier()
+    except (KeyboardInterrupt, entwine.AbortedError) as error:
+        assert signal.set_wakeup_fd(-1) == writer
+        return type(error).__name__, os.read(reader, 10) if world.rank == 0 else None
+
+
+def test_the_owner_of_the_wakeup_descriptor_is_told():
+    assert entwine.spawn(2, hear_through_another, timeout=WAIT) == [
+        ("KeyboardInterrupt", bytes([signal.SIGINT])), ("AbortedError", None)]
+
+
+def test_many_signals():
+    """More than there is room for."""
+    script = f"""
+import os, signal, sys
+from entwine import _interrupt
+signal.signal(signal.SIGUSR1, lambda *_: None)
+watch = _interrupt._begin()
+watch.take()
+for _ in range(3 * watch.ROOM):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert 0 <= watch.signals() <= watch.ROOM // 2
+before = watch.signals()
+for _ in range(5):
+    os.kill(os.getpid(), signal.SIGUSR1)
+assert (watch.signals() - before) % watch.ROOM <= 5
+print("good")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "good\n", ran.stderr
 
 
 def test_control_c_in_the_parent_of_spawn(tmp_path):
