@@ -22,7 +22,6 @@ from ._world import World, check_world, timeout_ms
 Array = TypeVar("Array")  # results are of the kind of A
 
 _CACHED_PLANS = 32
-_BRIEF_PRODUCT = 1 << 26  # m n k: 0.1 s where a kernel without vectors is all there is
 
 
 class Timing(NamedTuple):
@@ -92,13 +91,7 @@ class Plan(Taker):
         self._device = device_of(world, backend_in(self._config))
         if backend_in(self._config) == "cpu":
             _warn_of_domains()
-        self._call = world._call_briefly if self._is_brief() else world._call
-
-    def _is_brief(self):
-        """Whether every call ends before Ctrl-C would have to end it: nobody is waited for, and a
-        slow core computes it within GRACE_S."""
-        return (self._world._size == 1 and self._world._thread is None and self._device == CPU
-                and self._max_m * self._n * self._k <= _BRIEF_PRODUCT)
+        self._call = world._call
 
     def _read_config(self):
         config = Config()
