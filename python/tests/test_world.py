@@ -463,7 +463,7 @@ def hear_through_another(world):
     time.sleep(_interrupt.KEEP_S)
     try:
         if world.rank == 0:
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             world.barrier()
         time.sleep(1)
         world.barrier()
