@@ -59,71 +59,68 @@ enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
     ROW(move, 12, 20, 28) ROW(move, 13, 21, 29) \
     ROW(move, 14, 22, 30) ROW(move, 15, 23, 31)
 
-static inline __attribute__((always_inline)) void multiply_whole(
-    int64_t depth, const void *a, const void *b, float *acc, int64_t stride,
-    bool accumulate, ewx_ahead ahead, ewx_prfm into)
-{
-    /* The main loop reads one k beyond its four, so the end is left at least one. */
-    int64_t quads = (depth - 1) / 4, rest = depth - 4 * quads;
-    const int64_t pace = (int64_t)ahead.bytes * 4 / depth;
-    __asm__ volatile(
-        ".irp r,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n\t"
-        "movi v\\r\\().4s, #0\n\t"
-        ".endr\n\t"
-        "cbz %w[accumulate], 1f\n\t"
-        ROWS("ld")
-        "sub %[row], %[row], %[stride], lsl #3\n"
-        "1:\n\t"
-        "cbz %[quads], 3f\n\t"
-        LOAD(0, a, 0) LOAD(1, a, 16) LOAD(4, b, 0) LOAD(5, b, 16) LOAD(6, b, 32)
-        /* A's rows alternate between two pairs of registers.  B's columns take turns in
-         * four: each is loaded three columns ahead, into the register that the column
-         * before has just left. */
-        "2:\n\t"
-        LOAD(7, b, 48)  LEFT(4, 0, 1, LOAD(2, a, 32))
-        LOAD(4, b, 64)  MIDDLE(5, 0, 1, LOAD(3, a, 48))
-        LOAD(5, b, 80)  RIGHT(6, 0, 1, FETCH(0))
-        LOAD(6, b, 96)  LEFT(7, 2, 3, LOAD(0, a, 64))
-        LOAD(7, b, 112) MIDDLE(4, 2, 3, LOAD(1, a, 80) NEAR(768))
-        LOAD(4, b, 128) RIGHT(5, 2, 3, FETCH(64))
-        LOAD(5, b, 144) LEFT(6, 0, 1, LOAD(2, a, 96))
-        LOAD(6, b, 160) MIDDLE(7, 0, 1, LOAD(3, a, 112) NEAR(832))
-        LOAD(7, b, 176) RIGHT(4, 0, 1, FETCH(128))
-        STEP(4, b, 192) LEFT(5, 2, 3, STEP(0, a, 128))
-        LOAD(5, b, 16)  MIDDLE(6, 2, 3, LOAD(1, a, 16) NEAR(704))
-        LOAD(6, b, 32)  RIGHT(7, 2, 3, "add %[ahead], %[ahead], %[pace]\n\t")
-        "subs %[quads], %[quads], #1\n\t"
-        "b.ne 2b\n"
-        "3:\n\t"
-        LOAD(0, a, 0) LOAD(4, b, 0)
-        "subs %[rest], %[rest], #1\n\t"
-        LOAD(1, a, 16)
-        "add %[a], %[a], #32\n\t"
-        LEFT(4, 0, 1, LOAD(5, b, 16))
-        LOAD(6, b, 32)
-        MIDDLE(5, 0, 1, "add %[b], %[b], #48\n\t")
-        RIGHT(6, 0, 1, "")
-        "b.ne 3b\n\t"
-        ROWS("st")
-        : [a] "+r"(a), [b] "+r"(b), [row] "+r"(acc), [ahead] "+r"(ahead.at),
-          [quads] "+r"(quads), [rest] "+r"(rest)
-        : [stride] "r"(stride * (int64_t)sizeof(float)), [accumulate] "r"(accumulate),
-          [pace] "r"(pace), [into] "i"(into)
-        : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",
-          "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",
-          "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory");
-}
+/* A's rows alternate between two pairs of registers.  B's columns take turns in four: each is
+ * loaded three columns ahead, into the register that the column before has just left. */
+#define MULTIPLY(prfm)                                                                    \
+    __asm__ volatile(                                                                     \
+        ".irp r,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n\t"\
+        "movi v\\r\\().4s, #0\n\t"                                                        \
+        ".endr\n\t"                                                                       \
+        "cbz %w[accumulate], 1f\n\t"                                                      \
+        ROWS("ld")                                                                        \
+        "sub %[row], %[row], %[stride], lsl #3\n"                                         \
+        "1:\n\t"                                                                          \
+        "cbz %[quads], 3f\n\t"                                                            \
+        LOAD(0, a, 0) LOAD(1, a, 16) LOAD(4, b, 0) LOAD(5, b, 16) LOAD(6, b, 32)          \
+        "2:\n\t"                                                                          \
+        LOAD(7, b, 48)  LEFT(4, 0, 1, LOAD(2, a, 32))                                     \
+        LOAD(4, b, 64)  MIDDLE(5, 0, 1, LOAD(3, a, 48))                                   \
+        LOAD(5, b, 80)  RIGHT(6, 0, 1, FETCH(0))                                          \
+        LOAD(6, b, 96)  LEFT(7, 2, 3, LOAD(0, a, 64))                                     \
+        LOAD(7, b, 112) MIDDLE(4, 2, 3, LOAD(1, a, 80) NEAR(768))                         \
+        LOAD(4, b, 128) RIGHT(5, 2, 3, FETCH(64))                                         \
+        LOAD(5, b, 144) LEFT(6, 0, 1, LOAD(2, a, 96))                                     \
+        LOAD(6, b, 160) MIDDLE(7, 0, 1, LOAD(3, a, 112) NEAR(832))                        \
+        LOAD(7, b, 176) RIGHT(4, 0, 1, FETCH(128))                                        \
+        STEP(4, b, 192) LEFT(5, 2, 3, STEP(0, a, 128))                                    \
+        LOAD(5, b, 16)  MIDDLE(6, 2, 3, LOAD(1, a, 16) NEAR(704))                         \
+        LOAD(6, b, 32)  RIGHT(7, 2, 3, "add %[ahead], %[ahead], %[pace]\n\t")             \
+        "subs %[quads], %[quads], #1\n\t"                                                 \
+        "b.ne 2b\n"                                                                       \
+        "3:\n\t"                                                                          \
+        LOAD(0, a, 0) LOAD(4, b, 0)                                                       \
+        "subs %[rest], %[rest], #1\n\t"                                                   \
+        LOAD(1, a, 16)                                                                    \
+        "add %[a], %[a], #32\n\t"                                                         \
+        LEFT(4, 0, 1, LOAD(5, b, 16))                                                     \
+        LOAD(6, b, 32)                                                                    \
+        MIDDLE(5, 0, 1, "add %[b], %[b], #48\n\t")                                        \
+        RIGHT(6, 0, 1, "")                                                                \
+        "b.ne 3b\n\t"                                                                     \
+        ROWS("st")                                                                        \
+        : [a] "+r"(a), [b] "+r"(b), [row] "+r"(acc), [ahead] "+r"(ahead.at),              \
+          [quads] "+r"(quads), [rest] "+r"(rest)                                          \
+        : [stride] "r"(stride * (int64_t)sizeof(float)), [accumulate] "r"(accumulate),    \
+          [pace] "r"(pace), [into] "i"(prfm)                                              \
+        : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12",\
+          "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",    \
+          "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory")
 /* clang-format on */
 
 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
                      int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    const ewx_ahead stream = {(const char *)b + STREAM_AHEAD,
-                              (size_t)depth * NR * sizeof(float)};
-    if (ahead.bytes)
-        multiply_whole(depth, a, b, acc, stride, accumulate, ahead, EWX_PLDL2KEEP);
+    const bool stream = ahead.bytes == 0; /* B itself passes by */
+    if (stream)
+        ahead =
+            (ewx_ahead){(const char *)b + STREAM_AHEAD, (size_t)depth * NR * sizeof(float)};
+    /* The main loop reads one k beyond its four, so the end is left at least one. */
+    int64_t quads = (depth - 1) / 4, rest = depth - 4 * quads;
+    const int64_t pace = (int64_t)ahead.bytes * 4 / depth;
+    if (stream)
+        MULTIPLY(EWX_PLDL3KEEP);
     else
-        multiply_whole(depth, a, b, acc, stride, accumulate, stream, EWX_PLDL3KEEP);
+        MULTIPLY(EWX_PLDL2KEEP);
 }
 
 /* ---- 8 x 8 ----------------------------------------------------------------------- */

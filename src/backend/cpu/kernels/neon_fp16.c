@@ -252,20 +252,20 @@ FHM_CODE static inline void store_strip(strip sum, float *acc, int width)
     }
 }
 
-FHM_CODE static inline float32x4_t multiply_low(float32x4_t sum, uint16x4_t a, uint16x8_t b)
+FHM_CODE static inline float32x4_t multiply_low(float32x4_t sum, uint16x8_t a, uint16x8_t b)
 {
     __asm__("fmlal %0.4s, %1.4h, %2.h[0]" : "+w"(sum) : "w"(b), "x"(a));
     return sum;
 }
 
-FHM_CODE static inline float32x4_t multiply_high(float32x4_t sum, uint16x4_t a,
+FHM_CODE static inline float32x4_t multiply_high(float32x4_t sum, uint16x8_t a,
                                                  uint16x8_t b)
 {
     __asm__("fmlal2 %0.4s, %1.4h, %2.h[0]" : "+w"(sum) : "w"(b), "x"(a));
     return sum;
 }
 
-FHM_CODE static inline strip multiply_strip(strip sum, uint16x4_t a, const uint16_t *b,
+FHM_CODE static inline strip multiply_strip(strip sum, uint16x8_t a, const uint16_t *b,
                                             int width)
 {
     if (width == 0)
@@ -284,8 +284,12 @@ FHM_CODE static inline strip multiply_strip(strip sum, uint16x4_t a, const uint1
 }
 
 typedef uint16_t element;
-typedef uint16x4_t row_vector; /* and three rows below */
-#define load_row vld1_u16
+typedef uint16x8_t row_vector; /* and three rows below */
+/* All of a register, because clang has no lower registers for halves of one. */
+static inline uint16x8_t load_row(const uint16_t *a)
+{
+    return vcombine_u16(vld1_u16(a), vdup_n_u16(0));
+}
 #define ROW_CODE FHM_CODE
 enum { KR = 1, ROW_KS = 4 };
 #include "backend/cpu/kernels/one_row.h"
