@@ -59,8 +59,8 @@ enum { STREAM_AHEAD = 16384, STREAM_NEAR = 1536 };
     ROW(move, 12, 20, 28) ROW(move, 13, 21, 29) \
     ROW(move, 14, 22, 30) ROW(move, 15, 23, 31)
 
-/* A's rows alternate between two pairs of registers.  B's columns take turns in four: each is
- * loaded three columns ahead, into the register that the column before has just left. */
+/* A's rows alternate between two pairs of registers.  B's columns take turns in four: each
+ * is loaded three columns ahead, into the register that the column before has just left. */
 #define MULTIPLY(prfm)                                                                    \
     __asm__ volatile(                                                                     \
         ".irp r,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n\t"\
