@@ -135,7 +135,7 @@ def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> N
     left: dict[str, list[str]] = collections.defaultdict(list)
     level = logging.INFO
     for name, module in model.named_modules():
-        style = plan.get(_generic(name))
+        style = plan.get(name, plan.get(_generic(name)))
         if style is None:
             continue
         ours = style in used
@@ -201,6 +201,17 @@ def _check_heads(model: Any, size: int) -> None:
             raise ShapeError(f"{name} is {heads}; expected a multiple of the {size} ranks")
 
 
+def _untie(model: torch.nn.Module) -> None:
+    """Gives every module parameters of its own, in the same memory."""
+    seen = set()
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter in seen:
+                setattr(module, name, torch.nn.Parameter(parameter.detach(),
+                                                         parameter.requires_grad))
+            seen.add(parameter)
+
+
 def parallelize(model: Model, group: dist.ProcessGroup | None = None) -> Model:
     """Splits a model of Transformers, which every rank of the group has loaded whole, over these
     ranks, in place: as ``from_pretrained`` with a ``DistributedConfig`` after ``enable``, which
@@ -223,6 +234,9 @@ def parallelize(model: Model, group: dist.ProcessGroup | None = None) -> Model:
     model.config.distributed_config = DistributedConfig(tp_size=world.size)
     model._device_mesh, model._mesh_manager = mesh, TransformersDeviceMesh(mesh, mesh)
     model._tp_size, model._fsdp_size = world.size, 1
-    _apply_with_entwine(model, mesh, plan)
+    # From 5.23 on a plan names every layer by its number when it is applied.
+    by_number = getattr(model, "_expand_parallel_plan", dict)
+    _untie(model)  # otherwise the second layer of a tied pair would not be split
+    _apply_with_entwine(model, mesh, by_number(plan))
     model.tie_weights()
     return model
