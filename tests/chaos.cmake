@@ -12,12 +12,12 @@ endfunction()
 ew_chaos(chaos)
 add_test(NAME chaos COMMAND ${run_clean} $<TARGET_FILE:chaos> --blows 500 --freezes 20
   --ways run,create,cli --cli $<TARGET_FILE:entwine_cli>)
-set_tests_properties(chaos PROPERTIES TIMEOUT 900 RUN_SERIAL ON)
+set_tests_properties(chaos PROPERTIES TIMEOUT 900 COST 60)
 
 if(TARGET entwine_mpi)
   add_test(NAME chaos-mpi COMMAND ${run_clean} ${CMAKE_CURRENT_SOURCE_DIR}/chaos/mpi.sh
     $<TARGET_FILE:chaos> --blows 12 --freezes 3 --mpi-module $<TARGET_FILE:entwine_mpi>)
-  set_tests_properties(chaos-mpi PROPERTIES TIMEOUT 600 RUN_SERIAL ON SKIP_RETURN_CODE 77 LABELS mpi)
+  set_tests_properties(chaos-mpi PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS mpi)
 endif()
 
 # Planted bugs, as in CMakeLists.txt, that the tests with probes do not see.
@@ -29,5 +29,5 @@ foreach(mutant "21:deaf-meeting:--blows 200" "22:own-fault:--blows 1000" "23:wal
   ew_chaos(mutant_${label} $<TARGET_OBJECTS:planted_${number}>)
   add_test(NAME mutant-${label} COMMAND ${run_clean} ${CMAKE_CURRENT_SOURCE_DIR}/must_fail.sh 300
     $<TARGET_FILE:mutant_${label}> ${tries} --ways run,create --until-bad)
-  set_tests_properties(mutant-${label} PROPERTIES TIMEOUT 330 RUN_SERIAL ON LABELS mutant)
+  set_tests_properties(mutant-${label} PROPERTIES TIMEOUT 330 LABELS mutant)
 endforeach()

@@ -1,6 +1,6 @@
 #!/bin/bash
 # tests/fuzz/run.sh BUILD_DIR [NAME...]: builds the fuzz targets with clang in BUILD_DIR and
-# runs each, or the ones named, for FUZZ_SECONDS (default 3) on its corpus, two at a time.
+# runs each, or the ones named, for FUZZ_SECONDS (default 1) on its corpus, two at a time.
 # What breaks one is left in BUILD_DIR/found; put it into corpus/NAME when it is fixed.
 # FUZZ_SECONDS=0 only tries the corpora; FUZZ_RUNS=N ends after N inputs, if the time is not up
 # before.  FUZZ_SEED (default 1, so that a test run repeats the
@@ -10,7 +10,7 @@ mkdir -p "${1:?usage: run.sh BUILD_DIR [NAME...]}" || exit 1
 build=$(cd "$1" && pwd)
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-seconds=${FUZZ_SECONDS:-3} # also when it is empty
+seconds=${FUZZ_SECONDS:-1} # also when it is empty
 runs=${FUZZ_RUNS:--1}
 case $seconds in
 '' | *[!0-9]*) echo "FUZZ_SECONDS='$seconds' is not a number of seconds" >&2; exit 2 ;;
