@@ -330,7 +330,7 @@ struct a_rows {
 };
 
 constexpr int STEPS_PER_CHUNK = EWX_CHUNK_COLS / DEPTH;
-constexpr int STEPS_TO_TAKE = 2 * STEPS_PER_CHUNK; /* while the next block is taken */
+constexpr int STEPS_TO_TAKE = 6 * STEPS_PER_CHUNK; /* while the next block is taken */
 
 /* Rows of B, a load of ROWS at a time: COUNT loads fill a stage, of which a CTA makes SHARE
  * where its cluster shares them. */
