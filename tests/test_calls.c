@@ -464,6 +464,36 @@ static void plans_leave_nothing_behind(void **state)
     harness_run(EW_RANKS_AS_PROCESSES, 2, plans_body, NULL);
 }
 
+/* Plans with 1 to 4 workers, called in turns: three threads for all of them. */
+static int sharing_body(ew_world *world, void *argument)
+{
+    (void)argument;
+    enum { SHARERS = 8, ROUNDS = 20 };
+    const ew_problem problem = EW_PROBLEM(300, 150, 6, EW_FP32);
+    station s[SHARERS];
+    const int before = held_now().threads;
+    for (int i = 0; i < SHARERS; i++) {
+        ew_config config = EW_CONFIG_INIT;
+        config.workers = 1 + i % 4;
+        RANK_TRY(station_open(world, &s[i], &problem, &config));
+        RANK_TRY(station_call(world, &s[i], 300, i)); /* before there are more workers */
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        for (int i = 0; i < SHARERS; i++)
+            RANK_TRY(station_call(world, &s[i], 300, round));
+    const int threads = held_now().threads - before;
+    for (int i = 0; i < SHARERS; i++)
+        station_close(&s[i]);
+    RANK_CHECK(threads == 3, "%d threads", threads);
+    return 0;
+}
+
+static void plans_share_their_workers(void **state)
+{
+    (void)state;
+    harness_run(EW_RANKS_AS_PROCESSES, 2, sharing_body, NULL);
+}
+
 static int brief_body(ew_world *world, void *argument)
 {
     (void)argument;
@@ -500,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(worlds_leave_nothing_behind), /* first: it counts our threads */
         cmocka_unit_test(plans_leave_nothing_behind),
+        cmocka_unit_test(plans_share_their_workers),
         cmocka_unit_test(ten_thousand_calls_of_two_processes),
         cmocka_unit_test(ten_thousand_calls_of_three_processes),
         cmocka_unit_test(ten_thousand_calls_of_two_threads),

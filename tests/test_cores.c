@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "api/testing.h"
-#include "backend/cpu/cpu_engine.h"
+#include "backend/cpu/cpu_workers.h"
 #include "base/cores.h"
 #include "base/numa.h"
 #include "entwine/measure.h"
@@ -432,8 +432,14 @@ static int count_mask(pthread_t thread)
     return pthread_getaffinity_np(thread, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 0;
 }
 
+static ew_status count_own_mask(void *context, int worker)
+{
+    ((int *)context)[worker] = count_mask(pthread_self());
+    return EW_OK;
+}
+
 /* Started here, a rank stays in its domain, CPU `rank`.  Freed, as if a launcher had
- * started it, it stays free, but its plan's workers do not leave. */
+ * started it, it stays free, but its workers do not leave. */
 static int stay_home(ew_world *world, void *argument)
 {
     const cpu_set_t *all = argument;
@@ -447,13 +453,40 @@ static int stay_home(ew_world *world, void *argument)
     RANK_CHECK(sched_setaffinity(0, sizeof *all, all) == 0, "not freed");
     RANK_TRY(trial_body(world, &t));
     RANK_OK(ew_plan_create(world, &t.problem, &t.config, &plan));
-    const ewx_cpu_engine *engine = ewx_plan_state(plan);
-    const int callers = count_mask(pthread_self());
-    const int workers = count_mask(engine->workers.threads[0]);
+    int cpus[2] = {0, 0};
+    RANK_OK(ewx_workers_run(world, 2, count_own_mask, cpus));
     ew_plan_destroy(plan);
-    RANK_CHECK(callers == CPU_COUNT(all) && workers == 1, "%d CPUs, workers have %d",
-               callers, workers);
+    RANK_CHECK(cpus[0] == CPU_COUNT(all) && cpus[1] == 1, "%d CPUs, workers have %d",
+               cpus[0], cpus[1]);
     return 0;
+}
+
+/* Workers stay when a plan ends, and the next one finds them where the rank is by then. */
+static int move_later(ew_world *world, void *argument)
+{
+    const cpu_set_t *all = argument;
+    const trial t = small_trial(1, 2);
+    for (int round = 0; round < 2; round++) {
+        ew_plan *plan;
+        int cpus[2] = {0, 0};
+        RANK_CHECK(round ? sched_setaffinity(0, sizeof *all, all) == 0
+                         : bind_to(nth_cpu(all, 0)),
+                   "not bound");
+        RANK_OK(ew_plan_create(world, &t.problem, &t.config, &plan));
+        RANK_OK(ewx_workers_run(world, 2, count_own_mask, cpus));
+        ew_plan_destroy(plan);
+        RANK_CHECK(cpus[0] == cpus[1] && cpus[0] == (round ? CPU_COUNT(all) : 1),
+                   "%d CPUs, workers have %d", cpus[0], cpus[1]);
+    }
+    return 0;
+}
+
+static void workers_follow_their_rank(void **state)
+{
+    (void)state;
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    harness_run(EW_RANKS_AS_PROCESSES, 1, move_later, &all);
 }
 
 static int run_at_home(void)
@@ -547,6 +580,7 @@ int main(void)
         cmocka_unit_test(an_unknown_mask),
         cmocka_unit_test(what_this_process_may_use),
         cmocka_unit_test(a_mask_that_changes),
+        cmocka_unit_test(workers_follow_their_rank),
         cmocka_unit_test(ranks_on_cores_of_their_own),
         cmocka_unit_test(ranks_without_a_core),
     };

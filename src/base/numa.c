@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <linux/mempolicy.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +212,14 @@ ewx_stay ewx_home_enter(const ewx_home *home)
     stay.is_bound = !ewx_cpus_equal(&stay.before, &home->cpus) && set_mask(&home->cpus);
     stay.interleaves = home->num_domains > 1 && interleave(home);
     return stay;
+}
+
+void ewx_share_mask(pthread_t thread)
+{
+    ewx_cpus cpus;
+    if (read_mask(&cpus))
+        (void)pthread_setaffinity_np(thread, sizeof cpus,
+                                     (const cpu_set_t *)(const void *)&cpus);
 }
 
 void ewx_home_leave(const ewx_stay *stay)

@@ -3,6 +3,8 @@
 #ifndef EWX_BASE_NUMA_H
 #define EWX_BASE_NUMA_H
 
+#include <pthread.h>
+
 #include "base/cpus.h"
 
 #define EWX_MAX_DOMAINS 64
@@ -44,6 +46,9 @@ typedef struct ewx_stay {
 
 ewx_stay ewx_home_enter(const ewx_home *home);
 void ewx_home_leave(const ewx_stay *stay);
+
+/* Another thread of the program may use the same CPUs from now on as the calling one. */
+void ewx_share_mask(pthread_t thread);
 
 #ifdef EW_TESTING
 extern const char *ewx_hwloc_library;

@@ -62,7 +62,7 @@ static ew_status check_common(const ew_config *config)
         return ewx_fail(EW_ERR_CONFIG,
                         "producer=blas computes the whole output in one call\n"
                         "  fix: use release=output, or producer=own");
-    if (config->workers < 1 || config->workers > 1024)
+    if (config->workers < 1 || config->workers > EWX_MAX_WORKERS)
         return fail_range("workers", config->workers, "use 1 to 1024");
     if (config->budget < 1 || config->budget > MAX_BUDGET)
         return fail_range("x", config->budget, "use 1 to 65536");

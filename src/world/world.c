@@ -359,8 +359,9 @@ static void free_world(ew_world *world)
 /* Announces the departure to the peers. */
 static void leave_world(ew_world *world)
 {
-    if (world->close_attachment)
-        world->close_attachment(world->attachment);
+    for (int i = 0; i < EWX_NUM_ATTACHMENTS; i++)
+        if (world->attachments[i].object)
+            world->attachments[i].close(world->attachments[i].object);
     ewx_remotes_close(world);
     if (world->control)
         atomic_store_explicit(&world->control->mailboxes[world->rank].departed, 1,

@@ -103,6 +103,14 @@ typedef enum ewx_use {
     EWX_USE_GONE = 3 /* never in the word: the world has been destroyed */
 } ewx_use;
 
+/* What backends keep for as long as the world lives; closed before it ends. */
+typedef struct ewx_attachment {
+    void *object; /* NULL: none */
+    void (*close)(void *object);
+} ewx_attachment;
+
+enum { EWX_ATTACHED_DEVICE, EWX_ATTACHED_WORKERS, EWX_NUM_ATTACHMENTS };
+
 struct ew_world {
     ewx_handle handle;
     _Atomic uint32_t *use; /* ewx_use; NULL in a world that is not built yet */
@@ -124,9 +132,7 @@ struct ew_world {
     uint32_t num_plans; /* ever created: the newest one's number */
     uint64_t sequence;  /* of this rank's newest record */
     uint64_t drained;   /* ... of the newest that is known to have ended */
-    /* What a layer above keeps for as long as the world lives; closed before it ends. */
-    void *attachment;
-    void (*close_attachment)(void *attachment);
+    ewx_attachment attachments[EWX_NUM_ATTACHMENTS];
     /* Ranks as processes only: */
     ewx_job_id job;
     int sockets[EWX_MAX_RANKS];   /* to each peer, -1 for oneself */

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu_blas.h"
 #include "backend/cpu/cpu_engine.h"
+#include "backend/cpu/cpu_workers.h"
 #include "base/checked.h"
 #include "base/cores.h"
 #include "base/probe.h"
@@ -158,7 +159,6 @@ static void cpu_destroy(void *state)
     if (!engine)
         return;
     (void)EWX_PROBE(EWX_PROBE_TEARDOWN, engine->world->rank, 0);
-    ewx_workers_close(&engine->workers);
     for (int rank = 0; rank < engine->world->num_ranks; rank++)
         engine->from[rank]->close(engine);
     ewx_heap_close(&engine->heap);
@@ -232,7 +232,7 @@ static ew_status build(ewx_cpu_engine *engine, const sizes *s)
         &ewx_heap_header(&engine->heap, engine->world->rank)->progress;
     EW_TRY(ewx_wire_open(engine));
     EW_TRY(allocate_all(engine, s));
-    EW_TRY(ewx_workers_open(&engine->workers, spec->config.workers));
+    EW_TRY(ewx_workers_start(engine->world, spec->config.workers));
     if (spec->config.producer == EW_PRODUCER_BLAS)
         ewx_blas_set_threads(spec->config.workers);
     return EW_OK;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "backend/cpu/cpu_workers.h"
 #include "base/clock.h"
 #include "base/epoch.h"
 #include "base/probe.h"
@@ -274,7 +275,9 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
     announce_call(engine);
     /* Every fault in a worker was reported to the world; its text is set here, in the
      * caller's thread. */
-    if (ewx_workers_run(&engine->workers, work, engine) != EW_OK || was_misled(engine)) {
+    if (ewx_workers_run(engine->world, engine->spec->config.workers, work, engine) !=
+            EW_OK ||
+        was_misled(engine)) {
         ewx_engine_progress(engine, 0); /* other hosts may not know yet */
         return ewx_world_check(engine->world);
     }

@@ -6,7 +6,6 @@
 
 #include "backend/cpu/collect_stage.h"
 #include "backend/cpu/cpu_heap.h"
-#include "backend/cpu/cpu_workers.h"
 #include "backend/cpu/epilogue_stage.h"
 #include "backend/cpu/gather_stage.h"
 #include "backend/cpu/gemm_stage.h"
@@ -19,7 +18,6 @@ struct ewx_cpu_engine {
     ew_world *world;
     const ewx_spec *spec;
     const ewx_cpu_op *op;
-    ewx_workers workers;
     ewx_heap heap;
     const ewx_route *to[EWX_MAX_RANKS]; /* each rank */
     const ewx_route *to_all_here;       /* on this host */

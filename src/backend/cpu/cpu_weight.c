@@ -155,19 +155,13 @@ ew_status ewx_cpu_weight_pack(ew_world *world, const ewx_spec *spec, void *packe
 {
     ewx_packing packing;
     ewx_packing_begin(&packing, spec, spec->problem.n, B, packed);
-    (void)world;
     if (spec->config.producer == EW_PRODUCER_BLAS) {
         memcpy(packed, B, packing.form.bytes);
         return EW_OK;
     }
-    /* Workers of its own: no plan need exist, or more than one may. */
-    ewx_workers workers;
-    ew_status status = ewx_workers_open(
-        &workers, packing.form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers);
-    if (status == EW_OK)
-        status = ewx_workers_run(&workers, work, &packing);
-    ewx_workers_close(&workers);
-    return status;
+    const int workers = packing.form.bytes < LEAST_SHARED_BYTES ? 1 : spec->config.workers;
+    EW_TRY(ewx_workers_start(world, workers));
+    return ewx_workers_run(world, workers, work, &packing);
 }
 
 void ewx_cpu_weight_close(ew_world *world, void *packed)

@@ -2,117 +2,161 @@
  * engine's and bounded there. */
 #include "backend/cpu/cpu_workers.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
+#include "base/numa.h"
 #include "base/status.h"
+#include "world/places.h"
 
-typedef struct seat {
-    ewx_workers *workers;
-    int worker;
-} seat;
+typedef struct worker {
+    pthread_t thread;
+    struct worker_team *team;
+    int number;
+    uint64_t seen; /* the last call that it knows of */
+} worker;
+
+typedef struct worker_team {
+    const ew_world *world;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake, finished;
+    /* Under the mutex: */
+    uint64_t call;
+    int busy;
+    bool stop;
+    int num_workers; /* of the call */
+    ewx_workers_task work;
+    void *context;
+    ew_status status;
+    /* The caller's: */
+    int num_threads;
+    worker workers[EWX_MAX_WORKERS - 1];
+} worker_team;
+
+static bool has_news(const worker_team *team, uint64_t seen)
+{
+    return team->stop || team->call != seen;
+}
+
+/* ---- Workers ---- */
 
 static void *worker_main(void *argument)
 {
-    seat self = *(seat *)argument;
-    free(argument);
-    ewx_workers *workers = self.workers;
-    uint64_t seen = 0;
-    pthread_mutex_lock(&workers->mutex);
+    worker *self = argument;
+    worker_team *team = self->team;
     for (;;) {
-        while (!workers->stop && workers->call == seen)
-            pthread_cond_wait(&workers->wake, &workers->mutex);
-        if (workers->stop)
-            break;
-        seen = workers->call;
-        pthread_mutex_unlock(&workers->mutex);
-        const ew_status status = workers->work(workers->context, self.worker);
-        pthread_mutex_lock(&workers->mutex);
-        if (workers->status == EW_OK)
-            workers->status = status;
-        if (--workers->busy == 0)
-            pthread_cond_signal(&workers->finished);
+        pthread_mutex_lock(&team->mutex);
+        while (!has_news(team, self->seen))
+            pthread_cond_wait(&team->wake, &team->mutex);
+        const bool stop = team->stop, takes_part = self->number < team->num_workers;
+        self->seen = team->call;
+        pthread_mutex_unlock(&team->mutex);
+        if (stop)
+            return NULL;
+        if (!takes_part)
+            continue;
+        const ew_status status = team->work(team->context, self->number);
+        pthread_mutex_lock(&team->mutex);
+        if (team->status == EW_OK)
+            team->status = status;
+        if (--team->busy == 0)
+            pthread_cond_signal(&team->finished);
+        pthread_mutex_unlock(&team->mutex);
     }
-    pthread_mutex_unlock(&workers->mutex);
-    return NULL;
 }
 
-static ew_status start_worker(ewx_workers *workers, int worker)
+/* Calls before had fewer workers, so the new one takes no part in the last of them. */
+static ew_status start_worker(worker_team *team)
 {
-    seat *self = malloc(sizeof *self);
-    if (!self)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for worker %d", worker);
-    *self = (seat){workers, worker};
-    const int error =
-        pthread_create(&workers->threads[worker - 1], NULL, worker_main, self);
-    if (error) {
-        free(self);
+    worker *next = &team->workers[team->num_threads];
+    *next = (worker){.team = team, .number = team->num_threads + 1};
+    const int error = pthread_create(&next->thread, NULL, worker_main, next);
+    if (error)
         return ewx_fail(EW_ERR_SYSTEM,
-                        "worker %d cannot start: %s\n  fix: use fewer workers", worker,
-                        strerror(error));
-    }
-    workers->num_threads++;
+                        "worker %d cannot start: %s\n  fix: use fewer workers",
+                        next->number, strerror(error));
+    team->num_threads++;
     return EW_OK;
 }
 
-ew_status ewx_workers_open(ewx_workers *workers, int num_workers)
+/* They inherit the rank's home, which those who are there follow if it has changed, and no
+ * signals: these belong to the program's own threads. */
+static ew_status start_workers(worker_team *team, int num_workers)
 {
-    memset(workers, 0, sizeof *workers);
-    workers->num_workers = num_workers;
-    if (num_workers == 1)
-        return EW_OK;
-    workers->threads = calloc((size_t)num_workers - 1, sizeof *workers->threads);
-    if (!workers->threads)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for %d workers", num_workers);
-    pthread_mutex_init(&workers->mutex, NULL);
-    pthread_cond_init(&workers->wake, NULL);
-    pthread_cond_init(&workers->finished, NULL);
-    /* Signals belong to the program's own threads. */
+    ewx_home home;
     sigset_t all, before;
+    ewx_place_home(team->world, &home);
+    const ewx_stay stay = ewx_home_enter(&home);
+    for (int i = 0; i < team->num_threads; i++)
+        ewx_share_mask(team->workers[i].thread);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     ew_status status = EW_OK;
-    for (int worker = 1; worker < num_workers && status == EW_OK; worker++)
-        status = start_worker(workers, worker);
+    while (status == EW_OK && team->num_threads < num_workers - 1)
+        status = start_worker(team);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    ewx_home_leave(&stay);
     return status;
 }
 
-void ewx_workers_close(ewx_workers *workers)
+/* ---- The team ---- */
+
+static void close_team(void *attachment)
 {
-    if (!workers->threads)
-        return;
-    pthread_mutex_lock(&workers->mutex);
-    workers->stop = true;
-    pthread_cond_broadcast(&workers->wake);
-    pthread_mutex_unlock(&workers->mutex);
-    for (int i = 0; i < workers->num_threads; i++)
-        pthread_join(workers->threads[i], NULL);
-    pthread_cond_destroy(&workers->finished);
-    pthread_cond_destroy(&workers->wake);
-    pthread_mutex_destroy(&workers->mutex);
-    free(workers->threads);
-    workers->threads = NULL;
+    worker_team *team = attachment;
+    pthread_mutex_lock(&team->mutex);
+    team->stop = true;
+    pthread_cond_broadcast(&team->wake);
+    pthread_mutex_unlock(&team->mutex);
+    for (int i = 0; i < team->num_threads; i++)
+        pthread_join(team->workers[i].thread, NULL);
+    pthread_cond_destroy(&team->finished);
+    pthread_cond_destroy(&team->wake);
+    pthread_mutex_destroy(&team->mutex);
+    free(team);
 }
 
-ew_status ewx_workers_run(ewx_workers *workers, ewx_workers_task work, void *context)
+ew_status ewx_workers_start(ew_world *world, int num_workers)
 {
-    if (workers->num_workers == 1)
+    if (num_workers == 1)
+        return EW_OK;
+    ewx_attachment *attached = &world->attachments[EWX_ATTACHED_WORKERS];
+    if (!attached->object) {
+        worker_team *fresh = calloc(1, sizeof *fresh);
+        if (!fresh)
+            return ewx_fail(EW_ERR_MEMORY, "no memory for %d workers", num_workers);
+        fresh->world = world;
+        pthread_mutex_init(&fresh->mutex, NULL);
+        pthread_cond_init(&fresh->wake, NULL);
+        pthread_cond_init(&fresh->finished, NULL);
+        *attached = (ewx_attachment){fresh, close_team};
+    }
+    return start_workers(attached->object, num_workers);
+}
+
+ew_status ewx_workers_run(ew_world *world, int num_workers, ewx_workers_task work,
+                          void *context)
+{
+    if (num_workers == 1)
         return work(context, 0);
-    pthread_mutex_lock(&workers->mutex);
-    workers->work = work;
-    workers->context = context;
-    workers->status = EW_OK;
-    workers->busy = workers->num_workers - 1;
-    workers->call++;
-    pthread_cond_broadcast(&workers->wake);
-    pthread_mutex_unlock(&workers->mutex);
+    worker_team *team = world->attachments[EWX_ATTACHED_WORKERS].object;
+    pthread_mutex_lock(&team->mutex);
+    team->num_workers = num_workers;
+    team->work = work;
+    team->context = context;
+    team->status = EW_OK;
+    team->busy = num_workers - 1;
+    team->call++;
+    pthread_cond_broadcast(&team->wake);
+    pthread_mutex_unlock(&team->mutex);
     const ew_status mine = work(context, 0);
-    pthread_mutex_lock(&workers->mutex);
-    while (workers->busy > 0)
-        pthread_cond_wait(&workers->finished, &workers->mutex);
-    const ew_status others = workers->status;
-    pthread_mutex_unlock(&workers->mutex);
+    pthread_mutex_lock(&team->mutex);
+    while (team->busy > 0)
+        pthread_cond_wait(&team->finished, &team->mutex);
+    const ew_status others = team->status;
+    pthread_mutex_unlock(&team->mutex);
     return mine != EW_OK ? mine : others;
 }

@@ -1,35 +1,20 @@
-/* A rank's workers: threads that sleep between calls.  The caller is worker 0, so one
- * worker alone needs no thread. */
+/* A rank's workers: threads that all plans and weights of its world share, since these
+ * serve one user at a time.  The caller is worker 0, so one worker alone needs no thread.
+ */
 #ifndef EWX_CPU_WORKERS_H
 #define EWX_CPU_WORKERS_H
 
-#include <pthread.h>
-#include <stdbool.h>
-
 #include "entwine/entwine.h"
+#include "world/world.h"
 
 typedef ew_status (*ewx_workers_task)(void *context, int worker);
 
-typedef struct ewx_workers {
-    int num_workers;
-    int num_threads; /* started so far */
-    pthread_t *threads;
-    pthread_mutex_t mutex;
-    pthread_cond_t wake, finished;
-    /* Under the mutex: */
-    uint64_t call;
-    int busy;
-    bool stop;
-    ewx_workers_task work;
-    void *context;
-    ew_status status;
-} ewx_workers;
+/* Starts what is missing of `num_workers` workers.  They stay until the world ends. */
+ew_status ewx_workers_start(ew_world *world, int num_workers);
 
-ew_status ewx_workers_open(ewx_workers *workers, int num_workers);
-void ewx_workers_close(ewx_workers *workers);
-
-/* Runs work(context, w) on every worker w and returns when all have returned: the first
- * status that is not EW_OK. */
-ew_status ewx_workers_run(ewx_workers *workers, ewx_workers_task work, void *context);
+/* Runs work(context, w) on every worker w below `num_workers`, all of which were started,
+ * and returns when all have returned: the first status that is not EW_OK. */
+ew_status ewx_workers_run(ew_world *world, int num_workers, ewx_workers_task work,
+                          void *context);
 
 #endif

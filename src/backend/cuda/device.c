@@ -359,7 +359,8 @@ static ew_status open_device(ewx_device *device, ew_world *world)
 
 ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)
 {
-    if (!world->attachment) {
+    ewx_attachment *attached = &world->attachments[EWX_ATTACHED_DEVICE];
+    if (!attached->object) {
         ewx_device *device = calloc(1, sizeof *device);
         ew_status status =
             device ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for a device");
@@ -369,10 +370,9 @@ ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)
             close_device(device);
             return status;
         }
-        world->attachment = device;
-        world->close_attachment = close_device;
+        *attached = (ewx_attachment){device, close_device};
     }
-    *device_out = world->attachment;
+    *device_out = attached->object;
     return EW_OK;
 }
 
