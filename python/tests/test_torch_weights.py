@@ -4,6 +4,7 @@ import ctypes
 import gc
 import io
 import pickle
+import time
 
 import pytest
 
@@ -165,6 +166,16 @@ def resident_bytes():
             return 1024 * int(line.split()[1])
 
 
+def settles(condition):
+    """Whether it comes true: torch's allocator may give memory back a little later."""
+    for _ in range(100):
+        if condition():
+            return True
+        torch.empty(1)
+        time.sleep(0.05)
+    return False
+
+
 ROWS = (1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 513, 1025)
 
 
@@ -187,12 +198,13 @@ def test_one_packed_copy_for_all_rows(world):
         before = resident_bytes()
         call_with_all_rows(layer)
         assert size == 64 << 20 and packed_bytes(world) <= 1.1 * size
+        assert settles(lambda: resident_bytes() - before <= 1.1 * size)
         after = resident_bytes()
-        assert after - before <= 1.1 * size
         del layer
         gc.collect()
         assert packed_bytes(world) == 0 and not world._weight_handles
-        assert after - resident_bytes() >= 1.9 * size, "the weight and its packed copy"
+        assert settles(lambda: after - resident_bytes() >= 1.9 * size), \
+            "the weight and its packed copy"
 
 
 def test_the_operator_lets_go_with_the_tensor(world):
