@@ -6,8 +6,8 @@ from typing import Any
 
 __all__ = [
     "EntwineError", "ArgumentError", "ArgumentTypeError", "ShapeError", "ConfigError",
-    "UnsupportedError", "MismatchError", "OutOfMemoryError", "RankTimeoutError",
-    "PeerDiedError", "AbortedError", "RankError", "LibraryError",
+    "UnsupportedError", "MismatchError", "OutOfMemoryError", "SystemRefusedError",
+    "RankTimeoutError", "PeerDiedError", "AbortedError", "RankError", "LibraryError",
 ]
 
 
