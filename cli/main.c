@@ -116,7 +116,8 @@ enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
 static void print_help(FILE *stream)
 {
     fputs("usage: entwine COMMAND [options]\n\n"
-          "GEMM + ReduceScatter whose communication hides behind the computation.\n\n",
+          "GEMM with ReduceScatter, AllReduce or AllGather, whose communication hides\n"
+          "behind the computation.\n\n",
           stream);
     for (int at = 0; at < NUM_COMMANDS; at++)
         fprintf(stream, "  %-9s %s\n", command_table[at].name, command_table[at].summary);

@@ -1,5 +1,6 @@
-/* Entwine: GEMM + ReduceScatter whose communication hides behind the computation,
- * tile by tile.  This header is the manual; read it from top to bottom.
+/* Entwine: GEMM with ReduceScatter, AllReduce or AllGather, whose communication hides
+ * behind the computation, tile by tile.  This header is the manual; read it from top to
+ * bottom.
  *
  *     ew_plan *plan;
  *     ew_problem problem = EW_PROBLEM(max_m, N, K, EW_FP32);
