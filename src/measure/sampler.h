@@ -17,7 +17,7 @@ typedef struct ewx_sampler {
     uint32_t seed;
     size_t c_bytes;
     void *A, *B, *C; /* in the backend's memory */
-    /* Of layers, NULL unless one was asked for: */
+    /* For layers; NULL unless one was asked for: */
     void *residual, *norm_weight, *normed;
     /* C and normed are those of the runner at work: */
     void *plain_C, *plain_normed;

@@ -55,7 +55,7 @@ static inline bool ewx_remotes_reachable(const ew_world *world)
 
 ew_status ewx_remotes_open(ew_world *world);
 void ewx_remotes_close(ew_world *world); /* sends a farewell message; half-open is fine */
-/* Of a rank that has no control block. */
+/* Sends a fault to all other hosts, for a rank that has no control block. */
 void ewx_remotes_tell(ew_world *world, const ewx_fault *fault);
 /* This rank enters a collective with these bytes. */
 void ewx_remotes_enter_round(ew_world *world, uint32_t round, uint64_t meeting,

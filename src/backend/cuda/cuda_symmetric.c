@@ -192,7 +192,7 @@ static ew_status check_kind(int rank, const void *pointer)
     return EW_OK;
 }
 
-/* Of the rank's own memory: every rank checks its own. */
+/* Only for the rank's own memory: every rank checks its own. */
 static ew_status check_size(const ewx_device *device, int rank, const void *pointer,
                             size_t bytes)
 {
