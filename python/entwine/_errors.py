@@ -59,7 +59,7 @@ class MismatchError(EntwineError):
 
 
 class OutOfMemoryError(EntwineError, MemoryError):
-    """No memory."""
+    """Not enough memory."""
 
     status, code = "EW_ERR_MEMORY", -6
 
