@@ -20,8 +20,8 @@ typedef struct ewx_product {
     void *C;            /* NULL: not wanted, where an activation follows */
 } ewx_product;
 
-/* One call, made and checked once in api.c.  m is within the spec and pointers are not NULL
- * where they matter. */
+/* One call, made and checked once in api/calls.c.  m is within the spec and pointers are
+ * not NULL where they matter. */
 typedef struct ewx_call {
     int64_t m;
     const void *A;

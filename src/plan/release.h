@@ -1,4 +1,4 @@
-/* Release units: the tiles of a part that become visible together: so many consecutive
+/* Release units, the tiles of a part that become visible together: a number of consecutive
  * tasks, a whole part, or the whole output. */
 #ifndef EWX_PLAN_RELEASE_H
 #define EWX_PLAN_RELEASE_H

@@ -1,5 +1,5 @@
 /* The store of tuning entries: one small JSON file each.  Files come from outside: every
- * byte is checked, and whatever is not a whole entry of the right key is no entry. */
+ * byte is checked, and anything but an intact entry with the right key is ignored. */
 #include "plan/tuning.h"
 
 #include <ctype.h>

@@ -24,7 +24,8 @@ void ewx_remotes_unlisten(ew_world *world, ewx_listener *listener);
 /* Sends to every rank of another host, for its listener of that number. */
 void ewx_remotes_send(ew_world *world, uint32_t number, const void *body, size_t bytes);
 
-/* A plan's way to receive data; `fix` is for a network that cannot take so many places. */
+/* A plan's way to receive data; `fix` is for a network that cannot take this many places.
+ */
 ew_status ewx_remotes_open_channel(const ew_world *world, const ew_place *places,
                                    size_t num_places, const char *fix,
                                    ew_channel **channel_out);

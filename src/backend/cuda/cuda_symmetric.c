@@ -17,7 +17,7 @@ typedef struct allocation {
     struct allocation *next;
     uint64_t number; /* from 1 on, the same on all ranks */
     size_t bytes;
-    bool imported; /* by ew_import: somebody else frees it */
+    bool imported; /* by ew_import: its owner frees it */
     unsigned char *addresses[EWX_MAX_RANKS];
 } allocation;
 
