@@ -95,9 +95,9 @@ static const cli_command command_table[] = {
      "  entwine trace --merge entwine-1700000000-4711.json\n",
      "[FILE.json...]", cli_trace_main},
     {"status", CLI_STATUS, "running jobs: ranks, progress, who holds up whom",
-     "Shows the Entwine jobs of this user on this host, or only the job of process PID,\n"
-     "which is a rank or started one: every rank's operations, meetings, last step and\n"
-     "what it waits for, and the rank that holds up the others.\n",
+     "Shows the Entwine jobs of this user on this host, or only that of process PID,\n"
+     "which is a rank or started one: every rank's operations, meetings, last step\n"
+     "and what it waits for, and the rank that holds up the others.\n",
      "  entwine status\n"
      "  entwine status 4711\n"
      "  entwine status 4711 -o json > job.json\n",

@@ -116,8 +116,8 @@ static void nonsense_is_named(void **state)
     static const struct {
         const char *text, *reason;
     } cases[] = {
-        {"", "no JSON object"},
-        {"[]", "no JSON object"},
+        {"", "not a JSON object"},
+        {"[]", "not a JSON object"},
         {"{}", "no name"},
         {"{\"schema\": \"other/1\"}", "another schema"},
         {"{\"schema\": \"entwine-tuning/1\"}", "missing"},

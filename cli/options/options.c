@@ -99,9 +99,9 @@ static const cli_option option_table[] = {
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, CHOICE(ranks_as, kinds_of_ranks),
      "processes (default) or threads"},
     {0, "link", "RATE[,US[,BYTES]]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
-     "emulate a link of RATE GB/s (or gigabits per second, as in 2.5Gb) per rank and "
-     "direction, with US us latency (default 5, with cuda 1) and a header of BYTES for "
-     "each 128 bytes (default 0)"},
+     "emulate a link of RATE GB/s per rank and direction (or gigabits per second, as in "
+     "2.5Gb), with US us latency (default 5, with cuda 1) and a header of BYTES for each "
+     "128 bytes (default 0)"},
     {0, "link", "RATE[,US[,BYTES]]", CLI_TUNE,
      REFUSED("entries are for this machine, not for an emulated link",
              "tune without it; bench --link then measures what was found"),
