@@ -75,13 +75,13 @@ stress soak:
 	@cmake --build build/release
 	@scripts/stress $(if $(filter soak,$@),--soak)
 
-bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json (QUICK=1: a look)
+bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-*.json (QUICK=1: a quick look)
 	@scripts/setup bench
 	$(call configure,release)
 	@cmake --build build/release --target tools kernel_bench
 	@scripts/bench-cpu $(if $(QUICK),--quick)
 
-bench-clients: ## measure PyTorch's and Transformers' use of it and write bench/results/client-*.json (QUICK=1: a look; PYTHON=an interpreter that has both)
+bench-clients: ## measure PyTorch's and Transformers' use of it and write bench/results/client-*.json (QUICK=1: a quick look; PYTHON=an interpreter that has both)
 	@scripts/setup demo
 	$(call configure,release)
 	@cmake --build build/release --target tools

@@ -59,8 +59,8 @@ static const cli_command command_table[] = {
      "  entwine doctor -W 8 -o json\n",
      NULL, cli_doctor_main},
     {"demo", CLI_DEMO, "the idea in one screen, measured here",
-     "Measures the methods as this host is and with an emulated link, and draws when\n"
-     "tiles are reduced under the contiguous and the interleaved order.\n",
+     "Measures the methods on this host, without and with an emulated link, and draws\n"
+     "when tiles are reduced in contiguous and in interleaved order.\n",
      "  entwine demo\n"
      "  entwine demo --link 0.1 -d bf16\n",
      NULL, cli_demo_main},
@@ -95,9 +95,9 @@ static const cli_command command_table[] = {
      "  entwine trace --merge entwine-1700000000-4711.json\n",
      "[FILE.json...]", cli_trace_main},
     {"status", CLI_STATUS, "running jobs: ranks, progress, who holds up whom",
-     "Shows the Entwine jobs of this user on this host, or that of process PID, which\n"
-     "is a rank or started one: every rank's operations, meetings, last step and what\n"
-     "it waits for, and the rank that holds up the others.\n",
+     "Shows the Entwine jobs of this user on this host, or only that of process PID,\n"
+     "which is a rank or started one: every rank's operations, meetings, last step\n"
+     "and what it waits for, and the rank that holds up the others.\n",
      "  entwine status\n"
      "  entwine status 4711\n"
      "  entwine status 4711 -o json > job.json\n",
@@ -116,7 +116,8 @@ enum { NUM_COMMANDS = sizeof command_table / sizeof command_table[0] };
 static void print_help(FILE *stream)
 {
     fputs("usage: entwine COMMAND [options]\n\n"
-          "GEMM + ReduceScatter whose communication hides behind the computation.\n\n",
+          "GEMM with ReduceScatter, AllReduce or AllGather, whose communication hides\n"
+          "behind the computation.\n\n",
           stream);
     for (int at = 0; at < NUM_COMMANDS; at++)
         fprintf(stream, "  %-9s %s\n", command_table[at].name, command_table[at].summary);
@@ -199,7 +200,7 @@ static cli_exit dispatch(int argc, char **argv)
     return failed ? failed : command->main(&settings, argc, argv);
 }
 
-/* Of the ranks of a launcher rank 0 alone prints, unless it is the one that is gone. */
+/* Among the ranks of a launcher only rank 0 prints, unless it is the one that is gone. */
 static void leave_printing_to_rank_zero(void)
 {
     cli_launch launch;

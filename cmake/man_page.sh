@@ -12,7 +12,7 @@ version=$("$entwine" --version | sed 's/^entwine \([^ ]*\).*/\1/') || exit 1
 cat <<END
 .TH ENTWINE 1 "" "entwine $version" "User Commands"
 .SH NAME
-entwine \\- GEMM + ReduceScatter whose communication hides behind the computation
+entwine \\- GEMM with ReduceScatter, AllReduce or AllGather, overlapped tile by tile
 .SH SYNOPSIS
 .B entwine
 .I COMMAND

@@ -5,7 +5,7 @@
 #
 # and within the tool
 #
-#     base < options < run < output < trace, tune, sim, doctor, report < cmd < main.c
+#     base < options < run < output < trace, tune, doctor, report < cmd < main.c
 #
 # A file includes its own layer and those below, of the tool's also none beside its own.  The top
 # (cli, src/mpi) sees the public headers and its own folder, cli also base/file.h and base/text.h,

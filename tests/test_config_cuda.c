@@ -258,8 +258,8 @@ static void cuda_choices_for_copied_rows(void **state)
         const char *asked, *text;
     } refused[] = {
         {"transport=copy,pool=after", "fix: leave pool, x and b out"},
-        {"transport=copy,x=2", "on no SM"},
-        {"transport=copy,b=256", "on no SM"},
+        {"transport=copy,x=2", "take no SM"},
+        {"transport=copy,b=256", "take no SM"},
         {"transport=copy,producer=blas,release=output",
          "fix: use release=partition, or producer=own"},
         {"transport=copy,producer=blas,release=2", "when all of them are copied"},

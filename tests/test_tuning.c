@@ -116,12 +116,12 @@ static void nonsense_is_named(void **state)
     static const struct {
         const char *text, *reason;
     } cases[] = {
-        {"", "no JSON object"},
-        {"[]", "no JSON object"},
+        {"", "not a JSON object"},
+        {"[]", "not a JSON object"},
         {"{}", "no name"},
         {"{\"schema\": \"other/1\"}", "another schema"},
         {"{\"schema\": \"entwine-tuning/1\"}", "missing"},
-        {"{\"schema\": \"entwine-tuning/1\", \"key\": \"a\"}", "key is none"},
+        {"{\"schema\": \"entwine-tuning/1\", \"key\": \"a\"}", "key is malformed"},
         {"{\"schema\": \"entwine-tuning/1\", \"key\": \"op=a\", \"config\": \"x=1\", "
          "\"time_us\": 0, \"default_us\": 1}",
          "missing"},

@@ -96,8 +96,8 @@ cli_exit cli_json_load(const char *path, const char *fix, json_t **document_out)
     json_t *document = parse(text, &error);
     free(text);
     if (!document)
-        return cli_fail_usage(fix, "%.200s:%d: no JSON document: %.120s", path, error.line,
-                              error.text);
+        return cli_fail_usage(fix, "%.200s:%d: not a JSON document: %.120s", path,
+                              error.line, error.text);
     *document_out = document;
     return CLI_EXIT_OK;
 }

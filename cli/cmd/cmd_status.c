@@ -107,8 +107,8 @@ cli_exit cli_status_main(const cli_settings *settings, int argc, char **argv)
     if (status)
         result = cli_fail_status(status, ew_last_error());
     if (!result && f.unreadable)
-        cli_warn("%d job%s of another version, or whose memory makes no sense",
-                 f.unreadable, f.unreadable == 1 ? "" : "s");
+        cli_warn("%d job%s of another version, or with damaged memory", f.unreadable,
+                 f.unreadable == 1 ? "" : "s");
     if (!result && f.pid && json_array_size(f.jobs) == 0)
         result = cli_fail_usage("entwine status lists the jobs",
                                 "process %d takes part in no job of this user", f.pid);

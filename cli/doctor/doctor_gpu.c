@@ -94,8 +94,8 @@ static void check_variable(cli_doctor *d, const char *name, const char *wanted,
         cli_doctor_say(d, differs ? VERDICT_WARN : VERDICT_OK, "variable", fix,
                        "%s=%.40s, as you set it", name, value);
     else
-        cli_doctor_say(d, VERDICT_OK, "variable", fix, "%s is open; entwine sets %s", name,
-                       wanted);
+        cli_doctor_say(d, VERDICT_OK, "variable", fix,
+                       "%s is not set; entwine sets it to %s", name, wanted);
 }
 
 /* Ranks export and map GPU memory for real: what the driver promises about peers is not

@@ -85,7 +85,7 @@ static const cli_option option_table[] = {
     {0, "variant", "TEXT", MEASURE, OTHER(cli_add_variant),
      "one more entwine entry with this config; may be repeated"},
     {0, "baseline-method", "NAME", MEASURE, OTHER(cli_set_baseline),
-     "what speedup is relative to (default sequential, else the first)"},
+     "what speedup is relative to (default sequential, else the first method)"},
     {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, OTHER(cli_set_config),
      "schedule of every method, e.g. order=contiguous,x=2"},
     {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, CHOICE(config.backend, backends),
@@ -99,19 +99,17 @@ static const cli_option option_table[] = {
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, CHOICE(ranks_as, kinds_of_ranks),
      "processes (default) or threads"},
     {0, "link", "RATE[,US[,BYTES]]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
-     "emulate a link of RATE GB/s per rank and direction, or with Gb behind it gigabits "
-     "per second, US us latency (default 5, with cuda 1) and a header of BYTES for each "
-     "128 "
-     "bytes (default 0)"},
+     "emulate a link of RATE GB/s per rank and direction (or gigabits per second, as in "
+     "2.5Gb), with US us latency (default 5, with cuda 1) and a header of BYTES for each "
+     "128 bytes (default 0)"},
     {0, "link", "RATE[,US[,BYTES]]", CLI_TUNE,
      REFUSED("entries are for this machine, not for an emulated link",
              "tune without it; bench --link then measures what was found"),
      NULL},
     {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE,
      COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024"),
-     "timed calls of each method, 1..1024 (default 15, of a figure 25; tune: of each "
-     "candidate before slow "
-     "ones drop out, chosen)"},
+     "timed calls of each method, 1..1024 (default 15, for a figure 25; tune: calls of "
+     "each candidate before slow ones drop out, chosen unless given)"},
     {'w', "warmup", "COUNT", RECORDS | CLI_DEMO,
      COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
      "calls before timing starts (default 3)"},
@@ -126,7 +124,8 @@ static const cli_option option_table[] = {
     {0, "skew", "US", MEASURE, REAL(skew_us, 0, 1e6, "microseconds, such as 30, 0 is off"),
      "in each round every rank starts late by a random time of up to US us (default 0)"},
     {0, "graph", NULL, CLI_BENCH, SWITCH(graph),
-     "also time 20 replays in a row of a CUDA graph (with cuda; up to 256 rows always)"},
+     "with cuda: also time 20 replays in a row of a CUDA graph (always done up to 256 "
+     "rows)"},
     {0, "seed", "NUMBER", RECORDS | CLI_TUNE,
      COUNT(seed, 0, UINT32_MAX, "a number from 0 to 4294967295"),
      "seed of the inputs and of what is random in a run (default 1)"},

@@ -50,7 +50,7 @@ static cli_exit read_head(cli_result_file *file, json_t **results_out)
     json_t *gpus = NULL;
     int complete;
     if (json_unpack_ex(file->document, &error, 0, "{s:s}", "schema", &schema))
-        return cli_fail_usage(fix_document, "%.200s: no result document: %.120s",
+        return cli_fail_usage(fix_document, "%.200s: not a result document: %.120s",
                               file->path, error.text);
     if (strcmp(schema, CLI_SCHEMA) != 0)
         return cli_fail_usage(fix_document, "%.200s: its schema is '%.60s', not '%s'",

@@ -331,7 +331,7 @@ static cli_exit read_trace(report_source *source, json_t *document)
     json_int_t m, n, k, wrong = 0;
     source->trace = document;
     if (json_unpack_ex(about, &error, 0, "{s:s}", "schema", &schema))
-        return cli_fail_usage(fix_trace, "%.200s: no trace of entwine: %.120s",
+        return cli_fail_usage(fix_trace, "%.200s: not a trace of entwine: %.120s",
                               source->name, about ? error.text : "it has no otherData");
     if (strcmp(schema, "entwine-trace/1") != 0)
         return cli_fail_usage(fix_trace,
@@ -393,7 +393,7 @@ static cli_exit add_runs(cli_report *report, const char *name, const json_t *col
     }
     if (!failed && first)
         failed = cli_fail_usage("give a file with runs of `entwine bench`",
-                                "%.200s: none of its runs is of entwine bench", name);
+                                "%.200s: none of its runs is one of entwine bench", name);
     return failed;
 }
 

@@ -200,7 +200,7 @@ static bool is_same_workload(const report_problem *a, const report_problem *b)
            strcmp(a->shape->weight, b->shape->weight) == 0;
 }
 
-/* Of the present number of ranks, and measured on every other one too. */
+/* Whether a problem has the present number of ranks and was measured at all others too. */
 static bool is_in_world(const report_problem *problem, const void *which)
 {
     const worlds *w = which;

@@ -40,7 +40,7 @@ typedef struct cli_job {
     bool graph;           /* calls are also timed in a graph, whatever m is */
     int num_plans;        /* of an entry that exist at once; 0 means 1 */
     bool tuned;           /* each entry is tuned before its problem is measured ... */
-    double tune_budget_s; /* ... in so much time; 0: in so many calls as any other */
+    double tune_budget_s; /* ... in this much time; 0: in as many calls as any other */
     cli_gpus gpus;        /* of the cuda backend; known after the check */
     cli_mps mps;          /* of a virtual node; known after the preparation */
 } cli_job;

@@ -77,16 +77,16 @@ static cli_exit parse_line(const char *path, int number, char *line, const char 
     for (const char *at = fields[0]; *at; at++)
         if (!isalnum((unsigned char)*at) && !strchr("-_.+", *at))
             return cli_fail_usage("letters, digits and - _ . +",
-                                  "%s:%d: name '%.30s' has an odd character", path, number,
-                                  fields[0]);
+                                  "%s:%d: name '%.30s' has a character that is not allowed",
+                                  path, number, fields[0]);
     for (int at = 0; at < 4; at++) {
         cli_bounds bounds = {1, at == 3 ? CLI_MAX_RANKS : INT64_MAX};
         if (cli_number_parse(fields[at + 1], bounds, &sizes[at], why))
             return cli_fail_usage(LINE_SHAPE, "%s:%d: %s", path, number, why);
     }
     if (!parse_dtype(fields[5], &dtype))
-        return cli_fail_usage("one of fp32, bf16, fp16", "%s:%d: no type '%.40s'", path,
-                              number, fields[5]);
+        return cli_fail_usage("one of fp32, bf16, fp16", "%s:%d: '%.40s' is not a type",
+                              path, number, fields[5]);
     if (strncmp(fields[0], start, strlen(start)) != 0)
         return CLI_EXIT_OK;
     return add_line(settings, fields[0], sizes, dtype, job);

@@ -1,5 +1,6 @@
-/* Entwine: GEMM + ReduceScatter whose communication hides behind the computation,
- * tile by tile.  This header is the manual; read it from top to bottom.
+/* Entwine: GEMM with ReduceScatter, AllReduce or AllGather, whose communication hides
+ * behind the computation, tile by tile.  This header is the manual; read it from top to
+ * bottom.
  *
  *     ew_plan *plan;
  *     ew_problem problem = EW_PROBLEM(max_m, N, K, EW_FP32);
@@ -16,10 +17,10 @@
  * a decimal point in every locale.
  *
  * A world, plan or weight that has been destroyed, or one in place of another, is refused
- * with EW_ERR_ARGUMENT wherever it can be recognised, by functions that return nothing in
- * ew_last_error() alone.  It cannot where malloc has given the memory to someone else or
- * back to the system, nor while another thread is destroying it: then anything may happen,
- * as with memory of your own that you have freed.
+ * with EW_ERR_ARGUMENT wherever it can be recognised; functions that return nothing only
+ * set ew_last_error().  It cannot be recognised where malloc has reused the memory or given
+ * it back to the system, nor while another thread is destroying it: then anything may
+ * happen, as with memory of your own that you have freed.
  *
  * Structs that may grow start with struct_size.  Initialise them with the macro given
  * beside them, including those that a function writes.  A program then goes on working with
@@ -114,9 +115,9 @@ typedef struct ew_world_options {
      * ew_world_abort), nor with ranks as threads; ranks that ew_run_ranks forked have
      * copies of it, unless it lies in shared memory. */
     const volatile int *cancel;
-    /* Emulated link: each 128 bytes of data follow a header of so many bytes, and to read
-     * them takes a request of as many in the other direction.  0: the rate is that of the
-     * data, and requests cost nothing. */
+    /* Emulated link: a header of this many bytes precedes every 128 bytes of data, and a
+     * read also sends a request of that size in the other direction.  0: the rate is that
+     * of the data, and requests cost nothing. */
     double link_header_bytes;
 } ew_world_options;
 #define EW_WORLD_OPTIONS_INIT                               \
@@ -276,7 +277,7 @@ typedef enum ew_transport {
     EW_TRANSPORT_PUSH = 2, /* producers write them into the owner's memory (cuda) */
     EW_TRANSPORT_COPY = 3, /* copy engines move whole parts there, or rows (cuda) */
     /* Producers add them to sums in the owner's memory, in any order and with a rounding
-     * after each: results are not deterministic (cuda, gemm-rs; what to compare with). */
+     * after each: results are not deterministic (cuda, gemm-rs; for comparisons only). */
     EW_TRANSPORT_ADD = 4,    /* by atomic additions; kernel=sm80 has them for fp16 only */
     EW_TRANSPORT_TMA_ADD = 5 /* by TMA (kernel=sm90) */
 } ew_transport;
@@ -304,7 +305,7 @@ typedef enum ew_launches {
 typedef enum ew_epilogue_form {
     EW_EPILOGUE_FUSED = 1,   /* tile by tile, while others are still on their way */
     EW_EPILOGUE_AFTER = 2,   /* in one step behind the last tile */
-    EW_EPILOGUE_SEPARATE = 3 /* addition and norm in a step each: what to compare with */
+    EW_EPILOGUE_SEPARATE = 3 /* addition and norm in a step each: for comparisons */
 } ew_epilogue_form;
 
 #define EW_RELEASE_PARTITION (-1) /* release a destination's tiles when all are done */
@@ -338,7 +339,7 @@ typedef struct ew_config {
     int32_t invariant; /* S pieces in which K is summed, whatever W is, so that bits are the
                           same at every W that divides S (see ew_gemm_rs); 0: off */
     int32_t release_first; /* tiles of a part's first release unit, and of its last, */
-    int32_t release_last;  /* where release counts more than one; 0: as all others */
+    int32_t release_last;  /* where release counts more than one; 0: like all others */
 } ew_config;
 #define EW_CONFIG_INIT                                                                    \
     {                                                                                     \
@@ -389,7 +390,7 @@ typedef struct ew_weight ew_weight;
 /* Packs this rank's B, which may be freed afterwards.  The problem's max_m is ignored; of
  * the config, which may be NULL, only backend, producer, invariant and workers (which pack)
  * matter.
- * EW_ERR_MEMORY as in ew_plan_create, beside what other ranks are packing at the time.
+ * EW_ERR_MEMORY as in ew_plan_create; what other ranks are packing at the time counts.
  * Local; on a GPU collective if it is the first of the world's plans and weights. */
 EW_API ew_status ew_weight_create(ew_world *world, const ew_problem *problem,
                                   const ew_config *config, const void *B,
@@ -417,10 +418,10 @@ EW_API void ew_weight_destroy(ew_weight *weight);
 
 /* How long this plan's calls wait for a rank that makes no progress, in seconds from 0.001
  * to 4e6; 0: as long as the world's other waits, which is also the case before the first
- * use.  Anything else, a NaN or an infinity too, is EW_ERR_ARGUMENT.  Counts from the next
- * call on; calls captured into a graph keep what they were captured with.  Local: ranks may
- * differ, and then the first one whose time is over ends the call, and the world, for all;
- * the error has its rank, plan and timeout. */
+ * use.  Anything else, including NaN and infinity, is EW_ERR_ARGUMENT.  Takes effect with
+ * the next call; calls captured into a graph keep what they were captured with.  Local:
+ * ranks may differ, and then the first one whose time is over ends the call, and the world,
+ * for all; the error has its rank, plan and timeout. */
 EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
 
 /* A CUDA stream of the rank's GPU; calls can be captured into a graph and replayed.  NULL
@@ -532,8 +533,8 @@ EW_API ew_status ew_gemm_ar_layer(ew_plan *plan, int64_t m, const void *A, const
                                   void *C, const ew_epilogue *epilogue, ew_stream stream);
 
 /* AllGather, then GEMM, of a plan whose problem has EW_OP_AG_GEMM: A holds the rows that
- * ew_owned_rows gives to this rank, x k, and C [m x n] receives all rows of all ranks,
- * multiplied with this rank's weight.  Blocks are computed as their rows arrive, this
+ * ew_owned_rows gives to this rank, x k, and C [m x n] receives the rows of all ranks,
+ * multiplied by this rank's weight.  Blocks are computed as their rows arrive, this
  * rank's own meanwhile.  With ew_gemm_rs it makes both halves of a tensor-parallel layer,
  * and each is the other's gradient.
  *
@@ -569,7 +570,7 @@ typedef struct ew_product {
 
 /* ew_ag_gemm with several weights, such as those of q, k and v, in one call that gathers
  * the rows once.  Their n may differ and add up to the plan's.  The plan's own weight is
- * neither used nor changed.  Ranks may share the plan's n out differently.
+ * neither used nor changed.  Ranks may divide the plan's n among the products differently.
  *
  * Every bit of each C is that of ew_ag_gemm with this weight alone.  Everything else is as
  * for ew_ag_gemm.  With producer=own, on a GPU with every n a multiple of 8; refused with
@@ -601,9 +602,9 @@ EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
  * anything that is read.
  *
  * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
- * the lines above, on every CPU and GPU, but for the bits of what is not a number.  SILU is
- * accurate to 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both
- * where the result is a normal number. */
+ * the lines above, on every CPU and GPU, except for the bits of NaNs.  SILU is accurate to
+ * 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both where the result
+ * is a normal number. */
 EW_API ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
                                 const ew_product *products, int num_products,
                                 ew_activation activation, void *C, void *gathered,

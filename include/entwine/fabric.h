@@ -1,6 +1,6 @@
-/* What carries a world's bytes between hosts.  A fabric knows ranks and addresses, nothing
- * of plans or tiles.  The MPI module brings one (mpi_module.h); another network needs no
- * more than this table.
+/* What carries a world's bytes between hosts.  A fabric knows ranks and addresses, but
+ * nothing about plans or tiles.  The MPI module provides one (mpi_module.h); for another
+ * network, fill in this table.
  *
  * All functions are called by one thread, the one that joined the world; none blocks unless
  * it says so.  They return 0 on success. */

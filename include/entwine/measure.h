@@ -21,7 +21,7 @@ EW_API double ew_remote_bytes(int64_t m, int64_t n, int num_ranks,
 EW_API double ew_gemm_seconds(int64_t m, int64_t n, int64_t k, double flops); /* Eq. 3 */
 EW_API double ew_required_bandwidth(int64_t k, int num_ranks, size_t elem_bytes,
                                     double flops); /* Eq. 4 */
-/* Eq. 2 of the problem's own operation in a call of m rows: those above are of
+/* Eq. 2 for the problem's own operation in a call of m rows: those above are for
  * EW_OP_GEMM_RS, EW_OP_GEMM_AR in two shots moves twice as much, and EW_OP_AG_GEMM moves
  * rows of K instead of N elements.  What a config adds, one shot or `invariant`, is in
  * ew_forecast. */
@@ -40,8 +40,8 @@ typedef struct ew_forecast {
     double flops;            /* of one rank's GEMM */
     double remote_bytes;     /* Eq. 2: what one rank reads from its peers */
     int32_t uses_nccl; /* producer=blas on a GPU per rank: NCCL reduces when W divides m */
-    char profile[64];  /* of the simulator: that the config was tuned with, or that it is
-                          for;  empty: none */
+    char profile[64];  /* of the simulator: the one that the tuning of the config used, or
+                          that the config is for; empty: none */
 } ew_forecast;
 
 /* The dry run behind ew_plan_create: same checks, same choices, no world, no memory.
@@ -56,8 +56,8 @@ EW_API ew_status ew_forecast_explain(const ew_problem *problem, int num_ranks,
 /* ---- Timing and trace of the last call --------------------------------------------- */
 
 /* CLOCK_MONOTONIC nanoseconds, comparable between the ranks of a host.  gemm_end is
- * when this rank's last block was done; the tail is end - gemm_end.  Of EW_OP_AG_GEMM,
- * where communication comes first, gemm_end is as if the first block had begun at once: so
+ * when this rank's last block was done; the tail is end - gemm_end.  With EW_OP_AG_GEMM,
+ * where communication comes first, gemm_end is as if the first block had begun at once, so
  * gemm_end - start is still the GEMM, and the tail is what came before it. */
 typedef struct ew_timing {
     int64_t start_ns;
@@ -221,7 +221,7 @@ typedef struct ew_bench_detail {
     int32_t num_graphs; /* 0: it cannot be captured */
     double graph_us;    /* median */
     double graphs_us[EW_BENCH_MAX_SAMPLES];
-    char note[128]; /* of the backend on the plan, such as an algorithm chosen; or empty */
+    char note[128]; /* the backend's remark on the plan, such as an algorithm; or empty */
 } ew_bench_detail;
 
 typedef struct ew_bench_options {
@@ -247,9 +247,9 @@ typedef struct ew_bench_options {
     double skew_us;
     /* One for each entry, filled on every rank; NULL: not wanted. */
     ew_bench_detail *details;
-    /* A call is captured into a CUDA graph, which is then replayed so many times in a row,
-     * in `iters` rounds timed by events: the time of a call among others, where nothing
-     * starts together.  For `details`; 0: off. */
+    /* A call is captured into a CUDA graph, which is then replayed this many times in a
+     * row, in `iters` rounds timed by events: the time of a call among others, where ranks
+     * do not start together.  For `details`; 0: off. */
     int32_t graph_calls;
     /* Bit i: C, and normed, of entry i lie in symmetric memory (ew_alloc). */
     uint64_t symmetric;
@@ -295,9 +295,9 @@ EW_API int64_t ew_now_ns(void);
 /* What sets the backends apart, so that a tool can ask for the difference that matters and
  * not for the name.  0 is the default backend, the cpu. */
 typedef struct ew_backend_traits {
-    bool is_gpu;    /* ranks are GPUs; whether a simulated rank is one its profile says */
-    bool enqueues;  /* calls may end after they have returned */
-    bool simulated; /* nothing is computed: all times are SIMULATED */
+    bool is_gpu;        /* ranks are GPUs; for simulated ranks the profile decides */
+    bool enqueues;      /* calls may end after they have returned */
+    bool simulated;     /* nothing is computed: all times are SIMULATED */
     bool has_own_clock; /* calls are timed by ew_plan_timing, not by the caller's clock */
 } ew_backend_traits;
 EW_API ew_backend_traits ew_backend_describe(ew_backend backend);

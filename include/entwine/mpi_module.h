@@ -36,11 +36,13 @@ typedef struct ew_mpi_module {
     void (*fabric_close)(const ew_fabric *fabric, int broken);
 
     /* Methods for ew_bench_run, ending with NULL.  Each is one cblas_sgemm into private
-     * memory, then a ReduceScatter of MPI's:
+     * memory and the operation's collective, by MPI:
      *   "blas+mpi"       with the algorithm that the MPI library picks
      *   "blas+mpi-best"  with the fastest for this problem that Open MPI has
-     * The collective is MPI_Reduce_scatter_block, or MPI_Reduce_scatter when W does not
-     * divide m; "blas+mpi-best" tries the algorithms of both. */
+     * EW_OP_GEMM_RS: MPI_Reduce_scatter_block, or MPI_Reduce_scatter when W does not divide
+     * m; "blas+mpi-best" tries the algorithms of both.  EW_OP_GEMM_AR: MPI_Allreduce, and
+     * "blas+mpi-best" also MPI_Reduce_scatter_block with MPI_Allgather behind it.
+     * EW_OP_AG_GEMM: MPI_Allgather or MPI_Allgatherv, before the product. */
     const char *const *(*method_list)(void);
 
     /* Fills custom_out for a bench entry.  `error` receives the reason of a failure; on

@@ -56,7 +56,7 @@ typedef struct ew_sim_options {
 typedef struct ew_sim_report {
     ew_config config; /* every field chosen */
     double time_us, gemm_us, tail_us;
-    double link_us;        /* what the busiest link alone needs */
+    double link_us;        /* the time that the busiest link alone needs */
     int64_t moved_bytes;   /* from other ranks, of all ranks together */
     uint64_t events;       /* of the simulation */
     int64_t crossed_bytes; /* of moved_bytes, between nodes */

@@ -84,8 +84,8 @@ typedef struct ew_tune_options {
     /* The method that is tuned, with the fixed fields as its base (ew_method_config). NULL:
      * what the fixed fields say. */
     const char *method;
-    /* May be exceeded by one heat; 0: no limit.  Unlike a time, a method whose calls are
-     * long gets as many as any other. */
+    /* May be exceeded by one heat; 0: no limit.  Unlike with a time, a method whose calls
+     * are long gets as many calls as any other. */
     int64_t budget_calls;
     ew_tune_effort *effort; /* filled on every rank; NULL: not wanted */
 } ew_tune_options;

@@ -1,4 +1,5 @@
-"""Entwine: GEMM + ReduceScatter, or AllReduce, whose communication hides behind the computation.
+"""Entwine: GEMM with ReduceScatter, AllReduce or AllGather, whose communication hides behind the
+computation.
 
     import entwine, numpy as np
 

@@ -244,8 +244,8 @@ def describe(array, name, stream=None, dimensions=2):
 
 def plain_address(array, dtype, device):
     """The address of an ordinary array: NumPy's or torch's own, row-major, writable, not empty,
-    of that element type and place.  0 for all others: describe() says what they are.  Spares
-    the usual call most of the time of that."""
+    of that element type and place.  0 for all others: describe() says what they are.  Saves
+    the usual call most of the time that describe() takes."""
     kind = type(array)
     address = 0
     try:

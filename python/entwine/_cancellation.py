@@ -21,12 +21,12 @@ class Cancellation:
         self._word = ctypes.c_int(0)  # the library reads it
 
     def cancel(self) -> None:
-        """From now on."""
+        """Cancels the creation of a world, now or later."""
         self._word.value = 1
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was."""
+        """Whether ``cancel()`` was called."""
         return self._word.value != 0
 
     def __repr__(self):

@@ -6,8 +6,8 @@ from typing import Any
 
 __all__ = [
     "EntwineError", "ArgumentError", "ArgumentTypeError", "ShapeError", "ConfigError",
-    "UnsupportedError", "MismatchError", "OutOfMemoryError", "RankTimeoutError",
-    "PeerDiedError", "AbortedError", "RankError", "LibraryError",
+    "UnsupportedError", "MismatchError", "OutOfMemoryError", "SystemRefusedError",
+    "RankTimeoutError", "PeerDiedError", "AbortedError", "RankError", "LibraryError",
 ]
 
 
@@ -59,7 +59,7 @@ class MismatchError(EntwineError):
 
 
 class OutOfMemoryError(EntwineError, MemoryError):
-    """No memory."""
+    """Not enough memory."""
 
     status, code = "EW_ERR_MEMORY", -6
 

@@ -38,7 +38,7 @@ class Timing(NamedTuple):
 
     @property
     def tail_us(self) -> float:
-        """What of it came after the GEMM."""
+        """The part of it that came after the GEMM, in microseconds."""
         return (self.end_ns - self.gemm_end_ns) / 1e3
 
 

@@ -32,7 +32,7 @@ class SymmetricMemory:
     """Memory of which every rank has a part that the GPUs of all ranks can write.  Collective:
     all ranks ask for the same number of bytes.
 
-    It is never needed, and spares ``gemm_ar`` on GPUs of one host a copy of the whole output where
+    It is never required, but saves ``gemm_ar`` on GPUs of one host a copy of the whole output where
     ``out`` (``normed`` of ``gemm_ar_layer``) lies in it, at the same ``offset`` on all ranks; the
     bits are the same.  On the CPU it is plain memory.
 

@@ -176,7 +176,7 @@ class ParallelAttentionProjections(_Block):
         y = layer(x, lambda q, k, v: attention(q, k, v))
 
     ``attention`` gets all rows of this rank's heads, q [m, num_heads / W * head_dim] and k and v
-    [m, num_key_value_heads / W * head_dim], and returns what q has the shape of.  ``qkv`` and
+    [m, num_key_value_heads / W * head_dim], and returns a tensor of q's shape.  ``qkv`` and
     ``out`` are the two halves for programs that call attention themselves.
 
     Rows, ``num_rows`` and ``world`` are as in ParallelMLP: with ``rows="scattered"`` one call

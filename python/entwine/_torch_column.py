@@ -20,15 +20,16 @@ class ColumnParallelLinear(ParallelLinear):
     """A linear layer whose output features are split over the ranks and whose input is scattered
     over them (sequence parallelism), or whole on all of them.
 
-    With ``input="scattered"`` ``x`` holds this rank's rows: [owned rows, in_features] gives [m, out_features / W], all rows
-    of this rank's features, computed as rows arrive.  m is ``num_rows`` of the call; without it
+    With ``input="scattered"`` ``x`` holds this rank's rows: [owned rows, in_features] gives
+    [m, out_features / W], all rows of this rank's features, computed as rows arrive.  m is ``num_rows`` of the call; without it
     every rank has as many rows as this one.  With more dimensions the first is gathered, and
     every rank has as much of it.  The weight is [out_features / W, in_features], the bias
     [out_features / W].
 
-    With ``input="replicated"`` ``x`` is whole on every rank, [..., in_features], and so is the sum
-    of its gradient over the ranks.  Without gradients, on a CPU, the product is Entwine's own with
-    a packed weight, whose rows are the same bits however many there are; else torch's.
+    With ``input="replicated"`` ``x`` is whole on every rank, [..., in_features], and so is its
+    gradient, which is summed over the ranks.  Without gradients, on a CPU, the product is Entwine's
+    own with a packed weight, and a row has the same bits however many rows there are; else it is
+    torch's.
 
     ``world`` is an entwine.World; without one it is ``world_of(group)``.
     """

@@ -443,7 +443,7 @@ def gemm_rs_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
                   norm_weight: torch.Tensor, world: World, bias: torch.Tensor | None = None,
                   eps: float = 1e-5, frozen: bool = False) -> torch.Tensor:
     """``gemm_rs``, then bias, residual and RMSNorm of this rank's rows, in one call for
-    inference: returns the normed rows; ``residual`` holds its sum with them afterwards.
+    inference: returns the normed rows; ``residual`` holds the sum before the norm afterwards.
     ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients: refuses
     tensors that want one."""
     return torch.ops.entwine.gemm_rs_layer(a, b, residual, norm_weight, check_world(world).name,
@@ -456,7 +456,7 @@ def gemm_ar_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
                   ) -> torch.Tensor:
     """``gemm_ar``, then bias, residual and RMSNorm, in one call for inference: returns all normed
     rows on every rank.  ``residual`` holds this rank's rows, or with ``residual_rows="all"`` all
-    of them, and their sum afterwards.  Collective, without gradients, as ``gemm_rs_layer``."""
+    of them, and the sum before the norm afterwards.  Collective, without gradients, as ``gemm_rs_layer``."""
     return torch.ops.entwine.gemm_ar_layer(a, b, residual, norm_weight, check_world(world).name,
                                            bias, eps, frozen, residual_rows)
 

@@ -226,7 +226,7 @@ class World:
         self._call(lib.ew_world_barrier, self._check_open())
 
     def allgather(self, data: bytes) -> list[bytes]:
-        """Everybody's bytes, in rank order; their lengths may differ.  Collective, for small
+        """All ranks' bytes, in rank order; their lengths may differ.  Collective, for small
         messages."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise ArgumentTypeError(f"data is a {type(data).__name__}; expected bytes")

@@ -1,4 +1,4 @@
-"""Entwine in PyTorch: operators with gradients that torch.compile sees through, and a layer.
+"""Entwine in PyTorch: layers, and operators with gradients that torch.compile can trace.
 
     torch.ops.entwine.gemm_rs(a, b, world.name)     # this rank's rows of the sum of a @ b.T
     torch.ops.entwine.gemm_ar(a, b, world.name)     # all rows of it

@@ -170,8 +170,8 @@ def enable() -> None:
     """Has Transformers' tensor parallelism use Entwine, for models that are loaded from now on:
     GEMM + AllReduce in layers of the style ``rowwise``, products with packed weights in those of
     ``colwise`` where no gradient is wanted; the gradients of both are summed through Entwine's
-    shared memory.  In eager inference so are the outputs of ``colwise_gather_output`` and
-    ``embedding_rowwise`` gathered.  Parameters, checkpoints and everything else stay Transformers'
+    shared memory.  In eager inference the outputs of ``colwise_gather_output`` and
+    ``embedding_rowwise`` are gathered through it too.  Parameters, checkpoints and everything else stay Transformers'
     own.
 
     What was replaced in a model, and what was not and why, is one line of the logger ``entwine``: a

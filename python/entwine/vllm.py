@@ -1,8 +1,8 @@
 """Entwine in vLLM: row-parallel layers with GEMM and AllReduce in one call.
 
 ``register`` is a plugin of vLLM (entry point ``vllm.general_plugins``), which vLLM calls in each of
-its processes: nothing else is to do.  ``VLLM_PLUGINS`` names the plugins that vLLM shall load,
-where these are not to be all.
+its processes: nothing else is needed.  ``VLLM_PLUGINS`` names the plugins that vLLM loads, if not
+all of them.
 
 Written for vLLM 0.32, and tested against a stub of its interface, not inside a serving engine.
 """
@@ -108,7 +108,7 @@ def register() -> None:
     CPUs, summed over all tensor-parallel ranks.  The others stay vLLM's.  May be called again.
 
     The logger ``entwine`` has a line per model: what was replaced, and what was left to vLLM and
-    why, as a warning if there is any.
+    why, as a warning if there are any.
     """
     try:
         from vllm.distributed import get_tp_group

@@ -1,4 +1,5 @@
-"""Every public name has its types: all arguments and results of functions and of methods."""
+"""Every public name has its types: all arguments and results of functions and of methods.  Every
+exception has a public name."""
 import importlib
 import importlib.util
 import inspect
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import entwine
+from entwine import _errors
 
 PROGRAM = '''\
 import numpy as np
@@ -54,6 +56,14 @@ def test_annotations(name):
              if inspect.isfunction(pair[1])]
     assert len(found) >= 2
     assert {one: missing(function) for one, function in found if missing(function)} == {}
+
+
+def test_exceptions_are_public():
+    """What is raised can be caught by the name that docs/PYTHON.md gives it."""
+    raised = {name for name, thing in vars(_errors).items()
+              if inspect.isclass(thing) and issubclass(thing, entwine.EntwineError)}
+    assert raised == set(_errors.__all__)
+    assert {name for name in raised if getattr(entwine, name, None) is None} == set()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mypy") is None,

@@ -8,9 +8,10 @@
 #define EWX_FACTS_BYTES 1024
 
 /* Collective.  `facts` is "key=value,key=value,..." with the same keys on all ranks.
- * EW_ERR_MISMATCH names two ranks and the first fact in which they differ; else the status
- * of a rank that came with another than EW_OK, and nobody goes on unless all can.  A rank's
- * own status stays with it, and so does its text; it may come without facts, as "". */
+ * EW_ERR_MISMATCH names two ranks and the first fact in which they differ.  Otherwise the
+ * status of a rank that came with an error is returned: no rank goes on unless all can.  A
+ * rank's own status stays with it, and so does its text; it may come without facts, as "".
+ */
 ew_status ewx_agree_on(ew_world *world, ew_status own, const char *facts);
 
 /* What was asked for: the problem and every key of the config. */

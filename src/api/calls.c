@@ -13,7 +13,7 @@ typedef struct ewx_call_rows {
     int64_t a, c, residual;
 } ewx_call_rows;
 
-/* Of a call's matrices, on this rank. */
+/* How many rows each of a call's matrices has on this rank. */
 static ewx_call_rows call_rows(const ew_plan *plan, const ewx_call *call)
 {
     const ewx_op *op = plan->spec.op;

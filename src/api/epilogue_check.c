@@ -14,7 +14,7 @@ static ew_status check_norm(const ew_epilogue *epilogue, int64_t rows)
             has_weight ? "a norm_weight" : "normed", has_weight ? "normed" : "norm_weight");
     if (has_weight && !(epilogue->eps >= 0 && isfinite(epilogue->eps)))
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "the epilogue's eps=%g is no small positive number\n"
+                        "the epilogue's eps=%g must be finite and not negative\n"
                         "  fix: initialise it with EW_EPILOGUE_INIT, or use 1e-5",
                         (double)epilogue->eps);
     return EW_OK;

@@ -7,7 +7,7 @@
 
 #include "entwine/entwine.h"
 
-/* Refuses what cannot be the epilogue of a call into C with so many owned rows.  Parts that
+/* Refuses what cannot be the epilogue of a call into C with `rows` owned rows.  Parts that
  * hold no rows may be NULL. */
 ew_status ewx_epilogue_check(const ew_epilogue *epilogue, const void *C, int64_t rows,
                              ew_op op);

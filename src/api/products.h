@@ -10,7 +10,7 @@ ew_status ewx_products_take(const char *function, const ew_world *world,
                             const ewx_spec *spec, const ew_product *products, int count,
                             ewx_product *taken);
 
-/* Of a call with products: whether all matrices are there, and nothing overlaps. */
+/* Checks for a call with products that all matrices are there and nothing overlaps. */
 ew_status ewx_products_check(const char *function, const ewx_spec *spec, int rank,
                              const ewx_call *call);
 

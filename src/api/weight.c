@@ -111,7 +111,7 @@ ew_status ewx_weight_open(ew_world *world, const ewx_backend *backend, const ewx
     return status;
 }
 
-/* Of the config only what decides about the packed form, and who packs. */
+/* Keeps of the config only what decides the packed form, and who packs. */
 static ew_status reduce_config(const ew_config *config, ew_config *request_out)
 {
     ew_config given = EW_CONFIG_INIT, request = EW_CONFIG_INIT;

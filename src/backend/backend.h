@@ -20,8 +20,8 @@ typedef struct ewx_product {
     void *C;            /* NULL: not wanted, where an activation follows */
 } ewx_product;
 
-/* One call, made and checked once in api.c.  m is within the spec and pointers are not NULL
- * where they matter. */
+/* One call, made and checked once in api/calls.c.  m is within the spec and pointers are
+ * not NULL where they matter. */
 typedef struct ewx_call {
     int64_t m;
     const void *A;
@@ -105,7 +105,7 @@ typedef struct ewx_backend {
     ew_status (*admit)(const void *state, const ewx_call *call);
     ew_status (*run)(void *state, const ewx_call *call);
     ew_status (*wait)(void *state);
-    /* Of the last call. */
+    /* The timing of the last call. */
     ew_status (*timing)(const void *state, ew_timing *timing_out);
     /* What a document should say of the plan beside its config; empty: nothing. */
     void (*describe)(const void *state, char *text, size_t bytes);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 extern const uint64_t ewx_build_id; /* 52 bits */
-/* Of a backend's files alone. */
+/* The same for the files of one backend alone. */
 extern const uint32_t ewx_cpu_kernels_id, ewx_cuda_kernels_id;
 
 #endif

@@ -137,7 +137,7 @@ static ew_status parse_rule(const char *text, size_t length, ewx_rule *rule_out)
     if (!place || !colon)
         return ewx_fail(
             EW_ERR_ARGUMENT,
-            "ENTWINE_FAULT: '%.*s' is no place%s\n"
+            "ENTWINE_FAULT: '%.*s' is not a place%s\n"
             "  fix: write place:key=value, the place being publish, wait, kill, "
             "stop, memory or system",
             (int)(name > 60 ? 60 : name), text, place ? " with a colon" : "");

@@ -1,5 +1,5 @@
 /* The one way to wait for a word that another thread or process will write.  A wait is
- * always bounded and always hears an abort; it spins, then yields the core, then sleeps,
+ * always bounded and always notices an abort; it spins, then yields the core, then sleeps,
  * so that more ranks than cores still make progress.  A script in the tests checks that
  * no other file polls. */
 #ifndef EWX_BASE_WAIT_H

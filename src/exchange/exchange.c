@@ -16,7 +16,7 @@ static int64_t unit_tiles(const ewx_exchange *x, int part, int64_t unit)
     return rest < 0 ? 0 : ewx_min64(x->unit_slots, rest);
 }
 
-/* What crosses of a unit: its first so many tiles, and of a single one these rows. */
+/* What crosses of a unit: its first `tiles` tiles and, of the last one, only these rows. */
 typedef struct crossing {
     int64_t tiles;
     int pieces;         /* of each of them */
@@ -312,7 +312,7 @@ static void expect_arrivals(ewx_exchange *x)
     }
 }
 
-/* Slots of the largest part in this call, and which of them is filled after so many others:
+/* Slots of the largest part in this call, and which of them is filled after `task` others:
  * rows from top to bottom, tiles in the order of the walk. */
 static int64_t num_slots(const ewx_exchange *x)
 {

@@ -1,4 +1,4 @@
-/* What plans write into the world's faults and records.  src/fault_texts.c puts it into
+/* What plans write into the world's faults and records.  src/api/fault_texts.c puts it into
  * words. */
 #ifndef EWX_EXCHANGE_PLAN_REPORTS_H
 #define EWX_EXCHANGE_PLAN_REPORTS_H

@@ -189,7 +189,7 @@ typedef struct capture {
     int entry;
 } capture;
 
-/* One call; the graph is launched as often as there shall be calls. */
+/* One call; the graph is launched once for each call that is wanted. */
 static ew_status enqueue_call(void *context, ew_stream stream)
 {
     const capture *c = context;
@@ -374,7 +374,7 @@ static ew_status check_epilogue(const ewx_sampler *sampler)
     return EW_OK;
 }
 
-/* Of the first 64 entries. */
+/* Only the first 64 entries have a bit. */
 static bool wants_symmetric(const bench *b, int entry)
 {
     return entry < 64 && b->options.symmetric >> entry & 1;
@@ -450,8 +450,8 @@ static ew_status check_options(const ew_problem *problem, const ew_bench_options
 {
     if (options->iters < 1 || options->iters > EW_BENCH_MAX_SAMPLES || options->warmup < 0)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "%d iterations after %d warm-ups\n"
-                        "  fix: use 1 to %d iterations and no fewer than 0 warm-ups",
+                        "iters=%d or warmup=%d is out of range\n"
+                        "  fix: use 1 to %d iterations and 0 or more warm-ups",
                         options->iters, options->warmup, EW_BENCH_MAX_SAMPLES);
     if (options->skew_us > 0 && backend->traits->simulated)
         return ewx_fail(EW_ERR_UNSUPPORTED, "the simulator starts all ranks at one time\n"

@@ -17,7 +17,7 @@ typedef struct ewx_sampler {
     uint32_t seed;
     size_t c_bytes;
     void *A, *B, *C; /* in the backend's memory */
-    /* Of layers, NULL unless one was asked for: */
+    /* For layers; NULL unless one was asked for: */
     void *residual, *norm_weight, *normed;
     /* C and normed are those of the runner at work: */
     void *plain_C, *plain_normed;
@@ -44,7 +44,7 @@ ew_status ewx_sampler_open(ewx_sampler *sampler, ew_world *world, const ew_probl
 void ewx_sampler_close(ewx_sampler *sampler);
 /* Outputs in symmetric memory too, for runners that want them; behind layers. */
 ew_status ewx_sampler_open_symmetric(ewx_sampler *sampler);
-/* From now on C and normed are this runner's: before ewx_sampler_call. */
+/* From now on C and normed are this runner's: before ewx_sampler_enqueue. */
 void ewx_sampler_use(ewx_sampler *sampler, const ewx_runner *runner);
 
 /* Exact inputs for a check, random ones for timing; plans then need ewx_sampler_bind. */
@@ -75,7 +75,7 @@ typedef struct ewx_sampling {
 ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
                              ewx_sampling how, ewx_sample *sample_out, bool *kept);
 
-/* ---- stand_layer.c: residual and norm ---- */
+/* ---- sampler_layer.c: residual and norm ---- */
 ew_status ewx_sampler_open_layer(ewx_sampler *sampler);
 void ewx_sampler_close_layer(ewx_sampler *sampler);
 ew_status ewx_sampler_load_layer(ewx_sampler *sampler);

@@ -108,7 +108,7 @@ static bool gathers(const ew_problem *problem)
     return problem->op == EW_OP_AG_GEMM;
 }
 
-/* Of the matrix that crosses. */
+/* The columns of the matrix that crosses. */
 static int64_t crossing_cols(const ew_problem *problem)
 {
     return gathers(problem) ? problem->k : problem->n;
@@ -354,13 +354,14 @@ static bool choose_best(mpi_method *method, char *remark, size_t remark_bytes)
     return method->comm != MPI_COMM_NULL;
 }
 
-/* Of the collective's other end, on the rank that has most. */
+/* Rows of the matrix at the collective's other end (see `trial`), on the rank that has
+ * most. */
 static int64_t rows_of(const ew_problem *problem, int num_ranks)
 {
     return problem->op == EW_OP_GEMM_AR ? problem->max_m : problem->max_m / num_ranks + 1;
 }
 
-/* That one count or one displacement has to hold. */
+/* The most rows that one count or one displacement must hold. */
 static int64_t rows_counted(const ew_problem *problem, int num_ranks)
 {
     return gathers(problem) ? problem->max_m : rows_of(problem, num_ranks);

@@ -46,7 +46,7 @@ static int module_open(int *rank_out, int *num_ranks_out)
     if (!initialised && would_not_survive())
         return 1;
     if (!initialised) {
-        /* Lets ewx_mpi_best choose an algorithm per communicator.  Open MPI reads it only
+        /* Lets mpi_methods.c choose an algorithm per communicator.  Open MPI reads it only
          * once, here; with no algorithm forced it decides as it does without. */
         setenv("OMPI_MCA_coll_tuned_use_dynamic_rules", "1", 0);
         send_tiles_unasked();

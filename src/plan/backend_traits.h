@@ -26,10 +26,10 @@ typedef struct ewx_heap_rules {
 typedef struct ewx_traits {
     ew_backend id;
     const char *name;
-    bool is_gpu;    /* ranks are GPUs; whether a simulated rank is one its profile says */
-    bool enqueues;  /* a call may end after it has returned, and a graph may replay it */
-    bool simulated; /* computes nothing and touches no matrix; the machine is a file */
-    bool has_products;  /* several weights share one gather, and activations are fused */
+    bool is_gpu;       /* ranks are GPUs; for simulated ranks the profile decides */
+    bool enqueues;     /* a call may end after it has returned, and a graph may replay it */
+    bool simulated;    /* computes nothing and touches no matrix; the machine is a file */
+    bool has_products; /* several weights share one gather, and activations are fused */
     bool has_own_clock; /* the plan's timing, and not the caller's clock, times a call */
     const uint32_t *kernels_id; /* a hash of what runs; NULL: nothing does */
     ewx_heap_rules heap;

@@ -270,8 +270,8 @@ static ew_status check_cuda_row_copies(const ew_problem *problem, int num_ranks,
     const int64_t chunks = ewx_release_units(ewx_release_of(config), panels);
     if (config->pool != EW_POOL_SHARED || config->budget != 1 || config->batch != 128)
         return ewx_fail(EW_ERR_CONFIG,
-                        "transport=copy moves rows by copy engines beside the GEMM, on no "
-                        "SM\n  fix: leave pool, x and b out");
+                        "transport=copy moves rows by copy engines, which take no SM\n"
+                        "  fix: leave pool, x and b out");
     if (config->producer == EW_PRODUCER_BLAS && config->release != EW_RELEASE_PARTITION)
         return ewx_fail(EW_ERR_CONFIG,
                         "producer=blas multiplies a rank's rows when all of them are "
@@ -384,12 +384,10 @@ static ew_status check_release_ends(const ew_problem *problem, const ewx_machine
                         "count them\n  fix: use release=2 or more, or leave %s out",
                         item_of(config, key, item), key);
     if (ewx_op_of(problem)->gemm_waits || machine->hosts > 1)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "config %s with %s: units of other sizes are of the tiles of one "
-                        "host\n  fix: leave %s out",
-                        item_of(config, key, item),
-                        machine->hosts > 1 ? "several hosts" : ew_op_name(problem->op),
-                        key);
+        return ewx_fail(
+            EW_ERR_UNSUPPORTED, "config %s is not supported with %s\n  fix: leave %s out",
+            item_of(config, key, item),
+            machine->hosts > 1 ? "several hosts" : ew_op_name(problem->op), key);
     return EW_OK;
 }
 

@@ -11,7 +11,7 @@
 #include "plan/exact.h"
 #include "plan/spec.h"
 
-/* Inlined always: AddressSanitizer makes the frame of a function per element too dear. */
+/* Always inlined: with AddressSanitizer a call per element would be too slow. */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE void store(ew_dtype dtype, void *base, int64_t index, float value)

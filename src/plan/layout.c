@@ -23,7 +23,8 @@ static bool has_results(const request *r)
     return r->rules->flags_at_owner && r->problem->op == EW_OP_GEMM_AR;
 }
 
-/* Of gathered rows, a rank that has some keeps these; else every rank has room for all. */
+/* Whether a rank's segment holds only its own of the rows to be gathered; otherwise every
+ * rank has room for all of them. */
 static bool keeps_own(const request *r)
 {
     return r->op->gemm_waits && !r->rules->gathers_all;
@@ -31,7 +32,7 @@ static bool keeps_own(const request *r)
 
 /* ---- Slots ---- */
 
-/* Of an AllReduce on GPUs, whose layers may cut the grid in another way. */
+/* Slots that a layer of an AllReduce on GPUs needs, which may cut the grid differently. */
 static ewx_size layer_slots(const request *r)
 {
     const int64_t max_m = r->problem->max_m;

@@ -1,5 +1,5 @@
-/* What an emulated link carries besides the bytes of a transfer.  Each line of data follows
- * a header, and whoever reads sends a request for each line, as long as a header, the other
+/* What an emulated link carries besides the bytes of a transfer.  A header precedes each
+ * line of data, and a reader sends a request for each line, as long as a header, the other
  * way.  Read by the CPU engine, the CUDA engine and the simulator. */
 #ifndef EWX_PLAN_LINK_H
 #define EWX_PLAN_LINK_H

@@ -33,7 +33,8 @@ typedef struct ewx_share {
     int64_t first_row, num_rows;
 } ewx_share;
 
-/* Of the only part: every rank owns consecutive rows, as of GEMM-ReduceScatter's output. */
+/* A rank's share of the only part, by rows: consecutive ones, as in GEMM-ReduceScatter's
+ * output. */
 EW_HD static inline ewx_share ewx_share_rows(const ewx_grid *grid, int num_ranks, int rank)
 {
     const int64_t large = grid->rows % num_ranks;

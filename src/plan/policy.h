@@ -9,7 +9,7 @@
 #define EWX_MAX_LAUNCHES 256                  /* of reducers in one call */
 #define EWX_MAX_COPIES (EWX_MAX_LAUNCHES / 2) /* of rows: a launch goes with each */
 
-/* Tiles of the largest part; of problems that are refused later, something. */
+/* Tiles of the largest part; for problems that are refused later, any value. */
 static inline int64_t ewx_most_part_tiles(const ew_problem *problem, int num_ranks)
 {
     const int num_parts = ewx_op_of(problem)->num_parts(num_ranks);
@@ -43,16 +43,16 @@ static inline bool ewx_is_gpu(const ew_config *config, const ewx_machine *machin
 void ewx_config_fill(const ew_problem *problem, int num_ranks, const ewx_machine *machine,
                      ew_config *config);
 
-/* Of an AllReduce of m rows: 1, every rank sums everything; 2, tiles are shared out and
- * their sums collected.  The bits are the same. */
+/* The shots of an AllReduce of m rows: 1, every rank sums everything; 2, tiles are divided
+ * among the ranks and their sums collected.  The bits are the same. */
 int ewx_allreduce_shots(const ewx_spec *spec, int64_t m);
 /* Whether a rank gets no more bytes in one shot: W * p contributions, less its own, against
  * a W-th of them and of the sums. */
 bool ewx_one_shot_is_smaller(const ewx_spec *spec);
 /* Who sums what in a call of m rows without an epilogue. */
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m);
-/* sm90: whether calls of at most so many rows have a GEMM of their own, where their grid
- * has one part.  Its blocks are tiles, and the bits are the same. */
+/* sm90: whether calls of at most EWX_DECODE_ROWS rows have a GEMM of their own, where their
+ * grid has one part.  Its blocks are tiles, and the bits are the same. */
 #define EWX_DECODE_ROWS 64
 bool ewx_has_decode_kernel(const ewx_spec *spec);
 /* Eq. 2 of a call of m rows: in one shot every rank gets every contribution, and of a tile

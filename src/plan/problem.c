@@ -88,8 +88,8 @@ ew_status ewx_problem_check(const ew_problem *problem, int num_ranks)
 {
     EW_TRY(ewx_problem_check_shape(problem));
     if (num_ranks < 1 || num_ranks > EWX_MAX_RANKS)
-        return ewx_fail(EW_ERR_SHAPE, "W=%d ranks\n  fix: use 1 to %d ranks", num_ranks,
-                        EWX_MAX_RANKS);
+        return ewx_fail(EW_ERR_SHAPE, "W=%d is out of range\n  fix: use 1 to %d ranks",
+                        num_ranks, EWX_MAX_RANKS);
     return EW_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Release units: the tiles of a part that become visible together: so many consecutive
+/* Release units, the tiles of a part that become visible together: a number of consecutive
  * tasks, a whole part, or the whole output. */
 #ifndef EWX_PLAN_RELEASE_H
 #define EWX_PLAN_RELEASE_H
@@ -34,7 +34,7 @@ EW_HD static inline ewx_release_cut ewx_release_cut_of(ewx_release release, int6
     return cut;
 }
 
-/* Units of a part of so many tiles. */
+/* Units of a part of `tiles` tiles. */
 EW_HD static inline int64_t ewx_release_units(ewx_release release, int64_t tiles)
 {
     if (release.size < 1)
@@ -43,7 +43,7 @@ EW_HD static inline int64_t ewx_release_units(ewx_release release, int64_t tiles
     return (cut.head > 0) + ewx_div_up(cut.body, release.size) + (cut.tail > 0);
 }
 
-/* The unit of a task, counted inside its part of so many tiles. */
+/* The unit of a task, counted inside its part of `tiles` tiles. */
 EW_HD static inline int64_t ewx_release_unit(ewx_release release, int64_t tiles,
                                              int64_t task)
 {
@@ -61,7 +61,7 @@ typedef struct ewx_task_range {
     int64_t first, end;
 } ewx_task_range;
 
-/* Of a part of so many tiles. */
+/* The tasks of a unit, in a part of `tiles` tiles. */
 EW_HD static inline ewx_task_range ewx_release_range(ewx_release release, int64_t tiles,
                                                      int64_t unit)
 {

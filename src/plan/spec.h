@@ -114,7 +114,7 @@ void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,
 /* Contributions of a rank to a tile.  With invariant=S the ranks' K together is cut into S
  * pieces; each rank has its share of them, and every piece is rounded and added as if it
  * came from a rank of its own.  So the sum does not depend on how many ranks there are.
- * Of configs that are refused later, something from 1 on. */
+ * For configs that are refused later, any value from 1 on. */
 static inline int32_t ewx_num_pieces(const ew_config *config, int num_ranks)
 {
     return config->invariant > num_ranks ? config->invariant / num_ranks : 1;

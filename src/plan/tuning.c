@@ -1,5 +1,5 @@
 /* The store of tuning entries: one small JSON file each.  Files come from outside: every
- * byte is checked, and whatever is not a whole entry of the right key is no entry. */
+ * byte is checked, and anything but an intact entry with the right key is ignored. */
 #include "plan/tuning.h"
 
 #include <ctype.h>
@@ -185,7 +185,7 @@ static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
         *seen |= KEY_SEEN;
         memcpy(tuning->key, value, sizeof value);
         if (strncmp(value, "op=", 3) != 0)
-            return "its key is none";
+            return "its key is malformed";
     } else if (is_text && strcmp(name, "config") == 0) {
         *seen |= CONFIG_SEEN;
         tuning->config = (ew_config)EW_CONFIG_INIT;
@@ -212,7 +212,7 @@ static const char *read_entry(reader *r, ew_tuning *tuning)
 {
     int seen = 0;
     if (!take(r, '{'))
-        return "it is no JSON object";
+        return "it is not a JSON object";
     do {
         const char *wrong = take_member(r, tuning, &seen);
         if (wrong)
@@ -235,7 +235,7 @@ ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out)
     const char *wrong = read_entry(&r, &tuning);
     if (wrong)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "this is no tuning entry: %s\n  fix: tune again, or remove it",
+                        "not a valid tuning entry: %s\n  fix: tune again, or remove it",
                         wrong);
     *tuning_out = tuning;
     return EW_OK;
@@ -316,7 +316,7 @@ ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
                         why);
     if (!has_sum(text, bytes))
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "this is no tuning entry: its sum does not fit what it holds\n"
+                        "not a valid tuning entry: the checksum does not match\n"
                         "  fix: tune again, or remove it");
     return ew_tuning_parse(text, bytes, tuning_out);
 }

@@ -11,7 +11,7 @@
 /* Above this, a candidate is not worth a measurement: errors of the simulator are smaller
  * (docs/SIMULATOR.md), those of ratios between configs much smaller. */
 static const double hopeless = 1.15;
-/* A simulation of so many blocks, of all simulated ranks, takes milliseconds. */
+/* Simulating this many blocks, over all simulated ranks, takes milliseconds. */
 static const int64_t most_blocks = 10000;
 enum { SAMPLED_RANKS = 8 };
 

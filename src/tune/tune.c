@@ -138,11 +138,11 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
                            "EW_TUNE_OPTIONS_INIT"));
     if (wanted.budget_calls < 0)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "a budget of %lld calls\n  fix: use 0 for no limit, or more",
+                        "budget_calls=%lld is negative\n  fix: use 0 for no limit, or more",
                         (long long)wanted.budget_calls);
     if (wanted.samples < 0 || wanted.samples > EW_BENCH_MAX_SAMPLES)
-        return ewx_fail(EW_ERR_ARGUMENT, "%d samples\n  fix: use 0 to %d", wanted.samples,
-                        EW_BENCH_MAX_SAMPLES);
+        return ewx_fail(EW_ERR_ARGUMENT, "samples=%d is out of range\n  fix: use 0 to %d",
+                        wanted.samples, EW_BENCH_MAX_SAMPLES);
     ewx_search *s = calloc(1, sizeof *s);
     const ew_status there =
         s ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for the candidates");

@@ -224,7 +224,7 @@ static ew_status settle(ew_world *world, const hello *hellos)
                         world->num_hosts);
     if (world->link_gbps > 0.0)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "an emulated link of %g Gb/s among ranks on %d hosts\n"
+                        "no link (here %g Gb/s) can be emulated for ranks on %d hosts\n"
                         "  fix: leave the link out, or start all ranks on one host",
                         world->link_gbps, world->num_hosts);
     return EW_OK;

@@ -1,6 +1,6 @@
 /* Why a world stopped: who is to blame, who noticed, a code and four numbers.  The world
  * knows the codes of its own collectives and messages; all others belong to the layers
- * above, and only their table (src/fault_texts.c) says what those mean. */
+ * above, and only their table (src/api/fault_texts.c) says what those mean. */
 #ifndef EWX_WORLD_FAULTS_H
 #define EWX_WORLD_FAULTS_H
 

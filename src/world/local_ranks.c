@@ -55,7 +55,7 @@ static ew_status give_up_on(ew_world *world, int rank)
     return ewx_world_raise(world, &fault);
 }
 
-/* Of a wait for a socket that is to end with the timer. */
+/* When a wait for a socket must return, so that it ends with the timer. */
 static int64_t end_of_slice_ns(const ewx_timer *timer)
 {
     return ewx_now_ns() + (int64_t)ewx_timer_sleep_ms(timer, SLICE_MS) * 1000000;

@@ -24,7 +24,8 @@ void ewx_remotes_unlisten(ew_world *world, ewx_listener *listener);
 /* Sends to every rank of another host, for its listener of that number. */
 void ewx_remotes_send(ew_world *world, uint32_t number, const void *body, size_t bytes);
 
-/* A plan's way to receive data; `fix` is for a network that cannot take so many places. */
+/* A plan's way to receive data; `fix` is for a network that cannot take this many places.
+ */
 ew_status ewx_remotes_open_channel(const ew_world *world, const ew_place *places,
                                    size_t num_places, const char *fix,
                                    ew_channel **channel_out);
@@ -55,7 +56,7 @@ static inline bool ewx_remotes_reachable(const ew_world *world)
 
 ew_status ewx_remotes_open(ew_world *world);
 void ewx_remotes_close(ew_world *world); /* sends a farewell message; half-open is fine */
-/* Of a rank that has no control block. */
+/* Sends a fault to all other hosts, for a rank that has no control block. */
 void ewx_remotes_tell(ew_world *world, const ewx_fault *fault);
 /* This rank enters a collective with these bytes. */
 void ewx_remotes_enter_round(ew_world *world, uint32_t round, uint64_t meeting,

@@ -437,7 +437,8 @@ static bool take_last_words(const child *c, answer *words_out)
 }
 
 /* Of the ranks that could not join, the first that knows why explains it for all.  If it
- * said so in place of a hello, the reply has it, and maybe nobody was left to hear that. */
+ * said so in place of a hello, the reply has it, and maybe no rank was left to receive it.
+ */
 static ew_status explain_no_world(const flock *f)
 {
     answer best = {.status = EW_OK}, words;

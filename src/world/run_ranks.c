@@ -79,8 +79,11 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
         EW_TRY(read_number(launchers[i].rank, 0, &found.rank));
         EW_TRY(read_number(launchers[i].size, 1, &found.num_ranks));
         if (found.rank >= found.num_ranks)
-            return ewx_fail(EW_ERR_ARGUMENT, "%s=%d with %s=%d", launchers[i].rank,
-                            found.rank, launchers[i].size, found.num_ranks);
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "%s=%d is not below %s=%d\n"
+                            "  fix: number the ranks from 0",
+                            launchers[i].rank, found.rank, launchers[i].size,
+                            found.num_ranks);
         *launcher_out = found;
         return EW_OK;
     }

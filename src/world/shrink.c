@@ -116,7 +116,7 @@ static bool is_member(const shrinking *s, int rank)
     return atomic_load(verdict_on(s, rank)) == ((uint64_t)s->attempt << 32 | IN);
 }
 
-/* Whom the fault names; -1: its reporter died before it could say. */
+/* The rank that the fault names; -1: its reporter died before it could say. */
 static int find_culprit(ew_world *world)
 {
     (void)ewx_world_check(world); /* which waits for the fault */
@@ -365,7 +365,7 @@ static ew_status check_world(const ew_world *world)
     if (world->num_hosts > 1)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "a world of ranks on %d hosts cannot be shrunk\n"
-                        "  fix: start the job anew without the rank that failed",
+                        "  fix: restart the job without the rank that failed",
                         world->num_hosts);
     if (atomic_load(&world->control->abort) == 0)
         return ewx_fail(EW_ERR_ARGUMENT,

@@ -185,8 +185,8 @@ static bool is_met_noting_looks(ew_world *world, int rank, const ewx_wait *wait,
     return is_met(world, rank);
 }
 
-/* Our time is up, and so many parts more, and the rank has not come.  Bounded: if all wait
- * in a circle, one rank must report. */
+/* Our time is up, and `parts` extra parts of it, and the rank has not come.  Bounded: if
+ * all wait in a circle, one rank must report. */
 static bool is_excused(const ew_world *world, int rank, int parts, int64_t silent_ns)
 {
     const bool waits = silent_ns < world->timeout_ns && waits_for_third(world, rank);

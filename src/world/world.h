@@ -52,7 +52,7 @@ typedef struct ewx_mailbox {
     _Atomic int64_t egress_free_ns;      /* emulated link: when this rank's ... */
     _Atomic int64_t ingress_free_ns;     /* ... two directions are free again */
     uint64_t meeting[2];                 /* ewx_meeting_word(), by round parity */
-    /* Of shrink.c; all hold the number of an attempt: */
+    /* Used by shrink.c; each holds the number of an attempt. */
     _Atomic uint64_t verdict;
     _Atomic uint32_t card_in, built;
     uint32_t data_bytes[2]; /* from other hosts: as many came, by parity */
@@ -147,7 +147,7 @@ struct ew_world {
     int num_locals;
     int locals[EWX_MAX_RANKS];
     int local_index; /* of this rank */
-    /* Of shrink.c: */
+    /* Used by shrink.c. */
     uint32_t shrinks;           /* attempts */
     bool shares_control;        /* with the threads of a world that was shrunk */
     int launcher_fd;            /* -1: none */

@@ -9,7 +9,7 @@ typedef enum job_way {
     WAY_RUN_RANKS, /* by ew_run_ranks */
     WAY_CREATE,    /* forked by the harness, with its own all-gather */
     WAY_CLI,       /* by `entwine run` */
-    WAY_MPI,       /* by mpirun, on pretended hosts */
+    WAY_MPI,       /* by mpirun, on emulated hosts */
     NUM_WAYS
 } job_way;
 

@@ -346,7 +346,7 @@ void check_hosts_rank(void)
 
 static char output[20000];
 
-/* This program under mpirun, on two pretended hosts; what it says goes to `output`. */
+/* This program under mpirun, on two emulated hosts; what it says goes to `output`. */
 static void launch(const struct hosts_case *c, int num_ranks)
 {
     char self[1024] = "", command[1400];

@@ -17,7 +17,7 @@ typedef struct ewx_collector {
 typedef struct ewx_collect_stage {
     ewx_collector *collectors;      /* one per rank */
     _Atomic int64_t *rows_finished; /* of each of this rank's results */
-    /* Of the call: */
+    /* For the present call: */
     int64_t num_results; /* that other ranks have for this one */
     _Alignas(64) _Atomic int64_t results_done;
 } ewx_collect_stage;

@@ -75,7 +75,8 @@ static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine
     const int cores = provision.cores;
     if (world)
         ewx_place_home(world, &home);
-    /* Of all hosts, taken to be alike: each rank's share is its share of its own host. */
+    /* The cores of all hosts, which are taken to be alike: a rank's share is its share of
+     * its own host. */
     machine_out->cores = world ? cores * num_ranks / world->num_locals : cores;
     machine_out->cores_each = provision.each;
     machine_out->domains = home.num_domains;

@@ -17,7 +17,7 @@ typedef struct ewx_weight_form {
     size_t bytes;
 } ewx_weight_form;
 
-/* Of a weight of n columns, in plans of the spec. */
+/* The packed form of a weight of n columns, for plans of this spec. */
 ewx_weight_form ewx_weight_form_build(const ewx_spec *spec, int64_t n);
 
 /* A B that several workers pack: each takes the next panel until none is left. */

@@ -7,7 +7,7 @@
 typedef struct ewx_epilogue_stage {
     float *squares;             /* sums of them, of each owned row's tiles */
     _Atomic int64_t *row_tiles; /* of each owned row of tiles, how many are summed */
-    /* Of the call: */
+    /* For the present call: */
     bool is_fused; /* done tile by tile; else there is none, or it follows the last tile */
     bool is_split; /* it follows in two steps, the norm behind the rest */
     ew_epilogue parts;

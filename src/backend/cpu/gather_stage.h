@@ -14,7 +14,7 @@ typedef struct ewx_gather_source {
 
 typedef struct ewx_gather_stage {
     ewx_gather_source *sources; /* one per rank */
-    /* Of the call: */
+    /* For the present call: */
     unsigned char *gathered; /* all rows, for the caller; NULL: not wanted */
     int64_t num_panels;      /* that this rank publishes */
     _Alignas(64) _Atomic int64_t next_panel;

@@ -23,7 +23,7 @@ ewx_gemm ewx_gemm_build(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
 {
     ewx_gemm gemm = {kernel, dtype, depth, round_up(depth, kernel->kr), 0, NULL};
     const int64_t chunks = (gemm.padded_depth + kernel->max_chunk - 1) / kernel->max_chunk;
-    /* Of equal length: a short last chunk would load and store as many sums. */
+    /* Chunks of equal length: a short last one would load and store as many sums. */
     gemm.chunk = round_up((gemm.padded_depth + chunks - 1) / chunks, kernel->kr);
     return gemm;
 }

@@ -297,7 +297,7 @@ typedef struct tile_set {
     unsigned char *scratch; /* of the worker: some for each tile, column by column */
 } tile_set;
 
-/* Of the k's of a piece those from first up to, not including, end. */
+/* The part [first, end) of the k's of a piece. */
 typedef struct k_range {
     int piece;
     int64_t first, end;
@@ -417,7 +417,7 @@ static ew_status multiply_tiles(ewx_cpu_engine *engine, int worker,
     return EW_OK;
 }
 
-/* Of tiles whose products are there, still in the cache. */
+/* Activates tiles whose products have been computed and are still in the cache. */
 static void activate_tiles(ewx_cpu_engine *engine, const tile_set *set)
 {
     const ewx_gemm_stage *gemm = &engine->gemm;

@@ -36,7 +36,7 @@ typedef struct ewx_gemm_stage {
     size_t scratch_bytes, tile_scratch_bytes;
     size_t aside_offset;         /* in a tile's scratch: room for a tile of a product */
     _Atomic int64_t *unreleased; /* tiles missing in each release group */
-    /* Of the call: */
+    /* For the present call: */
     const unsigned char *A;
     ewx_gemm_product products[EW_MAX_PRODUCTS]; /* one, but in a call with several */
     int num_products;

@@ -17,7 +17,7 @@ typedef struct ewx_reduce_stage {
     ewx_consumer *consumers;      /* x */
     _Atomic uint8_t *peer_agrees; /* this call's m was found equal */
     int levels;                   /* of the sum: over ranks; over hosts' sums */
-    /* Of the call: */
+    /* For the present call: */
     unsigned char *sum; /* NULL: tiles are only passed on to the epilogue */
     bool in_place;      /* of a single rank with one contribution: that is the sum */
     _Alignas(64) _Atomic int64_t tasks_done;

@@ -10,24 +10,25 @@ ew_status ewx_carrier_check(const ew_world *world, const ewx_spec *spec)
         return EW_OK;
     if (spec->problem.op != EW_OP_GEMM_RS)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "%s among GPUs on %d hosts\n"
+                        "%s with GPUs on %d hosts is not supported\n"
                         "  fix: use gemm-rs, start all ranks on one host, or use "
                         "backend=cpu",
                         spec->op->name, world->num_hosts);
     if (config->producer == EW_PRODUCER_BLAS)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "producer=blas among GPUs on %d hosts\n"
+                        "producer=blas with GPUs on %d hosts is not supported\n"
                         "  fix: use producer=own, or start all ranks on one host",
                         world->num_hosts);
     if (config->transport != EW_TRANSPORT_PULL)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "transport=%s among GPUs on %d hosts\n"
+                        "transport=%s with GPUs on %d hosts is not supported\n"
                         "  fix: use transport=pull, or start all ranks on one host",
                         ewx_transport_name(config->transport), world->num_hosts);
     if (config->levels == 2)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "levels=2 among GPUs on %d hosts\n  fix: use levels=1",
-                        world->num_hosts);
+        return ewx_fail(
+            EW_ERR_UNSUPPORTED,
+            "levels=2 with GPUs on %d hosts is not supported\n  fix: use levels=1",
+            world->num_hosts);
     return EW_OK;
 }
 

@@ -7,7 +7,7 @@
 typedef struct ewx_cuda_blas {
     void *handle;
     void *workspace;
-    ewx_blas_choice choice; /* for calls of so many rows; others get cuBLAS's own */
+    ewx_blas_choice choice; /* for calls of this many rows; others get cuBLAS's own */
 } ewx_cuda_blas;
 
 /* EW_ERR_UNSUPPORTED when there is none. */

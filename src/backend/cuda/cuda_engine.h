@@ -50,7 +50,7 @@ typedef struct ewx_cuda_engine {
     void *spare_sum; /* unless it fuses: the place of the sum in a call without C */
     float *squares;  /* of a call's epilogue, as the next */
     ewx_cuda_epilogue_counters *epilogue_counters;
-    int gemm_ctas;      /* a persistent GEMM has at most so many */
+    int gemm_ctas;      /* the most that a persistent GEMM has */
     ewx_cuda_blas blas; /* producer=blas, as the next */
     ewx_nccl nccl;
     int64_t blas_rows; /* m of the last call, which starts with one of 0 */

@@ -10,7 +10,7 @@
 #include "plan/occupancy.h"
 
 /* Two kernels of a call that run beside each other: the GEMM, and the one that is launched
- * in so many CTAs as the budget says. */
+ * in as many CTAs as the budget says. */
 typedef struct ewx_kernel_pair {
     const ewx_cuda_entry *awaited;
     int cluster; /* of the awaited kernel's CTAs */
@@ -20,7 +20,7 @@ typedef struct ewx_kernel_pair {
 typedef struct ewx_occupancy {
     int awaited;        /* awaited CTAs that are resident at once on this rank's SMs */
     int waiters_beside; /* waiting CTAs that fit on an SM full of awaited ones */
-    int most_waiters;   /* while so many are resident, the awaited kernel finds room */
+    int most_waiters;   /* while no more are resident, the awaited kernel finds room */
     int waiters_alone;  /* waiting CTAs that are resident at once where nothing else is */
 } ewx_occupancy;
 

@@ -17,7 +17,7 @@ typedef struct allocation {
     struct allocation *next;
     uint64_t number; /* from 1 on, the same on all ranks */
     size_t bytes;
-    bool imported; /* by ew_import: somebody else frees it */
+    bool imported; /* by ew_import: its owner frees it */
     unsigned char *addresses[EWX_MAX_RANKS];
 } allocation;
 
@@ -192,7 +192,7 @@ static ew_status check_kind(int rank, const void *pointer)
     return EW_OK;
 }
 
-/* Of the rank's own memory: every rank checks its own. */
+/* Only for the rank's own memory: every rank checks its own. */
 static ew_status check_size(const ewx_device *device, int rank, const void *pointer,
                             size_t bytes)
 {

@@ -38,7 +38,7 @@ const ewx_cuda_entry *ewx_cuda_decode_kernel(const ewx_cuda_engine *engine,
     return NULL;
 }
 
-/* Of no tile, and without opening or closing a call. */
+/* A launch without tiles that neither opens nor closes a call. */
 ew_status ewx_cuda_decode_warm(ewx_cuda_engine *engine)
 {
     ewx_cuda_call call = ewx_cuda_describe_call(engine, 0);

@@ -51,11 +51,10 @@ ew_status ewx_cuda_graph_open(void *state, ewx_enqueuer *enqueue, void *context,
     /* A graph's branches become streams, and a process has few queues for these: a kernel
      * can come to stand behind one that waits for it. */
     if (engine->world->in_threads && engine->device->sharers > 1)
-        return ewx_fail(
-            EW_ERR_UNSUPPORTED,
-            "graphs of %d ranks that share a GPU and a process can stand still\n"
-            "  fix: start the ranks as processes",
-            engine->world->num_ranks);
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "graphs of %d ranks that share a GPU and a process can deadlock\n"
+                        "  fix: start the ranks as processes",
+                        engine->world->num_ranks);
     recording *r = calloc(1, sizeof *r);
     if (!r)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a graph");

@@ -77,7 +77,8 @@ static int64_t summed_or_copied(const ewx_cuda_engine *engine, const ewx_grid *g
                                             : ewx_part_tiles(grid, share.part);
 }
 
-/* Of an AllReduce in two shots most tiles are other ranks', whose sums are copied. */
+/* In an AllReduce in two shots most tiles belong to other ranks, and their sums are
+ * copied. */
 static ew_trace_event reduce_event(const ewx_cuda_engine *engine, const ewx_grid *grid,
                                    const stamps *s, int64_t task)
 {

@@ -184,7 +184,7 @@ static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *conf
 {
     if (num_nodes > 1 && config->producer == EW_PRODUCER_BLAS)
         return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "producer=blas among ranks on %d hosts\n"
+                        "producer=blas with ranks on %d hosts is not supported\n"
                         "  fix: use producer=own",
                         num_nodes);
     if (config->transport == EW_TRANSPORT_PULL && config->launches != EW_LAUNCHES_UNIT &&

@@ -18,7 +18,7 @@ static inline int64_t ewx_sim_tile_bytes(const ewx_sim *sim, int part, ewx_tile 
 {
     return ewx_tile_bytes(&sim->model.grid, part, tile, (int64_t)sim->spec->elem_bytes);
 }
-/* Of all that a rank contributes to a unit. */
+/* The bytes of all that a rank contributes to a unit. */
 int64_t ewx_sim_unit_bytes(const ewx_sim *sim, int part, int64_t unit);
 
 /* One more of the things that a unit waits for can be seen by its rank. */

@@ -1,6 +1,6 @@
 /* An operation as a value: what crosses between the ranks, who waits for whom, and which
  * rows of A and C a rank has.  One file of this folder describes each; everything above and
- * below asks it instead of knowing one operation by heart.  Pure: no memory, no backend. */
+ * below asks it instead of hard-coding one operation.  Pure: no memory, no backend. */
 #ifndef EWX_PLAN_OPS_OP_H
 #define EWX_PLAN_OPS_OP_H
 
@@ -53,7 +53,7 @@ extern const ewx_op ewx_op_gemm_rs, ewx_op_gemm_ar, ewx_op_ag_gemm;
 
 /* NULL: there is no such operation. */
 const ewx_op *ewx_op_find(ew_op id);
-/* Of a problem that has been checked. */
+/* The operation of a problem that has been checked. */
 static inline const ewx_op *ewx_op_of(const ew_problem *problem)
 {
     return ewx_op_find(problem->op);

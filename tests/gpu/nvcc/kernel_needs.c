@@ -1,5 +1,5 @@
 /* kernel_needs LOG...: compares what plan/occupancy.h says of our kernels with what nvcc
- * reported when it compiled them (cmake/nvcc-log.sh), and fails where ptxas could not keep
+ * reported when it compiled them (cmake/nvcc-keep.sh), and fails where ptxas could not keep
  * several wgmmas in flight, which costs a fifth of the speed.  Needs no GPU.  LOGs are
  * named after their sources; those of other kernels than the GEMMs, the reducers and the
  * mover are passed over. */

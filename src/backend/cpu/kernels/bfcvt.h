@@ -15,7 +15,7 @@
 #define HWCAP2_BF16 (1 << 14)
 #endif
 
-/* Of functions that use such instructions. */
+/* Marks functions that use such instructions. */
 #if defined(__clang__)
 #define EWX_BF16_CODE __attribute__((target("bf16")))
 #else

@@ -14,7 +14,7 @@
 #define HWCAP_ASIMDFHM (1 << 23)
 #endif
 
-/* Of functions that use such instructions. */
+/* Marks functions that use such instructions. */
 #if defined(__clang__)
 #define FHM_CODE __attribute__((target("fp16fml")))
 #else

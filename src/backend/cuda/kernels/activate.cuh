@@ -6,7 +6,7 @@
 #include "backend/cuda/kernels/pieces.cuh"
 #include "plan/activation_math.h"
 
-/* Of a gate, times an up where there is one. */
+/* Activates a gate and multiplies it by an up, where there is one. */
 template <ew_activation ACTIVATION, bool HAS_UP>
 __device__ __forceinline__ void activate_as(float (&gate)[PIECE], const float (&up)[PIECE])
 {

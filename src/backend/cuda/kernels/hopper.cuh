@@ -155,7 +155,7 @@ __device__ __forceinline__ void tensor_load(uint32_t to, const CUtensorMap *map,
         : "memory");
 }
 
-/* Of a piece of K. */
+/* The same from piece `piece` of K. */
 __device__ __forceinline__ void tensor_load_3d(uint32_t to, const CUtensorMap *map,
                                                uint32_t barrier, int col, int row,
                                                int piece, uint64_t policy)

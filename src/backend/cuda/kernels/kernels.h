@@ -184,7 +184,8 @@ typedef struct ewx_cuda_operands {
 #define EWX_CUDA_RESULTS (EW_MAX_PRODUCTS + 1)
 #define EWX_CUDA_ACTIVATED EW_MAX_PRODUCTS /* the place of what an activation gives */
 
-/* Of a call with several weights, whose grid is that of their columns. */
+/* The weights and outputs of a call with several products, whose grid is that of all their
+ * columns. */
 typedef struct ewx_cuda_products {
     ewx_columns columns;
     const void *b[EW_MAX_PRODUCTS]; /* n x K each, for kernels without TMA */

@@ -23,8 +23,8 @@ __device__ __forceinline__ unsigned long long link_ns(const ewx_cuda_call &call,
     return (unsigned long long)(bytes * call.link.ns_per_byte + 0.5);
 }
 
-/* Of what asks for so many bytes, in the other direction.  It takes its share of that and
- * does not wait, being short. */
+/* The time of the requests for `bytes` bytes, in the other direction.  They take their
+ * share of it and do not wait, being short. */
 __device__ __forceinline__ unsigned long long request_ns(const ewx_cuda_call &call,
                                                          int64_t bytes)
 {

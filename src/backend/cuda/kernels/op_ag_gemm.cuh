@@ -84,7 +84,7 @@ __device__ __forceinline__ void close_movers(const ewx_cuda_call &call, uint32_t
 
 /* ---- Rows ---- */
 
-/* Of a panel of the source's rows. */
+/* The flag of a chunk of a panel of the source's rows. */
 __device__ __forceinline__ uint32_t *chunk_flag(const ewx_cuda_call &call, int reader,
                                                 int src, int64_t panel, int chunk)
 {

@@ -51,7 +51,7 @@ struct op_gemm_rs {
         deliver_pieces(operands, call, epoch, part, task, 1);
     }
 
-    /* Of so many contributions. */
+    /* The same for a tile whose slot holds this many contributions. */
     static __device__ __forceinline__ void deliver_pieces(const ewx_cuda_operands &operands,
                                                           const ewx_cuda_call &call,
                                                           uint32_t epoch, int part,

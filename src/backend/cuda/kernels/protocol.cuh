@@ -143,7 +143,7 @@ __device__ __forceinline__ void stamp_published(ewx_cuda_stamp *stamps, int64_t 
         stamps[at].published_ns = global_timer_ns();
 }
 
-/* Of a contribution to dst's tile number `task`. */
+/* Where a contribution to dst's tile number `task` lies. */
 __device__ __forceinline__ int64_t produced_at(const ewx_cuda_call &call, int dst,
                                                int64_t task)
 {

@@ -13,7 +13,7 @@ namespace
 
 /* ---- This rank's tiles ---- */
 
-/* Of a part, or of the rows that it owns of tiles that span owners. */
+/* A tile of this rank's part, or the rows that it owns in a tile that spans owners. */
 __device__ __forceinline__ ewx_tile own_tile(const ewx_cuda_call &call,
                                              const ewx_share &mine, int64_t index)
 {

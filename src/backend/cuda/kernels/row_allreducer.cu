@@ -26,7 +26,7 @@ __device__ ewx_share share_of(const ewx_cuda_call &call, int owner)
     return ewx_share_of(&call.grid, (ewx_ownership)call.ownership, call.num_ranks, owner);
 }
 
-/* Of all rows of the call, the one at `row` of a share. */
+/* The number, among all rows of the call, of row `row` of a share. */
 __device__ int64_t row_of_call(const ewx_cuda_call &call, const ewx_share &share,
                                int64_t row)
 {

@@ -53,7 +53,7 @@ static int64_t chunk_bytes(const ewx_sim *sim, int rank, const chunk *c)
            ewx_min64(cols, EWX_CHUNK_COLS) * (int64_t)sim->spec->elem_bytes;
 }
 
-/* Of the first chunk of a panel of src: when dst sees it. */
+/* When dst sees the chunks of a panel of src: one time for each, from the first on. */
 static int64_t *seen_ps(const ewx_sim *sim, int src, int64_t panel, int dst)
 {
     const int64_t chunks = num_chunks(sim);

@@ -1,6 +1,6 @@
 #include "backend/sim/ops/sim_op.h"
 
-/* Of a GPU and of a CPU. */
+/* By operation: for GPUs, for CPUs. */
 static const ewx_sim_op *const programs[][2] = {
     [EW_OP_GEMM_RS] = {&ewx_sim_gemm_rs, &ewx_sim_gemm_rs},
     [EW_OP_GEMM_AR] = {&ewx_sim_gemm_ar, &ewx_sim_gemm_ar},

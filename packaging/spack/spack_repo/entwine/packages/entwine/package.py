@@ -10,7 +10,7 @@ from spack.package import *
 
 
 class Entwine(CMakePackage):
-    """GEMM + ReduceScatter whose communication hides behind the computation, tile by tile."""
+    """GEMM with ReduceScatter, AllReduce or AllGather, overlapped tile by tile."""
 
     license("Apache-2.0")
 
