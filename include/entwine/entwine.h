@@ -640,7 +640,8 @@ EW_API void ew_plan_destroy(ew_plan *plan);
  * Other ranks write the output from the call's place in its stream on, not before: what
  * reads an earlier result needs to come before the call in the stream, as always.
  *
- * On the CPU, which gains nothing from it, and between hosts it is plain memory. */
+ * On the CPU, which gains nothing from it, and between hosts it is plain memory; for the
+ * simulator it is an address to pass on, as in ew_memory_alloc (measure.h). */
 
 /* Allocates `bytes` bytes on every rank.  Collective: ranks that ask for different sizes
  * get EW_ERR_MISMATCH naming both. */
