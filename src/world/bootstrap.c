@@ -424,6 +424,21 @@ ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void 
     return create(rank, num_ranks, allgather, context, NULL, options, world_out);
 }
 
+/* All but `gather`, which is younger than the others. */
+static ew_status check_fabric(const ew_fabric *fabric)
+{
+    if (!fabric->name || !fabric->allgather || !fabric->send_control ||
+        !fabric->receive_control || !fabric->unsent_control || !fabric->channel_open ||
+        !fabric->put || !fabric->arrivals || !fabric->rearm || !fabric->unsent ||
+        !fabric->channel_close)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the fabric %s lacks its name or a function\n"
+                        "  fix: set all of the table in entwine/fabric.h; only gather may "
+                        "be NULL",
+                        fabric->name ? fabric->name : "without a name");
+    return EW_OK;
+}
+
 ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options,
                         ew_world **world_out)
 {
@@ -431,6 +446,7 @@ ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options
     EW_TRY(ewx_struct_take(&given, sizeof given, fabric, EWX_FIRST_FABRIC, "the fabric",
                            "its size, or take it from the MPI module"));
     EW_TRY(check_place(given.rank, given.num_ranks, world_out));
+    EW_TRY(check_fabric(&given));
     return create(given.rank, given.num_ranks, given.allgather, given.context, &given,
                   options, world_out);
 }
