@@ -26,6 +26,8 @@ static void *worker_main(void *argument)
         if (workers->stop)
             break;
         seen = workers->call;
+        fesetenv(&workers->arithmetic);
+        fedisableexcept(FE_ALL_EXCEPT); /* whose signal the program could not handle here */
         pthread_mutex_unlock(&workers->mutex);
         const ew_status status = workers->work(workers->context, self.worker);
         pthread_mutex_lock(&workers->mutex);
@@ -103,6 +105,7 @@ ew_status ewx_workers_run(ewx_workers *workers, ewx_workers_task work, void *con
     pthread_mutex_lock(&workers->mutex);
     workers->work = work;
     workers->context = context;
+    fegetenv(&workers->arithmetic);
     workers->status = EW_OK;
     workers->busy = workers->num_workers - 1;
     workers->call++;

@@ -3,6 +3,7 @@
 #ifndef EWX_CPU_WORKERS_H
 #define EWX_CPU_WORKERS_H
 
+#include <fenv.h>
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -22,6 +23,8 @@ typedef struct ewx_workers {
     bool stop;
     ewx_workers_task work;
     void *context;
+    fenv_t
+        arithmetic; /* the caller's: how it rounds, whether it flushes subnormal numbers */
     ew_status status;
 } ewx_workers;
 
@@ -29,7 +32,8 @@ ew_status ewx_workers_open(ewx_workers *workers, int num_workers);
 void ewx_workers_close(ewx_workers *workers);
 
 /* Runs work(context, w) on every worker w and returns when all have returned: the first
- * status that is not EW_OK. */
+ * status that is not EW_OK.  All compute as the caller's thread is set to, since who does
+ * which part is up to chance. */
 ew_status ewx_workers_run(ewx_workers *workers, ewx_workers_task work, void *context);
 
 #endif
