@@ -247,6 +247,45 @@ static void simulation_options(void **state)
     }
 }
 
+/* ---- Variables ---- */
+
+/* Whoever writes 0 or OFF means off, and would not notice that entries are still used. */
+static void tuning_switched_off_wrongly(void **state)
+{
+    static const char *const wrong[] = {"0", "OFF", "no"};
+    const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    ew_world *world = open_world();
+    ew_forecast forecast;
+    ew_plan *plan = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        setenv("ENTWINE_TUNING", wrong[i], 1);
+        harness_expect_error(ew_plan_create(world, &problem, NULL, &plan), EW_ERR_ARGUMENT,
+                             "ENTWINE_TUNING=", wrong[i]);
+        harness_expect_error(ew_forecast_build(&problem, 2, NULL, &forecast),
+                             EW_ERR_ARGUMENT, "ENTWINE_TUNING=", wrong[i]);
+    }
+    static const char *const right[] = {"on", "", "off"};
+    for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
+        setenv("ENTWINE_TUNING", right[i], 1);
+        assert_int_equal(ew_plan_create(world, &problem, NULL, &plan), EW_OK);
+        ew_plan_destroy(plan);
+    }
+    ew_world_destroy(world); /* it stays off, as it is for all tests */
+}
+
+static void ranks_beyond_the_last(void **state)
+{
+    ew_launcher launcher;
+    (void)state;
+    setenv("ENTWINE_RANK", "2", 1);
+    setenv("ENTWINE_WORLD_SIZE", "2", 1);
+    harness_expect_error(ew_launcher_detect(&launcher), EW_ERR_ARGUMENT, "ENTWINE_RANK=2",
+                         "0 to 1");
+    unsetenv("ENTWINE_RANK");
+    unsetenv("ENTWINE_WORLD_SIZE");
+}
+
 /* ---- Tables ---- */
 
 static int never(void)
@@ -292,6 +331,8 @@ int main(void)
         cmocka_unit_test(tuning_budgets),
         cmocka_unit_test(tuning_entries),
         cmocka_unit_test(simulation_options),
+        cmocka_unit_test(tuning_switched_off_wrongly),
+        cmocka_unit_test(ranks_beyond_the_last),
         cmocka_unit_test(fabrics_with_holes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -416,14 +416,26 @@ bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,
     return false;
 }
 
+ew_status ewx_tuning_wanted(bool *wanted_out)
+{
+    const char *wish = secure_getenv("ENTWINE_TUNING");
+    const bool is_off = wish && strcmp(wish, "off") == 0;
+    if (wish && *wish && !is_off && strcmp(wish, "on") != 0)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ENTWINE_TUNING=%s is not known\n"
+                        "  fix: use off, or on, as if it were unset: plans then use tuning "
+                        "entries",
+                        wish);
+    *wanted_out = !is_off;
+    return EW_OK;
+}
+
 bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backend,
                      const char *device, ew_config *config_out,
                      ewx_tuning_origin *origin_out)
 {
-    const char *wish = secure_getenv("ENTWINE_TUNING");
     char folder[PATH_MAX];
-    if ((wish && strcmp(wish, "off") == 0) ||
-        ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0 ||
+    if (ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0 ||
         !is_trusted(folder, "folder", origin_out))
         return false;
     const int64_t own = ewx_tuning_bucket(problem->max_m);

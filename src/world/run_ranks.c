@@ -79,8 +79,11 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
         EW_TRY(read_number(launchers[i].rank, 0, &found.rank));
         EW_TRY(read_number(launchers[i].size, 1, &found.num_ranks));
         if (found.rank >= found.num_ranks)
-            return ewx_fail(EW_ERR_ARGUMENT, "%s=%d with %s=%d", launchers[i].rank,
-                            found.rank, launchers[i].size, found.num_ranks);
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "%s=%d with %s=%d: ranks count from 0\n"
+                            "  fix: start with a launcher that sets both, or use 0 to %d",
+                            launchers[i].rank, found.rank, launchers[i].size,
+                            found.num_ranks, found.num_ranks - 1);
         *launcher_out = found;
         return EW_OK;
     }
