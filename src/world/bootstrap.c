@@ -424,18 +424,18 @@ ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void 
     return create(rank, num_ranks, allgather, context, NULL, options, world_out);
 }
 
-/* All but `gather`, which is younger than the others. */
+/* What is used before the ranks know whether the fabric carries anything. */
 static ew_status check_fabric(const ew_fabric *fabric)
 {
-    if (!fabric->name || !fabric->allgather || !fabric->send_control ||
-        !fabric->receive_control || !fabric->unsent_control || !fabric->channel_open ||
-        !fabric->put || !fabric->arrivals || !fabric->rearm || !fabric->unsent ||
-        !fabric->channel_close)
+    if (!fabric->name)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "the fabric %s lacks its name or a function\n"
-                        "  fix: set all of the table in entwine/fabric.h; only gather may "
-                        "be NULL",
-                        fabric->name ? fabric->name : "without a name");
+                        "the fabric has no name\n"
+                        "  fix: set it; messages speak of the fabric by it");
+    if (fabric->num_ranks > 1 && !fabric->allgather && !fabric->gather)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "W=%d ranks cannot meet: the fabric %s has no all-gather\n"
+                        "  fix: set allgather or gather of the table in entwine/fabric.h",
+                        fabric->num_ranks, fabric->name);
     return EW_OK;
 }
 
