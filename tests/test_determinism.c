@@ -2,6 +2,7 @@
  * order in the last bits, give the same bytes under every config, owner and run. */
 #include "harness.h"
 
+#include <fenv.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ typedef struct job {
     int64_t m;
     int repeats;
     bool weight_per_call, weight_bound;
-    bool same_rows;        /* every partition of A holds the same rows */
+    int rounding;   /* of the thread that calls, set once its workers run; 0: to nearest */
+    bool same_rows; /* every partition of A holds the same rows */
     unsigned char *output; /* shared: all m rows, owner after owner */
 } job;
 
@@ -60,6 +62,7 @@ static int compute(ew_world *world, void *argument)
     } else if (!j->weight_per_call) {
         RANK_OK(ew_plan_set_weight(plan, B));
     }
+    fesetround(j->rounding);
     for (int repeat = 0; repeat < j->repeats; repeat++) {
         unsigned char *own = j->output + (size_t)(first * p->n) * elem;
         memset(C, 0xff, bytes);
@@ -68,6 +71,7 @@ static int compute(ew_world *world, void *argument)
             memcpy(own, C, bytes);
         RANK_CHECK(memcmp(own, C, bytes) == 0, "run %d differs from run 0", repeat);
     }
+    fesetround(FE_TONEAREST);
     ew_plan_destroy(plan);
     ew_weight_destroy(weight);
     free(A);
@@ -271,6 +275,27 @@ static void a_row_keeps_its_bits_when_m_changes(void **state)
     }
 }
 
+/* Rounding shows what flushing would, too: a thread has one setting for both.  Of a static
+ * pool one worker reduces and the others multiply, so the caller's thread never does all.
+ */
+static void workers_compute_as_their_caller(void **state)
+{
+    (void)state;
+    job plain = job_build(EW_FP32, 2, 300, 270, 40);
+    comparison c = comparison_begin(&plain);
+    c.varied.rounding = FE_UPWARD;
+    run(&c.varied, "rounding up");
+    assert_memory_not_equal(c.varied.output, c.reference.output, c.bytes);
+    plain.rounding = FE_UPWARD;
+    c = comparison_begin(&plain);
+    c.varied.config.pool = EW_POOL_STATIC;
+    c.varied.config.budget = 1;
+    for (int workers = 2; workers <= 3; workers++) {
+        c.varied.config.workers = workers;
+        expect_same(&c, "a static pool");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +305,7 @@ int main(void)
         cmocka_unit_test(emulated_link_on_or_off),
         cmocka_unit_test(every_owner_sums_in_the_same_order),
         cmocka_unit_test(a_row_keeps_its_bits_when_m_changes),
+        cmocka_unit_test(workers_compute_as_their_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

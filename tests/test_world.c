@@ -292,6 +292,46 @@ static void descriptors_that_run_out_are_explained(void **state)
     }
 }
 
+/* ---- Shared memory beyond the limit of file sizes ---- */
+
+/* Without a word the kernel would end the process. */
+static int plan_beyond_the_limit(ew_world *world, void *argument)
+{
+    const ew_problem problem = EW_PROBLEM(512, 512, 32, EW_FP32);
+    ew_plan *plan = NULL;
+    (void)argument;
+    if (ew_world_rank(world) == 1)
+        RANK_CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){65536, 65536}) == 0, "limit");
+    RANK_CHECK(ew_plan_create(world, &problem, NULL, &plan) == EW_ERR_SYSTEM, "%s",
+               ew_last_error());
+    if (ew_world_rank(world) == 1)
+        RANK_CHECK(error_has("heap takes", "a file may have 65536", "ulimit -f", NULL),
+                   "%s", ew_last_error());
+    else
+        RANK_CHECK(error_has("rank 1 could not", NULL), "%s", ew_last_error());
+    return 0;
+}
+
+static int join_beyond_the_limit(ew_world *world, void *argument)
+{
+    int exits[2] = {0};
+    (void)world;
+    RANK_CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){1, 1}) == 0, "limit");
+    RANK_CHECK(ew_run_ranks(EW_RANKS_AS_PROCESSES, 2, NULL, end_as_told, argument, exits) ==
+                       EW_ERR_SYSTEM &&
+                   error_has("a file may have 1", "ulimit -f", NULL),
+               "%s", ew_last_error());
+    return 0;
+}
+
+static void limits_of_file_sizes_are_explained(void **state)
+{
+    int codes[3] = {0};
+    (void)state;
+    harness_run(EW_RANKS_AS_PROCESSES, 3, plan_beyond_the_limit, NULL);
+    harness_run(EW_RANKS_AS_PROCESSES, 1, join_beyond_the_limit, codes);
+}
+
 /* ---- Interrupted system calls ---- */
 
 static void on_alarm(int signal_number)
@@ -411,6 +451,7 @@ int main(void)
         TIDY(ranks_open_only_private_things),
         TIDY(no_descriptors_left_is_explained),
         TIDY(descriptors_that_run_out_are_explained),
+        TIDY(limits_of_file_sizes_are_explained),
         TIDY(signals_do_not_disturb),
         TIDY(containers_without_pidfd_work),
     };

@@ -208,7 +208,8 @@ EW_API ew_status ew_launcher_detect(ew_launcher *launcher_out);
  * rounds to nearest even, and of every 32 k's adds the even and the odd ones apart.  The
  * names of these kernels end in "bf16" (ew_cpu_kernel_name, measure.h).  All other CPU
  * kernels, those of AMX for fp16 included, keep subnormal numbers of every type, unless the
- * program set its processor to flush them.  On one machine a row's bits depend neither on m
+ * calling thread has set its processor to flush them, or to round otherwise: all workers of
+ * the rank then do as it does.  On one machine a row's bits depend neither on m
  * nor on its place.  A GPU's tensor cores have rules of their own. */
 typedef enum ew_dtype { EW_FP32 = 1, EW_BF16 = 2, EW_FP16 = 3 } ew_dtype;
 
@@ -641,7 +642,8 @@ EW_API void ew_plan_destroy(ew_plan *plan);
  * Other ranks write the output from the call's place in its stream on, not before: what
  * reads an earlier result needs to come before the call in the stream, as always.
  *
- * On the CPU, which gains nothing from it, and between hosts it is plain memory. */
+ * On the CPU, which gains nothing from it, and between hosts it is plain memory; for the
+ * simulator it is an address to pass on, as in ew_memory_alloc (measure.h). */
 
 /* Allocates `bytes` bytes on every rank.  Collective: ranks that ask for different sizes
  * get EW_ERR_MISMATCH naming both. */

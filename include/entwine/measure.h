@@ -116,8 +116,10 @@ EW_API ew_status ew_jobs_read(ew_recording_reader read, void *context);
 /* ---- Memory of a backend ------------------------------------------------------------ */
 
 /* Matrices for plans of a backend: host memory for the cpu, memory of the rank's GPU for
- * cuda.  Programs with memory of their own need none of this.  Copies take host memory on
- * either side and return when they are done.  The first call of a world is collective. */
+ * cuda.  For the simulator, which computes nothing, it is an address to pass on; a program
+ * that reads or writes there ends with a segmentation fault, and a copy changes nothing.
+ * Programs with memory of their own need none of this.  Copies take host memory on either
+ * side and return when they are done.  The first call of a world is collective. */
 EW_API ew_status ew_memory_alloc(ew_world *world, ew_backend backend, size_t bytes,
                                  void **memory_out);
 EW_API void ew_memory_free(ew_world *world, ew_backend backend, void *memory);

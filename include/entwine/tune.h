@@ -10,7 +10,8 @@
  * ~/.cache/entwine.  ew_plan_create without a config of the caller's uses the entry of its
  * key, else that of the M bucket above or below, else the built-in choice; ew_plan_explain
  * says which.  A file that cannot be read, is malformed or has another key is ignored.
- * ENTWINE_TUNING=off makes plans ignore all entries. */
+ * ENTWINE_TUNING=off makes plans ignore all entries; on is as if it were unset, and
+ * anything else is refused. */
 #ifndef ENTWINE_TUNE_H
 #define ENTWINE_TUNE_H
 

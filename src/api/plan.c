@@ -40,8 +40,10 @@ static ew_status build_tuned_spec(const ewx_backend *backend, const ew_problem *
                                   ewx_tuning_origin *origin_out)
 {
     ew_config tuned = EW_CONFIG_INIT;
+    bool wanted;
     *origin_out = (ewx_tuning_origin){0};
-    if (ewx_tuning_serves(request) &&
+    EW_TRY(ewx_tuning_wanted(&wanted));
+    if (wanted && ewx_tuning_serves(request) &&
         ewx_tuning_find(problem, num_ranks, backend->traits->id, machine->device, &tuned,
                         origin_out)) {
         tuned.epilogue = request->epilogue;

@@ -98,6 +98,34 @@ static ew_status build_spec(const ew_problem *problem, int num_ranks,
     return ewx_sim_check(profile, spec_out);
 }
 
+/* Wider than any hardware, as the bounds of profiles and of an emulated link are. */
+static ew_status check_options(const ew_sim_options *options)
+{
+    const struct {
+        const char *name;
+        double value, most;
+        const char *zero;
+    } numbers[] = {
+        {"link_gbs", options->link_gbs, 1e6, "the profile's"},
+        {"link_us", options->link_us, 1e6, "none"},
+        {"link_header_bytes", options->link_header_bytes, EWX_MAX_HEADER_BYTES, "none"},
+        {"nic_gbs", options->nic_gbs, 1e6, "the profile's"},
+        {"sampled_ranks", options->sampled_ranks, EWX_SIM_MAX_RANKS, "all"}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (!(numbers[i].value >= 0 && numbers[i].value <= numbers[i].most))
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "the simulation's %s=%g is out of range\n"
+                            "  fix: use 0 (%s) to %g",
+                            numbers[i].name, numbers[i].value, numbers[i].zero,
+                            numbers[i].most);
+    if (options->nic_shared < -1 || options->nic_shared > 1)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the simulation's nic_shared=%d is out of range\n"
+                        "  fix: use 1, -1, or 0 for what the profile says",
+                        (int)options->nic_shared);
+    return EW_OK;
+}
+
 ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config *config,
                       const ew_sim_options *options, ew_sim_report *report_out)
 {
@@ -112,11 +140,7 @@ ew_status ew_sim_call(const ew_problem *problem, int num_ranks, const ew_config 
     EW_TRY(ewx_struct_take(&o, sizeof o, options ? options : &defaults,
                            EWX_FIRST_SIM_OPTIONS, "the simulation's options",
                            "EW_SIM_OPTIONS_INIT"));
-    if (!(o.link_header_bytes >= 0 && o.link_header_bytes <= EWX_MAX_HEADER_BYTES))
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "link_header_bytes=%g is out of range\n"
-                        "  fix: use 0 (none) to %g bytes",
-                        o.link_header_bytes, EWX_MAX_HEADER_BYTES);
+    EW_TRY(check_options(&o));
     EW_TRY(o.profile_text ? ewx_sim_profile_parse("the profile", o.profile_text, &profile)
                           : ewx_sim_profile_load(o.profile, &profile));
     EW_TRY(build_spec(problem, num_ranks, config, &profile, &spec));

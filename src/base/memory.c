@@ -4,8 +4,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/cgroup.h"
+#include "base/status.h"
 #include "base/text.h"
 
 /* v1 writes "no limit" as the largest number of whole pages. */
@@ -72,4 +74,16 @@ void ewx_memory_limits_read(ewx_memory_limits *limits_out)
         is_group = ewx_cgroup_ascend(&group);
     }
     *limits_out = limits;
+}
+
+ew_status ewx_memory_check_shared(const char *what, size_t bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        bytes <= limit.rlim_cur)
+        return EW_OK;
+    return ewx_fail(EW_ERR_SYSTEM,
+                    "%s takes %zu bytes of shared memory, and a file may have %llu\n"
+                    "  fix: raise the limit of file sizes (ulimit -f)",
+                    what, bytes, (unsigned long long)limit.rlim_cur);
 }

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "entwine/entwine.h"
+
 #define EWX_MAX_MEMORY_LIMITS 12
 
 /* The machine's memory, or what one control group above this process may use. */
@@ -23,5 +25,9 @@ typedef struct ewx_memory_limits {
 } ewx_memory_limits;
 
 void ewx_memory_limits_read(ewx_memory_limits *limits_out);
+
+/* Shared memory is a file to the kernel, which ends a process that lets one grow beyond the
+ * limit on its size.  EW_ERR_SYSTEM, instead, when `bytes` bytes of `what` would. */
+ew_status ewx_memory_check_shared(const char *what, size_t bytes);
 
 #endif

@@ -445,9 +445,45 @@ static void close_all(bench *b)
     ewx_sampler_close(&b->sampler);
 }
 
+/* Times become whole nanoseconds; longer ones would never be over. */
+#define MOST_OF_A_TIME 1e6
+
+static ew_status check_times(const ew_bench_options *options)
+{
+    const struct {
+        const char *name;
+        double value;
+    } times[] = {{"gate_ms", options->gate_ms},
+                 {"idle", options->idle},
+                 {"skew_us", options->skew_us}};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        if (!(times[i].value >= 0 && times[i].value <= MOST_OF_A_TIME))
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "the benchmark's %s=%g is out of range\n"
+                            "  fix: use 0 (off) to %g",
+                            times[i].name, times[i].value, MOST_OF_A_TIME);
+    return EW_OK;
+}
+
+static ew_status check_layers(const ew_bench_entry *entries, int count)
+{
+    for (int entry = 0; entry < count; entry++)
+        if ((int)entries[entry].layer < EW_BENCH_BARE ||
+            entries[entry].layer > EW_BENCH_SEPARATE)
+            return ewx_fail(EW_ERR_ARGUMENT,
+                            "layer %d of entry %d is unknown\n"
+                            "  fix: use an EW_BENCH_... value",
+                            (int)entries[entry].layer, entry);
+    return EW_OK;
+}
+
 static ew_status check_options(const ew_problem *problem, const ew_bench_options *options,
                                const ewx_backend *backend)
 {
+    EW_TRY(check_times(options));
+    if (options->graph_calls < 0)
+        return ewx_fail(EW_ERR_ARGUMENT, "%d calls of a graph\n  fix: use 0 (off) or more",
+                        options->graph_calls);
     if (options->iters < 1 || options->iters > EW_BENCH_MAX_SAMPLES || options->warmup < 0)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "iters=%d or warmup=%d is out of range\n"
@@ -457,8 +493,10 @@ static ew_status check_options(const ew_problem *problem, const ew_bench_options
         return ewx_fail(EW_ERR_UNSUPPORTED, "the simulator starts all ranks at one time\n"
                                             "  fix: leave the skew out");
     if (options->m < 0 || options->m > problem->max_m)
-        return ewx_fail(EW_ERR_SHAPE, "m=%lld is outside 0..%lld", (long long)options->m,
-                        (long long)problem->max_m);
+        return ewx_fail(EW_ERR_SHAPE,
+                        "m=%lld is outside 0..%lld\n"
+                        "  fix: use at most the problem's max_m, or 0 for that",
+                        (long long)options->m, (long long)problem->max_m);
     return EW_OK;
 }
 
@@ -501,6 +539,7 @@ ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
                            EWX_FIRST_BENCH_OPTIONS, "the benchmark's options",
                            "EW_BENCH_OPTIONS_INIT"));
     EW_TRY(check_options(&asked, &b.options, backend));
+    EW_TRY(check_layers(entries, count));
     const int64_t rows = b.options.m > 0 ? b.options.m : asked.max_m;
     ew_status status = EW_OK;
     EW_TRY_TO(status,

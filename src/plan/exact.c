@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/versioned.h"
@@ -31,14 +32,24 @@ INLINE float load(ew_dtype dtype, const void *base, int64_t index)
     return dtype == EW_BF16 ? ewx_f32_from_bf16(half) : ewx_f32_from_fp16(half);
 }
 
+/* Whether so many elements can be counted, and their bytes. */
+static bool is_countable(ew_dtype dtype, int64_t rows, int64_t cols)
+{
+    const ewx_size elems = ewx_size_mul(ewx_size_of(rows), ewx_size_of(cols));
+    return ewx_size_mul(elems, (ewx_size){ew_dtype_bytes(dtype), true}).ok;
+}
+
 ew_status ew_exact_fill_a(ew_dtype dtype, uint32_t seed, int rank, int num_ranks, int64_t m,
                           int64_t k, void *A)
 {
     if (!ew_dtype_bytes(dtype) || num_ranks < 1 || num_ranks > EWX_LARGEST_EXACT || m < 0 ||
-        k < 1 || (m > 0 && !A))
+        k < 1 || (m > 0 && !A) || !is_countable(dtype, m, k))
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "no exact A of %" PRId64 "x%" PRId64 " for %d ranks", m, k,
-                        num_ranks);
+                        "no exact A of %" PRId64 "x%" PRId64
+                        " at %p for %d ranks, type %s\n"
+                        "  fix: use 1 to %d ranks, m from 0 and k from 1, and memory for "
+                        "them",
+                        m, k, A, num_ranks, ew_dtype_name(dtype), EWX_LARGEST_EXACT);
     if (m > 0) /* A may be NULL otherwise */
         memset(A, 0, (size_t)(m * k) * ew_dtype_bytes(dtype));
     const uint32_t salt = ewx_exact_salt(seed, rank);
@@ -54,8 +65,14 @@ ew_status ew_exact_fill_a(ew_dtype dtype, uint32_t seed, int rank, int num_ranks
 ew_status ew_exact_fill_b(ew_dtype dtype, uint32_t seed, int rank, ew_weight_layout layout,
                           int64_t n, int64_t k, void *B)
 {
-    if (!ew_dtype_bytes(dtype) || n < 1 || k < 1 || !B)
-        return ewx_fail(EW_ERR_ARGUMENT, "no exact B of %" PRId64 "x%" PRId64, n, k);
+    if (!ew_dtype_bytes(dtype) || n < 1 || k < 1 || !B || !is_countable(dtype, n, k) ||
+        (layout != EW_WEIGHT_NK && layout != EW_WEIGHT_KN))
+        return ewx_fail(
+            EW_ERR_ARGUMENT,
+            "no exact B of %" PRId64 "x%" PRId64 " at %p, layout %d, type %s\n"
+            "  fix: use n and k from 1, EW_WEIGHT_NK or EW_WEIGHT_KN, and memory "
+            "for them",
+            n, k, B, (int)layout, ew_dtype_name(dtype));
     const uint32_t salt = ewx_exact_salt(seed, rank);
     for (int64_t col = 0; col < n; col++)
         for (int64_t depth = 0; depth < k; depth++)
@@ -67,7 +84,10 @@ ew_status ew_exact_fill_b(ew_dtype dtype, uint32_t seed, int rank, ew_weight_lay
 ew_status ew_random_fill(ew_dtype dtype, uint32_t seed, int64_t count, void *values)
 {
     if (!ew_dtype_bytes(dtype) || count < 0 || (count > 0 && !values))
-        return ewx_fail(EW_ERR_ARGUMENT, "no %" PRId64 " random values", count);
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "no %" PRId64 " random values at %p, type %s\n"
+                        "  fix: use 0 or more, and memory for them",
+                        count, values, ew_dtype_name(dtype));
     const uint32_t salt = ewx_random_salt(seed);
     for (int64_t i = 0; i < count; i++)
         store(dtype, values, i, ewx_random_value(salt, i));
@@ -85,6 +105,11 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
     EW_TRY(ewx_place_check(m, num_ranks, rank));
     const ewx_op *op = ewx_op_of(&p);
     const ewx_rows rows = op->rows_c(m, num_ranks, rank);
+    if (rows.count > 0 && !C)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ew_exact_verify needs C for %" PRId64 " rows\n"
+                        "  fix: pass what the call has written",
+                        rows.count);
     const ewx_exact_call call = {seed, num_ranks, rank, m};
     int32_t *sums = malloc((size_t)p.n * sizeof *sums);
     if (!sums)

@@ -76,6 +76,40 @@ bool ewx_tuning_serves(const ew_config *request)
 
 /* ---- Text ---- */
 
+/* Whether an array that a caller fills holds a text of plain letters. */
+static bool is_plain(const char *text, size_t bytes)
+{
+    const size_t length = strnlen(text, bytes);
+    for (size_t at = 0; at < length; at++)
+        if (text[at] < 0x20 || text[at] > 0x7e || text[at] == '"' || text[at] == '\\')
+            return false;
+    return length < bytes;
+}
+
+/* From what the printed digits can hold to eleven days; anything else counts as missing. */
+static bool is_time(double us)
+{
+    return us >= 0.001 && us <= 1e12;
+}
+
+/* Refuses what could be printed but not read again. */
+static ew_status check_entry(const ew_tuning *tuning)
+{
+    if (!is_plain(tuning->key, sizeof tuning->key) || strncmp(tuning->key, "op=", 3) != 0)
+        return ewx_fail(EW_ERR_ARGUMENT, "the tuning entry's key is none\n"
+                                         "  fix: use what ew_tuning_key gives");
+    if (!memchr(tuning->profile, '\0', sizeof tuning->profile))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the name of the tuning entry's profile has no end\n"
+                        "  fix: close it with a zero");
+    if (!is_time(tuning->time_us) || !is_time(tuning->default_us) || tuning->when < 0)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the tuning entry has the times %g and %g us, of second %" PRId64
+                        "\n  fix: use 0.001 to 1e12 us, and seconds since 1970",
+                        tuning->time_us, tuning->default_us, tuning->when);
+    return EW_OK;
+}
+
 /* What an entry's file ends in: a hash of all that stands before it. */
 #define TAIL ",\n \"sum\": \"%016" PRIx64 "\"\n}\n"
 #define TAIL_BYTES (sizeof ",\n \"sum\": \"0123456789abcdef\"\n}\n" - 1)
@@ -83,9 +117,12 @@ bool ewx_tuning_serves(const ew_config *request)
 ew_status ew_tuning_print(const ew_tuning *tuning, char *text, size_t bytes)
 {
     char config[EW_CONFIG_TEXT_BYTES];
+    ew_config readable = EW_CONFIG_INIT;
     if (!tuning || !text)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_print needs an entry and a buffer");
+    EW_TRY(check_entry(tuning));
     EW_TRY(ew_config_print(&tuning->config, config, sizeof config));
+    EW_TRY(ew_config_parse(config, &readable));
     ewx_text out = ewx_text_in(text, bytes);
     ewx_text_add(&out,
                  "{\n \"schema\": \"" SCHEMA
@@ -160,12 +197,6 @@ enum {
     DEFAULT_SEEN = 16,
     ALL_SEEN = 31
 };
-
-/* From what the printed digits can hold to eleven days; anything else counts as missing. */
-static bool is_time(double us)
-{
-    return us >= 0.001 && us <= 1e12;
-}
 
 static const char *take_member(reader *r, ew_tuning *tuning, int *seen)
 {
@@ -260,7 +291,7 @@ ew_status ew_tuning_folder(char *path, size_t bytes)
     else
         return ewx_fail(EW_ERR_SYSTEM, "there is no folder for tuning entries\n"
                                        "  fix: set HOME, or ENTWINE_CACHE_DIR");
-    return length < (int)bytes
+    return length >= 0 && (size_t)length < bytes
                ? EW_OK
                : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
 }
@@ -385,14 +416,25 @@ bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,
     return false;
 }
 
+ew_status ewx_tuning_wanted(bool *wanted_out)
+{
+    const char *wish = secure_getenv("ENTWINE_TUNING");
+    const bool is_off = wish && strcmp(wish, "off") == 0;
+    if (wish && *wish && !is_off && strcmp(wish, "on") != 0)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ENTWINE_TUNING=%s is not known\n"
+                        "  fix: use off, or on, which it is when unset",
+                        wish);
+    *wanted_out = !is_off;
+    return EW_OK;
+}
+
 bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backend,
                      const char *device, ew_config *config_out,
                      ewx_tuning_origin *origin_out)
 {
-    const char *wish = secure_getenv("ENTWINE_TUNING");
     char folder[PATH_MAX];
-    if ((wish && strcmp(wish, "off") == 0) ||
-        ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0 ||
+    if (ew_tuning_folder(folder, sizeof folder) != EW_OK || access(folder, R_OK) != 0 ||
         !is_trusted(folder, "folder", origin_out))
         return false;
     const int64_t own = ewx_tuning_bucket(problem->max_m);

@@ -41,9 +41,11 @@ typedef struct ewx_tuning_origin {
 bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,
                      ewx_tuning_origin *origin);
 
-/* The entry of the problem's bucket, else of the nearest; false when there is none, or
- * ENTWINE_TUNING=off.  Entries of other users than this one and root are ignored.  The
- * origin must be zeroed. */
+/* Whether plans may use entries: not with ENTWINE_TUNING=off. */
+ew_status ewx_tuning_wanted(bool *wanted_out);
+
+/* The entry of the problem's bucket, else of the nearest; false when there is none. Entries
+ * of other users than this one and root are ignored.  The origin must be zeroed. */
 bool ewx_tuning_find(const ew_problem *problem, int num_ranks, ew_backend backend,
                      const char *device, ew_config *config_out,
                      ewx_tuning_origin *origin_out);

@@ -136,6 +136,10 @@ ew_status ew_tune(ew_world *world, const ew_problem *problem, const ew_config *f
     EW_TRY(ewx_struct_take(&wanted, sizeof wanted, options ? options : &defaults,
                            EWX_FIRST_TUNE_OPTIONS, "the tuning's options",
                            "EW_TUNE_OPTIONS_INIT"));
+    if (!(wanted.budget_s >= 0))
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "a budget of %g s\n  fix: use 0 for no limit, or more",
+                        wanted.budget_s);
     if (wanted.budget_calls < 0)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "budget_calls=%lld is negative\n  fix: use 0 for no limit, or more",

@@ -424,6 +424,21 @@ ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void 
     return create(rank, num_ranks, allgather, context, NULL, options, world_out);
 }
 
+/* What is used before the ranks know whether the fabric carries anything. */
+static ew_status check_fabric(const ew_fabric *fabric)
+{
+    if (!fabric->name)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "the fabric has no name\n"
+                        "  fix: set it; messages speak of the fabric by it");
+    if (fabric->num_ranks > 1 && !fabric->allgather && !fabric->gather)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "W=%d ranks cannot meet: the fabric %s has no all-gather\n"
+                        "  fix: set allgather or gather of the table in entwine/fabric.h",
+                        fabric->num_ranks, fabric->name);
+    return EW_OK;
+}
+
 ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options,
                         ew_world **world_out)
 {
@@ -431,6 +446,7 @@ ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options
     EW_TRY(ewx_struct_take(&given, sizeof given, fabric, EWX_FIRST_FABRIC, "the fabric",
                            "its size, or take it from the MPI module"));
     EW_TRY(check_place(given.rank, given.num_ranks, world_out));
+    EW_TRY(check_fabric(&given));
     return create(given.rank, given.num_ranks, given.allgather, given.context, &given,
                   options, world_out);
 }

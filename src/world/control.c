@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "world/world.h"
 
@@ -70,9 +71,13 @@ static ew_status prepare(int fd, size_t bytes)
 
 ew_status ewx_control_create(int num_ranks, bool in_threads, int *fd_out)
 {
+    EW_TRY(ewx_memory_check_shared("the world", ewx_control_bytes(num_ranks)));
     const int fd = memfd_create("entwine-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
-        return ewx_fail(EW_ERR_SYSTEM, "memfd_create failed: %s", strerror(errno));
+        return ewx_fail(
+            EW_ERR_SYSTEM,
+            "memfd_create failed: %s\n  fix: raise the limit of open files (ulimit -n)",
+            strerror(errno));
     ew_status status = prepare(fd, ewx_control_bytes(num_ranks));
     if (status == EW_OK)
         status = write_header(fd, num_ranks, in_threads);

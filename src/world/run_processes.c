@@ -176,12 +176,18 @@ static ew_status start_child(flock *f, int rank, const ew_world_options *options
     child *children = f->children;
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-        return ewx_fail(EW_ERR_SYSTEM, "socketpair failed: %s", strerror(errno));
+        return ewx_fail(EW_ERR_SYSTEM,
+                        "socketpair failed for rank %d: %s\n  fix: raise the limit of open "
+                        "files (ulimit -n), or use fewer ranks",
+                        rank, strerror(errno));
     const pid_t parent = getpid(), pid = fork();
     if (pid < 0) {
         close(pair[0]);
         close(pair[1]);
-        return ewx_fail(EW_ERR_SYSTEM, "fork failed: %s", strerror(errno));
+        return ewx_fail(EW_ERR_SYSTEM,
+                        "fork failed for rank %d: %s\n  fix: raise the limit of processes "
+                        "(ulimit -u), or use fewer ranks",
+                        rank, strerror(errno));
     }
     if (pid == 0) {
         close_children(children, rank);

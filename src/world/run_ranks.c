@@ -81,9 +81,9 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
         if (found.rank >= found.num_ranks)
             return ewx_fail(EW_ERR_ARGUMENT,
                             "%s=%d is not below %s=%d\n"
-                            "  fix: number the ranks from 0",
+                            "  fix: start with a launcher that sets both, or use 0 to %d",
                             launchers[i].rank, found.rank, launchers[i].size,
-                            found.num_ranks);
+                            found.num_ranks, found.num_ranks - 1);
         *launcher_out = found;
         return EW_OK;
     }

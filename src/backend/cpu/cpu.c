@@ -398,14 +398,15 @@ static void cpu_start_together(void *state, int64_t delay_ns)
 static ew_status cpu_allocate(ew_world *world, size_t bytes, void **memory_out)
 {
     (void)world;
-    const size_t rounded = (bytes + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
-    void *memory = aligned_alloc(HUGE_PAGE, rounded);
+    const ewx_size size = {bytes, bytes <= PTRDIFF_MAX}, least = {1, true};
+    const ewx_size rounded = ewx_size_round_up(ewx_size_add(size, least), HUGE_PAGE);
+    void *memory = rounded.ok ? aligned_alloc(HUGE_PAGE, rounded.value) : NULL;
     if (!memory)
         return ewx_fail(EW_ERR_MEMORY,
                         "no memory for a matrix of %zu bytes\n"
                         "  fix: use a smaller shape or fewer ranks",
                         bytes);
-    madvise(memory, rounded, MADV_HUGEPAGE);
+    madvise(memory, rounded.value, MADV_HUGEPAGE);
     *memory_out = memory;
     return EW_OK;
 }

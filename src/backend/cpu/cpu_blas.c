@@ -88,8 +88,11 @@ ew_status ewx_blas_gemm(ew_weight_layout layout, int64_t m, int64_t n, int64_t k
                         "  fix: install libblis4 or libopenblas0, or name one "
                         "in ENTWINE_BLAS");
     if (m > INT32_MAX || n > INT32_MAX || k > INT32_MAX || c_stride > INT32_MAX)
-        return ewx_fail(EW_ERR_SHAPE, "BLAS counts in 32 bits: %lldx%lldx%lld is too large",
-                        (long long)m, (long long)n, (long long)k);
+        return ewx_fail(
+            EW_ERR_SHAPE,
+            "BLAS counts in 32 bits: %lldx%lldx%lld with rows of %lld is too large\n"
+            "  fix: make each smaller than 2147483648",
+            (long long)m, (long long)n, (long long)k, (long long)c_stride);
     const int nk = layout == EW_WEIGHT_NK;
     blas.sgemm(ROW_MAJOR, NO_TRANS, nk ? TRANS : NO_TRANS, (int)m, (int)n, (int)k, 1.0f, A,
                (int)k, B, (int)(nk ? k : n), 0.0f, C, (int)c_stride);

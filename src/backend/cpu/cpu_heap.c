@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backend/cpu/cpu_engine.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "plan/policy.h"
 
@@ -43,6 +44,7 @@ static int allocate_pages(int fd, size_t bytes)
  * writable through this one mapping only, of fixed size for ever. */
 static ew_status create_segment(ewx_heap *heap, int *fd_out)
 {
+    EW_TRY(ewx_memory_check_shared("the plan's heap", heap->segment_bytes));
     const int fd = memfd_create("entwine-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return fail_segment("memfd_create", heap->segment_bytes);

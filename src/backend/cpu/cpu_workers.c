@@ -2,6 +2,7 @@
  * engine's and bounded there. */
 #include "backend/cpu/cpu_workers.h"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ typedef struct worker_team {
     int num_workers; /* of the call */
     ewx_workers_task work;
     void *context;
+    fenv_t arithmetic; /* the caller's: how it rounds, whether it flushes subnormals */
     ew_status status;
     /* The caller's: */
     int num_threads;
@@ -58,6 +60,8 @@ static void *worker_main(void *argument)
             return NULL;
         if (!takes_part)
             continue;
+        fesetenv(&team->arithmetic);
+        fedisableexcept(FE_ALL_EXCEPT); /* whose signal the program could not handle here */
         const ew_status status = team->work(team->context, self->number);
         pthread_mutex_lock(&team->mutex);
         if (team->status == EW_OK)
@@ -147,6 +151,7 @@ ew_status ewx_workers_run(ew_world *world, int num_workers, ewx_workers_task wor
     team->num_workers = num_workers;
     team->work = work;
     team->context = context;
+    fegetenv(&team->arithmetic);
     team->status = EW_OK;
     team->busy = num_workers - 1;
     team->call++;

@@ -13,7 +13,8 @@ typedef ew_status (*ewx_workers_task)(void *context, int worker);
 ew_status ewx_workers_start(ew_world *world, int num_workers);
 
 /* Runs work(context, w) on every worker w below `num_workers`, all of which were started,
- * and returns when all have returned: the first status that is not EW_OK. */
+ * and returns when all have returned: the first status that is not EW_OK.  All compute as
+ * the caller's thread is set to, since who does which part is up to chance. */
 ew_status ewx_workers_run(ew_world *world, int num_workers, ewx_workers_task work,
                           void *context);
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "backend/backend.h"
 #include "backend/sim/simulate.h"
@@ -235,17 +236,25 @@ static void sim_start_together(void *state, int64_t delay_ns)
 
 /* ---- Memory: matrices of any size, since nothing lies in them ---- */
 
+/* The smallest that a system protects; a program that takes a matrix for memory of its own
+ * then ends at its first access, and overwrites nothing. */
+#define GUARD_BYTES 1
+
 static ew_status sim_allocate(ew_world *world, size_t bytes, void **memory_out)
 {
     (void)world, (void)bytes;
-    *memory_out = malloc(1);
-    return *memory_out ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for a matrix");
+    void *guard = mmap(NULL, GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (guard == MAP_FAILED)
+        return ewx_fail(EW_ERR_MEMORY, "no address for a simulated matrix\n"
+                                       "  fix: free some of the matrices before");
+    *memory_out = guard;
+    return EW_OK;
 }
 
 static void sim_release(ew_world *world, void *memory)
 {
     (void)world;
-    free(memory);
+    munmap(memory, GUARD_BYTES);
 }
 
 static ew_status sim_copy(ew_world *world, void *to, const void *from, size_t bytes)
