@@ -101,11 +101,16 @@ def _to(dtype, tensor):
     return tensor.to(dtype) if tensor is not None and tensor.dtype in _NAMES else tensor
 
 
+# frozen and pack of a weight that is cast: it is new in every call, and in a compiled graph the next
+# one takes its place in memory.
+_UNKEPT = False, False
+
+
 def _cast_operands(dtype, arguments):
     a, b, world, *rest = arguments
     if b.dtype == dtype or b.dtype not in _NAMES:
         return _to(dtype, a), b, world, *rest
-    return _to(dtype, a), _to(dtype, b), world, False, *rest[1:]  # b is new in every call
+    return _to(dtype, a), _to(dtype, b), world, *_UNKEPT, *rest[2:]
 
 
 def _cast_layer(dtype, arguments):
@@ -345,8 +350,9 @@ class _AgGemm(torch.autograd.Function):
 
 def _cast_gathering(dtype, arguments):
     a, b, num_rows, world, *rest = arguments
-    a, b, _, *frozen = _cast_operands(dtype, (a, b, world, *rest[:1]))
-    return a, b, num_rows, world, *frozen, *rest[1:]
+    frozen, gather, pack = (*rest, *(False, False, True)[len(rest):])
+    a, b, _, frozen, pack = _cast_operands(dtype, (a, b, world, frozen, pack))
+    return a, b, num_rows, world, frozen, gather, pack
 
 
 _differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm, 6))

@@ -92,6 +92,60 @@ def test_a_changed_weight_is_packed_again(world, change, frozen, region):
         {**SHOWN, **HIDDEN}[change](layer)
 
 
+class WritesData(torch.optim.Optimizer):
+    """As many do that are not torch's."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=group["lr"])
+
+
+OPTIMIZERS = {"fused SGD": lambda parameters: torch.optim.SGD(parameters, lr=1.0, fused=True),
+              "fused AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1.0, fused=True,
+                                                                  weight_decay=0.0),
+              "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+              "SGD in one call": lambda parameters: torch.optim.SGD(parameters, lr=1.0,
+                                                                    foreach=True),
+              "one that writes to data": lambda parameters: WritesData(parameters, lr=1.0)}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_that_changes_one_element(world, name, frozen):
+    """Which none of the sampled ones need be."""
+    n, k = 64, 96
+    weight = torch.nn.Parameter(integers(n, k))
+    optimizer, x = OPTIMIZERS[name]([weight]), integers(M, k, seed=2)
+    for row, column in ((5, 7), (40, 50), (61, 90)):  # no spread sample has three such places
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(et.gemm_ar(x, weight, world, frozen), x @ weight.t())
+        assert len(packed_weights(world)) == 1
+        weight.grad = torch.zeros(n, k)
+        weight.grad[row, column] = 1
+        optimizer.step()
+        with torch.no_grad():
+            torch.testing.assert_close(et.gemm_ar(x, weight, world, frozen), x @ weight.t())
+
+
+def test_a_compiled_step(world):
+    """The step is one graph, and what it writes is seen."""
+    weight, x = torch.nn.Parameter(integers(64, 96)), integers(M, 96, seed=2)
+    optimizer = torch.optim.SGD([weight], lr=torch.tensor(1.0))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for row in (5, 40, 61):
+        with torch.no_grad():
+            for _ in range(3):
+                assert torch.equal(et.gemm_ar(x, weight, world), x @ weight.t())
+        weight.grad = torch.zeros(64, 96)
+        weight.grad[row, 7] = 1
+        step()
+
+
 def test_a_changed_weight_of_the_norm_layer(world):
     layer, x = layer_of(world, et.RowParallelLinearNorm), integers(M, K, seed=2)
     with torch.no_grad():
