@@ -45,6 +45,25 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
     return parameter.to_local()
 
 
+def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """y, whose gradient for x needs the weight as it is now.  torch would see a write to what it has
+    saved, but that is the local tensor, whose version a write to the DTensor leaves."""
+    if (torch.compiler.is_compiling() or not isinstance(weight, DTensor)
+            or not (y.requires_grad and x.requires_grad)):
+        return y
+    version = weight._version
+
+    def check(grad: torch.Tensor) -> None:
+        if weight._version != version:
+            raise ArgumentError(
+                f"a weight needed for gradient computation has been modified by an inplace "
+                f"operation: it is at version {weight._version}; expected version {version}\n  fix: "
+                f"call backward() before the optimizer's step, or run the forward pass again")
+
+    y.register_hook(check)
+    return y
+
+
 def row_forward(module: torch.nn.Linear, world: World, scatter_dim: int | None = None
                 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
@@ -53,8 +72,10 @@ def row_forward(module: torch.nn.Linear, world: World, scatter_dim: int | None =
         # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
         pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
         if scatter_dim is None:
-            return whole_sum(x, weight, bias, world, pack=pack)
-        return scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
+            y = whole_sum(x, weight, bias, world, pack=pack)
+        else:
+            y = scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
+        return _watched(y, x, module.weight)
 
     return forward
 
@@ -63,7 +84,8 @@ def column_forward(module: torch.nn.Linear, world: World) -> Callable[[torch.Ten
     """This rank's columns, of an input that is whole on every rank.  The gradient of the input is
     summed over the ranks."""
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return own_columns(x, _part(module.weight), _part(module.bias), world)
+        y = own_columns(x, _part(module.weight), _part(module.bias), world)
+        return _watched(y, x, module.weight)
 
     return forward
 

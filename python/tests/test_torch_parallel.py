@@ -114,6 +114,32 @@ def check_compiled_training(mesh):
         assert torch.equal(share.grad, whole_grad.chunk(RANKS, 1)[rank])
 
 
+def check_written_between(mesh):
+    """A write to a weight after the forward pass, where the gradient needs the old values."""
+    from entwine._torch_parallel import column_forward
+    from torch.distributed.tensor import Replicate, Shard, distribute_module
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    columns = distribute_module(mlp()[0], mesh, ColwiseParallel()._partition_linear_fn)
+    columns.forward = column_forward(columns, et.world_of(mesh.get_group()))
+    for layer in (columns, *(parallelize_module(mlp()[2], mesh, et.RowwiseParallel(
+            output_layouts=layout)) for layout in (Replicate(), Shard(0)))):
+        share = layer.weight.to_local().shape[1]
+        for is_trained in (True, False):
+            layer.weight.requires_grad_(is_trained)
+            x = integers(4, share).requires_grad_()
+            y = layer(x)
+            with torch.no_grad():
+                layer.weight.add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation.*\n  fix: "):
+                y.sum().backward()
+            layer(x).sum().backward()
+        layer.weight.requires_grad_()
+        y = layer(integers(4, share))  # the gradient of the weight does not need it
+        with torch.no_grad():
+            layer.weight.add_(1)
+        y.sum().backward()
+
+
 def check_refusals(mesh):
     from torch.distributed.tensor import Partial, Shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -160,6 +186,7 @@ def checked(spawned):
         check_style(mesh, spawned.rank, dim)
     check_dtensors(mesh, spawned.rank)
     check_compiled_training(mesh)
+    check_written_between(mesh)
     check_refusals(mesh)
     check_dimensions(spawned)
     torch.distributed.destroy_process_group()
