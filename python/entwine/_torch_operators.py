@@ -272,6 +272,12 @@ _differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs, 4))
 _differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar, 4))
 
 
+def may_pack(b: torch.Tensor) -> bool:
+    """Whether a packed copy of b may be kept for the next call.  Not of what a compiled graph computes:
+    it writes the next one into the same memory, which no version shows."""
+    return not torch.compiler.is_compiling() or isinstance(b, torch.nn.Parameter)
+
+
 def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False, *,
             config: ConfigLike = None) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``a @ b.T``, with gradients.  Collective, and so
@@ -284,7 +290,8 @@ def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
     ``config`` is that of the plans: text such as "invariant=8", for the same bits on 1, 2, 4 and 8
     ranks, or a mapping.  All ranks pass the same.
     """
-    return gemm_rs_operator(a, b, check_world(world).name, frozen, True, config_text(config))
+    return gemm_rs_operator(a, b, check_world(world).name, frozen, may_pack(b),
+                            config_text(config))
 
 
 def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False, *,
@@ -298,7 +305,8 @@ def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
     one, pass the result through ``replicate``.  The weight is kept as ``gemm_rs`` keeps it, one
     packed copy for both, and ``config`` is as there.
     """
-    return gemm_ar_operator(a, b, check_world(world).name, frozen, True, config_text(config))
+    return gemm_ar_operator(a, b, check_world(world).name, frozen, may_pack(b),
+                            config_text(config))
 
 
 # ---- ag_gemm ---------------------------------------------------------------------------------
@@ -371,7 +379,7 @@ def ag_gemm(a: torch.Tensor, b: torch.Tensor, world: World, num_rows: int | None
     if num_rows is None:
         num_rows = a.shape[0] * check_world(world).size
     y: torch.Tensor
-    y, _ = torch.ops.entwine.ag_gemm(a, b, num_rows, check_world(world).name, frozen)
+    y, _ = ag_gemm_operator(a, b, num_rows, check_world(world).name, frozen, False, may_pack(b))
     return y
 
 

@@ -292,6 +292,60 @@ def test_more_shapes_than_plans_are_kept(world):
                                                                            layer.bias), atol=1e-5)
 
 
+# ---- Compiled graphs -------------------------------------------------------------------------
+
+ROWS = 300, 301, 303, 307
+
+
+def rows_of_ones(n, k, numbers):
+    """Weights that differ where no sampled element lies."""
+    return [(torch.arange(n)[:, None] == number).float() * (torch.arange(k) == 7).float()
+            for number in numbers]
+
+
+@pytest.mark.parametrize("operator", [et.gemm_rs, et.gemm_ar, et.ag_gemm])
+def test_weights_that_a_graph_computes(world, operator):
+    """Inductor has them take turns in one piece of memory."""
+    n, k = 512, 384
+
+    def products(x, numbers):
+        for number in numbers:
+            weight = rows_of_ones(n, k, [number])[0]
+            y = operator(x, weight, world)
+            yield y
+            x = x + 0 * y.sum()
+
+    x, numbers = integers(M, k), torch.tensor(ROWS)
+    call = torch.compile(lambda *arguments: list(products(*arguments)))
+    with torch.no_grad():
+        for _ in range(2):
+            for y, weight in zip(call(x, numbers), rows_of_ones(n, k, numbers)):
+                assert torch.equal(y, x @ weight.t())
+
+
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_weights_that_autocast_casts_in_a_graph(world, output):
+    n = 512
+    layers = [et.RowParallelLinear(n, n, bias=False, output=output, world=world) for _ in range(4)]
+    with torch.no_grad():
+        for layer, weight in zip(layers, rows_of_ones(n, n, ROWS)):
+            layer.weight.copy_(weight)
+        x = integers(M, n)
+
+        @torch.compile
+        def call(x):
+            results = []
+            for layer in layers:
+                results.append(layer(x))
+                x = x + 0 * results[-1].sum()
+            return results
+
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                for y, layer in zip(call(x), layers):
+                    assert torch.equal(y.float(), x @ layer.weight.t())
+
+
 # ---- autocast --------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("output", ["scattered", "replicated"])
