@@ -1,5 +1,7 @@
 """entwine.torch.RowwiseParallel in parallelize_module, DTensors, and outputs scattered along any
 dimension, on two ranks with torch.distributed (gloo), against one process and torch's own style."""
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
@@ -114,13 +116,31 @@ def check_compiled_training(mesh):
         assert torch.equal(share.grad, whole_grad.chunk(RANKS, 1)[rank])
 
 
+def check_copies(mesh, rank):
+    """A copy has weights of its own, in inference and in training."""
+    from torch.distributed.tensor.parallel import parallelize_module
+    x = integers(5, HIDDEN, seed=7)
+    share = x.chunk(RANKS, 1)[rank]
+    layer = parallelize_module(mlp()[2], mesh, et.RowwiseParallel())
+    y = layer(share)
+    other = copy.deepcopy(layer)
+    with torch.no_grad():
+        other.weight.mul_(2)
+        for _ in range(3):
+            assert torch.equal(layer(share), y)
+            assert torch.equal(other(share) - other.bias.to_local(), 2 * (y - layer.bias.to_local()))
+    other(share).sum().backward()
+    assert other.weight.grad is not None and layer.weight.grad is None
+
+
 def check_written_between(mesh):
     """A write to a weight after the forward pass, where the gradient needs the old values."""
     from entwine._torch_parallel import column_forward
     from torch.distributed.tensor import Replicate, Shard, distribute_module
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
     columns = distribute_module(mlp()[0], mesh, ColwiseParallel()._partition_linear_fn)
-    columns.forward = column_forward(columns, et.world_of(mesh.get_group()))
+    forward = column_forward(et.world_of(mesh.get_group()))
+    columns.forward = lambda x: forward(columns, x)
     for layer in (columns, *(parallelize_module(mlp()[2], mesh, et.RowwiseParallel(
             output_layouts=layout)) for layout in (Replicate(), Shard(0)))):
         share = layer.weight.to_local().shape[1]
@@ -187,6 +207,7 @@ def checked(spawned):
     check_dtensors(mesh, spawned.rank)
     check_compiled_training(mesh)
     check_written_between(mesh)
+    check_copies(mesh, spawned.rank)
     check_refusals(mesh)
     check_dimensions(spawned)
     torch.distributed.destroy_process_group()
