@@ -101,8 +101,8 @@ def _to(dtype, tensor):
     return tensor.to(dtype) if tensor is not None and tensor.dtype in _NAMES else tensor
 
 
-# frozen and pack of a weight that is cast: it is new in every call, and in a compiled graph the next
-# one takes its place in memory.
+# frozen and pack of a weight that is cast: it is new in every call, and in a compiled graph the
+# next one takes its place in memory.
 _UNKEPT = False, False
 
 
@@ -273,8 +273,8 @@ _differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar, 4))
 
 
 def may_pack(b: torch.Tensor) -> bool:
-    """Whether a packed copy of b may be kept for the next call.  Not of what a compiled graph computes:
-    it writes the next one into the same memory, which no version shows."""
+    """Whether a packed copy of b may be kept for the next call.  Not of what a compiled graph
+    computes: it writes the next one into the same memory, which no version shows."""
     return not torch.compiler.is_compiling() or isinstance(b, torch.nn.Parameter)
 
 

@@ -48,8 +48,8 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """y, whose gradient for x needs the weight as it is now.  torch would see a write to what it has
-    saved, but that is the local tensor, whose version a write to the DTensor leaves."""
+    """y, whose gradient for x needs the weight as it is now.  torch would see a write to what it
+    has saved, but that is the local tensor, whose version a write to the DTensor leaves."""
     if (torch.compiler.is_compiling() or not isinstance(weight, DTensor)
             or not (y.requires_grad and x.requires_grad)):
         return y
@@ -59,8 +59,8 @@ def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Te
         if weight._version != version:
             raise ArgumentError(
                 f"a weight needed for gradient computation has been modified by an inplace "
-                f"operation: it is at version {weight._version}; expected version {version}\n  fix: "
-                f"call backward() before the optimizer's step, or run the forward pass again")
+                f"operation: it is at version {weight._version}; expected version {version}\n"
+                f"  fix: call backward() before the optimizer's step, or run the forward pass again")
 
     y.register_hook(check)
     return y

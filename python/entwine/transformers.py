@@ -202,7 +202,9 @@ def enable() -> None:
 def _plan_of(model: Any) -> dict[str, str]:
     """The model's own plan, or one by the names of its layers."""
     if model.tp_plan:
-        return dict(model.tp_plan)
+        # Checkpoints have the two halves apart, and so are they split as they are loaded.
+        return {name: "packed_colwise" if name.endswith(".experts.gate_up_proj")
+                and style == "colwise" else style for name, style in model.tp_plan.items()}
     plan = {_generic(name): _PLAN_BY_NAME[name.rpartition(".")[2]]
             for name, module in model.named_modules()
             if name.rpartition(".")[2] in _PLAN_BY_NAME and isinstance(module, torch.nn.Linear)}

@@ -47,7 +47,8 @@ def test_logits_tokens_and_gradients(said, name):
 
 @pytest.mark.parametrize("what", [
     "bfloat16: as in one process", "tied embeddings: as in one process",
-    "a head tied to a whole embedding: as in one process", "a copy has weights of its own",
+    "a head tied to a whole embedding: as in one process", "experts: as in one process",
+    "a copy has weights of its own",
     "no tokens beyond the vocabulary",
     "loss curves are equal", "a write to a DTensor is seen", "saved and loaded again",
     "a plan by names: as in one process", "layers that cannot are left alone",
@@ -193,6 +194,12 @@ def check_kinds(tokens):
     check_equal(results(parallelize(model), tokens),
                 results(tiny("Llama", tie_word_embeddings=True), tokens))
     say("a head tied to a whole embedding: as in one process")
+    for style in ("packed_colwise", "colwise"):  # some plans have this for halves that are fused
+        model, right = (tiny("Mixtral", num_local_experts=4) for _ in range(2))
+        model.tp_plan = {layer: style if layer.endswith("gate_up_proj") else its
+                         for layer, its in model.tp_plan.items()}
+        check_equal(results(parallelize(model), tokens), results(right, tokens))
+    say("experts: as in one process")
     model = parallelize(tiny("Llama"))
     for number in (-1, 128):
         with torch.no_grad():
