@@ -21,6 +21,7 @@ from torch._functorch.aot_autograd import get_aot_compilation_context
 from torch._inductor import config, custom_graph_pass
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
 from ._torch_operators import (_NAMES, ag_gemm_operator, gemm_ar_operator, gemm_rs_operator)
@@ -68,18 +69,28 @@ def _erase_unused(graph: Graph, node: Node) -> None:
             pending.extend(inputs)
 
 
-def _check_value(value: torch.Tensor) -> None:
+def _is_known(truth: Any) -> bool:
+    """Whether it holds for all extents that the graph is for."""
+    return truth is True or isinstance(truth, torch.SymBool) and statically_known_true(truth)
+
+
+def _check_product(a: Node, product: Node) -> None:
+    value = product.meta["val"]
+    if any(_is_known(extent == 0) for extent in (a.meta["val"].shape[1], value.shape[1])):
+        raise _Left("its product has no depth or no columns")
     if value.dtype not in _NAMES:
         raise _Left(f"its element type is {value.dtype}")
     if value.device.type != "cpu":
         raise _Left(f"it is on {value.device.type}; the pass is for CPUs")
 
 
-def _weight(graph: Graph, b: Node) -> Node:
-    """[n, k], as Entwine wants it, of the second operand of a product."""
-    if b.target is _aten.permute.default and list(b.args[1]) == [1, 0]:
-        return b.args[0]
-    return _added(graph, _aten.permute.default, b, [1, 0])
+def _weight(graph: Graph, b: Node, pack: bool) -> tuple[Node, bool]:
+    """[n, k], as Entwine wants it, of the second operand of a product, and whether to pack it: not
+    one that the graph computes, for Inductor writes the next one into its memory."""
+    is_transposed = b.target is _aten.permute.default and list(b.args[1]) == [1, 0]
+    source = b.args[0] if is_transposed else b
+    weight = source if is_transposed else _added(graph, _aten.permute.default, b, [1, 0])
+    return weight, pack and source.op == "placeholder"
 
 
 # ---- What is summed --------------------------------------------------------------------------
@@ -90,12 +101,14 @@ class _Product:
 
     def __init__(self, summed: Node):
         self.sizes: list[Any] | None = None
+        self.shape: torch.Size | None = None  # of the sizes, with a number for a -1
         self.chunk: Any = None
-        self.dim = 0
+        self.dim, self.parts = 0, 0
         node = self._before_cat(summed) if summed.target is _aten.cat.default else summed
         while node.target in _VIEWS:
             _only_user(node)
-            self.sizes = self.sizes or list(node.args[1])
+            if self.sizes is None:
+                self.sizes, self.shape = list(node.args[1]), node.meta["val"].shape
             node = node.args[0]
         if node.target in (_aten.addmm.default, _aten.baddbmm.default):
             raise _Left("a bias is part of the sum")
@@ -103,7 +116,7 @@ class _Product:
             raise _Left("what is summed is not a product")
         _only_user(node)
         self.mm, (self.a, self.b) = node, node.args
-        _check_value(node.meta["val"])
+        _check_product(self.a, node)
 
     def _before_cat(self, cat: Node) -> Node:
         """Of cat(split(x, chunk, dim)), which reorders x for a scatter along dim: x."""
@@ -115,12 +128,31 @@ class _Product:
                 or len(split.users) != len(parts) or any(len(part.users) != 1 for part in parts)):
             raise _Left("what is summed is not a product")
         _only_user(cat)
+        self.parts = len(parts)
         whole, self.chunk, self.dim = (*split.args, 0)[:3]
         self.dim %= whole.meta["val"].dim()
         if self.dim == whole.meta["val"].dim() - 1:
             raise _Left("its last dimension is scattered")
         _only_user(whole)
         return whole
+
+    def check_scatter(self, ranks: int) -> None:
+        """Every rank's part is whole rows of the product, as many on all ranks."""
+        m, n = self.mm.meta["val"].shape
+        if self.parts not in (0, ranks):
+            raise _Left(f"what is summed is split into {self.parts} parts for {ranks} ranks")
+        if self.shape is None:
+            return
+        keeps_rows = len(self.shape) > 1 and _is_known(self.shape[-1] == n)
+        if not keeps_rows and (self.parts or not _is_known(m % ranks == 0)):
+            raise _Left("a view takes rows of its product apart")
+
+    def scattered_sizes(self) -> list[Any] | None:
+        """Of a rank's part; the extent that is scattered is left to torch."""
+        if self.sizes is None or self.shape is None:
+            return None
+        return [-1 if dim == self.dim else extent if isinstance(extent, int) else size
+                for dim, (size, extent) in enumerate(zip(self.sizes, self.shape))]
 
     def rows(self, graph: Graph, ranks: int) -> Node:
         """[m, k], in the order of the ranks that own them."""
@@ -162,13 +194,15 @@ class _Rows:
         self.chunk: Any = None
         self.dim = 0
         self.path = {self.waited}  # from there to the product
+        if self.x.meta["val"].dim() == 1:
+            raise _Left("its last dimension is gathered")
         self.product = self._product_of(self.waited) or self._product_of_cat()
-        *_, b = self.product.args
+        *_, a, b = self.product.args
         if _depends(b, self.waited):
             raise _Left("its weight depends on what is gathered")
         if self.product.kwargs:
             raise _Left("its product is scaled")
-        _check_value(self.product.meta["val"])
+        _check_product(a, self.product)
 
     def _product_of(self, rows: Node) -> Node | None:
         """Of rows, or of a view of them that keeps them apart."""
@@ -204,8 +238,11 @@ class _Rows:
         raise _Left("what is gathered is not the first operand of a product")
 
     def is_used_elsewhere(self) -> bool:
-        return any(user not in self.path and user is not self.product
-                   for node in self.path for user in node.users)
+        """Also by the product itself, which may add the rows."""
+        *bias, _, _ = self.product.args
+        return any(one in self.path for one in bias) or any(
+            user not in self.path and user is not self.product
+            for node in self.path for user in node.users)
 
     def sizes(self, graph: Graph, last: Any) -> list[Any]:
         """Of what is gathered, along the first dimension; with another last extent."""
@@ -305,16 +342,17 @@ class EntwinePass(_GraphPass):
         product, waited = _Product(summed), _only_user(collective)
         if waited.target is not _collectives.wait_tensor.default:
             raise _Left("its result is used before it is waited for")
+        scatters = collective.target is _REDUCE_SCATTER
+        if scatters:
+            product.check_scatter(ranks)
+        elif product.parts:
+            raise _Left("what is summed is not a product")
         with graph.inserting_before(collective):
-            if collective.target is _ALL_REDUCE:
-                y = _added(graph, gemm_ar_operator, product.a, _weight(graph, product.b), world,
-                           False, pack)
-                sizes = product.sizes
-            else:
-                y = _added(graph, gemm_rs_operator, product.rows(graph, ranks),
-                           _weight(graph, product.b), world, False, pack)
-                sizes = product.sizes and [-1 if dim == product.dim else size
-                                           for dim, size in enumerate(product.sizes)]
+            rows = product.rows(graph, ranks) if scatters else product.a
+            weight, pack = _weight(graph, product.b, pack)
+            y = _added(graph, gemm_rs_operator if scatters else gemm_ar_operator, rows, weight,
+                       world, False, pack)
+            sizes = product.scattered_sizes() if scatters else product.sizes
             if sizes is not None:
                 y = _added(graph, _aten.reshape.default, y, sizes)
         waited.replace_all_uses_with(y)
@@ -334,8 +372,8 @@ class EntwinePass(_GraphPass):
             count = _extent(graph, a, 0)
             count = (count * ranks if isinstance(count, int) else
                      _added(graph, operator.mul, count, ranks))
-            both = _added(graph, ag_gemm_operator, a, _weight(graph, b), count, world, False,
-                          gather, pack)
+            weight, pack = _weight(graph, b, pack)
+            both = _added(graph, ag_gemm_operator, a, weight, count, world, False, gather, pack)
             y = rows.in_order(graph, _added(graph, operator.getitem, both, 0))
             if bias:
                 y = _added(graph, _aten.add.Tensor, y, bias[0])

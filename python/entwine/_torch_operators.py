@@ -101,11 +101,16 @@ def _to(dtype, tensor):
     return tensor.to(dtype) if tensor is not None and tensor.dtype in _NAMES else tensor
 
 
+# frozen and pack of a weight that is cast: it is new in every call, and in a compiled graph the
+# next one takes its place in memory.
+_UNKEPT = False, False
+
+
 def _cast_operands(dtype, arguments):
     a, b, world, *rest = arguments
     if b.dtype == dtype or b.dtype not in _NAMES:
         return _to(dtype, a), b, world, *rest
-    return _to(dtype, a), _to(dtype, b), world, False, *rest[1:]  # b is new in every call
+    return _to(dtype, a), _to(dtype, b), world, *_UNKEPT, *rest[2:]
 
 
 def _cast_layer(dtype, arguments):
@@ -267,6 +272,12 @@ _differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs, 4))
 _differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar, 4))
 
 
+def may_pack(b: torch.Tensor) -> bool:
+    """Whether a packed copy of b may be kept for the next call.  Not of what a compiled graph
+    computes: it writes the next one into the same memory, which no version shows."""
+    return not torch.compiler.is_compiling() or isinstance(b, torch.nn.Parameter)
+
+
 def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False, *,
             config: ConfigLike = None) -> torch.Tensor:
     """This rank's rows of the sum over ranks of ``a @ b.T``, with gradients.  Collective, and so
@@ -279,7 +290,8 @@ def gemm_rs(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
     ``config`` is that of the plans: text such as "invariant=8", for the same bits on 1, 2, 4 and 8
     ranks, or a mapping.  All ranks pass the same.
     """
-    return gemm_rs_operator(a, b, check_world(world).name, frozen, True, config_text(config))
+    return gemm_rs_operator(a, b, check_world(world).name, frozen, may_pack(b),
+                            config_text(config))
 
 
 def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False, *,
@@ -293,7 +305,8 @@ def gemm_ar(a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool = False
     one, pass the result through ``replicate``.  The weight is kept as ``gemm_rs`` keeps it, one
     packed copy for both, and ``config`` is as there.
     """
-    return gemm_ar_operator(a, b, check_world(world).name, frozen, True, config_text(config))
+    return gemm_ar_operator(a, b, check_world(world).name, frozen, may_pack(b),
+                            config_text(config))
 
 
 # ---- ag_gemm ---------------------------------------------------------------------------------
@@ -345,8 +358,9 @@ class _AgGemm(torch.autograd.Function):
 
 def _cast_gathering(dtype, arguments):
     a, b, num_rows, world, *rest = arguments
-    a, b, _, *frozen = _cast_operands(dtype, (a, b, world, *rest[:1]))
-    return a, b, num_rows, world, *frozen, *rest[1:]
+    frozen, gather, pack = (*rest, *(False, False, True)[len(rest):])
+    a, b, _, frozen, pack = _cast_operands(dtype, (a, b, world, frozen, pack))
+    return a, b, num_rows, world, frozen, gather, pack
 
 
 _differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm, 6))
@@ -365,7 +379,7 @@ def ag_gemm(a: torch.Tensor, b: torch.Tensor, world: World, num_rows: int | None
     if num_rows is None:
         num_rows = a.shape[0] * check_world(world).size
     y: torch.Tensor
-    y, _ = torch.ops.entwine.ag_gemm(a, b, num_rows, check_world(world).name, frozen)
+    y, _ = ag_gemm_operator(a, b, num_rows, check_world(world).name, frozen, False, may_pack(b))
     return y
 
 

@@ -1,10 +1,12 @@
 """Linear layers whose parameters are DTensors: the forward of a row-parallel one, whose product and
 collective are one call of Entwine's, and of a column-parallel one, which exchanges nothing, or in
 inference its results; an embedding's in inference; and the style that makes the first of a
-torch.nn.Linear."""
+torch.nn.Linear.  Each becomes a method of its layer, so that a copy of the layer has its own."""
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -45,34 +47,60 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
     return parameter.to_local()
 
 
-def row_forward(module: torch.nn.Linear, world: World, scatter_dim: int | None = None
-                ) -> Callable[[torch.Tensor], torch.Tensor]:
+def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """y, whose gradient for x needs the weight as it is now.  torch would see a write to what it
+    has saved, but that is the local tensor, whose version a write to the DTensor leaves."""
+    if (torch.compiler.is_compiling() or not isinstance(weight, DTensor)
+            or not (y.requires_grad and x.requires_grad)):
+        return y
+    version = weight._version
+
+    def check(grad: torch.Tensor) -> None:
+        if weight._version != version:
+            raise ArgumentError(
+                f"a weight needed for gradient computation has been modified by an inplace "
+                f"operation: it is at version {weight._version}; expected version {version}\n"
+                f"  fix: call backward() before the optimizer's step, or run the forward pass again")
+
+    y.register_hook(check)
+    return y
+
+
+Forward = Callable[[Any, torch.Tensor], Any]  # of a layer and its input
+
+
+def row_forward(world: World, scatter_dim: int | None = None) -> Forward:
     """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
-    def forward(x: torch.Tensor) -> torch.Tensor:
+    def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         weight, bias = _part(module.weight), _part(module.bias)
         # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
         pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
         if scatter_dim is None:
-            return whole_sum(x, weight, bias, world, pack=pack)
-        return scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
+            y = whole_sum(x, weight, bias, world, pack=pack)
+        else:
+            y = scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
+        return _watched(y, x, module.weight)
 
     return forward
 
 
-def column_forward(module: torch.nn.Linear, world: World) -> Callable[[torch.Tensor], torch.Tensor]:
+def column_forward(world: World) -> Forward:
     """This rank's columns, of an input that is whole on every rank.  The gradient of the input is
     summed over the ranks."""
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return own_columns(x, _part(module.weight), _part(module.bias), world)
+    def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        y = own_columns(x, _part(module.weight), _part(module.bias), world)
+        return _watched(y, x, module.weight)
 
     return forward
 
 
-def gathered_column_forward(module: torch.nn.Linear, world: World
-                            ) -> Callable[[torch.Tensor], torch.Tensor | None]:
+def gathered_column_forward(world: World) -> Forward:
     """All columns, on every rank, of an input that is whole on every rank.  None, with nothing
     done, where a gradient is wanted or torch has to see what is called."""
-    def forward(x: torch.Tensor) -> torch.Tensor | None:
+    def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor | None:
+        if not isinstance(module.weight, DTensor) and not isinstance(module.bias, DTensor):
+            # Tied to one that is not split, after this layer was.
+            return torch.nn.functional.linear(x, module.weight, module.bias)
         weight = _part(module.weight)
         if not has_nothing_to_do(x, weight):
             return None
@@ -82,13 +110,12 @@ def gathered_column_forward(module: torch.nn.Linear, world: World
     return forward
 
 
-def embedding_forward(module: torch.nn.Embedding, world: World
-                      ) -> Callable[[torch.Tensor], torch.Tensor | None]:
+def embedding_forward(world: World) -> Forward:
     """Of an embedding whose rows are split over the ranks: the rows of these numbers, which are the
     same on every rank.  None as in gathered_column_forward."""
     lookup = torch.nn.functional.embedding
 
-    def forward(numbers: torch.Tensor) -> torch.Tensor | None:
+    def forward(module: torch.nn.Embedding, numbers: torch.Tensor) -> torch.Tensor | None:
         weight = _part(module.weight)
         if not has_nothing_to_do(numbers, weight):
             return None
@@ -129,15 +156,15 @@ class RowwiseParallel(parallel.RowwiseParallel):
             raise ShapeError(f"in_features is {module.in_features}; expected a multiple of the "
                              f"{world.size} ranks")
         module = distribute_module(module, device_mesh, self._partition_linear_fn)
-        forward = row_forward(module, world, scatter_dim)
+        forward = row_forward(world, scatter_dim)
 
-        def on_layouts(x: torch.Tensor) -> torch.Tensor:
-            y = forward(self._features(x, device_mesh))
+        def on_layouts(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = forward(module, self._features(x, device_mesh))
             if self.use_local_output:
                 return y
             return DTensor.from_local(y, device_mesh, self.output_layouts, run_check=False)
 
-        module.forward = on_layouts  # type: ignore[method-assign]
+        module.forward = types.MethodType(on_layouts, module)  # type: ignore[method-assign]
         return module
 
     def _features(self, x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

@@ -2,8 +2,9 @@
 as the tensor's memory.
 
 A change of the tensor is seen by its version, which torch counts at every write but those through
-``.data``, ``numpy()`` and their like.  So where nobody has promised that the weight stays
-(`frozen`), some elements that are spread over it are compared as well.  What is decided here
+``.data``, ``numpy()`` and their like, and those of fused optimizers, whose steps are watched
+instead.  So where nobody has promised that the weight stays (`frozen`), some elements that are
+spread over it are compared as well.  What is decided here
 concerns this rank alone: ranks use the same plan whether or not their weights are packed.
 """
 import ctypes
@@ -11,13 +12,16 @@ import weakref
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ._errors import ArgumentError
 from ._weight import Weight
+from ._world import _worlds
 
 _SPOTS, _RUN, _ALIGNED = 16, 8, 16
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _UNTRACKED = None  # the version of an inference tensor
+_WRITTEN = -1  # the version of what has to be packed again
 
 
 class _Kept:
@@ -117,7 +121,36 @@ def packed(world, b, layout, promised, config=""):
     else:
         wanted = True
     if wanted:
-        kept.version = -1  # until it is packed
+        kept.version = _WRITTEN  # until it is packed
         kept.pack(world, b, layout, config)
     kept.note(version)
     return kept.weight
+
+
+# ---- Optimizers ------------------------------------------------------------------------------
+
+def _storage_of(parameter):
+    """What a key of its part of a DTensor, or of itself, has of its storage; None: it has none."""
+    try:
+        return getattr(parameter, "_local_tensor", parameter).untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _note_step(optimizer, *_):
+    """Fused steps, and optimizers that write to ``.data``, leave the versions as they are, and may
+    change few elements.  (What a compiled step writes is counted.)"""
+    if torch.compiler.is_compiling():
+        return
+    known = [world._frozen for world in list(_worlds.values()) if world._frozen]
+    if not known:
+        return
+    written = {_storage_of(parameter) for group in optimizer.param_groups
+               for parameter in group["params"] if parameter.requires_grad}
+    for weights in known:
+        for (storage, *_), kept in list(weights.items()):
+            if storage in written:
+                kept.version = _WRITTEN
+
+
+register_optimizer_step_post_hook(_note_step)

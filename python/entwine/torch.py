@@ -27,7 +27,7 @@ from ._problem import ConfigLike, config_text
 from ._torch_block import ParallelAttentionProjections, ParallelMLP
 from ._torch_column import ColumnParallelLinear
 from ._torch_operators import (ag_gemm, all_gather_rows, gemm_ar, gemm_ar_layer, gemm_rs,
-                               gemm_rs_layer, reduce_scatter_rows, replicate)
+                               gemm_rs_layer, may_pack, reduce_scatter_rows, replicate)
 from ._torch_products import ag_gemm_act, ag_gemm_multi
 from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
 from ._world import World, check_world
@@ -176,11 +176,12 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
     def _owned_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 2)
         return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim,
-                             config=self.config)
+                             may_pack(self.weight), self.config)
 
     def _whole_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 1)
-        return whole_sum(x, self.weight, self.bias, self.world, self.frozen, config=self.config)
+        return whole_sum(x, self.weight, self.bias, self.world, self.frozen,
+                         may_pack(self.weight), self.config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._owned_sum(x) if self.output == "scattered" else self._whole_sum(x)

@@ -14,6 +14,7 @@ import functools
 import itertools
 import logging
 import re
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentError, ShapeError, UnsupportedError
-from ._torch_parallel import (column_forward, embedding_forward, gathered_column_forward,
+from ._torch_parallel import (Forward, column_forward, embedding_forward, gathered_column_forward,
                               row_forward)
 from ._world import World
 from .torch import world_of
@@ -83,23 +84,41 @@ def _why_not(module: torch.nn.Module, mesh: DeviceMesh, style: _Entwines) -> str
     return f"has {style.split}={count}, not a multiple of {size} ranks" if count % size else None
 
 
+def _replaced(module: Any, install: Callable[..., Any], mesh: DeviceMesh) -> Callable[..., Any]:
+    """The forward of Transformers' for this module, in the place of the one it was copied with."""
+    ours = module.__dict__.pop("forward")
+    try:
+        theirs: Callable[..., Any] = install(module, mesh).forward
+    finally:
+        module.forward = ours
+    module._entwine_theirs = id(module), theirs
+    return theirs
+
+
 class _Entwines:
     """A style of Transformers' with another forward where Entwine can run the layer."""
     kind: type[torch.nn.Module] = torch.nn.Linear
     split: str  # which number of the layer is divided among the ranks
-    forward_of: Callable[[Any, World], Callable[[torch.Tensor], torch.Tensor | None]]
+    forward_of: Callable[[World], Forward]
 
     def install_forward(self, module: torch.nn.Module, mesh: DeviceMesh) -> torch.nn.Module:
-        module = super().install_forward(module, mesh)  # type: ignore[misc]
+        install_theirs = super().install_forward  # type: ignore[misc]
+        module = install_theirs(module, mesh)
         if _why_not(module, mesh, self) is not None:
             return module
-        theirs, ours = module.forward, self.forward_of(module, world_of(_group_of(mesh)))
+        ours = self.forward_of(world_of(_group_of(mesh)))
 
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            y = None if isinstance(x, DTensor) else ours(x)
-            return theirs(x) if y is None else y
+        def forward(module: Any, x: torch.Tensor) -> torch.Tensor:
+            y = None if isinstance(x, DTensor) else ours(module, x)
+            if y is not None:
+                return y
+            owner, theirs = module._entwine_theirs
+            if owner != id(module):  # a copy: theirs is a function that uses the original
+                theirs = _replaced(module, install_theirs, mesh)
+            return theirs(x)
 
-        module.forward = forward
+        module._entwine_theirs = id(module), module.forward
+        module.forward = types.MethodType(forward, module)
         return module
 
 
@@ -183,7 +202,9 @@ def enable() -> None:
 def _plan_of(model: Any) -> dict[str, str]:
     """The model's own plan, or one by the names of its layers."""
     if model.tp_plan:
-        return dict(model.tp_plan)
+        # Checkpoints have the two halves apart, and so are they split as they are loaded.
+        return {name: "packed_colwise" if name.endswith(".experts.gate_up_proj")
+                and style == "colwise" else style for name, style in model.tp_plan.items()}
     plan = {_generic(name): _PLAN_BY_NAME[name.rpartition(".")[2]]
             for name, module in model.named_modules()
             if name.rpartition(".")[2] in _PLAN_BY_NAME and isinstance(module, torch.nn.Linear)}

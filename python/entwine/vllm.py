@@ -62,6 +62,12 @@ def _why_not_made(layer: Any, unquantized: type) -> str | None:
     return None
 
 
+def _count_write(param: torch.Tensor) -> None:
+    """vLLM writes to ``.data``, which torch does not count; new values may differ in few elements."""
+    if not param.is_inference():
+        torch.autograd.graph.increment_version(param)
+
+
 def _layer_class(theirs: Any, unquantized: Any, get_tp_group: Any) -> type:
     report = _Report()
 
@@ -87,6 +93,14 @@ def _layer_class(theirs: Any, unquantized: Any, get_tp_group: Any) -> type:
                 self.quant_method = KeepsWeight()
             else:
                 report.note(self, why)
+
+        def weight_loader(self, param: Any, loaded_weight: torch.Tensor) -> None:
+            super().weight_loader(param, loaded_weight)
+            _count_write(param)
+
+        def weight_loader_v2(self, param: Any, loaded_weight: torch.Tensor) -> None:
+            super().weight_loader_v2(param, loaded_weight)
+            _count_write(param)
 
         def forward(self, input_: torch.Tensor) -> Any:
             if self.entwine_world is None:

@@ -76,6 +76,16 @@ REPLACED = {
     "gathered rows that are used before their product": (
         lambda x, w: (lambda rows: rows.sum() + product(rows, w))(gathered(x, 1)), X, W,
         "1 ag_gemm"),
+    "rows that are added to their product": (
+        lambda x, w: (lambda rows: torch.addmm(rows, rows, w.t()))(gathered(x)),
+        MATRIX, (WIDTH, WIDTH), "1 ag_gemm"),
+    "rows in another order that are added to their product": (
+        lambda x, w: (lambda rows: torch.addmm(rows, rows, w.t()))(gathered(x, 1).view(-1, WIDTH)),
+        X, (WIDTH, WIDTH), "1 ag_gemm"),
+    "an extent that torch finds": (
+        lambda x, w: scattered(torch.mm(x, w.t()).view(2, -1, HIDDEN)), MATRIX, W, "1 gemm_rs"),
+    "a view that takes rows apart, not those of a rank": (
+        lambda x, w: scattered(torch.mm(x, w.t()).view(-1)), MATRIX, W, "1 gemm_rs"),
     "all_gather, then reduce_scatter": (
         lambda x, w: scattered(product(product(gathered(x, 1), w), w.t()), 1), X, W,
         "1 ag_gemm, 1 gemm_rs"),
@@ -101,6 +111,20 @@ LEFT = {
         lambda x, w: torch.addmm(w[:, 0], gathered(x), w.t(), alpha=2), "its product is scaled"),
     "another type, gathered": (
         lambda x, w: torch.mm(gathered(x).double(), w.t().double()), "not the first operand"),
+    "a vector, gathered": (
+        lambda x, w: torch.mm(gathered(x[0]).view(1, -1), torch.cat((w, w), 1).t()),
+        "its last dimension is gathered"),
+    "a view that halves a row": (
+        lambda x, w: scattered(torch.mm(x[:3], w.t()).view(LENGTH, -1)), "takes rows of its"),
+    "a dimension that is part of a row": (
+        lambda x, w: scattered(torch.mm(x, w.t()).view(LENGTH, 2, -1), 1), "takes rows of its"),
+    "more parts than ranks": (
+        lambda x, w: scattered(torch.cat(torch.mm(x, w.t()).view(2, 3, -1).split(1, 1))),
+        "split into 3 parts for 2 ranks"),
+    "rows in another order, all of them": (
+        lambda x, w: summed(torch.cat(torch.mm(x, w.t()).view(3, 2, -1).split(1, 1))),
+        "not a product"),
+    "a product without depth": (lambda x, w: summed(torch.mm(x[:, :0], w[:, :0].t())), "no depth"),
     "another type": (lambda x, w: summed(torch.mm(x.double(), w.t().double())), "torch.float64"),
 }
 
@@ -143,6 +167,25 @@ def check_left(rewrite, lines):
         assert str(module.graph) == nodes, name
 
 
+def check_packs(rewrite):
+    """In inference a weight that is given is packed, and one that the graph computes is not."""
+    x, w = integers(*MATRIX), integers(*W)
+    for name, (function, pack) in {
+            "given": (lambda x, w: summed(torch.mm(x, w.t())), True),
+            "given, gathered": (lambda x, w: torch.mm(gathered(x), w.t()), True),
+            "given, not transposed": (lambda x, w: summed(torch.mm(w, x.t())), True),
+            "computed": (lambda x, w: summed(torch.mm(x, (w + 1).t())), False),
+            "computed, gathered": (lambda x, w: torch.mm(gathered(x), (w + 1).t()), False),
+            "computed, not transposed": (lambda x, w: scattered(torch.mm(x, w.t() + 1)), False),
+    }.items():
+        for is_inference in (True, False):
+            module = traced(function, x, w)
+            rewrite(module.graph, is_inference)
+            packs = [node.args[-1] for node in module.graph.nodes if node.op == "call_function"
+                     and getattr(node.target, "namespace", None) == "entwine"]
+            assert packs == [pack and is_inference], (name, is_inference, packs)
+
+
 def check_groups(lines):
     """A group that was not given; a pass that was there before; what torch's cache compares."""
     from entwine._torch_compile import EntwinePass
@@ -168,6 +211,7 @@ def graphs(spawned):
     assert rewrite.before is None and len(rewrite.worlds) == 1
     check_replaced(rewrite, lines, spawned.rank)
     check_left(rewrite, lines)
+    check_packs(rewrite)
     check_groups(lines)
     torch.distributed.destroy_process_group()
     return "right"

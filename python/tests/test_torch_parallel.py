@@ -1,5 +1,7 @@
 """entwine.torch.RowwiseParallel in parallelize_module, DTensors, and outputs scattered along any
 dimension, on two ranks with torch.distributed (gloo), against one process and torch's own style."""
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
@@ -114,6 +116,50 @@ def check_compiled_training(mesh):
         assert torch.equal(share.grad, whole_grad.chunk(RANKS, 1)[rank])
 
 
+def check_copies(mesh, rank):
+    """A copy has weights of its own, in inference and in training."""
+    from torch.distributed.tensor.parallel import parallelize_module
+    x = integers(5, HIDDEN, seed=7)
+    share = x.chunk(RANKS, 1)[rank]
+    layer = parallelize_module(mlp()[2], mesh, et.RowwiseParallel())
+    y = layer(share)
+    other = copy.deepcopy(layer)
+    with torch.no_grad():
+        other.weight.mul_(2)
+        for _ in range(3):
+            assert torch.equal(layer(share), y)
+            assert torch.equal(other(share) - other.bias.to_local(), 2 * (y - layer.bias.to_local()))
+    other(share).sum().backward()
+    assert other.weight.grad is not None and layer.weight.grad is None
+
+
+def check_written_between(mesh):
+    """A write to a weight after the forward pass, where the gradient needs the old values."""
+    from entwine._torch_parallel import column_forward
+    from torch.distributed.tensor import Replicate, Shard, distribute_module
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+    columns = distribute_module(mlp()[0], mesh, ColwiseParallel()._partition_linear_fn)
+    forward = column_forward(et.world_of(mesh.get_group()))
+    columns.forward = lambda x: forward(columns, x)
+    for layer in (columns, *(parallelize_module(mlp()[2], mesh, et.RowwiseParallel(
+            output_layouts=layout)) for layout in (Replicate(), Shard(0)))):
+        share = layer.weight.to_local().shape[1]
+        for is_trained in (True, False):
+            layer.weight.requires_grad_(is_trained)
+            x = integers(4, share).requires_grad_()
+            y = layer(x)
+            with torch.no_grad():
+                layer.weight.add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation.*\n  fix: "):
+                y.sum().backward()
+            layer(x).sum().backward()
+        layer.weight.requires_grad_()
+        y = layer(integers(4, share))  # the gradient of the weight does not need it
+        with torch.no_grad():
+            layer.weight.add_(1)
+        y.sum().backward()
+
+
 def check_refusals(mesh):
     from torch.distributed.tensor import Partial, Shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -160,6 +206,8 @@ def checked(spawned):
         check_style(mesh, spawned.rank, dim)
     check_dtensors(mesh, spawned.rank)
     check_compiled_training(mesh)
+    check_written_between(mesh)
+    check_copies(mesh, spawned.rank)
     check_refusals(mesh)
     check_dimensions(spawned)
     torch.distributed.destroy_process_group()

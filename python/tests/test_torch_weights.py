@@ -93,6 +93,60 @@ def test_a_changed_weight_is_packed_again(world, change, frozen, region):
         {**SHOWN, **HIDDEN}[change](layer)
 
 
+class WritesData(torch.optim.Optimizer):
+    """As many do that are not torch's."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=group["lr"])
+
+
+OPTIMIZERS = {"fused SGD": lambda parameters: torch.optim.SGD(parameters, lr=1.0, fused=True),
+              "fused AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1.0, fused=True,
+                                                                  weight_decay=0.0),
+              "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+              "SGD in one call": lambda parameters: torch.optim.SGD(parameters, lr=1.0,
+                                                                    foreach=True),
+              "one that writes to data": lambda parameters: WritesData(parameters, lr=1.0)}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_that_changes_one_element(world, name, frozen):
+    """Which none of the sampled ones need be."""
+    n, k = 64, 96
+    weight = torch.nn.Parameter(integers(n, k))
+    optimizer, x = OPTIMIZERS[name]([weight]), integers(M, k, seed=2)
+    for row, column in ((5, 7), (40, 50), (61, 90)):  # no spread sample has three such places
+        with torch.no_grad():
+            for _ in range(3):
+                torch.testing.assert_close(et.gemm_ar(x, weight, world, frozen), x @ weight.t())
+        assert len(packed_weights(world)) == 1
+        weight.grad = torch.zeros(n, k)
+        weight.grad[row, column] = 1
+        optimizer.step()
+        with torch.no_grad():
+            torch.testing.assert_close(et.gemm_ar(x, weight, world, frozen), x @ weight.t())
+
+
+def test_a_compiled_step(world):
+    """The step is one graph, and what it writes is seen."""
+    weight, x = torch.nn.Parameter(integers(64, 96)), integers(M, 96, seed=2)
+    optimizer = torch.optim.SGD([weight], lr=torch.tensor(1.0))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for row in (5, 40, 61):
+        with torch.no_grad():
+            for _ in range(3):
+                assert torch.equal(et.gemm_ar(x, weight, world), x @ weight.t())
+        weight.grad = torch.zeros(64, 96)
+        weight.grad[row, 7] = 1
+        step()
+
+
 def test_a_changed_weight_of_the_norm_layer(world):
     layer, x = layer_of(world, et.RowParallelLinearNorm), integers(M, K, seed=2)
     with torch.no_grad():
@@ -248,6 +302,60 @@ def test_more_shapes_than_plans_are_kept(world):
                 x = integers(M, K)
                 assert torch.allclose(layer(x), torch.nn.functional.linear(x, layer.weight,
                                                                            layer.bias), atol=1e-5)
+
+
+# ---- Compiled graphs -------------------------------------------------------------------------
+
+ROWS = 300, 301, 303, 307
+
+
+def rows_of_ones(n, k, numbers):
+    """Weights that differ where no sampled element lies."""
+    return [(torch.arange(n)[:, None] == number).float() * (torch.arange(k) == 7).float()
+            for number in numbers]
+
+
+@pytest.mark.parametrize("operator", [et.gemm_rs, et.gemm_ar, et.ag_gemm])
+def test_weights_that_a_graph_computes(world, operator):
+    """Inductor has them take turns in one piece of memory."""
+    n, k = 512, 384
+
+    def products(x, numbers):
+        for number in numbers:
+            weight = rows_of_ones(n, k, [number])[0]
+            y = operator(x, weight, world)
+            yield y
+            x = x + 0 * y.sum()
+
+    x, numbers = integers(M, k), torch.tensor(ROWS)
+    call = torch.compile(lambda *arguments: list(products(*arguments)))
+    with torch.no_grad():
+        for _ in range(2):
+            for y, weight in zip(call(x, numbers), rows_of_ones(n, k, numbers)):
+                assert torch.equal(y, x @ weight.t())
+
+
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_weights_that_autocast_casts_in_a_graph(world, output):
+    n = 512
+    layers = [et.RowParallelLinear(n, n, bias=False, output=output, world=world) for _ in range(4)]
+    with torch.no_grad():
+        for layer, weight in zip(layers, rows_of_ones(n, n, ROWS)):
+            layer.weight.copy_(weight)
+        x = integers(M, n)
+
+        @torch.compile
+        def call(x):
+            results = []
+            for layer in layers:
+                results.append(layer(x))
+                x = x + 0 * results[-1].sum()
+            return results
+
+        for _ in range(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                for y, layer in zip(call(x), layers):
+                    assert torch.equal(y.float(), x @ layer.weight.t())
 
 
 # ---- autocast --------------------------------------------------------------------------------

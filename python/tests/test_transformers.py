@@ -47,6 +47,8 @@ def test_logits_tokens_and_gradients(said, name):
 
 @pytest.mark.parametrize("what", [
     "bfloat16: as in one process", "tied embeddings: as in one process",
+    "a head tied to a whole embedding: as in one process", "experts: as in one process",
+    "a copy has weights of its own",
     "no tokens beyond the vocabulary",
     "loss curves are equal", "a write to a DTensor is seen", "saved and loaded again",
     "a plan by names: as in one process", "layers that cannot are left alone",
@@ -186,6 +188,18 @@ def check_kinds(tokens):
     check_equal(results(parallelize(tiny("Llama", tie_word_embeddings=True)), tokens),
                 results(tiny("Llama", tie_word_embeddings=True), tokens))
     say("tied embeddings: as in one process")
+    model = tiny("Llama", tie_word_embeddings=True)
+    model.tp_plan = {layer: style for layer, style in model.tp_plan.items()
+                     if not layer.endswith("embed_tokens")}
+    check_equal(results(parallelize(model), tokens),
+                results(tiny("Llama", tie_word_embeddings=True), tokens))
+    say("a head tied to a whole embedding: as in one process")
+    for style in ("packed_colwise", "colwise"):  # some plans have this for halves that are fused
+        model, right = (tiny("Mixtral", num_local_experts=4) for _ in range(2))
+        model.tp_plan = {layer: style if layer.endswith("gate_up_proj") else its
+                         for layer, its in model.tp_plan.items()}
+        check_equal(results(parallelize(model), tokens), results(right, tokens))
+    say("experts: as in one process")
     model = parallelize(tiny("Llama"))
     for number in (-1, 128):
         with torch.no_grad():
@@ -263,6 +277,23 @@ def check_writes(tokens):
     say("a write to a DTensor is seen")
 
 
+def check_copies(tokens):
+    """Also of layers that fall back to Transformers' own forward, as with gradients."""
+    import copy
+    import torch
+    import entwine.transformers
+    model, right = entwine.transformers.parallelize(tiny("Llama")), tiny("Llama")
+    before = results(model, tokens)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for one in (*other.parameters(), *right.parameters()):
+            one.mul_(0.75)
+    check_equal(results(other, tokens), results(right, tokens))
+    check_equal(results(copy.deepcopy(other), tokens), results(right, tokens))
+    check_equal(results(model, tokens), before)
+    say("a copy has weights of its own")
+
+
 def check_saving(client, load, tokens):
     import torch
     import entwine.transformers
@@ -329,6 +360,7 @@ def rank_main():
     check_kinds(tokens)
     check_training(client, load)
     check_writes(tokens)
+    check_copies(tokens)
     check_saving(client, load, tokens)
     check_refusals(tokens, logged)
     dist.destroy_process_group()

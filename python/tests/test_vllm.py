@@ -63,6 +63,21 @@ def check_new_weight(layer):
             assert torch.equal(y, x @ weight.t() + bias)
 
 
+def check_a_new_element(linear):
+    """As after a small step of training, where none of the sampled elements need change."""
+    weight, x = integers(64, 2 * 192), integers(3, 2 * 192)
+    layer = loaded(linear.RowParallelLinear(2 * 192, 64, bias=False, input_is_parallel=False),
+                   weight, None)
+    for number in range(12):
+        for load in (layer.weight_loader, layer.weight_loader_v2):
+            weight[5 * number + 1, 30 * number + 7] += 1
+            load(layer.weight, weight)
+            for _ in range(2):
+                with torch.inference_mode():
+                    y, _ = layer(x)
+                assert torch.equal(y, x @ weight.t()), number
+
+
 def check_what_is_left(linear, lines, rank):
     """One line for all layers that were made before the first was loaded."""
     weight, bias = integers(WIDTH, HIDDEN), integers(WIDTH)
@@ -97,6 +112,7 @@ def layers(spawned):
     entwine.vllm.register()
     layer = check_results(linear, spawned.rank)
     check_new_weight(layer)
+    check_a_new_element(linear)
     check_compiled(layer)
     check_what_is_left(linear, lines, spawned.rank)
     torch.distributed.destroy_process_group()

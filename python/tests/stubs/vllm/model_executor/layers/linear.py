@@ -47,6 +47,9 @@ class RowParallelLinear(PluggableLayer):
             loaded_weight = loaded_weight.chunk(self.tp_size, 1)[self.tp_rank]
         param.data.copy_(loaded_weight)
 
+    def weight_loader_v2(self, param, loaded_weight):
+        RowParallelLinear.weight_loader(self, param, loaded_weight)
+
     def forward(self, input_):
         x = input_ if self.input_is_parallel else input_.chunk(self.tp_size, -1)[self.tp_rank]
         bias = None if self.tp_rank > 0 or self.skip_bias_add else self.bias
