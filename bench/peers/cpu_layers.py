@@ -39,7 +39,7 @@ from figures import claim_stdout  # noqa: E402
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 4e-3}  # of the largest element
-REST_S = 0.05   # until OpenMP's threads, and OpenBLAS's after 2^26 cycles, spin no longer
+REST_S = 0.002  # until OpenMP's threads have stopped spinning for more work
 PASSES = 4      # of reading by several threads, so that starting them does not count
 PROBE_ROWS = 64  # by which a rival's time is foretold
 LEAST_CALLS = 8  # of every method: the check, warm-up and the fewest samples
