@@ -440,6 +440,7 @@ static void launchers_are_recognised(void **state)
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         setenv(pairs[i][0], "3", 1);
         assert_int_equal(ew_launcher_detect(&found), EW_ERR_UNSUPPORTED); /* half a pair */
+        assert_true(error_has(pairs[i][1], "fix:", NULL));
         setenv(pairs[i][1], "4", 1);
         assert_int_equal(ew_launcher_detect(&found), EW_OK);
         assert_int_equal(found.rank, 3);

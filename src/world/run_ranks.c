@@ -72,9 +72,13 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
 {
     if (!launcher_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_launcher_detect needs a place for its answer");
+    const struct launcher_variables *half = NULL; /* of which only the rank is set */
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        if (!secure_getenv(launchers[i].rank) || !secure_getenv(launchers[i].size))
+        if (!secure_getenv(launchers[i].rank) || !secure_getenv(launchers[i].size)) {
+            if (!half && secure_getenv(launchers[i].rank))
+                half = &launchers[i];
             continue;
+        }
         ew_launcher found = {.source = launchers[i].rank};
         EW_TRY(read_number(launchers[i].rank, 0, &found.rank));
         EW_TRY(read_number(launchers[i].size, 1, &found.num_ranks));
@@ -87,6 +91,11 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
         *launcher_out = found;
         return EW_OK;
     }
+    if (half)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "%s is set, but %s is not\n"
+                        "  fix: start with a launcher that sets both, or set it too",
+                        half->rank, half->size);
     return ewx_fail(EW_ERR_UNSUPPORTED,
                     "no launcher's variables are set\n"
                     "  fix: start with mpirun, torchrun or srun, or use "
