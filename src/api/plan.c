@@ -85,21 +85,37 @@ typedef struct choice {
     ewx_tuning_origin origin;
 } choice;
 
+/* Collective: what rank 0 has chosen.  The choices of all ranks would fill a small stack.
+ */
+static ew_status take_first_choice(ew_world *world, const choice *mine, choice *first_out)
+{
+    choice *all = malloc((size_t)world->num_ranks * sizeof *all);
+    ew_status status =
+        all ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for the ranks' choices");
+    status = ewx_world_agree(world, status, "create the plan");
+    if (status == EW_OK)
+        status = ewx_world_allgather(world, mine, all, sizeof *mine);
+    if (status == EW_OK)
+        *first_out = all[0];
+    free(all);
+    return status;
+}
+
 /* Collective: chooses for the machine that the ranks found together, as rank 0 does. */
 static ew_status choose_together(ew_plan *plan, const ew_problem *problem)
 {
     ew_world *world = plan->world;
-    choice mine, all[EWX_MAX_RANKS];
     ew_status status = plan->backend->survey(world, world->num_ranks, &plan->machine);
     if (status == EW_OK)
         status = build_tuned_spec(plan->backend, problem, world->num_ranks, &plan->request,
                                   &plan->machine, &plan->spec, &plan->origin);
     EW_TRY(ewx_world_agree(world, status, "create the plan"));
-    mine = (choice){plan->spec.config, plan->origin};
-    EW_TRY(ewx_world_allgather(world, &mine, all, sizeof mine));
-    plan->origin = all[0].origin;
+    const choice mine = {plan->spec.config, plan->origin};
+    choice first;
+    EW_TRY(take_first_choice(world, &mine, &first));
+    plan->origin = first.origin;
     const ew_status built = build_spec(plan->backend, problem, world->num_ranks,
-                                       &all[0].config, &plan->machine, &plan->spec);
+                                       &first.config, &plan->machine, &plan->spec);
     char facts[EWX_FACTS_BYTES];
     ewx_text text = ewx_text_in(facts, sizeof facts);
     if (built == EW_OK)
