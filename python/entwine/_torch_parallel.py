@@ -50,8 +50,8 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
 def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """y, whose gradient for x needs the weight as it is now.  torch would see a write to what it
     has saved, but that is the local tensor, whose version a write to the DTensor leaves."""
-    if (torch.compiler.is_compiling() or not isinstance(weight, DTensor)
-            or not (y.requires_grad and x.requires_grad)):
+    if not (y.requires_grad and x.requires_grad and isinstance(weight, DTensor)
+            and not torch.compiler.is_compiling()):
         return y
     version = weight._version
 
@@ -72,14 +72,15 @@ Forward = Callable[[Any, torch.Tensor], Any]  # of a layer and its input
 def row_forward(world: World, scatter_dim: int | None = None) -> Forward:
     """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
     def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        weight, bias = _part(module.weight), _part(module.bias)
+        whole = module.weight
+        weight, bias = _part(whole), _part(module.bias)
         # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
         pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
         if scatter_dim is None:
             y = whole_sum(x, weight, bias, world, pack=pack)
         else:
             y = scattered_sum(x, weight, bias, world, dim=scatter_dim, pack=pack)
-        return _watched(y, x, module.weight)
+        return _watched(y, x, whole)
 
     return forward
 
@@ -88,8 +89,9 @@ def column_forward(world: World) -> Forward:
     """This rank's columns, of an input that is whole on every rank.  The gradient of the input is
     summed over the ranks."""
     def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        y = own_columns(x, _part(module.weight), _part(module.bias), world)
-        return _watched(y, x, module.weight)
+        weight = module.weight
+        y = own_columns(x, _part(weight), _part(module.bias), world)
+        return _watched(y, x, weight)
 
     return forward
 

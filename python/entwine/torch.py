@@ -175,13 +175,15 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
 
     def _owned_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 2)
-        return scattered_sum(x, self.weight, self.bias, self.world, self.frozen, self.scatter_dim,
-                             may_pack(self.weight), self.config)
+        weight = self.weight
+        return scattered_sum(x, weight, self.bias, self.world, self.frozen, self.scatter_dim,
+                             may_pack(weight), self.config)
 
     def _whole_sum(self, x: torch.Tensor) -> torch.Tensor:
         self._check_features(x, 1)
-        return whole_sum(x, self.weight, self.bias, self.world, self.frozen,
-                         may_pack(self.weight), self.config)
+        weight = self.weight
+        return whole_sum(x, weight, self.bias, self.world, self.frozen, may_pack(weight),
+                         self.config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._owned_sum(x) if self.output == "scattered" else self._whole_sum(x)
