@@ -44,16 +44,10 @@ set(gemm_sm80_targets -gencode=arch=compute_80,code=[sm_80,compute_80])
 # A planted bug in the kernels, for gpu-check --mutants.  Objects in which it is not are those of
 # EW_SOUND_BUILD, a build without it.
 set(mutant)
-set(sources_with_bug)
 if(EW_MUTANT)
   set(mutant -DEW_MUTANT=${EW_MUTANT})
   file(GLOB_RECURSE sources ${PROJECT_SOURCE_DIR}/src/*.h ${kernels}/*.cuh ${kernels}/*.cu)
-  foreach(source ${sources})
-    file(STRINGS ${source} bug REGEX "EW_MUTANT [!=]= ${EW_MUTANT}([^0-9]|$)")
-    if(bug)
-      list(APPEND sources_with_bug ${source})
-    endif()
-  endforeach()
+  ew_find_bug(${EW_MUTANT} sources_with_bug ${sources})
 endif()
 
 function(ew_has_bug name result)

@@ -190,8 +190,8 @@ def enable() -> None:
     GEMM + AllReduce in layers of the style ``rowwise``, products with packed weights in those of
     ``colwise`` where no gradient is wanted; the gradients of both are summed through Entwine's
     shared memory.  In eager inference the outputs of ``colwise_gather_output`` and
-    ``embedding_rowwise`` are gathered through it too.  Parameters, checkpoints and everything else stay Transformers'
-    own.
+    ``embedding_rowwise`` are gathered through it too.  Parameters, checkpoints and everything else
+    stay Transformers' own.
 
     What was replaced in a model, and what was not and why, is one line of the logger ``entwine``: a
     warning if a row-parallel layer was not replaced.
