@@ -12,7 +12,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "backend/cpu/link.h"
+#include "backend/cpu/cpu_link.h"
 #include "base/clock.h"
 #include "world/world.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_engine.h"
-#include "backend/cpu/link.h"
+#include "backend/cpu/cpu_link.h"
 #include "base/probe.h"
 #include "base/status.h"
 

@@ -1,6 +1,6 @@
 /* Store-and-forward is not modelled: a transfer occupies both ends for the same time,
  * each direction serves its transfers in the order booked, and latency adds to the end. */
-#include "backend/cpu/link.h"
+#include "backend/cpu/cpu_link.h"
 
 #include "backend/cpu/cpu_engine.h"
 #include "base/clock.h"
