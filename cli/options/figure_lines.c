@@ -17,7 +17,9 @@ enum { VARIANT_BYTES = 64 };
 #define BLAS_BASELINE " --baseline-method blas" /* as in the paper */
 #define LAYER_METHODS                                                                \
     "--method entwine+fused,entwine+following,entwine+separate,sequential+separate," \
-    "blas+separate --baseline-method entwine+separate"
+    "blas+separate,wavegroup+separate,chunked+separate"
+#define LAYER_BASELINE " --baseline-method entwine+separate"
+#define GPU_LAYER_METHODS LAYER_METHODS ",fused-push+separate" LAYER_BASELINE
 #define RELEASES "release=tile release=2 release=4 release=8 release=16"
 #define ORDERS "order=interleaved order=default order=contiguous"
 #define SLICE_SHAPE \
@@ -25,6 +27,8 @@ enum { VARIANT_BYTES = 64 };
 /* So many bytes that latencies are less than a hundredth of their time. */
 #define LINK_SHAPE "-m 16K -N 4864 -k 2K -W 8 -d fp16"
 #define ISOLATED "release=output,pool=after"
+/* Beside the GEMM an SM has room for one reducing CTA of 256 threads, or two of 128. */
+#define NARROW_BUDGETS "b=128,x=8 b=128,x=16 b=128,x=24 b=128,x=32"
 #define NODE_SHAPE "-m 8K -N 8K -W 8 -d fp16 "
 
 typedef struct setup {
@@ -46,9 +50,9 @@ static const figure figures[] = {
      .cuda = {"--suite vnode:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""},
      .sim = {"--suite paper:main", GPU_METHODS BLAS_BASELINE, NULL, NULL, ""}},
     {.name = "layer",
-     .cpu = {"--suite layer:cpu", LAYER_METHODS, NULL, NULL, ""},
-     .cuda = {"--suite layer:vnode", LAYER_METHODS, NULL, NULL, ""},
-     .sim = {"--suite layer:node", LAYER_METHODS, NULL, NULL, ""}},
+     .cpu = {"--suite layer:cpu", LAYER_METHODS LAYER_BASELINE, NULL, NULL, ""},
+     .cuda = {"--suite layer:vnode", GPU_LAYER_METHODS, NULL, NULL, ""},
+     .sim = {"--suite layer:node", GPU_LAYER_METHODS, NULL, NULL, ""}},
     {.name = "order",
      .cpu = {"-m 1K -N 1K -k 256,1K", NULL, ORDERS, NULL, CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 512,2K", NULL, ORDERS, "x=4 x=8 x=16 x=32", ""},
@@ -71,7 +75,7 @@ static const figure figures[] = {
      .cpu = {"-m 1K -N 1K -k 64,96,128,192,256,384,512,1K", NULL, "workers=4",
              "x=1 x=2 x=3 x=4", CPU_LINK},
      .cuda = {SLICE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
-              "x=1 x=2 x=4 x=6 x=8 x=12 x=16 x=24 x=32 x=48", ""},
+              "x=1 x=2 x=4 x=6 x=8 x=12 x=16 " NARROW_BUDGETS, ""},
      .sim = {NODE_SHAPE "-k 512,768,1K,1536,2K,3K,4K,8K", NULL, NULL,
              "x=4 x=8 x=16 x=24 x=32 x=48 x=64 x=96 x=128", ""}},
     {.name = "bandwidth",

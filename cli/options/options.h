@@ -13,7 +13,7 @@
 #include "options/bed.h"
 
 enum {
-    CLI_MAX_METHODS = 32,     /* methods and variants together */
+    CLI_MAX_METHODS = 40,     /* methods and variants together */
     CLI_MAX_SIMULATED = 1024, /* ranks of a forecast */
     CLI_MAX_WORDS = 64,       /* arguments of a command that are not options */
     CLI_METHOD_BYTES = 32
