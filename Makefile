@@ -17,6 +17,8 @@ test-plain test-asan test-tsan: cuda = -DEW_CUDA=OFF
 # Of two release builds the second runs what can end differently there.
 tests = ON
 test-plain: tests = BACKENDS
+# ThreadSanitizer sees threads of the test programs alone: no tool, no shared library.
+test-tsan: targets = --target tests
 
 # $(call configure,PRESET,OPTIONS): quiet unless it fails.
 configure = @mkdir -p build && cmake --preset $(1) $(cuda) $(2) >build/$(1).log 2>&1 \
@@ -36,7 +38,7 @@ test: test-release $(if $(nvcc),test-plain) test-asan test-tsan test-torch ## ru
 test-release test-plain test-asan test-tsan: test-%:
 	@scripts/setup test
 	$(call configure,$*,-DEW_TESTS=$(tests) -DEW_WERROR=ON)
-	@cmake --build build/$*
+	@cmake --build build/$* $(targets)
 	@ctest --preset $*
 
 test-torch: ## run the Python tests that need PyTorch (scripts/test-torch says where it comes from)
