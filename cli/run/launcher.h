@@ -26,11 +26,15 @@ cli_exit cli_launch_refuse(const char *command, const cli_settings *settings);
 /* Whether that was mpirun, or another mpiexec. */
 bool cli_launch_is_mpi(const cli_launch *launch);
 
+/* Whether the launcher says that no lower rank is on this one's host. */
+bool cli_launch_is_first_of_host(const cli_launch *launch);
+
 /* Whether the settings ask this process to be a rank of the launcher's world, instead of
  * forking ranks of its own. */
 bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *settings);
 
-/* Joins the launcher's world through the MPI module.  On failure one rank prints. */
+/* Joins the launcher's world through the MPI module.  On failure one rank of a host
+ * prints. */
 cli_exit cli_launch_join(cli_launch *launch, const ew_world_options *options);
 
 /* Leaves it; with a failure status the whole MPI job is ended, since peers may wait in
