@@ -47,6 +47,9 @@ typedef struct cli_selftest {
 
 ew_status cli_selftest_run(ew_ranks_as kind, double timeout_s, cli_selftest *test_out);
 
+/* The fix that the error of a failed test ends with, or `otherwise` where it has none. */
+const char *cli_selftest_fix(const cli_selftest *test, const char *otherwise);
+
 /* The cuda backend, on num_ranks ranks as processes: the ranks exchange handles of their
  * GPU memory and map each other's. */
 ew_status cli_selftest_run_cuda(int num_ranks, double timeout_s, cli_selftest *test_out);

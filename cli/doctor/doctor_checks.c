@@ -223,10 +223,12 @@ static void check_selftest(cli_doctor *d, ew_ranks_as kind)
     const char *name = kind == EW_RANKS_AS_THREADS ? "threads" : "processes";
     ew_status status = cli_selftest_run(kind, d->settings->timeout_s, &test);
     if (status)
-        cli_doctor_say(d, VERDICT_FAIL, "self-test",
-                       "run `entwine run --ranks-as` with this kind and report its output",
-                       "ranks as %s: %s: %.*s", name, ew_status_name(status),
-                       (int)strcspn(test.error, "\n"), test.error);
+        cli_doctor_say(
+            d, VERDICT_FAIL, "self-test",
+            cli_selftest_fix(
+                &test, "run `entwine run --ranks-as` with this kind and report its output"),
+            "ranks as %s: %s: %.*s", name, ew_status_name(status),
+            (int)strcspn(test.error, "\n"), test.error);
     else
         cli_doctor_say(d, test.wrong ? VERDICT_FAIL : VERDICT_OK, "self-test",
                        "results are wrong: please report this output",
