@@ -3,6 +3,7 @@
 #include "base/message.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -152,7 +153,7 @@ static int edit_distance(const char *left, const char *right)
     int row[MAX_WORD + 1];
     size_t rows = strlen(left), cols = strlen(right);
     if (rows > MAX_WORD || cols > MAX_WORD)
-        return MAX_WORD;
+        return INT_MAX;
     for (size_t col = 0; col <= cols; col++)
         row[col] = (int)col;
     for (size_t line = 1; line <= rows; line++) {
