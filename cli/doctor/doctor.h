@@ -22,6 +22,9 @@ typedef struct cli_doctor {
 void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const char *fix,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* The fix that a library's error ends with, or `otherwise` where it has none. */
+const char *cli_doctor_fix(const char *error, const char *otherwise);
+
 /* Whether there is a core for every rank. */
 void cli_doctor_cores(cli_doctor *d, int num_cores, int num_ranks);
 
@@ -46,9 +49,6 @@ typedef struct cli_selftest {
 } cli_selftest;
 
 ew_status cli_selftest_run(ew_ranks_as kind, double timeout_s, cli_selftest *test_out);
-
-/* The fix that the error of a failed test ends with, or `otherwise` where it has none. */
-const char *cli_selftest_fix(const cli_selftest *test, const char *otherwise);
 
 /* The cuda backend, on num_ranks ranks as processes: the ranks exchange handles of their
  * GPU memory and map each other's. */

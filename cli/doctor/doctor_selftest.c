@@ -2,7 +2,6 @@
 #include "doctor/doctor.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/interrupt.h"
 #include "options/option_rules.h"
@@ -83,11 +82,4 @@ ew_status cli_selftest_run_cuda(int num_ranks, double timeout_s, cli_selftest *t
     s.depth = (cli_values){{264}, 1};
     s.dtypes = (cli_values){{EW_BF16, EW_FP16}, 2};
     return run_job(&s, timeout_s > 0 ? timeout_s : 20, test_out);
-}
-
-const char *cli_selftest_fix(const cli_selftest *test, const char *otherwise)
-{
-    static const char mark[] = "\n  fix: ";
-    const char *fix = strstr(test->error, mark);
-    return fix ? fix + sizeof mark - 1 : otherwise;
 }

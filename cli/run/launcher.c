@@ -51,9 +51,20 @@ bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *setting
            settings->ranks.at[0] == launch->launcher.num_ranks;
 }
 
+cli_exit cli_launch_check(const cli_settings *settings)
+{
+    ew_launcher launcher;
+    if (settings->ranks.count > 0 || ew_launcher_detect(&launcher) != EW_ERR_ARGUMENT)
+        return CLI_EXIT_OK;
+    return cli_fail_status(EW_ERR_ARGUMENT, ew_last_error());
+}
+
 cli_exit cli_launch_refuse(const char *command, const cli_settings *settings)
 {
     cli_launch launch;
+    const cli_exit failed = cli_launch_check(settings);
+    if (failed)
+        return failed;
     cli_launch_detect(&launch);
     if (!cli_launch_wants_join(&launch, settings))
         return CLI_EXIT_OK;

@@ -19,6 +19,11 @@ typedef struct cli_launch {
 
 /* Finds the launcher, if any; touches nothing. */
 void cli_launch_detect(cli_launch *launch_out);
+
+/* Refuses a launcher's variables that cannot be true, such as more ranks than a world has:
+ * without this every process would start ranks of its own.  With -W they do not matter. */
+cli_exit cli_launch_check(const cli_settings *settings);
+
 /* For a command that starts its ranks itself: refuses a launcher whose world it would be
  * asked to join. */
 cli_exit cli_launch_refuse(const char *command, const cli_settings *settings);
