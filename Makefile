@@ -47,9 +47,9 @@ test-torch: ## run the Python tests that need PyTorch (scripts/test-torch says w
 
 install: ## install into PREFIX (default /usr/local), staged under DESTDIR if given
 	@scripts/setup demo
-	$(call configure,release,-DCMAKE_INSTALL_PREFIX=$(PREFIX))
+	$(call configure,release,"-DCMAKE_INSTALL_PREFIX=$(PREFIX)")
 	@cmake --build build/release --target tools
-	@DESTDIR=$(DESTDIR) cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
+	@DESTDIR="$(DESTDIR)" cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@[ -n "$(DESTDIR)" ] || scripts/after-install build/release/install_manifest.txt
 
 uninstall: ## remove what the last `make install` has installed

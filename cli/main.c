@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd/commands.h"
 #include "base/environment.h"
@@ -200,20 +201,30 @@ static cli_exit dispatch(int argc, char **argv)
     return failed ? failed : command->main(&settings, argc, argv);
 }
 
-/* Among the ranks of a launcher only rank 0 prints, unless it is the one that is gone. */
-static void leave_printing_to_rank_zero(void)
+/* Among the ranks of a launcher only rank 0 prints, unless it is the one that is gone, or a
+ * host has an error of its own, such as a file that it lacks. */
+static void leave_printing_to_rank_zero(const cli_launch *launch)
 {
-    cli_launch launch;
-    cli_launch_detect(&launch);
-    if (launch.found && launch.launcher.rank != 0)
+    if (launch->found && launch->launcher.rank != 0)
         cli_mute();
+}
+
+static void speak_for_host(const cli_launch *launch)
+{
+    char host[65] = "", who[96];
+    gethostname(host, sizeof host - 1);
+    snprintf(who, sizeof who, "rank %d (%s)", launch->launcher.rank, host);
+    cli_say_unsaid(cli_launch_is_first_of_host(launch) ? who : NULL);
 }
 
 int main(int argc, char **argv)
 {
     signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it, and we wait for children */
+    signal(SIGXFSZ, SIG_IGN); /* beyond ulimit -f writes fail, as on a full disk */
     cli_json_init();
-    leave_printing_to_rank_zero();
+    cli_launch launch;
+    cli_launch_detect(&launch);
+    leave_printing_to_rank_zero(&launch);
     cli_exit status = dispatch(argc, argv);
     if (cli_json_lacks() && status == CLI_EXIT_OK)
         status = cli_fail_memory("for all of the output");
@@ -224,5 +235,6 @@ int main(int argc, char **argv)
                      "cannot write to standard output");
         status = status ? status : failed;
     }
+    speak_for_host(&launch);
     return status;
 }

@@ -349,6 +349,8 @@ static void methods_are_configs(void **state)
         const char *method, *base, *config;
     } cases[] = {
         {"entwine", "x=3", "producer=own,x=3"},
+        {"entwine", "producer=blas", "producer=blas"},
+        {"sequential", "producer=blas", "producer=own,release=output"},
         {"sequential", "x=3,order=contiguous", "producer=own,release=output,x=3"},
         {"blas", "workers=2", "producer=blas,release=output,workers=2"},
         {"static", "x=1,pool=shared", "producer=own,x=1,pool=static"},

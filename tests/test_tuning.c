@@ -289,6 +289,11 @@ static void a_damaged_file_is_no_entry(void **state)
     own_entry(path);
     assert_int_equal(truncate(path, 40), 0);
     assert_int_equal(forecast_block(1000, text), 256);
+    assert_non_null(strstr(text, "tuning: an entry is ignored: its file cannot be used: "
+                                 "the checksum does not match"));
+    assert_int_equal(truncate(path, 1 << 20), 0);
+    assert_int_equal(forecast_block(1000, text), 256);
+    assert_non_null(strstr(text, "its file cannot be used: it has more than 4096 bytes"));
     /* Another key under this name, as if two hashes met. */
     const ew_tuning other = sample_entry("op=gemm-rs,m=1");
     char wrong[EW_TUNING_TEXT_BYTES];

@@ -103,8 +103,23 @@ static void warn_cache(void)
                  strerror(errno));
 }
 
+/* Otherwise its absence would be noticed only when a job has failed, and cannot be
+ * repeated. */
+static void warn_dump(void)
+{
+    const char *folder = getenv("ENTWINE_DUMP_DIR");
+    char inside[PATH_MAX];
+    if (!folder || !*folder)
+        return;
+    snprintf(inside, sizeof inside, "%s/.", folder);
+    if (access(inside, W_OK | X_OK) && errno != ENOENT) /* it would be made */
+        cli_warn("a failed job will leave no recording: ENTWINE_DUMP_DIR=%s: %s", folder,
+                 strerror(errno));
+}
+
 void cli_environment_warn(void)
 {
     warn_cache();
+    warn_dump();
     cli_environment_check(warn_variable, NULL);
 }

@@ -20,7 +20,7 @@ void cli_environment_check(void (*report)(void *argument, const char *name,
                                           const char *near),
                            void *argument);
 
-/* The same as warnings. */
+/* The same as warnings, and folders that cannot be used. */
 void cli_environment_warn(void);
 
 /* Every ENTWINE_ variable that is set. */

@@ -3,6 +3,7 @@
 #include "base/message.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,18 +11,25 @@
 
 #include "base/text.h"
 
-enum { MAX_WORD = 64, MAX_LINES = 6, TEXT_BYTES = 1024 };
+enum { MAX_WORD = 64, MAX_LINES = 6, TEXT_BYTES = 1024, SPEAK_LATER_US = 1000000 };
+
+static int voice = -1;              /* standard error of a process that is muted */
+static char unsaid[2 * TEXT_BYTES]; /* its first error */
+static char unsaid_code[32];
 
 static void print_error(const char *code, char *text, const char *fix)
 {
     ewx_text_disarm(text); /* it quotes files and arguments */
     fflush(stdout);
+    if (voice >= 0 && !*unsaid) {
+        snprintf(unsaid_code, sizeof unsaid_code, "%s", code);
+        snprintf(unsaid, sizeof unsaid, "%s%s%s", text, fix ? "\n  fix: " : "",
+                 fix ? fix : "");
+    }
     fprintf(stderr, "entwine: error[%s]: %s\n", code, text);
     if (fix)
         fprintf(stderr, "  fix: %s\n", fix);
 }
-
-static int voice = -1; /* standard error of a process that is muted */
 
 void cli_mute(void)
 {
@@ -38,6 +46,17 @@ void cli_unmute(void)
     dup2(voice, STDERR_FILENO);
     close(voice);
     voice = -1;
+}
+
+void cli_say_unsaid(const char *who)
+{
+    if (!*unsaid)
+        return;
+    usleep(SPEAK_LATER_US);
+    if (!who)
+        return;
+    cli_unmute();
+    fprintf(stderr, "entwine: error[%s]: on %s: %s\n", unsaid_code, who, unsaid);
 }
 
 cli_exit cli_fail_usage(const char *fix, const char *format, ...)
@@ -134,7 +153,7 @@ static int edit_distance(const char *left, const char *right)
     int row[MAX_WORD + 1];
     size_t rows = strlen(left), cols = strlen(right);
     if (rows > MAX_WORD || cols > MAX_WORD)
-        return MAX_WORD;
+        return INT_MAX;
     for (size_t col = 0; col <= cols; col++)
         row[col] = (int)col;
     for (size_t line = 1; line <= rows; line++) {

@@ -27,6 +27,11 @@ typedef enum cli_exit {
 void cli_mute(void);
 void cli_unmute(void);
 
+/* The end of a muted process that has met an error: first waits for a second, in which the
+ * one that speaks can print the same, since launchers end all of them when one has failed.
+ * Then prints it as that of `who`, unless this is NULL. */
+void cli_say_unsaid(const char *who);
+
 /* Prints error[USAGE] and returns CLI_EXIT_USAGE, so that callers can `return` it. */
 cli_exit cli_fail_usage(const char *fix, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

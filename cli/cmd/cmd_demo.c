@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "output/output.h"
 #include "run/job.h"
+#include "run/launcher.h"
 #include "run/progress.h"
 #include "base/text.h"
 
@@ -223,6 +224,10 @@ static void print_rest(const demo *d, const char *tool)
 
 cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
 {
+    cli_launch launch;
+    cli_launch_detect(&launch);
+    if (launch.found && launch.launcher.rank != 0)
+        return CLI_EXIT_OK; /* one demo is enough */
     demo *d = calloc(1, sizeof *d);
     if (!d || !cli_interrupt_open()) {
         free(d);

@@ -22,6 +22,9 @@ typedef struct cli_doctor {
 void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const char *fix,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+/* The fix that a library's error ends with, or `otherwise` where it has none. */
+const char *cli_doctor_fix(const char *error, const char *otherwise);
+
 /* Whether there is a core for every rank. */
 void cli_doctor_cores(cli_doctor *d, int num_cores, int num_ranks);
 

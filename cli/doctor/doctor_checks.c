@@ -82,6 +82,13 @@ void cli_doctor_cores(cli_doctor *d, int num_cores, int num_ranks)
         sysconf(_SC_NPROCESSORS_ONLN));
 }
 
+const char *cli_doctor_fix(const char *error, const char *otherwise)
+{
+    static const char mark[] = "\n  fix: ";
+    const char *fix = strstr(error, mark);
+    return fix ? fix + sizeof mark - 1 : otherwise;
+}
+
 static void check_cores(cli_doctor *d)
 {
     const cli_values *given = &d->settings->ranks;
@@ -166,7 +173,11 @@ static void check_sockets(cli_doctor *d)
 
 static void check_launcher(cli_doctor *d)
 {
-    if (d->launch.found)
+    ew_launcher launcher;
+    if (ew_launcher_detect(&launcher) == EW_ERR_ARGUMENT)
+        cli_doctor_say(d, VERDICT_WARN, "launcher", cli_doctor_fix(ew_last_error(), ""),
+                       "%.*s", (int)strcspn(ew_last_error(), "\n"), ew_last_error());
+    else if (d->launch.found)
         cli_doctor_say(d, VERDICT_OK, "launcher", "", "%s: rank %d of %d",
                        d->launch.launcher.source, d->launch.launcher.rank,
                        d->launch.launcher.num_ranks);
@@ -223,10 +234,13 @@ static void check_selftest(cli_doctor *d, ew_ranks_as kind)
     const char *name = kind == EW_RANKS_AS_THREADS ? "threads" : "processes";
     ew_status status = cli_selftest_run(kind, d->settings->timeout_s, &test);
     if (status)
-        cli_doctor_say(d, VERDICT_FAIL, "self-test",
-                       "run `entwine run --ranks-as` with this kind and report its output",
-                       "ranks as %s: %s: %.*s", name, ew_status_name(status),
-                       (int)strcspn(test.error, "\n"), test.error);
+        cli_doctor_say(
+            d, VERDICT_FAIL, "self-test",
+            cli_doctor_fix(
+                test.error,
+                "run `entwine run --ranks-as` with this kind and report its output"),
+            "ranks as %s: %s: %.*s", name, ew_status_name(status),
+            (int)strcspn(test.error, "\n"), test.error);
     else
         cli_doctor_say(d, test.wrong ? VERDICT_FAIL : VERDICT_OK, "self-test",
                        "results are wrong: please report this output",

@@ -107,7 +107,9 @@ static void check_peers(cli_doctor *d, const cli_gpus *gpus)
     ew_status status = cli_selftest_run_cuda(num_ranks, d->settings->timeout_s, &test);
     if (status)
         cli_doctor_say(d, VERDICT_FAIL, "peers",
-                       "run `entwine run --backend cuda` with this W and report its output",
+                       cli_doctor_fix(test.error,
+                                      "run `entwine run --backend cuda` with this "
+                                      "W and report its output"),
                        "W=%d processes on %d GPU%s: %s: %.*s", num_ranks, gpus->count,
                        gpus->count > 1 ? "s" : "", ew_status_name(status),
                        (int)strcspn(test.error, "\n"), test.error);

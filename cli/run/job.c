@@ -178,7 +178,9 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
     *job = (cli_job){.bench = bench, .bed = cli_settings_bed(settings)};
     job->ranks = (cli_ranks){settings->ranks_as, world, launch};
     set_options(job, settings);
-    cli_exit failed = add_methods(job, settings, default_methods);
+    cli_exit failed = launch ? cli_launch_check(settings) : CLI_EXIT_OK;
+    if (!failed)
+        failed = add_methods(job, settings, default_methods);
     if (!failed)
         failed = choose_baseline(job, settings);
     choose_repeated(job, settings);

@@ -27,6 +27,18 @@ bool cli_launch_is_mpi(const cli_launch *launch)
                              strncmp(launch->launcher.source, "PMI", 3) == 0);
 }
 
+bool cli_launch_is_first_of_host(const cli_launch *launch)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID", "LOCAL_RANK"};
+    for (size_t i = 0; launch->found && i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value)
+            return strcmp(value, "0") == 0;
+    }
+    return false;
+}
+
 bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *settings)
 {
     if (!launch->found)
@@ -39,17 +51,27 @@ bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *setting
            settings->ranks.at[0] == launch->launcher.num_ranks;
 }
 
+cli_exit cli_launch_check(const cli_settings *settings)
+{
+    ew_launcher launcher;
+    if (settings->ranks.count > 0 || ew_launcher_detect(&launcher) != EW_ERR_ARGUMENT)
+        return CLI_EXIT_OK;
+    return cli_fail_status(EW_ERR_ARGUMENT, ew_last_error());
+}
+
 cli_exit cli_launch_refuse(const char *command, const cli_settings *settings)
 {
     cli_launch launch;
+    const cli_exit failed = cli_launch_check(settings);
+    if (failed)
+        return failed;
     cli_launch_detect(&launch);
     if (!cli_launch_wants_join(&launch, settings))
         return CLI_EXIT_OK;
-    if (launch.launcher.rank != 0)
-        return CLI_EXIT_USAGE;
     return cli_fail_usage("start it without the launcher, with -W",
-                          "'%s' starts its ranks itself, but %s says rank 0 of %d", command,
-                          launch.launcher.source, launch.launcher.num_ranks);
+                          "'%s' starts its ranks itself, but %s says rank %d of %d",
+                          command, launch.launcher.source, launch.launcher.rank,
+                          launch.launcher.num_ranks);
 }
 
 bool cli_launch_prints(const cli_launch *launch)
@@ -89,7 +111,6 @@ bool cli_launch_module_path(char *path, size_t bytes)
     return cli_path_find("", EW_MODULES_FROM_BIN, "entwine_mpi.so", path, bytes);
 }
 
-/* Every rank comes here with the same problem; one message is enough. */
 static cli_exit fail_join(const cli_launch *launch, const char *what)
 {
     const ew_launcher *launcher = &launch->launcher;
@@ -98,8 +119,6 @@ static cli_exit fail_join(const cli_launch *launch, const char *what)
              "start with mpirun or srun --mpi=pmix, and build with MPI (entwine doctor), "
              "or give -W %d to fork local ranks",
              launcher->num_ranks);
-    if (launcher->rank != 0)
-        return CLI_EXIT_ENVIRONMENT;
     cli_fail(EW_ERR_UNSUPPORTED, fix, "%s says rank %d of %d, but %s", launcher->source,
              launcher->rank, launcher->num_ranks, what);
     return CLI_EXIT_ENVIRONMENT;

@@ -19,6 +19,11 @@ typedef struct cli_launch {
 
 /* Finds the launcher, if any; touches nothing. */
 void cli_launch_detect(cli_launch *launch_out);
+
+/* Refuses a launcher's variables that cannot be true, such as more ranks than a world has:
+ * without this every process would start ranks of its own.  With -W they do not matter. */
+cli_exit cli_launch_check(const cli_settings *settings);
+
 /* For a command that starts its ranks itself: refuses a launcher whose world it would be
  * asked to join. */
 cli_exit cli_launch_refuse(const char *command, const cli_settings *settings);
@@ -26,11 +31,15 @@ cli_exit cli_launch_refuse(const char *command, const cli_settings *settings);
 /* Whether that was mpirun, or another mpiexec. */
 bool cli_launch_is_mpi(const cli_launch *launch);
 
+/* Whether the launcher says that no lower rank is on this one's host. */
+bool cli_launch_is_first_of_host(const cli_launch *launch);
+
 /* Whether the settings ask this process to be a rank of the launcher's world, instead of
  * forking ranks of its own. */
 bool cli_launch_wants_join(const cli_launch *launch, const cli_settings *settings);
 
-/* Joins the launcher's world through the MPI module.  On failure one rank prints. */
+/* Joins the launcher's world through the MPI module.  On failure one rank of a host
+ * prints. */
 cli_exit cli_launch_join(cli_launch *launch, const ew_world_options *options);
 
 /* Leaves it; with a failure status the whole MPI job is ended, since peers may wait in

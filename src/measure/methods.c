@@ -70,7 +70,9 @@ static ew_status apply(const method *m, const ew_config *base, ew_config *config
     ew_config config = *base;
     if (fixed.release == EW_RELEASE_OUTPUT || fixed.transport == EW_TRANSPORT_COPY)
         config = without_overlap(config);
-    config.producer = fixed.producer;
+    /* "entwine" is the config given, whichever GEMM it names. */
+    if (m != &methods[0] || !base->producer)
+        config.producer = fixed.producer;
     if (fixed.order)
         config.order = fixed.order;
     /* How many tiles a group has is the method's knob; that it is a group is not. */

@@ -257,19 +257,31 @@ static const char *read_entry(reader *r, ew_tuning *tuning)
     return seen == ALL_SEEN ? NULL : "schema, key, config or a time is missing";
 }
 
+/* NULL, or what is wrong. */
+static const char *parse_entry(const char *text, size_t bytes, ew_tuning *tuning_out)
+{
+    ew_tuning tuning = {.config = EW_CONFIG_INIT};
+    reader r = {text, text + bytes};
+    const char *wrong = read_entry(&r, &tuning);
+    if (!wrong)
+        *tuning_out = tuning;
+    return wrong;
+}
+
+static ew_status fail_invalid(const char *wrong)
+{
+    return wrong ? ewx_fail(EW_ERR_ARGUMENT,
+                            "not a valid tuning entry: %s\n"
+                            "  fix: tune again, or remove it",
+                            wrong)
+                 : EW_OK;
+}
+
 ew_status ew_tuning_parse(const char *text, size_t bytes, ew_tuning *tuning_out)
 {
     if (!text || !tuning_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_parse needs a text and an entry");
-    ew_tuning tuning = {.config = EW_CONFIG_INIT};
-    reader r = {text, text + bytes};
-    const char *wrong = read_entry(&r, &tuning);
-    if (wrong)
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "not a valid tuning entry: %s\n  fix: tune again, or remove it",
-                        wrong);
-    *tuning_out = tuning;
-    return EW_OK;
+    return fail_invalid(parse_entry(text, bytes, tuning_out));
 }
 
 /* ---- Files ---- */
@@ -334,6 +346,13 @@ static bool has_sum(const char *text, size_t bytes)
     return memcmp(tail, text + bytes - TAIL_BYTES, TAIL_BYTES) == 0;
 }
 
+/* NULL, or what is wrong with the text of a file. */
+static const char *parse_file(const char *text, size_t bytes, ew_tuning *tuning_out)
+{
+    return has_sum(text, bytes) ? parse_entry(text, bytes, tuning_out)
+                                : "the checksum does not match";
+}
+
 ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
 {
     char text[MOST_FILE_BYTES];
@@ -345,11 +364,7 @@ ew_status ew_tuning_load(const char *path, ew_tuning *tuning_out)
         return ewx_fail(EW_ERR_SYSTEM,
                         "the tuning entry %s cannot be read: %s\n  fix: tune again", path,
                         why);
-    if (!has_sum(text, bytes))
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "not a valid tuning entry: the checksum does not match\n"
-                        "  fix: tune again, or remove it");
-    return ew_tuning_parse(text, bytes, tuning_out);
+    return fail_invalid(parse_file(text, bytes, tuning_out));
 }
 
 /* ---- Finding ---- */
@@ -379,13 +394,19 @@ static bool find_in_bucket(const ew_problem *problem, int num_ranks, ew_backend 
                            const char *device, int64_t bucket, ew_tuning *tuning,
                            ewx_tuning_origin *origin)
 {
-    char key[EW_TUNING_KEY_BYTES], path[PATH_MAX];
+    char key[EW_TUNING_KEY_BYTES], path[PATH_MAX], file[MOST_FILE_BYTES];
+    size_t bytes;
     ewx_text text = ewx_text_in(key, sizeof key);
     ewx_tuning_key(problem, num_ranks, backend, device, bucket, &text);
-    return !text.truncated && ew_tuning_path(key, path, sizeof path) == EW_OK &&
-           access(path, R_OK) == 0 && is_trusted(path, "file", origin) &&
-           ew_tuning_load(path, tuning) == EW_OK &&
-           strcmp(tuning->key, key) == 0; /* two keys may share a hash */
+    if (text.truncated || ew_tuning_path(key, path, sizeof path) != EW_OK ||
+        access(path, F_OK) != 0 || !is_trusted(path, "file", origin))
+        return false;
+    const char *wrong = ewx_file_read(path, file, sizeof file, &bytes);
+    if (!wrong)
+        wrong = parse_file(file, bytes, tuning);
+    if (wrong)
+        ignore(origin, "its file cannot be used: %s", wrong);
+    return !wrong && strcmp(tuning->key, key) == 0; /* two keys may share a hash */
 }
 
 bool ewx_tuning_fits(const ewx_spec *spec, const ewx_machine *machine,

@@ -62,7 +62,7 @@ static ew_status read_number(const char *name, int least, int *value_out)
         value > EWX_MAX_RANKS)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "%s=%s is not a rank or a number of ranks\n"
-                        "  fix: start with a launcher that sets it, or use 0 to %d",
+                        "  fix: start at most %d ranks, with a launcher that sets it",
                         name, secure_getenv(name), EWX_MAX_RANKS);
     *value_out = (int)value;
     return EW_OK;

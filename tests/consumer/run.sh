@@ -118,13 +118,26 @@ leaks=$(LC_ALL=C grep -rlaE "(^|[^[:alnum:]_.-])$literal(/|[^[:alnum:]_.-]|\$)" 
 # ---- Removed again -----------------------------------------------------------------------
 
 # Not the manifest, which another installation of this build may be writing.
-second=$work/second
+second="$work/a second"
 cmake --install "$build" --prefix "$second" >uninstall.log
 sed -n 's/^-- Installing: //p' uninstall.log | while read -r file; do
     [ ! -h "$file" ] && [ -d "$file" ] || echo "$file"
 done >manifest.txt
 mkdir -p "$second/share/other" && echo kept >"$second/share/other/file"
+# The line to run finds what is there and keeps what the variables had.
+(
+    export LD_LIBRARY_PATH=/elsewhere PKG_CONFIG_PATH=/elsewhere
+    eval "$("$source/scripts/after-install" manifest.txt | grep export)"
+    [ "$(command -v entwine)" = "$second/bin/entwine" ] || die "the export line does not find the tool"
+    case $LD_LIBRARY_PATH,$PKG_CONFIG_PATH in
+    "$second"/*:/elsewhere,"$second"/*/pkgconfig:/elsewhere) ;;
+    *) die "the export line sets LD_LIBRARY_PATH=$LD_LIBRARY_PATH PKG_CONFIG_PATH=$PKG_CONFIG_PATH" ;;
+    esac
+)
+make -n -C "$source" install PREFIX='/a prefix' DESTDIR='/a stage' >commands.txt
+grep -q '"-DCMAKE_INSTALL_PREFIX=/a prefix"' commands.txt && grep -q 'DESTDIR="/a stage"' commands.txt ||
+    die "make install takes no path with blanks"
 ! "$source/scripts/uninstall" manifest.txt "" "$prefix" 2>/dev/null || die "uninstall took another prefix"
-"$source/scripts/uninstall" manifest.txt "" "$second" >/dev/null
+"$source/scripts/uninstall" manifest.txt "" "$second/" >/dev/null
 left=$(cd "$second" && find . ! -type d -o -name entwine)
 [ "$left" = ./share/other/file ] || die "uninstall leaves or takes too much:" $left

@@ -110,12 +110,7 @@ static ew_status cpu_check(const ewx_spec *spec)
                         "producer=blas has no %s GEMM\n"
                         "  fix: use fp32, or producer=own",
                         ew_dtype_name(spec->problem.dtype));
-    if (!ewx_blas_name())
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "no BLAS is installed\n"
-                        "  fix: install libblis4 or libopenblas0, or name one "
-                        "in ENTWINE_BLAS");
-    return EW_OK;
+    return ewx_blas_check();
 }
 
 /* ---- Build and tear down ---- */

@@ -69,6 +69,23 @@ const char *ewx_blas_name(void)
     return blas.name;
 }
 
+ew_status ewx_blas_check(void)
+{
+    const char *wanted = secure_getenv("ENTWINE_BLAS");
+    if (ewx_blas_name())
+        return EW_OK;
+    if (wanted && *wanted)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "ENTWINE_BLAS=%.200s is no library that can be loaded and has "
+                        "cblas_sgemm\n  fix: name one that is, such as libblis.so.4, or "
+                        "unset it",
+                        wanted);
+    return ewx_fail(EW_ERR_UNSUPPORTED,
+                    "no BLAS is installed\n"
+                    "  fix: install libblis4 or libopenblas0, or name one "
+                    "in ENTWINE_BLAS");
+}
+
 void ewx_blas_set_threads(int threads)
 {
     if (!ewx_blas_name())
@@ -82,11 +99,7 @@ void ewx_blas_set_threads(int threads)
 ew_status ewx_blas_gemm(ew_weight_layout layout, int64_t m, int64_t n, int64_t k,
                         const float *A, const float *B, float *C, int64_t c_stride)
 {
-    if (!ewx_blas_name())
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "no BLAS is installed\n"
-                        "  fix: install libblis4 or libopenblas0, or name one "
-                        "in ENTWINE_BLAS");
+    EW_TRY(ewx_blas_check());
     if (m > INT32_MAX || n > INT32_MAX || k > INT32_MAX || c_stride > INT32_MAX)
         return ewx_fail(
             EW_ERR_SHAPE,

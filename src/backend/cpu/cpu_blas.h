@@ -7,6 +7,9 @@
 /* File name of the BLAS in use, or NULL. */
 const char *ewx_blas_name(void);
 
+/* EW_ERR_UNSUPPORTED where there is none, or not the one that ENTWINE_BLAS asks for. */
+ew_status ewx_blas_check(void);
+
 void ewx_blas_set_threads(int threads);
 
 /* C[m x n], row stride c_stride, = A[m x k] * B, B as the layout says; row-major fp32. */
