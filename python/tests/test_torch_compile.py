@@ -1,7 +1,10 @@
 """The pass of entwine.torch.enable_compile_pass, on two ranks with torch.distributed (gloo): graphs
-of functional collectives as traced, and a parallelize_module'd model compiled by Inductor."""
+of functional collectives as traced, and a parallelize_module'd model compiled by Inductor.  And
+what ranks find in Inductor's cache, which they share."""
 import logging
+import pathlib
 import sys
+import time
 
 import pytest
 
@@ -332,3 +335,36 @@ def compiled(spawned):
 
 def test_a_model_by_inductor():
     assert entwine.spawn(RANKS, compiled, timeout=400) == ["right"] * RANKS
+
+
+# ---- The cache on disk -----------------------------------------------------------------------
+
+def compiled_after_rank_0(world, cache):
+    """Five rows, of which rank 0 owns three and rank 1 two, so that their graphs differ in nothing
+    but the world."""
+    from torch._inductor import config
+    torch.set_num_threads(1)
+    config.fx_graph_cache = True
+    graphs = pathlib.Path(cache, "fxgraph")
+    if world.rank == 1:  # rank 0 waits in its call, and its graph lies there
+        give_up_at = time.monotonic() + 100
+        while not (graphs.exists() and any(graphs.rglob("*"))) and time.monotonic() < give_up_at:
+            time.sleep(0.1)
+    x, weight = integers(5, WIDTH, seed=world.rank), integers(HIDDEN, WIDTH, seed=9)
+
+    @torch.compile(dynamic=False)
+    def call(x, weight):
+        return et.gemm_rs(x, weight, world) * 2
+
+    with torch.no_grad():
+        y = call(x, weight)
+    first, count = world.owned_rows(5)
+    whole = 2 * sum(integers(5, WIDTH, seed=rank) for rank in range(RANKS)) @ weight.t()
+    assert torch.equal(y, whole[first:first + count])
+    return "right"
+
+
+def test_ranks_share_inductors_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert entwine.spawn(RANKS, compiled_after_rank_0, str(tmp_path), timeout=300,
+                         world_timeout=100) == ["right"] * RANKS
