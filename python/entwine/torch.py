@@ -256,8 +256,9 @@ class RowParallelLinearNorm(RowParallelLinear):
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
         residual = residual.contiguous()
-        arguments = (as_matrix(x), self.weight, residual.view(-1, self.out_features),
-                     self.norm_weight, self._world_name, self.bias, self.eps, self.frozen)
+        weight = self.weight
+        arguments = (as_matrix(x), weight, residual.view(-1, self.out_features), self.norm_weight,
+                     self._world_name, self.bias, self.eps, self.frozen, may_pack(weight))
         if self.output == "scattered":
             return torch.ops.entwine.gemm_rs_layer(*arguments).view(shape), residual
         normed = torch.ops.entwine.gemm_ar_layer(*arguments, self.residual_rows)

@@ -315,15 +315,35 @@ def rows_of_ones(n, k, numbers):
             for number in numbers]
 
 
-@pytest.mark.parametrize("operator", [et.gemm_rs, et.gemm_ar, et.ag_gemm])
-def test_weights_that_a_graph_computes(world, operator):
+def through_layer(operator):
+    """What it adds to a residual of zeros."""
+    def product(x, weight, world):
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
+        residual = torch.zeros(x.shape[0], weight.shape[0], dtype=dtype)
+        operator(x, weight, residual, torch.ones(weight.shape[0], dtype=dtype), world)
+        return residual
+
+    return product
+
+
+PRODUCTS = {
+    "gemm_rs": et.gemm_rs, "gemm_ar": et.gemm_ar, "ag_gemm": et.ag_gemm,
+    "ag_gemm_multi": lambda x, weight, world: et.ag_gemm_multi(x, [weight], world)[0],
+    "ag_gemm_act": lambda x, weight, world: et.ag_gemm_act(x, weight, None, world,
+                                                           activation="none"),
+    "gemm_rs_layer": through_layer(et.gemm_rs_layer),
+    "gemm_ar_layer": through_layer(et.gemm_ar_layer)}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_weights_that_a_graph_computes(world, name):
     """Inductor has them take turns in one piece of memory."""
     n, k = 512, 384
 
     def products(x, numbers):
         for number in numbers:
             weight = rows_of_ones(n, k, [number])[0]
-            y = operator(x, weight, world)
+            y = PRODUCTS[name](x, weight, world)
             yield y
             x = x + 0 * y.sum()
 
@@ -333,6 +353,25 @@ def test_weights_that_a_graph_computes(world, operator):
         for _ in range(2):
             for y, weight in zip(call(x, numbers), rows_of_ones(n, k, numbers)):
                 assert torch.equal(y, x @ weight.t())
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_operands_that_autocast_casts_in_a_graph(world, name):
+    n, k = 512, 384
+    x, weights = integers(M, k), rows_of_ones(n, k, ROWS)
+
+    @torch.compile
+    def call(x, weights):
+        results = []
+        for weight in weights:
+            results.append(PRODUCTS[name](x, weight, world))
+            x = x + 0 * results[-1].sum()
+        return results
+
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            for y, weight in zip(call(x, weights), weights):
+                assert y.dtype is torch.bfloat16 and torch.equal(y.float(), x @ weight.t())
 
 
 @pytest.mark.parametrize("output", ["scattered", "replicated"])
