@@ -132,10 +132,10 @@ LEFT = {
 }
 
 
-def traced(function, x, w):
+def traced(function, x, w, mode="fake"):
     from torch.fx.experimental.proxy_tensor import make_fx
     with torch.no_grad():
-        return make_fx(function, tracing_mode="fake", decomposition_table={
+        return make_fx(function, tracing_mode=mode, decomposition_table={
             torch.ops.aten.t.default: lambda one: one.permute(1, 0)})(x, w)
 
 
@@ -168,6 +168,28 @@ def check_left(rewrite, lines):
         rewrite(module.graph, False)
         assert "compiled graph: nothing; left alone: 1 " in lines[0] and why in lines[0], lines
         assert str(module.graph) == nodes, name
+
+
+def check_symbols(rewrite, lines, rank):
+    """A view has one extent that torch finds, and where that is another than the scattered one, this
+    one has to be known."""
+    from torch._dispatch.python import enable_python_dispatcher
+    x, w = integers(2 * LENGTH, WIDTH, seed=rank), integers(*W, seed=rank + 5)
+    for rows, said in {
+            lambda x: 2: "1 gemm_rs; left alone: nothing",
+            lambda x: x.shape[0] // 2: "nothing; left alone: 1 reduce_scatter (two of its extents "
+                                       "are not known yet)"}.items():
+        def function(x, w):
+            return scattered(torch.mm(x, w.t()).view(rows(x), -1, w.shape[0]))
+
+        module = traced(function, x, w, "symbolic")
+        right = module(x, w)
+        del lines[:]
+        with enable_python_dispatcher():  # as Inductor does
+            rewrite(module.graph, True)
+        module.recompile()
+        assert lines == [f"entwine: compiled graph: {said}"], lines
+        assert torch.equal(module(x, w), right), said
 
 
 def check_packs(rewrite):
@@ -214,6 +236,7 @@ def graphs(spawned):
     assert rewrite.before is None and len(rewrite.worlds) == 1
     check_replaced(rewrite, lines, spawned.rank)
     check_left(rewrite, lines)
+    check_symbols(rewrite, lines, spawned.rank)
     check_packs(rewrite)
     check_groups(lines)
     torch.distributed.destroy_process_group()
