@@ -190,7 +190,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
 
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
-                f"bias={self.bias is not None}, ranks={self.world.size}, "
+                f"bias={self.bias is not None}, ranks={self.world._size}, "
                 f"output={self.output!r}" + (f", config={self.config!r}" if self.config else ""))
 
 

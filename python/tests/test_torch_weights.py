@@ -294,6 +294,15 @@ def test_the_world_closed_first():
     gc.collect()
 
 
+def test_layers_of_a_closed_world_can_be_printed():
+    with entwine.World() as world:
+        layers = (et.RowParallelLinear(K, N, world=world), et.ColumnParallelLinear(K, N, world=world),
+                  et.RowParallelLinearNorm(K, N, world=world), et.ParallelMLP(K, N, world=world),
+                  et.ParallelAttentionProjections(8, 2, world=world))
+        printed = [repr(layer) for layer in layers]
+    assert [repr(layer) for layer in layers] == printed
+
+
 def test_more_shapes_than_plans_are_kept(world):
     layers = [et.RowParallelLinear(K, n, world=world) for n in range(1, 40)]
     with torch.no_grad():
