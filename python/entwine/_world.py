@@ -479,16 +479,17 @@ def check_world(world):
 def init(**options: float | Cancellation | None) -> World:
     """A world of the ranks that are already there: those of torch.distributed if it is
     initialised, of mpi4py if it was imported, of a launcher (mpirun, torchrun, srun) if its
-    variables are set, else this process alone.  Options are those of ``World``."""
+    variables are set, else this process alone.  Options are those of ``World``.  One of ENTWINE_RANK
+    and ENTWINE_WORLD_SIZE without the other is refused: ranks that are each alone sum nothing."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return World.from_torch(**options)
     if "mpi4py.MPI" in sys.modules:
         return World.from_mpi(**options)
-    place = Launcher()
-    if lib.ew_launcher_detect(place) == -4:  # EW_ERR_UNSUPPORTED: no launcher
-        return World(**options)
-    return World.from_launcher(**options)
+    is_launched = lib.ew_launcher_detect(Launcher()) != UnsupportedError.code
+    if is_launched or "ENTWINE_RANK" in os.environ or "ENTWINE_WORLD_SIZE" in os.environ:
+        return World.from_launcher(**options)
+    return World(**options)
 
 
 def _leave_all():
