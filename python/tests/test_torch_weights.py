@@ -283,6 +283,25 @@ def test_another_weight_at_the_same_place(world):
         del b
 
 
+def test_memory_that_is_given_away_and_made_anew(world):
+    """As FSDP does it with weights that it gathers for a call; the version stays, too."""
+    layer, x, elsewhere = layer_of(world, output="replicated"), integers(M, K), []
+    storage = layer.weight.untyped_storage()
+    size, addresses = storage.nbytes(), set()
+    with torch.no_grad():
+        for seed in range(20):
+            storage.resize_(0)
+            elsewhere.append(torch.empty(size, dtype=torch.uint8))
+            storage.resize_(size)
+            with torch.autograd._unsafe_preserve_version_counter(layer.weight):
+                layer.weight.copy_(integers(N, K, seed=seed))
+            addresses.add(layer.weight.data_ptr())
+            for _ in range(2):
+                assert torch.equal(layer(x), x @ layer.weight.t() + layer.bias)
+            assert len(world._frozen) == len(world._weight_handles) == 1
+    assert len(addresses) > 1
+
+
 def test_the_world_closed_first():
     world = entwine.World()
     layer = layer_of(world).freeze()
