@@ -158,7 +158,7 @@ class ParallelMLP(_Block):
         return y
 
     def extra_repr(self) -> str:
-        return f"activation={self.activation!r}, rows={self.rows!r}, ranks={self.world.size}"
+        return f"activation={self.activation!r}, rows={self.rows!r}, ranks={self.world._size}"
 
 
 # ---- Attention -------------------------------------------------------------------------------
@@ -240,4 +240,4 @@ class ParallelAttentionProjections(_Block):
 
     def extra_repr(self) -> str:
         return (f"num_heads={self.num_heads}, num_key_value_heads={self.num_key_value_heads}, "
-                f"head_dim={self.head_dim}, rows={self.rows!r}, ranks={self.world.size}")
+                f"head_dim={self.head_dim}, rows={self.rows!r}, ranks={self.world._size}")

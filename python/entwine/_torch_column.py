@@ -93,5 +93,5 @@ class ColumnParallelLinear(ParallelLinear):
 
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
-                f"bias={self.bias is not None}, ranks={self.world.size}, "
+                f"bias={self.bias is not None}, ranks={self.world._size}, "
                 f"input={self.input!r}")

@@ -147,12 +147,17 @@ class _Product:
         if not keeps_rows and (self.parts or not _is_known(m % ranks == 0)):
             raise _Left("a view takes rows of its product apart")
 
-    def scattered_sizes(self) -> list[Any] | None:
-        """Of a rank's part; the extent that is scattered is left to torch."""
+    def scattered_sizes(self, ranks: int) -> list[Any] | None:
+        """Of a rank's part; one extent may be left to torch."""
         if self.sizes is None or self.shape is None:
             return None
-        return [-1 if dim == self.dim else extent if isinstance(extent, int) else size
-                for dim, (size, extent) in enumerate(zip(self.sizes, self.shape))]
+        sizes = [extent if isinstance(extent, int) else size
+                 for size, extent in zip(self.sizes, self.shape)]
+        extent = self.shape[self.dim]
+        sizes[self.dim] = extent // ranks if isinstance(extent, int) else -1
+        if sizes.count(-1) > 1:
+            raise _Left("two of its extents are not known yet")
+        return sizes
 
     def rows(self, graph: Graph, ranks: int) -> Node:
         """[m, k], in the order of the ranks that own them."""
@@ -347,12 +352,12 @@ class EntwinePass(_GraphPass):
             product.check_scatter(ranks)
         elif product.parts:
             raise _Left("what is summed is not a product")
+        sizes = product.scattered_sizes(ranks) if scatters else product.sizes
         with graph.inserting_before(collective):
             rows = product.rows(graph, ranks) if scatters else product.a
             weight, pack = _weight(graph, product.b, pack)
             y = _added(graph, gemm_rs_operator if scatters else gemm_ar_operator, rows, weight,
                        world, False, pack)
-            sizes = product.scattered_sizes() if scatters else product.sizes
             if sizes is not None:
                 y = _added(graph, _aten.reshape.default, y, sizes)
         waited.replace_all_uses_with(y)

@@ -19,13 +19,14 @@ _library = torch.library.Library("entwine", "DEF")
 for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True, "
                 "str config=\"\") -> Tensor",
                 "gemm_rs_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
-                "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False) -> Tensor",
+                "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, bool pack=True) "
+                "-> Tensor",
                 "gemm_ar(Tensor a, Tensor b, str world, bool frozen=False, bool pack=True, "
                 "str config=\"\") -> Tensor",
                 "ag_gemm(Tensor a, Tensor b, SymInt num_rows, str world, bool frozen=False, "
                 "bool gather=False, bool pack=True) -> (Tensor, Tensor)",
                 "gemm_ar_layer(Tensor a, Tensor b, Tensor(residual!) residual, Tensor norm_weight, "
-                "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, "
+                "str world, Tensor? bias=None, float eps=1e-5, bool frozen=False, bool pack=True, "
                 "str residual_rows=\"owned\") -> Tensor",
                 "all_gather_rows(Tensor rows, SymInt num_rows, str world, bool? replicated=None) "
                 "-> Tensor",
@@ -116,10 +117,12 @@ def _cast_operands(dtype, arguments):
 def _cast_layer(dtype, arguments):
     """To the type of the residual, which is written and so cannot be cast."""
     a, b, residual, norm_weight, world, *rest = arguments
-    bias, eps, frozen, *residual_rows = (*rest, *(None, 1e-5, False)[len(rest):])
+    bias, eps, frozen, pack, *residual_rows = (*rest, *(None, 1e-5, False, True)[len(rest):])
     dtype = residual.dtype
+    if b.dtype != dtype:
+        frozen, pack = _UNKEPT
     return (_to(dtype, a), _to(dtype, b), residual, _to(dtype, norm_weight), world,
-            _to(dtype, bias), eps, frozen and b.dtype == dtype, *residual_rows)
+            _to(dtype, bias), eps, frozen, pack, *residual_rows)
 
 
 for _name in ("gemm_rs", "gemm_ar"):
@@ -385,8 +388,8 @@ def ag_gemm(a: torch.Tensor, b: torch.Tensor, world: World, num_rows: int | None
 
 # ---- gemm_rs_layer and gemm_ar_layer ---------------------------------------------------------
 
-def _layer(op, a, b, world, frozen, residual, norm_weight, bias, eps, **how):
-    plan, b = _prepare(op, find_world(world), a, b, frozen, True)
+def _layer(op, a, b, world, frozen, pack, residual, norm_weight, bias, eps, **how):
+    plan, b = _prepare(op, find_world(world), a, b, frozen, pack)
     layer = Layer(None if bias is None else _plain(bias), residual.detach(), _plain(norm_weight),
                   eps, None, None, **how)
     normed = plan._layer(_plain(a), b, layer, None)
@@ -396,14 +399,15 @@ def _layer(op, a, b, world, frozen, residual, norm_weight, bias, eps, **how):
 
 
 @torch.library.impl("entwine::gemm_rs_layer", _DEVICES)
-def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
-    return _layer("gemm-rs", a, b, world, frozen, residual, norm_weight, bias, eps)
+def _gemm_rs_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
+                   pack=True):
+    return _layer("gemm-rs", a, b, world, frozen, pack, residual, norm_weight, bias, eps)
 
 
 @torch.library.impl("entwine::gemm_ar_layer", _DEVICES)
 def _gemm_ar_layer(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
-                   residual_rows="owned"):
-    return _layer("gemm-ar", a, b, world, frozen, residual, norm_weight, bias, eps,
+                   pack=True, residual_rows="owned"):
+    return _layer("gemm-ar", a, b, world, frozen, pack, residual, norm_weight, bias, eps,
                   residual_rows=residual_rows)
 
 
@@ -413,14 +417,14 @@ def _check_fake_residual(residual, rows, n):
 
 
 @torch.library.register_fake("entwine::gemm_rs_layer")
-def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False):
+def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False, pack=True):
     normed = _fake_rows(a, b, world)
     _check_fake_residual(residual, *normed.shape)
     return normed
 
 
 @torch.library.register_fake("entwine::gemm_ar_layer")
-def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False,
+def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False, pack=True,
       residual_rows="owned"):
     rows, n = a.shape[0], b.shape[0]
     _check_fake_residual(residual, rows if residual_rows == "all" else
@@ -461,7 +465,7 @@ def gemm_rs_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
     ``Plan.gemm_rs_layer`` says how each step is rounded.  Collective, without gradients: refuses
     tensors that want one."""
     return torch.ops.entwine.gemm_rs_layer(a, b, residual, norm_weight, check_world(world).name,
-                                           bias, eps, frozen)
+                                           bias, eps, frozen, may_pack(b))
 
 
 def gemm_ar_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
@@ -472,7 +476,7 @@ def gemm_ar_layer(a: torch.Tensor, b: torch.Tensor, residual: torch.Tensor,
     rows on every rank.  ``residual`` holds this rank's rows, or with ``residual_rows="all"`` all
     of them, and the sum before the norm afterwards.  Collective, without gradients, as ``gemm_rs_layer``."""
     return torch.ops.entwine.gemm_ar_layer(a, b, residual, norm_weight, check_world(world).name,
-                                           bias, eps, frozen, residual_rows)
+                                           bias, eps, frozen, may_pack(b), residual_rows)
 
 
 # ---- all_gather_rows and reduce_scatter_rows, each the gradient of the other ------------------

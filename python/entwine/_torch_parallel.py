@@ -47,6 +47,17 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
     return parameter.to_local()
 
 
+def _refuse_whole(module: torch.nn.Linear, world: World) -> None:
+    """A whole weight that was put in the place of a DTensor: every rank would multiply by all of it,
+    and where all layers have one, the sums would count everything once per rank."""
+    shape = tuple(module.weight.shape)
+    if world.size > 1 and shape == (module.out_features, module.in_features):
+        raise ArgumentTypeError(
+            f"the weight is a plain tensor of the whole shape {shape}; expected a DTensor that is "
+            f"split over the {world.size} ranks\n  fix: load it before the model is split, or pass "
+            f"DTensors (torch.distributed.tensor.distribute_tensor) to load_state_dict")
+
+
 def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """y, whose gradient for x needs the weight as it is now.  torch would see a write to what it
     has saved, but that is the local tensor, whose version a write to the DTensor leaves."""
@@ -73,6 +84,8 @@ def row_forward(world: World, scatter_dim: int | None = None) -> Forward:
     """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
     def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         whole = module.weight
+        if not isinstance(whole, DTensor):
+            _refuse_whole(module, world)
         weight, bias = _part(whole), _part(module.bias)
         # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
         pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
@@ -90,6 +103,8 @@ def column_forward(world: World) -> Forward:
     summed over the ranks."""
     def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         weight = module.weight
+        if not isinstance(weight, DTensor):
+            _refuse_whole(module, world)
         y = own_columns(x, _part(weight), _part(module.bias), world)
         return _watched(y, x, weight)
 

@@ -2,7 +2,6 @@
 activation of an MLP behind it.  Their gradient for the rows is one gemm_rs for all weights."""
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -11,15 +10,15 @@ import torch
 from . import _plan, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._products import activation_code
-from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _library,
-                               _plain, _to)
+from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _in_training,
+                               _library, _plain, _to, may_pack)
 from ._world import World, check_world, find_world
 
 for _schema in ("ag_gemm_multi(Tensor a, Tensor[] b, SymInt num_rows, str world, "
-                "bool frozen=False, bool gather=False) -> Tensor[]",
+                "bool frozen=False, bool gather=False, bool pack=True) -> Tensor[]",
                 "ag_gemm_act(Tensor a, Tensor gate, Tensor? up, SymInt num_rows, str world, "
-                "str activation=\"silu\", bool frozen=False, bool gather=False, bool keep=False) "
-                "-> (Tensor, Tensor, Tensor, Tensor)"):
+                "str activation=\"silu\", bool frozen=False, bool gather=False, bool keep=False, "
+                "bool pack=True) -> (Tensor, Tensor, Tensor, Tensor)"):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
@@ -61,10 +60,10 @@ def _check_fake(a, weights, num_rows, world):
                  f"rows, this rank's of num_rows={num_rows}")
 
 
-def _cast(dtype, a, weights, frozen):
+def _cast(dtype, a, weights, frozen, pack):
     """For autocast: a weight that is cast is new in every call."""
     same = all(b.dtype == dtype or b.dtype not in _NAMES for b in weights)
-    return _to(dtype, a), [_to(dtype, b) for b in weights], frozen and same
+    return _to(dtype, a), [_to(dtype, b) for b in weights], frozen and same, pack and same
 
 
 def _gradients(grads, a_wants, weights, wants, gathered, grad_gathered, world):
@@ -93,7 +92,7 @@ def _multi(a, b, num_rows, world, frozen=False, gather=False, pack=True):
 
 
 @torch.library.register_fake("entwine::ag_gemm_multi")
-def _(a, b, num_rows, world, frozen=False, gather=False):
+def _(a, b, num_rows, world, frozen=False, gather=False, pack=True):
     _check_fake(a, b, num_rows, world)
     return [*(a.new_empty((num_rows, weight.shape[0])) for weight in b),
             a.new_empty((num_rows if gather else 0, a.shape[1]))]
@@ -103,9 +102,9 @@ class _Multi(torch.autograd.Function):
     """Of single tensors, as autograd wants them."""
 
     @staticmethod
-    def forward(ctx, run, num_rows, world, frozen, gather, a, *b):
+    def forward(ctx, run, num_rows, world, frozen, gather, pack, a, *b):
         *products, gathered = run(a, list(b), num_rows, world, frozen,
-                                  gather or any(ctx.needs_input_grad[6:]))
+                                  gather or any(ctx.needs_input_grad[7:]), pack)
         ctx.save_for_backward(gathered, *b)
         ctx.world = world
         ctx.set_materialize_grads(False)
@@ -115,24 +114,25 @@ class _Multi(torch.autograd.Function):
     def backward(ctx, *grads):
         gathered, *b = ctx.saved_tensors
         *grads, grad_gathered = grads
-        grad_a, grads_b = _gradients(grads, ctx.needs_input_grad[5], b, ctx.needs_input_grad[6:],
+        grad_a, grads_b = _gradients(grads, ctx.needs_input_grad[6], b, ctx.needs_input_grad[7:],
                                      gathered, grad_gathered, ctx.world)
-        return None, None, None, None, None, grad_a, *grads_b
+        return None, None, None, None, None, None, grad_a, *grads_b
 
 
 class _MultiOfList:
     @staticmethod
-    def apply(run, a, b, num_rows, world, frozen=False, gather=False):
-        return list(_Multi.apply(run, num_rows, world, frozen, gather, a, *b))
+    def apply(run, a, b, num_rows, world, frozen=False, gather=False, pack=True):
+        return list(_Multi.apply(run, num_rows, world, frozen, gather, pack, a, *b))
 
 
 def _cast_multi(dtype, arguments):
     a, b, num_rows, world, *rest = arguments
-    a, b, frozen = _cast(dtype, a, b, bool(rest and rest[0]))
-    return a, b, num_rows, world, frozen, *rest[1:]
+    frozen, gather, pack = (*rest, *(False, False, True)[len(rest):])
+    a, b, frozen, pack = _cast(dtype, a, b, frozen, pack)
+    return a, b, num_rows, world, frozen, gather, pack
 
 
-_differentiable("ag_gemm_multi", _MultiOfList, _multi, functools.partial(_multi, pack=False))
+_differentiable("ag_gemm_multi", _MultiOfList, _multi, _in_training(_multi, 6))
 _autocast("ag_gemm_multi", _cast_multi)
 
 
@@ -144,7 +144,7 @@ def ag_gemm_multi(a: torch.Tensor, b: Sequence[torch.Tensor], world: World,
     if num_rows is None:
         num_rows = a.shape[0] * check_world(world).size
     products: list[torch.Tensor] = torch.ops.entwine.ag_gemm_multi(
-        a, list(b), num_rows, check_world(world).name, frozen)
+        a, list(b), num_rows, check_world(world).name, frozen, False, all(map(may_pack, b)))
     return products[:-1]
 
 
@@ -164,7 +164,8 @@ def _act(a, gate, up, num_rows, world, activation="silu", frozen=False, gather=F
 
 
 @torch.library.register_fake("entwine::ag_gemm_act")
-def _(a, gate, up, num_rows, world, activation="silu", frozen=False, gather=False, keep=False):
+def _(a, gate, up, num_rows, world, activation="silu", frozen=False, gather=False, keep=False,
+      pack=True):
     weights = [gate] if up is None else [gate, up]
     _check_fake(a, weights, num_rows, world)
     n = gate.shape[0]
@@ -194,9 +195,9 @@ class _Act(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, run, a, gate, up, num_rows, world, activation="silu", frozen=False,
-                gather=False, keep=False):
+                gather=False, keep=False, pack=True):
         results = run(a, gate, up, num_rows, world, activation, frozen,
-                      gather or any(ctx.needs_input_grad[2:4]), True)
+                      gather or any(ctx.needs_input_grad[2:4]), True, pack)
         ctx.save_for_backward(gate, up, *results[1:])
         ctx.world, ctx.activation = world, activation
         ctx.set_materialize_grads(False)
@@ -217,19 +218,20 @@ class _Act(torch.autograd.Function):
         grad_a, grads_b = _gradients(grads, ctx.needs_input_grad[1], (gate, up),
                                      ctx.needs_input_grad[2:4], gathered, grad_gathered, ctx.world)
         return (None, grad_a, grads_b[0], grads_b[1] if has_up else None,
-                None, None, None, None, None, None)
+                None, None, None, None, None, None, None)
 
 
 def _cast_act(dtype, arguments):
     a, gate, up, num_rows, world, *rest = arguments
-    activation, frozen, *more = (*rest, *("silu", False)[len(rest):])
+    activation, frozen, gather, keep, pack = (
+        *rest, *("silu", False, False, False, True)[len(rest):])
     weights = [gate] if up is None else [gate, up]
-    a, weights, frozen = _cast(dtype, a, weights, frozen)
+    a, weights, frozen, pack = _cast(dtype, a, weights, frozen, pack)
     return (a, weights[0], weights[1] if up is not None else None, num_rows, world, activation,
-            frozen, *more)
+            frozen, gather, keep, pack)
 
 
-_differentiable("ag_gemm_act", _Act, _act, functools.partial(_act, pack=False))
+_differentiable("ag_gemm_act", _Act, _act, _in_training(_act, 9))
 _autocast("ag_gemm_act", _cast_act)
 
 
@@ -246,6 +248,7 @@ def ag_gemm_act(a: torch.Tensor, gate: torch.Tensor, up: torch.Tensor | None, wo
     activation_code(activation)
     if num_rows is None:
         num_rows = a.shape[0] * check_world(world).size
+    pack = may_pack(gate) and (up is None or may_pack(up))
     h: torch.Tensor = torch.ops.entwine.ag_gemm_act(a, gate, up, num_rows, check_world(world).name,
-                                                    activation, frozen)[0]
+                                                    activation, frozen, False, False, pack)[0]
     return h

@@ -27,9 +27,11 @@ _WRITTEN = -1  # the version of what has to be packed again
 class _Kept:
     """What is known of a tensor that was used as a weight."""
 
-    __slots__ = ("version", "elements", "sample", "weight", "calls")
+    __slots__ = ("version", "elements", "sample", "weight", "calls", "memory", "forget")
 
-    def __init__(self, b):
+    def __init__(self, b, memory, forget):
+        self.memory = memory  # where that of its storage began
+        self.forget = forget  # what is called when the storage is gone
         self.elements = _spread_elements(b)  # borrows the memory: read it only while b is there
         self.weight = None
         self.calls = {}  # of _torch_again
@@ -77,9 +79,21 @@ def _forget(world, key):
         world._frozen.pop(key, None)
 
 
+def _forget_freed(world, storage, memory):
+    """What is known of memory that a storage has given away for other memory, as FSDP has it do
+    between calls: nobody may ever come back for it."""
+    for key, kept in list(world._frozen.items()):
+        if key[0] == storage._cdata and kept.memory != memory:
+            kept.forget.detach()
+            del world._frozen[key]
+
+
 def _meet(world, storage, key, b):
-    kept = world._frozen[key] = _Kept(b)
-    weakref.finalize(storage, _forget, weakref.ref(world), key).atexit = False
+    memory = storage.data_ptr()
+    _forget_freed(world, storage, memory)
+    forget = weakref.finalize(storage, _forget, weakref.ref(world), key)
+    forget.atexit = False
+    kept = world._frozen[key] = _Kept(b, memory, forget)
     return kept
 
 

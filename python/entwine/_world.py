@@ -87,7 +87,9 @@ class World:
         self._forsaken = []  # weights whose object is gone, not yet freed
         self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
-        self.name: str = f"world-{next(_counter)}"
+        # A compiled graph holds the name, and extents that depend on rank and size: torch's cache,
+        # which ranks and runs share, must not give one to a world that differs in these.
+        self.name: str = f"world-{next(_counter)}-rank-{rank}-of-{size}"
         _worlds[self.name] = self
 
     # ---- Ways to meet ----
@@ -329,7 +331,7 @@ class World:
 
     def __reduce__(self):
         self._check_open()
-        return _unpickle, (self.name, self._rank, self._size)
+        return _unpickle, (self.name,)
 
     # ---- Inside the package ----
 
@@ -442,27 +444,27 @@ def owned_rows(m: int, size: int, rank: int) -> tuple[int, int]:
     return rank * share + min(rank, extra), share + (rank < extra)
 
 
+def _names_of_open():
+    return ", ".join(sorted(name for name, world in _worlds.items() if world._handle)) or "none"
+
+
 def find_world(name):
     """The open world of that name."""
     world = _worlds.get(name)
     if world is None:
-        known = ", ".join(sorted(_worlds)) or "none"
-        raise ArgumentError(f"there is no world named {name!r}; open are: {known}")
+        raise ArgumentError(f"there is no world named {name!r}; open are: {_names_of_open()}")
     world._check_open()
     return world
 
 
-def _unpickle(name, rank, size):
+def _unpickle(name):
     """The open world of that name, in this or another process."""
     world = _worlds.get(name)
     if world is None or world._handle is None:
-        raise ArgumentError(f"what is loaded belongs to rank {rank} of {size} of the world "
-                            f"{name!r}, which is not open in this process\n  fix: open the worlds "
-                            f"in the same order as the program that saved it, or save and load "
-                            f"state_dict()")
-    if (world._rank, world._size) != (rank, size):
-        raise ArgumentError(f"what is loaded belongs to rank {rank} of {size}, and this process is "
-                            f"rank {world._rank} of {world._size}\n  fix: load it on that rank")
+        raise ArgumentError(f"what is loaded belongs to the world {name!r}, which is not open in "
+                            f"this process; open are: {_names_of_open()}\n  fix: load it on that "
+                            f"rank, with worlds opened in the same order as in the program that "
+                            f"saved it, or save and load state_dict()")
     return world
 
 
@@ -477,16 +479,17 @@ def check_world(world):
 def init(**options: float | Cancellation | None) -> World:
     """A world of the ranks that are already there: those of torch.distributed if it is
     initialised, of mpi4py if it was imported, of a launcher (mpirun, torchrun, srun) if its
-    variables are set, else this process alone.  Options are those of ``World``."""
+    variables are set, else this process alone.  Options are those of ``World``.  One of ENTWINE_RANK
+    and ENTWINE_WORLD_SIZE without the other is refused: ranks that are each alone sum nothing."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return World.from_torch(**options)
     if "mpi4py.MPI" in sys.modules:
         return World.from_mpi(**options)
-    place = Launcher()
-    if lib.ew_launcher_detect(place) == -4:  # EW_ERR_UNSUPPORTED: no launcher
-        return World(**options)
-    return World.from_launcher(**options)
+    is_launched = lib.ew_launcher_detect(Launcher()) != UnsupportedError.code
+    if is_launched or "ENTWINE_RANK" in os.environ or "ENTWINE_WORLD_SIZE" in os.environ:
+        return World.from_launcher(**options)
+    return World(**options)
 
 
 def _leave_all():

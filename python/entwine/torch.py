@@ -190,7 +190,7 @@ class RowParallelLinear(_torch_linear.ParallelLinear):
 
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
-                f"bias={self.bias is not None}, ranks={self.world.size}, "
+                f"bias={self.bias is not None}, ranks={self.world._size}, "
                 f"output={self.output!r}" + (f", config={self.config!r}" if self.config else ""))
 
 
@@ -256,8 +256,9 @@ class RowParallelLinearNorm(RowParallelLinear):
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
         residual = residual.contiguous()
-        arguments = (as_matrix(x), self.weight, residual.view(-1, self.out_features),
-                     self.norm_weight, self._world_name, self.bias, self.eps, self.frozen)
+        weight = self.weight
+        arguments = (as_matrix(x), weight, residual.view(-1, self.out_features), self.norm_weight,
+                     self._world_name, self.bias, self.eps, self.frozen, may_pack(weight))
         if self.output == "scattered":
             return torch.ops.entwine.gemm_rs_layer(*arguments).view(shape), residual
         normed = torch.ops.entwine.gemm_ar_layer(*arguments, self.residual_rows)

@@ -171,7 +171,7 @@ def test_opcheck(world):
     for more in ((), (torch.ones(N), 1e-6, True)):
         torch.library.opcheck(torch.ops.entwine.gemm_rs_layer,
                               (A, B, torch.ones(M, N), torch.ones(N), world.name, *more))
-    for more in ((), (torch.ones(N), 1e-6, True, "all")):
+    for more in ((), (torch.ones(N), 1e-6, True, True, "all")):
         torch.library.opcheck(torch.ops.entwine.gemm_ar_layer,
                               (A, B, torch.ones(M, N), torch.ones(N), world.name, *more))
 

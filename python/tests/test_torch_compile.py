@@ -1,7 +1,10 @@
 """The pass of entwine.torch.enable_compile_pass, on two ranks with torch.distributed (gloo): graphs
-of functional collectives as traced, and a parallelize_module'd model compiled by Inductor."""
+of functional collectives as traced, and a parallelize_module'd model compiled by Inductor.  And
+what ranks find in Inductor's cache, which they share."""
 import logging
+import pathlib
 import sys
+import time
 
 import pytest
 
@@ -129,10 +132,10 @@ LEFT = {
 }
 
 
-def traced(function, x, w):
+def traced(function, x, w, mode="fake"):
     from torch.fx.experimental.proxy_tensor import make_fx
     with torch.no_grad():
-        return make_fx(function, tracing_mode="fake", decomposition_table={
+        return make_fx(function, tracing_mode=mode, decomposition_table={
             torch.ops.aten.t.default: lambda one: one.permute(1, 0)})(x, w)
 
 
@@ -165,6 +168,28 @@ def check_left(rewrite, lines):
         rewrite(module.graph, False)
         assert "compiled graph: nothing; left alone: 1 " in lines[0] and why in lines[0], lines
         assert str(module.graph) == nodes, name
+
+
+def check_symbols(rewrite, lines, rank):
+    """A view has one extent that torch finds, and where that is another than the scattered one, this
+    one has to be known."""
+    from torch._dispatch.python import enable_python_dispatcher
+    x, w = integers(2 * LENGTH, WIDTH, seed=rank), integers(*W, seed=rank + 5)
+    for rows, said in {
+            lambda x: 2: "1 gemm_rs; left alone: nothing",
+            lambda x: x.shape[0] // 2: "nothing; left alone: 1 reduce_scatter (two of its extents "
+                                       "are not known yet)"}.items():
+        def function(x, w):
+            return scattered(torch.mm(x, w.t()).view(rows(x), -1, w.shape[0]))
+
+        module = traced(function, x, w, "symbolic")
+        right = module(x, w)
+        del lines[:]
+        with enable_python_dispatcher():  # as Inductor does
+            rewrite(module.graph, True)
+        module.recompile()
+        assert lines == [f"entwine: compiled graph: {said}"], lines
+        assert torch.equal(module(x, w), right), said
 
 
 def check_packs(rewrite):
@@ -211,6 +236,7 @@ def graphs(spawned):
     assert rewrite.before is None and len(rewrite.worlds) == 1
     check_replaced(rewrite, lines, spawned.rank)
     check_left(rewrite, lines)
+    check_symbols(rewrite, lines, spawned.rank)
     check_packs(rewrite)
     check_groups(lines)
     torch.distributed.destroy_process_group()
@@ -332,3 +358,36 @@ def compiled(spawned):
 
 def test_a_model_by_inductor():
     assert entwine.spawn(RANKS, compiled, timeout=400) == ["right"] * RANKS
+
+
+# ---- The cache on disk -----------------------------------------------------------------------
+
+def compiled_after_rank_0(world, cache):
+    """Five rows, of which rank 0 owns three and rank 1 two, so that their graphs differ in nothing
+    but the world."""
+    from torch._inductor import config
+    torch.set_num_threads(1)
+    config.fx_graph_cache = True
+    graphs = pathlib.Path(cache, "fxgraph")
+    if world.rank == 1:  # rank 0 waits in its call, and its graph lies there
+        give_up_at = time.monotonic() + 100
+        while not (graphs.exists() and any(graphs.rglob("*"))) and time.monotonic() < give_up_at:
+            time.sleep(0.1)
+    x, weight = integers(5, WIDTH, seed=world.rank), integers(HIDDEN, WIDTH, seed=9)
+
+    @torch.compile(dynamic=False)
+    def call(x, weight):
+        return et.gemm_rs(x, weight, world) * 2
+
+    with torch.no_grad():
+        y = call(x, weight)
+    first, count = world.owned_rows(5)
+    whole = 2 * sum(integers(5, WIDTH, seed=rank) for rank in range(RANKS)) @ weight.t()
+    assert torch.equal(y, whole[first:first + count])
+    return "right"
+
+
+def test_ranks_share_inductors_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert entwine.spawn(RANKS, compiled_after_rank_0, str(tmp_path), timeout=300,
+                         world_timeout=100) == ["right"] * RANKS

@@ -48,7 +48,7 @@ def test_logits_tokens_and_gradients(said, name):
 @pytest.mark.parametrize("what", [
     "bfloat16: as in one process", "tied embeddings: as in one process",
     "a head tied to a whole embedding: as in one process", "experts: as in one process",
-    "a copy has weights of its own",
+    "a copy has weights of its own", "a whole weight in a split layer is refused",
     "no tokens beyond the vocabulary",
     "loss curves are equal", "a write to a DTensor is seen", "saved and loaded again",
     "a plan by names: as in one process", "layers that cannot are left alone",
@@ -277,6 +277,26 @@ def check_writes(tokens):
     say("a write to a DTensor is seen")
 
 
+def check_whole_weights():
+    """In the place of DTensors: all layers of a block agree on whole features, and every rank would
+    add its own sum of all of them."""
+    import torch
+    import entwine.transformers
+    for wanted in (False, True):
+        model = entwine.transformers.parallelize(tiny("Llama"))
+        model.load_state_dict(tiny("Llama").state_dict(), assign=True)
+        block = model.model.layers[0].mlp
+        for layer in (block.gate_proj, block.down_proj):
+            try:
+                with torch.set_grad_enabled(wanted):
+                    layer(torch.ones(2, layer.in_features))
+            except entwine.ArgumentTypeError as error:
+                assert "plain tensor of the whole shape" in str(error), error
+            else:
+                raise AssertionError(f"{layer} ran")
+    say("a whole weight in a split layer is refused")
+
+
 def check_copies(tokens):
     """Also of layers that fall back to Transformers' own forward, as with gradients."""
     import copy
@@ -360,6 +380,7 @@ def rank_main():
     check_kinds(tokens)
     check_training(client, load)
     check_writes(tokens)
+    check_whole_weights()
     check_copies(tokens)
     check_saving(client, load, tokens)
     check_refusals(tokens, logged)

@@ -77,6 +77,15 @@ def test_a_launched_rank_without_peers_gives_up():
     assert alone.stdout == "1\n"
 
 
+@pytest.mark.parametrize("given, missing", [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
+def test_half_of_a_place_is_refused(monkeypatch, given, missing):
+    monkeypatch.setenv(f"ENTWINE_{given}", "1")
+    monkeypatch.delenv(f"ENTWINE_{missing}", raising=False)
+    with pytest.raises(entwine.UnsupportedError,
+                       match=f"ENTWINE_{given} is set, but ENTWINE_{missing} is not\n  fix: "):
+        entwine.init()
+
+
 # ---- Creation that is cancelled ----
 
 @pytest.mark.parametrize("rank", [0, 1])

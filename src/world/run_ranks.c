@@ -1,5 +1,6 @@
 /* Ranks that are started here, and ranks started by a launcher whose variables we read. */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,11 +73,15 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
 {
     if (!launcher_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_launcher_detect needs a place for its answer");
-    const struct launcher_variables *half = NULL; /* of which only the rank is set */
+    const char *given = NULL, *missing = NULL; /* of the first pair that is set by half */
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        if (!secure_getenv(launchers[i].rank) || !secure_getenv(launchers[i].size)) {
-            if (!half && secure_getenv(launchers[i].rank))
-                half = &launchers[i];
+        const bool has_rank = secure_getenv(launchers[i].rank) != NULL;
+        const bool has_size = secure_getenv(launchers[i].size) != NULL;
+        if (!has_rank || !has_size) {
+            if (!given && has_rank != has_size) {
+                given = has_rank ? launchers[i].rank : launchers[i].size;
+                missing = has_rank ? launchers[i].size : launchers[i].rank;
+            }
             continue;
         }
         ew_launcher found = {.source = launchers[i].rank};
@@ -91,11 +96,11 @@ ew_status ew_launcher_detect(ew_launcher *launcher_out)
         *launcher_out = found;
         return EW_OK;
     }
-    if (half)
+    if (given)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "%s is set, but %s is not\n"
                         "  fix: start with a launcher that sets both, or set it too",
-                        half->rank, half->size);
+                        given, missing);
     return ewx_fail(EW_ERR_UNSUPPORTED,
                     "no launcher's variables are set\n"
                     "  fix: start with mpirun, torchrun or srun, or use "
