@@ -14,7 +14,9 @@ from ._products import activation_code
 from ._torch_column import ColumnParallelLinear
 from ._torch_operators import replicate
 from ._torch_products import ag_gemm_act, ag_gemm_multi
+from ._torch_row import RowParallelLinear
 from ._torch_sums import as_matrix
+from ._torch_world import world_of
 from ._world import World, check_world
 
 if TYPE_CHECKING:
@@ -32,21 +34,16 @@ class _Block(torch.nn.Module):
     def _set_up(self, rows: str, world: World | None, group: dist.ProcessGroup | None) -> None:
         if rows not in _ROWS:
             raise ArgumentError(f"rows is {rows!r}; expected 'scattered' or 'replicated'")
-        if world is None:
-            from .torch import world_of
-            world = world_of(group)
-        self.world, self.rows = check_world(world), rows
+        self.world, self.rows = check_world(world if world is not None else world_of(group)), rows
 
     def _column(self, given: int, features: int, **options: Any) -> ColumnParallelLinear:
         return ColumnParallelLinear(given, features, input=self.rows, world=self.world, **options)
 
     def _row(self, given: int, features: int, **options: Any) -> torch.nn.Module:
-        from .torch import RowParallelLinear
         return RowParallelLinear(given, features, output=self.rows, world=self.world, **options)
 
     def _take_parts(self, module: torch.nn.Module, columns: Sequence[str], row: str) -> None:
         """This rank's parts of a module's linear layers, under their names."""
-        from .torch import RowParallelLinear
         for name in columns:
             setattr(self, name, ColumnParallelLinear.from_linear(getattr(module, name), self.world,
                                                                  input=self.rows))

@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 
 from ._errors import ArgumentError, ShapeError
-from ._torch_linear import ParallelLinear
+from ._torch_linear import Device, ParallelLinear
 from ._torch_operators import ag_gemm
 from ._torch_sums import as_matrix, own_columns
+from ._torch_world import world_of
 from ._world import World, check_world
 
 if TYPE_CHECKING:
@@ -37,15 +38,13 @@ class ColumnParallelLinear(ParallelLinear):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, *,
                  input: str = "scattered", world: World | None = None,
                  group: dist.ProcessGroup | None = None,
-                 device: torch.device | str | int | None = None,
+                 device: Device = None,
                  dtype: torch.dtype | None = None) -> None:
         super().__init__()
         if input not in ("scattered", "replicated"):
             raise ArgumentError(f"input is {input!r}; expected 'scattered' or 'replicated'")
-        if world is None:
-            from .torch import world_of
-            world = world_of(group)
-        self.world: World = check_world(world)
+        self.world: World = check_world(world if world is not None else world_of(group))
+        world = self.world
         if out_features % world.size:
             raise ShapeError(f"out_features is {out_features}; expected a multiple of the "
                              f"{world.size} ranks")

@@ -9,6 +9,8 @@ import torch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Device = torch.device | str | int | None
+
 
 class ParallelLinear(torch.nn.Module):
     in_features: int

@@ -17,8 +17,8 @@ from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._torch_dispatch import has_nothing_to_do
 from ._torch_rows import parts_of_all
 from ._torch_sums import own_columns, scattered_sum, whole_sum
+from ._torch_world import world_of
 from ._world import World
-from .torch import world_of
 
 
 def _pass_on_version(parameter: DTensor) -> None:

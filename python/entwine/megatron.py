@@ -20,7 +20,7 @@ from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentTypeError, UnsupportedError
 from ._torch_operators import ag_gemm
 from ._torch_sums import as_matrix, scattered_sum, whole_sum
-from .torch import world_of
+from ._torch_world import world_of
 
 try:
     from megatron.core.tensor_parallel import layers

@@ -27,8 +27,8 @@ from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentError, ShapeError, UnsupportedError
 from ._torch_parallel import (Forward, column_forward, embedding_forward, gathered_column_forward,
                               row_forward)
+from ._torch_world import world_of
 from ._world import World
-from .torch import world_of
 
 try:
     import transformers

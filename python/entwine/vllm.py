@@ -16,7 +16,7 @@ import torch
 
 from ._adapters import counted, why_not, with_reasons
 from ._torch_sums import whole_sum
-from .torch import world_of
+from ._torch_world import world_of
 
 __all__ = ["register"]
 
