@@ -6,8 +6,8 @@
  * synchronous, and what was sent to that rank before has then arrived too, since messages
  * between two ranks do not overtake.
  *
- * Tag 0 is for control messages, tag 1 for the gathering of ranks that join; every channel
- * takes the next free tags for its places' numbers. */
+ * Tag 0 is for control messages, tag 1 for the gathering of ranks that join or part; every
+ * channel takes the next free tags for its places' numbers. */
 #include "mpi_fabric.h"
 
 #include <limits.h>
@@ -18,6 +18,7 @@
 
 enum { CONTROL_TAG, GATHER_TAG, FIRST_CHANNEL_TAG };
 enum { RECEIVES_AHEAD = 16 }; /* for control messages, always posted */
+#define PARTING_S 1.0         /* ranks close a fabric together, more or less */
 
 typedef struct sending {
     int dst;
@@ -449,13 +450,34 @@ int ewx_mpi_fabric_open(const void *comm, const ew_fabric **fabric_out)
     return failed;
 }
 
+/* All ranks say that they have sent their last message: when that is here, so is what they
+ * sent before.  False: a rank has not said so in time. */
+static bool part(mpi_fabric *fabric)
+{
+    const size_t num_ranks = (size_t)fabric->table.num_ranks;
+    const unsigned char goodbye = 0;
+    unsigned char *all = calloc(2, num_ranks);
+    bool *missing = (bool *)(all + num_ranks);
+    const double limit = MPI_Wtime() + PARTING_S;
+    bool failed = !all || fabric->gathering.requests, parted = false;
+    while (!failed && !parted) {
+        failed = fabric_gather(fabric, &goodbye, all, 1, missing) || MPI_Wtime() > limit;
+        parted = !fabric->gathering.requests;
+    }
+    free(all);
+    return parted;
+}
+
+/* A communicator is freed when no message of it is on its way: such a message would be
+ * taken for one of the next communicator, which gets the same number, and in Open MPI keep
+ * the one in whose place it comes from ever being received. */
 void ewx_mpi_fabric_close(const ew_fabric *table, int broken)
 {
     if (!table || broken) /* peers may be gone: MPI would wait for them */
         return;
     mpi_fabric *fabric = table->context;
-    bool quiet = outbox_clear(&fabric->control) == 0 && fabric->control.count == 0 &&
-                 !fabric->gathering.requests;
+    bool quiet =
+        part(fabric) && outbox_clear(&fabric->control) == 0 && fabric->control.count == 0;
     for (int at = 0; at < RECEIVES_AHEAD; at++) {
         int ended = 0;
         quiet = MPI_Cancel(&fabric->incoming[at]) == MPI_SUCCESS &&

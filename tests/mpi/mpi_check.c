@@ -471,6 +471,7 @@ typedef enum manner {
     ORDINARY,
     WITHOUT_FABRIC, /* ew_world_create, as on one host */
     AGAIN,          /* several worlds on one fabric, one after the other */
+    REOPENED,       /* no world, but one fabric after the other */
     FAILING,        /* the world ends in a fault */
     ABSENT          /* ... already while ranks join */
 } manner;
@@ -483,6 +484,7 @@ static const struct {
              {"wrap", run_wrap, ORDINARY},
              {"late", run_late, ORDINARY},
              {"again", run_wrap, AGAIN},
+             {"reopened", NULL, REOPENED},
              {"bits", run_bits, ORDINARY},
              {"rows", run_rows, ORDINARY},
              {"traffic", run_traffic, ORDINARY},
@@ -545,11 +547,57 @@ static int run_in_world(const ew_mpi_module *mpi, const ew_fabric *fabric, size_
     return failed;
 }
 
+/* Rank 0 receives `count` numbers of the last rank, in order, and nothing else.  Then the
+ * last rank sends what nobody receives any more. */
+static int pass_numbers(const ew_mpi_module *mpi, int count, int *rank_out)
+{
+    enum { TURNS = 5000 };
+    const ew_fabric *fabric;
+    unsigned char message[EW_CONTROL_BYTES];
+    size_t bytes;
+    int failed = 0, next = 0, src;
+    if (mpi->fabric_open(NULL, &fabric))
+        return 1;
+    *rank_out = fabric->rank;
+    const bool sends = fabric->rank == fabric->num_ranks - 1;
+    for (int i = 0; i < count && sends; i++)
+        failed |= fabric->send_control(fabric->context, 0, &i, sizeof i);
+    for (int turn = 0; fabric->rank == 0 && next < count && !failed; turn++) {
+        failed = turn == TURNS ||
+                 fabric->receive_control(fabric->context, &src, message, &bytes);
+        if (src < 0)
+            usleep(1000);
+        else if (bytes == sizeof next && memcmp(message, &next, sizeof next) == 0)
+            next++;
+        else
+            failed = 1;
+    }
+    if (failed)
+        say("rank %d: number %d did not come, or something else\n", fabric->rank, next);
+    for (int i = 0; i < 3 && sends; i++)
+        failed |= fabric->send_control(fabric->context, 0, "last words", 10);
+    mpi->fabric_close(fabric, failed);
+    return failed;
+}
+
+/* What is left of one fabric never comes in the next one, not even in the place of a
+ * message that is as many messages behind its beginning. */
+static int run_reopened(const ew_mpi_module *mpi)
+{
+    int failed = 0, rank = -1;
+    for (int round = 0; round < 100 && !failed; round++)
+        failed = pass_numbers(mpi, round % 2 ? 60 : 20, &rank);
+    say("rank %d: %s\n", rank, failed ? "FAILED" : "OK");
+    return failed;
+}
+
 static int run_case(const ew_mpi_module *mpi, size_t at, const char *argument)
 {
     const ew_fabric *fabric;
     const int num_worlds = cases[at].manner == AGAIN ? 8 : 1;
     int failed = 0;
+    if (cases[at].manner == REOPENED)
+        return run_reopened(mpi);
     if (mpi->fabric_open(NULL, &fabric))
         return 1;
     for (int number = 0; number < num_worlds && !failed; number++)

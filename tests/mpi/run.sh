@@ -122,6 +122,8 @@ protocol() {
     expect_ok 8 4 late release=partition
     expect_ok 2 2 again
     expect_ok 4 2 again
+    expect_ok 2 2 reopened
+    expect_ok 3 2 reopened
     expect_ok 2 2 layer workers=2
     expect_ok 4 2 layer
     expect_ok 5 3 layer levels=1,release=4
