@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import torch
 from torch.autograd import forward_ad
@@ -38,6 +39,27 @@ for _schema in ("gemm_rs(Tensor a, Tensor b, str world, bool frozen=False, bool 
 gemm_rs_operator = torch.ops.entwine.gemm_rs.default
 gemm_ar_operator = torch.ops.entwine.gemm_ar.default
 ag_gemm_operator = torch.ops.entwine.ag_gemm.default
+
+
+# ---- In compiled graphs ----------------------------------------------------------------------
+
+def _keep_order():
+    """All ranks make the same calls in the same order.  Inductor moves calls that do not depend on
+    each other where that saves memory; by how much depends on the rows of a rank."""
+    config = sys.modules.get("torch._inductor.config")
+    if getattr(config, "reorder_for_peak_memory", False):
+        config.reorder_for_peak_memory = False
+
+
+def _fake(name):
+    """torch.library.register_fake, which runs when a graph is traced."""
+    def register(function):
+        @functools.wraps(function)
+        def traced(*arguments, **options):
+            _keep_order()
+            return function(*arguments, **options)
+        return torch.library.register_fake(name)(traced)
+    return register
 
 
 # ---- Autograd --------------------------------------------------------------------------------
@@ -211,12 +233,12 @@ def _fake_whole(a, b, world, is_matrix=True):
     return a.new_empty((*a.shape[:-1], b.shape[0]))
 
 
-@torch.library.register_fake("entwine::gemm_rs")
+@_fake("entwine::gemm_rs")
 def _(a, b, world, frozen=False, pack=True, config=""):
     return _fake_rows(a, b, world)
 
 
-@torch.library.register_fake("entwine::gemm_ar")
+@_fake("entwine::gemm_ar")
 def _(a, b, world, frozen=False, pack=True, config=""):
     return _fake_whole(a, b, world, is_matrix=False)
 
@@ -325,7 +347,7 @@ def _ag_gemm(a, b, num_rows, world, frozen=False, gather=False, pack=True):
     return plan.ag_gemm(_plain(a), b, num_rows, gathered=gathered if gather else None), gathered
 
 
-@torch.library.register_fake("entwine::ag_gemm")
+@_fake("entwine::ag_gemm")
 def _(a, b, num_rows, world, frozen=False, gather=False, pack=True):
     _check_fake(a, b)
     share = find_world(world)._share(num_rows)
@@ -416,14 +438,14 @@ def _check_fake_residual(residual, rows, n):
                  f"{tuple(residual.shape)}; expected {(rows, n)}")
 
 
-@torch.library.register_fake("entwine::gemm_rs_layer")
+@_fake("entwine::gemm_rs_layer")
 def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False, pack=True):
     normed = _fake_rows(a, b, world)
     _check_fake_residual(residual, *normed.shape)
     return normed
 
 
-@torch.library.register_fake("entwine::gemm_ar_layer")
+@_fake("entwine::gemm_ar_layer")
 def _(a, b, residual, norm_weight, world, bias=None, eps=1e-5, frozen=False, pack=True,
       residual_rows="owned"):
     rows, n = a.shape[0], b.shape[0]
@@ -485,7 +507,7 @@ def _all_gather_rows(rows, num_rows, world, replicated=None):
     return _torch_rows.gather(rows, num_rows, world)
 
 
-@torch.library.register_fake("entwine::all_gather_rows")
+@_fake("entwine::all_gather_rows")
 def _(rows, num_rows, world, replicated=None):
     find_world(world)
     return rows.new_empty((num_rows, rows.shape[1]))
@@ -520,7 +542,7 @@ def all_gather_rows(rows: torch.Tensor, num_rows: int, world: World,
     return torch.ops.entwine.all_gather_rows(rows, num_rows, check_world(world).name, replicated)
 
 
-@torch.library.register_fake("entwine::reduce_scatter_rows")
+@_fake("entwine::reduce_scatter_rows")
 def _(rows, world, replicated=False):
     return rows.new_empty((find_world(world)._share(rows.shape[0]), rows.shape[1]))
 
@@ -558,7 +580,7 @@ def _replicate(parameter, world):
     return parameter.detach().clone()
 
 
-@torch.library.register_fake("entwine::replicate")
+@_fake("entwine::replicate")
 def _(parameter, world):
     find_world(world)
     return torch.empty_like(parameter)

@@ -10,8 +10,8 @@ import torch
 from . import _plan, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._products import activation_code
-from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _in_training,
-                               _library, _plain, _to, may_pack)
+from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _fake,
+                               _in_training, _library, _plain, _to, may_pack)
 from ._world import World, check_world, find_world
 
 for _schema in ("ag_gemm_multi(Tensor a, Tensor[] b, SymInt num_rows, str world, "
@@ -91,7 +91,7 @@ def _multi(a, b, num_rows, world, frozen=False, gather=False, pack=True):
                                 gathered=gathered if gather else None), gathered]
 
 
-@torch.library.register_fake("entwine::ag_gemm_multi")
+@_fake("entwine::ag_gemm_multi")
 def _(a, b, num_rows, world, frozen=False, gather=False, pack=True):
     _check_fake(a, b, num_rows, world)
     return [*(a.new_empty((num_rows, weight.shape[0])) for weight in b),
@@ -163,7 +163,7 @@ def _act(a, gate, up, num_rows, world, activation="silu", frozen=False, gather=F
     return h, gathered, *kept
 
 
-@torch.library.register_fake("entwine::ag_gemm_act")
+@_fake("entwine::ag_gemm_act")
 def _(a, gate, up, num_rows, world, activation="silu", frozen=False, gather=False, keep=False,
       pack=True):
     weights = [gate] if up is None else [gate, up]

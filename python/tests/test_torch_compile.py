@@ -391,3 +391,37 @@ def test_ranks_share_inductors_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert entwine.spawn(RANKS, compiled_after_rank_0, str(tmp_path), timeout=300,
                          world_timeout=100) == ["right"] * RANKS
+
+
+# ---- The order of calls ----------------------------------------------------------------------
+
+def trained_with_uneven_rows(world):
+    """Three rows: the ranks own two and one, by which Inductor would order calls differently."""
+    torch.set_num_threads(1)
+    torch.manual_seed(world.rank)
+    row = et.RowParallelLinear(8 * RANKS, 8, world=world)
+    mlp = et.ParallelMLP(8, 8 * RANKS, world=world)
+    parameters = [*row.parameters(), *mlp.parameters()]
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(torch.randint(-1, 2, parameter.shape))
+        row.bias.copy_(torch.arange(8.0))
+
+    def call(x):
+        return mlp(torch.relu(row(x)), 3) * 2
+
+    gradients = []
+    for run in (call, torch.compile(call, dynamic=False)):
+        x = integers(3, 8, seed=world.rank).requires_grad_()
+        run(x).sum().backward()
+        gradients.append([x.grad, *(parameter.grad for parameter in parameters)])
+        for parameter in parameters:
+            parameter.grad = None
+    for eager, compiled_one in zip(*gradients):
+        assert torch.allclose(eager, compiled_one, rtol=1e-4, atol=1e-4)
+    return "right"
+
+
+def test_calls_keep_their_order_on_all_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert entwine.spawn(RANKS, trained_with_uneven_rows, timeout=300) == ["right"] * RANKS
