@@ -168,8 +168,8 @@ def check_comparison():
     names = [f"llama70b-{what}-{m}" for what in ("qkv", "gate-up") for m in (512, 2048, 4096, 8192)]
     runs = RecordedRuns(names)
     with tempfile.TemporaryDirectory() as peers.FOLDER:
-        figures = peers.compare(peers.parse(["--op", "ag-gemm"]), 4, runs)
-        problems = read_suite(os.path.join(peers.FOLDER, "ag-gemm-w4.suite"))
+        (figures,) = peers.compare(peers.parse(["--op", "ag-gemm"]), 4, runs)  # one part
+        problems = read_suite(os.path.join(peers.FOLDER, "ag-gemm-w4-llama70b.suite"))
     assert {(p.n, p.k, p.dtype) for p in problems} == {(1280, 8192, "bf16"), (7168, 8192, "bf16")}
     assert not any(why_not(p, "ag-gemm", w) for p in problems for w in (2, 4, 8))
     assert [p.name for p in problems] == names and len(figures) == len(names)

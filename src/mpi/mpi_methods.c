@@ -377,7 +377,7 @@ static const char *refusal(const ew_problem *problem, int num_ranks)
     if (rows_counted(problem, num_ranks) > INT_MAX / crossing_cols(problem))
         return "MPI counts elements in an int and a rank's rows have more of them";
     if (!ew_blas_name())
-        return getenv("ENTWINE_BLAS")
+        return secure_getenv("ENTWINE_BLAS")
                    ? "ENTWINE_BLAS names no library that can be loaded and has cblas_sgemm"
                      "\n  fix: name one that is, such as libblis.so.4, or unset it"
                    : "no BLAS is installed\n  fix: install libblis4 or libopenblas0";
