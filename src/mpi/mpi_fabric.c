@@ -462,7 +462,7 @@ static bool part(mpi_fabric *fabric)
     bool failed = !all || fabric->gathering.requests, parted = false;
     while (!failed && !parted) {
         failed = fabric_gather(fabric, &goodbye, all, 1, missing) || MPI_Wtime() > limit;
-        parted = !fabric->gathering.requests;
+        parted = !failed && !fabric->gathering.requests;
     }
     free(all);
     return parted;
