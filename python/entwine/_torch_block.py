@@ -16,8 +16,8 @@ from ._torch_operators import replicate
 from ._torch_products import ag_gemm_act, ag_gemm_multi
 from ._torch_row import RowParallelLinear
 from ._torch_sums import as_matrix
-from ._torch_world import world_of
-from ._world import World, check_world
+from ._torch_world import chosen_world
+from ._world import World
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,7 +34,7 @@ class _Block(torch.nn.Module):
     def _set_up(self, rows: str, world: World | None, group: dist.ProcessGroup | None) -> None:
         if rows not in _ROWS:
             raise ArgumentError(f"rows is {rows!r}; expected 'scattered' or 'replicated'")
-        self.world, self.rows = check_world(world if world is not None else world_of(group)), rows
+        self.world, self.rows = chosen_world(world, group), rows
 
     def _column(self, given: int, features: int, **options: Any) -> ColumnParallelLinear:
         return ColumnParallelLinear(given, features, input=self.rows, world=self.world, **options)

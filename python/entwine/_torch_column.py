@@ -10,8 +10,8 @@ from ._errors import ArgumentError, ShapeError
 from ._torch_linear import Device, ParallelLinear
 from ._torch_operators import ag_gemm
 from ._torch_sums import as_matrix, own_columns
-from ._torch_world import world_of
-from ._world import World, check_world
+from ._torch_world import chosen_world
+from ._world import World
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,7 +43,7 @@ class ColumnParallelLinear(ParallelLinear):
         super().__init__()
         if input not in ("scattered", "replicated"):
             raise ArgumentError(f"input is {input!r}; expected 'scattered' or 'replicated'")
-        self.world: World = check_world(world if world is not None else world_of(group))
+        self.world: World = chosen_world(world, group)
         world = self.world
         if out_features % world.size:
             raise ShapeError(f"out_features is {out_features}; expected a multiple of the "

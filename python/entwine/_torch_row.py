@@ -13,8 +13,8 @@ from ._problem import ConfigLike, config_text
 from ._torch_linear import Device, ParallelLinear
 from ._torch_operators import all_gather_rows, may_pack, replicate
 from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
-from ._torch_world import world_of
-from ._world import World, check_world
+from ._torch_world import chosen_world
+from ._world import World
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +55,7 @@ class RowParallelLinear(ParallelLinear):
         super().__init__()
         if output not in ("scattered", "replicated"):
             raise ArgumentError(f"output is {output!r}; expected 'scattered' or 'replicated'")
-        self.world: World = check_world(world if world is not None else world_of(group))
+        self.world: World = chosen_world(world, group)
         world = self.world
         if in_features % world.size:
             raise ShapeError(f"in_features is {in_features}; expected a multiple of the "

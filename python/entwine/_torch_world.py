@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from ._world import World
+from ._world import World, check_world
 
 _by_group: dict[dist.ProcessGroup | None, World] = {}
 
@@ -16,3 +16,8 @@ def world_of(group: dist.ProcessGroup | None = None) -> World:
     if world is None or world._handle is None:
         world = _by_group[group] = World.from_torch(group)
     return world
+
+
+def chosen_world(world: World | None, group: dist.ProcessGroup | None) -> World:
+    """The world that was given, or else that of the group."""
+    return check_world(world if world is not None else world_of(group))
