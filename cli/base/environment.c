@@ -22,6 +22,7 @@ enum { PREFIX = sizeof "ENTWINE_" - 1 };
 static const cli_variable variable_table[] = {
     {"ENTWINE_HOSTS", "number of emulated hosts, for tests of what crosses them"},
     {"ENTWINE_DEVICE_MPI", "off: stages GPUs' tiles even if MPI takes device memory"},
+    {"ENTWINE_GPU_SHARES", "shares that a GPU is cut into, if more than its ranks"},
     {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
     {"ENTWINE_BLAS", "shared library that the blas method loads"},
     {"ENTWINE_RANK", "this process's rank, where no launcher sets it"},

@@ -55,6 +55,7 @@
     X("budgets", check_budgets, 90, THREADS)                                \
     X("needs", check_needs, 30, THREADS)                                    \
     X("environment-threads", check_environment_threads, 120, THREADS)       \
+    X("shares", check_shares, 60, THREADS)                                  \
     X("large", check_large, 60, THREADS)                                    \
     X("random", check_random, 60, THREADS)                                  \
     X("gather", check_gather, 90, THREADS)                                  \

@@ -162,3 +162,65 @@ void check_environment_processes(void)
 {
     try_settings("small-processes", false);
 }
+
+/* ---- Shares that no rank has ---- */
+
+enum { SHARES = 8 };
+#define SHARES_NAME "ENTWINE_GPU_SHARES"
+
+/* The world learns of its GPU when it first needs one. */
+static int first_plan(ew_world *world, ew_status *status_out, char *text)
+{
+    const ew_problem problem = gpu_problem(300, 264, 72, EW_FP16);
+    ew_config config = EW_CONFIG_INIT;
+    ew_plan *plan = NULL;
+    config.backend = EW_BACKEND_CUDA;
+    *status_out = ew_plan_create(world, &problem, &config, &plan);
+    if (*status_out == EW_OK)
+        RANK_OK(ew_plan_explain(plan, text, EW_EXPLAIN_BYTES));
+    else
+        snprintf(text, EW_EXPLAIN_BYTES, "%s", ew_last_error());
+    ew_plan_destroy(plan);
+    return 0;
+}
+
+static int share_body(ew_world *world, void *argument)
+{
+    char text[EW_EXPLAIN_BYTES], wanted[64];
+    ew_gpu gpu;
+    ew_status status;
+    (void)argument;
+    RANK_OK(ew_gpu_describe(0, &gpu));
+    snprintf(wanted, sizeof wanted, " %d SMs each", gpu.sms / 8 / SHARES * 8);
+    RANK_TRY(first_plan(world, &status, text));
+    RANK_CHECK(status == EW_OK && strstr(text, wanted), "not%s: %s", wanted, text);
+    return 0;
+}
+
+static int bad_share_body(ew_world *world, void *argument)
+{
+    char text[EW_EXPLAIN_BYTES];
+    ew_status status;
+    RANK_TRY(first_plan(world, &status, text));
+    RANK_CHECK(status == EW_ERR_ARGUMENT && strstr(text, argument), "%s: %s",
+               ew_status_name(status), text);
+    return 0;
+}
+
+void check_shares(void)
+{
+    const ew_world_options options = gpu_options(10000);
+    char eight[8];
+    if (ew_gpu_count() > 1) {
+        gpu_remark("ranks have GPUs of their own");
+        return;
+    }
+    snprintf(eight, sizeof eight, "%d", SHARES);
+    setenv(SHARES_NAME, eight, 1);
+    harness_run_with(EW_RANKS_AS_THREADS, SMALL_W, &options, share_body, NULL);
+    run_small(EW_RANKS_AS_THREADS);
+    setenv(SHARES_NAME, "many", 1);
+    harness_run_with(EW_RANKS_AS_THREADS, SMALL_W, &options, bad_share_body,
+                     SHARES_NAME "=many is not a number of shares");
+    unsetenv(SHARES_NAME);
+}

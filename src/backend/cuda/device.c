@@ -1,5 +1,6 @@
 #include "backend/cuda/device.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +32,38 @@ static ew_status device_attributes(int ordinal, int *sms_out, int *arch_out)
     return EW_OK;
 }
 
+/* With fewer ranks than shares the other shares stay idle: ranks of one size, however many.
+ */
+static ew_status shares_of_gpu(int sharers, int *shares_out)
+{
+    const char *text = secure_getenv("ENTWINE_GPU_SHARES");
+    *shares_out = sharers;
+    if (!text || !*text)
+        return EW_OK;
+    char *end;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    if (errno || *end || value < 1 || value > EWX_MAX_RANKS)
+        return ewx_fail(EW_ERR_ARGUMENT,
+                        "ENTWINE_GPU_SHARES=%s is not a number of shares\n"
+                        "  fix: set it to a number from 1 to %d, or unset it",
+                        text, EWX_MAX_RANKS);
+    if (sharers > 1 && value > sharers)
+        *shares_out = (int)value;
+    return EW_OK;
+}
+
 static ew_status share_size(int sms, int sharers, int *share_sms_out)
 {
     const int groups = sms / GROUP_UNIT;
-    if (sharers > groups)
+    int shares;
+    EW_TRY(shares_of_gpu(sharers, &shares));
+    if (shares > groups)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "%d ranks cannot share a GPU of %d SMs, which has %d groups of %d\n"
                         "  fix: use %d ranks or fewer per GPU",
-                        sharers, sms, groups, GROUP_UNIT, groups);
-    *share_sms_out = sharers > 1 ? groups / sharers * GROUP_UNIT : sms;
+                        shares, sms, groups, GROUP_UNIT, groups);
+    *share_sms_out = shares > 1 ? groups / shares * GROUP_UNIT : sms;
     return EW_OK;
 }
 
