@@ -49,6 +49,7 @@ typedef struct bench {
     double *samples[NUM_PARTS]; /* [entry][iteration] in us */
     void **graphs;              /* NULLs: none */
     int *order;                 /* in which the entries of a round are run */
+    int64_t *enqueue_ns;        /* of each entry; found while warming up */
 } bench;
 
 static bool is_active(const bench *b, int entry)
@@ -86,7 +87,7 @@ static void start_apart(const bench *b, int entry)
  * A call of the CPU is its own time. */
 static ew_status measure_enqueue(bench *b, int entry)
 {
-    enum { CALLS = 64 };
+    enum { CALLS = 16 }; /* so few that the queue does not fill */
     ewx_sampler *sampler = &b->sampler;
     ew_plan *plan = b->runners[entry].plan;
     double mine, all[EWX_MAX_RANKS];
@@ -143,6 +144,8 @@ static ew_status take_sample(bench *b, int entry, int iteration, ewx_sampling ho
     ew_bench_result *result = &b->results[entry];
     ewx_sample s = {0};
     bool kept = false;
+    if (b->options.idle > 0)
+        ewx_sampler_pause_alike(b->enqueue_ns, b->count, entry);
     do {
         EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry], how, &s, &kept));
         kept |= result->discarded >= GATE_TRIES * b->options.iters;
@@ -158,9 +161,23 @@ static ew_status take_sample(bench *b, int entry, int iteration, ewx_sampling ho
 
 static ew_status warm_up(bench *b, int entry, ewx_sampling how)
 {
-    ewx_sample ignored;
+    ewx_sample s = {0};
     bool kept;
-    return ewx_sampler_sample(&b->sampler, &b->runners[entry], how, &ignored, &kept);
+    EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry], how, &s, &kept));
+    b->enqueue_ns[entry] = s.enqueue_ns; /* of the last one: the first loads kernels */
+    ewx_sampler_rest(&s, b->options.idle);
+    return EW_OK;
+}
+
+/* No call starts before its slowest rank has enqueued it. */
+static ew_status agree_on_enqueue(bench *b, int entry)
+{
+    int64_t all[EWX_MAX_RANKS];
+    EW_TRY(ew_world_allgather(b->sampler.world, &b->enqueue_ns[entry], all, sizeof *all));
+    for (int rank = 0; rank < b->sampler.world->num_ranks; rank++)
+        if (all[rank] > b->enqueue_ns[entry])
+            b->enqueue_ns[entry] = all[rank];
+    return EW_OK;
 }
 
 static ew_status run_round(bench *b, int round)
@@ -262,6 +279,8 @@ static ew_status run_all(bench *b)
     EW_TRY(check_all(b));
     EW_TRY(load_inputs(b, false));
     for (int round = 0; round < num_rounds; round++) {
+        for (int entry = 0; round == options->warmup && entry < b->count; entry++)
+            EW_TRY(agree_on_enqueue(b, entry));
         EW_TRY(run_round(b, round));
         if (options->progress && b->sampler.world->rank == 0)
             options->progress(options->context, round + 1, num_rounds);
@@ -420,7 +439,8 @@ static ew_status allocate_all(bench *b)
     b->runners = calloc((size_t)b->count, sizeof *b->runners);
     b->order = calloc((size_t)b->count, sizeof *b->order);
     b->graphs = calloc((size_t)b->count, sizeof *b->graphs);
-    bool enough = b->runners && b->order && b->graphs;
+    b->enqueue_ns = calloc((size_t)b->count, sizeof *b->enqueue_ns);
+    bool enough = b->runners && b->order && b->graphs && b->enqueue_ns;
     for (int part = 0; part < NUM_PARTS; part++) {
         b->samples[part] = malloc(num_samples * sizeof(double));
         enough &= b->samples[part] != NULL;
@@ -439,6 +459,7 @@ static void close_all(bench *b)
         ew_plan_destroy(b->runners[entry].plan);
     for (int part = 0; part < NUM_PARTS; part++)
         free(b->samples[part]);
+    free(b->enqueue_ns);
     free(b->graphs);
     free(b->order);
     free(b->runners);

@@ -139,6 +139,7 @@ static ew_status run_plan(ewx_sampler *sampler, const ewx_runner *runner, ewx_sa
     ew_timing timing;
     const int64_t called_ns = ewx_now_ns();
     EW_TRY(ewx_sampler_enqueue(sampler, runner, NULL));
+    const int64_t enqueued_ns = ewx_now_ns();
     EW_TRY(ew_plan_wait(runner->plan));
     const int64_t ended_ns = ewx_now_ns();
     EW_TRY(ew_plan_timing(runner->plan, &timing));
@@ -146,6 +147,7 @@ static ew_status run_plan(ewx_sampler *sampler, const ewx_runner *runner, ewx_sa
     s->start_ns = own_clock ? timing.start_ns : called_ns;
     s->gemm_end_ns = timing.gemm_end_ns;
     s->end_ns = own_clock ? timing.end_ns : ended_ns;
+    s->enqueue_ns = sampler->backend->traits->enqueues ? enqueued_ns - called_ns : 0;
     return EW_OK;
 }
 
@@ -260,4 +262,13 @@ ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
 void ewx_sampler_rest(const ewx_sample *sample, double idle)
 {
     spin((int64_t)(idle * (double)(sample->end_ns - sample->start_ns)));
+}
+
+void ewx_sampler_pause_alike(const int64_t *enqueue_ns, int count, int which)
+{
+    int64_t longest_ns = 0;
+    for (int other = 0; other < count; other++)
+        if (enqueue_ns[other] > longest_ns)
+            longest_ns = enqueue_ns[other];
+    spin(longest_ns - enqueue_ns[which]);
 }

@@ -36,6 +36,7 @@ typedef struct ewx_runner {
 
 typedef struct ewx_sample {
     int64_t start_ns, gemm_end_ns, end_ns;
+    int64_t enqueue_ns; /* host time before the call could start; 0: none */
 } ewx_sample;
 
 /* Close either way. */
@@ -88,5 +89,10 @@ ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, const ewx_runner *runne
 
 /* Lets the chip cool for `idle` times as long as the sample took. */
 void ewx_sampler_rest(const ewx_sample *sample, double idle);
+
+/* Before a sample of number `which`.  While the host enqueues, the chip cools: a call of
+ * hundreds of launches would start at a higher clock than one of two.  So all `count` pause
+ * as long as the slowest to enqueue must. */
+void ewx_sampler_pause_alike(const int64_t *enqueue_ns, int count, int which);
 
 #endif

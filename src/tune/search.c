@@ -136,16 +136,29 @@ static ew_status time_call(void *context, int racer, double *us_out)
 {
     ewx_search *s = context;
     const ewx_runner runner = {.plan = s->heat[racer].plan};
-    double mine, all[EWX_MAX_RANKS];
-    ewx_sample sample;
+    struct {
+        double us;
+        int64_t enqueue_ns;
+    } mine, all[EWX_MAX_RANKS];
+    ewx_sample sample = {0};
     bool kept;
+    for (int other = 0; other < s->heat_count; other++)
+        if (s->race.racers[other].out)
+            s->enqueue_ns[other] = 0;
+    if (s->race.idle > 0)
+        ewx_sampler_pause_alike(s->enqueue_ns, s->heat_count, racer);
     EW_TRY(ewx_sampler_sample(&s->sampler, &runner, (ewx_sampling){0}, &sample, &kept));
     s->num_calls++;
-    mine = (double)(sample.end_ns - sample.start_ns) * 1e-3;
+    mine.us = (double)(sample.end_ns - sample.start_ns) * 1e-3;
+    mine.enqueue_ns = sample.enqueue_ns;
     EW_TRY(ew_world_allgather(s->sampler.world, &mine, all, sizeof mine));
     *us_out = 0;
-    for (int rank = 0; rank < s->space.num_ranks; rank++)
-        *us_out = all[rank] > *us_out ? all[rank] : *us_out;
+    s->enqueue_ns[racer] = 0;
+    for (int rank = 0; rank < s->space.num_ranks; rank++) {
+        *us_out = all[rank].us > *us_out ? all[rank].us : *us_out;
+        if (all[rank].enqueue_ns > s->enqueue_ns[racer])
+            s->enqueue_ns[racer] = all[rank].enqueue_ns;
+    }
     ewx_sampler_rest(&sample, s->race.idle);
     return EW_OK;
 }
@@ -161,6 +174,7 @@ static ew_status race_heat(ewx_search *s, int first_new, bool whole)
     }
     for (int i = 0; i < s->heat_count; i++)
         EW_TRY(ewx_sampler_bind(&s->sampler, &(ewx_runner){.plan = s->heat[i].plan}));
+    memset(s->enqueue_ns, 0, sizeof s->enqueue_ns);
     s->race.count = s->heat_count;
     s->race.lap = s->options.samples;
     s->race.idle = s->sampler.backend->traits->is_gpu ? 1.0 : 0.0;

@@ -29,7 +29,8 @@ typedef struct ewx_search {
     double built_in_us, best_us;
     ewx_candidate heat[EW_TUNE_PLANS]; /* the first is the best so far */
     int heat_count;
-    ew_config seen[EWX_SEARCH_SEEN]; /* configs that were measured, or refused */
+    int64_t enqueue_ns[EW_TUNE_PLANS]; /* of the heat's last calls */
+    ew_config seen[EWX_SEARCH_SEEN];   /* configs that were measured, or refused */
     int num_seen, num_measured, num_refused, num_left_out;
     char profile[EWX_SIM_NAME_BYTES]; /* rank 0's planner's; empty: none */
     int num_rounds, round;
