@@ -1,4 +1,5 @@
 """Entwine in PyTorch.  Skipped as a whole where torch is not installed."""
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -405,6 +406,29 @@ def gather_rows(spawned):
 
 def test_rows_are_gathered_by_entwine_itself():
     assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
+
+
+def open_groups_in_turn(spawned):
+    """How many descriptors are open with each group of its own, and with its world."""
+    counts = []
+    for turn in range(4):
+        open_gloo(spawned)
+        layer = et.RowParallelLinear(2 * spawned.size, 4, bias=False)
+        with torch.no_grad():
+            layer(torch.ones(3, 2))
+        counts.append(len(os.listdir("/proc/self/fd")))
+        if turn == 0:
+            kept = layer  # and its world, whatever becomes of the group
+        del layer
+        spawned.barrier()
+        dist.destroy_process_group()
+    with torch.no_grad():
+        kept(torch.ones(3, 2))
+    return len(set(counts[1:])) == 1 or counts
+
+
+def test_the_world_of_a_destroyed_group_is_let_go():
+    assert entwine.spawn(2, open_groups_in_turn, timeout=100) == [True, True]
 
 
 def sum_on_all_ranks(world):
