@@ -408,6 +408,33 @@ def test_rows_are_gathered_by_entwine_itself():
     assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
 
 
+def disagree_about_rows(world):
+    """Of what has as many bytes on all ranks, the refusals; then the world is as good as before."""
+    odd = world.rank == 1
+    dtype = torch.float16 if odd else torch.bfloat16
+    said = []
+    for call in (
+            lambda: et.all_gather_rows(torch.ones(2, 3, dtype=dtype), 6, world),
+            lambda: et.all_gather_rows(torch.ones(3, 4) if odd else torch.ones(2, 6),
+                                       9 if odd else 6, world),
+            lambda: et.all_gather_rows(torch.ones(1, 4), 2 if odd else 3, world),
+            lambda: et.reduce_scatter_rows(torch.ones(6, 2, dtype=dtype), world)):
+        with pytest.raises(entwine.MismatchError) as caught:
+            call()
+        assert caught.value.rank == 1
+        said.append(str(caught.value).split("\n")[0].removeprefix("ranks disagree: rank 0 "))
+    assert et.all_gather_rows(torch.ones(1, 2), 3, world).sum() == 6
+    return said
+
+
+def test_rows_that_differ_are_refused_on_all_ranks():
+    said = ["gathers 6 rows of 3 torch.bfloat16, rank 1 gathers 6 rows of 3 torch.float16",
+            "gathers 6 rows of 6 torch.float32, rank 1 gathers 9 rows of 4 torch.float32",
+            "gathers 3 rows of 4 torch.float32, rank 1 gathers 2 rows of 4 torch.float32",
+            "sums 6 rows of 2 torch.bfloat16, rank 1 sums 6 rows of 2 torch.float16"]
+    assert entwine.spawn(3, disagree_about_rows, timeout=20) == [said] * 3
+
+
 def open_groups_in_turn(spawned):
     """How many descriptors are open with each group of its own, and with its world."""
     counts = []
