@@ -408,6 +408,19 @@ def test_rows_are_gathered_by_entwine_itself():
     assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
 
 
+def pass_a_bias_alone(world):
+    bias = torch.ones(4) if world.rank == 0 else None
+    with pytest.raises(entwine.MismatchError) as caught, torch.no_grad():
+        for _ in range(3):  # a rank may be through before the other has looked
+            et.gemm_ar_layer(torch.ones(2, 8), torch.ones(4, 8), torch.zeros(2, 4), torch.ones(4),
+                             world, bias=bias, residual_rows="all")
+    return "a bias and a residual and a norm" in str(caught.value)
+
+
+def test_a_bias_of_one_rank_alone_is_refused():
+    assert entwine.spawn(2, pass_a_bias_alone, timeout=20) == [True, True]
+
+
 def disagree_about_rows(world):
     """Of what has as many bytes on all ranks, the refusals; then the world is as good as before."""
     odd = world.rank == 1
