@@ -6,6 +6,7 @@
 
 #include "cmd/commands.h"
 #include "base/environment.h"
+#include "base/interrupt.h"
 #include "base/json_file.h"
 #include "options/figure_lines.h"
 #include "run/launcher.h"
@@ -219,6 +220,7 @@ static void speak_for_host(const cli_launch *launch)
 
 int main(int argc, char **argv)
 {
+    cli_interrupt_init();
     signal(SIGCHLD, SIG_DFL); /* a parent may have ignored it, and we wait for children */
     signal(SIGXFSZ, SIG_IGN); /* beyond ulimit -f writes fail, as on a full disk */
     cli_json_init();

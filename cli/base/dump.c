@@ -31,7 +31,7 @@ static void write_recording(const ew_world *world)
     if (ew_world_dump(world, path))
         cli_warn("no flight recording: %s", ew_last_error());
     else
-        fprintf(stderr, "entwine: flight recording written to %s\n", path);
+        cli_print(stderr, "entwine: flight recording written to %s\n", path);
 }
 
 static void *write_when_asked(void *argument)

@@ -31,7 +31,7 @@ static void on_signal(int number)
     board *at = shared_board;
     (void)number;
     if (signals_seen++ || !at)
-        _exit(CLI_EXIT_INTERRUPTED);
+        _exit(CLI_EXIT_INTERRUPTED); /* no rank to end, nothing measured to write */
     atomic_fetch_add(&at->handlers_running, 1);
     /* Sequentially consistent on purpose: either we see a rank's entry or the rank sees
      * `stop` right after making it. */
@@ -69,10 +69,24 @@ static void handle(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
+/* Who was started to outlive its terminal, by nohup, does. */
+static bool is_left_alone(int number)
+{
+    struct sigaction present;
+    return number == SIGHUP && sigaction(number, NULL, &present) == 0 &&
+           present.sa_handler == SIG_IGN;
+}
+
 static void set_handlers(void (*handler)(int))
 {
     for (int at = 0; at < NUM_CAUGHT; at++)
-        handle(caught_signals[at], handler);
+        if (!is_left_alone(caught_signals[at]))
+            handle(caught_signals[at], handler);
+}
+
+void cli_interrupt_init(void)
+{
+    set_handlers(on_signal);
 }
 
 bool cli_interrupt_open(void)
@@ -82,18 +96,17 @@ bool cli_interrupt_open(void)
     if (mapping == MAP_FAILED)
         return false;
     shared_board = mapping; /* anonymous memory starts as zeroes: no rank has entered */
-    set_handlers(on_signal);
     handle(SIGUSR1, on_dump_signal);
     return true;
 }
 
 void cli_interrupt_close(void)
 {
-    set_handlers(SIG_DFL);
+    board *closed = shared_board;
     handle(SIGUSR1, SIG_DFL);
-    if (shared_board)
-        munmap(shared_board, sizeof(board));
-    shared_board = NULL;
+    shared_board = NULL; /* before it is gone: signals are still caught */
+    if (closed)
+        munmap(closed, sizeof(board));
 }
 
 bool cli_interrupted(void)

@@ -9,8 +9,12 @@
 
 enum { CLI_MAX_RANKS = 256 }; /* on one host, or of a launcher */
 
-/* Installs the handlers and the board on which ranks enter themselves.  False: no memory.
- * Call once, before ranks are started. */
+/* Call first: from then on a signal ends the process with CLI_EXIT_INTERRUPTED, at once as
+ * long as it has no ranks. */
+void cli_interrupt_init(void);
+
+/* Makes the board on which ranks enter themselves.  False: no memory.  Call once, before
+ * ranks are started. */
 bool cli_interrupt_open(void);
 void cli_interrupt_close(void);
 

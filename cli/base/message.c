@@ -28,7 +28,7 @@ static void print_error(const char *code, char *text, const char *fix)
     }
     fprintf(stderr, "entwine: error[%s]: %s\n", code, text);
     if (fix)
-        fprintf(stderr, "  fix: %s\n", fix);
+        cli_print(stderr, "  fix: %s\n", fix);
 }
 
 void cli_mute(void)
@@ -139,6 +139,21 @@ void cli_warn(const char *format, ...)
     va_end(arguments);
     ewx_text_disarm(text);
     fprintf(stderr, "entwine: warning: %s\n", text);
+}
+
+void cli_print(FILE *stream, const char *format, ...)
+{
+    char text[PATH_MAX + TEXT_BYTES];
+    const size_t length = strlen(format);
+    const bool ends_line = length > 0 && format[length - 1] == '\n';
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (ends_line)
+        text[strlen(text) - 1] = '\0';
+    ewx_text_disarm_line(text);
+    fprintf(stream, "%s%s", text, ends_line ? "\n" : "");
 }
 
 static int smallest(int a, int b, int c)

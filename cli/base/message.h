@@ -1,4 +1,5 @@
-/* What the tool says on stderr and how it exits.  Every error has one shape,
+/* What the tool says on stderr, how it quotes, and how it exits.  Every error has one
+ * shape,
  *
  *     entwine: error[CODE]: what happened, with the offending value
  *       fix: what to do
@@ -8,6 +9,7 @@
 #define ENTWINE_CLI_MESSAGE_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #include "entwine/entwine.h"
 
@@ -51,6 +53,10 @@ cli_exit cli_exit_of(ew_status status);
 
 /* One line `entwine: warning: ...`. */
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* fprintf for what names files or quotes others: what would steer a terminal is shown as
+ * question marks, and so is every line break but that at the end of the format. */
+void cli_print(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* The entry of a NULL-terminated list that `word` is most likely a misspelling of, or
  * NULL when none is near. */

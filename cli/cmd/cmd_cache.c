@@ -56,7 +56,7 @@ static cli_exit list_entries(const cli_tuning_files *files)
             printf("#%6s %8s  %-16s  %s\n", "gain", "age", "file", "key");
         print_line(&files->at[at]);
     }
-    printf("# Entries : %d in %s\n", num_entries, files->folder);
+    cli_print(stdout, "# Entries : %d in %s\n", num_entries, files->folder);
     for (int at = 0; at < files->count; at++)
         if (files->at[at].kind == CLI_TUNING_DAMAGED)
             printf("# Damaged : %s: %s\n", files->at[at].name, files->at[at].why);
@@ -97,10 +97,10 @@ static cli_exit prune_files(const cli_settings *settings, cli_tuning_files *file
                             "cannot remove '%.200s': %s", path, strerror(errno));
         removed[file->kind]++;
     }
-    printf("# Removed : %d entr%s, %d damaged, %d left over; %d entr%s in %s\n",
-           removed[CLI_TUNING_ENTRY], removed[CLI_TUNING_ENTRY] == 1 ? "y" : "ies",
-           removed[CLI_TUNING_DAMAGED], removed[CLI_TUNING_LEFTOVER], kept,
-           kept == 1 ? "y stays" : "ies stay", files->folder);
+    cli_print(stdout, "# Removed : %d entr%s, %d damaged, %d left over; %d entr%s in %s\n",
+              removed[CLI_TUNING_ENTRY], removed[CLI_TUNING_ENTRY] == 1 ? "y" : "ies",
+              removed[CLI_TUNING_DAMAGED], removed[CLI_TUNING_LEFTOVER], kept,
+              kept == 1 ? "y stays" : "ies stay", files->folder);
     return CLI_EXIT_OK;
 }
 

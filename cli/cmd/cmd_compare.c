@@ -149,9 +149,9 @@ static cli_exit check_samples(const cli_result_file *file)
 
 static void print_file(const char *label, const cli_result_file *file)
 {
-    printf("# %s : %s, commit %s, %s, %s%s%s%s\n", label, file->path, file->commit,
-           file->time, file->cpu, *file->gpus ? ", " : "", file->gpus,
-           file->complete ? "" : ", INCOMPLETE");
+    cli_print(stdout, "# %s : %s, commit %s, %s, %s%s%s%s\n", label, file->path,
+              file->commit, file->time, file->cpu, *file->gpus ? ", " : "", file->gpus,
+              file->complete ? "" : ", INCOMPLETE");
 }
 
 static void print_case(const cli_measured *result)
@@ -189,7 +189,7 @@ static void print_unpaired(const cli_result_file *file)
         const cli_measured *result = &file->results[at];
         if (result->paired)
             continue;
-        printf("# %s %s : ", result->ran ? "only in" : "skipped in", file->path);
+        cli_print(stdout, "# %s %s : ", result->ran ? "only in" : "skipped in", file->path);
         print_case(result);
         print_remarks(result);
         putchar('\n');

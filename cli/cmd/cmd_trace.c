@@ -60,8 +60,8 @@ static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *
         return failed;
     if (file->kind != CLI_OUT_STDOUT) {
         print_numbers(job, trace, &numbers);
-        printf("# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n",
-               file->path);
+        cli_print(stdout, "# Trace : %s; open it in ui.perfetto.dev or chrome://tracing\n",
+                  file->path);
     }
     return numbers.wrong ? CLI_EXIT_WRONG : CLI_EXIT_OK;
 }

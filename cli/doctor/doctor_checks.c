@@ -33,10 +33,11 @@ void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const ch
                                     found == VERDICT_OK ? json_null() : json_string(fix)));
     if (d->as_json)
         return;
-    printf("%s%-4s%s  %-10s %s\n", d->colour ? verdict_colours[found] : "",
-           verdict_names[found], d->colour ? "\033[0m" : "", name, text);
+    printf("%s%-4s%s", d->colour ? verdict_colours[found] : "", verdict_names[found],
+           d->colour ? "\033[0m" : "");
+    cli_print(stdout, "  %-10s %s\n", name, text); /* of variables, for example */
     if (found != VERDICT_OK)
-        printf("      fix: %s\n", fix);
+        cli_print(stdout, "      fix: %s\n", fix);
 }
 
 static void check_version(cli_doctor *d)

@@ -115,6 +115,6 @@ cli_exit cli_report_save(const cli_report *report, const char *path)
     if (!failed)
         failed = cli_out_file_write(&file, write_page, report);
     if (!failed && file.kind != CLI_OUT_STDOUT)
-        printf("# Report : %s\n", path);
+        cli_print(stdout, "# Report : %s\n", path);
     return failed;
 }

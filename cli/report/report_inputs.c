@@ -3,6 +3,7 @@
 #include "report/report_inputs.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,10 +31,21 @@ bool report_is_true(const report_problem *problem, const char *key)
     return json_is_true(json_object_get(problem->params, key));
 }
 
-bool report_same_section(const report_source *a, const report_source *b)
+int report_number_of(json_t *known, const char *format, ...)
 {
-    return strcmp(a->machine, b->machine) == 0 && strcmp(a->commit, b->commit) == 0 &&
-           strcmp(a->version, b->version) == 0;
+    va_list arguments;
+    va_start(arguments, format);
+    json_t *key = json_vsprintf(format, arguments);
+    va_end(arguments);
+    const char *text = json_string_value(key);
+    const json_t *number = json_object_get(known, text);
+    int found = (int)json_integer_value(number);
+    if (!number) {
+        found = (int)json_object_size(known);
+        json_object_set_new(known, text, json_integer(found));
+    }
+    json_decref(key);
+    return found;
 }
 
 const report_row *report_find_row(const report_problem *problem, const char *method)
@@ -47,7 +59,29 @@ const report_row *report_find_row(const report_problem *problem, const char *met
 
 /* ---- Context ---- */
 
-static void read_context(report_source *source, const json_t *context)
+/* The place of the first source of which `is_same` is true; its own where no other is. */
+static int first_like(const cli_report *report, const report_source *source,
+                      bool (*is_same)(const report_source *a, const report_source *b))
+{
+    int at = 0;
+    while (report->sources[at] != source && !is_same(report->sources[at], source))
+        at++;
+    return at;
+}
+
+static bool is_same_section(const report_source *a, const report_source *b)
+{
+    return strcmp(a->machine, b->machine) == 0 && strcmp(a->commit, b->commit) == 0 &&
+           strcmp(a->version, b->version) == 0;
+}
+
+static bool is_same_network(const report_source *a, const report_source *b)
+{
+    return a->network == b->network || json_equal(a->network, b->network);
+}
+
+static void read_context(const cli_report *report, report_source *source,
+                         const json_t *context)
 {
     const json_t *gpu;
     size_t at, used = 0;
@@ -65,6 +99,8 @@ static void read_context(report_source *source, const json_t *context)
     snprintf(machine + used, sizeof source->machine - used, "%.100s, %.0f usable core%s",
              report_string(context, "cpu", "unknown CPU"), fmax(0, cores),
              cores == 1 ? "" : "s");
+    source->section = first_like(report, source, is_same_section);
+    source->hosts = first_like(report, source, is_same_network);
 }
 
 /* ---- What follows from a problem's rows ---- */
@@ -129,12 +165,10 @@ static const char *lead_of(const report_problem *problem)
     return cli_field_name(&field);
 }
 
-static void derive_row(const report_problem *problem, report_row *row)
+static void derive_row(const report_problem *problem, const report_row *plain,
+                       const report_row *base, report_row *row)
 {
     const cli_measured *shape = problem->shape;
-    const report_row *plain = find_method(problem, "sequential");
-    const report_row *base =
-        problem->baseline ? report_find_row(problem, problem->baseline) : NULL;
     double *v = row->values;
     v[REPORT_EFFICIENCY] =
         cli_overlap_efficiency(row->measured->method, v[REPORT_TIME], v[REPORT_GEMM],
@@ -189,9 +223,12 @@ static double gain_of(const report_problem *problem)
 static void derive(report_problem *problem)
 {
     find_baseline(problem);
+    const report_row *plain = find_method(problem, "sequential");
+    const report_row *base =
+        problem->baseline ? report_find_row(problem, problem->baseline) : NULL;
     for (int at = 0; at < problem->num_rows; at++)
         if (!problem->rows[at].error)
-            derive_row(problem, &problem->rows[at]);
+            derive_row(problem, plain, base, &problem->rows[at]);
     problem->waves = waves_of(problem);
     problem->gain = gain_of(problem);
     problem->lead = lead_of(problem);
@@ -214,32 +251,19 @@ static void read_row(report_row *row, const json_t *object, const cli_measured *
         row->error = "has no time";
 }
 
-static bool is_same_text(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
-static bool is_same_setting(const report_problem *a, const report_problem *b)
-{
-    return a->source->name == b->source->name &&
-           report_same_section(a->source, b->source) &&
-           strcmp(a->shape->link, b->shape->link) == 0 &&
-           report_is_true(a, "virtual_node") == report_is_true(b, "virtual_node") &&
-           report_is_true(a, "simulated") == report_is_true(b, "simulated") &&
-           is_same_text(a->baseline, b->baseline) &&
-           (a->source->network == b->source->network ||
-            json_equal(a->source->network, b->source->network));
-}
-
+/* Problems of one input in one setting are a group.  Links and methods are single lines. */
 static void end_problem(cli_report *report)
 {
     report_problem *problem = &report->problems[report->num_problems - 1];
+    const report_source *source = problem->source;
     derive(problem);
-    problem->group = report->num_groups;
-    for (int at = report->num_problems - 2; at >= 0; at--)
-        if (is_same_setting(&report->problems[at], problem))
-            problem->group = report->problems[at].group;
-    report->num_groups += problem->group == report->num_groups;
+    problem->group = report_number_of(
+        report->settings, "%p %d %d %d %d\n%s\n%s%s", (const void *)source->name,
+        source->section, source->hosts, (int)report_is_true(problem, "virtual_node"),
+        (int)report_is_true(problem, "simulated"), problem->shape->link,
+        problem->baseline ? "over " : "", problem->baseline ? problem->baseline : "");
+    if (problem->group == report->num_groups)
+        report->num_groups++;
 }
 
 static void begin_problem(cli_report *report, report_source *source, int first,
@@ -276,23 +300,28 @@ static cli_exit read_results(cli_report *report, report_source *source, json_t *
     report_problem *problem = NULL;
     if (!make_room(report, source, (size_t)file->num_results))
         return cli_fail_memory("for the report");
-    read_context(source, json_object_get(document, "context"));
+    json_t *ran = json_object(); /* the present problem's methods */
+    read_context(report, source, json_object_get(document, "context"));
     for (int at = 0; at < file->num_results; at++) {
         const json_t *object = json_array_get(results, (size_t)at);
         const json_t *params = json_object_get(object, "params");
         read_row(&source->rows[at], object, &file->results[at]);
         if (!problem || !json_equal(params, params_before) ||
-            report_find_row(problem, file->results[at].method)) {
+            json_object_get(ran, file->results[at].method)) {
             if (problem)
                 end_problem(report);
             begin_problem(report, source, at, params);
             problem = &report->problems[report->num_problems - 1];
+            json_object_clear(ran);
         }
         problem->num_rows++;
         params_before = params;
+        if (!source->rows[at].error)
+            json_object_set_new(ran, file->results[at].method, json_true());
     }
     if (problem)
         end_problem(report);
+    json_decref(ran);
     return CLI_EXIT_OK;
 }
 
@@ -322,7 +351,8 @@ static cli_exit check_events(const report_source *source, int num_ranks)
     return CLI_EXIT_OK;
 }
 
-static cli_exit read_trace(report_source *source, json_t *document)
+static cli_exit read_trace(const cli_report *report, report_source *source,
+                           json_t *document)
 {
     json_t *about = json_object_get(document, "otherData"), *context = NULL;
     json_error_t error;
@@ -347,7 +377,7 @@ static cli_exit read_trace(report_source *source, json_t *document)
     if (wrong != 0 && !simulated)
         return cli_fail_usage("trace again", "%.200s: it computed wrong values",
                               source->name);
-    read_context(source, context);
+    read_context(report, source, context);
     return check_events(source, num_ranks);
 }
 
@@ -410,15 +440,17 @@ cli_exit cli_report_add(cli_report *report, const char *name, json_t *document)
         return cli_fail_memory("for the report");
     }
     return json_is_array(json_object_get(document, "traceEvents"))
-               ? read_trace(source, document)
+               ? read_trace(report, source, document)
                : read_results(report, source, document);
 }
 
 cli_report *cli_report_create(void)
 {
     cli_report *report = calloc(1, sizeof *report);
-    if (report)
+    if (report) {
         report->collections = json_array();
+        report->settings = json_object();
+    }
     return report;
 }
 
@@ -435,5 +467,6 @@ void cli_report_destroy(cli_report *report)
     free(report->sources);
     free(report->problems);
     json_decref(report->collections);
+    json_decref(report->settings);
     free(report);
 }

@@ -42,6 +42,9 @@ typedef struct report_source {
     const json_t *collection; /* the first run's: what its runs were measured for */
     const char *commit, *version;
     char machine[320];
+    int section; /* the first source of its machine, commit and version: figures do not
+                  * mix them */
+    int hosts;   /* the first source of its network */
     report_row *rows;
 } report_source;
 
@@ -64,16 +67,19 @@ struct cli_report {
     report_problem *problems;
     int num_problems, num_groups;
     json_t *collections; /* documents that sources point into */
+    json_t *settings;    /* what the problems of a group share, and its number */
 };
+
+/* What has the same text has the same number, counted from 0 in the order of appearance:
+ * finding its like takes no longer among many.  `known` keeps the numbers. */
+int report_number_of(json_t *known, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* A number of the document; NAN: it has none there, or one that no measurement has. */
 double report_number(const json_t *object, const char *key);
 const char *report_string(const json_t *object, const char *key, const char *otherwise);
 
 bool report_is_true(const report_problem *problem, const char *key);
-
-/* No figure holds inputs of which this is false: another machine, commit or version. */
-bool report_same_section(const report_source *a, const report_source *b);
 
 /* The row of a method that ran, or NULL. */
 const report_row *report_find_row(const report_problem *problem, const char *method);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_file.h"
 #include "run/context.h"
 #include "output/derived.h"
 
@@ -27,6 +28,15 @@ static json_t *copy_or_null(const json_t *value)
     return value ? json_deep_copy(value) : json_null();
 }
 
+/* Zeroes; NULL: no memory, which the tool says at its end. */
+static void *new_array(int count, size_t bytes)
+{
+    void *array = calloc((size_t)count + 1, bytes);
+    if (!array)
+        cli_json_lack();
+    return array;
+}
+
 /* The place of a text in the list of texts; `known` finds it. */
 static int place_of(json_t *known, json_t *list, const char *text)
 {
@@ -41,33 +51,27 @@ static int place_of(json_t *known, json_t *list, const char *text)
 
 /* ---- Means ---- */
 
-typedef bool selects(const report_problem *problem, const void *which);
-
-/* Geomeans of each method's speedup and efficiency over the problems selected. */
-static json_t *means_json(const cli_report *report, selects *is_selected, const void *which)
+/* Geomeans of each method's speedup and efficiency over some problems. */
+static json_t *means_json(const report_problem *const *problems, int count)
 {
     static const report_value kinds[] = {REPORT_SPEEDUP, REPORT_EFFICIENCY};
     json_t *means = json_object();
-    double *seen = calloc((size_t)report->num_problems + 1, sizeof *seen);
-    for (int first = 0; seen && first < report->num_problems; first++) {
-        const report_problem *problem = &report->problems[first];
-        for (int row = 0; row < problem->num_rows && is_selected(problem, which); row++) {
-            const char *method = problem->rows[row].measured->method;
-            if (problem->rows[row].error || json_object_get(means, method) ||
+    double *seen = new_array(count, sizeof *seen);
+    for (int first = 0; seen && first < count; first++) {
+        for (int row = 0; row < problems[first]->num_rows; row++) {
+            const char *method = problems[first]->rows[row].measured->method;
+            if (problems[first]->rows[row].error || json_object_get(means, method) ||
                 json_object_size(means) == MOST_METHODS)
                 continue;
             json_t *pair = json_array();
             for (int kind = 0; kind < 2; kind++) {
-                int count = 0;
-                for (int at = first; at < report->num_problems; at++) {
-                    const report_row *found =
-                        is_selected(&report->problems[at], which)
-                            ? report_find_row(&report->problems[at], method)
-                            : NULL;
+                int num_seen = 0;
+                for (int at = first; at < count; at++) {
+                    const report_row *found = report_find_row(problems[at], method);
                     if (found && found->values[kinds[kind]] > 0)
-                        seen[count++] = found->values[kinds[kind]];
+                        seen[num_seen++] = found->values[kinds[kind]];
                 }
-                append_number(pair, cli_geomean(seen, count));
+                append_number(pair, cli_geomean(seen, num_seen));
             }
             json_object_set_new(means, method, pair);
         }
@@ -117,11 +121,6 @@ static json_t *problem_json(const report_problem *problem, json_t *known, json_t
         problem->lead, "run", problem->source->run, "rows", rows);
 }
 
-static bool is_of_group(const report_problem *problem, const void *group)
-{
-    return problem->group == *(const int *)group;
-}
-
 static int source_at(const cli_report *report, const report_source *source)
 {
     int at = 0;
@@ -130,17 +129,15 @@ static int source_at(const cli_report *report, const report_source *source)
     return at;
 }
 
-static json_t *group_json(const cli_report *report, int group, json_t *known, json_t *texts)
+static json_t *group_json(const cli_report *report, const report_problem *const *members,
+                          int count, json_t *known, json_t *texts)
 {
     json_t *problems = json_array(), *sources = json_array();
-    const report_problem *first = NULL;
+    const report_problem *first = members[0];
     const report_source *before = NULL;
     double worst_cv = 0.0;
-    for (int at = 0; at < report->num_problems; at++) {
-        const report_problem *problem = &report->problems[at];
-        if (problem->group != group)
-            continue;
-        first = first ? first : problem;
+    for (int at = 0; at < count; at++) {
+        const report_problem *problem = members[at];
         if (problem->source != before)
             json_array_append_new(sources,
                                   json_integer(source_at(report, problem->source)));
@@ -156,67 +153,99 @@ static json_t *group_json(const cli_report *report, int group, json_t *known, js
                      report_string(first->params, "profile", ""), "network",
                      copy_or_null(first->source->network), "baseline", first->baseline,
                      "cv", worst_cv, "sources", sources, "problems", problems, "means",
-                     means_json(report, is_of_group, &group));
+                     means_json(members, count));
+}
+
+/* The problems, those of a group one behind the other; ends[group] is behind its last. */
+static void sort_into_groups(const cli_report *report, const report_problem **sorted,
+                             int *ends)
+{
+    for (int at = 0; at < report->num_problems; at++)
+        ends[report->problems[at].group + 1]++;
+    for (int group = 1; group <= report->num_groups; group++)
+        ends[group] += ends[group - 1];
+    for (int at = 0; at < report->num_problems; at++)
+        sorted[ends[report->problems[at].group]++] = &report->problems[at];
+}
+
+static json_t *groups_json(const cli_report *report, json_t *known, json_t *texts)
+{
+    json_t *groups = json_array();
+    const report_problem **sorted = new_array(report->num_problems, sizeof *sorted);
+    int *ends = new_array(report->num_groups, sizeof *ends);
+    if (sorted && ends)
+        sort_into_groups(report, sorted, ends);
+    for (int group = 0, begin = 0; sorted && ends && group < report->num_groups; group++) {
+        json_array_append_new(
+            groups, group_json(report, sorted + begin, ends[group] - begin, known, texts));
+        begin = ends[group];
+    }
+    free(sorted);
+    free(ends);
+    return groups;
 }
 
 /* ---- Scaling: the same workloads on different numbers of ranks ---- */
 
-typedef bool relation(const report_problem *a, const report_problem *b);
+/* What a problem has in common with others, as numbers. */
+typedef struct likeness {
+    int kind; /* of machine and baseline; -1: it is like no other */
+    int link, node, workload;
+    double node_gbs;
+} likeness;
+
+typedef bool relation(const likeness *a, const likeness *b);
 
 typedef struct worlds {
     const cli_report *report;
-    const report_problem *first;
+    const likeness *like; /* of each problem */
+    int first;            /* of the problems that are related */
     relation *related;
     json_int_t ranks[MOST_WORLDS]; /* rising */
-    int count, now;                /* the one that is averaged */
+    int count;
 } worlds;
 
-static bool is_same_kind(const report_problem *a, const report_problem *b)
+static bool is_same_link(const likeness *a, const likeness *b)
 {
-    return report_same_section(a->source, b->source) &&
-           report_is_true(a, "simulated") == report_is_true(b, "simulated") &&
-           a->baseline && b->baseline && strcmp(a->baseline, b->baseline) == 0 &&
-           !a->source->network && !b->source->network;
-}
-
-static bool is_same_link(const report_problem *a, const report_problem *b)
-{
-    return is_same_kind(a, b) && strcmp(a->shape->link, b->shape->link) == 0;
+    return a->kind >= 0 && a->link == b->link;
 }
 
 /* A link scaled like the slice of the GPU that a rank has: the node keeps its ratio. */
-static bool is_same_node_link(const report_problem *a, const report_problem *b)
+static bool is_same_node_link(const likeness *a, const likeness *b)
 {
-    const double node_a = a->link_gbs * (double)a->shape->ranks;
-    const double node_b = b->link_gbs * (double)b->shape->ranks;
-    return is_same_kind(a, b) && node_a > 0 && fabs(node_a - node_b) < 0.01 * node_a;
+    return a->kind >= 0 && a->kind == b->kind && a->node_gbs > 0 &&
+           fabs(a->node_gbs - b->node_gbs) < 0.01 * a->node_gbs;
 }
 
-static bool is_same_workload(const report_problem *a, const report_problem *b)
+/* NULL: no memory. */
+static likeness *find_likeness(const cli_report *report)
 {
-    return strcmp(a->shape->op, b->shape->op) == 0 && a->shape->m == b->shape->m &&
-           a->shape->n == b->shape->n && a->shape->k == b->shape->k &&
-           strcmp(a->shape->dtype, b->shape->dtype) == 0 &&
-           strcmp(a->shape->weight, b->shape->weight) == 0;
-}
-
-/* Whether a problem has the present number of ranks and was measured at all others too. */
-static bool is_in_world(const report_problem *problem, const void *which)
-{
-    const worlds *w = which;
-    if (problem->shape->ranks != w->ranks[w->now] || !w->related(w->first, problem))
-        return false;
-    for (int world = 0; world < w->count; world++) {
-        int at = 0;
-        while (at < w->report->num_problems &&
-               !(w->report->problems[at].shape->ranks == w->ranks[world] &&
-                 is_same_workload(problem, &w->report->problems[at]) &&
-                 w->related(w->first, &w->report->problems[at])))
-            at++;
-        if (at == w->report->num_problems)
-            return false;
+    json_t *kinds = json_object(), *links = json_object(), *nodes = json_object();
+    json_t *workloads = json_object();
+    likeness *like = new_array(report->num_problems, sizeof *like);
+    for (int at = 0; like && at < report->num_problems; at++) {
+        const report_problem *problem = &report->problems[at];
+        const cli_measured *shape = problem->shape;
+        likeness *l = &like[at];
+        l->kind = -1;
+        if (problem->baseline && !problem->source->network)
+            l->kind = report_number_of(kinds, "%d %d %s", problem->source->section,
+                                       (int)report_is_true(problem, "simulated"),
+                                       problem->baseline);
+        l->node_gbs = problem->link_gbs * (double)shape->ranks;
+        l->link = report_number_of(links, "%d %s", l->kind, shape->link);
+        l->node = report_number_of(nodes, "%d %a", l->kind, l->node_gbs);
+        l->workload = report_number_of(workloads,
+                                       "%" JSON_INTEGER_FORMAT " %" JSON_INTEGER_FORMAT
+                                       " %" JSON_INTEGER_FORMAT " %s %s %s",
+                                       shape->m, shape->n, shape->k, shape->dtype,
+                                       shape->weight, shape->op);
     }
-    return true;
+    json_decref(kinds);
+    json_decref(links);
+    json_decref(nodes);
+    json_decref(workloads);
+    return like;
 }
 
 static void add_world(worlds *w, json_int_t ranks)
@@ -231,40 +260,87 @@ static void add_world(worlds *w, json_int_t ranks)
     w->count++;
 }
 
-static void append_scaling(json_t *list, worlds *w)
+/* The related problems with one number of ranks that were measured at all others too:
+ * those have all bits in measured[workload]. */
+static int select_world(const worlds *w, int world, const uint32_t *measured,
+                        const report_problem **selected)
 {
+    int count = 0;
+    for (int at = w->first; at < w->report->num_problems; at++) {
+        const report_problem *problem = &w->report->problems[at];
+        if (problem->shape->ranks == w->ranks[world] &&
+            measured[w->like[at].workload] == UINT32_MAX >> (MOST_WORLDS - w->count) &&
+            w->related(&w->like[w->first], &w->like[at]))
+            selected[count++] = problem;
+    }
+    return count;
+}
+
+static void mark_measured(const worlds *w, uint32_t *measured)
+{
+    for (int at = w->first; at < w->report->num_problems; at++)
+        for (int world = 0; world < w->count; world++)
+            if (w->report->problems[at].shape->ranks == w->ranks[world] &&
+                w->related(&w->like[w->first], &w->like[at]))
+                measured[w->like[at].workload] |= UINT32_C(1) << world;
+}
+
+static void append_scaling(json_t *list, const worlds *w)
+{
+    const report_problem *first = &w->report->problems[w->first];
+    uint32_t *measured = new_array(w->report->num_problems, sizeof *measured);
+    const report_problem **selected = new_array(w->report->num_problems, sizeof *selected);
     json_t *points = json_array();
     int num_workloads = 0;
-    for (int at = 0; at < w->report->num_problems; at++)
-        num_workloads += is_in_world(&w->report->problems[at], w);
-    for (; w->now < w->count && num_workloads > 0; w->now++)
-        json_array_append_new(points, json_pack("[I, o]", w->ranks[w->now],
-                                                means_json(w->report, is_in_world, w)));
+    if (measured && selected)
+        mark_measured(w, measured);
+    for (int world = 0; measured && selected && world < w->count; world++) {
+        const int count = select_world(w, world, measured, selected);
+        num_workloads = world ? num_workloads : count;
+        json_array_append_new(
+            points, json_pack("[I, o]", w->ranks[world], means_json(selected, count)));
+    }
     if (num_workloads == 0)
         json_decref(points);
     else
         json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:o}", "source",
-                                              source_at(w->report, w->first->source),
-                                              "group", w->first->group, "workloads",
-                                              num_workloads, "points", points));
+                                              source_at(w->report, first->source), "group",
+                                              first->group, "workloads", num_workloads,
+                                              "points", points));
+    free(measured);
+    free(selected);
+}
+
+/* Adds the scaling that starts with a problem, unless an earlier one is related to it. */
+static void add_scaling(json_t *list, worlds *w)
+{
+    for (int at = 0; at < w->report->num_problems; at++)
+        if (w->related(&w->like[w->first], &w->like[at])) {
+            if (at < w->first)
+                return;
+            add_world(w, w->report->problems[at].shape->ranks);
+        }
+    if (w->count > 1)
+        append_scaling(list, w);
 }
 
 static json_t *scaling_json(const cli_report *report)
 {
-    static relation *const relations[] = {is_same_link, is_same_node_link};
     json_t *list = json_array();
-    for (int which = 0; which < 2; which++)
-        for (int first = 0; first < report->num_problems; first++) {
-            worlds w = {report, &report->problems[first], relations[which], {0}, 0, 0};
-            bool is_first = true;
-            for (int at = 0; at < report->num_problems; at++)
-                if (w.related(w.first, &report->problems[at])) {
-                    is_first &= at >= first;
-                    add_world(&w, report->problems[at].shape->ranks);
-                }
-            if (is_first && w.count > 1)
-                append_scaling(list, &w);
+    likeness *like = find_likeness(report);
+    int num_links = 0, num_nodes = 0;
+    /* Of problems of equal links, or of equal nodes, only the first can start one. */
+    for (int at = 0; like && at < report->num_problems; at++)
+        if (like[at].link == num_links) {
+            num_links++;
+            add_scaling(list, &(worlds){report, like, at, is_same_link, {0}, 0});
         }
+    for (int at = 0; like && at < report->num_problems; at++)
+        if (like[at].node == num_nodes) {
+            num_nodes++;
+            add_scaling(list, &(worlds){report, like, at, is_same_node_link, {0}, 0});
+        }
+    free(like);
     return list;
 }
 
@@ -302,17 +378,14 @@ static json_t *trace_json(const json_t *trace)
                      slices_json(json_object_get(trace, "traceEvents")));
 }
 
-static json_t *source_json(const cli_report *report, const report_source *source)
+static json_t *source_json(const report_source *source)
 {
     const json_t *document = source->results.document;
-    int section = 0;
-    while (!report_same_section(report->sources[section], source))
-        section++;
     return json_pack("{s:o, s:i, s:i, s:s, s:o, s:i, s:b, s:o, s:o, s:o, s:o}", "name",
-                     cli_text_json(source->name), "run", source->run, "section", section,
-                     "machine", source->machine, "context", copy_or_null(source->context),
-                     "results", source->results.num_results, "complete",
-                     source->trace || source->results.complete, "clocks",
+                     cli_text_json(source->name), "run", source->run, "section",
+                     source->section, "machine", source->machine, "context",
+                     copy_or_null(source->context), "results", source->results.num_results,
+                     "complete", source->trace || source->results.complete, "clocks",
                      copy_or_null(json_object_get(document, "clocks")), "targets",
                      copy_or_null(json_object_get(source->collection, "figures")), "figure",
                      copy_or_null(json_object_get(document, "figure")), "trace",
@@ -322,11 +395,10 @@ static json_t *source_json(const cli_report *report, const report_source *source
 json_t *report_model(const cli_report *report)
 {
     json_t *known = json_object(), *texts = json_array();
-    json_t *sources = json_array(), *groups = json_array();
+    json_t *sources = json_array();
     for (int at = 0; at < report->num_sources; at++)
-        json_array_append_new(sources, source_json(report, report->sources[at]));
-    for (int at = 0; at < report->num_groups; at++)
-        json_array_append_new(groups, group_json(report, at, known, texts));
+        json_array_append_new(sources, source_json(report->sources[at]));
+    json_t *groups = groups_json(report, known, texts);
     json_decref(known);
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "version", ew_version(), "commit",
                      cli_commit(), "texts", texts, "sources", sources, "groups", groups,

@@ -143,9 +143,9 @@ static void print_context(const cli_context *context, const cli_job *job)
         cli_gpus_text(&job->gpus, text, sizeof text);
         fprintf(stderr, "# %s\n", text);
     } else {
-        fprintf(stderr, "# kernels %s (fp32), %s (bf16), %s (fp16), BLAS %s\n",
-                context->fp32_kernel, context->bf16_kernel, context->fp16_kernel,
-                *context->blas ? context->blas : "none");
+        cli_print(stderr, "# kernels %s (fp32), %s (bf16), %s (fp16), BLAS %s\n",
+                  context->fp32_kernel, context->bf16_kernel, context->fp16_kernel,
+                  *context->blas ? context->blas : "none");
     }
 }
 

@@ -134,8 +134,8 @@ static void print_stored(const cli_tune_output *output)
     else if (!cli_tune_stores(output->settings))
         puts("# Stored : nothing (only entwine's configs are)");
     else
-        printf("# Stored : %d entr%s in %s\n", output->num_kinds[CLI_TUNED],
-               output->num_kinds[CLI_TUNED] == 1 ? "y" : "ies", output->folder);
+        cli_print(stdout, "# Stored : %d entr%s in %s\n", output->num_kinds[CLI_TUNED],
+                  output->num_kinds[CLI_TUNED] == 1 ? "y" : "ies", output->folder);
 }
 
 /* `median` and `worst` are regrets of the built-in choice. */
@@ -160,9 +160,9 @@ static void print_end(const cli_tune_output *output, double median, double worst
         printf("# Budget : it ended %d of %d searches early\n", output->num_cut_short,
                num_tuned);
     if (output->num_kinds[CLI_TUNE_RESUMED])
-        printf("# Resumed : %d problem%s had an entry in %s\n",
-               output->num_kinds[CLI_TUNE_RESUMED],
-               ewx_text_plural(output->num_kinds[CLI_TUNE_RESUMED]), output->folder);
+        cli_print(stdout, "# Resumed : %d problem%s had an entry in %s\n",
+                  output->num_kinds[CLI_TUNE_RESUMED],
+                  ewx_text_plural(output->num_kinds[CLI_TUNE_RESUMED]), output->folder);
     print_stored(output);
     if (!complete)
         puts("# Incomplete : the run ended before all problems were tuned; go on with "

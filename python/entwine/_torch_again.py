@@ -27,7 +27,7 @@ def call_again(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, f
     if profiler._is_profiler_enabled or b.is_inference():
         return None  # a profiler shall see the operator
     kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
-    call = None if kept is None else kept.calls.get((what, a.dtype, a.shape))
+    call = None if kept is None else kept.calls.get((what, config, a.dtype, a.shape))
     if call is None or not a.is_contiguous() or not kept.is_current(b._version, frozen):
         return None
     key, m, shape, item_bytes = call
@@ -50,5 +50,5 @@ def remember(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, con
     if len(kept.calls) >= _MOST_SHAPES:
         kept.calls.clear()
     last_plan = next(reversed(world._cache))
-    kept.calls[what, a.dtype, a.shape] = (last_plan, a.numel() // a.shape[-1], tuple(y.shape),
-                                          a.element_size())
+    kept.calls[what, config, a.dtype, a.shape] = (last_plan, a.numel() // a.shape[-1],
+                                                  tuple(y.shape), a.element_size())

@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
 from ._torch_operators import (_NAMES, ag_gemm_operator, gemm_ar_operator, gemm_rs_operator)
+from ._world import World
 
 _log = logging.getLogger("entwine")
 _aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
@@ -394,10 +395,14 @@ class EntwinePass(_GraphPass):
         graph.erase_node(collective)
 
 
-def install(group_name: str, world_name: str, ranks: int) -> None:
+_worlds_of_graphs: dict[str, World] = {}  # by group: graphs know no more than their names
+
+
+def install(group_name: str, world: World) -> None:
     """Has the pass run in every compilation from now on, for this group as well."""
     installed = config.post_grad_custom_post_pass
     if not isinstance(installed, EntwinePass):
         installed = EntwinePass(installed)
-    installed.worlds[group_name] = world_name, ranks
+    installed.worlds[group_name] = world.name, world.size
+    _worlds_of_graphs[group_name] = world
     config.post_grad_custom_post_pass = installed

@@ -1,8 +1,10 @@
 """Rows that are scattered over the ranks: gathered, or summed and scattered, in rank order."""
+import functools
+
 import torch
 import torch.distributed as dist
 
-from ._errors import ArgumentError, ShapeError
+from ._errors import ArgumentError, MismatchError, ShapeError
 from ._library import lib
 from ._world import find_world, owned_rows
 
@@ -16,6 +18,29 @@ def _through_group(world, tensor):
     """torch.distributed carries what is on a GPU or goes to another host.  Among CPUs of one
     host Entwine's own exchange is several times faster, and every rank finds the same answer."""
     return world.group is not None and (not tensor.is_cpu or world._spans_hosts())
+
+
+_WORDS_BYTES = 96  # for two numbers of 19 digits, and the names
+
+
+@functools.lru_cache
+def _words(verb, num_rows, n, dtype):
+    return f"{verb} {num_rows} rows of {n} {dtype}".encode().ljust(_WORDS_BYTES)
+
+
+def _agree(world, verb, num_rows, rows):
+    """Refuses, on all ranks, what the exchange of bytes would take for the same.  Ranks with GPUs
+    do not meet here: their host would wait for that of the others."""
+    if world._size == 1 or _through_group(world, rows) and not rows.is_cpu:
+        return
+    mine = _words(verb, num_rows, rows.shape[1], rows.dtype)
+    everybody = world._allgather(mine, _WORDS_BYTES)
+    if everybody.count(mine) == world._size:
+        return
+    rank = next(rank for rank, words in enumerate(everybody) if words != everybody[0])
+    first, other = (everybody[which].decode().strip() for which in (0, rank))
+    raise MismatchError(f"ranks disagree: rank 0 {first}, rank {rank} {other}\n  fix: make the same "
+                        f"calls, with rows of one length and dtype, on all ranks", rank)
 
 
 def _own_exchange(world, mine, everyone):
@@ -55,6 +80,7 @@ def gather(rows, num_rows, world):
     if count != world._share(num_rows):
         raise ShapeError(f"rows has shape {(count, n)}; expected {world._share(num_rows)} rows, "
                          f"this rank's share of {num_rows}")
+    _agree(world, "gathers", num_rows, rows)
     size = world._size
     most = -(-num_rows // size)
     if count == most:
@@ -120,6 +146,7 @@ def reduce_scatter(rows, world, replicated=False):
     first, count = world.owned_rows(rows.shape[0])
     if replicated:
         return rows[first:first + count].clone()
+    _agree(world, "sums", rows.shape[0], rows)
     shares = [owned_rows(rows.shape[0], world.size, rank)[1] for rank in range(world.size)]
     parts = _exchange_shares(world, rows.contiguous(), shares)
     if replicated is None and world.size > 1 and _looks_replicated(world, parts):

@@ -8,6 +8,7 @@ spread over it are compared as well.  What is decided here
 concerns this rank alone: ranks use the same plan whether or not their weights are packed.
 """
 import ctypes
+import functools
 import weakref
 
 import numpy as np
@@ -68,8 +69,17 @@ def _spread_elements(b):
     return np.lib.stride_tricks.as_strided(memory, (_SPOTS, _RUN), (step * item, item))
 
 
+@functools.lru_cache
+def _form_of(config):
+    """What of a config decides the packed form (ew_weight_create): plans that differ in other
+    things, such as the number of workers, share a weight."""
+    items = (item.partition("=") for item in config.split(","))
+    return tuple((key.strip(), value.strip()) for key, _, value in items
+                 if key.strip() in ("backend", "producer", "invariant"))
+
+
 def key_of(b, storage, config):
-    return storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype, config
+    return storage._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype, _form_of(config)
 
 
 def _forget(world, key):
@@ -104,7 +114,7 @@ def layout_of(b):
 
 def packed(world, b, layout, promised, config=""):
     """The packed weight of b, made or renewed if need be.  None: b is to be packed in the call.
-    Plans of another config may need another one.
+    Plans of another config may need another one (_form_of).
 
     Without a promise that is so for tensors whose changes could not be seen, and at the first
     call with a tensor that is not a parameter, for many of those never come back.

@@ -57,7 +57,7 @@ def enable_compile_pass(group: dist.ProcessGroup | None = None) -> None:
                                f"parallelize_module")
     from . import _torch_compile
     world = world_of(group)
-    _torch_compile.install(world.group.group_name, world.name, world.size)
+    _torch_compile.install(world.group.group_name, world)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
 """Entwine in PyTorch.  Skipped as a whole where torch is not installed."""
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -405,6 +406,69 @@ def gather_rows(spawned):
 
 def test_rows_are_gathered_by_entwine_itself():
     assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
+
+
+def pass_a_bias_alone(world):
+    bias = torch.ones(4) if world.rank == 0 else None
+    with pytest.raises(entwine.MismatchError) as caught, torch.no_grad():
+        for _ in range(3):  # a rank may be through before the other has looked
+            et.gemm_ar_layer(torch.ones(2, 8), torch.ones(4, 8), torch.zeros(2, 4), torch.ones(4),
+                             world, bias=bias, residual_rows="all")
+    return "a bias and a residual and a norm" in str(caught.value)
+
+
+def test_a_bias_of_one_rank_alone_is_refused():
+    assert entwine.spawn(2, pass_a_bias_alone, timeout=20) == [True, True]
+
+
+def disagree_about_rows(world):
+    """Of what has as many bytes on all ranks, the refusals; then the world is as good as before."""
+    odd = world.rank == 1
+    dtype = torch.float16 if odd else torch.bfloat16
+    said = []
+    for call in (
+            lambda: et.all_gather_rows(torch.ones(2, 3, dtype=dtype), 6, world),
+            lambda: et.all_gather_rows(torch.ones(3, 4) if odd else torch.ones(2, 6),
+                                       9 if odd else 6, world),
+            lambda: et.all_gather_rows(torch.ones(1, 4), 2 if odd else 3, world),
+            lambda: et.reduce_scatter_rows(torch.ones(6, 2, dtype=dtype), world)):
+        with pytest.raises(entwine.MismatchError) as caught:
+            call()
+        assert caught.value.rank == 1
+        said.append(str(caught.value).split("\n")[0].removeprefix("ranks disagree: rank 0 "))
+    assert et.all_gather_rows(torch.ones(1, 2), 3, world).sum() == 6
+    return said
+
+
+def test_rows_that_differ_are_refused_on_all_ranks():
+    said = ["gathers 6 rows of 3 torch.bfloat16, rank 1 gathers 6 rows of 3 torch.float16",
+            "gathers 6 rows of 6 torch.float32, rank 1 gathers 9 rows of 4 torch.float32",
+            "gathers 3 rows of 4 torch.float32, rank 1 gathers 2 rows of 4 torch.float32",
+            "sums 6 rows of 2 torch.bfloat16, rank 1 sums 6 rows of 2 torch.float16"]
+    assert entwine.spawn(3, disagree_about_rows, timeout=20) == [said] * 3
+
+
+def open_groups_in_turn(spawned):
+    """How many descriptors are open with each group of its own, and with its world."""
+    counts = []
+    for turn in range(4):
+        open_gloo(spawned)
+        layer = et.RowParallelLinear(2 * spawned.size, 4, bias=False)
+        with torch.no_grad():
+            layer(torch.ones(3, 2))
+        counts.append(len(os.listdir("/proc/self/fd")))
+        if turn == 0:
+            kept = layer  # and its world, whatever becomes of the group
+        del layer
+        spawned.barrier()
+        dist.destroy_process_group()
+    with torch.no_grad():
+        kept(torch.ones(3, 2))
+    return len(set(counts[1:])) == 1 or counts
+
+
+def test_the_world_of_a_destroyed_group_is_let_go():
+    assert entwine.spawn(2, open_groups_in_turn, timeout=100) == [True, True]
 
 
 def sum_on_all_ranks(world):

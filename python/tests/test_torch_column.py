@@ -82,6 +82,22 @@ def test_inference_packs_the_columns(world):
         assert infer(world) is world
 
 
+@torch.no_grad()
+def test_numbers_of_threads_share_a_packed_weight(world):
+    layer = et.ColumnParallelLinear(HIDDEN, INNER, input="replicated", world=world)
+    x, before = torch.randn(3, HIDDEN), torch.get_num_threads()
+    want = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    try:
+        for threads in (1, 2, 3, 1, 2):
+            torch.set_num_threads(threads)
+            for _ in range(2):  # the usual way, and that of a call that is made again
+                torch.testing.assert_close(layer(x), want)
+                assert f"workers={threads}" in str(list(world._cache)[-1])
+    finally:
+        torch.set_num_threads(before)
+    assert len(world._weight_handles) == 1
+
+
 def on_a_rank(world):
     with torch.no_grad():
         own = infer(world)

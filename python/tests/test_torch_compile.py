@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+from entwine._world import find_world  # noqa: E402
 from test_torch import open_gloo  # noqa: E402
 from test_torch_parallel import integers  # noqa: E402
 
@@ -247,6 +248,27 @@ def test_older_torch_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._inductor.custom_graph_pass", None)
     with pytest.raises(entwine.UnsupportedError, match=r"needs torch 2\.6 or later\n  fix: "):
         et.enable_compile_pass()
+
+
+def graphs_of_two_groups(spawned):
+    """Of groups of one name, one after the other."""
+    from torch._inductor import config
+    names = []
+    for _ in range(2):
+        open_gloo(spawned)
+        et.world_of().barrier()
+        for name in names:
+            find_world(name)  # a graph may still be called
+        et.enable_compile_pass()
+        names.append(next(iter(config.post_grad_custom_post_pass.worlds.values()))[0])
+        spawned.barrier()
+        torch.distributed.destroy_process_group()
+    assert len(set(names)) == 2
+    return "right"
+
+
+def test_graphs_outlive_their_group():
+    assert entwine.spawn(RANKS, graphs_of_two_groups, timeout=200) == ["right"] * RANKS
 
 
 def test_graphs():

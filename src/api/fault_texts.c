@@ -2,8 +2,10 @@
 #include <inttypes.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "exchange/plan_reports.h"
 #include "plan/ops/op.h"
+#include "plan/ownership.h"
 #include "world/recorder.h"
 
 static ew_status explain_tile(const ewx_fault *f, double timeout_s)
@@ -55,15 +57,36 @@ static ew_status explain_rows(const ewx_fault *f, double timeout_s)
                     (uint32_t)f->detail[2]);
 }
 
-static ew_status explain_residual(const ewx_fault *f, double timeout_s)
+static void name_form(int64_t form, ewx_text *text)
 {
+    const bool by_rows = (form & EWX_FORM_OWNERSHIP) == EWX_OWNS_ROWS;
+    const char *between = "";
+    if (form & EWX_FORM_BIAS) {
+        ewx_text_add(text, "a bias");
+        between = " and ";
+    }
+    if (form & EWX_FORM_RESIDUAL) {
+        ewx_text_add(text, "%sa residual", between);
+        between = " and ";
+    }
+    if (form & EWX_FORM_NORM)
+        ewx_text_add(text, "%sa norm%s", between, by_rows ? " of its own rows" : "");
+    if (text->used == 0)
+        ewx_text_add(text, "no epilogue");
+}
+
+static ew_status explain_form(const ewx_fault *f, double timeout_s)
+{
+    char mine[80], theirs[80];
+    ewx_text my_text = ewx_text_in(mine, sizeof mine);
+    ewx_text their_text = ewx_text_in(theirs, sizeof theirs);
     (void)timeout_s;
-    const char *own = "a norm of its own rows", *other = "another epilogue";
+    name_form(f->detail[0], &my_text);
+    name_form(f->detail[1], &their_text);
     return ewx_fail(f->status,
                     "ranks disagree: rank %d passed %s, rank %d %s (call %" PRIu32 ")\n"
                     "  fix: pass the same steps, and residual_rows, on all ranks",
-                    f->reporter, f->detail[0] ? own : other, f->culprit,
-                    f->detail[0] ? other : own, (uint32_t)f->detail[1]);
+                    f->reporter, mine, f->culprit, theirs, (uint32_t)f->detail[2]);
 }
 
 static ew_status explain_order(const ewx_fault *f, double timeout_s)
@@ -124,7 +147,7 @@ static const ewx_fault_text texts[] = {
     {EWX_FAULT_READERS, explain_readers, NULL},
     {EWX_FAULT_ROWS, explain_rows, NULL},
     {EWX_FAULT_ORDER, explain_order, NULL},
-    {EWX_FAULT_RESIDUAL, explain_residual, NULL},
+    {EWX_FAULT_FORM, explain_form, NULL},
     {EWX_FAULT_PANEL, explain_panel, NULL},
 };
 

@@ -84,7 +84,8 @@ void ewx_text_disarm(char *text)
     while (*text) {
         uint32_t character;
         const size_t length = ewx_text_decode(text, &character);
-        if (length == 0 || ewx_text_steers(character)) {
+        if (length == 0 || ewx_text_steers(character) ||
+            (character == '\n' && strncmp(text + 1, "  ", 2) != 0)) {
             *to++ = '?';
         } else {
             memmove(to, text, length);
@@ -93,6 +94,13 @@ void ewx_text_disarm(char *text)
         text += length ? length : 1;
     }
     *to = '\0';
+}
+
+void ewx_text_disarm_line(char *text)
+{
+    ewx_text_disarm(text);
+    for (text = strpbrk(text, "\n\t"); text; text = strpbrk(text, "\n\t"))
+        *text = '?';
 }
 
 uint64_t ewx_text_hash(const char *text)

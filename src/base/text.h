@@ -34,8 +34,12 @@ size_t ewx_text_decode(const char *text, uint32_t *character_out);
  * tab, DEL, C1, and those that change the direction of writing. */
 bool ewx_text_steers(uint32_t character);
 
-/* Replaces such characters, and what is not UTF-8, by question marks. */
+/* Replaces such characters, and what is not UTF-8, by question marks; also line breaks but
+ * for those before an indented line, the fix of a message: others are of what it quotes. */
 void ewx_text_disarm(char *text);
+
+/* The same of a text that is one line: without line breaks and tabs. */
+void ewx_text_disarm_line(char *text);
 
 /* The ending of a noun: 1 rank, 2 ranks. */
 static inline const char *ewx_text_plural(int64_t count)

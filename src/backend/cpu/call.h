@@ -35,6 +35,7 @@ typedef struct ewx_cpu_call {
     int64_t timeout_ns;
     ewx_grid grid;
     ewx_share share;                    /* what this rank sums */
+    int32_t form;                       /* plan_reports.h */
     const ewx_work *work[EWX_MAX_WORK]; /* the operation's, as far as the call has any */
     int num_work;
 } ewx_cpu_call;

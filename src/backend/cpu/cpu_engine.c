@@ -211,12 +211,30 @@ static ew_status await_readers(ewx_cpu_engine *engine)
     return EW_OK;
 }
 
+static int32_t form_of(const ewx_cpu_engine *engine, const ewx_call *asked)
+{
+    const ewx_cpu_call *call = &engine->call;
+    const ew_epilogue *epilogue = asked->epilogue;
+    int32_t form = (int32_t)call->share.ownership;
+    if (!engine->op->shares_steps)
+        return form;
+    const bool has_rows =
+        (epilogue && epilogue->residual_rows == EW_RESIDUAL_ALL) ||
+        ewx_share_rows(&call->grid, engine->spec->num_ranks, engine->world->rank).num_rows >
+            0;
+    form |= epilogue && epilogue->bias ? EWX_FORM_BIAS : 0;
+    form |= epilogue && epilogue->norm_weight ? EWX_FORM_NORM : 0;
+    if (has_rows)
+        form |= epilogue && epilogue->residual ? EWX_FORM_RESIDUAL : EWX_FORM_NO_RESIDUAL;
+    return form;
+}
+
 static void announce_call(ewx_cpu_engine *engine)
 {
     ewx_call_record *record =
         &ewx_heap_header(&engine->heap, engine->world->rank)->calls[engine->call.epoch & 1];
     record->rows = engine->call.grid.rows;
-    record->ownership = engine->call.share.ownership;
+    record->form = engine->call.form;
     /* Release: pairs with the acquire in reduce_stage.c:ewx_peer_in_call. */
     atomic_store_explicit(&record->epoch, engine->call.epoch, memory_order_release);
     ewx_wire_announce(engine);
@@ -264,6 +282,7 @@ ew_status ewx_engine_run(ewx_cpu_engine *engine, const ewx_call *asked)
                                 &engine->spec->config);
     call->share = ewx_share_of(&call->grid, engine->op->ownership(engine->spec, asked),
                                engine->spec->num_ranks, engine->world->rank);
+    call->form = form_of(engine, asked);
     atomic_store_explicit(&engine->trace.count, 0, memory_order_relaxed);
     EW_TRY(await_readers(engine));
     ewx_exchange_begin(&engine->wire.exchange, &call->grid, call->share.ownership,

@@ -16,7 +16,7 @@
 typedef struct ewx_call_record {
     _Alignas(64) _Atomic uint32_t epoch;
     int64_t rows; /* m; written before epoch, as the next */
-    int32_t ownership;
+    int32_t form; /* plan_reports.h */
 } ewx_call_record;
 
 /* The first page of a segment. */

@@ -52,14 +52,13 @@ ew_status ewx_peer_in_call(ewx_cpu_engine *engine, int src, bool *in_call)
                          .reporter = engine->world->rank,
                          .code = EWX_FAULT_ROWS,
                          .detail = {call->grid.rows, record->rows, call->epoch}});
-    if (record->ownership != (int32_t)call->share.ownership)
+    if (!ewx_forms_agree(record->form, call->form))
         return ewx_world_raise(
-            engine->world,
-            &(ewx_fault){.status = EW_ERR_MISMATCH,
-                         .culprit = src,
-                         .reporter = engine->world->rank,
-                         .code = EWX_FAULT_RESIDUAL,
-                         .detail = {call->share.ownership == EWX_OWNS_ROWS, call->epoch}});
+            engine->world, &(ewx_fault){.status = EW_ERR_MISMATCH,
+                                        .culprit = src,
+                                        .reporter = engine->world->rank,
+                                        .code = EWX_FAULT_FORM,
+                                        .detail = {call->form, record->form, call->epoch}});
     atomic_store_explicit(&engine->reduce.peer_agrees[src], 1, memory_order_relaxed);
     return EW_OK;
 }

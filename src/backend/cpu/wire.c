@@ -97,7 +97,7 @@ static bool agrees(const void *context, int src)
     return atomic_load_explicit(&record->epoch, memory_order_relaxed) ==
                engine->call.epoch &&
            record->rows == engine->call.grid.rows &&
-           record->ownership == (int32_t)engine->call.share.ownership;
+           ewx_forms_agree(record->form, engine->call.form);
 }
 
 static const ewx_exchange_backend heap_of_cpu = {
@@ -130,7 +130,7 @@ typedef struct header_note {
     uint64_t waiting;
     int64_t rows[2];
     uint32_t epochs[2];
-    int32_t ownerships[2];
+    int32_t forms[2];
     uint32_t done;
     uint32_t progress;
     uint32_t looks; /* of the rank's lane */
@@ -151,7 +151,7 @@ static void tell_header(ewx_cpu_engine *engine)
         note.epochs[parity] =
             atomic_load_explicit(&own->calls[parity].epoch, memory_order_relaxed);
         note.rows[parity] = own->calls[parity].rows;
-        note.ownerships[parity] = own->calls[parity].ownership;
+        note.forms[parity] = own->calls[parity].form;
     }
     ewx_remotes_send(engine->world, engine->wire.listener.number, &note, sizeof note);
     engine->wire.beat_ns = ewx_now_ns();
@@ -175,7 +175,7 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
             note.epochs[parity])
             continue;
         record->rows = note.rows[parity];
-        record->ownership = note.ownerships[parity];
+        record->form = note.forms[parity];
         /* Release: pairs with the acquire in reduce_stage.c:ewx_peer_in_call. */
         atomic_store_explicit(&record->epoch, note.epochs[parity], memory_order_release);
     }

@@ -17,6 +17,7 @@ static ewx_ownership ownership(const ewx_spec *spec, const ewx_call *asked)
 const ewx_cpu_op ewx_cpu_gemm_ar = {
     .id = EW_OP_GEMM_AR,
     .ownership = ownership,
+    .shares_steps = true,
     .num_work = 4,
     .work = {&ewx_epilogue_work, &ewx_reduce_work, &ewx_gemm_work, &ewx_collect_work},
 };

@@ -9,6 +9,7 @@ typedef struct ewx_cpu_op {
     ew_op id;
     /* Who sums what in a call. */
     ewx_ownership (*ownership)(const ewx_spec *spec, const ewx_call *asked);
+    bool shares_steps; /* all ranks must pass the same epilogue */
     int num_work;
     const ewx_work *work[EWX_MAX_WORK];
 } ewx_cpu_op;
