@@ -470,9 +470,9 @@ static void other_files_are_no_recordings(void **state)
 /* Details may come from another host: whatever they are, there is a text. */
 static void every_fault_of_a_plan_has_a_text(void **state)
 {
-    static const int32_t codes[] = {
-        EWX_FAULT_OPERATION, EWX_FAULT_TILE,     EWX_FAULT_READERS, EWX_FAULT_ROWS,
-        EWX_FAULT_ORDER,     EWX_FAULT_RESIDUAL, EWX_FAULT_RESULT,  EWX_FAULT_PANEL};
+    static const int32_t codes[] = {EWX_FAULT_OPERATION, EWX_FAULT_TILE,  EWX_FAULT_READERS,
+                                    EWX_FAULT_ROWS,      EWX_FAULT_ORDER, EWX_FAULT_FORM,
+                                    EWX_FAULT_RESULT,    EWX_FAULT_PANEL};
     static const int64_t values[] = {0, 1, 2, 3, -1, INT64_MIN, INT64_MAX};
     (void)state;
     assert_null(ewx_fault_text_find(EWX_FAULT_MEETING));

@@ -22,28 +22,63 @@ double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
 
 /* ---- Ratios ---- */
 
-static double median_of(const double *samples, const int *rounds, double *room, int count)
+/* Samples in order, and where each round's is among them: medians of draws need no sorting.
+ */
+typedef struct ordered {
+    double values[EW_BENCH_MAX_SAMPLES];
+    int places[EW_BENCH_MAX_SAMPLES]; /* by round */
+} ordered;
+
+static void put_in_order(ordered *samples, const double *samples_us, int count)
 {
-    for (int at = 0; at < count; at++)
-        room[at] = samples[rounds ? rounds[at] : at];
-    return cli_median(room, count);
+    memcpy(samples->values, samples_us, (size_t)count * sizeof *samples_us);
+    cli_sort(samples->values, count);
+    for (int round = 0; round < count; round++) {
+        int low = 0, high = count - 1;
+        while (low < high) {
+            const int middle = (low + high) / 2;
+            if (samples->values[middle] < samples_us[round])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        samples->places[round] = low;
+    }
+}
+
+/* Of the samples that these rounds have, as often as they are among them. */
+static double median_of(const ordered *samples, const int *rounds, int count)
+{
+    int times[EW_BENCH_MAX_SAMPLES], seen = 0, at = -1;
+    memset(times, 0, (size_t)count * sizeof *times);
+    for (int i = 0; i < count; i++)
+        times[samples->places[rounds[i]]]++;
+    while (seen <= (count - 1) / 2)
+        seen += times[++at];
+    const double lower = samples->values[at];
+    while (seen <= count / 2)
+        seen += times[++at];
+    return lower + 0.5 * (samples->values[at] - lower);
 }
 
 cli_ratio cli_paired_ratio(const double *over_us, const double *under_us, int count)
 {
-    double room[EW_BENCH_MAX_SAMPLES], ratios[NUM_RESAMPLES];
+    double ratios[NUM_RESAMPLES];
     int rounds[EW_BENCH_MAX_SAMPLES];
+    ordered over, under;
     uint64_t random = 1;
     cli_ratio ratio = {NAN, NAN, NAN};
     if (count < 1 || count > EW_BENCH_MAX_SAMPLES)
         return ratio;
-    ratio.value =
-        median_of(over_us, NULL, room, count) / median_of(under_us, NULL, room, count);
+    put_in_order(&over, over_us, count);
+    put_in_order(&under, under_us, count);
+    for (int round = 0; round < count; round++)
+        rounds[round] = round;
+    ratio.value = median_of(&over, rounds, count) / median_of(&under, rounds, count);
     for (int draw = 0; draw < NUM_RESAMPLES && count >= LEAST_ROUNDS; draw++) {
         for (int at = 0; at < count; at++)
             rounds[at] = cli_draw(&random, count);
-        const double over = median_of(over_us, rounds, room, count);
-        ratios[draw] = over / median_of(under_us, rounds, room, count);
+        ratios[draw] = median_of(&over, rounds, count) / median_of(&under, rounds, count);
     }
     if (count >= LEAST_ROUNDS)
         cli_percentiles(ratios, NUM_RESAMPLES, &ratio.low, &ratio.high);
