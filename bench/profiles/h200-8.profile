@@ -15,6 +15,7 @@ clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 blas_time = 1.048           # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 half_time = 0.7             # measured: rows of 64 against 128 in a 16-SM slice of an H200, K = 1024 to 3696, 2026-11-15
+split_time = 0.7            # to be fitted
 crowd_time = 0.465          # as on the virtual node: fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 cta_us = 4.7                # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 miss_ps_per_byte = 9.67     # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
@@ -24,8 +25,7 @@ reducer_gbs = 128:14 256:28 512:20   # estimate: as on the virtual node less the
 reducer_us = 1              # set by hand from the tails of gpu-nvidia-h200-fitted.json, all of them seen, 2026-11-15
 shared_time = 2.32          # as on the virtual node: fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 copy_gbs = 0                # not reached: copies cross the link
-host_us = 2                 # measured: enqueue_us of chunked over its calls of the driver, eval-nvidia-h200/*.json, 2026-11-15
-blas_us = 5.14              # as on the virtual node: fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
+command_us = 6.9            # estimate: as launch_us, since no other rank's streams are on the GPU, 2026-11
 link_gbs = 340                # estimate: 75 % of the datasheet's 450 GB/s per direction for loads, 2026-11
 link_us = 1.0                 # estimate: a remote read beyond a local one, 2026-11
 nic_gbs = 0                 # one node

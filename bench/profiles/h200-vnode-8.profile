@@ -17,6 +17,7 @@ clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 blas_time = 1.048           # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 half_time = 0.7             # measured: rows of 64 against 128 in a 16-SM slice of an H200, K = 1024 to 3696, 2026-11-15
+split_time = 0.7            # to be fitted
 crowd_time = 0.465          # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 cta_us = 4.7                # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 miss_ps_per_byte = 9.67     # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
@@ -26,8 +27,7 @@ reducer_gbs = 128:17 256:34 512:25   # set by hand from the tails of gpu-nvidia-
 reducer_us = 1              # set by hand from the tails of gpu-nvidia-h200-fitted.json, all of them seen, 2026-11-15
 shared_time = 2.32          # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
 copy_gbs = 900              # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-host_us = 1.57              # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15; chunked enqueues 2.0 per call of the driver, but ranks do not take turns evenly
-blas_us = 5.14              # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
+command_us = 1.57             # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15; chunked enqueues 2.0 per call of the driver, but ranks do not take turns evenly
 link_gbs = 0                # no link; --link emulates one
 link_us = 0                 # no link; --link emulates one
 nic_gbs = 0                 # one node

@@ -113,17 +113,18 @@ static bool is_half(const ewx_grid *grid, ewx_block block)
     return ewx_part_rows(grid, block.part) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
-int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
                          ewx_block block, int64_t wave)
 {
-    const int64_t whole_ps =
-        model->half_ps < model->block_ps && is_half(&model->grid, block) ? model->half_ps
-                                                                         : model->block_ps;
+    const bool half = model->half_ps < model->block_ps && is_half(&model->grid, block);
+    const double full_ps = (double)(taken.tile < 0 ? model->block_ps : model->tile_ps);
+    const double filled = half ? (double)model->half_ps / (double)model->block_ps : 1;
     const double missing = 1 - (double)wave / model->slots;
-    const int64_t block_ps = round_ps((double)whole_ps * (1 - model->crowd_time * missing));
+    const int64_t block_ps = round_ps(full_ps * filled * (1 - model->crowd_time * missing));
     if (!(model->jitter > 0))
         return block_ps;
-    const uint64_t hash = mix((uint64_t)rank << 40 ^ (uint64_t)position ^ 0x5bd1e995u);
+    const uint64_t hash =
+        mix((uint64_t)rank << 40 ^ (uint64_t)taken.position ^ 0x5bd1e995u);
     const double unit = (double)(hash >> 11) * 0x1p-53; /* 0 to 1 */
     return round_ps((double)block_ps * (1 + model->jitter * (2 * unit - 1)));
 }
@@ -295,6 +296,15 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
                 spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks));
 }
 
+/* As the cuda backend does it. */
+static bool splits_blocks(const ewx_sim_profile *profile, const ewx_spec *spec)
+{
+    const ew_config *config = &spec->config;
+    return !profile->is_cpu && config->producer == EW_PRODUCER_OWN &&
+           config->kernel == EW_KERNEL_SM90 && config->ctas == EW_CTAS_PERSISTENT &&
+           config->block_n == 2 * EWX_TILE_N && !spec->op->gemm_waits;
+}
+
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)
 {
     const ewx_sim_profile *profile = request->profile;
@@ -310,6 +320,8 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     set_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
     model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, model.slots));
+    if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
+        model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;
     model.half_ps = model.block_ps;
     if (!profile->is_cpu && config->producer == EW_PRODUCER_OWN)
@@ -324,11 +336,12 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
     model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
     model.copy_ps = profile->copy_gbs > 0 ? 1e3 / profile->copy_gbs : 0;
-    model.host_ps = round_ps(1e6 * profile->host_us * model.sharers);
+    model.command_ps = round_ps(1e6 * profile->command_us * model.sharers);
     model.start_ps = round_ps(1e6 * profile->start_us);
-    if (config->producer == EW_PRODUCER_BLAS)
-        model.start_ps += round_ps(1e6 * profile->blas_us * model.sharers);
     model.launch_ps = round_ps(1e6 * profile->launch_us);
+    /* A vendor's GEMM comes behind a kernel that opens the call. */
+    if (!profile->is_cpu && config->producer == EW_PRODUCER_BLAS)
+        model.start_ps += model.launch_ps;
     model.publish_ps = round_ps(1e6 * profile->publish_us);
     model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);
     model.stagger_ps = model.sharers > 1 ? round_ps(1e6 * profile->skew_us) : 0;
