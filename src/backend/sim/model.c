@@ -7,7 +7,10 @@
 #include "plan/link.h"
 #include "plan/occupancy.h"
 
-enum { MAX_WAVE = 512 /* blocks examined; the rest of a larger wave is assumed alike */ };
+enum {
+    MAX_WAVE = 512, /* blocks examined; the rest of a larger wave is assumed alike */
+    WAVES = 4       /* examined, spread over the walk */
+};
 
 static int64_t round_ps(double ps)
 {
@@ -23,17 +26,15 @@ static ewx_block block_in_wave(const ewx_spec *spec, const ewx_grid *grid, int64
                                 : ewx_order_block(grid, position);
 }
 
-/* Rows and columns of A and B, in elements, that the first wave touches, per block:
- * what the L2 must bring in while the wave computes. */
-static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slots)
+/* Rows and columns of A and B, in elements, that `count` blocks from `first` on touch. */
+static int64_t touched_elements(const ewx_spec *spec, const ewx_grid *grid, int64_t first,
+                                int64_t count)
 {
-    const int64_t num_blocks = ewx_num_blocks(grid);
-    const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
     int64_t rows = 0, cols = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = first; i < first + count; i++) {
         const ewx_block block = block_in_wave(spec, grid, i);
         bool new_row = true, new_col = true;
-        for (int64_t j = 0; j < i && (new_row || new_col); j++) {
+        for (int64_t j = first; j < i && (new_row || new_col); j++) {
             const ewx_block other = block_in_wave(spec, grid, j);
             new_row = new_row && (other.part != block.part || other.row != block.row);
             new_col = new_col && other.col != block.col;
@@ -41,10 +42,20 @@ static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slot
         rows += new_row;
         cols += new_col;
     }
-    return count > 0 ? (double)(rows * grid->block_rows * EWX_TILE_M +
-                                cols * grid->block_cols * EWX_TILE_N) /
-                           (double)count
-                     : 0;
+    return rows * grid->block_rows * EWX_TILE_M + cols * grid->block_cols * EWX_TILE_N;
+}
+
+/* The same per block of a wave: what the L2 must bring in while the wave computes. */
+static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slots)
+{
+    const int64_t num_blocks = ewx_num_blocks(grid);
+    const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
+    const int64_t waves = count > 0 ? num_blocks / count : 0;
+    const int64_t examined = ewx_min64(waves, WAVES);
+    int64_t elements = 0;
+    for (int64_t i = 0; i < examined; i++)
+        elements += touched_elements(spec, grid, i * waves / examined * count, count);
+    return examined > 0 ? (double)elements / (double)(examined * count) : 0;
 }
 
 /* The best case, assumed for a BLAS: a wave that covers a square. */
@@ -89,6 +100,7 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
         us +=
             elements * depth * (double)spec->elem_bytes * profile->miss_ps_per_byte * 1e-6;
         us += !blas && config->ctas == EW_CTAS_BLOCK ? profile->cta_us : 0;
+        us += config->transport == EW_TRANSPORT_ADD ? profile->add_us : 0;
         us *= blas ? blas_waves(grid, slots) : 1;
     }
     us *= (blas ? profile->blas_time : 1) *
@@ -96,6 +108,20 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
     if (profile->is_cpu)
         us *= turns(profile, spec);
     return us > 1e-6 ? us : 1e-6;
+}
+
+/* What a block takes at least: no GEMM is quicker than its operands come from the memory,
+ * which all ranks on the GPU read at the same time. */
+static double least_block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
+                             const ewx_sim_model *model)
+{
+    const ewx_grid *grid = &model->grid;
+    const int64_t waves = ewx_div_up(ewx_num_blocks(grid), model->slots);
+    const double bytes = (double)(grid->rows + grid->cols) * (double)spec->problem.k *
+                         (double)spec->elem_bytes * model->sharers;
+    if (profile->is_cpu || !(profile->mem_gbs > 0) || waves == 0)
+        return 0;
+    return bytes / profile->mem_gbs * 1e-3 / (double)waves;
 }
 
 static uint64_t mix(uint64_t x)
@@ -319,13 +345,15 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         place_ctas(profile, config, &model);
     set_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
-    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, model.slots));
+    const double whole_us = block_us(profile, spec, &model.grid, model.slots);
+    const double least_us = least_block_us(profile, spec, &model);
+    const bool halves = !profile->is_cpu && config->producer == EW_PRODUCER_OWN;
+    model.block_ps = round_ps(1e6 * fmax(whole_us, least_us));
+    model.half_ps =
+        round_ps(1e6 * fmax(whole_us * (halves ? profile->half_time : 1), least_us));
     if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
         model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;
-    model.half_ps = model.block_ps;
-    if (!profile->is_cpu && config->producer == EW_PRODUCER_OWN)
-        model.half_ps = round_ps((double)model.block_ps * profile->half_time);
     model.jitter = profile->jitter;
     model.tile_bytes = EWX_TILE_M * EWX_TILE_N * (int64_t)spec->elem_bytes;
     model.steal_ps = profile->steal_ps_per_byte;
@@ -336,6 +364,7 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
     model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
     model.copy_ps = profile->copy_gbs > 0 ? 1e3 / profile->copy_gbs : 0;
+    model.beside_ps = round_ps(1e6 * profile->beside_us);
     model.command_ps = round_ps(1e6 * profile->command_us * model.sharers);
     model.start_ps = round_ps(1e6 * profile->start_us);
     model.launch_ps = round_ps(1e6 * profile->launch_us);

@@ -34,6 +34,7 @@ typedef struct ewx_sim_profile {
     double split_time;        /* ... and of one of the two tiles of a block that is split */
     double crowd_time;        /* share of it due to SMs that compute at the same time */
     double cta_us;            /* added for a block with a CTA of its own */
+    double add_us;            /* ... whose threads add its tiles at their owner */
     double miss_ps_per_byte;  /* of A and B that a wave loads anew */
     double steal_ps_per_byte; /* of SM time per byte that reducers move */
     double mem_gbs;           /* of one GPU, for its reducers; 0: no limit */
@@ -42,6 +43,7 @@ typedef struct ewx_sim_profile {
     double shared_time;        /* factor of both on an SM that computes too */
     double copy_gbs;           /* of a GPU's copies; 0: no limit */
     double command_us;         /* between commands of a stream, by ranks on the GPU */
+    double beside_us;          /* of the GEMM, for a kernel that starts beside it */
     double link_gbs, link_us;  /* inside a node; 0 GB/s: memory alone */
     double nic_gbs,
         nic_us;        /* between nodes; of a rank, of a CPU's node for all its ranks */

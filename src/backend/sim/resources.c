@@ -79,10 +79,19 @@ void ewx_sim_add_reducers(ewx_sim *sim, int rank, int sm, int change)
 
 /* ---- Memory ---- */
 
-int64_t ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes)
+ewx_sim_span ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes)
 {
-    return occupy(&sim->memory_ps[gpu_of(sim, rank)], sim->now_ps,
-                  bytes * sim->model.mem_ps);
+    int64_t *busy_until_ps = &sim->memory_ps[gpu_of(sim, rank)];
+    const int64_t begin = ewx_sim_later(*busy_until_ps, sim->now_ps);
+    const int64_t end = occupy(busy_until_ps, sim->now_ps, bytes * sim->model.mem_ps);
+    return (ewx_sim_span){begin, end};
+}
+
+void ewx_sim_interrupt_producers(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    if (r->num_computing > 0)
+        r->stolen_ps = ewx_sim_after(r->stolen_ps, (double)sim->model.beside_ps);
 }
 
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes)

@@ -25,9 +25,11 @@ void ewx_sim_add_producers(ewx_sim *sim, int rank, int sm, int change);
 void ewx_sim_add_reducers(ewx_sim *sim, int rank, int sm, int change);
 
 /* ---- Memory ---- */
-/* Books `bytes` of the memory of a rank's GPU; returns when they have moved. */
-int64_t ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes);
-/* Delays a rank's producers by what moving `bytes` beside them costs. */
+/* Books `bytes` of the memory of a rank's GPU; returns from when to when they move. */
+ewx_sim_span ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes);
+/* Delays a rank's producers by what a kernel costs that starts beside them. */
+void ewx_sim_interrupt_producers(ewx_sim *sim, int rank);
+/* ... by what moving `bytes` beside them costs. */
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes);
 
 /* ---- Links, NICs and copy engines; these return arrivals ---- */
