@@ -100,6 +100,10 @@ static void groups_wait_for_their_launches(void **state)
     profile.command_us = 15;
     sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
                    gemm_us + 1);
+    profile.beside_us = 2; /* of the GEMM, for each kernel behind the first */
+    sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
+                   gemm_us + (GROUPS - 1) * 2 + 1);
+    profile.beside_us = 0;
     profile.command_us = 30;
     sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
                    20 + 1 + (GROUPS - 1) * (30 + 1));

@@ -130,6 +130,40 @@ static void few_rows_share_tiles(void **state)
         assert_int_equal(one.ranks[rank].remote_bytes, four.ranks[rank].remote_bytes);
 }
 
+/* Threads that add a tile at its owner are at it longer than the copy unit. */
+static void adding_takes_threads_their_time(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.add_us = 2;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 4, "transport=add", 0).gemm_us, 12);
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 4, "transport=tma-add", 0).gemm_us,
+                   10);
+}
+
+/* 768 rows of operands, in a time in which two blocks could be computed. */
+static void operands_come_from_the_memory(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.mem_gbs = 768 * 1024 * 2 / 20e3;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 20);
+    profile.mem_gbs *= 4;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 10);
+}
+
+/* Each of four tiles takes 5 us, of which the memory is busy for 3. */
+static void sums_take_turns_in_the_memory(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.reducer_us = 5;
+    profile.mem_gbs = 2 * 128 * 128 * 2 / 3e3;
+    sim_trial_near(
+        sim_trial_run(&profile, 256, 256, 1, "release=output,pool=after,x=64", 0).tail_us,
+        3 * 3 + 5);
+}
+
 /* A pool leaves whole clusters to the GEMM: two SMs of the three beside the reducers'. */
 static void clusters_are_whole(void **state)
 {
@@ -181,6 +215,9 @@ int main(void)
         cmocka_unit_test(commands_follow_each_other),
         cmocka_unit_test(few_blocks_are_quick),
         cmocka_unit_test(short_last_waves_are_split),
+        cmocka_unit_test(adding_takes_threads_their_time),
+        cmocka_unit_test(operands_come_from_the_memory),
+        cmocka_unit_test(sums_take_turns_in_the_memory),
         cmocka_unit_test(few_rows_share_tiles),
         cmocka_unit_test(clusters_are_whole),
         cmocka_unit_test(a_blas_has_no_waves),

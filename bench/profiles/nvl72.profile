@@ -11,25 +11,25 @@ sm_registers = 65536        # CUDA programming guide, compute capability 9.0
 sm_shared_bytes = 233472    # CUDA programming guide, compute capability 9.0
 sm_threads = 2048           # CUDA programming guide, compute capability 9.0
 sm_ctas = 32                # CUDA programming guide, compute capability 9.0
-block_us_256 = 512:3.04 1024:5.11 2048:9.64 4096:18.7 8192:37.5 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
-block_us_128 = 512:3.13 1024:5.25 2048:9.92 4096:19.2 8192:38.6 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
+block_us_256 = 512:2.98 1024:4.98 2048:9.63 4096:18.6 8192:37.2 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
+block_us_128 = 512:3.07 1024:5.13 2048:9.92 4096:19.2 8192:38.3 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and older results of the virtual node, 2026-11-15
-blas_time = 1.04            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-half_time = 0.791           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-split_time = 0.64           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-crowd_time = 0.253          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-cta_us = 3.1                # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-add_us = 0.75               # to be fitted
-miss_ps_per_byte = 8.99     # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-steal_ps_per_byte = 2.84    # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-mem_gbs = 7.17e+03          # the H200's, scaled by the datasheets: 8 to 4.8 TB/s
+blas_time = 1.06            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+half_time = 0.795           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+split_time = 0.643          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+crowd_time = 0.243          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+cta_us = 3.36               # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+add_us = 0.77               # as on the virtual node: measured: fused-add less fused-tma-add, for each wave, K to 4096, eval-nvidia-h200/*.json, 2026-11-18
+miss_ps_per_byte = 8.87     # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+steal_ps_per_byte = 6.69    # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+mem_gbs = 7167              # the H200's, scaled by the datasheets: 8 to 4.8 TB/s
 reducer_gbs = 128:16 256:32 512:23   # estimate, 2026-11
-reducer_us = 1.34           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-shared_time = 2.02          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+reducer_us = 1.58           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+shared_time = 2.05          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 copy_gbs = 0                # not reached: copies cross the link
 command_us = 6.9            # estimate: as launch_us, since no other rank's streams are on the GPU, 2026-11
-beside_us = 2.21            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+beside_us = 1.6             # as on the virtual node: measured: GEMM of wavegroup less that of entwine, for each launch, no link, K to 3696, eval-nvidia-h200/*.json, 2026-11-18
 link_gbs = 680                # estimate: 75 % of the datasheet's 900 GB/s per direction, 2026-11
 link_us = 1.2                 # estimate: a remote read beyond a local one, 2026-11
 nic_gbs = 0                 # one domain

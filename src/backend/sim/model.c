@@ -7,10 +7,7 @@
 #include "plan/link.h"
 #include "plan/occupancy.h"
 
-enum {
-    MAX_WAVE = 512, /* blocks examined; the rest of a larger wave is assumed alike */
-    WAVES = 4       /* examined, spread over the walk */
-};
+enum { MAX_WAVE = 512 /* blocks examined; the rest of a larger wave is assumed alike */ };
 
 static int64_t round_ps(double ps)
 {
@@ -26,10 +23,15 @@ static ewx_block block_in_wave(const ewx_spec *spec, const ewx_grid *grid, int64
                                 : ewx_order_block(grid, position);
 }
 
-/* Rows and columns of A and B, in elements, that `count` blocks from `first` on touch. */
-static int64_t touched_elements(const ewx_spec *spec, const ewx_grid *grid, int64_t first,
-                                int64_t count)
+/* Rows and columns of A and B, in elements, that a wave touches, per block: what the L2
+ * must bring in while the wave computes.  The first wave stands for all; where the GEMM
+ * waits, and begins with the few rows of its own rank, one in the middle. */
+static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slots)
 {
+    const int64_t num_blocks = ewx_num_blocks(grid);
+    const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
+    const int64_t middle = count > 0 ? num_blocks / count / 2 * count : 0;
+    const int64_t first = spec->op->gemm_waits && middle + count <= num_blocks ? middle : 0;
     int64_t rows = 0, cols = 0;
     for (int64_t i = first; i < first + count; i++) {
         const ewx_block block = block_in_wave(spec, grid, i);
@@ -42,20 +44,10 @@ static int64_t touched_elements(const ewx_spec *spec, const ewx_grid *grid, int6
         rows += new_row;
         cols += new_col;
     }
-    return rows * grid->block_rows * EWX_TILE_M + cols * grid->block_cols * EWX_TILE_N;
-}
-
-/* The same per block of a wave: what the L2 must bring in while the wave computes. */
-static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slots)
-{
-    const int64_t num_blocks = ewx_num_blocks(grid);
-    const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
-    const int64_t waves = count > 0 ? num_blocks / count : 0;
-    const int64_t examined = ewx_min64(waves, WAVES);
-    int64_t elements = 0;
-    for (int64_t i = 0; i < examined; i++)
-        elements += touched_elements(spec, grid, i * waves / examined * count, count);
-    return examined > 0 ? (double)elements / (double)(examined * count) : 0;
+    return count > 0 ? (double)(rows * grid->block_rows * EWX_TILE_M +
+                                cols * grid->block_cols * EWX_TILE_N) /
+                           (double)count
+                     : 0;
 }
 
 /* The best case, assumed for a BLAS: a wave that covers a square. */

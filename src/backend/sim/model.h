@@ -26,7 +26,7 @@ typedef struct ewx_sim_model {
     int64_t reducer_ps;     /* per tile */
     double shared_time;     /* factor of a reducer's times beside a producer */
     double copy_ps;         /* per byte, of all copies of a GPU */
-    int64_t beside_ps;      /* of producers, for a kernel that starts beside them */
+    int64_t beside_ps;      /* of producers, for a kernel that starts in their midst */
     int64_t command_ps;     /* from one command of a stream to the next, beside GEMMs */
     double link_ps, nic_ps; /* per byte; 0: none */
     double asked_ps;        /* per byte that is read over a link, of its other direction */

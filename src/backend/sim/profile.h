@@ -43,7 +43,7 @@ typedef struct ewx_sim_profile {
     double shared_time;        /* factor of both on an SM that computes too */
     double copy_gbs;           /* of a GPU's copies; 0: no limit */
     double command_us;         /* between commands of a stream, by ranks on the GPU */
-    double beside_us;          /* of the GEMM, for a kernel that starts beside it */
+    double beside_us;          /* of a GEMM, for a kernel that starts in its midst */
     double link_gbs, link_us;  /* inside a node; 0 GB/s: memory alone */
     double nic_gbs,
         nic_us;        /* between nodes; of a rank, of a CPU's node for all its ranks */

@@ -27,7 +27,7 @@ void ewx_sim_add_reducers(ewx_sim *sim, int rank, int sm, int change);
 /* ---- Memory ---- */
 /* Books `bytes` of the memory of a rank's GPU; returns from when to when they move. */
 ewx_sim_span ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes);
-/* Delays a rank's producers by what a kernel costs that starts beside them. */
+/* Delays a rank's producers by what a kernel costs that starts in their midst. */
 void ewx_sim_interrupt_producers(ewx_sim *sim, int rank);
 /* ... by what moving `bytes` beside them costs. */
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes);

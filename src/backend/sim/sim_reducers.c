@@ -140,7 +140,6 @@ void ewx_sim_launch_reducers(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     next_shares(sim, rank, r);
-    ewx_sim_interrupt_producers(sim, rank);
     r->num_ctas = (int)ewx_min64(r->budget, r->end_share - r->first_share);
     r->first_pending = 0;
     for (int at = 0; at < r->budget; at++)
