@@ -16,7 +16,7 @@ sm_shared_bytes = 233472    # CUDA programming guide, compute capability 9.0
 sm_threads = 2048           # CUDA programming guide, compute capability 9.0
 sm_ctas = 32                # CUDA programming guide, compute capability 9.0
 block_us_256 = 512:6.72 1024:11.2 2048:21.7 4096:41.9 8192:83.9 # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-block_us_128 = 512:6.93 1024:11.6 2048:22.4 4096:43.2 8192:86.5 # as on the virtual node: as block_us_256 with one factor, which was fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+block_us_128 = 512:8.34 1024:13.9 2048:26.9 4096:52 8192:104 # as on the virtual node: measured: 1.24 of block_us_256, by few-rows-unpaced.json at M = 256 to 2048, 2026-11-16
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and older results of the virtual node, 2026-11-15
 blas_time = 1.06            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18

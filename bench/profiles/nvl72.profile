@@ -12,7 +12,7 @@ sm_shared_bytes = 233472    # CUDA programming guide, compute capability 9.0
 sm_threads = 2048           # CUDA programming guide, compute capability 9.0
 sm_ctas = 32                # CUDA programming guide, compute capability 9.0
 block_us_256 = 512:2.98 1024:4.98 2048:9.63 4096:18.6 8192:37.2 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
-block_us_128 = 512:3.07 1024:5.13 2048:9.92 4096:19.2 8192:38.3 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
+block_us_128 = 512:3.7 1024:6.17 2048:11.9 4096:23.1 8192:46.2 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and older results of the virtual node, 2026-11-15
 blas_time = 1.06            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
