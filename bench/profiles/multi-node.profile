@@ -24,7 +24,7 @@ half_time = 0.795           # as on the virtual node: fitted to eval-nvidia-h200
 split_time = 0.643          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 crowd_time = 0.243          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 cta_us = 3.36               # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-add_us = 0.77               # as on the virtual node: measured: fused-add less fused-tma-add, for each wave, K to 4096, eval-nvidia-h200/*.json, 2026-11-18
+add_us = 0.79               # as on the virtual node: measured: fused-add less fused-tma-add, for each wave, W=8, no link and 46 GB/s, K to 4096, eval-nvidia-h200/*.json, 2026-11-18
 miss_ps_per_byte = 8.87     # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 steal_ps_per_byte = 6.69    # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 mem_gbs = 4300              # set by hand: 0.9 of the datasheet's 4.8 TB/s; the fit hardly depends on it
