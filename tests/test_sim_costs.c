@@ -173,6 +173,19 @@ static void clusters_are_whole(void **state)
     sim_trial_near(sim_trial_run(&profile, 768, 256, 1, config, 0).gemm_us, 30);
 }
 
+/* One of two SMs reduces, and the other holds no cluster: no wave has any block. */
+static void a_pool_that_leaves_no_cluster_is_refused(void **state)
+{
+    (void)state;
+    const char *config = "block=128x256,pool=static,x=1,b=512,cluster=2,ctas=persistent";
+    ewx_sim_profile profile = sim_trial_gpu();
+    sim_outcome o;
+    profile.sms = 2;
+    profile.split_time = 0.6;
+    assert_int_equal(sim_trial_try(&profile, 768, 256, 1, config, 0, -1, NULL, &o),
+                     EW_ERR_CONFIG);
+}
+
 /* A BLAS fills the SMs whatever the shape, and starts behind the kernel that opens the
  * call. */
 static void a_blas_has_no_waves(void **state)
@@ -220,6 +233,7 @@ int main(void)
         cmocka_unit_test(sums_take_turns_in_the_memory),
         cmocka_unit_test(few_rows_share_tiles),
         cmocka_unit_test(clusters_are_whole),
+        cmocka_unit_test(a_pool_that_leaves_no_cluster_is_refused),
         cmocka_unit_test(a_blas_has_no_waves),
         cmocka_unit_test(sums_await_their_turn_on_an_emulated_link),
     };

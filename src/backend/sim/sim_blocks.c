@@ -41,7 +41,7 @@ static void choose_part(ewx_sim *sim, int rank)
             copies ? partition_blocks(sim, destination(sim, rank, r->num_parts++))
                    : num_blocks;
     r->first_split = r->end_of_part;
-    if (sim->model.tile_ps > 0)
+    if (sim->model.tile_ps > 0 && most_blocks(sim) > 0)
         r->first_split =
             r->first_of_part +
             ewx_split_from(r->end_of_part - r->first_of_part, most_blocks(sim));
