@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "entwine/sim.h"
+#include "plan/policy.h"
 #include "sim_trial.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
@@ -96,13 +97,17 @@ static void groups_wait_for_their_launches(void **state)
     ewx_sim_profile profile = sim_trial_gpu();
     profile.sm_shared_bytes = 1.5 * 115904; /* one producer on an SM, and reducers */
     const double gemm_us = 2 * TILES / SIM_TRIAL_SMS * 10;
-    profile.launch_us = 15;
+    profile.command_us = 15;
     sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
                    gemm_us + 1);
-    profile.launch_us = 30;
+    profile.beside_us = 2; /* of the GEMM, for each kernel behind the first */
+    sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
+                   gemm_us + (GROUPS - 1) * 2 + 1);
+    profile.beside_us = 0;
+    profile.command_us = 30;
     sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, config, 0).time_us,
                    20 + 1 + (GROUPS - 1) * (30 + 1));
-    profile.launch_us = 0;
+    profile.command_us = 0;
     const char *whole =
         "block=128x128,release=16,launches=unit,x=2,ctas=persistent,cluster=1";
     sim_trial_near(sim_trial_run(&profile, 256, 128 * TILES, 2, whole, 0).time_us,
@@ -187,9 +192,9 @@ static const char *const schedules[] = {
 static void check_events(const sim_outcome *o, const ew_trace_event *events, int rank,
                          const char *config)
 {
-    const ewx_grid grid = ewx_grid_build(o->spec.problem.max_m, o->spec.problem.n,
-                                         o->spec.num_ranks, &o->spec.config);
-    const int64_t blocks = ewx_num_blocks(&grid), tiles = ewx_part_tiles(&grid, rank);
+    const ewx_grid grid = ewx_spec_grid(&o->spec, o->spec.problem.max_m);
+    const ewx_share share = ewx_spec_share(&o->spec, o->spec.problem.max_m, rank);
+    const int64_t blocks = ewx_num_blocks(&grid), tiles = share.count;
     char *seen = calloc((size_t)(blocks + tiles) + 1, 1);
     int64_t before_ns = 0;
     assert_int_equal(o->result.num_traced, blocks + tiles);
@@ -208,7 +213,10 @@ static void check_events(const sim_outcome *o, const ew_trace_event *events, int
             assert_int_equal(e->row, block.row * grid.block_rows);
             assert_int_equal(e->col, block.col * grid.block_cols);
         } else {
-            const ewx_tile tile = ewx_task_tile(&grid, rank, e->position);
+            const ewx_tile tile =
+                share.ownership == EWX_OWNS_ROWS
+                    ? ewx_share_tile_in_columns(&grid, &share, e->position)
+                    : ewx_task_tile(&grid, rank, e->position);
             assert_int_equal(e->dst, rank);
             assert_int_equal(e->row, tile.row);
             assert_int_equal(e->col, tile.col);
@@ -220,7 +228,8 @@ static void check_events(const sim_outcome *o, const ew_trace_event *events, int
 static void every_tile_once_and_every_byte(void **state)
 {
     (void)state;
-    const ewx_sim_profile profile = sim_trial_gpu();
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.split_time = 0.6;
     static const int64_t rows[] = {1, 129, 1000, 2048};
     ew_trace_event *events = malloc(SIM_TRIAL_EVENTS * sizeof *events);
     for (size_t i = 0; i < COUNT(schedules); i++)

@@ -62,18 +62,25 @@ static void copies_hide_behind_the_next_partition(void **state)
                    free.time_us + 7);
 }
 
-/* The GEMM of the next partition is five calls behind the last one's. */
-static void kernels_wait_for_the_host(void **state)
+/* The GEMM of the next partition is a command behind the last one's, which takes the longer
+ * the more ranks share the GPU.  A copy comes behind the GEMM's event, and on an emulated
+ * link behind its booking; its announcement follows. */
+static void commands_follow_each_other(void **state)
 {
     (void)state;
     ewx_sim_profile alone = sim_trial_gpu(), shared = shared_gpu(2);
-    alone.host_us = 1;
-    sim_trial_near(sim_trial_run(&alone, 256, 512, 2, "transport=copy", 0).gemm_us, 20);
-    alone.host_us = shared.host_us = 3;
+    alone.command_us = shared.command_us = 3;
     sim_trial_near(sim_trial_run(&alone, 256, 512, 2, "transport=copy", 0).gemm_us,
-                   5 * 3 + 10);
+                   10 + 3 + 10);
     sim_trial_near(sim_trial_run(&shared, 256, 512, 2, "transport=copy", 0).gemm_us,
-                   5 * 3 * 2 + 10);
+                   10 + 2 * 3 + 10);
+    alone.command_us = shared.command_us = 10;
+    sim_trial_near(sim_trial_run(&alone, 256, 512, 2, "transport=copy", 0).time_us,
+                   10 + 3 * 10 + 1);
+    sim_trial_near(sim_trial_run(&alone, 256, 512, 2, "transport=copy", 1e6).time_us,
+                   10 + 3 * 10 + 1);
+    sim_trial_near(sim_trial_run(&shared, 256, 512, 2, "transport=copy", 1e6).time_us,
+                   10 + 4 * 2 * 10 + 1);
 }
 
 /* Half a wave, and the SMs that a pool keeps free, leave the others more of the GPU. */
@@ -89,6 +96,74 @@ static void few_blocks_are_quick(void **state)
     sim_trial_near(sim_trial_run(&profile, 384, 256, 1, apart, 0).gemm_us, 9);
 }
 
+/* Blocks of a wave that leaves half of the SMs idle are split, a tile for each. */
+static void short_last_waves_are_split(void **state)
+{
+    (void)state;
+    const char *persistent = "block=128x256,ctas=persistent,cluster=1";
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.split_time = 0.6;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, persistent, 0).gemm_us, 10);
+    sim_trial_near(sim_trial_run(&profile, 768, 256, 1, persistent, 0).gemm_us, 10 + 6);
+    sim_trial_near(sim_trial_run(&profile, 896, 256, 1, persistent, 0).gemm_us, 10 + 10);
+    sim_trial_near(sim_trial_run(&profile, 768, 128, 1, persistent, 0).gemm_us, 10 + 10);
+    const char *by_block = "block=128x256,ctas=block,cluster=1";
+    sim_trial_near(sim_trial_run(&profile, 768, 256, 1, by_block, 0).gemm_us, 10 + 10);
+}
+
+/* Eight rows each of four ranks lie in one row of tiles, not in four; what a rank reads and
+ * when it has it stays the same. */
+static void few_rows_share_tiles(void **state)
+{
+    (void)state;
+    const ewx_sim_profile profile = sim_trial_gpu();
+    const char *together = "block=128x256,ctas=block,x=4";
+    const char *apart = "block=128x256,ctas=block,x=4,order=contiguous";
+    const sim_outcome one = sim_trial_run(&profile, 32, 1024, 4, together, 0);
+    const sim_outcome four = sim_trial_run(&profile, 32, 1024, 4, apart, 0);
+    sim_trial_near(one.gemm_us, 10);
+    sim_trial_near(four.gemm_us, 4 * 10);
+    sim_trial_near(one.tail_us, 2); /* two of its eight tasks for each reducer */
+    const char *after = "block=128x256,ctas=block,x=4,release=output,pool=after";
+    sim_trial_near(sim_trial_run(&profile, 32, 1024, 4, after, 0).time_us, 10 + 2);
+    for (int rank = 0; rank < 4; rank++)
+        assert_int_equal(one.ranks[rank].remote_bytes, four.ranks[rank].remote_bytes);
+}
+
+/* Threads that add a tile at its owner are at it longer than the copy unit. */
+static void adding_takes_threads_their_time(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.add_us = 2;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 4, "transport=add", 0).gemm_us, 12);
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 4, "transport=tma-add", 0).gemm_us,
+                   10);
+}
+
+/* 768 rows of operands, in a time in which two blocks could be computed. */
+static void operands_come_from_the_memory(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.mem_gbs = 768 * 1024 * 2 / 20e3;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 20);
+    profile.mem_gbs *= 4;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 10);
+}
+
+/* Each of four tiles takes 5 us, of which the memory is busy for 3. */
+static void sums_take_turns_in_the_memory(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.reducer_us = 5;
+    profile.mem_gbs = 2 * 128 * 128 * 2 / 3e3;
+    sim_trial_near(
+        sim_trial_run(&profile, 256, 256, 1, "release=output,pool=after,x=64", 0).tail_us,
+        3 * 3 + 5);
+}
+
 /* A pool leaves whole clusters to the GEMM: two SMs of the three beside the reducers'. */
 static void clusters_are_whole(void **state)
 {
@@ -98,16 +173,29 @@ static void clusters_are_whole(void **state)
     sim_trial_near(sim_trial_run(&profile, 768, 256, 1, config, 0).gemm_us, 30);
 }
 
-/* A BLAS fills the SMs whatever the shape, and starts when the host has. */
+/* One of two SMs reduces, and the other holds no cluster: no wave has any block. */
+static void a_pool_that_leaves_no_cluster_is_refused(void **state)
+{
+    (void)state;
+    const char *config = "block=128x256,pool=static,x=1,b=512,cluster=2,ctas=persistent";
+    ewx_sim_profile profile = sim_trial_gpu();
+    sim_outcome o;
+    profile.sms = 2;
+    profile.split_time = 0.6;
+    assert_int_equal(sim_trial_try(&profile, 768, 256, 1, config, 0, -1, NULL, &o),
+                     EW_ERR_CONFIG);
+}
+
+/* A BLAS fills the SMs whatever the shape, and starts behind the kernel that opens the
+ * call. */
 static void a_blas_has_no_waves(void **state)
 {
     (void)state;
-    ewx_sim_profile alone = sim_trial_gpu(), shared = shared_gpu(2);
+    ewx_sim_profile alone = sim_trial_gpu();
     sim_trial_near(sim_trial_run(&alone, 640, 256, 2, "producer=blas", 0).gemm_us, 12.5);
-    alone.blas_us = shared.blas_us = 4;
+    alone.launch_us = 4;
     sim_trial_near(sim_trial_run(&alone, 512, 256, 2, "producer=blas", 0).gemm_us, 4 + 10);
-    sim_trial_near(sim_trial_run(&shared, 1024, 256, 2, "producer=blas", 0).gemm_us,
-                   2 * 4 + 10);
+    sim_trial_near(sim_trial_run(&alone, 512, 256, 2, "", 0).gemm_us, 10);
 }
 
 /* On an emulated link a tile's sum begins when its turn comes. */
@@ -137,9 +225,15 @@ int main(void)
         cmocka_unit_test(launches_take_turns),
         cmocka_unit_test(one_fence_is_for_all_owners),
         cmocka_unit_test(copies_hide_behind_the_next_partition),
-        cmocka_unit_test(kernels_wait_for_the_host),
+        cmocka_unit_test(commands_follow_each_other),
         cmocka_unit_test(few_blocks_are_quick),
+        cmocka_unit_test(short_last_waves_are_split),
+        cmocka_unit_test(adding_takes_threads_their_time),
+        cmocka_unit_test(operands_come_from_the_memory),
+        cmocka_unit_test(sums_take_turns_in_the_memory),
+        cmocka_unit_test(few_rows_share_tiles),
         cmocka_unit_test(clusters_are_whole),
+        cmocka_unit_test(a_pool_that_leaves_no_cluster_is_refused),
         cmocka_unit_test(a_blas_has_no_waves),
         cmocka_unit_test(sums_await_their_turn_on_an_emulated_link),
     };

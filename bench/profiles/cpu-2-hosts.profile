@@ -3,6 +3,7 @@
 # 16 runs, those over a loopback of 20 Gb/s; the others are predicted (docs/SIMULATOR.md).  Assumptions: ranks
 # are spread evenly, the first half on the first host; a host has one NIC for all its ranks, with its rate in each
 # direction; the thread that calls Entwine serves the network between tiles, and while it waits.
+# fitted-to: nic_gbs=2.5 nic_shared=1
 kind = cpu                  # -
 nodes = 2                   # hosts: two network namespaces
 cores = 1                   # of a host: ranks were pinned, one core for each host's

@@ -1,4 +1,5 @@
 # Two cores of a Neoverse V1 server, fp32: where the CPU figures of this project were measured.
+# fitted-to: link_gbs=0
 kind = cpu                  # -
 nodes = 1                   # ranks share one host
 cores = 2                   # of the host, for all ranks together

@@ -9,31 +9,33 @@ sm_registers = 65536        # CUDA programming guide, compute capability 9.0
 sm_shared_bytes = 233472    # CUDA programming guide, compute capability 9.0
 sm_threads = 2048           # CUDA programming guide, compute capability 9.0
 sm_ctas = 32                # CUDA programming guide, compute capability 9.0
-block_us_256 = 512:6.53 1024:11.5 2048:22 4096:43.1 8192:86.5 # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-block_us_128 = 512:8.6 1024:13.9 2048:26.6 4096:52.6 8192:105   # estimate: 0.75 to 0.82 of the rate of 128x256; one CTA per block measured 0.83 to 0.86 in a slice of an H200, 2026-11
+block_us_256 = 512:6.72 1024:11.2 2048:21.7 4096:41.9 8192:83.9 # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+block_us_128 = 512:8.34 1024:13.9 2048:26.9 4096:52 8192:104 # as on the virtual node: measured: 1.24 of block_us_256, by few-rows-unpaced.json at M = 256 to 2048, 2026-11-16
 clock = 1                   # block times hold the clock of a power-capped GPU
-bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-blas_time = 1.048           # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-half_time = 0.7             # measured: rows of 64 against 128 in a 16-SM slice of an H200, K = 1024 to 3696, 2026-11-15
-crowd_time = 0.465          # as on the virtual node: fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-cta_us = 4.7                # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-miss_ps_per_byte = 9.67     # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-steal_ps_per_byte = 7.35    # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-mem_gbs = 2650              # the H200's, scaled by the datasheets: 3.35 to 4.8 TB/s
+bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and older results of the virtual node, 2026-11-15
+blas_time = 1.06            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+half_time = 0.795           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+split_time = 0.643          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+crowd_time = 0.243          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+cta_us = 3.36               # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+add_us = 0.79               # as on the virtual node: measured: fused-add less fused-tma-add, for each wave, W=8, no link and 46 GB/s, K to 4096, eval-nvidia-h200/*.json, 2026-11-18
+miss_ps_per_byte = 8.87     # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+steal_ps_per_byte = 6.69    # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+mem_gbs = 3001              # the H200's, scaled by the datasheets: 3.35 to 4.8 TB/s
 reducer_gbs = 128:14 256:28 512:20   # estimate: as on the virtual node less the longer way of remote loads, 2026-11
-reducer_us = 1              # set by hand from the tails of gpu-nvidia-h200-fitted.json, all of them seen, 2026-11-15
-shared_time = 2.32          # as on the virtual node: fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
+reducer_us = 1.58           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+shared_time = 2.05          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 copy_gbs = 0                # not reached: copies cross the link
-host_us = 2                 # measured: enqueue_us of chunked over its calls of the driver, eval-nvidia-h200/*.json, 2026-11-15
-blas_us = 5.14              # as on the virtual node: fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
+command_us = 6.9            # estimate: as launch_us, since no other rank's streams are on the GPU, 2026-11
+beside_us = 1.6             # as on the virtual node: measured: GEMM of wavegroup less that of entwine, for each launch, no link, K to 3696, eval-nvidia-h200/*.json, 2026-11-18
 link_gbs = 340                # estimate: 75 % of the datasheet's 450 GB/s per direction for loads, 2026-11
 link_us = 1.0                 # estimate: a remote read beyond a local one, 2026-11
 nic_gbs = 0                 # one node
 nic_us = 0                  # one node
 nccl_gbs = 330                # estimate: bus bandwidth of ReduceScatter on such nodes, 2026-11
 nccl_us = 15                 # estimate, 2026-11
-start_us = 4.2              # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
-launch_us = 6.9             # fitted to a third of gpu-nvidia-h200-fitted.json and eval-nvidia-h200/*.json, 2026-11-15
+start_us = 4.2              # estimate: fitted on a virtual node on 2026-11-15, when no gate held its calls
+launch_us = 6.9             # estimate: fitted on a virtual node on 2026-11-15, when no gate held its calls
 publish_us = 1.3            # measured on an H200: a system-scope release, 2026-11
 skew_us = 2               # estimate, 2026-11
 jitter = 0                  # not modelled

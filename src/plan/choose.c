@@ -331,13 +331,20 @@ int ewx_allreduce_shots(const ewx_spec *spec, int64_t m)
                                                                                        : 2;
 }
 
+/* A profile gives a kernel to simulated ranks that are GPUs. */
+static bool ranks_are_gpus(const ew_config *config)
+{
+    const ewx_traits *traits = ewx_traits_of(config->backend);
+    return traits->is_gpu || (traits->simulated && config->kernel != 0);
+}
+
 /* What tiles with several owners need: every rank's reducer pulls its rows of each, one
  * contribution of every rank, and a unit of several tiles would be one owner's, unless it
  * is the whole output. */
 static bool can_span_owners(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
-    return ewx_traits_of(config->backend)->is_gpu && spec->problem.op == EW_OP_GEMM_RS &&
+    return ranks_are_gpus(config) && spec->problem.op == EW_OP_GEMM_RS &&
            spec->num_ranks > 1 && spec->num_hosts == 1 &&
            config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
            config->order == EW_ORDER_INTERLEAVED &&

@@ -23,17 +23,20 @@ static ewx_block block_in_wave(const ewx_spec *spec, const ewx_grid *grid, int64
                                 : ewx_order_block(grid, position);
 }
 
-/* Rows and columns of A and B, in elements, that the first wave touches, per block:
- * what the L2 must bring in while the wave computes. */
+/* Rows and columns of A and B, in elements, that a wave touches, per block: what the L2
+ * must bring in while the wave computes.  The first wave stands for all; where the GEMM
+ * waits, and begins with the few rows of its own rank, one in the middle. */
 static double wave_elements(const ewx_spec *spec, const ewx_grid *grid, int slots)
 {
     const int64_t num_blocks = ewx_num_blocks(grid);
     const int64_t count = ewx_min64(ewx_min64(slots, MAX_WAVE), num_blocks);
+    const int64_t middle = count > 0 ? num_blocks / count / 2 * count : 0;
+    const int64_t first = spec->op->gemm_waits && middle + count <= num_blocks ? middle : 0;
     int64_t rows = 0, cols = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = first; i < first + count; i++) {
         const ewx_block block = block_in_wave(spec, grid, i);
         bool new_row = true, new_col = true;
-        for (int64_t j = 0; j < i && (new_row || new_col); j++) {
+        for (int64_t j = first; j < i && (new_row || new_col); j++) {
             const ewx_block other = block_in_wave(spec, grid, j);
             new_row = new_row && (other.part != block.part || other.row != block.row);
             new_col = new_col && other.col != block.col;
@@ -89,6 +92,7 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
         us +=
             elements * depth * (double)spec->elem_bytes * profile->miss_ps_per_byte * 1e-6;
         us += !blas && config->ctas == EW_CTAS_BLOCK ? profile->cta_us : 0;
+        us += config->transport == EW_TRANSPORT_ADD ? profile->add_us : 0;
         us *= blas ? blas_waves(grid, slots) : 1;
     }
     us *= (blas ? profile->blas_time : 1) *
@@ -96,6 +100,20 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
     if (profile->is_cpu)
         us *= turns(profile, spec);
     return us > 1e-6 ? us : 1e-6;
+}
+
+/* What a block takes at least: no GEMM is quicker than its operands come from the memory,
+ * which all ranks on the GPU read at the same time. */
+static double least_block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
+                             const ewx_sim_model *model)
+{
+    const ewx_grid *grid = &model->grid;
+    const int64_t waves = ewx_div_up(ewx_num_blocks(grid), model->slots);
+    const double bytes = (double)(grid->rows + grid->cols) * (double)spec->problem.k *
+                         (double)spec->elem_bytes * model->sharers;
+    if (profile->is_cpu || !(profile->mem_gbs > 0) || waves == 0)
+        return 0;
+    return bytes / profile->mem_gbs * 1e-3 / (double)waves;
 }
 
 static uint64_t mix(uint64_t x)
@@ -113,17 +131,18 @@ static bool is_half(const ewx_grid *grid, ewx_block block)
     return ewx_part_rows(grid, block.part) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
-int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
                          ewx_block block, int64_t wave)
 {
-    const int64_t whole_ps =
-        model->half_ps < model->block_ps && is_half(&model->grid, block) ? model->half_ps
-                                                                         : model->block_ps;
+    const bool half = model->half_ps < model->block_ps && is_half(&model->grid, block);
+    const double full_ps = (double)(taken.tile < 0 ? model->block_ps : model->tile_ps);
+    const double filled = half ? (double)model->half_ps / (double)model->block_ps : 1;
     const double missing = 1 - (double)wave / model->slots;
-    const int64_t block_ps = round_ps((double)whole_ps * (1 - model->crowd_time * missing));
+    const int64_t block_ps = round_ps(full_ps * filled * (1 - model->crowd_time * missing));
     if (!(model->jitter > 0))
         return block_ps;
-    const uint64_t hash = mix((uint64_t)rank << 40 ^ (uint64_t)position ^ 0x5bd1e995u);
+    const uint64_t hash =
+        mix((uint64_t)rank << 40 ^ (uint64_t)taken.position ^ 0x5bd1e995u);
     const double unit = (double)(hash >> 11) * 0x1p-53; /* 0 to 1 */
     return round_ps((double)block_ps * (1 + model->jitter * (2 * unit - 1)));
 }
@@ -295,6 +314,15 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
                 spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks));
 }
 
+/* As the cuda backend does it. */
+static bool splits_blocks(const ewx_sim_profile *profile, const ewx_spec *spec)
+{
+    const ew_config *config = &spec->config;
+    return !profile->is_cpu && config->producer == EW_PRODUCER_OWN &&
+           config->kernel == EW_KERNEL_SM90 && config->ctas == EW_CTAS_PERSISTENT &&
+           config->block_n == 2 * EWX_TILE_N && !spec->op->gemm_waits;
+}
+
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)
 {
     const ewx_sim_profile *profile = request->profile;
@@ -309,11 +337,15 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         place_ctas(profile, config, &model);
     set_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
-    model.block_ps = round_ps(1e6 * block_us(profile, spec, &model.grid, model.slots));
+    const double whole_us = block_us(profile, spec, &model.grid, model.slots);
+    const double least_us = least_block_us(profile, spec, &model);
+    const bool halves = !profile->is_cpu && config->producer == EW_PRODUCER_OWN;
+    model.block_ps = round_ps(1e6 * fmax(whole_us, least_us));
+    model.half_ps =
+        round_ps(1e6 * fmax(whole_us * (halves ? profile->half_time : 1), least_us));
+    if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
+        model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;
-    model.half_ps = model.block_ps;
-    if (!profile->is_cpu && config->producer == EW_PRODUCER_OWN)
-        model.half_ps = round_ps((double)model.block_ps * profile->half_time);
     model.jitter = profile->jitter;
     model.tile_bytes = EWX_TILE_M * EWX_TILE_N * (int64_t)spec->elem_bytes;
     model.steal_ps = profile->steal_ps_per_byte;
@@ -324,11 +356,13 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.reducer_ps = round_ps(1e6 * profile->reducer_us);
     model.shared_time = profile->is_cpu ? 1 : fmax(1, profile->shared_time);
     model.copy_ps = profile->copy_gbs > 0 ? 1e3 / profile->copy_gbs : 0;
-    model.host_ps = round_ps(1e6 * profile->host_us * model.sharers);
+    model.beside_ps = round_ps(1e6 * profile->beside_us);
+    model.command_ps = round_ps(1e6 * profile->command_us * model.sharers);
     model.start_ps = round_ps(1e6 * profile->start_us);
-    if (config->producer == EW_PRODUCER_BLAS)
-        model.start_ps += round_ps(1e6 * profile->blas_us * model.sharers);
     model.launch_ps = round_ps(1e6 * profile->launch_us);
+    /* A vendor's GEMM comes behind a kernel that opens the call. */
+    if (!profile->is_cpu && config->producer == EW_PRODUCER_BLAS)
+        model.start_ps += model.launch_ps;
     model.publish_ps = round_ps(1e6 * profile->publish_us);
     model.skew_ps = request->together ? 0 : round_ps(1e6 * profile->skew_us);
     model.stagger_ps = model.sharers > 1 ? round_ps(1e6 * profile->skew_us) : 0;

@@ -3,6 +3,7 @@
 #define EWX_SIM_MODEL_H
 
 #include "backend/sim/simulate.h"
+#include "plan/walk.h"
 
 enum { EWX_SIM_MAX_PRODUCERS = 8 }; /* on one SM */
 
@@ -16,6 +17,7 @@ typedef struct ewx_sim_model {
     int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* by producers on the SM */
     int64_t block_ps;                               /* of a whole block */
     int64_t half_ps;   /* of a block that fills half its tiles */
+    int64_t tile_ps;   /* of one of a block's two tiles; 0: blocks are not split */
     double crowd_time; /* share of block_ps that the other slots cost */
     double jitter;
     int64_t tile_bytes;     /* of a whole tile's contribution */
@@ -24,7 +26,8 @@ typedef struct ewx_sim_model {
     int64_t reducer_ps;     /* per tile */
     double shared_time;     /* factor of a reducer's times beside a producer */
     double copy_ps;         /* per byte, of all copies of a GPU */
-    int64_t host_ps;        /* of a call of the driver, in turn with the sharers' */
+    int64_t beside_ps;      /* of producers, for a kernel that starts in their midst */
+    int64_t command_ps;     /* from one command of a stream to the next, beside GEMMs */
     double link_ps, nic_ps; /* per byte; 0: none */
     double asked_ps;        /* per byte that is read over a link, of its other direction */
     int64_t link_latency_ps, nic_latency_ps;
@@ -40,10 +43,10 @@ typedef struct ewx_sim_model {
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out);
 
-/* The time of a rank's block in a wave of that many, with its jitter.  The fewer SMs
- * compute, the less they contend for L2 and memory, and the larger each one's share of the
- * capped power. */
-int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, int64_t position,
+/* The time of a rank's block, or of one of its tiles, in a wave of that many, with its
+ * jitter.  The fewer SMs compute, the less they contend for L2 and memory, and the larger
+ * each one's share of the capped power. */
+int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
                          ewx_block block, int64_t wave);
 
 #endif

@@ -30,18 +30,20 @@ typedef struct ewx_sim_profile {
     ewx_sim_curve block_us_128, block_us_256; /* by K: a block of 128 x 128 or 256 */
     double clock;                             /* of the SMs, as a factor */
     double bf16_time, blas_time;              /* as factors of the block's time */
-    double half_time;          /* the same, of our blocks of at most 64 rows of output */
-    double crowd_time;         /* share of it due to SMs that compute at the same time */
-    double cta_us;             /* added for a block with a CTA of its own */
-    double miss_ps_per_byte;   /* of A and B that a wave loads anew */
-    double steal_ps_per_byte;  /* of SM time per byte that reducers move */
-    double mem_gbs;            /* of one GPU, for its reducers; 0: no limit */
+    double half_time;         /* the same, of our blocks of at most 64 rows of output */
+    double split_time;        /* ... and of one of the two tiles of a block that is split */
+    double crowd_time;        /* share of it due to SMs that compute at the same time */
+    double cta_us;            /* added for a block with a CTA of its own */
+    double add_us;            /* ... whose threads add its tiles at their owner */
+    double miss_ps_per_byte;  /* of A and B that a wave loads anew */
+    double steal_ps_per_byte; /* of SM time per byte that reducers move */
+    double mem_gbs;           /* of one GPU, for its reducers; 0: no limit */
     ewx_sim_curve reducer_gbs; /* by b: of one reducer */
     double reducer_us;         /* per tile, beside its bytes */
     double shared_time;        /* factor of both on an SM that computes too */
     double copy_gbs;           /* of a GPU's copies; 0: no limit */
-    double host_us;            /* of a call of the driver */
-    double blas_us;            /* of the host's, to start a vendor's GEMM */
+    double command_us;         /* between commands of a stream, by ranks on the GPU */
+    double beside_us;          /* of a GEMM, for a kernel that starts in its midst */
     double link_gbs, link_us;  /* inside a node; 0 GB/s: memory alone */
     double nic_gbs,
         nic_us;        /* between nodes; of a rank, of a CPU's node for all its ranks */

@@ -32,18 +32,12 @@ static ewx_sim_rank *nic_of(ewx_sim *sim, int rank)
     return &sim->ranks[sim->request->profile->is_cpu ? rank / per_node * per_node : rank];
 }
 
-/* ---- The host ---- */
+/* ---- The front end ---- */
 
-int64_t ewx_sim_enqueued_ps(const ewx_sim *sim, int rank, int num_calls)
-{
-    return sim->ranks[rank].start_ps + num_calls * sim->model.host_ps;
-}
-
-int64_t ewx_sim_book_launch(ewx_sim *sim, int rank, int64_t ready_ps, int num_calls)
+int64_t ewx_sim_book_launch(ewx_sim *sim, int rank, int64_t ready_ps)
 {
     int64_t *free_ps = &sim->front_ps[gpu_of(sim, rank)];
-    const int64_t start = ewx_sim_later(ewx_sim_later(ready_ps, *free_ps),
-                                        ewx_sim_enqueued_ps(sim, rank, num_calls));
+    const int64_t start = ewx_sim_later(ready_ps, *free_ps);
     *free_ps = start + sim->model.stagger_ps;
     return start;
 }
@@ -85,10 +79,19 @@ void ewx_sim_add_reducers(ewx_sim *sim, int rank, int sm, int change)
 
 /* ---- Memory ---- */
 
-int64_t ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes)
+ewx_sim_span ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes)
 {
-    return occupy(&sim->memory_ps[gpu_of(sim, rank)], sim->now_ps,
-                  bytes * sim->model.mem_ps);
+    int64_t *busy_until_ps = &sim->memory_ps[gpu_of(sim, rank)];
+    const int64_t begin = ewx_sim_later(*busy_until_ps, sim->now_ps);
+    const int64_t end = occupy(busy_until_ps, sim->now_ps, bytes * sim->model.mem_ps);
+    return (ewx_sim_span){begin, end};
+}
+
+void ewx_sim_interrupt_producers(ewx_sim *sim, int rank)
+{
+    ewx_sim_rank *r = &sim->ranks[rank];
+    if (r->num_computing > 0)
+        r->stolen_ps = ewx_sim_after(r->stolen_ps, (double)sim->model.beside_ps);
 }
 
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes)
@@ -186,19 +189,20 @@ int64_t ewx_sim_book_pull(ewx_sim *sim, int rank, bool near, bool per_node, int6
     return end_ps + (near ? model->link_latency_ps : model->nic_latency_ps);
 }
 
-/* Behind the GEMM of its partition and the copy before; behind it comes the kernel that
- * announces it.  It is on the link from its start on. */
-int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes, int num_calls)
+/* Behind the GEMM of its partition and the copy before, when its stream has seen that
+ * GEMM's event and, where the link is emulated, has booked the copy there; behind it comes
+ * the kernel that announces it.  It is on the link from its start on. */
+int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes)
 {
     const ewx_sim_model *model = &sim->model;
     ewx_sim_rank *r = &sim->ranks[src];
-    const int64_t there = ewx_sim_enqueued_ps(sim, src, num_calls);
+    const bool emulated = model->sharers > 1 && model->link_ps > 0;
     const int64_t begin =
-        ewx_sim_later(ewx_sim_later(sim->now_ps, r->copying_ps) + model->launch_ps, there);
+        ewx_sim_later(sim->now_ps, r->copying_ps) + (emulated ? 3 : 2) * model->command_ps;
     const int64_t arrival = ewx_sim_book_send(sim, begin, src, dst, bytes);
     const int64_t copied =
         occupy(&sim->copies_ps[gpu_of(sim, src)], begin, (double)bytes * model->copy_ps);
-    r->copying_ps = ewx_sim_later(copied + model->launch_ps, arrival);
+    r->copying_ps = ewx_sim_later(copied + model->command_ps, arrival);
     /* Its writes take memory bandwidth from all that compute on the GPU. */
     r->owed_ps = ewx_sim_after(r->owed_ps, (double)bytes * model->mem_ps * model->sharers);
     return r->copying_ps + model->publish_ps;

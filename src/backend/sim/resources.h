@@ -1,5 +1,5 @@
 /* What simulated work occupies, and for how long: SMs, links, NICs, memory, copy engines
- * and the host's calls of the driver.  Each serves its bookings in their order.  Nothing
+ * and the GPU's front end.  Each serves its bookings in their order.  Nothing
  * here knows an operation. */
 #ifndef EWX_SIM_RESOURCES_H
 #define EWX_SIM_RESOURCES_H
@@ -11,13 +11,10 @@ bool ewx_sim_share_node(const ewx_sim *sim, int a, int b);
 /* Ranks on this rank's node, itself included. */
 int ewx_sim_ranks_of_node(const ewx_sim *sim, int rank);
 
-/* ---- The host ---- */
-/* When the host has come to a rank's kernel, `num_calls` calls of the driver behind its
- * first.  Ranks that share a GPU are threads of one process, which take turns. */
-int64_t ewx_sim_enqueued_ps(const ewx_sim *sim, int rank, int num_calls);
+/* ---- The front end ---- */
 /* Starts a kernel behind another that ends at `ready_ps`; returns its start.  Ranks that
  * share a GPU take turns. */
-int64_t ewx_sim_book_launch(ewx_sim *sim, int rank, int64_t ready_ps, int num_calls);
+int64_t ewx_sim_book_launch(ewx_sim *sim, int rank, int64_t ready_ps);
 /* Books time of the thread that serves a rank's network; returns when it is over. */
 int64_t ewx_sim_book_core(ewx_sim *sim, int rank, int64_t from_ps, double duration_ps);
 
@@ -28,9 +25,11 @@ void ewx_sim_add_producers(ewx_sim *sim, int rank, int sm, int change);
 void ewx_sim_add_reducers(ewx_sim *sim, int rank, int sm, int change);
 
 /* ---- Memory ---- */
-/* Books `bytes` of the memory of a rank's GPU; returns when they have moved. */
-int64_t ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes);
-/* Delays a rank's producers by what moving `bytes` beside them costs. */
+/* Books `bytes` of the memory of a rank's GPU; returns from when to when they move. */
+ewx_sim_span ewx_sim_book_memory(ewx_sim *sim, int rank, double bytes);
+/* Delays a rank's producers by what a kernel costs that starts in their midst. */
+void ewx_sim_interrupt_producers(ewx_sim *sim, int rank);
+/* ... by what moving `bytes` beside them costs. */
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes);
 
 /* ---- Links, NICs and copy engines; these return arrivals ---- */
@@ -39,7 +38,7 @@ int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64
  * `per_node`, only from the rank of each node that has this one's place. */
 int64_t ewx_sim_book_pull(ewx_sim *sim, int rank, bool near, bool per_node, int64_t from_ps,
                           int64_t bytes);
-/* One copy after the other, the call of the driver that enqueues it behind `num_calls`. */
-int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes, int num_calls);
+/* One copy after the other. */
+int64_t ewx_sim_book_copy(ewx_sim *sim, int src, int dst, int64_t bytes);
 
 #endif

@@ -21,6 +21,12 @@ static int64_t partition_blocks(const ewx_sim *sim, int dst)
     return ewx_part_block_rows(&sim->model.grid, dst) * sim->model.grid.blocks_per_row;
 }
 
+/* Blocks that a rank computes at the same time. */
+static int64_t most_blocks(const ewx_sim *sim)
+{
+    return (int64_t)(sim->model.sms - sim->model.set_apart) * sim->model.producers_per_sm;
+}
+
 /* The blocks of a rank's next GEMM: all there are, or with copy those of a partition. */
 static void choose_part(ewx_sim *sim, int rank)
 {
@@ -34,6 +40,11 @@ static void choose_part(ewx_sim *sim, int rank)
         r->end_of_part +=
             copies ? partition_blocks(sim, destination(sim, rank, r->num_parts++))
                    : num_blocks;
+    r->first_split = r->end_of_part;
+    if (sim->model.tile_ps > 0 && most_blocks(sim) > 0)
+        r->first_split =
+            r->first_of_part +
+            ewx_split_from(r->end_of_part - r->first_of_part, most_blocks(sim));
 }
 
 /* Producers are spread over the SMs, one on each, then a second one. */
@@ -52,31 +63,45 @@ void ewx_sim_start_part(ewx_sim *sim, int rank)
     r->owed_ps = 0;
 }
 
-/* A GEMM of copies is over: the next one's kernel, when the host has come to it. */
+/* A GEMM of copies is over: the next one's kernel, behind the event that it is. */
 static void launch_part(ewx_sim *sim, int rank)
 {
-    const ewx_sim_rank *r = &sim->ranks[rank];
-    const int64_t behind = ewx_sim_after(sim->now_ps, (double)sim->model.launch_ps);
-    const int64_t there =
-        ewx_sim_enqueued_ps(sim, rank, EWX_SIM_CALLS_PER_PART * r->num_parts);
-    ewx_sim_push(&sim->queue, ewx_sim_later(behind, there), EWX_SIM_PART, rank, 0);
+    ewx_sim_push(&sim->queue, ewx_sim_after(sim->now_ps, (double)sim->model.command_ps),
+                 EWX_SIM_PART, rank, 0);
 }
 
 void ewx_sim_launch_gemm(ewx_sim *sim, int rank)
 {
     const int64_t ready = ewx_sim_after(sim->now_ps, (double)sim->model.launch_ps);
-    ewx_sim_push(&sim->queue, ewx_sim_book_launch(sim, rank, ready, 1), EWX_SIM_PART, rank,
-                 0);
+    ewx_sim_push(&sim->queue, ewx_sim_book_launch(sim, rank, ready), EWX_SIM_PART, rank, 0);
 }
 
-/* Blocks in the wave of the next position. */
+/* Blocks in the wave of the next position, or tiles of those that are split. */
 static int64_t blocks_of_wave(const ewx_sim *sim, const ewx_sim_rank *r)
 {
-    const int sms = sim->model.sms - sim->model.set_apart;
-    const int64_t most = sms * sim->model.producers_per_sm;
+    const int64_t most = most_blocks(sim);
     const int64_t left_before = (r->end_of_part - r->first_of_part) -
                                 (r->next_position - r->first_of_part) / most * most;
-    return ewx_min64(most, left_before);
+    return ewx_min64(most,
+                     r->next_position >= r->first_split ? 2 * left_before : left_before);
+}
+
+/* What a slot takes next: a block, or of one that is split a tile after the other. */
+static ewx_taken take_next(ewx_sim *sim, ewx_sim_rank *r)
+{
+    const int64_t num_blocks = ewx_num_blocks(&sim->model.grid);
+    ewx_taken taken = {(r->first_position + r->next_position) % num_blocks, -1};
+    if (r->next_position < r->first_split) {
+        r->next_position++;
+        return taken;
+    }
+    taken.tile = r->next_tile;
+    r->next_tile = !r->next_tile;
+    if (taken.tile == 0)
+        r->blocks_left++; /* it ends twice */
+    else
+        r->next_position++;
+    return taken;
 }
 
 /* The end of a block that has begun, when it is known.  While it waited, nobody took time
@@ -120,13 +145,12 @@ bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot)
         return false;
     producer->busy = true;
     const int64_t wave = blocks_of_wave(sim, r);
-    producer->position =
-        (r->first_position + r->next_position++) % ewx_num_blocks(&sim->model.grid);
+    const ewx_taken taken = take_next(sim, r);
+    producer->position = taken.position;
+    producer->tile = taken.tile;
     producer->block = block_at(sim, rank, producer->position);
     producer->begin_ps = sim->now_ps;
-    producer->tile = 0;
-    producer->block_ps =
-        ewx_sim_block_ps(&sim->model, rank, producer->position, producer->block, wave);
+    producer->block_ps = ewx_sim_block_ps(&sim->model, rank, taken, producer->block, wave);
     schedule_end(sim, rank, slot);
     return true;
 }
@@ -146,9 +170,14 @@ static bool is_delayed(ewx_sim *sim, int rank, int slot)
     return true;
 }
 
-static void complete_block(ewx_sim *sim, int rank, ewx_block block)
+static void complete_block(ewx_sim *sim, int rank, const ewx_sim_producer *producer)
 {
-    const ewx_tile_range tiles = ewx_block_tiles(&sim->model.grid, block);
+    const ewx_block block = producer->block;
+    ewx_tile_range tiles = ewx_block_tiles(&sim->model.grid, block);
+    if (producer->tile == 0)
+        tiles.end.col = tiles.first.col + 1;
+    if (producer->tile == 1)
+        tiles.first.col++;
     for (int64_t row = tiles.first.row; row < tiles.end.row; row++)
         for (int64_t col = tiles.first.col; col < tiles.end.col; col++)
             sim->op->complete_tile(sim, rank, block.part, (ewx_tile){row, col});
@@ -161,10 +190,11 @@ void ewx_sim_end_block(ewx_sim *sim, int rank, int slot)
     if (is_delayed(sim, rank, slot))
         return;
     ewx_sim_count_block(sim, rank);
-    complete_block(sim, rank, producer->block);
+    complete_block(sim, rank, producer);
     if (ewx_transport_pushes(sim->spec->config.transport))
         producer->stores_end_ps = r->arrival_ps - sim->model.link_latency_ps;
-    ewx_sim_trace_block(sim, rank, slot, sim->model.publish_ps);
+    if (producer->tile != 0) /* of a split block's tiles the second stands for both */
+        ewx_sim_trace_block(sim, rank, slot, sim->model.publish_ps);
     if (sim->spec->config.ctas != EW_CTAS_BLOCK && ewx_sim_begin_block(sim, rank, slot))
         return;
     producer->busy = false;

@@ -110,14 +110,14 @@ static void admit_pending(ewx_sim *sim, int rank)
 
 void ewx_sim_launch_next(ewx_sim *sim, int rank)
 {
-    ewx_sim_rank *r = &sim->ranks[rank];
-    const int gemms = r->num_parts > 1 ? EWX_SIM_CALLS_PER_PART * (r->num_parts - 1) : 0;
-    const int num_calls = gemms + ++r->num_launches;
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    const ewx_sim_model *model = &sim->model;
+    const bool by_unit = sim->spec->config.launches == EW_LAUNCHES_UNIT;
     const int64_t before =
         ewx_sim_later(ewx_sim_later(sim->now_ps, r->gemm_end_ps), r->copying_ps);
-    const int64_t ready = before + sim->model.launch_ps;
-    ewx_sim_push(&sim->queue, ewx_sim_book_launch(sim, rank, ready, num_calls),
-                 EWX_SIM_LAUNCH, rank, 0);
+    const int64_t ready = before + (by_unit ? model->command_ps : model->launch_ps);
+    ewx_sim_push(&sim->queue, ewx_sim_book_launch(sim, rank, ready), EWX_SIM_LAUNCH, rank,
+                 0);
 }
 
 /* The shares of the next launch: all, or those that begin in the next release unit. */

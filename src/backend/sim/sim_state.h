@@ -6,7 +6,7 @@
  *     ops/                          a program per operation: its tasks, what each of them
  *                                   waits for and moves
  *     sim_units.c                   release units: who waits for one, when it can be seen
- *     resources.c                   SMs, links, NICs, memory, copy engines, driver calls
+ *     resources.c                   SMs, links, NICs, memory, copy engines, front ends
  */
 #ifndef EWX_SIM_STATE_H
 #define EWX_SIM_STATE_H
@@ -16,11 +16,6 @@
 #include "backend/sim/sim_time.h"
 #include "backend/sim/way.h"
 #include "plan/ownership.h"
-
-/* copy: calls of the driver per partition: its GEMM; an event, its wait, the copy and the
- * kernel that announces it.  One that books the copy on an emulated link is no part of the
- * method. */
-enum { EWX_SIM_CALLS_PER_PART = 5 };
 
 enum ewx_sim_kind {
     EWX_SIM_START,      /* a rank's kernels begin */
@@ -36,11 +31,11 @@ enum ewx_sim_kind {
 /* Room for one producer CTA on an SM, or a worker of the CPU. */
 typedef struct ewx_sim_producer {
     bool busy;
-    int tile;         /* CPU: of the block, next to be computed */
-    int consumer;     /* CPU: being served; -1: none */
-    int64_t sum;      /* CPU: unit whose sum of this host is being made; -1: none */
-    int served;       /* CPU: tiles of this visit */
-    bool waits;       /* GPU: for rows of its block */
+    int tile;     /* CPU: of the block, next to be computed; GPU: the only one, -1: all */
+    int consumer; /* CPU: being served; -1: none */
+    int64_t sum;  /* CPU: unit whose sum of this host is being made; -1: none */
+    int served;   /* CPU: tiles of this visit */
+    bool waits;   /* GPU: for rows of its block */
     int64_t position; /* of the block in hand */
     ewx_block block;
     int64_t begin_ps;
@@ -87,7 +82,8 @@ typedef struct ewx_sim_rank {
     int num_parts;                      /* copy: GEMMs started, one per destination */
     int64_t first_of_part, end_of_part; /* of the GEMM in flight, as next_position counts */
     int64_t first_position;             /* where that count begins */
-    int num_launches;                   /* reducing kernels behind others */
+    int64_t first_split;                /* blocks from here on are taken by tiles */
+    int next_tile;                      /* of the next block, if it is split */
     int64_t start_ps, gemm_begin_ps, gemm_end_ps, end_ps;
     int64_t stolen_ps; /* from every producer slot so far */
     int64_t owed_ps;   /* copy: to be stolen from the next part, beside which it runs */

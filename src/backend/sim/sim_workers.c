@@ -25,9 +25,9 @@ static int64_t tile_ps(const ewx_sim *sim, int rank, const ewx_sim_producer *wor
     const double share =
         (double)(ewx_tile_height(grid, block.part, tile) * ewx_tile_width(grid, tile)) /
         (EWX_TILE_M * EWX_TILE_N * grid->block_rows * grid->block_cols);
-    return 1 +
-           (int64_t)(share * (double)ewx_sim_block_ps(&sim->model, rank, worker->position,
-                                                      worker->block, sim->model.slots));
+    return 1 + (int64_t)(share * (double)ewx_sim_block_ps(&sim->model, rank,
+                                                          (ewx_taken){worker->position, -1},
+                                                          worker->block, sim->model.slots));
 }
 
 static bool is_reducer(const ewx_sim *sim, int worker)

@@ -178,6 +178,7 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
         is_cpu ? ewx_sim_worker_block(sim, rank, who) : ewx_sim_end_block(sim, rank, who);
         break;
     case EWX_SIM_LAUNCH:
+        ewx_sim_interrupt_producers(sim, rank);
         ewx_sim_launch_reducers(sim, rank);
         break;
     case EWX_SIM_PART:

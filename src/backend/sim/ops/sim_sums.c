@@ -54,17 +54,18 @@ static int64_t pull(ewx_sim *sim, int rank, int64_t bytes, int64_t *begin_ps)
                          ewx_sim_book_pull(sim, rank, false, sums, far_from_ps, bytes));
 }
 
-/* `handled` are the bytes that count for the rate of a CTA. */
+/* `handled` are the bytes that count for the rate of a CTA, whose loads wait for their turn
+ * in the memory. */
 static int64_t book(ewx_sim *sim, int rank, double moved, double handled, int64_t begin_ps,
                     bool shares_sm)
 {
     const ewx_sim_model *model = &sim->model;
     const double slowdown = shares_sm ? model->shared_time : 1;
-    const int64_t end = ewx_sim_book_memory(sim, rank, moved);
+    const ewx_sim_span turn = ewx_sim_book_memory(sim, rank, moved);
     ewx_sim_delay_producers(sim, rank, moved);
-    return ewx_sim_later(end,
-                         ewx_sim_after(begin_ps, slowdown * ((double)model->reducer_ps +
-                                                             handled * model->cta_ps)));
+    return ewx_sim_later(turn.end_ps, ewx_sim_after(ewx_sim_later(begin_ps, turn.begin_ps),
+                                                    slowdown * ((double)model->reducer_ps +
+                                                                handled * model->cta_ps)));
 }
 
 int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_ps,
