@@ -399,8 +399,9 @@ static void errors_do_not_steer_terminals(void **state)
 {
     static const struct {
         const char *in, *out;
-    } texts[] = {{"plain\tt\xc3\xa9xt \xe2\x82\xac \xf0\x9f\x8d\x8e\n",
-                  "plain\tt\xc3\xa9xt \xe2\x82\xac \xf0\x9f\x8d\x8e\n"},
+    } texts[] = {{"plain\tt\xc3\xa9xt \xe2\x82\xac \xf0\x9f\x8d\x8e\n  fix: go on",
+                  "plain\tt\xc3\xa9xt \xe2\x82\xac \xf0\x9f\x8d\x8e\n  fix: go on"},
+                 {"a name\nof two lines\n", "a name?of two lines?"},
                  {"\033[31m\x7f\r", "?[31m??"},
                  {"\xc2\x9b"
                   "31m\xc2\x80\xc2\x9f\xc2\xa0",
