@@ -4,6 +4,7 @@
 #include "faultkit.h"
 #include "harness.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,7 +33,9 @@ struct job {
     phase phase;
     atomic_int turns;  /* of rank 0, in all worlds */
     atomic_int thawed; /* the job may end */
+    atomic_int forks_begun, forks_done;
 };
+static job *current; /* pthread_atfork takes no argument */
 
 /* ---- Phases ---- */
 
@@ -124,10 +127,22 @@ static int rank_main(ew_world *world, void *argument)
 
 /* ---- The frozen job ---- */
 
+static void count_fork_begun(void)
+{
+    atomic_fetch_add(&current->forks_begun, 1);
+}
+
+static void count_fork_done(void)
+{
+    atomic_fetch_add(&current->forks_done, 1);
+}
+
 /* In a process group of its own. */
 _Noreturn static void run_job(job *j)
 {
     char text[HARNESS_TEXT_BYTES];
+    current = j;
+    pthread_atfork(count_fork_begun, count_fork_done, NULL);
     ew_world_options options = EW_WORLD_OPTIONS_INIT;
     options.timeout_ms = TIMEOUT_MS;
     ew_status status = EW_OK;
@@ -154,24 +169,42 @@ static int children_of(pid_t parent, pid_t *children)
     return count;
 }
 
-/* All of them, also those that the launcher is about to fork. */
-static int stop_ranks(pid_t launcher, pid_t *ranks)
+static bool is_stopped(pid_t pid)
 {
-    int num_ranks = 0, before;
-    do {
-        before = num_ranks;
-        num_ranks = children_of(launcher, ranks);
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    const int got = fscanf(file, "%*d (%*[^)]) %c", &state);
+    fclose(file);
+    return got == 1 && state == 'T';
+}
+
+/* Stops a whole world: all of its ranks are forked when the list is read, and one that
+ * stopped keeps the launcher from the next world.  A rank that the launcher forks later
+ * would run, and rightly report that the others are late. */
+static int stop_ranks(const job *j, pid_t launcher, pid_t *ranks)
+{
+    for (int64_t end = ewx_now_ns() + 20000000000; ewx_now_ns() < end;) {
+        const int forked = atomic_load(&j->forks_done);
+        const int num_ranks = children_of(launcher, ranks);
+        const bool is_whole =
+            forked == atomic_load(&j->forks_begun) && forked % NUM_RANKS == 0;
         for (int i = 0; i < num_ranks; i++)
             kill(ranks[i], SIGSTOP);
         sleep_ms(5);
-    } while (num_ranks != before || num_ranks == 0);
-    return num_ranks;
+        for (int i = 0; i < num_ranks && is_whole; i++)
+            if (is_stopped(ranks[i]))
+                return num_ranks;
+    }
+    return 0;
 }
 
-static void freeze(pid_t launcher, bool ranks_alone)
+static void freeze(const job *j, pid_t launcher, bool ranks_alone)
 {
     pid_t ranks[MOST_CHILDREN];
-    const int num_ranks = ranks_alone ? stop_ranks(launcher, ranks) : 0;
+    const int num_ranks = ranks_alone ? stop_ranks(j, launcher, ranks) : 0;
     if (!ranks_alone)
         kill(-launcher, SIGSTOP);
     sleep_ms(FROZEN_MS);
@@ -202,7 +235,7 @@ static bool try_one(const phase *which, bool ranks_alone, harness_random *random
     setpgid(launcher, launcher);
     await_turn(j, 1);
     usleep((useconds_t)harness_between(random, 0, 15000));
-    freeze(launcher, ranks_alone);
+    freeze(j, launcher, ranks_alone);
     await_turn(j, atomic_load(&j->turns) + 2);
     atomic_store(&j->thawed, 1);
     int state = -1;

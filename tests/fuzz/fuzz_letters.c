@@ -320,7 +320,7 @@ static size_t fill_body(message_kind kind, int src)
                              .detail = {1, 0, 1, 0}};
     const header_note header = {.rows = {0, engine.call.grid.rows},
                                 .epochs = {0, 1},
-                                .ownerships = {0, (int32_t)engine.call.share.ownership},
+                                .forms = {0, 1},
                                 .waiting = ewx_waiting_for(3, 1),
                                 .progress = 1};
     const operation_note operation = note_of(1, &our_call);
