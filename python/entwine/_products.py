@@ -59,3 +59,11 @@ class Products:
             self.buffers.append(buffer)
             c = buffer.pointer or None
         return Product(n, None if handle else weight.pointer, handle, c)
+
+
+def packed_products(weights):
+    """The C array of products that are not stored, of weights that are all packed; else None."""
+    if not all(isinstance(weight, Weight) for weight in weights):
+        return None
+    return (Product * len(weights))(*(Product(weight.shape[0], None, weight._check_open(), None)
+                                      for weight in weights))

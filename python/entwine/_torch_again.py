@@ -1,54 +1,135 @@
-"""Calls that are made again, in inference on a CPU: with a weight that is packed, and an input of a
+"""Calls that are made again, in inference on a CPU: with weights that are packed, and an input of a
 shape that has been there before.
 
 One row is multiplied in less time than torch takes to dispatch an operator and Python to find out
-about its operands, which in decoding are always the same but for the address of the input.  So what
-was found out is kept with the packed weight.  A call that differs in anything goes the usual way,
+about its operands, which in decoding are always the same but for the address of the input.  Worse,
+a large weight leaves little of Python in the processor's caches, so that every line that runs and
+every object that is asked costs several times what it does in a loop.  So what was found out is
+kept, and found by the identity of the weight.  A call that differs in anything goes the usual way,
 which also says what is wrong with it.  Ranks need not agree on which way they go: both use the same
 plans, in the same order.
 """
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch.autograd import profiler
 
+from ._library import lib
 from ._torch_weights import key_of
 from ._world import World
 
 _MOST_SHAPES = 32  # of one weight
 
 
+class _Known:
+    """A tensor that is used as a weight, and what _torch_weights keeps of it: as long as it lies
+    where it did."""
+
+    __slots__ = ("tensor", "kept", "place")
+
+    def __init__(self, b, kept, forget):
+        self.tensor, self.kept, self.place = weakref.ref(b, forget), kept, _place_of(b)
+
+
+def _place_of(b):
+    return b.untyped_storage()._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype
+
+
+def _kept_of(b, world, config):
+    known = world._again.get((id(b), config))
+    if known is None or known.tensor() is not b or _place_of(b) != known.place:
+        return None
+    return known.kept
+
+
+def _meet(b, world, config):
+    """What is kept of a weight whose product was computed just now; None: it was not packed."""
+    if b.is_inference():
+        return None
+    kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
+    if kept is None or kept.weight is None:
+        return None
+    key, known = (id(b), config), world._again
+    known[key] = _Known(b, kept, lambda _: known.pop(key, None))
+    return kept
+
+
+def _prepare_again(call, a, world):
+    """(the plan, a's address) of a call that was remembered; None if it cannot be made again."""
+    key, item_bytes = call[0], call[3]
+    plans, address = world._cache, a.data_ptr()
+    if key not in plans or address % item_bytes or profiler._is_profiler_enabled:
+        return None  # a profiler shall see the operator
+    plan = plans[key] = plans.pop(key)  # the last one is the most recently used
+    return plan, address
+
+
+def _note(what, kept, a, world, config, shape, *more):
+    if len(kept.calls) >= _MOST_SHAPES:
+        kept.calls.clear()
+    last_plan = next(reversed(world._cache))
+    kept.calls[what, config, a.dtype, a.shape] = (last_plan, a.numel() // a.shape[-1], shape,
+                                                  a.element_size(), *more)
+
+
+# ---- One weight ------------------------------------------------------------------------------
+
 def call_again(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool,
                config: str) -> torch.Tensor | None:
     """The result of a call that was remembered as ``what``; None, with nothing done, if none was or
     it has to be looked at again.  For operands with which the dispatcher has nothing to do."""
-    if profiler._is_profiler_enabled or b.is_inference():
-        return None  # a profiler shall see the operator
-    kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
+    kept = _kept_of(b, world, config)
     call = None if kept is None else kept.calls.get((what, config, a.dtype, a.shape))
     if call is None or not a.is_contiguous() or not kept.is_current(b._version, frozen):
         return None
-    key, m, shape, item_bytes = call
-    plans, address = world._cache, a.data_ptr()
-    if key not in plans or address % item_bytes:
+    prepared = _prepare_again(call, a, world)
+    if prepared is None:
         return None
-    plan = plans[key] = plans.pop(key)  # the last one is the most recently used
+    plan, address = prepared
     plan._bind_again(kept.weight)
-    y = a.new_empty(*shape)
-    plan._call(plan._function, plan._check_open(), m, address, None, y.data_ptr(), None)
+    y = a.new_empty(*call[2])
+    plan._call(plan._function, plan._check_open(), call[1], address, None, y.data_ptr(), None)
     return y
 
 
 def remember(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, config: str,
              y: torch.Tensor) -> None:
     """That the operator that was called just now returned y, without gaps, and so would again."""
-    kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
-    if kept is None or kept.weight is None or b.is_inference() or a.numel() == 0:
-        return
-    if len(kept.calls) >= _MOST_SHAPES:
-        kept.calls.clear()
-    last_plan = next(reversed(world._cache))
-    kept.calls[what, config, a.dtype, a.shape] = (last_plan, a.numel() // a.shape[-1],
-                                                  tuple(y.shape), a.element_size())
+    kept = None if a.numel() == 0 else _meet(b, world, config)
+    if kept is not None:
+        _note(what, kept, a, world, config, tuple(y.shape))
+
+
+# ---- Gate and up -----------------------------------------------------------------------------
+
+def activate_again(activation: int, a: torch.Tensor, gate: torch.Tensor, up: torch.Tensor,
+                   world: World, frozen: bool, config: str) -> torch.Tensor | None:
+    """``call_again`` of a plan's ag_gemm_act with two weights."""
+    first, second = _kept_of(gate, world, config), _kept_of(up, world, config)
+    if first is None or second is None:
+        return None
+    call = first.calls.get(((activation, id(second)), config, a.dtype, a.shape))
+    if (call is None or not a.is_contiguous() or not first.is_current(gate._version, frozen)
+            or not second.is_current(up._version, frozen)):
+        return None
+    prepared = _prepare_again(call, a, world)
+    if prepared is None:
+        return None
+    plan, address = prepared
+    y = a.new_empty(*call[2])
+    plan._call(lib.ew_ag_gemm_act, plan._check_open(), call[1], address, call[4], 2, activation,
+               y.data_ptr(), None, None)
+    return y
+
+
+def remember_activation(activation: int, a: torch.Tensor, gate: torch.Tensor, up: torch.Tensor,
+                        world: World, config: str, y: torch.Tensor, products: Any) -> None:
+    """``remember``, of a call whose C array of two packed weights was ``products``."""
+    first, second = _meet(gate, world, config), _meet(up, world, config)
+    if first is not None and second is not None and a.numel() > 0:
+        # The call keeps the second, so that its identity remains its own.
+        _note((activation, id(second)), first, a, world, config, tuple(y.shape), products, second)

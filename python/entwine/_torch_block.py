@@ -15,7 +15,7 @@ from ._torch_column import ColumnParallelLinear
 from ._torch_operators import replicate
 from ._torch_products import ag_gemm_act, ag_gemm_multi
 from ._torch_row import RowParallelLinear
-from ._torch_sums import as_matrix
+from ._torch_sums import activated_columns, as_matrix, own_columns
 from ._torch_world import chosen_world
 from ._world import World
 
@@ -54,6 +54,9 @@ class _Block(torch.nn.Module):
                   num_rows: int | None) -> list[torch.Tensor]:
         """What the layers give, of rows that are gathered once."""
         if self.rows == "replicated":
+            if not torch.is_grad_enabled():
+                return [own_columns(x, layer.weight, layer.bias, self.world, layer.frozen)
+                        for layer in layers]
             x = replicate(x, self.world)
             return [torch.nn.functional.linear(x, layer.weight, layer.bias) for layer in layers]
         layers[0]._check_rows(x.shape, num_rows)
@@ -85,7 +88,7 @@ _NAMES_OF_ACTIVATIONS = {"SiLU": "silu", "SiLUActivation": "silu", "GELUTanh": "
                          "Identity": "none"}
 
 
-def _activation_of(module: torch.nn.Module) -> str:
+def activation_of(module: torch.nn.Module) -> str:
     act = getattr(module, "act_fn", None)
     name = _NAMES_OF_ACTIVATIONS.get(type(act).__name__)
     if isinstance(act, torch.nn.GELU) and act.approximate == "tanh":
@@ -136,17 +139,21 @@ class ParallelMLP(_Block):
         ``down_proj``, and ``act_fn`` unless ``activation`` is given."""
         gate: torch.nn.Linear = module.gate_proj  # type: ignore[assignment]
         layer = cls(gate.in_features, gate.out_features, rows=rows, world=world, group=group,
-                    activation=activation or _activation_of(module), device="meta")
+                    activation=activation or activation_of(module), device="meta")
         layer._take_parts(module, ("gate_proj", "up_proj"), "down_proj")
         return layer
 
     def _activated(self, x: torch.Tensor, num_rows: int | None) -> torch.Tensor:
         gate, up = self.gate_proj, self.up_proj
-        if self.rows == "scattered" and gate.bias is None and up.bias is None:
-            gate._check_rows(x.shape, num_rows)
-            return self._like(x, ag_gemm_act(as_matrix(x), gate.weight, up.weight, self.world,
-                                             num_rows, self.activation,
-                                             gate.frozen and up.frozen))
+        if gate.bias is None and up.bias is None:
+            frozen = gate.frozen and up.frozen
+            if self.rows == "scattered":
+                gate._check_rows(x.shape, num_rows)
+                return self._like(x, ag_gemm_act(as_matrix(x), gate.weight, up.weight, self.world,
+                                                 num_rows, self.activation, frozen))
+            h = activated_columns(x, gate.weight, up.weight, self.activation, self.world, frozen)
+            if h is not None:
+                return h
         first, second = self._products(x, (gate, up), num_rows)
         return _ACTIVATIONS[self.activation](first) * second
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import parallel
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._torch_dispatch import has_nothing_to_do
 from ._torch_rows import parts_of_all
-from ._torch_sums import own_columns, scattered_sum, whole_sum
+from ._torch_sums import activated_columns, own_columns, scattered_sum, whole_sum
 from ._torch_world import world_of
 from ._world import World
 
@@ -38,13 +38,19 @@ def _pass_on_version(parameter: DTensor) -> None:
 
 def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
     """This rank's part of a parameter."""
-    if not isinstance(parameter, DTensor):
+    if parameter is None or not isinstance(parameter, DTensor):
         return parameter
     if not torch.compiler.is_compiling():
         _pass_on_version(parameter)
         if not torch.is_grad_enabled():
             return parameter._local_tensor
     return parameter.to_local()
+
+
+def _parameter(module: torch.nn.Module, name: str) -> Any:
+    """module.weight, without the search that torch makes for it in every call."""
+    parameters = module._parameters
+    return parameters[name] if name in parameters else getattr(module, name)
 
 
 def _refuse_whole(module: torch.nn.Linear, world: World) -> None:
@@ -83,10 +89,10 @@ Forward = Callable[[Any, torch.Tensor], Any]  # of a layer and its input
 def row_forward(world: World, scatter_dim: int | None = None) -> Forward:
     """Of this rank's features: the whole sum, or this rank's part along scatter_dim."""
     def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        whole = module.weight
+        whole, bias = _parameter(module, "weight"), _parameter(module, "bias")
         if not isinstance(whole, DTensor):
             _refuse_whole(module, world)
-        weight, bias = _part(whole), _part(module.bias)
+        weight, bias = _part(whole), _part(bias)
         # A compiled call sees the local tensor alone, whose version an optimizer's step leaves.
         pack = not (torch.compiler.is_compiling() and torch.is_grad_enabled())
         if scatter_dim is None:
@@ -102,11 +108,25 @@ def column_forward(world: World) -> Forward:
     """This rank's columns, of an input that is whole on every rank.  The gradient of the input is
     summed over the ranks."""
     def forward(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        weight = module.weight
+        weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
         if not isinstance(weight, DTensor):
             _refuse_whole(module, world)
-        y = own_columns(x, _part(weight), _part(module.bias), world)
+        y = own_columns(x, _part(weight), _part(bias), world)
         return _watched(y, x, weight)
+
+    return forward
+
+
+def activated_forward(world: World, activation: str) -> Callable[..., torch.Tensor | None]:
+    """``act(gate(x)) * up(x)`` of this rank's columns, of two column-parallel layers without a bias
+    and an input that is whole on every rank, in one call.  None, with nothing done, unless this is
+    inference on a CPU."""
+    def forward(gate: torch.nn.Module, up: torch.nn.Module, x: torch.Tensor
+                ) -> torch.Tensor | None:
+        first, second = _parameter(gate, "weight"), _parameter(up, "weight")
+        if not isinstance(first, DTensor) or not isinstance(second, DTensor):
+            return None
+        return activated_columns(x, _part(first), _part(second), activation, world)
 
     return forward
 

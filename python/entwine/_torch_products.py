@@ -38,17 +38,17 @@ def _check_weights(a, weights):
                                 f"bfloat16\n  fix: convert it first")
 
 
-def _prepare(world, a, weights, num_rows, frozen, pack):
+def _prepare(world, a, weights, num_rows, frozen, pack, config=""):
     """(the plan, what it takes for each weight: packed before, or to be packed in the call)."""
     _check_weights(a, weights)
     layouts = [_torch_weights.layout_of(b) for b in weights]
     layout = "kn" if set(layouts) == {"kn"} else "nk"
     plan = _plan.plan_of_shape(world, num_rows, (sum(b.shape[0] for b in weights), a.shape[1]),
-                               _NAMES[a.dtype], layout, a.is_cpu, None, "ag-gemm")
+                               _NAMES[a.dtype], layout, a.is_cpu, config or None, "ag-gemm")
     given = []
     for b, its in zip(weights, layouts):
         packs = (frozen or pack) and its == layout
-        weight = _torch_weights.packed(world, b, layout, frozen) if packs else None
+        weight = _torch_weights.packed(world, b, layout, frozen, config) if packs else None
         given.append(weight or (b.detach() if its == layout else _plain(b)))
     return plan, given
 
@@ -161,6 +161,13 @@ def _act(a, gate, up, num_rows, world, activation="silu", frozen=False, gather=F
                          products=kept[:len(weights)] if keep else None,
                          gathered=gathered if gather else None)
     return h, gathered, *kept
+
+
+def activated(a, gate, up, activation, world, frozen, config):
+    """(ag_gemm_act without gradients or the dispatcher, what the plan took for each weight).  For a
+    world of one rank."""
+    plan, given = _prepare(world, a, [gate, up], a.shape[0], frozen, True, config)
+    return plan.ag_gemm_act(_plain(a), given, activation), given
 
 
 @_fake("entwine::ag_gemm_act")

@@ -1,17 +1,23 @@
 """What linear layers compute, for inputs of any number of dimensions: the sums that a row-parallel
 one ends in, whole on every rank or scattered over the ranks along a dimension, and the columns of a
-column-parallel one whose input is whole."""
+column-parallel one whose input is whole, alone or as the gate and up of an MLP."""
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 
 from ._errors import ShapeError
-from ._torch_again import call_again, remember
+from ._products import activation_code, packed_products
+from ._torch_again import activate_again, call_again, remember, remember_activation
 from ._torch_dispatch import has_nothing_to_do
 from ._torch_operators import _as_matrix, _replicated, gemm_ar_operator, gemm_rs_operator
+from ._torch_products import activated
 from ._world import World
+
+_get_num_threads, _is_grad_enabled = torch.get_num_threads, torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
@@ -33,24 +39,62 @@ def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, 
     return y
 
 
-def _is_faster_alone(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether our GEMM with a packed weight is for this call: inference on a CPU.  For any number
-    of rows, so that a row's bits do not depend on how many there are."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or weight.is_inference():
-        return False
+def _is_inference() -> bool:
+    return not (_is_grad_enabled() or _is_compiling())
+
+
+def _can_multiply(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether a product in inference can be our GEMM with a packed weight."""
     if type(x) is not torch.Tensor or not x.is_cpu or x.dtype != weight.dtype:
         return False
-    return x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return x.dtype in (torch.float32, torch.bfloat16, torch.float16) and not weight.is_inference()
+
+
+@functools.lru_cache
+def _with_workers(threads: int) -> str:
+    return f"workers={threads}"
 
 
 def own_columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
                 frozen: bool = False) -> torch.Tensor:
     """``x @ weight.T`` and the bias, of this rank's columns and an ``x`` that is whole on every
-    rank, whose gradient is summed over the ranks."""
-    if _is_faster_alone(x, weight):
-        return whole_sum(x, weight, bias, world.alone(), frozen,
-                         config=f"workers={torch.get_num_threads()}")
-    return torch.nn.functional.linear(_replicated(x, world.name), weight, bias)
+    rank, whose gradient is summed over the ranks.  In inference on a CPU the product is our own,
+    for any number of rows, so that a row's bits do not depend on how many there are."""
+    y = _own_product(x, weight, world, frozen) if _is_inference() else None
+    if y is None:
+        return torch.nn.functional.linear(_replicated(x, world.name), weight, bias)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+def _own_product(x: torch.Tensor, weight: torch.Tensor, world: World, frozen: bool
+                 ) -> torch.Tensor | None:
+    alone, config = world._own or world.alone(), _with_workers(_get_num_threads())
+    y = None
+    if has_nothing_to_do(x, weight):
+        y = call_again("gemm-ar", x, weight, alone, frozen, config)
+    if y is None and _can_multiply(x, weight):
+        y = whole_sum(x, weight, None, alone, frozen, config=config)
+    return y
+
+
+def activated_columns(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, activation: str,
+                      world: World, frozen: bool = False) -> torch.Tensor | None:
+    """``act(x @ gate.T) * (x @ up.T)`` of this rank's columns, in one call.  None, with nothing
+    done, where ``own_columns`` would not be Entwine's own product."""
+    if not (_is_inference() and has_nothing_to_do(x, gate) and has_nothing_to_do(x, up)):
+        return None
+    code, alone = activation_code(activation), world._own or world.alone()
+    config = _with_workers(torch.get_num_threads())
+    y = activate_again(code, x, gate, up, alone, frozen, config)
+    if y is None:
+        if not _can_multiply(x, gate) or not _can_multiply(x, up) or gate.shape != up.shape:
+            return None
+        h, weights = activated(as_matrix(x), gate, up, activation, alone, frozen, config)
+        y = h.view(*x.shape[:-1], gate.shape[0])
+        products = packed_products(weights)
+        if products is not None:
+            remember_activation(code, x, gate, up, alone, config, y, products)
+    return y
 
 
 def owned_shape(shape: torch.Size, n: int, world: World, dim: int = 0) -> tuple[int, ...]:

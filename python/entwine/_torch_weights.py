@@ -85,8 +85,9 @@ def key_of(b, storage, config):
 def _forget(world, key):
     """The memory of a weight was freed, and may become another's."""
     world = world()
-    if world is not None:
-        world._frozen.pop(key, None)
+    kept = None if world is None else world._frozen.pop(key, None)
+    if kept is not None:
+        kept.version = _WRITTEN  # for those who have it from elsewhere
 
 
 def _forget_freed(world, storage, memory):
@@ -96,6 +97,7 @@ def _forget_freed(world, storage, memory):
         if key[0] == storage._cdata and kept.memory != memory:
             kept.forget.detach()
             del world._frozen[key]
+            kept.version = _WRITTEN
 
 
 def _meet(world, storage, key, b):

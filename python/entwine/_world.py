@@ -87,6 +87,7 @@ class World:
         self._forsaken = []  # weights whose object is gone, not yet freed
         self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
+        self._again = {}  # those of them that are found without looking closely
         # A compiled graph holds the name, and extents that depend on rank and size: torch's cache,
         # which ranks and runs share, must not give one to a world that differs in these.
         self.name: str = f"world-{next(_counter)}-rank-{rank}-of-{size}"
@@ -286,6 +287,7 @@ class World:
         try:
             self._cache.clear()
             self._frozen.clear()
+            self._again.clear()
             while self._plan_handles:
                 lib.ew_plan_destroy(self._plan_handles.pop())
             self._forsaken.clear()

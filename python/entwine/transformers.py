@@ -22,11 +22,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
+from torch.nn.modules.module import _has_any_global_hook
 
 from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentError, ShapeError, UnsupportedError
-from ._torch_parallel import (Forward, column_forward, embedding_forward, gathered_column_forward,
-                              row_forward)
+from ._torch_block import activation_of
+from ._torch_parallel import (Forward, activated_forward, column_forward, embedding_forward,
+                              gathered_column_forward, row_forward)
 from ._torch_world import world_of
 from ._world import World
 
@@ -118,6 +120,7 @@ class _Entwines:
             return theirs(x)
 
         module._entwine_theirs = id(module), module.forward
+        forward.is_entwines = True
         module.forward = types.MethodType(forward, module)
         return module
 
@@ -146,9 +149,56 @@ ALL_PARALLEL_STYLES.register("entwine_colwise_gather_output",
 ALL_PARALLEL_STYLES.register("entwine_embedding_rowwise", EntwineEmbedding(shard_dim=0))
 
 
+# ---- Gated MLPs ------------------------------------------------------------------------------
+
+def _gated(self: Any, x: Any) -> Any:
+    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+    return down_proj
+
+
+def _is_gated(module: torch.nn.Module) -> bool:
+    """Whether its forward is the function above, as in most models: compiled to the same."""
+    code, ours = getattr(type(module).forward, "__code__", None), _gated.__code__
+    return (code is not None and "forward" not in module.__dict__
+            and (code.co_code, code.co_names, code.co_argcount)
+            == (ours.co_code, ours.co_names, ours.co_argcount))
+
+
+def _is_untouched(layer: torch.nn.Module) -> bool:
+    """Whether a call of it would be Entwine's product and nothing else."""
+    return (getattr(layer.__dict__.get("forward"), "is_entwines", False)
+            and not layer._forward_hooks and not layer._forward_pre_hooks
+            and layer._parameters.get("bias") is None)
+
+
+def _join(mlp: Any, world: World) -> bool:
+    """Has an MLP compute gate, up and the activation in one call, in inference on a CPU."""
+    layers = [getattr(mlp, name, None) for name in ("gate_proj", "up_proj")]
+    if not _is_gated(mlp) or not all(map(_is_untouched, layers)):
+        return False
+    try:
+        activated = activated_forward(world, activation_of(mlp))
+    except ArgumentError:
+        return False
+
+    def forward(mlp: Any, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return type(mlp).forward(mlp, x)
+        modules, h = mlp._modules, None
+        gate, up, act = modules["gate_proj"], modules["up_proj"], modules["act_fn"]
+        if (_is_untouched(gate) and _is_untouched(up) and not act._forward_hooks
+                and not act._forward_pre_hooks and not _has_any_global_hook()):
+            h = activated(gate, up, x)
+        return type(mlp).forward(mlp, x) if h is None else modules["down_proj"](h)
+
+    mlp.forward = types.MethodType(forward, mlp)
+    return True
+
+
 # ---- What was replaced -----------------------------------------------------------------------
 
-def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> None:
+def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh, joined: list[str]
+            ) -> None:
     """One line on rank 0: a warning if a row-parallel layer is left to Transformers."""
     used: dict[str, list[str]] = {style: [] for style in _OURS.values()}
     left: dict[str, list[str]] = collections.defaultdict(list)
@@ -168,9 +218,10 @@ def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh) -> N
     if _group_of(mesh).rank() == 0:
         rows, columns, *gathered = (used[style] for style in _OURS.values())
         _log.log(level, "entwine: %s on %d ranks: GEMM + AllReduce in %s; local columns in %s; "
-                 "gathered in inference: %s; left to Transformers: %s", type(model).__name__,
-                 _group_of(mesh).size(), counted(rows), counted(columns),
-                 counted(itertools.chain(*gathered)), with_reasons(left))
+                 "activated in one call in inference: %s; gathered in inference: %s; left to "
+                 "Transformers: %s", type(model).__name__, _group_of(mesh).size(), counted(rows),
+                 counted(columns), counted(joined), counted(itertools.chain(*gathered)),
+                 with_reasons(left))
 
 
 # ---- Enabling --------------------------------------------------------------------------------
@@ -181,15 +232,17 @@ def _apply_with_entwine(model: Any, tp_mesh: DeviceMesh, tp_plan: dict[str, str]
     plan = {name: _OURS.get(style, style)
             for name, style in (model.tp_plan if tp_plan is None else tp_plan).items()}
     model = _apply(model, tp_mesh, plan)
-    _report(model, plan, tp_mesh)
+    world = world_of(_group_of(tp_mesh))
+    _report(model, plan, tp_mesh,
+            [name for name, module in model.named_modules() if _join(module, world)])
     return model
 
 
 def enable() -> None:
     """Has Transformers' tensor parallelism use Entwine, for models that are loaded from now on:
     GEMM + AllReduce in layers of the style ``rowwise``, products with packed weights in those of
-    ``colwise`` where no gradient is wanted; the gradients of both are summed through Entwine's
-    shared memory.  In eager inference the outputs of ``colwise_gather_output`` and
+    ``colwise`` where no gradient is wanted, and in MLPs of the usual form ``act(gate) * up`` in one
+    call; the gradients of both are summed through Entwine's shared memory.  In eager inference the outputs of ``colwise_gather_output`` and
     ``embedding_rowwise`` are gathered through it too.  Parameters, checkpoints and everything else
     stay Transformers' own.
 

@@ -31,6 +31,13 @@ def test_overhead():
     assert said["context"].keys() == {"commit", "python", "torch", "transformers"}
 
 
+def test_model():
+    said = part("model", "--dtype", "bfloat16", "--repeats", "1", ranks=2)
+    assert said["ms"].keys() == {"transformers", "torch", "entwine"}
+    assert all(len(samples) == 1 for times in said["ms"].values() for samples in times.values())
+    assert max(said["logits_differ_by"].values()) <= 0.03 * said["largest_logit"]
+
+
 def test_training():
     said = part("training", "--repeats", "3", ranks=2)
     assert said["parameters_without_gradient"] == {"transformers": 0, "entwine": 0}

@@ -12,7 +12,7 @@ from torch.nn import functional  # noqa: E402
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
-from entwine import _torch_block  # noqa: E402
+from entwine import _torch_block, _torch_products, _torch_sums  # noqa: E402
 
 RANKS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD = 2, 32, 48, 4, 2, 8
 
@@ -69,6 +69,40 @@ def test_weights_that_lie_differently(world, frozen):
 
 
 # ---- The modules -----------------------------------------------------------------------------
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+@pytest.mark.parametrize("activation", ("silu", "gelu-tanh", "none"))
+def test_gate_and_up_in_one_call(world, monkeypatch, activation, dtype):
+    """The bits of the operator, from the first call on, and for every write to a weight."""
+    block = et.ParallelMLP(HIDDEN, INNER, activation=activation, rows="replicated", world=world,
+                           dtype=dtype)
+    plans = []
+    monkeypatch.setattr(_torch_sums, "activated", lambda *given: (
+        plans.append(given), _torch_products.activated(*given))[1])
+
+    def check(*shape):
+        x = torch.randn(*shape, HIDDEN).to(dtype)
+        y = block(x)
+        h = et.ag_gemm_act(x.flatten(0, -2), block.gate_proj.weight, block.up_proj.weight, world,
+                           activation=activation)
+        assert torch.equal(y, block.down_proj(h.view(*shape, INNER)))
+
+    for shape in ((1, 1), (3,), (2, 5), (1, 1), (3,), (2, 5), (2, 5)):
+        check(*shape)
+    assert len(plans) == 3
+    for layer in (block.gate_proj, block.up_proj):
+        layer.weight[3, 7] += 1
+        check(1, 1)
+        layer.weight.data = torch.randn_like(layer.weight)
+        check(1, 1)
+    assert len(plans) == 7
+    block.up_proj.weight.data = block.gate_proj.weight.data
+    check(3)
+    assert block(torch.empty(0, HIDDEN, dtype=dtype)).shape == (0, HIDDEN)
+    with pytest.raises(entwine.ShapeError):
+        block(torch.ones(2, HIDDEN + 1, dtype=dtype))
+
 
 class WholeMLP(torch.nn.Module):
     """As Transformers has it."""

@@ -52,7 +52,7 @@ def test_logits_tokens_and_gradients(said, name):
     "no tokens beyond the vocabulary",
     "loss curves are equal", "a write to a DTensor is seen", "saved and loaded again",
     "a plan by names: as in one process", "layers that cannot are left alone",
-    "refused with a fix"])
+    "gate and up in one call, unless somebody looks on", "refused with a fix"])
 def test_the_rest(said, what):
     assert said.count(what) == 2
 
@@ -314,6 +314,63 @@ def check_copies(tokens):
     say("a copy has weights of its own")
 
 
+def check_gated(tokens):
+    """One call for gate, up and the activation; but hooks, layers put in the place of theirs, other
+    activations and gradients go the usual way."""
+    import torch
+    import entwine.transformers
+    from entwine import _torch_parallel
+    original, joined = _torch_parallel.activated_columns, []
+
+    def counting(*arguments):
+        y = original(*arguments)
+        joined.append(y is not None)
+        return y
+
+    def calls_of(model):
+        del joined[:]
+        with torch.no_grad():
+            model(tokens)
+        return joined.count(True)
+
+    def parallel(**options):
+        return entwine.transformers.parallelize(tiny("Llama", **options))
+
+    _torch_parallel.activated_columns = counting
+    try:
+        for activation in ("silu", "gelu_pytorch_tanh"):
+            model, right = parallel(hidden_act=activation), tiny("Llama", hidden_act=activation)
+            assert calls_of(model) == 2
+            check_equal(results(model, tokens), results(right, tokens))
+        assert calls_of(parallel(hidden_act="relu")) == calls_of(parallel(mlp_bias=True)) == 0
+        model, first = parallel(), []
+        mlp = model.model.layers[0].mlp
+        for part in (mlp.gate_proj, mlp.act_fn):
+            hook = part.register_forward_hook(lambda *given: first.append(given[2]))
+            assert calls_of(model) == 1 and len(first) == 1
+            hook.remove()
+            first.clear()
+        hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+        assert calls_of(model) == 0
+        hook.remove()
+        assert calls_of(model) == 2
+        theirs = mlp.up_proj.forward
+        mlp.up_proj.forward = lambda x: 2 * theirs(x)
+        assert calls_of(model) == 1
+        del mlp.up_proj.forward
+        mlp.up_proj.forward = theirs
+        assert calls_of(model) == 2
+        model(tokens, labels=tokens).loss.backward()
+        with torch.no_grad():
+            mlp.up_proj.weight.mul_(2.0)
+            right = tiny("Llama")
+            right.model.layers[0].mlp.up_proj.weight.mul_(2.0)
+            assert (model(tokens).logits - right(tokens).logits).abs().max() < 1e-4
+    finally:
+        _torch_parallel.activated_columns = original
+    say("gate and up in one call, unless somebody looks on")
+
+
 def check_saving(client, load, tokens):
     import torch
     import entwine.transformers
@@ -382,6 +439,7 @@ def rank_main():
     check_writes(tokens)
     check_whole_weights()
     check_copies(tokens)
+    check_gated(tokens)
     check_saving(client, load, tokens)
     check_refusals(tokens, logged)
     dist.destroy_process_group()
