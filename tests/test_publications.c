@@ -18,6 +18,8 @@ static int one_call(ew_world *world, void *argument)
     duty d;
     const ew_problem problem = EW_PROBLEM(48, 128 * DROP_TILES, 32, EW_FP32);
     RANK_OK(duty_open(&d, world, problem, ""));
+    RANK_OK(
+        ew_plan_set_timeout(d.plan, 0.4)); /* of the call alone: a plan may take longer */
     return stage_listen(s, world, &d, duty_call(&d, 48, 1));
 }
 
@@ -36,7 +38,8 @@ static void every_lost_publication_is_named(void **state)
             s->nth = 0;
             harness_context("slot %d of rank %d", slot, src);
             assert_int_not_equal(
-                stage_run(s, both_kinds[slot % 2], DROP_W, 400, one_call, NULL), EW_OK);
+                stage_run(s, both_kinds[slot % 2], DROP_W, LONG_TIMEOUT_MS, one_call, NULL),
+                EW_OK);
             snprintf(
                 text, sizeof text,
                 "rank %d waited 0.4 s for tile (0,%d) of rank %d (plan 1, saw epoch 0, "
