@@ -219,6 +219,35 @@ static void sums_await_their_turn_on_an_emulated_link(void **state)
     sim_trial_near(sim_trial_run(&slow, 512, 512, 4, summed, gbs).tail_us, 3 * 2 * 5 + 18);
 }
 
+/* Groups of two tiles of each of two ranks: a call takes 7 us, and 8 for a group's bytes.
+ * Beside it the GEMM has all SMs but one, 3 of 4, for 8 blocks: the groups are there after
+ * 10, 20, 20 and 30 us, and every call begins behind the one before. */
+static void a_vendor_exchanges_groups_in_turn(void **state)
+{
+    (void)state;
+    const char *groups = "launches=unit,release=2,kernel=sm80,block=128x256";
+    const char *one_group = "launches=unit,release=8,kernel=sm80,block=128x256";
+    ewx_sim_profile profile = sim_trial_gpu();
+    const sim_outcome ours = sim_trial_run(&profile, 1024, 256, 2, groups, 0);
+    profile.nccl_us = 7;
+    profile.nccl_gbs = 128 * 256 * 2 / 8e3;
+    /* Nothing says how it would be run: as the engine does it. */
+    sim_trial_near(sim_trial_run(&profile, 1024, 256, 2, groups, 0).time_us, ours.time_us);
+    profile.nccl_sms = 1;
+    const sim_outcome o = sim_trial_run(&profile, 1024, 256, 2, groups, 0);
+    sim_trial_near(o.gemm_us, 3 * 10);
+    sim_trial_near(o.time_us, 10 + 4 * (7 + 8));
+    assert_int_equal(o.ranks[1].remote_bytes, ours.ranks[1].remote_bytes);
+    /* One group is a call behind a GEMM that has all SMs. */
+    const sim_outcome whole = sim_trial_run(&profile, 1024, 256, 2, one_group, 0);
+    sim_trial_near(whole.gemm_us, 2 * 10);
+    sim_trial_near(whole.tail_us, 7 + 4 * 8);
+    /* The calls after 10 and 25 us start in the midst of the GEMM. */
+    profile.beside_us = 2;
+    sim_trial_near(sim_trial_run(&profile, 1024, 256, 2, groups, 0).gemm_us,
+                   3 * 10 + 2 * 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +265,7 @@ int main(void)
         cmocka_unit_test(a_pool_that_leaves_no_cluster_is_refused),
         cmocka_unit_test(a_blas_has_no_waves),
         cmocka_unit_test(sums_await_their_turn_on_an_emulated_link),
+        cmocka_unit_test(a_vendor_exchanges_groups_in_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

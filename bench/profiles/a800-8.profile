@@ -34,6 +34,7 @@ nic_gbs = 0                 # one node
 nic_us = 0                  # one node
 nccl_gbs = 188              # fitted by hand to four published figures with all of them in sight (scripts/validate-sim), 2026-11-15
 nccl_us = 115               # fitted by hand to four published figures with all of them in sight (scripts/validate-sim), 2026-11-15
+nccl_sms = 2                # FlashOverlap (infinigence/FlashOverlap, tune/search.py) plans its waves with all SMs but 2, the ones of its NCCL calls
 start_us = 6                # estimate, 2026-11
 launch_us = 4               # estimate, 2026-11
 publish_us = 1.5            # estimate, 2026-11

@@ -37,6 +37,7 @@ nic_gbs = 0                 # one node
 nic_us = 0                  # one node
 nccl_gbs = 0                # NCCL refuses two ranks on one GPU
 nccl_us = 0                 # NCCL refuses two ranks on one GPU
+nccl_sms = 0                # NCCL refuses two ranks on one GPU
 start_us = 14.2             # fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 launch_us = 3.74            # fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 publish_us = 1.68           # fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18

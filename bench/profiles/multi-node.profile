@@ -40,6 +40,7 @@ nic_gbs = 46                 # estimate: 92 % of 400 Gb/s, 2026-11
 nic_us = 5                  # estimate: RDMA with a flag behind the data, 2026-11
 nccl_gbs = 330                # estimate: inside a node; across nodes the node's 8 NICs together bound it, 2026-11
 nccl_us = 25                 # estimate, 2026-11
+nccl_sms = 0                 # groups of tiles are reduced by our kernels, as the engine does it
 start_us = 4.2              # estimate: fitted on a virtual node on 2026-11-15, when no gate held its calls
 launch_us = 6.9             # estimate: fitted on a virtual node on 2026-11-15, when no gate held its calls
 publish_us = 1.3            # measured on an H200: a system-scope release, 2026-11

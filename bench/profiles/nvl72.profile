@@ -36,6 +36,7 @@ nic_gbs = 0                 # one domain
 nic_us = 0                  # one domain
 nccl_gbs = 650                # estimate, 2026-11
 nccl_us = 20                 # estimate, 2026-11
+nccl_sms = 0                 # groups of tiles are reduced by our kernels, as the engine does it
 start_us = 4.2              # estimate: fitted on a virtual node on 2026-11-15, when no gate held its calls
 launch_us = 6.9             # estimate: fitted on a virtual node on 2026-11-15, when no gate held its calls
 publish_us = 1.3            # measured on an H200: a system-scope release, 2026-11

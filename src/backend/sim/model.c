@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "plan/link.h"
 #include "plan/occupancy.h"
+#include "plan/policy.h"
 
 enum { MAX_WAVE = 512 /* blocks examined; the rest of a larger wave is assumed alike */ };
 
@@ -166,15 +167,19 @@ static void place_ctas(const ewx_sim_profile *profile, const ew_config *config,
         model->reducers_beside[count] = ewx_fits(&sm, &gemm, count, &reducer);
 }
 
-/* pool=static: the SMs that x reducers fill, and those too few for a cluster. */
-static void set_apart(const ew_config *config, ewx_sim_model *model)
+/* So many SMs, and those too few for a cluster. */
+static void set_apart(const ew_config *config, int count, ewx_sim_model *model)
+{
+    const int computing = (model->sms - count) / config->cluster * config->cluster;
+    model->set_apart = model->sms - (computing > 0 ? computing : 0);
+}
+
+/* pool=static: the SMs that x reducers fill. */
+static void set_reducers_apart(const ew_config *config, ewx_sim_model *model)
 {
     const int per_sm = model->reducers_beside[0];
-    if (config->pool != EW_POOL_STATIC || per_sm < 1)
-        return;
-    const int reducing = (config->budget + per_sm - 1) / per_sm;
-    const int computing = (model->sms - reducing) / config->cluster * config->cluster;
-    model->set_apart = model->sms - (computing > 0 ? computing : 0);
+    if (config->pool == EW_POOL_STATIC && per_sm > 0)
+        set_apart(config, (config->budget + per_sm - 1) / per_sm, model);
 }
 
 /* As the cuda backend does it. */
@@ -294,24 +299,41 @@ static void set_nodes(const ewx_sim_request *request, ewx_sim_model *model)
         spec->config.levels == 2 && nodes.count > 1 && nodes.ranks_each > 1;
 }
 
+/* FlashOverlap's form, where the profile says how its authors run it: a group of tiles is
+ * exchanged by a call of the vendor's.  The engine's own kernels do that otherwise.  With
+ * one group nothing runs beside the GEMM, and the GEMM has all SMs. */
+static void set_calls(const ewx_sim_request *request, ewx_sim_model *model)
+{
+    const ewx_spec *spec = request->spec;
+    const ew_config *config = &spec->config;
+    const int sms = (int)request->profile->nccl_sms;
+    model->calls_nccl = sms > 0 && spec->op->id == EW_OP_GEMM_RS && config->release > 0 &&
+                        config->launches == EW_LAUNCHES_UNIT &&
+                        config->pool == EW_POOL_SHARED &&
+                        config->transport == EW_TRANSPORT_PULL && config->levels < 2 &&
+                        ewx_spec_ownership(spec, request->rows) == EWX_OWNS_PART;
+    if (model->calls_nccl &&
+        ewx_release_units(ewx_release_of(config), ewx_part_tiles(&model->grid, 0)) > 1)
+        set_apart(config, (int)ewx_min64(sms, model->sms - config->cluster), model);
+}
+
 static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
 {
     const ewx_sim_profile *profile = request->profile;
     const ewx_spec *spec = request->spec;
-    model->uses_nccl = spec->config.producer == EW_PRODUCER_BLAS && profile->nccl_gbs > 0 &&
-                       model->sharers == 1 && model->grid.num_large == 0 &&
-                       !spec->op->gemm_waits;
+    if (!(profile->nccl_gbs > 0) || model->sharers > 1 || model->grid.num_large > 0 ||
+        spec->op->gemm_waits)
+        return;
     const bool across = spec->num_ranks > model->ranks_per_node;
     const double inside = request->link_gbs > 0 ? fmin(profile->nccl_gbs, data_gbs(request))
                                                 : profile->nccl_gbs;
     /* Its rings leave a node by every NIC, and each byte of a ring leaves once. */
     const double nics = model->ranks_per_node * ewx_sim_nic_gbs(request);
-    const double gbs = across ? fmin(inside, nics) : inside;
-    if (model->uses_nccl)
-        model->nccl_ps = round_ps(
-            1e6 * profile->nccl_us +
-            1e3 / gbs *
-                spec->op->remote_bytes(&spec->problem, request->rows, spec->num_ranks));
+    model->nccl_ps = 1e6 * profile->nccl_us;
+    model->nccl_byte_ps = 1e3 / (across ? fmin(inside, nics) : inside);
+    model->uses_nccl = spec->config.producer == EW_PRODUCER_BLAS;
+    if (!model->uses_nccl)
+        set_calls(request, model);
 }
 
 /* As the cuda backend does it. */
@@ -335,7 +357,7 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         model.sms = config->workers;
     else
         place_ctas(profile, config, &model);
-    set_apart(config, &model);
+    set_reducers_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
     const double whole_us = block_us(profile, spec, &model.grid, model.slots);
     const double least_us = least_block_us(profile, spec, &model);

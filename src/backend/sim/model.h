@@ -11,7 +11,7 @@ typedef struct ewx_sim_model {
     ewx_grid grid;
     int sms;       /* of a rank; a CPU's workers */
     int sharers;   /* ranks on one GPU */
-    int set_apart; /* SMs that only reduce: pool=static */
+    int set_apart; /* SMs that compute nothing: pool=static, or a vendor's calls */
     int producers_per_sm;
     int slots;                                      /* for producers, on all SMs */
     int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* by producers on the SM */
@@ -36,9 +36,11 @@ typedef struct ewx_sim_model {
     int ranks_per_node, num_nodes;
     bool sums_in_nodes; /* levels=2, and there are several ranks in a node */
     int64_t start_ps, launch_ps, publish_ps, skew_ps;
-    int64_t stagger_ps; /* between launches of ranks that share a GPU */
-    bool uses_nccl;
-    int64_t nccl_ps; /* of the whole collective */
+    int64_t stagger_ps;  /* between launches of ranks that share a GPU */
+    bool uses_nccl;      /* one call behind the GEMM, */
+    bool calls_nccl;     /* or one for every group of tiles, in place of our kernels */
+    double nccl_ps;      /* of a call, */
+    double nccl_byte_ps; /* and more for every byte that comes to a rank */
 } ewx_sim_model;
 
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out);

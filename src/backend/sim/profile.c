@@ -72,6 +72,7 @@ static const field fields[] = {
     NUMBER(nic_cpu_ps_per_byte, HOSTS, 0, 1e6),
     NUMBER(nccl_gbs, GPU, 0, 1e6),
     NUMBER(nccl_us, GPU, 0, 1e6),
+    NUMBER(nccl_sms, GPU, 0, 1023),
     NUMBER(start_us, BOTH, 0, 1e5),
     NUMBER(launch_us, GPU, 0, 1e5),
     NUMBER(publish_us, BOTH, 0, 1e4),

@@ -50,11 +50,12 @@ typedef struct ewx_sim_profile {
     double nic_shared; /* 1: all nodes and both directions share that rate */
     double nic_cpu_ps_per_byte; /* of a core, at each end */
     double nccl_gbs, nccl_us;   /* 0 GB/s: Entwine's reducer serves cuBLAS */
-    double start_us;            /* from a call to its first block's start */
-    double launch_us;           /* of a kernel behind another */
-    double publish_us;          /* from a tile in memory to its flag */
-    double skew_us;             /* from one rank's start to the next's */
-    double jitter;              /* of a block's time: at most +- this share */
+    double nccl_sms;   /* that its calls beside a GEMM hold; 0: none is made there */
+    double start_us;   /* from a call to its first block's start */
+    double launch_us;  /* of a kernel behind another */
+    double publish_us; /* from a tile in memory to its flag */
+    double skew_us;    /* from one rank's start to the next's */
+    double jitter;     /* of a block's time: at most +- this share */
 } ewx_sim_profile;
 
 double ewx_sim_curve_at(const ewx_sim_curve *curve, double x);

@@ -30,6 +30,14 @@ void ewx_sim_end_reduce(ewx_sim *sim, int rank, int consumer);
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,
                          int64_t begin_ps);
 
+/* ---- sim_vendor.c: a vendor's collective ---- */
+/* Behind the last rank's GEMM, in place of reducers. */
+void ewx_sim_run_nccl(ewx_sim *sim);
+/* A group's tiles are there, or a call has ended: books the next call if it can begin. */
+void ewx_sim_book_call(ewx_sim *sim);
+void ewx_sim_begin_call(ewx_sim *sim);
+void ewx_sim_end_call(ewx_sim *sim);
+
 /* ---- sim_workers.c: the CPU engine ---- */
 void ewx_sim_start_workers(ewx_sim *sim, int rank);
 void ewx_sim_worker_block(ewx_sim *sim, int rank, int worker);

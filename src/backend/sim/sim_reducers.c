@@ -60,6 +60,10 @@ void ewx_sim_wake_unit(ewx_sim *sim, int dst, int64_t unit)
                      EWX_SIM_WAKE, dst, 0);
         return;
     }
+    if (sim->model.calls_nccl) {
+        ewx_sim_book_call(sim);
+        return;
+    }
     if (sim->op->cta_of) {
         const int at = sim->op->cta_of(sim, dst, unit - sim->first_unit[dst]);
         if (at >= 0 && r->consumers[at].phase == EWX_SIM_WAITING &&

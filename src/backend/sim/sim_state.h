@@ -2,6 +2,7 @@
  *
  *     simulate.c                    set-up, clock, dispatch, result
  *     sim_blocks.c, sim_reducers.c  a GPU's kernels: blocks, and tasks on SMs
+ *     sim_vendor.c                  a vendor's collective in place of reducers
  *     sim_workers.c, sim_hosts.c    the CPU engine: workers, and sums between hosts
  *     ops/                          a program per operation: its tasks, what each of them
  *                                   waits for and moves
@@ -25,7 +26,9 @@ enum ewx_sim_kind {
     EWX_SIM_RESUME,     /* who: a reducer whose tile has become ready */
     EWX_SIM_REDUCE_END, /* who: reducer, or worker */
     EWX_SIM_WAKE,       /* a rank's idle workers look again */
-    EWX_SIM_ARRIVAL     /* CPU: a unit from another host; who: the unit */
+    EWX_SIM_ARRIVAL,    /* CPU: a unit from another host; who: the unit */
+    EWX_SIM_CALL,       /* a vendor's call for a group of tiles, of all ranks */
+    EWX_SIM_CALL_END
 };
 
 /* Room for one producer CTA on an SM, or a worker of the CPU. */
@@ -135,6 +138,8 @@ typedef struct ewx_sim {
     int64_t *next_sum;       /* [node][unit] to be made after it; -1: none */
     int64_t *shared_ps;      /* ag-gemm: when a rank sees some rows of another */
     ewx_sim_source *sources; /* ag-gemm: [rank][source] */
+    int64_t num_calls;       /* of a vendor's collective that have ended */
+    bool calling;            /* the next is booked */
     size_t num_traced;
 } ewx_sim;
 

@@ -162,7 +162,7 @@ static void start_kernels(ewx_sim *sim, int rank)
         r->sms[sm].only_reduces = true;
     if (!movers_first)
         ewx_sim_start_part(sim, rank);
-    if (!after || movers_first)
+    if ((!after || movers_first) && !sim->model.calls_nccl)
         ewx_sim_launch_reducers(sim, rank);
 }
 
@@ -197,22 +197,12 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
     case EWX_SIM_ARRIVAL:
         ewx_sim_arrive(sim, rank, who);
         break;
-    }
-}
-
-/* A vendor's collective behind the last rank's GEMM, in place of reducers. */
-static void run_nccl(ewx_sim *sim)
-{
-    int64_t begin_ps = 0;
-    for (int rank = 0; rank < sim->num_ranks; rank++)
-        if (sim->ranks[rank].gemm_end_ps > begin_ps)
-            begin_ps = sim->ranks[rank].gemm_end_ps;
-    for (int rank = 0; rank < sim->num_ranks; rank++) {
-        ewx_sim_rank *r = &sim->ranks[rank];
-        r->end_ps = begin_ps + sim->model.nccl_ps;
-        r->tasks_left = 0;
-        r->remote_bytes = sim->op->remote_bytes(sim, rank);
-        r->crossed_bytes = sim->op->crossed_bytes(sim, rank);
+    case EWX_SIM_CALL:
+        ewx_sim_begin_call(sim);
+        break;
+    case EWX_SIM_CALL_END:
+        ewx_sim_end_call(sim);
+        break;
     }
 }
 
@@ -227,7 +217,7 @@ static ew_status run_clock(ewx_sim *sim)
         return ewx_fail(EW_ERR_MEMORY, "no memory for the simulation's events\n"
                                        "  fix: use a smaller shape");
     if (sim->model.uses_nccl)
-        run_nccl(sim);
+        ewx_sim_run_nccl(sim);
     for (int rank = 0; rank < sim->num_ranks; rank++)
         if (sim->ranks[rank].blocks_left > 0 || sim->ranks[rank].tasks_left > 0)
             return ewx_fail(
