@@ -143,7 +143,8 @@ def call(world, function, arguments):
     watch = _watch or _begin()
     if _now() >= watch.kept_until:
         return _call_and_give_back(watch, world, function, arguments)
-    watch.flight = (world, watch.signals())
+    count = watch.count
+    watch.flight = world, watch.signals() if watch.numbers[count] else count
     try:
         return function(*arguments)
     finally:

@@ -125,8 +125,10 @@ class Plan(Taker):
 
     def _bind_again(self, weight):
         """bind, of a weight that nobody closes, unless it is the one that is bound."""
-        if self._bound_to is None or self._bound_to() is not weight:
-            self.bind(weight)
+        bound = self._bound_to
+        if bound is None or bound() is not weight:
+            self._world._call_briefly(lib.ew_plan_bind_weight, self._handle, weight._handle)
+            self._bound, self._bound_to = True, weakref.ref(weight)
 
     def set_timeout(self, seconds: float) -> None:
         """How long this plan's calls wait for a rank that makes no progress, from the next call

@@ -19,10 +19,12 @@ import torch
 from torch.autograd import profiler
 
 from ._library import lib
+from ._torch_dispatch import has_nothing_else_to_do
 from ._torch_weights import key_of
 from ._world import World
 
 _MOST_SHAPES = 32  # of one weight
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class _Known:
@@ -39,11 +41,15 @@ def _place_of(b):
     return b.untyped_storage()._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype
 
 
-def _kept_of(b, world, config):
+def _kept_of(b, world, frozen, config):
+    """What is kept of a weight that is as it was when it was packed; else None."""
     known = world._again.get((id(b), config))
     if known is None or known.tensor() is not b or _place_of(b) != known.place:
         return None
-    return known.kept
+    kept = known.kept
+    if b._version != kept.version or not (frozen or kept.elements.tobytes() == kept.sample):
+        return None
+    return kept
 
 
 def _meet(b, world, config):
@@ -58,14 +64,13 @@ def _meet(b, world, config):
     return kept
 
 
-def _prepare_again(call, a, world):
-    """(the plan, a's address) of a call that was remembered; None if it cannot be made again."""
-    key, item_bytes = call[0], call[3]
-    plans, address = world._cache, a.data_ptr()
-    if key not in plans or address % item_bytes or profiler._is_profiler_enabled:
+def _plan_of(call, world):
+    """The plan of a call that was remembered; None if the call is not to be made again."""
+    key, plans = call[0], world._cache
+    if key not in plans or profiler._is_profiler_enabled:
         return None  # a profiler shall see the operator
     plan = plans[key] = plans.pop(key)  # the last one is the most recently used
-    return plan, address
+    return plan
 
 
 def _note(what, kept, a, world, config, shape, *more):
@@ -81,18 +86,19 @@ def _note(what, kept, a, world, config, shape, *more):
 def call_again(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool,
                config: str) -> torch.Tensor | None:
     """The result of a call that was remembered as ``what``; None, with nothing done, if none was or
-    it has to be looked at again.  For operands with which the dispatcher has nothing to do."""
-    kept = _kept_of(b, world, config)
+    it has to be looked at again, or the dispatcher has something to do with it."""
+    if _is_compiling() or not has_nothing_else_to_do(a, b):
+        return None
+    kept = _kept_of(b, world, frozen, config)
     call = None if kept is None else kept.calls.get((what, config, a.dtype, a.shape))
-    if call is None or not a.is_contiguous() or not kept.is_current(b._version, frozen):
+    if call is None or not a.is_contiguous():
         return None
-    prepared = _prepare_again(call, a, world)
-    if prepared is None:
+    plan, address = _plan_of(call, world), a.data_ptr()
+    if plan is None or address % call[3]:
         return None
-    plan, address = prepared
     plan._bind_again(kept.weight)
     y = a.new_empty(*call[2])
-    plan._call(plan._function, plan._check_open(), call[1], address, None, y.data_ptr(), None)
+    plan._call(plan._function, plan._handle, call[1], address, None, y.data_ptr(), None)
     return y
 
 
@@ -109,19 +115,21 @@ def remember(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, con
 def activate_again(activation: int, a: torch.Tensor, gate: torch.Tensor, up: torch.Tensor,
                    world: World, frozen: bool, config: str) -> torch.Tensor | None:
     """``call_again`` of a plan's ag_gemm_act with two weights."""
-    first, second = _kept_of(gate, world, config), _kept_of(up, world, config)
-    if first is None or second is None:
+    if (_is_compiling() or not has_nothing_else_to_do(a, gate)
+            or not has_nothing_else_to_do(a, up)):
+        return None
+    first = _kept_of(gate, world, frozen, config)
+    second = None if first is None else _kept_of(up, world, frozen, config)
+    if second is None:
         return None
     call = first.calls.get(((activation, id(second)), config, a.dtype, a.shape))
-    if (call is None or not a.is_contiguous() or not first.is_current(gate._version, frozen)
-            or not second.is_current(up._version, frozen)):
+    if call is None or not a.is_contiguous():
         return None
-    prepared = _prepare_again(call, a, world)
-    if prepared is None:
+    plan, address = _plan_of(call, world), a.data_ptr()
+    if plan is None or address % call[3]:
         return None
-    plan, address = prepared
     y = a.new_empty(*call[2])
-    plan._call(lib.ew_ag_gemm_act, plan._check_open(), call[1], address, call[4], 2, activation,
+    plan._call(lib.ew_ag_gemm_act, plan._handle, call[1], address, call[4], 2, activation,
                y.data_ptr(), None, None)
     return y
 

@@ -38,9 +38,14 @@ def has_nothing_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether the dispatcher would go straight from these operands to a kernel for the CPU, so that
     one can as well be called without it: no gradient is wanted, and nothing traces, compiles,
     casts, maps or counts what is called."""
-    return not (_is_compiling() or _is_grad_enabled() and (a.requires_grad or b.requires_grad)
-                or type(a) is not torch.Tensor or type(b) not in _TENSORS
-                or _has_function_mode(a, b) or _is_autocast_enabled()
+    return (not _is_compiling() and type(b) in _TENSORS and identity(_keys_of(b)) in _DENSE
+            and not _has_function_mode(b) and has_nothing_else_to_do(a, b))
+
+
+def has_nothing_else_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """The same, of a b with which it had nothing to do before."""
+    return not (_is_grad_enabled() and (a.requires_grad or b.requires_grad)
+                or type(a) is not torch.Tensor or _has_function_mode(a) or _is_autocast_enabled()
                 or forward_ad._current_level >= 0
                 or identity(_keys_of_thread()) not in _UNDISTURBED
-                or identity(_keys_of(a)) not in _DENSE or identity(_keys_of(b)) not in _DENSE)
+                or identity(_keys_of(a)) not in _DENSE)

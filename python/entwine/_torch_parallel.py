@@ -21,30 +21,31 @@ from ._torch_world import world_of
 from ._world import World
 
 
-def _pass_on_version(parameter: DTensor) -> None:
-    """torch counts a write to a DTensor in its own version and not in that of the local tensor,
-    which is what packed weights are compared by."""
-    local = parameter._local_tensor
-    try:
-        now = id(parameter), parameter._version
-    except RuntimeError:  # an inference tensor has none, and asking whether it is one takes longer
-        return
-    if local.is_inference():
-        return
-    if getattr(local, "_entwine_seen", now) != now:
-        torch.autograd.graph.increment_version(local)
-    local._entwine_seen = now  # type: ignore[attr-defined]
-
-
 def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """This rank's part of a parameter."""
+    """This rank's part of a parameter.
+
+    torch counts a write to a DTensor in its own version and not in that of the local tensor, which
+    is what packed weights are compared by; so it is passed on."""
     if parameter is None or not isinstance(parameter, DTensor):
         return parameter
-    if not torch.compiler.is_compiling():
-        _pass_on_version(parameter)
-        if not torch.is_grad_enabled():
-            return parameter._local_tensor
-    return parameter.to_local()
+    if _is_compiling():
+        return parameter.to_local()
+    local = parameter._local_tensor
+    try:
+        now, known = parameter._version, local._entwine_seen  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):  # the first time; an inference tensor has no version
+        _note_version(parameter)
+    else:
+        if known != (id(parameter), now):
+            torch.autograd.graph.increment_version(local)
+            _note_version(parameter)
+    return parameter.to_local() if _is_grad_enabled() else local
+
+
+def _note_version(parameter: DTensor) -> None:
+    local = parameter._local_tensor
+    if not (parameter.is_inference() or local.is_inference()):
+        local._entwine_seen = id(parameter), parameter._version  # type: ignore[attr-defined]
 
 
 def _parameter(module: torch.nn.Module, name: str) -> Any:
@@ -82,6 +83,8 @@ def _watched(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Te
     y.register_hook(check)
     return y
 
+
+_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 Forward = Callable[[Any, torch.Tensor], Any]  # of a layer and its input
 

@@ -28,11 +28,10 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
 def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World,
               frozen: bool = False, pack: bool = True, config: str = "") -> torch.Tensor:
     """The sum over ranks of ``x @ weight.T``, and the bias: [..., n] on every rank."""
-    is_plain = pack and has_nothing_to_do(x, weight)
-    y = call_again("gemm-ar", x, weight, world, frozen, config) if is_plain else None
+    y = call_again("gemm-ar", x, weight, world, frozen, config) if pack else None
     if y is None:
         y = gemm_ar_operator(x, weight, world.name, frozen, pack, config)
-        if is_plain:
+        if pack and has_nothing_to_do(x, weight):
             remember("gemm-ar", x, weight, world, config, y)
     if bias is not None:
         y = y + bias.to(y.dtype)  # autocast may have chosen the type of y
@@ -69,9 +68,7 @@ def own_columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 def _own_product(x: torch.Tensor, weight: torch.Tensor, world: World, frozen: bool
                  ) -> torch.Tensor | None:
     alone, config = world._own or world.alone(), _with_workers(_get_num_threads())
-    y = None
-    if has_nothing_to_do(x, weight):
-        y = call_again("gemm-ar", x, weight, alone, frozen, config)
+    y = call_again("gemm-ar", x, weight, alone, frozen, config)
     if y is None and _can_multiply(x, weight):
         y = whole_sum(x, weight, None, alone, frozen, config=config)
     return y
@@ -81,13 +78,14 @@ def activated_columns(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, act
                       world: World, frozen: bool = False) -> torch.Tensor | None:
     """``act(x @ gate.T) * (x @ up.T)`` of this rank's columns, in one call.  None, with nothing
     done, where ``own_columns`` would not be Entwine's own product."""
-    if not (_is_inference() and has_nothing_to_do(x, gate) and has_nothing_to_do(x, up)):
+    if not _is_inference():
         return None
     code, alone = activation_code(activation), world._own or world.alone()
     config = _with_workers(torch.get_num_threads())
     y = activate_again(code, x, gate, up, alone, frozen, config)
     if y is None:
-        if not _can_multiply(x, gate) or not _can_multiply(x, up) or gate.shape != up.shape:
+        if not all(_can_multiply(x, weight) and has_nothing_to_do(x, weight)
+                   for weight in (gate, up)) or gate.shape != up.shape:
             return None
         h, weights = activated(as_matrix(x), gate, up, activation, alone, frozen, config)
         y = h.view(*x.shape[:-1], gate.shape[0])
@@ -118,12 +116,11 @@ def scattered_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
                   ) -> torch.Tensor:
     """This rank's part, along a dimension, of what ``whole_sum`` returns.  ``dim`` counts the
     dimensions of x without the last, also from their end."""
-    is_plain = pack and has_nothing_to_do(x, weight)
     what = "gemm-rs", dim
-    y = call_again(what, x, weight, world, frozen, config) if is_plain else None
+    y = call_again(what, x, weight, world, frozen, config) if pack else None
     if y is None:
         y = _scattered_product(x, weight, world, frozen, dim, pack, config)
-        if is_plain and _is_outermost(x.shape, dim):
+        if pack and has_nothing_to_do(x, weight) and _is_outermost(x.shape, dim):
             remember(what, x, weight, world, config, y)
     if bias is not None:
         y = y + _replicated(bias, world.name).to(y.dtype)

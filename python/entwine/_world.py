@@ -378,7 +378,9 @@ class World:
         if not self._busy.acquire(False):
             raise _busy_error("used")
         try:
-            check(function(*arguments))
+            status = function(*arguments)
+            if status:
+                check(status)
         finally:
             self._busy.release()
             if self._forsaken:

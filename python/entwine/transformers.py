@@ -111,7 +111,8 @@ class _Entwines:
         ours = self.forward_of(world_of(_group_of(mesh)))
 
         def forward(module: Any, x: torch.Tensor) -> torch.Tensor:
-            y = None if isinstance(x, DTensor) else ours(module, x)
+            is_split = type(x) is not torch.Tensor and isinstance(x, DTensor)
+            y = None if is_split else ours(module, x)
             if y is not None:
                 return y
             owner, theirs = module._entwine_theirs
