@@ -22,6 +22,11 @@ static inline void ewx_cpus_add(ewx_cpus *set, int cpu)
     set->words[cpu / 64] |= (uint64_t)1 << (cpu % 64);
 }
 
+static inline void ewx_cpus_remove(ewx_cpus *set, int cpu)
+{
+    set->words[cpu / 64] &= ~((uint64_t)1 << (cpu % 64));
+}
+
 static inline int ewx_cpus_count(const ewx_cpus *set)
 {
     int count = 0;

@@ -183,7 +183,7 @@ void ewx_home_choose(const ewx_domains *domains, const ewx_cpus *cpus, int index
     }
 }
 
-static bool read_mask(ewx_cpus *cpus_out)
+bool ewx_own_cpus(ewx_cpus *cpus_out)
 {
     *cpus_out = (ewx_cpus){0};
     return sched_getaffinity(0, sizeof *cpus_out, (cpu_set_t *)(void *)cpus_out) == 0;
@@ -207,19 +207,18 @@ static bool interleave(const ewx_home *home)
 ewx_stay ewx_home_enter(const ewx_home *home)
 {
     ewx_stay stay = {.is_bound = false};
-    if (home->num_domains < 1 || !ewx_domains_find()->can_bind || !read_mask(&stay.before))
+    if (home->num_domains < 1 || !ewx_domains_find()->can_bind ||
+        !ewx_own_cpus(&stay.before))
         return stay;
     stay.is_bound = !ewx_cpus_equal(&stay.before, &home->cpus) && set_mask(&home->cpus);
     stay.interleaves = home->num_domains > 1 && interleave(home);
     return stay;
 }
 
-void ewx_share_mask(pthread_t thread)
+void ewx_confine(pthread_t thread, const ewx_cpus *cpus)
 {
-    ewx_cpus cpus;
-    if (read_mask(&cpus))
-        (void)pthread_setaffinity_np(thread, sizeof cpus,
-                                     (const cpu_set_t *)(const void *)&cpus);
+    (void)pthread_setaffinity_np(thread, sizeof *cpus,
+                                 (const cpu_set_t *)(const void *)cpus);
 }
 
 void ewx_home_leave(const ewx_stay *stay)

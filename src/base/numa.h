@@ -47,8 +47,11 @@ typedef struct ewx_stay {
 ewx_stay ewx_home_enter(const ewx_home *home);
 void ewx_home_leave(const ewx_stay *stay);
 
-/* Another thread of the program may use the same CPUs from now on as the calling one. */
-void ewx_share_mask(pthread_t thread);
+/* The CPUs that the calling thread may use; false: that is not known. */
+bool ewx_own_cpus(ewx_cpus *cpus_out);
+
+/* Another thread of the program may use these from now on. */
+void ewx_confine(pthread_t thread, const ewx_cpus *cpus);
 
 #ifdef EW_TESTING
 extern const char *ewx_hwloc_library;

@@ -4,6 +4,7 @@
 
 #include <fenv.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@ typedef struct worker_team {
     fenv_t arithmetic; /* the caller's: how it rounds, whether it flushes subnormals */
     ew_status status;
     /* The caller's: */
+    ewx_cpus home;
+    bool has_home;
+    int avoided; /* the CPU that no worker may use; -1: none */
     int num_threads;
     worker workers[EWX_MAX_WORKERS - 1];
 } worker_team;
@@ -94,8 +98,10 @@ static ew_status start_workers(worker_team *team, int num_workers)
     sigset_t all, before;
     ewx_place_home(team->world, &home);
     const ewx_stay stay = ewx_home_enter(&home);
-    for (int i = 0; i < team->num_threads; i++)
-        ewx_share_mask(team->workers[i].thread);
+    team->has_home = ewx_own_cpus(&team->home);
+    team->avoided = -1;
+    for (int i = 0; i < team->num_threads && team->has_home; i++)
+        ewx_confine(team->workers[i].thread, &team->home);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     ew_status status = EW_OK;
@@ -141,12 +147,30 @@ ew_status ewx_workers_start(ew_world *world, int num_workers)
     return start_workers(attached->object, num_workers);
 }
 
+/* A worker that wakes up where its caller computes would wait for the next tick, which is
+ * longer than a call of few rows takes, although another CPU is idle.  Linux puts it there
+ * if it has run there before, or if a program's other threads have just been spinning
+ * everywhere else.  Callers hardly ever move, so that this costs next to nothing. */
+static void avoid_caller(worker_team *team)
+{
+    const int cpu = sched_getcpu();
+    if (cpu == team->avoided || cpu < 0 || cpu >= EWX_MAX_CPUS || !team->has_home)
+        return;
+    ewx_cpus others = team->home;
+    ewx_cpus_remove(&others, cpu);
+    const bool has_room = ewx_cpus_count(&others) >= team->num_threads;
+    for (int i = 0; i < team->num_threads; i++)
+        ewx_confine(team->workers[i].thread, has_room ? &others : &team->home);
+    team->avoided = cpu;
+}
+
 ew_status ewx_workers_run(ew_world *world, int num_workers, ewx_workers_task work,
                           void *context)
 {
     if (num_workers == 1)
         return work(context, 0);
     worker_team *team = world->attachments[EWX_ATTACHED_WORKERS].object;
+    avoid_caller(team);
     pthread_mutex_lock(&team->mutex);
     team->num_workers = num_workers;
     team->work = work;
