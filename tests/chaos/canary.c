@@ -1,9 +1,11 @@
-/* The delays lie in a ring of buckets of 8 ms each, which covers some minutes. */
+/* The delays lie in rings of buckets of 8 ms each, which cover some minutes. */
 #include "canary.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,16 +16,19 @@
 #include "harness.h"
 
 #define BUCKET_NS 8000000
-enum { NUM_BUCKETS = 1 << 15 };
+enum { NUM_BUCKETS = 1 << 15, MOST_CANARIES = 16 };
 
 typedef struct bucket {
     _Atomic int64_t number, late_ns;
 } bucket;
 
-static bucket *buckets;
-static pid_t canary;
+typedef bucket ring[NUM_BUCKETS];
 
-static void note(int64_t began_ns, int64_t late_ns)
+static ring *rings; /* one for each canary */
+static pid_t canaries[MOST_CANARIES];
+static int num_canaries;
+
+static void note(bucket *buckets, int64_t began_ns, int64_t late_ns)
 {
     /* A delay counts wherever it lies, as it may have begun long before. */
     for (int64_t at = began_ns / BUCKET_NS; at <= ewx_now_ns() / BUCKET_NS; at++) {
@@ -36,55 +41,80 @@ static void note(int64_t began_ns, int64_t late_ns)
     }
 }
 
-static void wake(void)
+static void wake(bucket *buckets)
 {
     const int64_t began_ns = ewx_now_ns();
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    note(began_ns, ewx_now_ns() - began_ns - 1000000);
+    note(buckets, began_ns, ewx_now_ns() - began_ns - 1000000);
 }
 
-static void fork_once(void)
+static void fork_once(bucket *buckets)
 {
     const int64_t began_ns = ewx_now_ns();
     const pid_t child = fork();
     if (child == 0)
         _exit(0);
     waitpid(child, NULL, 0);
-    note(began_ns, ewx_now_ns() - began_ns);
+    note(buckets, began_ns, ewx_now_ns() - began_ns);
+}
+
+/* On one CPU, or on any if that is -1. */
+static void start_one(int cpu)
+{
+    const pid_t parent = getpid();
+    bucket *const buckets = rings[num_canaries];
+    const pid_t canary = fork();
+    if (canary != 0) {
+        canaries[num_canaries++] = canary;
+        return;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    if (cpu >= 0) {
+        CPU_SET(cpu, &here);
+        sched_setaffinity(0, sizeof here, &here);
+    }
+    while (getppid() == parent) {
+        for (int i = 0; i < 10; i++)
+            wake(buckets);
+        fork_once(buckets);
+    }
+    _exit(0);
 }
 
 void canary_start(void)
 {
-    const pid_t parent = getpid();
-    buckets = harness_share(NUM_BUCKETS * sizeof *buckets);
-    canary = fork();
-    if (canary != 0)
-        return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (getppid() == parent) {
-        for (int i = 0; i < 10; i++)
-            wake();
-        fork_once();
-    }
-    _exit(0);
+    cpu_set_t all;
+    rings = harness_share(MOST_CANARIES * sizeof *rings);
+    const bool is_known = sched_getaffinity(0, sizeof all, &all) == 0;
+    for (int cpu = 0; is_known && cpu < CPU_SETSIZE && num_canaries < MOST_CANARIES; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            start_one(cpu);
+    if (num_canaries == 0)
+        start_one(-1);
 }
 
 int64_t canary_late_ns(int64_t from_ns, int64_t to_ns)
 {
     int64_t most = 0;
-    for (int64_t at = from_ns / BUCKET_NS; at <= to_ns / BUCKET_NS; at++) {
-        bucket *b = &buckets[at % NUM_BUCKETS];
-        if (atomic_load(&b->number) == at && atomic_load(&b->late_ns) > most)
-            most = atomic_load(&b->late_ns);
-    }
+    for (int i = 0; i < num_canaries; i++)
+        for (int64_t at = from_ns / BUCKET_NS; at <= to_ns / BUCKET_NS; at++) {
+            bucket *b = &rings[i][at % NUM_BUCKETS];
+            if (atomic_load(&b->number) == at && atomic_load(&b->late_ns) > most)
+                most = atomic_load(&b->late_ns);
+        }
     return most;
 }
 
 void canary_stop(void)
 {
-    kill(canary, SIGKILL);
-    waitpid(canary, NULL, 0);
-    harness_unshare(buckets, NUM_BUCKETS * sizeof *buckets);
+    for (int i = 0; i < num_canaries; i++) {
+        kill(canaries[i], SIGKILL);
+        waitpid(canaries[i], NULL, 0);
+    }
+    num_canaries = 0;
+    harness_unshare(rings, MOST_CANARIES * sizeof *rings);
 }
 
 int64_t queued_ns(pid_t pid)
