@@ -95,6 +95,11 @@ void canary_start(void)
         start_one(-1);
 }
 
+int canary_count(void)
+{
+    return num_canaries;
+}
+
 int64_t canary_late_ns(int64_t from_ns, int64_t to_ns)
 {
     int64_t most = 0;

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 void canary_start(void);
+int canary_count(void);
 /* The longest delay that one of them suffered in that time. */
 int64_t canary_late_ns(int64_t from_ns, int64_t to_ns);
 void canary_stop(void);
