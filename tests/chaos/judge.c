@@ -202,7 +202,10 @@ static int64_t bound_ns(const ordeal *o)
     if (judge_is_noticed(o))
         return least(DEATH_BOUND_NS + (late_ns > starved ? late_ns : starved),
                      timeout_ns * 3 / 4);
-    const int64_t guessed_ns = least(late_ns, 3 * timeout_ns);
+    /* Ranks whose launcher is silent wait for much longer than the timeout. */
+    const int64_t most_ns =
+        3 * timeout_ns + (was_hit_by(o, LAUNCHER, true) ? LAUNCHER_MARGIN_NS : 0);
+    const int64_t guessed_ns = least(late_ns, most_ns);
     return stop_bound_ns(o, timeout_ns) + (guessed_ns > starved ? guessed_ns : starved);
 }
 
