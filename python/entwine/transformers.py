@@ -181,16 +181,18 @@ def _join(mlp: Any, world: World) -> bool:
         activated = activated_forward(world, activation_of(mlp))
     except ArgumentError:
         return False
+    theirs, kind = type(mlp).forward, type(mlp.act_fn)
 
-    def forward(mlp: Any, x: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_compiling():
+    def forward(mlp: Any, x: torch.Tensor) -> Any:
+        if torch.compiler.is_compiling() or type(mlp).forward is not theirs:
             return type(mlp).forward(mlp, x)
         modules, h = mlp._modules, None
-        gate, up, act = modules["gate_proj"], modules["up_proj"], modules["act_fn"]
-        if (_is_untouched(gate) and _is_untouched(up) and not act._forward_hooks
+        gate, up, act = modules["gate_proj"], modules["up_proj"], modules.get("act_fn")
+        if (_is_untouched(gate) and _is_untouched(up) and type(act) is kind
+                and "forward" not in act.__dict__ and not act._forward_hooks
                 and not act._forward_pre_hooks and not _has_any_global_hook()):
             h = activated(gate, up, x)
-        return type(mlp).forward(mlp, x) if h is None else modules["down_proj"](h)
+        return theirs(mlp, x) if h is None else modules["down_proj"](h)
 
     mlp.forward = types.MethodType(forward, mlp)
     return True
@@ -243,9 +245,9 @@ def enable() -> None:
     """Has Transformers' tensor parallelism use Entwine, for models that are loaded from now on:
     GEMM + AllReduce in layers of the style ``rowwise``, products with packed weights in those of
     ``colwise`` where no gradient is wanted, and in MLPs of the usual form ``act(gate) * up`` in one
-    call; the gradients of both are summed through Entwine's shared memory.  In eager inference the outputs of ``colwise_gather_output`` and
-    ``embedding_rowwise`` are gathered through it too.  Parameters, checkpoints and everything else
-    stay Transformers' own.
+    call; the gradients of both are summed through Entwine's shared memory.  In eager inference the
+    outputs of ``colwise_gather_output`` and ``embedding_rowwise`` are gathered through it too.
+    Parameters, checkpoints and everything else stay Transformers' own.
 
     What was replaced in a model, and what was not and why, is one line of the logger ``entwine``: a
     warning if a row-parallel layer was not replaced.

@@ -360,6 +360,16 @@ def check_gated(tokens):
         del mlp.up_proj.forward
         mlp.up_proj.forward = theirs
         assert calls_of(model) == 2
+        whole, act = type(mlp).forward, mlp.act_fn
+        for change, undo in (
+                (lambda: setattr(mlp, "act_fn", torch.nn.ReLU()),
+                 lambda: setattr(mlp, "act_fn", act)),
+                (lambda: setattr(type(mlp), "forward", lambda self, x: whole(self, x)),
+                 lambda: setattr(type(mlp), "forward", whole))):
+            change()
+            assert calls_of(model) < 2
+            undo()
+            assert calls_of(model) == 2
         model(tokens, labels=tokens).loss.backward()
         with torch.no_grad():
             mlp.up_proj.weight.mul_(2.0)
