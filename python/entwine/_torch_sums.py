@@ -81,7 +81,7 @@ def activated_columns(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, act
     if not _is_inference():
         return None
     code, alone = activation_code(activation), world._own or world.alone()
-    config = _with_workers(torch.get_num_threads())
+    config = _with_workers(_get_num_threads())
     y = activate_again(code, x, gate, up, alone, frozen, config)
     if y is None:
         if not all(_can_multiply(x, weight) and has_nothing_to_do(x, weight)
