@@ -532,17 +532,22 @@ static void huge_blocks_and_groups_do_not_overflow(void **state)
 
 enum { SPANNING_W = 8, FEW_ROWS = 600, MAX_ROWS = 9000, SPANNED_COLS = 5 };
 
-static ewx_spec cuda_spec(int W, int64_t max_m, const char *text, int hosts)
+static ewx_spec cuda_spec_of(ew_op op, int W, int64_t max_m, const char *text, int hosts)
 {
     const ewx_machine machine = {.cores = 2, .hosts = hosts, .gpu_sms = 16, .gpu_arch = 90};
-    const ew_problem problem =
-        EW_PROBLEM(max_m, SPANNED_COLS * EWX_TILE_N - 8, 64, EW_BF16);
+    ew_problem problem = EW_PROBLEM(max_m, SPANNED_COLS * EWX_TILE_N - 8, 64, EW_BF16);
     ew_config config = EW_CONFIG_INIT;
     ewx_spec spec;
+    problem.op = op;
     assert_int_equal(ew_config_parse(text, &config), EW_OK);
     config.backend = EW_BACKEND_CUDA;
     assert_int_equal(ewx_spec_build(&problem, W, &config, &machine, &spec), EW_OK);
     return spec;
+}
+
+static ewx_spec cuda_spec(int W, int64_t max_m, const char *text, int hosts)
+{
+    return cuda_spec_of(EW_OP_GEMM_RS, W, max_m, text, hosts);
 }
 
 /* What a producer flags and an owner waits for, by owner and task. */
@@ -677,6 +682,84 @@ static void only_calls_that_can_span_owners(void **state)
     }
 }
 
+/* The panels of all rows, one after the other: of every rank its own, and none twice. */
+static void check_panels(const ewx_grid *grid, int W)
+{
+    int64_t row = 0;
+    for (int src = 0; src < W; src++) {
+        int64_t first, count;
+        assert_int_equal(ew_owned_rows(grid->rows, W, src, &first, &count), EW_OK);
+        for (int64_t index = 0; index < ewx_div_up(count, EWX_TILE_M); index++) {
+            const int64_t end = ewx_min64(first + (index + 1) * EWX_TILE_M, first + count);
+            for (; row < end; row++) {
+                const ewx_panel panel = ewx_panel_of_row(grid, W, (int32_t)row);
+                EXPECT(grid, panel.src == src && panel.index == index && panel.end == end);
+            }
+        }
+    }
+    EXPECT(grid, row == grid->rows);
+}
+
+static void gathered_tiles_await_all_their_rows(void **state)
+{
+    static int64_t positions[MAX_ROWS / EWX_TILE_M * SPANNED_COLS + SPANNED_COLS];
+    (void)state;
+    for (int W = 1; W <= SPANNING_W; W++) {
+        const ewx_spec spec = cuda_spec_of(EW_OP_AG_GEMM, W, MAX_ROWS, "", 1);
+        int spanning = 0;
+        for (int64_t m = 1; m <= MAX_ROWS; m += m < FEW_ROWS ? 1 : 61) {
+            const ewx_grid crossing = ewx_spec_grid(&spec, m);
+            const ewx_grid grid = ewx_gathered_grid(&spec, &crossing);
+            EXPECT(&grid, crossing.num_parts == W);
+            if (!ewx_spans_owners(&spec, m)) {
+                EXPECT(&grid, grid.num_parts == W);
+                continue;
+            }
+            spanning++;
+            EXPECT(&grid, grid.num_parts == 1 && grid.cols == crossing.cols);
+            EXPECT(&grid,
+                   ewx_num_blocks(&grid) < ewx_num_blocks(&crossing) || m <= EWX_TILE_M);
+            check_coverage(&grid, positions);
+            for (int rank = 0; rank < W; rank++)
+                for (int64_t at = 0; at < ewx_num_blocks(&grid); at++) {
+                    const ewx_block block = ewx_gather_block(&grid, rank, at);
+                    const ewx_block first = ewx_gather_block(&grid, 0, at);
+                    EXPECT(&grid, block.part == 0 && block.row == first.row &&
+                                      block.col == first.col);
+                }
+            check_panels(&grid, W);
+        }
+        assert_true(W == 1 ? spanning == 0 : spanning > EWX_TILE_M);
+    }
+}
+
+static void only_gathers_that_can_span_owners(void **state)
+{
+    static const struct {
+        const char *config;
+        int hosts;
+        bool spans;
+    } cases[] = {
+        {"", 1, true},
+        {"kernel=sm80", 1, true},
+        {"release=output,pool=after", 1, true},
+        {"", 2, false},
+        {"transport=copy", 1, false},
+        {"order=contiguous", 1, false},
+        {"order=default", 1, false},
+        {"producer=blas", 1, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const ewx_spec spec =
+            cuda_spec_of(EW_OP_AG_GEMM, 4, 4096, cases[i].config, cases[i].hosts);
+        if (ewx_spans_owners(&spec, 8) != cases[i].spans)
+            fail_msg("%s on %d hosts", cases[i].config, cases[i].hosts);
+        assert_false(ewx_spans_owners(&spec, 4096));
+        assert_false(ewx_spans_owners(&spec, 0));
+    }
+}
+
 /* Every block is taken once, whole or by its two tiles, in the order of positions; and what
  * is split is a last wave of which half of the CTAs or more would have nothing. */
 static void split_blocks_are_taken_once(void **state)
@@ -717,6 +800,8 @@ int main(void)
         cmocka_unit_test(few_rows_span_owners),
         cmocka_unit_test(slots_suffice_for_every_largest_call),
         cmocka_unit_test(only_calls_that_can_span_owners),
+        cmocka_unit_test(gathered_tiles_await_all_their_rows),
+        cmocka_unit_test(only_gathers_that_can_span_owners),
         cmocka_unit_test(split_blocks_are_taken_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -344,9 +344,12 @@ static bool ranks_are_gpus(const ew_config *config)
 static bool can_span_owners(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
-    return ranks_are_gpus(config) && spec->problem.op == EW_OP_GEMM_RS &&
-           spec->num_ranks > 1 && spec->num_hosts == 1 &&
-           config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
+    const bool crosses_apart =
+        spec->op->gemm_waits
+            ? !ewx_copies_rows(spec->op, config)
+            : spec->problem.op == EW_OP_GEMM_RS && config->transport == EW_TRANSPORT_PULL;
+    return ranks_are_gpus(config) && crosses_apart && spec->num_ranks > 1 &&
+           spec->num_hosts == 1 && config->producer == EW_PRODUCER_OWN &&
            config->order == EW_ORDER_INTERLEAVED &&
            (config->release == 1 || config->release == EW_RELEASE_OUTPUT) &&
            config->launches == EW_LAUNCHES_ONCE &&
@@ -388,16 +391,31 @@ bool ewx_has_decode_kernel(const ewx_spec *spec)
            ewx_num_pieces(config, spec->num_ranks) == 1;
 }
 
+static ewx_grid spanning_grid(const ewx_spec *spec, int64_t m, int64_t n)
+{
+    ew_config config = spec->config;
+    config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
+    if (m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
+        config.block_n = EWX_TILE_N; /* as that kernel takes them */
+    return ewx_grid_build(m, n, 1, &config);
+}
+
 ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
 {
-    const bool spans = ewx_spans_owners(spec, m);
-    const int num_parts = spans ? 1 : spec->op->num_parts(spec->num_ranks);
+    if (!spec->op->gemm_waits && ewx_spans_owners(spec, m))
+        return spanning_grid(spec, m, spec->problem.n);
+    const int num_parts = spec->op->num_parts(spec->num_ranks);
     ew_config config = spec->config;
-    if (spans)
-        config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
     if (num_parts == 1 && m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
-        config.block_n = EWX_TILE_N; /* as that kernel takes them */
+        config.block_n = EWX_TILE_N;
     return ewx_grid_build(m, spec->problem.n, num_parts, &config);
+}
+
+ewx_grid ewx_gathered_grid(const ewx_spec *spec, const ewx_grid *by_ranks)
+{
+    return ewx_spans_owners(spec, by_ranks->rows)
+               ? spanning_grid(spec, by_ranks->rows, by_ranks->cols)
+               : *by_ranks;
 }
 
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m)

@@ -132,13 +132,17 @@ static inline int ewx_layer_num_parts(const ew_config *config, int num_ranks, in
 ew_status ewx_layout_build(const ew_problem *problem, int num_ranks,
                            const ew_config *config, ewx_layout *layout_out);
 
-/* GEMM-ReduceScatter on GPUs: whether the grid of a call of m rows covers all of them
- * together, so that a tile may hold rows of several owners.  It depends on what is equal on
- * all ranks alone, and the bits are the same. */
+/* On GPUs, GEMM-ReduceScatter and AllGather-GEMM: whether the grid of a call of m rows
+ * covers all of them together, so that a tile may hold rows of several owners.  It depends
+ * on what is equal on all ranks alone, and the bits are the same. */
 bool ewx_spans_owners(const ewx_spec *spec, int64_t m);
 
-/* The grid of a call of m rows. */
+/* The grid of a call of m rows.  Of AllGather-GEMM: as the rows cross, a part for each
+ * rank. */
 ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m);
+
+/* AllGather-GEMM: the grid of the GEMM, of rows that cross by that one. */
+ewx_grid ewx_gathered_grid(const ewx_spec *spec, const ewx_grid *by_ranks);
 
 /* Bytes from the start of a slice to a tile's first element. */
 static inline size_t ewx_layout_tile_offset(const ewx_spec *spec, const ewx_grid *grid,

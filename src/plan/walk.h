@@ -199,9 +199,12 @@ EW_HD static inline ewx_block ewx_gather_in_a_ring(const ewx_grid *grid, int ran
     return ewx_part_walk(grid, part, pos);
 }
 
-/* The block at position pos, 0 <= pos < ewx_num_blocks. */
+/* The block at position pos, 0 <= pos < ewx_num_blocks.  Where all rows are one part, all
+ * of them are needed at once. */
 EW_HD static inline ewx_block ewx_gather_block(const ewx_grid *grid, int rank, int64_t pos)
 {
+    if (grid->num_parts == 1)
+        return ewx_part_walk(grid, 0, pos);
     if (grid->order == EW_ORDER_DEFAULT)
         return ewx_order_default(grid, pos);
     return grid->order == EW_ORDER_CONTIGUOUS ? ewx_gather_in_a_ring(grid, rank, pos)

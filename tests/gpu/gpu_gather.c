@@ -224,7 +224,9 @@ static void turn_with(const char *config, int turns)
     gpu_op = EW_OP_AG_GEMM;
     for (int W = 2; W <= 8; W *= 2) {
         const ew_problem many = gpu_problem(128 * W + 3, 8192 / W, 520, EW_FP16);
+        const ew_problem spanning = gpu_problem(40 * W + 3, 8192 / W, 1032, EW_FP16);
         gpu_run(EW_RANKS_AS_THREADS, W, NULL, many, config, in_turn, &turns);
+        gpu_run(EW_RANKS_AS_THREADS, W, NULL, spanning, config, in_turn, &turns);
         gpu_run(EW_RANKS_AS_THREADS, W, NULL, gpu_problem(W / 2, 264, 72, EW_BF16), config,
                 in_turn, &turns);
     }

@@ -169,7 +169,8 @@ ew_status ewx_cuda_trace_read(const ewx_cuda_engine *engine, ew_trace_event *eve
     *count_out = 0;
     if (!engine->trace.produced)
         return EW_OK;
-    const ewx_grid grid = ewx_spec_grid(spec, engine->last_rows);
+    const ewx_grid crossing = ewx_spec_grid(spec, engine->last_rows);
+    const ewx_grid grid = ewx_gathered_grid(spec, &crossing);
     const size_t count = (size_t)(ewx_num_blocks(&grid) + summed_or_copied(engine, &grid));
     stamps s = {malloc(produced_bytes(spec) + 1), malloc(reduced_bytes(spec) + 1)};
     ew_trace_event *all = calloc(count + 1, sizeof *all);

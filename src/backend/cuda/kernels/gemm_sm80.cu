@@ -106,7 +106,7 @@ __device__ __forceinline__ const unsigned char *rows_of(const ewx_cuda_operands 
 {
     const unsigned char *mine = (const unsigned char *)operands.a;
     if constexpr (GATHERS<OP>) {
-        if (block.part == call.rank)
+        if (block.part == call.rank && !spans_owners(call))
             return mine + OP::slot(operands, call, block) * operands.k * 2;
         return call.heaps[call.rank] + call.slice_offset[epoch & 1] +
                block.a_row * operands.k * 2;

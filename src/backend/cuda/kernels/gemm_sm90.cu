@@ -199,11 +199,12 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
 template <class OP>
 __device__ __forceinline__ bool prepare_work(const ewx_cuda_operands &operands,
                                              const ewx_cuda_call &call, uint32_t epoch,
-                                             const gemm_block &block, work &item)
+                                             const gemm_block &block, uint64_t &complete,
+                                             work &item)
 {
     item = work_of<OP>(operands, call, block);
     if constexpr (GATHERS<OP>) {
-        item.num_arrived = OP::num_arrived(call, epoch, block);
+        item.num_arrived = OP::num_arrived(call, epoch, block, complete);
         return item.num_arrived >= 0;
     }
     return true;
@@ -245,6 +246,7 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
     work_giver<TILES, CLUSTER> giver(memory);
     block_source<OP> blocks;
     work items[CLUSTER];
+    uint64_t complete = 0; /* where the GEMM waits: see num_arrived */
     ring<1> block;
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
         if (GATHERS<OP> && !first) {
@@ -254,7 +256,8 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
         /* blockIdx is that of the cluster's first CTA, which is this one */
         if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
             break;
-        if (!prepare_work<OP>(operands, call, epoch, blocks.at(call, 0), items[0]))
+        if (!prepare_work<OP>(operands, call, epoch, blocks.at(call, 0), complete,
+                              items[0]))
             break;
         if constexpr (GATHERS<OP>)
             if (first)
@@ -263,8 +266,8 @@ __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call 
             work &second = items[CLUSTER - 1];
             const bool odd_end = !blocks.has(operands, call, 1);
             second = items[0];
-            if (!odd_end &&
-                !prepare_work<OP>(operands, call, epoch, blocks.at(call, 1), second))
+            if (!odd_end && !prepare_work<OP>(operands, call, epoch, blocks.at(call, 1),
+                                              complete, second))
                 break;
             if (odd_end)
                 second.num_stored = 0;
@@ -388,7 +391,7 @@ __device__ __forceinline__ a_rows rows_of(const ewx_cuda_maps &maps,
     if constexpr (GATHERS<OP>) {
         arrived_before_bulk();
         const int next_wait = item.num_arrived * STEPS_PER_CHUNK;
-        if (item.part == call.rank)
+        if (item.part == call.rank && !spans_owners(call))
             return {&maps.a, item.slot, next_wait};
         const int64_t first = ewx_part_first_row(&call.grid, item.part) + item.slot;
         return {&maps.out[epoch & 1], (int)first, next_wait};
@@ -404,7 +407,11 @@ __device__ __forceinline__ void await_rows(const ewx_cuda_call &call, uint32_t e
 {
     if (step != rows.next_wait)
         return;
-    await_chunk(call, epoch, item.part, item.slot / EWX_TILE_M, step / STEPS_PER_CHUNK);
+    const int panel = item.slot / EWX_TILE_M;
+    if (spans_owners(call))
+        await_chunk_of_tile(call, epoch, panel, step / STEPS_PER_CHUNK);
+    else
+        await_chunk(call, epoch, item.part, panel, step / STEPS_PER_CHUNK);
     arrived_before_bulk();
     rows.next_wait += STEPS_PER_CHUNK;
 }

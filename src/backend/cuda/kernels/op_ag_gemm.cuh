@@ -138,6 +138,62 @@ __device__ __forceinline__ int count_arrived(const ewx_cuda_call &call, uint32_t
     return count;
 }
 
+/* Whether the GEMM's tiles have rows of several ranks.  Then all rows come through the
+ * slice, this rank's too. */
+__device__ __forceinline__ bool spans_owners(const ewx_cuda_call &call)
+{
+    return call.grid.num_parts < call.num_ranks;
+}
+
+/* Calls keep_on(src, panel) for the panels that hold rows of a tile that spans owners, as
+ * long as it says so; whether it always did. */
+template <class ACTION>
+__device__ __forceinline__ bool for_panels_of(const ewx_cuda_call &call, int tile_row,
+                                              ACTION keep_on)
+{
+    const int end = min((tile_row + 1) * EWX_TILE_M, (int)call.grid.rows);
+    for (int row = tile_row * EWX_TILE_M; row < end;) {
+        const ewx_panel panel = ewx_panel_of_row(&call.grid, call.num_ranks, row);
+        if (!keep_on(panel.src, panel.index))
+            return false;
+#if EW_MUTANT == 86 /* planted bug: rows of a tile's first owner are enough */
+        return true;
+#endif
+        row = panel.end;
+    }
+    return true;
+}
+
+/* As await_chunk, of all rows of such a tile. */
+__device__ __forceinline__ bool await_chunk_of_tile(const ewx_cuda_call &call,
+                                                    uint32_t epoch, int tile_row, int chunk)
+{
+    return for_panels_of(call, tile_row, [&](int src, int panel) {
+        return await_chunk(call, epoch, src, panel, chunk);
+    });
+}
+
+__device__ __forceinline__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch,
+                                           int tile_row)
+{
+    for (int chunk = 0; chunk < call.num_chunks; chunk++)
+        if (!await_chunk_of_tile(call, epoch, tile_row, chunk))
+            return false;
+    return true;
+}
+
+/* As count_arrived, of all rows of a tile that spans owners. */
+__device__ __forceinline__ int count_arrived_of_tile(const ewx_cuda_call &call,
+                                                     uint32_t epoch, int tile_row)
+{
+    int least = call.num_chunks;
+    for_panels_of(call, tile_row, [&](int src, int panel) {
+        least = min(least, count_arrived(call, epoch, src, panel));
+        return least > 0;
+    });
+    return least;
+}
+
 /* As await_chunk. */
 __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t epoch,
                                              int src, int64_t first, int64_t end)
@@ -153,7 +209,8 @@ __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t
 __device__ __forceinline__ bool await_rows_of(const ewx_cuda_call &call, uint32_t epoch,
                                               int src, int lane)
 {
-    const int64_t end = ewx_part_tile_rows(&call.grid, src) * call.num_chunks;
+    const int64_t rows = ewx_share_rows(&call.grid, call.num_ranks, src).num_rows;
+    const int64_t end = ewx_div_up(rows, EWX_TILE_M) * call.num_chunks;
     bool ok = true;
     for (int64_t i = lane; i < end && ok; i += 32)
         ok = await_chunk(call, epoch, src, i / call.num_chunks, (int)(i % call.num_chunks));
@@ -162,10 +219,16 @@ __device__ __forceinline__ bool await_rows_of(const ewx_cuda_call &call, uint32_
     return ok;
 }
 
-/* One warp: all rows of all others. */
+/* One warp: all rows of all others, and of its own where it reads them in the slice. */
 __device__ __forceinline__ bool await_all_rows(const ewx_cuda_call &call, uint32_t epoch,
                                                int lane)
 {
+    if (spans_owners(call)) {
+        for (int src = 0; src < call.num_ranks; src++)
+            if (!await_rows_of(call, epoch, src, lane))
+                return false;
+        return true;
+    }
     const int64_t end = ewx_gather_panels(&call.grid, call.rank) * call.num_chunks;
     bool ok = true;
     for (int64_t i = lane; i < end && ok; i += 32) {
@@ -186,6 +249,9 @@ struct op_ag_gemm {
     static __device__ __forceinline__ bool await(const ewx_cuda_call &call, uint32_t epoch,
                                                  const gemm_block &block)
     {
+        if (spans_owners(call))
+            return call.release.size == EW_RELEASE_OUTPUT ||
+                   await_tile(call, epoch, (int)block.tile.row);
         const int64_t all = ewx_part_tile_rows(&call.grid, block.part);
         if (call.release.size == 1)
             return await_panels(call, epoch, block.part, block.tile.row,
@@ -199,11 +265,22 @@ struct op_ag_gemm {
     }
 
     /* One thread, before the block is given to a thread that waits for the rest itself: how
-     * many chunks of its rows are there.  Below 0: the call is given up. */
+     * many chunks of its rows are there.  Below 0: the call is given up.  The thread keeps
+     * in `complete` a bit for each of the first rows of tiles that it has seen whole: with
+     * several owners a look takes long. */
     static __device__ __forceinline__ int num_arrived(const ewx_cuda_call &call,
                                                       uint32_t epoch,
-                                                      const gemm_block &block)
+                                                      const gemm_block &block,
+                                                      uint64_t &complete)
     {
+        if (spans_owners(call) && call.release.size == 1) {
+            const uint64_t bit = block.tile.row < 64 ? 1ull << block.tile.row : 0;
+            const int there = complete & bit
+                                  ? call.num_chunks
+                                  : count_arrived_of_tile(call, epoch, (int)block.tile.row);
+            complete |= there == call.num_chunks ? bit : 0;
+            return there;
+        }
         if (call.release.size == 1 && block.part != call.rank)
             return count_arrived(call, epoch, block.part, block.tile.row);
         return await(call, epoch, block) ? call.num_chunks : -1;

@@ -26,11 +26,19 @@ static size_t row_bytes(const ewx_cuda_engine *engine)
     return (size_t)engine->spec->problem.k * engine->spec->elem_bytes;
 }
 
+/* A tile of the GEMM may have rows of several ranks.  All are multiplied from the slice,
+ * the rank's own too. */
+static bool spans_owners(const ewx_cuda_engine *engine, int64_t m)
+{
+    return ewx_spans_owners(engine->spec, m);
+}
+
 static ewx_cuda_rows describe_rows(const ewx_cuda_engine *engine, const ewx_call *request)
 {
     return (ewx_cuda_rows){.a = request->A,
                            .k = engine->spec->problem.k,
-                           .keeps_own = uses_blas(engine),
+                           .keeps_own =
+                               uses_blas(engine) || spans_owners(engine, request->m),
                            .gathered = request->gathered};
 }
 
@@ -38,7 +46,11 @@ static ew_status launch_movers(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                const ewx_call *request)
 {
     ewx_cuda_rows rows = describe_rows(engine, request);
-    void *arguments[] = {&rows, call};
+    ewx_cuda_call moved = *call;
+    if (spans_owners(engine, request->m))
+        moved.grid.group =
+            INT32_MAX; /* a chunk of all rows goes to all ranks, then the next */
+    void *arguments[] = {&rows, &moved};
     return ewx_cuda_launch_ctas(engine, &engine->exchange, engine->spec->config.budget,
                                 ewx_cuda_exchange_stream(engine), arguments);
 }
@@ -124,10 +136,11 @@ static ew_status launch_exchange(ewx_cuda_engine *engine, ewx_cuda_call *call,
 static ew_status launch_own_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                  const ewx_call *request)
 {
-    const ewx_cuda_operands all = {.end_position = ewx_num_blocks(&call->grid),
+    ewx_cuda_call waits = *call;
+    waits.grid = ewx_gathered_grid(engine->spec, &call->grid);
+    const ewx_cuda_operands all = {.end_position = ewx_num_blocks(&waits.grid),
                                    .c = request->C,
                                    .frees_slice = request->gathered == NULL};
-    ewx_cuda_call waits = *call;
     /* The flags of panels that are copied together come together: one panel's will do. */
     if (copies(engine) && call->release.size != EW_RELEASE_OUTPUT)
         waits.release.size = 1;
