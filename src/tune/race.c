@@ -7,9 +7,10 @@
 
 #include "base/status.h"
 
-static const double far_behind = 1.04, good_enough = 1.01, takes_the_lead = 0.995;
+static const double hopeless = 1.10, far_behind = 1.04, good_enough = 1.01,
+                    takes_the_lead = 0.995;
 static const double lap_us = 100e3, long_race_us = 2.5e6;
-enum { SHORTEST_LAP = 2, LONGEST_LAP = 10, WHOLE_LAPS = 3 };
+enum { FIRST_LOOK = 2, SHORTEST_LAP = 2, LONGEST_LAP = 10, WHOLE_LAPS = 3 };
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -61,9 +62,9 @@ static ew_status warm_up(ewx_race *race, ewx_race_take *take, void *context)
     return EW_OK;
 }
 
-static ew_status run_lap(ewx_race *race, ewx_race_take *take, void *context)
+static ew_status run_calls(ewx_race *race, int count, ewx_race_take *take, void *context)
 {
-    for (int call = 0; call < race->lap; call++, race->num_samples++)
+    for (int call = 0; call < count; call++, race->num_samples++)
         for (int i = 0; i < race->count; i++) {
             ewx_racer *racer = &race->racers[i];
             if (racer->out)
@@ -80,6 +81,13 @@ static ew_status run_lap(ewx_race *race, ewx_race_take *take, void *context)
 }
 
 /* ---- Judgement ---- */
+
+static void send_home(ewx_race *race)
+{
+    const ewx_racer *best = &race->racers[fastest(race)];
+    for (int i = 0; i < race->count; i++)
+        race->racers[i].out |= race->racers[i].time_us > hopeless * best->time_us;
+}
 
 static bool loses_to(const ewx_race *race, const ewx_racer *racer, const ewx_racer *best)
 {
@@ -107,6 +115,17 @@ static bool is_open(ewx_race *race)
     const bool looked_twice = race->num_samples > race->lap;
     return num_in > 1 &&
            !(looked_twice && (num_worse == 0 || race->spent_us > long_race_us));
+}
+
+static ew_status run_lap(ewx_race *race, ewx_race_take *take, void *context)
+{
+    int look = 0;
+    if (race->num_samples == 0 && !race->whole && race->lap > FIRST_LOOK) {
+        look = FIRST_LOOK;
+        EW_TRY(run_calls(race, look, take, context));
+        send_home(race);
+    }
+    return run_calls(race, race->lap - look, take, context);
 }
 
 ew_status ewx_race_run(ewx_race *race, ewx_race_take *take, void *context)

@@ -2,10 +2,11 @@
  * of them, and after each lap those that are clearly slower leave.  Knows nothing of plans:
  * the caller times the calls.
  *
- * A candidate leaves when its median is more than 4 % above the fastest one's, or when it
- * lost so many of the calls in which both took their turn that chance would not explain it
- * (sign test, two standard deviations).  The race ends when one is left, when all that are
- * left lie within 1 %, or at the limits below. */
+ * A candidate leaves when both of its first two calls took 10 % longer than the fastest
+ * one's better one; after a lap when its median is more than 4 % above the fastest one's,
+ * or when it lost so many of the calls in which both took their turn that chance would not
+ * explain it (sign test, two standard deviations).  The race ends when one is left, when
+ * all that are left lie within 1 %, or at the limits below. */
 #ifndef EWX_RACE_H
 #define EWX_RACE_H
 
