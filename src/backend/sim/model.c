@@ -147,13 +147,14 @@ static double filled_time(const ewx_sim_model *model, ewx_taken taken, ewx_block
 }
 
 /* Loads run ahead of the tensor cores by a few steps of K only.  Where both take about as
- * long, each waits for the other now and then: two fifths more if they are equal, and
- * hardly anything if one takes half as long as the other. */
+ * long, each waits for the other now and then: two fifths more if they are equal, nothing
+ * if one takes a quarter of the other's time. */
 static double together_ps(double compute_ps, double memory_ps)
 {
     const double longer = fmax(compute_ps, memory_ps);
     const double ratio = longer > 0 ? fmin(compute_ps, memory_ps) / longer : 0;
-    return longer * (1 + 0.4 * ratio * ratio * ratio);
+    const double close = fmax(0, (ratio - 0.25) / 0.75);
+    return longer * (1 + 0.4 * close * close);
 }
 
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
