@@ -141,15 +141,55 @@ static void adding_takes_threads_their_time(void **state)
                    10);
 }
 
-/* 768 rows of operands, in a time in which two blocks could be computed. */
+/* 768 rows of operands: in a quarter of the time in which a block is computed, in four
+ * times as long, and in the same time, in which each waits for the other. */
 static void operands_come_from_the_memory(void **state)
 {
     (void)state;
     ewx_sim_profile profile = sim_trial_gpu();
-    profile.mem_gbs = 768 * 1024 * 2 / 20e3;
-    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 20);
-    profile.mem_gbs *= 4;
+    profile.mem_gbs = 768 * 1024 * 2 / 2.5e3;
     sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 10);
+    profile.mem_gbs /= 16;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 40);
+    profile.mem_gbs *= 4;
+    sim_trial_near(sim_trial_run(&profile, 512, 256, 1, "", 0).gemm_us, 14);
+}
+
+/* A wave and a half of blocks: the half one brings half of the other's operands. */
+static void a_wave_loads_its_own_operands(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.mem_gbs = 1024 * 1024 * 2 / 90e3;
+    sim_trial_near(sim_trial_run(&profile, 768, 256, 1, "", 0).gemm_us,
+                   60 + 30 * (1 + 0.4 / 81));
+}
+
+/* At most 64 rows have a GEMM that only streams. */
+static void few_rows_stream(void **state)
+{
+    (void)state;
+    const char *streams = "block=128x256,ctas=persistent";
+    const char *blocks = "block=128x256,ctas=block";
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.mem_gbs = (64 + 1024) * 1024 * 2 / 10e3;
+    sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, streams, 0).gemm_us, 10);
+    sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, blocks, 0).gemm_us, 14);
+}
+
+/* The CTAs of a cluster load for each other: half a block goes at its own pace beside
+ * another half, and between the two beside a whole one. */
+static void half_blocks_wait_for_whole_ones(void **state)
+{
+    (void)state;
+    ewx_sim_profile profile = sim_trial_gpu();
+    profile.half_time = 0.6;
+    const char *pairs = "block=128x256,ctas=block,cluster=2,order=contiguous";
+    const char *alone = "block=128x256,ctas=block,cluster=1,order=contiguous";
+    sim_trial_near(sim_trial_run(&profile, 128, 512, 2, pairs, 0).gemm_us, 6);
+    profile.sms = 2; /* each has a whole block and half a one */
+    sim_trial_near(sim_trial_run(&profile, 192, 512, 1, alone, 0).gemm_us, 10 + 6);
+    sim_trial_near(sim_trial_run(&profile, 192, 512, 1, pairs, 0).gemm_us, 10 + 8);
 }
 
 /* Each of four tiles takes 5 us, of which the memory is busy for 3. */
@@ -259,6 +299,9 @@ int main(void)
         cmocka_unit_test(short_last_waves_are_split),
         cmocka_unit_test(adding_takes_threads_their_time),
         cmocka_unit_test(operands_come_from_the_memory),
+        cmocka_unit_test(a_wave_loads_its_own_operands),
+        cmocka_unit_test(few_rows_stream),
+        cmocka_unit_test(half_blocks_wait_for_whole_ones),
         cmocka_unit_test(sums_take_turns_in_the_memory),
         cmocka_unit_test(few_rows_share_tiles),
         cmocka_unit_test(clusters_are_whole),

@@ -13,10 +13,10 @@ block_us_256 = 512:6.72 1024:11.2 2048:21.7 4096:41.9 8192:83.9 # as on the virt
 block_us_128 = 512:8.34 1024:13.9 2048:26.9 4096:52 8192:104 # as on the virtual node: measured: 1.24 of block_us_256, by few-rows-unpaced.json at M = 256 to 2048, 2026-11-16
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and older results of the virtual node, 2026-11-15
-blas_time = 1.06            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-half_time = 0.795           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-split_time = 0.643          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-crowd_time = 0.243          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+blas_time = 1.044           # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
+half_time = 0.784           # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
+split_time = 0.62           # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
+crowd_time = 0.266          # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
 cta_us = 3.36               # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 add_us = 0.79               # as on the virtual node: measured: fused-add less fused-tma-add, for each wave, W=8, no link and 46 GB/s, K to 4096, eval-nvidia-h200/*.json, 2026-11-18
 miss_ps_per_byte = 8.87     # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18

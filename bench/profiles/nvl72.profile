@@ -15,10 +15,10 @@ block_us_256 = 512:2.98 1024:4.98 2048:9.63 4096:18.6 8192:37.2 # the H200's, sc
 block_us_128 = 512:3.7 1024:6.17 2048:11.9 4096:23.1 8192:46.2 # the H200's, scaled by the datasheets: 2500 to 989 TFLOP/s, 148 to 132 SMs
 clock = 1                   # block times hold the clock of a power-capped GPU
 bf16_time = 0.948           # fitted to a third of gpu-nvidia-h200-fitted.json and older results of the virtual node, 2026-11-15
-blas_time = 1.06            # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-half_time = 0.795           # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-split_time = 0.643          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
-crowd_time = 0.243          # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
+blas_time = 1.044           # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
+half_time = 0.784           # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
+split_time = 0.62           # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
+crowd_time = 0.266          # as on the virtual node: fitted to llama*, qwen72b-46 and main-46 of eval-nvidia-h200, W=8 at 46 GB/s and without a link, 2026-11-18
 cta_us = 3.36               # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18
 add_us = 0.79               # as on the virtual node: measured: fused-add less fused-tma-add, for each wave, W=8, no link and 46 GB/s, K to 4096, eval-nvidia-h200/*.json, 2026-11-18
 miss_ps_per_byte = 8.87     # as on the virtual node: fitted to eval-nvidia-h200/*.json, W=8 at 46 GB/s and without a link, 2026-11-18

@@ -103,18 +103,18 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
     return us > 1e-6 ? us : 1e-6;
 }
 
-/* What a block takes at least: no GEMM is quicker than its operands come from the memory,
- * which all ranks on the GPU read at the same time. */
-static double least_block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
+/* How long the memory needs for what a wave of blocks loads, which all ranks on the GPU
+ * read at the same time: every operand once in a GEMM. */
+static double wave_memory_us(const ewx_sim_profile *profile, const ewx_spec *spec,
                              const ewx_sim_model *model)
 {
     const ewx_grid *grid = &model->grid;
-    const int64_t waves = ewx_div_up(ewx_num_blocks(grid), model->slots);
+    const int64_t num_blocks = ewx_num_blocks(grid);
     const double bytes = (double)(grid->rows + grid->cols) * (double)spec->problem.k *
                          (double)spec->elem_bytes * model->sharers;
-    if (profile->is_cpu || !(profile->mem_gbs > 0) || waves == 0)
+    if (profile->is_cpu || !(profile->mem_gbs > 0) || num_blocks == 0)
         return 0;
-    return bytes / profile->mem_gbs * 1e-3 / (double)waves;
+    return bytes / profile->mem_gbs * 1e-3 * model->slots / (double)num_blocks;
 }
 
 static uint64_t mix(uint64_t x)
@@ -132,14 +132,42 @@ static bool is_half(const ewx_grid *grid, ewx_block block)
     return ewx_part_rows(grid, block.part) - block.row * EWX_TILE_M <= EWX_TILE_M / 2;
 }
 
+/* Of the time of a whole block, what one takes that fills half its tiles.  The two CTAs of
+ * a cluster load B for each other, so it cannot go at its own pace beside a whole block,
+ * nor where the rows of each come at a time of their own. */
+static double filled_time(const ewx_sim_model *model, ewx_taken taken, ewx_block block)
+{
+    const ewx_grid *grid = &model->grid;
+    const int64_t beside = taken.position ^ 1;
+    if (!(model->half_time < 1) || !is_half(grid, block))
+        return 1;
+    const bool held_up = model->waits || (beside < ewx_num_blocks(grid) &&
+                                          !is_half(grid, ewx_order_block(grid, beside)));
+    return model->loads_in_pairs && held_up ? (model->half_time + 1) / 2 : model->half_time;
+}
+
+/* Loads run ahead of the tensor cores by a few steps of K only.  Where both take about as
+ * long, each waits for the other now and then: two fifths more if they are equal, nothing
+ * if one takes a quarter of the other's time. */
+static double together_ps(double compute_ps, double memory_ps)
+{
+    const double longer = fmax(compute_ps, memory_ps);
+    const double ratio = longer > 0 ? fmin(compute_ps, memory_ps) / longer : 0;
+    const double close = fmax(0, (ratio - 0.25) / 0.75);
+    return longer * (1 + 0.4 * close * close);
+}
+
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
                          ewx_block block, int64_t wave)
 {
-    const bool half = model->half_ps < model->block_ps && is_half(&model->grid, block);
-    const double full_ps = (double)(taken.tile < 0 ? model->block_ps : model->tile_ps);
-    const double filled = half ? (double)model->half_ps / (double)model->block_ps : 1;
-    const double missing = 1 - (double)wave / model->slots;
-    const int64_t block_ps = round_ps(full_ps * filled * (1 - model->crowd_time * missing));
+    const bool whole = taken.tile < 0;
+    const double share = (double)wave / model->slots;
+    const double compute_ps = (double)(whole ? model->block_ps : model->tile_ps) *
+                              filled_time(model, taken, block) *
+                              (1 - model->crowd_time * (1 - share));
+    const double memory_ps = model->memory_ps * share / (whole ? 1 : 2);
+    const int64_t block_ps = round_ps(model->streams ? fmax(compute_ps, memory_ps)
+                                                     : together_ps(compute_ps, memory_ps));
     if (!(model->jitter > 0))
         return block_ps;
     const uint64_t hash =
@@ -345,6 +373,13 @@ static bool splits_blocks(const ewx_sim_profile *profile, const ewx_spec *spec)
            config->block_n == 2 * EWX_TILE_N && !spec->op->gemm_waits;
 }
 
+/* As the cuda backend has it: where blocks have the size that is chosen for them. */
+static bool has_decode_kernel(const ewx_sim_profile *profile, const ewx_spec *spec)
+{
+    return splits_blocks(profile, spec) && spec->config.transport == EW_TRANSPORT_PULL &&
+           ewx_num_pieces(&spec->config, spec->num_ranks) == 1;
+}
+
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)
 {
     const ewx_sim_profile *profile = request->profile;
@@ -360,11 +395,14 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     set_reducers_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
     const double whole_us = block_us(profile, spec, &model.grid, model.slots);
-    const double least_us = least_block_us(profile, spec, &model);
-    const bool halves = !profile->is_cpu && config->producer == EW_PRODUCER_OWN;
-    model.block_ps = round_ps(1e6 * fmax(whole_us, least_us));
-    model.half_ps =
-        round_ps(1e6 * fmax(whole_us * (halves ? profile->half_time : 1), least_us));
+    model.block_ps = round_ps(1e6 * whole_us);
+    model.half_time =
+        !profile->is_cpu && config->producer == EW_PRODUCER_OWN ? profile->half_time : 1;
+    model.loads_in_pairs = !profile->is_cpu && config->cluster == 2;
+    model.waits = spec->op->gemm_waits;
+    model.memory_ps = 1e6 * wave_memory_us(profile, spec, &model);
+    model.streams = has_decode_kernel(profile, spec) && model.grid.num_parts == 1 &&
+                    request->rows <= EWX_DECODE_ROWS;
     if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
         model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;

@@ -15,10 +15,14 @@ typedef struct ewx_sim_model {
     int producers_per_sm;
     int slots;                                      /* for producers, on all SMs */
     int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* by producers on the SM */
-    int64_t block_ps;                               /* of a whole block */
-    int64_t half_ps;   /* of a block that fills half its tiles */
-    int64_t tile_ps;   /* of one of a block's two tiles; 0: blocks are not split */
-    double crowd_time; /* share of block_ps that the other slots cost */
+    int64_t block_ps;    /* of a whole block, with all slots busy */
+    int64_t tile_ps;     /* of one of a block's two tiles; 0: blocks are not split */
+    double half_time;    /* factor of a block that fills half its tiles */
+    double crowd_time;   /* share of block_ps that the other slots cost */
+    double memory_ps;    /* of a whole wave's operands on their way from the memory */
+    bool streams;        /* the GEMM of few rows, whose loads nothing holds up */
+    bool loads_in_pairs; /* the two CTAs of a cluster load for each other */
+    bool waits;          /* the GEMM, for rows of other ranks */
     double jitter;
     int64_t tile_bytes;     /* of a whole tile's contribution */
     double steal_ps;        /* of producers, per byte that a reducer moves */
