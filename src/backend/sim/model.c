@@ -373,13 +373,6 @@ static bool splits_blocks(const ewx_sim_profile *profile, const ewx_spec *spec)
            config->block_n == 2 * EWX_TILE_N && !spec->op->gemm_waits;
 }
 
-/* As the cuda backend has it: where blocks have the size that is chosen for them. */
-static bool has_decode_kernel(const ewx_sim_profile *profile, const ewx_spec *spec)
-{
-    return splits_blocks(profile, spec) && spec->config.transport == EW_TRANSPORT_PULL &&
-           ewx_num_pieces(&spec->config, spec->num_ranks) == 1;
-}
-
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)
 {
     const ewx_sim_profile *profile = request->profile;
@@ -401,8 +394,8 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.loads_in_pairs = !profile->is_cpu && config->cluster == 2;
     model.waits = spec->op->gemm_waits;
     model.memory_ps = 1e6 * wave_memory_us(profile, spec, &model);
-    model.streams = has_decode_kernel(profile, spec) && model.grid.num_parts == 1 &&
-                    request->rows <= EWX_DECODE_ROWS;
+    model.streams = !profile->is_cpu && ewx_suits_decode_kernel(spec) &&
+                    model.grid.num_parts == 1 && request->rows <= EWX_DECODE_ROWS;
     if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
         model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;
