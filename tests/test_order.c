@@ -651,13 +651,26 @@ static void slots_suffice_for_every_largest_call(void **state)
         }
 }
 
+typedef struct spanning_case {
+    const char *config;
+    int hosts;
+    bool spans;
+} spanning_case;
+
+static void check_spanning_cases(ew_op op, const spanning_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const ewx_spec spec = cuda_spec_of(op, 4, 4096, cases[i].config, cases[i].hosts);
+        if (ewx_spans_owners(&spec, 8) != cases[i].spans)
+            fail_msg("%s, %s on %d hosts", ew_op_name(op), cases[i].config, cases[i].hosts);
+        assert_false(ewx_spans_owners(&spec, 4096)); /* nothing would be gained */
+        assert_false(ewx_spans_owners(&spec, 0));
+    }
+}
+
 static void only_calls_that_can_span_owners(void **state)
 {
-    static const struct {
-        const char *config;
-        int hosts;
-        bool spans;
-    } cases[] = {
+    static const spanning_case reduced[] = {
         {"", 1, true},
         {"kernel=sm80", 1, true},
         {"block=128x128", 1, true},
@@ -672,14 +685,19 @@ static void only_calls_that_can_span_owners(void **state)
         {"producer=blas", 1, false},
         {"launches=unit", 1, false},
     };
+    static const spanning_case gathered[] = {
+        {"", 1, true},
+        {"kernel=sm80", 1, true},
+        {"release=output,pool=after", 1, true},
+        {"", 2, false},
+        {"transport=copy", 1, false},
+        {"order=contiguous", 1, false},
+        {"order=default", 1, false},
+        {"producer=blas", 1, false},
+    };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const ewx_spec spec = cuda_spec(4, 4096, cases[i].config, cases[i].hosts);
-        if (ewx_spans_owners(&spec, 8) != cases[i].spans)
-            fail_msg("%s on %d hosts", cases[i].config, cases[i].hosts);
-        assert_false(ewx_spans_owners(&spec, 4096)); /* nothing would be gained */
-        assert_false(ewx_spans_owners(&spec, 0));
-    }
+    check_spanning_cases(EW_OP_GEMM_RS, reduced, sizeof reduced / sizeof reduced[0]);
+    check_spanning_cases(EW_OP_AG_GEMM, gathered, sizeof gathered / sizeof gathered[0]);
 }
 
 /* The panels of all rows, one after the other: of every rank its own, and none twice. */
@@ -733,33 +751,6 @@ static void gathered_tiles_await_all_their_rows(void **state)
     }
 }
 
-static void only_gathers_that_can_span_owners(void **state)
-{
-    static const struct {
-        const char *config;
-        int hosts;
-        bool spans;
-    } cases[] = {
-        {"", 1, true},
-        {"kernel=sm80", 1, true},
-        {"release=output,pool=after", 1, true},
-        {"", 2, false},
-        {"transport=copy", 1, false},
-        {"order=contiguous", 1, false},
-        {"order=default", 1, false},
-        {"producer=blas", 1, false},
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const ewx_spec spec =
-            cuda_spec_of(EW_OP_AG_GEMM, 4, 4096, cases[i].config, cases[i].hosts);
-        if (ewx_spans_owners(&spec, 8) != cases[i].spans)
-            fail_msg("%s on %d hosts", cases[i].config, cases[i].hosts);
-        assert_false(ewx_spans_owners(&spec, 4096));
-        assert_false(ewx_spans_owners(&spec, 0));
-    }
-}
-
 /* Every block is taken once, whole or by its two tiles, in the order of positions; and what
  * is split is a last wave of which half of the CTAs or more would have nothing. */
 static void split_blocks_are_taken_once(void **state)
@@ -801,7 +792,6 @@ int main(void)
         cmocka_unit_test(slots_suffice_for_every_largest_call),
         cmocka_unit_test(only_calls_that_can_span_owners),
         cmocka_unit_test(gathered_tiles_await_all_their_rows),
-        cmocka_unit_test(only_gathers_that_can_span_owners),
         cmocka_unit_test(split_blocks_are_taken_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -395,12 +395,18 @@ bool ewx_has_decode_kernel(const ewx_spec *spec)
     return ewx_traits_of(spec->config.backend)->is_gpu && ewx_suits_decode_kernel(spec);
 }
 
+/* As the kernel for few rows takes them, if there is one. */
+static void set_decode_blocks(const ewx_spec *spec, int64_t m, ew_config *config)
+{
+    if (m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
+        config->block_n = EWX_TILE_N;
+}
+
 static ewx_grid spanning_grid(const ewx_spec *spec, int64_t m, int64_t n)
 {
     ew_config config = spec->config;
     config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
-    if (m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
-        config.block_n = EWX_TILE_N; /* as that kernel takes them */
+    set_decode_blocks(spec, m, &config);
     return ewx_grid_build(m, n, 1, &config);
 }
 
@@ -410,8 +416,8 @@ ewx_grid ewx_spec_grid(const ewx_spec *spec, int64_t m)
         return spanning_grid(spec, m, spec->problem.n);
     const int num_parts = spec->op->num_parts(spec->num_ranks);
     ew_config config = spec->config;
-    if (num_parts == 1 && m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
-        config.block_n = EWX_TILE_N;
+    if (num_parts == 1)
+        set_decode_blocks(spec, m, &config);
     return ewx_grid_build(m, spec->problem.n, num_parts, &config);
 }
 

@@ -82,7 +82,7 @@ static ew_status run_calls(ewx_race *race, int count, ewx_race_take *take, void 
 
 /* ---- Judgement ---- */
 
-static void send_home(ewx_race *race)
+static void drop_hopeless(ewx_race *race)
 {
     const ewx_racer *best = &race->racers[fastest(race)];
     for (int i = 0; i < race->count; i++)
@@ -123,7 +123,7 @@ static ew_status run_lap(ewx_race *race, ewx_race_take *take, void *context)
     if (race->num_samples == 0 && !race->whole && race->lap > FIRST_LOOK) {
         look = FIRST_LOOK;
         EW_TRY(run_calls(race, look, take, context));
-        send_home(race);
+        drop_hopeless(race);
     }
     return run_calls(race, race->lap - look, take, context);
 }
