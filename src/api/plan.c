@@ -413,7 +413,7 @@ ew_status ew_plan_start_together(ew_plan *plan)
 {
     EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_start_together"));
     EW_TRY(ewx_world_enter(plan->world));
-    plan->backend->start_together(plan->state, 0);
+    plan->backend->set_start(plan->state, (ewx_start){.together = true});
     ewx_world_leave(plan->world);
     return EW_OK;
 }

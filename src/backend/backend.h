@@ -91,6 +91,14 @@ typedef struct ewx_graphs {
 ew_status ewx_graphs_refuse(void *state, ewx_enqueuer *enqueue, void *context,
                             void **graph_out);
 
+/* How ranks start a call: for benchmarks.  Where the backend has a clock of its own, all of
+ * the call is enqueued before. */
+typedef struct ewx_start {
+    bool together;    /* at one time ... */
+    int64_t delay_ns; /* ... but this rank so much later ... */
+    int64_t hold_ns;  /* ... and none sooner than so long after it was enqueued */
+} ewx_start;
+
 typedef struct ewx_backend {
     const ewx_traits *traits;
     /* What this rank may use.  Collective; without a world, what a rank would get if
@@ -113,11 +121,8 @@ typedef struct ewx_backend {
     ew_status (*trace_enable)(void *state);
     ew_status (*trace_read)(void *state, ew_trace_event *events, size_t capacity,
                             size_t *count_out);
-    /* From now on ranks start each call at one time, this one delay_ns later where the
-     * backend has a clock of its own, and has enqueued all of it before: for benchmarks.
-     * Negative: no longer. */
-    void (*start_together)(void *state, int64_t delay_ns);
-    void (*destroy)(void *state); /* NULL and half-built are fine */
+    void (*set_start)(void *state, ewx_start start); /* from the next call on */
+    void (*destroy)(void *state);                    /* NULL and half-built are fine */
     ewx_memory memory;
     const ewx_symmetric_memory *symmetric; /* NULL: any memory does as well */
     ewx_weights weights;

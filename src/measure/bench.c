@@ -80,7 +80,7 @@ static ew_status check_all(bench *b)
 static void start_apart(const bench *b, int entry)
 {
     if (b->sampler.backend->traits->enqueues && b->runners[entry].plan)
-        b->sampler.backend->start_together(b->runners[entry].plan->state, -1);
+        b->sampler.backend->set_start(b->runners[entry].plan->state, (ewx_start){0});
 }
 
 /* Host time of a call among others: what a program pays that enqueues layer after layer.
@@ -145,7 +145,7 @@ static ew_status take_sample(bench *b, int entry, int iteration, ewx_sampling ho
     ewx_sample s = {0};
     bool kept = false;
     if (b->options.idle > 0)
-        ewx_sampler_pause_alike(b->enqueue_ns, b->count, entry);
+        how.hold_ns = ewx_sampler_hold_ns(b->enqueue_ns, b->count, entry);
     do {
         EW_TRY(ewx_sampler_sample(&b->sampler, &b->runners[entry], how, &s, &kept));
         kept |= result->discarded >= GATE_TRIES * b->options.iters;

@@ -228,12 +228,14 @@ static void spin(int64_t ns)
 }
 
 /* Where the backend has the clock, it has the start too. */
-static void set_delay(const ewx_sampler *sampler, const ewx_runner *runner, int64_t ns)
+static void set_start(const ewx_sampler *sampler, const ewx_runner *runner,
+                      ewx_sampling how)
 {
     if (sampler->backend->traits->has_own_clock && runner->plan)
-        sampler->backend->start_together(runner->plan->state, ns);
+        sampler->backend->set_start(runner->plan->state,
+                                    (ewx_start){true, how.delay_ns, how.hold_ns});
     else
-        spin(ns);
+        spin(how.delay_ns + how.hold_ns);
 }
 
 ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
@@ -246,9 +248,10 @@ ew_status ewx_sampler_sample(ewx_sampler *sampler, const ewx_runner *runner,
     if (how.gate_ms > 0)
         quiet = core_is_quiet(how.gate_ms);
     EW_TRY(ew_world_barrier(world));
-    if (how.delay_ns > 0)
-        set_delay(sampler, runner, how.delay_ns);
+    set_start(sampler, runner, how);
     EW_TRY(run_once(sampler, runner, sample_out));
+    if (sample_out->enqueue_ns > 0)
+        sample_out->enqueue_ns -= how.hold_ns;
     *kept = true;
     if (how.gate_ms <= 0)
         return EW_OK;
@@ -264,11 +267,11 @@ void ewx_sampler_rest(const ewx_sample *sample, double idle)
     spin((int64_t)(idle * (double)(sample->end_ns - sample->start_ns)));
 }
 
-void ewx_sampler_pause_alike(const int64_t *enqueue_ns, int count, int which)
+int64_t ewx_sampler_hold_ns(const int64_t *enqueue_ns, int count, int which)
 {
     int64_t longest_ns = 0;
     for (int other = 0; other < count; other++)
         if (enqueue_ns[other] > longest_ns)
             longest_ns = enqueue_ns[other];
-    spin(longest_ns - enqueue_ns[which]);
+    return longest_ns - enqueue_ns[which];
 }

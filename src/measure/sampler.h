@@ -69,6 +69,7 @@ ew_status ewx_sampler_check(ewx_sampler *sampler, const ewx_runner *runner,
 typedef struct ewx_sampling {
     double gate_ms;   /* every rank spins that long before and after; 0: off */
     int64_t delay_ns; /* this rank starts so much later than the first may */
+    int64_t hold_ns;  /* and all wait so long once the call is enqueued */
 } ewx_sampling;
 
 /* One call of all ranks, started together but for their delays.  *kept is false when some
@@ -90,9 +91,9 @@ ew_status ewx_sampler_verify_layer(ewx_sampler *sampler, const ewx_runner *runne
 /* Lets the chip cool for `idle` times as long as the sample took. */
 void ewx_sampler_rest(const ewx_sample *sample, double idle);
 
-/* Before a sample of number `which`.  While the host enqueues, the chip cools: a call of
- * hundreds of launches would start at a higher clock than one of two.  So all `count` pause
- * as long as the slowest to enqueue must. */
-void ewx_sampler_pause_alike(const int64_t *enqueue_ns, int count, int which);
+/* For a sample of number `which`.  While the host enqueues, the chip cools: a call of
+ * hundreds of launches would start at a higher clock than one of two.  So all `count` are
+ * held until the slowest to enqueue could have started. */
+int64_t ewx_sampler_hold_ns(const int64_t *enqueue_ns, int count, int which);
 
 #endif

@@ -140,14 +140,15 @@ static ew_status time_call(void *context, int racer, double *us_out)
         double us;
         int64_t enqueue_ns;
     } mine, all[EWX_MAX_RANKS];
+    ewx_sampling how = {0};
     ewx_sample sample = {0};
     bool kept;
     for (int other = 0; other < s->heat_count; other++)
         if (s->race.racers[other].out)
             s->enqueue_ns[other] = 0;
     if (s->race.idle > 0)
-        ewx_sampler_pause_alike(s->enqueue_ns, s->heat_count, racer);
-    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, (ewx_sampling){0}, &sample, &kept));
+        how.hold_ns = ewx_sampler_hold_ns(s->enqueue_ns, s->heat_count, racer);
+    EW_TRY(ewx_sampler_sample(&s->sampler, &runner, how, &sample, &kept));
     s->num_calls++;
     mine.us = (double)(sample.end_ns - sample.start_ns) * 1e-3;
     mine.enqueue_ns = sample.enqueue_ns;

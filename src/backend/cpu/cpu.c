@@ -382,9 +382,9 @@ static void cpu_describe(const void *state, char *text, size_t bytes)
     text[0] = '\0';
 }
 
-static void cpu_start_together(void *state, int64_t delay_ns)
+static void cpu_set_start(void *state, ewx_start start)
 {
-    (void)state, (void)delay_ns; /* a barrier before the call does it */
+    (void)state, (void)start; /* a barrier before the call does it */
 }
 
 /* ---- Memory ---- */
@@ -461,7 +461,7 @@ const ewx_backend ewx_backend_cpu = {
     .trace_enable = cpu_trace_enable,
     .trace_read = cpu_trace_read,
     .describe = cpu_describe,
-    .start_together = cpu_start_together,
+    .set_start = cpu_set_start,
     .destroy = cpu_destroy,
     .memory = {.allocate = cpu_allocate,
                .release = cpu_release,

@@ -292,11 +292,10 @@ static void cuda_describe(const void *state, char *text, size_t bytes)
         ewx_text_add(&note, "not deterministic: contributions are added in any order");
 }
 
-static void cuda_start_together(void *state, int64_t delay_ns)
+static void cuda_set_start(void *state, ewx_start start)
 {
     ewx_cuda_engine *engine = state;
-    engine->gate = delay_ns >= 0;
-    engine->delay_ns = delay_ns;
+    engine->start = start;
 }
 
 #ifdef EW_TESTING
@@ -345,7 +344,7 @@ const ewx_backend ewx_backend_cuda = {
     .trace_enable = cuda_trace_enable,
     .trace_read = cuda_trace_read,
     .describe = cuda_describe,
-    .start_together = cuda_start_together,
+    .set_start = cuda_set_start,
     .destroy = ewx_cuda_destroy,
     .memory = {.allocate = ewx_cuda_allocate,
                .release = ewx_cuda_release,

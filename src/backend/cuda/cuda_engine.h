@@ -66,9 +66,8 @@ typedef struct ewx_cuda_engine {
     int32_t mapped_box_a, mapped_box_b;
     ewx_cuda_product_maps products; /* likewise, of calls with several weights */
     ewx_mapped_product mapped_products[EWX_CUDA_RESULTS];
-    bool gate;               /* calls are held until all ranks may start ... */
-    int64_t delay_ns;        /* ... and this one so much longer */
-    uint32_t num_held;       /* calls so far that were */
+    ewx_start start;
+    uint32_t num_held;       /* calls so far that started together */
     ewx_cuda_trace trace;    /* NULLs: off */
     int64_t last_rows;       /* m of the last call, if it was traced */
     int64_t clock_offset_ns; /* CLOCK_MONOTONIC - the GPU's timer */

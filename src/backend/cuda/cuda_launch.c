@@ -1,6 +1,7 @@
 /* How a call reaches the GPU: the parameters of its kernels, their launches, and the two
  * streams.  What an operation launches is its own business (ops/). */
 #include "backend/cuda/ops/cuda_op.h"
+#include "base/clock.h"
 #include "plan/link.h"
 #include "plan/policy.h"
 
@@ -131,7 +132,7 @@ ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m)
         .report = engine->report,
         .abort = engine->device->abort,
         .timeout_ns = (uint64_t)engine->timeout_ns,
-        .gate = engine->gate,
+        .gate = engine->start.together,
         .link = describe_link(world),
         .trace = engine->trace,
     };
@@ -516,6 +517,15 @@ static void release_call(const ewx_cuda_engine *engine)
     __atomic_store_n(&engine->report->enqueued, engine->num_held, __ATOMIC_RELEASE);
 }
 
+/* Under the closed gate, not before the call: a GPU whose kernels wait starts at another
+ * clock than one that is idle. */
+static void hold_longer(const ewx_cuda_engine *engine)
+{
+    const int64_t end_ns = ewx_now_ns() + engine->start.hold_ns;
+    while (ewx_now_ns() < end_ns)
+        ;
+}
+
 /* Whether the host may get stuck before all of the call is enqueued: at a kernel that
  * cuBLAS loads for another m, or at a queue that is full.  Then nothing may wait for it. */
 static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
@@ -535,7 +545,7 @@ static ew_status launch_hold(ewx_cuda_engine *engine, ewx_cuda_call *call,
     ewx_cuda_hold hold = {.number = engine->num_held,
                           .stage = stage,
                           .opens = stage == EWX_STAGE_GEMM,
-                          .delay_ns = (uint64_t)engine->delay_ns};
+                          .delay_ns = (uint64_t)engine->start.delay_ns};
     void *arguments[] = {&hold, call};
     return ewx_cuda_launch_ctas(engine, &engine->hold_call, 1, stream, arguments);
 }
@@ -579,7 +589,7 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
         call.trace = (ewx_cuda_trace){0}; /* which has the room of the plan's own tiles */
     }
     engine->last_rows = call.trace.produced ? request->m : 0;
-    EW_TRY(engine->gate ? hold_call(engine, &call) : EW_OK);
+    EW_TRY(engine->start.together ? hold_call(engine, &call) : EW_OK);
     if (engine->spec->op->gemm_waits) {
         EW_TRY(op->launch_exchange(engine, &call, request));
         EW_TRY(op->launch_gemm(engine, &call, request));
@@ -600,6 +610,7 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
         EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
     }
     const ew_status launched = launch_stages(engine, request);
+    hold_longer(engine);
     release_call(engine); /* also of a call that failed, or its gate would wait */
     EW_TRY(launched);
     if (forked) {

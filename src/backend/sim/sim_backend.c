@@ -227,10 +227,12 @@ static void sim_describe(const void *state, char *text, size_t bytes)
     text[0] = '\0';
 }
 
-static void sim_start_together(void *state, int64_t delay_ns)
+static void sim_set_start(void *state, ewx_start start)
 {
     sim_plan *plan = state;
-    plan->together = delay_ns >= 0;
+    if (plan->together == start.together)
+        return;
+    plan->together = start.together;
     plan->known_rows = plan->traced_rows = -1;
 }
 
@@ -316,7 +318,7 @@ const ewx_backend ewx_backend_sim = {
     .trace_enable = sim_trace_enable,
     .trace_read = sim_trace_read,
     .describe = sim_describe,
-    .start_together = sim_start_together,
+    .set_start = sim_set_start,
     .destroy = sim_destroy,
     .memory = {.allocate = sim_allocate,
                .release = sim_release,
