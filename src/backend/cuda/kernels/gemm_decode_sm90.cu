@@ -1,11 +1,11 @@
-/* The GEMM for Hopper in a call of few rows, as when tokens are decoded: at most 64 rows of
- * A, one row of tiles.  Then nothing but reading the weight takes time, so a CTA keeps many
- * stages of it on their way, through one tile after the other.
+/* The GEMM for Hopper in a call of few rows, as when tokens are decoded: at most 128
+ * rows of A, one row of tiles.  Then nothing but reading the weight takes time, so a CTA
+ * keeps many stages of it on their way, through one tile after the other.
  *
  * The weight is the left operand, 128 rows of it at a time, and the rows of A, here tokens,
- * are the right one: they are padded to 8, 16, 32 or 64, not to the 64 that the left one
- * needs.  Every element is the same sum in the same order as in gemm_sm90.cu, so its bits
- * are the same, and which kernel runs may depend on m.
+ * are the right one: they are padded to 8, 16, 32, 64 or 128, not to a multiple of the 64
+ * that the left one needs.  Every element is the same sum in the same order as in
+ * gemm_sm90.cu, so its bits are the same, and which kernel runs may depend on m.
  *
  *     warp 4 (loader)  --full stages--> warps 0 to 3 (multipliers) --empty stages-->
  *     multipliers      --full image of a tile--> warp 5 (storer) --empty image-->
@@ -147,7 +147,8 @@ __device__ void load(const ewx_cuda_maps &maps, const ewx_cuda_operands &operand
 #define REGISTERS_32 \
     REGISTERS_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 
-/* 64 rows of the weight by 8, 16, 32 or 64 tokens: twice as many as `acc` has elements. */
+/* 64 rows of the weight by 8, 16, 32, 64 or 128 tokens: twice as many as `acc` has
+ * elements. */
 template <class T>
 struct wgmma_tokens;
 
@@ -175,6 +176,11 @@ struct wgmma_tokens;
         {                                                                               \
             WGMMA_TOKENS("64", REGISTERS_32, "32", "33", "34", type, WGMMA_16(acc, 0),  \
                          WGMMA_16(acc, 16));                                            \
+        }                                                                               \
+        static __device__ __forceinline__ void step(float (&acc)[64], uint64_t a,       \
+                                                    uint64_t b, int accumulate)         \
+        {                                                                               \
+            wgmma_m64n128k16<T>(acc, a, b, accumulate);                                 \
         }                                                                               \
     }
 DEFINE_WGMMA_TOKENS(__half, "f16");
@@ -366,11 +372,12 @@ ewx_cuda_entry entry()
 template <class OP, class T>
 ewx_cuda_entry entry_of(int tokens)
 {
-    return tokens == 8    ? entry<OP, T, 8>()
-           : tokens == 16 ? entry<OP, T, 16>()
-           : tokens == 32 ? entry<OP, T, 32>()
-           : tokens == 64 ? entry<OP, T, 64>()
-                          : ewx_cuda_entry{};
+    return tokens == 8     ? entry<OP, T, 8>()
+           : tokens == 16  ? entry<OP, T, 16>()
+           : tokens == 32  ? entry<OP, T, 32>()
+           : tokens == 64  ? entry<OP, T, 64>()
+           : tokens == 128 ? entry<OP, T, 128>()
+                           : ewx_cuda_entry{};
 }
 
 template <class OP>
