@@ -395,11 +395,15 @@ bool ewx_has_decode_kernel(const ewx_spec *spec)
     return ewx_traits_of(spec->config.backend)->is_gpu && ewx_suits_decode_kernel(spec);
 }
 
-/* As the kernel for few rows takes them, if there is one. */
+/* As the kernel for few rows takes them, if there is one: tiles, column by column. */
 static void set_decode_blocks(const ewx_spec *spec, int64_t m, ew_config *config)
 {
-    if (m <= EWX_DECODE_ROWS && ewx_has_decode_kernel(spec))
-        config->block_n = EWX_TILE_N;
+    if (m > EWX_DECODE_ROWS || !ewx_has_decode_kernel(spec))
+        return;
+    config->block_n = EWX_TILE_N;
+    const int64_t tile_rows = ewx_div_up(m, EWX_TILE_M);
+    if (config->group < tile_rows)
+        config->group = (int32_t)tile_rows;
 }
 
 static ewx_grid spanning_grid(const ewx_spec *spec, int64_t m, int64_t n)

@@ -54,7 +54,7 @@ ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m);
 /* sm90: whether calls of at most EWX_DECODE_ROWS rows have a GEMM of their own, where their
  * grid has one part.  Its blocks are tiles, and the bits are the same.  The simulator asks
  * whether a GPU would have it; its own blocks stay whole. */
-#define EWX_DECODE_ROWS 128
+#define EWX_DECODE_ROWS 208
 bool ewx_suits_decode_kernel(const ewx_spec *spec);
 bool ewx_has_decode_kernel(const ewx_spec *spec);
 /* Eq. 2 of a call of m rows: in one shot every rank gets every contribution, and of a tile

@@ -1,4 +1,4 @@
-/* Calls of few rows on the GPU: the GEMM for up to 64 of them, and tiles that span owners.
+/* Calls of few rows on the GPU: the GEMM for up to 208 of them, and tiles that span owners.
  * One plan makes calls of any m, and its bits are those of the grid and the kernel that
  * many rows have. */
 #include <stdio.h>
@@ -15,8 +15,9 @@
 enum { MAX_ROWS = 1040 };
 
 /* Around every size of the kernels, and many rows in between. */
-static const int64_t rows[] = {8,   1040, 1,   64, 2,  1024, 4,  100, 16,  512, 32, 128,
-                               200, 7,    256, 65, 17, 384,  63, 3,   768, 9,   33};
+static const int64_t rows[] = {8,  1040, 1,   64,  2,   1024, 4,   100, 16,  512,
+                               32, 128,  208, 200, 7,   256,  65,  17,  384, 63,
+                               3,  768,  9,   33,  129, 161,  160, 209};
 
 static const char *const configs[] = {
     "",

@@ -13,7 +13,7 @@
 
 typedef struct ewx_cuda_op ewx_cuda_op; /* ops/cuda_op.h */
 
-#define EWX_CUDA_DECODE_KERNELS 5 /* for 8, 16, 32, 64 and 128 rows */
+#define EWX_CUDA_DECODE_KERNELS 7 /* see decode.c */
 
 /* A weight and its product, or what an activation gives, as they were last mapped. */
 typedef struct ewx_mapped_product {

@@ -3,15 +3,10 @@
 #include "backend/cuda/cuda_engine.h"
 #include "plan/policy.h"
 
-_Static_assert(EWX_CUDA_MOST_TOKENS == EWX_DECODE_ROWS &&
-                   EWX_CUDA_MOST_TOKENS == EWX_CUDA_LEAST_TOKENS
-                                               << (EWX_CUDA_DECODE_KERNELS - 1),
-               "there is a kernel for every call that plans expect one for");
-
-static int tokens_of(int index)
-{
-    return EWX_CUDA_LEAST_TOKENS << index;
-}
+/* Rows that a kernel takes at most.  The last must take EWX_DECODE_ROWS: plans expect a
+ * kernel for all calls of that many rows. */
+static const int tokens[EWX_CUDA_DECODE_KERNELS] = {
+    8, 16, 32, 64, 128, 160, EWX_DECODE_ROWS};
 
 ew_status ewx_cuda_decode_open(ewx_cuda_engine *engine)
 {
@@ -20,7 +15,7 @@ ew_status ewx_cuda_decode_open(ewx_cuda_engine *engine)
         return EW_OK;
     for (int i = 0; i < EWX_CUDA_DECODE_KERNELS; i++) {
         engine->decode[i] =
-            ewx_cuda_gemm_decode_sm90(spec->op->id, spec->problem.dtype, tokens_of(i));
+            ewx_cuda_gemm_decode_sm90(spec->op->id, spec->problem.dtype, tokens[i]);
         EW_TRY(ewx_cuda_entry_prepare(&engine->decode[i]));
     }
     return EW_OK;
@@ -33,7 +28,7 @@ const ewx_cuda_entry *ewx_cuda_decode_kernel(const ewx_cuda_engine *engine,
     if (!engine->decode[0].function || m < 1 || call->grid.num_parts > 1)
         return NULL;
     for (int i = 0; i < EWX_CUDA_DECODE_KERNELS; i++)
-        if (m <= tokens_of(i))
+        if (m <= tokens[i])
             return &engine->decode[i];
     return NULL;
 }

@@ -329,10 +329,9 @@ ewx_cuda_entry ewx_cuda_gemm_sm90_pieces(ew_op op, ew_dtype dtype, int block_n,
 /* GEMM-ReduceScatter's, for a transport that adds. */
 ewx_cuda_entry ewx_cuda_gemm_sm90_adding(ew_transport transport, ew_dtype dtype,
                                          int block_n, int cluster);
-/* The same of one weight and one row of tiles, of up to `tokens` rows: 8, 16, 32, 64 or
- * 128. Positions are tile columns.  The bits are the same. */
-#define EWX_CUDA_LEAST_TOKENS 8
-#define EWX_CUDA_MOST_TOKENS 128
+/* The same of one weight and one or two rows of tiles, of up to `tokens` rows: 8, 16, 32,
+ * 64, 128, 160 or 208.  It takes all positions, column by column.  The bits are the same.
+ */
 ewx_cuda_entry ewx_cuda_gemm_decode_sm90(ew_op op, ew_dtype dtype, int tokens);
 /* (ewx_cuda_operands, ewx_cuda_call, and with several weights ewx_cuda_products, else any
  * byte); any number of pieces */
