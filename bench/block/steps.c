@@ -74,8 +74,8 @@ void block_start_together(const block *b, const block_method *method, bool toget
 {
     for (int i = 0; i < b->num_steps; i++)
         if (method->plans[i])
-            method->plans[i]->backend->start_together(method->plans[i]->state,
-                                                      i == 0 && together ? 0 : -1);
+            method->plans[i]->backend->set_start(
+                method->plans[i]->state, (ewx_start){.together = i == 0 && together});
 }
 
 /* ---- Kernels of this program, in the rank's own part of the GPU ---- */
