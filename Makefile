@@ -83,6 +83,12 @@ bench-cpu: ## measure the speed targets on this CPU and write bench/results/cpu-
 	@cmake --build build/release --target tools kernel_bench
 	@scripts/bench-cpu $(if $(QUICK),--quick)
 
+cpu-eval: ## run the paper's evaluation on this CPU, into bench/results/eval-cpu-*/
+	@scripts/setup bench
+	$(call configure,release)
+	@cmake --build build/release --target tools
+	@scripts/evaluate cpu
+
 bench-clients: ## measure PyTorch's and Transformers' use of it and write bench/results/client-*.json (QUICK=1: a quick look; PYTHON=an interpreter that has both)
 	@scripts/setup demo
 	$(call configure,release)
@@ -104,7 +110,7 @@ gpu-bench: build-gpu ## measure the speed targets on this GPU and write bench/re
 	@scripts/bench-gpu
 
 gpu-eval: build-gpu ## run the paper's evaluation on this GPU, into bench/results/eval-*/
-	@scripts/evaluate-gpu
+	@scripts/evaluate gpu
 
 gpu-peers: build-gpu ## compare with PyTorch's Async-TP on this GPU (needs torch)
 	@scripts/bench-peers
@@ -122,6 +128,6 @@ clean: ## remove everything that was built
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu bench-clients build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
+.PHONY: build demo test test-release test-plain test-asan test-tsan test-torch install uninstall wheel dist api-docs fuzz stress soak bench-cpu bench-clients cpu-eval build-gpu gpu-check gpu-bench gpu-eval gpu-peers format clean help
 # The test builds share two cores and time their waits: one after the other, always.
 .NOTPARALLEL:

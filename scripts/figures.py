@@ -2,6 +2,7 @@
 judging ratios against targets, printing and writing the outcome."""
 import json
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -12,6 +13,18 @@ import time
 
 class Skip(Exception):
     """A figure that cannot be measured here, and why."""
+
+
+def cpu_model():
+    for line in subprocess.run(["lscpu"], stdout=subprocess.PIPE, text=True).stdout.splitlines():
+        if line.startswith("Model name:"):
+            return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def slug(name):
+    """As part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def claim_stdout():
