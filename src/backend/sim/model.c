@@ -378,7 +378,9 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     const ewx_sim_profile *profile = request->profile;
     const ewx_spec *spec = request->spec;
     const ew_config *config = &spec->config;
-    ewx_sim_model model = {.grid = ewx_spec_grid(spec, request->rows)};
+    ewx_sim_model model = {.crossing = ewx_spec_grid(spec, request->rows)};
+    model.grid =
+        spec->op->gemm_waits ? ewx_gathered_grid(spec, &model.crossing) : model.crossing;
     EW_TRY(ewx_sim_check(profile, spec));
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
     if (profile->is_cpu)

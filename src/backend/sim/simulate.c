@@ -187,6 +187,12 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
     case EWX_SIM_RESUME:
         ewx_sim_resume(sim, rank, who);
         break;
+    case EWX_SIM_SEND:
+        ewx_sim_send(sim, rank, who);
+        break;
+    case EWX_SIM_DELIVER:
+        ewx_sim_deliver(sim, rank, who);
+        break;
     case EWX_SIM_REDUCE_END:
         is_cpu ? ewx_sim_worker_reduced(sim, rank, who)
                : ewx_sim_end_reduce(sim, rank, who);
