@@ -21,7 +21,7 @@ typedef struct ewx_sim_model {
     double half_time;    /* factor of a block that fills half its tiles */
     double crowd_time;   /* share of block_ps that the other slots cost */
     double memory_ps;    /* of a whole wave's operands on their way from the memory */
-    bool streams;        /* the GEMM of few rows, whose loads nothing holds up */
+    bool streams;        /* the GEMM of few rows, whose loads run far ahead */
     bool loads_in_pairs; /* the two CTAs of a cluster load for each other */
     bool waits;          /* the GEMM, for rows of other ranks */
     double jitter;
