@@ -165,16 +165,30 @@ static void a_wave_loads_its_own_operands(void **state)
                    60 + 30 * (1 + 0.4 / 81));
 }
 
-/* At most 64 rows have a GEMM that only streams. */
+/* Two columns of tiles for each CTA.  It multiplies the rows that there are, padded as the
+ * kernel does it, and its loads run further ahead than those of a GEMM of blocks. */
 static void few_rows_stream(void **state)
 {
     (void)state;
+    static const struct {
+        int64_t m;
+        int padded;
+    } cases[] = {{1, 8}, {16, 16}, {33, 64}, {64, 64}, {65, 128}, {150, 160}, {208, 208}};
     const char *streams = "block=128x256,ctas=persistent";
     const char *blocks = "block=128x256,ctas=block";
     ewx_sim_profile profile = sim_trial_gpu();
-    profile.mem_gbs = (64 + 1024) * 1024 * 2 / 10e3;
-    sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, streams, 0).gemm_us, 10);
-    sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, blocks, 0).gemm_us, 14);
+    profile.split_time = 0.6;
+    profile.cta_us = 1;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        sim_trial_near(sim_trial_run(&profile, cases[i].m, 1024, 1, streams, 0).gemm_us,
+                       2 * (6 * cases[i].padded / 128.0 + 1));
+    sim_trial_near(sim_trial_run(&profile, 208, 640, 1, streams, 0).gemm_us,
+                   2 * (6 * 208 / 128.0 + 1)); /* the fifth column, alone */
+    sim_trial_near(sim_trial_run(&profile, 209, 1024, 1, streams, 0).gemm_us, 2 * 10);
+    profile.mem_gbs = (64 + 1024) * 1024 * 2 / 8e3; /* as long as the tensor cores */
+    sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, streams, 0).gemm_us, 1.2 * 8);
+    profile.mem_gbs = (64 + 1024) * 1024 * 2 / 11e3;
+    sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, blocks, 0).gemm_us, 1.4 * 11);
 }
 
 /* The CTAs of a cluster load for each other: half a block goes at its own pace beside

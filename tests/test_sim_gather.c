@@ -66,7 +66,8 @@ static sim_outcome run(const ewx_sim_profile *profile, int64_t m, int64_t n, int
 
 static void check_blocks(const sim_outcome *o, const ew_trace_event *events)
 {
-    const ewx_grid grid = ewx_spec_grid(&o->spec, o->spec.problem.max_m);
+    const ewx_grid crossing = ewx_spec_grid(&o->spec, o->spec.problem.max_m);
+    const ewx_grid grid = ewx_gathered_grid(&o->spec, &crossing);
     const int64_t blocks = ewx_num_blocks(&grid);
     int64_t parts[W] = {0};
     assert_int_equal(o->result.num_traced, blocks);
@@ -239,6 +240,46 @@ static void chunks_are_multiplied_as_they_arrive(void **state)
     sim_trial_near(o.time_us, 2 * wave_us);
 }
 
+/* 32 rows of each of four ranks are one tile, not four, of which a wave is multiplied as
+ * the last rank's chunks arrive: first one of all rows, then the next.  A rank stores its
+ * own rows too, over no link. */
+static void tiles_span_owners(void **state)
+{
+    const double chunk_us = 20, wave_us = 10, gbs = CHUNK_BYTES / 4 / chunk_us * 1e-3;
+    (void)state;
+    sim_outcome o = run_on_gpus(W * 32, 1024, W, "x=4", 0, -1, NULL);
+    sim_trial_near(o.time_us, push_us + wave_us);
+    o = run_on_gpus(W * 32, 1024, W, "x=4", gbs, -1, NULL);
+    assert_true(fabs(o.time_us - (2 * (W - 1) * chunk_us + wave_us / 2)) < 2 * push_us);
+    o = run_on_gpus(W * 32, 1024, W, "x=4,release=output", gbs, -1, NULL);
+    assert_true(fabs(o.time_us - (2 * (W - 1) * chunk_us + wave_us)) < 2 * push_us);
+    o = run_on_gpus(W * 32, 1024, W, "x=4,order=contiguous", 0, -1, NULL);
+    sim_trial_near(o.time_us, W * wave_us);
+}
+
+/* On a virtual node's link, chunks of all ranks that are stored at about the same time take
+ * their turns as they come: the link is busy all the time. */
+static void chunks_take_turns_as_they_come(void **state)
+{
+    ewx_sim_profile profile = sim_trial_gpu();
+    ew_problem problem = problem_of(W * 32, 256);
+    const double chunk_us = 4, gbs = CHUNK_BYTES / 4 / chunk_us * 1e-3;
+    sim_outcome o;
+    (void)state;
+    profile.gpus = 1;
+    profile.virtual_node = true;
+    profile.sms = 8 * W;
+    profile.reducer_us = 9;
+    profile.mem_gbs = 4000;
+    problem.dtype = EW_FP16;
+    problem.k = 16 * 512;
+    assert_int_equal(sim_trial_call(&profile, &problem, W, "x=4", gbs, -1, NULL, &o),
+                     EW_OK);
+    const double link_us = 16 * (W - 1) * chunk_us;
+    if (o.time_us < link_us || o.time_us > 1.2 * link_us)
+        fail_msg("%.1f us, the link alone %.1f", o.time_us, link_us);
+}
+
 /* 8 panels to 3 ranks in 2 chunks: one mover pushes them one after the other, and the GEMM
  * waits for the last. */
 static void movers_bound_the_time(void **state)
@@ -277,6 +318,8 @@ int main(void)
         cmocka_unit_test(panels_cross_between_hosts),
         cmocka_unit_test(every_block_and_every_byte_of_gpus),
         cmocka_unit_test(chunks_are_multiplied_as_they_arrive),
+        cmocka_unit_test(tiles_span_owners),
+        cmocka_unit_test(chunks_take_turns_as_they_come),
         cmocka_unit_test(movers_bound_the_time),
         cmocka_unit_test(refusals),
     };

@@ -381,18 +381,13 @@ bool ewx_spans_owners(const ewx_spec *spec, int64_t m)
 
 /* Where blocks have the size that is chosen for them, not one that the caller may want to
  * see, and a CTA takes as many as there are. */
-bool ewx_suits_decode_kernel(const ewx_spec *spec)
+bool ewx_has_decode_kernel(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
     return config->kernel == EW_KERNEL_SM90 && !spec->op->gemm_waits &&
            config->producer == EW_PRODUCER_OWN && config->transport == EW_TRANSPORT_PULL &&
            config->block_n == DEFAULT_BLOCK_N && config->ctas == EW_CTAS_PERSISTENT &&
            ewx_num_pieces(config, spec->num_ranks) == 1;
-}
-
-bool ewx_has_decode_kernel(const ewx_spec *spec)
-{
-    return ewx_traits_of(spec->config.backend)->is_gpu && ewx_suits_decode_kernel(spec);
 }
 
 /* As the kernel for few rows takes them, if there is one: tiles, column by column. */

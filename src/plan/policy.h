@@ -52,10 +52,13 @@ bool ewx_one_shot_is_smaller(const ewx_spec *spec);
 /* Who sums what in a call of m rows without an epilogue. */
 ewx_ownership ewx_spec_ownership(const ewx_spec *spec, int64_t m);
 /* sm90: whether calls of at most EWX_DECODE_ROWS rows have a GEMM of their own, where their
- * grid has one part.  Its blocks are tiles, and the bits are the same.  The simulator asks
- * whether a GPU would have it; its own blocks stay whole. */
+ * grid has one part.  Its blocks are tiles, and the bits are the same.  Rows are padded to
+ * one of EWX_DECODE_SIZES. */
 #define EWX_DECODE_ROWS 208
-bool ewx_suits_decode_kernel(const ewx_spec *spec);
+#define EWX_DECODE_SIZES                         \
+    {                                            \
+        8, 16, 32, 64, 128, 160, EWX_DECODE_ROWS \
+    }
 bool ewx_has_decode_kernel(const ewx_spec *spec);
 /* Eq. 2 of a call of m rows: in one shot every rank gets every contribution, and of a tile
  * there may be several from each. */

@@ -3,10 +3,9 @@
 #include "backend/cuda/cuda_engine.h"
 #include "plan/policy.h"
 
-/* Rows that a kernel takes at most.  The last must take EWX_DECODE_ROWS: plans expect a
- * kernel for all calls of that many rows. */
-static const int tokens[EWX_CUDA_DECODE_KERNELS] = {
-    8, 16, 32, 64, 128, 160, EWX_DECODE_ROWS};
+/* Rows that a kernel takes at most.  The last takes EWX_DECODE_ROWS: plans expect a kernel
+ * for all calls of that many rows. */
+static const int tokens[EWX_CUDA_DECODE_KERNELS] = EWX_DECODE_SIZES;
 
 ew_status ewx_cuda_decode_open(ewx_cuda_engine *engine)
 {

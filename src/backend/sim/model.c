@@ -103,6 +103,38 @@ static double block_us(const ewx_sim_profile *profile, const ewx_spec *spec,
     return us > 1e-6 ? us : 1e-6;
 }
 
+/* ---- The GEMM of few rows ---- */
+
+/* A CTA takes the tiles of all rows in a column together. */
+static ewx_grid columns_of_tiles(const ewx_grid *grid, const ew_config *given)
+{
+    ew_config config = *given;
+    config.block_m = (int32_t)ewx_div_up(grid->rows, EWX_TILE_M) * EWX_TILE_M;
+    config.block_n = EWX_TILE_N;
+    config.group = 1;
+    return ewx_grid_build(grid->rows, grid->cols, 1, &config);
+}
+
+static int64_t padded_rows(int64_t rows)
+{
+    static const int sizes[] = EWX_DECODE_SIZES;
+    size_t at = 0;
+    while (at + 1 < sizeof sizes / sizeof sizes[0] && sizes[at] < rows)
+        at++;
+    return sizes[at];
+}
+
+/* It multiplies as many rows as it must.  Its operands come once, in the memory's time
+ * (wave_memory_us).  That it begins and ends costs about what a CTA for each block does. */
+static double column_us(const ewx_sim_profile *profile, const ewx_spec *spec, int64_t rows)
+{
+    const double tile_us =
+        ewx_sim_curve_at(&profile->block_us_256, (double)spec->problem.k) *
+        profile->split_time;
+    return (tile_us * (double)padded_rows(rows) / EWX_TILE_M + profile->cta_us) *
+           (spec->problem.dtype == EW_BF16 ? profile->bf16_time : 1) / profile->clock;
+}
+
 /* How long the memory needs for what a wave of blocks loads, which all ranks on the GPU
  * read at the same time: every operand once in a GEMM. */
 static double wave_memory_us(const ewx_sim_profile *profile, const ewx_spec *spec,
@@ -148,13 +180,14 @@ static double filled_time(const ewx_sim_model *model, ewx_taken taken, ewx_block
 
 /* Loads run ahead of the tensor cores by a few steps of K only.  Where both take about as
  * long, each waits for the other now and then: two fifths more if they are equal, nothing
- * if one takes a quarter of the other's time. */
-static double together_ps(double compute_ps, double memory_ps)
+ * if one takes a quarter of the other's time.  Half of that in the GEMM of few rows, which
+ * has more steps on their way. */
+static double together_ps(const ewx_sim_model *model, double compute_ps, double memory_ps)
 {
     const double longer = fmax(compute_ps, memory_ps);
     const double ratio = longer > 0 ? fmin(compute_ps, memory_ps) / longer : 0;
     const double close = fmax(0, (ratio - 0.25) / 0.75);
-    return longer * (1 + 0.4 * close * close);
+    return longer * (1 + (model->streams ? 0.2 : 0.4) * close * close);
 }
 
 int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
@@ -166,8 +199,7 @@ int64_t ewx_sim_block_ps(const ewx_sim_model *model, int rank, ewx_taken taken,
                               filled_time(model, taken, block) *
                               (1 - model->crowd_time * (1 - share));
     const double memory_ps = model->memory_ps * share / (whole ? 1 : 2);
-    const int64_t block_ps = round_ps(model->streams ? fmax(compute_ps, memory_ps)
-                                                     : together_ps(compute_ps, memory_ps));
+    const int64_t block_ps = round_ps(together_ps(model, compute_ps, memory_ps));
     if (!(model->jitter > 0))
         return block_ps;
     const uint64_t hash =
@@ -378,7 +410,9 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     const ewx_sim_profile *profile = request->profile;
     const ewx_spec *spec = request->spec;
     const ew_config *config = &spec->config;
-    ewx_sim_model model = {.grid = ewx_spec_grid(spec, request->rows)};
+    ewx_sim_model model = {.crossing = ewx_spec_grid(spec, request->rows)};
+    model.grid =
+        spec->op->gemm_waits ? ewx_gathered_grid(spec, &model.crossing) : model.crossing;
     EW_TRY(ewx_sim_check(profile, spec));
     EW_TRY(ewx_sim_share(profile, spec->num_ranks, &model.sms, &model.sharers));
     if (profile->is_cpu)
@@ -387,15 +421,21 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
         place_ctas(profile, config, &model);
     set_reducers_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
-    const double whole_us = block_us(profile, spec, &model.grid, model.slots);
+    model.streams = !profile->is_cpu && ewx_has_decode_kernel(spec) &&
+                    model.grid.num_parts == 1 && request->rows <= EWX_DECODE_ROWS;
+    if (model.streams)
+        model.grid = columns_of_tiles(&model.grid, config);
+    const double whole_us = model.streams
+                                ? column_us(profile, spec, request->rows)
+                                : block_us(profile, spec, &model.grid, model.slots);
     model.block_ps = round_ps(1e6 * whole_us);
     model.half_time =
-        !profile->is_cpu && config->producer == EW_PRODUCER_OWN ? profile->half_time : 1;
+        !profile->is_cpu && config->producer == EW_PRODUCER_OWN && !model.streams
+            ? profile->half_time
+            : 1;
     model.loads_in_pairs = !profile->is_cpu && config->cluster == 2;
     model.waits = spec->op->gemm_waits;
     model.memory_ps = 1e6 * wave_memory_us(profile, spec, &model);
-    model.streams = !profile->is_cpu && ewx_suits_decode_kernel(spec) &&
-                    model.grid.num_parts == 1 && request->rows <= EWX_DECODE_ROWS;
     if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
         model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;

@@ -8,10 +8,11 @@
 enum { EWX_SIM_MAX_PRODUCERS = 8 }; /* on one SM */
 
 typedef struct ewx_sim_model {
-    ewx_grid grid;
-    int sms;       /* of a rank; a CPU's workers */
-    int sharers;   /* ranks on one GPU */
-    int set_apart; /* SMs that compute nothing: pool=static, or a vendor's calls */
+    ewx_grid grid;     /* of the GEMM's blocks */
+    ewx_grid crossing; /* ag-gemm: as the rows cross, a part for each rank */
+    int sms;           /* of a rank; a CPU's workers */
+    int sharers;       /* ranks on one GPU */
+    int set_apart;     /* SMs that compute nothing: pool=static, or a vendor's calls */
     int producers_per_sm;
     int slots;                                      /* for producers, on all SMs */
     int reducers_beside[EWX_SIM_MAX_PRODUCERS + 1]; /* by producers on the SM */
@@ -20,7 +21,7 @@ typedef struct ewx_sim_model {
     double half_time;    /* factor of a block that fills half its tiles */
     double crowd_time;   /* share of block_ps that the other slots cost */
     double memory_ps;    /* of a whole wave's operands on their way from the memory */
-    bool streams;        /* the GEMM of few rows, whose loads nothing holds up */
+    bool streams;        /* the GEMM of few rows, whose loads run far ahead */
     bool loads_in_pairs; /* the two CTAs of a cluster load for each other */
     bool waits;          /* the GEMM, for rows of other ranks */
     double jitter;

@@ -113,26 +113,44 @@ static ewx_sim_span travel(ewx_sim *sim, ewx_sim_way *way, int64_t from_ps,
     return span;
 }
 
-/* First the sender's way out; when its turn has come there, the receiver's way in. */
-int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes)
+static double way_ps(const ewx_sim *sim, bool near, int64_t bytes)
+{
+    return (double)bytes * (near ? sim->model.link_ps : sim->model.nic_ps);
+}
+
+ewx_sim_span ewx_sim_book_way_out(ewx_sim *sim, int64_t from_ps, int src, int dst,
+                                  int64_t bytes)
+{
+    const bool near = ewx_sim_share_node(sim, src, dst);
+    ewx_sim_way *out = near                    ? &sim->ranks[src].egress
+                       : sim->model.nic_shared ? &sim->medium
+                                               : &nic_of(sim, src)->nic_out;
+    return travel(sim, out, from_ps, way_ps(sim, near, bytes));
+}
+
+/* Where NICs share their rate, every byte has had its turn on the way out. */
+int64_t ewx_sim_book_way_in(ewx_sim *sim, ewx_sim_span sent, int src, int dst,
+                            int64_t bytes)
 {
     const ewx_sim_model *model = &sim->model;
-    ewx_sim_rank *from = &sim->ranks[src], *to = &sim->ranks[dst];
+    ewx_sim_rank *to = &sim->ranks[dst];
     const bool near = ewx_sim_share_node(sim, src, dst);
-    const double ps = (double)bytes * (near ? model->link_ps : model->nic_ps);
-    ewx_sim_way *out = near ? &from->egress : &nic_of(sim, src)->nic_out;
-    ewx_sim_way *in = near ? &to->ingress : &nic_of(sim, dst)->nic_in;
-    if (!near && model->nic_shared) /* every byte takes its turn once */
-        in = out = &sim->medium;
-    const ewx_sim_span sent = travel(sim, out, from_ps, ps);
-    const double weight = near ? to->near_weight : to->far_weight;
     const bool one = sim->spec->config.transport == EW_TRANSPORT_COPY;
-    const ewx_sim_span received =
-        in == out ? sent : travel(sim, in, sent.begin_ps, one ? ps : ps * weight);
+    const double weight = one ? 1 : near ? to->near_weight : to->far_weight;
+    ewx_sim_span received = sent;
+    if (near || !model->nic_shared)
+        received = travel(sim, near ? &to->ingress : &nic_of(sim, dst)->nic_in,
+                          sent.begin_ps, way_ps(sim, near, bytes) * weight);
     to->remote_bytes += bytes;
     to->crossed_bytes += near ? 0 : bytes;
     return ewx_sim_later(sent.end_ps, received.end_ps) +
            (near ? model->link_latency_ps : model->nic_latency_ps);
+}
+
+int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes)
+{
+    const ewx_sim_span sent = ewx_sim_book_way_out(sim, from_ps, src, dst, bytes);
+    return ewx_sim_book_way_in(sim, sent, src, dst, bytes);
 }
 
 static bool has_place_of(const ewx_sim *sim, int src, int rank)

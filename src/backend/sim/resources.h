@@ -33,7 +33,13 @@ void ewx_sim_interrupt_producers(ewx_sim *sim, int rank);
 void ewx_sim_delay_producers(ewx_sim *sim, int rank, double bytes);
 
 /* ---- Links, NICs and copy engines; these return arrivals ---- */
+/* First the sender's way out; when its turn has come there, the receiver's way in.  One
+ * call books both, or the second is booked when that time has come. */
 int64_t ewx_sim_book_send(ewx_sim *sim, int64_t from_ps, int src, int dst, int64_t bytes);
+ewx_sim_span ewx_sim_book_way_out(ewx_sim *sim, int64_t from_ps, int src, int dst,
+                                  int64_t bytes);
+int64_t ewx_sim_book_way_in(ewx_sim *sim, ewx_sim_span sent, int src, int dst,
+                            int64_t bytes);
 /* From every near or every far rank at once, `bytes` from each; of far ones, with
  * `per_node`, only from the rank of each node that has this one's place. */
 int64_t ewx_sim_book_pull(ewx_sim *sim, int rank, bool near, bool per_node, int64_t from_ps,

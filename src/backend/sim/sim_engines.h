@@ -26,6 +26,9 @@ void ewx_sim_fill_sm(ewx_sim *sim, int rank, int sm);
 /* A unit is complete: those who wait for it go on. */
 void ewx_sim_wake_unit(ewx_sim *sim, int rank, int64_t unit);
 void ewx_sim_resume(ewx_sim *sim, int rank, int consumer);
+/* What a mover has stored takes its turns on the emulated link. */
+void ewx_sim_send(ewx_sim *sim, int rank, int consumer);
+void ewx_sim_deliver(ewx_sim *sim, int rank, int consumer);
 void ewx_sim_end_reduce(ewx_sim *sim, int rank, int consumer);
 void ewx_sim_finish_task(ewx_sim *sim, int rank, int worker, int64_t task,
                          int64_t begin_ps);

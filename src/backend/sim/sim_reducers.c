@@ -40,9 +40,24 @@ static void try_task(ewx_sim *sim, int rank, int at)
         return;
     }
     const bool shares_sm = sim->ranks[rank].sms[consumer->sm].producers > 0;
+    const bool sends = sim->op->send_task && sim->model.sharers > 1;
     consumer->begin_ps = sim->now_ps;
     ewx_sim_push(&sim->queue, sim->op->book_task(sim, rank, consumer->task, shares_sm),
-                 EWX_SIM_REDUCE_END, rank, at);
+                 sends ? EWX_SIM_SEND : EWX_SIM_REDUCE_END, rank, at);
+}
+
+void ewx_sim_send(ewx_sim *sim, int rank, int consumer)
+{
+    ewx_sim_consumer *mover = &sim->ranks[rank].consumers[consumer];
+    mover->sent = sim->op->send_task(sim, rank, mover->task);
+    ewx_sim_push(&sim->queue, mover->sent.begin_ps, EWX_SIM_DELIVER, rank, consumer);
+}
+
+void ewx_sim_deliver(ewx_sim *sim, int rank, int consumer)
+{
+    const ewx_sim_consumer *mover = &sim->ranks[rank].consumers[consumer];
+    ewx_sim_push(&sim->queue, sim->op->deliver_task(sim, rank, mover->task, mover->sent),
+                 EWX_SIM_REDUCE_END, rank, consumer);
 }
 
 void ewx_sim_resume(ewx_sim *sim, int rank, int consumer)

@@ -24,6 +24,8 @@ enum ewx_sim_kind {
     EWX_SIM_LAUNCH,     /* a rank's next reducing kernel begins */
     EWX_SIM_PART,       /* copy: the GEMM of a rank's next partition begins */
     EWX_SIM_RESUME,     /* who: a reducer whose tile has become ready */
+    EWX_SIM_SEND,       /* who: a mover that has stored what it sends, */
+    EWX_SIM_DELIVER,    /* and whose turn has come */
     EWX_SIM_REDUCE_END, /* who: reducer, or worker */
     EWX_SIM_WAKE,       /* a rank's idle workers look again */
     EWX_SIM_ARRIVAL,    /* CPU: a unit from another host; who: the unit */
@@ -59,6 +61,7 @@ typedef struct ewx_sim_consumer {
     int sm;
     int64_t task, begin_ps;
     int64_t round, collected; /* gemm-ar: to be summed next, and to be copied next */
+    ewx_sim_span sent;        /* ag-gemm: on the way out */
 } ewx_sim_consumer;
 
 typedef struct ewx_sim_sm {

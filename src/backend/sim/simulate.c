@@ -23,21 +23,24 @@ void ewx_sim_trace(ewx_sim *sim, int rank, const ew_trace_event *event)
     sim->num_traced++;
 }
 
+/* What a CTA of the GEMM of few rows takes together are blocks of the plan's grid. */
 void ewx_sim_trace_block(ewx_sim *sim, int rank, int worker, int64_t publish_ps)
 {
     const ewx_sim_producer *producer = &sim->ranks[rank].producers[worker];
     const ewx_grid *grid = &sim->model.grid;
     const ewx_block block = producer->block;
-    ewx_sim_trace(sim, rank,
-                  &(ew_trace_event){.kind = EW_TRACE_BLOCK,
-                                    .worker = worker,
-                                    .dst = block.part,
-                                    .row = (int32_t)(block.row * grid->block_rows),
-                                    .col = (int32_t)(block.col * grid->block_cols),
-                                    .position = producer->position,
-                                    .begin_ns = producer->begin_ps / 1000,
-                                    .end_ns = sim->now_ps / 1000,
-                                    .published_ns = (sim->now_ps + publish_ps) / 1000});
+    const int32_t count = sim->model.streams ? grid->block_rows : 1;
+    for (int32_t i = 0; i < count; i++)
+        ewx_sim_trace(sim, rank,
+                      &(ew_trace_event){.kind = EW_TRACE_BLOCK,
+                                        .worker = worker,
+                                        .dst = block.part,
+                                        .row = (int32_t)(block.row * grid->block_rows) + i,
+                                        .col = (int32_t)(block.col * grid->block_cols),
+                                        .position = producer->position * count + i,
+                                        .begin_ns = producer->begin_ps / 1000,
+                                        .end_ns = sim->now_ps / 1000,
+                                        .published_ns = (sim->now_ps + publish_ps) / 1000});
 }
 
 /* ---- Set-up ---- */
@@ -186,6 +189,12 @@ static void dispatch(ewx_sim *sim, const ewx_sim_event *event)
         break;
     case EWX_SIM_RESUME:
         ewx_sim_resume(sim, rank, who);
+        break;
+    case EWX_SIM_SEND:
+        ewx_sim_send(sim, rank, who);
+        break;
+    case EWX_SIM_DELIVER:
+        ewx_sim_deliver(sim, rank, who);
         break;
     case EWX_SIM_REDUCE_END:
         is_cpu ? ewx_sim_worker_reduced(sim, rank, who)

@@ -14,10 +14,17 @@ static int64_t num_chunks(const ewx_sim *sim)
     return ewx_div_up(sim->spec->problem.k, EWX_CHUNK_COLS);
 }
 
-/* cuBLAS reads all rows in one place, so a rank pushes to itself, too. */
+/* Tiles of the GEMM have rows of several ranks. */
+static bool spans_owners(const ewx_sim *sim)
+{
+    return sim->model.grid.num_parts < sim->num_ranks;
+}
+
+/* cuBLAS reads all rows in one place, and so do tiles that span owners: a rank pushes to
+ * itself, too. */
 static bool keeps_own(const ewx_sim *sim)
 {
-    return sim->spec->config.producer == EW_PRODUCER_BLAS;
+    return sim->spec->config.producer == EW_PRODUCER_BLAS || spans_owners(sim);
 }
 
 static int pushes_per_panel(const ewx_sim *sim)
@@ -27,7 +34,7 @@ static int pushes_per_panel(const ewx_sim *sim)
 
 static int64_t num_tasks(const ewx_sim *sim, int rank)
 {
-    return ewx_part_tile_rows(&sim->model.grid, rank) * pushes_per_panel(sim) *
+    return ewx_part_tile_rows(&sim->model.crossing, rank) * pushes_per_panel(sim) *
            num_chunks(sim);
 }
 
@@ -38,10 +45,12 @@ typedef struct chunk {
 
 static chunk chunk_of(const ewx_sim *sim, int rank, int64_t task)
 {
-    const ewx_grid *grid = &sim->model.grid;
+    const ewx_grid *grid = &sim->model.crossing;
     const int times = pushes_per_panel(sim);
-    const ewx_set_place place = ewx_set_walk(
-        grid->group, ewx_part_tile_rows(grid, rank) * times, num_chunks(sim), task);
+    const int64_t pushes = ewx_part_tile_rows(grid, rank) * times;
+    /* Tiles that span owners need a chunk of all rows before any need the next. */
+    const ewx_set_place place = ewx_set_walk(spans_owners(sim) ? pushes : grid->group,
+                                             pushes, num_chunks(sim), task);
     const ewx_push push = ewx_gather_push(grid, rank, times, place.row);
     return (chunk){push.row, place.col, push.dst};
 }
@@ -49,7 +58,7 @@ static chunk chunk_of(const ewx_sim *sim, int rank, int64_t task)
 static int64_t chunk_bytes(const ewx_sim *sim, int rank, const chunk *c)
 {
     const int64_t cols = sim->spec->problem.k - c->index * EWX_CHUNK_COLS;
-    return ewx_tile_height(&sim->model.grid, rank, (ewx_tile){c->panel, 0}) *
+    return ewx_tile_height(&sim->model.crossing, rank, (ewx_tile){c->panel, 0}) *
            ewx_min64(cols, EWX_CHUNK_COLS) * (int64_t)sim->spec->elem_bytes;
 }
 
@@ -77,6 +86,22 @@ static bool set_up(ewx_sim *sim)
     return enough;
 }
 
+static ewx_sim_span send_task(ewx_sim *sim, int rank, int64_t task)
+{
+    const chunk c = chunk_of(sim, rank, task);
+    return c.dst == rank ? (ewx_sim_span){sim->now_ps, sim->now_ps}
+                         : ewx_sim_book_way_out(sim, sim->now_ps, rank, c.dst,
+                                                chunk_bytes(sim, rank, &c));
+}
+
+static int64_t deliver_task(ewx_sim *sim, int rank, int64_t task, ewx_sim_span sent)
+{
+    const chunk c = chunk_of(sim, rank, task);
+    return c.dst == rank
+               ? sent.end_ps
+               : ewx_sim_book_way_in(sim, sent, rank, c.dst, chunk_bytes(sim, rank, &c));
+}
+
 /* A mover stores a chunk into the receiver's memory.  The link that a virtual node emulates
  * then makes it wait until the bytes would have arrived; a real one takes them meanwhile.
  */
@@ -85,10 +110,9 @@ static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
     const chunk c = chunk_of(sim, rank, task);
     const int64_t bytes = chunk_bytes(sim, rank, &c);
     const int64_t stored = ewx_sim_book_push(sim, rank, bytes, shares_sm);
-    if (c.dst == rank)
+    if (sim->model.sharers > 1 || c.dst == rank)
         return stored;
-    const int64_t from = sim->model.sharers > 1 ? stored : sim->now_ps;
-    return ewx_sim_later(stored, ewx_sim_book_send(sim, from, rank, c.dst, bytes));
+    return ewx_sim_later(stored, ewx_sim_book_send(sim, sim->now_ps, rank, c.dst, bytes));
 }
 
 static void finish_task(ewx_sim *sim, int rank, int64_t task)
@@ -100,7 +124,7 @@ static void finish_task(ewx_sim *sim, int rank, int64_t task)
     to->chunks_ps = ewx_sim_later(to->chunks_ps, seen);
     to->chunks_left--;
     if (sim->spec->config.release != EW_RELEASE_OUTPUT)
-        ewx_sim_wake_blocks(sim, c.dst, rank);
+        ewx_sim_wake_blocks(sim, c.dst, spans_owners(sim) ? EWX_EVERYONE : rank);
     else if (to->chunks_left == 0)
         ewx_sim_wake_blocks(sim, c.dst, EWX_EVERYONE);
 }
@@ -112,17 +136,32 @@ static ewx_block block_at(const ewx_sim *sim, int rank, int64_t position)
     return ewx_gather_block(&sim->model.grid, rank, position);
 }
 
+/* When a rank sees a chunk of all rows of a block. */
+static int64_t chunk_seen(const ewx_sim *sim, int rank, ewx_block block, int64_t index)
+{
+    const ewx_grid *grid = &sim->model.grid;
+    if (!spans_owners(sim))
+        return seen_ps(sim, block.part, block.row, rank)[index];
+    const int64_t end = ewx_min64((block.row + 1) * EWX_TILE_M, grid->rows);
+    int64_t last = 0;
+    for (int64_t row = block.row * EWX_TILE_M; row < end;) {
+        const ewx_panel panel = ewx_panel_of_row(grid, sim->num_ranks, (int32_t)row);
+        last = ewx_sim_later(last, seen_ps(sim, panel.src, panel.index, rank)[index]);
+        row = panel.end;
+    }
+    return last;
+}
+
 /* Chunk by chunk, each when it is there and the one before has been multiplied. */
 static int64_t multiply_chunks(const ewx_sim *sim, int rank, const ewx_sim_producer *p)
 {
     const int64_t chunks = num_chunks(sim);
-    const int64_t *seen = seen_ps(sim, p->block.part, p->block.row, rank);
     int64_t end = p->begin_ps;
     for (int64_t i = 0; i < chunks; i++) {
-        if (seen[i] == EWX_SIM_LAST_PS)
+        const int64_t seen = chunk_seen(sim, rank, p->block, i);
+        if (seen == EWX_SIM_LAST_PS)
             return -1;
-        end = ewx_sim_after(ewx_sim_later(end, seen[i]),
-                            (double)p->block_ps / (double)chunks);
+        end = ewx_sim_after(ewx_sim_later(end, seen), (double)p->block_ps / (double)chunks);
     }
     return end;
 }
@@ -155,7 +194,7 @@ static int64_t rows_seen(const ewx_sim *sim, int rank, ewx_block block)
 
 static int64_t block_end(const ewx_sim *sim, int rank, const ewx_sim_producer *p)
 {
-    if (sim->spec->config.release == 1 && p->block.part != rank)
+    if (sim->spec->config.release == 1 && (p->block.part != rank || spans_owners(sim)))
         return multiply_chunks(sim, rank, p);
     const int64_t seen = rows_seen(sim, rank, p->block);
     return seen < 0 ? -1
@@ -174,6 +213,8 @@ const ewx_sim_op ewx_sim_ag_push = {.num_tasks = num_tasks,
                                     .block_end = block_end,
                                     .complete_tile = complete_tile,
                                     .book_task = book_task,
+                                    .send_task = send_task,
+                                    .deliver_task = deliver_task,
                                     .finish_task = finish_task,
                                     .remote_bytes = ewx_sim_gathered_bytes,
                                     .crossed_bytes = ewx_sim_crossed_bytes};

@@ -28,6 +28,11 @@ typedef struct ewx_sim_op {
     /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
      * that shares its SM with a producer is slower. */
     int64_t (*book_task)(ewx_sim *sim, int rank, int64_t task, bool shares_sm);
+    /* On an emulated link, of a task that is sent when it is stored: books the way out from
+     * now on, and when its turn has come there the way in; returns when it has arrived.
+     * NULL: book_task has done all that. */
+    ewx_sim_span (*send_task)(ewx_sim *sim, int rank, int64_t task);
+    int64_t (*deliver_task)(ewx_sim *sim, int rank, int64_t task, ewx_sim_span sent);
     /* A CPU's message to a rank of another host, for a unit of its tasks. */
     int64_t (*message_bytes)(const ewx_sim *sim, int dst, int64_t unit);
     /* It can be seen by dst; NULL: its unit waits for it. */
