@@ -142,6 +142,17 @@ typedef struct form_trial {
     bool has_c, has_norm, is_fused; /* the last is what is expected */
 } form_trial;
 
+/* How many turns of the epilogue are taken behind a call of which so many blocks were
+ * still left. */
+static int turns_taken(ewx_cpu_engine *engine, int64_t blocks_left)
+{
+    int done = 0;
+    atomic_store(&engine->epilogue.next_turn, 0);
+    atomic_store(&engine->gemm.next_position, engine->gemm.num_positions - blocks_left);
+    ewx_epilogue_work.some(engine, 0, &done);
+    return done;
+}
+
 static int form_body(ew_world *world, void *argument)
 {
     static const float zeros[64 * 64];
@@ -158,9 +169,12 @@ static int form_body(ew_world *world, void *argument)
     if (t->has_norm)
         e.norm_weight = zeros, e.normed = normed[rank];
     RANK_OK(ew_gemm_rs_layer(plan, 64, zeros, zeros, t->has_c ? C[rank] : NULL, &e, NULL));
-    const ewx_cpu_engine *engine = ewx_plan_state(plan);
+    ewx_cpu_engine *engine = ewx_plan_state(plan);
     RANK_CHECK(engine->epilogue.is_fused == t->is_fused, "%s C=%d norm=%d: fused %d",
                t->config, t->has_c, t->has_norm, engine->epilogue.is_fused);
+    RANK_CHECK(t->is_fused || turns_taken(engine, 1) == 0,
+               "%s: rows before a block that another rank may wait for", t->config);
+    RANK_CHECK(t->is_fused || turns_taken(engine, 0) == 1, "%s: no rows", t->config);
     ew_plan_destroy(plan);
     return 0;
 }

@@ -188,15 +188,15 @@ static int64_t end_of_strip(const ewx_cpu_engine *engine, int64_t strip)
     return ewx_min64((strip + 1) * EWX_STRIP_ROWS, engine->call.share.num_rows);
 }
 
-/* Fused, a strip waits for its tiles; else for the last tile; a second step waits for the
- * whole first one. */
+/* Fused, a strip waits for its tiles; else for the last tile, and until no block is left:
+ * other ranks wait for those.  A second step waits for the whole first one. */
 static bool is_ready(const ewx_cpu_engine *engine, int64_t turn)
 {
     const ewx_epilogue_stage *stage = &engine->epilogue;
     if (stage->is_fused)
         return tiles_are_summed(engine, turn * EWX_STRIP_ROWS, end_of_strip(engine, turn));
     if (turn < stage->num_strips)
-        return ewx_reduce_stage_is_done(engine) &&
+        return ewx_gemm_stage_is_done(engine) && ewx_reduce_stage_is_done(engine) &&
                (engine->call.share.ownership != EWX_OWNS_TILES ||
                 ewx_collect_stage_is_done(engine));
     /* Acquire: pairs with the release of some; other workers' h. */
