@@ -148,7 +148,7 @@ static int limit_of(const check *c)
 /* True unless it failed. */
 static bool print_outcome(const check *c, const outcome *o)
 {
-    const int code = WIFEXITED(o->status) ? WEXITSTATUS(o->status) : -1;
+    const int code = WIFEXITED(o->status) && !o->late ? WEXITSTATUS(o->status) : -1;
     const bool ok = code == 0 || code == EXIT_SKIPPED;
     const bool short_text = strlen(o->text) < 100 && !strchr(o->text, '\n');
     char how[80] = "";
