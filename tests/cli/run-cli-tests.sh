@@ -11,7 +11,7 @@
 #     out-has PATTERN                 instead of `out`: one line of stdout matches
 #     err-has PATTERN
 #     out-any / err-any               whatever is there
-#     slow                            left out when CLI_TESTS_QUICK is set
+#     slow                            left out when CLI_TESTS_QUICK is set; may take 300 s, not 120
 #     fake-gpu                        with fake_gpu.c preloaded and fake_bin/ on PATH; left out
 #                                     where that cannot be (no compiler, sanitizers)
 #     fake-tune                       with fake_tune.c preloaded, likewise
@@ -162,7 +162,7 @@ run_case() {
     rm -rf "$folder"
     mkdir "$folder"
     cd "$folder" || exit 1
-    "${alone[@]}" timeout -k 5 120 bash -o pipefail -c "$command" >out.txt 2>err.txt </dev/null
+    "${alone[@]}" timeout -k 5 $((slow ? 300 : 120)) bash -o pipefail -c "$command" >out.txt 2>err.txt </dev/null
     status=$?
     if why=$(verdict $status); then
         num_passed=$((num_passed + 1))
