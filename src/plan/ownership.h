@@ -130,26 +130,28 @@ EW_HD static inline ewx_tile_rows ewx_share_tile_rows(const ewx_grid *grid,
 }
 
 /* Rows of A that cross are published in panels of EWX_TILE_M, counted inside a rank's own.
- * The panel that has a row of all ranks' rows, and the first row behind it.  In 32 bits,
- * which hold every row count of a GPU: a thread that waits has few registers. */
-typedef struct ewx_panel {
-    int32_t src, index, end;
-} ewx_panel;
+ * Those of a rank that hold rows of a row of tiles over all rows: from first up to, not
+ * including, end.  In 32 bits, which hold every row count of a GPU: a thread that waits has
+ * few registers. */
+typedef struct ewx_panels {
+    int32_t first, end;
+} ewx_panels;
 
-EW_HD static inline ewx_panel ewx_panel_of_row(const ewx_grid *grid, int num_ranks,
-                                               int32_t row)
+EW_HD static inline ewx_panels ewx_panels_in_tile(const ewx_grid *grid, int num_ranks,
+                                                  int src, int tile_row)
 {
-    const int32_t small = (int32_t)grid->rows / num_ranks;
     const int32_t large = (int32_t)grid->rows % num_ranks;
-    const int32_t in_large = large * (small + 1);
-    ewx_panel panel;
-    panel.src = row < in_large ? row / (small + 1) : large + (row - in_large) / small;
-    const int32_t first = small * panel.src + (panel.src < large ? panel.src : large);
-    const int32_t count = small + (panel.src < large);
-    panel.index = (row - first) / EWX_TILE_M;
-    const int32_t end = (panel.index + 1) * EWX_TILE_M;
-    panel.end = first + (end < count ? end : count);
-    return panel;
+    const int32_t count = (int32_t)grid->rows / num_ranks + (src < large);
+    const int32_t top = tile_row * EWX_TILE_M;
+    const int32_t before =
+        count * src + (src < large ? 0 : large); /* rows of other ranks */
+    const int32_t first = top > before ? top - before : 0;
+    const int32_t bottom = top + EWX_TILE_M - before;
+    const int32_t end = bottom < count ? bottom : count;
+    ewx_panels panels = {first / EWX_TILE_M, first / EWX_TILE_M};
+    if (first < end)
+        panels.end = (end + EWX_TILE_M - 1) / EWX_TILE_M;
+    return panels;
 }
 
 /* The same of any tile; none of the rows where the share has no part in it. */

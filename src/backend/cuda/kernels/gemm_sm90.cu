@@ -95,8 +95,15 @@ struct shape {
     /* What makes room for a reducing CTA: 384 x 128 or, twice per SM, 256 x 96 registers
      * at launch, shared out unevenly afterwards. */
     static constexpr int LAUNCH_BOUND = TILES == 2 ? 512 : 640;
-    static constexpr int MOVER_REGISTERS = TILES == 2 ? 48 : 32;
-    static constexpr int MULTIPLIER_REGISTERS = TILES == 2 ? 168 : 160;
+};
+
+/* In the loops of loader and multipliers nothing may lie in local memory: whoever acquires
+ * something on the SM empties the cache of it. */
+template <class OP, int TILES>
+struct registers {
+    static constexpr bool MULTIPLIES_ONLY = !ACTIVATES<OP>;
+    static constexpr int MOVER = TILES == 1 ? 32 : MULTIPLIES_ONLY ? 64 : 48;
+    static constexpr int MULTIPLIER = TILES == 1 || MULTIPLIES_ONLY ? 160 : 168;
 };
 
 /* Addresses in shared memory. */
@@ -140,6 +147,10 @@ struct arena {
     __device__ uint32_t epoch() const
     {
         return work_item(WORK_SLOTS);
+    }
+    __device__ uint32_t arrived() const /* where the GEMM waits: see announce_rows */
+    {
+        return epoch() + 4;
     }
     __device__ uint32_t nearly_loaded() const
     {
@@ -199,7 +210,7 @@ __device__ __forceinline__ work work_of(const ewx_cuda_operands &operands,
 template <class OP>
 __device__ __forceinline__ bool prepare_work(const ewx_cuda_operands &operands,
                                              const ewx_cuda_call &call, uint32_t epoch,
-                                             const gemm_block &block, uint64_t &complete,
+                                             const gemm_block &block, uint64_t complete,
                                              work &item)
 {
     item = work_of<OP>(operands, call, block);
@@ -236,52 +247,118 @@ class work_giver
     ring<WORK_SLOTS> slot;
 };
 
-/* One thread of the cluster.  A cluster that takes the odd last block computes it twice
- * and stores it once: its CTAs must stay in step.  Where a block may have to wait for its
- * rows, none is taken before the one in hand is nearly loaded: others may be idle. */
+/* One thread: what the CTAs do next; false: nothing.  A cluster that takes the odd last
+ * block computes it twice and stores it once: its CTAs must stay in step. */
+template <class OP, int CLUSTER>
+__device__ __forceinline__ bool take_work(const ewx_cuda_operands &operands,
+                                          const ewx_cuda_call &call, uint32_t epoch,
+                                          uint64_t complete, block_source<OP> &blocks,
+                                          work *items)
+{
+    /* blockIdx is that of the cluster's first CTA, which is this one */
+    if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
+        return false;
+    if (!prepare_work<OP>(operands, call, epoch, blocks.at(call, 0), complete, items[0]))
+        return false;
+    if (CLUSTER == 2) {
+        work &second = items[CLUSTER - 1];
+        const bool odd_end = !blocks.has(operands, call, 1);
+        second = items[0];
+        if (!odd_end &&
+            !prepare_work<OP>(operands, call, epoch, blocks.at(call, 1), complete, second))
+            return false;
+        if (odd_end)
+            second.num_stored = 0;
+        items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
+    }
+    return true;
+}
+
+/* One warp: tells the loaders which chunks of their rows are there, as they come, until all
+ * are.  `arrived` counts those of all blocks so far, of which earlier ones had `before`.
+ * When the call is given up, it tells them so of all, since they must come to their end,
+ * and returns false. */
+template <class OP, int TILES, int CLUSTER>
+__device__ __forceinline__ bool announce_rows(const ewx_cuda_call &call, uint32_t epoch,
+                                              const work *items, uint32_t before,
+                                              const arena<TILES> &memory, int lane,
+                                              uint64_t &complete)
+{
+    int part[CLUSTER], tile_row[CLUSTER], there[CLUSTER];
+    int least = call.num_chunks;
+#pragma unroll
+    for (int cta = 0; cta < CLUSTER; cta++) {
+        part[cta] = __shfl_sync(~0u, items[cta].part, 0);
+        tile_row[cta] = __shfl_sync(~0u, items[cta].slot, 0) / EWX_TILE_M;
+        there[cta] = __shfl_sync(~0u, items[cta].num_arrived, 0);
+        least = min(least, there[cta]);
+    }
+    bool ok = true;
+    while (least < call.num_chunks) {
+        const int at = least;
+        least = call.num_chunks;
+#pragma unroll
+        for (int cta = 0; cta < CLUSTER; cta++) {
+            if (ok && there[cta] == at)
+                there[cta] =
+                    OP::await_more(call, epoch, part[cta], tile_row[cta], at, lane);
+            ok = ok && there[cta] >= 0;
+            least = ok ? min(least, there[cta]) : call.num_chunks;
+        }
+        for (int cta = 0; lane == 0 && cta < CLUSTER; cta++)
+            st_release_cluster(in_cta(memory.arrived(), cta), before + least);
+    }
+#pragma unroll
+    for (int cta = 0; cta < CLUSTER; cta++)
+        complete |= ok ? OP::bit_of(tile_row[cta]) : 0;
+    return ok;
+}
+
+/* One thread of the cluster; where the GEMM waits for rows, one warp.  There no block is
+ * taken before the one in hand is nearly loaded: others may be idle. */
 template <class OP, int TILES, int CLUSTER>
 __device__ void schedule(const ewx_cuda_operands &operands, const ewx_cuda_call &call,
-                         uint32_t epoch, bool may_start, const arena<TILES> &memory)
+                         uint32_t epoch, bool may_start, const arena<TILES> &memory,
+                         int lane)
 {
     work_giver<TILES, CLUSTER> giver(memory);
     block_source<OP> blocks;
     work items[CLUSTER];
-    uint64_t complete = 0; /* where the GEMM waits: see num_arrived */
+    uint64_t complete = 0;
+    uint32_t num_given = 0;
     ring<1> block;
     for (bool first = true; may_start && (first || operands.persistent); first = false) {
-        if (GATHERS<OP> && !first) {
-            mbarrier_wait_cluster(memory.nearly_loaded(), block.parity);
-            block.advance();
+        bool has_work = false;
+        if (lane == 0) {
+            if (GATHERS<OP> && !first) {
+                mbarrier_wait_cluster(memory.nearly_loaded(), block.parity);
+                block.advance();
+            }
+            has_work =
+                take_work<OP, CLUSTER>(operands, call, epoch, complete, blocks, items);
         }
-        /* blockIdx is that of the cluster's first CTA, which is this one */
-        if (!blocks.take(operands, call, epoch, CLUSTER) || has_stopped(call))
-            break;
-        if (!prepare_work<OP>(operands, call, epoch, blocks.at(call, 0), complete,
-                              items[0]))
-            break;
         if constexpr (GATHERS<OP>)
-            if (first)
-                note_first_block(call);
-        if (CLUSTER == 2) {
-            work &second = items[CLUSTER - 1];
-            const bool odd_end = !blocks.has(operands, call, 1);
-            second = items[0];
-            if (!odd_end && !prepare_work<OP>(operands, call, epoch, blocks.at(call, 1),
-                                              complete, second))
-                break;
-            if (odd_end)
-                second.num_stored = 0;
-            items[0].shares_b = second.shares_b = items[0].b_row == second.b_row;
-        }
-        for (int piece = 0; piece < num_pieces<OP>(call); piece++) {
+            has_work = __shfl_sync(~0u, has_work, 0);
+        if (!has_work)
+            break;
+        if (GATHERS<OP> && first && lane == 0)
+            note_first_block(call);
+        for (int piece = 0; lane == 0 && piece < num_pieces<OP>(call); piece++) {
             giver.give(items);
             for (int cta = 0; PIECES<OP> && cta < CLUSTER; cta++)
                 items[cta].shares_b += 2;
         }
+        if constexpr (GATHERS<OP>) {
+            const uint32_t before = num_given++ * call.num_chunks;
+            if (!announce_rows<OP, TILES, CLUSTER>(call, epoch, items, before, memory, lane,
+                                                   complete))
+                break;
+        }
     }
     for (int cta = 0; cta < CLUSTER; cta++)
         items[cta].halves = 0;
-    giver.give(items);
+    if (lane == 0)
+        giver.give(items);
 }
 
 /* How a warp or warpgroup learns of its work.  Every reader must let go of an item before
@@ -324,12 +401,10 @@ class work_taker
 
 /* ---- Loader: one thread ---- */
 
-/* Rows of A, where a block's begin there, and the first step whose columns have not been
- * seen to be there. */
+/* Rows of A, and where a block's begin there. */
 struct a_rows {
     const CUtensorMap *map;
     int first;
-    int next_wait;
 };
 
 constexpr int STEPS_PER_CHUNK = EWX_CHUNK_COLS / DEPTH;
@@ -390,30 +465,29 @@ __device__ __forceinline__ a_rows rows_of(const ewx_cuda_maps &maps,
 {
     if constexpr (GATHERS<OP>) {
         arrived_before_bulk();
-        const int next_wait = item.num_arrived * STEPS_PER_CHUNK;
         if (item.part == call.rank && !spans_owners(call))
-            return {&maps.a, item.slot, next_wait};
+            return {&maps.a, item.slot};
         const int64_t first = ewx_part_first_row(&call.grid, item.part) + item.slot;
-        return {&maps.out[epoch & 1], (int)first, next_wait};
+        return {&maps.out[epoch & 1], (int)first};
     } else {
-        return {&maps.a, item.a_row, 0};
+        return {&maps.a, item.a_row};
     }
 }
 
-/* In a call that is given up it loads what is there, since the multipliers must come to
- * their end: nobody will read C. */
-__device__ __forceinline__ void await_rows(const ewx_cuda_call &call, uint32_t epoch,
-                                           const work &item, int step, a_rows &rows)
+/* Waits until the chunk of a step is there, and returns the first step whose chunk is not.
+ * The scheduler announces it (announce_rows), and its wait has a deadline, so this one
+ * needs none. */
+template <int TILES>
+__device__ __forceinline__ int await_step(const arena<TILES> &memory, uint32_t before,
+                                          int step)
 {
-    if (step != rows.next_wait)
-        return;
-    const int panel = item.slot / EWX_TILE_M;
-    if (spans_owners(call))
-        await_chunk_of_tile(call, epoch, panel, step / STEPS_PER_CHUNK);
-    else
-        await_chunk(call, epoch, item.part, panel, step / STEPS_PER_CHUNK);
+    constexpr unsigned SLEEP_NS = 32;
+    const uint32_t enough = before + step / STEPS_PER_CHUNK + 1;
+    while ((int32_t)(ld_relaxed_shared(memory.arrived()) - enough) < 0)
+        __nanosleep(SLEEP_NS);
+    const uint32_t arrived = ld_acquire_shared(memory.arrived());
     arrived_before_bulk();
-    rows.next_wait += STEPS_PER_CHUNK;
+    return (int)(arrived - before) * STEPS_PER_CHUNK;
 }
 
 /* The columns of a step, of A or of B.  Those behind a piece are zero. */
@@ -468,18 +542,20 @@ __device__ void load(const ewx_cuda_maps &maps,
     const uint64_t keep = l2_evict_last();
     work_taker<TILES> taker(memory, true);
     ring<S::STAGES> stage;
-    for (;;) {
+    for (uint32_t before = 0;; before += call.num_chunks) {
         const work item = taker.take();
         taker.let_go();
         if (item.halves == 0)
             return;
-        a_rows rows = rows_of<OP>(maps, call, epoch, item);
+        const a_rows rows = rows_of<OP>(maps, call, epoch, item);
         const B weight(maps, products, item, cta);
+        int first_absent = GATHERS<OP> ? item.num_arrived * STEPS_PER_CHUNK : 0;
         for (int step = 0; step < num_steps; step++, stage.advance()) {
             const uint32_t full = memory.full(stage.at);
             const uint32_t b = memory.b(stage.at) + weight.first * B::BYTES;
             if constexpr (GATHERS<OP>) {
-                await_rows(call, epoch, item, step, rows);
+                if (step == first_absent)
+                    first_absent = await_step(memory, before, step);
                 if (step == max(num_steps - STEPS_TO_TAKE, 0))
                     mbarrier_arrive_release(in_cta(memory.nearly_loaded(), 0));
             }
@@ -985,7 +1061,15 @@ __device__ void prepare(const arena<TILES> &memory)
         mbarrier_init(memory.work_empty(slot), READERS * CLUSTER);
     }
     mbarrier_init(memory.nearly_loaded(), CLUSTER);
+    st_shared(memory.arrived(), 0);
     mbarrier_init_done();
+}
+
+/* Each warp computes it for itself: what lives from before the roles part is kept in local
+ * memory while others need the registers, and acquires empty the cache of that. */
+__device__ __forceinline__ int num_steps_of(const ewx_cuda_operands &operands)
+{
+    return (int)ewx_div_up(operands.piece_k, DEPTH);
 }
 
 template <class OP, class T, int TILES, int CLUSTER>
@@ -995,12 +1079,11 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
          const __grid_constant__ ewx_cuda_call call,
          const __grid_constant__ products_of<OP, ewx_cuda_product_maps> products)
 {
-    using S = shape<TILES>;
+    using R = registers<OP, TILES>;
     extern __shared__ __align__(1024) uint8_t shared[];
     const arena<TILES> memory = {shared_address(shared)};
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t cta = CLUSTER > 1 ? cluster_rank() : 0;
-    const int num_steps = (int)ewx_div_up(operands.piece_k, DEPTH);
     if (threadIdx.x == 0) {
         tensor_prefetch(&maps.a);
         if constexpr (!HAS_PRODUCTS<OP>)
@@ -1014,23 +1097,25 @@ __global__ void __launch_bounds__(shape<TILES>::LAUNCH_BOUND, 1)
     everyone<CLUSTER>();
     const uint32_t epoch = ld_shared(memory.epoch());
     if (threadIdx.x >= WARPGROUP) {
-        take_registers<S::MULTIPLIER_REGISTERS>();
-        multiply<OP, T, TILES, CLUSTER>(products, call, num_steps,
+        take_registers<R::MULTIPLIER>();
+        multiply<OP, T, TILES, CLUSTER>(products, call, num_steps_of(operands),
                                         threadIdx.x / WARPGROUP - 1,
                                         threadIdx.x % WARPGROUP, memory);
     } else {
-        give_registers<S::MOVER_REGISTERS>();
+        give_registers<R::MOVER>();
         bool may_start = true;
         if constexpr (GATHERS<OP>)
             if (warp == SCHEDULER_WARP && cta == 0)
                 may_start = OP::await_first(call, epoch, lane);
         if (warp == LOADER_WARP && lane == 0)
-            load<OP, TILES, CLUSTER>(maps, products, call, epoch, num_steps, memory, cta);
-        else if (warp == SCHEDULER_WARP && lane == 0 && cta == 0)
-            schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory);
+            load<OP, TILES, CLUSTER>(maps, products, call, epoch, num_steps_of(operands),
+                                     memory, cta);
+        else if (warp == SCHEDULER_WARP && (GATHERS<OP> || lane == 0) && cta == 0)
+            schedule<OP, TILES, CLUSTER>(operands, call, epoch, may_start, memory, lane);
         else if (warp >= FIRST_STORER_WARP && warp < FIRST_STORER_WARP + TILES)
-            store<OP, T, TILES>(maps, products, operands, call, epoch, num_steps,
-                                warp - FIRST_STORER_WARP, lane, memory);
+            store<OP, T, TILES>(maps, products, operands, call, epoch,
+                                num_steps_of(operands), warp - FIRST_STORER_WARP, lane,
+                                memory);
     }
     __syncwarp();        /* lanes that had nothing to do have gone ahead */
     everyone<CLUSTER>(); /* no CTA may leave while another can still reach into it */

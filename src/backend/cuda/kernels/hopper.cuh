@@ -64,6 +64,35 @@ __device__ __forceinline__ void st_cluster_16(uint32_t address, int4 v)
                  : "memory");
 }
 
+/* A word by which a CTA of a cluster tells another: whoever acquires it sees all that was
+ * stored before it. */
+__device__ __forceinline__ void st_release_cluster(uint32_t address, uint32_t value)
+{
+    asm volatile("st.release.cluster.shared::cluster.u32 [%0], %1;" ::"r"(address),
+                 "r"(value)
+                 : "memory");
+}
+
+__device__ __forceinline__ uint32_t ld_relaxed_shared(uint32_t address)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.cluster.shared::cta.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint32_t ld_acquire_shared(uint32_t address)
+{
+    uint32_t value;
+    asm volatile("ld.acquire.cluster.shared::cta.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "r"(address)
+                 : "memory");
+    return value;
+}
+
 /* ---- mbarriers: between the warps of a CTA or cluster, which always move on, so these
  * waits need no deadline ---- */
 

@@ -10,11 +10,12 @@
  * Why a load finds the rows.  Every thread of a mover stores its 16-byte pieces (generic
  * proxy); the CTA's barrier and thread 0's system fence put these stores before the chunk's
  * flag (publish_chunk).  A thread of the GEMM sees the flag and acquires it at system
- * scope, by a load (await_chunk) or a fence (count_arrived).  It is the thread that loads;
- * or what passes its block on to the threads that load is a barrier of the CTA, or in a
- * cluster an mbarrier with release and acquire.  So the stores happen before the loads, on
- * sm80 without more.  TMA reads through another proxy, and for it the loading thread has a
- * proxy fence behind every acquire (arrived_before_bulk).
+ * scope, by a load (await_chunk) or a fence (count_arrived).  What passes that on to the
+ * threads that load is a barrier of the CTA (sm80), or, with release and acquire at the
+ * cluster's scope, the mbarrier of the block or the word `arrived` (announce_rows, sm90).
+ * So the stores happen before the loads, on sm80 without more.  TMA reads through another
+ * proxy, and for it the loading thread has a proxy fence behind every acquire
+ * (arrived_before_bulk).
  *
  * Why a slice may be overwritten.  Movers of call e wait until every rank's `done` has
  * reached e-2 (await_readers), which is sent when that rank's GEMM, and the kernel that
@@ -108,17 +109,17 @@ __device__ __forceinline__ bool await_chunk(const ewx_cuda_call &call, uint32_t 
                        {EWX_CUDA_PANEL, src, (int)panel, 0});
 }
 
-/* One thread: how many chunks of a panel are there, from the first on; acquires them.
- * Several flags are on their way at a time. */
+/* One thread: how many chunks of a panel are there, when the first `count` are; acquires
+ * the others.  Several flags are on their way at a time. */
 __device__ __forceinline__ int count_arrived(const ewx_cuda_call &call, uint32_t epoch,
-                                             int src, int64_t panel)
+                                             int src, int64_t panel, int count)
 {
 #if EW_MUTANT == 62 /* planted bug: rows are loaded before they are there */
     return call.num_chunks;
 #endif
     constexpr int BATCH = 4;
     const uint32_t *flag = chunk_flag(call, call.rank, src, panel, 0);
-    int count = 0, seen = BATCH;
+    int seen = BATCH;
     for (; count < call.num_chunks && seen == BATCH; count += seen) {
         uint32_t words[BATCH];
 #pragma unroll
@@ -145,97 +146,56 @@ __device__ __forceinline__ bool spans_owners(const ewx_cuda_call &call)
     return call.grid.num_parts < call.num_ranks;
 }
 
-/* Calls keep_on(src, panel) for the panels that hold rows of a tile that spans owners, as
- * long as it says so; whether it always did. */
-template <class ACTION>
-__device__ __forceinline__ bool for_panels_of(const ewx_cuda_call &call, int tile_row,
-                                              ACTION keep_on)
+/* A rank's panels that hold rows of such a tile. */
+__device__ __forceinline__ ewx_panels panels_in_tile(const ewx_cuda_call &call, int src,
+                                                     int tile_row)
 {
-    const int end = min((tile_row + 1) * EWX_TILE_M, (int)call.grid.rows);
-    for (int row = tile_row * EWX_TILE_M; row < end;) {
-        const ewx_panel panel = ewx_panel_of_row(&call.grid, call.num_ranks, row);
-        if (!keep_on(panel.src, panel.index))
-            return false;
+    const ewx_panels panels = ewx_panels_in_tile(&call.grid, call.num_ranks, src, tile_row);
 #if EW_MUTANT == 86 /* planted bug: rows of a tile's first owner are enough */
-        return true;
+    if (src > ewx_row_owner(&call.grid, call.num_ranks, tile_row * EWX_TILE_M))
+        return {0, 0};
 #endif
-        row = panel.end;
-    }
-    return true;
+    return panels;
 }
 
-/* One thread: whether a chunk of all rows of such a tile is there; acquires it then.
- * Several flags are on their way at a time: one after the other takes as long as a step of
- * the GEMM for each rank. */
-__device__ __forceinline__ bool is_chunk_of_tile_there(const ewx_cuda_call &call,
-                                                       uint32_t epoch, int tile_row,
-                                                       int chunk)
-{
-#if EW_MUTANT == 86 /* that one looks at the first owner alone */
-    return false;
-#endif
-    constexpr int BATCH = 8;
-    const int end = min((tile_row + 1) * EWX_TILE_M, (int)call.grid.rows);
-    bool all = true;
-    for (int row = tile_row * EWX_TILE_M; row < end && all;) {
-        uint32_t words[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            const ewx_panel panel =
-                ewx_panel_of_row(&call.grid, call.num_ranks, min(row, end - 1));
-            words[i] =
-                ld_relaxed_sys(chunk_flag(call, call.rank, panel.src, panel.index, chunk));
-            row = panel.end;
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++)
-            all = all && ewx_epoch_reached(words[i], epoch);
-    }
-    if (all)
-        fence_acquire_sys();
-    return all;
-}
-
-/* As await_chunk, of all rows of such a tile. */
+/* One warp, each lane the rows of other ranks: as await_chunk, of all rows of such a
+ * tile. */
 __device__ __forceinline__ bool await_chunk_of_tile(const ewx_cuda_call &call,
-                                                    uint32_t epoch, int tile_row, int chunk)
+                                                    uint32_t epoch, int tile_row, int chunk,
+                                                    int lane)
 {
-    if (is_chunk_of_tile_there(call, epoch, tile_row, chunk))
-        return true;
-    return for_panels_of(call, tile_row, [&](int src, int panel) {
-        return await_chunk(call, epoch, src, panel, chunk);
-    });
-}
-
-__device__ __forceinline__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch,
-                                           int tile_row)
-{
-    for (int chunk = 0; chunk < call.num_chunks; chunk++)
-        if (!await_chunk_of_tile(call, epoch, tile_row, chunk))
-            return false;
-    return true;
-}
-
-/* As count_arrived, of all rows of a tile that spans owners. */
-__device__ __forceinline__ int count_arrived_of_tile(const ewx_cuda_call &call,
-                                                     uint32_t epoch, int tile_row)
-{
-    int least = call.num_chunks;
-    for_panels_of(call, tile_row, [&](int src, int panel) {
-        least = min(least, count_arrived(call, epoch, src, panel));
-        return least > 0;
-    });
-    return least;
+    bool ok = true;
+    for (int src = lane; src < call.num_ranks && ok; src += 32) {
+        const ewx_panels panels = panels_in_tile(call, src, tile_row);
+        for (int panel = panels.first; panel < panels.end && ok; panel++)
+            ok = await_chunk(call, epoch, src, panel, chunk);
+    }
+    ok = __all_sync(~0u, ok);
+    __syncwarp(); /* what every lane has acquired is acquired by all */
+    return ok;
 }
 
 /* As await_chunk. */
 __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t epoch,
                                              int src, int64_t first, int64_t end)
 {
-    for (int64_t panel = first; panel < end && src != call.rank; panel++)
-        for (int there; (there = count_arrived(call, epoch, src, panel)) < call.num_chunks;)
+    for (int64_t panel = first; panel < end; panel++)
+        for (int there = 0;
+             (there = count_arrived(call, epoch, src, panel, there)) < call.num_chunks;)
             if (!await_chunk(call, epoch, src, panel, there))
                 return false;
+    return true;
+}
+
+/* As await_chunk, of all rows of a tile that spans owners. */
+__device__ __forceinline__ bool await_tile(const ewx_cuda_call &call, uint32_t epoch,
+                                           int tile_row)
+{
+    for (int src = 0; src < call.num_ranks; src++) {
+        const ewx_panels panels = panels_in_tile(call, src, tile_row);
+        if (!await_panels(call, epoch, src, panels.first, panels.end))
+            return false;
+    }
     return true;
 }
 
@@ -286,6 +246,8 @@ struct op_ag_gemm {
         if (spans_owners(call))
             return call.release.size == EW_RELEASE_OUTPUT ||
                    await_tile(call, epoch, (int)block.tile.row);
+        if (block.part == call.rank)
+            return true;
         const int64_t all = ewx_part_tile_rows(&call.grid, block.part);
         if (call.release.size == 1)
             return await_panels(call, epoch, block.part, block.tile.row,
@@ -298,26 +260,39 @@ struct op_ag_gemm {
                             ewx_min64(first + call.release.size, all));
     }
 
-    /* One thread, before the block is given to a thread that waits for the rest itself: how
-     * many chunks of its rows are there.  Below 0: the call is given up.  The thread keeps
-     * in `complete` a bit for each of the first rows of tiles that it has seen whole: with
-     * several owners a look takes long. */
+    /* One thread, before the block is given to a loader that is told of the rest: how many
+     * chunks of its rows are there.  Below 0: the call is given up.  With several owners,
+     * whose flags are many, it looks at none: `complete` has a bit for each of the first
+     * rows of tiles that the warp has awaited. */
     static __device__ __forceinline__ int num_arrived(const ewx_cuda_call &call,
                                                       uint32_t epoch,
                                                       const gemm_block &block,
-                                                      uint64_t &complete)
+                                                      uint64_t complete)
     {
-        if (spans_owners(call) && call.release.size == 1) {
-            const uint64_t bit = block.tile.row < 64 ? 1ull << block.tile.row : 0;
-            const int there = complete & bit
-                                  ? call.num_chunks
-                                  : count_arrived_of_tile(call, epoch, (int)block.tile.row);
-            complete |= there == call.num_chunks ? bit : 0;
-            return there;
-        }
+        if (spans_owners(call) && call.release.size == 1)
+            return complete & bit_of(block.tile.row) ? call.num_chunks : 0;
         if (call.release.size == 1 && block.part != call.rank)
-            return count_arrived(call, epoch, block.part, block.tile.row);
+            return count_arrived(call, epoch, block.part, block.tile.row, 0);
         return await(call, epoch, block) ? call.num_chunks : -1;
+    }
+
+    static __device__ __forceinline__ uint64_t bit_of(int64_t tile_row)
+    {
+        return tile_row < 64 ? 1ull << tile_row : 0;
+    }
+
+    /* One warp, when the first `there` chunks are: waits for the next one, and returns how
+     * many there are then.  Below 0: the call is given up. */
+    static __device__ __forceinline__ int await_more(const ewx_cuda_call &call,
+                                                     uint32_t epoch, int part, int tile_row,
+                                                     int there, int lane)
+    {
+        if (spans_owners(call))
+            return await_chunk_of_tile(call, epoch, tile_row, there, lane) ? there + 1 : -1;
+        int count = -1;
+        if (lane == 0 && await_chunk(call, epoch, part, tile_row, there))
+            count = count_arrived(call, epoch, part, tile_row, there + 1);
+        return __shfl_sync(~0u, count, 0);
     }
 
     /* One warp, before the first block; as await. */

@@ -142,12 +142,12 @@ static int64_t chunk_seen(const ewx_sim *sim, int rank, ewx_block block, int64_t
     const ewx_grid *grid = &sim->model.grid;
     if (!spans_owners(sim))
         return seen_ps(sim, block.part, block.row, rank)[index];
-    const int64_t end = ewx_min64((block.row + 1) * EWX_TILE_M, grid->rows);
     int64_t last = 0;
-    for (int64_t row = block.row * EWX_TILE_M; row < end;) {
-        const ewx_panel panel = ewx_panel_of_row(grid, sim->num_ranks, (int32_t)row);
-        last = ewx_sim_later(last, seen_ps(sim, panel.src, panel.index, rank)[index]);
-        row = panel.end;
+    for (int src = 0; src < sim->num_ranks; src++) {
+        const ewx_panels panels =
+            ewx_panels_in_tile(grid, sim->num_ranks, src, (int)block.row);
+        for (int64_t panel = panels.first; panel < panels.end; panel++)
+            last = ewx_sim_later(last, seen_ps(sim, src, panel, rank)[index]);
     }
     return last;
 }
