@@ -228,6 +228,38 @@ static void each_method_has_its_knobs(void **state)
                  ewx_candidate_applies(&alone, BUDGET));
 }
 
+static void few_waves_may_do_without_overlap(void **state)
+{
+    enum { POOL = EWX_KNOBS - 2 };
+    (void)state;
+    static const ew_op ops[] = {EW_OP_GEMM_RS, EW_OP_GEMM_AR, EW_OP_AG_GEMM};
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        ew_problem problem = small;
+        problem.op = ops[i];
+        ewx_candidate_space space = space_of("entwine", &problem, 8);
+        ew_config requests[EWX_KNOB_VALUES];
+        assert_true(ewx_candidate_applies(&space, POOL));
+        const int count =
+            ewx_candidate_vary(&space, POOL, &space.fixed, &space.built_in, requests);
+        int after = 0;
+        for (int at = 0; at < count; at++) {
+            ew_config chosen;
+            after += requests[at].pool == EW_POOL_AFTER &&
+                     requests[at].release == EW_RELEASE_OUTPUT &&
+                     ewx_config_choose(&problem, 8, &requests[at], &space.machine,
+                                       &chosen) == EW_OK;
+        }
+        assert_true(after > 0);
+        space.fixed.release = 1; /* as the caller wants it */
+        const int fewer =
+            ewx_candidate_vary(&space, POOL, &space.fixed, &space.built_in, requests);
+        for (int at = 0; at < fewer; at++)
+            assert_int_not_equal(requests[at].pool, EW_POOL_AFTER);
+    }
+    const ewx_candidate_space many = space_of("entwine", &large, 8);
+    assert_false(ewx_candidate_applies(&many, POOL));
+}
+
 static void only_allreduce_has_shots(void **state)
 {
     enum { SHOTS = EWX_KNOBS - 1 };
@@ -329,6 +361,7 @@ int main(void)
         cmocka_unit_test(long_calls_make_a_short_race),
         cmocka_unit_test(a_lap_may_be_given),
         cmocka_unit_test(each_method_has_its_knobs),
+        cmocka_unit_test(few_waves_may_do_without_overlap),
         cmocka_unit_test(only_allreduce_has_shots),
         cmocka_unit_test(knobs_leave_set_fields_alone),
         cmocka_unit_test(what_cannot_differ_is_not_tried),

@@ -263,7 +263,8 @@ static void vary_budget(const ewx_candidate_space *space, ew_config request,
 
 /* ---- Pool ---- */
 
-/* Where there are few waves, a GEMM with fewer SMs may take no more of them. */
+/* Where there are few waves, a GEMM with fewer SMs may take no more of them; or one that
+ * nothing disturbs may save more than overlap hides. */
 static bool has_pool(const ewx_candidate_space *space)
 {
     return reduces_beside(space) && !space->fixed.pool && !has_many_waves(space);
@@ -272,9 +273,15 @@ static bool has_pool(const ewx_candidate_space *space)
 static void vary_pool(const ewx_candidate_space *space, ew_config request,
                       const ew_config *best, requests *list)
 {
+    ew_config after = request;
     request.pool = EW_POOL_STATIC;
     request.transport = EW_TRANSPORT_PULL;
     vary_gpu_budget(space, request, best, list);
+    if (space->fixed.release)
+        return;
+    after.pool = EW_POOL_AFTER;
+    after.release = EW_RELEASE_OUTPUT;
+    vary_gpu_budget(space, after, best, list);
 }
 
 /* ---- Shots ---- */

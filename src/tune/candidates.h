@@ -10,9 +10,11 @@
  *   ends       first, last             as release, in launches of their own: the first and
  *                                      the last group of other sizes
  *   budget     x, b                    there is a reduction of ours: W > 1, and not NCCL's
- *   pool       pool, x, b              as transport, with few waves: SMs for reducers alone
+ *   pool       pool, release, x, b     as transport, with few waves: SMs for reducers
+ *                                      alone, or everything after the GEMM
  *   shots      shots                   AllReduce of more than two ranks: the form that
- * would not be chosen; where it wins, calls of all m have it
+ *                                      would not be chosen; where it wins, calls of all m
+ *                                      have it
  *
  * So of the methods, sequential, static, chunked and fused-push have block, group and
  * budget, wavegroup has release and ends besides, blas has budget alone.  What the caller
