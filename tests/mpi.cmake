@@ -14,13 +14,13 @@ ew_mpi_check(mpi_check)
 foreach(group conformance protocol slow frozen faults input namespaces)
   add_test(NAME mpi-${group} COMMAND ${run_clean}
     ${mpi_run} $<TARGET_FILE:mpi_check> $<TARGET_FILE:entwine_mpi> ${group})
-  set_tests_properties(mpi-${group} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 20)
+  set_tests_properties(mpi-${group} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS mpi COST 20)
 endforeach()
 
 # The module of another MPI library, where one is installed: MPICH beside Open MPI.
 add_test(NAME mpi-mpich COMMAND ${run_clean} CC=${CMAKE_C_COMPILER}
   ${CMAKE_CURRENT_SOURCE_DIR}/mpi/mpich.sh $<TARGET_FILE:mpi_check> $<TARGET_FILE:entwine>)
-set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS mpi COST 80)
+set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77 LABELS mpi COST 80)
 
 # Planted bugs, as in CMakeLists.txt, and the group that must see them: 10, a tile counts as
 # arrived before it has; 11, a message is lost; 12, no sign of life; 25, results that never
@@ -34,5 +34,5 @@ foreach(mutant 10:smoke 11:smoke 12:slow 25:results 33:results 56:rows 57:rows)
   add_test(NAME mutant-mpi-${number} COMMAND ${run_clean} ENTWINE_TIMEOUT_MS=2000
     ${CMAKE_CURRENT_SOURCE_DIR}/must_fail.sh 90
     ${mpi_run} $<TARGET_FILE:mpi_mutant_${number}> $<TARGET_FILE:entwine_mpi> ${group})
-  set_tests_properties(mutant-mpi-${number} PROPERTIES TIMEOUT 120 LABELS "mutant;mpi")
+  set_tests_properties(mutant-mpi-${number} PROPERTIES TIMEOUT 240 LABELS "mutant;mpi")
 endforeach()

@@ -249,7 +249,7 @@ static void a_stopped_rank_is_left_behind(void **state)
 {
     (void)state;
     scene *s = harness_share(sizeof *s);
-    assert_int_equal(survivors_of(EW_RANKS_AS_PROCESSES, 4, 600, stop_or_go_on, s), 4);
+    assert_int_equal(survivors_of(EW_RANKS_AS_PROCESSES, 4, 2000, stop_or_go_on, s), 4);
     harness_unshare(s, sizeof *s);
 }
 

@@ -231,12 +231,12 @@ static void expect_patience(ewx_probe_point point, int rank, int64_t rows,
     s->act = ACT_SLEEP;
     s->point = point;
     s->rank = rank;
-    s->sleep_ms = 150;
+    s->sleep_ms = 300; /* four times in a call */
     s->rows = rows;
     s->config = config;
     harness_context("point %d, m=%d, %s", (int)point, (int)rows, config);
     const ew_status status =
-        stage_run(s, EW_RANKS_AS_PROCESSES, 2, 400, three_slow_calls, NULL);
+        stage_run(s, EW_RANKS_AS_PROCESSES, 2, 1000, three_slow_calls, NULL);
     if (status != EW_OK)
         fail_msg("%s m=%d: \"%s\" / \"%s\"", config, (int)rows, s->texts[0], s->texts[1]);
     stage_close(s);
