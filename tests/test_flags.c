@@ -136,6 +136,7 @@ static void timeouts_are_honoured(void **state)
 
 typedef struct caller {
     _Atomic uint64_t word;
+    atomic_int asked;
     int after_ms;
 } caller;
 
@@ -167,15 +168,31 @@ static void aborts_end_a_wait(void **state)
         }
 }
 
+/* Somebody who waits has found the word not yet set. */
+static void *call_later_when_asked(void *argument)
+{
+    caller *c = argument;
+    while (atomic_load(&c->asked) == 0)
+        sleep_ms(1);
+    return call_later(c);
+}
+
+static bool is_called(caller *c)
+{
+    const bool called = atomic_load(&c->word) == 1;
+    atomic_store(&c->asked, 1);
+    return called;
+}
+
 static void conditions_end_a_wait(void **state)
 {
     (void)state;
     caller c = {.after_ms = 20};
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, call_later, &c), 0);
+    assert_int_equal(pthread_create(&thread, NULL, call_later_when_asked, &c), 0);
     ewx_wait wait = ewx_wait_begin(NULL, 60000000000, 0);
     ew_status status;
-    EWX_AWAIT(status, &wait, atomic_load(&c.word) == 1);
+    EWX_AWAIT(status, &wait, is_called(&c));
     pthread_join(thread, NULL);
     assert_int_equal(status, EW_OK);
     assert_true(wait.turn > 0);
