@@ -79,14 +79,16 @@ int64_t ewx_sim_book_moves(ewx_sim *sim, int rank, double moved, int64_t begin_p
     return book(sim, rank, (moved_bytes){moved, moved, moved}, begin_ps, shares_sm);
 }
 
-/* Read and written; but a GPU's memory is read once for all that a chunk is pushed to, the
- * others find it in the L2.  0.65 of a read is what an H200 needs with W = 8
+/* What a byte that is pushed takes of a GPU's memory: it is written, but read once for all
+ * that it is pushed to, since the others find it in the L2.  Of an H200 with W = 8
  * (allgather-unpaced.json, sequential). */
+static const double memory_per_pushed_byte = 1.65;
+
 int64_t ewx_sim_book_push(ewx_sim *sim, int rank, int64_t bytes, bool shares_sm)
 {
     const double all = (double)bytes;
-    return book(sim, rank, (moved_bytes){1.65 * all, 2.0 * all, all}, sim->now_ps,
-                shares_sm);
+    return book(sim, rank, (moved_bytes){memory_per_pushed_byte * all, 2.0 * all, all},
+                sim->now_ps, shares_sm);
 }
 
 int64_t ewx_sim_book_sum(ewx_sim *sim, int rank, int64_t bytes, int pushed, bool shares_sm)
