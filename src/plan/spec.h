@@ -83,6 +83,16 @@ static inline bool ewx_copies_rows(const ewx_op *op, const ew_config *config)
     return op->gemm_waits && config->transport == EW_TRANSPORT_COPY;
 }
 
+/* Whether the last blocks of a GEMM may be taken tile by tile (ewx_split_from).  One that
+ * waits for rows loads B a tile at a time only where two CTAs share it. */
+static inline bool ewx_splits_blocks(const ewx_spec *spec)
+{
+    const ew_config *config = &spec->config;
+    return config->producer == EW_PRODUCER_OWN && config->kernel == EW_KERNEL_SM90 &&
+           config->ctas == EW_CTAS_PERSISTENT && config->block_n == 2 * EWX_TILE_N &&
+           (!spec->op->gemm_waits || config->cluster == 2);
+}
+
 /* As ew_config_print, with every key: those left open are "auto". */
 void ewx_config_print_open(const ew_config *config, ewx_text *text);
 

@@ -427,11 +427,10 @@ ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
 }
 
 /* Whether the GEMM can take the last blocks tile by tile. */
-static bool splits_blocks(const ewx_cuda_engine *engine, const ewx_cuda_entry *decode)
+static bool splits_blocks(const ewx_cuda_engine *engine, const ewx_cuda_entry *decode,
+                          const ewx_call *request)
 {
-    const ew_config *config = &engine->spec->config;
-    return config->kernel == EW_KERNEL_SM90 && config->ctas == EW_CTAS_PERSISTENT &&
-           config->block_n == 2 * EWX_TILE_N && !engine->spec->op->gemm_waits && !decode;
+    return ewx_splits_blocks(engine->spec) && request->num_products == 0 && !decode;
 }
 
 ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
@@ -451,8 +450,9 @@ ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
     operands.piece_k = operands.k / engine->spec->layout.num_pieces;
     operands.persistent = config->ctas == EW_CTAS_PERSISTENT;
     const int64_t blocks = part.end_position - part.first_position;
-    const int64_t whole =
-        splits_blocks(engine, decode) ? ewx_split_from(blocks, engine->gemm_ctas) : blocks;
+    const int64_t whole = splits_blocks(engine, decode, request)
+                              ? ewx_split_from(blocks, engine->gemm_ctas)
+                              : blocks;
     operands.split_position = part.first_position + whole;
     int64_t ctas = ewx_div_up(whole + 2 * (blocks - whole), cluster) * cluster;
     if (operands.persistent)

@@ -396,15 +396,6 @@ static void set_nccl(const ewx_sim_request *request, ewx_sim_model *model)
         set_calls(request, model);
 }
 
-/* As the cuda backend does it. */
-static bool splits_blocks(const ewx_sim_profile *profile, const ewx_spec *spec)
-{
-    const ew_config *config = &spec->config;
-    return !profile->is_cpu && config->producer == EW_PRODUCER_OWN &&
-           config->kernel == EW_KERNEL_SM90 && config->ctas == EW_CTAS_PERSISTENT &&
-           config->block_n == 2 * EWX_TILE_N && !spec->op->gemm_waits;
-}
-
 ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *model_out)
 {
     const ewx_sim_profile *profile = request->profile;
@@ -436,7 +427,7 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.loads_in_pairs = !profile->is_cpu && config->cluster == 2;
     model.waits = spec->op->gemm_waits;
     model.memory_ps = 1e6 * wave_memory_us(profile, spec, &model);
-    if (splits_blocks(profile, spec) && model.grid.block_cols == 2)
+    if (!profile->is_cpu && ewx_splits_blocks(spec))
         model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;
     model.jitter = profile->jitter;

@@ -122,14 +122,12 @@ struct block_source {
 
     __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
     {
-        if constexpr (GATHERS<OP>) {
-            return describe_block(
-                call.grid, ewx_gather_block(&call.grid, call.rank, taken.position + i));
-        } else {
-            const gemm_block block =
-                describe_block(call.grid, ewx_order_block(&call.grid, taken.position + i));
-            return taken.tile < 0 ? block : tile_of_block(block, taken.tile);
-        }
+        const int64_t position = taken.position + i;
+        const gemm_block block = describe_block(
+            call.grid, GATHERS<OP> ? ewx_gather_block(&call.grid, call.rank, position)
+                                   : ewx_order_block(&call.grid, position));
+        return HAS_PRODUCTS<OP> || taken.tile < 0 ? block
+                                                  : tile_of_block(block, taken.tile);
     }
 };
 

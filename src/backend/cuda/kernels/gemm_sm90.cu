@@ -58,11 +58,11 @@ struct work {
 
 constexpr int SPLIT = 4;
 
-/* Blocks of two tiles whose rows are there can be split: the multipliers share a tile. */
+/* Blocks of two tiles of one weight can be split: the multipliers share a tile. */
 template <class OP, int TILES>
 __device__ __forceinline__ bool is_split(const work &item)
 {
-    return TILES == 2 && !GATHERS<OP> && (item.halves & SPLIT);
+    return TILES == 2 && !HAS_PRODUCTS<OP> && (item.halves & SPLIT);
 }
 
 __device__ __forceinline__ int halves_of(const work &item)
@@ -994,7 +994,8 @@ __device__ void store(const ewx_cuda_maps &maps,
                 named_sync(box_full(tile, which), BOX_THREADS);
                 if constexpr (GATHERS<OP>) {
                     if (stores)
-                        store_in_c(place_of<OP>(maps, products, call.grid, item, tile, i),
+                        store_in_c(place_of<OP>(maps, products, call.grid, item, tile_at,
+                                                2 * first_half + i),
                                    call.grid, item, memory.box(tile, which));
                 } else if (is_stored) {
                     const int half = first_half + (i >> 1);
