@@ -2,7 +2,7 @@
 
 One rank on one core, an 8 x 32 x 64 product (of one row through a module): the time of a call as
 Python sees it, less what the library measures of itself in the same call.  Medians over calls, the
-kinds of call in turns; those with torch where it is installed.
+kinds of call in turns; those with torch where it is installed, and on a GPU where there is one.
 """
 import importlib.util
 import os
@@ -17,6 +17,7 @@ import entwine
 
 ROUNDS, CALLS, IMPORTS = 15, 1000, 5
 M, N, K = 8, 32, 64
+GPU_N, GPU_K, IN_A_ROW = 1024, 1024, 50
 
 
 def numpy_calls(plan):
@@ -81,6 +82,50 @@ def one_round(plan, call):
     return samples
 
 
+def gpu_round(torch, layer, x):
+    """(microseconds outside the library, inside) of the host, of every call of a layer on a GPU:
+    calls are enqueued in a row."""
+    inside_ns, samples = [], []
+
+    def timed(function):
+        def call(*arguments):
+            started = time.perf_counter_ns()
+            status = function(*arguments)
+            inside_ns.append(time.perf_counter_ns() - started)
+            return status
+        return call
+
+    plan = next(reversed(layer.world._cache.values()))
+    function = plan._function
+    plan._function = timed(function)
+    for _ in range(CALLS // IN_A_ROW):
+        for _ in range(IN_A_ROW):
+            started = time.perf_counter_ns()
+            layer(x)
+            spent_ns = time.perf_counter_ns() - started
+            samples.append(((spent_ns - inside_ns[-1]) / 1e3, inside_ns[-1] / 1e3))
+        torch.cuda.synchronize()
+    plan._function = function
+    return samples
+
+
+def gpu_rounds(world):
+    """By kind of layer, of one row, as in decoding."""
+    import torch
+    import entwine.torch
+    samples = {}
+    for output in ("scattered", "replicated"):
+        layer = entwine.torch.RowParallelLinear(GPU_K * world.size, GPU_N, bias=False, output=output,
+                                                world=world, dtype=torch.bfloat16, device="cuda")
+        layer.requires_grad_(False)
+        x = torch.ones(1, GPU_K, dtype=torch.bfloat16, device="cuda")
+        layer(x), layer(x)
+        for _ in range(ROUNDS):
+            samples.setdefault(f"module on a GPU, {output}, one row", []).extend(
+                gpu_round(torch, layer, x))
+    return samples
+
+
 def import_seconds(module):
     command = [sys.executable, "-c", f"import {module}"]
     seconds = []
@@ -89,6 +134,13 @@ def import_seconds(module):
         subprocess.run(command, check=True)
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds)
+
+
+def has_gpu():
+    if not importlib.util.find_spec("torch"):
+        return False
+    import torch
+    return torch.cuda.is_available()
 
 
 def main():
@@ -103,6 +155,8 @@ def main():
         for _ in range(ROUNDS):
             for name, owner, call in calls:
                 rounds[name] += one_round(owner, call)
+        if has_gpu():
+            rounds.update(gpu_rounds(world))
     for name, samples in rounds.items():
         added, inside = (statistics.median(part) for part in zip(*samples))
         print(f"{name}: Python adds {added:.1f} us" +

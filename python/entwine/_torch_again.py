@@ -1,5 +1,5 @@
-"""Calls that are made again, in inference on a CPU: with weights that are packed, and an input of a
-shape that has been there before.
+"""Calls that are made again, in inference: with a weight and an input of a shape that have been
+there before; on a CPU, with a weight that is packed.
 
 One row is multiplied in less time than torch takes to dispatch an operator and Python to find out
 about its operands, which in decoding are always the same but for the address of the input.  Worse,
@@ -19,12 +19,14 @@ import torch
 from torch.autograd import profiler
 
 from ._library import lib
+from ._streams import LEGACY_STREAM
 from ._torch_dispatch import has_nothing_else_to_do
 from ._torch_weights import key_of
 from ._world import World
 
 _MOST_SHAPES = 32  # of one weight
 _is_compiling = torch.compiler.is_dynamo_compiling
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a torch for GPUs
 
 
 class _Known:
@@ -41,22 +43,39 @@ def _place_of(b):
     return b.untyped_storage()._cdata, b.data_ptr(), b.shape, b.stride(), b.dtype
 
 
+class _InPlace:
+    """In the place of a packed weight, where a GPU reads the tensor itself."""
+
+    __slots__ = ("calls",)
+    weight = None
+
+    def __init__(self):
+        self.calls = {}
+
+    def is_current(self, version, promised):
+        return True
+
+
 def _kept_of(b, world, frozen, config):
     """What is kept of a weight that is as it was when it was packed; else None."""
-    known = world._again.get((id(b), config))
+    known = world._again.get((id(b), frozen, config))
     if known is None or known.tensor() is not b or _place_of(b) != known.place:
         return None
     return known.kept if known.kept.is_current(b._version, frozen) else None
 
 
-def _meet(b, world, config):
-    """What is kept of a weight whose product was computed just now; None: it was not packed."""
+def _meet(b, world, frozen, config):
+    """What is kept of a weight whose product was computed just now; None: on a CPU, and it was not
+    packed."""
     if b.is_inference():
         return None
-    kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
-    if kept is None or kept.weight is None:
-        return None
-    key, known = (id(b), config), world._again
+    if b.is_cuda and not frozen:
+        kept = _kept_of(b, world, frozen, config) or _InPlace()
+    else:
+        kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
+        if kept is None or kept.weight is None:
+            return None
+    key, known = (id(b), frozen, config), world._again
     known[key] = _Known(b, kept, lambda _: known.pop(key, None))
     return kept
 
@@ -68,6 +87,10 @@ def _plan_of(call, world):
         return None  # a profiler shall see the operator
     plan = plans[key] = plans.pop(key)  # the last one is the most recently used
     return plan
+
+
+def _stream_of(a):
+    return _raw_stream(a.get_device()) or LEGACY_STREAM
 
 
 def _note(what, kept, a, world, config, shape, *more):
@@ -88,21 +111,26 @@ def call_again(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, f
         return None
     kept = _kept_of(b, world, frozen, config)
     call = None if kept is None else kept.calls.get((what, config, a.dtype, a.shape))
-    if call is None or not a.is_contiguous():
+    if call is None or not a.is_contiguous() or a.get_device() != b.get_device():
         return None
     plan, address = _plan_of(call, world), a.data_ptr()
     if plan is None or address % call[3]:
         return None
-    plan._bind_again(kept.weight)
+    weight = None
+    if kept.weight is None:
+        weight = b.data_ptr()
+    else:
+        plan._bind_again(kept.weight)
     y = a.new_empty(*call[2])
-    plan._call(plan._function, plan._handle, call[1], address, None, y.data_ptr(), None)
+    plan._call(plan._function, plan._handle, call[1], address, weight, y.data_ptr(),
+               _stream_of(a) if a.is_cuda else None)
     return y
 
 
-def remember(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, config: str,
-             y: torch.Tensor) -> None:
+def remember(what: Hashable, a: torch.Tensor, b: torch.Tensor, world: World, frozen: bool,
+             config: str, y: torch.Tensor) -> None:
     """That the operator that was called just now returned y, without gaps, and so would again."""
-    kept = None if a.numel() == 0 else _meet(b, world, config)
+    kept = None if a.numel() == 0 else _meet(b, world, frozen, config)
     if kept is not None:
         _note(what, kept, a, world, config, tuple(y.shape))
 
@@ -132,9 +160,10 @@ def activate_again(activation: int, a: torch.Tensor, gate: torch.Tensor, up: tor
 
 
 def remember_activation(activation: int, a: torch.Tensor, gate: torch.Tensor, up: torch.Tensor,
-                        world: World, config: str, y: torch.Tensor, products: Any) -> None:
+                        world: World, frozen: bool, config: str, y: torch.Tensor, products: Any
+                        ) -> None:
     """``remember``, of a call whose C array of two packed weights was ``products``."""
-    first, second = _meet(gate, world, config), _meet(up, world, config)
+    first, second = (_meet(one, world, frozen, config) for one in (gate, up))
     if first is not None and second is not None and a.numel() > 0:
         # The call keeps the second, so that its identity remains its own.
         _note((activation, id(second)), first, a, world, config, tuple(y.shape), products, second)

@@ -18,9 +18,11 @@ def _keys(*names):
 # Of a call with dense tensors, without a mode, a transform or a lazy negation in between.
 NOTHING_BUT_AUTOGRAD = {_keys("CPU", "AutogradCPU"), _keys("CUDA", "AutogradCUDA")}
 
-# Of a dense tensor of the CPU, made outside or inside of inference mode.
-_DENSE = {_keys("CPU", "AutocastCPU", "ADInplaceOrView", "AutogradCPU"),
-          _keys("CPU", "AutocastCPU")}
+# Of a dense tensor, made outside or inside of inference mode.
+_ON_CPU = {_keys("CPU", "AutocastCPU", "ADInplaceOrView", "AutogradCPU"),
+           _keys("CPU", "AutocastCPU")}
+_DENSE = _ON_CPU | {_keys("CUDA", "AutocastCUDA", "ADInplaceOrView", "AutogradCUDA"),
+                    _keys("CUDA", "AutocastCUDA")}
 
 # Of a thread, outside or inside of inference mode, without a mode, a transform or a trace.
 _UNDISTURBED = {_keys("BackendSelect", "ADInplaceOrView"), _keys("BackendSelect")}
@@ -35,11 +37,16 @@ _keys_of, _keys_of_thread = torch._C._dispatch_keys, torch._C._dispatch_tls_loca
 
 
 def has_nothing_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the dispatcher would go straight from these operands to a kernel for the CPU, so that
-    one can as well be called without it: no gradient is wanted, and nothing traces, compiles,
-    casts, maps or counts what is called."""
+    """Whether the dispatcher would go straight from these operands to a kernel, so that one can as
+    well be called without it: no gradient is wanted, and nothing traces, compiles, casts, maps or
+    counts what is called."""
     return (not _is_compiling() and type(b) in _TENSORS and identity(_keys_of(b)) in _DENSE
             and not _has_function_mode(b) and has_nothing_else_to_do(a, b))
+
+
+def has_nothing_to_do_on_cpu(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """The same, where the kernel is one for the CPU."""
+    return identity(_keys_of(a)) in _ON_CPU and has_nothing_to_do(a, b)
 
 
 def has_nothing_else_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:

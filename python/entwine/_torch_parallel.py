@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor import parallel
 
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
-from ._torch_dispatch import has_nothing_to_do
+from ._torch_dispatch import has_nothing_to_do_on_cpu
 from ._torch_rows import parts_of_all
 from ._torch_sums import activated_columns, own_columns, scattered_sum, whole_sum
 from ._torch_world import world_of
@@ -142,7 +142,7 @@ def gathered_column_forward(world: World) -> Forward:
             # Tied to one that is not split, after this layer was.
             return torch.nn.functional.linear(x, module.weight, module.bias)
         weight = _part(module.weight)
-        if not has_nothing_to_do(x, weight):
+        if not has_nothing_to_do_on_cpu(x, weight):
             return None
         parts = parts_of_all(own_columns(x, weight, _part(module.bias), world), world)
         return parts.movedim(0, -2).flatten(-2)
@@ -157,7 +157,7 @@ def embedding_forward(world: World) -> Forward:
 
     def forward(module: torch.nn.Embedding, numbers: torch.Tensor) -> torch.Tensor | None:
         weight = _part(module.weight)
-        if not has_nothing_to_do(numbers, weight):
+        if not has_nothing_to_do_on_cpu(numbers, weight):
             return None
         share = weight.shape[0]
         # Every rank has a row for every number, and one of them has the right one.

@@ -32,7 +32,7 @@ def whole_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, 
     if y is None:
         y = gemm_ar_operator(x, weight, world.name, frozen, pack, config)
         if pack and has_nothing_to_do(x, weight):
-            remember("gemm-ar", x, weight, world, config, y)
+            remember("gemm-ar", x, weight, world, frozen, config, y)
     if bias is not None:
         y = y + bias.to(y.dtype)  # autocast may have chosen the type of y
     return y
@@ -91,7 +91,7 @@ def activated_columns(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, act
         y = h.view(*x.shape[:-1], gate.shape[0])
         products = packed_products(weights)
         if products is not None:
-            remember_activation(code, x, gate, up, alone, config, y, products)
+            remember_activation(code, x, gate, up, alone, frozen, config, y, products)
     return y
 
 
@@ -121,7 +121,7 @@ def scattered_sum(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     if y is None:
         y = _scattered_product(x, weight, world, frozen, dim, pack, config)
         if pack and has_nothing_to_do(x, weight) and _is_outermost(x.shape, dim):
-            remember(what, x, weight, world, config, y)
+            remember(what, x, weight, world, frozen, config, y)
     if bias is not None:
         y = y + _replicated(bias, world.name).to(y.dtype)
     return y

@@ -9,6 +9,7 @@ if not torch.cuda.is_available():
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
 import layers  # noqa: E402
+from entwine import _torch_sums  # noqa: E402
 from matrices import expected, operands  # noqa: E402
 
 M, N, K = 300, 264, 72
@@ -103,6 +104,39 @@ def test_a_stream_of_ones_own(world, product):
         result = et.gemm_rs(late, B, world)
     stream.synchronize()
     assert torch.equal(result, want)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("output", ["scattered", "replicated"])
+def test_calls_that_are_made_again(world, product, monkeypatch, output, frozen):
+    """Without the dispatcher: the same bits, for other shapes, on any stream, in a graph, and with a
+    weight that was changed behind torch's back, which only a promise excludes."""
+    A, B, want = product
+    layer = et.RowParallelLinear(K, N, bias=False, output=output, world=world, dtype=DTYPE,
+                                 device="cuda").requires_grad_(False)
+    layer.frozen = frozen
+    layer.weight.copy_(B)
+    layer(A), layer(A[:7])
+    for name in ("gemm_rs_operator", "gemm_ar_operator"):
+        monkeypatch.setattr(_torch_sums, name, None)
+    assert torch.equal(layer(A), want) and torch.equal(layer(A[:7]), want[:7])
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    late = torch.zeros_like(A)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(A)
+        result = layer(late)
+    stream.synchronize()
+    assert torch.equal(result, want)
+    with torch.cuda.graph(graph, stream=stream):
+        result = layer(late)
+    result.fill_(float("nan"))
+    graph.replay()
+    assert torch.equal(result, want)
+    if not frozen:
+        layer.weight.data.zero_()
+        assert not layer(A).any()
 
 
 @pytest.mark.parametrize("frozen", [False, True])
