@@ -153,7 +153,7 @@ static void check_pushes(const ewx_grid *grid, int rank)
     const int others = grid->num_parts - 1;
     const int64_t pushes = ewx_part_block_rows(grid, rank) * others;
     for (int64_t i = 0; i < pushes; i++) {
-        const ewx_push push = ewx_gather_push(grid, rank, others, i);
+        const ewx_push push = ewx_gather_push(grid, rank, others, 1, i);
         const bool is_last = push.row == grid->small_blocks;
         const int64_t place = place_among_arrivals(grid, rank, push);
         EXPECT(grid, push.dst != rank && push.row < ewx_part_block_rows(grid, rank));
@@ -168,14 +168,65 @@ static int64_t set_of(const ewx_grid *grid, int64_t panel, int64_t panels)
     return (panel + (grid->group - panels % grid->group) % grid->group) / grid->group;
 }
 
-/* Every block once on every rank; in turn, its own come first and then sets of panels, in
- * the order in which they arrive. */
+/* The same where the first `early` are sets of their own. */
+static int64_t set_behind(const ewx_grid *grid, int64_t panel, int64_t early,
+                          int64_t panels)
+{
+    return panel < early ? set_of(grid, panel, early)
+                         : ewx_div_up(early, grid->group) +
+                               set_of(grid, panel - early, panels - early);
+}
+
+/* A set's panels are pushed side by side: a chunk of each before the next of any.  Where
+ * the rank has an odd number of them, the first push is a set of its own. */
+static void check_chunks(const ewx_grid *grid, int rank)
+{
+    enum { CHUNKS = 3 };
+    const int others = grid->num_parts - 1;
+    const int64_t own = ewx_part_block_rows(grid, rank), pushes = own * others;
+    ewx_push last = {0};
+    for (int64_t i = 0, last_set = -1; i < pushes * CHUNKS; i++) {
+        const ewx_push push = ewx_gather_push(grid, rank, others, CHUNKS, i);
+        const int turn = (push.dst - rank - 1 + grid->num_parts) % grid->num_parts;
+        const int64_t set = set_behind(grid, i / CHUNKS, own % 2, pushes);
+        EXPECT(grid, set_behind(grid, push.row * others + turn, own % 2, pushes) == set);
+        EXPECT(grid, set == last_set ? push.chunk >= last.chunk : push.chunk == 0);
+        last = push;
+        last_set = set;
+    }
+}
+
+/* A block's panel in the order in which the rank has them: its own, then as they come. */
+static int64_t panel_of(const ewx_grid *grid, int rank, ewx_block block)
+{
+    const ewx_push push = {.row = block.row, .dst = rank};
+    return block.part == rank ? block.row
+                              : ewx_part_block_rows(grid, rank) +
+                                    place_among_arrivals(grid, block.part, push);
+}
+
+/* Its own rows come first, with one panel more where their number is odd, and then sets of
+ * panels as they arrive.  Two neighbours share a column where every set is even. */
+static void check_turns(const ewx_grid *grid, int rank)
+{
+    const int64_t own = ewx_part_block_rows(grid, rank);
+    const int64_t panels = own + ewx_gather_panels(grid, rank);
+    const int64_t early = ewx_min64(own + own % 2, panels);
+    for (int64_t i = 0; i < panels * grid->blocks_per_row; i++) {
+        const ewx_block block = ewx_gather_block(grid, rank, i);
+        EXPECT(grid, set_behind(grid, panel_of(grid, rank, block), early, panels) ==
+                         set_behind(grid, i / grid->blocks_per_row, early, panels));
+        const bool is_second = panels % 2 == 0 && grid->group % 2 == 0 && i % 2 == 1;
+        EXPECT(grid, !is_second || block.col == ewx_gather_block(grid, rank, i - 1).col);
+    }
+    check_pushes(grid, rank);
+    check_chunks(grid, rank);
+}
+
+/* Every block once on every rank. */
 static void check_gather(const ewx_grid *grid, int rank, bool *seen)
 {
-    const int64_t own = ewx_part_block_rows(grid, rank) * grid->blocks_per_row;
     const int64_t blocks = ewx_num_blocks(grid);
-    const int64_t panels = ewx_gather_panels(grid, rank);
-    const bool in_turn = grid->order == EW_ORDER_INTERLEAVED;
     memset(seen, 0, (size_t)blocks * sizeof *seen);
     for (int64_t i = 0; i < blocks; i++) {
         const ewx_block block = ewx_gather_block(grid, rank, i);
@@ -186,18 +237,12 @@ static void check_gather(const ewx_grid *grid, int rank, bool *seen)
         EXPECT(grid, block.row >= 0 && block.row < ewx_part_block_rows(grid, block.part));
         EXPECT(grid, number >= 0 && number < blocks && !seen[number]);
         seen[number] = true;
-        EXPECT(grid, !in_turn || (block.part == rank) == (i < own));
-        if (!in_turn || i < own)
-            continue;
-        const ewx_push push = {block.row, rank};
-        EXPECT(grid, set_of(grid, place_among_arrivals(grid, block.part, push), panels) ==
-                         set_of(grid, (i - own) / grid->blocks_per_row, panels));
     }
     EXPECT(grid, blocks == 0 || grid->order == EW_ORDER_DEFAULT ||
                      ewx_part_rows(grid, rank) == 0 ||
                      ewx_gather_block(grid, rank, 0).part == rank);
-    if (in_turn)
-        check_pushes(grid, rank);
+    if (grid->order == EW_ORDER_INTERLEAVED && grid->num_parts > 1)
+        check_turns(grid, rank);
 }
 
 static void check_tasks(const ewx_grid *grid, const int64_t *positions, bool *seen)

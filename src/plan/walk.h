@@ -127,18 +127,41 @@ EW_HD static inline ewx_set_place ewx_set_walk(int64_t group, int64_t rows, int6
     return place;
 }
 
-/* A panel of a rank's own, and a rank that it is pushed to. */
+/* As ewx_set_walk, of which the first `early` rows are walked before the others. */
+EW_HD static inline ewx_set_place ewx_early_walk(int64_t group, int64_t early, int64_t rows,
+                                                 int64_t cols, int64_t index)
+{
+    if (index < early * cols)
+        return ewx_set_walk(group, early, cols, index);
+    ewx_set_place place = ewx_set_walk(group, rows - early, cols, index - early * cols);
+    place.row += early;
+    return place;
+}
+
+/* A rank with an odd number of panels multiplies them together with the first one to come:
+ * two CTAs that take two rows of a column load it once. */
+EW_HD static inline int64_t ewx_gather_joined(const ewx_grid *grid, int rank)
+{
+    return ewx_part_block_rows(grid, rank) % 2;
+}
+
+/* A chunk of a panel of a rank's own, and a rank that it is pushed to. */
 typedef struct ewx_push {
     int64_t row;
-    int dst;
+    int dst, chunk;
 } ewx_push;
 
-/* Push `index` of a rank that pushes every panel to `times` ranks: all others, and last
- * itself where it keeps its rows too. */
+/* Push `index` of a rank that pushes every panel in so many chunks to `times` ranks: all
+ * others, and last itself where it keeps its rows too.  Then none joins its own. */
 EW_HD static inline ewx_push ewx_gather_push(const ewx_grid *grid, int rank, int times,
-                                             int64_t index)
+                                             int num_chunks, int64_t index)
 {
-    ewx_push push = {index / times, (int)((rank + 1 + index % times) % grid->num_parts)};
+    const int64_t joined = times < grid->num_parts ? ewx_gather_joined(grid, rank) : 0;
+    const ewx_set_place place = ewx_early_walk(
+        grid->group, joined, ewx_part_block_rows(grid, rank) * times, num_chunks, index);
+    ewx_push push = {place.row / times,
+                     (int)((rank + 1 + place.row % times) % grid->num_parts),
+                     (int)place.col};
     return push;
 }
 
@@ -174,12 +197,14 @@ EW_HD static inline ewx_block ewx_gather_panel(const ewx_grid *grid, int rank,
 EW_HD static inline ewx_block ewx_gather_in_turn(const ewx_grid *grid, int rank,
                                                  int64_t pos)
 {
-    const int64_t own = ewx_part_block_rows(grid, rank) * grid->blocks_per_row;
-    if (pos < own)
-        return ewx_part_walk(grid, rank, pos);
-    const ewx_set_place place = ewx_set_walk(grid->group, ewx_gather_panels(grid, rank),
-                                             grid->blocks_per_row, pos - own);
-    ewx_block block = ewx_gather_panel(grid, rank, place.row);
+    const int64_t own = ewx_part_block_rows(grid, rank);
+    const int64_t others = ewx_gather_panels(grid, rank);
+    const int64_t joined = others > 0 ? ewx_gather_joined(grid, rank) : 0;
+    const ewx_set_place place =
+        ewx_early_walk(grid->group, own + joined, own + others, grid->blocks_per_row, pos);
+    ewx_block block = {rank, place.row, place.col};
+    if (place.row >= own)
+        block = ewx_gather_panel(grid, rank, place.row - own);
     block.col = place.col;
     return block;
 }

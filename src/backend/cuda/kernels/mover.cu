@@ -24,25 +24,11 @@ constexpr int CTAS_PER_SM = THREADS == 512 ? 4 : 1024 / THREADS;
 template <int THREADS>
 constexpr int BATCH = THREADS == 512 ? 1 : 8;
 
-struct unit {
-    int64_t panel;
-    int dst, chunk;
-};
-
 /* How many ranks a panel is pushed to. */
 __device__ __forceinline__ int pushes_per_panel(const ewx_cuda_rows &rows,
                                                 const ewx_cuda_call &call)
 {
     return call.num_ranks - !rows.keeps_own;
-}
-
-__device__ __forceinline__ unit unit_of(const ewx_cuda_call &call, int times, int64_t index)
-{
-    const int64_t pushes = ewx_part_tile_rows(&call.grid, call.rank) * times;
-    const ewx_set_place place =
-        ewx_set_walk(call.grid.group, pushes, call.num_chunks, index);
-    const ewx_push push = ewx_gather_push(&call.grid, call.rank, times, place.row);
-    return {push.row, push.dst, (int)place.col};
 }
 
 /* A unit's place in the rank's rows and in the slice it goes to, and its size. */
@@ -55,15 +41,15 @@ struct unit_place {
 
 __device__ __forceinline__ unit_place place_of(const ewx_cuda_rows &rows,
                                                const ewx_cuda_call &call, uint32_t epoch,
-                                               const unit &u)
+                                               const ewx_push &unit)
 {
-    const int64_t row = u.panel * EWX_TILE_M, col = (int64_t)u.chunk * EWX_CHUNK_COLS;
+    const int64_t row = unit.row * EWX_TILE_M, col = (int64_t)unit.chunk * EWX_CHUNK_COLS;
     const int64_t slice_row = ewx_part_first_row(&call.grid, call.rank) + row;
-    const ewx_tile tile = {u.panel, 0};
+    const ewx_tile tile = {unit.row, 0};
     unit_place place;
     place.row_bytes = rows.k * 2;
     place.from = (const unsigned char *)rows.a + row * place.row_bytes + col * 2;
-    place.to = call.heaps[u.dst] + call.slice_offset[epoch & 1] +
+    place.to = call.heaps[unit.dst] + call.slice_offset[epoch & 1] +
                slice_row * place.row_bytes + col * 2;
     place.height = (int)ewx_tile_height(&call.grid, call.rank, tile);
     place.pieces = (int)(ewx_min64(rows.k - col, EWX_CHUNK_COLS) / PIECE);
@@ -114,20 +100,21 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
         may_store = await_readers(call, epoch, lane);
     may_store = __syncthreads_and(may_store);
     for (int64_t index = blockIdx.x; may_store && index < num_units; index += gridDim.x) {
-        const unit u = unit_of(call, times, index);
-        const unit_place place = place_of(rows, call, epoch, u);
+        const ewx_push unit =
+            ewx_gather_push(&call.grid, call.rank, times, call.num_chunks, index);
+        const unit_place place = place_of(rows, call, epoch, unit);
 #if EW_MUTANT == 61 /* planted bug: the flag before the rows */
         if (threadIdx.x == 0)
-            publish_chunk(call, epoch, u.dst, u.panel, u.chunk);
+            publish_chunk(call, epoch, unit.dst, unit.row, unit.chunk);
 #endif
         push_unit<THREADS>(place);
         /* All stores of the CTA precede its release, below. */
         if (__syncthreads_or(threadIdx.x == 0 && has_stopped(call)))
             break;
         if (threadIdx.x == 0) {
-            await_push(call, u.dst, (int64_t)place.height * place.pieces * 16);
+            await_push(call, unit.dst, (int64_t)place.height * place.pieces * 16);
 #if EW_MUTANT != 61
-            publish_chunk(call, epoch, u.dst, u.panel, u.chunk);
+            publish_chunk(call, epoch, unit.dst, unit.row, unit.chunk);
 #endif
         }
     }

@@ -38,27 +38,18 @@ static int64_t num_tasks(const ewx_sim *sim, int rank)
            num_chunks(sim);
 }
 
-typedef struct chunk {
-    int64_t panel, index;
-    int dst;
-} chunk;
-
-static chunk chunk_of(const ewx_sim *sim, int rank, int64_t task)
+static ewx_push chunk_of(const ewx_sim *sim, int rank, int64_t task)
 {
-    const ewx_grid *grid = &sim->model.crossing;
-    const int times = pushes_per_panel(sim);
-    const int64_t pushes = ewx_part_tile_rows(grid, rank) * times;
-    /* Tiles that span owners need a chunk of all rows before any need the next. */
-    const ewx_set_place place = ewx_set_walk(spans_owners(sim) ? pushes : grid->group,
-                                             pushes, num_chunks(sim), task);
-    const ewx_push push = ewx_gather_push(grid, rank, times, place.row);
-    return (chunk){push.row, place.col, push.dst};
+    ewx_grid grid = sim->model.crossing;
+    if (spans_owners(sim)) /* they need a chunk of all rows before any need the next */
+        grid.group = INT32_MAX;
+    return ewx_gather_push(&grid, rank, pushes_per_panel(sim), (int)num_chunks(sim), task);
 }
 
-static int64_t chunk_bytes(const ewx_sim *sim, int rank, const chunk *c)
+static int64_t chunk_bytes(const ewx_sim *sim, int rank, const ewx_push *c)
 {
-    const int64_t cols = sim->spec->problem.k - c->index * EWX_CHUNK_COLS;
-    return ewx_tile_height(&sim->model.crossing, rank, (ewx_tile){c->panel, 0}) *
+    const int64_t cols = sim->spec->problem.k - c->chunk * EWX_CHUNK_COLS;
+    return ewx_tile_height(&sim->model.crossing, rank, (ewx_tile){c->row, 0}) *
            ewx_min64(cols, EWX_CHUNK_COLS) * (int64_t)sim->spec->elem_bytes;
 }
 
@@ -88,7 +79,7 @@ static bool set_up(ewx_sim *sim)
 
 static ewx_sim_span send_task(ewx_sim *sim, int rank, int64_t task)
 {
-    const chunk c = chunk_of(sim, rank, task);
+    const ewx_push c = chunk_of(sim, rank, task);
     return c.dst == rank ? (ewx_sim_span){sim->now_ps, sim->now_ps}
                          : ewx_sim_book_way_out(sim, sim->now_ps, rank, c.dst,
                                                 chunk_bytes(sim, rank, &c));
@@ -96,7 +87,7 @@ static ewx_sim_span send_task(ewx_sim *sim, int rank, int64_t task)
 
 static int64_t deliver_task(ewx_sim *sim, int rank, int64_t task, ewx_sim_span sent)
 {
-    const chunk c = chunk_of(sim, rank, task);
+    const ewx_push c = chunk_of(sim, rank, task);
     return c.dst == rank
                ? sent.end_ps
                : ewx_sim_book_way_in(sim, sent, rank, c.dst, chunk_bytes(sim, rank, &c));
@@ -107,7 +98,7 @@ static int64_t deliver_task(ewx_sim *sim, int rank, int64_t task, ewx_sim_span s
  */
 static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
 {
-    const chunk c = chunk_of(sim, rank, task);
+    const ewx_push c = chunk_of(sim, rank, task);
     const int64_t bytes = chunk_bytes(sim, rank, &c);
     const int64_t stored = ewx_sim_book_push(sim, rank, bytes, shares_sm);
     if (sim->model.sharers > 1 || c.dst == rank)
@@ -117,10 +108,10 @@ static int64_t book_task(ewx_sim *sim, int rank, int64_t task, bool shares_sm)
 
 static void finish_task(ewx_sim *sim, int rank, int64_t task)
 {
-    const chunk c = chunk_of(sim, rank, task);
+    const ewx_push c = chunk_of(sim, rank, task);
     ewx_sim_rank *to = &sim->ranks[c.dst];
     const int64_t seen = sim->now_ps + sim->model.publish_ps;
-    seen_ps(sim, rank, c.panel, c.dst)[c.index] = seen;
+    seen_ps(sim, rank, c.row, c.dst)[c.chunk] = seen;
     to->chunks_ps = ewx_sim_later(to->chunks_ps, seen);
     to->chunks_left--;
     if (sim->spec->config.release != EW_RELEASE_OUTPUT)
