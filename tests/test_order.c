@@ -213,11 +213,13 @@ static void check_turns(const ewx_grid *grid, int rank)
     const int64_t panels = own + ewx_gather_panels(grid, rank);
     const int64_t early = ewx_min64(own + own % 2, panels);
     for (int64_t i = 0; i < panels * grid->blocks_per_row; i++) {
-        const ewx_block block = ewx_gather_block(grid, rank, i);
+        const ewx_block block = ewx_gather_block(grid, grid->num_parts, rank, i);
         EXPECT(grid, set_behind(grid, panel_of(grid, rank, block), early, panels) ==
                          set_behind(grid, i / grid->blocks_per_row, early, panels));
         const bool is_second = panels % 2 == 0 && grid->group % 2 == 0 && i % 2 == 1;
-        EXPECT(grid, !is_second || block.col == ewx_gather_block(grid, rank, i - 1).col);
+        EXPECT(grid,
+               !is_second ||
+                   block.col == ewx_gather_block(grid, grid->num_parts, rank, i - 1).col);
     }
     check_pushes(grid, rank);
     check_chunks(grid, rank);
@@ -229,7 +231,7 @@ static void check_gather(const ewx_grid *grid, int rank, bool *seen)
     const int64_t blocks = ewx_num_blocks(grid);
     memset(seen, 0, (size_t)blocks * sizeof *seen);
     for (int64_t i = 0; i < blocks; i++) {
-        const ewx_block block = ewx_gather_block(grid, rank, i);
+        const ewx_block block = ewx_gather_block(grid, grid->num_parts, rank, i);
         int64_t number = block.row * grid->blocks_per_row + block.col;
         for (int part = 0; part < block.part; part++)
             number += ewx_part_block_rows(grid, part) * grid->blocks_per_row;
@@ -240,7 +242,7 @@ static void check_gather(const ewx_grid *grid, int rank, bool *seen)
     }
     EXPECT(grid, blocks == 0 || grid->order == EW_ORDER_DEFAULT ||
                      ewx_part_rows(grid, rank) == 0 ||
-                     ewx_gather_block(grid, rank, 0).part == rank);
+                     ewx_gather_block(grid, grid->num_parts, rank, 0).part == rank);
     if (grid->order == EW_ORDER_INTERLEAVED && grid->num_parts > 1)
         check_turns(grid, rank);
 }
@@ -765,6 +767,65 @@ static void check_panels(const ewx_grid *grid, int W)
     }
 }
 
+/* How many ranks' rows come to a rank before those of `src`: its own are the first. */
+static int turn_of(int W, int rank, int src)
+{
+    return (rank - src + W) % W;
+}
+
+/* Every block once, and none before another one whose rows are all there earlier, but for
+ * those of a set; two neighbours share a column where every set is even. */
+static void check_spanning_order(const ewx_grid *grid, int W, int rank)
+{
+    bool seen[MAX_ROWS / EWX_TILE_M * SPANNED_COLS + SPANNED_COLS] = {false};
+    const int64_t rows = ewx_part_block_rows(grid, 0);
+    const bool at_once = ewx_gathers_at_once(grid->rows, W);
+    const int64_t early = at_once ? 0 : ewx_min64(2, rows);
+    EXPECT(grid, !at_once || grid->group >= rows);
+    int last_turn = 0;
+    for (int64_t i = 0, last_set = 0, turn = 0; i < ewx_num_blocks(grid); i++) {
+        const ewx_block block = ewx_gather_block(grid, W, rank, i);
+        EXPECT(grid, block.part == 0 && block.row >= 0 && block.row < rows);
+        bool *place = &seen[block.row * grid->blocks_per_row + block.col];
+        EXPECT(grid, block.col >= 0 && block.col < grid->blocks_per_row && !*place);
+        *place = true;
+        const int64_t set = set_behind(grid, i / grid->blocks_per_row, early, rows);
+        if (set != last_set)
+            last_turn = (int)turn;
+        last_set = set;
+        const ewx_owners owners = ewx_tile_owners(grid, W, (ewx_tile){block.row, 0});
+        int latest = 0;
+        for (int src = owners.first; src <= owners.last; src++)
+            latest = turn_of(W, rank, src) > latest ? turn_of(W, rank, src) : latest;
+        EXPECT(grid, latest >= last_turn);
+        turn = latest > turn ? latest : turn;
+        const bool is_second = rows % 2 == 0 && grid->group % 2 == 0 && i % 2 == 1;
+        EXPECT(grid, !is_second || block.col == ewx_gather_block(grid, W, rank, i - 1).col);
+    }
+}
+
+/* A rank pushes all chunks once to every rank, itself the first, in the order in which they
+ * come to it. */
+static void check_spanning_pushes(const ewx_grid *grid, int rank)
+{
+    enum { CHUNKS = 3, MOST = MAX_ROWS / EWX_TILE_M + 1 };
+    bool seen[SPANNING_W][MOST][CHUNKS] = {{{false}}};
+    const bool at_once = ewx_gathers_at_once(grid->rows, grid->num_parts);
+    const int64_t panels = ewx_part_block_rows(grid, rank);
+    ewx_push last = {.dst = rank};
+    for (int64_t i = 0; i < panels * grid->num_parts * CHUNKS; i++) {
+        const ewx_push push = ewx_gather_push_spanning(grid, rank, CHUNKS, i);
+        EXPECT(grid, push.row >= 0 && push.row < panels && push.chunk < CHUNKS);
+        EXPECT(grid, push.dst >= 0 && push.dst < grid->num_parts);
+        EXPECT(grid, !seen[push.dst][push.row][push.chunk]);
+        seen[push.dst][push.row][push.chunk] = true;
+        const int turn = turn_of(grid->num_parts, push.dst, rank);
+        const int last_turn = turn_of(grid->num_parts, last.dst, rank);
+        EXPECT(grid, at_once ? push.chunk >= last.chunk : turn >= last_turn);
+        last = push;
+    }
+}
+
 static void gathered_tiles_await_all_their_rows(void **state)
 {
     static int64_t positions[MAX_ROWS / EWX_TILE_M * SPANNED_COLS + SPANNED_COLS];
@@ -785,13 +846,10 @@ static void gathered_tiles_await_all_their_rows(void **state)
             EXPECT(&grid,
                    ewx_num_blocks(&grid) < ewx_num_blocks(&crossing) || m <= EWX_TILE_M);
             check_coverage(&grid, positions);
-            for (int rank = 0; rank < W; rank++)
-                for (int64_t at = 0; at < ewx_num_blocks(&grid); at++) {
-                    const ewx_block block = ewx_gather_block(&grid, rank, at);
-                    const ewx_block first = ewx_gather_block(&grid, 0, at);
-                    EXPECT(&grid, block.part == 0 && block.row == first.row &&
-                                      block.col == first.col);
-                }
+            for (int rank = 0; rank < W; rank++) {
+                check_spanning_order(&grid, W, rank);
+                check_spanning_pushes(&crossing, rank);
+            }
             check_panels(&grid, W);
         }
         assert_true(W == 1 ? spanning == 0 : spanning > EWX_TILE_M);

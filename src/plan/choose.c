@@ -405,7 +405,8 @@ static void set_decode_blocks(const ewx_spec *spec, int64_t m, ew_config *config
 static ewx_grid spanning_grid(const ewx_spec *spec, int64_t m, int64_t n)
 {
     ew_config config = spec->config;
-    config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
+    if (!spec->op->gemm_waits || ewx_gathers_at_once(m, spec->num_ranks))
+        config.group = (int32_t)ewx_min64(most_spanning_rows(spec), INT32_MAX);
     set_decode_blocks(spec, m, &config);
     return ewx_grid_build(m, n, 1, &config);
 }

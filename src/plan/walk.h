@@ -3,6 +3,8 @@
 #ifndef EWX_PLAN_WALK_H
 #define EWX_PLAN_WALK_H
 
+#include <stdbool.h>
+
 #include "plan/grid.h"
 
 /* ---- Producer: position -> block ---- */
@@ -165,6 +167,28 @@ EW_HD static inline ewx_push ewx_gather_push(const ewx_grid *grid, int rank, int
     return push;
 }
 
+/* Where tiles span owners and no rank has as many rows as a tile, every tile waits for rows
+ * of others: all rows travel, and are multiplied, side by side. */
+EW_HD static inline bool ewx_gathers_at_once(int64_t rows, int num_ranks)
+{
+    return rows < (int64_t)num_ranks * EWX_TILE_M;
+}
+
+/* The same where tiles span owners: all panels to itself, all to the next rank, and so on.
+ */
+EW_HD static inline ewx_push ewx_gather_push_spanning(const ewx_grid *grid, int rank,
+                                                      int num_chunks, int64_t index)
+{
+    const int64_t panels = ewx_part_block_rows(grid, rank);
+    const int64_t pushes = panels * grid->num_parts;
+    const bool at_once = ewx_gathers_at_once(grid->rows, grid->num_parts);
+    const ewx_set_place place =
+        ewx_set_walk(at_once ? pushes : panels, pushes, num_chunks, index);
+    ewx_push push = {place.row % panels,
+                     (int)((rank + place.row / panels) % grid->num_parts), (int)place.col};
+    return push;
+}
+
 /* Panels that come to a rank. */
 EW_HD static inline int64_t ewx_gather_panels(const ewx_grid *grid, int rank)
 {
@@ -224,12 +248,31 @@ EW_HD static inline ewx_block ewx_gather_in_a_ring(const ewx_grid *grid, int ran
     return ewx_part_walk(grid, part, pos);
 }
 
-/* The block at position pos, 0 <= pos < ewx_num_blocks.  Where all rows are one part, all
- * of them are needed at once. */
-EW_HD static inline ewx_block ewx_gather_block(const ewx_grid *grid, int rank, int64_t pos)
+/* Tiles that span owners: from the last one that needs no rows beyond the rank's own
+ * downwards, as the rows of the ranks before it come.  The first set is of two, as above.
+ */
+EW_HD static inline ewx_block ewx_gather_spanning(const ewx_grid *grid, int num_ranks,
+                                                  int rank, int64_t pos)
 {
-    if (grid->num_parts == 1)
-        return ewx_part_walk(grid, 0, pos);
+    const int64_t height = (int64_t)grid->block_rows * EWX_TILE_M;
+    const int64_t block_rows = ewx_part_block_rows(grid, 0);
+    const int64_t own_end =
+        grid->rows / num_ranks * (rank + 1) + ewx_min64(rank + 1, grid->rows % num_ranks);
+    const int64_t first = own_end == grid->rows ? block_rows : own_end / height;
+    const int64_t early =
+        ewx_gathers_at_once(grid->rows, num_ranks) ? 0 : ewx_min64(2, block_rows);
+    const ewx_set_place place =
+        ewx_early_walk(grid->group, early, block_rows, grid->blocks_per_row, pos);
+    ewx_block block = {0, (first - 1 - place.row + block_rows) % block_rows, place.col};
+    return block;
+}
+
+/* The block at position pos, 0 <= pos < ewx_num_blocks. */
+EW_HD static inline ewx_block ewx_gather_block(const ewx_grid *grid, int num_ranks,
+                                               int rank, int64_t pos)
+{
+    if (grid->num_parts < num_ranks)
+        return ewx_gather_spanning(grid, num_ranks, rank, pos);
     if (grid->order == EW_ORDER_DEFAULT)
         return ewx_order_default(grid, pos);
     return grid->order == EW_ORDER_CONTIGUOUS ? ewx_gather_in_a_ring(grid, rank, pos)

@@ -20,7 +20,7 @@ static int64_t round_ps(double ps)
 /* Where the GEMM waits, of rank 0: the others have the same of their own rows. */
 static ewx_block block_in_wave(const ewx_spec *spec, const ewx_grid *grid, int64_t position)
 {
-    return spec->op->gemm_waits ? ewx_gather_block(grid, 0, position)
+    return spec->op->gemm_waits ? ewx_gather_block(grid, spec->num_ranks, 0, position)
                                 : ewx_order_block(grid, position);
 }
 

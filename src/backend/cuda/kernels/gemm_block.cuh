@@ -124,8 +124,9 @@ struct block_source {
     {
         const int64_t position = taken.position + i;
         const gemm_block block = describe_block(
-            call.grid, GATHERS<OP> ? ewx_gather_block(&call.grid, call.rank, position)
-                                   : ewx_order_block(&call.grid, position));
+            call.grid,
+            GATHERS<OP> ? ewx_gather_block(&call.grid, call.num_ranks, call.rank, position)
+                        : ewx_order_block(&call.grid, position));
         return HAS_PRODUCTS<OP> || taken.tile < 0 ? block
                                                   : tile_of_block(block, taken.tile);
     }

@@ -205,7 +205,8 @@ typedef struct ewx_cuda_product_maps {
 typedef struct ewx_cuda_rows {
     const void *a; /* owned rows x K */
     int64_t k;
-    int32_t keeps_own; /* store them in the rank's own slice too */
+    int32_t keeps_own; /* store them in the rank's own slice too ... */
+    int32_t spanning;  /* ... where tiles span owners */
     void *gathered;    /* m x K */
 } ewx_cuda_rows;
 

@@ -24,13 +24,6 @@ constexpr int CTAS_PER_SM = THREADS == 512 ? 4 : 1024 / THREADS;
 template <int THREADS>
 constexpr int BATCH = THREADS == 512 ? 1 : 8;
 
-/* How many ranks a panel is pushed to. */
-__device__ __forceinline__ int pushes_per_panel(const ewx_cuda_rows &rows,
-                                                const ewx_cuda_call &call)
-{
-    return call.num_ranks - !rows.keeps_own;
-}
-
 /* A unit's place in the rank's rows and in the slice it goes to, and its size. */
 struct unit_place {
     const unsigned char *from;
@@ -90,7 +83,7 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
 {
     const uint32_t epoch = call.counters->epochs[EWX_STAGE_EXCHANGE] + 1;
     const int lane = threadIdx.x;
-    const int times = pushes_per_panel(rows, call);
+    const int times = call.num_ranks - !rows.keeps_own;
     const int64_t num_units =
         ewx_part_tile_rows(&call.grid, call.rank) * times * call.num_chunks;
     if (threadIdx.x == 0)
@@ -101,7 +94,9 @@ __global__ void __launch_bounds__(THREADS, CTAS_PER_SM<THREADS>)
     may_store = __syncthreads_and(may_store);
     for (int64_t index = blockIdx.x; may_store && index < num_units; index += gridDim.x) {
         const ewx_push unit =
-            ewx_gather_push(&call.grid, call.rank, times, call.num_chunks, index);
+            rows.spanning
+                ? ewx_gather_push_spanning(&call.grid, call.rank, call.num_chunks, index)
+                : ewx_gather_push(&call.grid, call.rank, times, call.num_chunks, index);
         const unit_place place = place_of(rows, call, epoch, unit);
 #if EW_MUTANT == 61 /* planted bug: the flag before the rows */
         if (threadIdx.x == 0)

@@ -35,10 +35,11 @@ static bool spans_owners(const ewx_cuda_engine *engine, int64_t m)
 
 static ewx_cuda_rows describe_rows(const ewx_cuda_engine *engine, const ewx_call *request)
 {
+    const bool spanning = spans_owners(engine, request->m);
     return (ewx_cuda_rows){.a = request->A,
                            .k = engine->spec->problem.k,
-                           .keeps_own =
-                               uses_blas(engine) || spans_owners(engine, request->m),
+                           .keeps_own = uses_blas(engine) || spanning,
+                           .spanning = spanning,
                            .gathered = request->gathered};
 }
 
@@ -46,11 +47,7 @@ static ew_status launch_movers(ewx_cuda_engine *engine, ewx_cuda_call *call,
                                const ewx_call *request)
 {
     ewx_cuda_rows rows = describe_rows(engine, request);
-    ewx_cuda_call moved = *call;
-    if (spans_owners(engine, request->m))
-        moved.grid.group =
-            INT32_MAX; /* a chunk of all rows goes to all ranks, then the next */
-    void *arguments[] = {&rows, &moved};
+    void *arguments[] = {&rows, call};
     return ewx_cuda_launch_ctas(engine, &engine->exchange, engine->spec->config.budget,
                                 ewx_cuda_exchange_stream(engine), arguments);
 }

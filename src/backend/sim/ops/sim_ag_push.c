@@ -40,10 +40,11 @@ static int64_t num_tasks(const ewx_sim *sim, int rank)
 
 static ewx_push chunk_of(const ewx_sim *sim, int rank, int64_t task)
 {
-    ewx_grid grid = sim->model.crossing;
-    if (spans_owners(sim)) /* they need a chunk of all rows before any need the next */
-        grid.group = INT32_MAX;
-    return ewx_gather_push(&grid, rank, pushes_per_panel(sim), (int)num_chunks(sim), task);
+    const ewx_grid *grid = &sim->model.crossing;
+    const int chunks = (int)num_chunks(sim);
+    return spans_owners(sim)
+               ? ewx_gather_push_spanning(grid, rank, chunks, task)
+               : ewx_gather_push(grid, rank, pushes_per_panel(sim), chunks, task);
 }
 
 static int64_t chunk_bytes(const ewx_sim *sim, int rank, const ewx_push *c)
@@ -124,7 +125,7 @@ static void finish_task(ewx_sim *sim, int rank, int64_t task)
 
 static ewx_block block_at(const ewx_sim *sim, int rank, int64_t position)
 {
-    return ewx_gather_block(&sim->model.grid, rank, position);
+    return ewx_gather_block(&sim->model.grid, sim->num_ranks, rank, position);
 }
 
 /* When a rank sees a chunk of all rows of a block. */
