@@ -780,7 +780,8 @@ static void check_spanning_order(const ewx_grid *grid, int W, int rank)
     bool seen[MAX_ROWS / EWX_TILE_M * SPANNED_COLS + SPANNED_COLS] = {false};
     const int64_t rows = ewx_part_block_rows(grid, 0);
     const bool at_once = ewx_gathers_at_once(grid->rows, W);
-    const int64_t early = at_once ? 0 : ewx_min64(2, rows);
+    const int64_t early = at_once ? 0 : ewx_early_spanning(grid);
+    EXPECT(grid, at_once || (early >= ewx_min64(2, rows) && early <= 3));
     EXPECT(grid, !at_once || grid->group >= rows);
     int last_turn = 0;
     for (int64_t i = 0, last_set = 0, turn = 0; i < ewx_num_blocks(grid); i++) {

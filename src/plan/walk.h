@@ -248,9 +248,16 @@ EW_HD static inline ewx_block ewx_gather_in_a_ring(const ewx_grid *grid, int ran
     return ewx_part_walk(grid, part, pos);
 }
 
+/* How many rows of tiles that span owners are walked first: two, or three if a set would be
+ * of one row otherwise. */
+EW_HD static inline int64_t ewx_early_spanning(const ewx_grid *grid)
+{
+    const int64_t block_rows = ewx_part_block_rows(grid, 0);
+    return ewx_min64(2 + ((block_rows - 2) % grid->group == 1), block_rows);
+}
+
 /* Tiles that span owners: from the last one that needs no rows beyond the rank's own
- * downwards, as the rows of the ranks before it come.  The first set is of two, as above.
- */
+ * downwards, as the rows of the ranks before it come.  */
 EW_HD static inline ewx_block ewx_gather_spanning(const ewx_grid *grid, int num_ranks,
                                                   int rank, int64_t pos)
 {
@@ -260,7 +267,7 @@ EW_HD static inline ewx_block ewx_gather_spanning(const ewx_grid *grid, int num_
         grid->rows / num_ranks * (rank + 1) + ewx_min64(rank + 1, grid->rows % num_ranks);
     const int64_t first = own_end == grid->rows ? block_rows : own_end / height;
     const int64_t early =
-        ewx_gathers_at_once(grid->rows, num_ranks) ? 0 : ewx_min64(2, block_rows);
+        ewx_gathers_at_once(grid->rows, num_ranks) ? 0 : ewx_early_spanning(grid);
     const ewx_set_place place =
         ewx_early_walk(grid->group, early, block_rows, grid->blocks_per_row, pos);
     ewx_block block = {0, (first - 1 - place.row + block_rows) % block_rows, place.col};

@@ -175,6 +175,29 @@ __device__ __forceinline__ bool await_chunk_of_tile(const ewx_cuda_call &call,
     return ok;
 }
 
+/* One warp, each lane a chunk of its own: how many chunks of all rows of such a tile are
+ * there, when the first `count` are; acquires the others. */
+__device__ __forceinline__ int count_arrived_of_tile(const ewx_cuda_call &call,
+                                                     uint32_t epoch, int tile_row,
+                                                     int count, int lane)
+{
+    const int chunk = count + lane;
+    bool there = chunk < call.num_chunks;
+    for (int src = ewx_row_owner(&call.grid, call.num_ranks, tile_row * EWX_TILE_M);
+         src < call.num_ranks; src++) {
+        const ewx_panels panels = panels_in_tile(call, src, tile_row);
+        if (panels.first == panels.end)
+            break;
+        for (int panel = panels.first; panel < panels.end && there; panel++)
+            there = ewx_epoch_reached(
+                ld_relaxed_sys(chunk_flag(call, call.rank, src, panel, chunk)), epoch);
+    }
+    fence_acquire_sys();
+    const int missing = __ffs(~__ballot_sync(~0u, there)); /* 0: none */
+    __syncwarp(); /* what every lane has acquired is acquired by all */
+    return count + (missing ? missing - 1 : 32);
+}
+
 /* As await_chunk. */
 __device__ __forceinline__ bool await_panels(const ewx_cuda_call &call, uint32_t epoch,
                                              int src, int64_t first, int64_t end)
@@ -288,7 +311,9 @@ struct op_ag_gemm {
                                                      int there, int lane)
     {
         if (spans_owners(call))
-            return await_chunk_of_tile(call, epoch, tile_row, there, lane) ? there + 1 : -1;
+            return await_chunk_of_tile(call, epoch, tile_row, there, lane)
+                       ? count_arrived_of_tile(call, epoch, tile_row, there + 1, lane)
+                       : -1;
         int count = -1;
         if (lane == 0 && await_chunk(call, epoch, part, tile_row, there))
             count = count_arrived(call, epoch, part, tile_row, there + 1);
