@@ -127,6 +127,23 @@ __device__ __forceinline__ void find_stripes(stripe_rows &rows,
     }
 }
 
+/* Inlined, it would keep values across the main loop, and with several weights a CTA would
+ * take registers that movers need. */
+__device__ __noinline__ ewx_block walk_gathered(const ewx_cuda_call &call, int64_t position)
+{
+    return ewx_gather_block(&call.grid, call.num_ranks, call.rank, position);
+}
+
+template <class OP>
+__device__ __forceinline__ gemm_block block_of(const ewx_cuda_call &call,
+                                               const block_source<OP> &blocks)
+{
+    if constexpr (GATHERS<OP>)
+        return blocks.describe(call, walk_gathered(call, blocks.taken.position));
+    else
+        return blocks.at(call, 0);
+}
+
 template <class OP>
 __device__ __forceinline__ work<OP> next_work(
     const ewx_cuda_operands &operands, const ewx_cuda_call &call,
@@ -136,7 +153,7 @@ __device__ __forceinline__ work<OP> next_work(
     work<OP> item = {};
     if (!is_taken || has_stopped(call))
         return item;
-    item.block = blocks.at(call, 0);
+    item.block = block_of<OP>(call, blocks);
     if (OP::await(call, epoch, item.block)) {
         item.a = rows_of<OP>(operands, call, epoch, item.block);
         item.out = place_of<OP>(operands, call, epoch, item.block);
