@@ -109,18 +109,22 @@ static void cuda_choices(void **state)
 }
 
 /* Panels side by side, and movers, where rows are gathered: few panels of a narrow output,
- * for which the link is the limit. */
+ * for which the link is the limit, and always pairs of them.  Movers are on every other SM,
+ * and on every one where tiles span owners and follow their rows: 1152 rows, of which each
+ * rank has 144, but neither 1024 (a tile each) nor 512 (all tiles hold rows of two). */
 static void cuda_widths_for_gathered_rows(void **state)
 {
     (void)state;
     static const struct {
-        int sms, n, group, budget;
-    } cases[] = {
-        {16, 1280, 3, 8}, {16, 7168, 8, 8}, {132, 1280, 26, 66}, {132, 7168, 4, 66}};
+        int m, sms, n, group, budget;
+    } cases[] = {{8192, 16, 1280, 2, 8},    {8192, 16, 7168, 8, 8},
+                 {8192, 132, 1280, 26, 66}, {8192, 132, 7168, 4, 66},
+                 {1152, 16, 7168, 8, 16},   {1024, 16, 7168, 8, 8},
+                 {512, 16, 7168, 8, 8}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         const ewx_machine machine = {
             .cores = 16, .gpu_sms = cases[i].sms, .gpu_arch = 90, .gpu_sharers = 8};
-        ew_problem problem = EW_PROBLEM(8192, cases[i].n, 8192, EW_BF16);
+        ew_problem problem = EW_PROBLEM(cases[i].m, cases[i].n, 8192, EW_BF16);
         ew_config request = EW_CONFIG_INIT, chosen = EW_CONFIG_INIT;
         problem.op = EW_OP_AG_GEMM;
         request.backend = EW_BACKEND_CUDA;
@@ -248,12 +252,12 @@ static void cuda_choices_for_copied_rows(void **state)
     static const struct {
         const char *asked;
         int release, group;
-    } chosen_for[] = {{"transport=copy", 8, 3},
-                      {"transport=copy,release=partition", EW_RELEASE_PARTITION, 3},
+    } chosen_for[] = {{"transport=copy", 8, 2},
+                      {"transport=copy,release=partition", EW_RELEASE_PARTITION, 2},
                       {"transport=copy,release=2", 2, 2},
-                      {"transport=copy,release=4", 4, 3},
-                      {"transport=copy,release=output", EW_RELEASE_OUTPUT, 3},
-                      {"transport=copy,producer=blas", EW_RELEASE_PARTITION, 3}};
+                      {"transport=copy,release=4", 4, 2},
+                      {"transport=copy,release=output", EW_RELEASE_OUTPUT, 2},
+                      {"transport=copy,producer=blas", EW_RELEASE_PARTITION, 2}};
     static const struct {
         const char *asked, *text;
     } refused[] = {

@@ -257,7 +257,7 @@ EW_HD static inline int64_t ewx_early_spanning(const ewx_grid *grid)
 }
 
 /* Tiles that span owners: from the last one that needs no rows beyond the rank's own
- * downwards, as the rows of the ranks before it come.  */
+ * downwards, as the rows of the ranks before it come. */
 EW_HD static inline ewx_block ewx_gather_spanning(const ewx_grid *grid, int num_ranks,
                                                   int rank, int64_t pos)
 {
