@@ -236,8 +236,8 @@ static void chunks_are_multiplied_as_they_arrive(void **state)
     o = run_on_gpus(2 * 128, 1024, 2, "release=output", gbs, -1, NULL);
     sim_trial_near(o.time_us, 2 * chunk_us + 2 * wave_us);
     sim_trial_near(o.gemm_us, 2 * wave_us);
-    o = run_on_gpus(2 * 128, 1024, 2, "", 0, -1, NULL); /* chunks take a microsecond */
-    sim_trial_near(o.time_us, 2 * wave_us);
+    o = run_on_gpus(2 * 128, 1024, 2, "", 0, -1, NULL); /* one wave of both panels */
+    sim_trial_near(o.time_us, push_us + 2 * wave_us);
 }
 
 /* 32 rows of each of four ranks are one tile, not four, of which a wave is multiplied as

@@ -427,7 +427,7 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     model.loads_in_pairs = !profile->is_cpu && config->cluster == 2;
     model.waits = spec->op->gemm_waits;
     model.memory_ps = 1e6 * wave_memory_us(profile, spec, &model);
-    if (!profile->is_cpu && ewx_splits_blocks(spec))
+    if (!profile->is_cpu && ewx_splits_blocks(spec) && model.grid.block_cols == 2)
         model.tile_ps = round_ps((double)model.block_ps * profile->split_time);
     model.crowd_time = profile->crowd_time;
     model.jitter = profile->jitter;
