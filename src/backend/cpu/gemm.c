@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MIN_PREFETCH_PARTS = 4 };
+enum { CHUNKS_IN_PLACE = 2 };
 enum { CHUNKS_PER_SIGN = 16 }; /* a sign of life: tiles with fewer chunks need none */
 
 static int64_t min(int64_t x, int64_t y)
@@ -94,7 +94,11 @@ static block block_build(const ewx_gemm *gemm, int64_t first, const ewx_gemm_row
     const ewx_kernel *kernel = gemm->kernel;
     const bool whole = rows->count == whole_panels(rows->count, kernel->mr, 0) &&
                        cols == whole_panels(cols, kernel->nr, kernel->narrow_nr);
-    const bool in_place = gemm->dtype == EW_FP32 && whole;
+    /* Sums whose rows lie far apart crowd a few sets of the caches.  Over few chunks that
+     * costs less than copying them at the end. */
+    const bool fits = dst_stride <= EWX_PACK_GROUP ||
+                      gemm->padded_depth <= CHUNKS_IN_PLACE * gemm->chunk;
+    const bool in_place = gemm->dtype == EW_FP32 && whole && fits;
     const size_t a_step =
         ewx_packed_a_bytes(gemm, rows->count) / (size_t)gemm->padded_depth;
     block out = {.a = (const char *)rows->packed + a_step * (size_t)first,
@@ -211,10 +215,9 @@ static void multiply_chunk(const ewx_gemm *gemm, chunk k, const block *blocks,
         return;
     }
     const int64_t panels = count_panels(gemm, blocks, num_blocks);
-    /* With few panels of A the parts would be bursts, and B passes by so fast that the
-     * hardware sees the stream. */
-    const size_t part =
-        panels < MIN_PREFETCH_PARTS ? 0 : k.lane * (size_t)kernel->nr / (size_t)panels;
+    const size_t part = panels <= kernel->stream_panels
+                            ? 0
+                            : k.lane * (size_t)kernel->nr / (size_t)panels;
     for (int64_t j = 0; j < cols;) {
         const int width = ewx_panel_width(cols - j, kernel->nr, kernel->narrow_nr);
         const char *next = b + k.lane * (size_t)width;

@@ -41,14 +41,14 @@ AVX2 static inline row multiply_row(row sum, const float *a, __m256 left, __m256
 AVX2 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
                           int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    ewx_prefetch(ahead);
+    const size_t share = ahead.bytes / (size_t)depth;
     const float *pa = a, *pb = b;
     row sum0 = load_row(acc, accumulate);
     row sum1 = load_row(acc + stride, accumulate);
     row sum2 = load_row(acc + 2 * stride, accumulate);
     row sum3 = load_row(acc + 3 * stride, accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        ewx_prefetch_stream(ahead, pb, NR * sizeof(float), AHEAD);
+        ewx_prefetch_share(&ahead, share, pb, NR * sizeof(float), AHEAD);
         const __m256 left = _mm256_loadu_ps(pb), right = _mm256_loadu_ps(pb + 8);
         sum0 = multiply_row(sum0, pa, left, right);
         sum1 = multiply_row(sum1, pa + 1, left, right);
@@ -73,6 +73,7 @@ const ewx_kernel ewx_kernel_avx2 = {
     .nr = NR,
     .kr = 1,
     .max_chunk = 256,
+    .stream_panels = 1,
     .available = available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,

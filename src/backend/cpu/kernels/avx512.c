@@ -46,7 +46,7 @@ AVX512 static inline __attribute__((always_inline)) void multiply_rows(
     bool all, int64_t depth, const void *a, const void *b, float *acc, int64_t stride,
     bool accumulate, ewx_ahead ahead)
 {
-    ewx_prefetch(ahead);
+    const size_t share = ahead.bytes / (size_t)depth;
     const float *pa = a, *pb = b;
     float *lower = all ? acc + FEW_ROWS * stride : acc;
     row sum0 = load_row(acc, accumulate);
@@ -58,7 +58,7 @@ AVX512 static inline __attribute__((always_inline)) void multiply_rows(
     row sum6 = load_row(lower + 2 * stride, all && accumulate);
     row sum7 = load_row(lower + 3 * stride, all && accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        ewx_prefetch_stream(ahead, pb, NR * sizeof(float), AHEAD);
+        ewx_prefetch_share(&ahead, share, pb, NR * sizeof(float), AHEAD);
         const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
         sum0 = multiply_row(sum0, pa[0], left, right);
         sum1 = multiply_row(sum1, pa[1], left, right);
@@ -108,6 +108,7 @@ const ewx_kernel ewx_kernel_avx512 = {
     .kr = 1,
     .few_rows = FEW_ROWS,
     .max_chunk = 128,
+    .stream_panels = 1,
     .available = available,
     .multiply = multiply,
     .multiply_few = multiply_few,

@@ -99,6 +99,7 @@ const ewx_kernel ewx_kernel_avx512_bf16 = {
     .nr = NR,
     .kr = KR,
     .max_chunk = 256,
+    .stream_panels = 3,
     .available = available,
     .pays = pays,
     .multiply = multiply,

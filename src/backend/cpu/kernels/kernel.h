@@ -10,8 +10,8 @@
 
 #include "entwine/entwine.h"
 
-/* Memory that a later call reads: brought nearer during this one.  None: few rows of A meet
- * all of B, which passes by as a stream. */
+/* Memory that a later call reads: brought nearer during this one.  None: few panels of A
+ * meet all of B, which passes by as a stream. */
 typedef struct ewx_ahead {
     const char *at;
     size_t bytes;
@@ -51,6 +51,8 @@ typedef struct ewx_kernel {
     int few_rows;   /* that multiply_few computes, of a panel that has no more; 0: mr */
     int narrow_nr;  /* columns of a group's last panel where so few are left; 0: nr */
     int max_chunk;  /* most k's at a time: a panel of B and two of A fit into L1 */
+    int stream_panels; /* of A, at most, that meet B as a stream: more of them bring the next
+                          panel of B nearer, each a share */
     int block_side; /* of blocks whose tiles had better pass through K together; 0: none */
     bool (*available)(void);
     const char *(*refusal)(void); /* why a kernel that the CPU could run is unavailable;

@@ -287,6 +287,7 @@ const ewx_kernel ewx_kernel_neon = {
     .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 512,
+    .stream_panels = 3,
     .available = ewx_always_available,
     .multiply = multiply,
     .multiply_narrow = multiply_narrow,

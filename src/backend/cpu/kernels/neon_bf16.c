@@ -390,6 +390,7 @@ const ewx_kernel ewx_kernel_neon_bf16 = {
     .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 1024,
+    .stream_panels = 3,
     .available = ewx_has_bfcvt,
     .multiply = multiply,
     .multiply_round = multiply_round,

@@ -308,6 +308,7 @@ const ewx_kernel ewx_kernel_neon_fp16 = {
     .few_rows = FEW_ROWS,
     .narrow_nr = NARROW_NR,
     .max_chunk = 1024,
+    .stream_panels = 3,
     .available = available,
     .multiply = multiply,
     .multiply_narrow = multiply_narrow,

@@ -78,6 +78,7 @@ const ewx_kernel ewx_kernel_portable = {
     .nr = NR,
     .kr = 1,
     .max_chunk = 512,
+    .stream_panels = 3,
     .available = ewx_always_available,
     .multiply = multiply,
     .store_bf16 = ewx_store_bf16,

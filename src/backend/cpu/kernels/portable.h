@@ -39,6 +39,20 @@ static inline __attribute__((always_inline)) void ewx_prefetch_stream_far(ewx_ah
         __builtin_prefetch((const char *)b + distance + at, 0, TO_L2);
 }
 
+/* Called for every k, of which `share` bytes, a line at most, of what lies ahead fall to
+ * each, so that loads find room beside them; where B is a stream, as above. */
+static inline __attribute__((always_inline)) void ewx_prefetch_share(
+    ewx_ahead *ahead, size_t share, const void *b, size_t bytes, size_t distance)
+{
+    enum { TO_L1 = 3 };
+    if (!share) {
+        ewx_prefetch_stream(*ahead, b, bytes, distance);
+        return;
+    }
+    __builtin_prefetch(ahead->at, 0, TO_L1);
+    ahead->at += share;
+}
+
 /* Operations of ARM's prfm. */
 typedef enum ewx_prfm { EWX_PLDL2KEEP = 2, EWX_PLDL3KEEP = 4 } ewx_prfm;
 
