@@ -96,8 +96,8 @@ static block block_build(const ewx_gemm *gemm, int64_t first, const ewx_gemm_row
                        cols == whole_panels(cols, kernel->nr, kernel->narrow_nr);
     /* Sums whose rows lie far apart crowd a few sets of the caches.  Over few chunks that
      * costs less than copying them at the end. */
-    const bool fits = dst_stride <= EWX_PACK_GROUP ||
-                      gemm->padded_depth <= CHUNKS_IN_PLACE * gemm->chunk;
+    const bool fits =
+        dst_stride <= EWX_PACK_GROUP || gemm->padded_depth <= CHUNKS_IN_PLACE * gemm->chunk;
     const bool in_place = gemm->dtype == EW_FP32 && whole && fits;
     const size_t a_step =
         ewx_packed_a_bytes(gemm, rows->count) / (size_t)gemm->padded_depth;
@@ -215,9 +215,8 @@ static void multiply_chunk(const ewx_gemm *gemm, chunk k, const block *blocks,
         return;
     }
     const int64_t panels = count_panels(gemm, blocks, num_blocks);
-    const size_t part = panels <= kernel->stream_panels
-                            ? 0
-                            : k.lane * (size_t)kernel->nr / (size_t)panels;
+    const size_t part =
+        panels <= kernel->stream_panels ? 0 : k.lane * (size_t)kernel->nr / (size_t)panels;
     for (int64_t j = 0; j < cols;) {
         const int width = ewx_panel_width(cols - j, kernel->nr, kernel->narrow_nr);
         const char *next = b + k.lane * (size_t)width;

@@ -47,12 +47,11 @@ typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
     ew_dtype packs;   /* the packed element; one other than fp32 serves its own type only */
     int mr, nr, kr;
-    int kr_b;       /* k's of a column of B that lie together; 0: kr */
-    int few_rows;   /* that multiply_few computes, of a panel that has no more; 0: mr */
-    int narrow_nr;  /* columns of a group's last panel where so few are left; 0: nr */
-    int max_chunk;  /* most k's at a time: a panel of B and two of A fit into L1 */
-    int stream_panels; /* of A, at most, that meet B as a stream: more of them bring the next
-                          panel of B nearer, each a share */
+    int kr_b;          /* k's of a column of B that lie together; 0: kr */
+    int few_rows;      /* that multiply_few computes, of a panel that has no more; 0: mr */
+    int narrow_nr;     /* columns of a group's last panel where so few are left; 0: nr */
+    int max_chunk;     /* most k's at a time: a panel of B and two of A fit into L1 */
+    int stream_panels; /* of A, at most, for which B is a stream; 0: none */
     int block_side; /* of blocks whose tiles had better pass through K together; 0: none */
     bool (*available)(void);
     const char *(*refusal)(void); /* why a kernel that the CPU could run is unavailable;
