@@ -55,12 +55,14 @@ static void group_halves(const uint16_t *src, int64_t k_stride, int64_t count, i
             dst[k * width + i] = src[(k + i) * k_stride];
 }
 
-/* What is packed: rows of A or columns of B, and how the kernel wants them. */
+/* What is packed: rows of A or columns of B, and how the kernel wants them.  Where a panel
+ * holds several `side`s, `strip` k's of each lie one after the other. */
 typedef struct source {
     const char *data;
     int64_t stride, k_stride;
     int64_t rows;
     int width, narrow, kr;
+    int side, strip;
 } source;
 
 /* Packs `count` k's of one row, beginning at `first`, into its lane of a panel. */
@@ -221,10 +223,12 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
     int64_t k = lanes == width && src->k_stride == 1
                     ? pack_whole(gemm, src, row, width, first, filled, dst)
                     : 0;
-    for (; k < filled; k += STRIP) {
+    const int side = src->side ? src->side : width;
+    for (; k < filled; k += src->strip) {
         for (int lane = 0; lane < lanes; lane++) {
-            const int64_t at = k * width + (int64_t)lane * src->kr;
-            pack_strip(gemm, src, row + lane, first + k, min(STRIP, filled - k), width,
+            const int64_t at = k * width + (int64_t)(lane / side) * side * src->strip +
+                               (int64_t)(lane % side) * src->kr;
+            pack_strip(gemm, src, row + lane, first + k, min(src->strip, filled - k), side,
                        dst + (size_t)at * elem);
         }
     }
@@ -250,8 +254,13 @@ static void pack(const ewx_gemm *gemm, const source *src, char *dst)
 void ewx_pack_a(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
                 int64_t rows, void *dst)
 {
-    const source from = {src, stride,          k_stride, rows, gemm->kernel->mr,
-                         0,   gemm->kernel->kr};
+    const source from = {.data = src,
+                         .stride = stride,
+                         .k_stride = k_stride,
+                         .rows = rows,
+                         .width = gemm->kernel->mr,
+                         .kr = gemm->kernel->kr,
+                         .strip = STRIP};
     pack(gemm, &from, dst);
 }
 
@@ -259,12 +268,14 @@ void ewx_pack_b(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k
                 int64_t cols, void *dst)
 {
     const ewx_kernel *kernel = gemm->kernel;
-    const source from = {src,
-                         stride,
-                         k_stride,
-                         cols,
-                         kernel->nr,
-                         kernel->narrow_nr,
-                         kernel->kr_b ? kernel->kr_b : kernel->kr};
+    const source from = {.data = src,
+                         .stride = stride,
+                         .k_stride = k_stride,
+                         .rows = cols,
+                         .width = kernel->nr,
+                         .narrow = kernel->narrow_nr,
+                         .kr = kernel->kr_b ? kernel->kr_b : kernel->kr,
+                         .side = kernel->side_b,
+                         .strip = kernel->side_b ? kernel->kr : STRIP};
     pack(gemm, &from, dst);
 }

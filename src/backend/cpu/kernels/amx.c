@@ -20,12 +20,11 @@
 
 /* 2 x 2 tiles of sums, so that a tile of A or B is loaded for two multiplications.  Of a
  * row of A 32 k's lie together and are a tile's row; a tile's row of B is a pair of k's of
- * 16 columns. */
+ * 16 columns.  All tiles lie in memory as they are loaded: B often comes from there. */
 enum { SIDE = 16, MR = 2 * SIDE, NR = 2 * SIDE, KR = 32, KR_B = 2 };
 enum { ROW_BYTES = 64, TILE_BYTES = SIDE * ROW_BYTES, STEP_BYTES = 2 * TILE_BYTES };
 enum { LINE = 64, TO_L2 = 2 };
-/* A tile load waits for each of its lines: they are brought to L2 first, then to L1. */
-enum { NEAR = 4096, FAR = 16384 };
+enum { AHEAD = 1024 };
 
 /* ---- Instructions ---- */
 
@@ -104,14 +103,13 @@ static inline __attribute__((always_inline)) void multiply_rows(
     }
     const size_t share = (ahead.bytes / (size_t)(depth / KR) + LINE - 1) / LINE * LINE;
     for (int64_t k = 0; k < depth; k += KR, pa += STEP_BYTES, pb += STEP_BYTES) {
-        ewx_prefetch_stream_far(ahead, pb, STEP_BYTES, FAR);
-        ewx_prefetch_stream(ahead, pb, STEP_BYTES, NEAR);
+        ewx_prefetch_stream(ahead, pb, STEP_BYTES, AHEAD);
         for (const char *end = ahead.at + share; ahead.at < end; ahead.at += LINE)
             __builtin_prefetch(ahead.at, 0, TO_L2);
-        LOAD(6, pb, 2 * ROW_BYTES);
+        LOAD(6, pb, ROW_BYTES);
         LOAD_PASSING(4, pa, ROW_BYTES);
         ADD_PRODUCTS(dtype, 0, 4, 6);
-        LOAD(7, pb + ROW_BYTES, 2 * ROW_BYTES);
+        LOAD(7, pb + TILE_BYTES, ROW_BYTES);
         ADD_PRODUCTS(dtype, 1, 4, 7);
         if (!all)
             continue;
@@ -230,6 +228,7 @@ const ewx_kernel ewx_kernel_amx_bf16 = {
     .nr = NR,
     .kr = KR,
     .kr_b = KR_B,
+    .side_b = SIDE,
     .few_rows = SIDE,
     .max_chunk = 512,
     .stream_panels = 3,
@@ -251,6 +250,7 @@ const ewx_kernel ewx_kernel_amx_fp16 = {
     .nr = NR,
     .kr = KR,
     .kr_b = KR_B,
+    .side_b = SIDE,
     .few_rows = SIDE,
     .max_chunk = 512,
     .stream_panels = 3,

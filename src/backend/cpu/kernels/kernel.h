@@ -48,6 +48,7 @@ typedef struct ewx_kernel {
     ew_dtype packs;   /* the packed element; one other than fp32 serves its own type only */
     int mr, nr, kr;
     int kr_b;          /* k's of a column of B that lie together; 0: kr */
+    int side_b;        /* columns of B of which kr k's lie together; 0: nr */
     int few_rows;      /* that multiply_few computes, of a panel that has no more; 0: mr */
     int narrow_nr;     /* columns of a group's last panel where so few are left; 0: nr */
     int max_chunk;     /* most k's at a time: a panel of B and two of A fit into L1 */
