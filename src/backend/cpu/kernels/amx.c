@@ -79,11 +79,24 @@ static void leave(void)
 
 /* ---- Multiplication ---- */
 
+/* Where sums will be rounded to.  Stores of whole matrices go to memory, and their lines
+ * had better be in the cache by then. */
+typedef struct target {
+    const uint16_t *next; /* NULL: none */
+    int64_t stride;
+} target;
+
+static inline __attribute__((always_inline)) void fetch_target(target *dst, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++, dst->next += dst->stride)
+        __builtin_prefetch(dst->next, 0, TO_L2);
+}
+
 /* The upper row of tiles, and the lower one where there are `all`.  Inlined with constants.
  */
 static inline __attribute__((always_inline)) void multiply_rows(
     ew_dtype dtype, bool all, int64_t depth, const void *a, const void *b, float *acc,
-    int64_t stride, bool accumulate, ewx_ahead ahead)
+    int64_t stride, bool accumulate, ewx_ahead ahead, target dst)
 {
     const char *pa = a, *pb = b;
     const int64_t pitch = stride * (int64_t)sizeof *acc;
@@ -101,11 +114,13 @@ static inline __attribute__((always_inline)) void multiply_rows(
         ZERO(2);
         ZERO(3);
     }
+    const int64_t dst_rows = dst.next ? MR / (depth / KR) : 0; /* of most steps */
     const size_t share = (ahead.bytes / (size_t)(depth / KR) + LINE - 1) / LINE * LINE;
     for (int64_t k = 0; k < depth; k += KR, pa += STEP_BYTES, pb += STEP_BYTES) {
         ewx_prefetch_stream(ahead, pb, STEP_BYTES, AHEAD);
         for (const char *end = ahead.at + share; ahead.at < end; ahead.at += LINE)
             __builtin_prefetch(ahead.at, 0, TO_L2);
+        fetch_target(&dst, dst_rows);
         LOAD(6, pb, ROW_BYTES);
         LOAD_PASSING(4, pa, ROW_BYTES);
         ADD_PRODUCTS(dtype, 0, 4, 6);
@@ -128,25 +143,25 @@ static inline __attribute__((always_inline)) void multiply_rows(
 static void multiply_bf16(int64_t depth, const void *a, const void *b, float *acc,
                           int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    multiply_rows(EW_BF16, true, depth, a, b, acc, stride, accumulate, ahead);
+    multiply_rows(EW_BF16, true, depth, a, b, acc, stride, accumulate, ahead, (target){0});
 }
 
 static void multiply_few_bf16(int64_t depth, const void *a, const void *b, float *acc,
                               int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    multiply_rows(EW_BF16, false, depth, a, b, acc, stride, accumulate, ahead);
+    multiply_rows(EW_BF16, false, depth, a, b, acc, stride, accumulate, ahead, (target){0});
 }
 
 static void multiply_fp16(int64_t depth, const void *a, const void *b, float *acc,
                           int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    multiply_rows(EW_FP16, true, depth, a, b, acc, stride, accumulate, ahead);
+    multiply_rows(EW_FP16, true, depth, a, b, acc, stride, accumulate, ahead, (target){0});
 }
 
 static void multiply_few_fp16(int64_t depth, const void *a, const void *b, float *acc,
                               int64_t stride, bool accumulate, ewx_ahead ahead)
 {
-    multiply_rows(EW_FP16, false, depth, a, b, acc, stride, accumulate, ahead);
+    multiply_rows(EW_FP16, false, depth, a, b, acc, stride, accumulate, ahead, (target){0});
 }
 
 /* All processors with AMX have AVX512_BF16.  Its conversion makes subnormals zero, and
@@ -162,6 +177,24 @@ __attribute__((target("avx512f,avx512bf16"))) static void store_bf16(
         const __m512 left = _mm512_loadu_ps(acc), right = _mm512_loadu_ps(acc + SIDE);
         _mm512_storeu_si512(dst, (__m512i)_mm512_cvtne2ps_pbh(right, left));
     }
+}
+
+static void multiply_round_bf16(int64_t depth, const void *a, const void *b, float *acc,
+                                int64_t stride, bool accumulate, ewx_ahead ahead,
+                                uint16_t *dst, int64_t dst_stride)
+{
+    multiply_rows(EW_BF16, true, depth, a, b, acc, stride, accumulate, ahead,
+                  (target){dst, dst_stride});
+    store_bf16(acc, stride, MR, NR, dst, dst_stride);
+}
+
+static void multiply_round_fp16(int64_t depth, const void *a, const void *b, float *acc,
+                                int64_t stride, bool accumulate, ewx_ahead ahead,
+                                uint16_t *dst, int64_t dst_stride)
+{
+    multiply_rows(EW_FP16, true, depth, a, b, acc, stride, accumulate, ahead,
+                  (target){dst, dst_stride});
+    ewx_store_fp16_avx512(acc, stride, MR, NR, dst, dst_stride);
 }
 
 /* ---- Whether the processor can and Linux lets us ---- */
@@ -239,6 +272,7 @@ const ewx_kernel ewx_kernel_amx_bf16 = {
     .leave = leave,
     .multiply = multiply_bf16,
     .multiply_few = multiply_few_bf16,
+    .multiply_round = multiply_round_bf16,
     .store_bf16 = store_bf16,
     .store_fp16 = ewx_store_fp16_avx512,
 };
@@ -261,6 +295,7 @@ const ewx_kernel ewx_kernel_amx_fp16 = {
     .leave = leave,
     .multiply = multiply_fp16,
     .multiply_few = multiply_few_fp16,
+    .multiply_round = multiply_round_fp16,
     .store_bf16 = ewx_store_bf16_avx512,
     .store_fp16 = ewx_store_fp16_avx512,
 };
