@@ -49,10 +49,11 @@ static void encode(ew_dtype dtype, float value, void *dst, int64_t at)
             dtype == EW_BF16 ? ewx_bf16_from_f32(value) : ewx_fp16_from_f32(value);
 }
 
+/* Begins with a cache line. */
 static void *allocate(size_t bytes)
 {
-    void *memory = malloc(bytes ? bytes : 1);
-    assert_non_null(memory);
+    void *memory = NULL;
+    assert_int_equal(posix_memalign(&memory, 64, bytes ? bytes : 1), 0);
     memset(memory, POISON, bytes);
     return memory;
 }
@@ -368,34 +369,37 @@ static void test_deep_tiles_give_signs_of_life(void **state)
     for_each_kernel(signs_of_life);
 }
 
-/* Several groups of rows at a time, chunk by chunk, as an engine's large blocks do it. */
-static void same_bits_together(const ewx_kernel *kernel, ew_dtype dtype)
+/* Several groups of rows at a time, chunk by chunk, as an engine's large blocks do it, into
+ * rows that are whole cache lines, or not. */
+static void multiplied_together(const ewx_kernel *kernel, ew_dtype dtype, int64_t cols,
+                                bool rests)
 {
-    enum { GROUPS = 3, ROWS = 2 * EWX_PACK_GROUP + 37, COLS = 93, DEPTH = 1101 };
+    enum { GROUPS = 3, ROWS = 2 * EWX_PACK_GROUP + 37, DEPTH = 1101 };
     const size_t elem = ew_dtype_bytes(dtype);
-    problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
+    problem p = problem_build(dtype, ROWS, cols, DEPTH, false, false);
     const ewx_gemm gemm = ewx_gemm_build(kernel, dtype, DEPTH);
-    char *whole = allocate(ROWS * COLS * elem), *got = allocate(ROWS * COLS * elem);
+    char *whole = allocate((size_t)(ROWS * cols) * elem),
+         *got = allocate((size_t)(ROWS * cols) * elem);
     char *packed_a = allocate(ewx_packed_a_bytes(&gemm, ROWS));
-    char *packed_b = allocate(ewx_packed_b_bytes(&gemm, COLS));
+    char *packed_b = allocate(ewx_packed_b_bytes(&gemm, cols));
     ewx_gemm_rows groups[GROUPS];
-    multiply_part(&p, &gemm, 0, 0, ROWS, COLS, whole, COLS);
+    multiply_part(&p, &gemm, 0, 0, ROWS, cols, whole, cols);
     ewx_pack_a(&gemm, p.a, DEPTH, 1, ROWS, packed_a);
-    ewx_pack_b(&gemm, p.b, DEPTH, 1, COLS, packed_b);
+    ewx_pack_b(&gemm, p.b, DEPTH, 1, cols, packed_b);
     for (int at = 0; at < GROUPS; at++) {
         const int64_t row = at * EWX_PACK_GROUP;
-        groups[at] =
-            (ewx_gemm_rows){packed_a + ewx_packed_a_bytes(&gemm, row),
-                            at < 2 ? EWX_PACK_GROUP : 37, got + (size_t)(row * COLS) * elem,
-                            allocate(ewx_gemm_scratch_bytes(&gemm, EWX_PACK_GROUP, COLS))};
+        groups[at] = (ewx_gemm_rows){
+            packed_a + ewx_packed_a_bytes(&gemm, row), at < 2 ? EWX_PACK_GROUP : 37,
+            got + (size_t)(row * cols) * elem,
+            allocate(ewx_gemm_scratch_bytes(&gemm, EWX_PACK_GROUP, cols)), rests};
     }
     for (int64_t first = 0; first < gemm.padded_depth; first += gemm.chunk) {
         const int64_t end = first + gemm.chunk;
         ewx_gemm_rows_multiply(&gemm, first,
                                end < gemm.padded_depth ? end : gemm.padded_depth, groups,
-                               GROUPS, packed_b, COLS, COLS);
+                               GROUPS, packed_b, cols, cols);
     }
-    assert_memory_equal(got, whole, ROWS * COLS * elem);
+    assert_memory_equal(got, whole, (size_t)(ROWS * cols) * elem);
     for (int at = 0; at < GROUPS; at++)
         free(groups[at].scratch);
     free(packed_a);
@@ -403,6 +407,14 @@ static void same_bits_together(const ewx_kernel *kernel, ew_dtype dtype)
     free(got);
     free(whole);
     problem_free(&p);
+}
+
+static void same_bits_together(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    multiplied_together(kernel, dtype, 93, false);
+    multiplied_together(kernel, dtype, 93, true);
+    multiplied_together(kernel, dtype, 96, false);
+    multiplied_together(kernel, dtype, 96, true);
 }
 
 static void test_bits_are_the_same_together(void **state)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { CHUNKS_IN_PLACE = 2 };
+enum { CHUNKS_IN_PLACE = 2, CACHE_LINE = 64 };
 enum { CHUNKS_PER_SIGN = 16 }; /* a sign of life: tiles with fewer chunks need none */
 
 static int64_t min(int64_t x, int64_t y)
@@ -68,6 +68,7 @@ typedef struct block {
     int64_t dst_stride;
     float *scratch;   /* NULL: shape and type allow the sums to grow in dst itself */
     int64_t sum_step; /* floats from one register tile's sums to those below it */
+    ewx_multiply_round *round; /* the last k's of a whole register tile; NULL: as any */
 } block;
 
 /* Where the sums of one register tile grow between chunks. */
@@ -86,6 +87,21 @@ static int64_t sum_step(const ewx_gemm *gemm, const block *out)
     if (!out->scratch)
         return gemm->kernel->mr * out->dst_stride;
     return is_single(gemm) ? 0 : gemm->kernel->mr * round_up(out->cols, gemm->kernel->nr);
+}
+
+static ewx_multiply_round *choose_round(const ewx_gemm *gemm, const ewx_gemm_rows *rows,
+                                        int64_t dst_stride)
+{
+    const ewx_kernel *kernel = gemm->kernel;
+    if (gemm->dtype != kernel->packs)
+        return NULL;
+    const bool has_whole_lines =
+        ((uintptr_t)rows->dst | (uintptr_t)dst_stride * ew_dtype_bytes(gemm->dtype)) %
+            CACHE_LINE ==
+        0;
+    return rows->rests && has_whole_lines && kernel->multiply_stream
+               ? kernel->multiply_stream
+               : kernel->multiply_round;
 }
 
 static block block_build(const ewx_gemm *gemm, int64_t first, const ewx_gemm_rows *rows,
@@ -107,7 +123,8 @@ static block block_build(const ewx_gemm *gemm, int64_t first, const ewx_gemm_row
                  .cols = cols,
                  .dst = rows->dst,
                  .dst_stride = dst_stride,
-                 .scratch = in_place ? NULL : rows->scratch};
+                 .scratch = in_place ? NULL : rows->scratch,
+                 .round = choose_round(gemm, rows, dst_stride)};
     out.sum_step = sum_step(gemm, &out);
     return out;
 }
@@ -172,14 +189,12 @@ static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, cons
     const ewx_kernel *kernel = gemm->kernel;
     const bool last = k.first + k.depth == gemm->padded_depth && out->scratch;
     const char *a = out->a;
-    const bool rounds = last && kernel->multiply_round && gemm->dtype == kernel->packs &&
-                        out->cols - j >= kernel->nr;
+    const bool rounds = last && out->round && out->cols - j >= kernel->nr;
     sums sum = sums_find(gemm, out, j);
     for (int64_t i = 0; i < out->rows; i += kernel->mr, sum.at += out->sum_step) {
         if (rounds && out->rows - i >= kernel->mr) {
-            kernel->multiply_round(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead,
-                                   (uint16_t *)out->dst + i * out->dst_stride + j,
-                                   out->dst_stride);
+            out->round(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead,
+                       (uint16_t *)out->dst + i * out->dst_stride + j, out->dst_stride);
         } else {
             ewx_multiply *multiply = choose(kernel, width, out->rows - i);
             multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
@@ -261,7 +276,7 @@ void ewx_gemm_tile(const ewx_gemm *gemm, const void *packed_a, const void *packe
             const ewx_gemm_rows group = {
                 (const char *)packed_a + ewx_packed_a_bytes(gemm, i),
                 min(rows - i, EWX_PACK_GROUP),
-                (char *)dst + (size_t)(i * dst_stride + j) * elem, scratch};
+                (char *)dst + (size_t)(i * dst_stride + j) * elem, scratch, false};
             ewx_gemm_rows_multiply(gemm, 0, gemm->padded_depth, &group, 1,
                                    (const char *)packed_b + ewx_packed_b_bytes(gemm, j),
                                    min(cols - j, EWX_PACK_GROUP), dst_stride);

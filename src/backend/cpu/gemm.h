@@ -60,6 +60,7 @@ typedef struct ewx_gemm_rows {
     const void *packed;
     int64_t count;
     void *dst, *scratch;
+    bool rests; /* nobody reads dst soon: it need not pass through the caches */
 } ewx_gemm_rows;
 
 /* The k's from `first` up to `end`, multiples of the chunk or the padded depth, of the

@@ -160,10 +160,13 @@ static void prepare_products(ewx_cpu_engine *engine, const ewx_call *asked, void
     gemm->num_products = asked->num_products > 0 ? asked->num_products : 1;
     gemm->activated = asked->activates ? asked->C : NULL;
     gemm->activation = asked->activation;
+    const bool rests =
+        !asked->activates && !asked->epilogue && engine->call.grid.rows > EWX_TILE_M;
     size_t offset = 0;
     int64_t col = 0;
     for (int i = 0; i < gemm->num_products; i++) {
         offset = prepare_product(engine, &products[i], col, offset, &gemm->products[i]);
+        gemm->products[i].rests = rests && gemm->products[i].out;
         if (!gemm->activated)
             col += ewx_div_up(products[i].n, EWX_TILE_N);
     }
@@ -367,7 +370,7 @@ static ew_status multiply_column(ewx_cpu_engine *engine, const ewx_gemm_product 
         groups[count] =
             (ewx_gemm_rows){rows + (size_t)k.piece * gemm->activation_piece_bytes,
                             ewx_tile_height(&engine->call.grid, set->part, tile), place.at,
-                            scratch_of(engine, set, tile)};
+                            scratch_of(engine, set, tile), product->rests};
     }
     ewx_gemm_rows_multiply(&gemm->form.gemm, k.first, k.end, groups, count,
                            product->packed +

@@ -71,10 +71,11 @@ static void enter(void)
     __asm__ volatile("ldtilecfg %0" ::"m"(config));
 }
 
-/* Leaves the tiles as other code expects them, and keeps context switches cheap. */
+/* Leaves the tiles as other code expects them, and keeps context switches cheap.  Results
+ * that were streamed precede what is stored from now on, a release too. */
 static void leave(void)
 {
-    __asm__ volatile("tilerelease" ::);
+    __asm__ volatile("tilerelease\n\tsfence" ::: "memory");
 }
 
 /* ---- Multiplication ---- */
@@ -179,6 +180,22 @@ __attribute__((target("avx512f,avx512bf16"))) static void store_bf16(
     }
 }
 
+/* Ordered by leave(). */
+__attribute__((target("avx512f,avx512bf16"))) static inline void stream(
+    ew_dtype dtype, const float *acc, int64_t stride, uint16_t *dst, int64_t dst_stride)
+{
+    enum { NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+    for (int i = 0; i < MR; i++, acc += stride, dst += dst_stride) {
+        const __m512 left = _mm512_loadu_ps(acc), right = _mm512_loadu_ps(acc + SIDE);
+        const __m512i line =
+            dtype == EW_BF16
+                ? (__m512i)_mm512_cvtne2ps_pbh(right, left)
+                : _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(left, NEAREST)),
+                                     _mm512_cvtps_ph(right, NEAREST), 1);
+        _mm512_stream_si512((void *)dst, line);
+    }
+}
+
 static void multiply_round_bf16(int64_t depth, const void *a, const void *b, float *acc,
                                 int64_t stride, bool accumulate, ewx_ahead ahead,
                                 uint16_t *dst, int64_t dst_stride)
@@ -195,6 +212,22 @@ static void multiply_round_fp16(int64_t depth, const void *a, const void *b, flo
     multiply_rows(EW_FP16, true, depth, a, b, acc, stride, accumulate, ahead,
                   (target){dst, dst_stride});
     ewx_store_fp16_avx512(acc, stride, MR, NR, dst, dst_stride);
+}
+
+static void multiply_stream_bf16(int64_t depth, const void *a, const void *b, float *acc,
+                                 int64_t stride, bool accumulate, ewx_ahead ahead,
+                                 uint16_t *dst, int64_t dst_stride)
+{
+    multiply_bf16(depth, a, b, acc, stride, accumulate, ahead);
+    stream(EW_BF16, acc, stride, dst, dst_stride);
+}
+
+static void multiply_stream_fp16(int64_t depth, const void *a, const void *b, float *acc,
+                                 int64_t stride, bool accumulate, ewx_ahead ahead,
+                                 uint16_t *dst, int64_t dst_stride)
+{
+    multiply_fp16(depth, a, b, acc, stride, accumulate, ahead);
+    stream(EW_FP16, acc, stride, dst, dst_stride);
 }
 
 /* ---- Whether the processor can and Linux lets us ---- */
@@ -273,6 +306,7 @@ const ewx_kernel ewx_kernel_amx_bf16 = {
     .multiply = multiply_bf16,
     .multiply_few = multiply_few_bf16,
     .multiply_round = multiply_round_bf16,
+    .multiply_stream = multiply_stream_bf16,
     .store_bf16 = store_bf16,
     .store_fp16 = ewx_store_fp16_avx512,
 };
@@ -296,6 +330,7 @@ const ewx_kernel ewx_kernel_amx_fp16 = {
     .multiply = multiply_fp16,
     .multiply_few = multiply_few_fp16,
     .multiply_round = multiply_round_fp16,
+    .multiply_stream = multiply_stream_fp16,
     .store_bf16 = ewx_store_bf16_avx512,
     .store_fp16 = ewx_store_fp16_avx512,
 };

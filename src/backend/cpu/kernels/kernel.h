@@ -63,6 +63,7 @@ typedef struct ewx_kernel {
     ewx_multiply *multiply_narrow_few;        /* of both; NULL: as narrow */
     ewx_multiply_row *multiply_row;           /* NULL: as few rows, by panels */
     ewx_multiply_round *multiply_round;       /* to the type it packs; NULL: none */
+    ewx_multiply_round *multiply_stream;      /* past the caches, whole lines; NULL: none */
     /* Around any number of multiplications by one thread, which in between may be
      * interrupted but calls nothing else; NULL: nothing to do. */
     void (*enter)(void);
