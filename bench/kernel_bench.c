@@ -1,5 +1,5 @@
-/* One core's arithmetic, as ratios measured in one run: the CPU backend's GEMM, tile by
- * tile with B packed beforehand, against the core's own FMA peak and against each
+/* One core's arithmetic, as ratios measured in one run: the CPU backend's GEMM, block by
+ * block with B packed beforehand, against the core's own FMA peak and against each
  * packaged BLAS called once on the whole matrix.  Variants take turns; a figure is the
  * median, a peak the best, of samples taken while the host left this core alone.
  *
@@ -288,6 +288,12 @@ static void fill(ew_dtype dtype, char *dst, int64_t count)
     }
 }
 
+/* Whole blocks are as large as the kernel prefers them. */
+static int64_t side_of(const ewx_kernel *kernel, int64_t rows)
+{
+    return kernel->block_side && rows >= kernel->block_side ? kernel->block_side : TILE;
+}
+
 static operands operands_create(ew_dtype dtype)
 {
     const size_t elem = dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
@@ -296,9 +302,11 @@ static operands operands_create(ew_dtype dtype)
     x.a = allocate(SIDE * MAX_K * elem);
     x.b = allocate((size_t)DECODE_N * MAX_K * elem);
     x.c = allocate((size_t)SIDE * SIDE * elem);
-    x.packed_a = allocate(ewx_packed_a_bytes(&x.gemm, TILE));
+    const int64_t side = side_of(x.gemm.kernel, SIDE);
+    x.packed_a = allocate(ewx_packed_a_bytes(&x.gemm, side));
     x.packed_b = allocate(ewx_packed_b_bytes(&x.gemm, DECODE_N));
-    x.scratch = allocate(ewx_gemm_scratch_bytes(&x.gemm, TILE, TILE));
+    x.scratch = allocate(ewx_gemm_scratch_bytes(&x.gemm, TILE, TILE) *
+                         (size_t)(side / TILE * (side / TILE)));
     fill(dtype, x.a, (int64_t)SIDE * MAX_K);
     fill(dtype, x.b, (int64_t)DECODE_N * MAX_K);
     return x;
@@ -310,19 +318,46 @@ static void operands_set_depth(operands *x, int64_t depth, int64_t cols)
     ewx_pack_b(&x->gemm, x->b, depth, 1, cols, x->packed_b);
 }
 
-/* C[m][n] = A * B^T, 128 x 128 tiles as the CPU backend computes them, but into a row-major
- * C, so that all variants store alike. */
+/* A block of C at (i, j), whose tiles pass through K together, chunk by chunk. */
+static void own_block(const operands *x, int64_t i, int64_t j, int64_t side, int64_t n)
+{
+    const size_t elem = x->gemm.dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t scratch_bytes = ewx_gemm_scratch_bytes(&x->gemm, TILE, TILE);
+    ewx_gemm_rows groups[EWX_GROUPS_TOGETHER];
+    int64_t end;
+    for (int64_t first = 0; first < x->gemm.padded_depth; first = end) {
+        end = first + x->gemm.chunk < x->gemm.padded_depth ? first + x->gemm.chunk
+                                                           : x->gemm.padded_depth;
+        char *scratch = x->scratch;
+        for (int64_t col = 0; col < side; col += TILE) {
+            for (int64_t row = 0; row < side; row += TILE, scratch += scratch_bytes)
+                groups[row / TILE] = (ewx_gemm_rows){
+                    x->packed_a + ewx_packed_a_bytes(&x->gemm, row), TILE,
+                    x->c + (size_t)((i + row) * n + j + col) * elem, scratch, false};
+            ewx_gemm_rows_multiply(&x->gemm, first, end, groups, (int)(side / TILE),
+                                   x->packed_b + ewx_packed_b_bytes(&x->gemm, j + col),
+                                   TILE, n);
+        }
+    }
+}
+
+/* C[m][n] = A * B^T, in blocks as the CPU backend computes them, but into a row-major C, so
+ * that all variants store alike. */
 static void own_gemm(const operands *x, int64_t m, int64_t n)
 {
     const size_t elem = x->gemm.dtype == EW_FP32 ? sizeof(float) : sizeof(uint16_t);
-    for (int64_t i = 0; i < m; i += TILE) {
-        const int64_t rows = m - i < TILE ? m - i : TILE, depth = x->gemm.depth;
+    const int64_t side = side_of(x->gemm.kernel, m), depth = x->gemm.depth;
+    for (int64_t i = 0; i < m; i += side) {
+        const int64_t rows = m - i < side ? m - i : side;
         ewx_pack_a(&x->gemm, x->a + (size_t)(i * depth) * elem, depth, 1, rows,
                    x->packed_a);
-        for (int64_t j = 0; j < n; j += TILE)
-            ewx_gemm_tile(&x->gemm, x->packed_a,
-                          x->packed_b + ewx_packed_b_bytes(&x->gemm, j), rows, TILE,
-                          x->c + (size_t)(i * n + j) * elem, n, x->scratch);
+        for (int64_t j = 0; j < n; j += side)
+            if (side > TILE)
+                own_block(x, i, j, side, n);
+            else
+                ewx_gemm_tile(&x->gemm, x->packed_a,
+                              x->packed_b + ewx_packed_b_bytes(&x->gemm, j), rows, TILE,
+                              x->c + (size_t)(i * n + j) * elem, n, x->scratch);
     }
 }
 
@@ -516,8 +551,7 @@ static void print_kernels(const bench *b)
 {
     for (int type = 0; type < NUM_TYPES; type++)
         printf("%s%s", type > 0 ? ", " : "", b->types[type].gemm.kernel->name);
-    printf("; one core, M = N = %d, tiles %d x %d, medians of %d, %d noisy\n", SIDE, TILE,
-           TILE, b->samples, b->noisy);
+    printf("; one core, M = N = %d, medians of %d, %d noisy\n", SIDE, b->samples, b->noisy);
     printf("GF/s; a missing library or peak shows as 0\n\n");
 }
 
