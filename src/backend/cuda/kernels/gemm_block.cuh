@@ -120,20 +120,15 @@ struct block_source {
         return taken.position + i < operands.end_position;
     }
 
-    __device__ __forceinline__ gemm_block describe(const ewx_cuda_call &call,
-                                                   ewx_block place) const
-    {
-        const gemm_block block = describe_block(call.grid, place);
-        return HAS_PRODUCTS<OP> || taken.tile < 0 ? block
-                                                  : tile_of_block(block, taken.tile);
-    }
-
     __device__ __forceinline__ gemm_block at(const ewx_cuda_call &call, int i) const
     {
         const int64_t position = taken.position + i;
-        return describe(call, GATHERS<OP> ? ewx_gather_block(&call.grid, call.num_ranks,
-                                                             call.rank, position)
-                                          : ewx_order_block(&call.grid, position));
+        const gemm_block block = describe_block(
+            call.grid,
+            GATHERS<OP> ? ewx_gather_block(&call.grid, call.num_ranks, call.rank, position)
+                        : ewx_order_block(&call.grid, position));
+        return HAS_PRODUCTS<OP> || taken.tile < 0 ? block
+                                                  : tile_of_block(block, taken.tile);
     }
 };
 

@@ -127,21 +127,17 @@ __device__ __forceinline__ void find_stripes(stripe_rows &rows,
     }
 }
 
-/* Inlined, it would keep values across the main loop, and with several weights a CTA would
- * take registers that movers need. */
-__device__ __noinline__ ewx_block walk_gathered(const ewx_cuda_call &call, int64_t position)
-{
-    return ewx_gather_block(&call.grid, call.num_ranks, call.rank, position);
-}
-
+/* The block taken last.  Of a GEMM that gathers the walk is long, and what nvcc keeps of it
+ * across the main loop would, with several weights, be registers that movers need: from a
+ * call that it cannot recognise it keeps nothing. */
 template <class OP>
 __device__ __forceinline__ gemm_block block_of(const ewx_cuda_call &call,
                                                const block_source<OP> &blocks)
 {
+    const ewx_cuda_call *same = &call;
     if constexpr (GATHERS<OP>)
-        return blocks.describe(call, walk_gathered(call, blocks.taken.position));
-    else
-        return blocks.at(call, 0);
+        asm volatile("" : "+l"(same));
+    return blocks.at(*same, 0);
 }
 
 template <class OP>
