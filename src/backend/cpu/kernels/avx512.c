@@ -40,6 +40,20 @@ AVX512 static inline row multiply_row(row sum, float a, __m512 left, __m512 righ
                  _mm512_fmadd_ps(value, right, sum.right)};
 }
 
+/* Called for every k, of which `share` bytes, a line at most, of what lies ahead fall to
+ * each, so that loads find room beside them; where B is a stream, all of its lines. */
+static inline __attribute__((always_inline)) void fetch(ewx_ahead *ahead, size_t share,
+                                                        const float *b)
+{
+    enum { TO_L1 = 3 };
+    if (!share) {
+        ewx_prefetch_stream(*ahead, b, NR * sizeof *b, AHEAD);
+        return;
+    }
+    __builtin_prefetch(ahead->at, 0, TO_L1);
+    ahead->at += share;
+}
+
 /* The first four rows of a panel, and the other four where there are `all`.  Inlined with a
  * constant, so that each form keeps its sums in registers. */
 AVX512 static inline __attribute__((always_inline)) void multiply_rows(
@@ -58,7 +72,7 @@ AVX512 static inline __attribute__((always_inline)) void multiply_rows(
     row sum6 = load_row(lower + 2 * stride, all && accumulate);
     row sum7 = load_row(lower + 3 * stride, all && accumulate);
     for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        ewx_prefetch_share(&ahead, share, pb, NR * sizeof(float), AHEAD);
+        fetch(&ahead, share, pb);
         const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
         sum0 = multiply_row(sum0, pa[0], left, right);
         sum1 = multiply_row(sum1, pa[1], left, right);

@@ -18,7 +18,7 @@ static inline void ewx_prefetch(ewx_ahead ahead)
 }
 
 /* Called for every k: where B is a stream, asks for the `bytes` that are read `distance`
- * bytes further on, into L1 or L2.  The hardware's prefetcher stops at the end of every
+ * bytes further on.  The hardware's prefetcher stops at the end of every
  * page. */
 static inline __attribute__((always_inline)) void ewx_prefetch_stream(ewx_ahead ahead,
                                                                       const void *b,
@@ -28,29 +28,6 @@ static inline __attribute__((always_inline)) void ewx_prefetch_stream(ewx_ahead 
     enum { CACHE_LINE = 64, TO_L1 = 3 };
     for (size_t at = 0; !ahead.bytes && at < bytes; at += CACHE_LINE)
         __builtin_prefetch((const char *)b + distance + at, 0, TO_L1);
-}
-static inline __attribute__((always_inline)) void ewx_prefetch_stream_far(ewx_ahead ahead,
-                                                                          const void *b,
-                                                                          size_t bytes,
-                                                                          size_t distance)
-{
-    enum { CACHE_LINE = 64, TO_L2 = 2 };
-    for (size_t at = 0; !ahead.bytes && at < bytes; at += CACHE_LINE)
-        __builtin_prefetch((const char *)b + distance + at, 0, TO_L2);
-}
-
-/* Called for every k, of which `share` bytes, a line at most, of what lies ahead fall to
- * each, so that loads find room beside them; where B is a stream, as above. */
-static inline __attribute__((always_inline)) void ewx_prefetch_share(
-    ewx_ahead *ahead, size_t share, const void *b, size_t bytes, size_t distance)
-{
-    enum { TO_L1 = 3 };
-    if (!share) {
-        ewx_prefetch_stream(*ahead, b, bytes, distance);
-        return;
-    }
-    __builtin_prefetch(ahead->at, 0, TO_L1);
-    ahead->at += share;
 }
 
 /* Operations of ARM's prfm. */
