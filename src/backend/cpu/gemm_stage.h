@@ -20,7 +20,7 @@ typedef struct ewx_gemm_product {
     const unsigned char *packed;
     unsigned char *out; /* row-major, of all rows; NULL: tiles are contributions */
     bool aside;         /* ... but a tile lies in the worker's scratch, for a moment */
-    bool rests;         /* ... for longer than caches remember it */
+    bool rests;         /* ... and nobody reads it soon */
     bool packs;         /* a B of this call; BLAS reads it where it lies */
     ewx_packing packing;
 } ewx_gemm_product;

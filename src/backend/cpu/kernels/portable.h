@@ -18,8 +18,7 @@ static inline void ewx_prefetch(ewx_ahead ahead)
 }
 
 /* Called for every k: where B is a stream, asks for the `bytes` that are read `distance`
- * bytes further on.  The hardware's prefetcher stops at the end of every
- * page. */
+ * bytes further on.  The hardware's prefetcher stops at the end of every page. */
 static inline __attribute__((always_inline)) void ewx_prefetch_stream(ewx_ahead ahead,
                                                                       const void *b,
                                                                       size_t bytes,
