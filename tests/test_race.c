@@ -45,6 +45,7 @@ static void run_race(course *c, int count, double idle, bool whole)
     memset(&race, 0, sizeof race);
     race.count = count;
     race.idle = idle;
+    race.lap_us = 100e3;
     race.whole = whole;
     c->random = harness_seed(7);
     assert_int_equal(ewx_race_run(&race, fake_time, c), EW_OK);
@@ -102,10 +103,21 @@ static void one_slow_call_sends_nobody_out(void **state)
     (void)state;
     course c = {.us = {80e3, 82e3}, .spoilt = 2};
     run_race(&c, 2, 1, false);
-    assert_int_equal(race.lap, 2); /* calls too long for a lap of 0.1 s */
+    assert_int_equal(race.lap, 3); /* calls too long for a lap of 0.1 s */
     assert_true(race.racers[0].samples_us[0] == 160e3);
     assert_false(race.racers[0].out);
     assert_int_equal(ewx_race_winner(&race), 0);
+}
+
+/* Three lost calls, and a median that is behind by more than what is called equal. */
+static void who_loses_every_long_call_leaves(void **state)
+{
+    (void)state;
+    course c = {.us = {50e3, 51e3, 50e3}};
+    run_race(&c, 3, 1, false);
+    assert_int_equal(c.calls[1], 4); /* a warm-up and a lap */
+    assert_true(race.racers[1].out && !race.racers[2].out);
+    assert_int_equal(race.num_samples, 2 * race.lap);
 }
 
 /* Two calls say nothing about chance, but ten per cent are enough, however short a call. */
@@ -356,6 +368,7 @@ int main(void)
         cmocka_unit_test(what_is_close_needs_more_laps),
         cmocka_unit_test(equals_change_nothing),
         cmocka_unit_test(one_slow_call_sends_nobody_out),
+        cmocka_unit_test(who_loses_every_long_call_leaves),
         cmocka_unit_test(the_hopeless_leave_after_two_calls),
         cmocka_unit_test(a_last_comparison_is_whole),
         cmocka_unit_test(long_calls_make_a_short_race),

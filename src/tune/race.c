@@ -9,8 +9,8 @@
 
 static const double hopeless = 1.10, far_behind = 1.04, good_enough = 1.01,
                     takes_the_lead = 0.995;
-static const double lap_us = 100e3, long_race_us = 2.5e6;
-enum { FIRST_LOOK = 2, SHORTEST_LAP = 2, LONGEST_LAP = 10, WHOLE_LAPS = 3 };
+static const double long_race_us = 2.5e6;
+enum { FIRST_LOOK = 2, SHORTEST_LAP = 3, LONGEST_LAP = 10, WHOLE_LAPS = 3 };
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -55,7 +55,7 @@ static ew_status warm_up(ewx_race *race, ewx_race_take *take, void *context)
     }
     if (race->lap > 0)
         return EW_OK;
-    const double calls = lap_us / (least_us * (1 + race->idle));
+    const double calls = race->lap_us / (least_us * (1 + race->idle));
     race->lap = calls < SHORTEST_LAP  ? SHORTEST_LAP
                 : calls > LONGEST_LAP ? LONGEST_LAP
                                       : (int)calls;
@@ -89,13 +89,19 @@ static void drop_hopeless(ewx_race *race)
         race->racers[i].out |= race->racers[i].time_us > hopeless * best->time_us;
 }
 
+static bool is_worse(const ewx_racer *racer, const ewx_racer *best)
+{
+    return racer->time_us > good_enough * best->time_us;
+}
+
 static bool loses_to(const ewx_race *race, const ewx_racer *racer, const ewx_racer *best)
 {
     int lead = 0; /* calls lost less calls won */
     for (int i = 0; i < race->num_samples; i++)
         lead += (racer->samples_us[i] > best->samples_us[i]) -
                 (racer->samples_us[i] < best->samples_us[i]);
-    return lead > 2 * sqrt(race->num_samples);
+    const bool lost_all = lead == race->num_samples && is_worse(racer, best);
+    return lost_all || lead > 2 * sqrt(race->num_samples);
 }
 
 /* Sends the slow ones out; says whether those that stay need another lap. */
@@ -110,11 +116,11 @@ static bool is_open(ewx_race *race)
         racer->out = racer != best && (racer->time_us > far_behind * best->time_us ||
                                        loses_to(race, racer, best));
         num_in += !racer->out;
-        num_worse += !racer->out && racer->time_us > good_enough * best->time_us;
+        num_worse += !racer->out && is_worse(racer, best);
     }
     const bool looked_twice = race->num_samples > race->lap;
-    return num_in > 1 &&
-           !(looked_twice && (num_worse == 0 || race->spent_us > long_race_us));
+    return num_in > 1 && race->spent_us <= long_race_us &&
+           !(looked_twice && num_worse == 0);
 }
 
 static ew_status run_lap(ewx_race *race, ewx_race_take *take, void *context)

@@ -4,9 +4,10 @@
  *
  * A candidate leaves when both of its first two calls took 10 % longer than the fastest
  * one's better one; after a lap when its median is more than 4 % above the fastest one's,
- * or when it lost so many of the calls in which both took their turn that chance would not
- * explain it (sign test, two standard deviations).  The race ends when one is left, when
- * all that are left lie within 1 %, or at the limits below. */
+ * when it lost every call and its median is more than 1 % above, or when it lost so many of
+ * the calls in which both took their turn that chance would not explain it (sign test, two
+ * standard deviations).  The race ends when one is left, when all that are left lie within
+ * 1 % after two laps, or at the limits below. */
 #ifndef EWX_RACE_H
 #define EWX_RACE_H
 
@@ -16,7 +17,7 @@
 
 #define EWX_RACE_MOST 6       /* candidates */
 #define EWX_RACE_SAMPLES 1024 /* of each */
-#define EWX_RACE_LAPS 4
+#define EWX_RACE_LAPS 8
 
 typedef struct ewx_racer {
     bool out;
@@ -25,8 +26,9 @@ typedef struct ewx_racer {
 } ewx_racer;
 
 typedef struct ewx_race {
-    int count;   /* candidates; the first has the lead until one is faster by 0.5 % */
-    int lap;     /* calls of each in a lap; 0: chosen, 2 to 10 as calls are long or short */
+    int count;     /* candidates; the first has the lead until one is faster by 0.5 % */
+    int lap;       /* calls of each in a lap; 0: 3 to 10, about as many as fit lap_us */
+    double lap_us; /* the more, the more calls scatter */
     double idle; /* rest after each call, in units of its time; part of what a lap costs */
     bool whole;  /* all stay for three laps: a last comparison */
     int num_samples; /* of each that is still in */
