@@ -288,9 +288,24 @@ static size_t bytes_of(int dst, int64_t task)
                EWX_TILE_N * 2;
 }
 
-static unsigned char byte_of(int src, int dst, int64_t task, size_t at)
+/* What a tile of this call begins with.  Each byte of it is 3 more than the one before. */
+static unsigned char first_byte_of(int src, int dst, int64_t task)
 {
-    return (unsigned char)(37 * src + 101 * dst + 13 * task + 7 * epoch + 3 * (int64_t)at);
+    return (unsigned char)(37 * src + 101 * dst + 13 * task + 7 * epoch);
+}
+
+static void fill(unsigned char *tile, size_t bytes, unsigned char first)
+{
+    for (size_t at = 0; at < bytes; at++)
+        tile[at] = (unsigned char)(first + 3 * at);
+}
+
+static bool is_filled(const unsigned char *tile, size_t bytes, unsigned char first)
+{
+    unsigned char differing = 0;
+    for (size_t at = 0; at < bytes; at++)
+        differing |= (unsigned char)(tile[at] ^ (first + 3 * at));
+    return differing == 0;
 }
 
 /* ---- Kernels, as kernels/protocol.cuh has them ---- */
@@ -351,9 +366,8 @@ static void *produce(void *unused)
         for (int dst = 0; dst < W; dst++) {
             if (task >= ewx_part_tiles(&grid, dst))
                 continue;
-            unsigned char *tile = engine.heap.segments[me] + place_of(dst, task);
-            for (size_t at = 0; at < bytes_of(dst, task); at++)
-                tile[at] = byte_of(me, dst, task, at);
+            fill(engine.heap.segments[me] + place_of(dst, task), bytes_of(dst, task),
+                 first_byte_of(me, dst, task));
             publish(dst, task);
         }
     atomic_store(&running[0], 0);
@@ -382,11 +396,8 @@ static bool read_tile(int src, int64_t task)
         (ewx_world_is_local(world, src) ? engine.heap.segments[src]
                                         : ewx_carrier_source(&engine, src)) +
         place_of(me, task);
-    for (size_t at = 0; at < bytes_of(me, task); at++)
-        if (tile[at] != byte_of(src, me, task, at)) {
-            atomic_fetch_add(&wrong, 1);
-            break;
-        }
+    if (!is_filled(tile, bytes_of(me, task), first_byte_of(src, me, task)))
+        atomic_fetch_add(&wrong, 1);
     return true;
 }
 
