@@ -352,7 +352,7 @@ def compiled(spawned):
     open_gloo(spawned)
     lines, packs, rank = lines_of_the_log(), packs_of_graphs(), spawned.rank
     et.enable_compile_pass()
-    torch._inductor.config.force_disable_caches = True
+    torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
     layouts = (Replicate(), Replicate(), Shard(1), Shard(0))
     model = parallelize_module(Block(), init_device_mesh("cpu", (RANKS,)), {
         **{f"up{i}": ColwiseParallel(input_layouts=layouts[i]) for i in range(3)},
