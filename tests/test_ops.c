@@ -47,11 +47,11 @@ static void remote_bytes_are_those_of_the_owned_rows(void **state)
     }
 }
 
-static void the_oracle_is_the_product(void **state)
+static void check_oracle(int64_t bytes)
 {
-    (void)state;
     enum { W = 3, M = 5 };
     const ew_problem problem = EW_PROBLEM(M, N, K, EW_FP32);
+    const ewx_exact_call call = {SEED, W, 0, M, ewx_exact_cache_create(&problem, W, bytes)};
     float A[W][M * K], B[W][N * K];
     for (int rank = 0; rank < W; rank++) {
         assert_int_equal(ew_exact_fill_a(EW_FP32, SEED, rank, W, M, K, A[rank]), EW_OK);
@@ -60,7 +60,7 @@ static void the_oracle_is_the_product(void **state)
     }
     for (int row = 0; row < M; row++) {
         int32_t sums[N];
-        ewx_op_gemm_rs.expect_row(&problem, &(ewx_exact_call){SEED, W, 0, M}, row, sums);
+        ewx_op_gemm_rs.expect_row(&problem, &call, row, sums);
         for (int n = 0; n < N; n++) {
             float sum = 0;
             for (int rank = 0; rank < W; rank++)
@@ -69,6 +69,15 @@ static void the_oracle_is_the_product(void **state)
             assert_true(sum == (float)sums[n]);
         }
     }
+    free(call.cache);
+}
+
+/* Whether every row of B has a place of its own in the cache, or all share one. */
+static void the_oracle_is_the_product(void **state)
+{
+    (void)state;
+    check_oracle(1 << 20);
+    check_oracle(0);
 }
 
 /* Every rank has rows of its own, and its own columns of the product. */
@@ -86,13 +95,14 @@ static void the_oracle_of_gathered_rows(void **state)
             ew_exact_fill_a(EW_FP32, SEED, rank, W, rows.count, K, A + rows.first * K),
             EW_OK);
     }
+    ewx_exact_call call = {SEED, W, 0, M, ewx_exact_cache_create(&problem, W, 1 << 20)};
     for (int rank = 0; rank < W; rank++) {
+        call.rank = rank;
         assert_int_equal(ew_exact_fill_b(EW_FP32, SEED, rank, EW_WEIGHT_NK, N, K, B),
                          EW_OK);
         for (int row = 0; row < M; row++) {
             int32_t sums[N];
-            ewx_op_ag_gemm.expect_row(&problem, &(ewx_exact_call){SEED, W, rank, M}, row,
-                                      sums);
+            ewx_op_ag_gemm.expect_row(&problem, &call, row, sums);
             for (int n = 0; n < N; n++) {
                 float sum = 0;
                 for (int k = 0; k < K; k++)
@@ -101,6 +111,7 @@ static void the_oracle_of_gathered_rows(void **state)
             }
         }
     }
+    free(call.cache);
     assert_true(ewx_op_ag_gemm.remote_bytes(&problem, 6, W) == 4.0 * K * 4);
 }
 

@@ -12,6 +12,8 @@
 #include "plan/exact.h"
 #include "plan/spec.h"
 
+#define CACHE_BYTES (16 << 20)
+
 /* Always inlined: with AddressSanitizer a call per element would be too slow. */
 #define INLINE static inline __attribute__((always_inline))
 
@@ -110,10 +112,14 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
                         "ew_exact_verify needs C for %" PRId64 " rows\n"
                         "  fix: pass what the call has written",
                         rows.count);
-    const ewx_exact_call call = {seed, num_ranks, rank, m};
+    const ewx_exact_call call = {seed, num_ranks, rank, m,
+                                 ewx_exact_cache_create(&p, num_ranks, CACHE_BYTES)};
     int32_t *sums = malloc((size_t)p.n * sizeof *sums);
-    if (!sums)
+    if (!sums || !call.cache) {
+        free(call.cache);
+        free(sums);
         return ewx_fail(EW_ERR_MEMORY, "no memory to verify %" PRId64 " columns", p.n);
+    }
     ew_check check = {0};
     for (int64_t row = 0; row < rows.count; row++) {
         op->expect_row(&p, &call, rows.first + row, sums);
@@ -125,6 +131,7 @@ ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int rank, in
                 check.max_abs_err = error;
         }
     }
+    free(call.cache);
     free(sums);
     *check_out = check;
     return EW_OK;

@@ -15,11 +15,14 @@ typedef struct ewx_rows {
     int64_t first, count;
 } ewx_rows;
 
+typedef struct ewx_exact_cache ewx_exact_cache;
+
 /* A call with the inputs of exact.h, on one rank. */
 typedef struct ewx_exact_call {
     uint32_t seed;
     int num_ranks, rank;
     int64_t m;
+    ewx_exact_cache *cache; /* for the expected rows of this call */
 } ewx_exact_call;
 
 typedef struct ewx_op {
@@ -73,6 +76,9 @@ ewx_rows ewx_rows_dealt(int64_t m, int num_ranks, int rank);
 /* Every rank has all of them. */
 ewx_rows ewx_rows_all(int64_t m, int num_ranks, int rank);
 int64_t ewx_cols_n(const ew_problem *problem);
+/* Of about so many bytes; NULL: no memory.  free() releases it. */
+ewx_exact_cache *ewx_exact_cache_create(const ew_problem *problem, int num_ranks,
+                                        int64_t bytes);
 /* A row of the sum over all ranks of A * B^T. */
 void ewx_expect_sum(const ew_problem *problem, const ewx_exact_call *call, int64_t row,
                     int32_t *sums_out);
