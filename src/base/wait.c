@@ -9,10 +9,11 @@
 /* Yielding is quicker than any wake-up while the peer is about to answer; after this
  * long it is not, and sleeping gives the core away for good. */
 #define YIELD_NS 2000000
-/* A sleep makes a wait at most half a per cent longer than it was.  Seven ranks that looked
- * every 50 us at what the eighth does for a second took a third of a core from it. */
+/* A sleep makes a wait at most half a per cent longer than it was.  It stays short, because
+ * some waits also carry bytes; but seven ranks that looked every 50 us at what the eighth
+ * did for a second took a third of a core from it. */
 #define SHORTEST_SLEEP_NS 50000
-#define LONGEST_SLEEP_NS 1000000
+#define LONGEST_SLEEP_NS 200000
 
 static long sleep_ns(int64_t waited_ns)
 {
