@@ -649,7 +649,9 @@ typedef struct stay {
 static void *stay_at_barrier(void *argument)
 {
     stay *s = argument;
-    s->status = ew_world_barrier(s->world);
+    /* The other thread, which looks whether this one is here, may have the world itself. */
+    for (int ms = 0; was_in_use(s->status = ew_world_barrier(s->world)) && ms < 5000; ms++)
+        sleep_ms(1);
     return NULL;
 }
 
