@@ -12,7 +12,8 @@
 #include "plan/exact.h"
 #include "plan/spec.h"
 
-#define CACHE_BYTES (1 << 20) /* stays in a core's own cache, and hardly counts beside C */
+/* Stays in a core's own cache, and hardly counts beside C. */
+#define CACHE_BYTES (1 << 20)
 
 /* Always inlined: with AddressSanitizer a call per element would be too slow. */
 #define INLINE static inline __attribute__((always_inline))
