@@ -557,7 +557,7 @@ static int run_misfortune(const char *kind)
         if (now && strcmp(kind, "abort") == 0)
             ew_world_abort(world);
         if (now && strcmp(kind, "stall") == 0)
-            sleep(6);
+            sleep(60); /* until the launcher ends it */
         status = call(now && strcmp(kind, "rows") == 0 ? 599 : 600);
     }
     printf("rank %d: %s: %s\n", me, ew_status_name(status),
