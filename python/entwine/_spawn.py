@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -29,9 +30,17 @@ _PR_SET_PDEATHSIG = 1
 
 # ---- In a rank -------------------------------------------------------------------------------
 
-def _die_with(parent):
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # too late for the request
+def _die_with(parent, method):
+    if method == "forkserver":  # the child of a server, which outlives the caller of spawn
+        pipe = multiprocessing.parent_process().sentinel
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+        has_parent = multiprocessing.parent_process().is_alive()
+    else:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        has_parent = os.getppid() == parent
+    if not has_parent:  # too late for the request
         os._exit(1)
 
 
@@ -42,8 +51,11 @@ def _run(answer, rank, size, job, options, function, arguments):
         return function(world, *arguments)
 
 
-def _rank_main(parent, answer, rank, *run_arguments):
-    _die_with(parent)
+def _rank_main(parent, method, environment, answer, rank, *run_arguments):
+    _die_with(parent, method)
+    if environment is not None:
+        os.environ.clear()
+        os.environ.update(environment)
     # A daemon for its parent, but one that may have children, such as the workers of a DataLoader.
     multiprocessing.current_process()._config["daemon"] = False
     try:
@@ -69,13 +81,17 @@ def _rank_main(parent, answer, rank, *run_arguments):
 class _Rank:
     """A child process and what became of it."""
 
-    def __init__(self, context, rank, *run_arguments):
+    def __init__(self, method, rank, *run_arguments):
+        context = multiprocessing.get_context(method)
+        # A server's variables are those of its own start.
+        environment = dict(os.environ) if method == "forkserver" else None
         self.rank = rank
         self.outcome = None
         self.world_size = None  # of the world that it has gone on with, if any
         self.answer, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=_rank_main, name=f"entwine-rank-{rank}", daemon=True,
-                                       args=(os.getpid(), theirs, rank, *run_arguments))
+                                       args=(os.getpid(), method, environment, theirs, rank,
+                                             *run_arguments))
         self.process.start()
         theirs.close()
 
@@ -161,7 +177,9 @@ def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
 
     With method "spawn" the processes start afresh: the function must be importable, and a script
     needs ``if __name__ == "__main__":`` around the call.  With "fork" they are copies of this
-    process, which must not have started threads or CUDA.
+    process, which must not have started threads or CUDA.  With "forkserver" they are copies of a
+    process that has imported what ``multiprocessing.set_forkserver_preload`` named, torch for
+    example, and nothing else: each starts as if afresh, but soon.
 
     When a rank raises or dies, the others are told, and RankError names it; on Ctrl-C all end;
     when this process dies, they do too.  ``timeout`` limits the whole run in seconds.  Other
@@ -170,20 +188,20 @@ def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
     num_ranks = count(num_ranks, "num_ranks", 1, MAX_RANKS)
     if not callable(function):
         raise ArgumentTypeError(f"function is {function!r}; expected a function of a world")
-    if method not in ("spawn", "fork"):
-        raise ArgumentError(f"method is {method!r}; expected 'spawn' or 'fork'")
+    if method not in ("spawn", "fork", "forkserver"):
+        raise ArgumentError(
+            f"method is {method!r}; expected 'spawn', 'fork' or 'forkserver'")
     if "cancel" in options:
         raise ArgumentError("spawn takes no cancel: its ranks are other processes\n"
                             "  fix: give it a timeout, or press Ctrl-C")
     timers = [] if timeout is None else [Timer(_real(timeout, "timeout"))]
     if "world_timeout" in options:
         options["timeout"] = options.pop("world_timeout")
-    context = multiprocessing.get_context(method)
     job = secrets.token_hex(16)
     ranks = []
     try:
         for rank in range(num_ranks):
-            ranks.append(_Rank(context, rank, num_ranks, job, options, function, arguments))
+            ranks.append(_Rank(method, rank, num_ranks, job, options, function, arguments))
         _collect(ranks, timers)
         late = [rank.rank for rank in ranks if rank.outcome is None]
     finally:

@@ -1,9 +1,9 @@
 """Interfaces of programs that the tests have no installation of: python/tests/stubs."""
 import importlib
-import os
-import subprocess
 import sys
 from pathlib import Path
+
+from ranks import run_program
 
 HERE = Path(__file__).resolve().parent
 STUBS, EXAMPLES = HERE / "stubs", HERE.parents[1] / "examples"
@@ -16,14 +16,8 @@ def use_stubs():
         importlib.invalidate_caches()
 
 
-def example(name, *paths):
+def example(name, folder, *paths):
     """What an example says on two ranks; its imports look into `paths` first."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-               "2", str(EXAMPLES / name)]
-    path = os.pathsep.join(filter(None, (*map(str, paths), os.environ.get("PYTHONPATH"))))
-    # Not killed by Python: ended by SIGTERM, torchrun takes its ranks along.
-    ran = subprocess.run(["timeout", "-k", "5", "200", *command], capture_output=True, text=True,
-                         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-                         timeout=220)
+    ran = run_program(EXAMPLES / name, folder=folder, ranks=2, paths=paths)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr

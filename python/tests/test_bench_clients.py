@@ -1,12 +1,11 @@
 """The parts of scripts/bench-clients that are short."""
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from ranks import run_program
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts/bench-clients"
 MISSING = [name for name in ("torch", "transformers", "accelerate")
@@ -15,31 +14,27 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not
                                 f"BENCH-CLIENTS WAS NOT RUN")
 
 
-def part(*arguments, ranks=1):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    ran = subprocess.run(["timeout", "-k", "5", "200", sys.executable,
-                          *(torchrun if ranks > 1 else ()), SCRIPT, "--part", *arguments],
-                         capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                         timeout=220)
+def part(folder, *arguments, ranks=1):
+    ran = run_program(SCRIPT, "--part", *arguments, folder=folder, ranks=ranks)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
 
-def test_overhead():
-    said = part("overhead", "--repeats", "1")
+def test_overhead(tmp_path):
+    said = part(tmp_path, "overhead", "--repeats", "1")
     assert {len(samples) for samples in said["us"].values()} == {1} and len(said["us"]) == 3
     assert said["context"].keys() == {"commit", "python", "torch", "transformers"}
 
 
-def test_model():
-    said = part("model", "--dtype", "bfloat16", "--repeats", "1", ranks=2)
+def test_model(tmp_path):
+    said = part(tmp_path, "model", "--dtype", "bfloat16", "--repeats", "1", ranks=2)
     assert said["ms"].keys() == {"transformers", "torch", "entwine"}
     assert all(len(samples) == 1 for times in said["ms"].values() for samples in times.values())
     assert max(said["logits_differ_by"].values()) <= said["logits_may_differ_by"]
 
 
-def test_training():
-    said = part("training", "--repeats", "3", ranks=2)
+def test_training(tmp_path):
+    said = part(tmp_path, "training", "--repeats", "3", ranks=2)
     assert said["parameters_without_gradient"] == {"transformers": 0, "entwine": 0}
     theirs, ours = said["losses"]["transformers"], said["losses"]["entwine"]
     assert len(ours) == 3 and max(abs(a - b) for a, b in zip(ours, theirs)) < 1e-3

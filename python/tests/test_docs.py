@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ranks import run_program
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("PYTHON", "QUICKSTART", "ADAPTERS")
 PROGRAMS = {f"{page}-{number}": text for page in PAGES for number, text in
@@ -29,7 +31,10 @@ def test_program(name, tmp_path):
                                 f"RUN")
     script = tmp_path / "program.py"
     script.write_text(text)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ran = subprocess.run([sys.executable, *(launcher if text.startswith("# torchrun") else ()),
-                          script], cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    if "torch" in text:
+        ran = run_program(script, folder=tmp_path, ranks=2 if text.startswith("# torchrun") else 1,
+                          limit=400)
+    else:
+        ran = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True,
+                             timeout=400)
     assert ran.returncode == 0, ran.stderr

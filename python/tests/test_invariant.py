@@ -4,6 +4,7 @@ import pytest
 
 import entwine
 from matrices import DTYPES, bits
+from ranks import spawn
 
 S, M, N, K = 4, 37, 150, 4 * 42
 
@@ -74,7 +75,7 @@ def torch_sums(world, config):
 
 def test_pytorch():
     pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
-    found = {ranks: entwine.spawn(ranks, torch_sums, {"invariant": S}, timeout=200)
+    found = {ranks: spawn(ranks, torch_sums, {"invariant": S}, timeout=200)
              for ranks in (1, 2, S)}
     want, plain = found[S][0]
     assert all(one == want for rank in found.values() for one, _ in rank)

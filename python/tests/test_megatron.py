@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
 
-import entwine  # noqa: E402
+from ranks import spawn  # noqa: E402
 from stubbed import STUBS, example, use_stubs  # noqa: E402
 from test_torch import open_gloo  # noqa: E402
 from test_torch_compile import lines_of_the_log  # noqa: E402
@@ -139,10 +139,10 @@ KINDS = pytest.mark.parametrize("stubs", [True, pytest.param(False, marks=pytest
 
 @KINDS
 def test_layers(stubs):
-    assert entwine.spawn(RANKS, layers, stubs, timeout=200) == ["right"] * RANKS
+    assert spawn(RANKS, layers, stubs, timeout=200) == ["right"] * RANKS
 
 
 @KINDS
-def test_example(stubs):
-    said = example("torch_megatron.py", *([STUBS] if stubs else []))
+def test_example(stubs, tmp_path):
+    said = example("torch_megatron.py", tmp_path, *([STUBS] if stubs else []))
     assert said.count("in 1 linear_fc2; with sequence parallelism AllGather + GEMM in 1") == 2, said

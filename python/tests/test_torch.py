@@ -1,7 +1,5 @@
 """Entwine in PyTorch.  Skipped as a whole where torch is not installed."""
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
 import layers  # noqa: E402
 from matrices import bits, expected, operands  # noqa: E402
+from ranks import free_port, run_program, spawn  # noqa: E402
 
 M, N, K = 20, 16, 24
 
@@ -269,13 +268,7 @@ def test_compile_sees_the_layer(world, kind):
 
 def open_gloo(world):
     """torch.distributed among the ranks of a world."""
-    port = None
-    if world.rank == 0:
-        import socket
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-    port = int(world.allgather(str(port).encode())[0])
+    port = int(world.allgather(str(free_port()).encode())[0])
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=world.rank,
                             world_size=world.size)
     torch.set_num_threads(1)
@@ -337,7 +330,7 @@ def train_steps(spawned, source, cases):
     ("own", [((7,), "scattered"), ((6, 3), "scattered"), ((1,), "replicated"),
              ((2, 3), "replicated")])])
 def test_the_layer_is_the_whole_linear_layer(source, cases):
-    assert entwine.spawn(3, train_steps, source, cases, timeout=100) == ["equal"] * 3
+    assert spawn(3, train_steps, source, cases, timeout=100) == ["equal"] * 3
 
 
 def norm_a_step(world, shape, kind):
@@ -378,7 +371,7 @@ def norm_steps(world, cases):
 
 def test_the_norm_layer_is_the_whole_layer():
     cases = [(shape, kind) for shape in ((7,), (6, 3)) for kind in NORM_KINDS]
-    assert entwine.spawn(3, norm_steps, cases, timeout=100) == ["equal"] * 3
+    assert spawn(3, norm_steps, cases, timeout=100) == ["equal"] * 3
 
 
 def gather_rows(spawned):
@@ -405,7 +398,7 @@ def gather_rows(spawned):
 
 
 def test_rows_are_gathered_by_entwine_itself():
-    assert entwine.spawn(3, gather_rows, timeout=100) == ["equal"] * 3
+    assert spawn(3, gather_rows, timeout=100) == ["equal"] * 3
 
 
 def pass_a_bias_alone(world):
@@ -418,7 +411,7 @@ def pass_a_bias_alone(world):
 
 
 def test_a_bias_of_one_rank_alone_is_refused():
-    assert entwine.spawn(2, pass_a_bias_alone, timeout=20) == [True, True]
+    assert spawn(2, pass_a_bias_alone, timeout=20) == [True, True]
 
 
 def disagree_about_rows(world):
@@ -445,7 +438,7 @@ def test_rows_that_differ_are_refused_on_all_ranks():
             "gathers 6 rows of 6 torch.float32, rank 1 gathers 9 rows of 4 torch.float32",
             "gathers 3 rows of 4 torch.float32, rank 1 gathers 2 rows of 4 torch.float32",
             "sums 6 rows of 2 torch.bfloat16, rank 1 sums 6 rows of 2 torch.float16"]
-    assert entwine.spawn(3, disagree_about_rows, timeout=20) == [said] * 3
+    assert spawn(3, disagree_about_rows, timeout=20) == [said] * 3
 
 
 def open_groups_in_turn(spawned):
@@ -468,7 +461,7 @@ def open_groups_in_turn(spawned):
 
 
 def test_the_world_of_a_destroyed_group_is_let_go():
-    assert entwine.spawn(2, open_groups_in_turn, timeout=100) == [True, True]
+    assert spawn(2, open_groups_in_turn, timeout=100) == [True, True]
 
 
 def sum_on_all_ranks(world):
@@ -490,7 +483,7 @@ def sum_on_all_ranks(world):
 
 
 def test_all_ranks_have_the_rows_of_gemm_rs():
-    assert entwine.spawn(3, sum_on_all_ranks, timeout=100) == ["equal"] * 3
+    assert spawn(3, sum_on_all_ranks, timeout=100) == ["equal"] * 3
 
 
 def refuse_rows(world):
@@ -502,21 +495,21 @@ def refuse_rows(world):
 
 
 def test_rows_that_cannot_be_split():
-    entwine.spawn(2, refuse_rows, timeout=60)
+    spawn(2, refuse_rows, timeout=60)
 
 
-def run_example(name):
+def run_example(name, folder):
     example = Path(__file__).resolve().parents[2] / "examples" / name
-    return subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=200)
+    return run_program(example, folder=folder)
 
 
-def test_the_llama_block():
-    ran = run_example("torch_llama_block.py")
+def test_the_llama_block(tmp_path):
+    ran = run_example("torch_llama_block.py", tmp_path)
     assert ran.returncode == 0 and "rank 1: difference" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_the_cuda_graph():
-    ran = run_example("torch_cuda_graph.py")
+def test_the_cuda_graph(tmp_path):
+    ran = run_example("torch_cuda_graph.py", tmp_path)
     if ran.returncode == 77:
         pytest.skip(ran.stdout.strip() + ": NO GPU TEST WAS RUN")
     assert ran.returncode == 0, ran.stdout + ran.stderr

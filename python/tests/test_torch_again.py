@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
 from entwine import _plan, _torch_again, _torch_sums  # noqa: E402
+from ranks import spawn  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -90,11 +91,11 @@ def on_two_ranks(world, shape, dim):
 @pytest.mark.parametrize("shape, dim", [((2, 3), 0), ((2, 2), 1), ((1, 4), 1), ((3, 2), -1),
                                         ((2, 1, 2), 2), ((1, 1, 4), 2)])
 def test_rows_that_do_not_lie_together(shape, dim):
-    entwine.spawn(2, on_two_ranks, shape, dim, timeout=60)
+    spawn(2, on_two_ranks, shape, dim, timeout=60)
 
 
 def test_a_rank_without_rows():
-    entwine.spawn(2, one_row, timeout=60)
+    spawn(2, one_row, timeout=60)
 
 
 def one_row(world):

@@ -13,6 +13,7 @@ from torch.nn import functional  # noqa: E402
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
 from entwine import _torch_block, _torch_products, _torch_sums  # noqa: E402
+from ranks import spawn  # noqa: E402
 
 RANKS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD = 2, 32, 48, 4, 2, 8
 
@@ -342,9 +343,9 @@ def test_a_llama_trains_as_with_torch_alone():
     """Losses within 1e-4 of torch's tensor parallelism and of one process; the same bits in every
     run, with recomputed activations too."""
     want = train_whole()
-    theirs = entwine.spawn(RANKS, train_with_dtensors, timeout=200)
+    theirs = spawn(RANKS, train_with_dtensors, timeout=200)
     assert theirs[0] == pytest.approx(want, rel=1e-4)
-    for first, *others in entwine.spawn(RANKS, train_often, timeout=200):
+    for first, *others in spawn(RANKS, train_often, timeout=200):
         losses, parameters = first
         assert losses == pytest.approx(theirs[0], rel=1e-4)
         assert losses == pytest.approx(want, rel=1e-4)

@@ -10,6 +10,7 @@ import torch.utils.checkpoint  # noqa: E402
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+from ranks import spawn  # noqa: E402
 
 RANKS, HIDDEN, INNER = 2, 24, 32
 ROWS = (10, 7, 1, 16)  # of a step: they change
@@ -109,7 +110,7 @@ def on_a_rank(world):
 
 
 def test_ranks_infer_alone():
-    assert entwine.spawn(RANKS, on_a_rank, timeout=100) == [True] * RANKS
+    assert spawn(RANKS, on_a_rank, timeout=100) == [True] * RANKS
 
 
 # ---- Training --------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def train_often(world):
 
 def test_an_mlp_trains_as_in_one_process():
     want_losses, want_up, want_down = train_whole()
-    for rank, (first, *others) in enumerate(entwine.spawn(RANKS, train_often, timeout=200)):
+    for rank, (first, *others) in enumerate(spawn(RANKS, train_often, timeout=200)):
         losses, up, down = first
         mine = slice(rank * INNER // RANKS, (rank + 1) * INNER // RANKS)
         assert losses == pytest.approx(want_losses, rel=1e-4)

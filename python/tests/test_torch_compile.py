@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
 from entwine._world import find_world  # noqa: E402
+from ranks import spawn  # noqa: E402
 from test_torch import open_gloo  # noqa: E402
 from test_torch_parallel import integers  # noqa: E402
 
@@ -268,11 +269,11 @@ def graphs_of_two_groups(spawned):
 
 
 def test_graphs_outlive_their_group():
-    assert entwine.spawn(RANKS, graphs_of_two_groups, timeout=200) == ["right"] * RANKS
+    assert spawn(RANKS, graphs_of_two_groups, timeout=200) == ["right"] * RANKS
 
 
 def test_graphs():
-    assert entwine.spawn(RANKS, graphs, timeout=200) == ["right"] * RANKS
+    assert spawn(RANKS, graphs, timeout=200) == ["right"] * RANKS
 
 
 # ---- A model by Inductor ---------------------------------------------------------------------
@@ -379,7 +380,7 @@ def compiled(spawned):
 
 
 def test_a_model_by_inductor():
-    assert entwine.spawn(RANKS, compiled, timeout=400) == ["right"] * RANKS
+    assert spawn(RANKS, compiled, timeout=400) == ["right"] * RANKS
 
 
 # ---- The cache on disk -----------------------------------------------------------------------
@@ -411,7 +412,7 @@ def compiled_after_rank_0(world, cache):
 
 def test_ranks_share_inductors_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    assert entwine.spawn(RANKS, compiled_after_rank_0, str(tmp_path), timeout=300,
+    assert spawn(RANKS, compiled_after_rank_0, str(tmp_path), timeout=300,
                          world_timeout=100) == ["right"] * RANKS
 
 
@@ -446,4 +447,4 @@ def trained_with_uneven_rows(world):
 
 def test_calls_keep_their_order_on_all_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    assert entwine.spawn(RANKS, trained_with_uneven_rows, timeout=300) == ["right"] * RANKS
+    assert spawn(RANKS, trained_with_uneven_rows, timeout=300) == ["right"] * RANKS

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+from ranks import spawn  # noqa: E402
 
 RANKS, M, N, K, EPS = 3, 7, 5, 4, 1e-3
 
@@ -342,7 +343,7 @@ def compare_all(world, through_group):
 
 @pytest.mark.parametrize("through_group", [False, True], ids=["own", "group"])
 def test_derivatives(through_group):
-    assert entwine.spawn(RANKS, compare_all, through_group, timeout=100) == [{}] * RANKS
+    assert spawn(RANKS, compare_all, through_group, timeout=100) == [{}] * RANKS
 
 
 # ---- Refusals --------------------------------------------------------------------------------
@@ -435,5 +436,5 @@ def sum_rows(world, dtypes):
 
 
 def test_sums():
-    assert entwine.spawn(RANKS, sum_rows, (torch.float64, torch.bfloat16),
+    assert spawn(RANKS, sum_rows, (torch.float64, torch.bfloat16),
                          timeout=100) == ["right"] * RANKS

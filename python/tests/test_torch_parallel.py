@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+from ranks import spawn  # noqa: E402
 from test_torch import open_gloo  # noqa: E402
 
 RANKS, BATCH, LENGTH, WIDTH, HIDDEN = 2, 3, 4, 6, 8
@@ -215,4 +216,4 @@ def checked(spawned):
 
 
 def test_on_two_ranks():
-    assert entwine.spawn(RANKS, checked, timeout=400) == ["right"] * RANKS
+    assert spawn(RANKS, checked, timeout=400) == ["right"] * RANKS

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+from ranks import spawn  # noqa: E402
 from test_torch_parallel import integers  # noqa: E402
 
 RANKS, WIDTH, DEPTH = 2, 5, 8
@@ -48,7 +49,7 @@ def shapes(world):
 
 
 def test_shapes():
-    assert entwine.spawn(RANKS, shapes, timeout=100) == ["right"] * RANKS
+    assert spawn(RANKS, shapes, timeout=100) == ["right"] * RANKS
 
 
 def turns(world):
@@ -75,4 +76,4 @@ def turns(world):
 
 
 def test_layers_that_take_turns():
-    assert entwine.spawn(RANKS, turns, timeout=100) == ["right"] * RANKS
+    assert spawn(RANKS, turns, timeout=100) == ["right"] * RANKS

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ranks import run_program
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MISSING = [name for name in ("torch", "transformers", "accelerate")
            if importlib.util.find_spec(name) is None]
@@ -17,26 +19,25 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not
 MODELS = ("Llama", "Qwen2", "Qwen3", "Mistral")
 
 
-def torchrun(program, *arguments):
+def test_example():
+    """Under torchrun itself."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-               "2", str(program), *arguments]
+               "2", EXAMPLES / "torch_transformers.py"]
     # Not killed by Python: ended by SIGTERM, torchrun takes its ranks along.
     ran = subprocess.run(["timeout", "-k", "5", "400", *command], capture_output=True, text=True,
                          env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=420)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout + ran.stderr
-
-
-def test_example():
-    said = torchrun(EXAMPLES / "torch_transformers.py")
+    said = ran.stdout + ran.stderr
+    assert ran.returncode == 0, said
     assert said.count("tokens are the same") == 2, said
     assert said.count("on 2 ranks: GEMM + AllReduce in 2 o_proj, 2 down_proj;") == 1, said
 
 
 @pytest.fixture(scope="module")
-def said():
+def said(tmp_path_factory):
     """By all checks below on two ranks, which end at the first that fails."""
-    return torchrun(__file__).splitlines()
+    ran = run_program(__file__, folder=tmp_path_factory.mktemp("ranks"), ranks=2, limit=400)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return (ran.stdout + ran.stderr).splitlines()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TEST WAS RUN")
 
-import entwine  # noqa: E402
+from ranks import spawn  # noqa: E402
 from stubbed import STUBS, example, use_stubs  # noqa: E402
 from test_torch import open_gloo  # noqa: E402
 from test_torch_compile import lines_of_the_log  # noqa: E402
@@ -120,7 +120,7 @@ def layers(spawned):
 
 
 def test_layers():
-    assert entwine.spawn(RANKS, layers, timeout=200) == ["right"] * RANKS
+    assert spawn(RANKS, layers, timeout=200) == ["right"] * RANKS
 
 
 def refusals(world):
@@ -137,13 +137,13 @@ def refusals(world):
 
 
 def test_refusals():
-    (first, other), = entwine.spawn(1, refusals, timeout=100)
+    (first, other), = spawn(1, refusals, timeout=100)
     assert "logging has replaced vLLM's RowParallelLinear already" in first
     assert "no interface that Entwine knows" in other and "op_registry_oot" in other
 
 
-def test_example():
-    said = example("torch_vllm.py", STUBS)
+def test_example(tmp_path):
+    said = example("torch_vllm.py", tmp_path, STUBS)
     assert said.count("GEMM + AllReduce in 1 down_proj; left to vLLM: none") == 1, said
 
 

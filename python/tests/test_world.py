@@ -27,10 +27,26 @@ def place(world):
     return world.rank, world.size, world.allgather(b"x" * world.rank)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+METHODS = pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+
+
+@METHODS
 def test_spawn_returns_in_rank_order(method):
     assert entwine.spawn(3, place, method=method, timeout=60) == [
         (rank, 3, [b"", b"x", b"xx"]) for rank in range(3)]
+
+
+def variables_of(world):
+    return {name: value for name, value in os.environ.items() if name.startswith("ENTWINE_TEST_")}
+
+
+@METHODS
+def test_ranks_have_the_variables_of_the_call(method, monkeypatch):
+    for given in {"ENTWINE_TEST_A": "1"}, {"ENTWINE_TEST_B": "2"}:
+        with monkeypatch.context() as variables:
+            for name, value in given.items():
+                variables.setenv(name, value)
+            assert entwine.spawn(1, variables_of, method=method, timeout=60) == [given]
 
 
 def test_owned_rows_cover_everything_once():
@@ -321,14 +337,15 @@ def test_a_result_that_cannot_be_sent():
         entwine.spawn(1, give_a_lock, timeout=60)
 
 
-def test_ranks_die_with_their_parent(tmp_path):
+@METHODS
+def test_ranks_die_with_their_parent(method, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text("import entwine, os, time\n"
                       "def rank_main(world):\n"
                       "    os.write(1, b'%d\\n' % os.getpid())\n"
                       "    time.sleep(600)\n"
                       "if __name__ == '__main__':\n"
-                      "    entwine.spawn(2, rank_main)\n")
+                      f"    entwine.spawn(2, rank_main, method={method!r})\n")
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     children = [int(parent.stdout.readline()) for _ in range(2)]
     parent.kill()
@@ -507,14 +524,15 @@ print("good")
     assert ran.stdout == "good\n", ran.stderr
 
 
-def test_control_c_in_the_parent_of_spawn(tmp_path):
+@METHODS
+def test_control_c_in_the_parent_of_spawn(method, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text("import entwine, os, time\n"
                       "def rank_main(world):\n"
                       "    os.write(1, b'ready\\n')\n"
                       "    time.sleep(600)\n"
                       "if __name__ == '__main__':\n"
-                      "    try: entwine.spawn(2, rank_main)\n"
+                      f"    try: entwine.spawn(2, rank_main, method={method!r})\n"
                       "    except KeyboardInterrupt: print('ended')\n")
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
