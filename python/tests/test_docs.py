@@ -23,15 +23,14 @@ def test_the_quickstart_has_ten_lines(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name, tmp_path):
     text = PROGRAMS[name]
-    for module, sign in (("torch", "entwine.torch"), ("torch", "import torch"),
-                         ("transformers", "entwine.transformers"),
-                         ("accelerate", "entwine.transformers")):
-        if sign in text:
-            pytest.importorskip(module, reason=f"{module} is not installed: THIS PROGRAM WAS NOT "
-                                f"RUN")
+    needed = {module for module, sign in (("torch", "entwine.torch"), ("torch", "import torch"),
+                                          ("transformers", "entwine.transformers"),
+                                          ("accelerate", "entwine.transformers")) if sign in text}
+    for module in needed:
+        pytest.importorskip(module, reason=f"{module} is not installed: THIS PROGRAM WAS NOT RUN")
     script = tmp_path / "program.py"
     script.write_text(text)
-    if "torch" in text:
+    if needed:
         ran = run_program(script, folder=tmp_path, ranks=2 if text.startswith("# torchrun") else 1,
                           limit=400)
     else:
