@@ -45,7 +45,7 @@ sizes=(
     "GATHER RANKS=2 CALLS=3 SLICES=1"
     "GATHER RANKS=2 CALLS=2 TILES=2 DISAGREE"
 )
-# Likewise; a million states and more, for which an optimised search pays.
+# Likewise; half a million states and more, for which an optimised search pays.
 large_sizes=(
     "RANKS=2 CALLS=3 TILES=2"
     "RANKS=3 CALLS=2 SAME_M"
