@@ -117,6 +117,9 @@ static void parsing_means_what_it_says(void **state)
     assert_int_equal(config.ctas, EW_CTAS_BLOCK);
     assert_int_equal(config.cluster, 6);
     assert_int_equal(config.launches, EW_LAUNCHES_UNIT);
+    assert_int_equal(ew_config_parse("block=autox384", &config), EW_OK);
+    assert_int_equal(config.block_m, 0); /* open */
+    assert_int_equal(config.block_n, 384);
     assert_int_equal(ew_config_parse("pool=after", &config), EW_OK);
     assert_int_equal(config.pool, EW_POOL_AFTER);
     assert_int_equal(ew_config_parse("release=tile", &config), EW_OK);
@@ -153,7 +156,7 @@ static ew_config random_config(harness_random *random)
     for (size_t i = 0; i < COUNT(counts); i++)
         if (harness_between(random, 0, 2) > 0)
             *counts[i] = random_count(random);
-    if (config.block_m)
+    if (harness_between(random, 0, 2) > 0)
         config.block_n = random_count(random);
     if (harness_between(random, 0, 2) > 0)
         config.release = (int32_t)harness_between(random, -2, 4);

@@ -197,6 +197,8 @@ static void impossible_cuda_configs_are_refused(void **state)
     request.release_first = 0;
     request.release_last = -2;
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "last=-2");
+    request.release_first = 3;
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "last=-2");
     request.release = request.release_last = 0;
     request.kernel = (ew_kernel)3;
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "kernel=3");

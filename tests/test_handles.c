@@ -74,6 +74,7 @@ static void use_as_plan(void *not_a_plan, const char *what)
     refused(ew_plan_wait(plan), what);
     refused(ew_plan_set_weight(plan, B), what);
     refused(ew_plan_bind_weight(plan, NULL), what);
+    refused(ew_plan_set_timeout(plan, 1.0), what);
     refused(ew_plan_config(plan, &config), what);
     refused(ew_plan_explain(plan, text, sizeof text), what);
     refused(ew_plan_timing(plan, &timing), what);
@@ -104,6 +105,7 @@ static void use_as_world(void *not_a_world, const char *what)
     int word = 1, words[1];
     ew_plan *plan = NULL;
     ew_weight *weight = NULL;
+    ew_world *survivors = NULL;
     ew_traffic traffic;
     void *memory = NULL;
     ew_bench_entry entry;
@@ -114,6 +116,7 @@ static void use_as_world(void *not_a_world, const char *what)
     refused(ew_world_allgather(world, &word, words, sizeof word), what);
     refused(ew_world_traffic(world, &traffic), what);
     refused(ew_world_dump(world, "/dev/null/never"), what);
+    refused(ew_world_shrink(world, &survivors), what);
     refused(ew_plan_create(world, &problem, NULL, &plan), what);
     refused(ew_weight_create(world, &problem, NULL, B, &weight), what);
     refused(ew_memory_alloc(world, EW_BACKEND_CPU, 8, &memory), what);

@@ -550,6 +550,65 @@ static void two_threads_do_no_harm(void **state)
             }
 }
 
+/* ---- A weight that another thread takes away and brings back ---- */
+
+typedef struct binder {
+    ew_plan *plan;
+    ew_weight *weight;
+    atomic_bool stop;
+} binder;
+
+static void *bind_and_unbind(void *argument)
+{
+    binder *b = argument;
+    for (bool bound = true; !atomic_load(&b->stop); bound = !bound)
+        if (ew_plan_bind_weight(b->plan, bound ? NULL : b->weight) != EW_OK)
+            bound = !bound; /* refused: the other thread is in a call */
+    return NULL;
+}
+
+static int call_without_a_hold(ew_world *world, void *argument)
+{
+    enum { ENOUGH = 100000, MOST = 1000000 };
+    const ew_problem problem = EW_PROBLEM(DESK_M, DESK_N, DESK_K, EW_FP32);
+    float A[DESK_M * DESK_K], B[DESK_N * DESK_K], C[DESK_M * DESK_N];
+    binder b = {.stop = false};
+    pthread_t thread;
+    desk d;
+    int without = 0;
+    RANK_TRY(desk_open(&d, world, A, argument));
+    for (int i = 0; i < DESK_N * DESK_K; i++)
+        B[i] = 1;
+    RANK_OK(ew_weight_create(world, &problem, NULL, B, &b.weight));
+    b.plan = d.plan;
+    RANK_OK(ew_plan_bind_weight(b.plan, b.weight));
+    RANK_CHECK(pthread_create(&thread, NULL, bind_and_unbind, &b) == 0, "no thread");
+    for (int call = 0; call < MOST && without < ENOUGH; call++) {
+        memset(C, 0xff, sizeof C);
+        const ew_status status = ew_gemm_rs(d.plan, d.m, A, NULL, C, NULL);
+        if (status == EW_OK)
+            check_desk(&d, C);
+        else if (status == EW_ERR_ARGUMENT && error_has("no weight", "\n  fix: ", NULL))
+            without++;
+        else if (!was_in_use(status))
+            atomic_fetch_add(&d.wrong, 1);
+    }
+    atomic_store(&b.stop, true);
+    pthread_join(thread, NULL);
+    RANK_CHECK(atomic_load(&d.wrong) == 0, "%d wrong calls", atomic_load(&d.wrong));
+    RANK_CHECK(without > 0, "the weight was never away");
+    ew_weight_destroy(b.weight);
+    ew_plan_destroy(d.plan);
+    return 0;
+}
+
+static void a_weight_may_go_at_any_time(void **state)
+{
+    (void)state;
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++)
+        harness_run(both_kinds[kind], 1, call_without_a_hold, (void *)"workers=1");
+}
+
 /* ---- A call inside a call ---- */
 
 static desk *interrupted;
@@ -786,6 +845,7 @@ int main(void)
         TRY(overlapping_memory_is_refused),
         TRY(no_rows_overlap_nothing),
         TRY(two_threads_do_no_harm),
+        TRY(a_weight_may_go_at_any_time),
         TRY(a_world_in_use_is_refused_everywhere),
         TRY(calls_inside_calls_are_refused),
         TRY(forked_children_do_no_harm),

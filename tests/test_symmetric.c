@@ -33,6 +33,8 @@ static int refuse(ew_world *world, void *argument)
                "%s does not name both", ew_last_error());
     RANK_TRY(expect_status(world, ew_alloc(world, CPU, 64, rank == 2 ? NULL : &memory),
                            EW_ERR_ARGUMENT, rank == 2 ? "a place" : "rank 2"));
+    RANK_TRY(expect_status(world, ew_alloc(world, (ew_backend)77, 64, &memory),
+                           EW_ERR_CONFIG, "backend=77"));
     RANK_TRY(expect_status(world, ew_import(world, CPU, pointers, 64), EW_ERR_UNSUPPORTED,
                            "as it is"));
     RANK_OK(ew_free(world, CPU, NULL));

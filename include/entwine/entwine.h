@@ -429,7 +429,11 @@ EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
  * is a stream of the rank's own: A must be ready before the call, and C is there after
  * ew_plan_wait.  For CUDA's default stream pass cudaStreamLegacy or cudaStreamPerThread;
  * ranks that are threads on one GPU cannot share the former.  No two ranks may share a
- * stream.  The CPU backend takes NULL only. */
+ * stream.  The CPU backend takes NULL only.
+ *
+ * A rank's calls run one after the other, whatever their streams.  A replay waits for its
+ * own stream alone: order it, by streams or events, with the rank's other replays and
+ * calls, for two at once give wrong values. */
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.
@@ -604,8 +608,8 @@ EW_API const char *ew_activation_name(ew_activation activation); /* "silu" */
  *
  * Determinism: gate and up have the bits of ew_ag_gemm_multi, and the others follow from
  * the lines above, on every CPU and GPU, except for the bits of NaNs.  SILU is accurate to
- * 4 units in the last place of fp32, GELU_TANH to 2^-16 of its value, both where the result
- * is a normal number. */
+ * 4 units in the last place of fp32, and to 64 below x = -87.3, where exp(x) is subnormal;
+ * GELU_TANH to 2^-16 of its value; both where the result is a normal number. */
 EW_API ew_status ew_ag_gemm_act(ew_plan *plan, int64_t m, const void *A,
                                 const ew_product *products, int num_products,
                                 ew_activation activation, void *C, void *gathered,

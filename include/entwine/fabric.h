@@ -51,8 +51,10 @@ typedef struct ew_fabric {
      * again. */
     int (*channel_open)(void *context, const ew_place *places, size_t num_places,
                         ew_channel **channel_out);
-    /* The memory stays untouched until the message counts as sent.  A confirmed one counts
-     * when it has arrived, and then so have all that were put to dst before. */
+    /* What the receiver will use of it stays untouched until the message counts as sent;
+     * of a tile whose rows several ranks sum, the others' rows between may change.  A
+     * confirmed one counts when it has arrived, and then so have all that were put to dst
+     * before. */
     int (*put)(ew_channel *channel, int dst, int32_t number, const void *address,
                size_t bytes, bool confirmed);
     /* Which of the places asked about have been filled since they were armed, each reported

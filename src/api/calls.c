@@ -76,9 +76,11 @@ static ew_status check_plan(const ew_plan *plan, const char *function, ew_op op,
                         "with op=%s",
                         function, plan->spec.op->name, plan->spec.op->function,
                         ew_op_name(op));
-    if (m < 0 || m > plan->spec.problem.max_m)
+    if (m < 0)
+        return ewx_fail(EW_ERR_SHAPE, "m=%" PRId64 " is negative\n  fix: use 0 or more", m);
+    if (m > plan->spec.problem.max_m)
         return ewx_fail(EW_ERR_SHAPE,
-                        "m=%" PRId64 " is outside the plan's 0..%" PRId64 "\n"
+                        "m=%" PRId64 " is more than the plan's max_m=%" PRId64 "\n"
                         "  fix: create the plan with a larger max_m",
                         m, plan->spec.problem.max_m);
     return EW_OK;
@@ -94,19 +96,28 @@ static ew_status check_call(const ew_plan *plan, const char *function, ew_op op,
     if ((rows.a > 0 && !call->A) || (rows.c > 0 && !call->C && !call->epilogue))
         return ewx_fail(EW_ERR_ARGUMENT, "%s needs %s for m=%" PRId64, function,
                         rows.a > 0 && !call->A ? "A" : "C", m);
-    if (!call->B && !plan->backend->traits->simulated &&
-        !ewx_weight_packed(plan->binding.weight))
-        return ewx_fail(EW_ERR_ARGUMENT,
-                        "the plan has no weight\n"
-                        "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
-                        "pass B");
     if (call->epilogue)
         EW_TRY(ewx_epilogue_check(call->epilogue, call->C, rows.c, op));
     return check_memory(plan, call);
 }
 
-static ew_status run_call(ew_plan *plan, const ewx_call *call)
+/* In the entered world: until then another thread may bind and unbind. */
+static ew_status find_weight(const ew_plan *plan, ewx_call *call)
 {
+    call->packed = ewx_weight_packed(plan->binding.weight);
+    return call->B || call->packed || call->products || plan->backend->traits->simulated
+               ? EW_OK
+               : ewx_fail(EW_ERR_ARGUMENT,
+                          "the plan has no weight\n"
+                          "  fix: call ew_plan_set_weight or ew_plan_bind_weight first, or "
+                          "pass B");
+}
+
+static ew_status run_entered(ew_plan *plan, ewx_call *call)
+{
+    EW_TRY(find_weight(plan, call));
+    call->timeout_ns = plan->timeout_ns;
+    call->plan = plan->number;
     EW_TRY(plan->backend->admit(plan->state, call));
     const ew_problem *problem = &plan->spec.problem;
     const bool enqueues = ewx_plan_replays(plan->world, plan->backend->traits);
@@ -123,22 +134,14 @@ static ew_status run_call(ew_plan *plan, const ewx_call *call)
     return status;
 }
 
-static ew_status enter_and_run(ew_plan *plan, ewx_call *call)
-{
-    EW_TRY(ewx_world_enter(plan->world));
-    call->packed = ewx_weight_packed(plan->binding.weight);
-    call->timeout_ns = plan->timeout_ns;
-    call->plan = plan->number;
-    const ew_status status = run_call(plan, call);
-    ewx_world_leave(plan->world);
-    return status;
-}
-
 static ew_status enter_and_call(ew_plan *plan, const char *function, ew_op op,
                                 ewx_call *call)
 {
     EW_TRY(check_call(plan, function, op, call));
-    return enter_and_run(plan, call);
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = run_entered(plan, call);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 static ew_status call_layer(ew_plan *plan, const char *function, ew_op op, ewx_call *call)
@@ -190,16 +193,25 @@ ew_status ew_ag_gemm(ew_plan *plan, int64_t m, const void *A, const void *B, voi
     return enter_and_call(plan, "ew_ag_gemm", EW_OP_AG_GEMM, &call);
 }
 
-static ew_status call_products(ew_plan *plan, const char *function,
-                               const ew_product *products, ewx_call *call)
+static ew_status run_products(ew_plan *plan, const char *function,
+                              const ew_product *products, ewx_call *call)
 {
     ewx_product taken[EW_MAX_PRODUCTS];
-    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, call->m));
     EW_TRY(ewx_products_take(function, plan->world, &plan->spec, products,
                              call->num_products, taken));
     call->products = taken;
     EW_TRY(ewx_products_check(function, &plan->spec, plan->world->rank, call));
-    return enter_and_run(plan, call);
+    return run_entered(plan, call);
+}
+
+static ew_status call_products(ew_plan *plan, const char *function,
+                               const ew_product *products, ewx_call *call)
+{
+    EW_TRY(check_plan(plan, function, EW_OP_AG_GEMM, call->m));
+    EW_TRY(ewx_world_enter(plan->world));
+    const ew_status status = run_products(plan, function, products, call);
+    ewx_world_leave(plan->world);
+    return status;
 }
 
 ew_status ew_ag_gemm_multi(ew_plan *plan, int64_t m, const void *A,

@@ -267,6 +267,7 @@ ew_status ew_plan_set_timeout(ew_plan *plan, double seconds)
 {
     if (!plan)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_plan_set_timeout needs a plan");
+    EW_TRY(ewx_handle_check(plan, EWX_KIND_PLAN, "ew_plan_set_timeout"));
     EW_TRY(check_timeout(seconds));
     EW_TRY(ewx_world_enter(plan->world));
     plan->timeout_ns =

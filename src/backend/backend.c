@@ -28,7 +28,11 @@ ew_status ewx_backend_find(ew_backend name, const ewx_backend **backend_out)
     case EW_BACKEND_SIM:
         *backend_out = &ewx_backend_sim;
         return EW_OK;
-    default: /* open, or a name that the config's check refuses */
+    default:
+        if (name != 0 && name != EW_BACKEND_CPU) /* 0: open */
+            return ewx_fail(EW_ERR_CONFIG,
+                            "backend=%d is not valid\n  fix: use an EW_BACKEND_... value",
+                            (int)name);
         *backend_out = &ewx_backend_cpu;
         return EW_OK;
     }

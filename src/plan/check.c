@@ -374,10 +374,10 @@ static ew_status check_release_ends(const ew_problem *problem, const ewx_machine
 {
     char item[ITEM_BYTES];
     const char *key = config->release_first ? "first" : "last";
-    if (config->release_first < 0 || config->release_last < 0)
-        return fail_range(
-            key, config->release_first < 0 ? config->release_first : config->release_last,
-            "use a count of tiles from 1");
+    if (config->release_first < 0)
+        return fail_range("first", config->release_first, "use a count of tiles from 1");
+    if (config->release_last < 0)
+        return fail_range("last", config->release_last, "use a count of tiles from 1");
     if (config->release < 2)
         return ewx_fail(EW_ERR_CONFIG,
                         "config %s is the size of a unit of tiles, and release does not "

@@ -26,8 +26,8 @@ static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int work
 {
     /* Divided instead of multiplied: M and N are not known to fit a product yet. */
     const int64_t block_rows = ewx_div_up(problem->max_m, EWX_TILE_M);
-    const int64_t rows_needed =
-        ewx_div_up(BLOCKS_PER_WORKER * workers, ewx_div_up(problem->n, WIDE_BLOCK_N));
+    const int64_t rows_needed = ewx_div_up(BLOCKS_PER_WORKER * (int64_t)workers,
+                                           ewx_div_up(problem->n, WIDE_BLOCK_N));
     const bool crowded =
         ewx_interleaved_panels_bytes(problem, num_ranks) > CROWDED_PANELS_BYTES;
     return crowded && block_rows >= rows_needed ? WIDE_BLOCK_N : DEFAULT_BLOCK_N;

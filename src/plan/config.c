@@ -135,9 +135,29 @@ static bool parse_count(const char **text, int32_t *count_out)
     return true;
 }
 
+/* A side of a block, which may be left open. */
+static bool parse_side(const char **text, int32_t *count_out)
+{
+    static const char open[] = "auto";
+    if (strncmp(*text, open, sizeof open - 1) != 0)
+        return parse_count(text, count_out);
+    *text += sizeof open - 1;
+    *count_out = 0;
+    return true;
+}
+
+static bool parse_block(const char *value, size_t length, ew_config *config)
+{
+    const char *cursor = value;
+    return parse_side(&cursor, &config->block_m) && *cursor++ == 'x' &&
+           parse_side(&cursor, &config->block_n) && cursor == value + length;
+}
+
 static bool parse_value(const config_key *key, const char *value, size_t length,
                         ew_config *config)
 {
+    if (key->offset == FIELD(block_m))
+        return parse_block(value, length, config);
     const choice *named = choice_by_name(key->names, value, length);
     if (named) {
         set_field(config, key->offset, named->value);
@@ -148,11 +168,6 @@ static bool parse_value(const config_key *key, const char *value, size_t length,
     if (!key->counts || !parse_count(&cursor, &count))
         return false;
     set_field(config, key->offset, count);
-    if (key->offset == FIELD(block_m)) {
-        if (*cursor++ != 'x' || !parse_count(&cursor, &count))
-            return false;
-        config->block_n = count;
-    }
     return cursor == value + length;
 }
 
@@ -217,25 +232,40 @@ ew_status ew_config_parse(const char *text, ew_config *config_out)
     return EW_OK;
 }
 
+static bool is_open(const config_key *key, const ew_config *config)
+{
+    return get_field(config, key->offset) == 0 &&
+           (key->offset != FIELD(block_m) || config->block_n == 0);
+}
+
+static void print_count(int32_t count, ewx_text *text)
+{
+    if (count == 0)
+        ewx_text_add(text, "auto");
+    else
+        ewx_text_add(text, "%d", count);
+}
+
 static void print_value(const config_key *key, const ew_config *config, ewx_text *text)
 {
     const int32_t value = get_field(config, key->offset);
     const choice *named = choice_by_value(key->names, value);
-    if (named)
+    if (named) {
         ewx_text_add(text, "%s", named->name);
-    else if (value == 0)
-        ewx_text_add(text, "auto");
-    else if (key->offset == FIELD(block_m))
-        ewx_text_add(text, "%dx%d", config->block_m, config->block_n);
-    else
-        ewx_text_add(text, "%d", value);
+        return;
+    }
+    print_count(value, text);
+    if (key->offset == FIELD(block_m) && !is_open(key, config)) {
+        ewx_text_add(text, "x");
+        print_count(config->block_n, text);
+    }
 }
 
 static void print_keys(const ew_config *config, bool open_too, ewx_text *text)
 {
     const char *comma = "";
     for (size_t i = 0; i < NUM_KEYS; i++) {
-        if (!open_too && get_field(config, keys[i].offset) == 0)
+        if (!open_too && is_open(&keys[i], config))
             continue;
         ewx_text_add(text, "%s%s=", comma, keys[i].name);
         print_value(&keys[i], config, text);

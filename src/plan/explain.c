@@ -81,12 +81,11 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
                     "its tiles share rows and columns while these are in L2");
         return;
     }
+    const int64_t tiles = spec->config.block_n / EWX_TILE_N;
     explain_key(&spec->config, "block", asked, text,
-                spec->config.block_n > 2 * EWX_TILE_N
-                    ? "interleaving uses %d row panel%s, %" PRId64
-                      " KiB; a wide block stays longer with one"
-                    : "two tiles wide; interleaving uses %d row panel%s, %" PRId64 " KiB",
-                num_parts, ewx_text_plural(num_parts), panels_kib);
+                "%sinterleaving uses %d row panel%s, %" PRId64 " KiB%s",
+                tiles == 2 ? "two tiles wide; " : "", num_parts, ewx_text_plural(num_parts),
+                panels_kib, tiles > 2 ? "; a wide block stays longer with one" : "");
 }
 
 static void explain_domains(const ewx_machine *machine, ewx_text *text)

@@ -56,8 +56,8 @@ static ew_status check_operands(const ew_problem *problem)
         return EW_OK;
     return ewx_fail(EW_ERR_SHAPE,
                     "M=%" PRId64 ", N=%" PRId64 ", K=%" PRId64
-                    " need more bytes than 64 bits can count\n  fix: make K smaller",
-                    problem->max_m, problem->n, problem->k);
+                    " need more bytes than 64 bits can count\n  fix: make %s smaller",
+                    problem->max_m, problem->n, problem->k, sums.ok ? "K" : "M or N");
 }
 
 ew_status ewx_problem_check_shape(const ew_problem *problem)

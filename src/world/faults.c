@@ -14,14 +14,17 @@ static void name_meeting(uint64_t word, ewx_text *text)
         ewx_text_add(text, "called ew_world_allgather of %llu bytes", bytes);
         break;
     default:
-        ewx_text_add(text, "creates or calls a plan (a step of %llu bytes)", bytes);
+        ewx_text_add(text,
+                     "creates or calls a plan, or allocates or imports memory (a step of "
+                     "%llu bytes)",
+                     bytes);
     }
 }
 
 /* Two ranks in different collectives, or one that did not come. */
 static ew_status explain_meeting(const ewx_fault *f, double timeout_s)
 {
-    char mine[80], theirs[80];
+    char mine[128], theirs[128];
     ewx_text my_text = ewx_text_in(mine, sizeof mine);
     ewx_text their_text = ewx_text_in(theirs, sizeof theirs);
     if (f->status == EW_ERR_TIMEOUT)

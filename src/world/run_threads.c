@@ -20,6 +20,14 @@ typedef struct rank_thread {
     bool started;
 } rank_thread;
 
+/* A rank that never starts must not be waited for.  A fault that stands already stays. */
+static void abort_for(ewx_control *control, int rank)
+{
+    ew_world absent = {.rank = rank, .control = control};
+    ewx_world_raise_quietly(
+        &absent, &(ewx_fault){.status = EW_ERR_ABORTED, .culprit = rank, .reporter = rank});
+}
+
 static void *rank_thread_main(void *argument)
 {
     rank_thread *self = argument;
@@ -29,15 +37,9 @@ static void *rank_thread_main(void *argument)
     if (ewx_world_create_threads(self->rank, self->num_ranks, self->options, self->control,
                                  self->control_fd, &world) == EW_OK)
         self->exit_code = ewx_rank_body(world, self->rank_main, self->argument);
+    else
+        abort_for(self->control, self->rank);
     return NULL;
-}
-
-/* A rank that never starts must not be waited for. */
-static void abort_for(ewx_control *control, int rank)
-{
-    ew_world absent = {.rank = rank, .control = control};
-    ewx_world_raise_quietly(
-        &absent, &(ewx_fault){.status = EW_ERR_ABORTED, .culprit = rank, .reporter = rank});
 }
 
 ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,

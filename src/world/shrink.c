@@ -392,6 +392,7 @@ ew_status ew_world_shrink(ew_world *world, ew_world **world_out)
     if (!world || !world_out)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ew_world_shrink needs a world and a place for the new one");
+    EW_TRY(ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_shrink"));
     EW_TRY(ewx_world_enter(world));
     const ew_status status = shrink(world, world_out);
     ewx_world_leave(world);

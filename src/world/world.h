@@ -33,8 +33,7 @@ static inline size_t ewx_parcel_bytes(int num_ranks)
 typedef enum ewx_meeting {
     EWX_MEETING_BARRIER = 1,
     EWX_MEETING_ALLGATHER = 2,
-    EWX_MEETING_INNER =
-        3 /* a step of the library's own, while it creates or calls a plan */
+    EWX_MEETING_INNER = 3 /* a step of the library's own, within another collective call */
 } ewx_meeting;
 
 /* Kind and size of a collective in one word: equal on all ranks, or they are in different

@@ -192,7 +192,11 @@ static ew_status judge_missing(ewx_cpu_engine *engine, ewx_patience *patience,
                                const missing_input *missing)
 {
     const bool left = ewx_world_departed(engine->world, missing->src);
+    missing_input still;
     if (!left && ewx_patience_lasts(engine, patience, missing->src))
+        return EW_OK;
+    /* It may have published between our look and its leaving. */
+    if (left && !(find_missing(engine, &still) && still.src == missing->src))
         return EW_OK;
     const int64_t where = missing->code == EWX_FAULT_PANEL ? missing->tile.row * EWX_TILE_M
                                                            : missing->tile.row;
