@@ -107,6 +107,12 @@ static ew_status launch_compare(block *b, const void *one, const void *other, in
     return status;
 }
 
+/* What is no number is worse than any, and stays. */
+static double worse(double one, double other)
+{
+    return one >= other || isnan(one) ? one : other;
+}
+
 /* A matrix with another; adds what differs, and how much of the largest element that is. */
 static ew_status compare(block *b, const void *one, const void *other, int64_t count,
                          int64_t *different, double *worst)
@@ -119,8 +125,8 @@ static ew_status compare(block *b, const void *one, const void *other, int64_t c
     memcpy(&difference, &verdict.worst_bits, sizeof difference);
     memcpy(&largest, &verdict.largest_bits, sizeof largest);
     *different += (int64_t)verdict.different;
-    if (difference != 0 && !(difference / largest <= *worst)) /* also if it is no number */
-        *worst = difference / largest;
+    if (difference != 0)
+        *worst = worse(*worst, difference / largest);
     return EW_OK;
 }
 
@@ -372,8 +378,7 @@ static ew_status share_checks(const bench *run, block_result *result)
     for (int rank = 0; rank < run->b.world->num_ranks; rank++) {
         result->wrong += all[rank].wrong;
         result->different += all[rank].different;
-        if (!(all[rank].worst <= result->worst))
-            result->worst = all[rank].worst;
+        result->worst = worse(result->worst, all[rank].worst);
     }
     return EW_OK;
 }

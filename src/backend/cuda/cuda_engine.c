@@ -223,15 +223,19 @@ static ew_status warm_blas(ewx_cuda_engine *engine)
     const size_t out_bytes = gathers ? (size_t)(m * problem->n) * 2 : 0;
     unsigned char *slice =
         engine->heap.segments[engine->world->rank] + engine->spec->layout.slice_offset[0];
-    unsigned char *operand; /* serves as A and as B */
+    unsigned char *operand = NULL; /* serves as A and as B */
     const cudaError_t error = cudaMalloc((void **)&operand, operand_bytes + out_bytes);
-    EW_TRY(ewx_world_agree(
+    ew_status status = ewx_world_agree(
         engine->world,
         error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "allocating for cuBLAS"),
-        "prepare cuBLAS"));
+        "prepare cuBLAS");
+    if (status != EW_OK) {
+        cudaFree(operand);
+        return status;
+    }
     void *out = gathers ? operand + operand_bytes : slice;
     const ewx_blas_shape shape = {problem->dtype, m, problem->n, problem->k};
-    ew_status status = ewx_cuda_multiply(engine, m, operand, operand, out);
+    status = ewx_cuda_multiply(engine, m, operand, operand, out);
     status = ewx_world_agree(engine->world, status, "run cuBLAS");
     if (status == EW_OK)
         status = ewx_cuda_blas_tune(&engine->blas, engine->world, engine->device, shape,

@@ -4,7 +4,8 @@ ew_status ewx_cuda_entry_prepare(ewx_cuda_entry *entry)
 {
     struct cudaFuncAttributes attributes;
     EW_CUDA_TRY(cudaFuncGetAttributes(&attributes, entry->function), "loading a kernel");
-    if (entry->dynamic_smem > 0)
+    /* A plan made before may launch it with more. */
+    if (entry->dynamic_smem > attributes.maxDynamicSharedSizeBytes)
         EW_CUDA_TRY(cudaFuncSetAttribute(entry->function,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          entry->dynamic_smem),

@@ -4,6 +4,7 @@
 #include "backend/cuda/cuda_engine.h"
 
 #define OPERAND_ALIGNMENT 16 /* of TMA, and of 16-byte loads */
+#define MOST_CTAS_IN_Y 65535 /* of any grid */
 
 size_t ewx_cuda_weight_bytes(const ewx_spec *spec)
 {
@@ -33,7 +34,8 @@ ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec
     }
     int64_t rows = problem->k, cols = n;
     void *arguments[] = {&B, &packed, &rows, &cols};
-    const dim3 grid = {(unsigned)ewx_div_up(cols, 32), (unsigned)ewx_div_up(rows, 32), 1};
+    const dim3 grid = {(unsigned)ewx_div_up(cols, 32),
+                       (unsigned)ewx_min64(ewx_div_up(rows, 32), MOST_CTAS_IN_Y), 1};
     const dim3 block = {32, (unsigned)transpose->threads / 32, 1};
     return ewx_cuda_launch(device, transpose, grid, block, (ewx_launch_how){0},
                            device->producing, arguments);

@@ -29,6 +29,8 @@ static ew_status capture(recording *r, ewx_enqueuer *enqueue, void *context)
         EW_CUDA_TRY(cudaStreamSynchronize(r->stream), "uploading a graph");
         return EW_OK;
     }
+    if (error == cudaSuccess)
+        cudaGraphDestroy(graph);
     EW_TRY(status);
     return ewx_cuda_fail(error, "capturing calls");
 }

@@ -80,14 +80,17 @@ constexpr int PATCH_ROWS = 8;
 __global__ void transpose(const uint16_t *from, uint16_t *to, int64_t rows, int64_t cols)
 {
     __shared__ uint16_t patch[PATCH][PATCH + 1]; /* one more: no bank conflicts */
-    const int64_t col = (int64_t)blockIdx.x * PATCH, row = (int64_t)blockIdx.y * PATCH;
-    for (int i = threadIdx.y; i < PATCH; i += PATCH_ROWS)
-        if (row + i < rows && col + threadIdx.x < cols)
-            patch[i][threadIdx.x] = from[(row + i) * cols + col + threadIdx.x];
-    __syncthreads();
-    for (int i = threadIdx.y; i < PATCH; i += PATCH_ROWS)
-        if (col + i < cols && row + threadIdx.x < rows)
-            to[(col + i) * rows + row + threadIdx.x] = patch[threadIdx.x][i];
+    const int64_t col = (int64_t)blockIdx.x * PATCH, step = (int64_t)gridDim.y * PATCH;
+    for (int64_t row = (int64_t)blockIdx.y * PATCH; row < rows; row += step) {
+        for (int i = threadIdx.y; i < PATCH; i += PATCH_ROWS)
+            if (row + i < rows && col + threadIdx.x < cols)
+                patch[i][threadIdx.x] = from[(row + i) * cols + col + threadIdx.x];
+        __syncthreads();
+        for (int i = threadIdx.y; i < PATCH; i += PATCH_ROWS)
+            if (col + i < cols && row + threadIdx.x < rows)
+                to[(col + i) * rows + row + threadIdx.x] = patch[threadIdx.x][i];
+        __syncthreads(); /* before the patch is filled again */
+    }
 }
 
 __global__ void read_clock(unsigned long long *ns_out)
