@@ -272,6 +272,34 @@ def story(entwine, browser, folder):
     return failed
 
 
+def owners_of_blocks(entwine, browser, folder):
+    """A legend names a rank only where a block is of one rank."""
+    shape = ["-W", "2", "-m", "300", "-N", "256", "-k", "64"]
+    cases = {"own": (shape, ["block for rank 0", "block for rank 1"]),
+             "rows": (["--op", "ag-gemm", *shape], ["block of rank 0's rows", "block of rank 1's rows"]),
+             "all": (["--op", "gemm-ar", *shape], ["block"]),
+             "several": (["--profile", "h200-8", *shape], ["block"]),
+             "several-rows": (["--op", "ag-gemm", "--profile", "h200-8", *shape], ["block"])}
+    failed = []
+    for name, (options, expected) in cases.items():
+        page = report(entwine, folder, f"{name}.html", trace(entwine, folder, f"{name}.json", *options))
+        browser.open(page, 1300, False)
+        found = browser.evaluate("[...document.querySelectorAll('.legend span')].map((one) => "
+                                 "one.textContent.trim()).filter((one) => one.startsWith('block'))")
+        if found != expected:
+            failed.append(f"{name}: the legend says {found}")
+        browser.evaluate("document.querySelector('svg[role=img]').focus()")
+        tips = set()
+        for _ in range(8):
+            browser.press("ArrowRight")
+            tips.add(browser.evaluate(TIP).split("\n")[0])
+        blocks = tips - {"a reduction"}
+        if not blocks or not blocks <= {f"a {one}" for one in expected}:
+            failed.append(f"{name}: the tips say {tips}")
+        failed += browser.complaints()
+    return failed
+
+
 def committed(entwine, browser, folder):
     """Pages of what is in the repository: nothing collides, nothing is cut off."""
     evaluation = [f"{RESULTS}/eval-nvidia-h200/{name}" for name in
@@ -305,6 +333,7 @@ def main():
             failed += hostile(entwine, browser, folder)
             failed += odd_values(entwine, browser, folder)
             failed += story(entwine, browser, folder)
+            failed += owners_of_blocks(entwine, browser, folder)
             failed += committed(entwine, browser, folder)
     print("\n".join(failed) or f"seen {len(VIEWS)} ways, touched, printed, and read without scripts")
     return 1 if failed else 0

@@ -389,7 +389,14 @@ function lanesOf({ slices }) {
     return lanes;
 }
 
-function drawTimeline(pen, width, { lanes, slices }, longest) {
+// Blocks are nobody's alone where every rank gets all, and where tiles have rows of several ranks.
+const isOfAll = ({ slices }) => !slices.some(([, , , , dst]) => dst > 0);
+
+const blockName = ({ ofAll, params }, rank) =>
+    ofAll ? "block" : params.op === "ag-gemm" ? `block of rank ${rank}'s rows` : `block for rank ${rank}`;
+
+function drawTimeline(pen, width, trace, longest) {
+    const { lanes, slices } = trace;
     const narrow = width < 560, high = 40;
     const names = lanes.flatMap(({ rank, workers }) => Array.from({ length: workers }, (_, worker) =>
         workers < 2 ? `rank ${rank}` : narrow ? `${rank}.${worker}` : `rank ${rank}, worker ${worker}`));
@@ -412,7 +419,7 @@ function drawTimeline(pen, width, { lanes, slices }, longest) {
         const wide = Math.max(isBlock ? .5 : 1.2, X(begin + length) - x - (isBlock ? .8 : 0));
         pen.box(x, y, wide, isBlock ? 22 : 9, isBlock ? 1 + dst % (NUM_COLOURS - 1) : "ink");
         pen.target(x, y, wide, isBlock ? 22 : 9, { sub: names[lane],
-            title: isBlock ? `a block for rank ${dst}` : "a reduction",
+            title: isBlock ? `a ${blockName(trace, dst)}` : "a reduction",
             pairs: [["begins at", duration(begin)], ["takes", duration(length)]] });
     }
     return bottom + 22;
@@ -668,17 +675,16 @@ function timeline(parent, source, longest, title) {
     const { trace, trace: { params, lanes, config, numbers: n } } = source, order = orderOf(trace);
     const view = { link: String(params.link ?? "none"), simulated: params.simulated === true,
                    profile: params.profile, off: new Set(), redraw: [] };
-    const whole = params.op === "gemm-ar"; // every rank gets all, so blocks are for nobody alone
-    const ranks = whole ? [["block", 1]] :
-        Array.from({ length: Math.min(params.ranks, NUM_COLOURS - 1) }, (_, rank) =>
-            [`block for rank ${rank}`, 1 + rank]);
+    const whole = params.op === "gemm-ar";
+    const ranks = Array.from({ length: trace.ofAll ? 1 : Math.min(params.ranks, NUM_COLOURS - 1) },
+        (_, rank) => [blockName(trace, rank), 1 + rank]);
     const facts = [`the call ${duration(n?.time_us)}`, `its GEMM window ${duration(n?.gemm_us)}`,
         `exposed tail ${duration(n?.tail_us)}`, `GEMM alone ${duration(n?.gemm_alone_us)}`,
         `overlap efficiency ${fixed(n?.overlap_efficiency, 3)}`,
         `required ${fixed(n?.breq_gbs, 3)} GB/s per rank`, `achieved ${fixed(n?.achieved_gbs, 3)}`];
     const meaning = (whole ? "Every block that a worker computes, and below it reductions and results " +
         "copied from other ranks. What lies beside blocks is hidden; what comes " :
-        "Every block that a worker computes, in the colour of the rank that owns its tiles, " +
+        `Every block that a worker computes, ${trace.ofAll ? "" : "in the colour of the rank that owns its tiles, "}` +
         "and below it the reductions of its own tiles. Reductions beside blocks are hidden; what comes ") +
         "after a rank's last block is its tail.";
     figure(parent, view, { wide: true,
@@ -886,7 +892,8 @@ if (sections.length > 1)
     byId("made").after(make("p", { className: "note" }, `${sections.length} machines or commits. Each has ` +
         "a section of its own below, and no figure mixes them."));
 data.groups.forEach(readGroup);
-data.sources.filter(({ trace }) => trace).forEach(({ trace }) => { trace.lanes = lanesOf(trace); });
+data.sources.filter(({ trace }) => trace).forEach(({ trace }) =>
+    Object.assign(trace, { lanes: lanesOf(trace), ofAll: isOfAll(trace) }));
 story();
 sections.forEach(section);
 if (numFigures > 4) {

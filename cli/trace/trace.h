@@ -22,7 +22,8 @@ typedef struct cli_trace {
     int num_ranks;
     ew_config config;       /* of the traced plan, every field chosen */
     int64_t gemm_alone_ns;  /* least GEMM window of a sequential call */
-    int64_t tile_rows;      /* of the largest partition */
+    int num_parts;          /* that the blocks are of: W, or one for all ranks */
+    int64_t tile_rows;      /* of the largest part */
     int64_t tile_cols;      /* across N */
     size_t events_per_rank; /* room for them */
     cli_rank_trace ranks[CLI_MAX_RANKS];

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "output/derived.h"
 #include "output/output.h"
 #include "base/json_file.h"
 #include "run/simulated.h"
@@ -28,11 +27,6 @@ static void begin_event(writer *w, const char *phase, int rank, int worker)
     fprintf(w->stream, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d", w->any ? ",\n" : "", phase,
             rank + 1, worker + 1);
     w->any = true;
-}
-
-static int num_parts(const writer *w)
-{
-    return cli_num_parts(w->trace->problem.op, w->trace->num_ranks);
 }
 
 static void write_us(const writer *w, const char *name, int64_t ns)
@@ -68,13 +62,13 @@ static void write_name(const writer *w, const ew_trace_event *event)
         fprintf(w->stream,
                 ",\"cat\":\"collect\",\"name\":\"collect tile (%d,%d) of rank %d\"",
                 event->row, event->col, event->dst);
+    else if (w->trace->num_parts == 1)
+        fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 "\"",
+                event->position);
     else if (w->trace->problem.op == EW_OP_AG_GEMM)
         fprintf(w->stream,
                 ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 " of rank %d's rows\"",
                 event->position, event->dst);
-    else if (num_parts(w) == 1)
-        fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 "\"",
-                event->position);
     else
         fprintf(w->stream, ",\"cat\":\"block\",\"name\":\"block p=%" PRId64 " -> rank %d\"",
                 event->position, event->dst);
@@ -96,27 +90,51 @@ static void write_slice(writer *w, int rank, const ew_trace_event *event)
 
 /* ---- Arrows ---- */
 
+static size_t num_places(const cli_trace *trace)
+{
+    return (size_t)(trace->num_parts * trace->tile_rows * trace->tile_cols);
+}
+
+/* NULL: there is no such tile. */
 static const ew_trace_event **source_place(const writer *w, int dst, int64_t row,
                                            int64_t col)
 {
     const cli_trace *trace = w->trace;
-    const int part = num_parts(w) == 1 ? 0 : dst;
+    const int part = trace->num_parts == 1 ? 0 : dst;
+    if (part < 0 || part >= trace->num_parts || row < 0 || row >= trace->tile_rows ||
+        col < 0 || col >= trace->tile_cols)
+        return NULL;
     return &w->sources[(part * trace->tile_rows + row) * trace->tile_cols + col];
-}
-
-static size_t num_places(const cli_trace *trace, int num_parts)
-{
-    return (size_t)(num_parts * trace->tile_rows * trace->tile_cols);
 }
 
 static void find_sources(writer *w, int src, ew_trace_kind kind)
 {
     const cli_trace *trace = w->trace;
     const ew_trace_event *events = cli_trace_events(trace, src);
-    memset(w->sources, 0, num_places(trace, num_parts(w)) * sizeof *w->sources);
-    for (size_t at = 0; at < trace->ranks[src].num_events; at++)
-        if (events[at].kind == kind)
-            *source_place(w, events[at].dst, events[at].row, events[at].col) = &events[at];
+    memset(w->sources, 0, num_places(trace) * sizeof *w->sources);
+    for (size_t at = 0; at < trace->ranks[src].num_events; at++) {
+        const ew_trace_event *event = &events[at];
+        const ew_trace_event **place =
+            event->kind == kind ? source_place(w, event->dst, event->row, event->col)
+                                : NULL;
+        if (place)
+            *place = event;
+    }
+}
+
+/* Whose first tile is at most this far before the tile: calls of few rows have smaller
+ * blocks than the config says.  NULL: there is none. */
+static const ew_trace_event *find_source(const writer *w, int dst,
+                                         const ew_trace_event *tile, int rows, int cols)
+{
+    for (int above = 0; above < rows; above++)
+        for (int before = 0; before < cols; before++) {
+            const ew_trace_event **place =
+                source_place(w, dst, tile->row - above, tile->col - before);
+            if (place && *place)
+                return *place;
+        }
+    return NULL;
 }
 
 /* bp=e: the arrow belongs to the slice around its end, not to the next one. */
@@ -156,8 +174,7 @@ static void write_flows_to(writer *w, int src, int dst, ew_trace_kind kind)
         const ew_trace_event *event = &events[at];
         if (event->kind != kind || (!from_blocks && event->dst != src))
             continue;
-        const ew_trace_event *source = *source_place(w, dst, event->row - event->row % rows,
-                                                     event->col - event->col % cols);
+        const ew_trace_event *source = find_source(w, dst, event, rows, cols);
         if (source)
             write_flow(w, src, source, dst, event);
     }
@@ -176,7 +193,7 @@ static void write_flows_from(writer *w, int src)
 bool cli_trace_write(const cli_trace *trace, const json_t *metadata, FILE *stream)
 {
     writer w = {.trace = trace, .stream = stream, .start_ns = INT64_MAX};
-    w.sources = calloc(num_places(trace, num_parts(&w)), sizeof *w.sources);
+    w.sources = calloc(num_places(trace), sizeof *w.sources);
     if (!w.sources)
         return false;
     for (int rank = 0; rank < trace->num_ranks; rank++)

@@ -217,10 +217,32 @@ static cli_trace *allocate_trace(const cli_problem *problem)
     trace->bytes = bytes;
     trace->problem = *shape;
     trace->num_ranks = problem->num_ranks;
+    trace->num_parts = num_parts;
     trace->tile_rows = tile_rows;
     trace->tile_cols = tile_cols;
     trace->events_per_rank = num_events;
     return trace;
+}
+
+static bool has_block_of_others(const cli_trace *trace)
+{
+    for (int rank = 0; rank < trace->num_ranks; rank++) {
+        const ew_trace_event *events = cli_trace_events(trace, rank);
+        for (size_t at = 0; at < trace->ranks[rank].num_events; at++)
+            if (events[at].kind == EW_TRACE_BLOCK && events[at].dst != 0)
+                return true;
+    }
+    return false;
+}
+
+/* Where tiles span owners, which a plan decides by itself, all blocks are of one part.  Of
+ * two rows rank 1 has one, so that without spanning there is a block of its part. */
+static void find_parts(cli_trace *trace)
+{
+    if (trace->problem.max_m < 2 || has_block_of_others(trace))
+        return;
+    trace->num_parts = 1;
+    trace->tile_rows = div_up(trace->problem.max_m, CLI_TILE);
 }
 
 ew_status cli_trace_record(const cli_job *job, cli_trace **trace_out, char *error)
@@ -233,10 +255,12 @@ ew_status cli_trace_record(const cli_job *job, cli_trace **trace_out, char *erro
     }
     ew_status status =
         cli_ranks_run(&job->ranks, problem->num_ranks, record_body, &call, error);
-    if (status == EW_OK)
+    if (status == EW_OK) {
+        find_parts(call.trace);
         *trace_out = call.trace;
-    else
+    } else {
         cli_trace_free(call.trace);
+    }
     return status;
 }
 

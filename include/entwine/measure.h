@@ -82,15 +82,19 @@ typedef struct ew_trace_event {
     ew_trace_kind kind;
     int32_t worker;   /* one at a time per worker; on a GPU a row to draw it in */
     int32_t dst;      /* the rank that owns the tile; of blocks of EW_OP_GEMM_AR 0, of those
-                         of EW_OP_AG_GEMM the rank whose rows they are */
-    int32_t row, col; /* of the block's first tile, or of the tile, inside dst's part, of
-                         EW_OP_GEMM_AR inside the output */
+                         of EW_OP_AG_GEMM the rank whose rows they are; where tiles span
+                         owners 0 of all blocks */
+    int32_t row, col; /* of the block's first tile, or of the tile, inside dst's part; of
+                         EW_OP_GEMM_AR, and where tiles span owners, inside the output */
     int64_t position;
     int64_t begin_ns, end_ns;
     int64_t published_ns; /* a block's last tile became visible to its owner; else 0 */
 } ew_trace_event;
 
-/* Tracing is off until asked for.  ew_plan_trace copies the last call's events, at most
+/* With few rows on GPUs tiles span owners: one may hold rows of several ranks, and in
+ * EW_OP_GEMM_RS each of them reduces its own, in an event of its own.
+ *
+ * Tracing is off until asked for.  ew_plan_trace copies the last call's events, at most
  * `capacity`, in the order in which they ended, and says how many there are.  On a GPU a
  * call with several weights leaves none. */
 EW_API ew_status ew_plan_trace_enable(ew_plan *plan);
