@@ -186,12 +186,14 @@ static void panels_cross_between_hosts(void **state)
 enum { CHUNK_BYTES = 128 * 512 * 2 }; /* two of them in a panel of depth K */
 
 static double push_us = 1; /* of a chunk, by one mover */
+static double split_time;  /* of a tile, of its block's; 0: no block is split */
 
 static sim_outcome run_on_gpus(int64_t m, int64_t n, int num_ranks, const char *config,
                                double link_gbs, int traced, ew_trace_event *events)
 {
     ewx_sim_profile profile = sim_trial_gpu();
     profile.reducer_us = push_us;
+    profile.split_time = split_time;
     ew_problem problem = problem_of(m, n);
     sim_outcome o;
     problem.dtype = EW_FP16;
@@ -238,6 +240,21 @@ static void chunks_are_multiplied_as_they_arrive(void **state)
     sim_trial_near(o.gemm_us, 2 * wave_us);
     o = run_on_gpus(2 * 128, 1024, 2, "", 0, -1, NULL); /* one wave of both panels */
     sim_trial_near(o.time_us, push_us + 2 * wave_us);
+}
+
+/* Four SMs take the tiles of two blocks, each as long as it says, and what came before is
+ * no part of the GEMM. */
+static void the_wait_before_split_blocks_is_no_gemm(void **state)
+{
+    const double chunk_us = 20, tile_us = 6, gbs = CHUNK_BYTES / chunk_us * 1e-3;
+    (void)state;
+    split_time = tile_us / 10;
+    const sim_outcome o =
+        run_on_gpus(2 * 128, 256, 2, "cluster=2,release=output", gbs, -1, NULL);
+    split_time = 0;
+    sim_trial_near(o.time_us, 2 * chunk_us + tile_us);
+    sim_trial_near(o.gemm_us, tile_us);
+    sim_trial_near(o.tail_us, 2 * chunk_us);
 }
 
 /* 32 rows of each of four ranks are one tile, not four, of which a wave is multiplied as
@@ -318,6 +335,7 @@ int main(void)
         cmocka_unit_test(panels_cross_between_hosts),
         cmocka_unit_test(every_block_and_every_byte_of_gpus),
         cmocka_unit_test(chunks_are_multiplied_as_they_arrive),
+        cmocka_unit_test(the_wait_before_split_blocks_is_no_gemm),
         cmocka_unit_test(tiles_span_owners),
         cmocka_unit_test(chunks_take_turns_as_they_come),
         cmocka_unit_test(movers_bound_the_time),

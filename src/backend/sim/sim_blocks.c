@@ -117,7 +117,7 @@ static void schedule_end(ewx_sim *sim, int rank, int slot)
     if (producer->waits)
         return;
     producer->stolen_ps = r->stolen_ps;
-    if (r->blocks_left == ewx_num_blocks(&sim->model.grid) && r->gemm_begin_ps == 0)
+    if (r->gemm_begin_ps < 0)
         r->gemm_begin_ps = end_ps - producer->block_ps;
     ewx_sim_push(&sim->queue, end_ps, EWX_SIM_BLOCK_END, rank, slot);
 }

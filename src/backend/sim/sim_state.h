@@ -90,9 +90,10 @@ typedef struct ewx_sim_rank {
     int64_t first_position;             /* where that count begins */
     int64_t first_split;                /* blocks from here on are taken by tiles */
     int next_tile;                      /* of the next block, if it is split */
-    int64_t start_ps, gemm_begin_ps, gemm_end_ps, end_ps;
-    int64_t stolen_ps; /* from every producer slot so far */
-    int64_t owed_ps;   /* copy: to be stolen from the next part, beside which it runs */
+    int64_t start_ps, gemm_end_ps, end_ps;
+    int64_t gemm_begin_ps; /* of the first block; -1: none has begun */
+    int64_t stolen_ps;     /* from every producer slot so far */
+    int64_t owed_ps;       /* copy: to be stolen from the next part, beside which it runs */
     ewx_sim_way egress, ingress, nic_out, nic_in;
     int64_t copying_ps;             /* copy: the last one's end */
     int64_t arrival_ps;             /* push: of the last tile sent */

@@ -70,7 +70,7 @@ static void set_up_rank(ewx_sim *sim, int rank, bool *enough)
     r->sms = ewx_sim_allocate((size_t)model->sms, sizeof *r->sms, enough);
     r->blocks_left = ewx_num_blocks(&model->grid);
     r->tasks_left = num_tasks;
-    r->first_sum = r->last_sum = -1;
+    r->first_sum = r->last_sum = r->gemm_begin_ps = -1;
     r->start_ps = rank * model->skew_ps;
     r->gemm_end_ps = r->end_ps = r->start_ps + model->start_ps;
     ewx_sim_push(&sim->queue, r->start_ps + model->start_ps, EWX_SIM_START, rank, 0);
@@ -273,8 +273,9 @@ static void read_result(const ewx_sim *sim, ewx_sim_result *result)
             r = &sim->ranks[rank]; /* the first one always is */
         const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
         /* What came before the first block was no GEMM, as in the engine's timing. */
-        const int64_t before_ps =
-            sim->spec->op->gemm_waits ? r->gemm_begin_ps - r->start_ps : 0;
+        const int64_t before_ps = sim->spec->op->gemm_waits && r->gemm_begin_ps >= 0
+                                      ? r->gemm_begin_ps - r->start_ps
+                                      : 0;
         result->ranks[rank] = (ewx_sim_rank_result){
             .timing = {r->start_ps / 1000, (r->gemm_end_ps - before_ps) / 1000,
                        end_ps / 1000},
