@@ -213,6 +213,23 @@ static void impossible_cuda_configs_are_refused(void **state)
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "cluster=-2");
 }
 
+/* A tile may have several readers, so that no producer knows where to write it. */
+static void an_allreduce_only_pulls(void **state)
+{
+    (void)state;
+    static const char *const moved[] = {"transport=push", "transport=push,release=output",
+                                        "transport=copy"};
+    ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    ew_config request = EW_CONFIG_INIT;
+    problem.op = EW_OP_GEMM_AR;
+    for (size_t i = 0; i < COUNT(moved); i++) {
+        assert_int_equal(ew_config_parse(moved[i], &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        expect_cuda_refusal(&problem, 8, &request, EW_ERR_UNSUPPORTED,
+                            "fix: use transport=pull");
+    }
+}
+
 /* Where the GEMM waits for rows, they are pushed, and its CTAs are counted. */
 static void cuda_choices_for_gathered_rows(void **state)
 {
@@ -619,6 +636,7 @@ int main(void)
         cmocka_unit_test(cuda_widths_for_gathered_rows),
         cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),
+        cmocka_unit_test(an_allreduce_only_pulls),
         cmocka_unit_test(cuda_choices_for_gathered_rows),
         cmocka_unit_test(cuda_choices_for_copied_rows),
         cmocka_unit_test(impossible_cuda_problems_are_refused),

@@ -27,8 +27,7 @@ static const char *const schedules[] = {"",
                                         "shots=1,release=3",
                                         "shots=2,release=output",
                                         "shots=1,release=output",
-                                        "shots=2,transport=push",
-                                        "shots=1,transport=push,release=2",
+                                        "shots=1,release=2",
                                         "shots=2,pool=after",
                                         "shots=2,launches=unit,release=8",
                                         "shots=2,launches=unit,release=6,first=3,last=2",
@@ -277,7 +276,8 @@ static void what_needs_parts_is_refused(void **state)
 {
     (void)state;
     const ewx_sim_profile profile = sim_trial_gpu();
-    static const char *const refused[] = {"transport=copy", "levels=2"};
+    static const char *const refused[] = {"transport=push", "transport=push,release=output",
+                                          "transport=copy", "transport=add", "levels=2"};
     const ew_problem problem = problem_of(&profile, 1024, 512);
     for (size_t i = 0; i < COUNT(refused); i++) {
         sim_outcome o;

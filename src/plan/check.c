@@ -351,6 +351,11 @@ static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
     EW_TRY(check_cuda_transport(problem, num_ranks, config));
     if (ewx_transport_adds(config->transport))
         EW_TRY(check_cuda_adding(problem, config));
+    if (problem->op == EW_OP_GEMM_AR && config->transport != EW_TRANSPORT_PULL)
+        return ewx_fail(EW_ERR_UNSUPPORTED,
+                        "transport=%s with gemm-ar on GPUs, where a tile may have several "
+                        "readers\n  fix: use transport=pull",
+                        ewx_transport_name(config->transport));
     if (ewx_op_of(problem)->gemm_waits)
         EW_TRY(check_cuda_gather(problem, num_ranks, config));
     if (config->pool == EW_POOL_STATIC && config->ctas != EW_CTAS_PERSISTENT)

@@ -15,13 +15,10 @@
 static ew_status cuda_check(const ewx_spec *spec)
 {
     const ewx_driver *driver;
-    const ewx_cuda_op *op = ewx_cuda_op_find(spec->op->id);
-    if (!op)
+    if (!ewx_cuda_op_find(spec->op->id))
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "%s does not run on the cuda backend\n  fix: use backend=cpu",
                         spec->op->name);
-    if (op->check)
-        EW_TRY(op->check(spec));
     EW_TRY(ewx_driver_get(&driver));
     if (spec->num_ranks > EWX_CUDA_MAX_RANKS)
         return ewx_fail(EW_ERR_UNSUPPORTED,

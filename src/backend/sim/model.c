@@ -290,7 +290,7 @@ static ew_status check_one_level(const ewx_spec *spec)
     if (config->transport != EW_TRANSPORT_COPY && config->levels < 2)
         return EW_OK;
     return ewx_fail(EW_ERR_UNSUPPORTED,
-                    "%s is simulated for tiles that are pulled or pushed, on one level\n"
+                    "%s is simulated for one level, and not for transport=copy\n"
                     "  fix: leave transport and levels out",
                     spec->op->name);
 }

@@ -28,17 +28,6 @@ static ewx_cuda_entry row_allreducer(const ewx_spec *spec)
 
 /* ---- What can run ---- */
 
-static ew_status check(const ewx_spec *spec)
-{
-    const ew_config *config = &spec->config;
-    if (config->transport != EW_TRANSPORT_PULL)
-        return ewx_fail(EW_ERR_UNSUPPORTED,
-                        "transport=%s with gemm-ar on GPUs, where a tile may have several "
-                        "readers\n  fix: use transport=pull",
-                        ewx_transport_name(config->transport));
-    return EW_OK;
-}
-
 /* Where only one rank has the residual of a row, it finishes the row and gives its norm to
  * the others. */
 static bool finishes_rows(const ewx_spec *spec, const ew_epilogue *epilogue)
@@ -233,7 +222,6 @@ static bool some_may_be_early(const ewx_cuda_engine *engine, const ewx_cuda_call
 }
 
 const ewx_cuda_op ewx_cuda_op_gemm_ar = {.id = EW_OP_GEMM_AR,
-                                         .check = check,
                                          .admit = admit,
                                          .exchange_kernel = allreducer,
                                          .rows_kernel = row_allreducer,

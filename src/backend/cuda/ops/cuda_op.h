@@ -9,10 +9,8 @@
 struct ewx_cuda_op {
     ew_op id;
 
-    /* NULL: everything that the config's check lets pass can run. */
-    ew_status (*check)(const ewx_spec *spec);
-    ew_status (*admit)(const ewx_cuda_engine *engine,
-                       const ew_epilogue *epilogue); /* likewise */
+    /* NULL: every epilogue can follow. */
+    ew_status (*admit)(const ewx_cuda_engine *engine, const ew_epilogue *epilogue);
 
     /* The kernel at the other end of what crosses, without an epilogue and with one (NULL:
      * an epilogue follows, or there is none). */

@@ -205,8 +205,6 @@ static int64_t visible_ps(ewx_sim *sim, int src, int dst, int64_t place)
     if (src != dst && paced)
         return ewx_sim_book_send(sim, sim->now_ps, src, dst,
                                  bytes_of(sim, place) * sim->spec->layout.num_pieces);
-    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
-        return ewx_sim_stored_ps(sim, src) + sim->model.publish_ps;
     return sim->now_ps + sim->model.publish_ps;
 }
 
@@ -236,13 +234,6 @@ static void publish_tile(ewx_sim *sim, int src, int64_t place)
     }
 }
 
-static void push_tile(ewx_sim *sim, int src, int64_t place)
-{
-    const summers to = summers_of(sim, place);
-    for (int dst = to.first; dst < to.end; dst++)
-        ewx_sim_push_tile(sim, src, dst, bytes_of(sim, place));
-}
-
 /* A GPU's producer ends behind one fence; NCCL needs none. */
 static void end_output(ewx_sim *sim, int src)
 {
@@ -255,8 +246,6 @@ static void complete_tile(ewx_sim *sim, int src, int part, ewx_tile tile)
 {
     const ewx_release release = ewx_release_of(&sim->spec->config);
     const int64_t place = ewx_tile_task(&sim->model.grid, part, tile);
-    if (sim->spec->config.transport == EW_TRANSPORT_PUSH)
-        push_tile(sim, src, place);
     if (!sim->unreleased) {
         publish_tile(sim, src, place);
         return;
