@@ -613,7 +613,7 @@ function bandwidthFigure(parent, group) {
                 series: methodSeries(group, names, rows, (row) => row.required, (row) => row.achieved) }] });
 }
 
-// What --figure derived, where the other figures do not show the same numbers.
+// What --figure derived.
 function derivedFigure(parent, group, { name, shows, axis, columns: heads, derived }) {
     const columns = list(heads).map(String), rows = list(derived).map((row) => [`${row?.series}`,
         isNumber(row?.x) ? row.x : `${row?.x}`, row?.ranks, ...columns.map((one) => row?.[one])]);
@@ -641,7 +641,7 @@ function derivedFigure(parent, group, { name, shows, axis, columns: heads, deriv
                                       colour: view.colour(row[0]), about: about(row) })) }));
         return { title, draw: bars(view, items, items, { unit: "" }) };
     };
-    if (["speedup", "layer", "budget"].includes(name) || !drawn.length)
+    if (!drawn.length)
         return;
     const frame = { title: `Figure: ${name}`, caption: `${shows}`, names };
     if (numeric)

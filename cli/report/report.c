@@ -29,7 +29,7 @@ static bool write_data(const cli_report *report, FILE *out)
     json_t *model = report_model(report);
     const bool written = model && !json_dump_callback(model, write_escaped, out,
                                                       JSON_ENSURE_ASCII | JSON_COMPACT |
-                                                          JSON_REAL_PRECISION(5));
+                                                          JSON_REAL_PRECISION(9));
     fputc('\n', out);
     json_decref(model);
     return written;

@@ -378,6 +378,17 @@ static json_t *trace_json(const json_t *trace)
                      slices_json(json_object_get(trace, "traceEvents")));
 }
 
+/* What --figure derived, where the page's own figures do not show the same numbers. */
+static json_t *figure_json(const json_t *figure)
+{
+    static const char *const shown_elsewhere[] = {"speedup", "layer", "budget"};
+    const char *name = report_string(figure, "name", "");
+    for (size_t at = 0; at < sizeof shown_elsewhere / sizeof *shown_elsewhere; at++)
+        if (strcmp(name, shown_elsewhere[at]) == 0)
+            return json_null();
+    return copy_or_null(figure);
+}
+
 static json_t *source_json(const report_source *source)
 {
     const json_t *document = source->results.document;
@@ -388,7 +399,7 @@ static json_t *source_json(const report_source *source)
                      "complete", source->trace || source->results.complete, "clocks",
                      copy_or_null(json_object_get(document, "clocks")), "targets",
                      copy_or_null(json_object_get(source->collection, "figures")), "figure",
-                     copy_or_null(json_object_get(document, "figure")), "trace",
+                     figure_json(json_object_get(document, "figure")), "trace",
                      source->trace ? trace_json(source->trace) : json_null());
 }
 
