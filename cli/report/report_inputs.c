@@ -165,6 +165,13 @@ static const char *lead_of(const report_problem *problem)
     return cli_field_name(&field);
 }
 
+static double achieved_gbs(const cli_measured *shape, double time_us)
+{
+    ew_problem problem = EW_PROBLEM(shape->m, shape->n, shape->k, dtype_of(shape));
+    problem.op = op_of(shape);
+    return cli_remote_gbs(&problem, (int)shape->ranks, time_us);
+}
+
 static void derive_row(const report_problem *problem, const report_row *plain,
                        const report_row *base, report_row *row)
 {
@@ -174,11 +181,7 @@ static void derive_row(const report_problem *problem, const report_row *plain,
         cli_overlap_efficiency(row->measured->method, v[REPORT_TIME], v[REPORT_GEMM],
                                plain ? plain->values[REPORT_GEMM] : NAN);
     if (shape->ranks > 1 && shape->ranks < 1 << 16)
-        v[REPORT_ACHIEVED] = cli_remote_gbs(&(ew_problem){.op = op_of(shape),
-                                                          .dtype = dtype_of(shape),
-                                                          .max_m = shape->m,
-                                                          .n = shape->n},
-                                            (int)shape->ranks, v[REPORT_TIME]);
+        v[REPORT_ACHIEVED] = achieved_gbs(shape, v[REPORT_TIME]);
     if (!base)
         return;
     const cli_ratio ratio = ratio_of(problem, base, row);
