@@ -300,6 +300,19 @@ def owners_of_blocks(entwine, browser, folder):
     return failed
 
 
+def scaled_link(entwine, browser, folder):
+    """A curve over W of links that are scaled as 1/W: it names the link and the SMs of each."""
+    files = [made(folder, f"scaled-{ranks}.json", f"ranks={ranks}", f"link={368 // ranks}", "gpu=1")
+             for ranks in (2, 4)]
+    browser.open(report(entwine, folder, "scaled.html", *files), 1300, False)
+    seen = browser.evaluate("""[...document.querySelectorAll("figure")].filter((one) =>
+        /Scaling/.test(one.textContent)).map((one) => one.querySelector(".badges").textContent)""")
+    wanted = ("184 GB/s", "92 GB/s", "64 SMs each at W=2", "32 SMs each at W=4")
+    if len(seen) != 1 or not all(text in seen[0] for text in wanted):
+        return [f"badges of a scaled link: {seen}"]
+    return browser.complaints()
+
+
 def committed(entwine, browser, folder):
     """Pages of what is in the repository: nothing collides, nothing is cut off."""
     evaluation = [f"{RESULTS}/eval-nvidia-h200/{name}" for name in
@@ -334,6 +347,7 @@ def main():
             failed += odd_values(entwine, browser, folder)
             failed += story(entwine, browser, folder)
             failed += owners_of_blocks(entwine, browser, folder)
+            failed += scaled_link(entwine, browser, folder)
             failed += committed(entwine, browser, folder)
     print("\n".join(failed) or f"seen {len(VIEWS)} ways, touched, printed, and read without scripts")
     return 1 if failed else 0

@@ -430,7 +430,7 @@ function drawTimeline(pen, width, trace, longest) {
 const contents = []; // of parts: { title, id, figures: [{ title, id } ...] }
 let numFigures = 0;
 
-function badges({ link, virtual, simulated, profile, network, sources, problems }) {
+function badgeTexts({ link, virtual, simulated, profile, network, sources, problems }) {
     const texts = [];
     if (link !== "none" && !simulated)
         texts.push(`EMULATED link: ${link.replace(/^EMULATED /, "")}`);
@@ -443,8 +443,14 @@ function badges({ link, virtual, simulated, profile, network, sources, problems 
         texts.push(`SIMULATED${profile ? ` on ${profile}` : ""}, not measured`);
     if (list(sources).some((at) => !data.sources[at].complete))
         texts.push("INCOMPLETE: a run ended early");
+    return texts;
+}
+
+// Of a group, or of the parts that a figure has from several.
+function badges(group) {
     const badge = (text) => make("span", { className: "badge" }, text);
-    return make("p", { className: "badges" }, distinct(texts).map(badge));
+    return make("p", { className: "badges" },
+                distinct((group.parts ?? [group]).flatMap(badgeTexts)).map(badge));
 }
 
 const swatch = (colour, marked) => shape("svg", { viewBox: "-7 -7 14 14", class: "swatch" },
@@ -653,8 +659,9 @@ function derivedFigure(parent, group, { name, shows, axis, columns: heads, deriv
                                                      ...values.map((value) => fixed(value, 3))]));
 }
 
-function scalingFigure(parent, { group: at, workloads, points }) {
-    const group = data.groups[at], names = Object.keys(points[0][1]);
+function scalingFigure(parent, { groups, workloads, points }) {
+    const parts = groups.map((at) => data.groups[at]), group = { ...parts[0], parts };
+    const names = Object.keys(points[0][1]);
     const words = ["speedup", "overlap efficiency"];
     const about = (title, ranks, means) => ({ title, sub: `W=${ranks}`,
                                               pairs: words.map((word, one) => [word, fixed(means[one], 3)]) });
@@ -833,8 +840,8 @@ function section(which) {
         figures.forEach((one) => drawn.add(one));
         groupPart(box, group, figures);
     }
-    const scaling = data.scaling.filter(({ source, points }) => isHere(source) &&
-        Object.keys(points[0][1]).length > 1);
+    const scaling = data.scaling.filter(({ groups, points }) =>
+        isHere(data.groups[groups[0]].sources[0]) && Object.keys(points[0][1]).length > 1);
     if (scaling.length)
         heading(box, "Several numbers of ranks");
     scaling.forEach((one) => scalingFigure(box, one));

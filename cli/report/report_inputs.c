@@ -261,10 +261,11 @@ static void end_problem(cli_report *report)
     const report_source *source = problem->source;
     derive(problem);
     problem->group = report_number_of(
-        report->settings, "%p %d %d %d %d\n%s\n%s%s", (const void *)source->name,
+        report->settings, "%p %d %d %d %d\n%s\n%s\n%s%s", (const void *)source->name,
         source->section, source->hosts, (int)report_is_true(problem, "virtual_node"),
         (int)report_is_true(problem, "simulated"), problem->shape->link,
-        problem->baseline ? "over " : "", problem->baseline ? problem->baseline : "");
+        report_string(problem->params, "profile", ""), problem->baseline ? "over " : "",
+        problem->baseline ? problem->baseline : "");
     if (problem->group == report->num_groups)
         report->num_groups++;
 }

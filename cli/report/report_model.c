@@ -189,7 +189,7 @@ static json_t *groups_json(const cli_report *report, json_t *known, json_t *text
 
 /* What a problem has in common with others, as numbers. */
 typedef struct likeness {
-    int kind; /* of machine and baseline; -1: it is like no other */
+    int kind; /* of machine or profile, and baseline; -1: it is like no other */
     int link, node, workload;
     double node_gbs;
 } likeness;
@@ -229,9 +229,10 @@ static likeness *find_likeness(const cli_report *report)
         likeness *l = &like[at];
         l->kind = -1;
         if (problem->baseline && !problem->source->network)
-            l->kind = report_number_of(kinds, "%d %d %s", problem->source->section,
+            l->kind = report_number_of(kinds, "%d %d %s\n%s", problem->source->section,
                                        (int)report_is_true(problem, "simulated"),
-                                       problem->baseline);
+                                       problem->baseline,
+                                       report_string(problem->params, "profile", ""));
         l->node_gbs = problem->link_gbs * (double)shape->ranks;
         l->link = report_number_of(links, "%d %s", l->kind, shape->link);
         l->node = report_number_of(nodes, "%d %a", l->kind, l->node_gbs);
@@ -285,30 +286,46 @@ static void mark_measured(const worlds *w, uint32_t *measured)
                 measured[w->like[at].workload] |= UINT32_C(1) << world;
 }
 
-static void append_scaling(json_t *list, const worlds *w)
+/* NULL: no memory. */
+static json_t *points_json(const worlds *w, const uint32_t *measured, json_t *groups,
+                           int *num_workloads_out)
 {
-    const report_problem *first = &w->report->problems[w->first];
-    uint32_t *measured = new_array(w->report->num_problems, sizeof *measured);
     const report_problem **selected = new_array(w->report->num_problems, sizeof *selected);
-    json_t *points = json_array();
-    int num_workloads = 0;
-    if (measured && selected)
-        mark_measured(w, measured);
-    for (int world = 0; measured && selected && world < w->count; world++) {
+    bool *is_named = new_array(w->report->num_groups, sizeof *is_named);
+    json_t *points = selected && is_named ? json_array() : NULL;
+    for (int world = 0; points && world < w->count; world++) {
         const int count = select_world(w, world, measured, selected);
-        num_workloads = world ? num_workloads : count;
+        *num_workloads_out = world ? *num_workloads_out : count;
         json_array_append_new(
             points, json_pack("[I, o]", w->ranks[world], means_json(selected, count)));
+        for (int at = 0; at < count; at++)
+            if (!is_named[selected[at]->group]) {
+                is_named[selected[at]->group] = true;
+                json_array_append_new(groups, json_integer(selected[at]->group));
+            }
     }
-    if (num_workloads == 0)
-        json_decref(points);
-    else
-        json_array_append_new(list, json_pack("{s:i, s:i, s:i, s:o}", "source",
-                                              source_at(w->report, first->source), "group",
-                                              first->group, "workloads", num_workloads,
-                                              "points", points));
-    free(measured);
     free(selected);
+    free(is_named);
+    return points;
+}
+
+/* With every group that has a part in it: the page says of each what it is. */
+static void append_scaling(json_t *list, const worlds *w)
+{
+    uint32_t *measured = new_array(w->report->num_problems, sizeof *measured);
+    json_t *groups = json_array(), *points = NULL;
+    int num_workloads = 0;
+    if (measured) {
+        mark_measured(w, measured);
+        points = points_json(w, measured, groups, &num_workloads);
+    }
+    if (num_workloads > 0)
+        json_array_append_new(list,
+                              json_pack("{s:O, s:i, s:O}", "groups", groups, "workloads",
+                                        num_workloads, "points", points));
+    json_decref(points);
+    json_decref(groups);
+    free(measured);
 }
 
 /* Adds the scaling that starts with a problem, unless an earlier one is related to it. */

@@ -2,8 +2,8 @@
 """Prints a result document of `entwine bench` with made-up numbers, for tests of `report`.
 
     make_results.py [key=value...]    cpu=NAME commit=TEXT link=GBS ranks=2,4 depths=256,512
-                                      names=a,b methods=a,b budgets=1,2 gpu=1 simulated=1
-                                      complete=0 samples=7
+                                      names=a,b methods=a,b budgets=1,2 gpu=1 op=gemm-ar
+                                      simulated=1 profile=NAME complete=0 samples=7
 """
 import json
 import sys
@@ -13,7 +13,7 @@ CONFIG = "backend=cpu,producer=own,block=128x256,order=interleaved,x=%s,workers=
 
 def result(option, name, m, k, ranks, method, time_us, base_us, config):
     link = float(option["link"])
-    params = {"name": name, "m": m, "n": 1024, "k": k, "ranks": ranks, "dtype": "fp32",
+    params = {"name": name, "op": option["op"], "m": m, "n": 1024, "k": k, "ranks": ranks, "dtype": "fp32",
               "weight": "nk", "ranks_as": "processes",
               "link": f"EMULATED {link:g} GB/s per rank and direction, 5 us" if link else "none",
               "link_gbs": link, "link_latency_us": 5.0 if link else 0.0, "seed": 1,
@@ -21,7 +21,7 @@ def result(option, name, m, k, ranks, method, time_us, base_us, config):
     if option["gpu"]:
         params.update(virtual_node=True, sms_per_rank=132 // ranks // 8 * 8)
     if option["simulated"]:
-        params.update(simulated=True, profile="test-8")
+        params.update(simulated=True, profile=option["profile"])
     gemm_us = min(time_us, 0.8 * base_us)
     return {"params": params, "method": method, "config": config, "status": "EW_OK",
             "samples_us": [time_us] * int(option["samples"]), "time_us": time_us,
@@ -51,7 +51,7 @@ def results(option):
 def main():
     option = {"cpu": "Test-CPU", "commit": "aaaa", "link": 0, "ranks": "2", "depths": "256",
               "names": "", "methods": "entwine,sequential,blas", "budgets": "", "gpu": "",
-              "simulated": "", "complete": "1", "samples": 7}
+              "simulated": "", "profile": "test-8", "op": "gemm-rs", "complete": "1", "samples": 7}
     option.update(word.split("=", 1) for word in sys.argv[1:])
     context = {"time": "2026-11-01T00:00:00Z", "version": "0.1.0", "commit": option["commit"],
                "host": "host", "cpu": option["cpu"], "arch": "aarch64", "kernel": "Linux 6",
