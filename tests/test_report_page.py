@@ -297,6 +297,34 @@ def owners_of_blocks(entwine, browser, folder):
         if not blocks or not blocks <= {f"a {one}" for one in expected}:
             failed.append(f"{name}: the tips say {tips}")
         failed += browser.complaints()
+
+
+def timelines(entwine, browser, folder):
+    """Each says what it lacks, and what its own operation does."""
+    files = [trace(entwine, folder, f"{m}.json", "--profile", "cpu", "-W", "2", "-m", m, "-N", "16K",
+                   "-k", "64") for m in ("16K", "32K")]
+    files.append(trace(entwine, folder, "wide.json", "--profile", "h200-8", "-m", "1K"))
+    files.append(trace(entwine, folder, "gather.json", "--op", "ag-gemm", "-m", "256"))
+    files.append(trace(entwine, folder, "all.json", "--op", "gemm-ar", "-m", "256", "--config", "shots=2"))
+    browser.open(report(entwine, folder, "timelines.html", *files), 1300, False)
+    failed = browser.evaluate(LOOK) + browser.complaints()
+    seen = browser.evaluate("[...document.querySelectorAll('figure')].map((one) => one.textContent)")
+    wanted = (["Only the first of 2 ranks is shown. Config"],
+              ["Only the first of 2 ranks is shown. Of rank 0 only the first 20000 of 32768 blocks and"],
+              ["Of rank 0 only 32 of ", "exposed tail (shaded)", "block for rank 1", "K=512 per rank"],
+              ["one call of ag-gemm", "N=1024 per rank, K=512", "block of rank 1's rows"],
+              ["one call of gemm-ar", "reduction or copied result (lower row)"])
+    for texts, figure in zip(wanted, seen, strict=True):
+        failed += [f"no '{text}' in {figure[:200]}" for text in texts if text not in figure]
+    if "lower row" in seen[3] or "shaded" in seen[3]:
+        failed.append("a timeline of ag-gemm has reductions")
+    for at, dst, wanted in ((3, 1, "a block of rank 1's rows"), (4, 0, "a block"), (4, -1, "a reduction"),
+                            (4, -2, "a copied result")):
+        place = (f"document.querySelectorAll('figure')[{at}].querySelectorAll('.bar')"
+                 f"[data.sources[{at}].trace.slices.findIndex((one) => one[4] === {dst})]")
+        browser.point(*browser.evaluate(MIDDLE % place))
+        if browser.evaluate(TIP).split("\n")[0] != wanted:
+            failed.append(f"pointing at {wanted} shows {browser.evaluate(TIP)!r}")
     return failed
 
 
@@ -347,6 +375,7 @@ def main():
             failed += odd_values(entwine, browser, folder)
             failed += story(entwine, browser, folder)
             failed += owners_of_blocks(entwine, browser, folder)
+            failed += timelines(entwine, browser, folder)
             failed += scaled_link(entwine, browser, folder)
             failed += committed(entwine, browser, folder)
     print("\n".join(failed) or f"seen {len(VIEWS)} ways, touched, printed, and read without scripts")

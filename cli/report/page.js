@@ -51,7 +51,8 @@ const COLUMNS = ["time (µs)", "GEMM (µs)", "tail (µs)", "cv", "speedup", "ove
                  "required (GB/s)", "achieved (GB/s)", "95 % of speedup"];
 const TRAITS = { op: (p) => p.op, m: (p) => `M=${p.m}`, n: (p) => `N=${p.n}`, k: (p) => `K=${p.k}`,
                  w: (p) => `W=${p.w}`, dtype: (p) => p.dtype, weight: (p) => `weight ${p.weight}` };
-const severalOps = distinct(data.groups.flatMap((group) => group.problems.map((p) => p.op))).length > 1;
+const severalOps = distinct([...data.groups.flatMap((group) => group.problems.map((p) => p.op)),
+    ...data.sources.flatMap(({ trace }) => (trace ? [trace.op] : []))]).length > 1;
 const traits = (problem, keys) => keys.filter((key) => key === "op" ? severalOps :
     key !== "weight" || problem.weight === "kn")
     .map((key) => TRAITS[key](problem)).join(", ");
@@ -76,7 +77,7 @@ function nameProblems(group) {
 }
 
 const KNOWN = ["sequential", "entwine", "blas", "wavegroup", "chunked", "fused-push", "static"];
-const NUM_COLOURS = 12;
+const NUM_COLOURS = 12, MOST_LANES = 32;
 
 function readGroup(group) {
     Object.assign(group, { off: new Set(), redraw: [] });
@@ -375,28 +376,21 @@ function drawMap(pen, width, problems) {
     return top + rows.length * high + 6;
 }
 
-// Whole ranks, as many as there is room for: { rank, workers, gemmEnd, end, first } (lane).
-function lanesOf({ slices }) {
-    const lanes = [], ends = (of) => Math.max(0, ...of.map(([, , begin, length]) => begin + length));
-    for (const own of groupBy(slices, ([rank]) => rank)) {
-        const workers = Math.min(32, 1 + Math.max(...own.map(([, worker]) => worker)));
-        const first = lanes.length ? lanes.at(-1).first + lanes.at(-1).workers : 0;
-        if (first + workers > 32)
+// Whole ranks, as many as there is room for: { rank, workers, numWorkers, ... , first } (lane).
+function lanesOf({ lanes }) {
+    const placed = [];
+    for (const [rank, [numWorkers, numSlices, kept, gemmEnd, end]] of lanes.entries()) {
+        const workers = Math.min(MOST_LANES, Math.max(1, numWorkers));
+        const first = placed.length ? placed.at(-1).first + placed.at(-1).workers : 0;
+        if (first + workers > MOST_LANES)
             break;
-        const gemmEnd = ends(own.filter(([, , , , dst]) => dst >= 0));
-        lanes.push({ rank: own[0][0], workers, first, gemmEnd, end: ends(own) });
+        placed.push({ rank, workers, numWorkers, numSlices, kept, gemmEnd, end, first });
     }
-    return lanes;
+    return placed;
 }
 
-// Blocks are nobody's alone where every rank gets all, and where tiles have rows of several ranks.
-const isOfAll = ({ slices }) => !slices.some(([, , , , dst]) => dst > 0);
-
-const blockName = ({ ofAll, params }, rank) =>
-    ofAll ? "block" : params.op === "ag-gemm" ? `block of rank ${rank}'s rows` : `block for rank ${rank}`;
-
 function drawTimeline(pen, width, trace, longest) {
-    const { lanes, slices } = trace;
+    const { lanes, slices } = trace, { block } = timelineOf(trace);
     const narrow = width < 560, high = 40;
     const names = lanes.flatMap(({ rank, workers }) => Array.from({ length: workers }, (_, worker) =>
         workers < 2 ? `rank ${rank}` : narrow ? `${rank}.${worker}` : `rank ${rank}, worker ${worker}`));
@@ -419,7 +413,7 @@ function drawTimeline(pen, width, trace, longest) {
         const wide = Math.max(isBlock ? .5 : 1.2, X(begin + length) - x - (isBlock ? .8 : 0));
         pen.box(x, y, wide, isBlock ? 22 : 9, isBlock ? 1 + dst % (NUM_COLOURS - 1) : "ink");
         pen.target(x, y, wide, isBlock ? 22 : 9, { sub: names[lane],
-            title: isBlock ? `a ${blockName(trace, dst)}` : "a reduction",
+            title: isBlock ? `a ${block(dst)}` : dst === -1 ? "a reduction" : "a copied result",
             pairs: [["begins at", duration(begin)], ["takes", duration(length)]] });
     }
     return bottom + 22;
@@ -678,29 +672,59 @@ function scalingFigure(parent, { groups, workloads, points }) {
 
 const orderOf = (trace) => /(?:^|,)order=([^,]*)/.exec(trace.config)?.[1];
 
+// What the timeline of an operation shows.  Blocks have the colour of a rank, or all the same.
+const TIMELINES = {
+    "gemm-rs": { block: (rank) => `block for rank ${rank}`, colour: "the rank that owns its tiles",
+        below: ["reduction (lower row)", "ink"], rest: "Below are the reductions of its own tiles. Reductions " +
+            "beside blocks are hidden; what comes after a rank's last block is its tail." },
+    "gemm-ar": { block: () => "block", // every rank gets all, so blocks are for nobody alone
+        below: ["reduction or copied result (lower row)", "ink"], rest: "Below are reductions and results " +
+            "copied from other ranks. What lies beside blocks is hidden; what comes after a rank's last " +
+            "block is its tail." },
+    "ag-gemm": { block: (rank) => `block of rank ${rank}'s rows`, colour: "the rank whose rows it multiplies",
+        rest: "Nothing is reduced: a block waits until its rows have come, and what comes before a rank's " +
+            "first block is its tail." },
+};
+
+// Where tiles have rows of several ranks, blocks are of nobody alone.
+function timelineOf({ op, slices }) {
+    const timeline = TIMELINES[Object.hasOwn(TIMELINES, op) ? op : "gemm-rs"];
+    return slices.some(([, , , , dst]) => dst > 0) ? timeline :
+        { ...timeline, block: () => "block", colour: "" };
+}
+
+// What a page leaves out of a timeline.
+function omitted({ lanes, params }) {
+    const number = lanes.length, cut = lanes.filter(({ kept, numSlices }) => kept < numSlices);
+    const crowded = lanes.filter(({ workers, numWorkers }) => workers < numWorkers);
+    return [number >= params.ranks ? "" : number === 1 ? `Only the first of ${params.ranks} ranks is shown.` :
+                `Only the first ${number} of ${params.ranks} ranks are shown.`,
+            ...crowded.map(({ rank, workers, numWorkers }) =>
+                `Of rank ${rank} only ${workers} of ${numWorkers} workers are shown.`),
+            ...cut.map(({ rank, kept, numSlices }) => `Of rank ${rank} only the first ${kept} of ` +
+                `${numSlices} blocks and reductions are shown; behind them it was not idle.`)];
+}
+
 function timeline(parent, source, longest, title) {
-    const { trace, trace: { params, lanes, config, numbers: n } } = source, order = orderOf(trace);
+    const { trace, trace: { params, config, numbers: n } } = source, order = orderOf(trace);
     const view = { link: String(params.link ?? "none"), simulated: params.simulated === true,
                    profile: params.profile, off: new Set(), redraw: [] };
-    const whole = params.op === "gemm-ar";
-    const ranks = Array.from({ length: trace.ofAll ? 1 : Math.min(params.ranks, NUM_COLOURS - 1) },
-        (_, rank) => [blockName(trace, rank), 1 + rank]);
+    const { block, colour, below, rest } = timelineOf(trace);
+    const blocks = Array.from({ length: colour ? Math.min(params.ranks, NUM_COLOURS - 1) : 1 },
+        (_, rank) => [block(rank), 1 + rank]);
+    const meaning = `Every block that a worker computes${colour ? `, in the colour of ${colour}` : ""}. ${rest}`;
     const facts = [`the call ${duration(n?.time_us)}`, `its GEMM window ${duration(n?.gemm_us)}`,
         `exposed tail ${duration(n?.tail_us)}`, `GEMM alone ${duration(n?.gemm_alone_us)}`,
         `overlap efficiency ${fixed(n?.overlap_efficiency, 3)}`,
         `required ${fixed(n?.breq_gbs, 3)} GB/s per rank`, `achieved ${fixed(n?.achieved_gbs, 3)}`];
-    const meaning = (whole ? "Every block that a worker computes, and below it reductions and results " +
-        "copied from other ranks. What lies beside blocks is hidden; what comes " :
-        `Every block that a worker computes, ${trace.ofAll ? "" : "in the colour of the rank that owns its tiles, "}` +
-        "and below it the reductions of its own tiles. Reductions beside blocks are hidden; what comes ") +
-        "after a rank's last block is its tail.";
+    const size = trace.op === "ag-gemm" ? `N=${params.n} per rank, K=${params.k}` :
+        `N=${params.n}, K=${params.k} per rank`;
     figure(parent, view, { wide: true,
-        title: title ?? `${titleOf(source)}: one call${order ? ` in ${order} order` : ""}, ` +
-            `M=${params.m}, N=${params.n}, K=${params.k} per rank, W=${params.ranks}, ${params.dtype}`,
-        extra: [...ranks, [whole ? "reduction or copied result (lower row)" : "reduction (lower row)", "ink"], ["exposed tail (shaded)", "tail"]],
+        title: title ?? `${titleOf(source)}: one call${severalOps ? ` of ${trace.op}` : ""}` +
+            `${order ? ` in ${order} order` : ""}, M=${params.m}, ${size}, W=${params.ranks}, ${params.dtype}`,
+        extra: [...blocks, ...(below ? [below, ["exposed tail (shaded)", "tail"]] : [])],
         panels: [{ draw: (pen, width) => drawTimeline(pen, width, trace, longest) }],
-        caption: [`${facts.join(" · ")}.`, title ? "" : meaning, lanes.length < params.ranks ?
-            `The first ${lanes.length} of ${params.ranks} ranks are shown.` : "",
+        caption: [`${facts.join(" · ")}.`, title ? "" : meaning, ...omitted(trace),
             `Config: ${config.replaceAll(",", ", ")}.`].filter(Boolean).join(" ") });
 }
 
@@ -899,8 +923,7 @@ if (sections.length > 1)
     byId("made").after(make("p", { className: "note" }, `${sections.length} machines or commits. Each has ` +
         "a section of its own below, and no figure mixes them."));
 data.groups.forEach(readGroup);
-data.sources.filter(({ trace }) => trace).forEach(({ trace }) =>
-    Object.assign(trace, { lanes: lanesOf(trace), ofAll: isOfAll(trace) }));
+data.sources.filter(({ trace }) => trace).forEach(({ trace }) => { trace.lanes = lanesOf(trace); });
 story();
 sections.forEach(section);
 if (numFigures > 4) {

@@ -363,24 +363,90 @@ static json_t *scaling_json(const cli_report *report)
 
 /* ---- Sources ---- */
 
-/* [rank, worker, begin, duration, destination], which is -1 for a reduction.  Ranks lie one
- * behind the other, so that what is left out of a long trace is of the last of them. */
-static json_t *slices_json(const json_t *events)
+/* What a rank did in a traced call.  It is taken from all of its slices: a tail is where it
+ * is, however many of them the page has. */
+typedef struct lane {
+    int workers, num_slices;
+    int kept, taken; /* how many slices the page is to have, and has so far */
+    double gemm_end_us, end_us;
+} lane;
+
+static bool is_slice(const json_t *event)
+{
+    return strcmp(report_string(event, "ph", ""), "X") == 0;
+}
+
+static bool is_block(const json_t *event)
+{
+    return strcmp(report_string(event, "cat", ""), "block") == 0;
+}
+
+static void measure_lanes(const json_t *events, lane *lanes)
+{
+    const json_t *event;
+    size_t at;
+    json_array_foreach(events, at, event)
+    {
+        if (!is_slice(event))
+            continue;
+        lane *own = &lanes[(int)report_number(event, "pid") - 1];
+        const int workers = (int)report_number(event, "tid");
+        const double end_us = report_number(event, "ts") + report_number(event, "dur");
+        own->workers = workers > own->workers ? workers : own->workers;
+        own->end_us = fmax(own->end_us, end_us);
+        if (is_block(event))
+            own->gemm_end_us = fmax(own->gemm_end_us, end_us);
+        own->num_slices++;
+    }
+}
+
+/* Whole ranks, since half of one looks as if it had idled.  A first one that is too much
+ * alone is better than none: the page says what it lacks.  Returns how many are shown. */
+static int choose_ranks(lane *lanes, int num_ranks)
+{
+    int room = MOST_SLICES, rank = 0;
+    for (; rank < num_ranks && lanes[rank].num_slices <= room; rank++) {
+        lanes[rank].kept = lanes[rank].num_slices;
+        room -= lanes[rank].kept;
+    }
+    if (rank < num_ranks && room == MOST_SLICES)
+        lanes[rank++].kept = MOST_SLICES;
+    return rank;
+}
+
+/* [workers, slices, how many of them the page has, end of the GEMM, end] */
+static json_t *lanes_json(const lane *lanes, int num_shown)
+{
+    json_t *json = json_array();
+    for (int rank = 0; rank < num_shown; rank++)
+        json_array_append_new(json, json_pack("[i, i, i, f, f]", lanes[rank].workers,
+                                              lanes[rank].num_slices, lanes[rank].kept,
+                                              lanes[rank].gemm_end_us, lanes[rank].end_us));
+    return json;
+}
+
+/* [rank, worker, begin, duration, destination], which is -1 for a reduction and -2 for a
+ * result copied from another rank. */
+static json_t *slices_json(const json_t *events, lane *lanes)
 {
     const json_t *event;
     size_t at;
     json_t *slices = json_array();
     json_array_foreach(events, at, event)
     {
-        const bool is_block = strcmp(report_string(event, "cat", ""), "block") == 0;
-        const double dst = report_number(json_object_get(event, "args"), "dst");
-        if (strcmp(report_string(event, "ph", ""), "X") == 0 &&
-            json_array_size(slices) < MOST_SLICES)
-            json_array_append_new(
-                slices,
-                json_pack("[i, i, f, f, i]", (int)report_number(event, "pid") - 1,
-                          (int)report_number(event, "tid") - 1, report_number(event, "ts"),
-                          report_number(event, "dur"), is_block ? (int)dst : -1));
+        if (!is_slice(event))
+            continue;
+        const int rank = (int)report_number(event, "pid") - 1;
+        const bool is_copy = strcmp(report_string(event, "cat", ""), "collect") == 0;
+        const int dst = (int)report_number(json_object_get(event, "args"), "dst");
+        if (lanes[rank].taken++ < lanes[rank].kept)
+            json_array_append_new(slices, json_pack("[i, i, f, f, i]", rank,
+                                                    (int)report_number(event, "tid") - 1,
+                                                    report_number(event, "ts"),
+                                                    report_number(event, "dur"),
+                                                    is_block(event) ? dst
+                                                    : is_copy       ? -2
+                                                                    : -1));
     }
     return slices;
 }
@@ -388,11 +454,22 @@ static json_t *slices_json(const json_t *events)
 static json_t *trace_json(const json_t *trace)
 {
     const json_t *about = json_object_get(trace, "otherData");
-    return json_pack("{s:o, s:s, s:o, s:o}", "params",
-                     copy_or_null(json_object_get(about, "params")), "config",
-                     report_string(about, "config", ""), "numbers",
-                     copy_or_null(json_object_get(about, "numbers")), "slices",
-                     slices_json(json_object_get(trace, "traceEvents")));
+    const json_t *params = json_object_get(about, "params");
+    const json_t *events = json_object_get(trace, "traceEvents");
+    const int num_ranks = (int)report_number(params, "ranks");
+    lane *lanes = new_array(num_ranks, sizeof *lanes);
+    if (!lanes)
+        return NULL;
+    measure_lanes(events, lanes);
+    const int num_shown = choose_ranks(lanes, num_ranks);
+    json_t *json =
+        json_pack("{s:o, s:s, s:s, s:o, s:o, s:o}", "params", copy_or_null(params), "op",
+                  report_string(params, "op", ew_op_name(EW_OP_GEMM_RS)), "config",
+                  report_string(about, "config", ""), "numbers",
+                  copy_or_null(json_object_get(about, "numbers")), "lanes",
+                  lanes_json(lanes, num_shown), "slices", slices_json(events, lanes));
+    free(lanes);
+    return json;
 }
 
 /* What --figure derived, where the page's own figures do not show the same numbers. */
