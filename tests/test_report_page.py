@@ -255,20 +255,38 @@ def odd_values(entwine, browser, folder):
 
 
 def story(entwine, browser, folder):
-    """The page opens with the link's cost where both orders of one problem were traced."""
-    files = [os.path.join(folder, "bench.json")]
-    shape = ["-W", "2", "-m", "512", "-N", "512", "-k", "128", "--link", "2"]
-    subprocess.run([entwine, "bench", *shape, "-n", "3", "--method", "entwine,sequential", "-q", "-J",
-                    files[0]], stdout=subprocess.DEVNULL, check=True, timeout=60)
-    for order in ("contiguous", "interleaved"):
-        files.append(trace(entwine, folder, order + ".json", *shape, "--config", f"order={order}"))
-    page = report(entwine, folder, "story.html", *files)
-    browser.open(page, 390, False)
-    failed = browser.evaluate(LOOK) + browser.complaints()
-    first = browser.evaluate("[...document.querySelectorAll('h3, h4')].slice(0, 4).map((one) => one.textContent)")
-    if first != ["What the link cost, before and after", "Time of one call", "Before: contiguous order",
-                 "After: interleaved order"]:
-        failed.append(f"it opens with {first}")
+    """The page opens with the link's cost where both orders of one problem were traced, and only
+    there: a trace of another problem, of another link or of a simulation is no part of it."""
+    bench = os.path.join(folder, "bench.json")
+    shape = ["-W", "2", "-m", "512", "-N", "512", "-k", "128"]
+    link, other_order = ["--link", "2"], ["--config", "order=contiguous"]
+    subprocess.run([entwine, "bench", *shape, *link, "-n", "3", "--method", "entwine,sequential", "-q", "-J",
+                    bench], stdout=subprocess.DEVNULL, check=True, timeout=60)
+    after = trace(entwine, folder, "interleaved.json", *shape, *link)
+    before = trace(entwine, folder, "contiguous.json", *shape, *link, *other_order)
+    others = [trace(entwine, folder, f"other-{at}.json", *shape, *options, *other_order) for at, options in
+              enumerate((["-m", "256", *link], ["-N", "256", *link], ["-k", "64", *link], ["-W", "3", *link],
+                         ["-d", "bf16", *link], ["--op", "gemm-ar", *link], ["--link", "3"], [],
+                         ["--profile", "cpu", *link]))]
+    failed = []
+    for width, files, is_told in ((390, (*others, bench, before, after), True),
+                                  (1300, (*others, bench, after), False)):
+        browser.open(report(entwine, folder, "story.html", *files), width, False)
+        failed += browser.evaluate(LOOK) + browser.complaints()
+        first = browser.evaluate("[...document.querySelectorAll('#story h3, #story h4')].map((one) => "
+                                 "one.textContent)")
+        if first != (["What the link cost, before and after", "Time of one call", "Before: contiguous order",
+                      "After: interleaved order"] if is_told else []):
+            failed.append(f"it opens with {first}")
+        rest = browser.evaluate("[...document.querySelectorAll('main h4')].map((one) => "
+                                "one.textContent.split(':')[0]).filter((one) => /leaved|contig/.test(one))")
+        if rest != ([] if is_told else ["interleaved.json"]):
+            failed.append(f"the story leaves {rest}")
+    subprocess.run([entwine, "demo", "-m", "512", "-N", "512", "-k", "256", "-n", "2"], cwd=folder,
+                   stdout=subprocess.DEVNULL, check=True, timeout=60)
+    browser.open(os.path.join(folder, "entwine-demo.html"), 1300, False)
+    if browser.evaluate("document.querySelectorAll('#story figure').length") != 3:
+        failed.append("a demo's page has no story")
     return failed
 
 

@@ -875,18 +875,34 @@ function section(which) {
     traces.forEach((source) => timeline(box, source, endOf(source)));
 }
 
-// Where one problem was measured over an emulated link and traced in both orders, the page opens
-// with what the link cost before and after.
+// One problem that was measured over an emulated link, and traced in both orders there: { group,
+// plain, ours, before, after }.  Only GEMM + ReduceScatter has an order that the link feels.
+function findStory() {
+    const key = (section, link, p) => JSON.stringify([section, link, p.m, p.n, p.k, p.w, p.dtype, p.weight]);
+    const traced = (wanted) => data.sources.filter(({ trace }) => trace && orderOf(trace) === wanted &&
+        trace.op === "gemm-rs" && trace.params.simulated !== true).map((source) => [key(source.section,
+            source.trace.params.link, { ...source.trace.params, w: source.trace.params.ranks }), source]);
+    const [contiguous, interleaved] = [traced("contiguous"), new Map(traced("interleaved"))];
+    const linked = data.groups.filter(({ link, simulated, network }) => link.startsWith("EMULATED") &&
+        !simulated && !network);
+    for (const group of linked)
+        for (const problem of group.problems.filter(({ op }) => op === "gemm-rs")) {
+            const its = key(data.sources[group.sources[0]].section, group.link, problem);
+            const [plain, ours] = ["sequential", "entwine"].map((method) => problem.rows.find((row) =>
+                row.method === method && row.error == null && isNumber(row.tail)));
+            const before = contiguous.find(([one]) => one === its)?.[1], after = interleaved.get(its);
+            if (plain && ours && before && after)
+                return { group, plain, ours, before, after };
+        }
+    return null;
+}
+
+// The page opens with what the link cost before and after.
 function story() {
-    const find = (order) => data.sources.find(({ trace }) => trace && orderOf(trace) === order);
-    const [before, after] = [find("contiguous"), find("interleaved")], params = after?.trace.params;
-    const isSame = (row) => ["m", "n", "k"].every((key) => row.problem[key] === params[key]);
-    const group = data.groups.find(({ link, rows }) => params?.link === link &&
-        link.startsWith("EMULATED") && rows.some(isSame));
-    const [plain, ours] = ["sequential", "entwine"].map((method) =>
-        group?.rows.find((row) => row.method === method && isSame(row)));
-    if (!before || !plain || !ours)
+    const found = findStory();
+    if (!found)
         return;
+    const { group, plain, ours, before, after } = found;
     const box = byId("story"), longest = Math.max(endOf(before), endOf(after));
     const lead = (text) => box.append(make("p", { className: "lead" }, text));
     const bar = (label, row) => ({ label, strong: true, bars: [{ value: row.time / 1000,
