@@ -451,9 +451,9 @@ static json_t *slices_json(const json_t *events, lane *lanes)
     return slices;
 }
 
-static json_t *trace_json(const json_t *trace)
+static json_t *trace_json(const report_source *source)
 {
-    const json_t *about = json_object_get(trace, "otherData");
+    const json_t *trace = source->trace, *about = json_object_get(trace, "otherData");
     const json_t *params = json_object_get(about, "params");
     const json_t *events = json_object_get(trace, "traceEvents");
     const int num_ranks = (int)report_number(params, "ranks");
@@ -464,9 +464,8 @@ static json_t *trace_json(const json_t *trace)
     const int num_shown = choose_ranks(lanes, num_ranks);
     json_t *json =
         json_pack("{s:o, s:s, s:s, s:o, s:o, s:o}", "params", copy_or_null(params), "op",
-                  report_string(params, "op", ew_op_name(EW_OP_GEMM_RS)), "config",
-                  report_string(about, "config", ""), "numbers",
-                  copy_or_null(json_object_get(about, "numbers")), "lanes",
+                  source->traced_op, "config", report_string(about, "config", ""),
+                  "numbers", copy_or_null(json_object_get(about, "numbers")), "lanes",
                   lanes_json(lanes, num_shown), "slices", slices_json(events, lanes));
     free(lanes);
     return json;
@@ -494,7 +493,7 @@ static json_t *source_json(const report_source *source)
                      copy_or_null(json_object_get(document, "clocks")), "targets",
                      copy_or_null(json_object_get(source->collection, "figures")), "figure",
                      figure_json(json_object_get(document, "figure")), "trace",
-                     source->trace ? trace_json(source->trace) : json_null());
+                     source->trace ? trace_json(source) : json_null());
 }
 
 json_t *report_model(const cli_report *report)
