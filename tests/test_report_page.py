@@ -254,6 +254,48 @@ def odd_values(entwine, browser, folder):
     return browser.complaints() + ([] if figures > 11 else [f"odd values: {figures} figures"])
 
 
+def odd_drawings(entwine, browser, folder):
+    """Values below zero, all alike or far apart, and more or longer names than there is room for, are
+    drawn inside their charts; what is not known is not shown as a word of the script."""
+    files = [made(folder, "methods.json", "names=a,b", "budgets=" + ",".join(map(str, range(1, 70)))),
+             made(folder, "names.json", f"names={'x' * 300},{'W' * 90}{'i' * 90}"),
+             made(folder, "apart.json", "names=" + ",".join("abcdefgh")), made(folder, "sms.json", "gpu=1"),
+             made(folder, "numbers.json"), made(folder, "texts.json"), made(folder, "bare.json")]
+    documents = []
+    for name in files:
+        with open(name) as file:
+            documents.append(json.load(file))
+    for at, result in enumerate(documents[2]["results"]):
+        for key in ("time_us", "gemm_us", "tail_us"):
+            result[key] *= 10.0 ** (at // 3)
+        result["breq_gbs"] /= 10.0 ** (at // 3)
+    for result in documents[3]["results"]:
+        del result["params"]["sms_per_rank"]
+    for at, places in ((4, (1, 2, 3)), (5, ("here", "there"))):
+        documents[at]["figure"] = {"name": "f", "axis": "x", "columns": ["below", "zero"], "derived": [
+            {"series": "p", "x": x, "ranks": 2, "below": -0.5 * number, "zero": 0}
+            for number, x in enumerate(places, 1)]}
+    documents[6]["context"] = {key: documents[6]["context"][key] for key in ("time", "commit", "cpu")}
+    for name, document in zip(files, documents):
+        with open(name, "w") as file:
+            json.dump(document, file)
+    page, failed = report(entwine, folder, "drawings.html", *files), []
+    for width in (1300, 390):
+        browser.open(page, width, False)
+        browser.evaluate(OPEN_TABLES)
+        browser.settle()
+        failed += browser.evaluate(LOOK) + browser.complaints() + browser.evaluate("""(() => {
+            const wrong = document.getElementById("main").textContent.match(/.{0,30}(undefined|null SMs|NaN).{0,30}/g) ?? [];
+            for (const mark of document.querySelectorAll(".plot > svg .mark, .plot > svg .bar")) {
+                const [a, b] = [mark, mark.closest("svg")].map((one) => one.getBoundingClientRect());
+                if (!(a.left > b.left - 2 && a.right < b.right + 2 && a.top > b.top - 2 && a.bottom < b.bottom + 2))
+                    wrong.push(`outside of ${mark.closest("svg").getAttribute("aria-label")}`);
+            }
+            return wrong.slice(0, 8);
+        })()""")
+    return failed
+
+
 def story(entwine, browser, folder):
     """The page opens with the link's cost where both orders of one problem were traced, and only
     there: a trace of another problem, of another link or of a simulation is no part of it."""
@@ -391,6 +433,7 @@ def main():
             failed += print_and_do_without(browser, page, shots)
             failed += hostile(entwine, browser, folder)
             failed += odd_values(entwine, browser, folder)
+            failed += odd_drawings(entwine, browser, folder)
             failed += story(entwine, browser, folder)
             failed += owners_of_blocks(entwine, browser, folder)
             failed += timelines(entwine, browser, folder)

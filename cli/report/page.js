@@ -24,8 +24,13 @@ const ruler = document.createElement("canvas").getContext("2d");
 ruler.font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 const widthOf = (text) => ruler.measureText(text).width;
 const widest = (texts) => Math.max(0, ...texts.map(widthOf));
-const cut = (text, width) => widthOf(text) <= width ? text :
-    text.slice(0, Math.max(1, Math.floor(text.length * width / widthOf(text)) - 1)) + "…";
+function cut(text, width) {
+    let end = widthOf(text) <= width ? text.length :
+        Math.max(1, Math.floor(text.length * width / widthOf(text)));
+    while (end > 1 && end < text.length && widthOf(`${text.slice(0, end)}…`) > width)
+        end--;
+    return end < text.length ? `${text.slice(0, end)}…` : text;
+}
 
 const isNumber = (value) => typeof value === "number";
 const list = (value) => (Array.isArray(value) ? value : []);
@@ -275,7 +280,7 @@ function drawBars(pen, width, { items, most, unit, rule, stacked, dots }) {
         if (dots)
             pen.line("axis", left, middle, width - right, middle);
         item.bars.forEach(({ value, lower, colour, shown, about }, at) => {
-            const x = X(value), from = y + at * (thick + 2), text = shown ?? fixed(value, 2);
+            const x = X(Math.max(0, value)), from = y + at * (thick + 2), text = shown ?? fixed(value, 2);
             if (dots) {
                 pen.mark(x, middle, colour, 4.5, about);
                 if (about.title === "entwine")
@@ -294,10 +299,14 @@ function drawBars(pen, width, { items, most, unit, rule, stacked, dots }) {
     return bottom + 22;
 }
 
-// A scale from values to places; `wide` leaves a margin at both ends.
+// A scale from values to places.  It begins at 0, or below where there are such values; `wide`
+// leaves a margin at both ends instead.
 function scaleOf(values, log, wide, low, high) {
-    const least = Math.min(...values), most = Math.max(...values), pad = .05 * (most - least || most);
-    const [from, to] = log ? [least / 1.12, most * 1.12] : [wide ? least - pad : 0, most + pad];
+    const least = Math.min(...values), most = Math.max(...values);
+    const pad = .05 * (most - least || Math.abs(most));
+    const [from, end] = log ? [least / 1.12, most * 1.12] : wide ? [least - pad, most + pad] :
+        [least < 0 ? least - pad : 0, Math.max(0, most + pad)];
+    const to = end > from ? end : from + 1;
     const part = (value) => log ? Math.log(value / from) / Math.log(to / from) :
         (value - from) / (to - from);
     const scale = (value) => low + (high - low) * part(value);
@@ -312,15 +321,20 @@ function drawCurves(pen, width, chart) {
     if (!points.length)
         return 40;
     const direct = width > 520 && lines.length <= 8;
-    const left = 46, right = direct ? 16 + Math.min(130, widest(lines.map((one) => one.name))) : 12;
+    const right = direct ? 16 + Math.min(130, widest(lines.map((one) => one.name))) : 12;
     const height = Math.round(Math.min(tall ? 400 : 320, Math.max(210, .62 * width)));
     const top = 22, bottom = height - 40, ys = points.map((p) => p.y), xs = points.map((p) => p.x);
     const both = diagonal ? [...xs, ...ys] : [];
-    const X = scaleOf([...xs, ...both], logX, !diagonal, left, width - right);
     const Y = scaleOf([...ys, ...both, ...(rule ? [rule] : [])], logY, false, bottom, top);
+    const left = Math.max(46, 8 + widest(Y.ticks(5).map(short)));
+    const X = scaleOf([...xs, ...both], logX, !diagonal, left, width - right);
+    let above = Infinity;
     for (const tick of Y.ticks(5)) {
         pen.line("grid", left, Y(tick), width - right, Y(tick));
+        if (Y(tick) + 14 > above)
+            continue;
         pen.text(left - 6, Y(tick) + 4, short(tick), "end");
+        above = Y(tick);
     }
     let free = 0;
     for (const tick of chart.ticks ?? X.ticks(width / 90)) {
@@ -432,7 +446,8 @@ function badgeTexts({ link, virtual, simulated, profile, network, sources, probl
         texts.push(`EMULATED network: ${network.hosts} hosts, ${network.nic_gbps} Gb/s` +
                    (network.shared ? ", one medium" : " each"));
     if (virtual)
-        texts.push(...problems.map((p) => `VIRTUAL NODE: ranks share GPUs, ${p.sms} SMs each at W=${p.w}`));
+        texts.push(...problems.map((p) => "VIRTUAL NODE: ranks share GPUs" +
+            (isNumber(p.sms) ? `, ${p.sms} SMs each at W=${p.w}` : "")));
     if (simulated)
         texts.push(`SIMULATED${profile ? ` on ${profile}` : ""}, not measured`);
     if (list(sources).some((at) => !data.sources[at].complete))
@@ -487,7 +502,7 @@ const shown = (group, names) => names.filter((name) => !group.off.has(name))
 // Bars of what is switched on, to one scale with the rest of `all`; ours are drawn last, on top.
 const bars = (group, items, all, options) => (pen, width) => {
     const visible = ({ bars: of }) => of.filter((bar) => !group.off.has(bar.about.title));
-    const most = Math.max(options.rule ?? 0, ...all.flatMap(visible).map((bar) => bar.value)) || 1;
+    const most = Math.max(0, options.rule ?? 0, ...all.flatMap(visible).map((bar) => bar.value)) || 1;
     const isOurs = (bar) => bar.about.title === "entwine";
     return drawBars(pen, width, { ...options, most: 1.04 * most, items: items.map((item) => ({ ...item,
         bars: options.dots ? visible(item).sort((a, b) => isOurs(a) - isOurs(b)) : visible(item) })) });
@@ -499,8 +514,8 @@ function overview(parent, group, { title, caption, value, mean, lower, unit, rul
         group.rows.some((row) => row.method === name && isNumber(row[value])));
     const bar = (row) => ({ value: row[value], lower: row[lower], about: tipOf(row),
                             colour: group.colour(row.method) });
-    const meanBar = (name) => ({ value: group.means[name][mean], colour: group.colour(name),
-        about: { title: name, sub: "geomean", pairs: [[title, fixed(group.means[name][mean], 3)]] } });
+    const meanBar = (name) => ({ value: group.means[name]?.[mean], colour: group.colour(name),
+        about: { title: name, sub: "geomean", pairs: [[title, fixed(group.means[name]?.[mean], 3)]] } });
     const items = group.problems.map((p) => ({ label: p.label, bars: p.rows.map(bar)
         .filter((one) => names.includes(one.about.method) && isNumber(one.value)) }));
     const numBars = items.length * names.length, dots = !lower && numBars > 24;
@@ -614,7 +629,7 @@ function bandwidthFigure(parent, group) {
 }
 
 // What --figure derived.
-function derivedFigure(parent, group, { name, shows, axis, columns: heads, derived }) {
+function derivedFigure(parent, group, { name, shows = "", axis = "", columns: heads, derived }) {
     const columns = list(heads).map(String), rows = list(derived).map((row) => [`${row?.series}`,
         isNumber(row?.x) ? row.x : `${row?.x}`, row?.ranks, ...columns.map((one) => row?.[one])]);
     const names = distinct(rows.map((row) => row[0])).slice(0, 24);
@@ -765,20 +780,20 @@ function factTable(parent, { context }) {
     const c = context ?? {}, gpu = (one) => `${one?.name}, ${one?.sms} SMs, at most ${one?.clock_mhz} MHz, ` +
         `driver ${one?.driver || "unknown"}`;
     const rows = [...list(c.gpus).map((one) => ["GPU", gpu(one)]), ["CPU", c.cpu],
-        ["cores", `${c.cores_usable} usable`],
+        ["cores", c.cores_usable > 0 ? `${c.cores_usable} usable` : null],
         ["memory", c.memory_bytes > 0 ? `${fixed(c.memory_bytes / 2 ** 30, 1)} GiB` : null],
         ["host", c.host], ["system", c.kernel],
         ["kernels", Object.entries(c.micro_kernels ?? {}).map((pair) => pair.join(": ")).join(", ")],
-        ["BLAS", c.blas], ["MPS", c.mps]];
-    table(parent, "The machine", ["<", "<"], () =>
-        rows.filter(([, text]) => text).map(([name, text]) => [name, String(text)]));
+        ["BLAS", c.blas], ["MPS", c.mps]].filter(([, text]) => text);
+    if (rows.length)
+        table(parent, "The machine", ["<", "<"], () => rows.map(([name, text]) => [name, String(text)]));
 }
 
 function fileTables(parent, sources) {
     const clocks = (c) => ["before", "after"].map((when) =>
         ` ${when}: ${list(c[when]).join("; ") || "unknown"}`).join(";");
     const line = (source) => [titleOf(source) + (source.run ? `, run ${source.run}` : ""),
-        String(source.context?.time), (source.trace ? "a timeline" : plural(source.results, "result")) +
+        String(source.context?.time ?? "unknown"), (source.trace ? "a timeline" : plural(source.results, "result")) +
         (source.complete ? "" : ", INCOMPLETE"), make("td", { className: "text" },
             make("code", {}, commandOf(source)), source.clocks ? clocks(source.clocks) : "")];
     const target = (t) => [String(t?.name), String(t?.target), short(t?.measured), make("td",
@@ -804,7 +819,7 @@ function glance(parent, { methods, baseline, means, problems, rows, simulated, c
     const cards = [], mean = problems.length > 1 ? ", geomean" : "";
     const ours = methods.includes("entwine") ? "entwine" : methods.find((name) => name !== baseline);
     const [speedup, efficiency] = means[ours] ?? [];
-    if (ours !== baseline && isNumber(speedup))
+    if (baseline && ours !== baseline && isNumber(speedup))
         cards.push([`${fixed(speedup, 2)}×`, `speedup of ${ours} over ${baseline}${mean}`]);
     if (isNumber(efficiency))
         cards.push([fixed(efficiency, 3), `overlap efficiency of ${ours}${mean}`]);
@@ -853,9 +868,9 @@ const endOf = ({ trace }) => Math.max(1e-3, ...trace.lanes.map((lane) => lane.en
 
 function section(which) {
     const sources = data.sources.filter((source) => source.section === which), drawn = new Set();
-    const isHere = (at) => data.sources[at].section === which, { machine, context } = sources[0];
+    const isHere = (at) => data.sources[at].section === which, { machine, version, commit } = sources[0];
     const box = byId("main").appendChild(make("section", {}, make("h2", {}, machine),
-        make("p", { className: "small" }, `entwine ${context?.version}, commit ${context?.commit}`)));
+        make("p", { className: "small" }, `entwine ${version}, commit ${commit}`)));
     factTable(box, sources[0]);
     fileTables(box, sources);
     for (const group of data.groups.filter((one) => isHere(one.sources[0]))) {

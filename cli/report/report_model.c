@@ -485,9 +485,10 @@ static json_t *figure_json(const json_t *figure)
 static json_t *source_json(const report_source *source)
 {
     const json_t *document = source->results.document;
-    return json_pack("{s:o, s:i, s:i, s:s, s:o, s:i, s:b, s:o, s:o, s:o, s:o}", "name",
-                     cli_text_json(source->name), "run", source->run, "section",
-                     source->section, "machine", source->machine, "context",
+    return json_pack("{s:o, s:i, s:i, s:s, s:s, s:s, s:o, s:i, s:b, s:o, s:o, s:o, s:o}",
+                     "name", cli_text_json(source->name), "run", source->run, "section",
+                     source->section, "machine", source->machine, "version",
+                     source->version, "commit", source->commit, "context",
                      copy_or_null(source->context), "results", source->results.num_results,
                      "complete", source->trace || source->results.complete, "clocks",
                      copy_or_null(json_object_get(document, "clocks")), "targets",
