@@ -406,7 +406,7 @@ def committed(entwine, browser, folder):
     evaluation = [f"{RESULTS}/eval-nvidia-h200/{name}" for name in
                   sorted(os.listdir(f"{RESULTS}/eval-nvidia-h200"))]
     failed = []
-    for name, files in (("evaluation", evaluation), ("required", [evaluation[-5]]),
+    for name, files in (("evaluation", evaluation), ("required", [f"{RESULTS}/eval-nvidia-h200/required.json"]),
                         ("runs", [f"{RESULTS}/gpu-nvidia-h200.json", f"{RESULTS}/mpi-neoverse-v1-2c.json"])):
         page = report(entwine, folder, name + ".html", *files)
         for width in (1300, 390):
@@ -414,6 +414,10 @@ def committed(entwine, browser, folder):
             failed += [f"{name}, {width}: {text}" for text in browser.evaluate(LOOK) + browser.complaints()]
     if not browser.evaluate("/EMULATED network: 2 hosts, 4 Gb.s/.test(document.body.textContent)"):
         failed.append("emulated hosts have no badge")
+    browser.open(os.path.join(folder, "required.html"), 1300, False)
+    badges = browser.evaluate("document.querySelector('figure .badges').textContent")
+    if "46 GB/s" not in badges or "92 GB/s" not in badges:
+        failed.append(f"a figure over links of 46 and 92 GB/s says {badges}")
     return failed
 
 

@@ -628,13 +628,15 @@ function bandwidthFigure(parent, group) {
                 series: methodSeries(group, names, rows, (row) => row.required, (row) => row.achieved) }] });
 }
 
-// What --figure derived.
-function derivedFigure(parent, group, { name, shows = "", axis = "", columns: heads, derived }) {
+// What --figure derived from all of a source.
+function derivedFigure(parent, group, at) {
+    const { name, shows = "", axis = "", columns: heads, derived } = data.sources[at].figure;
     const columns = list(heads).map(String), rows = list(derived).map((row) => [`${row?.series}`,
         isNumber(row?.x) ? row.x : `${row?.x}`, row?.ranks, ...columns.map((one) => row?.[one])]);
     const names = distinct(rows.map((row) => row[0])).slice(0, 24);
     const numeric = rows.some((row) => isNumber(row[1]));
     const view = { ...group, off: new Set(), redraw: [],
+                   parts: data.groups.filter(({ sources }) => sources.includes(at)),
                    colour: (one) => 1 + names.indexOf(one) % (NUM_COLOURS - 1) };
     const about = (row) => ({ title: row[0], sub: `${axis} ${numeric ? short(row[1]) : row[1]}`,
                               pairs: columns.map((column, at) => [column, short(row[3 + at])]) });
@@ -874,8 +876,7 @@ function section(which) {
     factTable(box, sources[0]);
     fileTables(box, sources);
     for (const group of data.groups.filter((one) => isHere(one.sources[0]))) {
-        const figures = group.sources.map((at) => data.sources[at].figure)
-            .filter((one) => one && !drawn.has(one));
+        const figures = group.sources.filter((at) => data.sources[at].figure && !drawn.has(at));
         figures.forEach((one) => drawn.add(one));
         groupPart(box, group, figures);
     }
