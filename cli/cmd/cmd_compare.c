@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/stats.h"
+#include "base/text.h"
 #include "output/result_file.h"
 
 enum { NUM_RESAMPLES = 2000, LEAST_SAMPLES = 5 };
@@ -73,6 +74,7 @@ static bool is_same_case(const cli_measured *a, const cli_measured *b)
     return strcmp(a->op, b->op) == 0 && a->m == b->m && a->n == b->n && a->k == b->k &&
            a->ranks == b->ranks && strcmp(a->dtype, b->dtype) == 0 &&
            strcmp(a->weight, b->weight) == 0 && strcmp(a->link, b->link) == 0 &&
+           a->simulated == b->simulated && strcmp(a->profile, b->profile) == 0 &&
            strcmp(a->method, b->method) == 0;
 }
 
@@ -85,6 +87,36 @@ static cli_measured *find_partner(cli_result_file *file, const cli_measured *wan
             return result;
     }
     return NULL;
+}
+
+/* "measured", or "SIMULATED with profile h200-8". */
+static void origin_text(const cli_measured *result, char *text, size_t bytes)
+{
+    snprintf(text, bytes, result->simulated ? "SIMULATED with profile %.60s" : "measured",
+             result->profile);
+}
+
+/* Why nothing of one file is in the other, as their first results have it. */
+static cli_exit fail_unpaired(const cli_result_file *before, const cli_result_file *after)
+{
+    const cli_measured *a = before->results, *b = after->results;
+    const bool known = before->num_results > 0 && after->num_results > 0;
+    char from[2][96];
+    if (known && strcmp(a->op, b->op) != 0)
+        return cli_fail_usage("compare results of one operation",
+                              "%.100s is of %.40s, %.100s of %.40s", before->path, a->op,
+                              after->path, b->op);
+    if (known && strcmp(a->profile, b->profile) != 0) {
+        origin_text(a, from[0], sizeof from[0]);
+        origin_text(b, from[1], sizeof from[1]);
+        return cli_fail_usage("compare measurements with each other, and simulations of "
+                              "one profile",
+                              "%.100s is %s, %.100s is %s", before->path, from[0],
+                              after->path, from[1]);
+    }
+    return cli_fail_usage("bench the same problems and methods twice",
+                          "%.100s and %.100s have no problem and method in common",
+                          before->path, after->path);
 }
 
 static cli_exit make_pairs(comparison *c)
@@ -106,16 +138,8 @@ static cli_exit make_pairs(comparison *c)
         c->num_verdicts[made->found]++;
         log_sum += log(made->ratio);
     }
-    if (c->num_pairs == 0 && before->num_results && c->files[1].num_results &&
-        strcmp(before->results[0].op, c->files[1].results[0].op) != 0)
-        return cli_fail_usage("compare results of one operation",
-                              "%.100s is of %.40s, %.100s of %.40s", before->path,
-                              before->results[0].op, c->files[1].path,
-                              c->files[1].results[0].op);
     if (c->num_pairs == 0)
-        return cli_fail_usage("bench the same problems and methods twice",
-                              "%.100s and %.100s have no problem and method in common",
-                              before->path, c->files[1].path);
+        return fail_unpaired(before, &c->files[1]);
     c->geomean = exp(log_sum / c->num_pairs);
     return CLI_EXIT_OK;
 }
@@ -147,10 +171,18 @@ static cli_exit check_samples(const cli_result_file *file)
 
 /* ---- Table ---- */
 
+/* A run has one backend, so that any result knows what was simulated; empty: nothing. */
+static const char *profile_of(const cli_result_file *file)
+{
+    return file->num_results > 0 ? file->results[0].profile : "";
+}
+
 static void print_file(const char *label, const cli_result_file *file)
 {
-    cli_print(stdout, "# %s : %s, commit %s, %s, %s%s%s%s\n", label, file->path,
+    const char *profile = profile_of(file);
+    cli_print(stdout, "# %s : %s, commit %s, %s, %s%s%s%s%s%s\n", label, file->path,
               file->commit, file->time, file->cpu, *file->gpus ? ", " : "", file->gpus,
+              *profile ? ", SIMULATED with profile " : "", profile,
               file->complete ? "" : ", INCOMPLETE");
 }
 
@@ -166,9 +198,10 @@ static void print_remarks(const cli_measured *result)
 {
     bool linked = strcmp(result->link, "none") != 0;
     bool kn = strcmp(result->weight, "nk") != 0;
-    if (linked || kn)
-        printf(" (%s%s%s%s)", linked ? "link " : "", linked ? result->link : "",
-               linked && kn ? ", " : "", kn ? "weight kn" : "");
+    if (result->simulated || linked || kn)
+        printf(" (%s%s%s%s%s%s%s)", result->simulated ? "SIMULATED " : "", result->profile,
+               result->simulated && (linked || kn) ? ", " : "", linked ? "link " : "",
+               linked ? result->link : "", linked && kn ? ", " : "", kn ? "weight kn" : "");
 }
 
 static void print_pair(const pair *p, int width)
@@ -213,7 +246,9 @@ static void print_table(const comparison *c)
         print_pair(&c->pairs[at], width);
     print_unpaired(&c->files[0]);
     print_unpaired(&c->files[1]);
-    printf("# Geomean ratio : %.3f over %d pairs\n", c->geomean, c->num_pairs);
+    printf("# Geomean ratio : %.3f over %d pair%s%s\n", c->geomean, c->num_pairs,
+           ewx_text_plural(c->num_pairs),
+           c->pairs[0].before->simulated ? ", SIMULATED" : "");
     printf("# Regressions : %d %s (threshold %g %%); %d slower, %d same, %d faster\n",
            c->num_verdicts[REGRESSION], c->num_verdicts[REGRESSION] ? "FAILED" : "OK",
            100 * c->settings->threshold, c->num_verdicts[SLOWER], c->num_verdicts[SAME],
@@ -222,21 +257,32 @@ static void print_table(const comparison *c)
 
 /* ---- JSON ---- */
 
+/* As in documents of bench: nothing about what was measured. */
+static void add_profile(json_t *object, const char *profile)
+{
+    if (*profile)
+        cli_json_merge(object, json_pack("{sb ss}", "simulated", 1, "profile", profile));
+}
+
 static json_t *file_json(const cli_result_file *file)
 {
     json_t *path = json_string(file->path);
-    return json_pack("{so ss ss ss ss sb}", "path",
-                     path ? path : json_string("(not UTF-8)"), "commit", file->commit,
-                     "time", file->time, "cpu", file->cpu, "gpus", file->gpus, "complete",
-                     (int)file->complete);
+    json_t *object =
+        json_pack("{so ss ss ss ss sb}", "path", path ? path : json_string("(not UTF-8)"),
+                  "commit", file->commit, "time", file->time, "cpu", file->cpu, "gpus",
+                  file->gpus, "complete", (int)file->complete);
+    add_profile(object, profile_of(file));
+    return object;
 }
 
 static json_t *case_json(const cli_measured *result)
 {
-    return json_pack("{s{ss sI sI sI sI ss ss ss} ss}", "params", "op", result->op, "m",
-                     result->m, "n", result->n, "k", result->k, "ranks", result->ranks,
-                     "dtype", result->dtype, "weight", result->weight, "link", result->link,
-                     "method", result->method);
+    json_t *object = json_pack(
+        "{s{ss sI sI sI sI ss ss ss} ss}", "params", "op", result->op, "m", result->m, "n",
+        result->n, "k", result->k, "ranks", result->ranks, "dtype", result->dtype, "weight",
+        result->weight, "link", result->link, "method", result->method);
+    add_profile(json_object_get(object, "params"), result->profile);
+    return object;
 }
 
 static void add_unpaired(const cli_result_file *file, const char *where, json_t *array)

@@ -125,20 +125,27 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
     int simulated = 0;
     convert_link(json_object_get(object, "params"));
     result->op = ew_op_name(EW_OP_GEMM_RS); /* the only one of older documents */
-    if (json_unpack_ex(object, error, 0,
-                       "{s:{s?s, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s?b}, s:s, s:s, s?o}",
-                       "params", "op", &result->op, "m", &result->m, "n", &result->n, "k",
-                       &result->k, "ranks", &result->ranks, "dtype", &result->dtype,
-                       "weight", &result->weight, "link", &result->link, "simulated",
-                       &simulated, "method", &result->method, "status", &status,
-                       "samples_us", &samples))
+    result->profile = "";
+    if (json_unpack_ex(
+            object, error, 0,
+            "{s:{s?s, s:I, s:I, s:I, s:I, s:s, s:s, s:s, s?b, s?s}, s:s, s:s, s?o}",
+            "params", "op", &result->op, "m", &result->m, "n", &result->n, "k", &result->k,
+            "ranks", &result->ranks, "dtype", &result->dtype, "weight", &result->weight,
+            "link", &result->link, "simulated", &simulated, "profile", &result->profile,
+            "method", &result->method, "status", &status, "samples_us", &samples))
         return error->text;
+    result->simulated = simulated;
+    if (!simulated)
+        result->profile = "";
+    else if (!*result->profile)
+        return "it is simulated and names no profile";
     if (result->m < 1 || result->n < 1 || result->k < 1 || result->ranks < 1)
         return "its m, n, k or ranks is less than 1";
     if (!is_among(result->dtype, dtypes) || !is_among(result->weight, weights))
         return "its dtype or weight is unknown";
-    if (!is_plain(result->op) || !is_plain(result->link) || !is_plain(result->method))
-        return "its op, link or method has several lines or columns";
+    if (!is_plain(result->op) || !is_plain(result->link) || !is_plain(result->method) ||
+        !is_plain(result->profile))
+        return "its op, link, method or profile has several lines or columns";
     result->ran = strcmp(status, "EW_OK") == 0;
     if (!result->ran)
         return NULL;

@@ -10,9 +10,11 @@
 typedef struct cli_measured {
     json_int_t m, n, k, ranks;
     const char *op, *dtype, *weight, *link, *method; /* the document's */
-    bool ran;                                        /* false: skipped there */
-    double *samples_us;                              /* sorted */
-    double *rounds_us;                               /* the same in the order taken */
+    bool simulated;
+    const char *profile; /* what was simulated; empty: nothing */
+    bool ran;            /* false: skipped there */
+    double *samples_us;  /* sorted */
+    double *rounds_us;   /* the same in the order taken */
     int num_samples;
     double median_us;
     bool paired; /* for whoever compares */
