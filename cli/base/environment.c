@@ -20,8 +20,8 @@ extern char **environ;
 enum { PREFIX = sizeof "ENTWINE_" - 1 };
 
 static const cli_variable variable_table[] = {
-    {"ENTWINE_HOSTS", "number of emulated hosts, for tests of what crosses them"},
-    {"ENTWINE_DEVICE_MPI", "off: stages GPUs' tiles even if MPI takes device memory"},
+    {"ENTWINE_HOSTS", "under mpirun, number of emulated hosts, for tests"},
+    {"ENTWINE_DEVICE_MPI", "under mpirun, whether MPI is given device memory it takes"},
     {"ENTWINE_GPU_SHARES", "shares that a GPU is cut into, if more than its ranks"},
     {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
     {"ENTWINE_BLAS", "shared library that the blas method loads"},
@@ -29,7 +29,7 @@ static const cli_variable variable_table[] = {
     {"ENTWINE_WORLD_SIZE", "number of ranks, where no launcher sets it"},
     {"ENTWINE_MPI_MODULE", "path of entwine_mpi.so"},
     {"ENTWINE_CACHE_DIR", "folder of the tuning entries"},
-    {"ENTWINE_TUNING", "off: plans use no tuning entries"},
+    {"ENTWINE_TUNING", "whether plans use tuning entries (on) or not (off)"},
     {"ENTWINE_LIBRARY", "path of libentwine.so.0 that the Python package loads"},
     {"ENTWINE_JOB", "names the job of ranks whose launcher does not, for Python"},
     {"ENTWINE_DUMP_DIR", "folder for the flight recording of a job that fails"},
@@ -93,34 +93,40 @@ static void warn_variable(void *argument, const char *name, const char *near)
         cli_warn("%s is not known; entwine doctor lists the variables", name);
 }
 
-/* A user may wonder why plans ignore the tuning entries. */
-static void warn_cache(void)
+bool cli_cache_is_lacking(char *why, size_t bytes)
 {
     char folder[PATH_MAX];
     if (ew_tuning_folder(folder, sizeof folder))
-        cli_warn("no tuning entries are used: neither HOME nor ENTWINE_CACHE_DIR is set");
+        snprintf(why, bytes,
+                 "no tuning entries are used: neither HOME nor ENTWINE_CACHE_DIR is set");
     else if (access(folder, R_OK | X_OK) && errno != ENOENT)
-        cli_warn("no tuning entries are used: %s cannot be read: %s", folder,
+        snprintf(why, bytes, "no tuning entries are used: %s cannot be read: %s", folder,
                  strerror(errno));
+    else
+        return false;
+    return true;
 }
 
-/* Otherwise its absence would be noticed only when a job has failed, and cannot be
- * repeated. */
-static void warn_dump(void)
+bool cli_dump_is_lacking(char *why, size_t bytes)
 {
     const char *folder = getenv("ENTWINE_DUMP_DIR");
     char inside[PATH_MAX];
     if (!folder || !*folder)
-        return;
+        return false;
     snprintf(inside, sizeof inside, "%s/.", folder);
-    if (access(inside, W_OK | X_OK) && errno != ENOENT) /* it would be made */
-        cli_warn("a failed job will leave no recording: ENTWINE_DUMP_DIR=%s: %s", folder,
-                 strerror(errno));
+    if (access(inside, W_OK | X_OK) == 0 || errno == ENOENT) /* it would be made */
+        return false;
+    snprintf(why, bytes, "a failed job will leave no recording: ENTWINE_DUMP_DIR=%s: %s",
+             folder, strerror(errno));
+    return true;
 }
 
 void cli_environment_warn(void)
 {
-    warn_cache();
-    warn_dump();
+    char why[PATH_MAX + 128];
+    if (cli_cache_is_lacking(why, sizeof why))
+        cli_warn("%s", why);
+    if (cli_dump_is_lacking(why, sizeof why))
+        cli_warn("%s", why);
     cli_environment_check(warn_variable, NULL);
 }

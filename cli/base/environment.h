@@ -2,6 +2,9 @@
 #ifndef ENTWINE_CLI_ENVIRONMENT_H
 #define ENTWINE_CLI_ENVIRONMENT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include <jansson.h>
 
 /* The commit the tool was built from. */
@@ -20,7 +23,15 @@ void cli_environment_check(void (*report)(void *argument, const char *name,
                                           const char *near),
                            void *argument);
 
-/* The same as warnings, and folders that cannot be used. */
+/* Whether there is no folder of tuning entries that can be read: a user may wonder why
+ * plans ignore them.  Then writes what follows, and why. */
+bool cli_cache_is_lacking(char *why, size_t bytes);
+
+/* The same for recordings: otherwise that would be noticed only when a job has failed, and
+ * cannot be repeated. */
+bool cli_dump_is_lacking(char *why, size_t bytes);
+
+/* All of this as warnings. */
 void cli_environment_warn(void);
 
 /* Every ENTWINE_ variable that is set. */

@@ -25,6 +25,12 @@ void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const ch
 /* The fix that a library's error ends with, or `otherwise` where it has none. */
 const char *cli_doctor_fix(const char *error, const char *otherwise);
 
+/* Whether Ctrl-C has ended the check called `name`; if so, says that. */
+bool cli_doctor_interrupted(cli_doctor *d, const char *name);
+
+/* The variables that are set, unknown ones too. */
+void cli_doctor_variables(cli_doctor *d);
+
 /* Whether there is a core for every rank. */
 void cli_doctor_cores(cli_doctor *d, int num_cores, int num_ranks);
 

@@ -40,6 +40,15 @@ void cli_doctor_say(cli_doctor *d, cli_verdict found, const char *name, const ch
         cli_print(stdout, "      fix: %s\n", fix);
 }
 
+bool cli_doctor_interrupted(cli_doctor *d, const char *name)
+{
+    const bool interrupted = cli_interrupted();
+    if (interrupted)
+        cli_doctor_say(d, VERDICT_WARN, name, "run entwine doctor again",
+                       "interrupted: what remained was not checked");
+    return interrupted;
+}
+
 static void check_version(cli_doctor *d)
 {
     char header[32];
@@ -202,31 +211,12 @@ static void check_mpi(cli_doctor *d)
 {
     char path[PATH_MAX];
     bool found = cli_launch_module_path(path, sizeof path);
-    cli_doctor_say(d, found ? VERDICT_OK : VERDICT_WARN, "mpi",
-                   "only mpirun needs it: apt install libopenmpi-dev, then build again",
-                   "%s", found ? path : "module entwine_mpi.so not found");
-}
-
-static void unknown_variable(void *argument, const char *name, const char *near)
-{
-    cli_doctor *d = argument;
-    char fix[160];
-    snprintf(fix, sizeof fix, "%s%s%s",
-             near ? "maybe " : "unset it; known: see docs/CLI.md", near ? near : "",
-             near ? "?" : "");
-    cli_doctor_say(d, VERDICT_WARN, "variable", fix, "%s is set but nothing reads it",
-                   name);
-}
-
-static void check_variables(cli_doctor *d)
-{
-    for (const cli_variable *at = cli_variables(); at->name; at++) {
-        const char *value = getenv(at->name);
-        if (value)
-            cli_doctor_say(d, VERDICT_OK, "variable", "", "%s=%.100s: %s", at->name, value,
-                           at->meaning);
-    }
-    cli_environment_check(unknown_variable, d);
+    cli_doctor_say(
+        d, found ? VERDICT_OK : VERDICT_WARN, "mpi",
+        getenv("ENTWINE_MPI_MODULE")
+            ? "ENTWINE_MPI_MODULE must be the path of entwine_mpi.so"
+            : "only mpirun needs it: apt install libopenmpi-dev, then build again",
+        "%s", found ? path : "module entwine_mpi.so not found");
 }
 
 static void check_selftest(cli_doctor *d, ew_ranks_as kind)
@@ -234,6 +224,8 @@ static void check_selftest(cli_doctor *d, ew_ranks_as kind)
     cli_selftest test;
     const char *name = kind == EW_RANKS_AS_THREADS ? "threads" : "processes";
     ew_status status = cli_selftest_run(kind, d->settings->timeout_s, &test);
+    if (cli_doctor_interrupted(d, "self-test"))
+        return;
     if (status)
         cli_doctor_say(
             d, VERDICT_FAIL, "self-test",
@@ -254,11 +246,13 @@ void cli_doctor_check(cli_doctor *d)
     static void (*const checks[])(cli_doctor *) = {
         check_version,  check_cpu,   check_cores, check_numa,
         check_memory,   check_memfd, check_pidfd, check_sockets,
-        check_launcher, check_blas,  check_mpi,   check_variables};
+        check_launcher, check_blas,  check_mpi,   cli_doctor_variables};
     for (size_t at = 0; at < sizeof checks / sizeof checks[0]; at++)
         checks[at](d);
     fflush(stdout);
     cli_doctor_gpus(d);
-    check_selftest(d, EW_RANKS_AS_PROCESSES);
-    check_selftest(d, EW_RANKS_AS_THREADS);
+    if (!cli_interrupted())
+        check_selftest(d, EW_RANKS_AS_PROCESSES);
+    if (!cli_interrupted())
+        check_selftest(d, EW_RANKS_AS_THREADS);
 }

@@ -105,6 +105,8 @@ static void check_peers(cli_doctor *d, const cli_gpus *gpus)
     int num_ranks = gpus->count > 2 ? gpus->count : 2;
     cli_selftest test;
     ew_status status = cli_selftest_run_cuda(num_ranks, d->settings->timeout_s, &test);
+    if (cli_doctor_interrupted(d, "peers"))
+        return;
     if (status)
         cli_doctor_say(d, VERDICT_FAIL, "peers",
                        cli_doctor_fix(test.error,
@@ -204,6 +206,6 @@ void cli_doctor_gpus(cli_doctor *d)
     fflush(stdout);
     if (usable)
         check_peers(d, &gpus);
-    if (usable && d->settings->verbose)
+    if (usable && d->settings->verbose && !cli_interrupted())
         show_kernels(d);
 }

@@ -45,7 +45,8 @@ static ew_status run_job(cli_settings *settings, double timeout_s, cli_selftest 
         status = EW_ERR_SYSTEM;
     if (status != EW_OK)
         snprintf(test_out->error, sizeof test_out->error,
-                 "it could not begin; standard error says why");
+                 "it could not begin; standard error says why\n"
+                 "  fix: do what standard error says");
     if (status == EW_OK) {
         cli_job_prepare(&job);
         const char *mps = cli_mps_text(&job.mps);

@@ -444,7 +444,7 @@ ew_status ewx_tuning_wanted(bool *wanted_out)
     if (wish && *wish && !is_off && strcmp(wish, "on") != 0)
         return ewx_fail(EW_ERR_ARGUMENT,
                         "ENTWINE_TUNING=%s is not known\n"
-                        "  fix: use off, or on, which it is when unset",
+                        "  fix: set it to on or off, or unset it, which means on",
                         wish);
     *wanted_out = !is_off;
     return EW_OK;
