@@ -64,6 +64,20 @@ static cli_exit check_backends(const cli_command *command, const cli_settings *s
     return CLI_EXIT_OK;
 }
 
+/* A forecast compares all methods, at the rates of its hardware. */
+static cli_exit check_forecast(const cli_command *command, const cli_settings *settings)
+{
+    if (command->bit != CLI_PLAN || !cli_settings_bed(settings)->is_simulated)
+        return CLI_EXIT_OK;
+    if (settings->num_methods > 0)
+        return cli_fail_usage("leave it out, or entwine bench --profile NAME --method A,B",
+                              "--method: with a profile 'plan' shows every method");
+    if (settings->gflops > 0)
+        return cli_fail_usage("leave it out",
+                              "--gflops: a profile has rates of its own");
+    return CLI_EXIT_OK;
+}
+
 /* What follows a call changes neither its plan nor what is tuned. */
 static cli_exit check_layers(const cli_command *command, const cli_settings *settings)
 {
@@ -104,5 +118,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
     failed = check_layers(command, s);
     if (!failed)
         failed = check_tuning(command, s);
+    if (!failed)
+        failed = check_forecast(command, s);
     return failed ? failed : check_backends(command, s);
 }

@@ -65,6 +65,10 @@ cli_exit cli_add_variant(cli_settings *settings, const cli_option *option,
     if (settings->num_variants == most)
         return cli_fail_usage("run the rest in a second bench",
                               "--%s given more than %d times", option->name, most);
+    if (strlen(value) >= CLI_VARIANT_BYTES)
+        return cli_fail_usage("give each key once, and no number more digits than it needs",
+                              "--%s %.40s... is longer than %d bytes", option->name, value,
+                              CLI_VARIANT_BYTES - 1);
     ew_config *config = &settings->variant_configs[settings->num_variants];
     *config = (ew_config)EW_CONFIG_INIT;
     ew_status status = ew_config_parse(value, config);

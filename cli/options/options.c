@@ -76,10 +76,13 @@ static const cli_option option_table[] = {
     {0, "figure", "NAME", CLI_BENCH, TEXT(figure),
      "a figure of the paper's evaluation: its problems and methods; other options replace "
      "parts of them"},
-    {0, "method", "A,B", MEASURE | CLI_PLAN, OTHER(cli_set_methods),
+    {0, "method", "A,B", MEASURE, OTHER(cli_set_methods),
      "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, "
      "blas-chunked, chunk-signals, fused-push, fused-add, fused-tma-add; "
      "under mpirun also blas+mpi, blas+mpi-best"},
+    {0, "method", "NAME", CLI_PLAN, OTHER(cli_set_methods),
+     "the method to plan (default entwine): sequential, blas, or one of the rivals' ideas, "
+     "which entwine bench --help lists; with --profile every method is shown"},
     {0, "method", "NAME", CLI_TUNE, OTHER(cli_set_methods),
      "the method to tune (default entwine, whose configs alone are stored)"},
     {0, "variant", "TEXT", MEASURE, OTHER(cli_add_variant),
@@ -134,7 +137,8 @@ static const cli_option option_table[] = {
      "give up on a rank that makes no progress for this long (default 30)"},
     {0, "gflops", "RATE", CLI_PLAN,
      REAL(gflops, 1e-3, 1e9, "GFLOP/s of one rank, for example 75"),
-     "GFLOP/s of one rank, for the times and the required bandwidth"},
+     "GFLOP/s of one rank, for the times and the required bandwidth; not with "
+     "--profile, which has rates of its own"},
     {0, "budget", "TIME", CLI_TUNE, TIME(budget_s),
      "time for each problem, e.g. 60s or 2m (default: until the search ends)"},
     {0, "tuned", NULL, CLI_BENCH, SWITCH(tuned),

@@ -16,7 +16,8 @@ enum {
     CLI_MAX_METHODS = 40,     /* methods and variants together */
     CLI_MAX_SIMULATED = 1024, /* ranks of a forecast */
     CLI_MAX_WORDS = 64,       /* arguments of a command that are not options */
-    CLI_METHOD_BYTES = 32
+    CLI_METHOD_BYTES = 32,
+    CLI_VARIANT_BYTES = EW_CONFIG_TEXT_BYTES /* every key once, with the longest value */
 };
 
 typedef enum cli_format { CLI_FORMAT_TABLE, CLI_FORMAT_CSV, CLI_FORMAT_JSON } cli_format;

@@ -37,7 +37,7 @@ cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant
     entry->layer = cli_method_layer(method, &length);
     snprintf(entry->method, sizeof entry->method, "%.*s", length, method);
     if (variant)
-        snprintf(entry->label, sizeof entry->label, "%s[%.60s]", method, variant);
+        snprintf(entry->label, sizeof entry->label, "%s[%s]", method, variant);
     else
         snprintf(entry->label, sizeof entry->label, "%s", method);
     entry->base = entry->config = *config;

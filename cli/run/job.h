@@ -8,7 +8,11 @@
 #include "run/mps.h"
 #include "run/ranks.h"
 
-enum { CLI_LABEL_BYTES = 96, CLI_NAME_BYTES = 32, CLI_MAX_PROBLEMS = 4096 };
+enum {
+    CLI_LABEL_BYTES = CLI_METHOD_BYTES + CLI_VARIANT_BYTES + 2,
+    CLI_NAME_BYTES = 256, /* and a suite's line has no more */
+    CLI_MAX_PROBLEMS = 4096
+};
 
 typedef struct cli_problem {
     char name[CLI_NAME_BYTES]; /* of a suite's line, else empty */

@@ -12,7 +12,7 @@
 
 #include "base/paths.h"
 
-enum { MAX_LINE = 256, NUM_FIELDS = 6, MOST_BYTES = 1 << 20 };
+enum { MAX_LINE = CLI_NAME_BYTES, NUM_FIELDS = 6, MOST_BYTES = 1 << 20 };
 #define LINE_SHAPE \
     "each line is `name M N K W dtype`, for example `small 256 256 128 2 fp32`"
 
