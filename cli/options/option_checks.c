@@ -48,6 +48,10 @@ static cli_exit check_backends(const cli_command *command, const cli_settings *s
     if (command->bit == CLI_DEMO && !bed->on_cores)
         return cli_fail_usage("entwine bench --backend NAME measures another",
                               "'demo' shows the cpu backend");
+    if (command->bit == CLI_DEMO && settings->ranks.count && settings->ranks.at[0] < 2)
+        return cli_fail_usage("-W 2, or more; entwine run -W 1 measures one",
+                              "'demo' shows ranks that exchange tiles, and one has none to "
+                              "exchange");
     if (settings->graph && !bed->on_gpus)
         return cli_fail_usage("add --backend cuda, or leave it out",
                               "--graph captures calls into CUDA graphs");
@@ -73,8 +77,7 @@ static cli_exit check_forecast(const cli_command *command, const cli_settings *s
         return cli_fail_usage("leave it out, or entwine bench --profile NAME --method A,B",
                               "--method: with a profile 'plan' shows every method");
     if (settings->gflops > 0)
-        return cli_fail_usage("leave it out",
-                              "--gflops: a profile has rates of its own");
+        return cli_fail_usage("leave it out", "--gflops: a profile has rates of its own");
     return CLI_EXIT_OK;
 }
 

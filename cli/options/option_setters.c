@@ -109,6 +109,23 @@ cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
     return CLI_EXIT_OK;
 }
 
+/* Within the library's bounds of link_gbps, in the unit of the text. */
+static int parse_rate(const char *text, bool in_bits, double *gbs_out, char *why)
+{
+    static const double least_gbps = 1e-3, most_gbps = 1e6;
+    const double unit = in_bits ? 1 : 8;
+    double rate;
+    if (cli_real_parse(text, 0.0, most_gbps / unit, &rate, why))
+        return -1;
+    if (rate > 0 && rate * unit < least_gbps) {
+        snprintf(why, CLI_WHY_BYTES, "'%.60s' is less than %g, and not 0", text,
+                 least_gbps / unit);
+        return -1;
+    }
+    *gbs_out = rate * unit / 8;
+    return 0;
+}
+
 /* RATE[,US[,BYTES]]; returns 0, or writes what is wrong. */
 static int parse_link(cli_settings *settings, const char *value, char *why)
 {
@@ -118,16 +135,14 @@ static int parse_link(cli_settings *settings, const char *value, char *why)
     const size_t us_length = us ? strcspn(us, ",") : 0;
     const char *bytes = us && us[us_length] ? us + us_length + 1 : NULL;
     const bool in_bits = length > 2 && strncmp(value + length - 2, "Gb", 2) == 0;
-    double number;
     snprintf(rate, sizeof rate, "%.*s", (int)(in_bits ? length - 2 : length), value);
     snprintf(latency, sizeof latency, "%.*s", (int)us_length, us ? us : "");
     settings->link_latency_us = -1.0;
     settings->link_header_bytes = 0.0;
-    if (cli_real_parse(rate, 0.0, 1e6, &number, why) ||
+    if (parse_rate(rate, in_bits, &settings->link_gbs, why) ||
         (us && cli_real_parse(latency, 0.0, 1e6, &settings->link_latency_us, why)) ||
         (bytes && cli_real_parse(bytes, 0.0, 1024.0, &settings->link_header_bytes, why)))
         return -1;
-    settings->link_gbs = in_bits ? number / 8 : number;
     return 0;
 }
 
@@ -139,6 +154,17 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
                               "follow, and behind it bytes of a header: --link 46,1,16",
                               "--%s: %s", option->name, why);
     return CLI_EXIT_OK;
+}
+
+cli_exit cli_set_some_link(cli_settings *settings, const cli_option *option,
+                           const char *value)
+{
+    cli_exit failed = cli_set_link(settings, option, value);
+    if (!failed && !(settings->link_gbs > 0))
+        failed = cli_fail_usage("give a rate, or leave it out: demo then chooses one",
+                                "--%s %.40s: 'demo' shows what a link changes",
+                                option->name, value);
+    return failed;
 }
 
 /* ---- Lists of names ---- */

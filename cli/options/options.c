@@ -37,12 +37,18 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 #define REFUSED(reason, what) {.kind = CLI_VALUE_REFUSED, .why = reason, .fix = what}
 #define SIZES "a number such as 1024 or 8K; bench and tune also take 1024,2048 and 1024-8192*2"
 #define SOME_RANKS "1 to 256 ranks, such as 4; bench and tune also take 2,4,8 and 2-8*2"
+#define RANKS_TO_PLAN "1 to 1024 ranks, such as 8"
 #define TIME(field) \
     {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .least = 0.001, .most = 86400, \
      .fix = "a time for each problem, such as 60s or 2m", .endings = "sm", .factors = {1, 60}}
 #define PERCENT(field) \
     {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .most = 1000, \
      .fix = "per cent, such as 5%", .endings = "%", .factors = {0.01}}
+#define BACKEND \
+    {.kind = CLI_VALUE_CHOICE, .offset = FIELD(config.backend), .choices = backends, \
+     .mistaken = "gpu", .meant = "cuda"}
+#define CALLS COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024")
+#define WARMUP COUNT(warmup, 0, 1000000, "a count from 0 to 1000000")
 /* clang-format on */
 
 #define MEASURE (CLI_RUN | CLI_BENCH)
@@ -52,22 +58,42 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 #define TALKS (SHAPE | CLI_DOCTOR)
 #define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_STATUS)
 
+/* Help of options whose default depends on the command. */
+#define ROWS "rows of A and of the output "
+#define COLUMNS "columns of the output "
+#define DEPTH "depth of one rank's GEMM "
+#define LINK                                                                              \
+    "emulate a link of RATE GB/s per rank and direction (or gigabits per second, as in "  \
+    "2.5Gb), with US us latency (default 5, with cuda 1) and a header of BYTES for each " \
+    "128 bytes (default 0)"
+
 static const cli_option option_table[] = {
     {0, "op", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_op),
      "gemm-rs (GEMM, then ReduceScatter; the default), gemm-ar (AllReduce) or ag-gemm "
      "(AllGather, then GEMM)"},
     {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR,
      LIST(ranks, CLI_MAX_RANKS, SOME_RANKS), "ranks that work together (default 2)"},
-    {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, SIZES),
+    {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, RANKS_TO_PLAN),
      "ranks that work together (default 2, with --profile 8)"},
-    {'m', "rows", "M", SHAPE, LIST(rows, CLI_ANY_COUNT, SIZES),
-     "rows of A and of the output (default 1024)"},
-    {'N', "cols", "N", SHAPE, LIST(cols, CLI_ANY_COUNT, SIZES),
-     "columns of the output (default 1024)"},
-    {'k', "depth", "K", SHAPE, LIST(depth, CLI_ANY_COUNT, SIZES),
-     "depth of one rank's GEMM (default 512)"},
-    {'d', "datatype", "TYPE", SHAPE, OTHER(cli_set_dtypes),
-     "fp32, bf16 or fp16 (default fp32, with cuda bf16)"},
+    {'m', "rows", "M", RECORDS | CLI_TUNE, LIST(rows, CLI_ANY_COUNT, SIZES),
+     ROWS "(default 1024)"},
+    {'m', "rows", "M", CLI_DEMO, LIST(rows, CLI_ANY_COUNT, SIZES), ROWS "(default 2048)"},
+    {'m', "rows", "M", CLI_PLAN, LIST(rows, CLI_ANY_COUNT, SIZES),
+     ROWS "(default 1024, with --profile 8192)"},
+    {'N', "cols", "N", RECORDS | CLI_TUNE, LIST(cols, CLI_ANY_COUNT, SIZES),
+     COLUMNS "(default 1024)"},
+    {'N', "cols", "N", CLI_DEMO, LIST(cols, CLI_ANY_COUNT, SIZES),
+     COLUMNS "(default 2048)"},
+    {'N', "cols", "N", CLI_PLAN, LIST(cols, CLI_ANY_COUNT, SIZES),
+     COLUMNS "(default 1024, with --profile 8192)"},
+    {'k', "depth", "K", RECORDS | CLI_DEMO | CLI_TUNE, LIST(depth, CLI_ANY_COUNT, SIZES),
+     DEPTH "(default 512)"},
+    {'k', "depth", "K", CLI_PLAN, LIST(depth, CLI_ANY_COUNT, SIZES),
+     DEPTH "(default 512, with --profile 2048)"},
+    {'d', "datatype", "TYPE", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_dtypes),
+     "fp32, bf16 or fp16 (default fp32, on GPUs, also simulated ones, bf16)"},
+    {'d', "datatype", "TYPE", CLI_DEMO, OTHER(cli_set_dtypes),
+     "fp32, bf16 or fp16 (default fp32)"},
     {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, CHOICE(weight, weights),
      "nk (N rows of K, the default) or kn"},
     {0, "suite", "NAME[:TEXT]", LISTS, TEXT(suite),
@@ -91,8 +117,7 @@ static const cli_option option_table[] = {
      "what speedup is relative to (default sequential, else the first method)"},
     {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, OTHER(cli_set_config),
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, CHOICE(config.backend, backends),
-     "cpu, cuda or sim"},
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, BACKEND, "cpu, cuda or sim"},
     {0, "profile", "NAME", RECORDS | CLI_PLAN, OTHER(cli_set_profile),
      "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
      "one; means --backend sim (default h200-8)"},
@@ -101,21 +126,20 @@ static const cli_option option_table[] = {
      "status 3 when there is one"},
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, CHOICE(ranks_as, kinds_of_ranks),
      "processes (default) or threads"},
-    {0, "link", "RATE[,US[,BYTES]]", RECORDS | CLI_DEMO, OTHER(cli_set_link),
-     "emulate a link of RATE GB/s per rank and direction (or gigabits per second, as in "
-     "2.5Gb), with US us latency (default 5, with cuda 1) and a header of BYTES for each "
-     "128 bytes (default 0)"},
+    {0, "link", "RATE[,US[,BYTES]]", RECORDS, OTHER(cli_set_link), LINK},
+    {0, "link", "RATE[,US[,BYTES]]", CLI_DEMO, OTHER(cli_set_some_link),
+     LINK "; without it, one that needs 0.8 of the GEMM's time"},
     {0, "link", "RATE[,US[,BYTES]]", CLI_TUNE,
      REFUSED("entries are for this machine, not for an emulated link",
              "tune without it; bench --link then measures what was found"),
      NULL},
-    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE,
-     COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024"),
+    {'n', "iters", "COUNT", RECORDS | CLI_TUNE, CALLS,
      "timed calls of each method, 1..1024 (default 15, for a figure 25; tune: calls of "
      "each candidate before slow ones drop out, chosen unless given)"},
-    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO,
-     COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
-     "calls before timing starts (default 3)"},
+    {'n', "iters", "COUNT", CLI_DEMO, CALLS,
+     "timed calls of each method, 1..1024 (default 9)"},
+    {'w', "warmup", "COUNT", RECORDS, WARMUP, "calls before timing starts (default 3)"},
+    {'w', "warmup", "COUNT", CLI_DEMO, WARMUP, "calls before timing starts (default 1)"},
     {0, "gate", "MS", MEASURE | CLI_DEMO,
      REAL(gate_ms, 0, 1000, "milliseconds, 20 is a good value, 0 is off"),
      "quiet gate: retake samples during which a core was preempted"},
@@ -258,13 +282,29 @@ static cli_exit fail_getopt(const cli_command *command, int got, const char *wor
     return fail_unknown(command, word, optopt);
 }
 
-/* As many as the help shows, where ... stands for any number. */
+/* The help shows ... behind what may be there any number of times. */
+static bool takes_files(const cli_command *command)
+{
+    return command->words && strstr(command->words, "...");
+}
+
+/* As many as the help shows. */
 static int most_words(const cli_command *command)
 {
     int count = command->words ? 1 : 0;
     for (const char *at = command->words; at && *at; at++)
         count += *at == ' ';
-    return command->words && strstr(command->words, "...") ? CLI_MAX_WORDS : count;
+    return takes_files(command) ? CLI_MAX_WORDS : count;
+}
+
+static cli_exit fail_word(const cli_command *command, const char *word)
+{
+    if (takes_files(command))
+        return cli_fail_usage("leave some out",
+                              "'%s' takes at most %d files: '%.60s' is one too many",
+                              command->name, most_words(command), word);
+    return cli_fail_usage("options start with - or --, see entwine help",
+                          "'%s' does not take the argument '%.60s'", command->name, word);
 }
 
 cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
@@ -295,9 +335,7 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
     }
     while (optind < argc && !settings.help) {
         if (settings.num_words == most_words(command))
-            return cli_fail_usage("options start with - or --, see entwine help",
-                                  "'%s' does not take the argument '%.60s'", command->name,
-                                  argv[optind]);
+            return fail_word(command, argv[optind]);
         settings.words[settings.num_words++] = argv[optind++];
     }
     if (!settings.help) {

@@ -165,8 +165,8 @@ static void print_end(const cli_tune_output *output, double median, double worst
                   ewx_text_plural(output->num_kinds[CLI_TUNE_RESUMED]), output->folder);
     print_stored(output);
     if (!complete)
-        puts("# Incomplete : the run ended before all problems were tuned; go on with "
-             "--resume");
+        printf("# Incomplete : the run ended before all problems were tuned%s\n",
+               cli_tune_stores(output->settings) ? "; go on with --resume" : "");
 }
 
 cli_exit cli_tune_output_close(cli_tune_output *output, bool complete)
