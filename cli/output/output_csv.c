@@ -11,7 +11,7 @@ void cli_csv_begin(void)
     puts("name,m,n,k,ranks,dtype,weight,ranks_as,link_gbs,link_latency_us,link_header_"
          "bytes,seed,method,"
          "config,status,time_us,gemm_us,tail_us,cv,discarded,gflops,algbw_gbs,breq_gbs,"
-         "speedup,wrong,max_abs_err,speedup_low,speedup_high");
+         "speedup,wrong,max_abs_err,speedup_low,speedup_high,op");
 }
 
 static void print_text(const char *text)
@@ -46,16 +46,12 @@ static void print_params(const cli_row *row)
            row->job->bench.seed);
 }
 
-void cli_csv_row(const cli_row *row)
+/* All empty where the method did not run. */
+static void print_values(const cli_row *row)
 {
     const ew_bench_result *result = row->result;
-    print_params(row);
-    print_text(row->entry->label);
-    putchar(',');
-    print_text(row->config);
-    printf(",%s", ew_status_name(result->status));
     if (result->status != EW_OK) {
-        puts(",,,,,,,,,,,,,");
+        fputs(",,,,,,,,,,,,,", stdout);
         return;
     }
     print_number(result->time_us);
@@ -68,12 +64,22 @@ void cli_csv_row(const cli_row *row)
     print_number(row->breq);
     print_number(row->speedup);
     if (row->job->bed->is_simulated) {
-        puts(",,,,"); /* no values, so none right or wrong, and no noise */
+        fputs(",,,,", stdout); /* no values, so none right or wrong, and no noise */
         return;
     }
     printf(",%" PRId64, result->check.wrong);
     print_number(result->check.max_abs_err);
     print_number(row->over_base.low);
     print_number(row->over_base.high);
-    putchar('\n');
+}
+
+void cli_csv_row(const cli_row *row)
+{
+    print_params(row);
+    print_text(row->entry->label);
+    putchar(',');
+    print_text(row->config);
+    printf(",%s", ew_status_name(row->result->status));
+    print_values(row);
+    printf(",%s\n", ew_op_name(row->problem->problem.op));
 }

@@ -149,7 +149,18 @@ static void print_reservations(const cli_job *job, const cli_summary *summary)
            summary->worst_cv > noisy_cv ? ", NOISY" : "");
 }
 
-/* The one figure of a comparison: ours, or the first method's, over the baseline. */
+static bool is_ours(const cli_entry *entry)
+{
+    return strcmp(entry->method, "entwine") == 0;
+}
+
+static cli_ratio inverse_of(const cli_ratio *ratio)
+{
+    return (cli_ratio){1 / ratio->value, 1 / ratio->high, 1 / ratio->low};
+}
+
+/* The one figure of a comparison: ours, or the first method's, over the baseline; where
+ * that is ours, over the first other method. */
 static void print_result(const cli_job *job, const cli_summary *summary)
 {
     int quoted = -1;
@@ -159,13 +170,19 @@ static void print_result(const cli_job *job, const cli_summary *summary)
             quoted = at;
     if (quoted < 0)
         return;
-    printf("# Result : %s is %.2f times as fast as %s", job->entries[quoted].label,
-           geomean_speedup(summary, quoted), job->entries[job->baseline].label);
-    const cli_ratio *ratio = &summary->last_over_base[quoted];
+    const cli_entry *one = &job->entries[quoted], *other = &job->entries[job->baseline];
+    double speedup = geomean_speedup(summary, quoted);
+    cli_ratio ratio = summary->last_over_base[quoted];
+    if (is_ours(other) && !is_ours(one)) {
+        one = other, other = &job->entries[quoted];
+        speedup = 1 / speedup;
+        ratio = inverse_of(&ratio);
+    }
+    printf("# Result : %s is %.2f times as fast as %s", one->label, speedup, other->label);
     if (summary->num_speedups[quoted] > 1)
         printf(", geomean of %d problems", summary->num_speedups[quoted]);
-    else if (!isnan(ratio->low))
-        printf(", %s (95 %%: %.3f to %.3f)", cli_lead_name(ratio), ratio->low, ratio->high);
+    else if (!isnan(ratio.low))
+        printf(", %s (95 %%: %.3f to %.3f)", cli_lead_name(&ratio), ratio.low, ratio.high);
     print_reservations(job, summary);
 }
 

@@ -272,7 +272,7 @@ typedef struct ew_bench_result {
     double time_us;    /* maximum over ranks of the rank's median */
     double gemm_us;    /* maximum over ranks of the rank's median GEMM window */
     double tail_us;    /* of the slowest rank: median of end - gemm_end */
-    double enqueue_us; /* maximum over ranks: host time of a call among 64; cpu: 0 */
+    double enqueue_us; /* maximum over ranks: host time of a call among 16; cpu: 0 */
     double cv;         /* of that rank's samples: standard deviation / mean */
     int32_t discarded; /* samples retaken because of the quiet gate */
     int32_t num_samples;
