@@ -87,8 +87,9 @@ static void announce(const cli_job *job, const cli_settings *settings,
                      const cli_context *context, bool to_stdout)
 {
     char calls[128];
-    snprintf(calls, sizeof calls, ", %d warm-up and %d timed calls, seed %u",
-             job->bench.warmup, job->bench.iters, job->bench.seed);
+    snprintf(calls, sizeof calls, ", %d warm-up and %d timed call%s, seed %u",
+             job->bench.warmup, job->bench.iters, ewx_text_plural(job->bench.iters),
+             job->bench.seed);
     if (to_stdout && !settings->quiet) /* else it stands above the numbers */
         cli_caveats_print(job, stderr);
     cli_context_announce(context, job, settings, calls);

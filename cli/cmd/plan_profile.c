@@ -236,8 +236,8 @@ static void print_answer(const forecast *f)
     const double gain = f->baseline_us / f->best.time_us;
     printf("answer    overlap %s: %.3f x as fast as %s",
            gain > 1.02 ? "pays" : "does not pay", gain, f->baseline);
-    printf(", %.3f of the floor, %.1f us of %.1f us communication hidden\n",
-           f->floor_us / f->best.time_us, fmax(0, f->baseline_us - f->best.time_us),
+    printf(", %.3f x as long as the floor, %.1f us of %.1f us communication hidden\n",
+           f->best.time_us / f->floor_us, fmax(0, f->baseline_us - f->best.time_us),
            fmax(0, f->baseline_us - f->gemm_us));
     printf("bound by  the %s\n", f->link_us > f->gemm_us
                                      ? "link: more budget or a better order "
