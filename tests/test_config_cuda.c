@@ -199,7 +199,7 @@ static void impossible_cuda_configs_are_refused(void **state)
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "last=-2");
     request.release_first = 3;
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "last=-2");
-    request.release = request.release_last = 0;
+    request.release = request.release_first = request.release_last = 0;
     request.kernel = (ew_kernel)3;
     expect_cuda_refusal(&problem, 8, &request, EW_ERR_CONFIG, "kernel=3");
     request.kernel = (ew_kernel)0;
