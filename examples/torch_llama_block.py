@@ -61,7 +61,7 @@ def difference(layer, x):
 def rank_main(world, meeting):
     dist.init_process_group("gloo", f"file://{meeting}", rank=world.rank, world_size=world.size)
     torch.manual_seed(world.rank)
-    block, x = Block(world).to(DTYPE), torch.randn(ROWS // world.size, HIDDEN).to(DTYPE)
+    block, x = Block(world).to(DTYPE).eval(), torch.randn(ROWS // world.size, HIDDEN).to(DTYPE)
     projections = (block.attention_out, block.attend(x)), (block.down, block.gated(x))
     worst = max(difference(layer, features) for layer, features in projections)
     dist.destroy_process_group()

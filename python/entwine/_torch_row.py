@@ -134,9 +134,10 @@ class RowParallelLinearNorm(RowParallelLinear):
 
         normed, residual = layer(x, residual)
 
-    ``residual`` holds this rank's rows.  Where no gradient is wanted the sum takes the place of
-    the residual that was passed, so go on with the one returned.  With gradients, and under
-    autocast, the steps are torch's own; the last bit of ``normed`` may then differ.
+    ``residual`` holds this rank's rows.  Where no gradient is wanted, of a layer in evaluation mode
+    (``eval()``), the sum takes the place of the residual that was passed, so go on with the one
+    returned.  With gradients, and under autocast, the steps are torch's own; the last bit of
+    ``normed`` may then differ.
 
     With ``output="replicated"`` ``normed`` is whole on every rank.  The residual still holds
     this rank's rows, so that each rank norms only these, or with ``residual_rows="all"`` all rows,
@@ -189,6 +190,10 @@ class RowParallelLinearNorm(RowParallelLinear):
         if torch.is_autocast_enabled(x.device.type) or torch.is_grad_enabled() and any(
                 tensor.requires_grad for tensor in (x, residual, *self.parameters())):
             return self._in_steps(x, residual)
+        if self.training or residual.requires_grad:
+            # This may be the first pass of a checkpoint, which is without gradients and which the
+            # second one begins with the same residual; autograd would not see the write.
+            residual = residual.clone()
         residual = residual.contiguous()
         weight = self.weight
         arguments = (as_matrix(x), weight, residual.view(-1, self.out_features), self.norm_weight,

@@ -248,7 +248,7 @@ NORM_KINDS = [{}, {"output": "replicated"},
 
 @pytest.mark.parametrize("kind", NORM_KINDS, ids=["scattered", "whole", "whole-residual-too"])
 def test_compile_sees_the_layer(world, kind):
-    layer = et.RowParallelLinearNorm(K, N, world=world, **kind)
+    layer = et.RowParallelLinearNorm(K, N, world=world, **kind).eval()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for m in (M, 7, 13):
         x, residual = tensors(0, m, N, K)[0], torch.ones(m, N)
@@ -360,7 +360,7 @@ def norm_a_step(world, shape, kind):
                          (layer.bias.grad, linear.bias.grad),
                          (layer.norm_weight.grad, weight.grad)):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    fused, in_place = layer.freeze()(mine.detach(), my_residual.detach())
+    fused, in_place = layer.freeze().eval()(mine.detach(), my_residual.detach())
     assert torch.equal(in_place, h) and in_place.data_ptr() == my_residual.data_ptr()
     assert torch.allclose(fused, normed, rtol=1e-6, atol=0)
 

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
 from ranks import spawn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 RANKS, M, N, K, EPS = 3, 7, 5, 4, 1e-3
 
@@ -400,6 +401,43 @@ def test_a_written_residual_is_seen_by_autograd(world):
     et.gemm_rs_layer(given["a"], given["b"], residual, given["norm_weight"], world)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("wants", [False, True], ids=["residual", "residual-wants-gradient"])
+def test_a_checkpoint_begins_again_with_its_residual(world, wants, frozen, reentrant):
+    """The first pass of a reentrant one has no gradients, and is followed by one that has."""
+    torch.manual_seed(0)
+    layer = et.RowParallelLinearNorm(K, N, world=world)
+    if frozen:
+        layer.freeze()
+    given = torch.randn(M, K), torch.randn(M, N)
+    grads = []
+    for run in (lambda *inputs: layer(*inputs), lambda *inputs: checkpoint(
+            layer, *inputs, use_reentrant=reentrant)):
+        x, residual = (tensor.clone() for tensor in given)
+        x.requires_grad_()
+        residual.requires_grad_(wants)
+        normed, h = run(x, residual)
+        assert torch.equal(residual, given[1])
+        loss = (normed * torch.arange(N)).sum() + h.square().sum()
+        inputs = [x, *([residual] if wants else []), *(() if frozen else layer.parameters())]
+        for tensor in inputs:
+            tensor.grad = None
+        loss.backward()
+        grads.append([tensor.grad for tensor in inputs])
+    for one, other in zip(*grads):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_residual_that_wants_a_gradient_is_not_written(world):
+    """Of a layer in evaluation mode, too."""
+    layer = et.RowParallelLinearNorm(K, N, world=world).eval()
+    residual = torch.zeros(M, N, requires_grad=True)
+    with torch.no_grad():
+        layer(torch.ones(M, K), residual)
+    assert not residual.any()
 
 
 def guess(world, num_rows):
