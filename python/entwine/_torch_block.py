@@ -15,7 +15,7 @@ from ._torch_column import ColumnParallelLinear
 from ._torch_operators import replicate
 from ._torch_products import ag_gemm_act, ag_gemm_multi
 from ._torch_row import RowParallelLinear
-from ._torch_sums import activated_columns, as_matrix, own_columns
+from ._torch_sums import activated_columns, as_matrix, own_columns, torchs_columns
 from ._torch_world import chosen_world
 from ._world import World
 
@@ -58,7 +58,7 @@ class _Block(torch.nn.Module):
                 return [own_columns(x, layer.weight, layer.bias, self.world, layer.frozen)
                         for layer in layers]
             x = replicate(x, self.world)
-            return [torch.nn.functional.linear(x, layer.weight, layer.bias) for layer in layers]
+            return [torchs_columns(x, layer.weight, layer.bias, self.world) for layer in layers]
         layers[0]._check_rows(x.shape, num_rows)
         products = ag_gemm_multi(as_matrix(x), [layer.weight for layer in layers], self.world,
                                  num_rows, all(layer.frozen for layer in layers))

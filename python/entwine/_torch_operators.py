@@ -85,17 +85,25 @@ def _wants_function(arguments):
         map(_wants_gradient, arguments))
 
 
-def _differentiable(name, function, kernel, kernel_in_training=None):
+def _in_training(run, pack):
+    """A weight that is trained changes before it is used often: it is packed in the call, also by a
+    graph that is compiled for training.  `pack`: which argument says so, if there is one."""
+    if pack is None:
+        return run
+    return lambda *arguments: run(*arguments[:pack], False, *arguments[pack + 1:])
+
+
+def _differentiable(name, function, kernel, pack=None):
     """What torch.library.register_autograd would make, except that the usual call does not go
     through the dispatcher, from C++ to Python, a second time, and that forward-mode derivatives
     are refused and not lost.  `function` gets as its first argument what to call."""
     below = functools.partial(_below_autograd, name)
-    in_training = kernel_in_training or kernel
+    in_training = _in_training(kernel, pack), _in_training(below, pack)
 
     def autograd(keys, *arguments):
         is_plain = identity(keys) in NOTHING_BUT_AUTOGRAD
         if _wants_function(arguments):
-            return function.apply(in_training if is_plain else below, *arguments)
+            return function.apply(in_training[0 if is_plain else 1], *arguments)
         return kernel(*arguments) if is_plain else below(*arguments)
 
     torch.library.impl(f"entwine::{name}", _DEVICES, kernel)
@@ -184,7 +192,7 @@ def _prepare(op, world, a, b, frozen, pack, num_rows=None, config=""):
                                 f"bfloat16\n  fix: convert it first")
     plan = _plan.plan_of_shape(world, shape[0] if num_rows is None else num_rows, weight_shape,
                                dtype, layout or "nk", a.is_cpu, config or None, op)
-    weight = _torch_weights.packed(world, b, layout, frozen, config) if frozen or pack else None
+    weight = _torch_weights.packed(world, b, layout, frozen, pack, config)
     if weight is None:
         return plan, b.detach() if layout else _plain(b)
     plan._bind_again(weight)
@@ -287,14 +295,8 @@ class _GemmAR(_Gemm):
         return _replicated(grad, world)
 
 
-def _in_training(kernel, pack):
-    """A weight that is trained changes before it is used often: it is packed in the call.
-    `pack`: which argument says so."""
-    return lambda *arguments: kernel(*arguments[:pack], False, *arguments[pack + 1:])
-
-
-_differentiable("gemm_rs", _GemmRS, _gemm_rs, _in_training(_gemm_rs, 4))
-_differentiable("gemm_ar", _GemmAR, _gemm_ar, _in_training(_gemm_ar, 4))
+_differentiable("gemm_rs", _GemmRS, _gemm_rs, pack=4)
+_differentiable("gemm_ar", _GemmAR, _gemm_ar, pack=4)
 
 
 def may_pack(b: torch.Tensor) -> bool:
@@ -388,7 +390,7 @@ def _cast_gathering(dtype, arguments):
     return a, b, num_rows, world, frozen, gather, pack
 
 
-_differentiable("ag_gemm", _AgGemm, _ag_gemm, _in_training(_ag_gemm, 6))
+_differentiable("ag_gemm", _AgGemm, _ag_gemm, pack=6)
 _autocast("ag_gemm", _cast_gathering)
 
 

@@ -32,20 +32,25 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
         return parameter.to_local()
     local = parameter._local_tensor
     try:
-        now, known = parameter._version, local._entwine_seen  # type: ignore[attr-defined]
+        now, known = _seen_of(parameter), local._entwine_seen  # type: ignore[attr-defined]
     except (AttributeError, RuntimeError):  # the first time; an inference tensor has no version
         _note_version(parameter)
     else:
-        if known != (id(parameter), now):
+        if known != now:
             torch.autograd.graph.increment_version(local)
             _note_version(parameter)
     return parameter.to_local() if _is_grad_enabled() else local
 
 
+def _seen_of(parameter: DTensor) -> tuple[int, int, bool]:
+    """What _torch_weights cannot find in the local tensor: also whether it is trained."""
+    return id(parameter), parameter._version, parameter.requires_grad
+
+
 def _note_version(parameter: DTensor) -> None:
     local = parameter._local_tensor
     if not (parameter.is_inference() or local.is_inference()):
-        local._entwine_seen = id(parameter), parameter._version  # type: ignore[attr-defined]
+        local._entwine_seen = _seen_of(parameter)  # type: ignore[attr-defined]
 
 
 def _parameter(module: torch.nn.Module, name: str) -> Any:

@@ -11,7 +11,7 @@ from . import _plan, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._products import activation_code
 from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _fake,
-                               _in_training, _library, _plain, _to, may_pack)
+                               _library, _plain, _to, gemm_rs_operator, may_pack)
 from ._world import World, check_world, find_world
 
 for _schema in ("ag_gemm_multi(Tensor a, Tensor[] b, SymInt num_rows, str world, "
@@ -47,8 +47,8 @@ def _prepare(world, a, weights, num_rows, frozen, pack, config=""):
                                _NAMES[a.dtype], layout, a.is_cpu, config or None, "ag-gemm")
     given = []
     for b, its in zip(weights, layouts):
-        packs = (frozen or pack) and its == layout
-        weight = _torch_weights.packed(world, b, layout, frozen, config) if packs else None
+        weight = (_torch_weights.packed(world, b, layout, frozen, pack, config) if its == layout
+                  else None)
         given.append(weight or (b.detach() if its == layout else _plain(b)))
     return plan, given
 
@@ -73,8 +73,8 @@ def _gradients(grads, a_wants, weights, wants, gathered, grad_gathered, world):
     if a_wants and there:
         # One call for all: what is summed over the products is summed before it crosses.
         wide = torch.cat([grads[at] for at in there], 1)
-        grad_a = torch.ops.entwine.gemm_rs(wide, torch.cat([weights[at] for at in there]).t(),
-                                           world)
+        grad_a = gemm_rs_operator(wide, torch.cat([weights[at] for at in there]).t(), world, False,
+                                  False)
     if a_wants and grad_gathered is not None:
         rows = torch.ops.entwine.reduce_scatter_rows(grad_gathered, world)
         grad_a = rows if grad_a is None else grad_a + rows
@@ -132,7 +132,7 @@ def _cast_multi(dtype, arguments):
     return a, b, num_rows, world, frozen, gather, pack
 
 
-_differentiable("ag_gemm_multi", _MultiOfList, _multi, _in_training(_multi, 6))
+_differentiable("ag_gemm_multi", _MultiOfList, _multi, pack=6)
 _autocast("ag_gemm_multi", _cast_multi)
 
 
@@ -238,7 +238,7 @@ def _cast_act(dtype, arguments):
             frozen, gather, keep, pack)
 
 
-_differentiable("ag_gemm_act", _Act, _act, _in_training(_act, 9))
+_differentiable("ag_gemm_act", _Act, _act, pack=9)
 _autocast("ag_gemm_act", _cast_act)
 
 

@@ -14,6 +14,7 @@ from ._torch_again import activate_again, call_again, remember, remember_activat
 from ._torch_dispatch import has_nothing_to_do
 from ._torch_operators import _as_matrix, _replicated, gemm_ar_operator, gemm_rs_operator
 from ._torch_products import activated
+from ._torch_weights import note_training
 from ._world import World
 
 _get_num_threads, _is_grad_enabled = torch.get_num_threads, torch.is_grad_enabled
@@ -61,8 +62,18 @@ def own_columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     for any number of rows, so that a row's bits do not depend on how many there are."""
     y = _own_product(x, weight, world, frozen) if _is_inference() else None
     if y is None:
-        return torch.nn.functional.linear(_replicated(x, world.name), weight, bias)
+        return torchs_columns(_replicated(x, world.name), weight, bias, world)
     return y if bias is None else y + bias.to(y.dtype)
+
+
+def torchs_columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, world: World
+                   ) -> torch.Tensor:
+    """The same by torch's product."""
+    if _is_grad_enabled() and not _is_compiling():
+        alone = world if world._size == 1 else world._own
+        if alone is not None:
+            note_training(alone, weight)
+    return torch.nn.functional.linear(x, weight, bias)
 
 
 def _own_product(x: torch.Tensor, weight: torch.Tensor, world: World, frozen: bool

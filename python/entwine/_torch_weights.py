@@ -2,9 +2,9 @@
 as the tensor's memory.
 
 A change of the tensor is seen by its version, which torch counts at every write but those through
-``.data``, ``numpy()`` and their like, and those of fused optimizers, whose steps are watched
-instead.  So where nobody has promised that the weight stays (`frozen`), some elements that are
-spread over it are compared as well.  What is decided here
+``.data``, ``numpy()`` and their like, and those of fused optimizers.  So the steps of optimizers are
+watched, what is used in training is packed again behind it, and where nobody has promised that the
+weight stays (`frozen`), some elements that are spread over it are compared as well.  What is decided here
 concerns this rank alone: ranks use the same plan whether or not their weights are packed.
 """
 import ctypes
@@ -28,17 +28,21 @@ _WRITTEN = -1  # the version of what has to be packed again
 class _Kept:
     """What is known of a tensor that was used as a weight."""
 
-    __slots__ = ("version", "elements", "sample", "weight", "calls", "memory", "forget")
+    __slots__ = ("version", "elements", "sample", "weight", "calls", "memory", "forget",
+                 "is_trained")
 
     def __init__(self, b, memory, forget):
         self.memory = memory  # where that of its storage began
         self.forget = forget  # what is called when the storage is gone
         self.elements = _spread_elements(b)  # borrows the memory: read it only while b is there
         self.weight = None
+        self.is_trained = False
         self.calls = {}  # of _torch_again
 
-    def note(self, version):
+    def note(self, b, version):
         self.version, self.sample = version, self.elements.tobytes()
+        # A DTensor wants a gradient by itself, and says so on its local tensor (_torch_parallel).
+        self.is_trained = b.requires_grad or getattr(b, "_entwine_seen", (False,))[-1]
 
     def is_current(self, version, promised):
         if version != self.version:
@@ -114,13 +118,16 @@ def layout_of(b):
     return "nk" if b.is_contiguous() else "kn" if b.t().is_contiguous() else None
 
 
-def packed(world, b, layout, promised, config=""):
+def packed(world, b, layout, promised, wanted, config=""):
     """The packed weight of b, made or renewed if need be.  None: b is to be packed in the call.
     Plans of another config may need another one (_form_of).
 
-    Without a promise that is so for tensors whose changes could not be seen, and at the first
-    call with a tensor that is not a parameter, for many of those never come back.
+    Without a promise that is so unless it is wanted, for tensors whose changes could not be seen,
+    and at the first call with a tensor that is not a parameter, for many of those never come back.
     """
+    if not (promised or wanted):
+        note_training(world, b, config)
+        return None
     if b.is_inference():
         version = _UNTRACKED
         if not promised:
@@ -149,8 +156,17 @@ def packed(world, b, layout, promised, config=""):
     if wanted:
         kept.version = _WRITTEN  # until it is packed
         kept.pack(world, b, layout, config)
-    kept.note(version)
+    kept.note(b, version)
     return kept.weight
+
+
+def note_training(world, b, config=""):
+    """b is used where nothing of it is kept: if it is trained, it will be written, and by many
+    programs without torch's knowledge."""
+    if b.requires_grad and world._frozen:
+        kept = world._frozen.get(key_of(b, b.untyped_storage(), config))
+        if kept is not None:
+            kept.version = _WRITTEN
 
 
 # ---- Optimizers ------------------------------------------------------------------------------
@@ -165,17 +181,18 @@ def _storage_of(parameter):
 
 def _note_step(optimizer, *_):
     """Fused steps, and optimizers that write to ``.data``, leave the versions as they are, and may
-    change few elements.  (What a compiled step writes is counted.)"""
+    change few elements; so do programs whose optimizer has weights of its own, in fp32, which they
+    then copy into those of the model.  (What a compiled step writes is counted.)"""
     if torch.compiler.is_compiling():
         return
     known = [world._frozen for world in list(_worlds.values()) if world._frozen]
     if not known:
         return
     written = {_storage_of(parameter) for group in optimizer.param_groups
-               for parameter in group["params"] if parameter.requires_grad}
+               for parameter in group["params"]}
     for weights in known:
         for (storage, *_), kept in list(weights.items()):
-            if storage in written:
+            if kept.is_trained or storage in written:
                 kept.version = _WRITTEN
 
 
