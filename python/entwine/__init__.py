@@ -18,8 +18,9 @@ from ._cancellation import Cancellation
 from ._errors import *  # noqa: F401,F403
 from ._errors import __all__ as _error_names
 from ._library import __version__, library_path
-from ._plan import Plan, Timing, ag_gemm, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer
+from ._plan import Plan, Timing
 from ._problem import explain
+from ._shared_plans import ag_gemm, gemm_ar, gemm_ar_layer, gemm_rs, gemm_rs_layer
 from ._spawn import spawn
 from ._symmetric import SymmetricMemory
 from ._tuning import TuneResult, tune

@@ -21,8 +21,6 @@ from ._world import World, check_world, timeout_ms
 
 Array = TypeVar("Array")  # results are of the kind of A
 
-_CACHED_PLANS = 32
-
 
 class Timing(NamedTuple):
     """When the last call started, had its GEMM done, and ended (CLOCK_MONOTONIC)."""
@@ -87,6 +85,7 @@ class Plan(Taker):
         self._function, self._layer_function, self._gives_all_rows = _FUNCTIONS[op]
         self._bound = False
         self._bound_to = None  # a weak reference, if it was bound to a Weight
+        self._is_captured = False  # see _shared_plans
         self._config = self._read_config()
         self._device = device_of(world, backend_in(self._config))
         if backend_in(self._config) == "cpu":
@@ -513,98 +512,3 @@ _FUNCTIONS = {"gemm-rs": (lib.ew_gemm_rs, lib.ew_gemm_rs_layer, False),
 
 def _operands(a, b):
     return {"A": a} if b is None else {"A": a, "B": b}
-
-
-# ---- Without a plan --------------------------------------------------------------------------
-
-def _plan_for(a, b, world, config, op, num_rows=None):
-    if a.shape[1] != b.shape[1]:
-        raise ShapeError(f"A has shape {a.shape} and B {b.shape}; expected the same depth k")
-    if not (b.is_row_major() or b.is_transposed()):
-        raise ArgumentError(f"B has strides {b.strides}; expected {(b.shape[1], 1)} (row-major) or "
-                            f"{(1, b.shape[0])} (its transpose)\n  fix: pass a contiguous copy")
-    return plan_of_shape(world, a.shape[0] if num_rows is None else num_rows, b.shape, DTYPE_NAMES[a.dtype],
-                         "nk" if b.is_row_major() else "kn", a.device == CPU, config, op)
-
-
-def plan_of_shape(world, m, weight_shape, dtype, layout, on_cpu, config=None, op="gemm-rs"):
-    """The plan that all calls without a plan of one's own share: of that shape, for as many rows
-    as the next power of two.  All ranks make the same calls, so all caches hold the same plans
-    and drop the same one."""
-    n, k = weight_shape
-    max_m = 1 << (m - 1).bit_length() if m > 1 else 1
-    key = op, max_m, n, k, dtype, layout, on_cpu, config and str(config)
-    plans = world._cache
-    plan = plans.pop(key, None)
-    if plan is None:
-        if len(plans) >= _CACHED_PLANS:
-            world.barrier()
-            plans.pop(next(iter(plans))).close()
-        plan = Plan(world, max_m, n, k, dtype, config, backend="cpu" if on_cpu else "cuda",
-                    layout=layout, op=op)
-    plans[key] = plan  # the last one is the most recently used
-    return plan
-
-
-def _gemm(op, A, B, world, out, stream, config):
-    check_world(world)
-    stream = stream_handle(stream)
-    a, b = describe(A, "A", stream), describe(B, "B", stream)
-    return _plan_for(a, b, world, config, op)._run(a, b, out, stream)
-
-
-def _layer(op, A, B, world, layer, stream, config):
-    check_world(world)
-    stream = stream_handle(stream)
-    a, b = describe(A, "A", stream), describe(B, "B", stream)
-    return _plan_for(a, b, world, config, op)._run_layer(a, b, layer, stream)
-
-
-def gemm_rs(A: Array, B: object, world: World, *, out: Array | None = None, stream: object = None,
-            config: ConfigLike = None) -> Array:
-    """This rank's rows of the sum over ranks of ``A @ B.T``, without a plan of one's own:
-    plans are made when a new shape comes and kept in a small cache.  Collective.
-
-    A is [m, k] and B is [n, k], either row-major or a transposed K x N array.  B is packed in
-    every call; with a fixed weight, a ``Plan`` and its ``set_weight`` are faster.
-    """
-    return _gemm("gemm-rs", A, B, world, out, stream, config)
-
-
-def gemm_ar(A: Array, B: object, world: World, *, out: Array | None = None, stream: object = None,
-            config: ConfigLike = None) -> Array:
-    """The whole sum over ranks of ``A @ B.T``, on every rank, without a plan of one's own, as
-    ``gemm_rs``."""
-    return _gemm("gemm-ar", A, B, world, out, stream, config)
-
-
-def ag_gemm(A: Array, B: object, world: World, *, num_rows: int | None = None,
-            out: Array | None = None, gathered: Array | None = None, stream: object = None,
-            config: ConfigLike = None) -> Array:
-    """``Plan.ag_gemm`` without a plan of one's own, as ``gemm_rs``."""
-    check_world(world)
-    stream = stream_handle(stream)
-    a, b = describe(A, "A", stream), describe(B, "B", stream)
-    m = a.shape[0] * world.size if num_rows is None else count(num_rows, "num_rows", 0)
-    return _plan_for(a, b, world, config, "ag-gemm", m)._run_gathering(a, b, m, out, gathered,
-                                                                       stream)
-
-
-def gemm_rs_layer(A: Array, B: object, world: World, *, bias: object = None,
-                  residual: Array | None = None, norm_weight: object = None, eps: float = 1e-5,
-                  out: Array | None = None, normed: Array | None = None, stream: object = None,
-                  config: ConfigLike = None) -> Array:
-    """``Plan.gemm_rs_layer`` without a plan of one's own, as ``gemm_rs``."""
-    return _layer("gemm-rs", A, B, world, Layer(bias, residual, norm_weight, eps, out, normed),
-                  stream, config)
-
-
-def gemm_ar_layer(A: Array, B: object, world: World, *, bias: object = None,
-                  residual: Array | None = None, residual_rows: str = "owned",
-                  norm_weight: object = None, eps: float = 1e-5, out: Array | None = None,
-                  normed: Array | None = None, stream: object = None, config: ConfigLike = None
-                  ) -> Array:
-    """``Plan.gemm_ar_layer`` without a plan of one's own, as ``gemm_rs``."""
-    return _layer("gemm-ar", A, B, world,
-                  Layer(bias, residual, norm_weight, eps, out, normed, residual_rows), stream,
-                  config)

@@ -18,3 +18,9 @@ def stream_handle(stream):
 def torch_stream(device):
     """The handle of torch's current stream."""
     return sys.modules["torch"].cuda.current_stream(device).cuda_stream or LEGACY_STREAM
+
+
+def is_capturing():
+    """Whether torch captures its current stream into a CUDA graph."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_current_stream_capturing()

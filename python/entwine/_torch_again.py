@@ -19,6 +19,7 @@ import torch
 from torch.autograd import profiler
 
 from ._library import lib
+from ._shared_plans import known_plan
 from ._streams import LEGACY_STREAM
 from ._torch_dispatch import has_nothing_else_to_do
 from ._torch_weights import key_of
@@ -82,11 +83,9 @@ def _meet(b, world, frozen, config):
 
 def _plan_of(call, world):
     """The plan of a call that was remembered; None if the call is not to be made again."""
-    key, plans = call[0], world._cache
-    if key not in plans or profiler._is_profiler_enabled:
+    if profiler._is_profiler_enabled:
         return None  # a profiler shall see the operator
-    plan = plans[key] = plans.pop(key)  # the last one is the most recently used
-    return plan
+    return known_plan(world, call[0])
 
 
 def _stream_of(a):

@@ -7,10 +7,11 @@ import sys
 import torch
 from torch.autograd import forward_ad
 
-from . import _plan, _torch_rows, _torch_weights
+from . import _torch_rows, _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._layer import Layer
 from ._problem import ConfigLike, config_text
+from ._shared_plans import plan_of_shape
 from ._torch_dispatch import NOTHING_BUT_AUTOGRAD, identity
 from ._world import World, check_world, find_world
 
@@ -190,8 +191,8 @@ def _prepare(op, world, a, b, frozen, pack, num_rows=None, config=""):
     if dtype is None:
         raise ArgumentTypeError(f"a has element type {a.dtype}; expected float32, float16 or "
                                 f"bfloat16\n  fix: convert it first")
-    plan = _plan.plan_of_shape(world, shape[0] if num_rows is None else num_rows, weight_shape,
-                               dtype, layout or "nk", a.is_cpu, config or None, op)
+    plan = plan_of_shape(world, shape[0] if num_rows is None else num_rows, weight_shape, dtype,
+                         layout or "nk", a.is_cpu, config or None, op)
     weight = _torch_weights.packed(world, b, layout, frozen, pack, config)
     if weight is None:
         return plan, b.detach() if layout else _plain(b)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from . import _plan, _torch_weights
+from . import _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._products import activation_code
+from ._shared_plans import plan_of_shape
 from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _fake,
                                _library, _plain, _to, gemm_rs_operator, may_pack)
 from ._world import World, check_world, find_world
@@ -43,8 +44,8 @@ def _prepare(world, a, weights, num_rows, frozen, pack, config=""):
     _check_weights(a, weights)
     layouts = [_torch_weights.layout_of(b) for b in weights]
     layout = "kn" if set(layouts) == {"kn"} else "nk"
-    plan = _plan.plan_of_shape(world, num_rows, (sum(b.shape[0] for b in weights), a.shape[1]),
-                               _NAMES[a.dtype], layout, a.is_cpu, config or None, "ag-gemm")
+    plan = plan_of_shape(world, num_rows, (sum(b.shape[0] for b in weights), a.shape[1]),
+                         _NAMES[a.dtype], layout, a.is_cpu, config or None, "ag-gemm")
     given = []
     for b, its in zip(weights, layouts):
         weight = (_torch_weights.packed(world, b, layout, frozen, pack, config) if its == layout

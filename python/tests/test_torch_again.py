@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
-from entwine import _plan, _torch_again, _torch_sums  # noqa: E402
+from entwine import _shared_plans, _torch_again, _torch_sums  # noqa: E402
 from ranks import spawn  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -106,7 +106,7 @@ def one_row(world):
 
 
 def test_plans_that_were_dropped(world, monkeypatch):
-    monkeypatch.setattr(_plan, "_CACHED_PLANS", 2)
+    monkeypatch.setattr(_shared_plans, "_CACHED_PLANS", 2)
     layer = layer_of(world)
     with torch.no_grad():
         for _ in range(3):
@@ -115,6 +115,31 @@ def test_plans_that_were_dropped(world, monkeypatch):
                 want = torch.nn.functional.linear(x, layer.weight, layer.bias)
                 assert torch.equal(layer(x), want)
     assert len(world._cache) == 2
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_plans_that_were_captured_are_kept(world, monkeypatch, remembered):
+    """A CUDA graph writes to their memory when it is replayed.  (Here the CPU stands for a GPU.)"""
+    monkeypatch.setattr(_shared_plans, "_CACHED_PLANS", 2)
+    monkeypatch.setattr(_shared_plans, "CPU", 0)
+    captures = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(captures))
+    layer = layer_of(world)
+    with torch.no_grad():
+        for m in (1, 3):
+            for _ in range(3):
+                layer(integers(m, K))
+        captured = list(world._cache.values())
+        captures.append("a graph")
+        for m in (1, 3):
+            layer(integers(m, K)) if remembered else et.gemm_ar(integers(m, K), layer.weight, world)
+        captures.clear()
+        for m in (9, 17, 33, 65):
+            layer(integers(m, K))
+        assert list(world._cache.values())[:2] == captured and len(world._cache) == 4
+        for plan in captured:
+            assert plan.config  # it is open
+        assert [plan._is_captured for plan in world._cache.values()] == [True, True, False, False]
 
 
 def test_plans_are_used_in_the_order_of_the_dispatcher(world):
