@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ._errors import ArgumentError, ShapeError
 from ._products import activation_code
 from ._torch_column import ColumnParallelLinear
+from ._torch_linear import check_plain
 from ._torch_operators import replicate
 from ._torch_products import ag_gemm_act, ag_gemm_multi
 from ._torch_row import RowParallelLinear
@@ -44,6 +45,8 @@ class _Block(torch.nn.Module):
 
     def _take_parts(self, module: torch.nn.Module, columns: Sequence[str], row: str) -> None:
         """This rank's parts of a module's linear layers, under their names."""
+        for name in (*columns, row):
+            check_plain(getattr(module, name), name)
         for name in columns:
             setattr(self, name, ColumnParallelLinear.from_linear(getattr(module, name), self.world,
                                                                  input=self.rows))
@@ -137,7 +140,7 @@ class ParallelMLP(_Block):
                     activation: str | None = None) -> Self:
         """This rank's part of an MLP that all ranks hold: one with ``gate_proj``, ``up_proj`` and
         ``down_proj``, and ``act_fn`` unless ``activation`` is given."""
-        gate: torch.nn.Linear = module.gate_proj  # type: ignore[assignment]
+        gate = check_plain(module.gate_proj, "gate_proj")
         layer = cls(gate.in_features, gate.out_features, rows=rows, world=world, group=group,
                     activation=activation or activation_of(module), device="meta")
         layer._take_parts(module, ("gate_proj", "up_proj"), "down_proj")
@@ -214,8 +217,7 @@ class ParallelAttentionProjections(_Block):
                     head_dim: int | None = None) -> Self:
         """This rank's part of an attention layer that all ranks hold: one with ``q_proj``,
         ``k_proj``, ``v_proj`` and ``o_proj``, and ``head_dim`` unless that is given."""
-        q: torch.nn.Linear = module.q_proj  # type: ignore[assignment]
-        k: torch.nn.Linear = module.k_proj  # type: ignore[assignment]
+        q, k = check_plain(module.q_proj, "q_proj"), check_plain(module.k_proj, "k_proj")
         size = head_dim or getattr(module, "head_dim", None)
         if not size or q.out_features % size or k.out_features % size:
             raise ArgumentError(f"head_dim is {size}; expected a divisor of the {q.out_features} "

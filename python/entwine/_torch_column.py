@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ._errors import ArgumentError, ShapeError
-from ._torch_linear import Device, ParallelLinear
+from ._torch_linear import Device, ParallelLinear, check_plain
 from ._torch_operators import ag_gemm
 from ._torch_sums import as_matrix, own_columns
 from ._torch_world import chosen_world
@@ -58,17 +58,17 @@ class ColumnParallelLinear(ParallelLinear):
     @classmethod
     def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
                     group: dist.ProcessGroup | None = None, input: str = "scattered") -> Self:
-        """This rank's part of a torch.nn.Linear that all ranks hold."""
+        """This rank's part of a torch.nn.Linear that all ranks hold; frozen if that is."""
+        check_plain(linear)
         layer = cls(linear.in_features, linear.out_features, linear.bias is not None,
-                    input=input, world=world, group=group,
-                    device=linear.weight.device, dtype=linear.weight.dtype)
-        share = linear.out_features // layer.world.size
-        mine = slice(layer.world.rank * share, (layer.world.rank + 1) * share)
-        with torch.no_grad():
-            layer.weight.copy_(linear.weight[mine])
-            if layer.bias is not None:
-                layer.bias.copy_(linear.bias[mine])
+                    input=input, world=world, group=group, device="meta",
+                    dtype=linear.weight.dtype)
+        layer._take(linear)
         return layer
+
+    def _mine(self) -> tuple[slice, slice]:
+        share, rank = self.out_features // self.world._size, self.world._rank
+        return slice(rank * share, (rank + 1) * share), slice(0, self.in_features)
 
     def _check_rows(self, shape: torch.Size, num_rows: int | None) -> None:
         if len(shape) < 2 or shape[-1] != self.in_features:

@@ -15,6 +15,7 @@ from torch.distributed.tensor import parallel
 
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._torch_dispatch import has_nothing_to_do_on_cpu
+from ._torch_linear import why_not_plain
 from ._torch_rows import parts_of_all
 from ._torch_sums import activated_columns, own_columns, scattered_sum, whole_sum
 from ._torch_world import world_of
@@ -193,9 +194,11 @@ class RowwiseParallel(parallel.RowwiseParallel):
         return layout.dim
 
     def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
-        if not isinstance(module, torch.nn.Linear):
-            raise ArgumentTypeError(f"the module is a {type(module).__name__}; expected a "
-                                    f"torch.nn.Linear\n  fix: use torch's RowwiseParallel for it")
+        why = why_not_plain(module)
+        if why is not None:
+            raise ArgumentTypeError(f"the module {why}; expected a plain torch.nn.Linear\n"
+                                    f"  fix: use torch's RowwiseParallel for it")
+        assert isinstance(module, torch.nn.Linear)
         scatter_dim, world = self._scatter_dim(), world_of(device_mesh.get_group())
         if module.in_features % world.size:
             raise ShapeError(f"in_features is {module.in_features}; expected a multiple of the "

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._problem import ConfigLike, config_text
-from ._torch_linear import Device, ParallelLinear
+from ._torch_linear import Device, ParallelLinear, check_plain
 from ._torch_operators import all_gather_rows, may_pack, replicate
 from ._torch_sums import as_matrix, owned_shape, scattered_sum, whole_sum
 from ._torch_world import chosen_world
@@ -74,21 +74,21 @@ class RowParallelLinear(ParallelLinear):
     def from_linear(cls, linear: torch.nn.Linear, world: World | None = None, *,
                     group: dist.ProcessGroup | None = None, output: str = "scattered",
                     scatter_dim: int = 0, config: ConfigLike = None) -> RowParallelLinear:
-        """This rank's part of a torch.nn.Linear that all ranks hold."""
+        """This rank's part of a torch.nn.Linear that all ranks hold; frozen if that is."""
         return cls._part_of(linear, world=world, group=group, output=output,
                             scatter_dim=scatter_dim, config=config)
 
     @classmethod
     def _part_of(cls, linear: torch.nn.Linear, **options: Any) -> Self:
+        check_plain(linear)
         layer = cls(linear.in_features, linear.out_features, linear.bias is not None, **options,
-                    device=linear.weight.device, dtype=linear.weight.dtype)
-        world = layer.world
-        share = linear.in_features // world.size
-        with torch.no_grad():
-            layer.weight.copy_(linear.weight[:, world.rank * share:(world.rank + 1) * share])
-            if linear.bias is not None:
-                layer.bias.copy_(linear.bias)
+                    device="meta", dtype=linear.weight.dtype)
+        layer._take(linear)
         return layer
+
+    def _mine(self) -> tuple[slice, slice]:
+        rank = self.world._rank
+        return slice(0, self.out_features), slice(rank * self._share, (rank + 1) * self._share)
 
     def _check_features(self, x: torch.Tensor, least_dimensions: int) -> None:
         shape = x.shape
@@ -174,9 +174,13 @@ class RowParallelLinearNorm(RowParallelLinear):
         layer = cls._part_of(linear, world=world, group=group, output=output)
         layer.eps = eps
         layer._set_residual_rows(residual_rows)
-        if norm_weight is not None:
+        if norm_weight is None:
+            torch.nn.init.ones_(layer.norm_weight)
+        else:
             with torch.no_grad():
                 layer.norm_weight.copy_(norm_weight)
+            if isinstance(norm_weight, torch.nn.Parameter):
+                layer.norm_weight.requires_grad_(norm_weight.requires_grad)
         return layer
 
     def forward(  # type: ignore[override]

@@ -27,6 +27,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from ._adapters import counted, why_not, with_reasons
 from ._errors import ArgumentError, ShapeError, UnsupportedError
 from ._torch_block import activation_of
+from ._torch_linear import why_not_plain
 from ._torch_parallel import (Forward, activated_forward, column_forward, embedding_forward,
                               gathered_column_forward, row_forward)
 from ._torch_world import world_of
@@ -75,8 +76,9 @@ def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
 def _why_not(module: torch.nn.Module, mesh: DeviceMesh, style: _Entwines) -> str | None:
     """Why Entwine cannot run this layer; None if it can."""
     size = _group_of(mesh).size()
-    if type(module) is not style.kind:
-        return f"is a {type(module).__name__}, not a torch.nn.{style.kind.__name__}"
+    why = why_not_plain(module, style.kind)
+    if why is not None:
+        return why
     if getattr(module, "max_norm", None) is not None:
         return "has max_norm, which changes its weight"
     why = why_not(module.weight, mesh.device_type)  # type: ignore[arg-type]

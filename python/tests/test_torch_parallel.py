@@ -161,11 +161,17 @@ def check_written_between(mesh):
         y.sum().backward()
 
 
+class Doubled(torch.nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
 def check_refusals(mesh):
     from torch.distributed.tensor import Partial, Shard
     from torch.distributed.tensor.parallel import parallelize_module
     for module, style, text in (
             (torch.nn.Embedding(4, 4), et.RowwiseParallel(), "the module is a Embedding"),
+            (Doubled(4, 4), et.RowwiseParallel(), "the module is a Doubled, whose forward"),
             (torch.nn.Linear(5, 4), et.RowwiseParallel(), "in_features is 5"),
             (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Shard(-1)), "output_layouts"),
             (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Partial()),
