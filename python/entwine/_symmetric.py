@@ -11,7 +11,7 @@ from ._buffers import CPU, DTYPE_NAMES, ITEM_BYTES, count, dtype_code
 from ._errors import ArgumentError, ShapeError
 from ._library import lib
 from ._weight import device_of
-from ._world import World, check_world
+from ._world import Unique, World, check_world
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class _Bytes:
                                          "data": (address, False), "version": 3}
 
 
-class SymmetricMemory:
+class SymmetricMemory(Unique):
     """Memory of which every rank has a part that the GPUs of all ranks can write.  Collective:
     all ranks ask for the same number of bytes.
 

@@ -8,7 +8,7 @@ from ._buffers import CPU, DTYPE_NAMES, describe
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._library import lib
 from ._problem import ConfigLike, make_config, make_problem
-from ._world import World, check_world
+from ._world import Unique, World, check_world
 
 
 def device_of(world, backend):
@@ -16,7 +16,7 @@ def device_of(world, backend):
     return CPU if backend != "cuda" else world.rank % max(1, lib.ew_gpu_count())
 
 
-class Taker:
+class Taker(Unique):
     """Takes operands: a plan or a weight, with its _n, _k, _dtype, _layout and _device."""
 
     _KIND = "plan"

@@ -31,7 +31,23 @@ _worlds_over_mpi = set()  # not yet closed: leaving MPI is for all ranks, never 
 _counter = itertools.count()
 
 
-class World:
+class Unique:
+    """What has a handle or memory of the library.  A copy of what holds it holds the same: the copy
+    of a model works in the world of the model."""
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise ArgumentTypeError(f"an entwine.{type(self).__name__} cannot be pickled, as it is of "
+                                f"this process alone\n  fix: save what it was made from, and make "
+                                f"it again where that is loaded")
+
+
+class World(Unique):
     """The ranks that work together: on one host, or on several when MPI started them.
 
     ``World()`` is a world of one rank.  For more, use ``entwine.init()``, one of the ``from_``
@@ -322,16 +338,8 @@ class World:
             except Exception:
                 pass  # the interpreter is going away
 
-    # ---- Copies ----
-
-    def __copy__(self):
-        return self
-
-    def __deepcopy__(self, memo):
-        """Itself: the copy of a model works in the world of the model."""
-        return self
-
     def __reduce__(self):
+        """By its name, which the world of the process that loads it has, too."""
         self._check_open()
         return _unpickle, (self.name,)
 

@@ -1,6 +1,8 @@
 """Weights of their own: shared by plans, renewed, and freed with their object."""
+import copy
 import gc
 import os
+import pickle
 import threading
 
 import numpy as np
@@ -83,6 +85,21 @@ def test_freed_with_its_object(world):
     plan.bind(entwine.Weight(world, B))  # nobody keeps it
     with pytest.raises(entwine.ArgumentError, match="the plan has no weight"):
         plan.gemm_rs(A)
+
+
+MADE = {"Weight": lambda w, B: entwine.Weight(w, B),
+        "Plan": lambda w, B: entwine.Plan(w, 6, N, K, "float32"),
+        "SymmetricMemory": lambda w, B: entwine.SymmetricMemory(w, 64, backend="cpu")}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_copies_are_the_same(world, made):
+    """The end of one must not free what the other has."""
+    one = MADE[made](world, operands(0, 6, N, K)[1])
+    for other in (copy.copy(one), copy.deepcopy(one), copy.deepcopy({"in": [one]})["in"][0]):
+        assert other is one
+    with pytest.raises(entwine.ArgumentTypeError, match=f"entwine.{made} cannot be(.|\n)*fix: save"):
+        pickle.dumps(one)
 
 
 def test_the_collector_comes_while_a_call_is_running(world):
