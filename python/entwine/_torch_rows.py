@@ -145,7 +145,7 @@ def reduce_scatter(rows, world, replicated=False):
     rows = rows.detach()
     first, count = world.owned_rows(rows.shape[0])
     if replicated:
-        return rows[first:first + count].clone()
+        return rows[first:first + count].clone(memory_format=torch.contiguous_format)
     _agree(world, "sums", rows.shape[0], rows)
     shares = [owned_rows(rows.shape[0], world.size, rank)[1] for rank in range(world.size)]
     parts = _exchange_shares(world, rows.contiguous(), shares)

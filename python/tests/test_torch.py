@@ -1,4 +1,5 @@
 """Entwine in PyTorch.  Skipped as a whole where torch is not installed."""
+import itertools
 import os
 from pathlib import Path
 
@@ -163,8 +164,9 @@ def test_opcheck(world):
     for operator in (torch.ops.entwine.gemm_rs, torch.ops.entwine.gemm_ar):
         torch.library.opcheck(operator, (a, b, world.name))
         torch.library.opcheck(operator, (a, b.detach(), world.name, True))
-    rows = A.clone().requires_grad_()
-    for replicated in (False, True):
+    across = A.t().contiguous().t()
+    for replicated, rows in itertools.product((False, True), (A.clone(), across)):
+        rows.requires_grad_()
         torch.library.opcheck(torch.ops.entwine.all_gather_rows, (rows, M, world.name, replicated))
         torch.library.opcheck(torch.ops.entwine.reduce_scatter_rows, (rows, world.name, replicated))
     torch.library.opcheck(torch.ops.entwine.replicate, (a, world.name))
