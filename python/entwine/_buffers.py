@@ -129,12 +129,13 @@ def _of_numpy(array, name):
 
 
 _torch_codes = {}
-_Tensor = _strided = None  # torch's, once a tensor has come by
+_Tensor = _strided = _increment_version = None  # torch's, once a tensor has come by
 
 
 def _meet_torch(torch):
-    global _Tensor, _strided
+    global _Tensor, _strided, _increment_version
     _Tensor, _strided = torch.Tensor, torch.strided
+    _increment_version = torch.autograd.graph.increment_version
     _torch_codes.update({torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16})
 
 
@@ -274,6 +275,16 @@ def refuse_overlap(written, read):
                 raise ArgumentError(f"{name} shares memory with {other}; expected memory of its "
                                     f"own")
         seen.append((name, start, end))
+
+
+def note_written(*arrays):
+    """Has torch know which of the caller's tensors a call has written: autograd refuses to go back
+    through what it has saved of them."""
+    if _Tensor is None:
+        return
+    for array in arrays:
+        if isinstance(array, _Tensor) and not array.is_inference():
+            _increment_version(array)
 
 
 def empty_like(array, shape):

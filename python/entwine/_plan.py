@@ -195,6 +195,7 @@ class Plan(Taker):
         products.allocate(a, m)
         self._world._call(lib.ew_ag_gemm_multi, self._check_open(), m, a.pointer or None,
                           products.build(m), len(products.weights), whole, stream)
+        _buffers.note_written(gathered, *(outs or ()))
         return products.outs
 
     def ag_gemm_act(self, A: Array, weights: Sequence[object], activation: str = "silu",
@@ -214,6 +215,7 @@ class Plan(Taker):
         a, m, several, whole, stream = self._gather_for(A, weights, products, num_rows, gathered,
                                                         stream)
         n = several.widths()[0] if several.weights else self._n
+        given = out
         if out is None:
             out, c = _buffers.allocate_like(a, (m, n))
         else:
@@ -221,6 +223,7 @@ class Plan(Taker):
         self._world._call(lib.ew_ag_gemm_act, self._check_open(), m, a.pointer or None,
                           several.build(m), len(several.weights), code, c.pointer or None, whole,
                           stream)
+        _buffers.note_written(given, gathered, *(products or ()))
         return out
 
     def _gather_for(self, A, weights, outs, num_rows, gathered, stream):
@@ -300,7 +303,7 @@ class Plan(Taker):
             return None
         if shape[-1] != self._k or m > self._max_m:
             return None
-        rows = m if self._gives_all_rows else world._share(m)
+        rows, given = m if self._gives_all_rows else world._share(m), out
         if out is None:
             out, c = empty_like(A, (rows, self._n) if leading is None else (*leading, self._n))
         else:
@@ -312,21 +315,24 @@ class Plan(Taker):
                 return None
         self._call(self._function, self._handle, m, a, None, c,
                    None if self._device == CPU else torch_stream(self._device))
+        if given is not None:
+            _buffers.note_written(given)
         return out
 
     def _run(self, a, b, out, stream):
-        m = self._check_operands(a, b)
+        m, given = self._check_operands(a, b), out
         if out is None:
             out, c = _buffers.allocate_like(a, self._shape_of_c(m))
         else:
             c = self._matrix(out, "out", m, self._gives_all_rows)
             _buffers.refuse_overlap({"out": c}, _operands(a, b))
         self._enqueue(self._function, m, a, b, c.pointer or None, stream)
+        _buffers.note_written(given)
         return out
 
     def _run_gathering(self, a, b, num_rows, out, gathered, stream):
         m = self._check_all_rows(self._check_operands(a, b), num_rows)
-        outputs = {}
+        outputs, given = {}, out
         if out is None:
             out, c = _buffers.allocate_like(a, (m, self._n))
         else:
@@ -337,6 +343,7 @@ class Plan(Taker):
         whole = outputs.get("gathered")
         self._enqueue(self._function, m, a, b, c.pointer or None, stream,
                       None if whole is None else whole.pointer or None)
+        _buffers.note_written(given, gathered)
         return out
 
     def _check_all_rows(self, rows, num_rows):
@@ -355,6 +362,7 @@ class Plan(Taker):
         m = self._check_operands(a, b)
         epilogue, c = layer.resolve(self, m, _operands(a, b))
         self._enqueue(self._layer_function, m, a, b, c, stream, epilogue)
+        _buffers.note_written(layer.out, layer.residual, layer.normed)
         return layer.result
 
     def _enqueue(self, function, m, a, b, c, stream, *epilogue):

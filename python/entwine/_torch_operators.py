@@ -417,10 +417,7 @@ def _layer(op, a, b, world, frozen, pack, residual, norm_weight, bias, eps, **ho
     plan, b = _prepare(op, find_world(world), a, b, frozen, pack)
     layer = Layer(None if bias is None else _plain(bias), residual.detach(), _plain(norm_weight),
                   eps, None, None, **how)
-    normed = plan._layer(_plain(a), b, layer, None)
-    if not residual.is_inference():
-        torch.autograd.graph.increment_version(residual)  # as every operator that writes
-    return normed
+    return plan._layer(_plain(a), b, layer, None)
 
 
 @torch.library.impl("entwine::gemm_rs_layer", _DEVICES)

@@ -1,5 +1,6 @@
 """Every operator and every module of entwine.torch: right first and second derivatives of every
 input, or a refusal.  One without a case here fails."""
+import functools
 import inspect
 import itertools
 
@@ -401,6 +402,46 @@ def test_a_written_residual_is_seen_by_autograd(world):
     et.gemm_rs_layer(given["a"], given["b"], residual, given["norm_weight"], world)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def written_by_plans(world):
+    """(what is written, the call that writes it) for every output of a plan's."""
+    def tensor(*shape):
+        return torch.ones(shape)
+
+    plans = {op: entwine.Plan(world, M, N, K, "float32", op=op)
+             for op in ("gemm-rs", "gemm-ar", "ag-gemm")}
+    a, b = tensor(M, K), tensor(N, K)
+    for plan in plans.values():
+        plan.set_weight(b)
+    rs, ar, ag = plans.values()
+    for call, run in ((rs.gemm_rs, rs.gemm_rs_layer),
+                      (ar.gemm_ar, functools.partial(ar.gemm_ar_layer, residual_rows="all"))):
+        yield (out := tensor(M, N)), functools.partial(call, a, out=out)
+        yield (out := tensor(M, N)), functools.partial(call, a, b, out=out)
+        yield (out := tensor(M, N)), functools.partial(run, a, out=out)
+        yield (out := tensor(M, N)), functools.partial(run, a, residual=out)
+        yield (out := tensor(M, N)), functools.partial(run, a, norm_weight=tensor(N), normed=out)
+    yield (out := tensor(M, N)), functools.partial(ag.ag_gemm, a, out=out)
+    yield (out := tensor(M, K)), functools.partial(ag.ag_gemm, a, gathered=out)
+    yield (out := tensor(M, N)), functools.partial(ag.ag_gemm_multi, a, [b], outs=[out])
+    yield (out := tensor(M, K)), functools.partial(ag.ag_gemm_multi, a, [b], gathered=out)
+    yield (out := tensor(M, N)), functools.partial(ag.ag_gemm_act, a, [b], out=out)
+    yield (out := tensor(M, N)), functools.partial(ag.ag_gemm_act, a, [b], products=[out])
+    yield (out := tensor(M, K)), functools.partial(ag.ag_gemm_act, a, [b], gathered=out)
+    yield (out := tensor(M, N)), functools.partial(entwine.gemm_rs, a, b, world, out=out)
+
+
+def test_what_a_plan_has_written_is_seen_by_autograd(world):
+    for out, call in written_by_plans(world):
+        x = torch.ones(out.shape, requires_grad=True)
+        loss = (x * out).sum()
+        call()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    with torch.inference_mode():  # where nothing has a version
+        for _, call in written_by_plans(world):
+            call()
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
