@@ -10,6 +10,7 @@ import secrets
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import TypeVar
@@ -23,7 +24,8 @@ from ._world import MAX_RANKS, World, _real
 
 Result = TypeVar("Result")
 
-_UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed
+_UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed, and all to exit
+_STOP_S = 1.0  # what a rank gets that is told to stop
 _START_S = 60.0  # to start an interpreter on a busy machine is no lack of progress
 _PR_SET_PDEATHSIG = 1
 
@@ -109,6 +111,9 @@ class _Rank:
         except Exception as error:
             self.outcome = ("raised", f"its result cannot be read: {error}", "", False)
 
+    def has_answered(self):
+        return self.outcome is not None and self.outcome[0] != "died"
+
     def failure(self):
         """(how much it is to blame, exception), or None."""
         if self.outcome is None or self.outcome[0] == "returned":
@@ -155,18 +160,33 @@ def _collect(ranks, timers):
             unwinding = []
 
 
+def _join(ranks, seconds):
+    """Those that have not ended by then."""
+    give_up_at = time.monotonic() + seconds
+    for rank in ranks:
+        rank.process.join(max(0.0, give_up_at - time.monotonic()))
+    return [rank for rank in ranks if rank.process.exitcode is None]
+
+
 def _end(ranks):
+    """Ends those that have not answered, and waits for the others, which may have more to do on
+    their way out, such as to write a file."""
+    leaving = [rank for rank in ranks if rank.has_answered()]
+    running = [rank for rank in ranks if not rank.has_answered()]
     for stop in ("terminate", "kill"):
-        for rank in ranks:
-            if rank.outcome is None or stop == "kill":
-                getattr(rank.process, stop)()
-        give_up_at = time.monotonic() + 1.0
-        for rank in ranks:
-            rank.process.join(max(0.0, give_up_at - time.monotonic()))
-        if all(rank.process.exitcode is not None for rank in ranks):
-            break
+        for rank in running:
+            getattr(rank.process, stop)()
+        running = _join(running, _STOP_S)
+    late = _join(leaving, _UNWIND_S)
+    for rank in late:
+        rank.process.kill()
+    _join(late, _STOP_S)
     for rank in ranks:
         rank.answer.close()
+    for rank in late:
+        warnings.warn(f"rank {rank.rank} was killed, as it had not ended {_UNWIND_S:g} s after its "
+                      f"function had\n  fix: do in the function what takes so long at exit",
+                      RuntimeWarning, stacklevel=3)
 
 
 def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
@@ -179,7 +199,8 @@ def spawn(num_ranks: int, function: Callable[..., Result], *arguments: object,
     needs ``if __name__ == "__main__":`` around the call.  With "fork" they are copies of this
     process, which must not have started threads or CUDA.  With "forkserver" they are copies of a
     process that has imported what ``multiprocessing.set_forkserver_preload`` named, torch for
-    example, and nothing else: each starts as if afresh, but soon.
+    example, and nothing else: each starts as if afresh, but soon.  A rank whose function has ended
+    has 5 s to exit; then it is killed, with a warning.
 
     When a rank raises or dies, the others are told, and RankError names it; on Ctrl-C all end;
     when this process dies, they do too.  ``timeout`` limits the whole run in seconds.  Other

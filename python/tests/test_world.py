@@ -1,5 +1,5 @@
 """Ranks: how they meet, and how they end when something goes wrong."""
-import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import entwine
-from entwine import _interrupt
+from entwine import _interrupt, _spawn
 
 WAIT = 60  # seconds that a world waits for a silent rank: far longer than these tests take
 
@@ -292,6 +292,25 @@ def test_survivors_see_who_died(capfd):
     with pytest.raises(entwine.RankError, match="rank 1 died"):
         entwine.spawn(2, see_death, timeout=WAIT, world_timeout=WAIT)
     assert "1 EW_ERR_PEER_DIED -9" in capfd.readouterr().out
+
+
+def write_at_exit(path, seconds):
+    time.sleep(seconds)
+    path.touch()
+
+
+def leave_slowly(world, folder, seconds):
+    multiprocessing.util.Finalize(None, write_at_exit, (
+        folder / str(world.rank), seconds if world.rank == 1 else 0), exitpriority=1)
+    return world.rank
+
+
+def test_ranks_may_take_their_time_to_exit(tmp_path, monkeypatch, recwarn):
+    assert entwine.spawn(2, leave_slowly, tmp_path, 2.0, method="fork") == [0, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"] and not recwarn.list
+    monkeypatch.setattr(_spawn, "_UNWIND_S", 0.5)
+    with pytest.warns(RuntimeWarning, match="rank 1 was killed(.|\n)*fix: do in the function"):
+        assert entwine.spawn(2, leave_slowly, tmp_path, 100.0, method="fork") == [0, 1]
 
 
 def stay_silent(world):
