@@ -31,7 +31,7 @@ def plan_of_shape(world, m, weight_shape, dtype, layout, on_cpu, config=None, op
 
 
 def known_plan(world, key):
-    """The shared plan of that key, which is now the last one that was used; None: there is none."""
+    """The shared plan of that key, which is now the last that was used; None: there is none."""
     plans = world._cache
     plan = plans.pop(key, None)
     if plan is not None:
@@ -42,8 +42,8 @@ def known_plan(world, key):
 
 
 def _make_room(world):
-    """Closes the plan that was not used for longest.  Not one that was captured into a CUDA graph:
-    nobody knows when the graph, which writes to the plan's memory, is replayed for the last time."""
+    """Closes the plan that was not used for longest, but none that was captured into a CUDA graph:
+    nobody knows when a graph, which writes to the plan's memory, is replayed for the last time."""
     plans = world._cache
     free = [key for key, plan in plans.items() if not plan._is_captured]
     if len(free) >= _CACHED_PLANS:

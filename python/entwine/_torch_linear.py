@@ -37,8 +37,9 @@ def check_plain(linear: Any, name: str = "linear") -> torch.nn.Linear:
     if why is None and "forward" in linear.__dict__:
         why = "has a forward that was put in the place of torch.nn.Linear's"
     if why is not None:
-        raise ArgumentTypeError(f"{name} {why}; expected a plain torch.nn.Linear\n  fix: merge what "
-                                f"it adds into a plain one first, or leave this layer whole")
+        raise ArgumentTypeError(f"{name} {why}; expected a plain torch.nn.Linear\n"
+                                f"  fix: merge what it adds into a plain one first, or leave this "
+                                f"layer whole")
     assert isinstance(linear, torch.nn.Linear)
     return linear
 
@@ -60,8 +61,8 @@ class ParallelLinear(torch.nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """This rank's part of what torch.nn.Linear of the whole size draws: every rank draws all of
-        it, so that the parts of one seed are parts of one weight, and not equal.  A bias may have to
-        be equal on all ranks, whatever their seeds, so it starts at zero."""
+        it, so that the parts of one seed are parts of one weight, and not equal.  A bias may have
+        to be equal on all ranks, whatever their seeds, so it starts at zero."""
         weight, (rows, columns) = self.weight, self._mine()
         n, k = self.out_features, self.in_features
         # On a CPU the numbers do not depend on how many are drawn together.
