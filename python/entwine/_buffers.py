@@ -280,9 +280,9 @@ def refuse_overlap(written, read):
 def note_written(*arrays):
     """Has torch know which of the caller's tensors a call has written: autograd refuses to go back
     through what it has saved of them."""
-    if _Tensor is None:
-        return
     for array in arrays:
+        if array is None or type(array) is np.ndarray or _Tensor is None:
+            continue
         if isinstance(array, _Tensor) and not array.is_inference():
             _increment_version(array)
 
