@@ -203,7 +203,8 @@ def print_and_do_without(browser, page, shots):
     browser.screenshot(os.path.join(shots, "noscript.png"))
     text = " ".join(node.get("name", {}).get("value", "") for node in
                     browser.call("Accessibility.getFullAXTree")["nodes"])
-    if "Scripts are off" not in text or "716.8" not in text or "overlap efficiency" not in text:
+    if "Scripts are off" not in text or "716.8" not in text or "overlap efficiency" not in text or \
+            "Entwine: results" not in text or "fp32, gemm-rs" not in text:
         failed.append("without scripts: no table")
     return failed
 
@@ -389,6 +390,36 @@ def timelines(entwine, browser, folder):
     return failed
 
 
+def titles(entwine, browser, folder):
+    """A page is titled after what it holds."""
+    ops = {"gemm-rs": "GEMM + ReduceScatter", "gemm-ar": "GEMM + AllReduce", "ag-gemm": "AllGather + GEMM"}
+    files = {op: made(folder, op + ".json", f"op={op}") for op in ops}
+    simulated = made(folder, "simulated.json", "op=gemm-ar", "simulated=1")
+    old, empty = os.path.join(folder, "old.json"), os.path.join(folder, "empty.json")
+    with open(files["gemm-rs"]) as file:
+        document = json.load(file)
+    for result in document["results"]:
+        del result["params"]["op"]
+    for path, results in ((old, document["results"]), (empty, [])):
+        with open(path, "w") as file:
+            json.dump({**document, "results": results}, file)
+    traced = trace(entwine, folder, "traced.json", "--profile", "cpu", "--op", "ag-gemm", "-m", "256")
+    cases = [*(((files[op],), f"{name}, measured") for op, name in ops.items()),
+             ((simulated,), "GEMM + AllReduce, simulated"),
+             ((files["ag-gemm"], simulated, files["gemm-rs"]),
+              "GEMM + ReduceScatter, GEMM + AllReduce and AllGather + GEMM, measured and simulated"),
+             ((traced,), "AllGather + GEMM, simulated"), ((old,), "GEMM + ReduceScatter, measured"),
+             ((empty,), "No results")]
+    failed = []
+    for inputs, wanted in cases:
+        browser.open(report(entwine, folder, "titled.html", *inputs), 1300, False)
+        seen = browser.evaluate("[document.title, document.querySelector('h1').textContent]")
+        if seen != [f"Entwine: {wanted}", wanted]:
+            failed.append(f"a page of {wanted} is titled {seen}")
+        failed += browser.complaints()
+    return failed
+
+
 def scaled_link(entwine, browser, folder):
     """A curve over W of links that are scaled as 1/W: it names the link and the SMs of each."""
     files = [made(folder, f"scaled-{ranks}.json", f"ranks={ranks}", f"link={368 // ranks}", "gpu=1")
@@ -442,6 +473,7 @@ def main():
             failed += story(entwine, browser, folder)
             failed += owners_of_blocks(entwine, browser, folder)
             failed += timelines(entwine, browser, folder)
+            failed += titles(entwine, browser, folder)
             failed += scaled_link(entwine, browser, folder)
             failed += committed(entwine, browser, folder)
     print("\n".join(failed) or f"seen {len(VIEWS)} ways, touched, printed, and read without scripts")

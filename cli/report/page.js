@@ -56,8 +56,10 @@ const COLUMNS = ["time (µs)", "GEMM (µs)", "tail (µs)", "cv", "speedup", "ove
                  "required (GB/s)", "achieved (GB/s)", "95 % of speedup"];
 const TRAITS = { op: (p) => p.op, m: (p) => `M=${p.m}`, n: (p) => `N=${p.n}`, k: (p) => `K=${p.k}`,
                  w: (p) => `W=${p.w}`, dtype: (p) => p.dtype, weight: (p) => `weight ${p.weight}` };
-const severalOps = distinct([...data.groups.flatMap((group) => group.problems.map((p) => p.op)),
-    ...data.sources.flatMap(({ trace }) => (trace ? [trace.op] : []))]).length > 1;
+const tracesOf = (sources) => sources.flatMap(({ trace }) => (trace ? [trace] : []));
+const ops = distinct([...data.groups.flatMap((group) => group.problems.map((p) => p.op)),
+                      ...tracesOf(data.sources).map((trace) => trace.op)]);
+const severalOps = ops.length > 1;
 const traits = (problem, keys) => keys.filter((key) => key === "op" ? severalOps :
     key !== "weight" || problem.weight === "kn")
     .map((key) => TRAITS[key](problem)).join(", ");
@@ -943,11 +945,26 @@ function story() {
     before.told = after.told = true;
 }
 
+// "GEMM + ReduceScatter and AllGather + GEMM, measured and simulated"
+function whatIsHeld() {
+    const known = { "gemm-rs": "GEMM + ReduceScatter", "gemm-ar": "GEMM + AllReduce",
+                    "ag-gemm": "AllGather + GEMM" };
+    const joined = (words) => words.join(", ").replace(/, ([^,]*)$/, " and $1");
+    const simulated = [...data.groups.map((group) => group.simulated),
+                       ...tracesOf(data.sources).map(({ params }) => params.simulated === true)];
+    const names = Object.keys(known).filter((op) => ops.includes(op)).map((op) => known[op]);
+    const origins = ["measured", "simulated"].filter((_, at) => simulated.includes(at === 1));
+    return [joined(names) || (origins.length ? "GEMM" : "No results"), joined(origins)]
+        .filter(Boolean).join(", ");
+}
+
 const link = ({ title, id }) => make("a", { href: `#${id}` }, title);
 const entry = (part) => make("li", {}, link(part),
                              part.figures.flatMap((one, at) => [at ? " · " : ": ", link(one)]));
 const sections = distinct(data.sources.map((source) => source.section));
 const names = distinct(data.sources.map((source) => source.name));
+document.querySelector("h1").textContent = whatIsHeld();
+document.title = `Entwine: ${whatIsHeld()}`;
 byId("made").textContent = `Made from ${plural(names.length, "file")} by entwine ${data.version}, commit ` +
     `${data.commit}. Every measured call was checked: a file with wrong values is refused. Point at a ` +
     "mark, or focus a chart and use the arrow keys, for its numbers; click a method to switch it off.";
@@ -955,7 +972,7 @@ if (sections.length > 1)
     byId("made").after(make("p", { className: "note" }, `${sections.length} machines or commits. Each has ` +
         "a section of its own below, and no figure mixes them."));
 data.groups.forEach(readGroup);
-data.sources.filter(({ trace }) => trace).forEach(({ trace }) => { trace.lanes = lanesOf(trace); });
+tracesOf(data.sources).forEach((trace) => { trace.lanes = lanesOf(trace); });
 story();
 sections.forEach(section);
 if (numFigures > 4) {

@@ -35,59 +35,6 @@ static bool write_data(const cli_report *report, FILE *out)
     return written;
 }
 
-/* ---- The title ---- */
-
-/* What the inputs hold. */
-typedef struct contents {
-    bool reduces, sums, gathers; /* the operations */
-    bool measured, simulated;
-} contents;
-
-static void add_contents(contents *held, const char *op, bool is_simulated)
-{
-    held->reduces |= strcmp(op, "gemm-rs") == 0;
-    held->sums |= strcmp(op, "gemm-ar") == 0;
-    held->gathers |= strcmp(op, "ag-gemm") == 0;
-    held->measured |= !is_simulated;
-    held->simulated |= is_simulated;
-}
-
-static contents find_contents(const cli_report *report)
-{
-    contents held = {.measured = false};
-    for (int at = 0; at < report->num_problems; at++)
-        add_contents(&held, report->problems[at].shape->op,
-                     report_is_true(&report->problems[at], "simulated"));
-    for (int at = 0; at < report->num_sources; at++)
-        if (report->sources[at]->trace)
-            add_contents(&held, report->sources[at]->traced_op,
-                         report->sources[at]->is_trace_simulated);
-    return held;
-}
-
-/* "GEMM + ReduceScatter and AllGather + GEMM, measured and simulated" */
-static void write_title(const cli_report *report, FILE *out)
-{
-    const contents held = find_contents(report);
-    const char *titles[3];
-    int count = 0;
-    if (held.reduces)
-        titles[count++] = "GEMM + ReduceScatter";
-    if (held.sums)
-        titles[count++] = "GEMM + AllReduce";
-    if (held.gathers)
-        titles[count++] = "AllGather + GEMM";
-    if (count == 0)
-        titles[count++] = held.measured || held.simulated ? "GEMM" : "No results";
-    for (int at = 0; at < count; at++)
-        fprintf(out, "%s%s", at == 0 ? "" : at + 1 < count ? ", " : " and ", titles[at]);
-    fprintf(out, "%s%s%s\n", held.measured ? ", measured" : "",
-            held.measured && held.simulated ? " and"
-            : held.simulated                ? ","
-                                            : "",
-            held.simulated ? " simulated" : "");
-}
-
 /* ---- The table for browsers without scripts ---- */
 
 static void write_text(FILE *out, const char *text)
@@ -111,8 +58,8 @@ static void write_problem(FILE *out, const report_problem *problem, const report
     else
         fprintf(out, "%" PRId64 "x%" PRId64 "x%" PRId64, (int64_t)problem->shape->m,
                 (int64_t)problem->shape->n, (int64_t)problem->shape->k);
-    fprintf(out, ", W=%" PRId64 ", %s</td><td>", (int64_t)problem->shape->ranks,
-            problem->shape->dtype);
+    fprintf(out, ", W=%" PRId64 ", %s, %s</td><td>", (int64_t)problem->shape->ranks,
+            problem->shape->dtype, problem->shape->op);
     write_text(out, problem->shape->link);
     if (report_is_true(problem, "simulated")) {
         fputs(profile ? ", SIMULATED on " : ", SIMULATED", out);
@@ -157,8 +104,6 @@ static bool write_page(const void *report, FILE *out)
     for (const char *const *line = cli_report_page; *line && written; line++) {
         if (strcmp(*line, "@DATA@") == 0)
             written = write_data(report, out);
-        else if (strcmp(*line, "@TITLE@") == 0)
-            write_title(report, out);
         else if (strcmp(*line, "@TABLE@") == 0)
             write_table(report, out);
         else

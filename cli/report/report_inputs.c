@@ -381,9 +381,6 @@ static cli_exit read_trace(const cli_report *report, report_source *source,
     if (wrong != 0 && !simulated)
         return cli_fail_usage("trace again", "%.200s: it computed wrong values",
                               source->name);
-    source->traced_op =
-        report_string(json_object_get(about, "params"), "op", ew_op_name(EW_OP_GEMM_RS));
-    source->is_trace_simulated = simulated;
     read_context(report, source, context);
     return check_events(source, num_ranks);
 }

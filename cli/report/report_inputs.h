@@ -33,12 +33,10 @@ typedef struct report_row {
 
 /* One input: a result document, a run of a collection, or a trace. */
 typedef struct report_source {
-    const char *name;        /* of the input */
-    int run;                 /* of a collection, from 1; 0: of none */
-    cli_result_file results; /* of a result document */
-    json_t *trace;           /* the document of a trace; owned */
-    const char *traced_op;   /* of a trace */
-    bool is_trace_simulated;
+    const char *name;         /* of the input */
+    int run;                  /* of a collection, from 1; 0: of none */
+    cli_result_file results;  /* of a result document */
+    json_t *trace;            /* the document of a trace; owned */
     const json_t *context;    /* the document's */
     const json_t *network;    /* of a run between emulated hosts; NULL: none */
     const json_t *collection; /* the first run's: what its runs were measured for */

@@ -40,13 +40,10 @@ static void *new_array(int count, size_t bytes)
 /* The place of a text in the list of texts; `known` finds it. */
 static int place_of(json_t *known, json_t *list, const char *text)
 {
-    const json_t *place = json_object_get(known, text);
-    if (place)
-        return (int)json_integer_value(place);
-    const int next = (int)json_array_size(list);
-    json_array_append_new(list, json_string(text));
-    json_object_set_new(known, text, json_integer(next));
-    return next;
+    const int place = report_number_of(known, "%s", text);
+    if (place == (int)json_array_size(list))
+        json_array_append_new(list, json_string(text));
+    return place;
 }
 
 /* ---- Means ---- */
@@ -464,8 +461,9 @@ static json_t *trace_json(const report_source *source)
     const int num_shown = choose_ranks(lanes, num_ranks);
     json_t *json =
         json_pack("{s:o, s:s, s:s, s:o, s:o, s:o}", "params", copy_or_null(params), "op",
-                  source->traced_op, "config", report_string(about, "config", ""),
-                  "numbers", copy_or_null(json_object_get(about, "numbers")), "lanes",
+                  report_string(params, "op", ew_op_name(EW_OP_GEMM_RS)), "config",
+                  report_string(about, "config", ""), "numbers",
+                  copy_or_null(json_object_get(about, "numbers")), "lanes",
                   lanes_json(lanes, num_shown), "slices", slices_json(events, lanes));
     free(lanes);
     return json;
