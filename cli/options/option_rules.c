@@ -51,9 +51,8 @@ cli_exit cli_choice_pick(const cli_option *option, const cli_choice *choices,
     }
     names[count] = NULL;
     cli_names_text(names, fix, sizeof fix);
-    const bool is_mistaken =
-        option->rule.mistaken && strcmp(option->rule.mistaken, name) == 0;
-    cli_suggestion(is_mistaken ? option->rule.meant : name, names, near, sizeof near);
+    /* What users call a backend; it is like no other choice. */
+    cli_suggestion(strcmp(name, "gpu") ? name : "cuda", names, near, sizeof near);
     return cli_fail_usage(fix, "--%s does not know '%.60s'%s", option->name, name, near);
 }
 

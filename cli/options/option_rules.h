@@ -36,8 +36,6 @@ typedef struct cli_rule {
     const char *endings; /* of a REAL: letters that may follow it, ... */
     double factors[2];   /* ... what they multiply with; without one: the first */
     const cli_choice *choices;
-    /* A name that users take for a choice, and the choice that it stands for. */
-    const char *mistaken, *meant;
     cli_setter *set;
     const char *why;
 } cli_rule;
@@ -52,7 +50,7 @@ struct cli_option {
 };
 
 cli_setter cli_set_dtypes, cli_set_methods, cli_add_variant, cli_set_baseline,
-    cli_set_config, cli_set_profile, cli_set_link, cli_set_some_link, cli_set_op;
+    cli_set_config, cli_set_profile, cli_set_link, cli_set_op;
 
 /* Takes a value as the option's rule says.  On failure the error has been printed and the
  * settings are as they were. */

@@ -153,18 +153,11 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
         return cli_fail_usage("GB/s, or gigabits per second as 2.5Gb; a latency in us may "
                               "follow, and behind it bytes of a header: --link 46,1,16",
                               "--%s: %s", option->name, why);
+    if (option->commands == CLI_DEMO && !(settings->link_gbs > 0))
+        return cli_fail_usage("give a rate, or leave it out: demo then chooses one",
+                              "--%s %.40s: 'demo' shows what a link changes", option->name,
+                              value);
     return CLI_EXIT_OK;
-}
-
-cli_exit cli_set_some_link(cli_settings *settings, const cli_option *option,
-                           const char *value)
-{
-    cli_exit failed = cli_set_link(settings, option, value);
-    if (!failed && !(settings->link_gbs > 0))
-        failed = cli_fail_usage("give a rate, or leave it out: demo then chooses one",
-                                "--%s %.40s: 'demo' shows what a link changes",
-                                option->name, value);
-    return failed;
 }
 
 /* ---- Lists of names ---- */

@@ -44,11 +44,6 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 #define PERCENT(field) \
     {.kind = CLI_VALUE_REAL, .offset = FIELD(field), .most = 1000, \
      .fix = "per cent, such as 5%", .endings = "%", .factors = {0.01}}
-#define BACKEND \
-    {.kind = CLI_VALUE_CHOICE, .offset = FIELD(config.backend), .choices = backends, \
-     .mistaken = "gpu", .meant = "cuda"}
-#define CALLS COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024")
-#define WARMUP COUNT(warmup, 0, 1000000, "a count from 0 to 1000000")
 /* clang-format on */
 
 #define MEASURE (CLI_RUN | CLI_BENCH)
@@ -58,10 +53,6 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
 #define TALKS (SHAPE | CLI_DOCTOR)
 #define ALL (TALKS | CLI_CACHE | CLI_COMPARE | CLI_REPORT | CLI_SIM | CLI_STATUS)
 
-/* Help of options whose default depends on the command. */
-#define ROWS "rows of A and of the output "
-#define COLUMNS "columns of the output "
-#define DEPTH "depth of one rank's GEMM "
 #define LINK                                                                              \
     "emulate a link of RATE GB/s per rank and direction (or gigabits per second, as in "  \
     "2.5Gb), with US us latency (default 5, with cuda 1) and a header of BYTES for each " \
@@ -75,25 +66,14 @@ static const cli_option option_table[] = {
      LIST(ranks, CLI_MAX_RANKS, SOME_RANKS), "ranks that work together (default 2)"},
     {'W', "ranks", "W", CLI_PLAN, LIST(ranks, CLI_MAX_SIMULATED, RANKS_TO_PLAN),
      "ranks that work together (default 2, with --profile 8)"},
-    {'m', "rows", "M", RECORDS | CLI_TUNE, LIST(rows, CLI_ANY_COUNT, SIZES),
-     ROWS "(default 1024)"},
-    {'m', "rows", "M", CLI_DEMO, LIST(rows, CLI_ANY_COUNT, SIZES), ROWS "(default 2048)"},
-    {'m', "rows", "M", CLI_PLAN, LIST(rows, CLI_ANY_COUNT, SIZES),
-     ROWS "(default 1024, with --profile 8192)"},
-    {'N', "cols", "N", RECORDS | CLI_TUNE, LIST(cols, CLI_ANY_COUNT, SIZES),
-     COLUMNS "(default 1024)"},
-    {'N', "cols", "N", CLI_DEMO, LIST(cols, CLI_ANY_COUNT, SIZES),
-     COLUMNS "(default 2048)"},
-    {'N', "cols", "N", CLI_PLAN, LIST(cols, CLI_ANY_COUNT, SIZES),
-     COLUMNS "(default 1024, with --profile 8192)"},
-    {'k', "depth", "K", RECORDS | CLI_DEMO | CLI_TUNE, LIST(depth, CLI_ANY_COUNT, SIZES),
-     DEPTH "(default 512)"},
-    {'k', "depth", "K", CLI_PLAN, LIST(depth, CLI_ANY_COUNT, SIZES),
-     DEPTH "(default 512, with --profile 2048)"},
-    {'d', "datatype", "TYPE", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_dtypes),
-     "fp32, bf16 or fp16 (default fp32, on GPUs, also simulated ones, bf16)"},
-    {'d', "datatype", "TYPE", CLI_DEMO, OTHER(cli_set_dtypes),
-     "fp32, bf16 or fp16 (default fp32)"},
+    {'m', "rows", "M", SHAPE, LIST(rows, CLI_ANY_COUNT, SIZES),
+     "rows of A and of the output (default 1024; demo 2048; plan --profile 8192)"},
+    {'N', "cols", "N", SHAPE, LIST(cols, CLI_ANY_COUNT, SIZES),
+     "columns of the output (default 1024; demo 2048; plan --profile 8192)"},
+    {'k', "depth", "K", SHAPE, LIST(depth, CLI_ANY_COUNT, SIZES),
+     "depth of one rank's GEMM (default 512; plan --profile 2048)"},
+    {'d', "datatype", "TYPE", SHAPE, OTHER(cli_set_dtypes),
+     "fp32, bf16 or fp16 (default fp32; on GPUs, also simulated ones, bf16)"},
     {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, CHOICE(weight, weights),
      "nk (N rows of K, the default) or kn"},
     {0, "suite", "NAME[:TEXT]", LISTS, TEXT(suite),
@@ -117,7 +97,8 @@ static const cli_option option_table[] = {
      "what speedup is relative to (default sequential, else the first method)"},
     {0, "config", "TEXT", RECORDS | CLI_PLAN | CLI_DEMO, OTHER(cli_set_config),
      "schedule of every method, e.g. order=contiguous,x=2"},
-    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, BACKEND, "cpu, cuda or sim"},
+    {0, "backend", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, CHOICE(config.backend, backends),
+     "cpu, cuda or sim"},
     {0, "profile", "NAME", RECORDS | CLI_PLAN, OTHER(cli_set_profile),
      "hardware to simulate: the name of a profile (entwine sim lists them) or the path of "
      "one; means --backend sim (default h200-8)"},
@@ -127,19 +108,19 @@ static const cli_option option_table[] = {
     {0, "ranks-as", "KIND", RECORDS | CLI_DEMO | CLI_TUNE, CHOICE(ranks_as, kinds_of_ranks),
      "processes (default) or threads"},
     {0, "link", "RATE[,US[,BYTES]]", RECORDS, OTHER(cli_set_link), LINK},
-    {0, "link", "RATE[,US[,BYTES]]", CLI_DEMO, OTHER(cli_set_some_link),
+    {0, "link", "RATE[,US[,BYTES]]", CLI_DEMO, OTHER(cli_set_link),
      LINK "; without it, one that needs 0.8 of the GEMM's time"},
     {0, "link", "RATE[,US[,BYTES]]", CLI_TUNE,
      REFUSED("entries are for this machine, not for an emulated link",
              "tune without it; bench --link then measures what was found"),
      NULL},
-    {'n', "iters", "COUNT", RECORDS | CLI_TUNE, CALLS,
-     "timed calls of each method, 1..1024 (default 15, for a figure 25; tune: calls of "
-     "each candidate before slow ones drop out, chosen unless given)"},
-    {'n', "iters", "COUNT", CLI_DEMO, CALLS,
-     "timed calls of each method, 1..1024 (default 9)"},
-    {'w', "warmup", "COUNT", RECORDS, WARMUP, "calls before timing starts (default 3)"},
-    {'w', "warmup", "COUNT", CLI_DEMO, WARMUP, "calls before timing starts (default 1)"},
+    {'n', "iters", "COUNT", RECORDS | CLI_DEMO | CLI_TUNE,
+     COUNT(iters, 1, EW_BENCH_MAX_SAMPLES, "a count from 1 to 1024"),
+     "timed calls of each method, 1..1024 (default 15, for a figure 25; demo 9; tune: "
+     "calls of each candidate before slow ones drop out, chosen unless given)"},
+    {'w', "warmup", "COUNT", RECORDS | CLI_DEMO,
+     COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
+     "calls before timing starts (default 3; demo 1)"},
     {0, "gate", "MS", MEASURE | CLI_DEMO,
      REAL(gate_ms, 0, 1000, "milliseconds, 20 is a good value, 0 is off"),
      "quiet gate: retake samples during which a core was preempted"},
