@@ -93,7 +93,8 @@ static void warn_variable(void *argument, const char *name, const char *near)
         cli_warn("%s is not known; entwine doctor lists the variables", name);
 }
 
-bool cli_cache_is_lacking(char *why, size_t bytes)
+/* A user may wonder why plans ignore the tuning entries. */
+static bool lacks_cache(char *why, size_t bytes)
 {
     char folder[PATH_MAX];
     if (ew_tuning_folder(folder, sizeof folder))
@@ -107,7 +108,9 @@ bool cli_cache_is_lacking(char *why, size_t bytes)
     return true;
 }
 
-bool cli_dump_is_lacking(char *why, size_t bytes)
+/* Otherwise its absence would be noticed only when a job has failed, and cannot be
+ * repeated. */
+static bool lacks_dump(char *why, size_t bytes)
 {
     const char *folder = getenv("ENTWINE_DUMP_DIR");
     char inside[PATH_MAX];
@@ -121,12 +124,18 @@ bool cli_dump_is_lacking(char *why, size_t bytes)
     return true;
 }
 
+bool cli_folder_is_lacking(const char *name, char *why, size_t bytes)
+{
+    if (strcmp(name, "ENTWINE_CACHE_DIR") == 0)
+        return lacks_cache(why, bytes);
+    return strcmp(name, "ENTWINE_DUMP_DIR") == 0 && lacks_dump(why, bytes);
+}
+
 void cli_environment_warn(void)
 {
     char why[PATH_MAX + 128];
-    if (cli_cache_is_lacking(why, sizeof why))
-        cli_warn("%s", why);
-    if (cli_dump_is_lacking(why, sizeof why))
-        cli_warn("%s", why);
+    for (const cli_variable *at = variable_table; at->name; at++)
+        if (cli_folder_is_lacking(at->name, why, sizeof why))
+            cli_warn("%s", why);
     cli_environment_check(warn_variable, NULL);
 }

@@ -23,13 +23,9 @@ void cli_environment_check(void (*report)(void *argument, const char *name,
                                           const char *near),
                            void *argument);
 
-/* Whether there is no folder of tuning entries that can be read: a user may wonder why
- * plans ignore them.  Then writes what follows, and why. */
-bool cli_cache_is_lacking(char *why, size_t bytes);
-
-/* The same for recordings: otherwise that would be noticed only when a job has failed, and
- * cannot be repeated. */
-bool cli_dump_is_lacking(char *why, size_t bytes);
+/* Whether the folder that a variable names, set or not, cannot be used.  Then writes what
+ * follows, and why. */
+bool cli_folder_is_lacking(const char *name, char *why, size_t bytes);
 
 /* All of this as warnings. */
 void cli_environment_warn(void);

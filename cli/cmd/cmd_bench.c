@@ -3,21 +3,12 @@
 #include "cmd/commands.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "run/context.h"
 #include "base/interrupt.h"
 #include "output/output.h"
 #include "run/progress.h"
 #include "base/text.h"
-
-static bool has_entry(const cli_job *job, const char *method)
-{
-    for (int at = 0; at < job->num_entries; at++)
-        if (strcmp(job->entries[at].method, method) == 0)
-            return true;
-    return false;
-}
 
 /* Everything for stderr before the first result. */
 static void announce(const cli_job *job, const cli_settings *settings,
@@ -40,7 +31,8 @@ static void announce(const cli_job *job, const cli_settings *settings,
     if (!settings->quiet && settings->format != CLI_FORMAT_TABLE)
         cli_caveats_print(job, stderr);
     cli_context_announce(context, job, settings, calls);
-    if (!settings->quiet && has_entry(job, "blas+mpi") && has_entry(job, "blas+mpi-best"))
+    if (!settings->quiet && cli_job_find(job, "blas+mpi") >= 0 &&
+        cli_job_find(job, "blas+mpi-best") >= 0)
         cli_warn("blas+mpi and blas+mpi-best share malloc in one run and disturb each "
                  "other: measure them in separate runs");
 }
@@ -58,7 +50,6 @@ static cli_exit judge(const cli_summary *summary)
 /* Who watches the rounds of which problem. */
 typedef struct watch {
     const cli_progress *progress;
-    const cli_problem *problem;
     int at;
     int64_t shown_ns;
 } watch;
@@ -73,8 +64,7 @@ static void show_round(void *context, int round, int num_rounds)
         return;
     w->shown_ns = now_ns;
     snprintf(text, sizeof text, ", round %d/%d", round, num_rounds);
-    cli_progress_show_part(w->progress, w->at, w->problem, (double)round / num_rounds,
-                           text);
+    cli_progress_show(w->progress, w->at, (double)round / num_rounds, text);
 }
 
 static cli_exit measure_all(cli_job *job, const cli_settings *settings, cli_output *output)
@@ -92,12 +82,10 @@ static cli_exit measure_all(cli_job *job, const cli_settings *settings, cli_outp
     }
     for (int at = 0; at < job->num_problems && status == EW_OK; at++) {
         const cli_problem *problem = &job->problems[at];
-        w.problem = problem;
         w.at = at;
-        cli_progress_show(&progress, at, problem);
+        cli_progress_show(&progress, at, 0.0, "");
         status = cli_job_run(job, problem, results, extras, error);
-        cli_progress_clear(&progress);
-        cli_progress_advance(&progress, problem);
+        cli_progress_end(&progress, at);
         if (cli_interrupted())
             break;
         if (status == EW_OK && output)

@@ -74,8 +74,7 @@ static bool is_same_case(const cli_measured *a, const cli_measured *b)
     return strcmp(a->op, b->op) == 0 && a->m == b->m && a->n == b->n && a->k == b->k &&
            a->ranks == b->ranks && strcmp(a->dtype, b->dtype) == 0 &&
            strcmp(a->weight, b->weight) == 0 && strcmp(a->link, b->link) == 0 &&
-           a->simulated == b->simulated && strcmp(a->profile, b->profile) == 0 &&
-           strcmp(a->method, b->method) == 0;
+           strcmp(a->profile, b->profile) == 0 && strcmp(a->method, b->method) == 0;
 }
 
 /* The first with the first: a problem may be there twice. */
@@ -89,11 +88,10 @@ static cli_measured *find_partner(cli_result_file *file, const cli_measured *wan
     return NULL;
 }
 
-/* "measured", or "SIMULATED with profile h200-8". */
-static void origin_text(const cli_measured *result, char *text, size_t bytes)
+/* What stands before the name of its profile. */
+static const char *origin_of(const cli_measured *result)
 {
-    snprintf(text, bytes, result->simulated ? "SIMULATED with profile %.60s" : "measured",
-             result->profile);
+    return *result->profile ? "SIMULATED with profile " : "measured";
 }
 
 /* Why nothing of one file is in the other, as their first results have it. */
@@ -101,19 +99,15 @@ static cli_exit fail_unpaired(const cli_result_file *before, const cli_result_fi
 {
     const cli_measured *a = before->results, *b = after->results;
     const bool known = before->num_results > 0 && after->num_results > 0;
-    char from[2][96];
     if (known && strcmp(a->op, b->op) != 0)
         return cli_fail_usage("compare results of one operation",
                               "%.100s is of %.40s, %.100s of %.40s", before->path, a->op,
                               after->path, b->op);
-    if (known && strcmp(a->profile, b->profile) != 0) {
-        origin_text(a, from[0], sizeof from[0]);
-        origin_text(b, from[1], sizeof from[1]);
-        return cli_fail_usage("compare measurements with each other, and simulations of "
-                              "one profile",
-                              "%.100s is %s, %.100s is %s", before->path, from[0],
-                              after->path, from[1]);
-    }
+    if (known && strcmp(a->profile, b->profile) != 0)
+        return cli_fail_usage(
+            "compare measurements with each other, and simulations of one profile",
+            "%.100s is %s%.60s, %.100s is %s%.60s", before->path, origin_of(a), a->profile,
+            after->path, origin_of(b), b->profile);
     return cli_fail_usage("bench the same problems and methods twice",
                           "%.100s and %.100s have no problem and method in common",
                           before->path, after->path);
@@ -196,11 +190,11 @@ static void print_case(const cli_measured *result)
 /* What tells a case from its like and has no column. */
 static void print_remarks(const cli_measured *result)
 {
-    bool linked = strcmp(result->link, "none") != 0;
-    bool kn = strcmp(result->weight, "nk") != 0;
-    if (result->simulated || linked || kn)
-        printf(" (%s%s%s%s%s%s%s)", result->simulated ? "SIMULATED " : "", result->profile,
-               result->simulated && (linked || kn) ? ", " : "", linked ? "link " : "",
+    const bool simulated = *result->profile, linked = strcmp(result->link, "none") != 0;
+    const bool kn = strcmp(result->weight, "nk") != 0;
+    if (simulated || linked || kn)
+        printf(" (%s%s%s%s%s%s%s)", simulated ? "SIMULATED " : "", result->profile,
+               simulated && (linked || kn) ? ", " : "", linked ? "link " : "",
                linked ? result->link : "", linked && kn ? ", " : "", kn ? "weight kn" : "");
 }
 
@@ -248,7 +242,7 @@ static void print_table(const comparison *c)
     print_unpaired(&c->files[1]);
     printf("# Geomean ratio : %.3f over %d pair%s%s\n", c->geomean, c->num_pairs,
            ewx_text_plural(c->num_pairs),
-           c->pairs[0].before->simulated ? ", SIMULATED" : "");
+           *c->pairs[0].before->profile ? ", SIMULATED" : "");
     printf("# Regressions : %d %s (threshold %g %%); %d slower, %d same, %d faster\n",
            c->num_verdicts[REGRESSION], c->num_verdicts[REGRESSION] ? "FAILED" : "OK",
            100 * c->settings->threshold, c->num_verdicts[SLOWER], c->num_verdicts[SAME],
@@ -304,12 +298,11 @@ static void print_json(const comparison *c)
     for (int at = 0; at < c->num_pairs; at++) {
         const pair *p = &c->pairs[at];
         json_t *object = case_json(p->before);
-        json_t *values =
-            json_pack("{sf sf sf s[f,f] ss}", "before_us", p->before->median_us, "after_us",
-                      p->after->median_us, "ratio", p->ratio, "interval", p->low, p->high,
-                      "verdict", verdict_names[p->found]);
-        json_object_update(object, values);
-        json_decref(values);
+        cli_json_merge(object,
+                       json_pack("{sf sf sf s[f,f] ss}", "before_us", p->before->median_us,
+                                 "after_us", p->after->median_us, "ratio", p->ratio,
+                                 "interval", p->low, p->high, "verdict",
+                                 verdict_names[p->found]));
         json_array_append_new(pairs, object);
     }
     add_unpaired(&c->files[0], "before", unpaired);

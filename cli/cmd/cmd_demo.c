@@ -13,7 +13,6 @@
 #include "output/output.h"
 #include "run/job.h"
 #include "run/launcher.h"
-#include "run/progress.h"
 #include "base/text.h"
 
 typedef struct demo {

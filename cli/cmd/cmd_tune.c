@@ -54,8 +54,7 @@ static int show_round(void *context, int round, int num_rounds, const char *best
     (void)best_config;
     snprintf(text, sizeof text, ", round %d/%d, %.0f us, gain %.3f", round, num_rounds,
              best_us, best_us > 0 ? default_us / best_us : 1.0);
-    cli_progress_show_part(&t->progress, call->at, &t->job.problems[call->at],
-                           part < 1 ? part : 1, text);
+    cli_progress_show(&t->progress, call->at, part < 1 ? part : 1, text);
     return 0;
 }
 
@@ -97,15 +96,6 @@ static ew_status run_tuning(tuner *t, int at)
 
 /* ---- One problem ---- */
 
-static ew_status tune_problem(tuner *t, int at)
-{
-    const ew_status status = run_tuning(t, at);
-    if (cli_interrupted())
-        return EW_ERR_ABORTED;
-    t->tuned.kind = status == EW_ERR_UNSUPPORTED ? CLI_TUNE_SKIPPED : CLI_TUNED;
-    return status == EW_ERR_UNSUPPORTED ? EW_OK : status;
-}
-
 static const cli_tuning_file *find_entry(const tuner *t, int at)
 {
     return t->keys ? cli_tuning_files_find(&t->files, t->keys->keys[at]) : NULL;
@@ -120,11 +110,11 @@ static ew_status tune_or_resume(tuner *t, int at)
         t->tuned.result = (ew_tune_result){.tuning = there->tuning};
         return EW_OK;
     }
-    cli_progress_show(&t->progress, at, t->tuned.problem);
-    ew_status status = tune_problem(t, at);
-    cli_progress_clear(&t->progress);
-    cli_progress_advance(&t->progress, t->tuned.problem);
-    return status;
+    cli_progress_show(&t->progress, at, 0.0, "");
+    const ew_status status = run_tuning(t, at);
+    cli_progress_end(&t->progress, at);
+    t->tuned.kind = status == EW_ERR_UNSUPPORTED ? CLI_TUNE_SKIPPED : CLI_TUNED;
+    return status == EW_ERR_UNSUPPORTED ? EW_OK : status;
 }
 
 /* ---- All problems ---- */
@@ -135,7 +125,7 @@ static cli_exit tune_all(tuner *t, cli_tune_output *output)
     cli_progress_init(&t->progress, &t->job, t->settings->quiet || !output);
     for (int at = 0; at < t->job.num_problems; at++)
         if (find_entry(t, at))
-            cli_progress_leave_out(&t->progress, &t->job.problems[at]);
+            cli_progress_leave_out(&t->progress, at);
     for (int at = 0; at < t->job.num_problems && status == EW_OK; at++) {
         status = tune_or_resume(t, at);
         if (cli_interrupted())

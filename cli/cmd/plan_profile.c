@@ -154,17 +154,15 @@ static double baseline_of(const sim_case *what, const ew_config *asked)
 }
 
 /* The best config where it still fits, else the built-in choice. */
-static void add_change(forecast *f, const char *text, sim_case what,
-                       const ew_config *config)
+static void add_change(forecast *f, const sim_case *what, const ew_config *config)
 {
     ew_sim_report report;
     change_view *change = &f->changes[f->num_changes];
-    if (call_method(&what, "entwine", config, &report) &&
-        call_method(&what, "entwine", f->asked, &report))
+    if (call_method(what, "entwine", config, &report) &&
+        call_method(what, "entwine", f->asked, &report))
         return;
-    snprintf(change->what, sizeof change->what, "%s", text);
     change->best_us = report.time_us;
-    change->baseline_us = baseline_of(&what, f->asked);
+    change->baseline_us = baseline_of(what, f->asked);
     if (isfinite(change->baseline_us))
         f->num_changes++;
 }
@@ -212,10 +210,10 @@ static void find_changes(forecast *f)
          at++) {
         sim_case changed = f->what;
         ew_config config = f->best.config;
-        char text[48];
-        if (change_case(f, changes[at].what, changes[at].factor, &changed, &config, text,
-                        sizeof text))
-            add_change(f, text, changed, &config);
+        change_view *change = &f->changes[f->num_changes];
+        if (change_case(f, changes[at].what, changes[at].factor, &changed, &config,
+                        change->what, sizeof change->what))
+            add_change(f, &changed, &config);
     }
 }
 

@@ -101,15 +101,14 @@ const char *cli_doctor_fix(const char *error, const char *otherwise)
 
 static void check_cores(cli_doctor *d)
 {
-    const cli_values *given = &d->settings->ranks;
     if (!cli_launch_is_mpi(&d->launch)) /* its ranks may be bound to cores of their own */
-        cli_doctor_cores(d, d->context.cores_usable, given->count ? (int)given->at[0] : 2);
+        cli_doctor_cores(d, d->context.cores_usable,
+                         (int)cli_value_or(&d->settings->ranks, 2));
 }
 
 static void check_numa(cli_doctor *d)
 {
-    const cli_values *given = &d->settings->ranks;
-    int num_ranks = given->count ? (int)given->at[0] : 2;
+    const int num_ranks = (int)cli_value_or(&d->settings->ranks, 2);
     ew_numa numa = {0};
     char fix[96] = "apt install libhwloc15, or bind ranks with numactl or mpirun";
     if (ew_numa_describe(num_ranks, &numa))

@@ -6,7 +6,6 @@
 
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { PING, BULK, NUM_KINDS };
 enum { PINGS = 50, BULKS = 4, BULK_BYTES = 4 << 20, MAX_HOSTS = 8 };
@@ -22,28 +21,15 @@ typedef struct survey {
     void *buffer;
 } survey;
 
-static ew_status find_hosts(survey *s)
-{
-    ew_traffic mine, *all = calloc((size_t)s->fabric->num_ranks, sizeof *all);
-    ew_status status = all ? ew_world_traffic(s->world, &mine) : EW_ERR_MEMORY;
-    if (status == EW_OK)
-        status = ew_world_allgather(s->world, &mine, all, sizeof mine);
-    s->num_hosts = status == EW_OK ? mine.num_hosts : 0;
-    for (int rank = s->fabric->num_ranks; status == EW_OK && rank-- > 0;)
-        if (all[rank].host < MAX_HOSTS)
-            s->lowest[all[rank].host] = rank;
-    free(all);
-    return status;
-}
+/* Where a rank is, and what it may use there. */
+typedef struct rank_place {
+    int32_t host, usable;
+    cpu_set_t bound;
+} rank_place;
 
 /* The cores of rank 0's host that its ranks may use together: mpirun binds each to
  * some.  Where a quota of the host's is lower than what a rank is bound to, it counts. */
-typedef struct rank_cores {
-    int32_t host, usable;
-    cpu_set_t bound;
-} rank_cores;
-
-static int count_cores(const rank_cores *all, int num_ranks, int *ranks_here_out)
+static int count_cores(const rank_place *all, int num_ranks, int *ranks_here_out)
 {
     cpu_set_t together;
     int quota = CPU_SETSIZE;
@@ -60,18 +46,23 @@ static int count_cores(const rank_cores *all, int num_ranks, int *ranks_here_out
     return CPU_COUNT(&together) < quota ? CPU_COUNT(&together) : quota;
 }
 
-static ew_status check_cores(cli_doctor *d, const survey *s)
+/* Finds the hosts, and says how many cores there are. */
+static ew_status look_around(cli_doctor *d, survey *s)
 {
     const int num_ranks = s->fabric->num_ranks;
-    rank_cores mine = {.usable = ew_usable_cores()};
-    rank_cores *all = calloc((size_t)num_ranks, sizeof *all);
+    rank_place mine = {.usable = ew_usable_cores()};
+    rank_place *all = calloc((size_t)num_ranks, sizeof *all);
     ew_traffic traffic;
     ew_status status = all ? ew_world_traffic(s->world, &traffic) : EW_ERR_MEMORY;
     if (status == EW_OK) {
+        s->num_hosts = traffic.num_hosts;
         mine.host = traffic.host;
         sched_getaffinity(0, sizeof mine.bound, &mine.bound);
         status = ew_world_allgather(s->world, &mine, all, sizeof mine);
     }
+    for (int rank = num_ranks; status == EW_OK && rank-- > 0;)
+        if (all[rank].host < MAX_HOSTS)
+            s->lowest[all[rank].host] = rank;
     if (status == EW_OK && s->fabric->rank == 0) {
         int ranks_here, num_cores = count_cores(all, num_ranks, &ranks_here);
         cli_doctor_cores(d, num_cores, ranks_here);
@@ -187,7 +178,7 @@ cli_exit cli_doctor_hosts(cli_doctor *d)
         return CLI_EXIT_OK;
     cli_exit result = cli_launch_join(&d->launch, &options);
     survey s = {.fabric = d->launch.fabric, .world = d->launch.world};
-    if (result == CLI_EXIT_OK && (find_hosts(&s) != EW_OK || check_cores(d, &s) != EW_OK))
+    if (result == CLI_EXIT_OK && look_around(d, &s) != EW_OK)
         result = CLI_EXIT_PEER;
     if (result == CLI_EXIT_OK) {
         measure(d, &s);

@@ -61,19 +61,6 @@ static bool is_refused(cli_doctor *d, const char *name)
 
 /* ---- The rest ---- */
 
-static bool is_bad_folder(cli_doctor *d, const char *name)
-{
-    char why[PATH_MAX + 128];
-    const bool bad =
-        (strcmp(name, "ENTWINE_CACHE_DIR") == 0 && cli_cache_is_lacking(why, sizeof why)) ||
-        (strcmp(name, "ENTWINE_DUMP_DIR") == 0 && cli_dump_is_lacking(why, sizeof why));
-    if (bad)
-        cli_doctor_say(d, VERDICT_WARN, "variable",
-                       "name a folder in which you can read and write", "%s: %s", name,
-                       why);
-    return bad;
-}
-
 /* Whether the check that made use of the value has already said what is wrong with it. */
 static bool is_told(const cli_doctor *d, const char *name)
 {
@@ -91,20 +78,25 @@ static bool is_told(const cli_doctor *d, const char *name)
 static void unknown_variable(void *argument, const char *name, const char *near)
 {
     cli_doctor *d = argument;
-    char fix[160];
-    snprintf(fix, sizeof fix, "%s%s%s",
-             near ? "maybe " : "unset it; known: see docs/CLI.md", near ? near : "",
-             near ? "?" : "");
+    char fix[160] = "unset it; known: see docs/CLI.md";
+    if (near)
+        snprintf(fix, sizeof fix, "maybe %s?", near);
     cli_doctor_say(d, VERDICT_WARN, "variable", fix, "%s is set but nothing reads it",
                    name);
 }
 
 void cli_doctor_variables(cli_doctor *d)
 {
+    char why[PATH_MAX + 128];
     for (const cli_variable *at = cli_variables(); at->name; at++) {
         const char *value = getenv(at->name);
-        if (value && !is_told(d, at->name) && !is_refused(d, at->name) &&
-            !is_bad_folder(d, at->name))
+        if (!value || is_told(d, at->name) || is_refused(d, at->name))
+            continue;
+        if (cli_folder_is_lacking(at->name, why, sizeof why))
+            cli_doctor_say(d, VERDICT_WARN, "variable",
+                           "name a folder in which you can read and write", "%s: %s",
+                           at->name, why);
+        else
             cli_doctor_say(d, VERDICT_OK, "variable", "", "%s=%.100s: %s", at->name, value,
                            at->meaning);
     }

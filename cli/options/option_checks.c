@@ -3,14 +3,6 @@
 
 #include "options/option_rules.h"
 
-static bool uses_method(const cli_settings *settings, const char *name)
-{
-    for (int at = 0; at < settings->num_methods; at++)
-        if (strcmp(settings->methods[at], name) == 0)
-            return true;
-    return false;
-}
-
 static cli_exit check_single(const cli_command *command, const char *option,
                              const cli_values *values)
 {
@@ -26,10 +18,6 @@ static cli_exit check_tuning(const cli_command *command, const cli_settings *set
 {
     const bool tunes = command->bit == CLI_TUNE;
     const char *method = settings->num_methods ? settings->methods[0] : "entwine";
-    if (tunes && settings->num_methods > 1)
-        return cli_fail_usage("tune one method at a time, or entwine bench --tuned",
-                              "'tune' takes one value for --method, not %d",
-                              settings->num_methods);
     if (tunes && cli_method_needs_mpi(method))
         return cli_fail_usage("entwine bench measures it",
                               "method '%s' has nothing to tune", method);
@@ -109,12 +97,11 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
     if (s->suite && (s->rows.count || s->cols.count || s->depth.count))
         return cli_fail_usage("leave -m, -N and -k out, or write your own suite",
                               "--suite already says which problems to run");
-    if (s->baseline_method && s->num_methods && !uses_method(s, s->baseline_method))
-        return cli_fail_usage("add it to --method", "--baseline-method %s is not measured",
-                              s->baseline_method);
-    if (command->bit == CLI_PLAN && s->num_methods > 1)
-        return cli_fail_usage("plan one method at a time",
-                              "'plan' takes one value for --method, not %d",
+    if ((command->bit & (CLI_PLAN | CLI_TUNE)) && s->num_methods > 1)
+        return cli_fail_usage(command->bit == CLI_PLAN
+                                  ? "plan one method at a time"
+                                  : "tune one method at a time, or entwine bench --tuned",
+                              "'%s' takes one value for --method, not %d", command->name,
                               s->num_methods);
     if (!(command->bit & (CLI_RUN | CLI_BENCH)) && s->format == CLI_FORMAT_CSV)
         return cli_fail_usage("-o table or -o json", "'%s' prints no csv", command->name);

@@ -109,41 +109,44 @@ cli_exit cli_set_profile(cli_settings *settings, const cli_option *option,
     return CLI_EXIT_OK;
 }
 
-/* Within the library's bounds of link_gbps, in the unit of the text. */
-static int parse_rate(const char *text, bool in_bits, double *gbs_out, char *why)
+/* Cuts the next comma-separated word out of *at; false at the end of the list. */
+static bool next_word(const char **at, char *word, size_t bytes)
+{
+    if (!*at)
+        return false;
+    size_t length = strcspn(*at, ",");
+    snprintf(word, bytes, "%.*s", (int)length, *at);
+    *at = (*at)[length] ? *at + length + 1 : NULL;
+    return true;
+}
+
+/* RATE[,US[,BYTES]]; returns 0, or writes what is wrong.  The rate is within the library's
+ * bounds of link_gbps, which the message has in the unit of the text. */
+static int parse_link(cli_settings *settings, const char *value, char *why)
 {
     static const double least_gbps = 1e-3, most_gbps = 1e6;
+    char rate[CLI_METHOD_BYTES], latency[CLI_METHOD_BYTES];
+    double number;
+    next_word(&value, rate, sizeof rate);
+    const bool has_latency = next_word(&value, latency, sizeof latency);
+    const size_t length = strlen(rate);
+    const bool in_bits = length > 2 && strcmp(rate + length - 2, "Gb") == 0;
     const double unit = in_bits ? 1 : 8;
-    double rate;
-    if (cli_real_parse(text, 0.0, most_gbps / unit, &rate, why))
+    rate[in_bits ? length - 2 : length] = '\0';
+    settings->link_latency_us = -1.0;
+    settings->link_header_bytes = 0.0;
+    if (cli_real_parse(rate, 0.0, most_gbps / unit, &number, why))
         return -1;
-    if (rate > 0 && rate * unit < least_gbps) {
-        snprintf(why, CLI_WHY_BYTES, "'%.60s' is less than %g, and not 0", text,
+    if (number > 0 && number * unit < least_gbps) {
+        snprintf(why, CLI_WHY_BYTES, "'%.60s' is less than %g, and not 0", rate,
                  least_gbps / unit);
         return -1;
     }
-    *gbs_out = rate * unit / 8;
-    return 0;
-}
-
-/* RATE[,US[,BYTES]]; returns 0, or writes what is wrong. */
-static int parse_link(cli_settings *settings, const char *value, char *why)
-{
-    char rate[CLI_METHOD_BYTES], latency[CLI_METHOD_BYTES];
-    const size_t length = strcspn(value, ",");
-    const char *us = value[length] ? value + length + 1 : NULL;
-    const size_t us_length = us ? strcspn(us, ",") : 0;
-    const char *bytes = us && us[us_length] ? us + us_length + 1 : NULL;
-    const bool in_bits = length > 2 && strncmp(value + length - 2, "Gb", 2) == 0;
-    snprintf(rate, sizeof rate, "%.*s", (int)(in_bits ? length - 2 : length), value);
-    snprintf(latency, sizeof latency, "%.*s", (int)us_length, us ? us : "");
-    settings->link_latency_us = -1.0;
-    settings->link_header_bytes = 0.0;
-    if (parse_rate(rate, in_bits, &settings->link_gbs, why) ||
-        (us && cli_real_parse(latency, 0.0, 1e6, &settings->link_latency_us, why)) ||
-        (bytes && cli_real_parse(bytes, 0.0, 1024.0, &settings->link_header_bytes, why)))
+    settings->link_gbs = number * unit / 8;
+    if (has_latency && cli_real_parse(latency, 0.0, 1e6, &settings->link_latency_us, why))
         return -1;
-    return 0;
+    return value ? cli_real_parse(value, 0.0, 1024.0, &settings->link_header_bytes, why)
+                 : 0;
 }
 
 cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const char *value)
@@ -183,17 +186,6 @@ cli_exit cli_set_op(cli_settings *settings, const cli_option *option, const char
         }
     cli_names_text(op_names(), fix, sizeof fix);
     return cli_fail_usage(fix, "--%s does not know '%.60s'", option->name, value);
-}
-
-/* Cuts the next comma-separated word out of *at; false at the end of the list. */
-static bool next_word(const char **at, char *word, size_t bytes)
-{
-    if (!*at)
-        return false;
-    size_t length = strcspn(*at, ",");
-    snprintf(word, bytes, "%.*s", (int)length, *at);
-    *at = (*at)[length] ? *at + length + 1 : NULL;
-    return true;
 }
 
 cli_exit cli_set_dtypes(cli_settings *settings, const cli_option *option, const char *value)

@@ -253,39 +253,31 @@ static cli_exit fail_getopt(const cli_command *command, int got, const char *wor
 {
     const cli_option *known = find_option(command, optopt);
     char fix[96];
-    if (known) {
-        snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
-        if (got == ':')
-            return cli_fail_usage(fix, "--%s needs a value (%s)", known->name,
-                                  known->argument);
-        return cli_fail_usage(fix, "--%s takes no value", known->name);
-    }
-    return fail_unknown(command, word, optopt);
+    if (!known)
+        return fail_unknown(command, word, optopt);
+    snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
+    return got == ':' ? cli_fail_usage(fix, "--%s needs a value (%s)", known->name,
+                                       known->argument)
+                      : cli_fail_usage(fix, "--%s takes no value", known->name);
 }
 
-/* The help shows ... behind what may be there any number of times. */
-static bool takes_files(const cli_command *command)
+/* As many as the help shows, where ... stands for any number. */
+static cli_exit take_word(const cli_command *command, char *word, cli_settings *settings)
 {
-    return command->words && strstr(command->words, "...");
-}
-
-/* As many as the help shows. */
-static int most_words(const cli_command *command)
-{
-    int count = command->words ? 1 : 0;
+    const bool takes_files = command->words && strstr(command->words, "...");
+    int most = command->words ? 1 : 0;
     for (const char *at = command->words; at && *at; at++)
-        count += *at == ' ';
-    return takes_files(command) ? CLI_MAX_WORDS : count;
-}
-
-static cli_exit fail_word(const cli_command *command, const char *word)
-{
-    if (takes_files(command))
+        most += *at == ' ';
+    if (takes_files && settings->num_words == CLI_MAX_WORDS)
         return cli_fail_usage("leave some out",
                               "'%s' takes at most %d files: '%.60s' is one too many",
-                              command->name, most_words(command), word);
-    return cli_fail_usage("options start with - or --, see entwine help",
-                          "'%s' does not take the argument '%.60s'", command->name, word);
+                              command->name, CLI_MAX_WORDS, word);
+    if (!takes_files && settings->num_words == most)
+        return cli_fail_usage("options start with - or --, see entwine help",
+                              "'%s' does not take the argument '%.60s'", command->name,
+                              word);
+    settings->words[settings->num_words++] = word;
+    return CLI_EXIT_OK;
 }
 
 cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
@@ -314,18 +306,14 @@ cli_exit cli_options_parse(const cli_command *command, int argc, char **argv,
         if (failed)
             return failed;
     }
-    while (optind < argc && !settings.help) {
-        if (settings.num_words == most_words(command))
-            return fail_word(command, argv[optind]);
-        settings.words[settings.num_words++] = argv[optind++];
-    }
-    if (!settings.help) {
-        cli_exit failed = cli_settings_check(command, &settings);
-        if (failed)
-            return failed;
-    }
-    *settings_out = settings;
-    return CLI_EXIT_OK;
+    cli_exit failed = CLI_EXIT_OK;
+    while (optind < argc && !settings.help && !failed)
+        failed = take_word(command, argv[optind++], &settings);
+    if (!settings.help && !failed)
+        failed = cli_settings_check(command, &settings);
+    if (!failed)
+        *settings_out = settings;
+    return failed;
 }
 
 /* Prints `text` from HELP_COLUMN on, broken at blanks before HELP_WIDTH. */

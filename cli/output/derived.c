@@ -2,7 +2,6 @@
 #include "output/derived.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { NUM_RESAMPLES = 2000, LEAST_ROUNDS = 5 };

@@ -10,7 +10,6 @@
 #include "entwine/sim.h"
 #include "output/derived.h"
 #include "run/context.h"
-#include "run/simulated.h"
 
 enum { MAX_CONFIG_LINES = 64 };
 
@@ -115,14 +114,6 @@ static double lone_gemm_us(const cli_job *job, const ew_bench_result *results)
     return NAN;
 }
 
-int cli_our_entry(const cli_job *job)
-{
-    for (int at = 0; at < job->num_entries; at++)
-        if (strcmp(job->entries[at].method, "entwine") == 0)
-            return at;
-    return -1;
-}
-
 static const cli_ratio no_ratio = {NAN, NAN, NAN};
 
 /* A simulation has no noise, so that an interval would say more than is known. */
@@ -138,7 +129,7 @@ static cli_ratio ratio_of(const cli_job *job, const ew_bench_result *over,
 static void derive_ratios(const cli_job *job, int at, const ew_bench_result *results,
                           cli_row *row)
 {
-    const int ours = cli_our_entry(job);
+    const int ours = cli_job_find(job, "entwine");
     const cli_extra *extra = row->extra;
     row->over_base = ratio_of(job, &results[job->baseline], &results[at]);
     if (ours >= 0 && strcmp(row->entry->method, "entwine") != 0)

@@ -48,9 +48,6 @@ typedef struct cli_summary {
 void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
                     const ew_bench_result *results, const cli_extra *extras, cli_row *row);
 
-/* The entry that the others are rivals of: the first of method entwine, or -1. */
-int cli_our_entry(const cli_job *job);
-
 typedef struct cli_output cli_output;
 
 /* Takes over context (a JSON object).  Opens the JSON file, so that an unwritable one is

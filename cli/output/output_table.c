@@ -195,7 +195,7 @@ static void print_lead(const cli_job *job, const cli_summary *summary)
         printf(
             "# Lead : %s is ahead of every other method on %d of %d problem%s, level with "
             "the best on %d, behind on %d\n",
-            job->entries[cli_our_entry(job)].label, summary->num_ahead, count,
+            job->entries[cli_job_find(job, "entwine")].label, summary->num_ahead, count,
             ewx_text_plural(count), summary->num_level, summary->num_behind);
     if (summary->num_drifts > 0)
         printf("# Drift : %.1f %% on average, %.1f %% at most between two entries of one "

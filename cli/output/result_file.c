@@ -1,7 +1,6 @@
 /* Reading and checking of result documents. */
 #include "output/result_file.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,7 +133,6 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
             "link", &result->link, "simulated", &simulated, "profile", &result->profile,
             "method", &result->method, "status", &status, "samples_us", &samples))
         return error->text;
-    result->simulated = simulated;
     if (!simulated)
         result->profile = "";
     else if (!*result->profile)

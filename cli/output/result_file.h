@@ -10,7 +10,6 @@
 typedef struct cli_measured {
     json_int_t m, n, k, ranks;
     const char *op, *dtype, *weight, *link, *method; /* the document's */
-    bool simulated;
     const char *profile; /* what was simulated; empty: nothing */
     bool ran;            /* false: skipped there */
     double *samples_us;  /* sorted */

@@ -4,8 +4,6 @@
 #define ENTWINE_CLI_REPORT_H
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stdio.h>
 
 #include "base/message.h"
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "output/derived.h"
 #include "output/output.h"
 
 static const char fix_trace[] = "give a file that `entwine trace` wrote";
@@ -59,27 +58,6 @@ const report_row *report_find_row(const report_problem *problem, const char *met
 
 /* ---- Context ---- */
 
-/* The place of the first source of which `is_same` is true; its own where no other is. */
-static int first_like(const cli_report *report, const report_source *source,
-                      bool (*is_same)(const report_source *a, const report_source *b))
-{
-    int at = 0;
-    while (report->sources[at] != source && !is_same(report->sources[at], source))
-        at++;
-    return at;
-}
-
-static bool is_same_section(const report_source *a, const report_source *b)
-{
-    return strcmp(a->machine, b->machine) == 0 && strcmp(a->commit, b->commit) == 0 &&
-           strcmp(a->version, b->version) == 0;
-}
-
-static bool is_same_network(const report_source *a, const report_source *b)
-{
-    return a->network == b->network || json_equal(a->network, b->network);
-}
-
 static void read_context(const cli_report *report, report_source *source,
                          const json_t *context)
 {
@@ -99,8 +77,11 @@ static void read_context(const cli_report *report, report_source *source,
     snprintf(machine + used, sizeof source->machine - used, "%.100s, %.0f usable core%s",
              report_string(context, "cpu", "unknown CPU"), fmax(0, cores),
              cores == 1 ? "" : "s");
-    source->section = first_like(report, source, is_same_section);
-    source->hosts = first_like(report, source, is_same_network);
+    char *network = json_dumps(source->network, JSON_SORT_KEYS);
+    source->section = report_number_of(report->places, "%s\n%s\n%s", machine,
+                                       source->commit, source->version);
+    source->hosts = report_number_of(report->places, "%s", network ? network : "");
+    free(network);
 }
 
 /* ---- What follows from a problem's rows ---- */
@@ -454,6 +435,7 @@ cli_report *cli_report_create(void)
     if (report) {
         report->collections = json_array();
         report->settings = json_object();
+        report->places = json_object();
     }
     return report;
 }
@@ -472,5 +454,6 @@ void cli_report_destroy(cli_report *report)
     free(report->problems);
     json_decref(report->collections);
     json_decref(report->settings);
+    json_decref(report->places);
     free(report);
 }

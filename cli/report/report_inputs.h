@@ -42,9 +42,8 @@ typedef struct report_source {
     const json_t *collection; /* the first run's: what its runs were measured for */
     const char *commit, *version;
     char machine[320];
-    int section; /* the first source of its machine, commit and version: figures do not
-                  * mix them */
-    int hosts;   /* the first source of its network */
+    int section; /* a number of its machine, commit and version: figures do not mix them */
+    int hosts;   /* one of its network */
     report_row *rows;
 } report_source;
 
@@ -68,6 +67,7 @@ struct cli_report {
     int num_problems, num_groups;
     json_t *collections; /* documents that sources point into */
     json_t *settings;    /* what the problems of a group share, and its number */
+    json_t *places;      /* the same of sections and networks */
 };
 
 /* What has the same text has the same number, counted from 0 in the order of appearance:

@@ -9,7 +9,6 @@
 
 #include "base/json_file.h"
 #include "run/context.h"
-#include "output/derived.h"
 
 enum {
     MOST_SAMPLES = 25,
@@ -288,21 +287,19 @@ static json_t *points_json(const worlds *w, const uint32_t *measured, json_t *gr
                            int *num_workloads_out)
 {
     const report_problem **selected = new_array(w->report->num_problems, sizeof *selected);
-    bool *is_named = new_array(w->report->num_groups, sizeof *is_named);
-    json_t *points = selected && is_named ? json_array() : NULL;
+    json_t *points = selected ? json_array() : NULL, *named = json_object();
     for (int world = 0; points && world < w->count; world++) {
         const int count = select_world(w, world, measured, selected);
         *num_workloads_out = world ? *num_workloads_out : count;
         json_array_append_new(
             points, json_pack("[I, o]", w->ranks[world], means_json(selected, count)));
         for (int at = 0; at < count; at++)
-            if (!is_named[selected[at]->group]) {
-                is_named[selected[at]->group] = true;
+            if (report_number_of(named, "%d", selected[at]->group) ==
+                (int)json_array_size(groups))
                 json_array_append_new(groups, json_integer(selected[at]->group));
-            }
     }
     free(selected);
-    free(is_named);
+    json_decref(named);
     return points;
 }
 

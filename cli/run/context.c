@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "run/ranks.h"
 #include "base/text.h"

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run/context.h"
 #include "entwine/tune.h"
 #include "run/simulated.h"
 
@@ -75,6 +74,14 @@ static cli_exit add_methods(cli_job *job, const cli_settings *settings,
     return failed;
 }
 
+int cli_job_find(const cli_job *job, const char *method)
+{
+    for (int at = 0; at < job->num_entries; at++)
+        if (strcmp(job->entries[at].method, method) == 0)
+            return at;
+    return -1;
+}
+
 static cli_exit choose_baseline(cli_job *job, const cli_settings *settings)
 {
     const char *wanted =
@@ -94,11 +101,9 @@ static cli_exit choose_baseline(cli_job *job, const cli_settings *settings)
 /* Ours, where a figure is made: every run then says how far its numbers can be trusted. */
 static void choose_repeated(cli_job *job, const cli_settings *settings)
 {
-    job->repeated = -1;
-    for (int at = 0; at < job->num_entries && settings->figure && job->repeated < 0; at++)
-        if (strcmp(job->entries[at].method, "entwine") == 0 && !job->bed->is_simulated &&
-            job->num_entries < CLI_MAX_METHODS)
-            job->repeated = at;
+    const bool wanted =
+        settings->figure && !job->bed->is_simulated && job->num_entries < CLI_MAX_METHODS;
+    job->repeated = wanted ? cli_job_find(job, "entwine") : -1;
 }
 
 static cli_exit add_product(cli_job *job, const cli_settings *settings, int default_ranks)
@@ -245,7 +250,7 @@ static bool is_unsupported(check_call *call, ew_status status)
     return true;
 }
 
-/* Of one rank. */
+/* Of C, on one rank. */
 static double output_rows(const cli_problem *problem)
 {
     const bool all = problem->problem.op != EW_OP_GEMM_RS;
@@ -262,28 +267,20 @@ static double matrix_bytes(const cli_problem *problem)
            (m / (shares_a ? problem->num_ranks : 1) * k + n * k + output_rows(problem) * n);
 }
 
-/* And for the rest of a layer: residual and normed, and the host's copies to check them. */
-static double layer_bytes(const cli_job *job, const cli_problem *problem)
+/* And for the rest of a layer: residual and normed, and the host's copies to check them;
+ * and for outputs in symmetric memory. */
+static double entry_bytes(const cli_job *job, const cli_problem *problem)
 {
     const ew_problem *shape = &problem->problem;
-    bool wanted = false;
-    for (int at = 0; at < job->num_entries; at++)
-        wanted = wanted || job->entries[at].layer;
-    return wanted ? 5.0 * (double)ew_dtype_bytes(shape->dtype) * output_rows(problem) *
-                        (double)shape->n
-                  : 0.0;
-}
-
-/* And for outputs in symmetric memory. */
-static double symmetric_bytes(const cli_job *job, const cli_problem *problem)
-{
-    bool wanted = false, layers = false;
+    bool layers = false, symmetric = false, symmetric_layers = false;
     for (int at = 0; at < job->num_entries; at++) {
-        wanted = wanted || job->entries[at].symmetric;
-        layers = layers || (job->entries[at].symmetric && job->entries[at].layer);
+        const cli_entry *entry = &job->entries[at];
+        layers = layers || entry->layer;
+        symmetric = symmetric || entry->symmetric;
+        symmetric_layers = symmetric_layers || (entry->symmetric && entry->layer);
     }
-    return (double)(wanted + layers) * (double)ew_dtype_bytes(problem->problem.dtype) *
-           output_rows(problem) * (double)problem->problem.n;
+    return (5.0 * layers + symmetric + symmetric_layers) *
+           (double)ew_dtype_bytes(shape->dtype) * output_rows(problem) * (double)shape->n;
 }
 
 /* On a GPU a rank's matrices pass through host memory one at a time. */
@@ -351,8 +348,7 @@ static ew_status check_all(check_call *call)
     }
     for (int which = 0; which < job->num_problems; which++) {
         const cli_problem *problem = &job->problems[which];
-        double bytes = matrix_bytes(problem) + layer_bytes(job, problem) +
-                       symmetric_bytes(job, problem);
+        double bytes = matrix_bytes(problem) + entry_bytes(job, problem);
         double before, largest = 0;
         for (int at = 0; at < job->num_entries; at++) {
             ew_status status = EW_OK;

@@ -71,6 +71,9 @@ cli_exit cli_job_check(cli_job *job);
  * that are processes share a GPU.  cli_job_fini ends it. */
 void cli_job_prepare(cli_job *job);
 
+/* The first entry of this method, or -1. */
+int cli_job_find(const cli_job *job, const char *method);
+
 /* Whether a problem's ranks share GPUs. */
 bool cli_job_is_virtual(const cli_job *job, const cli_problem *problem);
 

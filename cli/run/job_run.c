@@ -32,9 +32,7 @@ typedef struct entry_set {
     bool repeats;       /* one more entry follows: the job's repeated one */
     ew_bench_result results[CLI_MAX_METHODS];
     ew_bench_detail details[CLI_MAX_METHODS];
-    bool tuned[CLI_MAX_METHODS]; /* as follows */
-    ew_tune_result tunings[CLI_MAX_METHODS];
-    ew_tune_effort efforts[CLI_MAX_METHODS];
+    cli_extra extras[CLI_MAX_METHODS]; /* what tuning found */
 } entry_set;
 
 /* An entry runs only if every rank could make it, or the ranks would part ways. */
@@ -48,8 +46,8 @@ static ew_status all_could(ew_world *world, bool mine, bool *all_out)
     return status;
 }
 
-static ew_status make_custom(ew_world *world, const bench_call *call, int at,
-                             entry_set *set, ew_bench_result *result, bool *made_out)
+static ew_status make_custom(ew_world *world, bench_call *call, int at, entry_set *set,
+                             bool *made_out)
 {
     const ew_mpi_module *mpi = call->job->ranks.launch->mpi;
     ew_bench_custom *custom = &set->customs[set->count];
@@ -64,6 +62,9 @@ static ew_status make_custom(ew_world *world, const bench_call *call, int at,
         if (!failed)
             mpi->method_destroy(custom);
         *custom = (ew_bench_custom){.context = NULL};
+    }
+    if (!*made_out && ew_world_rank(world) == 0) {
+        ew_bench_result *result = &call->results[at];
         result->status = EW_ERR_UNSUPPORTED;
         snprintf(result->error, sizeof result->error, "%s",
                  failed ? text : "refused on another rank");
@@ -73,8 +74,7 @@ static ew_status make_custom(ew_world *world, const bench_call *call, int at,
     return EW_OK;
 }
 
-static ew_status make_entries(ew_world *world, const bench_call *call, entry_set *set,
-                              ew_bench_result *results)
+static ew_status make_entries(ew_world *world, bench_call *call, entry_set *set)
 {
     for (int at = 0; at < call->job->num_entries; at++) {
         const cli_entry *entry = &call->job->entries[at];
@@ -82,7 +82,7 @@ static ew_status make_entries(ew_world *world, const bench_call *call, entry_set
         ew_bench_entry *slot = &set->entries[set->count];
         *slot = (ew_bench_entry){entry->label, entry->config, NULL, entry->layer};
         if (cli_method_needs_mpi(entry->method)) {
-            ew_status status = make_custom(world, call, at, set, &results[at], &made);
+            ew_status status = make_custom(world, call, at, set, &made);
             if (status)
                 return status;
             slot->custom = &set->customs[set->count];
@@ -115,7 +115,7 @@ static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set
             continue;
         options.budget_s = job->tune_budget_s;
         options.budget_calls = job->tune_budget_s > 0 ? 0 : TUNE_CALLS;
-        options.effort = &set->efforts[at];
+        options.effort = &set->extras[at].effort;
         options.seed = job->bench.seed;
         options.store = 0;
         options.method = entry->method;
@@ -123,8 +123,8 @@ static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set
             ew_tune(world, &call->problem->problem, &entry->base, &options, &found);
         if (status == EW_OK) {
             set->entries[at].config = found.tuning.config;
-            set->tunings[at] = found;
-            set->tuned[at] = true;
+            set->extras[at].tuning = found;
+            set->extras[at].tuned = true;
         } else if (!concerns_entry_alone(status))
             return status;
     }
@@ -161,11 +161,8 @@ static void hand_back(const entry_set *set, bench_call *call)
 {
     for (int at = 0; at < set->count; at++) {
         call->results[set->from[at]] = set->results[at];
-        cli_extra *extra = &call->extras[set->from[at]];
-        extra->detail = set->details[at];
-        extra->tuned = set->tuned[at];
-        extra->tuning = set->tunings[at];
-        extra->effort = set->efforts[at];
+        call->extras[set->from[at]] = set->extras[at];
+        call->extras[set->from[at]].detail = set->details[at];
     }
     const ew_bench_result *again = &set->results[set->count];
     if (!set->repeats || again->status != EW_OK)
@@ -179,22 +176,16 @@ static ew_status bench_body(ew_world *world, void *argument)
 {
     bench_call *call = argument;
     entry_set *set = calloc(1, sizeof *set);
-    ew_bench_result *skipped = calloc(CLI_MAX_METHODS, sizeof *skipped);
-    ew_status status = EW_ERR_MEMORY;
-    if (set && skipped)
-        status = make_entries(world, call, set, skipped);
+    ew_status status = set ? make_entries(world, call, set) : EW_ERR_MEMORY;
     if (status == EW_OK)
         status = tune_entries(world, call, set);
     if (status == EW_OK && set->count > 0)
         status = measure_entries(world, call, set);
-    if (status == EW_OK && ew_world_rank(world) == 0) {
-        memcpy(call->results, skipped, CLI_MAX_METHODS * sizeof *skipped);
+    if (status == EW_OK && ew_world_rank(world) == 0)
         hand_back(set, call);
-    }
     for (int at = 0; set && at < set->count; at++)
         if (set->entries[at].custom)
             call->job->ranks.launch->mpi->method_destroy(&set->customs[at]);
-    free(skipped);
     free(set);
     return status;
 }

@@ -12,8 +12,9 @@ bool cli_is_rich_terminal(FILE *stream)
     return isatty(fileno(stream)) && term && strcmp(term, "dumb") != 0;
 }
 
-static double work_of(const cli_problem *problem)
+static double work_of(const cli_progress *progress, int at)
 {
+    const cli_problem *problem = &progress->job->problems[at];
     const ew_problem *shape = &problem->problem;
     return (double)problem->num_ranks * (double)shape->max_m * (double)shape->n *
            (double)shape->k;
@@ -22,17 +23,17 @@ static double work_of(const cli_problem *problem)
 void cli_progress_init(cli_progress *progress, const cli_job *job, bool quiet)
 {
     *progress = (cli_progress){.shown = !quiet && cli_is_rich_terminal(stderr),
-                               .num_problems = job->num_problems,
+                               .job = job,
                                .start_ns = ew_now_ns()};
     for (int at = 0; at < job->num_problems; at++)
-        progress->work_total += work_of(&job->problems[at]);
+        progress->work_total += work_of(progress, at);
 }
 
-void cli_progress_show_part(const cli_progress *progress, int at,
-                            const cli_problem *problem, double part, const char *text)
+void cli_progress_show(const cli_progress *progress, int at, double part, const char *text)
 {
+    const cli_problem *problem = &progress->job->problems[at];
     const ew_problem *shape = &problem->problem;
-    const double done = progress->work_done + part * work_of(problem);
+    const double done = progress->work_done + part * work_of(progress, at);
     char left[48] = "";
     if (!progress->shown)
         return;
@@ -42,30 +43,21 @@ void cli_progress_show_part(const cli_progress *progress, int at,
         snprintf(left, sizeof left, ", ETA %.0f s", spent * rest / done);
     }
     fprintf(stderr, "\r\033[K[%d/%d] %" PRId64 "x%" PRId64 "x%" PRId64 " W=%d %s%s%s",
-            at + 1, progress->num_problems, shape->max_m, shape->n, shape->k,
+            at + 1, progress->job->num_problems, shape->max_m, shape->n, shape->k,
             problem->num_ranks, ew_dtype_name(shape->dtype), text, left);
     fflush(stderr);
 }
 
-void cli_progress_show(const cli_progress *progress, int at, const cli_problem *problem)
+void cli_progress_end(cli_progress *progress, int at)
 {
-    cli_progress_show_part(progress, at, problem, 0.0, "");
-}
-
-void cli_progress_advance(cli_progress *progress, const cli_problem *problem)
-{
-    progress->work_done += work_of(problem);
-}
-
-void cli_progress_leave_out(cli_progress *progress, const cli_problem *problem)
-{
-    progress->work_total -= work_of(problem);
-}
-
-void cli_progress_clear(const cli_progress *progress)
-{
+    progress->work_done += work_of(progress, at);
     if (progress->shown) {
         fputs("\r\033[K", stderr);
         fflush(stderr);
     }
+}
+
+void cli_progress_leave_out(cli_progress *progress, int at)
+{
+    progress->work_total -= work_of(progress, at);
 }

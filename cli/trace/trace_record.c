@@ -2,7 +2,6 @@
  * kernels that say how long the GEMM takes by itself. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "output/derived.h"
 #include "trace/trace.h"

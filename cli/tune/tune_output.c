@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_file.h"
 #include "base/stats.h"
-#include "run/context.h"
 #include "output/output.h"
 #include "tune/tuning_files.h"
 #include "base/text.h"

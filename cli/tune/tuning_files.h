@@ -4,7 +4,6 @@
 #define ENTWINE_CLI_TUNING_FILES_H
 
 #include <limits.h>
-#include <stdbool.h>
 #include <time.h>
 
 #include "entwine/tune.h"
