@@ -155,10 +155,14 @@ static cli_exit fail_command(const char *name)
     return cli_fail_usage(fix, "no command '%.60s'", name);
 }
 
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 static cli_exit help_main(int argc, char **argv)
 {
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    if (argc < 2 || is_help(argv[1]) || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
         return CLI_EXIT_OK;
     }
@@ -176,10 +180,8 @@ static cli_exit dispatch(int argc, char **argv)
         return cli_fail_usage(
             "`entwine demo` shows what this is, `entwine --help` the rest",
             "no command given");
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_help(stdout);
-        return CLI_EXIT_OK;
-    }
+    if (is_help(argv[1]))
+        return help_main(1, argv);
     if (strcmp(argv[1], "--version") == 0) {
         printf("entwine %s (commit %s)\n", ew_version(), cli_commit());
         return CLI_EXIT_OK;

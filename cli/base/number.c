@@ -24,16 +24,9 @@ __attribute__((format(printf, 2, 3))) static int refuse(char *why, const char *f
 
 static int64_t unit_factor(char unit)
 {
-    switch (toupper((unsigned char)unit)) {
-    case 'K':
-        return INT64_C(1) << 10;
-    case 'M':
-        return INT64_C(1) << 20;
-    case 'G':
-        return INT64_C(1) << 30;
-    default:
-        return 0;
-    }
+    static const char units[] = "KMG";
+    const char *found = unit ? strchr(units, toupper((unsigned char)unit)) : NULL;
+    return found ? INT64_C(1) << 10 * (found - units + 1) : 0;
 }
 
 int cli_number_parse(const char *text, cli_bounds bounds, int64_t *value_out, char *why)

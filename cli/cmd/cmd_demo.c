@@ -10,6 +10,7 @@
 #include "run/context.h"
 #include "cmd/demo_report.h"
 #include "base/interrupt.h"
+#include "options/option_rules.h"
 #include "output/output.h"
 #include "run/job.h"
 #include "run/launcher.h"
@@ -94,20 +95,11 @@ static cli_exit measure_table(demo *d, bool with_link)
 {
     cli_settings settings = d->settings;
     cli_job job;
-    if (!with_link) {
+    if (!with_link)
         settings.link_gbs = 0.0;
-    } else {
-        static const char *const variants[] = {"release=partition", "order=contiguous"};
-        for (int at = 0; at < 2; at++) {
-            int slot = settings.num_variants++;
-            settings.variants[slot] = variants[at];
-            settings.variant_configs[slot] = (ew_config)EW_CONFIG_INIT;
-            ew_status status =
-                ew_config_parse(variants[at], &settings.variant_configs[slot]);
-            if (status)
-                return cli_fail_status(status, ew_last_error());
-        }
-    }
+    else if (cli_add_variant(&settings, NULL, "release=partition") ||
+             cli_add_variant(&settings, NULL, "order=contiguous"))
+        return CLI_EXIT_ENVIRONMENT;
     cli_exit result = cli_job_init(&job, &settings, NULL, "entwine,sequential,blas");
     if (!result)
         result = cli_job_check(&job);

@@ -79,7 +79,7 @@ static void print_jobs(const finding *f)
         if (at > 0)
             putchar('\n');
         if (cli_recording_parse(root, &recording, why))
-            cli_recording_print(recording, stdout);
+            cli_recording_print(recording);
         cli_recording_free(recording);
     }
 }

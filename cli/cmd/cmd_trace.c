@@ -69,15 +69,9 @@ static cli_exit write_trace(const cli_job *job, const cli_trace *trace, json_t *
 static cli_exit record_and_write(const cli_job *job, const cli_context *context, int argc,
                                  char **argv, const cli_out_file *file)
 {
-    char error[CLI_ERROR_BYTES];
     cli_trace *trace = NULL;
-    ew_status status = cli_trace_record(job, &trace, error);
-    cli_exit result = CLI_EXIT_OK;
-    if (cli_interrupted())
-        result = CLI_EXIT_INTERRUPTED;
-    else if (status)
-        result = cli_fail_status(status, error);
-    else
+    cli_exit result = cli_trace_record(job, &trace);
+    if (!result)
         result = write_trace(job, trace, cli_context_json(context, NULL, argc, argv), file);
     cli_trace_free(trace);
     return result;

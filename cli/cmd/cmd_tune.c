@@ -175,18 +175,15 @@ static void find_keys_in_child(void *argument)
         snprintf(call->error, sizeof call->error, "%s", ew_last_error());
 }
 
-static size_t key_bytes(const tuner *t)
-{
-    return sizeof *t->keys + (size_t)t->job.num_problems * EW_TUNING_KEY_BYTES;
-}
-
 static cli_exit find_keys(tuner *t)
 {
-    t->keys = cli_shared_alloc(key_bytes(t));
+    const size_t bytes =
+        sizeof *t->keys + (size_t)t->job.num_problems * EW_TUNING_KEY_BYTES;
+    t->keys = calloc(1, bytes);
     if (!t->keys)
         return cli_fail_memory("for the keys");
     t->keys->job = &t->job;
-    if (cli_run_in_child(find_keys_in_child, t->keys))
+    if (cli_run_in_child(find_keys_in_child, t->keys, bytes))
         return cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
                         "the search for entries ended abnormally");
     return t->keys->status ? cli_fail_status(t->keys->status, t->keys->error) : CLI_EXIT_OK;
@@ -248,8 +245,7 @@ cli_exit cli_tune_main(const cli_settings *settings, int argc, char **argv)
         result = tune_and_print(t, argc, argv);
     cli_launch_close(&t->launch, result);
     cli_interrupt_close();
-    if (t->keys)
-        cli_shared_free(t->keys, key_bytes(t));
+    free(t->keys);
     cli_job_fini(&t->job);
     cli_tuning_files_close(&t->files);
     free(t);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/interrupt.h"
 #include "output/output.h"
 #include "report/report.h"
 
@@ -55,7 +54,6 @@ cli_exit cli_demo_trace(cli_demo_report *report, const char *name,
 {
     const ew_config open_config = EW_CONFIG_INIT;
     cli_settings traced = *settings;
-    char error[CLI_ERROR_BYTES];
     cli_job job;
     traced.config = open_config;
     traced.config.order = order;
@@ -65,15 +63,10 @@ cli_exit cli_demo_trace(cli_demo_report *report, const char *name,
     cli_exit result = cli_job_init(&job, &traced, NULL, "entwine,sequential");
     if (!result)
         result = cli_job_check(&job);
-    if (!result) {
-        const ew_status status = cli_trace_record(&job, trace_out, error);
-        if (cli_interrupted())
-            result = CLI_EXIT_INTERRUPTED;
-        else if (status)
-            result = cli_fail_status(status, error);
-        else
-            keep(report, name, trace_document(report, &job, *trace_out));
-    }
+    if (!result)
+        result = cli_trace_record(&job, trace_out);
+    if (!result)
+        keep(report, name, trace_document(report, &job, *trace_out));
     cli_job_fini(&job);
     return result;
 }

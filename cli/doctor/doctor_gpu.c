@@ -160,27 +160,22 @@ static json_t *kernel_json(const ew_gpu_kernel *kernel)
 
 static void show_kernels(cli_doctor *d)
 {
-    kernel_call *call = cli_shared_alloc(sizeof *call);
-    bool answered = call && cli_run_in_child(ask_kernels, call) == EW_OK;
-    if (!answered || *call->why) {
+    kernel_call call = {.count = 0};
+    if (cli_run_in_child(ask_kernels, &call, sizeof call) || *call.why) {
         cli_doctor_say(d, VERDICT_WARN, "kernels", "please report this output",
-                       "cannot be examined: %.*s",
-                       answered ? (int)strcspn(call->why, "\n") : 0,
-                       answered ? call->why : "");
-        cli_shared_free(call, sizeof *call);
+                       "cannot be examined: %.*s", (int)strcspn(call.why, "\n"), call.why);
         return;
     }
-    int count = call->count < MAX_KERNELS ? call->count : MAX_KERNELS;
+    int count = call.count < MAX_KERNELS ? call.count : MAX_KERNELS;
     d->kernels = json_array();
     if (!d->as_json)
         printf("kernels on GPU 0 %31s %9s %9s %6s %7s   %s\n", "threads", "registers",
                "shared B", "spill", "per SM", "reducers beside, b=128/256/512");
     for (int at = 0; at < count; at++) {
-        json_array_append_new(d->kernels, kernel_json(&call->kernels[at]));
+        json_array_append_new(d->kernels, kernel_json(&call.kernels[at]));
         if (!d->as_json)
-            print_kernel(&call->kernels[at]);
+            print_kernel(&call.kernels[at]);
     }
-    cli_shared_free(call, sizeof *call);
 }
 
 void cli_doctor_gpus(cli_doctor *d)

@@ -5,6 +5,12 @@
 
 const cli_choice cli_dtype_choices[] = {
     {"fp32", EW_FP32}, {"bf16", EW_BF16}, {"fp16", EW_FP16}, {NULL, 0}};
+const cli_choice cli_weight_choices[] = {
+    {"nk", EW_WEIGHT_NK}, {"kn", EW_WEIGHT_KN}, {NULL, 0}};
+const cli_choice cli_op_choices[] = {{"gemm-rs", EW_OP_GEMM_RS},
+                                     {"gemm-ar", EW_OP_GEMM_AR},
+                                     {"ag-gemm", EW_OP_AG_GEMM},
+                                     {NULL, 0}};
 
 /* ---- Values ---- */
 
@@ -36,19 +42,26 @@ static int take_number(const cli_rule *rule, const char *value, void *place, cha
     return 0;
 }
 
+const cli_choice *cli_choice_find(const cli_choice *choices, const char *name)
+{
+    while (choices->name && strcmp(choices->name, name) != 0)
+        choices++;
+    return choices->name ? choices : NULL;
+}
+
 cli_exit cli_choice_pick(const cli_option *option, const cli_choice *choices,
                          const char *name, int *picked_out)
 {
     const char *names[CLI_MAX_CHOICES + 1];
     char near[96], fix[128];
     int count = 0;
-    for (const cli_choice *at = choices; at->name; at++) {
-        if (strcmp(at->name, name) == 0) {
-            *picked_out = at->value;
-            return CLI_EXIT_OK;
-        }
-        names[count++] = at->name;
+    const cli_choice *found = cli_choice_find(choices, name);
+    if (found) {
+        *picked_out = found->value;
+        return CLI_EXIT_OK;
     }
+    for (; choices->name; choices++)
+        names[count++] = choices->name;
     names[count] = NULL;
     cli_names_text(names, fix, sizeof fix);
     /* What users call a backend; it is like no other choice. */

@@ -50,7 +50,7 @@ struct cli_option {
 };
 
 cli_setter cli_set_dtypes, cli_set_methods, cli_add_variant, cli_set_baseline,
-    cli_set_config, cli_set_profile, cli_set_link, cli_set_op;
+    cli_set_config, cli_set_profile, cli_set_link;
 
 /* Takes a value as the option's rule says.  On failure the error has been printed and the
  * settings are as they were. */
@@ -60,7 +60,9 @@ cli_exit cli_option_take(cli_settings *settings, const cli_option *option,
 /* The value of the choice with this name; on failure the error lists the choices. */
 cli_exit cli_choice_pick(const cli_option *option, const cli_choice *choices,
                          const char *name, int *picked_out);
-extern const cli_choice cli_dtype_choices[];
+/* The same without an error; NULL: there is none. */
+const cli_choice *cli_choice_find(const cli_choice *choices, const char *name);
+extern const cli_choice cli_dtype_choices[], cli_weight_choices[], cli_op_choices[];
 
 /* "one of a, b, c": what a shell completes is made of these texts, too. */
 void cli_names_text(const char *const *names, char *text, size_t bytes);

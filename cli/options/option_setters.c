@@ -165,29 +165,6 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
 
 /* ---- Lists of names ---- */
 
-/* The library's operations, ending with NULL; the place of each is its value. */
-static const char *const *op_names(void)
-{
-    static const char *names[CLI_MAX_CHOICES + 1];
-    for (int op = 0; op < CLI_MAX_CHOICES; op++) {
-        const char *name = ew_op_name((ew_op)op);
-        names[op] = strcmp(name, "unknown") ? name : NULL;
-    }
-    return names;
-}
-
-cli_exit cli_set_op(cli_settings *settings, const cli_option *option, const char *value)
-{
-    char fix[96];
-    for (int op = 0; op_names()[op]; op++)
-        if (strcmp(op_names()[op], value) == 0) {
-            settings->op = (ew_op)op;
-            return CLI_EXIT_OK;
-        }
-    cli_names_text(op_names(), fix, sizeof fix);
-    return cli_fail_usage(fix, "--%s does not know '%.60s'", option->name, value);
-}
-
 cli_exit cli_set_dtypes(cli_settings *settings, const cli_option *option, const char *value)
 {
     char word[CLI_METHOD_BYTES];

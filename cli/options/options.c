@@ -8,7 +8,6 @@
 
 #include "options/option_rules.h"
 
-static const cli_choice weights[] = {{"nk", EW_WEIGHT_NK}, {"kn", EW_WEIGHT_KN}, {NULL, 0}};
 static const cli_choice kinds_of_ranks[] = {
     {"processes", EW_RANKS_AS_PROCESSES}, {"threads", EW_RANKS_AS_THREADS}, {NULL, 0}};
 static const cli_choice backends[] = {
@@ -18,7 +17,8 @@ static const cli_choice formats[] = {{"table", CLI_FORMAT_TABLE},
                                      {"json", CLI_FORMAT_JSON},
                                      {NULL, 0}};
 
-_Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof(int),
+_Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(ew_op) == sizeof(int) &&
+                   sizeof(cli_format) == sizeof(int),
                "choices are stored as int");
 
 /* What a row's value is and where it goes. */
@@ -59,7 +59,7 @@ _Static_assert(sizeof(ew_backend) == sizeof(int) && sizeof(cli_format) == sizeof
     "128 bytes (default 0)"
 
 static const cli_option option_table[] = {
-    {0, "op", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, OTHER(cli_set_op),
+    {0, "op", "NAME", RECORDS | CLI_PLAN | CLI_TUNE, CHOICE(op, cli_op_choices),
      "gemm-rs (GEMM, then ReduceScatter; the default), gemm-ar (AllReduce) or ag-gemm "
      "(AllGather, then GEMM)"},
     {'W', "ranks", "W", RECORDS | CLI_DEMO | CLI_TUNE | CLI_DOCTOR,
@@ -74,7 +74,7 @@ static const cli_option option_table[] = {
      "depth of one rank's GEMM (default 512; plan --profile 2048)"},
     {'d', "datatype", "TYPE", SHAPE, OTHER(cli_set_dtypes),
      "fp32, bf16 or fp16 (default fp32; on GPUs, also simulated ones, bf16)"},
-    {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, CHOICE(weight, weights),
+    {0, "weight", "LAYOUT", MEASURE | CLI_PLAN, CHOICE(weight, cli_weight_choices),
      "nk (N rows of K, the default) or kn"},
     {0, "suite", "NAME[:TEXT]", LISTS, TEXT(suite),
      "problems of a suite file: a name such as smoke, or a path; with :TEXT only problems "
@@ -164,10 +164,9 @@ static const cli_option option_table[] = {
     {'o', "output", "FORMAT",
      MEASURE | CLI_PLAN | CLI_DOCTOR | CLI_TUNE | CLI_COMPARE | CLI_SIM | CLI_STATUS,
      CHOICE(format, formats), "table, csv or json; csv only where calls are timed"},
-    {'o', "output", "FILE", CLI_TRACE, TEXT(output_path),
-     "where the trace goes (default trace.json); - is stdout"},
-    {'o', "output", "FILE", CLI_REPORT, TEXT(output_path),
-     "where the page goes (default report.html); - is stdout"},
+    {'o', "output", "FILE", CLI_TRACE | CLI_REPORT, TEXT(output_path),
+     "where the trace (default trace.json) or the page (default report.html) goes; - is "
+     "stdout"},
     {'J', "json", "FILE", MEASURE, TEXT(json_path), "also write JSON to FILE"},
     {'v', "verbose", NULL, CLI_DOCTOR, SWITCH(verbose),
      "also the GPU's kernels: registers, shared memory, occupancy"},

@@ -53,10 +53,15 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     cli_output *output = calloc(1, sizeof *output);
     json_t *document = json_pack("{ss so so s[]}", "schema", CLI_SCHEMA, "context", context,
                                  "complete", json_false(), "results");
-    if (!output || !document) {
-        free(output);
+    cli_exit failed = CLI_EXIT_OK;
+    if (!output || !document)
+        failed = cli_fail_memory("for the results");
+    else if (settings->json_path)
+        failed = cli_out_file_open(&output->json_file, "JSON", settings->json_path);
+    if (failed) {
         json_decref(document);
-        return cli_fail_memory("for the results");
+        free(output);
+        return failed;
     }
     output->job = job;
     output->format = settings->format;
@@ -66,14 +71,6 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
     output->wants_clocks =
         job->bed->on_gpus && (settings->json_path || settings->format == CLI_FORMAT_JSON);
     output->is_figure = settings->figure;
-    cli_exit failed = output->json_path
-                          ? cli_out_file_open(&output->json_file, "JSON", output->json_path)
-                          : CLI_EXIT_OK;
-    if (failed) {
-        json_decref(document);
-        free(output);
-        return failed;
-    }
     if (settings->figure)
         json_object_set_new(document, "figure",
                             json_pack("{ss}", "name", settings->figure));

@@ -149,16 +149,6 @@ static void print_reservations(const cli_job *job, const cli_summary *summary)
            summary->worst_cv > noisy_cv ? ", NOISY" : "");
 }
 
-static bool is_ours(const cli_entry *entry)
-{
-    return strcmp(entry->method, "entwine") == 0;
-}
-
-static cli_ratio inverse_of(const cli_ratio *ratio)
-{
-    return (cli_ratio){1 / ratio->value, 1 / ratio->high, 1 / ratio->low};
-}
-
 /* The one figure of a comparison: ours, or the first method's, over the baseline; where
  * that is ours, over the first other method. */
 static void print_result(const cli_job *job, const cli_summary *summary)
@@ -173,10 +163,10 @@ static void print_result(const cli_job *job, const cli_summary *summary)
     const cli_entry *one = &job->entries[quoted], *other = &job->entries[job->baseline];
     double speedup = geomean_speedup(summary, quoted);
     cli_ratio ratio = summary->last_over_base[quoted];
-    if (is_ours(other) && !is_ours(one)) {
+    if (strcmp(other->method, "entwine") == 0 && strcmp(one->method, "entwine") != 0) {
         one = other, other = &job->entries[quoted];
         speedup = 1 / speedup;
-        ratio = inverse_of(&ratio);
+        ratio = (cli_ratio){1 / ratio.value, 1 / ratio.high, 1 / ratio.low};
     }
     printf("# Result : %s is %.2f times as fast as %s", one->label, speedup, other->label);
     if (summary->num_speedups[quoted] > 1)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/stats.h"
+#include "options/option_rules.h"
 #include "output/output.h"
 
 enum { MOST_SAMPLES = EW_BENCH_MAX_SAMPLES };
@@ -14,13 +15,6 @@ static const char fix_document[] = "give a file that `entwine bench -o json` or 
 static bool is_plain(const char *text)
 {
     return !strpbrk(text, "\n\t");
-}
-
-static bool is_among(const char *text, const char *const *list)
-{
-    while (*list && strcmp(text, *list) != 0)
-        list++;
-    return *list != NULL;
 }
 
 static cli_exit read_gpus(cli_result_file *file, json_t *gpus)
@@ -116,8 +110,6 @@ static void convert_link(json_t *params)
 /* NULL, or what is wrong with one result. */
 static const char *read_result(json_t *object, cli_measured *result, json_error_t *error)
 {
-    static const char *const dtypes[] = {"fp32", "bf16", "fp16", NULL};
-    static const char *const weights[] = {"nk", "kn", NULL};
     const char *status;
     json_t *samples = NULL;
     json_int_t wrong = 0;
@@ -139,7 +131,8 @@ static const char *read_result(json_t *object, cli_measured *result, json_error_
         return "it is simulated and names no profile";
     if (result->m < 1 || result->n < 1 || result->k < 1 || result->ranks < 1)
         return "its m, n, k or ranks is less than 1";
-    if (!is_among(result->dtype, dtypes) || !is_among(result->weight, weights))
+    if (!cli_choice_find(cli_dtype_choices, result->dtype) ||
+        !cli_choice_find(cli_weight_choices, result->weight))
         return "its dtype or weight is unknown";
     if (!is_plain(result->op) || !is_plain(result->link) || !is_plain(result->method) ||
         !is_plain(result->profile))

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "options/option_rules.h"
 #include "output/output.h"
 
 static const char fix_trace[] = "give a file that `entwine trace` wrote";
@@ -107,18 +108,11 @@ static void find_baseline(report_problem *problem)
     }
 }
 
-static ew_dtype dtype_of(const cli_measured *shape)
-{
-    return shape->dtype[0] == 'b' ? EW_BF16 : shape->dtype[2] == '1' ? EW_FP16 : EW_FP32;
-}
-
+/* Documents may come from a tool that knows more operations. */
 static ew_op op_of(const cli_measured *shape)
 {
-    static const ew_op others[] = {EW_OP_GEMM_AR, EW_OP_AG_GEMM};
-    for (size_t at = 0; at < sizeof others / sizeof *others; at++)
-        if (strcmp(shape->op, ew_op_name(others[at])) == 0)
-            return others[at];
-    return EW_OP_GEMM_RS;
+    const cli_choice *found = cli_choice_find(cli_op_choices, shape->op);
+    return found ? (ew_op)found->value : EW_OP_GEMM_RS;
 }
 
 static cli_ratio ratio_of(const report_problem *problem, const report_row *over,
@@ -148,7 +142,9 @@ static const char *lead_of(const report_problem *problem)
 
 static double achieved_gbs(const cli_measured *shape, double time_us)
 {
-    ew_problem problem = EW_PROBLEM(shape->m, shape->n, shape->k, dtype_of(shape));
+    const ew_dtype dtype =
+        (ew_dtype)cli_choice_find(cli_dtype_choices, shape->dtype)->value;
+    ew_problem problem = EW_PROBLEM(shape->m, shape->n, shape->k, dtype);
     problem.op = op_of(shape);
     return cli_remote_gbs(&problem, (int)shape->ranks, time_us);
 }
@@ -381,6 +377,7 @@ static report_source *add_source(cli_report *report, const char *name)
         return NULL;
     }
     source->name = name;
+    source->number = report->num_sources;
     report->sources[report->num_sources++] = source;
     return source;
 }

@@ -33,6 +33,7 @@ typedef struct report_row {
 
 /* One input: a result document, a run of a collection, or a trace. */
 typedef struct report_source {
+    int number;               /* its place among all sources */
     const char *name;         /* of the input */
     int run;                  /* of a collection, from 1; 0: of none */
     cli_result_file results;  /* of a result document */

@@ -117,16 +117,8 @@ static json_t *problem_json(const report_problem *problem, json_t *known, json_t
         problem->lead, "run", problem->source->run, "rows", rows);
 }
 
-static int source_at(const cli_report *report, const report_source *source)
-{
-    int at = 0;
-    while (report->sources[at] != source)
-        at++;
-    return at;
-}
-
-static json_t *group_json(const cli_report *report, const report_problem *const *members,
-                          int count, json_t *known, json_t *texts)
+static json_t *group_json(const report_problem *const *members, int count, json_t *known,
+                          json_t *texts)
 {
     json_t *problems = json_array(), *sources = json_array();
     const report_problem *first = members[0];
@@ -135,8 +127,7 @@ static json_t *group_json(const cli_report *report, const report_problem *const 
     for (int at = 0; at < count; at++) {
         const report_problem *problem = members[at];
         if (problem->source != before)
-            json_array_append_new(sources,
-                                  json_integer(source_at(report, problem->source)));
+            json_array_append_new(sources, json_integer(problem->source->number));
         before = problem->source;
         json_array_append_new(problems, problem_json(problem, known, texts));
         for (int row = 0; row < problem->num_rows; row++)
@@ -173,7 +164,7 @@ static json_t *groups_json(const cli_report *report, json_t *known, json_t *text
         sort_into_groups(report, sorted, ends);
     for (int group = 0, begin = 0; sorted && ends && group < report->num_groups; group++) {
         json_array_append_new(
-            groups, group_json(report, sorted + begin, ends[group] - begin, known, texts));
+            groups, group_json(sorted + begin, ends[group] - begin, known, texts));
         begin = ends[group];
     }
     free(sorted);
@@ -337,20 +328,18 @@ static void add_scaling(json_t *list, worlds *w)
 
 static json_t *scaling_json(const cli_report *report)
 {
+    static relation *const relations[] = {is_same_link, is_same_node_link};
     json_t *list = json_array();
     likeness *like = find_likeness(report);
-    int num_links = 0, num_nodes = 0;
-    /* Of problems of equal links, or of equal nodes, only the first can start one. */
-    for (int at = 0; like && at < report->num_problems; at++)
-        if (like[at].link == num_links) {
-            num_links++;
-            add_scaling(list, &(worlds){report, like, at, is_same_link, {0}, 0});
-        }
-    for (int at = 0; like && at < report->num_problems; at++)
-        if (like[at].node == num_nodes) {
-            num_nodes++;
-            add_scaling(list, &(worlds){report, like, at, is_same_node_link, {0}, 0});
-        }
+    for (int kind = 0; like && kind < 2; kind++) {
+        int known = 0;
+        /* Of problems of equal links, or of equal nodes, only the first can start one. */
+        for (int at = 0; at < report->num_problems; at++)
+            if ((kind ? like[at].node : like[at].link) == known) {
+                known++;
+                add_scaling(list, &(worlds){report, like, at, relations[kind], {0}, 0});
+            }
+    }
     free(like);
     return list;
 }

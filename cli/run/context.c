@@ -30,14 +30,6 @@ static bool find_in_file(const char *path, const char *key, char *text, size_t b
     return found;
 }
 
-static double find_memory(void)
-{
-    char text[64];
-    if (!find_in_file("/proc/meminfo", "MemTotal", text, sizeof text))
-        return 0.0;
-    return strtod(text, NULL) * 1024.0;
-}
-
 /* arm64 kernels give no model name, only the designer's part number. */
 static const char *arm_part_name(long part)
 {
@@ -84,6 +76,7 @@ static void ask_library(void *argument)
 void cli_context_init(cli_context *context)
 {
     struct utsname system;
+    char memory[64];
     time_t now = time(NULL);
     struct tm utc;
     *context = (cli_context){.host = "unknown", .kernel = "unknown", .arch = "unknown"};
@@ -94,17 +87,12 @@ void cli_context_init(cli_context *context)
         snprintf(context->arch, CLI_TEXT_BYTES, "%s", system.machine);
     }
     find_cpu(context->cpu, sizeof context->cpu);
-    context->memory_bytes = find_memory();
+    if (find_in_file("/proc/meminfo", "MemTotal", memory, sizeof memory))
+        context->memory_bytes = strtod(memory, NULL) * 1024.0;
     if (gmtime_r(&now, &utc))
         strftime(context->time, sizeof context->time, "%Y-%m-%dT%H:%M:%SZ", &utc);
     /* In a child, because naming the BLAS loads it. */
-    cli_context *answer = cli_shared_alloc(sizeof *answer);
-    if (answer) {
-        *answer = *context;
-        if (cli_run_in_child(ask_library, answer) == EW_OK)
-            *context = *answer;
-        cli_shared_free(answer, sizeof *answer);
-    }
+    (void)cli_run_in_child(ask_library, context, sizeof *context);
 }
 
 static json_t *text_or_null(const char *text)

@@ -42,11 +42,8 @@ static void find_in_child(void *argument)
 
 void cli_gpus_survey(cli_gpus *gpus_out)
 {
-    cli_gpus *found = cli_shared_alloc(sizeof *found);
     *gpus_out = (cli_gpus){.why = "asking for GPUs ended abnormally"};
-    if (found && cli_run_in_child(find_in_child, found) == EW_OK)
-        *gpus_out = *found;
-    cli_shared_free(found, sizeof *found);
+    (void)cli_run_in_child(find_in_child, gpus_out, sizeof *gpus_out);
 }
 
 int cli_gpu_sharers(const cli_gpus *gpus, int num_ranks)

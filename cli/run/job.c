@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "entwine/tune.h"
+#include "options/option_rules.h"
 #include "run/simulated.h"
 
 enum { FIGURE_ITERS = 25 }; /* fewer leave an interval too wide for leads of a per cent */
@@ -46,9 +47,12 @@ cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant
 static cli_exit add_methods(cli_job *job, const cli_settings *settings,
                             const char *default_methods)
 {
+    cli_settings named = *settings;
     cli_exit failed = CLI_EXIT_OK;
-    for (int at = 0; at < settings->num_methods && !failed; at++) {
-        const char *method = settings->methods[at];
+    if (settings->num_methods == 0 && *default_methods)
+        failed = cli_set_methods(&named, NULL, default_methods);
+    for (int at = 0; at < named.num_methods && !failed; at++) {
+        const char *method = named.methods[at];
         if (cli_method_needs_mpi(method) &&
             !(job->ranks.launch && cli_launch_wants_join(job->ranks.launch, settings)))
             return cli_fail_usage("mpirun -np 2 entwine bench --method blas+mpi,...",
@@ -56,14 +60,6 @@ static cli_exit add_methods(cli_job *job, const cli_settings *settings,
         if (cli_method_needs_mpi(method) && !job->bed->on_cores)
             return cli_fail_usage("leave --backend out",
                                   "method '%s' is for the cpu backend", method);
-        failed = cli_job_add_entry(job, method, NULL, &settings->config);
-    }
-    while (settings->num_methods == 0 && *default_methods && !failed) {
-        char method[CLI_METHOD_BYTES];
-        int length = (int)strcspn(default_methods, ",");
-        snprintf(method, sizeof method, "%.*s", length, default_methods);
-        default_methods += length;
-        default_methods += *default_methods == ',';
         failed = cli_job_add_entry(job, method, NULL, &settings->config);
     }
     for (int at = 0; at < settings->num_variants && !failed; at++) {
@@ -403,18 +399,13 @@ static cli_exit judge(cli_job *job, const check_call *call)
 
 cli_exit cli_job_check(cli_job *job)
 {
-    check_call *call = cli_shared_alloc(sizeof *call);
-    if (!call)
-        return cli_fail_memory("to check the job");
+    check_call call = {.job = *job};
     if (job->bed->on_gpus)
         cli_cuda_environment(job->ranks.kind == EW_RANKS_AS_THREADS);
-    call->job = *job;
-    cli_exit result;
-    if (cli_run_in_child(check_in_child, call))
-        result = cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
-                          "the check of the job ended abnormally");
-    else
-        result = judge(job, call);
-    cli_shared_free(call, sizeof *call);
-    return result;
+    const ew_status status = cli_run_in_child(check_in_child, &call, sizeof call);
+    if (status == EW_ERR_MEMORY)
+        return cli_fail_memory("to check the job");
+    return status ? cli_fail(EW_ERR_SYSTEM, "entwine doctor looks for the reason",
+                             "the check of the job ended abnormally")
+                  : judge(job, &call);
 }

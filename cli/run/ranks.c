@@ -143,21 +143,25 @@ ew_status cli_ranks_run(const cli_ranks *ranks, int num_ranks, cli_rank_body bod
     return status;
 }
 
-ew_status cli_run_in_child(void (*body)(void *argument), void *shared_argument)
+ew_status cli_run_in_child(void (*body)(void *argument), void *argument, size_t bytes)
 {
     int state = 0;
-    pid_t waited;
+    pid_t waited = -1;
+    void *shared = cli_shared_alloc(bytes);
+    if (!shared)
+        return EW_ERR_MEMORY;
+    memcpy(shared, argument, bytes);
     fflush(NULL);
     pid_t child = fork();
-    if (child < 0)
-        return EW_ERR_SYSTEM;
     if (child == 0) {
-        body(shared_argument);
+        body(shared);
         _exit(0);
     }
-    do
-        waited = waitpid(child, &state, 0);
-    while (waited < 0 && errno == EINTR);
-    return waited == child && WIFEXITED(state) && WEXITSTATUS(state) == 0 ? EW_OK
-                                                                          : EW_ERR_SYSTEM;
+    while (child > 0 && (waited = waitpid(child, &state, 0)) < 0 && errno == EINTR)
+        ;
+    const bool ended = waited > 0 && WIFEXITED(state) && WEXITSTATUS(state) == 0;
+    if (ended)
+        memcpy(argument, shared, bytes);
+    cli_shared_free(shared, bytes);
+    return ended ? EW_OK : EW_ERR_SYSTEM;
 }

@@ -29,8 +29,9 @@ const char *cli_ranks_as_name(const cli_ranks *ranks);
 void *cli_shared_alloc(size_t bytes);
 void cli_shared_free(void *memory, size_t bytes);
 
-/* Runs `body` in a forked child and waits.  For library calls that may load a BLAS: its
- * threads must not exist in a process that is going to fork ranks. */
-ew_status cli_run_in_child(void (*body)(void *argument), void *shared_argument);
+/* Runs `body` in a forked child and waits; what it makes of its argument comes back.  For
+ * library calls that may load a BLAS: its threads must not exist in a process that is going
+ * to fork ranks. */
+ew_status cli_run_in_child(void (*body)(void *argument), void *argument, size_t bytes);
 
 #endif

@@ -11,22 +11,11 @@
 #include <string.h>
 
 #include "base/paths.h"
+#include "options/option_rules.h"
 
 enum { MAX_LINE = CLI_NAME_BYTES, NUM_FIELDS = 6, MOST_BYTES = 1 << 20 };
 #define LINE_SHAPE \
     "each line is `name M N K W dtype`, for example `small 256 256 128 2 fp32`"
-
-static bool parse_dtype(const char *word, ew_dtype *dtype_out)
-{
-    static const ew_dtype known[] = {EW_FP32, EW_BF16, EW_FP16};
-    for (size_t at = 0; at < sizeof known / sizeof known[0]; at++) {
-        if (strcmp(word, ew_dtype_name(known[at])) == 0) {
-            *dtype_out = known[at];
-            return true;
-        }
-    }
-    return false;
-}
 
 static int split_fields(char *line, char **fields)
 {
@@ -44,17 +33,17 @@ static int split_fields(char *line, char **fields)
 
 /* One line's problem, as often as -W and -d have values that replace its own. */
 static cli_exit add_line(const cli_settings *settings, const char *name,
-                         const int64_t *sizes, ew_dtype dtype, cli_job *job)
+                         const int64_t *sizes, int dtype, cli_job *job)
 {
-    const cli_values *ranks = &settings->ranks, *dtypes = &settings->dtypes;
+    const cli_values ranks = cli_values_or(&settings->ranks, sizes[3]);
+    const cli_values dtypes = cli_values_or(&settings->dtypes, dtype);
     cli_exit failed = CLI_EXIT_OK;
-    for (int w = 0; w < (ranks->count ? ranks->count : 1); w++) {
-        for (int d = 0; d < (dtypes->count ? dtypes->count : 1) && !failed; d++) {
-            cli_problem problem = {
-                .problem =
-                    cli_settings_problem(settings, sizes[0], sizes[1], sizes[2],
-                                         dtypes->count ? (ew_dtype)dtypes->at[d] : dtype),
-                .num_ranks = (int)(ranks->count ? ranks->at[w] : sizes[3])};
+    for (int w = 0; w < ranks.count; w++) {
+        for (int d = 0; d < dtypes.count && !failed; d++) {
+            cli_problem problem = {.problem = cli_settings_problem(settings, sizes[0],
+                                                                   sizes[1], sizes[2],
+                                                                   (ew_dtype)dtypes.at[d]),
+                                   .num_ranks = (int)ranks.at[w]};
             snprintf(problem.name, sizeof problem.name, "%s", name);
             failed = cli_job_add_problem(job, &problem);
         }
@@ -67,7 +56,6 @@ static cli_exit parse_line(const char *path, int number, char *line, const char 
 {
     char *fields[NUM_FIELDS], why[CLI_WHY_BYTES];
     int64_t sizes[4];
-    ew_dtype dtype;
     int count = split_fields(line, fields);
     if (count == 0)
         return CLI_EXIT_OK;
@@ -84,12 +72,13 @@ static cli_exit parse_line(const char *path, int number, char *line, const char 
         if (cli_number_parse(fields[at + 1], bounds, &sizes[at], why))
             return cli_fail_usage(LINE_SHAPE, "%s:%d: %s", path, number, why);
     }
-    if (!parse_dtype(fields[5], &dtype))
+    const cli_choice *dtype = cli_choice_find(cli_dtype_choices, fields[5]);
+    if (!dtype)
         return cli_fail_usage("one of fp32, bf16, fp16", "%s:%d: '%.40s' is not a type",
                               path, number, fields[5]);
     if (strncmp(fields[0], start, strlen(start)) != 0)
         return CLI_EXIT_OK;
-    return add_line(settings, fields[0], sizes, dtype, job);
+    return add_line(settings, fields[0], sizes, dtype->value, job);
 }
 
 /* The names of the suites that lie where smoke does, or just that of smoke. */

@@ -52,6 +52,6 @@ void cli_deed_text(const cli_deed *deed, char *text, size_t bytes);
 
 /* The table of ranks, and under it the first rank that went another way.  True when there
  * is one. */
-bool cli_recording_print(const cli_recording *recording, FILE *stream);
+bool cli_recording_print(const cli_recording *recording);
 
 #endif

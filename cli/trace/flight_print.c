@@ -90,18 +90,19 @@ static bool is_at_work(const cli_lane *lane)
     return last && (strcmp(last->state, "running") == 0 || lane->waits_for >= 0);
 }
 
+static int severity(const cli_lane *lane)
+{
+    return strcmp(lane->process, "ended") == 0     ? 2
+           : strcmp(lane->process, "stopped") == 0 ? 1
+                                                   : 0;
+}
+
 /* Of two ranks, whether the first is the likelier cause: dead before stopped before
  * behind before waiting for no one. */
 static bool is_likelier(const cli_lane *lane, const cli_lane *than)
 {
-    bool dead = strcmp(lane->process, "ended") == 0;
-    bool other_dead = strcmp(than->process, "ended") == 0;
-    bool stopped = strcmp(lane->process, "stopped") == 0;
-    bool other_stopped = strcmp(than->process, "stopped") == 0;
-    if (dead != other_dead)
-        return dead;
-    if (stopped != other_stopped)
-        return stopped;
+    if (severity(lane) != severity(than))
+        return severity(lane) > severity(than);
     if (lane->sequence != than->sequence)
         return lane->sequence < than->sequence;
     if (lane->meetings != than->meetings)
@@ -132,7 +133,7 @@ static int find_laggard(const cli_recording *recording)
     return uneven && (working || recording->fault[0]) ? laggard : -1;
 }
 
-static bool print_verdict(const cli_recording *recording, FILE *stream)
+static bool print_verdict(const cli_recording *recording)
 {
     char odd_text[128], usual_text[128];
     int64_t sequence;
@@ -142,69 +143,61 @@ static bool print_verdict(const cli_recording *recording, FILE *stream)
         const cli_deed *usual_deed = deed_at(&recording->lanes[usual], sequence);
         cli_deed_text(odd_deed, odd_text, sizeof odd_text);
         cli_deed_text(usual_deed, usual_text, sizeof usual_text);
-        fprintf(stream,
-                "# First to diverge : rank %d at operation %" PRId64 ": %s, plan %" PRId64
-                ", config %s; rank %d: %s, plan %" PRId64 ", config %s\n",
-                odd, sequence, odd_text, odd_deed->plan, odd_deed->config, usual,
-                usual_text, usual_deed->plan, usual_deed->config);
+        printf("# First to diverge : rank %d at operation %" PRId64 ": %s, plan %" PRId64
+               ", config %s; rank %d: %s, plan %" PRId64 ", config %s\n",
+               odd, sequence, odd_text, odd_deed->plan, odd_deed->config, usual, usual_text,
+               usual_deed->plan, usual_deed->config);
         return true;
     }
     int laggard = find_laggard(recording);
     if (laggard < 0) {
-        fputs("# First to diverge : none, all ranks are together\n", stream);
+        puts("# First to diverge : none, all ranks are together");
         return false;
     }
     const cli_lane *lane = &recording->lanes[laggard];
-    fprintf(stream,
-            "# First to diverge : rank %d, %s, at operation %" PRId64 ", meeting %" PRId64
-            "\n",
-            laggard, lane->process, lane->sequence, lane->meetings);
+    printf("# First to diverge : rank %d, %s, at operation %" PRId64 ", meeting %" PRId64
+           "\n",
+           laggard, lane->process, lane->sequence, lane->meetings);
     return true;
 }
 
 /* ---- The table ---- */
 
-static void print_since(const cli_recording *recording, const cli_deed *last, char *text,
-                        size_t bytes)
-{
-    int64_t since = last->end_ns > 0 ? last->end_ns : last->begin_ns;
-    snprintf(text, bytes, "%.3f s", ((double)recording->now_ns - (double)since) * 1e-9);
-}
-
-static void print_lane(const cli_recording *recording, int rank, FILE *stream)
+static void print_lane(const cli_recording *recording, int rank)
 {
     const cli_lane *lane = &recording->lanes[rank];
     const cli_deed *last = cli_lane_last(lane);
     char deed[128] = "-", since[32] = "-", step[48] = "-", wait[48] = "-";
     if (last) {
+        const int64_t then_ns = last->end_ns > 0 ? last->end_ns : last->begin_ns;
         cli_deed_text(last, deed, sizeof deed);
-        print_since(recording, last, since, sizeof since);
+        snprintf(since, sizeof since, "%.3f s",
+                 ((double)recording->now_ns - (double)then_ns) * 1e-9);
     }
     if (lane->step[0])
         snprintf(step, sizeof step, "%s %" PRId64, lane->step, lane->position);
     if (lane->waits_for >= 0)
         snprintf(wait, sizeof wait, "rank %d, a %s", lane->waits_for, lane->waits_at);
-    fprintf(stream,
-            "%4d  %8d  %-8s  %10" PRId64 "  %8" PRId64 "  %-28s  %-8s  %10s  %-10s  %s\n",
-            rank, lane->pid, lane->left ? "left" : lane->process, lane->sequence,
-            lane->meetings, deed, last ? last->state : "-", since, step, wait);
+    printf("%4d  %8d  %-8s  %10" PRId64 "  %8" PRId64 "  %-28s  %-8s  %10s  %-10s  %s\n",
+           rank, lane->pid, lane->left ? "left" : lane->process, lane->sequence,
+           lane->meetings, deed, last ? last->state : "-", since, step, wait);
 }
 
-bool cli_recording_print(const cli_recording *recording, FILE *stream)
+bool cli_recording_print(const cli_recording *recording)
 {
-    fprintf(stream, "# %d rank%s as %s, %.1f s after the start%s%s\n", recording->num_ranks,
-            recording->num_ranks == 1 ? "" : "s", recording->ranks_as,
-            ((double)recording->now_ns - (double)recording->started_ns) * 1e-9,
-            recording->fault[0] ? ", stopped by " : "", recording->fault);
+    printf("# %d rank%s as %s, %.1f s after the start%s%s\n", recording->num_ranks,
+           recording->num_ranks == 1 ? "" : "s", recording->ranks_as,
+           ((double)recording->now_ns - (double)recording->started_ns) * 1e-9,
+           recording->fault[0] ? ", stopped by " : "", recording->fault);
     if (recording->culprit >= 0)
-        fprintf(stream, "# The ranks blame rank %d\n", recording->culprit);
-    fprintf(stream, "%4s  %8s  %-8s  %10s  %8s  %-28s  %-8s  %10s  %-10s  %s\n", "rank",
-            "pid", "process", "operations", "meetings", "last operation", "state", "since",
-            "last step", "waits for");
+        printf("# The ranks blame rank %d\n", recording->culprit);
+    printf("%4s  %8s  %-8s  %10s  %8s  %-28s  %-8s  %10s  %-10s  %s\n", "rank", "pid",
+           "process", "operations", "meetings", "last operation", "state", "since",
+           "last step", "waits for");
     for (int rank = 0; rank < recording->num_ranks; rank++)
         if (recording->lanes[rank].known)
-            print_lane(recording, rank, stream);
+            print_lane(recording, rank);
         else
-            fprintf(stream, "%4d  not in the recording\n", rank);
-    return print_verdict(recording, stream);
+            printf("%4d  not in the recording\n", rank);
+    return print_verdict(recording);
 }

@@ -43,8 +43,8 @@ typedef struct cli_trace_numbers {
 } cli_trace_numbers;
 
 /* Runs the job's problem and keeps the quickest of its calls.  The job is checked and its
- * first entry is traced.  On failure the text is in `error` (CLI_ERROR_BYTES). */
-ew_status cli_trace_record(const cli_job *job, cli_trace **trace_out, char *error);
+ * first entry is traced.  On failure the error has been printed. */
+cli_exit cli_trace_record(const cli_job *job, cli_trace **trace_out);
 void cli_trace_free(cli_trace *trace); /* NULL is fine */
 
 const ew_trace_event *cli_trace_events(const cli_trace *trace, int rank);

@@ -47,7 +47,7 @@ cli_exit cli_trace_merge(const cli_settings *settings)
                               "--merge needs flight recordings");
     for (int at = 0; at < settings->num_words && !result; at++)
         result = add_file(settings->words[at], settings->words[0], &merged);
-    if (!result && cli_recording_print(merged, stdout))
+    if (!result && cli_recording_print(merged))
         result = CLI_EXIT_PEER;
     cli_recording_free(merged);
     return result;

@@ -244,23 +244,22 @@ static void find_parts(cli_trace *trace)
     trace->tile_rows = div_up(trace->problem.max_m, CLI_TILE);
 }
 
-ew_status cli_trace_record(const cli_job *job, cli_trace **trace_out, char *error)
+cli_exit cli_trace_record(const cli_job *job, cli_trace **trace_out)
 {
     const cli_problem *problem = &job->problems[0];
+    char error[CLI_ERROR_BYTES];
     record_call call = {job, allocate_trace(problem)};
-    if (!call.trace) {
-        snprintf(error, CLI_ERROR_BYTES, "no memory for the trace\n  fix: free some");
-        return EW_ERR_MEMORY;
-    }
+    if (!call.trace)
+        return cli_fail_status(EW_ERR_MEMORY, "no memory for the trace\n  fix: free some");
     ew_status status =
         cli_ranks_run(&job->ranks, problem->num_ranks, record_body, &call, error);
-    if (status == EW_OK) {
+    if (status == EW_OK && !cli_interrupted()) {
         find_parts(call.trace);
         *trace_out = call.trace;
-    } else {
-        cli_trace_free(call.trace);
+        return CLI_EXIT_OK;
     }
-    return status;
+    cli_trace_free(call.trace);
+    return cli_interrupted() ? CLI_EXIT_INTERRUPTED : cli_fail_status(status, error);
 }
 
 void cli_trace_free(cli_trace *trace)

@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if (cli_recording_parse(document, &recording, why)) {
         FUZZ_DEMAND(recording->num_ranks >= 1 && recording->num_ranks <= CLI_MAX_RANKS);
-        (void)cli_recording_print(recording, stdout);
+        (void)cli_recording_print(recording);
         cli_recording_free(recording);
     }
     json_decref(document);
