@@ -204,14 +204,6 @@ static cli_exit dispatch(int argc, char **argv)
     return failed ? failed : command->main(&settings, argc, argv);
 }
 
-/* Among the ranks of a launcher only rank 0 prints, unless it is the one that is gone, or a
- * host has an error of its own, such as a file that it lacks. */
-static void leave_printing_to_rank_zero(const cli_launch *launch)
-{
-    if (launch->found && launch->launcher.rank != 0)
-        cli_mute();
-}
-
 static void speak_for_host(const cli_launch *launch)
 {
     char host[65] = "", who[96];
@@ -228,7 +220,10 @@ int main(int argc, char **argv)
     cli_json_init();
     cli_launch launch;
     cli_launch_detect(&launch);
-    leave_printing_to_rank_zero(&launch);
+    /* Only rank 0 of a launcher prints, unless it is the one that is gone, or a host has an
+     * error of its own, such as a file that it lacks. */
+    if (launch.found && launch.launcher.rank != 0)
+        cli_mute();
     cli_exit status = dispatch(argc, argv);
     if (cli_json_lacks() && status == CLI_EXIT_OK)
         status = cli_fail_memory("for all of the output");

@@ -72,14 +72,11 @@ void cli_environment_check(void (*report)(void *argument, const char *name,
     known[count] = NULL;
     for (char **at = environ; *at; at++) {
         char name[64];
-        bool is_known = false;
         if (strncmp(*at, "ENTWINE_", PREFIX) != 0)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        for (int which = 0; which < count; which++)
-            is_known = is_known || strcmp(known[which], name + PREFIX) == 0;
-        const char *near = cli_closest(name + PREFIX, known);
-        if (!is_known)
+        const char *near = cli_closest(name + PREFIX, known); /* itself, if it is known */
+        if (!near || strcmp(near, name + PREFIX) != 0)
             report(argument, name, near ? near - PREFIX : NULL);
     }
 }

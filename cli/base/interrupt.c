@@ -69,19 +69,16 @@ static void handle(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
-/* Who was started to outlive its terminal, by nohup, does. */
-static bool is_left_alone(int number)
-{
-    struct sigaction present;
-    return number == SIGHUP && sigaction(number, NULL, &present) == 0 &&
-           present.sa_handler == SIG_IGN;
-}
-
 static void set_handlers(void (*handler)(int))
 {
-    for (int at = 0; at < NUM_CAUGHT; at++)
-        if (!is_left_alone(caught_signals[at]))
-            handle(caught_signals[at], handler);
+    struct sigaction present;
+    for (int at = 0; at < NUM_CAUGHT; at++) {
+        const int number = caught_signals[at];
+        /* Who was started to outlive its terminal, by nohup, does. */
+        if (number != SIGHUP || sigaction(number, NULL, &present) != 0 ||
+            present.sa_handler != SIG_IGN)
+            handle(number, handler);
+    }
 }
 
 void cli_interrupt_init(void)

@@ -89,20 +89,16 @@ cli_exit cli_fail_memory(const char *purpose)
 cli_exit cli_fail_status(ew_status status, const char *text)
 {
     char shown[TEXT_BYTES];
-    int lines = 0;
-    size_t length = 0;
     if (!text || !*text)
         text = ew_status_text(status);
+    snprintf(shown, sizeof shown, "%s", text);
     /* The promise is at most six lines, whatever a library message holds. */
-    while (text[length] && length < sizeof shown - 1) {
-        if (text[length] == '\n' && ++lines == MAX_LINES)
-            break;
-        shown[length] = text[length];
-        length++;
-    }
-    while (length > 0 && shown[length - 1] == '\n')
-        length--;
-    shown[length] = '\0';
+    char *end = strchr(shown, '\n');
+    for (int lines = 1; end && lines < MAX_LINES; lines++)
+        end = strchr(end + 1, '\n');
+    for (end = end ? end : strchr(shown, '\0'); end > shown && end[-1] == '\n';)
+        end--;
+    *end = '\0';
     print_error(ew_status_name(status), shown, NULL);
     return cli_exit_of(status);
 }

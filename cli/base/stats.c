@@ -38,6 +38,17 @@ double cli_quantile(const double *values, int count, double part)
     return values[below] + (place - below) * (values[above] - values[below]);
 }
 
+double cli_counted_median(const double *values, const int *times, int count)
+{
+    int passed = 0, at = -1;
+    while (passed <= (count - 1) / 2)
+        passed += times[++at];
+    const double lower = values[at];
+    while (passed <= count / 2)
+        passed += times[++at];
+    return lower + 0.5 * (values[at] - lower);
+}
+
 double cli_median(double *values, int count)
 {
     if (count == 0)

@@ -15,6 +15,9 @@ void cli_percentiles(double *values, int count, double *low_out, double *high_ou
 /* Of sorted values, interpolated between the two nearest: 0.5 is the median. */
 double cli_quantile(const double *values, int count, double part);
 
+/* The median where sorted values are there as often as `times` says, `count` in all. */
+double cli_counted_median(const double *values, const int *times, int count);
+
 /* Sorts the values; 0 when there are none. */
 double cli_median(double *values, int count);
 

@@ -37,16 +37,6 @@ static void announce(const cli_job *job, const cli_settings *settings,
                  "other: measure them in separate runs");
 }
 
-/* The exit status of a job that ran to its end. */
-static cli_exit judge(const cli_summary *summary)
-{
-    if (summary->wrong)
-        return CLI_EXIT_WRONG;
-    if (summary->entry_failure)
-        return cli_exit_of(summary->entry_failure);
-    return summary->num_ok ? CLI_EXIT_OK : CLI_EXIT_SKIPPED;
-}
-
 /* Who watches the rounds of which problem. */
 typedef struct watch {
     const cli_progress *progress;
@@ -112,11 +102,8 @@ static cli_exit measure_job(cli_job *job, const cli_settings *settings,
         return result;
     announce(job, settings, context);
     result = measure_all(job, settings, output);
-    bool complete = result == CLI_EXIT_OK;
-    if (complete)
-        result = judge(cli_output_summary(output));
-    cli_exit failed = cli_output_close(output, complete);
-    return result ? result : failed;
+    const cli_exit closed = cli_output_close(output, result == CLI_EXIT_OK);
+    return result ? result : closed;
 }
 
 static cli_exit measure(const cli_settings *settings, const char *default_methods, int argc,

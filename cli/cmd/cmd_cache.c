@@ -68,16 +68,11 @@ static cli_exit list_entries(const cli_tuning_files *files)
 
 static bool is_prunable(const cli_settings *settings, const cli_tuning_file *file)
 {
-    switch (file->kind) {
-    case CLI_TUNING_DAMAGED:
-        return true;
-    case CLI_TUNING_LEFTOVER:
+    if (file->kind == CLI_TUNING_LEFTOVER)
         return difftime(time(NULL), file->changed) >= leftover_after_s;
-    case CLI_TUNING_ENTRY:
-        break;
-    }
-    return settings->all || (settings->older_days >= 0 &&
-                             entry_age_s(&file->tuning) > settings->older_days * 86400);
+    return file->kind == CLI_TUNING_DAMAGED || settings->all ||
+           (settings->older_days >= 0 &&
+            entry_age_s(&file->tuning) > settings->older_days * 86400);
 }
 
 static cli_exit prune_files(const cli_settings *settings, cli_tuning_files *files)
@@ -114,9 +109,8 @@ static cli_exit check_words(const cli_settings *settings)
         return cli_fail_usage("one of list, prune", "'cache' needs to know what to do");
     if (strcmp(name, "list") == 0 && (settings->all || settings->older_days >= 0))
         return cli_fail_usage("leave them out", "--all and --older are for 'cache prune'");
-    for (const char *const *at = names; *at; at++)
-        if (strcmp(*at, name) == 0)
-            return CLI_EXIT_OK;
+    if (strcmp(name, "list") == 0 || strcmp(name, "prune") == 0)
+        return CLI_EXIT_OK;
     cli_suggestion(name, names, near, sizeof near);
     return cli_fail_usage("one of list, prune; entries are files, and `entwine cache list` "
                           "names their folder",

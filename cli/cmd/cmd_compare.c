@@ -41,13 +41,7 @@ static double resampled_median(const cli_measured *result, uint64_t *random)
     const int count = result->num_samples;
     for (int at = 0; at < count; at++)
         drawn[cli_draw(random, count)]++;
-    int passed = 0, at = -1;
-    while (passed <= (count - 1) / 2)
-        passed += drawn[++at];
-    const double lower = result->samples_us[at];
-    while (passed <= count / 2)
-        passed += drawn[++at];
-    return (lower + result->samples_us[at]) / 2;
+    return cli_counted_median(result->samples_us, drawn, count);
 }
 
 /* Percentile bootstrap, the same draws in every run. */
@@ -180,13 +174,6 @@ static void print_file(const char *label, const cli_result_file *file)
               file->complete ? "" : ", INCOMPLETE");
 }
 
-static void print_case(const cli_measured *result)
-{
-    printf("%" PRId64 "x%" PRId64 "x%" PRId64 " W=%" PRId64 " %s %s", (int64_t)result->m,
-           (int64_t)result->n, (int64_t)result->k, (int64_t)result->ranks, result->dtype,
-           result->method);
-}
-
 /* What tells a case from its like and has no column. */
 static void print_remarks(const cli_measured *result)
 {
@@ -216,8 +203,11 @@ static void print_unpaired(const cli_result_file *file)
         const cli_measured *result = &file->results[at];
         if (result->paired)
             continue;
-        cli_print(stdout, "# %s %s : ", result->ran ? "only in" : "skipped in", file->path);
-        print_case(result);
+        cli_print(stdout,
+                  "# %s %s : %" PRId64 "x%" PRId64 "x%" PRId64 " W=%" PRId64 " %s %s",
+                  result->ran ? "only in" : "skipped in", file->path, (int64_t)result->m,
+                  (int64_t)result->n, (int64_t)result->k, (int64_t)result->ranks,
+                  result->dtype, result->method);
         print_remarks(result);
         putchar('\n');
     }

@@ -27,6 +27,10 @@ typedef struct demo {
 
 #define LINK_LATENCY_US 5.0
 enum { STRIP_WIDTH = 62 };
+static const char meaning[] =
+    "On one host the reduction is CPU work, so overlap hides nothing there: the gain\n"
+    "over blas is the packed weight and the zero-copy heap.  Where bytes move without\n"
+    "the CPU, as over the emulated link, the overlap is real.";
 
 static void choose_defaults(cli_settings *settings)
 {
@@ -195,14 +199,6 @@ static cli_exit show_orders(demo *d)
     return result;
 }
 
-static void print_meaning(void)
-{
-    puts(
-        "On one host the reduction is CPU work, so overlap hides nothing there: the gain\n"
-        "over blas is the packed weight and the zero-copy heap.  Where bytes move without\n"
-        "the CPU, as over the emulated link, the overlap is real.");
-}
-
 static void print_rest(const demo *d, const char *tool)
 {
     printf("\ntry next\n"
@@ -234,7 +230,7 @@ cli_exit cli_demo_main(const cli_settings *settings, int argc, char **argv)
         result = measure_table(d, true);
     }
     if (!result) {
-        print_meaning();
+        puts(meaning);
         fflush(stdout);
         result = show_orders(d);
     }

@@ -124,10 +124,9 @@ static void derive(forecast *f)
 {
     const ew_problem *p = &f->what.problem;
     const method_view *sequential = find_method(f, "sequential");
-    const method_view *blas = find_method(f, "blas");
-    const bool vendor =
-        blas && (!sequential || blas->report.time_us < sequential->report.time_us);
-    const method_view *baseline = vendor ? blas : sequential;
+    const method_view *blas = find_method(f, "blas"), *baseline = sequential;
+    if (blas && (!sequential || blas->report.time_us < sequential->report.time_us))
+        baseline = blas;
     if (!baseline)
         baseline = &f->methods[0];
     f->baseline = baseline->name;

@@ -3,16 +3,6 @@
 
 #include "options/option_rules.h"
 
-static cli_exit check_single(const cli_command *command, const char *option,
-                             const cli_values *values)
-{
-    if (values->count <= 1)
-        return CLI_EXIT_OK;
-    return cli_fail_usage("entwine bench takes lists and ranges",
-                          "'%s' takes one value for --%s, not %d", command->name, option,
-                          values->count);
-}
-
 /* What is tuned, and by whom. */
 static cli_exit check_tuning(const cli_command *command, const cli_settings *settings)
 {
@@ -86,14 +76,14 @@ static cli_exit check_layers(const cli_command *command, const cli_settings *set
 cli_exit cli_settings_check(const cli_command *command, const cli_settings *settings)
 {
     const cli_settings *s = settings;
-    cli_exit failed = CLI_EXIT_OK;
-    if (!(command->bit & (CLI_BENCH | CLI_TUNE)) &&
-        ((failed = check_single(command, "ranks", &s->ranks)) ||
-         (failed = check_single(command, "rows", &s->rows)) ||
-         (failed = check_single(command, "cols", &s->cols)) ||
-         (failed = check_single(command, "depth", &s->depth)) ||
-         (failed = check_single(command, "datatype", &s->dtypes))))
-        return failed;
+    const cli_values *const lists[] = {&s->ranks, &s->rows, &s->cols, &s->depth,
+                                       &s->dtypes};
+    static const char *const names[] = {"ranks", "rows", "cols", "depth", "datatype"};
+    for (size_t at = 0; at < sizeof names / sizeof *names; at++)
+        if (lists[at]->count > 1 && !(command->bit & (CLI_BENCH | CLI_TUNE)))
+            return cli_fail_usage("entwine bench takes lists and ranges",
+                                  "'%s' takes one value for --%s, not %d", command->name,
+                                  names[at], lists[at]->count);
     if (s->suite && (s->rows.count || s->cols.count || s->depth.count))
         return cli_fail_usage("leave -m, -N and -k out, or write your own suite",
                               "--suite already says which problems to run");
@@ -105,7 +95,7 @@ cli_exit cli_settings_check(const cli_command *command, const cli_settings *sett
                               s->num_methods);
     if (!(command->bit & (CLI_RUN | CLI_BENCH)) && s->format == CLI_FORMAT_CSV)
         return cli_fail_usage("-o table or -o json", "'%s' prints no csv", command->name);
-    failed = check_layers(command, s);
+    cli_exit failed = check_layers(command, s);
     if (!failed)
         failed = check_tuning(command, s);
     if (!failed)

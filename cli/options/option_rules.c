@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/text.h"
+
 const cli_choice cli_dtype_choices[] = {
     {"fp32", EW_FP32}, {"bf16", EW_BF16}, {"fp16", EW_FP16}, {NULL, 0}};
 const cli_choice cli_weight_choices[] = {
@@ -105,8 +107,8 @@ cli_exit cli_option_take(cli_settings *settings, const cli_option *option,
 
 void cli_names_text(const char *const *names, char *text, size_t bytes)
 {
-    size_t used = (size_t)snprintf(text, bytes, "one of");
-    for (int at = 0; names[at] && used < bytes; at++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%s %s", at ? "," : "", names[at]);
+    ewx_text list = ewx_text_in(text, bytes);
+    ewx_text_add(&list, "one of");
+    for (int at = 0; names[at]; at++)
+        ewx_text_add(&list, "%s %s", at ? "," : "", names[at]);
 }

@@ -86,11 +86,11 @@ static const cli_option option_table[] = {
      "entwine, sequential, blas; the rivals' ideas static, wavegroup, chunked, "
      "blas-chunked, chunk-signals, fused-push, fused-add, fused-tma-add; "
      "under mpirun also blas+mpi, blas+mpi-best"},
-    {0, "method", "NAME", CLI_PLAN, OTHER(cli_set_methods),
-     "the method to plan (default entwine): sequential, blas, or one of the rivals' ideas, "
-     "which entwine bench --help lists; with --profile every method is shown"},
-    {0, "method", "NAME", CLI_TUNE, OTHER(cli_set_methods),
-     "the method to tune (default entwine, whose configs alone are stored)"},
+    {0, "method", "NAME", CLI_PLAN | CLI_TUNE, OTHER(cli_set_methods),
+     "the method to plan or to tune (default entwine, whose configs alone are stored): "
+     "sequential, blas, or one of the rivals' ideas, which entwine bench --help lists; "
+     "plan "
+     "--profile shows every method"},
     {0, "variant", "TEXT", MEASURE, OTHER(cli_add_variant),
      "one more entwine entry with this config; may be repeated"},
     {0, "baseline-method", "NAME", MEASURE, OTHER(cli_set_baseline),
@@ -220,19 +220,11 @@ static const cli_option *find_option(const cli_command *command, int got)
     return NULL;
 }
 
-static void list_names(const cli_command *command, const char **names)
-{
-    int count = 0;
-    for (int row = 0; row < NUM_OPTIONS; row++)
-        if (belongs(&option_table[row], command))
-            names[count++] = option_table[row].name;
-    names[count] = NULL;
-}
-
 static cli_exit fail_unknown(const cli_command *command, const char *word, int letter)
 {
     const char *names[NUM_OPTIONS + 1];
     char fix[96], name[64];
+    int count = 0;
     snprintf(fix, sizeof fix, "entwine %s --help lists the options", command->name);
     if (letter >= '0' && letter <= '9' && command->words)
         snprintf(fix, sizeof fix, "entwine %s -- -%c, if it is not an option",
@@ -240,7 +232,10 @@ static cli_exit fail_unknown(const cli_command *command, const char *word, int l
     if (letter && strncmp(word, "--", 2) != 0)
         return cli_fail_usage(fix, "'%s' has no option -%c", command->name, letter);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
-    list_names(command, names);
+    for (int row = 0; row < NUM_OPTIONS; row++)
+        if (belongs(&option_table[row], command))
+            names[count++] = option_table[row].name;
+    names[count] = NULL;
     const char *near = cli_closest(name, names);
     if (near)
         snprintf(fix, sizeof fix, "did you mean --%s?", near);

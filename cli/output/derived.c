@@ -48,16 +48,11 @@ static void put_in_order(ordered *samples, const double *samples_us, int count)
 /* Of the samples that these rounds have, as often as they are among them. */
 static double median_of(const ordered *samples, const int *rounds, int count)
 {
-    int times[EW_BENCH_MAX_SAMPLES], seen = 0, at = -1;
+    int times[EW_BENCH_MAX_SAMPLES];
     memset(times, 0, (size_t)count * sizeof *times);
     for (int i = 0; i < count; i++)
         times[samples->places[rounds[i]]]++;
-    while (seen <= (count - 1) / 2)
-        seen += times[++at];
-    const double lower = samples->values[at];
-    while (seen <= count / 2)
-        seen += times[++at];
-    return lower + 0.5 * (samples->values[at] - lower);
+    return cli_counted_median(samples->values, times, count);
 }
 
 cli_ratio cli_paired_ratio(const double *over_us, const double *under_us, int count)

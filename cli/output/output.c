@@ -180,19 +180,16 @@ void cli_row_derive(const cli_job *job, const cli_problem *problem, int at,
         row->config[0] = '\0';
 }
 
-/* A figure tries configs on every machine; what one of them refuses is no failure. */
-static bool is_failure(const cli_output *output, ew_status status)
-{
-    return status != EW_ERR_UNSUPPORTED && !(output->is_figure && status == EW_ERR_CONFIG);
-}
-
 static void add_to_summary(cli_output *output, const cli_row *row, int at)
 {
     cli_summary *summary = &output->summary;
     const ew_bench_result *result = row->result;
     if (result->status != EW_OK) {
         summary->num_skipped++;
-        if (is_failure(output, result->status) && !summary->entry_failure)
+        /* A figure tries configs on every machine; what one of them refuses is no failure.
+         */
+        if (result->status != EW_ERR_UNSUPPORTED && !summary->entry_failure &&
+            !(output->is_figure && result->status == EW_ERR_CONFIG))
             summary->entry_failure = result->status;
         return;
     }
@@ -240,14 +237,6 @@ static void print_row(cli_output *output, const cli_row *row)
     }
 }
 
-static void count_field(cli_summary *summary, const cli_field *field)
-{
-    const char *name = cli_field_name(field);
-    summary->num_ahead += name && strcmp(name, "ahead") == 0;
-    summary->num_level += name && strcmp(name, "level") == 0;
-    summary->num_behind += name && strcmp(name, "behind") == 0;
-}
-
 void cli_output_problem(cli_output *output, const cli_problem *problem,
                         const ew_bench_result *results, const cli_extra *extras)
 {
@@ -260,7 +249,10 @@ void cli_output_problem(cli_output *output, const cli_problem *problem,
         print_row(output, &row);
         json_array_append_new(output->results, cli_row_json(&row));
     }
-    count_field(&output->summary, &field);
+    const char *stand = cli_field_name(&field);
+    output->summary.num_ahead += stand && strcmp(stand, "ahead") == 0;
+    output->summary.num_level += stand && strcmp(stand, "level") == 0;
+    output->summary.num_behind += stand && strcmp(stand, "behind") == 0;
     fflush(stdout);
     if (output->json_path) /* a failure shows at the end, if it lasts */
         cli_out_file_renew(&output->json_file, dump, output->document);
@@ -284,11 +276,6 @@ void cli_link_text(const cli_job *job, char *text, size_t bytes)
                                options->link_header_bytes, text, bytes);
     else
         snprintf(text, bytes, job->bed->is_simulated ? "the profile's" : "none");
-}
-
-const cli_summary *cli_output_summary(const cli_output *output)
-{
-    return &output->summary;
 }
 
 /* What stands beside cuBLAS in the baseline that is named after it. */
@@ -322,8 +309,19 @@ static void print_end(cli_output *output, bool complete)
     cli_table_end(output->job, &output->summary, complete);
 }
 
+/* The exit status of a job that ran to its end. */
+static cli_exit judge(const cli_summary *summary)
+{
+    if (summary->wrong)
+        return CLI_EXIT_WRONG;
+    if (summary->entry_failure)
+        return cli_exit_of(summary->entry_failure);
+    return summary->num_ok ? CLI_EXIT_OK : CLI_EXIT_SKIPPED;
+}
+
 cli_exit cli_output_close(cli_output *output, bool complete)
 {
+    const cli_exit judged = complete ? judge(&output->summary) : CLI_EXIT_OK;
     json_object_set_new(output->document, "complete", json_boolean(complete));
     if (output->wants_clocks && complete)
         json_object_set_new(json_object_get(output->document, "clocks"), "after",
@@ -334,5 +332,5 @@ cli_exit cli_output_close(cli_output *output, bool complete)
                           : CLI_EXIT_OK;
     json_decref(output->document);
     free(output);
-    return failed;
+    return judged ? judged : failed;
 }

@@ -59,9 +59,8 @@ cli_exit cli_output_open(const cli_job *job, const cli_settings *settings, json_
 void cli_output_problem(cli_output *output, const cli_problem *problem,
                         const ew_bench_result *results, const cli_extra *extras);
 
-const cli_summary *cli_output_summary(const cli_output *output);
-
-/* Ends the document and frees the output.  Returns the failure to write it, if any. */
+/* Ends the document and frees the output.  Returns what a complete run comes to, or the
+ * failure to write it. */
 cli_exit cli_output_close(cli_output *output, bool complete);
 
 /* ---- The formats; output.c calls them ------------------------------------------------ */

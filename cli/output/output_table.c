@@ -61,19 +61,15 @@ void cli_caveats_print(const cli_job *job, FILE *stream)
         fprintf(stream, "# skew : each rank starts up to %g us late\n", job->bench.skew_us);
 }
 
-/* Whether rows end with the interval of their speedup. */
-static bool has_intervals(const cli_job *job)
-{
-    return job->num_entries > 1 && job->bench.iters >= 5 && !job->bed->is_simulated;
-}
-
 void cli_table_begin(const cli_job *job)
 {
     int width = label_width(job);
+    const bool has_intervals =
+        job->num_entries > 1 && job->bench.iters >= 5 && !job->bed->is_simulated;
     cli_caveats_print(job, stdout);
     printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s%s\n", "M", "N",
            "K", "W", "type", width, "method", "time", "gemm", "tail", "cv", "rate", "algbw",
-           "Breq", "speedup", "#wrong", has_intervals(job) ? "   95 % of speedup" : "");
+           "Breq", "speedup", "#wrong", has_intervals ? "   95 % of speedup" : "");
     printf("#%6s %7s %7s %4s %4s %-*s %11s %11s %10s %5s %9s %7s %7s %7s %6s\n", "", "", "",
            "", "", width, "", "(us)", "(us)", "(us)", "(%)", "(GFLOP/s)", "(GB/s)",
            "(GB/s)", "", "");

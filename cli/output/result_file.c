@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/stats.h"
+#include "base/text.h"
 #include "options/option_rules.h"
 #include "output/output.h"
 
@@ -22,16 +23,15 @@ static cli_exit read_gpus(cli_result_file *file, json_t *gpus)
     size_t at;
     json_t *gpu;
     json_error_t error;
+    ewx_text text = ewx_text_in(file->gpus, sizeof file->gpus);
     json_array_foreach(gpus, at, gpu)
     {
         const char *name;
         int sms;
-        size_t used = strlen(file->gpus);
         if (json_unpack_ex(gpu, &error, 0, "{s:s, s:i}", "name", &name, "sms", &sms))
             return cli_fail_usage(fix_document, "%.200s: GPU %zu: %.120s", file->path,
                                   at + 1, error.text);
-        snprintf(file->gpus + used, sizeof file->gpus - used, "%s%.60s (%d SMs)",
-                 used ? ", " : "", name, sms);
+        ewx_text_add(&text, "%s%.60s (%d SMs)", at ? ", " : "", name, sms);
     }
     return CLI_EXIT_OK;
 }

@@ -49,7 +49,6 @@ static void write_text(FILE *out, const char *text)
 static void write_problem(FILE *out, const report_problem *problem, const report_row *row)
 {
     const char *name = report_string(problem->params, "name", NULL);
-    const char *profile = report_string(problem->params, "profile", NULL);
     fputs("<tr><th>", out);
     write_text(out, problem->source->name);
     fputs("</th><td>", out);
@@ -61,11 +60,9 @@ static void write_problem(FILE *out, const report_problem *problem, const report
     fprintf(out, ", W=%" PRId64 ", %s, %s</td><td>", (int64_t)problem->shape->ranks,
             problem->shape->dtype, problem->shape->op);
     write_text(out, problem->shape->link);
-    if (report_is_true(problem, "simulated")) {
-        fputs(profile ? ", SIMULATED on " : ", SIMULATED", out);
-        write_text(out, profile ? profile : "");
-    }
-    fputs(report_is_true(problem, "virtual_node") ? ", VIRTUAL NODE" : "", out);
+    fputs(*problem->shape->profile ? ", SIMULATED on " : "", out);
+    write_text(out, problem->shape->profile);
+    fputs(problem->is_virtual ? ", VIRTUAL NODE" : "", out);
     fputs("</td><td>", out);
     write_text(out, row->measured->method);
     fputs("</td>", out);

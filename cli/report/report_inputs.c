@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "options/option_rules.h"
 #include "output/output.h"
 
@@ -24,11 +25,6 @@ const char *report_string(const json_t *object, const char *key, const char *oth
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : otherwise;
-}
-
-bool report_is_true(const report_problem *problem, const char *key)
-{
-    return json_is_true(json_object_get(problem->params, key));
 }
 
 int report_number_of(json_t *known, const char *format, ...)
@@ -63,23 +59,22 @@ static void read_context(const cli_report *report, report_source *source,
                          const json_t *context)
 {
     const json_t *gpu;
-    size_t at, used = 0;
-    char *machine = source->machine;
+    size_t at;
+    ewx_text machine = ewx_text_in(source->machine, sizeof source->machine);
     const double cores = report_number(context, "cores_usable");
     source->context = context;
     source->commit = report_string(context, "commit", "unknown");
     source->version = report_string(context, "version", "unknown");
     json_array_foreach(json_object_get(context, "gpus"), at, gpu)
     {
-        snprintf(machine + used, sizeof source->machine - used, "%.60s (%.0f SMs), ",
-                 report_string(gpu, "name", "GPU"), fmax(0, report_number(gpu, "sms")));
-        used = strlen(machine);
+        ewx_text_add(&machine, "%.60s (%.0f SMs), ", report_string(gpu, "name", "GPU"),
+                     fmax(0, report_number(gpu, "sms")));
     }
-    snprintf(machine + used, sizeof source->machine - used, "%.100s, %.0f usable core%s",
-             report_string(context, "cpu", "unknown CPU"), fmax(0, cores),
-             cores == 1 ? "" : "s");
+    ewx_text_add(&machine, "%.100s, %.0f usable core%s",
+                 report_string(context, "cpu", "unknown CPU"), fmax(0, cores),
+                 cores == 1 ? "" : "s");
     char *network = json_dumps(source->network, JSON_SORT_KEYS);
-    source->section = report_number_of(report->places, "%s\n%s\n%s", machine,
+    source->section = report_number_of(report->places, "%s\n%s\n%s", source->machine,
                                        source->commit, source->version);
     source->hosts = report_number_of(report->places, "%s", network ? network : "");
     free(network);
@@ -119,8 +114,7 @@ static cli_ratio ratio_of(const report_problem *problem, const report_row *over,
                           const report_row *under)
 {
     const cli_measured *a = over->measured, *b = under->measured;
-    if (over == under || a->num_samples != b->num_samples ||
-        report_is_true(problem, "simulated"))
+    if (over == under || a->num_samples != b->num_samples || *problem->shape->profile)
         return (cli_ratio){NAN, NAN, NAN};
     return cli_paired_ratio(a->rounds_us, b->rounds_us, a->num_samples);
 }
@@ -174,18 +168,17 @@ static double waves_of(const report_problem *problem)
 {
     const cli_measured *shape = problem->shape;
     const report_row *ours = find_method(problem, "entwine");
-    const char *block = ours ? strstr(ours->config, "block=") : NULL;
-    const bool on_cpu = ours && strstr(ours->config, "backend=cpu");
-    const char *workers = on_cpu ? strstr(ours->config, "workers=") : NULL;
     const double sms = report_number(problem->params, "sms_per_rank");
-    int rows, cols, slots = sms >= 1 && sms < 1e6 ? (int)sms : 0;
-    if (!slots && workers && sscanf(workers, "workers=%6d", &slots) != 1)
-        slots = 0;
-    if (!block || sscanf(block, "block=%6dx%6d", &rows, &cols) != 2 || shape->m > 1 << 30 ||
+    ew_config config = EW_CONFIG_INIT;
+    if (!ours || ew_config_parse(ours->config, &config) || shape->m > 1 << 30 ||
         shape->n > 1 << 30 || shape->ranks > 1 << 16)
         return NAN;
+    const bool on_cpu = cli_bed_of(config.backend)->on_cores;
     return cli_waves(shape->m, shape->n, cli_num_parts(op_of(shape), (int)shape->ranks),
-                     rows, cols, slots);
+                     config.block_m, config.block_n,
+                     sms >= 1 && sms < 1e6 ? (int)sms
+                     : on_cpu              ? config.workers
+                                           : 0);
 }
 
 /* The fastest other method's time over ours. */
@@ -238,10 +231,9 @@ static void end_problem(cli_report *report)
     const report_source *source = problem->source;
     derive(problem);
     problem->group = report_number_of(
-        report->settings, "%p %d %d %d %d\n%s\n%s\n%s%s", (const void *)source->name,
-        source->section, source->hosts, (int)report_is_true(problem, "virtual_node"),
-        (int)report_is_true(problem, "simulated"), problem->shape->link,
-        report_string(problem->params, "profile", ""), problem->baseline ? "over " : "",
+        report->settings, "%p %d %d %d\n%s\n%s\n%s%s", (const void *)source->name,
+        source->section, source->hosts, (int)problem->is_virtual, problem->shape->link,
+        problem->shape->profile, problem->baseline ? "over " : "",
         problem->baseline ? problem->baseline : "");
     if (problem->group == report->num_groups)
         report->num_groups++;
@@ -251,12 +243,13 @@ static void begin_problem(cli_report *report, report_source *source, int first,
                           const json_t *params)
 {
     const double link_gbs = report_number(params, "link_gbs");
-    report->problems[report->num_problems++] =
-        (report_problem){.source = source,
-                         .shape = &source->results.results[first],
-                         .params = params,
-                         .link_gbs = link_gbs > 0 ? link_gbs : 0,
-                         .rows = &source->rows[first]};
+    report->problems[report->num_problems++] = (report_problem){
+        .source = source,
+        .shape = &source->results.results[first],
+        .params = params,
+        .link_gbs = link_gbs > 0 ? link_gbs : 0,
+        .is_virtual = json_is_true(json_object_get(params, "virtual_node")),
+        .rows = &source->rows[first]};
 }
 
 static bool make_room(cli_report *report, report_source *source, size_t num_results)

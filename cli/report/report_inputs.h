@@ -53,6 +53,7 @@ typedef struct report_problem {
     const report_source *source;
     const cli_measured *shape;
     const json_t *params;
+    bool is_virtual; /* a virtual node */
     double link_gbs, waves, gain;
     const char *lead;     /* ahead, level or behind all other methods; NULL: unknown */
     const char *baseline; /* what its speedups are relative to; NULL: none */
@@ -79,8 +80,6 @@ int report_number_of(json_t *known, const char *format, ...)
 /* A number of the document; NAN: it has none there, or one that no measurement has. */
 double report_number(const json_t *object, const char *key);
 const char *report_string(const json_t *object, const char *key, const char *otherwise);
-
-bool report_is_true(const report_problem *problem, const char *key);
 
 /* The row of a method that ran, or NULL. */
 const report_row *report_find_row(const report_problem *problem, const char *method);

@@ -135,9 +135,8 @@ static json_t *group_json(const report_problem *const *members, int count, json_
     }
     return json_pack("{s:s, s:f, s:b, s:b, s:s, s:o, s:s?, s:f, s:o, s:o, s:o}", "link",
                      first->shape->link, "link_gbs", first->link_gbs, "virtual",
-                     (int)report_is_true(first, "virtual_node"), "simulated",
-                     (int)report_is_true(first, "simulated"), "profile",
-                     report_string(first->params, "profile", ""), "network",
+                     (int)first->is_virtual, "simulated", *first->shape->profile != '\0',
+                     "profile", first->shape->profile, "network",
                      copy_or_null(first->source->network), "baseline", first->baseline,
                      "cv", worst_cv, "sources", sources, "problems", problems, "means",
                      means_json(members, count));
@@ -181,26 +180,23 @@ typedef struct likeness {
     double node_gbs;
 } likeness;
 
-typedef bool relation(const likeness *a, const likeness *b);
-
 typedef struct worlds {
     const cli_report *report;
     const likeness *like; /* of each problem */
     int first;            /* of the problems that are related */
-    relation *related;
+    bool by_node;
     json_int_t ranks[MOST_WORLDS]; /* rising */
     int count;
 } worlds;
 
-static bool is_same_link(const likeness *a, const likeness *b)
+/* To the first, by equal links; or by those scaled like the slice of the GPU that a rank
+ * has, so that the node keeps its ratio. */
+static bool is_related(const worlds *w, int at)
 {
-    return a->kind >= 0 && a->link == b->link;
-}
-
-/* A link scaled like the slice of the GPU that a rank has: the node keeps its ratio. */
-static bool is_same_node_link(const likeness *a, const likeness *b)
-{
-    return a->kind >= 0 && a->kind == b->kind && a->node_gbs > 0 &&
+    const likeness *a = &w->like[w->first], *b = &w->like[at];
+    if (a->kind < 0 || !w->by_node)
+        return a->kind >= 0 && a->link == b->link;
+    return a->kind == b->kind && a->node_gbs > 0 &&
            fabs(a->node_gbs - b->node_gbs) < 0.01 * a->node_gbs;
 }
 
@@ -216,10 +212,8 @@ static likeness *find_likeness(const cli_report *report)
         likeness *l = &like[at];
         l->kind = -1;
         if (problem->baseline && !problem->source->network)
-            l->kind = report_number_of(kinds, "%d %d %s\n%s", problem->source->section,
-                                       (int)report_is_true(problem, "simulated"),
-                                       problem->baseline,
-                                       report_string(problem->params, "profile", ""));
+            l->kind = report_number_of(kinds, "%d %s\n%s", problem->source->section,
+                                       problem->baseline, shape->profile);
         l->node_gbs = problem->link_gbs * (double)shape->ranks;
         l->link = report_number_of(links, "%d %s", l->kind, shape->link);
         l->node = report_number_of(nodes, "%d %a", l->kind, l->node_gbs);
@@ -258,7 +252,7 @@ static int select_world(const worlds *w, int world, const uint32_t *measured,
         const report_problem *problem = &w->report->problems[at];
         if (problem->shape->ranks == w->ranks[world] &&
             measured[w->like[at].workload] == UINT32_MAX >> (MOST_WORLDS - w->count) &&
-            w->related(&w->like[w->first], &w->like[at]))
+            is_related(w, at))
             selected[count++] = problem;
     }
     return count;
@@ -269,7 +263,7 @@ static void mark_measured(const worlds *w, uint32_t *measured)
     for (int at = w->first; at < w->report->num_problems; at++)
         for (int world = 0; world < w->count; world++)
             if (w->report->problems[at].shape->ranks == w->ranks[world] &&
-                w->related(&w->like[w->first], &w->like[at]))
+                is_related(w, at))
                 measured[w->like[at].workload] |= UINT32_C(1) << world;
 }
 
@@ -317,7 +311,7 @@ static void append_scaling(json_t *list, const worlds *w)
 static void add_scaling(json_t *list, worlds *w)
 {
     for (int at = 0; at < w->report->num_problems; at++)
-        if (w->related(&w->like[w->first], &w->like[at])) {
+        if (is_related(w, at)) {
             if (at < w->first)
                 return;
             add_world(w, w->report->problems[at].shape->ranks);
@@ -328,16 +322,15 @@ static void add_scaling(json_t *list, worlds *w)
 
 static json_t *scaling_json(const cli_report *report)
 {
-    static relation *const relations[] = {is_same_link, is_same_node_link};
     json_t *list = json_array();
     likeness *like = find_likeness(report);
-    for (int kind = 0; like && kind < 2; kind++) {
+    for (int by_node = 0; like && by_node < 2; by_node++) {
         int known = 0;
         /* Of problems of equal links, or of equal nodes, only the first can start one. */
         for (int at = 0; at < report->num_problems; at++)
-            if ((kind ? like[at].node : like[at].link) == known) {
+            if ((by_node ? like[at].node : like[at].link) == known) {
                 known++;
-                add_scaling(list, &(worlds){report, like, at, relations[kind], {0}, 0});
+                add_scaling(list, &(worlds){report, like, at, by_node, {0}, 0});
             }
     }
     free(like);
@@ -354,14 +347,9 @@ typedef struct lane {
     double gemm_end_us, end_us;
 } lane;
 
-static bool is_slice(const json_t *event)
+static bool is(const json_t *event, const char *key, const char *text)
 {
-    return strcmp(report_string(event, "ph", ""), "X") == 0;
-}
-
-static bool is_block(const json_t *event)
-{
-    return strcmp(report_string(event, "cat", ""), "block") == 0;
+    return strcmp(report_string(event, key, ""), text) == 0;
 }
 
 static void measure_lanes(const json_t *events, lane *lanes)
@@ -370,14 +358,14 @@ static void measure_lanes(const json_t *events, lane *lanes)
     size_t at;
     json_array_foreach(events, at, event)
     {
-        if (!is_slice(event))
+        if (!is(event, "ph", "X"))
             continue;
         lane *own = &lanes[(int)report_number(event, "pid") - 1];
         const int workers = (int)report_number(event, "tid");
         const double end_us = report_number(event, "ts") + report_number(event, "dur");
         own->workers = workers > own->workers ? workers : own->workers;
         own->end_us = fmax(own->end_us, end_us);
-        if (is_block(event))
+        if (is(event, "cat", "block"))
             own->gemm_end_us = fmax(own->gemm_end_us, end_us);
         own->num_slices++;
     }
@@ -417,19 +405,18 @@ static json_t *slices_json(const json_t *events, lane *lanes)
     json_t *slices = json_array();
     json_array_foreach(events, at, event)
     {
-        if (!is_slice(event))
+        if (!is(event, "ph", "X"))
             continue;
         const int rank = (int)report_number(event, "pid") - 1;
-        const bool is_copy = strcmp(report_string(event, "cat", ""), "collect") == 0;
-        const int dst = (int)report_number(json_object_get(event, "args"), "dst");
+        const int dst = is(event, "cat", "block")
+                            ? (int)report_number(json_object_get(event, "args"), "dst")
+                        : is(event, "cat", "collect") ? -2
+                                                      : -1;
         if (lanes[rank].taken++ < lanes[rank].kept)
             json_array_append_new(slices, json_pack("[i, i, f, f, i]", rank,
                                                     (int)report_number(event, "tid") - 1,
                                                     report_number(event, "ts"),
-                                                    report_number(event, "dur"),
-                                                    is_block(event) ? dst
-                                                    : is_copy       ? -2
-                                                                    : -1));
+                                                    report_number(event, "dur"), dst));
     }
     return slices;
 }

@@ -25,8 +25,8 @@ cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem)
     return CLI_EXIT_OK;
 }
 
-cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant,
-                           const ew_config *config)
+static cli_exit add_entry(cli_job *job, const char *method, const char *variant,
+                          const ew_config *config)
 {
     if (job->num_entries == CLI_MAX_METHODS)
         return cli_fail_usage("run the rest in a second bench",
@@ -60,12 +60,12 @@ static cli_exit add_methods(cli_job *job, const cli_settings *settings,
         if (cli_method_needs_mpi(method) && !job->bed->on_cores)
             return cli_fail_usage("leave --backend out",
                                   "method '%s' is for the cpu backend", method);
-        failed = cli_job_add_entry(job, method, NULL, &settings->config);
+        failed = add_entry(job, method, NULL, &settings->config);
     }
     for (int at = 0; at < settings->num_variants && !failed; at++) {
         ew_config config =
             cli_config_merge(&settings->config, &settings->variant_configs[at]);
-        failed = cli_job_add_entry(job, "entwine", settings->variants[at], &config);
+        failed = add_entry(job, "entwine", settings->variants[at], &config);
     }
     return failed;
 }
@@ -92,14 +92,6 @@ static cli_exit choose_baseline(cli_job *job, const cli_settings *settings)
     if (job->baseline < 0)
         job->baseline = 0;
     return CLI_EXIT_OK;
-}
-
-/* Ours, where a figure is made: every run then says how far its numbers can be trusted. */
-static void choose_repeated(cli_job *job, const cli_settings *settings)
-{
-    const bool wanted =
-        settings->figure && !job->bed->is_simulated && job->num_entries < CLI_MAX_METHODS;
-    job->repeated = wanted ? cli_job_find(job, "entwine") : -1;
 }
 
 static cli_exit add_product(cli_job *job, const cli_settings *settings, int default_ranks)
@@ -184,7 +176,11 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
         failed = add_methods(job, settings, default_methods);
     if (!failed)
         failed = choose_baseline(job, settings);
-    choose_repeated(job, settings);
+    /* Ours, where a figure is made: every run then says how far to trust its numbers. */
+    job->repeated =
+        settings->figure && !job->bed->is_simulated && job->num_entries < CLI_MAX_METHODS
+            ? cli_job_find(job, "entwine")
+            : -1;
     if (!failed)
         failed = settings->suite
                      ? cli_suite_load(settings, job)

@@ -56,8 +56,6 @@ cli_exit cli_job_init(cli_job *job, const cli_settings *settings, cli_launch *la
 void cli_job_fini(cli_job *job);
 
 cli_exit cli_job_add_problem(cli_job *job, const cli_problem *problem);
-cli_exit cli_job_add_entry(cli_job *job, const char *method, const char *variant,
-                           const ew_config *config);
 
 /* Appends the problems of the settings' suite, given by name (looked up) or by path; the
  * settings' ranks and types replace the suite's.  On failure the error has been printed. */

@@ -95,12 +95,6 @@ static ew_status make_entries(ew_world *world, bench_call *call, entry_set *set)
     return EW_OK;
 }
 
-static bool concerns_entry_alone(ew_status status)
-{
-    return status == EW_ERR_UNSUPPORTED || status == EW_ERR_SHAPE ||
-           status == EW_ERR_CONFIG;
-}
-
 /* Finds what the entries leave open, with the same effort for each, in the world in which
  * they are measured: an emulated link counts.  One that cannot run is left to the
  * benchmark, which says why. */
@@ -125,8 +119,9 @@ static ew_status tune_entries(ew_world *world, const bench_call *call, entry_set
             set->entries[at].config = found.tuning.config;
             set->extras[at].tuning = found;
             set->extras[at].tuned = true;
-        } else if (!concerns_entry_alone(status))
-            return status;
+        } else if (status != EW_ERR_UNSUPPORTED && status != EW_ERR_SHAPE &&
+                   status != EW_ERR_CONFIG)
+            return status; /* it concerns more than this entry */
     }
     return EW_OK;
 }

@@ -188,16 +188,11 @@ static void report_traffic(const cli_launch *launch)
                                        : "");
 }
 
-/* Whether the world has failed, so that peers may be gone and MPI would wait for them. */
-static bool is_broken(const cli_launch *launch, cli_exit status)
-{
-    return status == CLI_EXIT_PEER || status == CLI_EXIT_INTERRUPTED ||
-           (status == CLI_EXIT_ENVIRONMENT && launch->world);
-}
-
 void cli_launch_close(cli_launch *launch, cli_exit status)
 {
-    const bool broken = is_broken(launch, status);
+    /* Then peers may be gone, and MPI would wait for them. */
+    const bool broken = status == CLI_EXIT_PEER || status == CLI_EXIT_INTERRUPTED ||
+                        (status == CLI_EXIT_ENVIRONMENT && launch->world);
     report_traffic(launch);
     ew_world_destroy(launch->world);
     launch->world = NULL;

@@ -65,19 +65,15 @@ static ew_status make_matrix(recorder *r, size_t bytes, void **matrix_out)
                   : ew_memory_copy(r->world, r->backend, *matrix_out, r->staging, bytes);
 }
 
-/* Simulated calls touch no values, however many there would be. */
-static ew_status make_no_matrices(recorder *r)
-{
-    void **places[] = {&r->A, &r->B, &r->C};
-    for (size_t at = 0; at < 3; at++)
-        TRY(ew_memory_alloc(r->world, r->backend, 1, places[at]));
-    return EW_OK;
-}
-
 static ew_status make_matrices(recorder *r)
 {
-    if (cli_bed_of(r->backend)->is_simulated)
-        return make_no_matrices(r);
+    void **places[] = {&r->A, &r->B, &r->C};
+    if (cli_bed_of(r->backend)->is_simulated) {
+        /* Its calls touch no values, however many there would be. */
+        for (size_t at = 0; at < 3; at++)
+            TRY(ew_memory_alloc(r->world, r->backend, 1, places[at]));
+        return EW_OK;
+    }
     const ew_problem *p = &r->trace->problem;
     const size_t elem_bytes = ew_dtype_bytes(p->dtype);
     const int rank = ew_world_rank(r->world), num_ranks = ew_world_size(r->world);
@@ -223,23 +219,18 @@ static cli_trace *allocate_trace(const cli_problem *problem)
     return trace;
 }
 
-static bool has_block_of_others(const cli_trace *trace)
-{
-    for (int rank = 0; rank < trace->num_ranks; rank++) {
-        const ew_trace_event *events = cli_trace_events(trace, rank);
-        for (size_t at = 0; at < trace->ranks[rank].num_events; at++)
-            if (events[at].kind == EW_TRACE_BLOCK && events[at].dst != 0)
-                return true;
-    }
-    return false;
-}
-
 /* Where tiles span owners, which a plan decides by itself, all blocks are of one part.  Of
  * two rows rank 1 has one, so that without spanning there is a block of its part. */
 static void find_parts(cli_trace *trace)
 {
-    if (trace->problem.max_m < 2 || has_block_of_others(trace))
+    if (trace->problem.max_m < 2)
         return;
+    for (int rank = 0; rank < trace->num_ranks; rank++) {
+        const ew_trace_event *events = cli_trace_events(trace, rank);
+        for (size_t at = 0; at < trace->ranks[rank].num_events; at++)
+            if (events[at].kind == EW_TRACE_BLOCK && events[at].dst != 0)
+                return;
+    }
     trace->num_parts = 1;
     trace->tile_rows = div_up(trace->problem.max_m, CLI_TILE);
 }

@@ -37,20 +37,14 @@ void cli_tuning_file_path(const cli_tuning_files *files, const cli_tuning_file *
     snprintf(path, bytes, "%s/%s", files->folder, file->name);
 }
 
-/* The first line of the library's reason. */
-static void take_reason(cli_tuning_file *file)
-{
-    const char *why = ew_last_error();
-    file->kind = CLI_TUNING_DAMAGED;
-    snprintf(file->why, sizeof file->why, "%.*s", (int)strcspn(why, "\n"), why);
-}
-
 static void look_inside(const char *path, cli_tuning_file *file)
 {
     char place[PATH_MAX + 64];
     if (ew_tuning_load(path, &file->tuning) ||
         ew_tuning_path(file->tuning.key, place, sizeof place)) {
-        take_reason(file);
+        file->kind = CLI_TUNING_DAMAGED;
+        snprintf(file->why, sizeof file->why, "%.*s", (int)strcspn(ew_last_error(), "\n"),
+                 ew_last_error());
         return;
     }
     const char *slash = strrchr(place, '/');
