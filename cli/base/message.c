@@ -152,12 +152,6 @@ void cli_print(FILE *stream, const char *format, ...)
     fprintf(stream, "%s%s", text, ends_line ? "\n" : "");
 }
 
-static int smallest(int a, int b, int c)
-{
-    int least = a < b ? a : b;
-    return least < c ? least : c;
-}
-
 /* Levenshtein distance; words longer than MAX_WORD are as far as can be. */
 static int edit_distance(const char *left, const char *right)
 {
@@ -173,7 +167,8 @@ static int edit_distance(const char *left, const char *right)
         for (size_t col = 1; col <= cols; col++) {
             int substitute = diagonal + (left[line - 1] != right[col - 1]);
             diagonal = row[col];
-            row[col] = smallest(row[col] + 1, row[col - 1] + 1, substitute);
+            int changed = (row[col] < row[col - 1] ? row[col] : row[col - 1]) + 1;
+            row[col] = changed < substitute ? changed : substitute;
         }
     }
     return row[cols];

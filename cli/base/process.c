@@ -60,12 +60,6 @@ static bool start(const char *const *argv, int input_fd, int output_fd, pid_t *c
     return failed == 0;
 }
 
-static int milliseconds_left(int64_t end_ns)
-{
-    int64_t left_ns = end_ns - ew_now_ns();
-    return left_ns > 0 ? (int)(left_ns / 1000000) + 1 : 0;
-}
-
 /* Until the other end is closed, or the time is over. */
 static void read_text(int fd, int64_t end_ns, char *output, size_t bytes)
 {
@@ -73,11 +67,11 @@ static void read_text(int fd, int64_t end_ns, char *output, size_t bytes)
     size_t used = 0;
     for (;;) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
-        int left_ms = milliseconds_left(end_ns);
+        const int64_t left_ns = end_ns - ew_now_ns();
         bool room = used + 1 < bytes;
-        if (left_ms == 0)
+        if (left_ns <= 0)
             break;
-        if (poll(&ready, 1, left_ms) <= 0)
+        if (poll(&ready, 1, (int)(left_ns / 1000000) + 1) <= 0)
             continue;
         ssize_t got =
             read(fd, room ? output + used : scrap, room ? bytes - 1 - used : sizeof scrap);

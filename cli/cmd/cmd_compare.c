@@ -297,13 +297,12 @@ static void print_json(const comparison *c)
     }
     add_unpaired(&c->files[0], "before", unpaired);
     add_unpaired(&c->files[1], "after", unpaired);
-    json_t *document =
-        json_pack("{ss so so sb sf sf si so so}", "schema", "entwine-compare/1", "before",
-                  file_json(&c->files[0]), "after", file_json(&c->files[1]), "same_machine",
-                  (int)c->same_machine, "threshold", c->settings->threshold,
-                  "geomean_ratio", c->geomean, "regressions", c->num_verdicts[REGRESSION],
-                  "pairs", pairs, "unpaired", unpaired);
-    cli_json_print(document);
+    cli_json_print(json_pack("{ss so so sb sf sf si so so}", "schema", "entwine-compare/1",
+                             "before", file_json(&c->files[0]), "after",
+                             file_json(&c->files[1]), "same_machine", (int)c->same_machine,
+                             "threshold", c->settings->threshold, "geomean_ratio",
+                             c->geomean, "regressions", c->num_verdicts[REGRESSION],
+                             "pairs", pairs, "unpaired", unpaired));
 }
 
 cli_exit cli_compare_main(const cli_settings *settings, int argc, char **argv)

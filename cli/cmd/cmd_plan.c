@@ -135,7 +135,7 @@ static void print_view(const plan_view *view)
 static void print_view_json(const plan_view *view)
 {
     const ew_forecast *forecast = &view->forecast;
-    json_t *object = json_pack(
+    cli_json_print(json_pack(
         "{ss so ss ss s{sI sI sI} s{sI sI sI sI} s{sI sI sI} sf sf s{sf sb sf sf} "
         "ss ss}",
         "schema", "entwine-plan/1", "params",
@@ -151,8 +151,7 @@ static void print_view_json(const plan_view *view)
         "flops", forecast->flops, "remote_bytes", forecast->remote_bytes, "rate", "gflops",
         view->flops_rate * 1e-9, "given", (int)view->rate_given, "gemm_us",
         view->gemm_seconds * 1e6, "breq_gbs", view->breq * 1e-9, "profile",
-        forecast->profile, "why", view->why);
-    cli_json_print(object);
+        forecast->profile, "why", view->why));
 }
 
 cli_exit cli_plan_main(const cli_settings *settings, int argc, char **argv)

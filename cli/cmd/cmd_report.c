@@ -3,7 +3,7 @@
 
 #include <sys/stat.h>
 
-#include "output/result_file.h"
+#include "base/json_file.h"
 #include "report/report.h"
 
 static const char fix_files[] = "give files of `entwine bench -J` and `entwine trace`";

@@ -37,11 +37,9 @@ cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv)
                                                (int)h.sms, "link_gbs", h.link_gbs,
                                                "nic_gbs", h.nic_gbs));
     }
-    if (as_json) {
-        json_t *document =
-            json_pack("{ss sO}", "schema", "entwine-profiles/1", "profiles", array);
-        cli_json_print(document);
-    }
+    if (as_json)
+        cli_json_print(
+            json_pack("{ss sO}", "schema", "entwine-profiles/1", "profiles", array));
     json_decref(array);
     return CLI_EXIT_OK;
 }

@@ -122,7 +122,6 @@ static const method_view *find_method(const forecast *f, const char *name)
 
 static void derive(forecast *f)
 {
-    const ew_problem *p = &f->what.problem;
     const method_view *sequential = find_method(f, "sequential");
     const method_view *blas = find_method(f, "blas"), *baseline = sequential;
     if (blas && (!sequential || blas->report.time_us < sequential->report.time_us))
@@ -136,7 +135,7 @@ static void derive(forecast *f)
         sequential ? fmin(sequential->report.gemm_us, f->best.gemm_us) : f->best.gemm_us;
     f->link_us = f->best.link_us;
     f->floor_us = fmax(f->gemm_us, f->link_us);
-    f->breq_gbs = cli_remote_gbs(p, f->what.num_ranks, f->gemm_us);
+    f->breq_gbs = cli_remote_gbs(&f->what.problem, f->what.num_ranks, f->gemm_us);
 }
 
 /* ---- What would change the answer ---- */
@@ -325,7 +324,7 @@ static json_t *changes_json(const forecast *f)
 static void print_forecast_json(const forecast *f)
 {
     const double gain = f->baseline_us / f->best.time_us;
-    json_t *document = json_pack(
+    cli_json_print(json_pack(
         "{ss sb ss so s{si si si sf sf} s{sf sf sf} sf so so si ss sb sf "
         "so}",
         "schema", "entwine-forecast/1", "simulated", 1, "profile", f->hardware.name,
@@ -336,8 +335,7 @@ static void print_forecast_json(const forecast *f)
         "breq_gbs", f->breq_gbs, "methods", methods_json(f), "best",
         report_json(f, "entwine", &f->best), "simulations", (int)f->tried, "baseline",
         f->baseline, "overlap_pays", (int)(gain > 1.02), "speedup", gain, "changes",
-        changes_json(f));
-    cli_json_print(document);
+        changes_json(f)));
 }
 
 cli_exit cli_plan_profile(const cli_settings *settings)

@@ -50,15 +50,9 @@ static void find_cpu(char *text, size_t bytes)
     char part[64];
     if (find_in_file("/proc/cpuinfo", "model name", text, bytes) && *text)
         return;
-    if (find_in_file("/proc/cpuinfo", "CPU part", part, sizeof part)) {
-        const char *name = arm_part_name(strtol(part, NULL, 16));
-        if (name)
-            snprintf(text, bytes, "%s", name);
-        else
-            snprintf(text, bytes, "ARM part %s", part);
-        return;
-    }
-    snprintf(text, bytes, "unknown");
+    const bool found = find_in_file("/proc/cpuinfo", "CPU part", part, sizeof part);
+    const char *name = found ? arm_part_name(strtol(part, NULL, 16)) : "unknown";
+    snprintf(text, bytes, name ? "%s" : "ARM part %s", name ? name : part);
 }
 
 static void ask_library(void *argument)

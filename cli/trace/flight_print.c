@@ -84,12 +84,6 @@ static bool find_difference(const cli_recording *recording, int64_t *sequence_ou
     return false;
 }
 
-static bool is_at_work(const cli_lane *lane)
-{
-    const cli_deed *last = cli_lane_last(lane);
-    return last && (strcmp(last->state, "running") == 0 || lane->waits_for >= 0);
-}
-
 static int severity(const cli_lane *lane)
 {
     return strcmp(lane->process, "ended") == 0     ? 2
@@ -122,7 +116,8 @@ static int find_laggard(const cli_recording *recording)
         const cli_lane *lane = &recording->lanes[rank];
         if (!lane->known)
             continue;
-        working += is_at_work(lane);
+        const cli_deed *last = cli_lane_last(lane);
+        working += last && (strcmp(last->state, "running") == 0 || lane->waits_for >= 0);
         if (laggard >= 0) {
             const cli_lane *found = &recording->lanes[laggard];
             uneven |= is_likelier(lane, found) || is_likelier(found, lane);

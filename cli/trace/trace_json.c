@@ -113,10 +113,9 @@ static void find_sources(writer *w, int src, ew_trace_kind kind)
     const ew_trace_event *events = cli_trace_events(trace, src);
     memset(w->sources, 0, num_places(trace) * sizeof *w->sources);
     for (size_t at = 0; at < trace->ranks[src].num_events; at++) {
-        const ew_trace_event *event = &events[at];
-        const ew_trace_event **place =
-            event->kind == kind ? source_place(w, event->dst, event->row, event->col)
-                                : NULL;
+        const ew_trace_event *event = &events[at], **place = NULL;
+        if (event->kind == kind)
+            place = source_place(w, event->dst, event->row, event->col);
         if (place)
             *place = event;
     }

@@ -1,27 +1,21 @@
 /* entwine trace --merge: flight recordings of one job, put together. */
+#include "base/json_file.h"
 #include "trace/flight.h"
-#include "output/result_file.h"
 #include "trace/trace.h"
 
 static const char fix_files[] =
     "give files that ENTWINE_DUMP_DIR, SIGUSR1 or `entwine status PID -o json` made";
 
-static cli_exit read_file(const char *path, cli_recording **recording_out)
-{
-    char why[CLI_WHY_BYTES];
-    json_t *root = NULL;
-    cli_exit failed = cli_json_load(path, fix_files, &root);
-    if (!failed && !cli_recording_parse(root, recording_out, why))
-        failed = cli_fail_usage(fix_files, "'%.60s': %s", path, why);
-    json_decref(root);
-    return failed;
-}
-
 /* Reads a file into *merged, which is made by the first. */
 static cli_exit add_file(const char *path, const char *first, cli_recording **merged)
 {
+    char why[CLI_WHY_BYTES];
+    json_t *root = NULL;
     cli_recording *recording = NULL;
-    cli_exit failed = read_file(path, &recording);
+    cli_exit failed = cli_json_load(path, fix_files, &root);
+    if (!failed && !cli_recording_parse(root, &recording, why))
+        failed = cli_fail_usage(fix_files, "'%.60s': %s", path, why);
+    json_decref(root);
     if (failed)
         return failed;
     if (!*merged) {
