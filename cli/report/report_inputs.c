@@ -73,11 +73,11 @@ static void read_context(const cli_report *report, report_source *source,
     ewx_text_add(&machine, "%.100s, %.0f usable core%s",
                  report_string(context, "cpu", "unknown CPU"), fmax(0, cores),
                  cores == 1 ? "" : "s");
-    char *network = json_dumps(source->network, JSON_SORT_KEYS);
-    source->section = report_number_of(report->places, "%s\n%s\n%s", source->machine,
+    source->section = report_number_of(report->sections, "%s\n%s\n%s", source->machine,
                                        source->commit, source->version);
-    source->hosts = report_number_of(report->places, "%s", network ? network : "");
-    free(network);
+    while (report->sources[source->hosts]->network != source->network &&
+           !json_equal(report->sources[source->hosts]->network, source->network))
+        source->hosts++;
 }
 
 /* ---- What follows from a problem's rows ---- */
@@ -425,7 +425,7 @@ cli_report *cli_report_create(void)
     if (report) {
         report->collections = json_array();
         report->settings = json_object();
-        report->places = json_object();
+        report->sections = json_object();
     }
     return report;
 }
@@ -444,6 +444,6 @@ void cli_report_destroy(cli_report *report)
     free(report->problems);
     json_decref(report->collections);
     json_decref(report->settings);
-    json_decref(report->places);
+    json_decref(report->sections);
     free(report);
 }

@@ -44,7 +44,7 @@ typedef struct report_source {
     const char *commit, *version;
     char machine[320];
     int section; /* a number of its machine, commit and version: figures do not mix them */
-    int hosts;   /* one of its network */
+    int hosts;   /* the first source of its network */
     report_row *rows;
 } report_source;
 
@@ -69,7 +69,7 @@ struct cli_report {
     int num_problems, num_groups;
     json_t *collections; /* documents that sources point into */
     json_t *settings;    /* what the problems of a group share, and its number */
-    json_t *places;      /* the same of sections and networks */
+    json_t *sections;    /* the same of sections */
 };
 
 /* What has the same text has the same number, counted from 0 in the order of appearance:
