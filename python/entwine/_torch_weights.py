@@ -118,14 +118,15 @@ def layout_of(b):
     return "nk" if b.is_contiguous() else "kn" if b.t().is_contiguous() else None
 
 
-def packed(world, b, layout, promised, wanted, config=""):
+def packed(world, b, layout, promised, may_keep, config=""):
     """The packed weight of b, made or renewed if need be.  None: b is to be packed in the call.
     Plans of another config may need another one (_form_of).
 
-    Without a promise that is so unless it is wanted, for tensors whose changes could not be seen,
-    and at the first call with a tensor that is not a parameter, for many of those never come back.
+    Without a promise that is so where nothing may be kept, for tensors whose changes could not be
+    seen, and at the first call with a tensor that is not a parameter, for many of those never come
+    back.
     """
-    if not (promised or wanted):
+    if not (promised or may_keep):
         note_training(world, b, config)
         return None
     if b.is_inference():
