@@ -32,6 +32,13 @@ static inline int64_t ewx_most_chunks(int num_ranks)
     return others < EWX_MAX_COPIES ? EWX_MAX_COPIES / others : 1;
 }
 
+/* Reducers are launched for each release unit, so that a later one begins when one before
+ * has ended. */
+static inline bool ewx_reduces_by_unit(const ew_config *config)
+{
+    return config->launches == EW_LAUNCHES_UNIT && config->release > 0;
+}
+
 /* A GPU, or a rank that its profile says is one: the survey has filled the machine in. */
 static inline bool ewx_is_gpu(const ew_config *config, const ewx_machine *machine)
 {

@@ -104,6 +104,44 @@ static int climb(gpu_job *job, void *argument)
     return 0;
 }
 
+/* ---- Reducers one behind the other ---- */
+
+/* The first reducer waits for a late rank.  Meanwhile this rank's GEMMs go on to one that
+ * waits for readers, and to which a place falls that the next reducer needs. */
+static int reduce_by_unit(gpu_job *job, void *unused)
+{
+    enum { CALLS = 4 };
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    (void)unused;
+    RANK_TRY(job_fill(job, 1));
+    RANK_TRY(job_poison(job));
+    if (job->rank == job->num_ranks - 1)
+        RANK_TRY(job_hold_producer(job, gpu_pause, NULL));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
+    for (int i = 0; i < CALLS; i++)
+        RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
+    RANK_OK(ew_plan_wait(job->plan));
+    return job_verify_there(job, m, 1);
+}
+
+void check_units(void)
+{
+    static const char *const configs[] = {
+        "kernel=sm80,block=128x128,launches=unit,release=8,x=16,ctas=persistent",
+        "kernel=sm80,block=128x128,launches=unit,release=8,x=2,ctas=block",
+        "launches=unit,release=8"};
+    static const ew_op ops[] = {EW_OP_GEMM_RS, EW_OP_GEMM_AR};
+    const ew_world_options options = gpu_options(TIMEOUT_MS);
+    for (size_t op = 0; op < sizeof ops / sizeof ops[0]; op++)
+        for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+            ew_problem problem = gpu_problem(4096, 1024, 72, EW_FP16);
+            problem.op = ops[op];
+            gpu_run(EW_RANKS_AS_THREADS, 2, &options, problem, configs[i], reduce_by_unit,
+                    NULL);
+        }
+}
+
 /* ---- The check ---- */
 
 static void climb_with(ladder *total, const char *kernel, const char *pool, int threads,

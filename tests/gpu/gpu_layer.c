@@ -1,6 +1,7 @@
 /* ew_gemm_rs_layer and ew_gemm_ar_layer on the GPU: the CPU's trials with the GPU's
  * configs, whose bits are compared with the same plain sequence; calls without a pause
  * between them, and replays of a graph. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -278,4 +279,90 @@ void check_allreduce_rows(void)
 {
     try_layers(EW_OP_GEMM_AR, false);
     repeat_layers(EW_OP_GEMM_AR, false);
+}
+
+/* ---- Beside another plan ---- */
+
+/* As large an exchange as may run behind its GEMM: its CTAs wait for each other. */
+static int plan_largest(gpu_job *job)
+{
+    ew_world *world = job->world;
+    const int sms = job_engine(job)->device->sms;
+    ew_status status = EW_ERR_CONFIG;
+    for (int x = 8 * sms; x > 0 && status == EW_ERR_CONFIG; x -= sms) {
+        char config[EW_CONFIG_TEXT_BYTES];
+        snprintf(config, sizeof config, "pool=after,b=256,x=%d", x);
+        RANK_TRY(job_try_plan(job, config, &status));
+    }
+    RANK_OK(status);
+    return 0;
+}
+
+static int call_layer(const gpu_job *job)
+{
+    ew_world *world = job->world;
+    ew_epilogue norm = EW_EPILOGUE_INIT;
+    norm.norm_weight = job->B;
+    norm.normed = job->C;
+    RANK_OK(
+        ew_gemm_ar_layer(job->plan, job->problem.max_m, job->A, job->B, NULL, &norm, NULL));
+    return 0;
+}
+
+/* The other's exchange waits for a rank where this one's has come first and has taken all
+ * the room; or it comes first itself and takes some of the room. */
+static int call_both(gpu_job *job, gpu_job *other, bool other_first)
+{
+    ew_world *world = job->world;
+    RANK_TRY(job_poison(job));
+    RANK_TRY(job_poison(other));
+    if (other_first && job->rank == job->num_ranks - 1)
+        RANK_TRY(job_hold_exchange(other, gpu_pause, NULL));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
+    RANK_TRY(other_first ? 0 : call_layer(job));
+    RANK_OK(job_call(other, job->problem.max_m, job->A, job->B, other->C, NULL));
+    RANK_TRY(other_first ? call_layer(job) : 0);
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_plan_wait(other->plan));
+    return 0;
+}
+
+static int beside_another(gpu_job *job, void *unused)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    gpu_job other = *job;
+    unsigned char *expected = malloc(job->c_bytes);
+    (void)unused;
+    RANK_CHECK(expected, "no memory");
+    RANK_TRY(job_fill(job, 1));
+    RANK_TRY(plan_largest(job));
+    RANK_TRY(job_poison(job));
+    RANK_OK(ew_world_barrier(world));
+    RANK_TRY(call_layer(job));
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, expected, job->C, job->c_bytes));
+    RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->c_bytes, &other.C));
+    other.plan = NULL;
+    RANK_TRY(job_replan(&other, "shots=2"));
+    for (int i = 0; i < 4; i++) {
+        RANK_TRY(call_both(job, &other, i % 2));
+        RANK_TRY(job_verify_there(&other, m, 1));
+        RANK_OK(ew_memory_copy(world, EW_BACKEND_CUDA, job->staging, job->C, job->c_bytes));
+        RANK_CHECK(memcmp(expected, job->staging, (size_t)(m * job->problem.n) * 2) == 0,
+                   "beside another plan the norm differs");
+    }
+    ew_plan_destroy(other.plan);
+    ew_memory_free(world, EW_BACKEND_CUDA, other.C);
+    free(expected);
+    return 0;
+}
+
+void check_two_plans(void)
+{
+    const ew_world_options options = gpu_options(5000);
+    /* A rank has more tiles of its own than CTAs. */
+    ew_problem problem = gpu_problem(4096, 4608, 1024, EW_BF16);
+    problem.op = EW_OP_GEMM_AR;
+    gpu_run(EW_RANKS_AS_THREADS, 2, &options, problem, "", beside_another, NULL);
 }

@@ -137,6 +137,39 @@ static void run_ahead(const char *config)
             in_a_stream, &s);
 }
 
+/* Calls without rows have nothing to wait for: on the library's own streams their GEMMs
+ * would run ahead, and announce themselves where the exchange of the first call has yet to
+ * read. */
+static int before_empty_calls(gpu_job *job, void *unused)
+{
+    enum { EMPTY_CALLS = 6 };
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    (void)unused;
+    RANK_TRY(job_fill(job, 5));
+    RANK_TRY(job_poison(job));
+    if (job->rank == job->num_ranks - 1)
+        RANK_TRY(job_hold_producer(job, gpu_pause, NULL));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
+    for (int i = 0; i < EMPTY_CALLS; i++)
+        RANK_OK(job_call(job, 0, job->A, job->B, job->C, NULL));
+    RANK_OK(ew_plan_wait(job->plan));
+    return job_verify(job, m, 5);
+}
+
+static void run_empty(const char *config)
+{
+    static const ew_op ops[] = {EW_OP_GEMM_RS, EW_OP_GEMM_AR, EW_OP_AG_GEMM};
+    for (size_t i = 0; i < COUNT(ops); i++)
+        for (int64_t m = 9; m <= 300; m += 291) { /* tiles that span owners, and do not */
+            ew_problem problem = gpu_problem(m, 264, 72, EW_FP16);
+            problem.op = ops[i];
+            gpu_run(EW_RANKS_AS_THREADS, 3, NULL, problem, config, before_empty_calls,
+                    NULL);
+        }
+}
+
 void check_streams(void)
 {
     static const cudaStream_t special[] = {cudaStreamLegacy, cudaStreamPerThread};
@@ -155,8 +188,10 @@ void check_streams(void)
     }
     gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(200, 264, 72, EW_FP16), "",
             in_special_streams, NULL);
-    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++)
+    for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
         run_ahead(*kernel);
+        run_empty(*kernel);
+    }
 }
 
 /* ---- Many calls back to back, inputs in turn ---- */
@@ -211,13 +246,6 @@ static int build_wheel(gpu_job *job, const rotation *r, wheel *w)
     return 0;
 }
 
-/* On the stream: where some ranks own no rows, the hosts of threads wait for each other. */
-static void CUDART_CB hold_back(void *unused)
-{
-    (void)unused;
-    gpu_sleep_ms(10);
-}
-
 static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
 {
     ew_world *world = job->world;
@@ -226,10 +254,12 @@ static int turn_wheel(gpu_job *job, const rotation *r, wheel *w, int chunk)
     for (int i = 0; i < CHUNK; i++)
         RANK_CUDA(cudaMemset(w->C[i], 0xff, w->bytes + 1));
     RANK_CUDA(cudaDeviceSynchronize());
-    if (job->rank == 0 && !r->collects_late) /* the others get as far ahead as they may */
-        RANK_CUDA(cudaLaunchHostFunc(w->stream, hold_back, NULL));
+    /* The others get as far ahead as they may.  On the stream: where some ranks own no
+     * rows, the hosts of threads wait for each other. */
+    if (job->rank == 0 && !r->collects_late)
+        RANK_CUDA(cudaLaunchHostFunc(w->stream, gpu_pause, NULL));
     if (r->collects_late && job->rank == job->num_ranks - 1)
-        RANK_TRY(job_hold_exchange(job, hold_back, NULL));
+        RANK_TRY(job_hold_exchange(job, gpu_pause, NULL));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
     for (int i = 0; i < CHUNK; i++)
         RANK_OK(job_call(job, rows_of(r, (uint32_t)i % SETS), w->A[i % SETS],

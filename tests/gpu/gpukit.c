@@ -245,6 +245,12 @@ int job_hold_exchange(const gpu_job *job, cudaHostFn_t hold, void *argument)
     return hold_stream(job, ewx_cuda_exchange_stream(job_engine(job)), hold, argument);
 }
 
+void CUDART_CB gpu_pause(void *unused)
+{
+    (void)unused;
+    gpu_sleep_ms(10);
+}
+
 int job_stream(const gpu_job *job, cudaStream_t *stream_out)
 {
     ew_world *world = job->world;

@@ -83,6 +83,8 @@ ewx_cuda_engine *job_engine(const gpu_job *job);
 int job_hold_producer(const gpu_job *job, cudaHostFn_t hold, void *argument);
 /* The same for the kernel at the other end of what crosses. */
 int job_hold_exchange(const gpu_job *job, cudaHostFn_t hold, void *argument);
+/* 10 ms, as such a hold. */
+void CUDART_CB gpu_pause(void *unused);
 /* A stream of the caller's, as any user would make it. */
 int job_stream(const gpu_job *job, cudaStream_t *stream_out);
 

@@ -56,6 +56,8 @@ static ew_status size_kernels(ewx_cuda_engine *engine)
                : ewx_occupancy_check(&occupancy, &spec->config));
     if (engine->op->exchanges_meet && spec->config.pool == EW_POOL_AFTER)
         EW_TRY(ewx_occupancy_check_meeting(&occupancy, &spec->config));
+    engine->exchange_fits_beside =
+        occupancy.waiters_beside > 0 || spec->config.pool == EW_POOL_STATIC;
     if (spec->op->gemm_waits)
         EW_TRY(ewx_occupancy_share(&spec->config, &occupancy));
     engine->gemm_ctas = occupancy.awaited;
@@ -317,43 +319,67 @@ void ewx_cuda_destroy(void *state)
         tear_down(engine);
         ewx_device_leave(engine->device);
     }
+    if (engine->is_apart)
+        --*engine->device->num_apart;
     free(engine);
+}
+
+static void count_apart(ewx_cuda_engine *engine)
+{
+    engine->is_apart = engine->spec->config.pool != EW_POOL_AFTER;
+    *engine->device->num_apart += engine->is_apart;
+}
+
+/* Most steps are collective: no rank may stay away because of an error of its own.  The
+ * device is entered. */
+static ew_status prepare(ewx_cuda_engine *engine)
+{
+    ew_world *world = engine->world;
+    const ewx_spec *spec = engine->spec;
+    EW_TRY(ewx_world_agree(world, build(engine), "prepare its kernels"));
+    count_apart(engine); /* build has waited for the calls of other plans */
+    EW_TRY(share_clock(engine));
+    EW_TRY(ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout));
+    EW_TRY(ewx_carrier_open(engine));
+    EW_TRY(ewx_world_agree(
+        world,
+        spec->config.kernel == EW_KERNEL_SM90 ? ewx_cuda_create_out_maps(engine) : EW_OK,
+        "describe its heap to the GPU"));
+    if (spec->config.producer == EW_PRODUCER_BLAS && !spec->op->gemm_waits)
+        EW_TRY(ewx_nccl_open(&engine->nccl, world, engine->device));
+    return warm_up(engine);
+}
+
+static ew_status prepare_inside(ewx_cuda_engine *engine)
+{
+    const ew_status entered = ewx_device_enter(engine->device);
+    ew_status status = ewx_world_agree(engine->world, entered, "enter its GPU");
+    if (status == EW_OK)
+        status = prepare(engine);
+    if (entered == EW_OK)
+        ewx_device_leave(engine->device);
+    return status;
 }
 
 ew_status ewx_cuda_create(ew_world *world, const ewx_spec *spec, void **state_out)
 {
     EW_TRY(ewx_carrier_check(world, spec));
     ewx_cuda_engine *engine = calloc(1, sizeof *engine);
-    if (!engine)
-        return ewx_fail(EW_ERR_MEMORY, "no memory for a plan");
+    ew_status status = ewx_world_agree(
+        world, engine ? EW_OK : ewx_fail(EW_ERR_MEMORY, "no memory for a plan"),
+        "create a plan");
+    if (status != EW_OK) {
+        free(engine);
+        return status;
+    }
     engine->world = world;
     engine->spec = spec;
     engine->number = world->num_plans + 1;
     engine->timeout_ns = world->timeout_ns;
-    ew_status status = ewx_device_of(world, &engine->device);
-    if (status == EW_OK && (status = ewx_device_enter(engine->device)) == EW_OK) {
-        status = build(engine);
-        /* Opening the heap is collective: no rank may stay away because of an error of its
-         * own. */
-        status = ewx_world_agree(world, status, "prepare its kernels");
-        if (status == EW_OK)
-            status = share_clock(engine);
-        if (status == EW_OK)
-            status =
-                ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout);
-        if (status == EW_OK)
-            status = ewx_carrier_open(engine);
-        if (status == EW_OK && spec->config.kernel == EW_KERNEL_SM90)
-            status = ewx_cuda_create_out_maps(engine);
-        if (status == EW_OK && spec->config.producer == EW_PRODUCER_BLAS &&
-            !spec->op->gemm_waits)
-            status = ewx_nccl_open(&engine->nccl, world, engine->device);
-        if (status == EW_OK)
-            status = warm_up(engine);
-        engine->counts =
-            true; /* from here on; a plan that fails on another rank does not count */
-        ewx_device_leave(engine->device);
-    }
+    status = ewx_device_of(world, &engine->device);
+    if (status == EW_OK)
+        status = prepare_inside(engine);
+    engine->counts = true; /* from here on; a plan that fails on another rank does not */
     if (status == EW_OK)
         *state_out = engine;
     else

@@ -28,6 +28,7 @@ typedef struct ewx_cuda_engine {
     uint32_t number;    /* of the plan, if it is created */
     int64_t timeout_ns; /* of the last call */
     bool counts;        /* its calls are among those that ranks compare the order of */
+    bool is_apart;      /* among num_apart of the device */
     const ewx_device *device;
     ewx_cuda_heap heap;
     ewx_carrier carrier; /* between hosts */
@@ -47,6 +48,7 @@ typedef struct ewx_cuda_engine {
     int rows_ctas;                /* of it; 0: none would find room */
     bool fuses;                   /* x CTAs of fused_exchange leave the GEMM its room */
     bool fits_beside;             /* epilogue_rest, on an SM full of the GEMM's CTAs */
+    bool exchange_fits_beside;    /* likewise, with an epilogue too */
     void *spare_sum; /* unless it fuses: the place of the sum in a call without C */
     float *squares;  /* of a call's epilogue, as the next */
     ewx_cuda_epilogue_counters *epilogue_counters;
@@ -168,6 +170,8 @@ ew_status ewx_cuda_multiply(ewx_cuda_engine *engine, int64_t rows, const void *A
 int64_t ewx_cuda_blas_rows(const ewx_spec *spec);
 ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event);
 ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
+/* The GEMMs of later calls begin behind what the exchange stream has by now. */
+ew_status ewx_cuda_hold_producers(const ewx_cuda_engine *engine);
 
 /* transport=copy: one GEMM per destination, each followed by a copy to it beside the next.
  */

@@ -499,6 +499,37 @@ cudaStream_t ewx_cuda_exchange_stream(const ewx_cuda_engine *engine)
     return exchanges_apart(engine) ? engine->device->reducing : engine->device->producing;
 }
 
+/* What is enqueued on `stream` from here on begins when all that lies on `other` has ended.
+ * The event is free, being recorded again at the end of the call. */
+static ew_status follow_stream(cudaStream_t stream, cudaStream_t other, cudaEvent_t event)
+{
+    EW_TRY(ewx_cuda_record(event, other));
+    return ewx_cuda_follow(stream, event);
+}
+
+ew_status ewx_cuda_hold_producers(const ewx_cuda_engine *engine)
+{
+    return follow_stream(engine->device->producing, ewx_cuda_exchange_stream(engine),
+                         engine->reduced);
+}
+
+/* All CTAs of such an exchange must be resident together.  If another plan's exchange held
+ * room that they need and waited for another rank's, which finds no room either, neither
+ * would end. */
+static bool exchanges_alone(const ewx_cuda_engine *engine)
+{
+#if EW_MUTANT == 89 /* planted bug: exchanges of two plans may meet */
+    return false;
+#endif
+    return engine->op->exchanges_meet && !exchanges_apart(engine) &&
+           *engine->device->num_apart > 0;
+}
+
+static bool uses_both_streams(const ewx_cuda_engine *engine)
+{
+    return exchanges_apart(engine) || exchanges_alone(engine);
+}
+
 ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller)
 {
     return ewx_cuda_record(engine->forked, caller);
@@ -507,7 +538,7 @@ ew_status ewx_cuda_fork(const ewx_cuda_engine *engine, cudaStream_t caller)
 ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller)
 {
     EW_TRY(ewx_cuda_follow(caller, engine->produced));
-    return exchanges_apart(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
+    return uses_both_streams(engine) ? ewx_cuda_follow(caller, engine->reduced) : EW_OK;
 }
 
 /* ---- Starting together ---- */
@@ -531,10 +562,9 @@ static void hold_longer(const ewx_cuda_engine *engine)
 static bool host_may_wait(const ewx_cuda_engine *engine, const ewx_cuda_call *call)
 {
     enum { LAUNCHES_AT_ONCE = 256 };
-    const ew_config *config = &engine->spec->config;
-    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
-    return (config->producer == EW_PRODUCER_BLAS && has_new_rows(engine, call)) ||
-           (by_unit &&
+    return (engine->spec->config.producer == EW_PRODUCER_BLAS &&
+            has_new_rows(engine, call)) ||
+           (ewx_reduces_by_unit(&engine->spec->config) &&
             ewx_release_units(call->release, ewx_part_tiles(&call->grid, call->part)) >
                 LAUNCHES_AT_ONCE);
 }
@@ -576,6 +606,30 @@ static ew_status hold_call(ewx_cuda_engine *engine, ewx_cuda_call *call)
 
 /* ---- The call ---- */
 
+/* A reducer that begins when another has ended may find its place taken by GEMMs of later
+ * calls, which wait for it. */
+static bool holds_producers(const ewx_cuda_engine *engine)
+{
+#if EW_MUTANT == 88 /* planted bug: a later reducer need not find room */
+    return false;
+#endif
+    return ewx_reduces_by_unit(&engine->spec->config) && exchanges_apart(engine) &&
+           !engine->exchange_fits_beside;
+}
+
+static ew_status launch_gemm_first(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                                   const ewx_call *request)
+{
+    const cudaStream_t producing = engine->device->producing;
+    const cudaStream_t reducing = engine->device->reducing;
+    const bool alone = exchanges_alone(engine);
+    EW_TRY(engine->op->launch_gemm(engine, call, request));
+    EW_TRY(alone ? follow_stream(producing, reducing, engine->reduced) : EW_OK);
+    EW_TRY(engine->op->launch_exchange(engine, call, request));
+    EW_TRY(alone ? follow_stream(reducing, producing, engine->produced) : EW_OK);
+    return holds_producers(engine) ? ewx_cuda_hold_producers(engine) : EW_OK;
+}
+
 /* The kernel that is waited for first, always: whatever serialises the two, it must not be
  * one that waits for a kernel behind it. */
 static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
@@ -594,8 +648,7 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
         EW_TRY(op->launch_exchange(engine, &call, request));
         EW_TRY(op->launch_gemm(engine, &call, request));
     } else {
-        EW_TRY(op->launch_gemm(engine, &call, request));
-        EW_TRY(op->launch_exchange(engine, &call, request));
+        EW_TRY(launch_gemm_first(engine, &call, request));
     }
     return op->some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
 }
@@ -603,11 +656,11 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
 {
     const cudaStream_t producing = engine->device->producing;
-    const cudaStream_t exchanging = ewx_cuda_exchange_stream(engine);
-    const bool apart = exchanges_apart(engine), forked = request->stream != NULL;
+    const cudaStream_t reducing = engine->device->reducing;
+    const bool both = uses_both_streams(engine), forked = request->stream != NULL;
     if (forked) {
         EW_TRY(ewx_cuda_follow(producing, engine->forked));
-        EW_TRY(apart ? ewx_cuda_follow(exchanging, engine->forked) : EW_OK);
+        EW_TRY(both ? ewx_cuda_follow(reducing, engine->forked) : EW_OK);
     }
     const ew_status launched = launch_stages(engine, request);
     hold_longer(engine);
@@ -615,7 +668,7 @@ ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
     EW_TRY(launched);
     if (forked) {
         EW_TRY(ewx_cuda_record(engine->produced, producing));
-        EW_TRY(apart ? ewx_cuda_record(engine->reduced, exchanging) : EW_OK);
+        EW_TRY(both ? ewx_cuda_record(engine->reduced, reducing) : EW_OK);
     }
     return EW_OK;
 }

@@ -120,6 +120,16 @@ static ew_status take_memory(const ewx_device *device, size_t bytes, int rank,
     return EW_OK;
 }
 
+/* What no other rank has mapped. */
+static void discard(allocation *fresh, int rank)
+{
+    if (!fresh)
+        return;
+    cudaFree(fresh->addresses[rank]);
+    (void)cudaGetLastError();
+    free(fresh);
+}
+
 static ew_status allocate_entered(ew_world *world, const ewx_device *device, size_t bytes,
                                   void **memory_out)
 {
@@ -127,13 +137,16 @@ static ew_status allocate_entered(ew_world *world, const ewx_device *device, siz
     ew_status status =
         ewx_world_agree(world, take_memory(device, bytes, world->rank, &fresh),
                         "allocate symmetric memory");
-    if (status == EW_OK)
-        status = ewx_peers_map(world, device, fresh->addresses[world->rank],
-                               "symmetric memory", fresh->addresses);
+    if (status != EW_OK) {
+        discard(fresh, world->rank);
+        return status;
+    }
+    status = ewx_peers_map(world, device, fresh->addresses[world->rank], "symmetric memory",
+                           fresh->addresses);
     if (status == EW_OK) {
         add(device, fresh);
         *memory_out = fresh->addresses[world->rank];
-    } else if (fresh) {
+    } else {
         char why[1024];
         ewx_text text = ewx_text_in(why, sizeof why);
         ewx_text_add(&text, "%s", ew_last_error());

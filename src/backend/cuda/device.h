@@ -40,6 +40,7 @@ typedef struct ewx_device {
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
     uint32_t *calls_made;   /* counted by kernels; several hosts: NULL, the hosts compare */
     void *abort_page;       /* of the host, if this device mapped it */
+    int *num_apart;         /* plans whose exchange runs beside the GEMM */
     ewx_symmetric_list *symmetric; /* memory that the world's ranks have in common */
 } ewx_device;
 

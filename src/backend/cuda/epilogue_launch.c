@@ -61,6 +61,8 @@ static ew_status find_fused_kernel(ewx_cuda_engine *engine)
         engine->device, ewx_cuda_pair(engine, &engine->fused_exchange), &occupancy));
     engine->fuses = may_fuse(spec) && (spec->config.pool == EW_POOL_AFTER ||
                                        spec->config.budget <= occupancy.most_waiters);
+    if (engine->fuses)
+        engine->exchange_fits_beside &= occupancy.waiters_beside > 0;
     return EW_OK;
 }
 
@@ -165,12 +167,9 @@ static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call
 
 /* Producers of later calls wait for readers that are launched after this kernel.  If it
  * waited in turn for room among them, there would be a deadlock. */
-static ew_status hold_producers(const ewx_cuda_engine *engine, cudaStream_t stream)
+static bool holds_producers(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
-    if (engine->fits_beside || stream == engine->device->producing)
-        return EW_OK;
-    EW_TRY(ewx_cuda_record(engine->reduced, stream));
-    return ewx_cuda_follow(engine->device->producing, engine->reduced);
+    return !engine->fits_beside && stream != engine->device->producing;
 }
 
 ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,
@@ -184,7 +183,7 @@ ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call 
         return EW_OK;
     EW_TRY(ewx_cuda_launch_line(engine, entry, ctas_for(engine, call), how, stream,
                                 arguments));
-    return hold_producers(engine, stream);
+    return holds_producers(engine, stream) ? ewx_cuda_hold_producers(engine) : EW_OK;
 }
 
 /* The addition without the norm, if that is to have a kernel of its own. */

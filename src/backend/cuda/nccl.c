@@ -63,9 +63,10 @@ ew_status ewx_nccl_open(ewx_nccl *nccl, ew_world *world, const ewx_device *devic
     for (int rank = 0; rank < world->num_ranks; rank++)
         if (!all[rank].available)
             return EW_OK;
-    return check(nccl_library.init_rank(&nccl->communicator, world->num_ranks, all[0].id,
-                                        world->rank),
-                 "init");
+    status = check(nccl_library.init_rank(&nccl->communicator, world->num_ranks, all[0].id,
+                                          world->rank),
+                   "init");
+    return ewx_world_agree(world, status, "join NCCL");
 }
 
 void ewx_nccl_close(ewx_nccl *nccl)

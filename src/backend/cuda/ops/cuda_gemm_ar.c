@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda_symmetric.h"
 #include "backend/cuda/ops/cuda_op.h"
 #include "plan/layer.h"
+#include "plan/policy.h"
 
 /* Those for a certain number of ranks sum one contribution of each. */
 static int ranks_of_kernel(const ewx_spec *spec)
@@ -161,7 +162,7 @@ static int64_t end_of_unit(const ewx_cuda_call *call, const ewx_cuda_rounds *rou
 static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, void *C)
 {
     const ew_config *config = &engine->spec->config;
-    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
+    const bool by_unit = ewx_reduces_by_unit(config);
     ewx_cuda_rounds rounds = rounds_of(engine, call, C);
     ewx_cuda_output output = output_of(engine, C);
     void *arguments[] = {&output, call, &rounds};

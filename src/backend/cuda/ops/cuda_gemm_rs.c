@@ -2,6 +2,7 @@
  * its rank, on a stream of its own beside the GEMM or behind it (pool=after).  An epilogue
  * is part of the reducer, or a kernel behind it. */
 #include "backend/cuda/ops/cuda_op.h"
+#include "plan/policy.h"
 
 static int num_sources(const ewx_spec *spec)
 {
@@ -54,7 +55,7 @@ static ew_status launch_reducer(ewx_cuda_engine *engine, ewx_cuda_call *call, vo
     const cudaStream_t stream = ewx_cuda_exchange_stream(engine);
     const ewx_share mine = share_of(call);
     const int64_t num_tasks = mine.count;
-    const bool by_unit = config->launches == EW_LAUNCHES_UNIT && config->release > 0;
+    const bool by_unit = ewx_reduces_by_unit(config);
     ewx_cuda_output output = {.c = epilogue ? epilogue->h : C,
                               .mine = mine,
                               .announce = config->producer == EW_PRODUCER_BLAS};
