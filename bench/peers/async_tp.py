@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times PyTorch's Async-TP operators, or a product and its AllReduces in symmetric memory
-(--op gemm-ar), with several ranks on one GPU.
+"""Times PyTorch's Async-TP operators, a training step of them (--op training), or a product and
+its AllReduces in symmetric memory (--op gemm-ar), with several ranks on one GPU.
 
 Every rank is a process with a slice of the GPU's SMs of its own, as the ranks of
 `entwine bench --backend cuda --ranks-as processes` are.  See README.md beside this file."""
@@ -18,12 +18,13 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import block_document  # noqa: E402
 import document as doc  # noqa: E402
 import keeper  # noqa: E402
 import meeting  # noqa: E402
 import rank as rank_process  # noqa: E402
-from problems import (DTYPES, MOST_RANKS, OPERATORS, Problem, Usage, read_suite,  # noqa: E402
-                      why_not)
+from problems import (DTYPES, MOST_RANKS, OPERATORS, Problem, Training, Usage,  # noqa: E402
+                      read_suite, why_not)
 
 EXIT = {"ok": 0, "wrong": 1, "usage": 2, "died": 3, "environment": 5, "skipped": 77,
         "interrupted": 130}
@@ -43,12 +44,19 @@ def parse(arguments):
     add = parser.add_argument
     add("-W", "--ranks", type=int, default=8, help="ranks that share the GPU; default 8")
     add("--op", default="gemm-rs", choices=list(OPERATORS), help="gemm-rs, the default, and "
-        "ag-gemm: Async-TP; gemm-ar: torch.mm, then the one-shot and the two-shot AllReduce")
+        "ag-gemm: Async-TP; gemm-ar: torch.mm, then the one-shot and the two-shot AllReduce; "
+        "training: all GEMMs of four projections, as block_bench --case training")
     add("--suite", help="problems from a suite file; its W is replaced by -W")
     add("-m", "--rows", type=int, help="rows of A and of the output, without --suite")
     add("-N", "--cols", type=int, help="columns of the output; of ag-gemm those of one rank")
     add("-k", "--depth", type=int, help="depth of one rank's GEMM")
     add("-d", "--datatype", default="fp16", choices=list(DTYPES))
+    for name, size, what in (("hidden", 8192, "size"), ("inner", 28672, "size"),
+                             ("qkv", 10240, "columns"), ("attention", 8192, "columns")):
+        add(f"--{name}", type=int, default=size, help=f"{what} of the model whose training step "
+            f"is measured; default {size}.  It is of bf16, and of 8192 rows without -m")
+    add("--rounds", type=int, default=5, help="of training steps in a row; default 5")
+    add("--calls", type=int, default=20, help="steps of a round; default 20")
     add("-n", "--iters", type=int, default=11, help="timed calls at least; default 11")
     add("-w", "--warmup", type=int, default=3, help="calls before timing; default 3")
     add("--budget", type=float, default=0.3, help="seconds of samples per problem and method "
@@ -71,17 +79,38 @@ def parse(arguments):
 def problems_of(options):
     if not 1 <= options.ranks <= MOST_RANKS:
         raise Usage(f"W={options.ranks}\n  fix: use 1 to {MOST_RANKS} ranks")
-    for name in ("iters", "timeout", "budget"):
+    for name in ("iters", "timeout", "budget", "rounds", "calls"):
         if getattr(options, name) <= 0:
             raise Usage(f"--{name} {getattr(options, name)}\n  fix: give a number above 0")
     if options.warmup < 0 or options.idle < 0 or options.seed < 0:
         raise Usage("--warmup, --idle or --seed is negative\n  fix: give 0 or more")
+    if options.op == "training":
+        return [training_of(options)]
     if options.suite:
         return read_suite(options.suite)
     sizes = options.rows, options.cols, options.depth
     if not all(size and size > 0 for size in sizes):
         raise Usage("no problem is given\n  fix: add --suite FILE, or -m, -N and -k above 0")
     return [Problem(None, *sizes, options.datatype)]
+
+
+def training_of(options):
+    if options.suite or options.cols or options.depth:
+        raise Usage("--suite, -N and -k are not for --op training\n"
+                    "  fix: give --hidden, --inner, --qkv and --attention")
+    problem = Training(options.rows or 8192, options.hidden, options.inner, options.qkv,
+                       options.attention)
+    if min(problem.m, problem.hidden, problem.inner, problem.qkv, problem.attention) < 1:
+        raise Usage("a size is not above 0\n  fix: give counts")
+    why = why_not(problem, options.op, options.ranks)
+    if why:
+        raise Usage(f"{why}\n  fix: give other sizes, or another -W")
+    return problem
+
+
+def form_of(op):
+    """What writes the results: as `entwine bench` has them, or as block_bench."""
+    return block_document if op == "training" else doc
 
 
 # ---- Folder and MPS ------------------------------------------------------------------------
@@ -245,7 +274,8 @@ class Run:
             if why_not(problem, self.options.op, self.options.ranks):
                 fresh = [doc.skipped(problem, self.options, self.about["sms_per_rank"])]
             elif len(reports) == self.options.ranks:
-                fresh = doc.measured(problem, self.options, self.about, reports)
+                form = form_of(self.options.op)
+                fresh = form.measured(problem, self.options, self.about, reports)
             else:
                 return
             self._next += 1
@@ -266,7 +296,7 @@ class Record:
     """The document, renewed as results come."""
 
     def __init__(self, run, options):
-        self.run, self.path = run, options.json
+        self.run, self.path, self.schema = run, options.json, form_of(options.op).SCHEMA
         self.before, self.context = doc.clocks(), None
 
     def renew(self, complete):
@@ -275,21 +305,21 @@ class Record:
         self.context = self.context or doc.context(self.run.about, self.run.place.mps, self.before)
         after = doc.clocks() if complete else None
         doc.write(self.path, {
-            "schema": "entwine-bench/1", "complete": complete, "context": self.context,
+            "schema": self.schema, "complete": complete, "context": self.context,
             "clocks": {"query": doc.CLOCKS_QUERY, "before": self.before, "after": after},
             "results": self.run.results})
 
 
 def conduct(run, options):
     """Prints and writes results as they come."""
-    record, told = Record(run, options), False
+    record, form, told = Record(run, options), form_of(options.op), False
     try:
         for fresh in run.listen():
             if not told:
-                print(doc.table_head(options, run.about, run.place.mps))
+                print(form.table_head(options, run.about, run.place.mps))
                 told = True
             for result in fresh:
-                print(doc.table_line(result), flush=True)
+                print(form.table_line(result), flush=True)
             record.renew(False)
         if not run.all_done():
             raise Ended("died", run.hearsay or "the ranks ended before the last problem")
@@ -336,7 +366,9 @@ def main():
         if options.rank is not None:
             if options.pretend:
                 from self_test import engine_for
-                make_engine = engine_for(options.pretend)
+                make_engine = engine_for(options.pretend, options.op)
+            elif options.op == "training":
+                from training_engine import TrainingEngine as make_engine
             else:
                 from torch_engine import TorchEngine as make_engine
             rank_process.main(options, problems, make_engine)

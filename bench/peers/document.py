@@ -10,6 +10,7 @@ import sys
 from problems import (ELEMENT_BYTES, OPERATORS, PRODUCT, coefficient_of_variation, slowest,
                       why_not)
 
+SCHEMA = "entwine-bench/1"
 CLOCKS_QUERY = "clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu,driver_version"
 QUERY_S = 10
 
@@ -59,26 +60,34 @@ def params(problem, options, sms, iters):
             "idle": options.idle, "virtual_node": options.ranks > 1, "sms_per_rank": sms}
 
 
+def config_text(options, about, first):
+    return ",".join([f"slices={options.slices}", f"cublas_sms={first['sm_target'] or 'all'}",
+                     *(note.replace(" ", "-") for note in about["notes"])])
+
+
+def check(of_ranks, method):
+    checked = method != PRODUCT
+    return {"wrong": sum(one["wrong"] for one in of_ranks) if checked else 0,
+            "max_abs_err": max(one["error"] for one in of_ranks) if checked else None}
+
+
 def measured(problem, options, about, reports):
     """The results of a problem, one for each method, from what every rank reported."""
     results = []
     for of_ranks in zip(*(report["found"] for report in reports)):
         samples = slowest([one["samples_us"] for one in of_ranks])
         first, time_us = of_ranks[0], statistics.median(samples)
-        checked = first["method"] != PRODUCT
-        config = [f"slices={options.slices}", f"cublas_sms={first['sm_target'] or 'all'}",
-                  *(note.replace(" ", "-") for note in about["notes"])]
         results.append({
             "params": params(problem, options, about["sms_per_rank"], len(samples)),
-            "method": first["method"], "config": ",".join(config), "status": "EW_OK",
+            "method": first["method"], "config": config_text(options, about, first),
+            "status": "EW_OK",
             "samples_us": samples, "time_us": time_us, "gemm_us": None, "tail_us": None,
             "enqueue_us": max(one["host_us"] for one in of_ranks),
             "cv": coefficient_of_variation(samples), "discarded": first["retaken"],
             "gflops": 2e-3 * problem.m * problem.n * problem.k / time_us,
             "algbw_gbs": 1e-3 * problem.m * problem.n * ELEMENT_BYTES / time_us,
             "breq_gbs": None, "speedup": None,
-            "check": {"wrong": sum(one["wrong"] for one in of_ranks) if checked else 0,
-                      "max_abs_err": max(one["error"] for one in of_ranks) if checked else None}})
+            "check": check(of_ranks, first["method"])})
     return results
 
 

@@ -3,15 +3,23 @@ import statistics
 from dataclasses import dataclass
 
 # What is measured of each operation: methods, and the operators of torch.ops.symm_mem in them.
-OPERATORS = {"gemm-rs": {"torch-async-tp": "fused_matmul_reduce_scatter"},
-             "gemm-ar": {"torch-one-shot": "one_shot_all_reduce",
-                         "torch-two-shot": "two_shot_all_reduce_"},
-             "ag-gemm": {"torch-async-tp": "fused_all_gather_matmul"}}
+OPERATORS = {"gemm-rs": {"torch-async-tp": ["fused_matmul_reduce_scatter"]},
+             "gemm-ar": {"torch-one-shot": ["one_shot_all_reduce"],
+                         "torch-two-shot": ["two_shot_all_reduce_"]},
+             "ag-gemm": {"torch-async-tp": ["fused_all_gather_matmul"]},
+             "training": {"torch-async-tp": ["fused_all_gather_matmul",
+                                             "fused_matmul_reduce_scatter"]}}
+SUMMED = "gemm-rs", "gemm-ar"  # whose results are sums over the ranks
 PRODUCT = "torch-matmul"  # measured last: the product alone, for orientation
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 SLICE_UNIT = 8  # SMs that a green context comes in
 MOST_RANKS = 16  # groups of 8 SMs on a GPU of 132
 ELEMENT_BYTES = 2
+
+
+def operators_of(op):
+    """All that an operation needs, of every method."""
+    return sum(OPERATORS[op].values(), [])
 
 
 class Usage(Exception):
@@ -36,6 +44,51 @@ class Problem:
         elements = {"gemm-rs": 2 * (self.m // ranks) * self.n, "gemm-ar": self.m * self.n,
                     "ag-gemm": self.m // ranks * self.k}[op]
         return elements * ELEMENT_BYTES
+
+    def gemms(self, op, ranks):
+        """(operation, problem) of each GEMM in a call."""
+        return [(op, self)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Four projections, forward and backward, as in build_training() of bench/block/cases.c; sizes
+    of the whole model, and rows of all ranks."""
+    m: int
+    hidden: int
+    inner: int
+    qkv: int
+    attention: int
+    dtype: str = "bf16"
+    name: str = "training"
+
+    def widths(self, ranks):
+        """Of qkv, o, gate and up, and down on one rank, on the side that is not `hidden`."""
+        return (self.qkv // ranks, self.attention // ranks, 2 * self.inner // ranks,
+                self.inner // ranks)
+
+    def gemms(self, op, ranks):
+        """A gradient of a weight, the operation `gradient`, has M = N of its projection and
+        sums over the rows."""
+        m, hidden = self.m, self.hidden
+        qkv, o, up, down = self.widths(ranks)
+        return [(kind, Problem(*sizes, self.dtype)) for kind, *sizes in (
+            ("ag-gemm", "qkv", m, qkv, hidden),
+            ("gemm-rs", "o", m, hidden, o),
+            ("ag-gemm", "gate-up", m, up, hidden),
+            ("gemm-rs", "down", m, hidden, down),
+            ("ag-gemm", "down dX", m, down, hidden),
+            ("gradient", "down dW", hidden, down, m),
+            ("gradient", "gate-up dW", up, hidden, m),
+            ("gemm-rs", "gate-up dX", m, hidden, up),
+            ("ag-gemm", "o dX", m, o, hidden),
+            ("gradient", "o dW", hidden, o, m),
+            ("gradient", "qkv dW", qkv, hidden, m),
+            ("gemm-rs", "qkv dX", m, hidden, qkv))]
+
+    def workspace_bytes(self, op, ranks):
+        return max(problem.workspace_bytes(kind, ranks) for kind, problem in self.gemms(op, ranks)
+                   if kind != "gradient")
 
 
 def parse_line(line, where):
@@ -75,6 +128,9 @@ def why_not(problem, op, ranks):
         return f"torch's two shots need W pieces of 16 bytes each, and W={ranks}"
     if op != "gemm-ar" and problem.m % ranks:
         return f"Async-TP needs M to be a multiple of W, and M={problem.m} is none of {ranks}"
+    if op == "training" and any(size % (8 * ranks) for size in (problem.inner, problem.qkv,
+                                                                problem.attention)):
+        return f"inner, qkv and attention are to be multiples of 8 W = {8 * ranks}"
     return None
 
 

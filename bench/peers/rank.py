@@ -10,7 +10,7 @@ import time
 import traceback
 
 from meeting import GaveUp, Meeting
-from problems import OPERATORS, PRODUCT, Lacking, iterations, tolerance, why_not
+from problems import OPERATORS, PRODUCT, SUMMED, Lacking, iterations, tolerance, why_not
 
 SAMPLES_CHECKED = 64  # elements of each rank's output
 TRIALS = 3
@@ -47,21 +47,29 @@ class Measurement:
     def __init__(self, engine, meeting, problem, options):
         self.engine, self.meeting = engine, meeting
         self.problem, self.options = problem, options
-        self.hold_us = LEAST_HOLD_US
+        self.gemms = problem.gemms(options.op, meeting.ranks)
+        self.hold_us = LEAST_HOLD_US * len(self.gemms)
         self.queueing_us = 0.0  # host time of the last call, on the slowest rank
         self.retaken = 0
 
     def check(self, method):
         """(wrong elements, largest error) of one call on this rank's rows."""
-        meeting, problem, op = self.meeting, self.problem, self.options.op
+        self.engine.call(method)
+        found = [self.check_gemm(at, *gemm) for at, gemm in enumerate(self.gemms)]
+        return sum(wrong for wrong, _ in found), max(error for _, error in found)
+
+    def check_gemm(self, at, op, problem):
+        meeting = self.meeting
         first = meeting.rank * rows_of(problem, op, meeting.ranks)[0]
         positions = positions_of(problem, op, meeting.ranks, self.options.seed)
-        parts = self.engine.contributions([at for owned in positions for at in owned])
-        shown = meeting.gather(parts)
-        mine = slice(meeting.rank * SAMPLES_CHECKED, (meeting.rank + 1) * SAMPLES_CHECKED)
-        parts = list(zip(*(values[mine] for values in shown)))
-        results = self.engine.results(method, [(row - first, column)
-                                               for row, column in positions[meeting.rank]])
+        mine = positions[meeting.rank]
+        if op in SUMMED:
+            shown = meeting.gather(self.engine.contributions(at, sum(positions, [])))
+            place = slice(meeting.rank * SAMPLES_CHECKED, (meeting.rank + 1) * SAMPLES_CHECKED)
+            parts = list(zip(*(values[place] for values in shown)))
+        else:
+            parts = [(value,) for value in self.engine.contributions(at, mine)]
+        results = self.engine.results(at, [(row - first, column) for row, column in mine])
         errors = [abs(value - sum(part)) for value, part in zip(results, parts)]
         wrong = sum(not error <= tolerance(part, problem.dtype)
                     for error, part in zip(errors, parts))
@@ -112,14 +120,42 @@ class Measurement:
                 "host_us": statistics.median(one[1] for one in samples)}
 
 
+class StepMeasurement(Measurement):
+    """A training step: also when each of its GEMMs ended, and steps in a row."""
+
+    def sample(self, method):
+        found = super().sample(method)
+        self.ends_us.append(self.engine.ends_us())
+        return found
+
+    def run(self, method, least):
+        self.ends_us = []
+        found = super().run(method, least)
+        of_samples = self.ends_us[-len(found["samples_us"]):]
+        return {**found, "ends_us": list(map(statistics.median, zip(*of_samples))),
+                "in_a_row_us": self.in_a_row(method)}
+
+    def in_a_row(self, method):
+        """A step's part of several, on the slowest rank, once a round; the first round warms up."""
+        options, found = self.options, []
+        for _ in range(1 + options.rounds):
+            self.meeting.barrier()
+            time_us = self.engine.timed(method, LEAST_HOLD_US, options.calls)[0]
+            slowest_us = max(values[0] for values in self.meeting.gather([time_us]))
+            time.sleep(options.idle * slowest_us / 1e6)
+            found.append(slowest_us / options.calls)
+        return found[1:]
+
+
 def measure_all(engine, meeting, problems, options, tell):
     peers = list(OPERATORS[options.op])
+    kind = StepMeasurement if options.op == "training" else Measurement
     for index, problem in enumerate(problems):
         if why_not(problem, options.op, meeting.ranks):
             continue
         meeting.barrier()
         engine.load(problem)
-        measurement = Measurement(engine, meeting, problem, options)
+        measurement = kind(engine, meeting, problem, options)
         checks = {method: [measurement.check(method)] for method in peers}
         found = []
         for method in (*peers, PRODUCT):

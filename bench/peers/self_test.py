@@ -8,16 +8,21 @@ import importlib.util
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import namedtuple
+from types import SimpleNamespace
 
-from problems import (OPERATORS, Lacking, Problem, Usage, coefficient_of_variation, iterations,
-                      parse_line, read_suite, slice_sms, slowest, tolerance, why_not)
-from rank import rows_of
+from problems import (SUMMED, Lacking, Problem, Training, Usage, coefficient_of_variation,
+                      iterations, operators_of, parse_line, read_suite, slice_sms, slowest,
+                      tolerance, why_not)
+from rank import SAMPLES_CHECKED, rows_of
 from torch_engine import TorchEngine
+from training_engine import TrainingEngine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -39,10 +44,14 @@ class PretendGpu:
     def plan_for(self, sms):
         self.planned_for = sms
 
-    def timed(self, method, hold_us):
+    def timed(self, method, hold_us, calls=1):
         if self.mood == "slow":
             time.sleep(0.02)
-        return 100.0 + self.meeting.rank + (self.planned_for == 0), 180.0, hold_us < 200
+        time_us = 100.0 + self.meeting.rank + (self.planned_for == 0)
+        return calls * time_us, 180.0, hold_us < 200
+
+    def ends_us(self):
+        return [8.0 * (1 + at) + self.meeting.rank for at in range(12)]
 
 
 class PretendEngine(PretendGpu):
@@ -56,7 +65,7 @@ class PretendEngine(PretendGpu):
 
     def load(self, problem):
         self.sign, self.loaded = 1, self.loaded + 1
-        self.first = self.meeting.rank * rows_of(problem, self.op, self.meeting.ranks)[0]
+        self.gemms = problem.gemms(self.op, self.meeting.ranks)
         if self.loaded == 2 and self.mood == "hangs":
             self.meeting.timeout_s = HANG_S
         if self.loaded == 2 and self.meeting.rank == 1:
@@ -70,27 +79,34 @@ class PretendEngine(PretendGpu):
     def negate(self):
         self.sign = -1
 
-    def part(self, rank, row, column):
-        return self.sign * random.Random(f"{rank} {row} {column}").uniform(-4, 4)
+    def part(self, whose, row, column):
+        return self.sign * random.Random(f"{whose} {row} {column}").uniform(-4, 4)
 
-    def contributions(self, positions):
-        return [self.part(self.meeting.rank, *at) for at in positions]
+    def contributions(self, at, positions):
+        return [self.part(f"{at} {self.meeting.rank}", *place) for place in positions]
 
-    def results(self, method, positions):
-        present = range(self.meeting.ranks - (self.mood == "wrong"))
-        return [sum(self.part(rank, self.first + row, column) for rank in present)
+    def call(self, method):
+        pass
+
+    def results(self, at, positions):
+        (kind, problem), rank, ranks = self.gemms[at], self.meeting.rank, self.meeting.ranks
+        first = rank * rows_of(problem, kind, ranks)[0]
+        present = list(range(ranks)) if kind in SUMMED else [rank]
+        if self.mood == "wrong":
+            present.pop()
+        return [sum(self.part(f"{at} {rank}", first + row, column) for rank in present)
                 for row, column in positions]
 
 
-class CpuEngine(PretendGpu, TorchEngine):
-    """TorchEngine's inputs, calls and checks, on the CPU."""
+class OnCpu(PretendGpu):
+    """An engine's inputs, calls and checks, on the CPU."""
     device = "cpu"
 
     def __init__(self, meeting, problems, options):
         self._open_torch(meeting, options)
         self.mood, self.group = options.pretend, self._open_group(options)
         self.on_cpu = self.torch.library.Library("symm_mem", "IMPL")
-        for name in OPERATORS[self.op].values():
+        for name in operators_of(self.op):
             self.on_cpu.impl(name, getattr(self.symm_mem, f"_{name}_fallback"), "CPU")
 
     def _on_slice(self):
@@ -99,15 +115,29 @@ class CpuEngine(PretendGpu, TorchEngine):
     def _finish(self):
         pass
 
+    def _mark(self, at):
+        pass
+
     def _call(self, method):
-        out = super()._call(method)
+        outs = super()._call(method)
         if self.mood == "torch-wrong":
-            out[len(out) // 2:] = 0
-        return out
+            for out in outs:
+                out[len(out) // 2:] = 0
+        return outs
 
 
-def engine_for(mood):
-    return CpuEngine if mood.startswith("torch") else PretendEngine
+class CpuEngine(OnCpu, TorchEngine):
+    pass
+
+
+class CpuTrainingEngine(OnCpu, TrainingEngine):
+    pass
+
+
+def engine_for(mood, op):
+    if not mood.startswith("torch"):
+        return PretendEngine
+    return CpuTrainingEngine if op == "training" else CpuEngine
 
 
 # ---- Parts ---------------------------------------------------------------------------------
@@ -143,20 +173,72 @@ def check_arithmetic():
     assert not float("nan") <= tolerance(parts, "fp16")
 
 
+class Matrix(namedtuple("Matrix", "rows columns")):
+    """The shape of one."""
+
+    def t(self):
+        return Matrix(self.columns, self.rows)
+
+
+class ShapesEngine(TrainingEngine):
+    """TrainingEngine's step, without numbers."""
+    torch = SimpleNamespace(bfloat16=None)
+
+    def __init__(self, ranks):
+        self.meeting = SimpleNamespace(ranks=ranks)
+
+    def _on_slice(self):
+        return contextlib.nullcontext()
+
+    def _finish(self):
+        pass
+
+    def _drawn(self, rows, columns, dtype, index, is_everyones=False):
+        return Matrix(rows, columns)
+
+
+def check_step():
+    """The GEMMs of a training step are those of block_bench, and what is said of their shapes is
+    what they have."""
+    problem, engine = Training(8192, 8192, 28672, 10240, 8192), ShapesEngine(4)
+    engine.load(problem)
+
+    def gemm(kind):
+        def run(a, b):
+            assert a.columns == b.rows, (kind, a, b)
+            return kind, (a.rows, b.columns, a.columns)
+        return run
+
+    step = engine._step(lambda rows, weight: (rows, gemm("ag-gemm")(rows, weight)),
+                        gemm("gemm-rs"), gemm("gradient"))
+    described = problem.gemms("training", 4)
+    assert list(step) == [(kind, (p.m, p.n, p.k)) for kind, p in described]
+    assert [(len(left), len(right)) for left, right in engine.operands] == [(2, 2)] * 12
+    assert all((left.rows, right.rows, left.columns) == (p.m, p.n, p.k) and right.columns == p.k
+               for (left, right), (_, p) in zip(engine.operands, described))
+    with open(os.path.join(ROOT, "bench/block/cases.c")) as file:
+        case = file.read().split("static void build_training(")[1].split("\n}")[0]
+    assert [p.name for _, p in described] == re.findall('"(.*?)"', case)
+    assert problem.workspace_bytes("training", 4) == 2 * 2048 * 8192 * 2
+    assert why_not(problem, "training", 3) and not why_not(problem, "training", 2)
+
+
 class RecordedRuns:
     """In place of runs on a GPU: a program takes 100 us in the first round, and 1 us more in
-    each, PyTorch twice that."""
+    each, PyTorch twice that, and in a row three times."""
 
-    def __init__(self, names):
-        self.names, self.asked = names, []
+    def __init__(self, params):
+        self.params, self.asked = params, []
 
     def json_of(self, command, read_file, repetition):
         theirs = "async_tp.py" in command
         if (repetition, theirs) not in self.asked:
             self.asked.append((repetition, theirs))
+        time_us = 100 + repetition
         result = {"method": "torch-async-tp" if theirs else "entwine", "check": {"wrong": 0},
-                  "time_us": (100 + repetition) * (1 + theirs), "cv": 0.0}
-        return command, {"results": [{**result, "params": {"name": name}} for name in self.names]}
+                  "time_us": time_us * (1 + theirs), "graph_us": time_us * (1 + 2 * theirs),
+                  "cv": 0.0}
+        return command, {"results": [{**result, "params": one} for one in self.params]}
 
 
 def check_comparison():
@@ -166,7 +248,7 @@ def check_comparison():
     peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_peers", loader))
     loader.exec_module(peers)
     names = [f"llama70b-{what}-{m}" for what in ("qkv", "gate-up") for m in (512, 2048, 4096, 8192)]
-    runs = RecordedRuns(names)
+    runs = RecordedRuns([{"name": name} for name in names])
     with tempfile.TemporaryDirectory() as peers.FOLDER:
         (figures,) = peers.compare(peers.parse(["--op", "ag-gemm"]), 4, runs)  # one part
         problems = read_suite(os.path.join(peers.FOLDER, "ag-gemm-w4-llama70b.suite"))
@@ -174,7 +256,12 @@ def check_comparison():
     assert not any(why_not(p, "ag-gemm", w) for p in problems for w in (2, 4, 8))
     assert [p.name for p in problems] == names and len(figures) == len(names)
     assert all(figure["repetitions"] == [2.0] * 3 for figure in figures), figures
-    assert runs.asked == [(0, False), (0, True), (1, True), (1, False), (2, False), (2, True)]
+    turns = [(0, False), (0, True), (1, True), (1, False), (2, False), (2, True)]
+    assert runs.asked == turns
+    runs = RecordedRuns([{"case": "training"}])
+    (figures,) = peers.compare(peers.parse(["--op", "training"]), 2, runs)
+    assert [figure["measured"] for figure in figures] == [2.0, 3.0], figures
+    assert runs.asked == turns
 
 
 # ---- Whole runs ----------------------------------------------------------------------------
@@ -202,15 +289,18 @@ def finish(process, status):
     return out, err
 
 
+def document_of(folder):
+    with open(os.path.join(folder, "out.json")) as file:
+        return json.load(file)
+
+
 def written(folder):
     """The document, after the test of the tool's own documents."""
-    path = os.path.join(folder, "out.json")
-    with open(path) as file:
+    with open(os.path.join(folder, "out.json")) as file:
         subprocess.run([sys.executable, os.path.join(ROOT, "tests/cli/check_output.py"), "json",
                         os.path.join(ROOT, "docs/schema.json")], stdin=file, check=True,
                        stdout=subprocess.DEVNULL, timeout=LIMIT_S)
-    with open(path) as file:
-        return json.load(file)
+    return document_of(folder)
 
 
 def check_whole(folder):
@@ -237,6 +327,31 @@ def check_allreduce(folder):
     assert all(r["check"]["wrong"] > 0 for r in written(folder)["results"][2:4])
 
 
+TRAINING = ("--op", "training", "--suite", "", "-m", "24", "--hidden", "16", "--inner", "48",
+            "--qkv", "24", "--attention", "24", "--rounds", "2", "--calls", "3")
+
+
+def check_training(folder):
+    """Every GEMM of a step is checked, and the document is one that block_bench could have
+    written."""
+    out, _ = finish(start(folder, "well", *TRAINING), 0)
+    document = document_of(folder)
+    first = document["results"][0]
+    assert document["schema"] == "entwine-block/1" and document["complete"]
+    assert [r["method"] for r in document["results"]] == ["torch-async-tp", "torch-matmul"]
+    assert (first["time_us"], first["graph_us"]) == (102.0, 102.0) and first["check"]["wrong"] == 0
+    assert len(first["samples_us"]) >= 5 and first["graphs_us"] == [102.0] * 2
+    assert (first["params"]["case"], first["params"]["inner"]) == ("training", 48)
+    assert first["steps"][1] == {"name": "o", "begin_us": 10.0, "end_us": 18.0}
+    assert len(first["steps"]) == 12 and len(out.splitlines()) == 3 + 2
+    finish(start(folder, "wrong", *TRAINING), 1)
+    checked = 2 * 3 * 12 * SAMPLES_CHECKED  # before and after timing, on each rank
+    assert document_of(folder)["results"][0]["check"]["wrong"] > 0.9 * checked
+    for bad in (("--inner", "40"), ("-m", "25"), ("-N", "8"), ("--hidden", "0")):
+        _, err = finish(start(folder, "well", *TRAINING, *bad), 2)
+        assert "fix:" in err, err
+
+
 def check_torch(folder):
     """Three ranks that hold rows, or summands, of their own: what torch returns is what the
     check expects of it, and what it does not return is missed."""
@@ -248,6 +363,9 @@ def check_torch(folder):
         assert results[0]["method"] == "torch-async-tp" and results[0]["check"]["max_abs_err"] > 0
         finish(start(folder, "torch-wrong", "--op", op), 1)
         assert all(written(folder)["results"][at]["check"]["wrong"] > 0 for at in (0, 3))
+    finish(start(folder, "torch", *TRAINING), 0)
+    assert document_of(folder)["results"][0]["check"]["max_abs_err"] > 0
+    finish(start(folder, "torch-wrong", *TRAINING), 1)
 
 
 def check_bad_ends(folder):
@@ -297,12 +415,14 @@ def main():
     os.environ.pop("CUDA_MPS_PIPE_DIRECTORY", None)
     check_reading()
     check_arithmetic()
+    check_step()
     check_comparison()
     before = folders()
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "s.suite"), "w") as file:
             file.write("a 12 8 8 8 fp16\nodd 13 8 8 8 fp16\nb 24 8 8 8 bf16\n")
-        checks = [check_whole, check_allreduce, check_bad_ends, check_interrupt, check_daemon]
+        checks = [check_whole, check_allreduce, check_training, check_bad_ends, check_interrupt,
+                  check_daemon]
         if importlib.util.find_spec("torch"):
             checks.append(check_torch)
         for check in checks:

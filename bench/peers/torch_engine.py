@@ -9,7 +9,8 @@ import sys
 import time
 import warnings
 
-from problems import DTYPES, MOST_RANKS, OPERATORS, PRODUCT, Lacking, slice_sms
+from problems import (DTYPES, MOST_RANKS, OPERATORS, PRODUCT, Lacking, operators_of,
+                      slice_sms)
 from slices import Slice
 
 GATE_CHANNEL = 2  # the operator's barriers are on 0 and 1
@@ -17,7 +18,6 @@ POLL_S = 20e-6
 LOOK_SIDE = 4096
 LEAST_OF_SHARE = 0.5  # of the slowdown that a slice's share of the SMs lets one expect
 USUAL_CLOCK_MHZ = 2000
-SAME_FOR_ALL = 2 * MOST_RANKS  # a source of numbers that is no rank's A and no rank's weight
 
 
 class TorchEngine:
@@ -46,7 +46,7 @@ class TorchEngine:
                           "  fix: use torch 2.11")
         self.torch, self.symm_mem, self.meeting = torch, symm_mem, meeting
         self.seed, self.op, self.notes = options.seed, options.op, []
-        for name in OPERATORS[self.op].values():
+        for name in operators_of(self.op):
             if not hasattr(torch.ops.symm_mem, name):
                 raise Lacking(f"torch {torch.__version__} has no torch.ops.symm_mem.{name}\n"
                               "  fix: use torch 2.11")
@@ -157,29 +157,30 @@ class TorchEngine:
 
     # ---- A problem -------------------------------------------------------------------------
 
-    def _drawn(self, rows, columns, dtype, source):
-        """A matrix of numbers that the seed and their source decide."""
+    def _drawn(self, rows, columns, dtype, index, is_everyones=False):
+        """A matrix of numbers that the seed and its index decide, and the rank unless all ranks
+        draw the same."""
+        owner = MOST_RANKS if is_everyones else self.meeting.rank
         random = self.torch.Generator(device=self.device)
-        random.manual_seed(self.seed * 4096 + source)
+        random.manual_seed(self.seed * 4096 + index * (MOST_RANKS + 1) + owner)
         matrix = self.torch.empty(rows, columns, dtype=dtype, device=self.device)
         return matrix.uniform_(-0.25, 0.25, generator=random)
 
     def load(self, problem):
-        """`whole` is what the product alone has as A, of which `a` is this rank's, from row
-        `first` on.  Of a gather the weights are equal on all ranks: they do not travel, and so
-        the rank that has a row of A knows what all others shall get of it."""
+        """`whole` is what the product alone has as A, of which `a` is this rank's.  Of a gather
+        all ranks draw it alike, and so each knows what it shall get of the others' rows."""
         torch, rank = self.torch, self.meeting.rank
-        self.whole = self.a = self.b = self.product = self.out = None
+        self.whole = self.a = self.b = self.product = self.operands = self.outs = None
         torch.cuda.empty_cache()
         dtype = getattr(torch, DTYPES[problem.dtype])
         gathers = self.op == "ag-gemm"
         rows = problem.m // self.meeting.ranks if gathers else problem.m
-        self.first = rank * rows if gathers else 0
+        first = rank * rows if gathers else 0
         with self._on_slice():
-            self.whole = self._drawn(problem.m, problem.k, dtype, rank)
-            self.a = self.whole[self.first:self.first + rows]
-            self.b = self._drawn(problem.n, problem.k, dtype,
-                                 SAME_FOR_ALL if gathers else MOST_RANKS + rank)
+            self.whole = self._drawn(problem.m, problem.k, dtype, 0, is_everyones=gathers)
+            self.a = self.whole[first:first + rows]
+            self.b = self._drawn(problem.n, problem.k, dtype, 1)
+            self.operands = [(self.whole, self.b)]
             if self.op == "gemm-ar":
                 used = self.summed[:problem.workspace_bytes(self.op, self.meeting.ranks)]
                 self.product = used.view(dtype).view(problem.m, problem.n)
@@ -192,21 +193,23 @@ class TorchEngine:
         with self._on_slice():
             self.whole.neg_()
 
-    def contributions(self, positions):
-        """This rank's part of C at (row, column), in float64: 0 where the row is another's."""
+    def contributions(self, at, positions):
+        """This rank's part of GEMM `at` of a call at (row, column), in float64."""
+        left, right = self.operands[at]
         with self._on_slice():
             rows, columns = self._axes(positions)
-            own = (rows >= self.first) & (rows < self.first + len(self.a))
-            parts = (self.whole[rows].double() * self.b[columns].double()).sum(dim=1)
-            return (parts * own).tolist()
+            return (left[rows].double() * right[columns].double()).sum(dim=1).tolist()
 
-    def results(self, method, positions):
-        """What a method computes at (row of this rank's output, column)."""
+    def call(self, method):
         with self._on_slice():
-            out = self._call(method)
-            rows, columns = self._axes(positions)
+            self.outs = self._call(method)
             self._finish()
-            return out[rows, columns].double().tolist()
+
+    def results(self, at, positions):
+        """What the last call has at (row of this rank's output, column)."""
+        with self._on_slice():
+            rows, columns = self._axes(positions)
+            return self.outs[at][rows, columns].double().tolist()
 
     def _axes(self, positions):
         return (self.torch.tensor(axis, device=self.device) for axis in zip(*positions))
@@ -223,20 +226,21 @@ class TorchEngine:
             raise RuntimeError(f"cublasSetSmCountTarget({sms}) gave {status}")
 
     def _call(self, method):
+        """The result of each GEMM."""
         weight = self.b.t()
         if method == PRODUCT:
-            return self.torch.matmul(self.whole, weight, out=self.product)
-        operator = getattr(self.torch.ops.symm_mem, OPERATORS[self.op][method])
+            return [self.torch.matmul(self.whole, weight, out=self.product)]
+        [name] = OPERATORS[self.op][method]
+        operator = getattr(self.torch.ops.symm_mem, name)
         if self.op == "gemm-rs":
-            return operator(self.a, weight, "sum", 0, self.group)
+            return [operator(self.a, weight, "sum", 0, self.group)]
         if self.op == "gemm-ar":
             self.torch.mm(self.a, weight, out=self.product)
-            return operator(self.product, "sum", self.group)
-        _, (out,) = operator(self.a, [weight], 0, self.group, return_A=False)
-        return out
+            return [operator(self.product, "sum", self.group)]
+        return operator(self.a, [weight], 0, self.group, return_A=False)[1]
 
-    def timed(self, method, hold_us):
-        """(time on the GPU, host time of the call, whether the gate opened too early), in us.
+    def timed(self, method, hold_us, calls=1):
+        """(time on the GPU, host time of the calls, whether the gate opened too early), in us.
         The gate holds the stream until every rank's work is queued, then a barrier on the GPU
         starts all ranks together."""
         torch = self.torch
@@ -246,7 +250,8 @@ class TorchEngine:
             self.gate.barrier(channel=GATE_CHANNEL)
             start.record()
             began = time.perf_counter()
-            self.out = self._call(method)
+            for _ in range(calls):
+                self.outs = self._call(method)
             end.record()
             host_us = (time.perf_counter() - began) * 1e6
             early = start.query()
