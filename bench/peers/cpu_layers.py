@@ -39,7 +39,8 @@ from figures import claim_stdout  # noqa: E402
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 4e-3}  # of the largest element
-REST_S = 0.002  # until OpenMP's threads have stopped spinning for more work
+REST_S = 0.002
+RESTS = 50      # at most, between two samples
 PASSES = 4      # of reading by several threads, so that starting them does not count
 PROBE_ROWS = 64  # by which a rival's time is foretold
 LEAST_CALLS = 8  # of every method: the check, warm-up and the fewest samples
@@ -73,6 +74,16 @@ class Reader:
             return time.perf_counter() - started
         list(self.pool.map(self.read, range(self.threads)))
         return (time.perf_counter() - started) / PASSES
+
+
+def rest():
+    """Until no thread spins for more work: OpenMP's do so for a few milliseconds, OpenBLAS's for
+    some thirty, on cores that the next method needs."""
+    for _ in range(RESTS):
+        before = time.process_time()
+        time.sleep(REST_S)
+        if time.process_time() - before < REST_S / 4:
+            return
 
 
 class Layer:
@@ -144,7 +155,7 @@ class Layer:
         return int(((got.float() - want).abs() > limit).sum())
 
     def seconds(self, method):
-        time.sleep(REST_S)
+        rest()
         self.world.barrier()
         if method == "read":
             return self.reader.seconds()
