@@ -60,9 +60,9 @@ wheel: ## make a Python source distribution and from it a wheel, in build/wheel,
 	@CMAKE_ARGS="$(cuda)" scripts/make-wheel
 
 dist: ## make build/entwine-VERSION.tar.gz from the last commit
-	@mkdir -p build
+	@mkdir -p build && git describe --always --abbrev=12 --exclude='*' >build/COMMIT
 	@name=entwine-$$(sed -n 's/^#define EW_VERSION_[A-Z]* //p' include/entwine/entwine.h | paste -sd .); \
-	  git archive --format=tar --prefix=$$name/ HEAD | gzip -9n >build/$$name.tar.gz && ls build/$$name.tar.gz
+	  git archive --format=tar --prefix=$$name/ --add-file=build/COMMIT HEAD | gzip -9n >build/$$name.tar.gz && ls build/$$name.tar.gz
 
 fuzz: ## fuzz every parser for 60 s each (FUZZ_SECONDS=N for another time)
 	@scripts/setup test
