@@ -26,7 +26,7 @@ ew_status ewx_struct_take(void *mine, size_t bytes, const void *theirs, size_t f
     const size_t size = theirs ? size_of(theirs) : 0;
     if (size < first || size > bytes + MOST_GROWTH)
         return ewx_fail(EW_ERR_ARGUMENT,
-                        "%s is missing or was not initialised: struct_size is %zu\n"
+                        "%s: missing or not initialised, with a struct_size of %zu\n"
                         "  fix: initialise it with %s",
                         what, size, init);
     for (size_t at = bytes; at < size; at++)
