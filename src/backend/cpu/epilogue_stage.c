@@ -248,13 +248,11 @@ static ew_status some(ewx_cpu_engine *engine, int worker, int *done)
     return EW_OK;
 }
 
-bool ewx_epilogue_stage_is_done(const ewx_cpu_engine *engine)
+static bool is_done(const ewx_cpu_engine *engine)
 {
     return atomic_load_explicit(&engine->epilogue.turns_done, memory_order_acquire) ==
            engine->epilogue.num_turns;
 }
 
-const ewx_work ewx_epilogue_work = {.role = EWX_ROLE_REDUCE,
-                                    .prepare = prepare,
-                                    .some = some,
-                                    .is_done = ewx_epilogue_stage_is_done};
+const ewx_work ewx_epilogue_work = {
+    .role = EWX_ROLE_REDUCE, .prepare = prepare, .some = some, .is_done = is_done};

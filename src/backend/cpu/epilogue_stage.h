@@ -25,6 +25,5 @@ void ewx_epilogue_stage_tile(ewx_cpu_engine *engine, ewx_tile tile,
 
 /* As ewx_work says: a strip of rows whose tiles are all there. */
 extern const ewx_work ewx_epilogue_work;
-bool ewx_epilogue_stage_is_done(const ewx_cpu_engine *engine);
 
 #endif

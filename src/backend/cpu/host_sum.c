@@ -128,7 +128,7 @@ static bool prepare(ewx_cpu_engine *engine, const ewx_call *asked)
     return true;
 }
 
-bool ewx_host_sum_is_done(const ewx_cpu_engine *engine)
+static bool is_done(const ewx_cpu_engine *engine)
 {
     return atomic_load_explicit(&engine->host_sum.tiles_left, memory_order_acquire) == 0;
 }
@@ -160,7 +160,5 @@ bool ewx_host_sum_missing(ewx_cpu_engine *engine, int *src_out, ewx_tile *tile_o
     return false;
 }
 
-const ewx_work ewx_host_sum_work = {.role = EWX_ROLE_REDUCE,
-                                    .prepare = prepare,
-                                    .some = some,
-                                    .is_done = ewx_host_sum_is_done};
+const ewx_work ewx_host_sum_work = {
+    .role = EWX_ROLE_REDUCE, .prepare = prepare, .some = some, .is_done = is_done};

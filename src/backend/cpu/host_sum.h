@@ -24,6 +24,5 @@ const void *ewx_host_sum_of(ewx_cpu_engine *engine, int worker, int dst, ewx_til
 
 /* As ewx_work says: up to b tiles. */
 extern const ewx_work ewx_host_sum_work;
-bool ewx_host_sum_is_done(const ewx_cpu_engine *engine);
 
 #endif

@@ -165,7 +165,8 @@ static int list_addends(ewx_cpu_engine *engine, int worker, ewx_tile tile,
     return world->num_hosts;
 }
 
-unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile)
+/* Where a tile of the sum lies, which has a place. */
+static unsigned char *place_of(const ewx_cpu_engine *engine, ewx_tile tile)
 {
     const ewx_cpu_call *call = &engine->call;
     const int64_t row = ewx_share_tile_rows(&call->grid, &call->share, tile).place;
@@ -181,7 +182,7 @@ static void reduce_tile(ewx_cpu_engine *engine, int worker, ewx_tile tile)
     const void *addends[EWX_MAX_RANKS];
     unsigned char *out =
         engine->reduce.sum
-            ? ewx_reduce_stage_tile(engine, tile)
+            ? place_of(engine, tile)
             : engine->gemm.scratch + (size_t)worker * engine->gemm.scratch_bytes;
     const int64_t stride = engine->reduce.sum ? spec->problem.n : EWX_TILE_N;
     if (!engine->reduce.in_place) {

@@ -23,9 +23,6 @@ typedef struct ewx_reduce_stage {
     _Alignas(64) _Atomic int64_t tasks_done;
 } ewx_reduce_stage;
 
-/* Where a tile of the sum lies, if it has a place. */
-unsigned char *ewx_reduce_stage_tile(const ewx_cpu_engine *engine, ewx_tile tile);
-
 /* Before the first worker of a call: nobody has been seen in it. */
 void ewx_peers_forget(ewx_cpu_engine *engine);
 /* Whether src has entered this call.  Checks once per call that it came with our m: a rank
