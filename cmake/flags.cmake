@@ -1,4 +1,4 @@
-# Compiler flags: warnings as a target to link, sanitizers and path hygiene for everything.
+# Compiler flags: warnings as a target to link; arithmetic, sanitizers and path hygiene for everything.
 
 add_library(ew_warnings INTERFACE)
 target_compile_options(ew_warnings INTERFACE
@@ -7,6 +7,12 @@ target_compile_options(ew_warnings INTERFACE
 
 # Asserts and debug information name files as the repository does, not as this machine does.
 add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+
+# The bits of a result are promised, whatever CFLAGS holds: nothing is reordered, and a*b+c is fused
+# only where the code says so.  Clang fuses by default, and again after -fno-fast-math.  Linked with
+# -ffast-math a library would also flush subnormal numbers in the program that loads it.
+add_compile_options(-fno-fast-math -fno-unsafe-math-optimizations -ffp-contract=off)
+add_link_options(-fno-fast-math -fno-unsafe-math-optimizations)
 
 if(EW_SANITIZE)
   add_compile_options(-fsanitize=${EW_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
