@@ -4,7 +4,7 @@ if(EW_SANITIZE OR CMAKE_CROSSCOMPILING)
   return()
 endif()
 
-set(pages_dir ${CMAKE_BINARY_DIR}/pages)
+set(pages_dir ${PROJECT_BINARY_DIR}/pages)
 set(page_files)
 # ew_page(FILE FOLDER COMMAND...): FILE is what the command prints.
 function(ew_page file folder)

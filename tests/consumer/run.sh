@@ -55,6 +55,31 @@ for program in by_cmake/consumer*; do
 done
 env -u LD_LIBRARY_PATH "$prefix/bin/entwine" --version >/dev/null || die "the installed tool does not start"
 
+# ---- Inside another project, and with folders of other names -------------------------------
+
+mkdir inside
+cat >inside/CMakeLists.txt <<END
+cmake_minimum_required(VERSION 3.22)
+project(outer LANGUAGES C)
+add_custom_target(tools) # a name that is also ours
+set(EW_CUDA OFF)
+add_subdirectory("$source" entwine)
+foreach(library entwine static)
+  add_executable(with_\${library} "$here/consumer.c")
+  target_link_libraries(with_\${library} PRIVATE entwine::\${library})
+endforeach()
+END
+cmake -S inside -B inside/build >inside.log 2>&1 || { cat inside.log; die "cannot be a part of another project"; }
+grep -q jansson inside.log && die "another project is asked for what the tool needs"
+[ "$(ls -d inside/build/*/)" = "$(printf '%s\n' inside/build/CMakeFiles/ inside/build/entwine/)" ] ||
+    die "files in another project's folder:" inside/build/*
+grep -q 'file(INSTALL' inside/build/entwine/cmake_install.cmake && die "another project installs Entwine"
+
+cmake -S "$source" -B renamed -DEW_CLI=OFF -DEW_CUDA=OFF -DCMAKE_INSTALL_INCLUDEDIR=inc >renamed.log 2>&1 ||
+    { cat renamed.log; exit 1; }
+grep -qr 'INTERFACE_INCLUDE_DIRECTORIES "${_IMPORT_PREFIX}/inc"' renamed/CMakeFiles/Export ||
+    die "find_package looks for the headers where they were not installed"
+
 # ---- The examples ------------------------------------------------------------------------
 
 examples=$prefix/share/doc/entwine/examples
