@@ -124,8 +124,7 @@ static void check_peers(cli_doctor *d, const cli_gpus *gpus)
                        (long long)test.wrong);
 }
 
-/* ---- Kernels --------------------------------------------------------------------------
- */
+/* ---- Kernels ----------------------------------------------------------------------- */
 
 static void ask_kernels(void *argument)
 {

@@ -155,8 +155,7 @@ EW_API ew_status ew_exact_verify(const ew_problem *problem, uint32_t seed, int r
                                  int num_ranks, int64_t m, const void *C,
                                  ew_check *check_out);
 
-/* ---- Methods and the benchmark loop ---------------------------------------------------
- */
+/* ---- Methods and the benchmark loop ------------------------------------------------ */
 
 /* The methods that are configs of the engine, ending with NULL:
  *   "entwine"     the config given, interleaved one-tile release unless it says otherwise
@@ -295,8 +294,7 @@ EW_API ew_status ew_bench_run(ew_world *world, const ew_problem *problem,
 /* The clock behind every time above. */
 EW_API int64_t ew_now_ns(void);
 
-/* ---- What this machine offers ----------------------------------------------------------
- */
+/* ---- What this machine offers ------------------------------------------------------- */
 
 /* What sets the backends apart, so that a tool can ask for the difference that matters and
  * not for the name.  0 is the default backend, the cpu. */
