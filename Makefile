@@ -50,10 +50,12 @@ install: ## install into PREFIX (default /usr/local), staged under DESTDIR if gi
 	$(call configure,release,"-DCMAKE_INSTALL_PREFIX=$(PREFIX)")
 	@cmake --build build/release --target tools
 	@DESTDIR="$(DESTDIR)" cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
-	@[ -n "$(DESTDIR)" ] || scripts/after-install build/release/install_manifest.txt
+	@cp build/release/install_manifest.txt build/installed.txt
+	@[ -n "$(DESTDIR)" ] || scripts/after-install build/installed.txt
 
+# From a list of its own: every cmake --install of the build, of which the tests have some, writes CMake's.
 uninstall: ## remove what the last `make install` has installed
-	@scripts/uninstall build/release/install_manifest.txt "$(DESTDIR)" "$(if $(filter-out file,$(origin PREFIX)),$(PREFIX))"
+	@scripts/uninstall build/installed.txt "$(DESTDIR)" "$(if $(filter-out file,$(origin PREFIX)),$(PREFIX))"
 
 wheel: ## make a Python source distribution and from it a wheel, in build/wheel, and check both
 	@scripts/setup wheel

@@ -164,5 +164,8 @@ grep -q '"-DCMAKE_INSTALL_PREFIX=/a prefix"' commands.txt && grep -q 'DESTDIR="/
     die "make install takes no path with blanks"
 ! "$source/scripts/uninstall" manifest.txt "" "$prefix" 2>/dev/null || die "uninstall took another prefix"
 "$source/scripts/uninstall" manifest.txt "" "$second/" >/dev/null
+! "$source/scripts/uninstall" manifest.txt "" "$second" 2>/dev/null || die "uninstall removes what is not there"
+make -n -C "$source" uninstall | grep -q install_manifest &&
+    die "make uninstall takes the list of whatever was installed last, by a test too"
 left=$(cd "$second" && find . ! -type d -o -name entwine)
 [ "$left" = ./share/other/file ] || die "uninstall leaves or takes too much:" $left
