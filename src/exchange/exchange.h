@@ -94,10 +94,11 @@ typedef struct ewx_exchange {
 /* ---- Around a plan ---- */
 
 /* Collective; on one host there is nothing to open.  What the exchange points to outlives
- * it. */
+ * it.  `ready`: whether this rank has what it needs for its plan; a rank that has not comes
+ * too, since fabrics count channels: all ranks open one, or none does. */
 ew_status ewx_exchange_open(ewx_exchange *exchange, ew_world *world, const ewx_spec *spec,
-                            const ewx_exchange_backend *backend, void *engine,
-                            bool by_host);
+                            const ewx_exchange_backend *backend, void *engine, bool by_host,
+                            ew_status ready);
 /* Collective: one message to and from every remote, in both slices and with and without
  * confirmation; their content does not matter.  Whatever a fabric and its driver set up for
  * the first message of a kind is then set up. */

@@ -258,7 +258,7 @@ void ewx_remotes_progress(ew_world *world)
 
 void ewx_remotes_listen(ew_world *world, ewx_listener *listener)
 {
-    listener->number = world->num_listeners++;
+    listener->number = world->num_plans;
     listener->next = world->listeners;
     world->listeners = listener;
 }

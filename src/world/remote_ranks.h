@@ -17,7 +17,8 @@ typedef struct ewx_listener {
     struct ewx_listener *next;
 } ewx_listener;
 
-/* A number is given once in a world, in the same order on all ranks. */
+/* Once for each plan, while it is created: its number is that of the plan, which all ranks
+ * count alike, also after one that failed on a single rank. */
 void ewx_remotes_listen(ew_world *world, ewx_listener *listener);
 void ewx_remotes_unlisten(ew_world *world, ewx_listener *listener);
 

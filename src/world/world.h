@@ -160,7 +160,6 @@ struct ew_world {
     bool fault_passed_on;
     ewx_mailbox *replicas;
     struct ewx_listener *listeners;
-    uint32_t num_listeners; /* ever */
     ew_traffic traffic;
 };
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,6 +188,39 @@ static int run_layer(ew_world *world, const char *config)
     t.all_rows = true;
     t.parts |= LAYER_C;
     return layer_trial_body(world, &t);
+}
+
+static int64_t address_space_bytes(void)
+{
+    long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file) {
+        (void)!fscanf(file, "%lld", &pages);
+        fclose(file);
+    }
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+/* The last rank has address space for its own part of a plan, not for another host's: no
+ * rank gets the plan, and the next ones are none the worse for it. */
+static int run_cramped(ew_world *world, const char *config)
+{
+    const bool is_last = ew_world_rank(world) == ew_world_size(world) - 1;
+    struct rlimit before, cramped;
+    duty d;
+    const ew_problem problem = EW_PROBLEM(2048, 2048, 24, EW_FP32);
+    RANK_CHECK(getrlimit(RLIMIT_AS, &before) == 0, "no limit");
+    cramped = before;
+    cramped.rlim_cur = (rlim_t)(address_space_bytes() + 3 * 2048 * 2048 * 4);
+    for (int attempt = 0; attempt < 2; attempt++) {
+        RANK_CHECK(!is_last || setrlimit(RLIMIT_AS, &cramped) == 0, "no new limit");
+        const ew_status status = open_duty(&d, world, problem, config);
+        RANK_CHECK(setrlimit(RLIMIT_AS, &before) == 0, "no old limit");
+        RANK_CHECK(status == EW_ERR_MEMORY, "%s: %s", ew_status_name(status),
+                   ew_last_error());
+        duty_close(&d);
+    }
+    return run_late(world, config);
 }
 
 /* Long rows cross in several messages, which may come in any order; several panels of short
@@ -487,6 +521,7 @@ static const struct {
              {"reopened", NULL, REOPENED},
              {"bits", run_bits, ORDINARY},
              {"rows", run_rows, ORDINARY},
+             {"cramped", run_cramped, ORDINARY},
              {"traffic", run_traffic, ORDINARY},
              {"layer", run_layer, ORDINARY},
              {"crawl", run_crawl, ORDINARY},

@@ -12,11 +12,12 @@
 #     smoke         a single short one
 #     results       short ones of AllReduce
 #     rows          short ones of AllGather-GEMM
+#     cramped       a plan for which one rank has no memory, and plans behind it
 #     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -130,6 +131,7 @@ protocol() {
     expect_ok 2 2 layer shots=2,workers=2
     expect_ok 4 2 layer shots=1
     expect_ok 5 3 layer shots=2,release=4
+    cramped
     same_bits 4 2 levels=1
     same_bits 4 2 shots=1
     same_bits 5 3 shots=2
@@ -349,13 +351,18 @@ results() {
     expect_ok 3 3 layer shots=2
 }
 
+cramped() {
+    expect_ok 2 2 cramped
+    expect_ok 4 2 cramped release=2
+}
+
 rows() {
     expect_ok 3 3 rows
     expect_ok 2 2 late ag-gemm
 }
 
 case $group in
-smoke | results | rows | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | results | rows | cramped | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad

@@ -223,10 +223,10 @@ static ew_status build(ewx_cpu_engine *engine, const sizes *s)
 {
     const ewx_spec *spec = engine->spec;
     choose_routes(engine);
-    EW_TRY(ewx_heap_open(&engine->heap, engine->world, &spec->layout));
+    EW_TRY(
+        ewx_wire_open(engine, ewx_heap_open(&engine->heap, engine->world, &spec->layout)));
     engine->gemm.form.gemm.progress =
         &ewx_heap_header(&engine->heap, engine->world->rank)->progress;
-    EW_TRY(ewx_wire_open(engine));
     EW_TRY(allocate_all(engine, s));
     EW_TRY(ewx_workers_start(engine->world, spec->config.workers));
     if (spec->config.producer == EW_PRODUCER_BLAS)

@@ -107,14 +107,14 @@ static const ewx_exchange_backend heap_of_cpu = {
     .agrees = agrees,
     .fix = "use fewer and larger ones (release), or fewer or smaller plans"};
 
-ew_status ewx_wire_open(ewx_cpu_engine *engine)
+ew_status ewx_wire_open(ewx_cpu_engine *engine, ew_status ready)
 {
     ewx_wire *wire = &engine->wire;
     wire->listener = (ewx_listener){.handle = ewx_wire_hear, .context = engine};
     if (engine->world->num_hosts > 1)
         ewx_remotes_listen(engine->world, &wire->listener);
     EW_TRY(ewx_exchange_open(&wire->exchange, engine->world, engine->spec, &heap_of_cpu,
-                             engine, engine->reduce.levels == 2));
+                             engine, engine->reduce.levels == 2, ready));
     const size_t panels =
         (size_t)(wire->exchange.num_remotes * engine->spec->layout.max_tile_rows);
     return engine->spec->op->gemm_waits && wire->exchange.num_remotes > 0

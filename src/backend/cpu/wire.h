@@ -16,8 +16,9 @@ typedef struct ewx_wire {
     int64_t *panel_rows; /* [remote][panel]: rows that have come of one that is not whole */
 } ewx_wire;
 
-/* Collective, after the heap; nothing on one host. */
-ew_status ewx_wire_open(ewx_cpu_engine *engine);
+/* Collective, after the heap; nothing on one host.  `ready`: whether this rank has its
+ * heap. */
+ew_status ewx_wire_open(ewx_cpu_engine *engine, ew_status ready);
 
 /* Handles a header that has come; the listener's. */
 void ewx_wire_hear(void *context, int src, const void *body, size_t bytes);

@@ -111,10 +111,17 @@ static ew_status in_fabric(ewx_cuda_engine *engine, ew_status (*action)(ewx_cuda
     return status;
 }
 
-static ew_status open_exchange(ewx_cuda_engine *engine)
+/* Also by a rank that cannot enter the fabric: all ranks open a channel, or none does. */
+static ew_status open_exchange(ewx_cuda_engine *engine, ew_status ready)
 {
-    return ewx_exchange_open(&engine->carrier.exchange, engine->world, engine->spec,
-                             &ewx_carrier_boxes, engine, false);
+    ewx_carrier *c = &engine->carrier;
+    const bool entered = ready == EW_OK && ewx_carrier_enter_fabric(engine);
+    const ew_status status =
+        ewx_exchange_open(&c->exchange, engine->world, engine->spec, &ewx_carrier_boxes,
+                          engine, false, ready == EW_OK ? c->status : ready);
+    if (entered)
+        ewx_carrier_leave_fabric(engine);
+    return status;
 }
 
 static ew_status rehearse(ewx_cuda_engine *engine)
@@ -129,9 +136,7 @@ ew_status ewx_carrier_open(ewx_cuda_engine *engine)
         return EW_OK;
     c->listener = (ewx_listener){.handle = ewx_carrier_hear, .context = engine};
     ewx_remotes_listen(engine->world, &c->listener);
-    ew_status status = allocate_boxes(engine);
-    if (status == EW_OK)
-        status = in_fabric(engine, open_exchange);
+    ew_status status = open_exchange(engine, allocate_boxes(engine));
     if (status == EW_OK)
         status = warm_copies(engine);
     /* No rank sends before all listen. */
