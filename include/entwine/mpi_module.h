@@ -30,9 +30,11 @@ typedef struct ew_mpi_module {
     int (*allgather)(void *context, const void *mine, void *all, size_t bytes);
 
     /* A fabric over a duplicate of a communicator, for ew_world_join: `comm` points to an
-     * MPI_Comm, NULL means MPI_COMM_WORLD.  0 on success.  Close it after its world: this
-     * waits for the other ranks to do so too, for a second at most.  broken (not 0): the
-     * world had failed, so nothing is done that could wait for a peer. */
+     * MPI_Comm, NULL means MPI_COMM_WORLD.  0 on success.  Close it after its world and
+     * before MPI ends: this waits for the other ranks to do so too, for a second at most.
+     * broken (not 0): the world had failed, so nothing is done that could wait for a peer.
+     * Once MPI has ended, calls among several hosts fail with EW_ERR_SYSTEM, and the world
+     * and the fabric can still be destroyed. */
     int (*fabric_open)(const void *comm, const ew_fabric **fabric_out);
     void (*fabric_close)(const ew_fabric *fabric, int broken);
 

@@ -143,6 +143,15 @@ static void outbox_close(outbox *box)
 
 /* ---- Control messages ---- */
 
+/* A program may end MPI before its worlds, which then end without it: MPI itself would end
+ * the process.  Whoever talks to other hosts begins or ends with a control message, so only
+ * those are asked. */
+static bool has_ended(void)
+{
+    int ended = 0;
+    return MPI_Finalized(&ended) == MPI_SUCCESS && ended;
+}
+
 static int post_receive(mpi_fabric *fabric, int at)
 {
     return MPI_Irecv(fabric->buffers[at], EW_CONTROL_BYTES, MPI_BYTE, MPI_ANY_SOURCE,
@@ -153,7 +162,7 @@ static int send_control(void *context, int dst, const void *message, size_t byte
 {
     mpi_fabric *fabric = context;
     void *copy = malloc(bytes);
-    if (!copy || outbox_clear(&fabric->control)) {
+    if (!copy || has_ended() || outbox_clear(&fabric->control)) {
         free(copy);
         return 1;
     }
@@ -169,7 +178,7 @@ static int receive_control(void *context, int *src_out, void *message, size_t *b
     MPI_Status status;
     int here = 0, bytes = 0;
     *src_out = -1;
-    if (MPI_Test(&fabric->incoming[at], &here, &status) != MPI_SUCCESS)
+    if (has_ended() || MPI_Test(&fabric->incoming[at], &here, &status) != MPI_SUCCESS)
         return 1;
     if (!here)
         return 0;
@@ -370,7 +379,7 @@ static int fabric_gather(void *context, const void *mine, void *all, size_t byte
     const int num_ranks = fabric->table.num_ranks;
     int count = 0;
     bool complete = true;
-    if (!g->requests && begin_gathering(fabric, mine, bytes))
+    if (has_ended() || (!g->requests && begin_gathering(fabric, mine, bytes)))
         return 1;
     if (MPI_Testsome(2 * num_ranks, g->requests, &count, g->finished, g->statuses) !=
         MPI_SUCCESS)
@@ -473,7 +482,7 @@ static bool part(mpi_fabric *fabric)
  * the one in whose place it comes from ever being received. */
 void ewx_mpi_fabric_close(const ew_fabric *table, int broken)
 {
-    if (!table || broken) /* peers may be gone: MPI would wait for them */
+    if (!table || broken || has_ended()) /* peers may be gone: MPI would wait for them */
         return;
     mpi_fabric *fabric = table->context;
     bool quiet =

@@ -147,6 +147,32 @@ static int run_plain(ew_world *world, const char *argument)
     return 0;
 }
 
+/* A plan that outlives MPI: it and the world can still be destroyed, as at the end of a
+ * program that had forgotten them. */
+static ew_plan *left_over;
+
+static int run_ended(ew_world *world, const char *config)
+{
+    duty d;
+    RANK_OK(open_duty(&d, world, (ew_problem)EW_PROBLEM(300, 200, 24, EW_FP32), config));
+    RANK_OK(duty_call(&d, 300, 1));
+    RANK_CHECK(duty_wrong(&d, 300, 1) == 0, "wrong");
+    left_over = d.plan;
+    d.plan = NULL;
+    duty_close(&d);
+    return 0;
+}
+
+static int end_mpi(const ew_mpi_module *mpi, ew_world *world)
+{
+    mpi->close();
+    const ew_status status = ew_world_barrier(world);
+    RANK_CHECK(status == EW_ERR_SYSTEM && strstr(ew_last_error(), "cannot reach other"),
+               "%s: %s", ew_status_name(status), ew_last_error());
+    ew_plan_destroy(left_over);
+    return 0;
+}
+
 static int crawl(void *context, ewx_probe_point point, int rank, int64_t where)
 {
     (void)where;
@@ -504,6 +530,7 @@ static int run_meet(ew_world *world, const char *kind)
 typedef enum manner {
     ORDINARY,
     WITHOUT_FABRIC, /* ew_world_create, as on one host */
+    ENDED,          /* MPI ends before the world does */
     AGAIN,          /* several worlds on one fabric, one after the other */
     REOPENED,       /* no world, but one fabric after the other */
     FAILING,        /* the world ends in a fault */
@@ -528,6 +555,7 @@ static const struct {
              {"frozen", run_frozen, ORDINARY},
              {"device-memory", run_device_memory, ORDINARY},
              {"plain", run_plain, WITHOUT_FABRIC},
+             {"ended", run_ended, ENDED},
              {"misfortune", run_misfortune, FAILING},
              {"swap", run_swap, FAILING},
              {"meet", run_meet, FAILING},
@@ -577,7 +605,9 @@ static int run_in_world(const ew_mpi_module *mpi, const ew_fabric *fabric, size_
         say("rank %d: %s: %s\n", fabric->rank, ew_status_name(joined), ew_last_error());
         return 1;
     }
-    const int failed = cases[at].run(world, argument);
+    int failed = cases[at].run(world, argument);
+    if (cases[at].manner == ENDED && !failed)
+        failed = end_mpi(mpi, world);
     ew_world_destroy(world);
     return failed;
 }

@@ -123,6 +123,8 @@ protocol() {
     expect_ok 8 4 late release=partition
     expect_ok 2 2 again
     expect_ok 4 2 again
+    expect_ok 2 2 ended
+    expect_ok 4 2 ended release=1
     expect_ok 2 2 reopened
     expect_ok 3 2 reopened
     expect_ok 2 2 layer workers=2
