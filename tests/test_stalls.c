@@ -143,6 +143,41 @@ static void a_barrier_does_not_blame_a_waiter(void **state)
     }
 }
 
+/* Rank 2 stays away from a call of a single row, which is rank 0's, and rank 0 comes late
+ * to it.  Rank 1 owes and misses nothing, and waits for rank 0 in a call of another plan:
+ * its time is up first, and rank 0 is innocent. */
+static int stay_away_from_a_plan(ew_world *world, void *argument)
+{
+    const int rank = ew_world_rank(world);
+    duty one, other;
+    ew_status status = EW_OK;
+    RANK_OK(duty_open(&one, world, (ew_problem)EW_PROBLEM(8, 64, 64, EW_FP32), ""));
+    RANK_OK(duty_open(&other, world, (ew_problem)EW_PROBLEM(8, 64, 64, EW_FP32), ""));
+    if (rank == 0)
+        sleep_ms(300);
+    if (rank != 2)
+        status = duty_call(&one, 1, 1);
+    if (rank == 1 && status == EW_OK)
+        status = duty_call(&other, 8, 1);
+    const int code = stage_listen(argument, world, &one, status);
+    duty_close(&other);
+    return code;
+}
+
+static void a_waiter_in_another_plan_is_not_blamed(void **state)
+{
+    (void)state;
+    for (int kind = FIRST_KIND; kind < NUM_KINDS; kind++) {
+        stage *s = stage_open();
+        const ew_status status =
+            stage_run(s, both_kinds[kind], 3, 1000, stay_away_from_a_plan, NULL);
+        assert_int_not_equal(status, EW_OK);
+        expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "rank 0 waited 1 s for tile");
+        expect_same_story(s, 3, -1, EW_ERR_TIMEOUT, "of rank 2 (");
+        stage_close(s);
+    }
+}
+
 /* The rank `s->rank` stops as soon as it has said that it waits for rank 2, which in a call
  * keeps a tile of rank 1 back until then. */
 static int stop_the_waiter(void *context, ewx_probe_point point, int rank, int64_t where)
@@ -364,6 +399,7 @@ int main(void)
         TIDY(stopped_ranks_time_out),
         TIDY(an_innocent_waiter_is_not_blamed),
         TIDY(a_barrier_does_not_blame_a_waiter),
+        TIDY(a_waiter_in_another_plan_is_not_blamed),
         TIDY(a_stopped_waiter_is_named),
         TIDY(a_stopped_waiter_is_named_at_a_barrier),
         TIDY(a_slow_producer_is_waited_for),

@@ -213,3 +213,12 @@ void ewx_recorder_wait(ew_world *world, int rank)
 {
     PUT(own_lane(world)->waiting, (uint64_t)(rank + 1));
 }
+
+int ewx_recorder_awaited_behind(const ew_world *world, int rank)
+{
+    const ewx_lane *lane = &world->mailboxes[rank]->lane;
+    const uint64_t waiting = GET(lane->waiting); /* or nonsense: a peer wrote it */
+    return GET(lane->sequence) < world->sequence && waiting <= (uint64_t)world->num_ranks
+               ? (int)waiting - 1
+               : -1;
+}

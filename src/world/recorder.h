@@ -109,6 +109,10 @@ void ewx_recorder_drain(ew_world *world, ew_status status);
 void ewx_recorder_step(ew_world *world, int step, int64_t where);
 void ewx_recorder_wait(ew_world *world, int rank);
 
+/* For whom that rank waits in an operation before our newest one; -1: for none, or it is
+ * not behind.  An old answer does no harm: it is asked for again. */
+int ewx_recorder_awaited_behind(const ew_world *world, int rank);
+
 /* Writes the recording of all ranks into ENTWINE_DUMP_DIR, if it is set; only the first
  * rank to learn of a fault does. */
 void ewx_recorder_dump_once(ew_world *world);

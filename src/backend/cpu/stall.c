@@ -85,16 +85,20 @@ static bool is_computing(const ewx_cpu_engine *engine, int rank)
 }
 
 /* Held up by a third rank; or by us, who owe it something of an earlier call.  A rank that
- * waits in a later call than ours has published all of ours: what is missing is lost. */
+ * waits in a later call than ours has published all of ours: what is missing is lost.  One
+ * that waits in another plan's call, before ours, does not say so in this plan's heap. */
 static bool is_held_up(const ewx_cpu_engine *engine, int rank)
 {
     const uint64_t waiting =
         atomic_load_explicit(&header_of(engine, rank)->waiting, memory_order_relaxed);
     const uint32_t epoch = (uint32_t)(waiting >> 32), ours = engine->call.epoch;
     const uint32_t whom = (uint32_t)waiting; /* 1 + a rank; or nonsense: a peer wrote it */
-    if (whom == 0 || whom > (uint32_t)engine->spec->num_ranks ||
-        rank == engine->world->rank)
+    if (rank == engine->world->rank || whom > (uint32_t)engine->spec->num_ranks)
         return false;
+    if (whom == 0) {
+        const int other = ewx_recorder_awaited_behind(engine->world, rank);
+        return other >= 0 && other != rank;
+    }
     return epoch == ours ? (int)whom - 1 != engine->world->rank
                          : !ewx_epoch_reached(epoch, ours);
 }

@@ -181,8 +181,9 @@ void ewx_wire_hear(void *context, int src, const void *body, size_t bytes)
     }
     atomic_store_explicit(&replica->progress, note.progress, memory_order_relaxed);
     atomic_store_explicit(&replica->waiting, note.waiting, memory_order_relaxed);
-    atomic_store_explicit(&engine->world->mailboxes[src]->lane.looks, note.looks,
-                          memory_order_relaxed);
+    ewx_lane *lane = &engine->world->mailboxes[src]->lane;
+    atomic_store_explicit(&lane->waiting, (uint32_t)note.waiting, memory_order_relaxed);
+    atomic_store_explicit(&lane->looks, note.looks, memory_order_relaxed);
     atomic_store_explicit(&replica->done, note.done, memory_order_release);
 }
 
