@@ -84,8 +84,9 @@ typedef struct ew_fabric {
 
 /* Joins the world of the fabric's ranks, on one host or several: ew_world_create, with
  * shared memory between the ranks of a host and the fabric between hosts.  The fabric must
- * outlive the world, and all calls with this world must come from the thread that called
- * this.  Where there are several hosts a call on GPUs returns when it is complete. */
+ * outlive the world and serves one world at a time: for a second one beside it, open
+ * another.  All calls with this world must come from the thread that called this.  Where
+ * there are several hosts a call on GPUs returns when it is complete. */
 EW_API ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options,
                                ew_world **world_out);
 
