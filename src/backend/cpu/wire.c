@@ -105,7 +105,9 @@ static const ewx_exchange_backend heap_of_cpu = {
     .incoming = incoming,
     .arrived = arrived,
     .agrees = agrees,
-    .fix = "use fewer and larger ones (release), or fewer or smaller plans"};
+    .fix =
+        "use fewer and larger ones (release), or fewer or smaller plans; those that were "
+        "destroyed count, too"};
 
 ew_status ewx_wire_open(ewx_cpu_engine *engine, ew_status ready)
 {

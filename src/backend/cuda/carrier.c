@@ -88,7 +88,8 @@ const ewx_exchange_backend ewx_carrier_boxes = {
     .incoming = incoming,
     .arrived = arrived,
     .agrees = agrees,
-    .fix = "plan for fewer rows (max_m), or use fewer plans"};
+    .fix = "plan for fewer rows (max_m), or use fewer plans; those that were destroyed "
+           "count, too"};
 
 /* ---- Sending ---- */
 
