@@ -81,6 +81,15 @@ def _meet(b, world, frozen, config):
     return kept
 
 
+def forget_tensor(b: torch.Tensor | None, world: World) -> None:
+    """Has the next call with b look closely.  Nothing refers to b until then: torch exchanges a
+    tensor for another (torch.utils.swap_tensors) only if nobody does, not even weakly."""
+    for its in (world, world._own):
+        if its is not None:
+            for key in [key for key in its._again if key[0] == id(b)]:
+                del its._again[key]
+
+
 def _plan_of(call, world):
     """The plan of a call that was remembered; None if the call is not to be made again."""
     if profiler._is_profiler_enabled:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._errors import ArgumentTypeError
+from ._torch_again import forget_tensor
 from ._world import World
 
 if TYPE_CHECKING:
@@ -90,6 +91,18 @@ class ParallelLinear(torch.nn.Module):
         self.weight.requires_grad_(linear.weight.requires_grad)
         if self.bias is not None:
             self.bias.requires_grad_(linear.bias.requires_grad)
+
+    def _let_go(self) -> None:
+        """torch may exchange the weight for another (set_swap_module_params_on_conversion)."""
+        forget_tensor(self._parameters.get("weight"), self.world)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        self._let_go()
+        return super()._apply(*arguments, **options)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._let_go()
+        super()._load_from_state_dict(*arguments)
 
     def freeze(self) -> Self:
         """Promises that the weight will change only by writes that its version shows, such as

@@ -532,3 +532,28 @@ def test_state_dicts(world):
         other(x)
         other.load_state_dict(torch.load(file))
         assert torch.equal(other(x), layer(x))
+
+
+@pytest.mark.parametrize("kind", [
+    lambda world: et.RowParallelLinear(K, N, world=world, output="replicated"),
+    lambda world: et.ColumnParallelLinear(K, N, world=world, input="replicated"),
+    lambda world: et.ParallelMLP(K, N, world=world, rows="replicated")],
+    ids=["rows", "columns", "mlp"])
+def test_parameters_that_torch_exchanges(world, kind):
+    """torch refuses to exchange a tensor that somebody refers to, even weakly."""
+    layer, x = kind(world), integers(M, K)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with torch.no_grad():
+            want = [layer(x) for _ in range(3)][-1]
+            layer.bfloat16()
+            layer(x.bfloat16())
+            state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+            layer.load_state_dict({name: 2 * tensor for name, tensor in state.items()})
+            assert not torch.equal(layer(x.bfloat16()), want.bfloat16())
+            layer.load_state_dict(state)
+            layer.float()
+            for _ in range(2):
+                assert torch.allclose(layer(x), want, atol=0.2, rtol=0.05)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
