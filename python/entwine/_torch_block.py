@@ -52,6 +52,7 @@ class _Block(torch.nn.Module):
                                                                  input=self.rows))
         setattr(self, row, RowParallelLinear.from_linear(getattr(module, row), self.world,
                                                          output=self.rows))
+        self.training = module.training
 
     def _products(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear],
                   num_rows: int | None) -> list[torch.Tensor]:

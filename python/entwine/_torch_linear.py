@@ -91,6 +91,7 @@ class ParallelLinear(torch.nn.Module):
         self.weight.requires_grad_(linear.weight.requires_grad)
         if self.bias is not None:
             self.bias.requires_grad_(linear.bias.requires_grad)
+        self.train(linear.training)
 
     def _let_go(self) -> None:
         """torch may exchange the weight for another (set_swap_module_params_on_conversion)."""

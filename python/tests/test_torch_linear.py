@@ -100,6 +100,22 @@ def test_what_is_frozen_stays_so(world, taken, weight, bias):
     assert torch.equal(layer.weight, linear.weight) and torch.equal(layer.bias, linear.bias)
 
 
+@pytest.mark.parametrize("taken", TAKE)
+@pytest.mark.parametrize("training", [False, True])
+def test_the_mode_is_taken_over(world, taken, training):
+    """A layer with a norm writes to its residual in evaluation mode alone."""
+    assert TAKE[taken](linear_for(taken).train(training), world).training is training
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_mode_of_a_block_is_taken_over(world, training):
+    for layer in (et.ParallelMLP.from_module(whole_mlp().train(training), world),
+                  et.ParallelAttentionProjections.from_module(
+                      whole_attention().train(training), world, head_dim=2)):
+        assert [module.training for module in layer.modules()] == [training] * len(
+            list(layer.modules()))
+
+
 def test_the_weight_of_the_norm(world):
     linear, given = torch.nn.Linear(IN, OUT), torch.rand(OUT)
     for norm_weight, wants in ((None, True), (given, True), (torch.nn.Parameter(given), True),
