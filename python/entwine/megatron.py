@@ -44,13 +44,13 @@ class _Entwines:
         super().__init__(*arguments, **options)
         why = self._why_not()
         self.entwine_world = world_of(self.tp_group) if why is None else None
-        if why and self.tp_group.rank() == 0:
+        if why and (self.tp_group is None or self.tp_group.rank() == 0):
             _log.warning("entwine: %s of %d x %d is left to Megatron-Core: it %s",
                          options.get("tp_comm_buffer_name") or "a layer", self.output_size,
                          self.input_size, why)
 
     def _why_not(self: Any) -> str | None:
-        if self.tp_group.size() == 1:
+        if self.tp_group is None or self.tp_group.size() == 1:  # None: without torch.distributed
             return "is whole on one rank"
         if self.explicit_expert_comm:
             return "is an expert's, whose sum is taken elsewhere"

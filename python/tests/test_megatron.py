@@ -133,6 +133,19 @@ def layers(spawned, stubs):
     return "right"
 
 
+def one_rank(spawned, stubs):
+    """There is no group, and nothing to split: as where a checkpoint is converted."""
+    if stubs:
+        use_stubs()
+    lines = lines_of_the_log()
+    from entwine.megatron import RowParallelLinear
+    layer = RowParallelLinear(HIDDEN, WIDTH, config=config(), init_method=torch.nn.init.ones_,
+                              bias=False, input_is_parallel=True, skip_bias_add=False)
+    assert layer.tp_group is None and layer.entwine_world is None
+    assert len(lines) == 1 and "is left to Megatron-Core: it is whole on one rank" in lines[0]
+    return tuple(layer.weight.shape)
+
+
 KINDS = pytest.mark.parametrize("stubs", [True, pytest.param(False, marks=pytest.mark.skipif(
     not INSTALLED, reason="Megatron-Core is not installed: ONLY ITS STUB WAS USED"))])
 
@@ -140,6 +153,11 @@ KINDS = pytest.mark.parametrize("stubs", [True, pytest.param(False, marks=pytest
 @KINDS
 def test_layers(stubs):
     assert spawn(RANKS, layers, stubs, timeout=200) == ["right"] * RANKS
+
+
+@KINDS
+def test_without_torch_distributed(stubs):
+    assert spawn(1, one_rank, stubs, timeout=100) == [(WIDTH, HIDDEN)]
 
 
 @KINDS

@@ -39,11 +39,13 @@ class _Layer(torch.nn.Module):
         self.gradient_accumulation_fusion = config.gradient_accumulation_fusion
         self.sequence_parallel = config.sequence_parallel
         self.tp_group = tp_group or get_tensor_model_parallel_group()
-        self.explicit_expert_comm = is_expert and self.tp_group.size() > 1
+        self.ranks = self.tp_group.size() if self.tp_group else 1  # as without torch.distributed
+        self.explicit_expert_comm = is_expert and self.ranks > 1
 
     def _parameters_of(self, whole, dim, init_method, bias):
         init_method(whole)
-        mine = whole.chunk(self.tp_group.size(), dim)[self.tp_group.rank()].clone()
+        rank = self.tp_group.rank() if self.tp_group else 0
+        mine = whole.chunk(self.ranks, dim)[rank].clone()
         self.weight = torch.nn.Parameter(mine)
         self.bias = torch.nn.Parameter(torch.zeros(mine.shape[0])) if bias else None
 
