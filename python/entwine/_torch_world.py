@@ -30,7 +30,10 @@ def _forget_gone():
 
 def world_of(group: dist.ProcessGroup | None = None) -> World:
     """The world of a torch.distributed group (default: all processes), made when first asked
-    for.  Collective then."""
+    for, and again after it was closed.  Collective then.
+
+    A world that has failed stays that of its group until all ranks close it: they need not find out
+    at the same time."""
     group = group if group is not None else dist.group.WORLD
     world = _by_group.get(group)
     if world is None or world._handle is None:
