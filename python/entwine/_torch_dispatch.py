@@ -46,7 +46,8 @@ def has_nothing_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def has_nothing_to_do_on_cpu(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same, where the kernel is one for the CPU."""
-    return identity(_keys_of(a)) in _ON_CPU and has_nothing_to_do(a, b)
+    # First of all whether this is traced, since nobody can trace what follows.
+    return not _is_compiling() and identity(_keys_of(a)) in _ON_CPU and has_nothing_to_do(a, b)
 
 
 def has_nothing_else_to_do(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -448,3 +448,16 @@ def trained_with_uneven_rows(world):
 def test_calls_keep_their_order_on_all_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     assert spawn(RANKS, trained_with_uneven_rows, timeout=300) == ["right"] * RANKS
+
+
+def test_a_trace_asks_nothing_that_it_cannot_follow():
+    """Layers that ask it, a head or an embedding of Transformers, are part of one graph."""
+    from entwine._torch_dispatch import has_nothing_to_do_on_cpu
+
+    def asked(x):
+        return 2 * x if has_nothing_to_do_on_cpu(x, x) else x + 1
+
+    x = torch.zeros(3)
+    with torch.no_grad():
+        assert torch.equal(torch.compile(asked, backend="eager", fullgraph=True)(x), x + 1)
+        assert torch.equal(asked(x), x)
