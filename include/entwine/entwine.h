@@ -379,7 +379,9 @@ EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
                                 const ew_config *config, ew_plan **plan_out);
 
 /* Packs this rank's weight into memory of the plan, and binds it: calls without a B use
- * it.  The memory is allocated the first time.  B may be freed afterwards.  Local. */
+ * it.  The memory is allocated the first time.  B may be freed afterwards.  On a GPU, B is
+ * read behind what CUDA's default stream has been given (unless ranks share the GPU as
+ * threads); for what other streams are about to store there, wait first.  Local. */
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 
 /* A packed weight that any number of plans can use: those of its world that have its N, K,
@@ -388,7 +390,7 @@ EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
  * for different m can share a weight. */
 typedef struct ew_weight ew_weight;
 
-/* Packs this rank's B, which may be freed afterwards.  The problem's max_m is ignored; of
+/* Packs this rank's B, read as by ew_plan_set_weight.  The problem's max_m is ignored; of
  * the config, which may be NULL, only backend, producer, invariant and workers (which pack)
  * matter.
  * EW_ERR_MEMORY as in ew_plan_create; what other ranks are packing at the time counts.
@@ -413,8 +415,9 @@ EW_API ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight);
 EW_API size_t ew_weight_bytes(const ew_weight *weight);
 
 /* Frees the memory and unbinds the plans that are still bound to it.  On a GPU it waits for
- * the calls enqueued so far; a graph that captured one must not be replayed any more.  NULL
- * is allowed.  Local. */
+ * the calls enqueued so far; a graph that captured one must not be replayed any more.  Where
+ * ranks are threads that share a GPU, CUDA frees memory when the whole GPU is idle: no
+ * other rank may be in a call that this one has yet to make.  NULL is allowed.  Local. */
 EW_API void ew_weight_destroy(ew_weight *weight);
 
 /* How long this plan's calls wait for a rank that makes no progress, in seconds from 0.001
@@ -433,7 +436,8 @@ EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
  *
  * A rank's calls run one after the other, whatever their streams.  A replay waits for its
  * own stream alone: order it, by streams or events, with the rank's other replays and
- * calls, for two at once give wrong values. */
+ * calls, for two at once give wrong values.  From a rank's first call in a capture until
+ * that ends, its calls outside of it and ew_plan_wait get EW_ERR_ARGUMENT. */
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.
@@ -629,7 +633,8 @@ EW_API ew_status ew_plan_config(const ew_plan *plan, ew_config *config_out);
 EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
 
 /* NULL is allowed.  Collective only in the sense that peers must not call into the plan
- * afterwards.  While the world is in use, or in a forked child, it behaves as
+ * afterwards, nor, on a GPU that ranks share as threads, be in a call of another plan that
+ * this rank has yet to make.  While the world is in use, or in a forked child, it behaves as
  * ew_world_destroy does. */
 EW_API void ew_plan_destroy(ew_plan *plan);
 

@@ -142,6 +142,79 @@ void check_units(void)
         }
 }
 
+/* ---- Reducers behind those of another plan ---- */
+
+/* A late rank keeps the first plan's reducer waiting, and the other's behind it.  Meanwhile
+ * the other plan's GEMMs go on to one that waits for that reducer. */
+static int behind_another(gpu_job *job, void *argument)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    gpu_job other = *job;
+    other.plan = NULL;
+    RANK_TRY(job_replan(&other, argument));
+    RANK_TRY(job_fill(job, 1));
+    RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->c_bytes, &other.C));
+    RANK_TRY(job_poison(job));
+    RANK_TRY(job_poison(&other));
+    if (job->rank == job->num_ranks - 1)
+        RANK_TRY(job_hold_producer(job, gpu_pause, NULL));
+    RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
+    for (int i = 0; i < 3; i++)
+        RANK_OK(job_call(&other, m, job->A, job->B, other.C, NULL));
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_OK(ew_plan_wait(other.plan));
+    RANK_TRY(job_verify_there(job, m, 1));
+    RANK_TRY(job_verify_there(&other, m, 1));
+    RANK_OK(ew_world_barrier(world));
+    ew_plan_destroy(other.plan);
+    ew_memory_free(world, EW_BACKEND_CUDA, other.C);
+    return 0;
+}
+
+/* The epilogue of a call lies in front of the next call's reducer. */
+static int behind_epilogues(gpu_job *job, void *unused)
+{
+    static const int64_t rows[] = {8192, 1024, 2, 1024};
+    ew_world *world = job->world;
+    ew_epilogue norm = EW_EPILOGUE_INIT;
+    (void)unused;
+    norm.norm_weight = job->B;
+    norm.normed = job->C;
+    RANK_TRY(job_fill(job, 1));
+    RANK_OK(ew_world_barrier(world));
+    for (size_t i = 0; i < 4 * sizeof rows / sizeof rows[0]; i++)
+        RANK_OK(
+            ew_gemm_rs_layer(job->plan, rows[i % 4], job->A, job->B, NULL, &norm, NULL));
+    RANK_OK(ew_plan_wait(job->plan));
+    return 0;
+}
+
+void check_plans_in_turn(void)
+{
+    static const struct {
+        ew_op op;
+        const char *first, *second;
+    } pairs[] = {
+        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16"},
+        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,ctas=block"},
+        {EW_OP_GEMM_AR, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,shots=2"},
+        {EW_OP_GEMM_RS, "kernel=sm80,x=1", "kernel=sm80,block=128x128,pool=static,x=4"},
+    };
+    const ew_world_options options = gpu_options(TIMEOUT_MS);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        ew_problem problem = gpu_problem(4096, 1024, 72, EW_FP16);
+        problem.op = pairs[i].op;
+        gpu_run(EW_RANKS_AS_THREADS, 2, &options, problem, pairs[i].first, behind_another,
+                (void *)(uintptr_t)pairs[i].second);
+    }
+    if (gpu_has_kernel(EW_KERNEL_SM90))
+        gpu_run(EW_RANKS_AS_THREADS, 2, &options, gpu_problem(8192, 4096, 64, EW_FP16),
+                "kernel=sm90,cluster=1,b=512,x=4,epilogue=fused,group=64", behind_epilogues,
+                NULL);
+}
+
 /* ---- The check ---- */
 
 static void climb_with(ladder *total, const char *kernel, const char *pool, int threads,

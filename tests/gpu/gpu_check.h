@@ -55,6 +55,7 @@
     X("budgets", check_budgets, 90, THREADS)                                \
     X("units", check_units, 60, THREADS)                                    \
     X("two-plans", check_two_plans, 60, THREADS)                            \
+    X("plans-in-turn", check_plans_in_turn, 60, THREADS)                    \
     X("needs", check_needs, 30, THREADS)                                    \
     X("environment-threads", check_environment_threads, 120, THREADS)       \
     X("shares", check_shares, 60, THREADS)                                  \

@@ -112,6 +112,42 @@ static void run_replay(int num_ranks, const char *config, ew_weight_layout layou
     gpu_run(EW_RANKS_AS_THREADS, num_ranks, NULL, problem, config, record_and_play, &r);
 }
 
+static int expect_refused(const gpu_job *job, const char *what, ew_status status)
+{
+    ew_world *world = job->world;
+    RANK_CHECK(status == EW_ERR_ARGUMENT && strstr(ew_last_error(), "captured"), "%s: %s",
+               what, ew_status_name(status));
+    return 0;
+}
+
+/* What belongs to no capture, between two calls of one, spoils neither the capture nor the
+ * world. */
+static int mix(gpu_job *job, void *unused)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    cudaStream_t stream, other;
+    cudaGraph_t graph;
+    (void)unused;
+    RANK_TRY(job_compute(job, m, 1, NULL));
+    RANK_TRY(job_stream(job, &stream));
+    RANK_TRY(job_stream(job, &other));
+    RANK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, stream));
+    RANK_TRY(expect_refused(job, "wait", ew_plan_wait(job->plan)));
+    RANK_TRY(
+        expect_refused(job, "no stream", job_call(job, m, job->A, job->B, job->C, NULL)));
+    RANK_TRY(expect_refused(job, "another stream",
+                            job_call(job, m, job->A, job->B, job->C, other)));
+    RANK_OK(job_call(job, m, job->A, job->B, job->C, stream));
+    RANK_CUDA(cudaStreamEndCapture(stream, &graph));
+    RANK_CUDA(cudaGraphDestroy(graph));
+    RANK_CUDA(cudaStreamDestroy(other));
+    RANK_TRY(job_compute(job, m, 2, stream));
+    RANK_CUDA(cudaStreamDestroy(stream));
+    return 0;
+}
+
 /* Two calls of few rows, in a plan for many. */
 void check_few_rows_graph(void)
 {
@@ -150,6 +186,9 @@ void check_graph(void)
     run_replay(2, "", EW_WEIGHT_KN, 2,
                unit / 10); /* two calls, weights packed in the graph */
     run_replay(2, "release=output,pool=after", EW_WEIGHT_NK, 2, unit / 10);
+    run_replay(2, "pool=static", EW_WEIGHT_NK, 2, unit / 10);
+    gpu_run(EW_RANKS_AS_THREADS, 1, NULL, gpu_problem(200, 264, 72, EW_FP16), "", mix,
+            NULL);
     run_replay(1, "", EW_WEIGHT_NK, 1, 4 * unit);
     run_replay(2, "", EW_WEIGHT_NK, 1, 3 * unit);
     run_replay(4, "", EW_WEIGHT_NK, 1, 3 * unit);

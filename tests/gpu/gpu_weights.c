@@ -279,6 +279,31 @@ static int refuse(gpu_job *job, void *argument)
     return 0;
 }
 
+/* B is about to come in the default stream, which the rank's own streams do not wait for.
+ */
+static int pack_behind_default_stream(gpu_job *job, void *unused)
+{
+    ew_world *world = job->world;
+    const int64_t m = job->problem.max_m;
+    void *right;
+    (void)unused;
+    RANK_TRY(job_use_device(job));
+    RANK_TRY(job_fill(job, 6));
+    RANK_TRY(job_poison(job));
+    RANK_CUDA(cudaMalloc(&right, job->b_bytes));
+    RANK_CUDA(cudaMemcpy(right, job->B, job->b_bytes, cudaMemcpyDefault));
+    RANK_CUDA(cudaMemset(job->B, 0xff, job->b_bytes));
+    RANK_CUDA(cudaDeviceSynchronize());
+    RANK_CUDA(cudaLaunchHostFunc(cudaStreamLegacy, gpu_pause, NULL));
+    RANK_CUDA(
+        cudaMemcpyAsync(job->B, right, job->b_bytes, cudaMemcpyDefault, cudaStreamLegacy));
+    RANK_OK(ew_plan_set_weight(job->plan, job->B));
+    RANK_OK(job_call(job, m, job->A, NULL, job->C, NULL));
+    RANK_OK(ew_plan_wait(job->plan));
+    RANK_CUDA(cudaFree(right));
+    return job_verify(job, m, 6);
+}
+
 void check_weights(void)
 {
     const char *const *kernels = gpu_kernels();
@@ -298,4 +323,6 @@ void check_weights(void)
             NULL);
     gpu_run(EW_RANKS_AS_THREADS, 1, NULL, gpu_problem(16, SIDE, SIDE, EW_FP16), "",
             count_bytes, NULL);
+    gpu_run(EW_RANKS_AS_THREADS, 1, NULL, gpu_problem(200, 264, 72, EW_FP16), "",
+            pack_behind_default_stream, NULL);
 }

@@ -56,8 +56,7 @@ static ew_status size_kernels(ewx_cuda_engine *engine)
                : ewx_occupancy_check(&occupancy, &spec->config));
     if (engine->op->exchanges_meet && spec->config.pool == EW_POOL_AFTER)
         EW_TRY(ewx_occupancy_check_meeting(&occupancy, &spec->config));
-    engine->exchange_fits_beside =
-        occupancy.waiters_beside > 0 || spec->config.pool == EW_POOL_STATIC;
+    engine->exchange_fits_beside = ewx_occupancy_fits_beside(&occupancy, &spec->config);
     if (spec->op->gemm_waits)
         EW_TRY(ewx_occupancy_share(&spec->config, &occupancy));
     engine->gemm_ctas = occupancy.awaited;

@@ -51,14 +51,23 @@ ew_status ewx_cuda_heap_open(ewx_cuda_heap *heap, ew_world *world, const ewx_dev
     return ewx_world_agree(world, status, "allocate flags");
 }
 
-static bool all_have_read(const ewx_cuda_heap *heap, uint32_t epoch)
+/* Where a call has no rows, an exchange may be through before the GEMM of its rank has
+ * announced the call, here too. */
+static bool is_through(const ewx_cuda_segment *head, int rank, uint32_t epoch)
 {
-    const ewx_cuda_segment *mine = (const void *)heap->segments[heap->world->rank];
-    uint32_t done[EWX_MAX_RANKS];
-    if (cudaMemcpy(done, mine->done, sizeof done, cudaMemcpyDeviceToHost) != cudaSuccess)
+    const uint64_t note = head->calls[epoch % EWX_CUDA_CALLS][rank];
+    return ewx_epoch_reached(head->done[rank], epoch) &&
+           ewx_epoch_reached((uint32_t)(note >> 32), epoch);
+}
+
+static bool all_are_through(const ewx_cuda_heap *heap, uint32_t epoch)
+{
+    ewx_cuda_segment head;
+    if (cudaMemcpy(&head, heap->segments[heap->world->rank], sizeof head,
+                   cudaMemcpyDeviceToHost) != cudaSuccess)
         return false;
     for (int rank = 0; rank < heap->world->num_ranks; rank++)
-        if (ewx_world_is_local(heap->world, rank) && !ewx_epoch_reached(done[rank], epoch))
+        if (ewx_world_is_local(heap->world, rank) && !is_through(&head, rank, epoch))
             return false;
     return true;
 }
@@ -72,7 +81,7 @@ void ewx_cuda_heap_close(ewx_cuda_heap *heap, uint32_t epoch)
     if (heap->segments[world->rank]) {
         ewx_wait wait =
             ewx_wait_begin(&world->control->abort, CLOSE_PATIENCE_NS, world->spins);
-        EWX_AWAIT(read, &wait, all_have_read(heap, epoch));
+        EWX_AWAIT(read, &wait, all_are_through(heap, epoch));
     }
     ewx_peers_unmap(world, heap->segments);
     for (int rank = 0; rank < world->num_ranks; rank++) {

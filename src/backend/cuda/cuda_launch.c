@@ -23,7 +23,7 @@ ew_status ewx_cuda_launch(const ewx_device *device, const ewx_cuda_entry *entry,
         attributes[count++] =
             (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
                                 .value.launchCompletionEvent = {.event = how.started}};
-    if (how.early && device->arch >= 90)
+    if (how.early && device->arch / 10 == 9) /* others have kernels that do not wait */
         attributes[count++] =
             (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                 .value.programmaticStreamSerializationAllowed = 1};
@@ -513,16 +513,15 @@ ew_status ewx_cuda_hold_producers(const ewx_cuda_engine *engine)
                          engine->reduced);
 }
 
-/* All CTAs of such an exchange must be resident together.  If another plan's exchange held
- * room that they need and waited for another rank's, which finds no room either, neither
+/* Such an exchange may take every SM.  If another plan's held room that it needs, or needed
+ * some that it holds, and each waited for what another rank does behind the other, neither
  * would end. */
 static bool exchanges_alone(const ewx_cuda_engine *engine)
 {
 #if EW_MUTANT == 89 /* planted bug: exchanges of two plans may meet */
     return false;
 #endif
-    return engine->op->exchanges_meet && !exchanges_apart(engine) &&
-           *engine->device->num_apart > 0;
+    return !exchanges_apart(engine) && *engine->device->num_apart > 0;
 }
 
 static bool uses_both_streams(const ewx_cuda_engine *engine)
@@ -606,15 +605,15 @@ static ew_status hold_call(ewx_cuda_engine *engine, ewx_cuda_call *call)
 
 /* ---- The call ---- */
 
-/* A reducer that begins when another has ended may find its place taken by GEMMs of later
- * calls, which wait for it. */
+/* A reducer that begins when another has ended, of its own call or another plan's, may find
+ * its place taken by GEMMs of later calls, which wait for it. */
 static bool holds_producers(const ewx_cuda_engine *engine)
 {
 #if EW_MUTANT == 88 /* planted bug: a later reducer need not find room */
     return false;
 #endif
-    return ewx_reduces_by_unit(&engine->spec->config) && exchanges_apart(engine) &&
-           !engine->exchange_fits_beside;
+    return exchanges_apart(engine) && !engine->exchange_fits_beside &&
+           (ewx_reduces_by_unit(&engine->spec->config) || *engine->device->num_apart > 1);
 }
 
 static ew_status launch_gemm_first(ewx_cuda_engine *engine, ewx_cuda_call *call,

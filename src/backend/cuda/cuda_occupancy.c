@@ -161,7 +161,16 @@ ew_status ewx_occupancy_share(const ew_config *config, ewx_occupancy *occupancy)
                         config->budget,
                         occupancy->awaited > 1 ? occupancy->awaited - 1 : 1);
     occupancy->awaited -= config->budget;
+    occupancy->awaited -= occupancy->awaited % config->cluster;
     return EW_OK;
+}
+
+/* With pool=static there are SMs without the GEMM, unless several of its CTAs fit on one:
+ * then they lie one on each SM first. */
+bool ewx_occupancy_fits_beside(const ewx_occupancy *occupancy, const ew_config *config)
+{
+    return occupancy->waiters_beside > 0 ||
+           (config->pool == EW_POOL_STATIC && config->kernel == EW_KERNEL_SM90);
 }
 
 ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config)

@@ -38,6 +38,9 @@ ew_status ewx_occupancy_reserve(const ewx_device *device, ewx_kernel_pair pair,
  * of the other need, if they find none beside it. */
 ew_status ewx_occupancy_share(const ew_config *config, ewx_occupancy *occupancy);
 
+/* Whether a waiting CTA finds room while the GEMM's CTAs fill the SMs. */
+bool ewx_occupancy_fits_beside(const ewx_occupancy *occupancy, const ew_config *config);
+
 /* Refuses a config whose x waiting CTAs could keep the awaited kernel out. */
 ew_status ewx_occupancy_check(const ewx_occupancy *occupancy, const ew_config *config);
 

@@ -96,7 +96,7 @@ void ewx_cuda_symmetric_close(ewx_symmetric_list *list)
 
 /* Collective, when no kernel uses the memory any more.  Where a rank does not come, its
  * mapping of our memory may still be there, and then so must the memory. */
-static ew_status dismantle(ew_world *world, allocation *gone)
+static ew_status dismantle(ew_world *world, const ewx_device *device, allocation *gone)
 {
     ew_status status = EW_OK;
     if (!gone->imported) {
@@ -105,6 +105,10 @@ static ew_status dismantle(ew_world *world, allocation *gone)
         if (status == EW_OK)
             cudaFree(gone->addresses[world->rank]);
         (void)cudaGetLastError();
+        /* cudaFree may wait for the GPU, hence for calls that a rank that is through has
+         * made: none is before all have freed theirs. */
+        if (status == EW_OK && world->in_threads && device->sharers > 1)
+            status = ewx_world_barrier(world);
     }
     free(gone);
     return status;
@@ -150,7 +154,7 @@ static ew_status allocate_entered(ew_world *world, const ewx_device *device, siz
         char why[1024];
         ewx_text text = ewx_text_in(why, sizeof why);
         ewx_text_add(&text, "%s", ew_last_error());
-        (void)dismantle(world, fresh);
+        (void)dismantle(world, device, fresh);
         return ewx_fail(status, "%s", why);
     }
     return status;
@@ -333,7 +337,7 @@ static ew_status release_entered(ew_world *world, const ewx_device *device, void
     (void)cudaGetLastError();
     EW_TRY(agree_to_free(world, gone ? gone->number : 0));
     *at = gone->next;
-    return dismantle(world, gone);
+    return dismantle(world, device, gone);
 }
 
 static ew_status release(ew_world *world, void *memory)

@@ -41,9 +41,9 @@ ew_status ewx_cuda_weight_enqueue(const ewx_device *device, const ewx_spec *spec
                            device->producing, arguments);
 }
 
-/* Behind this no call of this rank reads any weight, and all ranks have enqueued theirs: so
- * CUDA's allocating or freeing of memory waits for no other rank (cuda_launch.c, "Ranks as
- * threads"). */
+/* Behind this no call of this rank reads any weight, and all ranks have enqueued theirs.
+ * Allocating and freeing may still wait for ranks as threads that are in a later call: see
+ * ew_weight_destroy, and cuda_launch.c, "Ranks as threads". */
 static cudaError_t drain(const ewx_device *device)
 {
     const cudaError_t produced = cudaStreamSynchronize(device->producing);
@@ -63,6 +63,27 @@ ew_status ewx_cuda_weight_open(ew_world *world, const ewx_spec *spec, void **pac
     return error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "allocating the weight");
 }
 
+/* B may just have been made by work on the default stream, which the rank's own streams do
+ * not wait for.  Ranks that are threads have it in common: there it may hold another
+ * rank's work, which waits for us. */
+static ew_status await_default_stream(const ew_world *world, const ewx_device *device)
+{
+    enum cudaStreamCaptureStatus capture;
+    cudaError_t error = cudaSuccess;
+#if EW_MUTANT == 90 /* planted bug: B is packed before it is there */
+    return EW_OK;
+#endif
+    if (world->in_threads && device->sharers > 1)
+        return EW_OK;
+    EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->primary), "entering the GPU");
+    if (cudaStreamIsCapturing(cudaStreamLegacy, &capture) == cudaSuccess)
+        error = cudaStreamSynchronize(cudaStreamLegacy);
+    else /* it must be left alone while another stream is captured */
+        (void)cudaGetLastError();
+    ewx_device_leave(device);
+    return error == cudaSuccess ? EW_OK : ewx_cuda_fail(error, "waiting for the weight");
+}
+
 static ew_status pack_entered(const ewx_device *device, const ewx_spec *spec, void *packed,
                               const void *B)
 {
@@ -79,6 +100,7 @@ ew_status ewx_cuda_weight_pack(ew_world *world, const ewx_spec *spec, void *pack
     const ewx_device *device;
     EW_TRY(ewx_cuda_check_pointer("B", B));
     EW_TRY(ewx_device_of(world, &device));
+    EW_TRY(await_default_stream(world, device));
     EW_TRY(ewx_device_enter(device));
     const ew_status status = pack_entered(device, spec, packed, B);
     ewx_device_leave(device);

@@ -104,7 +104,7 @@ static ew_status find_kernels(ewx_cuda_engine *engine)
     ewx_occupancy occupancy;
     const ewx_kernel_pair beside = {&engine->gemm, config->cluster, &engine->epilogue_rest};
     EW_TRY(ewx_occupancy_measure(engine->device, beside, &occupancy));
-    engine->fits_beside = occupancy.waiters_beside > 0 || config->pool == EW_POOL_STATIC;
+    engine->fits_beside = ewx_occupancy_fits_beside(&occupancy, config);
     return EW_OK;
 }
 
@@ -165,11 +165,15 @@ static int64_t ctas_for(const ewx_cuda_engine *engine, const ewx_cuda_call *call
     return ewx_min64(ctas > 0 ? ctas : 1, CTAS_PER_SM * engine->device->sms);
 }
 
-/* Producers of later calls wait for readers that are launched after this kernel.  If it
- * waited in turn for room among them, there would be a deadlock. */
+/* Producers of later calls wait for readers that are launched after this kernel.  If it, or
+ * those, waited in turn for room among them, there would be a deadlock. */
 static bool holds_producers(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
-    return !engine->fits_beside && stream != engine->device->producing;
+    bool fits = engine->fits_beside && engine->exchange_fits_beside;
+#if EW_MUTANT == 92 /* planted bug: the next call's reducer need not find room */
+    fits = engine->fits_beside;
+#endif
+    return !fits && stream != engine->device->producing;
 }
 
 ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call *call,

@@ -215,11 +215,31 @@ static ew_status add_all(kernel_list *list)
     return add_kernel(list, &transpose, 0, EW_BF16, "transpose");
 }
 
+/* Leaves the caller's context as it was, also where it had none: a plan goes to the GPU of
+ * the current one. */
+static ew_status add_all_there(kernel_list *list)
+{
+    const ewx_driver *driver;
+    CUcontext primary, ours;
+    EW_TRY(ewx_driver_get(&driver));
+    EW_DRIVER_TRY(driver->cuDevicePrimaryCtxRetain(&primary, list->device.ordinal),
+                  "opening the GPU");
+    ew_status status = EW_OK;
+    const CUresult entered = driver->cuCtxPushCurrent(primary);
+    if (entered == CUDA_SUCCESS) {
+        status = add_all(list);
+        driver->cuCtxPopCurrent(&ours);
+    } else {
+        status = ewx_driver_fail(entered, "entering the GPU");
+    }
+    driver->cuDevicePrimaryCtxRelease(list->device.ordinal);
+    return status;
+}
+
 ew_status ewx_cuda_gpu_kernels(int index, ew_gpu_kernel *kernels, int capacity,
                                int *count_out)
 {
     ew_gpu gpu;
-    int before;
     EW_TRY(ewx_cuda_gpu_describe(index, &gpu));
     if (gpu.arch < 80)
         return ewx_fail(EW_ERR_UNSUPPORTED,
@@ -229,11 +249,7 @@ ew_status ewx_cuda_gpu_kernels(int index, ew_gpu_kernel *kernels, int capacity,
     kernel_list list = {.device = {.ordinal = index, .arch = gpu.arch, .sms = gpu.sms},
                         .kernels = kernels,
                         .capacity = capacity};
-    EW_CUDA_TRY(cudaGetDevice(&before), "finding the current GPU");
-    EW_CUDA_TRY(cudaSetDevice(index), "opening the GPU");
-    const ew_status status = add_all(&list);
-    EW_CUDA_TRY(cudaSetDevice(before), "going back to the current GPU");
-    EW_TRY(status);
+    EW_TRY(add_all_there(&list));
     *count_out = list.count;
     return EW_OK;
 }

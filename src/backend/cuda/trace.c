@@ -30,7 +30,8 @@ ew_status ewx_cuda_trace_enable(ewx_cuda_engine *engine)
     EW_CUDA_TRY(cudaMalloc((void **)&engine->trace.produced, produced_bytes(spec) + 1),
                 "allocating the trace");
     /* Where the GEMM waits, nothing is published. */
-    EW_CUDA_TRY(cudaMemset(engine->trace.produced, 0, produced_bytes(spec)),
+    EW_CUDA_TRY(cudaMemsetAsync(engine->trace.produced, 0, produced_bytes(spec),
+                                engine->device->producing),
                 "clearing the trace");
     return EW_OK;
 }
