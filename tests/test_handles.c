@@ -129,6 +129,11 @@ static void use_as_world(void *not_a_world, const char *what)
     refused(ew_tune(world, &problem, NULL, NULL, &tuned), what);
     assert_int_equal(ew_world_rank(world), -1);
     assert_int_equal(ew_world_size(world), 0);
+    said(what);
+    (void)ew_plan_wait(NULL);
+    assert_int_equal(ew_world_gpu(world), -1);
+    said(what);
+    (void)ew_plan_wait(NULL);
     ew_world_abort(world);
     ew_memory_free(world, EW_BACKEND_CPU, C);
     (void)ew_plan_wait(NULL);
@@ -170,6 +175,7 @@ static void no_handle(void **state)
     ew_world_destroy(NULL);
     ew_world_abort(NULL);
     assert_int_equal(ew_world_rank(NULL), -1);
+    assert_int_equal(ew_world_gpu(NULL), -1);
     assert_int_equal(ew_weight_bytes(NULL), 0);
     said("ew_world_barrier needs a world"); /* what is allowed leaves the text alone */
 }

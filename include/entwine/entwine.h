@@ -140,6 +140,13 @@ EW_API ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather
 EW_API int ew_world_rank(const ew_world *world);
 EW_API int ew_world_size(const ew_world *world); /* W */
 
+/* The GPU on which this rank's plans run, and in whose memory their matrices lie: its
+ * number in this process, as CUDA counts.  The first plan, weight or allocation of the
+ * world on the cuda backend chooses it, as the calling thread's current device where that
+ * thread has a CUDA context, else as number i mod count for the i-th rank of its host.  -1:
+ * none is chosen yet, as in a world that is used with other backends alone. */
+EW_API int ew_world_gpu(const ew_world *world);
+
 /* Small collectives for set-up and measurement, bounded by the world's timeout.  Ranks that
  * call different ones, or pass different sizes, get EW_ERR_MISMATCH naming both. */
 EW_API ew_status ew_world_allgather(ew_world *world, const void *mine, void *all,

@@ -135,6 +135,7 @@ _PROTOTYPES = {  # name: (result, arguments); results that are statuses are c_in
     "ew_world_join": (c_int, [_P, POINTER(WorldOptions), POINTER(_P)]),
     "ew_world_rank": (c_int, [_P]),
     "ew_world_size": (c_int, [_P]),
+    "ew_world_gpu": (c_int, [_P]),
     "ew_world_traffic": (c_int, [_P, POINTER(Traffic)]),
     "ew_world_allgather": (c_int, [_P, _P, _P, c_size_t]),
     "ew_world_barrier": (c_int, [_P]),

@@ -16,7 +16,7 @@ from ._library import EXPLAIN_BYTES, Config, Numa, TimingStruct, check, lib, pri
 from ._problem import ConfigLike, backend_in, make_config, make_problem
 from ._products import Products, activation_code
 from ._streams import LEGACY_STREAM, stream_handle, torch_stream
-from ._weight import Taker, Weight, device_of
+from ._weight import Taker, Weight
 from ._world import World, check_world, timeout_ms
 
 Array = TypeVar("Array")  # results are of the kind of A
@@ -87,7 +87,7 @@ class Plan(Taker):
         self._bound_to = None  # a weak reference, if it was bound to a Weight
         self._is_captured = False  # see _shared_plans
         self._config = self._read_config()
-        self._device = device_of(world, backend_in(self._config))
+        self._device = world._device_of(backend_in(self._config))
         if backend_in(self._config) == "cpu":
             _warn_of_domains()
         self._call = world._call

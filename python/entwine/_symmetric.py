@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ._buffers import CPU, DTYPE_NAMES, ITEM_BYTES, count, dtype_code
 from ._errors import ArgumentError, ShapeError
 from ._library import lib
-from ._weight import device_of
 from ._world import Unique, World, check_world
 
 if TYPE_CHECKING:
@@ -48,11 +47,12 @@ class SymmetricMemory(Unique):
         if backend not in _BACKENDS:
             raise ArgumentError(f"backend is {backend!r}; expected 'cpu' or 'cuda'")
         self._nbytes = count(nbytes, "nbytes", 1)
-        self._backend, self._device = _BACKENDS[backend], device_of(world, backend)
+        self._backend = _BACKENDS[backend]
         self._parts = weakref.WeakValueDictionary()  # that tensors hold, by a number
         address = ctypes.c_void_p()
         world._call(lib.ew_alloc, world._check_open(), self._backend, self._nbytes, address)
         self._address = address.value
+        self._device = world._device_of(backend)
 
     @property
     def nbytes(self) -> int:

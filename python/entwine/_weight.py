@@ -11,13 +11,9 @@ from ._problem import ConfigLike, make_config, make_problem
 from ._world import Unique, World, check_world
 
 
-def device_of(world, backend):
-    """Where this rank's matrices lie."""
-    return CPU if backend != "cuda" else world.rank % max(1, lib.ew_gpu_count())
-
-
 class Taker(Unique):
-    """Takes operands: a plan or a weight, with its _n, _k, _dtype, _layout and _device."""
+    """Takes operands: a plan or a weight, with its _n, _k, _dtype, _layout and _device; a _device of
+    None is a GPU that is not chosen yet."""
 
     _KIND = "plan"
 
@@ -25,7 +21,7 @@ class Taker(Unique):
         if buffer.dtype != self._dtype:
             raise ArgumentTypeError(f"{name} has element type {DTYPE_NAMES[buffer.dtype]}; "
                                     f"expected {DTYPE_NAMES[self._dtype]} as the {self._KIND}'s")
-        if buffer.device != self._device:
+        if buffer.device != self._device and self._device is not None:
             raise ArgumentError(f"{name} is on {_device_name(buffer.device)}; expected "
                                 f"{_device_name(self._device)}, where the {self._KIND} is")
         return buffer
@@ -74,12 +70,13 @@ class Weight(Taker):
         backend = "cpu" if b.device == CPU else "cuda"
         self._layout = layout or ("nk" if b.is_row_major() else "kn")
         self._n, self._k = b.shape
-        self._dtype, self._device = b.dtype, device_of(world, backend)
+        self._dtype, self._device = b.dtype, world._device_of(backend)
         problem = make_problem(0, self._n, self._k, DTYPE_NAMES[b.dtype], self._layout)
         request, handle = make_config(config, backend), ctypes.c_void_p()
         world._call(lib.ew_weight_create, world._check_open(), problem, request,
                     self._take_weight(b), handle)
         self._handle = handle.value
+        self._device = world._device_of(backend)  # if it was not chosen before, it is now
         self._nbytes = lib.ew_weight_bytes(handle)
         world._weight_handles.add(self._handle)
 

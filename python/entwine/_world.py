@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _interrupt, _job, _mpi
-from ._buffers import count
+from ._buffers import CPU, count
 from ._cancellation import Cancellation, address_of
 from ._errors import (ArgumentError, ArgumentTypeError, EntwineError, LibraryError,
                       MismatchError, UnsupportedError)
@@ -69,6 +69,7 @@ class World(Unique):
     _fabric = None  # of the MPI module, if that carries it
     _thread = None  # the only one that may use it, then
     _hosts = None  # how many, once asked for
+    _gpu = None  # the number of this rank's, once it is chosen
     _launcher = None  # what spawn is told through
     _own: World | None = None  # see alone
     group: dist.ProcessGroup | None = None  # of torch.distributed, if it came from there
@@ -349,6 +350,21 @@ class World(Unique):
         if self._hosts is None:
             self._hosts = self.num_hosts
         return self._hosts > 1
+
+    def _device_of(self, backend):
+        """Where this rank's matrices lie; None: on a GPU, which its first plan, weight or
+        allocation will choose."""
+        if backend != "cuda":
+            return CPU
+        if self._gpu is None:
+            if not self._busy.acquire(False):
+                raise _busy_error("used")
+            try:
+                number = lib.ew_world_gpu(self._check_open())
+            finally:
+                self._busy.release()
+            self._gpu = number if number >= 0 else None
+        return self._gpu
 
     def _share(self, m):
         """How many of m rows this rank owns; m may be symbolic."""

@@ -1,4 +1,5 @@
 /* The public view of GPUs, in builds with and without the CUDA backend. */
+#include "backend/backend.h"
 #include "base/status.h"
 #include "entwine/measure.h"
 
@@ -23,6 +24,11 @@ ew_status ew_gpu_kernels(int index, ew_gpu_kernel *kernels, int capacity, int *c
     if (!count_out || (capacity > 0 && !kernels))
         return ewx_fail(EW_ERR_ARGUMENT, "ew_gpu_kernels needs places for its answer");
     return ewx_cuda_gpu_kernels(index, kernels, capacity, count_out);
+}
+
+static int gpu_of(const ew_world *world)
+{
+    return ewx_backend_cuda.gpu_of(world);
 }
 
 #else
@@ -51,4 +57,20 @@ ew_status ew_gpu_kernels(int index, ew_gpu_kernel *kernels, int capacity, int *c
     return fail_no_backend();
 }
 
+static int gpu_of(const ew_world *world)
+{
+    (void)world;
+    return -1;
+}
+
 #endif
+
+int ew_world_gpu(const ew_world *world)
+{
+    if (!world || ewx_handle_check(world, EWX_KIND_WORLD, "ew_world_gpu") != EW_OK ||
+        ewx_world_enter(world) != EW_OK)
+        return -1;
+    const int gpu = gpu_of(world);
+    ewx_world_leave(world);
+    return gpu;
+}

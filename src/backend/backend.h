@@ -122,7 +122,10 @@ typedef struct ewx_backend {
     ew_status (*trace_read)(void *state, ew_trace_event *events, size_t capacity,
                             size_t *count_out);
     void (*set_start)(void *state, ewx_start start); /* from the next call on */
-    void (*destroy)(void *state);                    /* NULL and half-built are fine */
+    /* The GPU on which the world's plans run; -1: none is chosen yet.  Local; the world is
+     * entered.  NULL: they run on none. */
+    int (*gpu_of)(const ew_world *world);
+    void (*destroy)(void *state); /* NULL and half-built are fine */
     ewx_memory memory;
     const ewx_symmetric_memory *symmetric; /* NULL: any memory does as well */
     ewx_weights weights;

@@ -378,6 +378,7 @@ const ewx_backend ewx_backend_cuda = {
     .trace_read = cuda_trace_read,
     .describe = cuda_describe,
     .set_start = cuda_set_start,
+    .gpu_of = ewx_device_ordinal,
     .destroy = ewx_cuda_destroy,
     .memory = {.allocate = ewx_cuda_allocate,
                .release = ewx_cuda_release,

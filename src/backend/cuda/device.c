@@ -404,6 +404,12 @@ ew_status ewx_device_of(ew_world *world, const ewx_device **device_out)
     return EW_OK;
 }
 
+int ewx_device_ordinal(const ew_world *world)
+{
+    const ewx_device *device = world->attachments[EWX_ATTACHED_DEVICE].object;
+    return device ? device->ordinal : -1;
+}
+
 /* ---- Use ---- */
 
 ew_status ewx_device_enter(const ewx_device *device)

@@ -47,6 +47,9 @@ typedef struct ewx_device {
 /* The world's device, kept until the world ends.  Collective the first time. */
 ew_status ewx_device_of(ew_world *world, const ewx_device **device_out);
 
+/* Its number; -1: the world has none yet. */
+int ewx_device_ordinal(const ew_world *world);
+
 /* What a rank would get if num_ranks ranks were started here. */
 ew_status ewx_device_survey(int num_ranks, ewx_machine *machine_out);
 
