@@ -2,9 +2,10 @@
 import ctypes
 import math
 
-from ._buffers import allocate_like, refuse_overlap
+from ._buffers import refuse_overlap
 from ._errors import ArgumentError, ArgumentTypeError
 from ._library import Epilogue
+from ._streams import allocate_for
 
 
 _EPILOGUE_BYTES = ctypes.sizeof(Epilogue)
@@ -29,8 +30,9 @@ class Layer:
             raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned' or 'all'")
         self.residual_rows = residual_rows
 
-    def resolve(self, plan, m, operands):
-        """(the epilogue, the address of c or None) for a call with m rows."""
+    def resolve(self, plan, m, operands, stream):
+        """(the epilogue, the address of c or None) for a call with m rows, on the stream of that
+        handle; None: torch's current one."""
         whole = plan._gives_all_rows
         if whole and self.residual is not None and self.residual_rows == "owned":
             self._check_owned()
@@ -50,8 +52,7 @@ class Layer:
                 "residual" if self.residual is not None else "out")
         self.result = getattr(self, last)
         if self.result is None:
-            self.result, written[last] = allocate_like(read["A"], plan._shape_of_c(m),
-                                                       last)
+            self.result, written[last] = allocate_for(stream, read["A"], plan._shape_of_c(m), last)
         self.buffers = {**read, **written}  # what was lent must live until the call has ended
         return (Epilogue(_EPILOGUE_BYTES, self.eps, self._address("bias"),
                          self._address("residual"), self._address("norm_weight"),

@@ -15,7 +15,7 @@ from ._layer import Layer
 from ._library import EXPLAIN_BYTES, Config, Numa, TimingStruct, check, lib, print_config
 from ._problem import ConfigLike, backend_in, make_config, make_problem
 from ._products import Products, activation_code
-from ._streams import LEGACY_STREAM, stream_handle, torch_stream
+from ._streams import LEGACY_STREAM, allocate_for, stream_handle, torch_stream
 from ._weight import Taker, Weight
 from ._world import World, check_world, timeout_ms
 
@@ -145,8 +145,9 @@ class Plan(Taker):
         a new array of A's kind, or ``out`` [owned rows, n].
 
         On a GPU the call is enqueued on ``stream``: a handle or an object with one (default:
-        torch's current stream for tensors, else CUDA's default stream).  On a CPU the result is
-        there when it returns.
+        torch's current stream for tensors, else CUDA's default stream).  A new tensor belongs to that
+        stream, as if it were made under ``torch.cuda.stream(stream)``.  On a CPU the result is there
+        when it returns.
         """
         self._check_op("gemm-rs", "gemm_rs")
         return self._gemm(A, B, out, stream)
@@ -217,7 +218,7 @@ class Plan(Taker):
         n = several.widths()[0] if several.weights else self._n
         given = out
         if out is None:
-            out, c = _buffers.allocate_like(a, (m, n))
+            out, c = allocate_for(several.stream, a, (m, n))
         else:
             c = self._matrix(out, "out", m, True, n)
         self._world._call(lib.ew_ag_gemm_act, self._check_open(), m, a.pointer or None,
@@ -322,7 +323,7 @@ class Plan(Taker):
     def _run(self, a, b, out, stream):
         m, given = self._check_operands(a, b), out
         if out is None:
-            out, c = _buffers.allocate_like(a, self._shape_of_c(m))
+            out, c = allocate_for(stream, a, self._shape_of_c(m))
         else:
             c = self._matrix(out, "out", m, self._gives_all_rows)
             _buffers.refuse_overlap({"out": c}, _operands(a, b))
@@ -334,7 +335,7 @@ class Plan(Taker):
         m = self._check_all_rows(self._check_operands(a, b), num_rows)
         outputs, given = {}, out
         if out is None:
-            out, c = _buffers.allocate_like(a, (m, self._n))
+            out, c = allocate_for(stream, a, (m, self._n))
         else:
             c = outputs["out"] = self._matrix(out, "out", m, True)
         if gathered is not None:
@@ -360,7 +361,7 @@ class Plan(Taker):
 
     def _run_layer(self, a, b, layer, stream):
         m = self._check_operands(a, b)
-        epilogue, c = layer.resolve(self, m, _operands(a, b))
+        epilogue, c = layer.resolve(self, m, _operands(a, b), stream)
         self._enqueue(self._layer_function, m, a, b, c, stream, epilogue)
         _buffers.note_written(layer.out, layer.residual, layer.normed)
         return layer.result

@@ -1,7 +1,8 @@
 """Several weights on one gather: their arguments, checked, as the C library's."""
-from ._buffers import allocate_like, describe
+from ._buffers import describe
 from ._errors import ArgumentError, ShapeError
 from ._library import Product
+from ._streams import allocate_for
 from ._weight import Weight
 
 ACTIVATIONS = {"none": 0, "silu": 1, "gelu-tanh": 2}
@@ -19,6 +20,7 @@ class Products:
 
     def __init__(self, plan, weights, outs, stream):
         self.plan = plan
+        self.stream = stream  # as it was given, or None
         self.buffers = []  # what was lent must live until the call has ended
         self.weights = [self._take(weight, stream) for weight in weights]
         self.outs = list(outs) if outs is not None else [None] * len(self.weights)
@@ -42,7 +44,7 @@ class Products:
         """Places for all products that have none."""
         for at, n in enumerate(self.widths()):
             if self.outs[at] is None:
-                self.outs[at], buffer = allocate_like(a, (m, n))
+                self.outs[at], buffer = allocate_for(self.stream, a, (m, n))
                 self.buffers.append(buffer)
 
     def build(self, m):

@@ -1,7 +1,7 @@
 """CUDA streams as numbers."""
 import sys
 
-from ._buffers import count
+from ._buffers import CPU, allocate_like, count
 
 LEGACY_STREAM = 1  # CUDA's default stream, as a handle
 
@@ -18,6 +18,19 @@ def stream_handle(stream):
 def torch_stream(device):
     """The handle of torch's current stream."""
     return sys.modules["torch"].cuda.current_stream(device).cuda_stream or LEGACY_STREAM
+
+
+def allocate_for(stream, buffer, shape, name="out"):
+    """allocate_like, for a result that is written on the stream of that handle; None: torch's
+    current one.  torch gives out memory in which kernels of the stream it was made for may still
+    work, so memory made for another stream than the one that writes it can be overwritten."""
+    if stream is None or buffer.kind != "torch" or buffer.device == CPU:
+        return allocate_like(buffer, shape, name)
+    cuda = sys.modules["torch"].cuda
+    its = (cuda.ExternalStream(stream, device=buffer.device) if stream > LEGACY_STREAM
+           else cuda.default_stream(buffer.device))
+    with cuda.stream(its):
+        return allocate_like(buffer, shape, name)
 
 
 def is_capturing():

@@ -106,6 +106,32 @@ def test_a_stream_of_ones_own(world, product):
     assert torch.equal(result, want)
 
 
+def test_a_result_on_a_given_stream_has_memory_of_its_own(world, product):
+    """torch's allocator gives out again what the current stream has yet to write."""
+    A, B, want = product
+    stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    scatter = entwine.Plan(world, M, N, K, DTYPE, backend="cuda")
+    gather = entwine.Plan(world, M, N, K, DTYPE, backend="cuda", op="ag-gemm")
+    for plan in (scatter, gather):
+        plan.set_weight(B)
+    for call in (lambda: scatter.gemm_rs(A, stream=stream),
+                 lambda: scatter.gemm_rs(A, stream=stream.cuda_stream),
+                 lambda: scatter.gemm_rs_layer(A, stream=stream),
+                 lambda: gather.ag_gemm(A, stream=stream),
+                 lambda: gather.ag_gemm_multi(A, [B], stream=stream)[0],
+                 lambda: gather.ag_gemm_act(A, [B], "none", stream=stream)):
+        call()
+        torch.cuda.synchronize()
+        late = torch.empty_like(want)
+        stream.wait_stream(current)
+        torch.cuda._sleep(200_000_000)
+        late.fill_(77.0)
+        del late
+        out = call()
+        torch.cuda.synchronize()
+        assert torch.equal(out, want)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("output", ["scattered", "replicated"])
 def test_calls_that_are_made_again(world, product, monkeypatch, output, frozen):
