@@ -428,11 +428,8 @@ class Plan(Taker):
         self.close()
 
     def __del__(self):
-        if getattr(self, "_handle", None):
-            try:
-                self.close()
-            except Exception:
-                pass  # of or in use by another thread: it ends with its world
+        if getattr(self, "_handle", None) and self._handle in self._world._plan_handles:
+            self._world._forsake(self._handle, self._world._plan_handles, lib.ew_plan_destroy)
 
     # ---- Checks ----
 

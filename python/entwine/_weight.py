@@ -123,7 +123,7 @@ class Weight(Taker):
 
     def __del__(self):
         if getattr(self, "_handle", None) and self._is_open():
-            self._world._forsake_weight(self._handle)
+            self._world._forsake(self._handle, self._world._weight_handles, lib.ew_weight_destroy)
 
     def __repr__(self):
         state = f"{self._layout} {self._nbytes} bytes" if self._is_open() else "closed"

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _interrupt, _job, _mpi
+from . import _interrupt, _job, _mpi, _streams
 from ._buffers import CPU, count
 from ._cancellation import Cancellation, address_of
 from ._errors import (ArgumentError, ArgumentTypeError, EntwineError, LibraryError,
@@ -28,6 +28,7 @@ _DEFAULT_TIMEOUT_S = 30.0
 
 _worlds = weakref.WeakValueDictionary()  # by name
 _worlds_over_mpi = set()  # not yet closed: leaving MPI is for all ranks, never for the collector
+_forsaken_worlds = []  # collected while torch captured a CUDA graph; closed after that
 _counter = itertools.count()
 
 
@@ -101,7 +102,7 @@ class World(Unique):
         self._ending = threading.Lock()  # an abort from another thread, and close
         self._plan_handles = set()  # of its open plans; they end with it
         self._weight_handles = set()  # of its weights; as plans
-        self._forsaken = []  # weights whose object is gone, not yet freed
+        self._forsaken = []  # of plans and weights whose object is gone, not yet freed
         self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
         self._again = {}  # those of them that are found without looking closely
@@ -333,11 +334,12 @@ class World(Unique):
         self.close()
 
     def __del__(self):
-        if getattr(self, "_handle", None):
-            try:
-                self.close()
-            except Exception:
-                pass  # the interpreter is going away
+        if not getattr(self, "_handle", None):
+            return
+        if self._gpu is not None and _streams.is_capturing():
+            _forsaken_worlds.append(self)
+        else:
+            self._close_at_last()
 
     def __reduce__(self):
         """By its name, which the world of the process that loads it has, too."""
@@ -394,7 +396,7 @@ class World(Unique):
                 check(status)
         finally:
             self._busy.release()
-            if self._forsaken:
+            if self._forsaken or _forsaken_worlds:
                 self._free_forsaken()
 
     def _call_briefly(self, function, *arguments):
@@ -407,7 +409,7 @@ class World(Unique):
                 check(status)
         finally:
             self._busy.release()
-            if self._forsaken:
+            if self._forsaken or _forsaken_worlds:
                 self._free_forsaken()
 
     def _destroy_weight(self, handle):
@@ -415,19 +417,38 @@ class World(Unique):
         self._weight_handles.discard(handle)
         lib.ew_weight_destroy(handle)
 
-    def _forsake_weight(self, handle):
-        """Frees a weight when nobody is inside a call: the collector comes at any time, in any
-        thread."""
-        self._forsaken.append(handle)
+    def _forsake(self, handle, handles, destroy):
+        """Frees a plan or a weight when nobody is inside a call: the collector comes at any time,
+        in any thread."""
+        self._forsaken.append((handle, handles, destroy))
         self._free_forsaken()
 
     def _free_forsaken(self):
+        if self._must_not_free():
+            return
         while self._forsaken and self._busy.acquire(False):  # else whoever is busy will come by
             try:
                 if self._forsaken:
-                    self._destroy_weight(self._forsaken.pop())
+                    handle, handles, destroy = self._forsaken.pop()
+                    if handle in handles:
+                        handles.remove(handle)
+                        destroy(handle)
             finally:
                 self._busy.release()
+        while _forsaken_worlds and not _streams.is_capturing():
+            _forsaken_worlds.pop()._close_at_last()
+
+    def _must_not_free(self):
+        """Whether it would end a capture, which must neither wait nor free, or is for another
+        thread to do."""
+        return (self._gpu is not None and _streams.is_capturing()
+                or self._thread is not None and self._thread != threading.get_ident())
+
+    def _close_at_last(self):
+        try:
+            self.close()
+        except Exception:
+            pass  # the interpreter is going away
 
 
 def _busy_error(verb):
@@ -522,7 +543,7 @@ def init(**options: float | Cancellation | None) -> World:
 
 def _leave_all():
     uncaught = getattr(sys, "last_value", None) is not None  # an exception ends the program
-    for world in list(_worlds.values()):
+    for world in [*_worlds.values(), *_forsaken_worlds]:
         if uncaught and world._fabric is not None:
             world.abort()  # as __exit__ does
         try:
@@ -533,12 +554,13 @@ def _leave_all():
 
 
 def _disown_all():
-    for world in list(_worlds.values()):
+    for world in [*_worlds.values(), *_forsaken_worlds]:
         world._handle = None
         world._gone = "belongs to the process that this one was forked from"
         world._plan_handles.clear()
         world._weight_handles.clear()
         world._forsaken.clear()
+    _forsaken_worlds.clear()
     _worlds_over_mpi.clear()
 
 
