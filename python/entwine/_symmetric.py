@@ -38,7 +38,8 @@ class SymmetricMemory(Unique):
     Other ranks write the tensor from the call's place in its stream on: what reads an earlier
     result has to come before the call in the stream.
 
-    ``close()`` frees it, on all ranks together; what is left ends with the world.
+    ``close()`` frees it, on all ranks together and before the world is closed.  What was not freed
+    then stays until the process ends, as tensors and other ranks may still use it.
     """
 
     def __init__(self, world: World, nbytes: int, *, backend: str = "cuda") -> None:
