@@ -1,7 +1,9 @@
 """CUDA streams as numbers."""
+import ctypes
 import sys
 
 from ._buffers import CPU, allocate_like, count
+from ._errors import ArgumentError
 
 LEGACY_STREAM = 1  # CUDA's default stream, as a handle
 
@@ -18,6 +20,19 @@ def stream_handle(stream):
 def torch_stream(device):
     """The handle of torch's current stream."""
     return sys.modules["torch"].cuda.current_stream(device).cuda_stream or LEGACY_STREAM
+
+
+def synchronize(stream, name):
+    """Waits for what was enqueued on the stream of whoever made the array `name`, with whatever
+    package: they all use the driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return  # there is no GPU, as the library will say
+    error = driver.cuStreamSynchronize(ctypes.c_void_p(stream))
+    if error:
+        raise ArgumentError(f"{name} cannot be waited for: CUDA error {error} of its stream "
+                            f"{stream}")
 
 
 def allocate_for(stream, buffer, shape, name="out"):

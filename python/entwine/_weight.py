@@ -8,6 +8,7 @@ from ._buffers import CPU, DTYPE_NAMES, describe
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._library import lib
 from ._problem import ConfigLike, make_config, make_problem
+from ._streams import stream_handle, synchronize
 from ._world import Unique, World, check_world
 
 
@@ -40,10 +41,13 @@ class Taker(Unique):
                 f"with the other layout")
 
     def _take_weight(self, b):
-        """The address of B, once it is found right and its values are there."""
+        """The address of B, once it is found right and its values are there.  What came through
+        DLPack is in order on CUDA's default stream, which packing follows."""
         self._check_weight(b)
         if b.kind == "torch" and b.device != CPU:
             sys.modules["torch"].cuda.current_stream(b.device).synchronize()
+        elif b.stream is not None:
+            synchronize(stream_handle(b.stream), "B")
         return b.pointer
 
 

@@ -3,7 +3,7 @@ are the arrays."""
 import pytest
 
 import entwine
-from entwine import _plan, _symmetric, _weight
+from entwine import _plan, _streams, _symmetric, _weight
 from entwine._library import lib
 from matrices import operands
 
@@ -18,10 +18,10 @@ class OnGpu:
         def __init__(self, number):
             self.id = number
 
-    def __init__(self, number, shape):
+    def __init__(self, number, shape, **more):
         self.device = self.Device(number)
         self.__cuda_array_interface__ = {"data": (4096, False), "shape": shape, "typestr": "<f4",
-                                         "strides": None, "version": 3}
+                                         "strides": None, "version": 3, **more}
 
 
 @pytest.fixture
@@ -73,6 +73,28 @@ def test_the_first_weight_may_be_on_any_gpu(world, gpu, monkeypatch):
     with pytest.raises(entwine.ArgumentError, match="B is on cuda:1; expected cuda:2"):
         entwine.Weight(world, OnGpu(1, (N, K)))
     weight.close()
+
+
+class Driver:
+    """Of CUDA; says what was waited for."""
+
+    def __init__(self, order, error=0):
+        self.cuStreamSynchronize = lambda stream: order.append(stream.value) or error
+
+
+def test_a_weight_is_packed_behind_the_stream_that_its_array_names(world, gpu, monkeypatch):
+    plan, order = entwine.Plan(world, M, N, K, "float32"), []
+    monkeypatch.setattr(lib, "ew_plan_set_weight", lambda *_: order.append("packed") or 0)
+    monkeypatch.setattr(_streams.ctypes, "CDLL", lambda name: Driver(order))
+    plan.set_weight(OnGpu(2, (N, K), stream=77))
+    plan.set_weight(OnGpu(2, (N, K), stream=None))
+    assert order == [77, "packed", "packed"]
+    monkeypatch.setattr(_streams.ctypes, "CDLL", lambda name: Driver(order, error=700))
+    with pytest.raises(entwine.ArgumentError, match="B cannot be waited for: CUDA error 700"):
+        plan.set_weight(OnGpu(2, (N, K), stream=1))
+    with pytest.raises(entwine.ArgumentTypeError, match="stream is 'no'"):
+        plan.set_weight(OnGpu(2, (N, K), stream="no"))
+    assert order == [77, "packed", "packed", 1]
 
 
 def test_symmetric_memory_is_on_the_gpu_that_the_library_chose(world, gpu, monkeypatch):

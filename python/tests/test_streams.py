@@ -48,7 +48,8 @@ def on_gpu(monkeypatch):
     cuda = SimpleNamespace(stream=stream, Tensor=Tensor,
                            ExternalStream=lambda handle, device: (handle, device),
                            default_stream=lambda device: ("the default stream", device),
-                           current_stream=lambda device: SimpleNamespace(cuda_stream=55))
+                           current_stream=lambda device: SimpleNamespace(cuda_stream=55),
+                           is_current_stream_capturing=lambda: False)
     monkeypatch.setitem(sys.modules, "torch",
                         SimpleNamespace(cuda=cuda, Tensor=Tensor, dtype=type(None)))
     monkeypatch.setattr(lib, "ew_world_gpu", lambda world: GPU)
