@@ -51,4 +51,5 @@ def allocate_for(stream, buffer, shape, name="out"):
 def is_capturing():
     """Whether torch captures its current stream into a CUDA graph."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_current_stream_capturing()
+    return (torch is not None and torch.cuda.is_initialized()
+            and torch.cuda.is_current_stream_capturing())

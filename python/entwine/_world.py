@@ -336,7 +336,7 @@ class World(Unique):
     def __del__(self):
         if not getattr(self, "_handle", None):
             return
-        if self._gpu is not None and _streams.is_capturing():
+        if self._gpu is not None and _is_capturing():
             _forsaken_worlds.append(self)
         else:
             self._close_at_last()
@@ -435,13 +435,13 @@ class World(Unique):
                         destroy(handle)
             finally:
                 self._busy.release()
-        while _forsaken_worlds and not _streams.is_capturing():
+        while _forsaken_worlds and not _is_capturing():
             _forsaken_worlds.pop()._close_at_last()
 
     def _must_not_free(self):
         """Whether it would end a capture, which must neither wait nor free, or is for another
         thread to do."""
-        return (self._gpu is not None and _streams.is_capturing()
+        return (self._gpu is not None and _is_capturing()
                 or self._thread is not None and self._thread != threading.get_ident())
 
     def _close_at_last(self):
@@ -449,6 +449,13 @@ class World(Unique):
             self.close()
         except Exception:
             pass  # the interpreter is going away
+
+
+def _is_capturing():
+    try:
+        return _streams.is_capturing()
+    except RuntimeError:
+        return False  # CUDA has failed, and with it whatever was captured
 
 
 def _busy_error(verb):

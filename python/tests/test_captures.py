@@ -79,6 +79,17 @@ def test_a_world_waits_for_a_call_of_another_one(world, capture):
     assert not _world._forsaken_worlds
 
 
+def test_after_a_fault_of_cuda_nothing_waits(world, capture, monkeypatch):
+    def fail():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(_streams, "is_capturing", fail)
+    plan = entwine.Plan(on_gpu(world), M, N, K, "float32")
+    del plan
+    world.barrier()
+    assert capture.freed == ["ew_plan_destroy"]
+
+
 def test_on_a_cpu_nothing_waits(world, capture, monkeypatch):
     """torch is not even asked, since asking it may start CUDA."""
     monkeypatch.setattr(_streams, "is_capturing", None)

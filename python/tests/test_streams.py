@@ -49,7 +49,7 @@ def on_gpu(monkeypatch):
                            ExternalStream=lambda handle, device: (handle, device),
                            default_stream=lambda device: ("the default stream", device),
                            current_stream=lambda device: SimpleNamespace(cuda_stream=55),
-                           is_current_stream_capturing=lambda: False)
+                           is_initialized=lambda: False)
     monkeypatch.setitem(sys.modules, "torch",
                         SimpleNamespace(cuda=cuda, Tensor=Tensor, dtype=type(None)))
     monkeypatch.setattr(lib, "ew_world_gpu", lambda world: GPU)
