@@ -288,7 +288,8 @@ static void make_engine(int form, int64_t m)
             ewx_world_is_local(&world, rank) ? &ewx_route_heap : &ewx_route_wire;
         atomic_store(&peer_agrees[rank], 0);
     }
-    FUZZ_DEMAND(ewx_wire_open(&engine) == EW_OK && engine.wire.exchange.num_units <= 16);
+    FUZZ_DEMAND(ewx_wire_open(&engine, EW_OK) == EW_OK &&
+                engine.wire.exchange.num_units <= 16);
     engine.call.epoch = 1;
     engine.call.grid = ewx_spec_grid(spec, m);
     engine.call.share = ewx_share_of(&engine.call.grid, ownership, RANKS, US);
