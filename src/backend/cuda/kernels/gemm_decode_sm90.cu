@@ -42,7 +42,7 @@ struct shape {
     static constexpr int LOADER_WARP = MULTIPLIERS / 32, STORER_WARP = LOADER_WARP + 1;
     static constexpr int IMAGE_THREADS = MULTIPLIERS + 32; /* and the storer */
     static constexpr int LAUNCH_BOUND = WARPGROUPS == 2 ? 512 : THREADS;
-    static constexpr int MULTIPLIER_REGISTERS = 152, OTHER_REGISTERS = 80;
+    enum { MULTIPLIER_REGISTERS = 152, OTHER_REGISTERS = 80 };
     static constexpr int TOKEN_BYTES = TOKENS * DEPTH * 2;
     static constexpr int STAGE_BYTES = WEIGHT_BYTES + TOKEN_BYTES;
     static constexpr int IMAGE_BYTES =
