@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/probe.h"
 #include "stress.h"
 
 enum { MOST_RANKS = 6, TIMEOUT_MS = 20000 };
@@ -253,6 +254,61 @@ static void a_stopped_rank_is_left_behind(void **state)
     harness_unshare(s, sizeof *s);
 }
 
+/* A rank stops in the middle of the shrinking.  The others name it, shrink without it, and
+ * wake it then: it learns that it has come too late. */
+static int stop_in_the_meeting(void *context, ewx_probe_point point, int rank,
+                               int64_t where)
+{
+    scene *s = context;
+    if (point == EWX_PROBE_MEETING && where == 0 && rank == s->victims &&
+        atomic_fetch_add(&s->again, 1) == 1) /* it has met once, for the old world */
+        raise(SIGSTOP);
+    return 0;
+}
+
+static int stop_while_shrinking(ew_world *world, void *argument)
+{
+    scene *s = argument;
+    ew_world *made = NULL;
+    char name[40];
+    if (ew_world_rank(world) == s->victims) {
+        atomic_store(&s->stopped, (int)getpid());
+        ew_world_abort(world);
+    }
+    while (ew_world_barrier(world) == EW_OK)
+        ;
+    const ew_status status = ew_world_shrink(world, &made);
+    RANK_CHECK(status == EW_ERR_TIMEOUT && !made, "%s", ew_status_name(status));
+    snprintf(name, sizeof name, "rank %d ", s->victims);
+    if (ew_world_rank(world) == s->victims) {
+        RANK_CHECK(error_has(name, "came", "given it up", NULL), "%s", ew_last_error());
+        return 0;
+    }
+    RANK_CHECK(error_has(name, "made no progress", NULL), "%s", ew_last_error());
+    RANK_OK(ew_world_shrink(world, &made));
+    RANK_CHECK(ew_world_size(made) == 2, "%d", ew_world_size(made));
+    RANK_OK(ew_world_barrier(made));
+    kill(atomic_load(&s->stopped), SIGCONT);
+    ew_world_destroy(made);
+    return 0;
+}
+
+static void a_rank_that_stops_while_shrinking_is_named(void **state)
+{
+    (void)state;
+    for (int victim = 2; victim >= 0; victim -= 2) { /* rank 0 owns the new world */
+        scene *s = harness_share(sizeof *s);
+        s->victims = victim;
+        harness_context("rank %d stops", victim);
+        ewx_probe_install(stop_in_the_meeting, s);
+        const int survivors =
+            survivors_of(EW_RANKS_AS_PROCESSES, 3, 500, stop_while_shrinking, s);
+        ewx_probe_install(NULL, NULL);
+        assert_int_equal(survivors, 3);
+        harness_unshare(s, sizeof *s);
+    }
+}
+
 static int misuse(ew_world *world, void *argument)
 {
     (void)argument;
@@ -286,8 +342,11 @@ static void only_a_broken_world_shrinks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TIDY(deaths_until_one_is_left),    TIDY(deaths_while_the_others_shrink),
-        TIDY(ranks_that_go_on_are_spared), TIDY(a_stopped_rank_is_left_behind),
+        TIDY(deaths_until_one_is_left),
+        TIDY(deaths_while_the_others_shrink),
+        TIDY(ranks_that_go_on_are_spared),
+        TIDY(a_stopped_rank_is_left_behind),
+        TIDY(a_rank_that_stops_while_shrinking_is_named),
         TIDY(only_a_broken_world_shrinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

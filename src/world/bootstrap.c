@@ -365,10 +365,20 @@ out:
     return status;
 }
 
+static int find_culprit(const ew_world *world)
+{
+    const ewx_control *control = world->control;
+    if (!control)
+        return world->blamed;
+    return atomic_load_explicit(&control->fault_ready, memory_order_acquire)
+               ? control->fault.culprit
+               : -1;
+}
+
 /* Arguments have been checked. */
 static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *context,
                         const ew_fabric *fabric, const ew_world_options *options,
-                        ew_world **world_out)
+                        int *culprit_out, ew_world **world_out)
 {
     EW_TRY(EWX_INJECT_LOAD(rank));
     ew_world *world = calloc(1, sizeof *world);
@@ -377,7 +387,7 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     ewx_handle_begin(&world->handle, EWX_KIND_WORLD);
     for (int peer = 0; peer < num_ranks; peer++)
         world->sockets[peer] = world->death_fds[peer] = -1;
-    world->stop_fd = world->control_fd = -1;
+    world->stop_fd = world->control_fd = world->blamed = -1;
     if (fabric)
         world->fabric_table = *fabric;
     world->fabric = fabric ? &world->fabric_table : NULL;
@@ -392,6 +402,7 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     if (status == EW_OK)
         status = join(world, allgather, context);
     if (status != EW_OK) {
+        *culprit_out = find_culprit(world);
         ew_world_destroy(world);
         return status;
     }
@@ -412,8 +423,9 @@ static ew_status check_place(int rank, int num_ranks, ew_world *const *world_out
     return EW_OK;
 }
 
-ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void *context,
-                          const ew_world_options *options, ew_world **world_out)
+ew_status ewx_world_create(int rank, int num_ranks, ew_allgather allgather, void *context,
+                           const ew_world_options *options, int *culprit_out,
+                           ew_world **world_out)
 {
     EW_TRY(check_place(rank, num_ranks, world_out));
     if (num_ranks > 1 && !allgather)
@@ -421,7 +433,16 @@ ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void 
                         "W=%d ranks cannot meet without an all-gather\n"
                         "  fix: pass one, or use ew_run_ranks",
                         num_ranks);
-    return create(rank, num_ranks, allgather, context, NULL, options, world_out);
+    return create(rank, num_ranks, allgather, context, NULL, options, culprit_out,
+                  world_out);
+}
+
+ew_status ew_world_create(int rank, int num_ranks, ew_allgather allgather, void *context,
+                          const ew_world_options *options, ew_world **world_out)
+{
+    int culprit;
+    return ewx_world_create(rank, num_ranks, allgather, context, options, &culprit,
+                            world_out);
 }
 
 /* What is used before the ranks know whether the fabric carries anything. */
@@ -447,6 +468,7 @@ ew_status ew_world_join(const ew_fabric *fabric, const ew_world_options *options
                            "its size, or take it from the MPI module"));
     EW_TRY(check_place(given.rank, given.num_ranks, world_out));
     EW_TRY(check_fabric(&given));
+    int culprit;
     return create(given.rank, given.num_ranks, given.allgather, given.context, &given,
-                  options, world_out);
+                  options, &culprit, world_out);
 }

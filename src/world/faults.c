@@ -156,6 +156,7 @@ void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault)
 ew_status ewx_world_raise(ew_world *world, const ewx_fault *fault)
 {
     if (!world->control) {
+        world->blamed = fault->culprit;
         ewx_remotes_tell(world, fault);
         return explain(world, fault);
     }

@@ -125,6 +125,14 @@ static int find_culprit(ew_world *world)
                : -1;
 }
 
+static ew_status fail_late(const shrinking *s)
+{
+    return ewx_fail(EW_ERR_TIMEOUT,
+                    "rank %d came to ew_world_shrink when the others had given it up\n"
+                    "  fix: make all ranks call it as soon as they have their error",
+                    s->world->rank);
+}
+
 static ew_status muster(shrinking *s)
 {
     ew_world *world = s->world;
@@ -140,12 +148,7 @@ static ew_status muster(shrinking *s)
                 s->rank = s->num_members;
             s->members[s->num_members++] = rank;
         }
-    if (is_member(s, world->rank))
-        return EW_OK;
-    return ewx_fail(EW_ERR_TIMEOUT,
-                    "rank %d came to ew_world_shrink when the others had given it up\n"
-                    "  fix: make all ranks call it as soon as they have their error",
-                    world->rank);
+    return is_member(s, world->rank) ? EW_OK : fail_late(s);
 }
 
 /* ---- The members meet ---- */
@@ -279,12 +282,14 @@ static ew_status build_of_threads(const shrinking *s, ew_world **world_out)
 
 /* ---- The new world ---- */
 
-static ew_status build(shrinking *s, ew_world **world_out)
+static ew_status build(shrinking *s, int *culprit_out, ew_world **world_out)
 {
+    *culprit_out = -1;
     if (s->world->in_threads)
         return build_of_threads(s, world_out);
     const ew_world_options options = options_of(s->world);
-    return ew_world_create(s->rank, s->num_members, gather_members, s, &options, world_out);
+    return ewx_world_create(s->rank, s->num_members, gather_members, s, &options,
+                            culprit_out, world_out);
 }
 
 static bool one_is_gone(const shrinking *s)
@@ -295,16 +300,17 @@ static bool one_is_gone(const shrinking *s)
     return has_failed(s);
 }
 
-/* This member could not build.  A member that has lost a peer learns a little later which
- * one. */
-static void report_failure(const shrinking *s, ew_status status)
+/* This member could not build, because of `culprit` unless that is none of them.  A member
+ * that has lost a peer learns a little later which one. */
+static void report_failure(const shrinking *s, ew_status status, int culprit)
 {
     ewx_wait wait = ewx_wait_begin(NULL, DEATH_NS, s->world->spins);
     ew_status waited = EW_OK;
     if (status != EW_ERR_MEMORY)
         EWX_AWAIT(waited, &wait, one_is_gone(s));
     (void)waited;
-    fail_attempt(s, status, s->world->rank);
+    const bool is_known = culprit >= 0 && culprit < s->num_members; /* a peer wrote it */
+    fail_attempt(s, status, s->members[is_known ? culprit : s->rank]);
 }
 
 static ew_status explain_failure(const shrinking *s, ew_status mine)
@@ -312,6 +318,8 @@ static ew_status explain_failure(const shrinking *s, ew_status mine)
     const uint64_t word = atomic_load(&s->world->control->outcome);
     const ew_status status = (ew_status) - (int)(word >> 8 & 0xff);
     const int culprit = (int)(word >> 16 & 0xffff);
+    if (attempt_of(word) > s->attempt) /* which the others have made without this rank */
+        return fail_late(s);
     if (culprit == s->world->rank && mine != EW_OK)
         return mine; /* with its own text */
     return ewx_fail(status,
@@ -341,9 +349,10 @@ static void inherit(const shrinking *s, ew_world *made)
 static ew_status settle(shrinking *s, ew_world **world_out)
 {
     ew_world *made = NULL;
-    const ew_status mine = build(s, &made);
+    int culprit;
+    const ew_status mine = build(s, &culprit, &made);
     if (mine != EW_OK)
-        report_failure(s, mine);
+        report_failure(s, mine, culprit);
     else
         atomic_store_explicit(&mailbox_of(s, s->rank)->built, s->attempt,
                               memory_order_release);

@@ -151,6 +151,7 @@ struct ew_world {
     bool shares_control;        /* with the threads of a world that was shrunk */
     int launcher_fd;            /* -1: none */
     int origins[EWX_MAX_RANKS]; /* ranks as the launcher numbers them */
+    int blamed;                 /* by a rank without a control block; -1: none */
     /* Several hosts only (remote_ranks.c): */
     const ew_fabric *fabric;  /* NULL: one host */
     ew_fabric fabric_table;   /* what it points to: the caller's may be of another size */
@@ -274,6 +275,10 @@ void ewx_use_close(ew_world *world); /* not open is fine */
 void ewx_world_settle(ew_world *world, const int *hosts);
 /* As ewx_world_raise, without a text.  Async-signal-safe. */
 void ewx_world_raise_quietly(ew_world *world, const ewx_fault *fault);
+/* ew_world_create, which names the rank that made it fail; -1: none is known. */
+ew_status ewx_world_create(int rank, int num_ranks, ew_allgather allgather, void *context,
+                           const ew_world_options *options, int *culprit_out,
+                           ew_world **world_out);
 ew_status ewx_world_create_threads(int rank, int num_ranks, const ew_world_options *options,
                                    ewx_control *control, int control_fd,
                                    ew_world **world_out);
