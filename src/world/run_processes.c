@@ -23,6 +23,13 @@
 #define SLICE_MS 100         /* of waits for the launcher, and for ranks */
 #define MARGIN_NS 5000000000 /* for the launcher to answer after its own timeout */
 
+/* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
+ * that could not join sends the same struct back to say why. */
+typedef struct answer {
+    int32_t status;
+    char text[256];
+} answer;
+
 typedef struct child {
     pid_t pid;
     int socket; /* the parent's end */
@@ -34,14 +41,8 @@ typedef struct child {
     int signal;         /* that ended it, or 0 */
     unsigned char hello[MAX_HELLO_BYTES];
     ewx_shrunk_note shrunk; /* the world that it has gone on with, if any */
+    answer words;           /* why it could not join; EW_OK: it has not said so */
 } child;
-
-/* What the parent answers: the hellos of all ranks follow when status is EW_OK.  A rank
- * that could not join sends the same struct back to say why. */
-typedef struct answer {
-    int32_t status;
-    char text[256];
-} answer;
 
 /* All ranks, as their parent sees them. */
 typedef struct flock {
@@ -363,18 +364,29 @@ static ew_status answer_all(const flock *f, size_t hello_bytes)
     return status;
 }
 
-/* A rank that goes on in a smaller world reports who is in it. */
-static void take_note(child *c)
+/* A rank that goes on in a smaller world reports who is in it, and one that could not join
+ * says why; that may lie behind a hello that came after the answer had been given. */
+static void take_words(child *c)
 {
     unsigned char message[MAX_HELLO_BYTES];
     for (ssize_t got; (got = receive(c, message)) > 0;) {
         ewx_shrunk_note note;
+        answer why;
+        if (is_answer(message, got, &why))
+            c->words = why;
         if (got != sizeof note)
             continue;
         memcpy(&note, message, sizeof note);
         if (note.magic == EWX_SHRUNK_MAGIC)
             c->shrunk = note;
     }
+}
+
+/* At every turn: a rank whose words fill the socket cannot say more. */
+static void listen_to_all(flock *f)
+{
+    for (int rank = 0; rank < f->num_ranks && f->children[rank].pid > 0; rank++)
+        take_words(&f->children[rank]);
 }
 
 /* Whether a rank goes on in a world without those that have failed. */
@@ -393,8 +405,6 @@ static void kill_idle(const flock *f)
 {
     for (int rank = 0; rank < f->num_ranks; rank++) {
         child *c = &f->children[rank];
-        if (c->running)
-            take_note(c);
         if (c->running && !goes_on(f, rank)) {
             c->stopped_by_us = true;
             kill(c->pid, SIGKILL);
@@ -415,6 +425,7 @@ static void wait_for_all(flock *f)
 {
     while (reap(f) > 0) {
         const bool is_over = f->failed && ewx_timer_is_over(&f->since_exit);
+        listen_to_all(f);
         if (is_over)
             kill_idle(f);
         sleep_until_something(f, false,
@@ -422,6 +433,7 @@ static void wait_for_all(flock *f)
                                   ? ewx_timer_sleep_ms(&f->since_exit, SLICE_MS)
                                   : SLICE_MS);
     }
+    listen_to_all(f);
 }
 
 /* A rank that only missed another one knows less than the one it missed. */
@@ -431,31 +443,21 @@ static bool only_noticed(int32_t status)
            status == EW_ERR_ABORTED;
 }
 
-/* The reason that a rank gave for not joining, if any.  It may lie behind a hello that came
- * after the answer had been given. */
-static bool take_last_words(const child *c, answer *words_out)
-{
-    unsigned char message[MAX_HELLO_BYTES];
-    for (ssize_t got; (got = receive(c, message)) > 0;)
-        if (is_answer(message, got, words_out))
-            return true;
-    return false;
-}
-
 /* Of the ranks that could not join, the first that knows why explains it for all.  If it
  * said so in place of a hello, the reply has it, and maybe no rank was left to receive it.
  */
 static ew_status explain_no_world(const flock *f)
 {
-    answer best = {.status = EW_OK}, words;
+    answer best = {.status = EW_OK};
     if (!only_noticed(f->reply.status))
         best = f->reply;
-    for (int rank = 0; rank < f->num_ranks; rank++)
-        if (f->exits[rank] == EXIT_NO_WORLD &&
-            take_last_words(&f->children[rank], &words) &&
+    for (int rank = 0; rank < f->num_ranks; rank++) {
+        const answer *words = &f->children[rank].words;
+        if (f->exits[rank] == EXIT_NO_WORLD && words->status != EW_OK &&
             (best.status == EW_OK ||
-             (only_noticed(best.status) && !only_noticed(words.status))))
-            best = words;
+             (only_noticed(best.status) && !only_noticed(words->status))))
+            best = *words;
+    }
     return best.status == EW_OK ? EW_OK : ewx_fail((ew_status)best.status, "%s", best.text);
 }
 
