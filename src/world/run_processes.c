@@ -27,6 +27,7 @@
  * that could not join sends the same struct back to say why. */
 typedef struct answer {
     int32_t status;
+    int32_t is_told; /* by another rank, which says more of it */
     char text[256];
 } answer;
 
@@ -144,15 +145,15 @@ _Noreturn static void be_rank(int rank, const gather_context *us, pid_t parent,
         _exit(EXIT_NO_WORLD);
     gather_context context = *us;
     ew_world *world;
-    int code = EXIT_NO_WORLD;
+    int code = EXIT_NO_WORLD, culprit = -1;
     ewx_place_bind(rank, us->num_ranks);
-    const ew_status status = ew_world_create(rank, us->num_ranks, gather_through_parent,
-                                             &context, options, &world);
+    const ew_status status = ewx_world_create(rank, us->num_ranks, gather_through_parent,
+                                              &context, options, &culprit, &world);
     if (status == EW_OK) {
         world->launcher_fd = us->fd;
         code = ewx_rank_body(world, rank_main, argument);
     } else {
-        answer why = {.status = status};
+        answer why = {.status = status, .is_told = culprit >= 0 && culprit != rank};
         snprintf(why.text, sizeof why.text, "%s", ew_last_error());
         send(us->fd, &why, sizeof why, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
@@ -436,11 +437,13 @@ static void wait_for_all(flock *f)
     listen_to_all(f);
 }
 
-/* A rank that only missed another one knows less than the one it missed. */
-static bool only_noticed(int32_t status)
+/* A rank that only missed another one knows less than the one it missed, and one that was
+ * told of a failure less than the one that failed. */
+static int knowledge(const answer *words)
 {
-    return status == EW_ERR_PEER_DIED || status == EW_ERR_TIMEOUT ||
-           status == EW_ERR_ABORTED;
+    const bool noticed = words->status == EW_ERR_PEER_DIED ||
+                         words->status == EW_ERR_TIMEOUT || words->status == EW_ERR_ABORTED;
+    return words->status == EW_OK ? 0 : noticed ? 1 : words->is_told ? 2 : 3;
 }
 
 /* Of the ranks that could not join, the first that knows why explains it for all.  If it
@@ -449,15 +452,12 @@ static bool only_noticed(int32_t status)
 static ew_status explain_no_world(const flock *f)
 {
     answer best = {.status = EW_OK};
-    if (!only_noticed(f->reply.status))
+    if (knowledge(&f->reply) > 1)
         best = f->reply;
-    for (int rank = 0; rank < f->num_ranks; rank++) {
-        const answer *words = &f->children[rank].words;
-        if (f->exits[rank] == EXIT_NO_WORLD && words->status != EW_OK &&
-            (best.status == EW_OK ||
-             (only_noticed(best.status) && !only_noticed(words->status))))
-            best = *words;
-    }
+    for (int rank = 0; rank < f->num_ranks; rank++)
+        if (f->exits[rank] == EXIT_NO_WORLD &&
+            knowledge(&f->children[rank].words) > knowledge(&best))
+            best = f->children[rank].words;
     return best.status == EW_OK ? EW_OK : ewx_fail((ew_status)best.status, "%s", best.text);
 }
 
