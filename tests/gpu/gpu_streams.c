@@ -119,6 +119,20 @@ static int in_special_streams(gpu_job *job, void *argument)
     return 0;
 }
 
+/* A thread without a CUDA context is left without: where its next world goes, its context
+ * says. */
+static int without_context(gpu_job *job, void *unused)
+{
+    ew_world *world = job->world;
+    const ewx_driver *driver = job_engine(job)->device->driver;
+    CUcontext current = NULL;
+    (void)unused;
+    RANK_TRY(job_compute(job, job->problem.max_m, 4, NULL));
+    RANK_CHECK(driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS && !current,
+               "calls have left a context on their thread");
+    return 0;
+}
+
 static void run_sequences(int num_ranks, const char *config, ew_weight_layout layout)
 {
     const int64_t most = 130 * num_ranks + 1;
@@ -188,6 +202,8 @@ void check_streams(void)
     }
     gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(200, 264, 72, EW_FP16), "",
             in_special_streams, NULL);
+    gpu_run(EW_RANKS_AS_THREADS, 2, NULL, gpu_problem(200, 264, 72, EW_FP16), "",
+            without_context, NULL);
     for (const char *const *kernel = gpu_kernels(); *kernel; kernel++) {
         run_ahead(*kernel);
         run_empty(*kernel);

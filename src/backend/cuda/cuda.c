@@ -192,7 +192,11 @@ static ew_status check_captured(const ewx_cuda_engine *engine, const char *what)
 #if EW_MUTANT == 91 /* planted bug: calls between those of a capture are not noticed */
     return EW_OK;
 #endif
-    if (!is_capturing(engine->device->producing))
+    /* Entered, or a caller without a context would get that of GPU 0, and keep it. */
+    EW_TRY(ewx_device_enter(engine->device));
+    const bool captures = is_capturing(engine->device->producing);
+    ewx_device_leave(engine->device);
+    if (!captures)
         return EW_OK;
     return ewx_fail(EW_ERR_ARGUMENT,
                     "%s while calls of this rank are captured\n"
