@@ -365,10 +365,10 @@ static ew_status open_counter(ewx_device *device)
 
 static ew_status open_device(ewx_device *device, ew_world *world)
 {
+    EW_TRY(place(device, world));
     device->num_apart = calloc(1, sizeof *device->num_apart);
     if (!device->num_apart)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a device");
-    EW_TRY(place(device, world));
     EW_TRY(ewx_cuda_symmetric_open(&device->symmetric));
     EW_TRY(open_context(device));
     EW_TRY(ewx_device_enter(device));
