@@ -144,15 +144,24 @@ void check_units(void)
 
 /* ---- Reducers behind those of another plan ---- */
 
-/* A late rank keeps the first plan's reducer waiting, and the other's behind it.  Meanwhile
- * the other plan's GEMMs go on to one that waits for that reducer. */
+typedef struct plan_pair {
+    ew_op op;
+    const char *first, *second;
+    int64_t n;
+    int first_calls;
+} plan_pair;
+
+/* A late rank keeps the first plan's reducer waiting, and the other's behind it, perhaps
+ * with another of the first between them.  Meanwhile the other plan's GEMMs go on to one
+ * that waits for its reducer. */
 static int behind_another(gpu_job *job, void *argument)
 {
     ew_world *world = job->world;
     const int64_t m = job->problem.max_m;
+    const plan_pair *pair = argument;
     gpu_job other = *job;
     other.plan = NULL;
-    RANK_TRY(job_replan(&other, argument));
+    RANK_TRY(job_replan(&other, pair->second));
     RANK_TRY(job_fill(job, 1));
     RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->c_bytes, &other.C));
     RANK_TRY(job_poison(job));
@@ -160,7 +169,8 @@ static int behind_another(gpu_job *job, void *argument)
     if (job->rank == job->num_ranks - 1)
         RANK_TRY(job_hold_producer(job, gpu_pause, NULL));
     RANK_OK(ew_world_barrier(world)); /* a first host function may wait for the GPU */
-    RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
+    for (int i = 0; i < pair->first_calls; i++)
+        RANK_OK(job_call(job, m, job->A, job->B, job->C, NULL));
     for (int i = 0; i < 3; i++)
         RANK_OK(job_call(&other, m, job->A, job->B, other.C, NULL));
     RANK_OK(ew_plan_wait(job->plan));
@@ -193,21 +203,22 @@ static int behind_epilogues(gpu_job *job, void *unused)
 
 void check_plans_in_turn(void)
 {
-    static const struct {
-        ew_op op;
-        const char *first, *second;
-    } pairs[] = {
-        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16"},
-        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,ctas=block"},
-        {EW_OP_GEMM_AR, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,shots=2"},
-        {EW_OP_GEMM_RS, "kernel=sm80,x=1", "kernel=sm80,block=128x128,pool=static,x=4"},
+    plan_pair pairs[] = {
+        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16", 1024, 1},
+        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,ctas=block",
+         1024, 1},
+        {EW_OP_GEMM_AR, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,shots=2", 1024,
+         1},
+        {EW_OP_GEMM_RS, "kernel=sm80,x=1", "kernel=sm80,block=128x128,pool=static,x=4",
+         1024, 1},
+        {EW_OP_GEMM_RS, "pool=static,x=16", "pool=shared", 4096, 2},
     };
     const ew_world_options options = gpu_options(TIMEOUT_MS);
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        ew_problem problem = gpu_problem(4096, 1024, 72, EW_FP16);
+        ew_problem problem = gpu_problem(4096, pairs[i].n, 72, EW_FP16);
         problem.op = pairs[i].op;
         gpu_run(EW_RANKS_AS_THREADS, 2, &options, problem, pairs[i].first, behind_another,
-                (void *)(uintptr_t)pairs[i].second);
+                &pairs[i]);
     }
     if (gpu_has_kernel(EW_KERNEL_SM90))
         gpu_run(EW_RANKS_AS_THREADS, 2, &options, gpu_problem(8192, 4096, 64, EW_FP16),

@@ -605,15 +605,19 @@ static ew_status hold_call(ewx_cuda_engine *engine, ewx_cuda_call *call)
 
 /* ---- The call ---- */
 
-/* A reducer that begins when another has ended, of its own call or another plan's, may find
- * its place taken by GEMMs of later calls, which wait for it. */
+/* An exchange that begins when another has ended, of its own call or another plan's, may
+ * find its place taken by GEMMs of later calls, which wait for it.  With pool=static the
+ * plan's own GEMM leaves it SMs, another plan's does not. */
 static bool holds_producers(const ewx_cuda_engine *engine)
 {
 #if EW_MUTANT == 88 /* planted bug: a later reducer need not find room */
     return false;
 #endif
-    return exchanges_apart(engine) && !engine->exchange_fits_beside &&
-           (ewx_reduces_by_unit(&engine->spec->config) || *engine->device->num_apart > 1);
+    const ew_config *config = &engine->spec->config;
+    const bool fits_own = engine->exchange_fits_beside;
+    const bool fits_others = fits_own && config->pool != EW_POOL_STATIC;
+    return exchanges_apart(engine) && ((!fits_own && ewx_reduces_by_unit(config)) ||
+                                       (!fits_others && *engine->device->num_apart > 1));
 }
 
 static ew_status launch_gemm_first(ewx_cuda_engine *engine, ewx_cuda_call *call,
@@ -625,8 +629,7 @@ static ew_status launch_gemm_first(ewx_cuda_engine *engine, ewx_cuda_call *call,
     EW_TRY(engine->op->launch_gemm(engine, call, request));
     EW_TRY(alone ? follow_stream(producing, reducing, engine->reduced) : EW_OK);
     EW_TRY(engine->op->launch_exchange(engine, call, request));
-    EW_TRY(alone ? follow_stream(reducing, producing, engine->produced) : EW_OK);
-    return holds_producers(engine) ? ewx_cuda_hold_producers(engine) : EW_OK;
+    return alone ? follow_stream(reducing, producing, engine->produced) : EW_OK;
 }
 
 /* The kernel that is waited for first, always: whatever serialises the two, it must not be
@@ -649,6 +652,7 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
     } else {
         EW_TRY(launch_gemm_first(engine, &call, request));
     }
+    EW_TRY(holds_producers(engine) ? ewx_cuda_hold_producers(engine) : EW_OK);
     return op->some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
 }
 
