@@ -41,14 +41,15 @@ typedef struct ew_fabric {
 
     /* Control messages are short and arrive in the order sent.  The sender may reuse its
      * memory at once.  *src_out is -1 when there is none.  unsent_control counts those
-     * that still need this rank's help to leave. */
+     * that still need this rank's help to leave, and may count confirmations that it owes:
+     * before a function returns it is asked until there are none, or time is up. */
     int (*send_control)(void *context, int dst, const void *message, size_t bytes);
     int (*receive_control)(void *context, int *src_out, void *message, size_t *bytes_out);
     int (*unsent_control)(void *context, size_t *count_out);
 
     /* A channel carries one plan's tiles, straight into places that were named before.
      * Collective.  Every place is armed: it takes one message, then it must be armed
-     * again. */
+     * again.  Nothing is put to one that is not, nor before all ranks have opened. */
     int (*channel_open)(void *context, const ew_place *places, size_t num_places,
                         ew_channel **channel_out);
     /* What the receiver will use of it stays untouched until the message counts as sent;

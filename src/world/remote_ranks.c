@@ -310,15 +310,26 @@ static bool messages_are_sent(ew_world *world)
            unsent == 0;
 }
 
+static void await_sent(ew_world *world, const _Atomic uint64_t *abort, int64_t limit_ns)
+{
+    ewx_wait wait = ewx_wait_begin(abort, limit_ns, world->spins);
+    ew_status status;
+    EWX_AWAIT(status, &wait, messages_are_sent(world));
+    (void)status;
+}
+
+void ewx_remotes_see_off(ew_world *world)
+{
+    if (ewx_remotes_reachable(world))
+        await_sent(world, &world->control->abort, world->timeout_ns);
+}
+
 void ewx_remotes_close(ew_world *world)
 {
     if (ewx_remotes_reachable(world)) {
         ewx_remotes_progress(world);
         send_to_all(world, MESSAGE_DEPARTED, 0, NULL, 0);
-        ewx_wait wait = ewx_wait_begin(NULL, FAREWELL_NS, world->spins);
-        ew_status status;
-        EWX_AWAIT(status, &wait, messages_are_sent(world));
-        (void)status;
+        await_sent(world, NULL, FAREWELL_NS);
     }
     free(world->replicas);
     world->replicas = NULL;

@@ -35,6 +35,11 @@ ew_status ewx_remotes_open_channel(const ew_world *world, const ew_place *places
  */
 void ewx_remotes_progress(ew_world *world);
 
+/* Helps control messages on their way until none needs that any more: what comes next may
+ * be a long time without a call.  Bounded by the timeout; whoever then misses one will name
+ * this rank. */
+void ewx_remotes_see_off(ew_world *world);
+
 /* The fabric has failed: ranks of other hosts can no longer be reached. */
 void ewx_remotes_fail(ew_world *world);
 

@@ -275,6 +275,7 @@ static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void 
         EW_TRY(gather_round(world, meeting, from, to, part, bytes));
         done += part;
     } while (done < bytes);
+    ewx_remotes_see_off(world);
     return EW_OK;
 }
 

@@ -125,6 +125,7 @@ protocol() {
     expect_ok 4 2 again
     expect_ok 2 2 ended
     expect_ok 4 2 ended release=1
+    ENTWINE_TIMEOUT_MS=500 expect_ok 2 2 away
     expect_ok 2 2 reopened
     expect_ok 3 2 reopened
     expect_ok 2 2 layer workers=2

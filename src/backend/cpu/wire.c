@@ -201,6 +201,7 @@ void ewx_wire_finish(ewx_cpu_engine *engine)
         return;
     ewx_exchange_finish(&engine->wire.exchange);
     tell_header(engine);
+    ewx_remotes_see_off(engine->world);
 }
 
 /* ---- The route ---- */

@@ -260,6 +260,7 @@ static void finish(ewx_cuda_engine *engine)
         return;
     ewx_exchange_finish(&engine->carrier.exchange);
     ewx_carrier_tell(engine, engine->carrier.epoch);
+    ewx_remotes_see_off(engine->world);
     ewx_carrier_leave_fabric(engine);
 }
 
