@@ -23,7 +23,8 @@ extern "C" {
 typedef struct ew_mpi_module {
     uint32_t struct_size;
 
-    /* Starts MPI unless the program already did.  0 on success. */
+    /* Starts MPI unless the program already did.  0 on success; MPI that has ended does not
+     * start again. */
     int (*open)(int *rank_out, int *num_ranks_out);
 
     /* An ew_allgather; `context` is not used. */

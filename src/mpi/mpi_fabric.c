@@ -442,7 +442,8 @@ int ewx_mpi_fabric_open(const void *comm, const ew_fabric **fabric_out)
     int rank = 0, num_ranks = 0;
     if (!fabric)
         return 1;
-    if (MPI_Comm_dup(comm ? *(const MPI_Comm *)comm : MPI_COMM_WORLD, &fabric->comm)) {
+    if (has_ended() ||
+        MPI_Comm_dup(comm ? *(const MPI_Comm *)comm : MPI_COMM_WORLD, &fabric->comm)) {
         free(fabric);
         return 1;
     }

@@ -40,8 +40,9 @@ static void send_tiles_unasked(void)
 
 static int module_open(int *rank_out, int *num_ranks_out)
 {
-    int initialised = 0, provided = 0;
-    if (MPI_Initialized(&initialised) != MPI_SUCCESS)
+    int initialised = 0, ended = 0, provided = 0;
+    if (MPI_Initialized(&initialised) != MPI_SUCCESS ||
+        MPI_Finalized(&ended) != MPI_SUCCESS || ended)
         return 1;
     if (!initialised && would_not_survive())
         return 1;

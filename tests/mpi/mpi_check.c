@@ -170,6 +170,10 @@ static int end_mpi(const ew_mpi_module *mpi, ew_world *world)
     RANK_CHECK(status == EW_ERR_SYSTEM && strstr(ew_last_error(), "cannot reach other"),
                "%s: %s", ew_status_name(status), ew_last_error());
     ew_plan_destroy(left_over);
+    int rank, num_ranks;
+    const ew_fabric *fabric;
+    RANK_CHECK(mpi->open(&rank, &num_ranks) != 0, "MPI has started again");
+    RANK_CHECK(mpi->fabric_open(NULL, &fabric) != 0, "a fabric without MPI");
     return 0;
 }
 
