@@ -508,7 +508,7 @@ static ew_sim_report searched(const ew_problem *problem, const char *text, int32
 static void searches_keep_what_is_fixed(void **state)
 {
     (void)state;
-    const ew_problem small = EW_PROBLEM(1024, 4096, 512, EW_BF16);
+    ew_problem small = EW_PROBLEM(1024, 4096, 512, EW_BF16);
     const ew_sim_options options = {.struct_size = sizeof options, .profile = "h200-8"};
     int32_t tried = 0, with_fixed = 0;
     ew_sim_report report;
@@ -522,6 +522,9 @@ static void searches_keep_what_is_fixed(void **state)
     assert_true(with_fixed < tried && with_fixed >= 2);
     assert_int_equal(ew_sim_search(&small, 8, NULL, &options, NULL, NULL), EW_ERR_ARGUMENT);
     assert_int_equal(ew_sim_search(&small, 9, NULL, &options, &report, NULL), EW_ERR_SHAPE);
+    small.max_m = 8192;
+    small.n = 0;
+    assert_int_equal(ew_sim_search(&small, 8, NULL, &options, &report, NULL), EW_ERR_SHAPE);
 }
 
 int main(void)

@@ -68,6 +68,7 @@ ew_status ew_sim_search(const ew_problem *problem, int num_ranks, const ew_confi
     if (!report_out)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_sim_search needs a place for its answer");
     EW_TRY(ewx_problem_take(&asked, problem));
+    EW_TRY(ewx_problem_check_shape(&asked));
     EW_TRY(ewx_config_take(&s.request, config));
     EW_TRY(find_machine(options, num_ranks, &s.space.machine));
     s.request.backend = EW_BACKEND_SIM;
