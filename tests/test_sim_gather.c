@@ -86,14 +86,16 @@ static void check_blocks(const sim_outcome *o, const ew_trace_event *events)
 static void every_block_once_and_every_byte(void **state)
 {
     static const int64_t rows[] = {1, 129, 1000};
+    static const double links[] = {0, 20}; /* 0: none, ranks read each other's memory */
     const ewx_sim_profile profile = simple_cpu(16, 1);
     ew_trace_event *events = malloc(SIM_TRIAL_EVENTS * sizeof *events);
     (void)state;
-    for (size_t i = 0; i < COUNT(schedules); i++)
+    for (size_t i = 0; i < COUNT(schedules) * COUNT(links); i++)
         for (size_t m = 0; m < COUNT(rows); m++)
             for (int num_ranks = 1; num_ranks <= W; num_ranks++) {
-                const sim_outcome o = run(&profile, rows[m], 776, num_ranks, schedules[i],
-                                          20, num_ranks - 1, events);
+                const sim_outcome o =
+                    run(&profile, rows[m], 776, num_ranks, schedules[i / COUNT(links)],
+                        links[i % COUNT(links)], num_ranks - 1, events);
                 int64_t moved = 0;
                 check_blocks(&o, events);
                 for (int rank = 0; rank < num_ranks; rank++)

@@ -65,14 +65,17 @@ static int64_t message_bytes(const ewx_sim *sim, int dst, int64_t unit)
 static void finish_task(ewx_sim *sim, int rank, int64_t task)
 {
     const int64_t unit = ewx_sim_unit(sim, rank, task);
+    const int64_t bytes = panel_bytes(sim, rank, task);
     int64_t there = sim->now_ps;
     for (int i = 1; i < sim->num_ranks; i++) {
         const int dst = (rank + i) % sim->num_ranks;
         if (!ewx_sim_share_node(sim, rank, dst))
             ewx_sim_contribute(sim, rank, dst, unit);
         else if (sim->model.link_ps > 0)
-            there = ewx_sim_later(there, ewx_sim_book_send(sim, sim->now_ps, rank, dst,
-                                                           panel_bytes(sim, rank, task)));
+            there =
+                ewx_sim_later(there, ewx_sim_book_send(sim, sim->now_ps, rank, dst, bytes));
+        else
+            sim->ranks[dst].remote_bytes += bytes;
     }
     for (int dst = 0; dst < sim->num_ranks; dst++)
         if (dst != rank && ewx_sim_share_node(sim, rank, dst))
