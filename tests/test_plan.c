@@ -482,10 +482,11 @@ static void explanations_name_the_profile(void **state)
     assert_string_equal(f.profile, "h200-8");
 }
 
-static const char *explain_cuda(const char *asked, int W, ewx_machine machine)
+static const char *explain_cuda_op(ew_op op, const char *asked, int W, ewx_machine machine)
 {
     static char buffer[EW_EXPLAIN_BYTES];
-    const ew_problem p = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    ew_problem p = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    p.op = op;
     ew_config request = EW_CONFIG_INIT;
     ewx_spec spec;
     assert_int_equal(ew_config_parse(asked, &request), EW_OK);
@@ -495,6 +496,11 @@ static const char *explain_cuda(const char *asked, int W, ewx_machine machine)
     ewx_spec_explain(&spec, &request, &machine, &text);
     assert_false(text.truncated);
     return buffer;
+}
+
+static const char *explain_cuda(const char *asked, int W, ewx_machine machine)
+{
+    return explain_cuda_op(EW_OP_GEMM_RS, asked, W, machine);
 }
 
 static void expect_line(const char *text, const char *start)
@@ -530,6 +536,39 @@ static void cuda_choices_are_explained(void **state)
     expect_line(explain_cuda("", 2, two_cores), "gpu: none here");
 }
 
+static void reasons_are_those_of_the_choice(void **state)
+{
+    static const struct {
+        ew_op op;
+        const char *asked, *line;
+    } cases[] = {
+        {EW_OP_GEMM_RS, "", "x=132: one CTA beside the GEMM on each of 132 SMs\n"},
+        {EW_OP_AG_GEMM, "", "x=66: one CTA beside the GEMM on every other of 132 SMs\n"},
+        {EW_OP_AG_GEMM, "", "group=4: panels that arrive side by side"},
+        {EW_OP_GEMM_RS, "pool=after", "x=264: two CTAs on each of 132 SMs"},
+        {EW_OP_GEMM_AR, "pool=after", "x=528: four CTAs on each of 132 SMs"},
+        {EW_OP_AG_GEMM, "pool=after", "x=528: four CTAs on each of 132 SMs"},
+        {EW_OP_GEMM_RS, "pool=static", "x=66: CTAs that fill an eighth of 132 SMs"},
+        {EW_OP_GEMM_RS, "pool=static", "b=512: threads of a CTA, as many as hide"},
+        {EW_OP_GEMM_RS, "order=contiguous", "group=16: with 1 part in turn"},
+        {EW_OP_GEMM_RS, "launches=unit", "release=66: so many tiles hide the launch"},
+        {EW_OP_GEMM_RS, "transport=copy", "order=contiguous: one destination's part after"},
+        {EW_OP_GEMM_RS, "transport=copy", "release=partition: a destination's part is one"},
+        {EW_OP_GEMM_RS, "transport=copy", "pool=after: parts are copied beside the GEMM"},
+    };
+    const ewx_machine h200 = {
+        .cores = 16, .gpu_sms = 132, .gpu_arch = 90, .gpu_sharers = 1};
+    const ew_problem small = EW_PROBLEM(64, 1024, 64, EW_FP32);
+    ew_config config = EW_CONFIG_INIT;
+    char text[EW_EXPLAIN_BYTES];
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_line(explain_cuda_op(cases[i].op, cases[i].asked, 8, h200), cases[i].line);
+    config.order = EW_ORDER_CONTIGUOUS;
+    assert_int_equal(ew_forecast_explain(&small, 2, &config, text, sizeof text), EW_OK);
+    expect_line(text, "block=128x256: two tiles wide; interleaving would use 2 row panels");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,6 +587,7 @@ int main(void)
         cmocka_unit_test(explanations_fit_and_need_room),
         cmocka_unit_test(explanations_name_the_profile),
         cmocka_unit_test(cuda_choices_are_explained),
+        cmocka_unit_test(reasons_are_those_of_the_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

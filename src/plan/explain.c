@@ -28,6 +28,8 @@ static const char *why_order(const ewx_spec *spec)
         return "one rank's rows after the other's, as they are copied, own ones first";
     if (spec->op->gemm_waits)
         return "other ranks' rows take turns as they arrive, own ones come in between";
+    if (config->transport == EW_TRANSPORT_COPY)
+        return "one destination's part after the other, as they are copied";
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
     if (config->order == EW_ORDER_DEFAULT)
@@ -60,8 +62,12 @@ static const char *why_release(const ewx_spec *spec)
                    : "a quarter of a rank's rows is one copy";
     if (spec->op->gemm_waits)
         return "a block is computed as soon as its rows are there";
+    if (config->transport == EW_TRANSPORT_COPY)
+        return "a destination's part is one copy";
     if (config->producer == EW_PRODUCER_BLAS)
         return "one BLAS call computes all";
+    if (config->launches == EW_LAUNCHES_UNIT)
+        return "so many tiles hide the launch that sums them behind the GEMM";
     if (config->levels && config->release > 1)
         return "one message between hosts, of about 256 KiB";
     return config->pool == EW_POOL_AFTER
@@ -83,9 +89,11 @@ static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
     }
     const int64_t tiles = spec->config.block_n / EWX_TILE_N;
     explain_key(&spec->config, "block", asked, text,
-                "%sinterleaving uses %d row panel%s, %" PRId64 " KiB%s",
-                tiles == 2 ? "two tiles wide; " : "", num_parts, ewx_text_plural(num_parts),
-                panels_kib, tiles > 2 ? "; a wide block stays longer with one" : "");
+                "%sinterleaving %s %d row panel%s, %" PRId64 " KiB%s",
+                tiles == 2 ? "two tiles wide; " : "",
+                spec->config.order == EW_ORDER_INTERLEAVED ? "uses" : "would use",
+                num_parts, ewx_text_plural(num_parts), panels_kib,
+                tiles > 2 ? "; a wide block stays longer with one" : "");
 }
 
 static void explain_domains(const ewx_machine *machine, ewx_text *text)
@@ -164,16 +172,23 @@ static void explain_cuda_producer(const ewx_spec *spec, const ew_config *asked,
     explain_key(config, "cluster", asked->cluster, text, "%s",
                 config->cluster == 2 ? "a column of B is loaded once for two CTAs"
                                      : "every CTA loads its own columns of B");
-    explain_key(config, "group", asked->group, text,
-                "with %d part%s in turn, what %d SMs compute at a time is about square",
-                spec->layout.num_parts, ewx_text_plural(spec->layout.num_parts),
-                gpu->gpu_sms);
+    const int parts = config->order == EW_ORDER_CONTIGUOUS ? 1 : spec->layout.num_parts;
+    if (spec->op->gemm_waits)
+        explain_key(config, "group", asked->group, text,
+                    "panels that arrive side by side, for %d SMs to multiply at a time",
+                    gpu->gpu_sms);
+    else
+        explain_key(config, "group", asked->group, text,
+                    "with %d part%s in turn, what %d SMs compute at a time is about square",
+                    parts, ewx_text_plural(parts), gpu->gpu_sms);
 }
 
 /* Where the GEMM waits, the CTAs beside it push rows instead of summing tiles. */
 static const char *why_pool(const ewx_spec *spec)
 {
     const bool after = spec->config.pool == EW_POOL_AFTER;
+    if (spec->config.transport == EW_TRANSPORT_COPY)
+        return "parts are copied beside the GEMM and summed when it has ended";
     if (spec->op->gemm_waits)
         return after ? "the GEMM begins when all rows are there"
                      : "rows are pushed on the SMs that multiply those that have come";
@@ -181,23 +196,35 @@ static const char *why_pool(const ewx_spec *spec)
                  : "tiles are reduced on the SMs that compute the next ones";
 }
 
+/* A format for the number of SMs. */
+static const char *why_budget(const ewx_spec *spec, const ewx_machine *gpu)
+{
+    const ew_config *config = &spec->config;
+    const bool gathers = spec->op->gemm_waits;
+    if (config->pool == EW_POOL_STATIC)
+        return "CTAs that fill an eighth of %d SMs, which do nothing else";
+    if (config->pool == EW_POOL_AFTER)
+        return gathers ? "four CTAs on each of %d SMs, which the GEMM needs later"
+               : spec->problem.op == EW_OP_GEMM_AR
+                   ? "four CTAs on each of %d SMs, which are free by then"
+                   : "two CTAs on each of %d SMs, which are free by then";
+    if (config->kernel != EW_KERNEL_SM90)
+        return "a quarter of %d SMs, the GEMM keeps the others";
+    return config->budget < gpu->gpu_sms
+               ? "one CTA beside the GEMM on every other of %d SMs"
+               : "one CTA beside the GEMM on each of %d SMs";
+}
+
 static void explain_cuda_reducers(const ewx_spec *spec, const ew_config *asked,
                                   const ewx_machine *gpu, ewx_text *text)
 {
     const ew_config *config = &spec->config;
-    const bool after = config->pool == EW_POOL_AFTER;
+    const bool alone = config->pool != EW_POOL_SHARED;
     const bool beside = config->kernel == EW_KERNEL_SM90;
-    const char *free_sms = spec->op->gemm_waits
-                               ? "two CTAs on each of %d SMs, which the GEMM needs later"
-                               : "two CTAs on each of %d SMs, which are free by then";
     explain_key(config, "pool", asked->pool, text, "%s", why_pool(spec));
-    explain_key(config, "x", asked->budget, text,
-                after    ? free_sms
-                : beside ? "one CTA beside the GEMM on each of %d SMs"
-                         : "a quarter of %d SMs, the GEMM keeps the others",
-                gpu->gpu_sms);
+    explain_key(config, "x", asked->budget, text, why_budget(spec, gpu), gpu->gpu_sms);
     explain_key(config, "b", asked->batch, text, "%s",
-                after    ? "threads of a CTA, as many as hide the loads"
+                alone    ? "threads of a CTA, as many as hide the loads"
                 : beside ? "threads of a CTA, what the GEMM's registers leave"
                          : "threads of a CTA, small enough to fit beside the GEMM");
 }
