@@ -185,6 +185,7 @@ static void few_rows_stream(void **state)
     sim_trial_near(sim_trial_run(&profile, 208, 640, 1, streams, 0).gemm_us,
                    2 * (6 * 208 / 128.0 + 1)); /* the fifth column, alone */
     sim_trial_near(sim_trial_run(&profile, 209, 1024, 1, streams, 0).gemm_us, 2 * 10);
+    sim_trial_near(sim_trial_run(&profile, 0, 1024, 1, streams, 0).gemm_us, 0);
     profile.mem_gbs = (64 + 1024) * 1024 * 2 / 8e3; /* as long as the tensor cores */
     sim_trial_near(sim_trial_run(&profile, 64, 1024, 1, streams, 0).gemm_us, 1.2 * 8);
     profile.mem_gbs = (64 + 1024) * 1024 * 2 / 11e3;

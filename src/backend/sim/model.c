@@ -413,7 +413,8 @@ ew_status ewx_sim_model_build(const ewx_sim_request *request, ewx_sim_model *mod
     set_reducers_apart(config, &model);
     model.slots = model.sms * (model.producers_per_sm > 0 ? model.producers_per_sm : 1);
     model.streams = !profile->is_cpu && ewx_has_decode_kernel(spec) &&
-                    model.grid.num_parts == 1 && request->rows <= EWX_DECODE_ROWS;
+                    model.grid.num_parts == 1 && request->rows > 0 &&
+                    request->rows <= EWX_DECODE_ROWS;
     if (model.streams)
         model.grid = columns_of_tiles(&model.grid, config);
     const double whole_us = model.streams
