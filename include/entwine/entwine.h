@@ -167,7 +167,7 @@ EW_API void ew_world_abort(ew_world *world);
  *
  * All members get EW_OK, or all get the same error: one of them died meanwhile, is named,
  * and the call can be made again.  A member that dies later is a fault of the new world.
- * The options are those of the old world, which stays as dead as it was: destroy it, with
+ * The options are those of the old world, which stays unusable: destroy it, with
  * its plans and weights, when you like, and make new plans.  EW_ERR_ARGUMENT: the world has
  * no fault; call ew_world_abort first.  EW_ERR_UNSUPPORTED: its ranks are on several
  * hosts. */
@@ -312,7 +312,7 @@ typedef enum ew_launches {
  * have no room for it. */
 typedef enum ew_epilogue_form {
     EW_EPILOGUE_FUSED = 1,   /* tile by tile, while others are still on their way */
-    EW_EPILOGUE_AFTER = 2,   /* in one step behind the last tile */
+    EW_EPILOGUE_AFTER = 2,   /* in one step after the last tile */
     EW_EPILOGUE_SEPARATE = 3 /* addition and norm in a step each: for comparisons */
 } ew_epilogue_form;
 
@@ -387,8 +387,8 @@ EW_API ew_status ew_plan_create(ew_world *world, const ew_problem *problem,
 
 /* Packs this rank's weight into memory of the plan, and binds it: calls without a B use
  * it.  The memory is allocated the first time.  B may be freed afterwards.  On a GPU, B is
- * read behind what CUDA's default stream has been given (unless ranks share the GPU as
- * threads); for what other streams are about to store there, wait first.  Local. */
+ * read after the work that CUDA's default stream has been given (unless ranks share the
+ * GPU as threads); where another stream is still to store B, wait for it first.  Local. */
 EW_API ew_status ew_plan_set_weight(ew_plan *plan, const void *B);
 
 /* A packed weight that any number of plans can use: those of its world that have its N, K,
@@ -655,8 +655,8 @@ EW_API void ew_plan_destroy(ew_plan *plan);
  * of the same allocation on all ranks; if any rank's lies elsewhere, the call runs as with
  * other memory.  Bits are the same either way.
  *
- * Other ranks write the output from the call's place in its stream on, not before: what
- * reads an earlier result needs to come before the call in the stream, as always.
+ * Other ranks write the output only from the call's place in its stream on: whatever reads
+ * an earlier result must come before the call in the stream, as always.
  *
  * On the CPU, which gains nothing from it, and between hosts it is plain memory; for the
  * simulator it is an address to pass on, as in ew_memory_alloc (measure.h). */

@@ -45,7 +45,7 @@ typedef struct ew_mpi_module {
      *   "blas+mpi-best"  with the fastest for this problem that Open MPI has
      * EW_OP_GEMM_RS: MPI_Reduce_scatter_block, or MPI_Reduce_scatter when W does not divide
      * m; "blas+mpi-best" tries the algorithms of both.  EW_OP_GEMM_AR: MPI_Allreduce, and
-     * "blas+mpi-best" also MPI_Reduce_scatter_block with MPI_Allgather behind it.
+     * "blas+mpi-best" also MPI_Reduce_scatter_block followed by MPI_Allgather.
      * EW_OP_AG_GEMM: MPI_Allgather or MPI_Allgatherv, before the product. */
     const char *const *(*method_list)(void);
 
