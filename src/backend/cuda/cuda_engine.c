@@ -246,14 +246,32 @@ static ew_status warm_blas(ewx_cuda_engine *engine)
     return status;
 }
 
+/* Collective: a rank that fails is waited for neither by ranks as threads, which meet
+ * behind a call of no rows, nor by kernels of the next one. */
+static ew_status enqueue_first(ewx_cuda_engine *engine, const ewx_call *empty)
+{
+    return ewx_world_agree(engine->world, ewx_cuda_enqueue(engine, empty),
+                           "launch its kernels");
+}
+
 static ew_status warm_products(ewx_cuda_engine *engine, void *somewhere)
 {
     const ewx_product all = {
         .n = engine->spec->problem.n, .packed = somewhere, .C = somewhere};
     ewx_call empty = {.products = &all, .num_products = 1, .C = somewhere};
-    EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    EW_TRY(enqueue_first(engine, &empty));
     empty.activates = true;
-    return ewx_cuda_enqueue(engine, &empty);
+    return enqueue_first(engine, &empty);
+}
+
+/* Outside of calls. */
+static ew_status warm_alone(ewx_cuda_engine *engine)
+{
+    if (engine->spec->config.transport == EW_TRANSPORT_COPY)
+        EW_TRY(engine->op->warm_copies(engine));
+    EW_TRY(ewx_cuda_epilogue_warm(engine));
+    EW_TRY(ewx_cuda_decode_warm(engine));
+    return ewx_cuda_warm_hold(engine);
 }
 
 /* A first call, of no rows: whatever the driver does at a kernel's first launch, such as
@@ -262,17 +280,13 @@ static ew_status warm_up(ewx_cuda_engine *engine)
 {
     if (engine->spec->config.producer == EW_PRODUCER_BLAS)
         EW_TRY(warm_blas(engine));
-    if (engine->spec->config.transport == EW_TRANSPORT_COPY)
-        EW_TRY(engine->op->warm_copies(engine));
-    EW_TRY(ewx_cuda_epilogue_warm(engine));
-    EW_TRY(ewx_cuda_decode_warm(engine));
-    EW_TRY(ewx_cuda_warm_hold(engine));
+    EW_TRY(ewx_world_agree(engine->world, warm_alone(engine), "launch its kernels"));
     ewx_carrier_begin(engine, 0);
     /* Nothing of the weight is read, and no row handed out. */
     unsigned char *mine = engine->heap.segments[engine->world->rank];
     const ewx_call empty = {.packed = mine,
                             .gathered = engine->spec->op->gemm_waits ? mine : NULL};
-    EW_TRY(ewx_cuda_enqueue(engine, &empty));
+    EW_TRY(enqueue_first(engine, &empty));
     if (has_products(engine))
         EW_TRY(warm_products(engine, mine));
     EW_TRY(ewx_carrier_drive(engine));

@@ -653,7 +653,9 @@ static ew_status launch_stages(ewx_cuda_engine *engine, const ewx_call *request)
         EW_TRY(launch_gemm_first(engine, &call, request));
     }
     EW_TRY(holds_producers(engine) ? ewx_cuda_hold_producers(engine) : EW_OK);
-    return op->some_may_be_early(engine, &call) ? meet_threads(engine) : EW_OK;
+    /* Behind the first calls all ranks agree (enqueue_first). */
+    return engine->counts && op->some_may_be_early(engine, &call) ? meet_threads(engine)
+                                                                  : EW_OK;
 }
 
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request)
