@@ -14,10 +14,15 @@ static ew_status create_segment(ewx_cuda_heap *heap)
 {
     void *segment;
     EW_CUDA_TRY(cudaMalloc(&segment, heap->segment_bytes), "allocating the heap");
-    heap->segments[heap->world->rank] = segment;
     /* Flags and words start at epoch 0, and sums that contributions are added to at 0. */
-    EW_CUDA_TRY(cudaMemset(segment, 0, heap->segment_bytes), "clearing the heap");
-    EW_CUDA_TRY(cudaDeviceSynchronize(), "clearing the heap");
+    cudaError_t error = cudaMemset(segment, 0, heap->segment_bytes);
+    if (error == cudaSuccess)
+        error = cudaDeviceSynchronize();
+    if (error != cudaSuccess) {
+        cudaFree(segment);
+        return ewx_cuda_fail(error, "clearing the heap");
+    }
+    heap->segments[heap->world->rank] = segment;
     return EW_OK;
 }
 
