@@ -527,7 +527,7 @@ static void cuda_choices_are_explained(void **state)
         expect_line(text, keys[i]);
     expect_line(text, "virtual node: 8 ranks share this GPU, 16 SMs each\n");
     text = explain_cuda("cluster=1,release=output", 8, slice);
-    expect_line(text, "cluster=1: asked for\n");
+    expect_line(text, "cluster=1: given\n");
     expect_line(text, "pool=after: nothing is released before");
     text = explain_cuda("", 2, ampere);
     assert_null(strstr(text, "virtual node"));

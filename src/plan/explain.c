@@ -5,13 +5,13 @@
 
 #include "plan/policy.h"
 
-/* "key=value: asked for", or the reason why it was chosen. */
+/* "key=value: given", or the reason why it was chosen. */
 __attribute__((format(printf, 5, 6))) static void explain_key(const ew_config *config,
                                                               const char *key, bool asked,
                                                               ewx_text *text,
                                                               const char *reason, ...)
 {
-    char why[160] = "asked for";
+    char why[160] = "given";
     va_list args;
     va_start(args, reason);
     if (!asked)
@@ -260,7 +260,7 @@ static void explain_shots(const ewx_spec *spec, bool asked, ewx_text *text)
 {
     const int shots = ewx_allreduce_shots(spec, spec->problem.max_m);
     ewx_text_add(text, "shots=%d: %s\n", shots,
-                 asked        ? "asked for"
+                 asked        ? "given"
                  : shots == 2 ? "each rank sums its share, the others copy it; fewer bytes"
                  : spec->num_ranks == 2 && ewx_one_shot_is_smaller(spec)
                      ? "every rank sums all tiles; between two ranks two shots save no byte"
