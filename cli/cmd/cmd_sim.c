@@ -7,7 +7,8 @@
 static void print_profile(const ew_sim_hardware *h)
 {
     if (h->is_cpu)
-        printf("%-14s %5s %6d cores %22s", h->name, "-", (int)h->sms, "shared memory");
+        printf("%-14s %5s %6d %-5s %22s", h->name, "-", (int)h->sms,
+               h->sms == 1 ? "core" : "cores", "shared memory");
     else
         printf("%-14s %5d %6d SMs %15.0f GB/s link", h->name, (int)h->gpus, (int)h->sms,
                h->link_gbs);
@@ -22,7 +23,7 @@ cli_exit cli_sim_main(const cli_settings *settings, int argc, char **argv)
     const bool as_json = settings->format == CLI_FORMAT_JSON;
     json_t *array = json_array();
     if (!as_json)
-        printf("# %-12s %5s %s\n", "profile", "GPUs", "of each rank");
+        printf("# %-12s %5s %s\n", "profile", "GPUs", "each with");
     for (const char *const *name = ew_sim_profiles(); *name; name++) {
         ew_sim_hardware h;
         ew_status status = ew_sim_describe(*name, 1, &h);
