@@ -21,7 +21,8 @@ enum { PREFIX = sizeof "ENTWINE_" - 1 };
 
 static const cli_variable variable_table[] = {
     {"ENTWINE_HOSTS", "under mpirun, number of emulated hosts, for tests"},
-    {"ENTWINE_DEVICE_MPI", "under mpirun, whether MPI is given device memory it takes"},
+    {"ENTWINE_DEVICE_MPI",
+     "under mpirun, whether an MPI that takes device memory is given it"},
     {"ENTWINE_GPU_SHARES", "shares that a GPU is cut into, if more than its ranks"},
     {"ENTWINE_TIMEOUT_MS", "how long a rank may make no progress (default 30000)"},
     {"ENTWINE_BLAS", "shared library that the blas method loads"},

@@ -78,7 +78,7 @@ static bool is_told(const cli_doctor *d, const char *name)
 static void unknown_variable(void *argument, const char *name, const char *near)
 {
     cli_doctor *d = argument;
-    char fix[160] = "unset it; known: see docs/CLI.md";
+    char fix[160] = "unset it; docs/CLI.md lists those that are known";
     if (near)
         snprintf(fix, sizeof fix, "maybe %s?", near);
     cli_doctor_say(d, VERDICT_WARN, "variable", fix, "%s is set but nothing reads it",

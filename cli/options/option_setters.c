@@ -154,7 +154,7 @@ cli_exit cli_set_link(cli_settings *settings, const cli_option *option, const ch
     char why[CLI_WHY_BYTES];
     if (parse_link(settings, value, why))
         return cli_fail_usage("GB/s, or gigabits per second as 2.5Gb; a latency in us may "
-                              "follow, and behind it bytes of a header: --link 46,1,16",
+                              "follow, and after it the bytes of a header: --link 46,1,16",
                               "--%s: %s", option->name, why);
     if (option->commands == CLI_DEMO && !(settings->link_gbs > 0))
         return cli_fail_usage("give a rate, or leave it out: demo then chooses one",

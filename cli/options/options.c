@@ -122,14 +122,16 @@ static const cli_option option_table[] = {
      COUNT(warmup, 0, 1000000, "a count from 0 to 1000000"),
      "calls before timing starts (default 3; demo 1)"},
     {0, "gate", "MS", MEASURE | CLI_DEMO,
-     REAL(gate_ms, 0, 1000, "milliseconds, 20 is a good value, 0 is off"),
+     REAL(gate_ms, 0, 1000, "milliseconds; 20 is a good value, and 0 turns it off"),
      "quiet gate: retake samples during which a core was preempted"},
     {0, "idle", "X", MEASURE,
-     REAL(idle, 0, 100,
-          "a multiple of the sample's time, 1 is a good value on a GPU, 0 is off"),
+     REAL(
+         idle, 0, 100,
+         "a multiple of the sample's time; 1 is a good value on a GPU, and 0 turns it off"),
      "rest after each sample, X times as long as it took: a hot GPU lowers its clock "
      "(default 0, with cuda 1)"},
-    {0, "skew", "US", MEASURE, REAL(skew_us, 0, 1e6, "microseconds, such as 30, 0 is off"),
+    {0, "skew", "US", MEASURE,
+     REAL(skew_us, 0, 1e6, "microseconds, such as 30; 0 turns it off"),
      "in each round every rank starts late by a random time of up to US us (default 0)"},
     {0, "graph", NULL, CLI_BENCH, SWITCH(graph),
      "with cuda: also time 20 replays in a row of a CUDA graph (always done up to 256 "
@@ -267,7 +269,7 @@ static cli_exit take_word(const cli_command *command, char *word, cli_settings *
                               "'%s' takes at most %d files: '%.60s' is one too many",
                               command->name, CLI_MAX_WORDS, word);
     if (!takes_files && settings->num_words == most)
-        return cli_fail_usage("options start with - or --, see entwine help",
+        return cli_fail_usage("options start with - or --; see entwine help",
                               "'%s' does not take the argument '%.60s'", command->name,
                               word);
     settings->words[settings->num_words++] = word;

@@ -721,7 +721,7 @@ function omitted({ lanes, params }) {
             ...crowded.map(({ rank, workers, numWorkers }) =>
                 `Of rank ${rank} only ${workers} of ${numWorkers} workers are shown.`),
             ...cut.map(({ rank, kept, numSlices }) => `Of rank ${rank} only the first ${kept} of ` +
-                `${numSlices} blocks and reductions are shown; behind them it was not idle.`)];
+                `${numSlices} blocks and reductions are shown; after them it was not idle.`)];
 }
 
 function timeline(parent, source, longest, title) {
@@ -852,7 +852,7 @@ function groupPart(parent, group, figures) {
                 "over time of the method, same problem, same run; more is better." });
     overview(parent, group, { title: "Where the time goes", unit: "time, baseline = 1",
         value: "relative", lower: "relativeGemm", caption: "A bar is the time of a call over that of the " +
-            "baseline. Its first part ends with the GEMM window; the tail behind it is communication that " +
+            "baseline. Its first part ends with the GEMM window; the tail after it is communication that " +
             "was not hidden. Times are medians of the slowest rank, the GEMM window in the table is the " +
             "longest of any rank." });
     overview(parent, group, { title: "Overlap efficiency", unit: "GEMM alone / time", value: "efficiency",

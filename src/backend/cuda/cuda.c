@@ -200,7 +200,7 @@ static ew_status check_captured(const ewx_cuda_engine *engine, const char *what)
         return EW_OK;
     return ewx_fail(EW_ERR_ARGUMENT,
                     "%s while calls of this rank are captured\n"
-                    "  fix: make it before the capture or behind its end",
+                    "  fix: make it before the capture or after its end",
                     what);
 }
 

@@ -235,7 +235,7 @@ static ew_status read_line(reader *r, char *line)
     const char *key = trim(line);
     if (!comment || !*trim(comment))
         return refuse(r, key,
-                      "has no source\n  fix: say where the value comes from, behind a #");
+                      "has no source\n  fix: say where the value comes from, after a #");
     return read_field(r, key, trim(equals + 1));
 }
 
@@ -252,7 +252,7 @@ static ew_status check_complete(const reader *r)
         if ((fields[at].needed_by & needed) && !r->seen[at])
             return refuse(r, fields[at].key,
                           "is missing at the end of the file\n"
-                          "  fix: add the line, docs/SIMULATOR.md says what it means");
+                          "  fix: add the line; docs/SIMULATOR.md says what it means");
     if (r->profile.nodes > 1 && !(r->profile.nic_gbs > 0))
         return refuse(r, "nic_gbs", "is 0 with more than one node\n  fix: give its rate");
     return EW_OK;
