@@ -22,6 +22,8 @@ install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL PAT
 install(FILES bench/results/cpu-neoverse-v1-2c.json
               bench/results/cpu-intel-r-xeon-r-processor-2c.json
               bench/results/cpu-intel-r-xeon-r-processor-16c.json bench/results/gpu-nvidia-h200.json
+              bench/results/client-neoverse-v1-2c.json
+              bench/results/client-intel-r-xeon-r-processor-2c.json
         DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/results OPTIONAL)
 file(RELATIVE_PATH include_from_doc /${CMAKE_INSTALL_DOCDIR} /${CMAKE_INSTALL_INCLUDEDIR})
 file(CREATE_LINK ${include_from_doc} ${CMAKE_BINARY_DIR}/include SYMBOLIC)
