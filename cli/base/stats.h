@@ -9,6 +9,9 @@ void cli_sort(double *values, int count);
 /* Draws for a bootstrap, the same in every run: from 0 to count - 1; *state starts as 1. */
 int cli_draw(uint64_t *state, int count);
 
+/* Fewer samples have no interval, and no verdict. */
+enum { CLI_LEAST_SAMPLES = 5 };
+
 /* The ends of the 95 % interval (percentile) of resampled values, which are sorted. */
 void cli_percentiles(double *values, int count, double *low_out, double *high_out);
 

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "output/result_file.h"
 
-enum { NUM_RESAMPLES = 2000, LEAST_SAMPLES = 5 };
+enum { NUM_RESAMPLES = 2000 };
 
 typedef enum verdict { FASTER, SAME, SLOWER, REGRESSION, NUM_VERDICTS } verdict;
 static const char *const verdict_names[] = {"faster", "same", "slower", "REGRESSION"};
@@ -148,12 +148,12 @@ static cli_exit check_machines(comparison *c)
 static cli_exit check_samples(const cli_result_file *file)
 {
     for (int at = 0; at < file->num_results; at++)
-        if (file->results[at].ran && file->results[at].num_samples < LEAST_SAMPLES)
+        if (file->results[at].ran && file->results[at].num_samples < CLI_LEAST_SAMPLES)
             return cli_fail_usage(
                 "measure again",
                 "%.200s: result %d (%.60s): it has fewer than %d samples, "
                 "too few to judge (bench -n 15)",
-                file->path, at + 1, file->results[at].method, LEAST_SAMPLES);
+                file->path, at + 1, file->results[at].method, CLI_LEAST_SAMPLES);
     return CLI_EXIT_OK;
 }
 

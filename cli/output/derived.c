@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { NUM_RESAMPLES = 2000, LEAST_ROUNDS = 5 };
+enum { NUM_RESAMPLES = 2000 };
 
 bool cli_method_is(const char *label, const char *method)
 {
@@ -69,12 +69,12 @@ cli_ratio cli_paired_ratio(const double *over_us, const double *under_us, int co
     for (int round = 0; round < count; round++)
         rounds[round] = round;
     ratio.value = median_of(&over, rounds, count) / median_of(&under, rounds, count);
-    for (int draw = 0; draw < NUM_RESAMPLES && count >= LEAST_ROUNDS; draw++) {
+    for (int draw = 0; draw < NUM_RESAMPLES && count >= CLI_LEAST_SAMPLES; draw++) {
         for (int at = 0; at < count; at++)
             rounds[at] = cli_draw(&random, count);
         ratios[draw] = median_of(&over, rounds, count) / median_of(&under, rounds, count);
     }
-    if (count >= LEAST_ROUNDS)
+    if (count >= CLI_LEAST_SAMPLES)
         cli_percentiles(ratios, NUM_RESAMPLES, &ratio.low, &ratio.high);
     return ratio;
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/stats.h"
 #include "base/text.h"
 #include "run/simulated.h"
 
@@ -139,9 +140,10 @@ static void print_reservations(const cli_job *job, const cli_summary *summary)
     bool is_virtual = false;
     for (int at = 0; at < job->num_problems; at++)
         is_virtual = is_virtual || cli_job_is_virtual(job, &job->problems[at]);
-    printf("%s%s%s%s\n", job->bed->is_simulated ? ", SIMULATED" : "",
+    const bool few = job->bench.iters < CLI_LEAST_SAMPLES && !job->bed->is_simulated;
+    printf("%s%s%s%s%s\n", job->bed->is_simulated ? ", SIMULATED" : "",
            job->ranks.options.link_gbps > 0 ? ", EMULATED link" : "",
-           is_virtual ? ", VIRTUAL NODE" : "",
+           is_virtual ? ", VIRTUAL NODE" : "", few ? ", FEW SAMPLES" : "",
            summary->worst_cv > noisy_cv ? ", NOISY" : "");
 }
 
