@@ -157,6 +157,11 @@ class RowParallelLinearNorm(RowParallelLinear):
         self.norm_weight = torch.nn.Parameter(
             torch.ones(out_features, device=device, dtype=dtype))
 
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if "norm_weight" in self._parameters:  # else it is made next, as ones
+            torch.nn.init.ones_(self.norm_weight)
+
     def _set_residual_rows(self, residual_rows: str) -> None:
         if residual_rows not in (("owned",) if self.output == "scattered" else ("owned", "all")):
             raise ArgumentError(f"residual_rows is {residual_rows!r}; expected 'owned', or with "

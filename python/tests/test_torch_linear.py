@@ -56,6 +56,19 @@ def test_one_seed_draws_the_parts_of_one_weight(together):
     assert len(set(deviations)) == RANKS and 0.1 < min(deviations) and max(deviations) < 0.25
 
 
+def test_a_layer_that_gets_its_memory_later_is_as_one_that_was_made_with_it(world):
+    layer = et.RowParallelLinearNorm(IN, OUT, True, world=world, device="meta")
+    layer.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(torch.nan)
+    torch.manual_seed(7)
+    layer.reset_parameters()
+    torch.manual_seed(7)
+    made = et.RowParallelLinearNorm(IN, OUT, True, world=world)
+    assert all(map(torch.equal, layer.parameters(), made.parameters()))
+
+
 def test_a_layer_without_memory_draws_nothing(world):
     before = torch.get_rng_state()
     et.ParallelMLP(IN, OUT, bias=True, world=world, device="meta")
