@@ -73,6 +73,7 @@ class World(Unique):
     _gpu = None  # the number of this rank's, once it is chosen
     _launcher = None  # what spawn is told through
     _own: World | None = None  # see alone
+    _owner: weakref.ref[World] | None = None  # of a world that alone made
     group: dist.ProcessGroup | None = None  # of torch.distributed, if it came from there
 
     def __init__(self, rank: int = 0, size: int = 1,
@@ -268,6 +269,9 @@ class World(Unique):
         with self._ending:
             if self._handle:
                 lib.ew_world_abort(self._handle)
+        owner = self._owner and self._owner()
+        if owner is not None and owner._own is self:
+            owner._own = None  # the next call of alone makes another
 
     def shrink(self) -> World:
         """A new world of the ranks that are left after a fault, numbered in the order of their
@@ -290,7 +294,8 @@ class World(Unique):
         if self.size == 1:
             return self
         if self._own is None:
-            self._own = World()
+            self._own = own = World()
+            own._owner = weakref.ref(self)
         return self._own
 
     def close(self) -> None:

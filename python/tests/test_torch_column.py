@@ -103,6 +103,10 @@ def on_a_rank(world):
     with torch.no_grad():
         own = infer(world)
     assert own is not world and own.size == 1
+    own.abort()  # as Ctrl-C does in a long product
+    with torch.no_grad():
+        infer(world)
+    own = world.alone()
     world.close()
     with pytest.raises(entwine.EntwineError, match="closed"):
         own.barrier()
