@@ -38,7 +38,8 @@ def _part(parameter: torch.Tensor | None) -> torch.Tensor | None:
         _note_version(parameter)
     else:
         if known != now:
-            torch.autograd.graph.increment_version(local)
+            if known[:2] != now[:2]:
+                torch.autograd.graph.increment_version(local)
             _note_version(parameter)
     return parameter.to_local() if _is_grad_enabled() else local
 

@@ -161,6 +161,17 @@ def check_written_between(mesh):
         y.sum().backward()
 
 
+def check_toggled(mesh):
+    """A weight that stops wanting a gradient between two calls is not written by that."""
+    from torch.distributed.tensor.parallel import parallelize_module
+    layer = parallelize_module(mlp()[2], mesh, et.RowwiseParallel())
+    x = integers(4, HIDDEN // RANKS).requires_grad_()
+    first = layer(x)
+    layer.requires_grad_(False)
+    (first + layer(x)).sum().backward()
+    assert torch.equal(x.grad, 2 * torch.ones(4, WIDTH) @ layer.weight.to_local())
+
+
 class Doubled(torch.nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -214,6 +225,7 @@ def checked(spawned):
     check_dtensors(mesh, spawned.rank)
     check_compiled_training(mesh)
     check_written_between(mesh)
+    check_toggled(mesh)
     check_copies(mesh, spawned.rank)
     check_refusals(mesh)
     check_dimensions(spawned)
