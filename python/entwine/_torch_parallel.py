@@ -148,10 +148,11 @@ def gathered_column_forward(world: World) -> Forward:
         if not isinstance(module.weight, DTensor) and not isinstance(module.bias, DTensor):
             # Tied to one that is not split, after this layer was.
             return torch.nn.functional.linear(x, module.weight, module.bias)
-        weight = _part(module.weight)
-        if not has_nothing_to_do_on_cpu(x, weight):
+        weight, bias = _part(module.weight), _part(module.bias)
+        if not has_nothing_to_do_on_cpu(x, weight) or not (
+                bias is None or has_nothing_to_do_on_cpu(x, bias)):
             return None
-        parts = parts_of_all(own_columns(x, weight, _part(module.bias), world), world)
+        parts = parts_of_all(own_columns(x, weight, bias, world), world)
         return parts.movedim(0, -2).flatten(-2)
 
     return forward

@@ -172,6 +172,19 @@ def check_toggled(mesh):
     assert torch.equal(x.grad, 2 * torch.ones(4, WIDTH) @ layer.weight.to_local())
 
 
+def check_gathered_bias(mesh):
+    """The one parameter of a model that is trained."""
+    from entwine._torch_parallel import gathered_column_forward
+    from torch.distributed.tensor import distribute_module
+    from torch.distributed.tensor.parallel import ColwiseParallel
+    columns = distribute_module(mlp()[0], mesh, ColwiseParallel()._partition_linear_fn)
+    forward, x = gathered_column_forward(et.world_of(mesh.get_group())), integers(4, WIDTH)
+    columns.weight.requires_grad_(False)
+    assert forward(columns, x) is None
+    columns.bias.requires_grad_(False)
+    assert torch.equal(forward(columns, x), mlp()[0](x))
+
+
 class Doubled(torch.nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
@@ -226,6 +239,7 @@ def checked(spawned):
     check_compiled_training(mesh)
     check_written_between(mesh)
     check_toggled(mesh)
+    check_gathered_bias(mesh)
     check_copies(mesh, spawned.rank)
     check_refusals(mesh)
     check_dimensions(spawned)
