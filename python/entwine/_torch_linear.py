@@ -22,21 +22,21 @@ _DRAWN_TOGETHER = 1 << 20  # elements
 
 def why_not_plain(module: torch.nn.Module, kind: type[torch.nn.Module] = torch.nn.Linear
                   ) -> str | None:
-    """Why a layer of that class does not compute what `kind` does, so that a part of its parameters
-    would not stand for a part of it; None if it does."""
+    """Why a layer does not compute what `kind` does, so that a part of its parameters would not
+    stand for a part of it; None if it does."""
     if not isinstance(module, kind):
         return f"is a {type(module).__name__}, not a torch.nn.{kind.__name__}"
     if type(module).forward is not kind.forward:
         return (f"is a {type(module).__name__}, whose forward is not that of "
                 f"torch.nn.{kind.__name__}")
+    if "forward" in module.__dict__:
+        return f"has a forward that was put in the place of torch.nn.{kind.__name__}'s"
     return None
 
 
 def check_plain(linear: Any, name: str = "linear") -> torch.nn.Linear:
     """The layer, if it is a torch.nn.Linear in all that it does."""
     why = why_not_plain(linear)
-    if why is None and "forward" in linear.__dict__:
-        why = "has a forward that was put in the place of torch.nn.Linear's"
     if why is not None:
         raise ArgumentTypeError(f"{name} {why}; expected a plain torch.nn.Linear\n"
                                 f"  fix: merge what it adds into a plain one first, or leave this "

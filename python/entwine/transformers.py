@@ -15,6 +15,7 @@ import itertools
 import logging
 import re
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -99,6 +100,10 @@ def _replaced(module: Any, install: Callable[..., Any], mesh: DeviceMesh) -> Cal
     return theirs
 
 
+# A function that wraps one of these (functools.wraps) has its attributes, but is none of them.
+_forwards: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+
+
 class _Entwines:
     """A style of Transformers' with another forward where Entwine can run the layer."""
     kind: type[torch.nn.Module] = torch.nn.Linear
@@ -107,8 +112,9 @@ class _Entwines:
 
     def install_forward(self, module: torch.nn.Module, mesh: DeviceMesh) -> torch.nn.Module:
         install_theirs = super().install_forward  # type: ignore[misc]
+        why = _why_not(module, mesh, self)
         module = install_theirs(module, mesh)
-        if _why_not(module, mesh, self) is not None:
+        if why is not None:
             return module
         ours = self.forward_of(world_of(_group_of(mesh)))
 
@@ -123,7 +129,7 @@ class _Entwines:
             return theirs(x)
 
         module._entwine_theirs = id(module), module.forward
-        forward.is_entwines = True
+        _forwards.add(forward)
         module.forward = types.MethodType(forward, module)
         return module
 
@@ -169,7 +175,7 @@ def _is_gated(module: torch.nn.Module) -> bool:
 
 def _is_untouched(layer: torch.nn.Module) -> bool:
     """Whether a call of it would be Entwine's product and nothing else."""
-    return (getattr(layer.__dict__.get("forward"), "is_entwines", False)
+    return (getattr(layer.__dict__.get("forward"), "__func__", None) in _forwards
             and not layer._forward_hooks and not layer._forward_pre_hooks
             and layer._parameters.get("bias") is None)
 
@@ -202,18 +208,26 @@ def _join(mlp: Any, world: World) -> bool:
 
 # ---- What was replaced -----------------------------------------------------------------------
 
-def _report(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh, joined: list[str]
-            ) -> None:
+def _layers_in(model: torch.nn.Module, plan: dict[str, str], mesh: DeviceMesh
+               ) -> list[tuple[str, str, str | None]]:
+    """(name, style, why it is left to Transformers, if it is) of each layer that is to be split."""
+    layers = []
+    for name, module in model.named_modules():
+        style = plan.get(name, plan.get(_generic(name)))
+        if style is not None:
+            ours = style in _OURS.values()
+            layers.append((name, style, _why_not(module, mesh, ALL_PARALLEL_STYLES[style])
+                           if ours else style))
+    return layers
+
+
+def _report(model: torch.nn.Module, layers: list[tuple[str, str, str | None]], mesh: DeviceMesh,
+            joined: list[str]) -> None:
     """One line on rank 0: a warning if a row-parallel layer is left to Transformers."""
     used: dict[str, list[str]] = {style: [] for style in _OURS.values()}
     left: dict[str, list[str]] = collections.defaultdict(list)
     level = logging.INFO
-    for name, module in model.named_modules():
-        style = plan.get(name, plan.get(_generic(name)))
-        if style is None:
-            continue
-        ours = style in used
-        why = _why_not(module, mesh, ALL_PARALLEL_STYLES[style]) if ours else style
+    for name, style, why in layers:
         if why is None:
             used[style].append(name)
             continue
@@ -236,9 +250,10 @@ def _apply_with_entwine(model: Any, tp_mesh: DeviceMesh, tp_plan: dict[str, str]
                         ) -> Any:
     plan = {name: _OURS.get(style, style)
             for name, style in (model.tp_plan if tp_plan is None else tp_plan).items()}
+    layers = _layers_in(model, plan, tp_mesh)
     model = _apply(model, tp_mesh, plan)
     world = world_of(_group_of(tp_mesh))
-    _report(model, plan, tp_mesh,
+    _report(model, layers, tp_mesh,
             [name for name, module in model.named_modules() if _join(module, world)])
     return model
 

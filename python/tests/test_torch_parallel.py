@@ -190,12 +190,19 @@ class Doubled(torch.nn.Linear):
         return 2 * super().forward(x)
 
 
+def replaced():
+    linear = torch.nn.Linear(4, 4)
+    linear.forward = lambda x: x
+    return linear
+
+
 def check_refusals(mesh):
     from torch.distributed.tensor import Partial, Shard
     from torch.distributed.tensor.parallel import parallelize_module
     for module, style, text in (
             (torch.nn.Embedding(4, 4), et.RowwiseParallel(), "the module is a Embedding"),
             (Doubled(4, 4), et.RowwiseParallel(), "the module is a Doubled, whose forward"),
+            (replaced(), et.RowwiseParallel(), "the module has a forward that was put in"),
             (torch.nn.Linear(5, 4), et.RowwiseParallel(), "in_features is 5"),
             (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Shard(-1)), "output_layouts"),
             (torch.nn.Linear(4, 4), et.RowwiseParallel(output_layouts=Partial()),

@@ -318,6 +318,7 @@ def check_copies(tokens):
 def check_gated(tokens):
     """One call for gate, up and the activation; but hooks, layers put in the place of theirs, other
     activations and gradients go the usual way."""
+    import functools
     import torch
     import entwine.transformers
     from entwine import _torch_parallel
@@ -356,11 +357,12 @@ def check_gated(tokens):
         hook.remove()
         assert calls_of(model) == 2
         theirs = mlp.up_proj.forward
-        mlp.up_proj.forward = lambda x: 2 * theirs(x)
-        assert calls_of(model) == 1
-        del mlp.up_proj.forward
-        mlp.up_proj.forward = theirs
-        assert calls_of(model) == 2
+        for wrapped in (lambda forward: forward, functools.wraps(theirs)):
+            mlp.up_proj.forward = wrapped(lambda x: 2 * theirs(x))
+            assert calls_of(model) == 1
+            del mlp.up_proj.forward
+            mlp.up_proj.forward = theirs
+            assert calls_of(model) == 2
         whole, act = type(mlp).forward, mlp.act_fn
         for change, undo in (
                 (lambda: setattr(mlp, "act_fn", torch.nn.ReLU()),
@@ -417,6 +419,16 @@ def check_refusals(tokens, logged):
         assert level == "WARNING" and "1 down_proj (is a Scaled, whose forward is" in line
     else:
         assert not logged
+    model, right = tiny("Llama"), tiny("Llama")
+    for one in (model, right):
+        for layer in (one.model.layers[0].self_attn.o_proj, one.model.layers[1].mlp.gate_proj):
+            theirs = layer.forward
+            layer.forward = lambda x, theirs=theirs: 2 * theirs(x)
+    del logged[:]
+    check_equal(results(parallelize(model), tokens), results(right, tokens))
+    if torch.distributed.get_rank() == 0:
+        (level, line), = logged
+        assert level == "WARNING" and "1 o_proj, 1 gate_proj (has a forward that was put" in line
     say("layers that cannot are left alone")
     for make, text in ((lambda: model, "already distributed"),
                        (lambda: torch.nn.Linear(2, 2), "expected a model of Transformers"),
