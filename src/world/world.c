@@ -260,14 +260,12 @@ static ew_status gather_round(ew_world *world, uint64_t meeting, const void *min
 }
 
 /* At least one round, so that ranks meet also when they have nothing to say. */
-static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void *all,
-                      size_t bytes)
+static ew_status gather_rounds(ew_world *world, uint64_t meeting, const void *mine,
+                               void *all, size_t bytes)
 {
-    const uint64_t meeting = ewx_meeting_word(kind, bytes);
     const size_t most =
         world->num_hosts > 1 ? EWX_MAILBOX_BYTES : ewx_parcel_bytes(world->num_ranks);
     size_t done = 0;
-    EW_TRY(ewx_world_check(world));
     do {
         const size_t part = bytes - done < most ? bytes - done : most;
         const char *from = bytes > 0 ? (const char *)mine + done : NULL;
@@ -275,8 +273,20 @@ static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void 
         EW_TRY(gather_round(world, meeting, from, to, part, bytes));
         done += part;
     } while (done < bytes);
-    ewx_remotes_see_off(world);
     return EW_OK;
+}
+
+static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void *all,
+                      size_t bytes)
+{
+    EW_TRY(ewx_world_check(world));
+    const ew_status status =
+        gather_rounds(world, ewx_meeting_word(kind, bytes), mine, all, bytes);
+    if (status == EW_OK)
+        ewx_remotes_see_off(world);
+    else
+        ewx_remotes_progress(world); /* other hosts may not know yet */
+    return status;
 }
 
 static ew_status enter_and_meet(ew_world *world, ewx_meeting kind, const void *mine,

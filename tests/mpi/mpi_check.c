@@ -529,10 +529,30 @@ static int run_meet(ew_world *world, const char *kind)
     return 0;
 }
 
+/* The last rank comes to a barrier when the others have given it up, which then stay away:
+ * it learns why. */
+static int run_tardy(ew_world *world, const char *argument)
+{
+    enum { TARDY_US = 1000000, THEN_AWAY_US = 1300000 };
+    const int rank = ew_world_rank(world);
+    const bool is_last = rank == ew_world_size(world) - 1;
+    (void)argument;
+    if (is_last)
+        usleep(TARDY_US);
+    ew_status status = ew_world_barrier(world);
+    if (is_last && status == EW_OK)
+        status = ew_world_barrier(world);
+    say("rank %d: %s: %s\n", rank, ew_status_name(status),
+        status == EW_OK ? "no fault" : ew_last_error());
+    if (!is_last)
+        usleep(THEN_AWAY_US);
+    return 0;
+}
+
 /* ---- Control messages that need help ---- */
 
 /* Rank 0's leave when it looks at the fabric after so long. */
-enum { HELD_NS = 30000000, MOST_HELD = 64, AWAY_US = 800000 };
+enum { HELD_NS = 30000000, MOST_HELD = 64, AWAY_US = 900000 };
 static ew_fabric swift; /* which takes them then */
 static struct {
     size_t count;
@@ -640,6 +660,7 @@ static const struct {
              {"misfortune", run_misfortune, FAILING},
              {"swap", run_swap, FAILING},
              {"meet", run_meet, FAILING},
+             {"tardy", run_tardy, FAILING},
              {"absent", run_plain, ABSENT}};
 
 static const ew_mpi_module *load(const char *path)

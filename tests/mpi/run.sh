@@ -125,7 +125,7 @@ protocol() {
     expect_ok 4 2 again
     expect_ok 2 2 ended
     expect_ok 4 2 ended release=1
-    ENTWINE_TIMEOUT_MS=500 expect_ok 2 2 away
+    ENTWINE_TIMEOUT_MS=700 expect_ok 2 2 away
     expect_ok 2 2 reopened
     expect_ok 3 2 reopened
     expect_ok 2 2 layer workers=2
@@ -203,6 +203,8 @@ faults() {
     expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] called ew_world_allgather of (8|5000) bytes, rank [0-2] called ew_world_allgather of (8|5000) bytes"
     launch 3 2 meet barrier
     expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] called ew_world_(barrier|allgather of 8 bytes), rank [0-2] called ew_world_(barrier|allgather of 8 bytes)"
+    ENTWINE_TIMEOUT_MS=700 launch 2 2 tardy
+    expect_fault 2 "EW_ERR_TIMEOUT: rank 0 waited 0.7 s for rank 1 at a collective call"
     launch 3 2 misfortune drop
     expect_fault 3 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile \(0,0\) of rank 2"
     launch 4 2 misfortune stall
