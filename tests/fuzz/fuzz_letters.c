@@ -267,6 +267,19 @@ static void make_world(void)
     FUZZ_DEMAND(ewx_recorder_begin(&world, &our_call) == EW_OK);
 }
 
+/* Before a channel is opened all ranks say that they have what their plan needs. */
+static void let_all_agree(void)
+{
+    const uint32_t round = world.round + 1;
+    for (int rank = 0; rank < RANKS; rank++) {
+        ewx_mailbox *mailbox = world.mailboxes[rank];
+        mailbox->meeting[round & 1] = ewx_meeting_word(EWX_MEETING_INNER, sizeof(int32_t));
+        mailbox->data_bytes[round & 1] = sizeof(int32_t);
+        if (!ewx_world_is_local(&world, rank))
+            atomic_store(&mailbox->round, round);
+    }
+}
+
 static void make_engine(int form, int64_t m)
 {
     const ewx_spec *spec = &specs[form];
@@ -288,8 +301,11 @@ static void make_engine(int form, int64_t m)
             ewx_world_is_local(&world, rank) ? &ewx_route_heap : &ewx_route_wire;
         atomic_store(&peer_agrees[rank], 0);
     }
+    let_all_agree();
     FUZZ_DEMAND(ewx_wire_open(&engine, EW_OK) == EW_OK &&
                 engine.wire.exchange.num_units <= 16);
+    for (int parity = 0; parity < 2; parity++)
+        control->mailboxes[NEIGHBOUR].meeting[parity] = our_meeting;
     engine.call.epoch = 1;
     engine.call.grid = ewx_spec_grid(spec, m);
     engine.call.share = ewx_share_of(&engine.call.grid, ownership, RANKS, US);
