@@ -297,6 +297,23 @@ static int vary(const ewx_candidate_space *space, int knob, ew_config *requests)
     return ewx_candidate_vary(space, knob, &space->fixed, &space->built_in, requests);
 }
 
+/* From 1 to all of the most workers there can be, with each batch. */
+static void many_workers_leave_no_budget_out(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(16384, 16384, 64, EW_FP32);
+    ewx_candidate_space space = {.problem = &problem, .num_ranks = 2};
+    ew_config requests[EWX_KNOB_VALUES];
+    space.fixed.workers = 1024;
+    assert_int_equal(
+        ewx_config_choose(&problem, 2, &space.fixed, &space.machine, &space.built_in),
+        EW_OK);
+    const int count = vary(&space, BUDGET, requests);
+    assert_int_equal(count, 3 * 11);
+    assert_int_equal(requests[count - 1].budget, 1024);
+    assert_int_equal(requests[count - 1].batch, EWX_TUNED_MOST_BATCH);
+}
+
 /* A field that is set is in every request as it was; an open one is tried. */
 static void knobs_leave_set_fields_alone(void **state)
 {
@@ -376,6 +393,7 @@ int main(void)
         cmocka_unit_test(each_method_has_its_knobs),
         cmocka_unit_test(few_waves_may_do_without_overlap),
         cmocka_unit_test(only_allreduce_has_shots),
+        cmocka_unit_test(many_workers_leave_no_budget_out),
         cmocka_unit_test(knobs_leave_set_fields_alone),
         cmocka_unit_test(what_cannot_differ_is_not_tried),
     };

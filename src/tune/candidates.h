@@ -28,7 +28,7 @@
 #include "plan/tuning.h"
 
 #define EWX_KNOBS 8
-#define EWX_KNOB_VALUES 16 /* at most */
+#define EWX_KNOB_VALUES 33 /* at most: the budgets of 1024 workers, with three batches */
 
 typedef struct ewx_candidate_space {
     const ew_problem *problem;
