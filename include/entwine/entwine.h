@@ -470,7 +470,8 @@ typedef void *ew_stream;
  * gives the bits of one host.
  *
  * The bits of a row of C that CPU ranks compute depend neither on m nor on the row's place
- * among the others, except with producer=blas.
+ * among the others, except with producer=blas and, with the portable kernel
+ * (ew_cpu_kernel_name, measure.h), for the bits of NaNs.
  *
  * The same bits at every W: with invariant=S the K of all ranks together, W times K, is cut
  * into S equal pieces.  Each is a contribution of its own, rounded and added as if it came
