@@ -105,6 +105,30 @@ static void every_block_once_and_every_byte(void **state)
     free(events);
 }
 
+/* Rows of the ranks before it arrive while a rank is not in the call yet. */
+static void nobody_computes_before_its_call(void **state)
+{
+    ewx_sim_profile profile = simple_cpu(16, 1);
+    ew_trace_event *events = malloc(SIM_TRIAL_EVENTS * sizeof *events);
+    profile.skew_us = 1000;
+    (void)state;
+    for (size_t i = 0; i < COUNT(schedules); i++) {
+        sim_outcome o = run(&profile, 1000, 776, W, schedules[i], 0, -1, NULL);
+        const ewx_sim_request apart = {.profile = &profile,
+                                       .spec = &o.spec,
+                                       .rows = 1000,
+                                       .traced_rank = W - 1,
+                                       .events = events,
+                                       .capacity = SIM_TRIAL_EVENTS};
+        o.result.ranks = o.ranks;
+        assert_int_equal(ewx_sim_run(&apart, &o.result), EW_OK);
+        check_blocks(&o, events);
+        for (size_t at = 0; at < o.result.num_traced; at++)
+            assert_true(events[at].begin_ns >= o.ranks[W - 1].timing.start_ns);
+    }
+    free(events);
+}
+
 /* ---- Times ---- */
 
 /* One panel each: it is copied first, in 3 us, and then all four are multiplied. */
@@ -330,6 +354,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_once_and_every_byte),
+        cmocka_unit_test(nobody_computes_before_its_call),
         cmocka_unit_test(parts_of_a_call_add_up),
         cmocka_unit_test(a_slow_link_hides_own_rows),
         cmocka_unit_test(links_bound_the_time),

@@ -130,10 +130,14 @@ void ewx_sim_start_workers(ewx_sim *sim, int rank)
         look_for_work(sim, rank, worker);
 }
 
+/* None are awake before their rank is in the call. */
 void ewx_sim_wake_workers(ewx_sim *sim, int rank)
 {
-    for (int worker = 0; worker < sim->ranks[rank].num_slots; worker++)
-        if (!sim->ranks[rank].producers[worker].busy)
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    if (sim->now_ps < r->start_ps + sim->model.start_ps)
+        return;
+    for (int worker = 0; worker < r->num_slots; worker++)
+        if (!r->producers[worker].busy)
             look_for_work(sim, rank, worker);
 }
 
