@@ -11,6 +11,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "entwine/sim.h"
+
 #include "sim_trial.h"
 
 #define COUNT(list) (sizeof(list) / sizeof(list)[0])
@@ -336,6 +338,21 @@ static void movers_bound_the_time(void **state)
     assert_true(three.time_us < one.time_us / 2);
 }
 
+/* On an A800 no mover fits on an SM that two CTAs of the GEMM fill. */
+static void movers_have_room_where_none_fits_beside(void **state)
+{
+    const ew_sim_options options = {.struct_size = sizeof options, .profile = "a800-8"};
+    ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    ew_config config = EW_CONFIG_INIT;
+    ew_sim_report all, movers;
+    (void)state;
+    problem.op = EW_OP_AG_GEMM;
+    assert_int_equal(ew_sim_call(&problem, 8, NULL, &options, &all), EW_OK);
+    config.budget = all.config.budget / 2;
+    assert_int_equal(ew_sim_call(&problem, 8, &config, &options, &movers), EW_OK);
+    assert_true(movers.gemm_us < all.gemm_us); /* the others are the GEMM's */
+}
+
 /* ---- Refusals ---- */
 
 static void refusals(void **state)
@@ -366,6 +383,7 @@ int main(void)
         cmocka_unit_test(tiles_span_owners),
         cmocka_unit_test(chunks_take_turns_as_they_come),
         cmocka_unit_test(movers_bound_the_time),
+        cmocka_unit_test(movers_have_room_where_none_fits_beside),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,10 +21,17 @@ static int64_t partition_blocks(const ewx_sim *sim, int dst)
     return ewx_part_block_rows(&sim->model.grid, dst) * sim->model.grid.blocks_per_row;
 }
 
-/* Blocks that a rank computes at the same time. */
+/* Blocks that a rank computes at the same time.  Where a GEMM waits for movers, and none
+ * fits beside it on an SM, each has the room of one of its CTAs, as on the cuda backend. */
 static int64_t most_blocks(const ewx_sim *sim)
 {
-    return (int64_t)(sim->model.sms - sim->model.set_apart) * sim->model.producers_per_sm;
+    const ewx_sim_model *model = &sim->model;
+    const ew_config *config = &sim->spec->config;
+    const int64_t slots =
+        (int64_t)(model->sms - model->set_apart) * model->producers_per_sm;
+    const bool shares = sim->spec->op->gemm_waits && config->pool != EW_POOL_AFTER &&
+                        model->reducers_beside[model->producers_per_sm] == 0;
+    return shares ? slots - config->budget : slots;
 }
 
 /* The blocks of a rank's next GEMM: all there are, or with copy those of a partition. */
@@ -52,12 +59,15 @@ void ewx_sim_start_part(ewx_sim *sim, int rank)
 {
     ewx_sim_rank *r = &sim->ranks[rank];
     const int per_sm = sim->model.producers_per_sm;
+    int64_t left = most_blocks(sim);
     choose_part(sim, rank);
     for (int i = 0; i < per_sm; i++)
         for (int sm = 0; sm < sim->model.sms; sm++) {
-            if (r->sms[sm].only_reduces || !ewx_sim_begin_block(sim, rank, sm * per_sm + i))
+            if (left <= 0 || r->sms[sm].only_reduces ||
+                !ewx_sim_begin_block(sim, rank, sm * per_sm + i))
                 continue;
             ewx_sim_add_producers(sim, rank, sm, 1);
+            left--;
         }
     r->stolen_ps = ewx_sim_after(r->stolen_ps, (double)r->owed_ps);
     r->owed_ps = 0;
