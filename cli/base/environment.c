@@ -96,8 +96,8 @@ static bool lacks_cache(char *why, size_t bytes)
 {
     char folder[PATH_MAX];
     if (ew_tuning_folder(folder, sizeof folder))
-        snprintf(why, bytes,
-                 "no tuning entries are used: neither HOME nor ENTWINE_CACHE_DIR is set");
+        snprintf(why, bytes, "no tuning entries are used: %.*s",
+                 (int)strcspn(ew_last_error(), "\n"), ew_last_error());
     else if (access(folder, R_OK | X_OK) && errno != ENOENT)
         snprintf(why, bytes, "no tuning entries are used: %s cannot be read: %s", folder,
                  strerror(errno));

@@ -84,6 +84,7 @@ static void set_handlers(void (*handler)(int))
 void cli_interrupt_init(void)
 {
     set_handlers(on_signal);
+    handle(SIGUSR1, SIG_IGN); /* no job runs yet that could be recorded */
 }
 
 bool cli_interrupt_open(void)
@@ -100,7 +101,7 @@ bool cli_interrupt_open(void)
 void cli_interrupt_close(void)
 {
     board *closed = shared_board;
-    handle(SIGUSR1, SIG_DFL);
+    handle(SIGUSR1, SIG_IGN);
     shared_board = NULL; /* before it is gone: signals are still caught */
     if (closed)
         munmap(closed, sizeof(board));

@@ -301,8 +301,9 @@ ew_status ew_tuning_folder(char *path, size_t bytes)
     else if (home && *home == '/')
         length = snprintf(path, bytes, "%s/.cache/entwine", home);
     else
-        return ewx_fail(EW_ERR_SYSTEM, "there is no folder for tuning entries\n"
-                                       "  fix: set HOME, or ENTWINE_CACHE_DIR");
+        return ewx_fail(EW_ERR_SYSTEM,
+                        "neither ENTWINE_CACHE_DIR nor an absolute HOME is set\n"
+                        "  fix: set HOME, or ENTWINE_CACHE_DIR");
     return length >= 0 && (size_t)length < bytes
                ? EW_OK
                : ewx_fail(EW_ERR_ARGUMENT, "the path of the tuning entries is too long");
