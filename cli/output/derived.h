@@ -19,7 +19,8 @@ double cli_overlap_efficiency(const char *label, double time_us, double gemm_us,
 
 /* The ratio of the medians of two results of one run, with its 95 % interval: a percentile
  * bootstrap that draws whole rounds, so that a slow moment counts for both.  The draws are
- * the same in every run.  The ends are NAN where there are fewer than CLI_LEAST_SAMPLES rounds. */
+ * the same in every run.  The ends are NAN where there are fewer than CLI_LEAST_SAMPLES
+ * rounds. */
 typedef struct cli_ratio {
     double value, low, high;
 } cli_ratio;

@@ -422,9 +422,10 @@ EW_API ew_status ew_plan_bind_weight(ew_plan *plan, ew_weight *weight);
 EW_API size_t ew_weight_bytes(const ew_weight *weight);
 
 /* Frees the memory and unbinds the plans that are still bound to it.  On a GPU it waits for
- * the calls enqueued so far; a graph that captured one must not be replayed any more.  Where
- * ranks are threads that share a GPU, CUDA frees memory when the whole GPU is idle: no
- * other rank may be in a call that this one has yet to make.  NULL is allowed.  Local. */
+ * the calls enqueued so far; a graph that captured one must not be replayed any more.
+ * Where ranks are threads that share a GPU, CUDA frees memory when the whole GPU is idle:
+ * no other rank may be in a call that this one has yet to make.  NULL is allowed.  Local.
+ */
 EW_API void ew_weight_destroy(ew_weight *weight);
 
 /* How long this plan's calls wait for a rank that makes no progress, in seconds from 0.001
@@ -642,8 +643,8 @@ EW_API ew_status ew_plan_explain(const ew_plan *plan, char *text, size_t bytes);
 
 /* NULL is allowed.  Collective only in the sense that peers must not call into the plan
  * afterwards, nor, on a GPU that ranks share as threads, be in a call of another plan that
- * this rank has yet to make.  While the world is in use, or in a forked child, it behaves as
- * ew_world_destroy does. */
+ * this rank has yet to make.  While the world is in use, or in a forked child, it behaves
+ * as ew_world_destroy does. */
 EW_API void ew_plan_destroy(ew_plan *plan);
 
 /* ---- Symmetric memory ---------------------------------------------------------------- */

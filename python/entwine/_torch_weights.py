@@ -100,7 +100,7 @@ def _forget_freed(world, storage, memory):
     for key, kept in list(world._frozen.items()):
         if key[0] == storage._cdata and kept.memory != memory:
             kept.forget.detach()
-            del world._frozen[key]
+            world._frozen.pop(key, None)  # the collector may be quicker
             kept.version = _WRITTEN
 
 
