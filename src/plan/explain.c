@@ -129,10 +129,12 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
     explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
         explain_block(spec, asked->block_m && asked->block_n, text);
-    explain_key(config, "workers", asked->workers, text, "%d usable core%s for %d rank%s%s",
-                machine->cores, ewx_text_plural(machine->cores), spec->num_ranks,
-                ewx_text_plural(spec->num_ranks),
-                machine->cores < spec->num_ranks ? ", which share them: slower" : "");
+    explain_key(
+        config, "workers", asked->workers, text, "%d usable core%s for %d rank%s%s%s",
+        machine->cores, ewx_text_plural(machine->cores), spec->num_ranks,
+        ewx_text_plural(spec->num_ranks),
+        machine->cores < spec->num_ranks ? ", which share them: slower" : "",
+        config->pool == EW_POOL_STATIC ? "; one of a rank's workers only reduces" : "");
     explain_domains(machine, text);
     if (!spec->op->gemm_waits)
         explain_cpu_reducers(config, asked, text);

@@ -287,12 +287,13 @@ static ew_status check_cpu(const ewx_sim_profile *profile, const ew_config *conf
 static ew_status check_one_level(const ewx_spec *spec)
 {
     const ew_config *config = &spec->config;
-    if (config->transport != EW_TRANSPORT_COPY && config->levels < 2)
+    const bool copies = config->transport == EW_TRANSPORT_COPY;
+    if (!copies && config->levels < 2)
         return EW_OK;
     return ewx_fail(EW_ERR_UNSUPPORTED,
                     "%s is simulated for one level, and not for transport=copy\n"
-                    "  fix: leave transport and levels out",
-                    spec->op->name);
+                    "  fix: leave %s out",
+                    spec->op->name, copies ? "transport" : "levels");
 }
 
 ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
