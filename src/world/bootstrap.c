@@ -365,16 +365,6 @@ out:
     return status;
 }
 
-static int find_culprit(const ew_world *world)
-{
-    const ewx_control *control = world->control;
-    if (!control)
-        return world->blamed;
-    return atomic_load_explicit(&control->fault_ready, memory_order_acquire)
-               ? control->fault.culprit
-               : -1;
-}
-
 /* Arguments have been checked. */
 static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *context,
                         const ew_fabric *fabric, const ew_world_options *options,
@@ -402,7 +392,7 @@ static ew_status create(int rank, int num_ranks, ew_allgather allgather, void *c
     if (status == EW_OK)
         status = join(world, allgather, context);
     if (status != EW_OK) {
-        *culprit_out = find_culprit(world);
+        *culprit_out = ewx_world_culprit(world);
         ew_world_destroy(world);
         return status;
     }

@@ -174,6 +174,16 @@ ew_status ewx_world_check(ew_world *world)
     return check_fault(world);
 }
 
+int ewx_world_culprit(const ew_world *world)
+{
+    const ewx_control *control = world->control;
+    if (!control)
+        return world->blamed;
+    return atomic_load_explicit(&control->fault_ready, memory_order_acquire)
+               ? control->fault.culprit
+               : -1;
+}
+
 void ewx_world_give_up(ew_world *world, ew_status status)
 {
     const ewx_fault fault = {.status = status,

@@ -120,9 +120,7 @@ static bool is_member(const shrinking *s, int rank)
 static int find_culprit(ew_world *world)
 {
     (void)ewx_world_check(world); /* which waits for the fault */
-    return atomic_load_explicit(&world->control->fault_ready, memory_order_acquire)
-               ? world->control->fault.culprit
-               : -1;
+    return ewx_world_culprit(world);
 }
 
 static ew_status fail_late(const shrinking *s)

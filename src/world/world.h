@@ -220,6 +220,9 @@ void ewx_world_give_up(ew_world *world, ew_status status);
  * fault here. */
 ew_status ewx_world_check(ew_world *world);
 
+/* Whom the standing fault names; -1: nobody, or there is none. */
+int ewx_world_culprit(const ew_world *world);
+
 /* Collective: ew_world_allgather and ew_world_barrier for those who have entered the world.
  */
 ew_status ewx_world_allgather(ew_world *world, const void *mine, void *all, size_t bytes);
