@@ -445,9 +445,9 @@ EW_API ew_status ew_plan_set_timeout(ew_plan *plan, double seconds);
  * A rank's calls run one after the other, whatever their streams.  A replay waits for its
  * own stream alone: order it, by streams or events, with the rank's other replays and
  * calls, for two at once give wrong values.  From a rank's first call in a capture until
- * that ends, its calls outside of it and ew_plan_wait get EW_ERR_ARGUMENT; until then, too,
- * capture none of its calls on a stream apart from it, and leave its weights and its
- * symmetric memory as they are. */
+ * that ends, its calls outside of that capture, ew_plan_wait, and functions that pack a
+ * weight, or allocate, copy or free memory, get EW_ERR_ARGUMENT.  Destroy none of its
+ * plans and weights until then. */
 typedef void *ew_stream;
 
 /* Computes this rank's row slab of sum over r of A_r * B_r^T.  Collective.

@@ -123,7 +123,8 @@ EW_API ew_status ew_jobs_read(ew_recording_reader read, void *context);
  * cuda.  For the simulator, which computes nothing, it is an address to pass on; a program
  * that reads or writes there ends with a segmentation fault, and a copy changes nothing.
  * Programs with memory of their own need none of this.  Copies take host memory on either
- * side and return when they are done.  The first call of a world is collective. */
+ * side and return when they are done.  The first call of a world is collective.  While the
+ * rank's calls are captured (ew_stream), ew_memory_free frees nothing. */
 EW_API ew_status ew_memory_alloc(ew_world *world, ew_backend backend, size_t bytes,
                                  void **memory_out);
 EW_API void ew_memory_free(ew_world *world, ew_backend backend, void *memory);

@@ -145,10 +145,10 @@ void check_units(void)
 /* ---- Reducers behind those of another plan ---- */
 
 typedef struct plan_pair {
-    ew_op op;
+    ew_op op, second_op;
     const char *first, *second;
     int64_t n;
-    int first_calls;
+    int first_calls, num_ranks;
 } plan_pair;
 
 /* A late rank keeps the first plan's reducer waiting, and the other's behind it, perhaps
@@ -161,9 +161,11 @@ static int behind_another(gpu_job *job, void *argument)
     const plan_pair *pair = argument;
     gpu_job other = *job;
     other.plan = NULL;
+    other.problem.op = pair->second_op;
+    other.c_bytes = (size_t)(m * job->problem.n) * ew_dtype_bytes(job->problem.dtype);
     RANK_TRY(job_replan(&other, pair->second));
     RANK_TRY(job_fill(job, 1));
-    RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, job->c_bytes, &other.C));
+    RANK_OK(ew_memory_alloc(world, EW_BACKEND_CUDA, other.c_bytes, &other.C));
     RANK_TRY(job_poison(job));
     RANK_TRY(job_poison(&other));
     if (job->rank == job->num_ranks - 1)
@@ -203,22 +205,24 @@ static int behind_epilogues(gpu_job *job, void *unused)
 
 void check_plans_in_turn(void)
 {
+    const ew_op RS = EW_OP_GEMM_RS, AR = EW_OP_GEMM_AR, AG = EW_OP_AG_GEMM;
     plan_pair pairs[] = {
-        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16", 1024, 1},
-        {EW_OP_GEMM_RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,ctas=block",
-         1024, 1},
-        {EW_OP_GEMM_AR, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,shots=2", 1024,
-         1},
-        {EW_OP_GEMM_RS, "kernel=sm80,x=1", "kernel=sm80,block=128x128,pool=static,x=4",
-         1024, 1},
-        {EW_OP_GEMM_RS, "pool=static,x=16", "pool=shared", 4096, 2},
+        {RS, RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16", 1024, 1, 2},
+        {RS, RS, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,ctas=block", 1024, 1,
+         2},
+        {AR, AR, "kernel=sm80,x=16", "kernel=sm80,block=128x128,x=16,shots=2", 1024, 1, 2},
+        {RS, RS, "kernel=sm80,x=1", "kernel=sm80,block=128x128,pool=static,x=4", 1024, 1,
+         2},
+        {RS, RS, "pool=static,x=16", "pool=shared", 4096, 2, 2},
+        /* Two ranks in time starve each other's reducers while the third is late. */
+        {RS, AG, "b=512,x=8", "kernel=sm80,block=128x256,b=128,x=8", 1024, 2, 3},
     };
     const ew_world_options options = gpu_options(TIMEOUT_MS);
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         ew_problem problem = gpu_problem(4096, pairs[i].n, 72, EW_FP16);
         problem.op = pairs[i].op;
-        gpu_run(EW_RANKS_AS_THREADS, 2, &options, problem, pairs[i].first, behind_another,
-                &pairs[i]);
+        gpu_run(EW_RANKS_AS_THREADS, pairs[i].num_ranks, &options, problem, pairs[i].first,
+                behind_another, &pairs[i]);
     }
     if (gpu_has_kernel(EW_KERNEL_SM90))
         gpu_run(EW_RANKS_AS_THREADS, 2, &options, gpu_problem(8192, 4096, 64, EW_FP16),

@@ -120,18 +120,51 @@ static int expect_refused(const gpu_job *job, const char *what, ew_status status
     return 0;
 }
 
-/* What belongs to no capture, between two calls of one, spoils neither the capture nor the
- * world. */
+/* What works on weights and memory. */
+static int expect_memory_refused(const gpu_job *job, ew_weight *weight)
+{
+    ew_world *world = job->world;
+    void *fresh = NULL;
+    RANK_TRY(expect_refused(job, "weight", ew_weight_update(weight, job->B)));
+    RANK_TRY(
+        expect_refused(job, "fill", ew_memory_fill(world, EW_BACKEND_CUDA, job->C, 0, 1)));
+    RANK_TRY(expect_refused(job, "alloc",
+                            ew_memory_alloc(world, EW_BACKEND_CUDA, job->c_bytes, &fresh)));
+    RANK_TRY(expect_refused(job, "symmetric memory",
+                            ew_alloc(world, EW_BACKEND_CUDA, job->c_bytes, &fresh)));
+    return 0;
+}
+
+/* A second capture beside the one that the rank's calls are in. */
+static int expect_second_refused(const gpu_job *job, cudaStream_t other)
+{
+    ew_world *world = job->world;
+    cudaGraph_t graph;
+    RANK_CUDA(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+    RANK_TRY(
+        expect_refused(job, "another capture",
+                       job_call(job, job->problem.max_m, job->A, job->B, job->C, other)));
+    RANK_CUDA(cudaStreamEndCapture(other, &graph));
+    RANK_CUDA(cudaGraphDestroy(graph));
+    return 0;
+}
+
+/* What belongs to no capture or to another one, between two calls of one, spoils neither
+ * the capture nor the world. */
 static int mix(gpu_job *job, void *unused)
 {
     ew_world *world = job->world;
     const int64_t m = job->problem.max_m;
     cudaStream_t stream, other;
     cudaGraph_t graph;
+    ew_config config = EW_CONFIG_INIT;
+    ew_weight *weight = NULL;
     (void)unused;
+    config.backend = EW_BACKEND_CUDA;
     RANK_TRY(job_compute(job, m, 1, NULL));
     RANK_TRY(job_stream(job, &stream));
     RANK_TRY(job_stream(job, &other));
+    RANK_OK(ew_weight_create(world, &job->problem, &config, job->B, &weight));
     RANK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     RANK_OK(job_call(job, m, job->A, job->B, job->C, stream));
     RANK_TRY(expect_refused(job, "wait", ew_plan_wait(job->plan)));
@@ -139,10 +172,13 @@ static int mix(gpu_job *job, void *unused)
         expect_refused(job, "no stream", job_call(job, m, job->A, job->B, job->C, NULL)));
     RANK_TRY(expect_refused(job, "another stream",
                             job_call(job, m, job->A, job->B, job->C, other)));
+    RANK_TRY(expect_second_refused(job, other));
+    RANK_TRY(expect_memory_refused(job, weight));
     RANK_OK(job_call(job, m, job->A, job->B, job->C, stream));
     RANK_CUDA(cudaStreamEndCapture(stream, &graph));
     RANK_CUDA(cudaGraphDestroy(graph));
     RANK_CUDA(cudaStreamDestroy(other));
+    ew_weight_destroy(weight);
     RANK_TRY(job_compute(job, m, 2, stream));
     RANK_CUDA(cudaStreamDestroy(stream));
     return 0;

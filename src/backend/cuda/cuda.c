@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "backend/cuda/capture.h"
 #include "backend/cuda/cuda_engine.h"
 #include "backend/cuda/cuda_memory.h"
 #include "backend/cuda/cuda_symmetric.h"
@@ -178,36 +179,24 @@ static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t strea
                     engine->world->num_hosts);
 }
 
-static bool is_capturing(cudaStream_t stream)
+/* A stream can be followed only on the GPU that it belongs to. */
+static ew_status check_gpu(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
-    enum cudaStreamCaptureStatus capture;
-    const cudaError_t error = cudaStreamIsCapturing(stream, &capture);
-    (void)cudaGetLastError(); /* the default stream cannot be asked during a capture */
-    return error == cudaSuccess && capture != cudaStreamCaptureStatusNone;
-}
-
-/* After a captured call the rank's streams belong to the capture until it ends. */
-static ew_status check_captured(const ewx_cuda_engine *engine, const char *what)
-{
-#if EW_MUTANT == 91 /* planted bug: calls between those of a capture are not noticed */
-    return EW_OK;
-#endif
-    /* Entered, or a caller without a context would get that of GPU 0, and keep it. */
-    EW_TRY(ewx_device_enter(engine->device));
-    const bool captures = is_capturing(engine->device->producing);
-    ewx_device_leave(engine->device);
-    if (!captures)
+    int ordinal = engine->device->ordinal;
+    const cudaError_t error = cudaStreamGetDevice(stream, &ordinal);
+    (void)cudaGetLastError();
+    if (error != cudaSuccess || ordinal == engine->device->ordinal)
         return EW_OK;
     return ewx_fail(EW_ERR_ARGUMENT,
-                    "%s while calls of this rank are captured\n"
-                    "  fix: make it before the capture or after its end",
-                    what);
+                    "a stream of GPU %d, but rank %d has GPU %d\n"
+                    "  fix: pass a stream of the GPU that ew_world_gpu names",
+                    ordinal, engine->world->rank, engine->device->ordinal);
 }
 
-static ew_status check_same_capture(const ewx_cuda_engine *engine, cudaStream_t stream)
+static ew_status check_callers_stream(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
-    return is_capturing(stream) ? EW_OK
-                                : check_captured(engine, "a call on another stream");
+    EW_TRY(ewx_check_same_capture(engine->device, stream));
+    return check_gpu(engine, stream);
 }
 
 /* CUDA's default stream is one for all threads of a process: the call of one rank would lie
@@ -227,8 +216,9 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
 {
     const ewx_cuda_engine *engine = state;
     EW_TRY(check_stream(engine, call->stream));
-    EW_TRY(call->stream ? in_callers_context(engine, call->stream, check_same_capture)
-                        : check_captured(engine, "a call without a stream"));
+    EW_TRY(call->stream
+               ? in_callers_context(engine, call->stream, check_callers_stream)
+               : ewx_check_not_captured(engine->device, "a call without a stream"));
     if (engine->world->num_hosts > 1)
         EW_TRY(in_callers_context(engine, call->stream, check_capture));
     EW_TRY(ewx_cuda_check_pointer("A", call->A));
@@ -272,7 +262,7 @@ static ew_status synchronise(const ewx_cuda_engine *engine)
 static ew_status cuda_wait(void *state)
 {
     ewx_cuda_engine *engine = state;
-    EW_TRY(check_captured(engine, "ew_plan_wait"));
+    EW_TRY(ewx_check_not_captured(engine->device, "ew_plan_wait"));
     EW_TRY(ewx_device_enter(engine->device));
     const ew_status status = synchronise(engine); /* kernels bound their own waits */
     ewx_device_leave(engine->device);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "backend/cuda/capture.h"
 #include "backend/cuda/cuda_engine.h"
 
 #define CTAS_PER_SM 8 /* of kernels that only fill or compare */
@@ -11,6 +12,7 @@
 static ew_status begin(ew_world *world, const ewx_device **device_out)
 {
     EW_TRY(ewx_device_of(world, device_out));
+    EW_TRY(ewx_check_not_captured(*device_out, "memory is used through the world"));
     return ewx_device_enter(*device_out);
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/cuda/capture.h"
 #include "backend/cuda/cuda_peers.h"
 
 /* A place in one word: the number of the allocation, then the offset in it. */
@@ -117,6 +118,7 @@ static ew_status dismantle(ew_world *world, const ewx_device *device, allocation
 static ew_status take_memory(const ewx_device *device, size_t bytes, int rank,
                              allocation **fresh_out)
 {
+    EW_TRY(ewx_check_not_captured(device, "symmetric memory is allocated"));
     EW_TRY(create(device, bytes, false, fresh_out));
     const size_t rounded = (bytes / BLOCK_BYTES + 1) * BLOCK_BYTES;
     EW_CUDA_TRY(cudaMalloc((void **)&(*fresh_out)->addresses[rank], rounded),
@@ -233,6 +235,7 @@ static ew_status check_pointers(const ew_world *world, const ewx_device *device,
         return ewx_fail(EW_ERR_ARGUMENT,
                         "%zu bytes are too few to import\n  fix: import at least %zu",
                         bytes, SMALLEST_BYTES);
+    EW_TRY(ewx_check_not_captured(device, "memory is imported"));
     for (int at = 0; at < world->num_locals; at++)
         EW_TRY(check_kind(world->locals[at], pointers[world->locals[at]]));
     return check_size(device, world->rank, pointers[world->rank], bytes);
@@ -332,6 +335,9 @@ static ew_status agree_to_free(ew_world *world, uint64_t number)
 static ew_status release_entered(ew_world *world, const ewx_device *device, void *memory)
 {
     allocation **at = find(device, world->rank, memory), *gone = *at;
+    EW_TRY(ewx_world_agree(world,
+                           ewx_check_not_captured(device, "symmetric memory is freed"),
+                           "free symmetric memory"));
     cudaStreamSynchronize(device->producing); /* a fault is another call's to report */
     cudaStreamSynchronize(device->reducing);
     (void)cudaGetLastError();

@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_weight.h"
 
+#include "backend/cuda/capture.h"
 #include "backend/cuda/cuda_occupancy.h"
 #include "backend/cuda/cuda_engine.h"
 
@@ -55,6 +56,7 @@ ew_status ewx_cuda_weight_open(ew_world *world, const ewx_spec *spec, void **pac
 {
     const ewx_device *device;
     EW_TRY(ewx_device_of(world, &device));
+    EW_TRY(ewx_check_not_captured(device, "a weight is created"));
     EW_TRY(ewx_device_enter(device));
     cudaError_t error = drain(device);
     if (error == cudaSuccess)
@@ -100,6 +102,7 @@ ew_status ewx_cuda_weight_pack(ew_world *world, const ewx_spec *spec, void *pack
     const ewx_device *device;
     EW_TRY(ewx_cuda_check_pointer("B", B));
     EW_TRY(ewx_device_of(world, &device));
+    EW_TRY(ewx_check_not_captured(device, "a weight is packed"));
     EW_TRY(await_default_stream(world, device));
     EW_TRY(ewx_device_enter(device));
     const ew_status status = pack_entered(device, spec, packed, B);

@@ -274,13 +274,16 @@ static ew_status lend_context(ewx_device *device)
         return EW_OK;
     EW_DRIVER_TRY(device->driver->cuCtxPushCurrent(device->primary), "entering the GPU");
     device->lends_context = true;
+    device->borrower = pthread_self();
     return EW_OK;
 }
 
+/* Another thread that destroys the world has its context from elsewhere, even if it is the
+ * same one. */
 static void take_context_back(const ewx_device *device)
 {
     CUcontext current = NULL;
-    if (device->lends_context &&
+    if (device->lends_context && pthread_equal(device->borrower, pthread_self()) &&
         device->driver->cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
         current == device->primary)
         ewx_device_leave(device);
@@ -345,7 +348,7 @@ static void close_device(void *attachment)
         cudaFree(device->calls_made);
         ewx_device_leave(device);
     }
-    free(device->num_apart);
+    free(device->apart);
     ewx_cuda_symmetric_close(device->symmetric);
     ewx_sm_group_return(device->sm_group);
     if (device->primary)
@@ -366,8 +369,8 @@ static ew_status open_counter(ewx_device *device)
 static ew_status open_device(ewx_device *device, ew_world *world)
 {
     EW_TRY(place(device, world));
-    device->num_apart = calloc(1, sizeof *device->num_apart);
-    if (!device->num_apart)
+    device->apart = calloc(1, sizeof *device->apart);
+    if (!device->apart)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a device");
     EW_TRY(ewx_cuda_symmetric_open(&device->symmetric));
     EW_TRY(open_context(device));

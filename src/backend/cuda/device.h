@@ -7,6 +7,7 @@
 #ifndef EWX_CUDA_DEVICE_H
 #define EWX_CUDA_DEVICE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,6 +17,12 @@
 #include "world/world.h"
 
 typedef struct ewx_symmetric_list ewx_symmetric_list; /* cuda_symmetric.h */
+
+/* How many plans of the rank have an exchange that runs beside the GEMM. */
+typedef struct ewx_apart {
+    int plans;
+    int with_sm80; /* of them, with kernel=sm80 */
+} ewx_apart;
 
 typedef struct ewx_device {
     const ewx_driver *driver;
@@ -36,11 +43,12 @@ typedef struct ewx_device {
     cudaStream_t carrying;  /* several hosts: copies and flags, no kernels */
     bool direct;            /* ... whose fabric is given this GPU's memory, no copies */
     bool flushes;           /* ... and flushes what comes there, for kernels to see it */
-    bool lends_context;     /* ... and lends the caller's thread a context for that */
+    bool lends_context;     /* ... and lends a thread of the caller's a context for that */
+    pthread_t borrower;     /* ... this one */
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
     uint32_t *calls_made;   /* counted by kernels; several hosts: NULL, the hosts compare */
     void *abort_page;       /* of the host, if this device mapped it */
-    int *num_apart;         /* plans whose exchange runs beside the GEMM */
+    ewx_apart *apart;
     ewx_symmetric_list *symmetric; /* memory that the world's ranks have in common */
 } ewx_device;
 
