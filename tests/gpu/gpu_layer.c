@@ -42,6 +42,8 @@ static void add(batch *b, ew_op op, bool all_rows, int W, int64_t n, const char 
     ew_config parsed = EW_CONFIG_INIT;
     if (ew_config_parse(config, &parsed) != EW_OK)
         harness_fail("%s", ew_last_error());
+    if (W > 2 && ewx_transport_adds(parsed.transport))
+        return; /* rounded in the order in which they are added, which is any */
     if (!gpu_has_kernel(parsed.kernel) || /* or there is no cuBLAS */
         ew_forecast_build(&problem, W, &parsed, &forecast) == EW_ERR_UNSUPPORTED)
         return;

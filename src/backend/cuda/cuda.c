@@ -179,24 +179,9 @@ static ew_status check_capture(const ewx_cuda_engine *engine, cudaStream_t strea
                     engine->world->num_hosts);
 }
 
-/* A stream can be followed only on the GPU that it belongs to. */
-static ew_status check_gpu(const ewx_cuda_engine *engine, cudaStream_t stream)
+static ew_status check_same_capture(const ewx_cuda_engine *engine, cudaStream_t stream)
 {
-    int ordinal = engine->device->ordinal;
-    const cudaError_t error = cudaStreamGetDevice(stream, &ordinal);
-    (void)cudaGetLastError();
-    if (error != cudaSuccess || ordinal == engine->device->ordinal)
-        return EW_OK;
-    return ewx_fail(EW_ERR_ARGUMENT,
-                    "a stream of GPU %d, but rank %d has GPU %d\n"
-                    "  fix: pass a stream of the GPU that ew_world_gpu names",
-                    ordinal, engine->world->rank, engine->device->ordinal);
-}
-
-static ew_status check_callers_stream(const ewx_cuda_engine *engine, cudaStream_t stream)
-{
-    EW_TRY(ewx_check_same_capture(engine->device, stream));
-    return check_gpu(engine, stream);
+    return ewx_check_same_capture(engine->device, stream);
 }
 
 /* CUDA's default stream is one for all threads of a process: the call of one rank would lie
@@ -217,7 +202,7 @@ static ew_status cuda_admit(const void *state, const ewx_call *call)
     const ewx_cuda_engine *engine = state;
     EW_TRY(check_stream(engine, call->stream));
     EW_TRY(call->stream
-               ? in_callers_context(engine, call->stream, check_callers_stream)
+               ? in_callers_context(engine, call->stream, check_same_capture)
                : ewx_check_not_captured(engine->device, "a call without a stream"));
     if (engine->world->num_hosts > 1)
         EW_TRY(in_callers_context(engine, call->stream, check_capture));
