@@ -145,11 +145,17 @@ def print_table(figures):
 
 
 def commit(runs):
-    """What the tool was built from, as it says itself."""
+    """What was measured was built from, as it says itself, or else the tool beside it does."""
     for output in runs.done.values():
         if not isinstance(output, Skip) and output.get("context", {}).get("commit"):
             return output["context"]["commit"]
-    return "unknown"
+    try:
+        text = subprocess.run(["build/release/entwine", "--version"], stdout=subprocess.PIPE,
+                              text=True).stdout
+    except OSError:
+        text = ""
+    found = re.search(r"commit (\S+)\)", text)
+    return found.group(1) if found else "unknown"
 
 
 def write(path, schema, machine, figures, runs, complete=True):
