@@ -214,7 +214,6 @@ void check_plans_in_turn(void)
         {RS, RS, "kernel=sm80,x=1", "kernel=sm80,block=128x128,pool=static,x=4", 1024, 1,
          2},
         {RS, RS, "pool=static,x=16", "pool=shared", 4096, 2, 2},
-        /* Two ranks in time starve each other's reducers while the third is late. */
         {RS, AG, "b=512,x=8", "kernel=sm80,block=128x256,b=128,x=8", 4096, 2, 3},
     };
     const ew_world_options options = gpu_options(TIMEOUT_MS);

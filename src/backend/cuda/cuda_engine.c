@@ -323,14 +323,6 @@ static void tear_down(ewx_cuda_engine *engine)
     (void)cudaGetLastError();
 }
 
-static void count_apart(const ewx_cuda_engine *engine, int plans)
-{
-    ewx_apart *apart = engine->device->apart;
-    apart->plans += plans;
-    if (engine->spec->config.kernel == EW_KERNEL_SM80)
-        apart->with_sm80 += plans;
-}
-
 void ewx_cuda_destroy(void *state)
 {
     ewx_cuda_engine *engine = state;
@@ -341,8 +333,14 @@ void ewx_cuda_destroy(void *state)
         ewx_device_leave(engine->device);
     }
     if (engine->is_apart)
-        count_apart(engine, -1);
+        --*engine->device->num_apart;
     free(engine);
+}
+
+static void count_apart(ewx_cuda_engine *engine)
+{
+    engine->is_apart = engine->spec->config.pool != EW_POOL_AFTER;
+    *engine->device->num_apart += engine->is_apart;
 }
 
 /* Most steps are collective: no rank may stay away because of an error of its own.  The
@@ -352,9 +350,7 @@ static ew_status prepare(ewx_cuda_engine *engine)
     ew_world *world = engine->world;
     const ewx_spec *spec = engine->spec;
     EW_TRY(ewx_world_agree(world, build(engine), "prepare its kernels"));
-    engine->is_apart = spec->config.pool != EW_POOL_AFTER;
-    if (engine->is_apart) /* build has waited for the calls of other plans */
-        count_apart(engine, 1);
+    count_apart(engine); /* build has waited for the calls of other plans */
     EW_TRY(share_clock(engine));
     EW_TRY(ewx_cuda_heap_open(&engine->heap, world, engine->device, &spec->layout));
     EW_TRY(ewx_carrier_open(engine));

@@ -28,7 +28,7 @@ typedef struct ewx_cuda_engine {
     uint32_t number;    /* of the plan, if it is created */
     int64_t timeout_ns; /* of the last call */
     bool counts;        /* its calls are among those that ranks compare the order of */
-    bool is_apart;      /* counted in `apart` of the device */
+    bool is_apart;      /* among num_apart of the device */
     const ewx_device *device;
     ewx_cuda_heap heap;
     ewx_carrier carrier; /* between hosts */

@@ -521,7 +521,7 @@ static bool exchanges_alone(const ewx_cuda_engine *engine)
 #if EW_MUTANT == 89 /* planted bug: exchanges of two plans may meet */
     return false;
 #endif
-    return !exchanges_apart(engine) && engine->device->apart->plans > 0;
+    return !exchanges_apart(engine) && *engine->device->num_apart > 0;
 }
 
 static bool uses_both_streams(const ewx_cuda_engine *engine)
@@ -605,15 +605,6 @@ static ew_status hold_call(ewx_cuda_engine *engine, ewx_cuda_call *call)
 
 /* ---- The call ---- */
 
-/* Beside a GEMM of kernel=sm80 there may be none for the exchange of another plan. */
-static bool all_leave_room(const ewx_cuda_engine *engine)
-{
-#if EW_MUTANT == 97 /* planted bug: another plan's GEMM leaves as much as the own one */
-    return true;
-#endif
-    return engine->device->apart->with_sm80 == 0;
-}
-
 /* An exchange that begins when another has ended, of its own call or another plan's, may
  * find its place taken by GEMMs of later calls, which wait for it.  With pool=static the
  * plan's own GEMM leaves it SMs, another plan's does not. */
@@ -624,10 +615,9 @@ static bool holds_producers(const ewx_cuda_engine *engine)
 #endif
     const ew_config *config = &engine->spec->config;
     const bool fits_own = engine->exchange_fits_beside;
-    const bool fits_others =
-        fits_own && config->pool != EW_POOL_STATIC && all_leave_room(engine);
+    const bool fits_others = fits_own && config->pool != EW_POOL_STATIC;
     return exchanges_apart(engine) && ((!fits_own && ewx_reduces_by_unit(config)) ||
-                                       (!fits_others && engine->device->apart->plans > 1));
+                                       (!fits_others && *engine->device->num_apart > 1));
 }
 
 static ew_status launch_gemm_first(ewx_cuda_engine *engine, ewx_cuda_call *call,

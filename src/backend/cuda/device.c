@@ -348,7 +348,7 @@ static void close_device(void *attachment)
         cudaFree(device->calls_made);
         ewx_device_leave(device);
     }
-    free(device->apart);
+    free(device->num_apart);
     ewx_cuda_symmetric_close(device->symmetric);
     ewx_sm_group_return(device->sm_group);
     if (device->primary)
@@ -369,8 +369,8 @@ static ew_status open_counter(ewx_device *device)
 static ew_status open_device(ewx_device *device, ew_world *world)
 {
     EW_TRY(place(device, world));
-    device->apart = calloc(1, sizeof *device->apart);
-    if (!device->apart)
+    device->num_apart = calloc(1, sizeof *device->num_apart);
+    if (!device->num_apart)
         return ewx_fail(EW_ERR_MEMORY, "no memory for a device");
     EW_TRY(ewx_cuda_symmetric_open(&device->symmetric));
     EW_TRY(open_context(device));

@@ -18,12 +18,6 @@
 
 typedef struct ewx_symmetric_list ewx_symmetric_list; /* cuda_symmetric.h */
 
-/* How many plans of the rank have an exchange that runs beside the GEMM. */
-typedef struct ewx_apart {
-    int plans;
-    int with_sm80; /* of them, with kernel=sm80 */
-} ewx_apart;
-
 typedef struct ewx_device {
     const ewx_driver *driver;
     int ordinal;
@@ -48,7 +42,7 @@ typedef struct ewx_device {
     const uint64_t *abort;  /* the world's abort word, as kernels see it */
     uint32_t *calls_made;   /* counted by kernels; several hosts: NULL, the hosts compare */
     void *abort_page;       /* of the host, if this device mapped it */
-    ewx_apart *apart;
+    int *num_apart;         /* plans whose exchange runs beside the GEMM */
     ewx_symmetric_list *symmetric; /* memory that the world's ranks have in common */
 } ewx_device;
 
