@@ -268,6 +268,9 @@ static void chunks_are_multiplied_as_they_arrive(void **state)
     sim_trial_near(o.gemm_us, 2 * wave_us);
     o = run_on_gpus(2 * 128, 1024, 2, "", 0, -1, NULL); /* one wave of both panels */
     sim_trial_near(o.time_us, push_us + 2 * wave_us);
+    /* Own rows first: the others come long before their wave. */
+    o = run_on_gpus(2 * 128, 1024, 2, "order=contiguous,release=partition", 0, -1, NULL);
+    sim_trial_near(o.time_us, 2 * wave_us);
 }
 
 /* Four SMs take the tiles of two blocks, each as long as it says, and what came before is

@@ -159,7 +159,8 @@ bool ewx_sim_begin_block(ewx_sim *sim, int rank, int slot)
     producer->position = taken.position;
     producer->tile = taken.tile;
     producer->block = block_at(sim, rank, producer->position);
-    producer->begin_ps = sim->now_ps;
+    producer->begin_ps = producer->awaited_ps = sim->now_ps;
+    producer->num_awaited = 0;
     producer->block_ps = ewx_sim_block_ps(&sim->model, rank, taken, producer->block, wave);
     schedule_end(sim, rank, slot);
     return true;

@@ -144,53 +144,56 @@ static int64_t chunk_seen(const ewx_sim *sim, int rank, ewx_block block, int64_t
     return last;
 }
 
-/* Chunk by chunk, each when it is there and the one before has been multiplied. */
-static int64_t multiply_chunks(const ewx_sim *sim, int rank, const ewx_sim_producer *p)
+/* Chunk by chunk, each when it is there and the one before has been multiplied.  A block
+ * that still waits goes on from there when it is woken. */
+static int64_t multiply_chunks(const ewx_sim *sim, int rank, ewx_sim_producer *p)
 {
     const int64_t chunks = num_chunks(sim);
-    int64_t end = p->begin_ps;
-    for (int64_t i = 0; i < chunks; i++) {
-        const int64_t seen = chunk_seen(sim, rank, p->block, i);
+    for (; p->num_awaited < chunks; p->num_awaited++) {
+        const int64_t seen = chunk_seen(sim, rank, p->block, p->num_awaited);
         if (seen == EWX_SIM_LAST_PS)
             return -1;
-        end = ewx_sim_after(ewx_sim_later(end, seen), (double)p->block_ps / (double)chunks);
+        p->awaited_ps = ewx_sim_after(ewx_sim_later(p->awaited_ps, seen),
+                                      (double)p->block_ps / (double)chunks);
     }
-    return end;
+    return p->awaited_ps;
 }
 
-/* When a rank sees the last chunk of these panels; -1: not all have been pushed. */
-static int64_t panels_seen(const ewx_sim *sim, int rank, int src, int64_t first,
-                           int64_t end)
+/* When the panels that `release` puts together with the block's can be seen; -1: not all
+ * have been pushed.  Goes on as above. */
+static int64_t panels_seen(const ewx_sim *sim, int rank, ewx_sim_producer *p)
 {
-    int64_t last = 0;
-    for (int64_t panel = first; panel < end && (src != rank || keeps_own(sim)); panel++) {
-        const int64_t *seen = seen_ps(sim, src, panel, rank);
-        for (int64_t i = 0; i < num_chunks(sim); i++)
-            last = ewx_sim_later(last, seen[i]);
-    }
-    return last == EWX_SIM_LAST_PS ? -1 : last;
-}
-
-/* When the panels that `release` puts together with the block's can be seen; -1 as above.
- */
-static int64_t rows_seen(const ewx_sim *sim, int rank, ewx_block block)
-{
+    const int src = p->block.part;
     const int32_t release = sim->spec->config.release;
-    const int64_t all = ewx_part_tile_rows(&sim->model.grid, block.part);
-    const int64_t first = release > 0 ? block.row / release * release : 0;
-    if (release == EW_RELEASE_OUTPUT)
-        return sim->ranks[rank].chunks_left > 0 ? -1 : sim->ranks[rank].chunks_ps;
-    return panels_seen(sim, rank, block.part, first,
-                       release > 0 ? ewx_min64(first + release, all) : all);
+    const int64_t chunks = num_chunks(sim), all = ewx_part_tile_rows(&sim->model.grid, src);
+    const int64_t first = release > 0 ? p->block.row / release * release : 0;
+    const int64_t end = release > 0 ? ewx_min64(first + release, all) : all;
+    const int64_t count = src != rank || keeps_own(sim) ? (end - first) * chunks : 0;
+    for (; p->num_awaited < count; p->num_awaited++) {
+        const int64_t at = p->num_awaited;
+        const int64_t seen = seen_ps(sim, src, first + at / chunks, rank)[at % chunks];
+        if (seen == EWX_SIM_LAST_PS)
+            return -1;
+        p->awaited_ps = ewx_sim_later(p->awaited_ps, seen);
+    }
+    return p->awaited_ps;
 }
 
-static int64_t block_end(const ewx_sim *sim, int rank, const ewx_sim_producer *p)
+/* When all rows that the block waits for can be seen; -1 as above. */
+static int64_t rows_seen(const ewx_sim *sim, int rank, ewx_sim_producer *p)
+{
+    const ewx_sim_rank *r = &sim->ranks[rank];
+    if (sim->spec->config.release != EW_RELEASE_OUTPUT)
+        return panels_seen(sim, rank, p);
+    return r->chunks_left > 0 ? -1 : ewx_sim_later(p->begin_ps, r->chunks_ps);
+}
+
+static int64_t block_end(const ewx_sim *sim, int rank, ewx_sim_producer *p)
 {
     if (sim->spec->config.release == 1 && (p->block.part != rank || spans_owners(sim)))
         return multiply_chunks(sim, rank, p);
-    const int64_t seen = rows_seen(sim, rank, p->block);
-    return seen < 0 ? -1
-                    : ewx_sim_after(ewx_sim_later(p->begin_ps, seen), (double)p->block_ps);
+    const int64_t seen = rows_seen(sim, rank, p);
+    return seen < 0 ? -1 : ewx_sim_after(seen, (double)p->block_ps);
 }
 
 /* Nobody waits for a tile of C. */

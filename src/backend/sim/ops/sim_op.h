@@ -22,7 +22,7 @@ typedef struct ewx_sim_op {
     /* A GPU's block at a position of the rank's walk, and when one that a slot has begun
      * ends, -1: what it waits for has not been sent; NULL: as above. */
     ewx_block (*block_at)(const ewx_sim *sim, int rank, int64_t position);
-    int64_t (*block_end)(const ewx_sim *sim, int rank, const ewx_sim_producer *producer);
+    int64_t (*block_end)(const ewx_sim *sim, int rank, ewx_sim_producer *producer);
     /* A tile of the GEMM is complete on `src`. */
     void (*complete_tile)(ewx_sim *sim, int src, int part, ewx_tile tile);
     /* Books what a task whose inputs are ready reads and writes; returns when it ends.  One
