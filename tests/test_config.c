@@ -374,6 +374,34 @@ static void blocks_are_large_where_that_pays(void **state)
     }
 }
 
+/* What crowds the cache are panels as the machine's kernel packs them: a type may be
+ * packed as it is, or in fp32. */
+static void blocks_are_wide_where_packed_panels_crowd(void **state)
+{
+    const ewx_machine packs_halves = {.cores = 2};
+    const ewx_machine packs_fp32 = {
+        .cores = 2,
+        .cpu_packs = {[EW_FP32] = EW_FP32, [EW_BF16] = EW_FP32, [EW_FP16] = EW_FP32}};
+    static const struct {
+        int64_t k;
+        ew_dtype dtype;
+        int32_t halves, fp32;
+    } cases[] = {
+        {384, EW_FP32, 256, 256},   {385, EW_FP32, 1024, 1024}, {384, EW_BF16, 256, 256},
+        {385, EW_BF16, 256, 1024},  {385, EW_FP16, 256, 1024},  {768, EW_FP16, 256, 1024},
+        {769, EW_BF16, 1024, 1024},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ew_problem problem = EW_PROBLEM(2048, 2048, cases[i].k, cases[i].dtype);
+        ewx_spec spec;
+        assert_int_equal(ewx_spec_build(&problem, 2, NULL, &packs_halves, &spec), EW_OK);
+        assert_int_equal(spec.config.block_n, cases[i].halves);
+        assert_int_equal(ewx_spec_build(&problem, 2, NULL, &packs_fp32, &spec), EW_OK);
+        assert_int_equal(spec.config.block_n, cases[i].fp32);
+    }
+}
+
 /* Each field that is asked for is kept when all others are open. */
 static void asked_fields_are_kept(void **state)
 {
@@ -551,6 +579,7 @@ int main(void)
         cmocka_unit_test(random_texts_do_no_harm),
         cmocka_unit_test(open_fields_are_all_chosen),
         cmocka_unit_test(blocks_are_large_where_that_pays),
+        cmocka_unit_test(blocks_are_wide_where_packed_panels_crowd),
         cmocka_unit_test(asked_fields_are_kept),
         cmocka_unit_test(late_release_takes_the_default_order),
         cmocka_unit_test(half_a_block_is_completed),

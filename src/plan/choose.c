@@ -16,20 +16,23 @@
 #define CROWDED_PANELS_BYTES (384 * 1024)
 #define BLOCKS_PER_WORKER 4 /* fewer would leave workers idle at the end */
 
-int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks)
+int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks,
+                                     const ewx_machine *machine)
 {
-    const int64_t elem = problem->dtype == EW_BF16 ? 2 : 4; /* as packed */
+    const ew_dtype packed = machine->cpu_packs[problem->dtype];
+    const int64_t elem = (int64_t)ew_dtype_bytes(packed ? packed : problem->dtype);
     return ewx_op_of(problem)->num_parts(num_ranks) * EWX_TILE_M * problem->k * elem;
 }
 
-static int32_t choose_block_n(const ew_problem *problem, int num_ranks, int workers)
+static int32_t choose_block_n(const ew_problem *problem, int num_ranks,
+                              const ewx_machine *machine, int workers)
 {
     /* Divided instead of multiplied: M and N are not known to fit a product yet. */
     const int64_t block_rows = ewx_div_up(problem->max_m, EWX_TILE_M);
     const int64_t rows_needed = ewx_div_up(BLOCKS_PER_WORKER * (int64_t)workers,
                                            ewx_div_up(problem->n, WIDE_BLOCK_N));
     const bool crowded =
-        ewx_interleaved_panels_bytes(problem, num_ranks) > CROWDED_PANELS_BYTES;
+        ewx_interleaved_panels_bytes(problem, num_ranks, machine) > CROWDED_PANELS_BYTES;
     return crowded && block_rows >= rows_needed ? WIDE_BLOCK_N : DEFAULT_BLOCK_N;
 }
 
@@ -48,15 +51,14 @@ static bool wants_large_block(const ew_problem *problem, int num_ranks, int work
 static void choose_block(const ew_problem *problem, int num_ranks,
                          const ewx_machine *machine, ew_config *config)
 {
-    const bool known = problem->dtype >= EW_FP32 && problem->dtype <= EW_FP16;
-    const int32_t side = known ? machine->cpu_block[problem->dtype] : 0;
+    const int32_t side = machine->cpu_block[problem->dtype];
     const bool is_open = !config->block_m && !config->block_n;
     if (is_open && wants_large_block(problem, num_ranks, config->workers, side))
         config->block_m = config->block_n = side;
     if (!config->block_m)
         config->block_m = DEFAULT_BLOCK_M;
     if (!config->block_n)
-        config->block_n = choose_block_n(problem, num_ranks, config->workers);
+        config->block_n = choose_block_n(problem, num_ranks, machine, config->workers);
 }
 
 /* What crosses of a part, at most: tiles, or panels of rows. */

@@ -77,11 +77,12 @@ static const char *why_release(const ewx_spec *spec)
 
 /* ---- CPU ---- */
 
-static void explain_block(const ewx_spec *spec, bool asked, ewx_text *text)
+static void explain_block(const ewx_spec *spec, bool asked, const ewx_machine *machine,
+                          ewx_text *text)
 {
     const int num_parts = spec->layout.num_parts;
     const int64_t panels_kib =
-        ewx_interleaved_panels_bytes(&spec->problem, spec->num_ranks) / 1024;
+        ewx_interleaved_panels_bytes(&spec->problem, spec->num_ranks, machine) / 1024;
     if (spec->config.block_m > EWX_TILE_M) {
         explain_key(&spec->config, "block", asked, text,
                     "its tiles share rows and columns while these are in L2");
@@ -128,7 +129,7 @@ static void explain_cpu(const ewx_spec *spec, const ew_config *asked,
     explain_key(config, "order", asked->order, text, "%s", why_order(spec));
     explain_key(config, "release", asked->release, text, "%s", why_release(spec));
     if (config->producer != EW_PRODUCER_BLAS)
-        explain_block(spec, asked->block_m && asked->block_n, text);
+        explain_block(spec, asked->block_m && asked->block_n, machine, text);
     explain_key(
         config, "workers", asked->workers, text, "%d usable core%s for %d rank%s%s%s",
         machine->cores, ewx_text_plural(machine->cores), spec->num_ranks,

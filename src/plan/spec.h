@@ -23,12 +23,13 @@ typedef struct ewx_machine {
     const char *unplaced;       /* why ranks are not put into domains; NULL: they are */
     int hosts;                  /* on which they are; 0: one */
     int cpu_block[EW_FP16 + 1]; /* by type: side of the blocks that suit its GEMM; 0: any */
-    int gpu_sms;                /* of this rank's GPU or slice of one; 0: no GPU */
-    int gpu_arch;               /* 80, 90, ... */
-    int gpu_sharers;            /* ranks on this GPU; above 1 it is a virtual node */
-    bool has_nccl;              /* which producer=blas then reduces with */
-    char device[128];           /* what times depend on, as tuning entries name it */
-    char profile[64];           /* sim: that describes it; empty: it is a real one */
+    ew_dtype cpu_packs[EW_FP16 + 1]; /* by type: what its GEMM packs; 0: that type */
+    int gpu_sms;                     /* of this rank's GPU or slice of one; 0: no GPU */
+    int gpu_arch;                    /* 80, 90, ... */
+    int gpu_sharers;                 /* ranks on this GPU; above 1 it is a virtual node */
+    bool has_nccl;                   /* which producer=blas then reduces with */
+    char device[128];                /* what times depend on, as tuning entries name it */
+    char profile[64];                /* sim: that describes it; empty: it is a real one */
 } ewx_machine;
 
 static inline int ewx_cores_each(const ewx_machine *machine, int num_ranks)
@@ -115,7 +116,8 @@ bool ewx_epilogue_fuses(const ew_config *config, const ewx_epilogue_facts *facts
 ewx_machine ewx_machine_planned(const ewx_machine *machine);
 
 /* Bytes of the packed row panels that interleaving keeps in use, one per destination. */
-int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks);
+int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks,
+                                     const ewx_machine *machine);
 
 /* One line per choice: what, and why. */
 void ewx_spec_explain(const ewx_spec *spec, const ew_config *request,

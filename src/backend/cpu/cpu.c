@@ -82,9 +82,11 @@ static ew_status cpu_survey(ew_world *world, int num_ranks, ewx_machine *machine
     machine_out->domains = home.num_domains;
     machine_out->unplaced = ewx_domains_find()->why;
     machine_out->hosts = world ? world->num_hosts : 1;
-    for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++)
-        machine_out->cpu_block[dtype] =
-            ewx_kernel_select((ew_dtype)dtype, NULL)->block_side;
+    for (int dtype = EW_FP32; dtype <= EW_FP16; dtype++) {
+        const ewx_kernel *kernel = ewx_kernel_select((ew_dtype)dtype, NULL);
+        machine_out->cpu_block[dtype] = kernel->block_side;
+        machine_out->cpu_packs[dtype] = kernel->packs;
+    }
     ewx_text text = ewx_text_in(machine_out->device, sizeof machine_out->device);
     ewx_cpu_model(&text);
     ewx_text_add(&text, "/%dcores", cores);
