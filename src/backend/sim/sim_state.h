@@ -45,7 +45,7 @@ typedef struct ewx_sim_producer {
     ewx_block block;
     int64_t begin_ps;
     int64_t block_ps;      /* GPU: what the block takes */
-    int64_t num_awaited;   /* ag-gemm, GPU: chunks of its rows that are there, in order, */
+    int64_t num_awaited;   /* ag-gemm, GPU: chunks of its rows that it has found, */
     int64_t awaited_ps;    /* and when it has them, or has multiplied them */
     int64_t stolen_ps;     /* of the rank's, already paid for */
     int64_t stores_end_ps; /* push: of the block before */

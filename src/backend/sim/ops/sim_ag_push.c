@@ -128,19 +128,23 @@ static ewx_block block_at(const ewx_sim *sim, int rank, int64_t position)
     return ewx_gather_block(&sim->model.grid, sim->num_ranks, rank, position);
 }
 
-/* When a rank sees a chunk of all rows of a block. */
-static int64_t chunk_seen(const ewx_sim *sim, int rank, ewx_block block, int64_t index)
+/* Ranks whose rows a block may have. */
+static int num_sources(const ewx_sim *sim)
 {
-    const ewx_grid *grid = &sim->model.grid;
+    return spans_owners(sim) ? sim->num_ranks : 1;
+}
+
+/* When a rank sees a chunk of the rows that a block has of one of them. */
+static int64_t chunk_seen(const ewx_sim *sim, int rank, ewx_block block, int64_t index,
+                          int source)
+{
     if (!spans_owners(sim))
         return seen_ps(sim, block.part, block.row, rank)[index];
+    const ewx_panels panels =
+        ewx_panels_in_tile(&sim->model.grid, sim->num_ranks, source, (int)block.row);
     int64_t last = 0;
-    for (int src = 0; src < sim->num_ranks; src++) {
-        const ewx_panels panels =
-            ewx_panels_in_tile(grid, sim->num_ranks, src, (int)block.row);
-        for (int64_t panel = panels.first; panel < panels.end; panel++)
-            last = ewx_sim_later(last, seen_ps(sim, src, panel, rank)[index]);
-    }
+    for (int64_t panel = panels.first; panel < panels.end; panel++)
+        last = ewx_sim_later(last, seen_ps(sim, source, panel, rank)[index]);
     return last;
 }
 
@@ -149,12 +153,17 @@ static int64_t chunk_seen(const ewx_sim *sim, int rank, ewx_block block, int64_t
 static int64_t multiply_chunks(const ewx_sim *sim, int rank, ewx_sim_producer *p)
 {
     const int64_t chunks = num_chunks(sim);
-    for (; p->num_awaited < chunks; p->num_awaited++) {
-        const int64_t seen = chunk_seen(sim, rank, p->block, p->num_awaited);
+    const int sources = num_sources(sim);
+    for (; p->num_awaited < chunks * sources; p->num_awaited++) {
+        const int64_t chunk = p->num_awaited / sources;
+        const int source = (int)(p->num_awaited % sources);
+        const int64_t seen = chunk_seen(sim, rank, p->block, chunk, source);
         if (seen == EWX_SIM_LAST_PS)
             return -1;
-        p->awaited_ps = ewx_sim_after(ewx_sim_later(p->awaited_ps, seen),
-                                      (double)p->block_ps / (double)chunks);
+        p->awaited_ps = ewx_sim_later(p->awaited_ps, seen);
+        if (source == sources - 1)
+            p->awaited_ps =
+                ewx_sim_after(p->awaited_ps, (double)p->block_ps / (double)chunks);
     }
     return p->awaited_ps;
 }
