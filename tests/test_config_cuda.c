@@ -108,6 +108,24 @@ static void cuda_choices(void **state)
     }
 }
 
+/* As few launches as a call may have, whatever the sizes of the first and last units. */
+static void cuda_units_of_large_outputs(void **state)
+{
+    (void)state;
+    static const char *const asked[] = {"launches=unit", "launches=unit,first=1",
+                                        "launches=unit,first=1,last=1",
+                                        "launches=unit,last=40000"};
+    const ew_problem problem = EW_PROBLEM(65536, 65536, 2048, EW_BF16);
+    const ewx_machine machine = {.cores = 16, .gpu_sms = 16, .gpu_arch = 90};
+    for (size_t i = 0; i < COUNT(asked); i++) {
+        ew_config request = EW_CONFIG_INIT, chosen = EW_CONFIG_INIT;
+        assert_int_equal(ew_config_parse(asked[i], &request), EW_OK);
+        request.backend = EW_BACKEND_CUDA;
+        if (ewx_config_choose(&problem, 8, &request, &machine, &chosen) != EW_OK)
+            fail_msg("%s: %s", asked[i], ew_last_error());
+    }
+}
+
 /* Panels side by side, and movers, where rows are gathered: few panels of a narrow output,
  * for which the link is the limit, and always pairs of them.  Movers are on every other SM,
  * and on every one where tiles span owners and follow their rows: 1152 rows, of which each
@@ -163,6 +181,7 @@ static void impossible_cuda_configs_are_refused(void **state)
         {"first=2", "config first=2 is the size", EW_ERR_CONFIG},
         {"release=partition,last=2", "fix: use release=2 or more", EW_ERR_CONFIG},
         {"launches=unit,release=2,last=1", "would launch 257 reducers", EW_ERR_CONFIG},
+        {"launches=unit,release=2,last=1", "fix: use release=3 or more", EW_ERR_CONFIG},
         {"pool=static,ctas=block", "fix: use ctas=persistent", EW_ERR_CONFIG},
         {"launches=unit,release=1", "would launch 512 reducers", EW_ERR_CONFIG},
         {"launches=unit,release=1", "fix: use release=2 or more", EW_ERR_CONFIG},
@@ -633,6 +652,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuda_choices),
+        cmocka_unit_test(cuda_units_of_large_outputs),
         cmocka_unit_test(cuda_widths_for_gathered_rows),
         cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),

@@ -222,7 +222,7 @@ static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
             EW_ERR_CONFIG,
             "config launches=unit,release=%d would launch %" PRId64
             " reducers in a call, the most is %d\n  fix: use release=%" PRId64 " or more",
-            config->release, units, EWX_MAX_LAUNCHES, ewx_div_up(tiles, EWX_MAX_LAUNCHES));
+            config->release, units, EWX_MAX_LAUNCHES, ewx_least_unit(config, tiles));
     return EW_OK;
 }
 

@@ -173,12 +173,12 @@ static int32_t choose_gather_group(const ew_problem *problem, int sms,
  * one launch behind the next group's GEMM.  Where tiles of the only part are dealt out to
  * all ranks, whole rounds of them. */
 static int32_t choose_unit(const ew_problem *problem, int num_ranks, int sms,
-                           int32_t block_n)
+                           const ew_config *config)
 {
     const int num_parts = ewx_op_of(problem)->num_parts(num_ranks);
-    const int64_t waves = ewx_div_up(2 * (int64_t)sms * (block_n / EWX_TILE_N), num_parts);
-    const int64_t least =
-        ewx_div_up(ewx_most_part_tiles(problem, num_ranks), EWX_MAX_LAUNCHES);
+    const int64_t waves =
+        ewx_div_up(2 * (int64_t)sms * (config->block_n / EWX_TILE_N), num_parts);
+    const int64_t least = ewx_least_unit(config, ewx_most_part_tiles(problem, num_ranks));
     const int64_t round = num_parts == 1 ? num_ranks : 1;
     return (int32_t)(ewx_div_up(waves > least ? waves : least, round) * round);
 }
@@ -203,7 +203,7 @@ static int32_t choose_gpu_release(const ew_problem *problem, int num_ranks, int 
     if (is_blas)
         return EW_RELEASE_OUTPUT;
     return config->launches == EW_LAUNCHES_UNIT
-               ? choose_unit(problem, num_ranks, sms, config->block_n)
+               ? choose_unit(problem, num_ranks, sms, config)
                : 1;
 }
 

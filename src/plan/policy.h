@@ -18,6 +18,15 @@ static inline int64_t ewx_most_part_tiles(const ew_problem *problem, int num_ran
            ewx_div_up(ewx_min64(problem->n, INT32_MAX), EWX_TILE_N);
 }
 
+/* Tiles of a release unit, at least, where each of a part's units is a launch and the first
+ * and the last may have sizes of their own. */
+static inline int64_t ewx_least_unit(const ew_config *config, int64_t part_tiles)
+{
+    const int ends = (config->release_first > 0) + (config->release_last > 0);
+    const int64_t between = part_tiles - config->release_first - config->release_last;
+    return between > 0 ? ewx_div_up(between, EWX_MAX_LAUNCHES - ends) : 1;
+}
+
 /* Panels of 128 rows that a rank has, at most; likewise. */
 static inline int64_t ewx_most_panels(const ew_problem *problem, int num_ranks)
 {
