@@ -181,6 +181,16 @@ static void links_bound_the_time(void **state)
     }
 }
 
+/* Of a 16384th of a block's output, the GEMM takes less than a nanosecond. */
+static void the_least_gemm_takes_a_tick(void **state)
+{
+    const ewx_sim_profile profile = simple_cpu(1, 1);
+    const sim_outcome o = run(&profile, 1, 1, 1, "", 0, -1, NULL);
+    (void)state;
+    assert_true(o.gemm_us > 0 && o.gemm_us < 0.0015);
+    assert_true(o.time_us >= o.gemm_us);
+}
+
 static void more_workers_are_faster(void **state)
 {
     const ewx_sim_profile profile = simple_cpu(4 * W, 1);
@@ -378,6 +388,7 @@ int main(void)
         cmocka_unit_test(parts_of_a_call_add_up),
         cmocka_unit_test(a_slow_link_hides_own_rows),
         cmocka_unit_test(links_bound_the_time),
+        cmocka_unit_test(the_least_gemm_takes_a_tick),
         cmocka_unit_test(more_workers_are_faster),
         cmocka_unit_test(panels_cross_between_hosts),
         cmocka_unit_test(every_block_and_every_byte_of_gpus),

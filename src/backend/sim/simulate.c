@@ -271,14 +271,18 @@ static void read_result(const ewx_sim *sim, ewx_sim_result *result)
     for (int rank = 0; rank < sim->num_ranks; rank++) {
         if (!sim->ranks[rank].mirrored)
             r = &sim->ranks[rank]; /* the first one always is */
-        const int64_t end_ps = r->end_ps > r->gemm_end_ps ? r->end_ps : r->gemm_end_ps;
         /* What came before the first block was no GEMM, as in the engine's timing. */
         const int64_t before_ps = sim->spec->op->gemm_waits && r->gemm_begin_ps >= 0
                                       ? r->gemm_begin_ps - r->start_ps
                                       : 0;
+        /* A GEMM takes a tick of the engine's clock at least: it is divided by. */
+        const int64_t start_ns = r->start_ps / 1000;
+        const int64_t gemm_end_ns =
+            ewx_sim_later((r->gemm_end_ps - before_ps) / 1000,
+                          start_ns + (ewx_num_blocks(&sim->model.grid) > 0));
+        const int64_t end_ps = ewx_sim_later(r->end_ps, r->gemm_end_ps);
         result->ranks[rank] = (ewx_sim_rank_result){
-            .timing = {r->start_ps / 1000, (r->gemm_end_ps - before_ps) / 1000,
-                       end_ps / 1000},
+            .timing = {start_ns, gemm_end_ns, ewx_sim_later(gemm_end_ns, end_ps / 1000)},
             .remote_bytes = all ? r->remote_bytes : sim->op->remote_bytes(sim, rank),
             .crossed_bytes = all ? r->crossed_bytes : sim->op->crossed_bytes(sim, rank)};
     }
