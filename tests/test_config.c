@@ -515,6 +515,10 @@ static void impossible_configs_are_refused(void **state)
     ew_config request = EW_CONFIG_INIT;
     request.release = -3;
     expect_config_refused(&request, "release=-3");
+    /* x is at least 1, so with one worker only more of them help. */
+    assert_int_equal(ew_config_parse("pool=static,workers=1", &request), EW_OK);
+    expect_config_refused(&request, "pool=static,workers=1");
+    assert_non_null(strstr(ew_last_error(), "fix: use more workers than x"));
 }
 
 /* A C caller can put any number into an enum field. */

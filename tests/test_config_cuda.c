@@ -281,6 +281,11 @@ static void cuda_choices_for_gathered_rows(void **state)
         request.backend = EW_BACKEND_CUDA;
         expect_cuda_refusal(&problem, 8, &request, EW_ERR_UNSUPPORTED, refused[i].text);
     }
+    problem.n = 65536; /* no release makes launches few enough */
+    assert_int_equal(ew_config_parse("backend=cuda,launches=unit,release=1", &request),
+                     EW_OK);
+    expect_cuda_refusal(&problem, 8, &request, EW_ERR_UNSUPPORTED,
+                        "fix: leave launches out");
 }
 
 /* What copy engines move: a rank's rows, whole or in chunks, beside either GEMM. */

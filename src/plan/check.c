@@ -114,7 +114,7 @@ static ew_status check_for_cpu(const ew_config *config)
         return ewx_fail(
             EW_ERR_CONFIG,
             "pool=static with x=%d reducers leaves no worker of %d for the GEMM\n"
-            "  fix: use x below workers, or pool=shared",
+            "  fix: use more workers than x, or pool=shared",
             config->budget, config->workers);
     return EW_OK;
 }
@@ -217,7 +217,7 @@ static ew_status check_cuda_transport(const ew_problem *problem, int num_ranks,
                                        "  fix: leave order, release and pool out");
     const int64_t tiles = ewx_most_part_tiles(problem, num_ranks);
     const int64_t units = ewx_release_units(ewx_release_of(config), tiles);
-    if (config->launches == EW_LAUNCHES_UNIT && units > EWX_MAX_LAUNCHES)
+    if (config->launches == EW_LAUNCHES_UNIT && !gathers && units > EWX_MAX_LAUNCHES)
         return ewx_fail(
             EW_ERR_CONFIG,
             "config launches=unit,release=%d would launch %" PRId64
