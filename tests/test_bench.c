@@ -144,12 +144,54 @@ static void test_no_skew_in_the_simulator(void **state)
     harness_run(EW_RANKS_AS_THREADS, 2, simulate_late, NULL);
 }
 
+/* A method of the caller's that fails at its call number `fails_at` on one rank. */
+typedef struct failing {
+    int calls, fails_at;
+} failing;
+
+static int call_until(void *context, int64_t m, const void *A, const void *B, void *C,
+                      int64_t *gemm_end_ns_out)
+{
+    failing *f = context;
+    (void)m, (void)A, (void)B, (void)C;
+    *gemm_end_ns_out = ew_now_ns();
+    return f->calls++ == f->fails_at ? 77 : 0;
+}
+
+static int bench_failing(ew_world *world, void *argument)
+{
+    const int culprit = 1;
+    const bool fails = ew_world_rank(world) == culprit;
+    failing f = {0, fails ? *(const int *)argument : -1};
+    const ew_bench_custom custom = {&f, call_until};
+    const ew_bench_entry entry = {"mine", EW_CONFIG_INIT, &custom, EW_BENCH_BARE};
+    const ew_problem problem = EW_PROBLEM(64, 64, 64, EW_FP32);
+    ew_bench_options options = EW_BENCH_OPTIONS_INIT;
+    ew_bench_result *result = calloc(1, sizeof *result);
+    RANK_CHECK(result, "no memory");
+    const ew_status status = ew_bench_run(world, &problem, &options, &entry, 1, result);
+    free(result);
+    RANK_CHECK(status == EW_ERR_ABORTED, "%s: %s", ew_status_name(status), ew_last_error());
+    RANK_CHECK(strcmp(ew_last_error(), fails ? "method mine failed with code 77"
+                                             : "rank 1 aborted the world") == 0,
+               "%s", ew_last_error());
+    return 0;
+}
+
+static void test_a_method_that_fails_on_one_rank(void **state)
+{
+    (void)state;
+    for (int fails_at = 0; fails_at < 6; fails_at += 5) /* in the check, and when timed */
+        harness_run(EW_RANKS_AS_THREADS, RANKS, bench_failing, &fails_at);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_turns_and_times),
         cmocka_unit_test(test_skew),
         cmocka_unit_test(test_no_skew_in_the_simulator),
+        cmocka_unit_test(test_a_method_that_fails_on_one_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,7 +191,7 @@ EW_API ew_status ew_method_config(const char *method, const ew_config *base,
                                   ew_config *config_out);
 
 /* A method that is not a config of the engine: the caller computes.  run() returns 0 on
- * success and writes when its GEMM ended (ew_now_ns). */
+ * success and writes when its GEMM ended (ew_now_ns).  Any other code aborts the world. */
 typedef struct ew_bench_custom {
     void *context;
     int (*run)(void *context, int64_t m, const void *A, const void *B, void *C,

@@ -109,9 +109,10 @@ static ew_status run_custom(ewx_sampler *sampler, const ewx_runner *runner, ewx_
     const int code = custom->run(custom->context, sampler->rows, sampler->A, sampler->B,
                                  sampler->C, &s->gemm_end_ns);
     s->end_ns = ewx_now_ns();
-    return code == 0 ? EW_OK
-                     : ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d",
-                                runner->label, code);
+    if (code == 0)
+        return EW_OK;
+    ew_world_abort(sampler->world); /* the others would wait for this rank */
+    return ewx_fail(EW_ERR_ABORTED, "method %s failed with code %d", runner->label, code);
 }
 
 ew_status ewx_sampler_enqueue(const ewx_sampler *sampler, const ewx_runner *runner,
