@@ -163,7 +163,7 @@ make -n -C "$source" install PREFIX='/a prefix' DESTDIR='/a stage' >commands.txt
 grep -q '"-DCMAKE_INSTALL_PREFIX=/a prefix"' commands.txt && grep -q 'DESTDIR="/a stage"' commands.txt ||
     die "make install takes no path with blanks"
 ! "$source/scripts/uninstall" manifest.txt "" "$prefix" 2>/dev/null || die "uninstall took another prefix"
-"$source/scripts/uninstall" manifest.txt "" "$second/" >/dev/null
+"$source/scripts/uninstall" manifest.txt "" "./a second//" >/dev/null # relative, as make install takes it
 ! "$source/scripts/uninstall" manifest.txt "" "$second" 2>/dev/null || die "uninstall removes what is not there"
 make -n -C "$source" uninstall | grep -q install_manifest &&
     die "make uninstall takes the list of whatever was installed last, by a test too"
