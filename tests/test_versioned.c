@@ -103,7 +103,11 @@ static void expect_written(uint32_t struct_size, size_t wanted)
 
 static void no_caller_gets_more_than_it_has_room_for(void **state)
 {
+    enum { MOST_GROWTH = 4096 }; /* as versioned.c has it */
     (void)state;
+    expect_written(sizeof(third_release) + sizeof(double), sizeof(third_release));
+    expect_written(sizeof(third_release) + MOST_GROWTH, sizeof(third_release));
+    expect_written(sizeof(third_release) + MOST_GROWTH + 1, sizeof(first_release));
     expect_written(sizeof(first_release), sizeof(first_release));
     expect_written(sizeof(second_release), sizeof(second_release));
     expect_written(sizeof(third_release), sizeof(third_release));
@@ -132,6 +136,10 @@ static void plans_of_newer_programs(void **state)
     assert_int_equal(forecast.config.struct_size, sizeof(ew_config));
     assert_int_equal(forecast.config.block_n, 256);
     assert_int_equal(ew_config_print(&newer.known, text, sizeof text), EW_OK);
+    assert_int_equal(ew_config_parse("shots=2,invariant=8", &newer.known), EW_OK);
+    assert_int_equal(newer.known.struct_size, sizeof(ew_config));
+    assert_int_equal(newer.known.invariant, 8);
+    newer.known.struct_size = sizeof newer;
     newer.added = 1;
     assert_int_equal(ew_forecast_build(&problem, 2, &newer.known, &forecast),
                      EW_ERR_ARGUMENT);

@@ -1,5 +1,6 @@
 #include "base/versioned.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -20,11 +21,16 @@ static void set_size(void *theirs, size_t bytes)
     memcpy(theirs, &size, sizeof size);
 }
 
+static bool is_initialised(size_t size, size_t first, size_t bytes)
+{
+    return size >= first && size <= bytes + MOST_GROWTH;
+}
+
 ew_status ewx_struct_take(void *mine, size_t bytes, const void *theirs, size_t first,
                           const char *what, const char *init)
 {
     const size_t size = theirs ? size_of(theirs) : 0;
-    if (size < first || size > bytes + MOST_GROWTH)
+    if (!is_initialised(size, first, bytes))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "%s: missing or not initialised, with a struct_size of %zu\n"
                         "  fix: initialise it with %s",
@@ -44,9 +50,10 @@ ew_status ewx_struct_take(void *mine, size_t bytes, const void *theirs, size_t f
 void ewx_struct_give(void *theirs, size_t first, const void *mine, size_t bytes)
 {
     const size_t size = size_of(theirs);
-    const size_t room = size >= first && size <= bytes ? size : first;
-    memcpy(theirs, mine, room);
-    set_size(theirs, room);
+    const size_t room = is_initialised(size, first, bytes) ? size : first;
+    const size_t written = room < bytes ? room : bytes;
+    memcpy(theirs, mine, written);
+    set_size(theirs, written);
 }
 
 ew_status ewx_problem_take(ew_problem *mine, const ew_problem *theirs)

@@ -32,8 +32,8 @@ ew_status ewx_struct_take(void *mine, size_t bytes, const void *theirs, size_t f
                           const char *what, const char *init);
 
 /* Copies a struct out to a caller, no more of it than its struct_size makes room for, and
- * sets that to what was written.  One of another size than releases have had was not
- * initialised: it gets the fields of the first. */
+ * sets that to what was written.  One that was not initialised gets the fields of the
+ * first release. */
 void ewx_struct_give(void *theirs, size_t first, const void *mine, size_t bytes);
 
 /* The same for those that several functions have.  NULL stands for a config or options with
