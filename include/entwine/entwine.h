@@ -16,6 +16,9 @@
  * that was forked from the one that created the world (Linux 4.14).  Numbers in texts have
  * a decimal point in every locale.
  *
+ * A function that a program passes to the library must return to it: no exception of C++
+ * and no longjmp may leave it.
+ *
  * A world, plan or weight that has been destroyed, or one in place of another, is refused
  * with EW_ERR_ARGUMENT wherever it can be recognised; functions that return nothing only
  * set ew_last_error().  It cannot be recognised where malloc has reused the memory or given
@@ -181,7 +184,8 @@ EW_API void ew_world_destroy(ew_world *world);
 /* Starts num_ranks local ranks, runs `rank_main` on each with its world and waits for
  * all of them.  Ranks are forked processes, or threads of this process.  When a rank
  * dies or returns non-zero, the calls of the others return an error; processes that still
- * run after grace_ms of the options are killed.  Nothing is left behind.
+ * run after grace_ms of the options are killed.  Nothing is left behind.  An exception that
+ * left rank_main would go on where ew_run_ranks was called, in the process of the rank.
  *
  * exits_out may be NULL, or hold num_ranks entries: what rank_main returned (processes
  * keep 0 to 255), or 128 + the signal that killed the rank.  With processes, call it

@@ -108,8 +108,9 @@ EW_API ew_status ew_plan_trace(const ew_plan *plan, ew_trace_event *events, size
  * a fault, the first rank that notices it writes them as JSON into the folder that
  * ENTWINE_DUMP_DIR names, if it is set.  docs/CLI.md describes the file. */
 
-/* Writes the recording of all ranks to `path`, replacing the file whole; a pipe or a device
- * is refused.  Safe beside calls in other threads; not in a signal handler. */
+/* Writes the recording of all ranks to `path`, replacing the file whole and making folders
+ * that are missing; a pipe or a device is refused.  Safe beside calls in other threads; not
+ * in a signal handler. */
 EW_API ew_status ew_world_dump(const ew_world *world, const char *path);
 
 /* Calls `read` once for every world of this user's processes on this host, with its
