@@ -209,10 +209,15 @@ static void tuning_entries(void **state)
     for (size_t i = 0; i < 8; i++) {
         harness_expect_error(ew_tuning_print(&wrong[i], text, sizeof text),
                              i == 7 ? EW_ERR_CONFIG : EW_ERR_ARGUMENT,
-                             i == 7 ? "order=99" : "the tuning entry", "fix:");
+                             i == 7  ? "order=99"
+                             : i < 3 ? "the tuning entry's key is malformed"
+                                     : "the tuning entry",
+                             "fix:");
         assert_int_not_equal(ew_tuning_store(&wrong[i]), EW_OK);
     }
     assert_int_equal(ew_tuning_print(&right, text, sizeof text), EW_OK);
+    assert_int_equal(ew_tuning_store(NULL), EW_ERR_ARGUMENT);
+    assert_non_null(strstr(ew_last_error(), "ew_tuning_store"));
 }
 
 /* ---- Simulations ---- */

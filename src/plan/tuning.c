@@ -96,7 +96,7 @@ static bool is_time(double us)
 static ew_status check_entry(const ew_tuning *tuning)
 {
     if (!is_plain(tuning->key, sizeof tuning->key) || strncmp(tuning->key, "op=", 3) != 0)
-        return ewx_fail(EW_ERR_ARGUMENT, "the tuning entry's key is none\n"
+        return ewx_fail(EW_ERR_ARGUMENT, "the tuning entry's key is malformed\n"
                                          "  fix: use what ew_tuning_key gives");
     if (!memchr(tuning->profile, '\0', sizeof tuning->profile))
         return ewx_fail(EW_ERR_ARGUMENT,
@@ -324,6 +324,8 @@ ew_status ew_tuning_path(const char *key, char *path, size_t bytes)
 ew_status ew_tuning_store(const ew_tuning *tuning)
 {
     char path[PATH_MAX], text[EW_TUNING_TEXT_BYTES];
+    if (!tuning)
+        return ewx_fail(EW_ERR_ARGUMENT, "ew_tuning_store needs an entry");
     EW_TRY(ew_tuning_print(tuning, text, sizeof text));
     EW_TRY(ew_tuning_path(tuning->key, path, sizeof path));
     const char *why = ewx_file_replace(path, text, strlen(text));
