@@ -25,8 +25,9 @@ set_tests_properties(mpi-mpich PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77 LABELS
 # Planted bugs, as in CMakeLists.txt, and the group that must see them: 10, a tile counts as
 # arrived before it has; 11, a message is lost; 12, no sign of life; 25, results that never
 # come; 33, rows of another owner; 56, a panel is there with its first rows; 57, as many rows
-# cross as the receiver has; 69, a rank without memory has one channel fewer.
-foreach(mutant 10:smoke 11:smoke 12:slow 25:results 33:results 56:rows 57:rows 69:cramped)
+# cross as the receiver has; 69, a rank without memory has one channel fewer; 97, messages that
+# need help stay behind; 98, other hosts do not hear of a fault at a collective.
+foreach(mutant 10:smoke 11:smoke 12:slow 25:results 33:results 56:rows 57:rows 69:cramped 97:away 98:tardy)
   string(REPLACE ":" ";" fields ${mutant})
   list(POP_FRONT fields number group)
   ew_planted(${number})

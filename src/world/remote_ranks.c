@@ -320,6 +320,9 @@ static void await_sent(ew_world *world, const _Atomic uint64_t *abort, int64_t l
 
 void ewx_remotes_see_off(ew_world *world)
 {
+#if EW_MUTANT == 97 /* planted bug: messages that need help may stay behind */
+    return;
+#endif
     if (ewx_remotes_reachable(world))
         await_sent(world, &world->control->abort, world->timeout_ns);
 }

@@ -426,7 +426,10 @@ static void wait_for_all(flock *f)
 {
     while (reap(f) > 0) {
         const bool is_over = f->failed && ewx_timer_is_over(&f->since_exit);
-        listen_to_all(f);
+#if EW_MUTANT == 95 /* planted bug: ranks are listened to only when the grace is over */
+        if (is_over)
+#endif
+            listen_to_all(f);
         if (is_over)
             kill_idle(f);
         sleep_until_something(f, false,
@@ -443,6 +446,9 @@ static int knowledge(const answer *words)
 {
     const bool noticed = words->status == EW_ERR_PEER_DIED ||
                          words->status == EW_ERR_TIMEOUT || words->status == EW_ERR_ABORTED;
+#if EW_MUTANT == 96 /* planted bug: hearsay counts as much as a finding */
+    return words->status == EW_OK ? 0 : noticed ? 1 : 2;
+#endif
     return words->status == EW_OK ? 0 : noticed ? 1 : words->is_told ? 2 : 3;
 }
 

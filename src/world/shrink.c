@@ -307,6 +307,9 @@ static void report_failure(const shrinking *s, ew_status status, int culprit)
     if (status != EW_ERR_MEMORY)
         EWX_AWAIT(waited, &wait, one_is_gone(s));
     (void)waited;
+#if EW_MUTANT == 94 /* planted bug: whoever reports a failed attempt names itself */
+    culprit = -1;
+#endif
     const bool is_known = culprit >= 0 && culprit < s->num_members; /* a peer wrote it */
     fail_attempt(s, status, s->members[is_known ? culprit : s->rank]);
 }
@@ -316,8 +319,10 @@ static ew_status explain_failure(const shrinking *s, ew_status mine)
     const uint64_t word = atomic_load(&s->world->control->outcome);
     const ew_status status = (ew_status) - (int)(word >> 8 & 0xff);
     const int culprit = (int)(word >> 16 & 0xffff);
+#if EW_MUTANT != 93 /* planted bug: a later attempt's outcome is taken for this one's */
     if (attempt_of(word) > s->attempt) /* which the others have made without this rank */
         return fail_late(s);
+#endif
     if (culprit == s->world->rank && mine != EW_OK)
         return mine; /* with its own text */
     return ewx_fail(status,

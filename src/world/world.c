@@ -284,8 +284,10 @@ static ew_status meet(ew_world *world, ewx_meeting kind, const void *mine, void 
         gather_rounds(world, ewx_meeting_word(kind, bytes), mine, all, bytes);
     if (status == EW_OK)
         ewx_remotes_see_off(world);
+#if EW_MUTANT != 98 /* planted bug: other hosts hear of it with the next call */
     else
-        ewx_remotes_progress(world); /* other hosts may not know yet */
+        ewx_remotes_progress(world); /* they may not know yet */
+#endif
     return status;
 }
 

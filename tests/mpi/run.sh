@@ -13,11 +13,13 @@
 #     results       short ones of AllReduce
 #     rows          short ones of AllGather-GEMM
 #     cramped       a plan for which one rank has no memory, and plans behind it
+#     away          all ranks compute for longer than the timeout between calls
+#     tardy         a rank that comes to a collective when the others have given it up
 #     carrier       between pretended GPUs; MPI_CHECK is then carrier_check
 #
 # MPIEXEC names the launcher (default: mpirun of Open MPI; mpiexec.hydra is MPICH's).
 set -u
-[ $# -eq 3 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 check=$1 module=$2 group=$3
 here=$(cd "$(dirname "$0")" && pwd)
 mpiexec=${MPIEXEC:-mpirun}
@@ -125,7 +127,7 @@ protocol() {
     expect_ok 4 2 again
     expect_ok 2 2 ended
     expect_ok 4 2 ended release=1
-    ENTWINE_TIMEOUT_MS=700 expect_ok 2 2 away
+    away
     expect_ok 2 2 reopened
     expect_ok 3 2 reopened
     expect_ok 2 2 layer workers=2
@@ -203,8 +205,7 @@ faults() {
     expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] called ew_world_allgather of (8|5000) bytes, rank [0-2] called ew_world_allgather of (8|5000) bytes"
     launch 3 2 meet barrier
     expect_fault 3 "EW_ERR_MISMATCH: ranks disagree: rank [0-2] called ew_world_(barrier|allgather of 8 bytes), rank [0-2] called ew_world_(barrier|allgather of 8 bytes)"
-    ENTWINE_TIMEOUT_MS=700 launch 2 2 tardy
-    expect_fault 2 "EW_ERR_TIMEOUT: rank 0 waited 0.7 s for rank 1 at a collective call"
+    tardy
     launch 3 2 misfortune drop
     expect_fault 3 "EW_ERR_TIMEOUT: rank 0 waited 2 s for tile \(0,0\) of rank 2"
     launch 4 2 misfortune stall
@@ -361,13 +362,22 @@ cramped() {
     expect_ok 4 2 cramped release=2
 }
 
+away() {
+    ENTWINE_TIMEOUT_MS=700 expect_ok 2 2 away
+}
+
+tardy() {
+    ENTWINE_TIMEOUT_MS=700 launch 2 2 tardy
+    expect_fault 2 "EW_ERR_TIMEOUT: rank 0 waited 0.7 s for rank 1 at a collective call"
+}
+
 rows() {
     expect_ok 3 3 rows
     expect_ok 2 2 late ag-gemm
 }
 
 case $group in
-smoke | results | rows | cramped | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
+smoke | results | rows | cramped | away | tardy | carrier | slow | frozen | conformance | protocol | faults | namespaces | input) $group ;;
 *) echo "no group is called $group"; exit 2 ;;
 esac
 exit $bad
