@@ -116,8 +116,9 @@ static void act(const actor *me)
 
 typedef struct blow {
     int signal;
-    bool in_plans, without_pidfds;
+    bool in_plans, without_pidfds, pids_are_hidden;
     int num_ranks, victim;
+    int dies_unconnected; /* this rank, if it is not 0, by itself */
     int64_t delay_us;
 } blow;
 
@@ -128,10 +129,12 @@ static void pause_us(int64_t us)
 
 static bool names(const char *text, const blow *b)
 {
-    char died[32], stopped[32];
+    char died[32], stopped[32], left[32];
     snprintf(died, sizeof died, "rank %d died", b->victim);
     snprintf(stopped, sizeof stopped, "s for rank %d ", b->victim);
-    return strstr(text, b->signal == SIGKILL ? died : stopped) != NULL;
+    snprintf(left, sizeof left, "rank %d left", b->victim);
+    return strstr(text, b->signal == SIGKILL ? died : stopped) ||
+           (b->pids_are_hidden && strstr(text, left)); /* of one that was gone before all */
 }
 
 static const char *judge(const scene *s, const blow *b, int64_t struck_ns,
@@ -230,6 +233,39 @@ static void killed_where_pidfds_are_forbidden(void **state)
     (void)state;
     strike_often(&(blow){.signal = SIGKILL, .without_pidfds = true},
                  stress_count("BLOWS", USUAL_BLOWS), "meeting_kills_without_pidfds");
+}
+
+/* No hello tells what its pid means, as without /proc. */
+static int hide_pids(void *context, ewx_probe_point point, int rank, int64_t where)
+{
+    const blow *b = context;
+    if (point == EWX_PROBE_MEETING && where == 0 && rank > 0 && rank == b->dies_unconnected)
+        raise(SIGKILL);
+    return point == EWX_PROBE_HELLO && where < 0;
+}
+
+/* Nothing but its address is known of the victim then. */
+static void dead_before_it_connects_with_a_hidden_pid(void **state)
+{
+    (void)state;
+    blow b = {.signal = SIGKILL, .pids_are_hidden = true, .num_ranks = 4};
+    stress_times times = {0};
+    int in_meeting = 0;
+    b.victim = b.dies_unconnected = 3;
+    ewx_probe_install(hide_pids, &b);
+    const char *verdict = strike(&b, &times, &in_meeting);
+    ewx_probe_install(NULL, NULL);
+    if (verdict)
+        fail_msg("%s", verdict);
+}
+
+static void killed_where_pids_are_hidden(void **state)
+{
+    (void)state;
+    blow b = {.signal = SIGKILL, .pids_are_hidden = true};
+    ewx_probe_install(hide_pids, &b);
+    strike_often(&b, stress_count("BLOWS", USUAL_BLOWS), "meeting_kills_with_hidden_pids");
+    ewx_probe_install(NULL, NULL);
 }
 
 static void stopped_while_ranks_meet(void **state)
@@ -340,6 +376,8 @@ int main(void)
         TIDY(killed_while_ranks_meet),
         TIDY(killed_while_ranks_plan),
         TIDY(killed_where_pidfds_are_forbidden),
+        TIDY(dead_before_it_connects_with_a_hidden_pid),
+        TIDY(killed_where_pids_are_hidden),
         TIDY(stopped_while_ranks_meet),
         TIDY(stopped_while_ranks_plan),
         TIDY(a_starved_owner_is_not_blamed),

@@ -16,7 +16,8 @@ typedef enum ewx_probe_point {
     EWX_PROBE_COLLECT,   /* another rank's is about to be copied; where = its number */
     EWX_PROBE_DONE,      /* a call is about to be marked done; where = epoch */
     EWX_PROBE_TEARDOWN,  /* a plan is about to be destroyed */
-    EWX_PROBE_HELLO,     /* a rank introduces itself; where = the fact to bend */
+    EWX_PROBE_HELLO,     /* a rank introduces itself; where = the fact to bend, or -1: to
+                            hide what its pid means */
     EWX_PROBE_FACT,      /* ... tells its plan; where = the fact to bend */
     EWX_PROBE_WAITING,   /* a rank has said whom it waits for in a call; where = whom */
     EWX_PROBE_EXCUSE,    /* a wait outlasts its time, since the rank it is for waits itself;

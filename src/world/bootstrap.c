@@ -149,7 +149,8 @@ static ew_status fill_hello(const ew_world *world, const ewx_address *address,
                             hello *hello_out)
 {
     hello mine = {.magic = "entwine",
-                  .pid_space = name_pid_space(),
+                  .pid_space =
+                      EWX_PROBE(EWX_PROBE_HELLO, world->rank, -1) ? 0 : name_pid_space(),
                   .pid = getpid(),
                   .rank = world->rank,
                   .address = *address,

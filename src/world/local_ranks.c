@@ -177,13 +177,34 @@ static ew_status await_present(ew_world *world)
                                     : ewx_world_check(world);
 }
 
-static ew_status own_control(ew_world *world, int listener, const ewx_address *mine)
+/* Where the hellos do not tell, as without /proc, the kernel knows who listens.  The others
+ * learn the owner's pid when they connect to it. */
+static ew_status find_pids(ew_world *world, const ewx_address *addresses)
+{
+#if EW_MUTANT == 99 /* planted bug: only the hellos tell */
+    return EW_OK;
+#endif
+    for (int rank = 0; rank < world->num_ranks; rank++) {
+        if (!ewx_is_peer(world, rank) || world->pids[rank] > 0)
+            continue;
+        const ew_status status = ewx_sockets_find_pid(world, rank, &addresses[rank]);
+        if (status == EW_ERR_PEER_DIED)
+            ewx_death_watch_lost(world, rank);
+        else if (status != EW_ERR_TIMEOUT) /* strangers fill its queue */
+            EW_TRY(status);
+    }
+    ewx_death_watch_open(world);
+    return EW_OK;
+}
+
+static ew_status own_control(ew_world *world, int listener, const ewx_address *addresses)
 {
     EW_TRY(ewx_control_create(world->num_ranks, false, &world->control_fd));
     EW_TRY(ewx_control_map(world->control_fd, world->num_ranks, &world->control));
     world->control->header.job = world->job;
+    EW_TRY(find_pids(world, addresses));
     (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 1);
-    EW_TRY(receive_ranks(world, listener, mine));
+    EW_TRY(receive_ranks(world, listener, &addresses[world->rank]));
     (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 2);
     EW_TRY(await_present(world));
     atomic_store_explicit(&world->control->met, 1, memory_order_release);
@@ -288,6 +309,7 @@ static ew_status attend(ew_world *world, int listener, const ewx_address *addres
     if (status == EW_ERR_PEER_DIED)
         return ewx_death_watch_lost(world, owner);
     EW_TRY(status);
+    ewx_death_watch_open(world); /* its pid is known now, if it was not */
     EW_TRY(receive_control(world));
     (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 1);
     EW_TRY(connect_below(world, addresses));
@@ -300,9 +322,8 @@ ew_status ewx_locals_meet(ew_world *world, int listener, const ewx_address *addr
 {
     ewx_death_watch_open(world);
     (void)EWX_PROBE(EWX_PROBE_MEETING, world->rank, 0);
-    EW_TRY(world->rank == owner_of(world)
-               ? own_control(world, listener, &addresses[world->rank])
-               : attend(world, listener, addresses));
+    EW_TRY(world->rank == owner_of(world) ? own_control(world, listener, addresses)
+                                          : attend(world, listener, addresses));
     ewx_death_watch_open(world); /* now there are sockets, and with them pids */
     return EW_OK;
 }

@@ -207,7 +207,7 @@ static ew_status greet(ew_world *world, int rank, const ewx_address *peer, int f
     return send_message(fd, &first, sizeof first, -1);
 }
 
-ew_status ewx_sockets_connect(ew_world *world, int rank, const ewx_address *peer)
+static ew_status reach(int rank, const ewx_address *peer, int *fd_out)
 {
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -218,14 +218,36 @@ ew_status ewx_sockets_connect(ew_world *world, int rank, const ewx_address *peer
     do
         result = connect(fd, (struct sockaddr *)&address, peer->bytes);
     while (result != 0 && errno == EINTR);
-    ew_status status = EW_OK;
-    if (result != 0)
-        status = errno == EAGAIN ? EW_ERR_TIMEOUT
-                 : has_hung_up() ? EW_ERR_PEER_DIED
+    if (result == 0) {
+        *fd_out = fd;
+        return EW_OK;
+    }
+    const ew_status status = errno == EAGAIN ? EW_ERR_TIMEOUT
+                             : has_hung_up()
+                                 ? EW_ERR_PEER_DIED
                                  : ewx_fail(EW_ERR_SYSTEM, "rank %d cannot be reached: %s",
                                             rank, strerror(errno));
-    if (status == EW_OK)
-        status = greet(world, rank, peer, fd);
+    close(fd);
+    return status;
+}
+
+ew_status ewx_sockets_find_pid(ew_world *world, int rank, const ewx_address *peer)
+{
+    struct ucred other;
+    int fd;
+    EW_TRY(reach(rank, peer, &fd));
+    const ew_status status = identify(fd, &other);
+    if (status == EW_OK && other.uid == geteuid())
+        world->pids[rank] = other.pid;
+    close(fd);
+    return status;
+}
+
+ew_status ewx_sockets_connect(ew_world *world, int rank, const ewx_address *peer)
+{
+    int fd;
+    EW_TRY(reach(rank, peer, &fd));
+    const ew_status status = greet(world, rank, peer, fd);
     if (status == EW_OK)
         world->sockets[rank] = fd;
     else

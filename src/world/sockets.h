@@ -21,6 +21,10 @@ ew_status ewx_sockets_listen(int num_ranks, int *listener_out, ewx_address *addr
  *   EW_ERR_PEER_DIED  the peer is gone
  * What that means for the world its caller decides (local_ranks.c). */
 
+/* Learns which process listens there, if that is to be known, without a greeting: the rank
+ * takes it for a stranger. */
+ew_status ewx_sockets_find_pid(ew_world *world, int rank, const ewx_address *peer);
+
 /* Connects to a rank and says who we are. */
 ew_status ewx_sockets_connect(ew_world *world, int rank, const ewx_address *peer);
 
