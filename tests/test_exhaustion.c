@@ -251,14 +251,17 @@ static void fail_launcher(ewx_deal deal, const char *place)
         exhaust_launcher.pid = getpid();
         exhaust_launcher.deal = deal;
         exhaust_launcher.left = nth;
+        int exits[3] = {0};
         const ew_status status =
-            ew_run_ranks(EW_RANKS_AS_PROCESSES, 3, &options, meet_once, NULL, NULL);
+            ew_run_ranks(EW_RANKS_AS_PROCESSES, 3, &options, meet_once, NULL, exits);
         const bool fired = exhaust_launcher.left == 0;
         exhaust_launcher.left = 0;
         assert_true(ewx_now_ns() - start_ns < SOON_NS);
         if (fired && status != EW_OK && !is_shortage(status))
             fail_msg("%s %d: %s \"%s\"", place, nth, ew_status_name(status),
                      ew_last_error());
+        for (int rank = 0; rank < 3 && status != EW_OK; rank++)
+            assert_int_not_equal(exits[rank], 0); /* killed, or never started */
         if (!fired) {
             assert_int_equal(status, EW_OK);
             print_message("launcher, %s: %d failures tried\n", place, nth - 1);

@@ -188,8 +188,10 @@ EW_API void ew_world_destroy(ew_world *world);
  * left rank_main would go on where ew_run_ranks was called, in the process of the rank.
  *
  * exits_out may be NULL, or hold num_ranks entries: what rank_main returned (processes
- * keep 0 to 255), or 128 + the signal that killed the rank.  With processes, call it
- * before the program starts threads. */
+ * keep 0 to 255), 128 + the signal that killed the rank, or 125 if rank_main was never
+ * called, since the rank could not start or could not join.  Nothing is written when the
+ * kind, num_ranks or rank_main is refused.  With processes, call it before the program
+ * starts threads. */
 typedef enum ew_ranks_as { EW_RANKS_AS_PROCESSES = 1, EW_RANKS_AS_THREADS = 2 } ew_ranks_as;
 typedef int (*ew_rank_main)(ew_world *world, void *argument);
 EW_API ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks,

@@ -19,7 +19,6 @@
 #include "world/shrink.h"
 
 #define MAX_HELLO_BYTES 512
-#define EXIT_NO_WORLD 125
 #define SLICE_MS 100         /* of waits for the launcher, and for ranks */
 #define MARGIN_NS 5000000000 /* for the launcher to answer after its own timeout */
 
@@ -142,10 +141,10 @@ _Noreturn static void be_rank(int rank, const gather_context *us, pid_t parent,
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(EXIT_NO_WORLD);
+        _exit(EWX_EXIT_NO_WORLD);
     gather_context context = *us;
     ew_world *world;
-    int code = EXIT_NO_WORLD, culprit = -1;
+    int code = EWX_EXIT_NO_WORLD, culprit = -1;
     ewx_place_bind(rank, us->num_ranks);
     const ew_status status = ewx_world_create(rank, us->num_ranks, gather_through_parent,
                                               &context, options, &culprit, &world);
@@ -461,7 +460,7 @@ static ew_status explain_no_world(const flock *f)
     if (knowledge(&f->reply) > 1)
         best = f->reply;
     for (int rank = 0; rank < f->num_ranks; rank++)
-        if (f->exits[rank] == EXIT_NO_WORLD &&
+        if (f->exits[rank] == EWX_EXIT_NO_WORLD &&
             knowledge(&f->children[rank].words) > knowledge(&best))
             best = f->children[rank].words;
     return best.status == EW_OK ? EW_OK : ewx_fail((ew_status)best.status, "%s", best.text);

@@ -32,7 +32,9 @@ ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks, const ew_world_options *
             "unknown kind of ranks: %d\n  fix: use EW_RANKS_AS_PROCESSES or _THREADS",
             (int)kind);
     EW_TRY(EWX_INJECT_LOAD(-1));
-    int exits[EWX_MAX_RANKS] = {0};
+    int exits[EWX_MAX_RANKS];
+    for (int rank = 0; rank < num_ranks; rank++)
+        exits[rank] = EWX_EXIT_NO_WORLD;
     const ew_status status =
         kind == EW_RANKS_AS_THREADS
             ? ewx_run_threads(num_ranks, options, rank_main, argument, exits)

@@ -32,7 +32,7 @@ static void *rank_thread_main(void *argument)
 {
     rank_thread *self = argument;
     ew_world *world;
-    self->exit_code = 1;
+    self->exit_code = EWX_EXIT_NO_WORLD;
     ewx_place_bind(self->rank, self->num_ranks);
     if (ewx_world_create_threads(self->rank, self->num_ranks, self->options, self->control,
                                  self->control_fd, &world) == EW_OK)
@@ -73,9 +73,10 @@ ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
         }
     }
     for (int rank = 0; rank < num_ranks; rank++) {
-        if (threads[rank].started)
-            pthread_join(threads[rank].thread, NULL);
-        exits[rank] = threads[rank].started ? threads[rank].exit_code : 1;
+        if (!threads[rank].started)
+            continue;
+        pthread_join(threads[rank].thread, NULL);
+        exits[rank] = threads[rank].exit_code;
     }
 out:
     free(threads);

@@ -18,6 +18,7 @@
 #include "world/places.h"
 #include "world/recorder.h"
 
+#define EWX_EXIT_NO_WORLD 125     /* of a rank that never began */
 #define EWX_SPINS_WITH_A_CORE 200 /* turns of a wait before it yields */
 #define EWX_MAILBOX_BYTES 4088    /* with the meeting's word, one control message's body */
 
@@ -295,6 +296,7 @@ ew_status ewx_death_watch_report(ew_world *world, int rank);
 ew_status ewx_death_watch_lost(ew_world *world, int rank);
 ew_status ewx_death_watch_start(ew_world *world);
 void ewx_death_watch_stop(ew_world *world);
+/* Both find EWX_EXIT_NO_WORLD in `exits`, and replace it for the ranks that run. */
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
                             ew_rank_main rank_main, void *argument, int *exits);
 ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
