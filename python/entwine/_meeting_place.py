@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import tempfile
 import time
 
@@ -48,11 +49,21 @@ def _close(fd):
         os.close(fd)
 
 
+def _open_made(path, parent=None):
+    """As _open_own, of a folder that we make: the umask may have kept rights from us."""
+    with contextlib.suppress(OSError):
+        facts = os.stat(path, dir_fd=parent, follow_symlinks=False)
+        if (stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid()
+                and facts.st_mode & 0o700 != 0o700):
+            os.chmod(path, stat.S_IMODE(facts.st_mode) | 0o700, dir_fd=parent)
+    return _open_own(path, parent)
+
+
 def _make_own(path, parent=None):
-    """As _open_own, but makes it if there is nothing."""
+    """As _open_made, but makes it if there is nothing."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700, dir_fd=parent)
-    return _open_own(path, parent)
+    return _open_made(path, parent)
 
 
 def _in_runtime_folder():
@@ -81,7 +92,7 @@ def _beside(taken):
         for entry in sorted(os.listdir(_PUBLIC)):
             path = os.path.join(_PUBLIC, entry)
             if path.startswith(f"{taken}-"):
-                fd = _open_own(path)
+                fd = _open_made(path)
                 if fd is not None:
                     return fd, path
         if making:
@@ -110,8 +121,16 @@ class Folder:
         return f"/proc/self/fd/{self.fd}/{name}"
 
     def open(self, name, flags=0):
-        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600,
-                       dir_fd=self.fd)
+        flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(name, flags, 0o600, dir_fd=self.fd)
+        except PermissionError:
+            self.permit(name)
+            return os.open(name, flags, 0o600, dir_fd=self.fd)
+
+    def permit(self, name):
+        """Gives us the rights that the umask of the process that made it has kept from us."""
+        os.chmod(name, 0o600, dir_fd=self.fd)
 
     def remove(self, name):
         with contextlib.suppress(FileNotFoundError):

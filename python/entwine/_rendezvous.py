@@ -134,6 +134,7 @@ class Rendezvous:
         return [answer[i * len(mine):(i + 1) * len(mine)] for i in range(self.size)]
 
     def _connect(self):
+        was_permitted = False
         while True:
             host, is_rank_0 = socket.socket(socket.AF_UNIX), False
             try:
@@ -144,6 +145,11 @@ class Rendezvous:
                     return host
             except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
                 pass  # rank 0 is not there yet
+            except PermissionError:
+                if was_permitted:
+                    raise
+                was_permitted = True
+                self.member.folder.permit(self.socket)
             except TimeoutError:
                 raise RankTimeoutError(
                     f"rank {self.rank} waited {self.timeout_s:.3g} s for rank 0 of the job "
