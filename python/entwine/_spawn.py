@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 _UNWIND_S = 5.0  # what the others get to tell their story when a rank has failed, and all to exit
 _STOP_S = 1.0  # what a rank gets that is told to stop
 _START_S = 60.0  # to start an interpreter on a busy machine is no lack of progress
+_LOOK_S = 0.1  # between looks at whether ranks have ended: a child of theirs may hold the pipes
 _PR_SET_PDEATHSIG = 1
 
 
@@ -111,6 +112,9 @@ class _Rank:
         except Exception as error:
             self.outcome = ("raised", f"its result cannot be read: {error}", "", False)
 
+    def has_ended_silently(self):
+        return self.process.exitcode is not None and not self.answer.poll()
+
     def has_answered(self):
         return self.outcome is not None and self.outcome[0] != "died"
 
@@ -146,12 +150,15 @@ def _collect(ranks, timers):
     unwinding = []
     while waiting:
         try:
-            left = min((timer.step() for timer in timers + unwinding), default=None)
+            left = min((timer.step() for timer in timers + unwinding), default=_LOOK_S)
         except TimeoutError:
             return
-        for answer in wait(list(waiting), left):
-            rank = waiting[answer]
-            rank.read()
+        ready = wait(list(waiting), min(left, _LOOK_S))
+        for answer, rank in list(waiting.items()):
+            if answer in ready:
+                rank.read()
+            elif rank.has_ended_silently():
+                rank.outcome = ("died",)
             if rank.outcome is not None:
                 del waiting[answer]
             if rank.failure() and not unwinding:
@@ -163,9 +170,12 @@ def _collect(ranks, timers):
 def _join(ranks, seconds):
     """Those that have not ended by then."""
     give_up_at = time.monotonic() + seconds
-    for rank in ranks:
-        rank.process.join(max(0.0, give_up_at - time.monotonic()))
-    return [rank for rank in ranks if rank.process.exitcode is None]
+    while running := [rank for rank in ranks if rank.process.exitcode is None]:
+        left = give_up_at - time.monotonic()
+        if left <= 0:
+            break
+        wait([rank.process.sentinel for rank in running], min(left, _LOOK_S))
+    return running
 
 
 def _end(ranks):

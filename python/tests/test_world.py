@@ -277,6 +277,31 @@ def test_a_failing_rank_ends_all_and_is_named(how, exitcode, says):
     assert str(caught.value).startswith(says)
 
 
+def die_or_leave_with_an_heir(world, folder, how):
+    """A child that holds what its rank held, for longer than anybody waits."""
+    heir = os.fork()
+    if heir == 0:
+        time.sleep(WAIT)
+        os._exit(0)
+    (folder / str(heir)).touch()
+    if how is not None:
+        how()
+
+
+@METHODS
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_children_that_ranks_leave_behind_are_not_waited_for(method, num_ranks, tmp_path):
+    try:
+        with pytest.raises(entwine.RankError, match="died: killed by signal 9"):
+            entwine.spawn(num_ranks, die_or_leave_with_an_heir, tmp_path, kill_oneself,
+                          method=method)
+        assert entwine.spawn(num_ranks, die_or_leave_with_an_heir, tmp_path, None,
+                             method=method) == [None] * num_ranks
+    finally:
+        for heir in tmp_path.iterdir():
+            os.kill(int(heir.name), signal.SIGKILL)
+
+
 def see_death(world):
     if world.rank == 1:
         world.barrier()
