@@ -411,14 +411,12 @@ class Plan(Taker):
         if self._handle not in self._world._plan_handles:
             return
         self._world._check_thread()
-        if not self._world._busy.acquire(blocking=False):
+        if self._world._in_call:
             raise ArgumentError("the plan is closed while its world is inside a call")
-        try:
+        with self._world._busy:
             handle, self._handle = self._handle, None
-            self._world._plan_handles.remove(handle)
+            self._world._plan_handles.discard(handle)
             lib.ew_plan_destroy(handle)
-        finally:
-            self._world._busy.release()
 
     def __enter__(self) -> Plan:
         self._check_open()

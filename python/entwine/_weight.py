@@ -110,13 +110,11 @@ class Weight(Taker):
         """Frees it.  May be called again."""
         if not self._is_open():
             return
-        if not self._world._busy.acquire(blocking=False):
+        if self._world._in_call:
             raise ArgumentError("the weight is closed while its world is inside a call")
-        try:
+        with self._world._busy:
             handle, self._handle = self._handle, None
             self._world._destroy_weight(handle)
-        finally:
-            self._world._busy.release()
 
     def __enter__(self) -> Weight:
         self._check_open()

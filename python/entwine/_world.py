@@ -99,7 +99,8 @@ class World(Unique):
     def _begin(self, handle, rank, size):
         self._handle = handle
         self._rank, self._size = rank, size
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()  # held by who is inside the library
+        self._in_call = False  # and not only for a moment, to free what was forsaken
         self._ending = threading.Lock()  # an abort from another thread, and close
         self._plan_handles = set()  # of its open plans; they end with it
         self._weight_handles = set()  # of its weights; as plans
@@ -305,9 +306,9 @@ class World(Unique):
         self._check_thread()
         if self._own is not None:
             self._own.close()
-        if not self._busy.acquire(blocking=False):
+        if self._in_call:
             raise _busy_error("closed")
-        try:
+        with self._busy:
             self._cache.clear()
             self._frozen.clear()
             self._again.clear()
@@ -326,8 +327,6 @@ class World(Unique):
             if self._fabric is not None:
                 _mpi.close_fabric(self._fabric, broken)
                 _worlds_over_mpi.discard(self)
-        finally:
-            self._busy.release()
 
     def __enter__(self) -> World:
         self._check_open()
@@ -364,12 +363,10 @@ class World(Unique):
         if backend != "cuda":
             return CPU
         if self._gpu is None:
-            if not self._busy.acquire(False):
+            if self._in_call:
                 raise _busy_error("used")
-            try:
+            with self._busy:
                 number = lib.ew_world_gpu(self._check_open())
-            finally:
-                self._busy.release()
             self._gpu = number if number >= 0 else None
         return self._gpu
 
@@ -390,30 +387,35 @@ class World(Unique):
                 f"main thread")
 
     def _call(self, function, *arguments):
-        """A C call that may block, by one thread at a time."""
+        """A C call that may block, by one thread at a time.  Whoever only frees something, on
+        behalf of the collector, is waited for."""
         if self._thread is not None:
             self._check_thread()
-        if not self._busy.acquire(False):
+        if self._in_call:
             raise _busy_error("used")
         try:
-            status = _interrupt.call(self, function, arguments)
-            if status:
-                check(status)
+            with self._busy:  # an interrupt between acquire() and try would keep it for ever
+                try:
+                    self._in_call = True
+                    status = _interrupt.call(self, function, arguments)
+                    if status:
+                        check(status)
+                finally:
+                    self._in_call = False
         finally:
-            self._busy.release()
             if self._forsaken or _forsaken_worlds:
                 self._free_forsaken()
 
     def _call_briefly(self, function, *arguments):
         """A C call that never blocks, by one thread at a time."""
-        if not self._busy.acquire(False):
+        if self._in_call:
             raise _busy_error("used")
         try:
-            status = function(*arguments)
-            if status:
-                check(status)
+            with self._busy:
+                status = function(*arguments)
+                if status:
+                    check(status)
         finally:
-            self._busy.release()
             if self._forsaken or _forsaken_worlds:
                 self._free_forsaken()
 
@@ -431,7 +433,8 @@ class World(Unique):
     def _free_forsaken(self):
         if self._must_not_free():
             return
-        while self._forsaken and self._busy.acquire(False):  # else whoever is busy will come by
+        # Whoever is in a call will come by.
+        while self._forsaken and not self._in_call and self._busy.acquire(False):
             try:
                 if self._forsaken:
                     handle, handles, destroy = self._forsaken.pop()

@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -118,6 +119,25 @@ def test_the_collector_comes_while_a_call_is_running(world):
         assert ended == [1], "freed although a call may be reading it"
     world.barrier()
     assert not world._weight_handles and not world._forsaken
+
+
+def test_a_call_waits_for_what_the_collector_frees_in_another_thread(world, monkeypatch):
+    weight, began = entwine.Weight(world, operands(0, 6, N, K)[1]), threading.Event()
+    destroy = entwine._weight.lib.ew_weight_destroy
+
+    def destroy_slowly(handle):
+        began.set()
+        time.sleep(0.2)
+        destroy(handle)
+
+    monkeypatch.setattr(entwine._weight.lib, "ew_weight_destroy", destroy_slowly)
+    held, weight = [weight], None
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    assert began.wait(30)
+    world.barrier()  # was refused, as if the program used the world from two threads
+    assert not world._weight_handles
+    thread.join()
 
 
 def resident_mib():

@@ -1,6 +1,7 @@
 """Ranks: how they meet, and how they end when something goes wrong."""
 import multiprocessing.util
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -594,7 +595,7 @@ def use_from_two_threads(world, told):
     errors = []
 
     def second():
-        while not world._busy.locked():
+        while not world._in_call:
             time.sleep(0.01)
         for attempt in (world.barrier, world.close):
             try:
@@ -613,6 +614,31 @@ def use_from_two_threads(world, told):
 def test_one_thread_at_a_time(tmp_path):
     errors, _ = entwine.spawn(2, use_from_two_threads, tmp_path / "told", timeout=WAIT)
     assert len(errors) == 2 and all("one thread at a time" in error for error in errors)
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def test_an_interrupt_between_two_bytecodes_leaves_the_world_usable(world):
+    """Python may raise KeyboardInterrupt behind every call that a function makes."""
+    def interrupt(*_):
+        if is_armed:
+            raise Interrupted
+
+    rng, is_armed, before = random.Random(1), False, signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(1500):
+            try:
+                is_armed = True
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-4))
+                while True:
+                    world.barrier()
+            except Interrupted:
+                is_armed = False
+            world.barrier()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_forked_child_cannot_use_its_parents_world(world):
