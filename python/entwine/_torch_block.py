@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _ROWS = ("scattered", "replicated")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _are_untouched(layers: Sequence[torch.nn.Module]) -> bool:
+    """Whether a call of each would be its product and nothing else."""
+    return all(type(layer).forward is ColumnParallelLinear.forward
+               and "forward" not in layer.__dict__
+               and not any(layer.__dict__[hooks] for hooks in _HOOKS) for layer in layers)
 
 
 class _Block(torch.nn.Module):
@@ -56,7 +64,10 @@ class _Block(torch.nn.Module):
 
     def _products(self, x: torch.Tensor, layers: Sequence[ColumnParallelLinear],
                   num_rows: int | None) -> list[torch.Tensor]:
-        """What the layers give, of rows that are gathered once."""
+        """What the layers give, of rows that are gathered once unless a layer is more than its
+        product."""
+        if not _are_untouched(layers):
+            return [layer(x) if num_rows is None else layer(x, num_rows) for layer in layers]
         if self.rows == "replicated":
             if not torch.is_grad_enabled():
                 return [own_columns(x, layer.weight, layer.bias, self.world, layer.frozen)
@@ -149,7 +160,7 @@ class ParallelMLP(_Block):
 
     def _activated(self, x: torch.Tensor, num_rows: int | None) -> torch.Tensor:
         gate, up = self.gate_proj, self.up_proj
-        if gate.bias is None and up.bias is None:
+        if _are_untouched((gate, up)) and gate.bias is None and up.bias is None:
             frozen = gate.frozen and up.frozen
             if self.rows == "scattered":
                 gate._check_rows(x.shape, num_rows)

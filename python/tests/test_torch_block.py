@@ -24,6 +24,57 @@ def block(world):
     return et.ParallelMLP(HIDDEN, INNER, world=world)
 
 
+class Adapted(torch.nn.Module):
+    """A layer and what is trained beside it, as adapters of low rank are written."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.weight = base.weight  # as in the layers of PEFT
+
+    def forward(self, x, *num_rows):
+        return 2 * self.base(x, *num_rows)
+
+
+def adapt(block, name, how):
+    layer = getattr(block, name)
+    if how == "wrapped":
+        setattr(block, name, Adapted(layer))
+    elif how == "forward":
+        theirs = layer.forward
+        layer.forward = lambda *arguments: 2 * theirs(*arguments)
+    elif how == "hook":
+        layer.register_forward_hook(lambda layer, given, y: 2 * y)
+    else:
+        layer.register_full_backward_pre_hook(lambda layer, grads: tuple(2 * g for g in grads))
+
+
+@pytest.mark.parametrize("how", ("wrapped", "forward", "hook", "backward hook"))
+@pytest.mark.parametrize("rows", ("scattered", "replicated"))
+def test_what_is_put_around_a_layer_counts(world, rows, how):
+    """It was left out without a word: only the layer's weight was read."""
+    x = torch.randn(5, HIDDEN)
+    for name in ("gate_proj", "up_proj"):
+        mlp = et.ParallelMLP(HIDDEN, INNER, activation="none", rows=rows, world=world)
+        check_doubled(mlp, name, how, lambda: mlp(x), lambda: mlp(x, 5))
+    for at, name in enumerate(("q_proj", "k_proj", "v_proj")):
+        attention = et.ParallelAttentionProjections(HIDDEN, HEADS, KV_HEADS, rows=rows, world=world)
+        check_doubled(attention, name, how, lambda: attention.qkv(x)[at])
+
+
+def check_doubled(block, name, how, *calls):
+    weight = getattr(block, name).weight
+    if how == "backward hook":
+        calls = [lambda call=call: torch.autograd.grad(call().sum(), weight)[0] for call in calls]
+    before = [call() for call in calls]
+    adapt(block, name, how)
+    for call, was in zip(calls, before):
+        torch.testing.assert_close(call(), 2 * was)
+    if how != "backward hook":
+        with torch.no_grad():
+            torch.testing.assert_close(calls[0](), 2 * before[0])
+
+
 # ---- The operators ---------------------------------------------------------------------------
 
 def test_opcheck(world):
