@@ -117,6 +117,7 @@ class Plan(Taker):
             raise ArgumentTypeError(f"weight is a {type(weight).__name__}; expected an "
                                     f"entwine.Weight, or None\n  fix: make one of it, or call "
                                     f"set_weight")
+        self._bound_to = None  # until that is known: an interrupt may come in between
         self._world._call_briefly(lib.ew_plan_bind_weight, handle,
                                   None if weight is None else weight._check_open())
         self._bound = weight is not None
@@ -126,6 +127,7 @@ class Plan(Taker):
         """bind, of a weight that nobody closes, unless it is the one that is bound."""
         bound = self._bound_to
         if bound is None or bound() is not weight:
+            self._bound_to = None  # as in bind
             self._world._call_briefly(lib.ew_plan_bind_weight, self._handle, weight._handle)
             self._bound, self._bound_to = True, weakref.ref(weight)
 

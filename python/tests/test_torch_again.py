@@ -56,6 +56,28 @@ def warm(layer, x):
             layer(x)
 
 
+def test_an_interrupt_while_a_weight_is_bound(world, monkeypatch):
+    """Layers of one shape share a plan: that one of them was bound must not be forgotten."""
+    other, layer, x = layer_of(world), layer_of(world), integers(3, K)
+    with torch.no_grad():
+        layer.weight.neg_()
+        want, _ = layer(x), other(x)
+    bind = world._call_briefly
+
+    def bind_and_raise(*arguments):
+        bind(*arguments)
+        raise KeyboardInterrupt
+
+    for use in (other, lambda x: torch.ops.entwine.gemm_ar(x, other.weight, world.name)):
+        with torch.no_grad(), monkeypatch.context() as patch:
+            layer(x)
+            patch.setattr(world, "_call_briefly", bind_and_raise)
+            with pytest.raises(KeyboardInterrupt):
+                use(x)
+        with torch.no_grad():
+            assert torch.equal(layer(x), want)
+
+
 # ---- The same results ------------------------------------------------------------------------
 
 @pytest.mark.parametrize("shape", [(1, K), (5, K), (1, 1, K), (3, 2, K)])
