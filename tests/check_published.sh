@@ -1,8 +1,10 @@
 #!/bin/sh
 # tests/check_published.sh ENTWINE: docs/SIMULATOR.md lists the paper's figures beside what the
-# simulator makes of them, as scripts/validate-sim prints them today.  Half a minute of one core.
+# simulator makes of them, as scripts/validate-sim prints them today, and docs/schedule.svg shows what
+# it simulates today.  Half a minute of one core.
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
+"$root/scripts/draw-schedule" --check "$1" || exit 1
 printed=$(mktemp) || exit 1
 trap 'rm -f "$printed"' EXIT
 "$root/scripts/validate-sim" "$1" --paper >"$printed" || exit 1
