@@ -446,7 +446,15 @@ def committed(entwine, browser, folder):
             failed += [f"{name}, {width}: {text}" for text in browser.evaluate(LOOK) + browser.complaints()]
     if not browser.evaluate("/EMULATED network: 2 hosts, 4 Gb.s/.test(document.body.textContent)"):
         failed.append("emulated hosts have no badge")
+    browser.open(report(entwine, folder, "link.html", f"{RESULTS}/eval-nvidia-h200/link.json"), 1300, False)
+    parts = browser.evaluate("[...document.querySelectorAll('#contents li > a:first-child')].map((one) => one.textContent)")
+    if len(parts) != 15 or len(set(parts)) != len(parts):
+        failed.append(f"parts of runs over 15 links are called {parts[:3]}")
+    if not browser.evaluate("/first 24 of its 36 series/.test(document.querySelector('figure').textContent)"):
+        failed.append("a figure that lacks series does not say so")
     browser.open(os.path.join(folder, "required.html"), 1300, False)
+    if browser.evaluate("/all, W=/.test(document.querySelector('figure .legend').textContent)"):
+        failed.append("the legend has series of which nothing is drawn")
     badges = browser.evaluate("document.querySelector('figure .badges').textContent")
     if "46 GB/s" not in badges or "92 GB/s" not in badges:
         failed.append(f"a figure over links of 46 and 92 GB/s says {badges}")

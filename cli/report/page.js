@@ -635,8 +635,9 @@ function derivedFigure(parent, group, at) {
     const { name, shows = "", axis = "", columns: heads, derived } = data.sources[at].figure;
     const columns = list(heads).map(String), rows = list(derived).map((row) => [`${row?.series}`,
         isNumber(row?.x) ? row.x : `${row?.x}`, row?.ranks, ...columns.map((one) => row?.[one])]);
-    const names = distinct(rows.map((row) => row[0])).slice(0, 24);
     const numeric = rows.some((row) => isNumber(row[1]));
+    const all = distinct(rows.filter((row) => isNumber(row[1]) === numeric).map((row) => row[0]));
+    const names = all.slice(0, 24);
     const view = { ...group, off: new Set(), redraw: [],
                    parts: data.groups.filter(({ sources }) => sources.includes(at)),
                    colour: (one) => 1 + names.indexOf(one) % (NUM_COLOURS - 1) };
@@ -662,7 +663,9 @@ function derivedFigure(parent, group, at) {
     };
     if (!drawn.length)
         return;
-    const frame = { title: `Figure: ${name}`, caption: `${shows}`, names };
+    const rest = names.length < all.length ? `. Only the first ${names.length} of its ${all.length} series are ` +
+        "drawn; the values below are of all." : "";
+    const frame = { title: `Figure: ${name}`, caption: `${shows}${rest}`, names };
     if (numeric)
         curves(parent, view, { ...frame, panels: drawn.map(linePanel) });
     else
@@ -841,8 +844,9 @@ function glance(parent, { methods, baseline, means, problems, rows, simulated, c
 
 function groupPart(parent, group, figures) {
     const names = group.methods.filter((name) => name !== group.baseline);
+    const link = group.link.replace(/^EMULATED | per rank and direction/g, "");
     heading(parent, `${titleOf(data.sources[group.sources[0]])}: ${group.simulated ? "in the simulator" :
-        group.link !== "none" ? "over an emulated link" : group.network ? "between emulated hosts" :
+        group.link !== "none" ? `over an emulated link, ${link}` : group.network ? "between emulated hosts" :
         group.virtual ? "ranks that share a GPU, without a link" : "as the machine is"}`);
     glance(parent, group);
     figures.forEach((one) => derivedFigure(parent, group, one));
