@@ -1,5 +1,5 @@
 /* The MLP of a Llama layer whose activations are shared out by rows: gate and up on one
- * gather with SwiGLU behind them, then down and ReduceScatter.
+ * gather with SwiGLU after them, then down and ReduceScatter.
  *
  *     cc mlp.c $(pkg-config --cflags --libs entwine) -lm -o mlp
  *

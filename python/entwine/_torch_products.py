@@ -1,5 +1,5 @@
 """The operators with several weights on one gather: ag_gemm_multi, and ag_gemm_act with the
-activation of an MLP behind it.  Their gradient for the rows is one gemm_rs for all weights."""
+activation of an MLP after it.  Their gradient for the rows is one gemm_rs for all weights."""
 from __future__ import annotations
 
 import math

@@ -1,5 +1,5 @@
 """Linear layers whose input features are split over the ranks, alone and with the residual and norm
-behind them."""
+that follow them."""
 from __future__ import annotations
 
 import math
@@ -174,7 +174,7 @@ class RowParallelLinearNorm(RowParallelLinear):
             norm_weight: torch.Tensor | None = None, eps: float = 1e-5, *,
             group: dist.ProcessGroup | None = None, output: str = "scattered",
             residual_rows: str = "owned") -> RowParallelLinearNorm:
-        """This rank's part of a torch.nn.Linear, and the weight of the norm behind it, both
+        """This rank's part of a torch.nn.Linear, and the weight of the norm that follows it, both
         whole on all ranks."""
         layer = cls._part_of(linear, world=world, group=group, output=output)
         layer.eps = eps

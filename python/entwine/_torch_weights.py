@@ -3,7 +3,7 @@ as the tensor's memory.
 
 A change of the tensor is seen by its version, which torch counts at every write but those through
 ``.data``, ``numpy()`` and their like, and those of fused optimizers.  So the steps of optimizers are
-watched, what is used in training is packed again behind it, and where nobody has promised that the
+watched, what is used in training is packed again after it, and where nobody has promised that the
 weight stays (`frozen`), some elements that are spread over it are compared as well.  What is decided here
 concerns this rank alone: ranks use the same plan whether or not their weights are packed.
 """
