@@ -59,7 +59,11 @@ void census_expect_same(const census *before);
 /* A cmocka test that must leave the process as it found it. */
 int census_before(void **state);
 int census_after(void **state);
+#ifdef __SANITIZE_THREAD__ /* whose runtime starts a thread of its own */
+#define TIDY(test) cmocka_unit_test(test)
+#else
 #define TIDY(test) cmocka_unit_test_setup_teardown(test, census_before, census_after)
+#endif
 
 /* This process gets no pidfds from now on, as in containers that forbid them. */
 void forbid_pidfds(void);
