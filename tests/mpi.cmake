@@ -1,7 +1,8 @@
 # Worlds under mpirun: mpi_check is one rank, mpi/run.sh starts them.  One machine stands for
 # several hosts (ENTWINE_HOSTS); with root, network namespaces do (mpi/netns.sh).
 function(ew_mpi_check target)
-  add_executable(${target} mpi/mpi_check.c $<TARGET_OBJECTS:test_support> ${ARGN})
+  add_executable(${target} mpi/mpi_check.c mpi/mpi_cases.c mpi/mpi_misfortunes.c
+    $<TARGET_OBJECTS:test_support> ${ARGN})
   target_link_libraries(${target} PRIVATE entwine_internal ew_warnings PkgConfig::CMOCKA)
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_compile_definitions(${target} PRIVATE _GNU_SOURCE=)
