@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from ._torch_operators import _NAMES
+from ._torch_registration import _NAMES
 
 
 def why_not(weight: torch.Tensor, device: str | None = None) -> str | None:

@@ -24,7 +24,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
-from ._torch_operators import (_NAMES, ag_gemm_operator, gemm_ar_operator, gemm_rs_operator)
+from ._torch_operators import ag_gemm_operator, gemm_ar_operator, gemm_rs_operator
+from ._torch_registration import _NAMES
 from ._world import World
 
 _log = logging.getLogger("entwine")

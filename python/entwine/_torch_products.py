@@ -11,8 +11,8 @@ from . import _torch_weights
 from ._errors import ArgumentError, ArgumentTypeError, ShapeError
 from ._products import activation_code
 from ._shared_plans import plan_of_shape
-from ._torch_operators import (_NAMES, _autocast, _check_operands, _differentiable, _fake,
-                               _library, _plain, _to, gemm_rs_operator, may_pack)
+from ._torch_operators import _check_operands, _plain, gemm_rs_operator, may_pack
+from ._torch_registration import _NAMES, _autocast, _differentiable, _fake, _library, _to
 from ._world import World, check_world, find_world
 
 for _schema in ("ag_gemm_multi(Tensor a, Tensor[] b, SymInt num_rows, str world, "
