@@ -1,7 +1,10 @@
-# cli/report/page.html with page.js inside as C, so that the tool carries its page wherever it
+# cli/report/page.html with its script inside as C, so that the tool carries its page wherever it
 # lies.  A Content-Security-Policy names script and stylesheet by hash: nothing else runs.
-set(page_files ${PROJECT_SOURCE_DIR}/cli/report/page.html ${PROJECT_SOURCE_DIR}/cli/report/page.js)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page_files})
+set(page_html ${PROJECT_SOURCE_DIR}/cli/report/page.html)
+# The script's parts, in this order; the last one draws the page.
+set(page_scripts page_values.js page_charts.js page_figures.js page.js)
+list(TRANSFORM page_scripts PREPEND ${PROJECT_SOURCE_DIR}/cli/report/)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page_html} ${page_scripts})
 
 # The hash of a text as a policy writes it: base64, of which three hexadecimal digits make two.
 function(ew_policy_hash text result)
@@ -22,8 +25,12 @@ function(ew_policy_hash text result)
   set(${result} "sha256-${base64}${last}=" PARENT_SCOPE)
 endfunction()
 
-file(READ ${PROJECT_SOURCE_DIR}/cli/report/page.html page)
-file(READ ${PROJECT_SOURCE_DIR}/cli/report/page.js script)
+file(READ ${page_html} page)
+set(script "")
+foreach(file ${page_scripts})
+  file(READ ${file} part)
+  string(APPEND script "\n${part}")
+endforeach()
 string(STRIP "${script}" script)
 # What stands between the tags, line ends included.
 string(FIND "${page}" "<style>" style_begin)
@@ -41,7 +48,7 @@ string(REPLACE "\\" "\\\\" page "${page}")
 string(REPLACE "\"" "\\\"" page "${page}")
 string(REPLACE "\n" "\",\n    \"" page "${page}")
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/report_page.c @ONLY CONTENT
-"/* Made from cli/report/page.html and page.js by cmake/report_page.cmake. */
+"/* Made from cli/report/page.html and page*.js by cmake/report_page.cmake. */
 #include <stddef.h>
 
 extern const char *const cli_report_page[];

@@ -1,5 +1,6 @@
-/* The report as its users see it: documents in, a page out.  The page is made of
- * page.html, page.js and the data, between which nothing but the data varies. */
+/* The report as its users see it: documents in, a page out.  The page is made of page.html,
+ * its script, of which page.js is the last part, and the data, between which nothing but
+ * the data varies. */
 #include "report/report.h"
 
 #include <inttypes.h>
