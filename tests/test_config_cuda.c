@@ -203,12 +203,26 @@ static void impossible_cuda_configs_are_refused(void **state)
         request.backend = EW_BACKEND_CUDA;
         expect_cuda_refusal(&problem, 8, &request, cases[i].status, cases[i].text);
     }
+}
+
+static void adding_is_for_fp16_sums_with_sm80(void **state)
+{
+    (void)state;
     ew_problem other = EW_PROBLEM(8192, 8192, 2048, EW_BF16);
+    ew_config request = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse("backend=cuda,kernel=sm80,transport=add", &request),
                      EW_OK);
     expect_cuda_refusal(&other, 8, &request, EW_ERR_UNSUPPORTED, "fix: use fp16");
     other.op = EW_OP_GEMM_AR;
     expect_cuda_refusal(&other, 8, &request, EW_ERR_UNSUPPORTED, "is for gemm-rs");
+}
+
+/* Which no text can ask for. */
+static void impossible_numbers_are_refused(void **state)
+{
+    (void)state;
+    const ew_problem problem = EW_PROBLEM(8192, 8192, 2048, EW_FP16);
+    ew_config request = EW_CONFIG_INIT;
     assert_int_equal(ew_config_parse("backend=cuda", &request), EW_OK);
     request.release = 4;
     request.release_first = -1;
@@ -661,6 +675,8 @@ int main(void)
         cmocka_unit_test(cuda_widths_for_gathered_rows),
         cmocka_unit_test(allreduce_has_room_for_its_flags),
         cmocka_unit_test(impossible_cuda_configs_are_refused),
+        cmocka_unit_test(adding_is_for_fp16_sums_with_sm80),
+        cmocka_unit_test(impossible_numbers_are_refused),
         cmocka_unit_test(an_allreduce_only_pulls),
         cmocka_unit_test(cuda_choices_for_gathered_rows),
         cmocka_unit_test(cuda_choices_for_copied_rows),
