@@ -5,14 +5,14 @@
  * The weight is the left operand, 128 rows of it at a time, and the rows of A, here tokens,
  * are the right one: they are padded to 8, 16, 32, 64, 128, 160 or 208, not to a multiple
  * of the 64 that the left one needs.  Every element is the same sum in the same order as in
- * gemm_sm90.cu, so its bits are the same, and which kernel runs may depend on m.
+ * gemm_sm90.cuh, so its bits are the same, and which kernel runs may depend on m.
  *
  *     loader       --full stages--> multipliers --empty stages-->
  *     multipliers  --full image of a tile--> storer --empty image-->
  *
  * One warpgroup multiplies both halves of the 128 rows of the weight, or two have one each.
- * The CTA takes no more of an SM than one of gemm_sm90.cu with blocks of 128 x 256, so what
- * fits beside those fits beside these. */
+ * The CTA takes no more of an SM than one of gemm_sm90.cuh with blocks of 128 x 256, so
+ * what fits beside those fits beside these. */
 #include "backend/cuda/kernels/hopper.cuh"
 #include "backend/cuda/kernels/op_gemm_ar.cuh"
 #include "backend/cuda/kernels/op_gemm_rs.cuh"
