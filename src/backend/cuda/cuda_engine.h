@@ -96,15 +96,56 @@ ew_status ewx_cuda_join(const ewx_cuda_engine *engine, cudaStream_t caller);
 
 /* Enqueues one call, with the weight in `packed`.  The device is entered. */
 ew_status ewx_cuda_enqueue(ewx_cuda_engine *engine, const ewx_call *request);
-/* Launches once what holds a call that starts together with others. */
-ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine);
-ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
 
 typedef struct ewx_launch_how {
     int cluster;
     cudaEvent_t started; /* recorded when the last CTA has started */
     bool early; /* when the kernel before allows it; the new one waits for its end itself */
 } ewx_launch_how;
+
+/* ---- describe_call.c ---- */
+
+ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m);
+/* Of a call with several weights: the grid of all their columns, and what the GEMM is told
+ * of them. */
+ewx_grid ewx_cuda_products_grid(const ewx_spec *spec, const ewx_call *request);
+ewx_cuda_products ewx_cuda_describe_products(const ewx_call *request);
+
+/* ---- tensor_maps.c ---- */
+
+/* Those of a plan. */
+ew_status ewx_cuda_create_out_maps(ewx_cuda_engine *engine);
+/* Those of a call, for this GEMM. */
+ew_status ewx_cuda_update_maps(ewx_cuda_engine *engine, const ewx_cuda_entry *gemm,
+                               const ewx_grid *grid, const ewx_call *request);
+
+/* ---- start_together.c ---- */
+
+/* In front of the call's kernels: what holds them until all ranks may start. */
+ew_status ewx_cuda_hold_start(ewx_cuda_engine *engine, ewx_cuda_call *call);
+/* All of the call is enqueued. */
+void ewx_cuda_release_start(const ewx_cuda_engine *engine);
+/* Launches once what holds a call. */
+ew_status ewx_cuda_warm_hold(ewx_cuda_engine *engine);
+
+/* ---- gemm_launch.c ---- */
+
+/* Our GEMM, over the positions and for the part of the call that `part` says; the rest of
+ * it is filled in. */
+ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               ewx_cuda_operands part, const ewx_call *request);
+/* cuBLAS's, into `out`. */
+ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
+                               const ewx_call *request, void *out);
+/* The same in steps: what opens the call, and then one product or several, on all of which
+ * cuBLAS may have to load a kernel. */
+ew_status ewx_cuda_open_blas(ewx_cuda_engine *engine, ewx_cuda_call *call);
+ew_status ewx_cuda_multiply(ewx_cuda_engine *engine, int64_t rows, const void *A,
+                            const void *packed, void *out);
+/* How many rows cuBLAS multiplies at a time, at most. */
+int64_t ewx_cuda_blas_rows(const ewx_spec *spec);
+/* Whether cuBLAS may load a kernel for this call. */
+bool ewx_cuda_has_new_rows(const ewx_cuda_engine *engine, const ewx_cuda_call *call);
 
 /* ---- decode.c ---- */
 
@@ -138,9 +179,8 @@ ew_status ewx_cuda_epilogue_launch(const ewx_cuda_engine *engine, ewx_cuda_call 
 ew_status ewx_cuda_epilogue_follow(const ewx_cuda_engine *engine, ewx_cuda_call *call,
                                    void *sum, void *C, const ew_epilogue *epilogue);
 
-/* ---- For what launches kernels ---- */
+/* ---- cuda_launch.c, for what launches kernels ---- */
 
-ewx_cuda_call ewx_cuda_describe_call(const ewx_cuda_engine *engine, int64_t m);
 /* The stream of the plan's exchange kernels: beside the GEMM, or the GEMM's own. */
 cudaStream_t ewx_cuda_exchange_stream(const ewx_cuda_engine *engine);
 
@@ -154,24 +194,14 @@ ew_status ewx_cuda_launch_line(const ewx_cuda_engine *engine, const ewx_cuda_ent
                                void **arguments);
 ew_status ewx_cuda_launch_ctas(const ewx_cuda_engine *engine, const ewx_cuda_entry *entry,
                                int64_t ctas, cudaStream_t stream, void **arguments);
-/* Our GEMM, over the positions and for the part of the call that `part` says; the rest of
- * it is filled in. */
-ew_status ewx_cuda_launch_gemm(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                               ewx_cuda_operands part, const ewx_call *request);
-/* cuBLAS's, into `out`. */
-ew_status ewx_cuda_launch_blas(ewx_cuda_engine *engine, ewx_cuda_call *call,
-                               const ewx_call *request, void *out);
-/* The same in steps: what opens the call, and then one product or several, on all of which
- * cuBLAS may have to load a kernel. */
-ew_status ewx_cuda_open_blas(ewx_cuda_engine *engine, ewx_cuda_call *call);
-ew_status ewx_cuda_multiply(ewx_cuda_engine *engine, int64_t rows, const void *A,
-                            const void *packed, void *out);
-/* How many rows cuBLAS multiplies at a time, at most. */
-int64_t ewx_cuda_blas_rows(const ewx_spec *spec);
 ew_status ewx_cuda_follow(cudaStream_t stream, cudaEvent_t event);
 ew_status ewx_cuda_record(cudaEvent_t event, cudaStream_t stream);
 /* The GEMMs of later calls begin behind what the exchange stream has by now. */
 ew_status ewx_cuda_hold_producers(const ewx_cuda_engine *engine);
+/* Ranks that are threads and share a GPU go on when all of them have come this far. */
+ew_status ewx_cuda_meet_threads(const ewx_cuda_engine *engine);
+
+/* ---- copy_transport.c ---- */
 
 /* transport=copy: one GEMM per destination, each followed by a copy to it beside the next.
  */
