@@ -16,18 +16,13 @@
 namespace
 {
 
-template <class OP, class T, int BLOCK_N>
-__global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
-    gemm(const __grid_constant__ ewx_cuda_operands operands,
-         const __grid_constant__ ewx_cuda_call call,
-         const __grid_constant__ products_of<OP, ewx_cuda_products> products)
+/* Opens the call and finds the first block, into `notice`. */
+template <class OP>
+__device__ __forceinline__ void begin(const ewx_cuda_operands &operands,
+                                      const ewx_cuda_call &call,
+                                      const products_of<OP, ewx_cuda_products> &products,
+                                      block_source<OP> &blocks, notices<OP> &notice)
 {
-    extern __shared__ __align__(128) unsigned char stages[];
-    __shared__ notices<OP> notice;
-    const uint32_t ring = shared_address(stages);
-    /* Thread 0's; in shared memory where the main loop would lack the registers. */
-    __shared__ block_source<OP> kept;
-    block_source<OP> held, &blocks = GATHERS<OP> ? kept : held;
     if constexpr (GATHERS<OP>) {
         if (thread_index() == 0)
             notice.epoch = open_gathered(call);
@@ -50,6 +45,38 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         if constexpr (GATHERS<OP>)
             note_first_block(call);
     }
+}
+
+/* Each tile by a thread of its own, once the last piece of the block is stored. */
+template <class OP>
+__device__ __forceinline__ void publish_block(const ewx_cuda_operands &operands,
+                                              const ewx_cuda_call &call, uint32_t epoch,
+                                              const work<OP> &item, bool is_last)
+{
+#if EW_MUTANT == 81 /* planted bug: published with its first piece */
+    const bool is_whole = item.piece == 0;
+#else
+    const bool is_whole = is_last;
+#endif
+    if constexpr (!GATHERS<OP>)
+        if (thread_index() < item.block.num_tiles && is_whole)
+            in_pieces<OP>::deliver(operands, call, epoch, item.block.part,
+                                   item.block.task + thread_index());
+}
+
+template <class OP, class T, int BLOCK_N>
+__global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
+    gemm(const __grid_constant__ ewx_cuda_operands operands,
+         const __grid_constant__ ewx_cuda_call call,
+         const __grid_constant__ products_of<OP, ewx_cuda_products> products)
+{
+    extern __shared__ __align__(128) unsigned char stages[];
+    __shared__ notices<OP> notice;
+    const uint32_t ring = shared_address(stages);
+    /* Thread 0's; in shared memory where the main loop would lack the registers. */
+    __shared__ block_source<OP> kept;
+    block_source<OP> held, &blocks = GATHERS<OP> ? kept : held;
+    begin<OP>(operands, call, products, blocks, notice);
     __syncthreads();
     sources from;
     start_loads<OP, BLOCK_N>(from, ring, operands, notice.items[0]);
@@ -87,15 +114,7 @@ __global__ void __launch_bounds__(THREADS, shape<BLOCK_N>::CTAS_PER_SM)
         __syncthreads(); /* all stores of the CTA precede its releases, below */
         /* Before the releases, so that these loads fly while those wait. */
         start_loads<OP, BLOCK_N>(from, ring, operands, next);
-#if EW_MUTANT == 81 /* planted bug: published with its first piece */
-        const bool is_whole = item.piece == 0;
-#else
-        const bool is_whole = is_last;
-#endif
-        if constexpr (!GATHERS<OP>)
-            if (thread_index() < item.block.num_tiles && is_whole)
-                in_pieces<OP>::deliver(operands, call, notice.epoch, item.block.part,
-                                       item.block.task + thread_index());
+        publish_block<OP>(operands, call, notice.epoch, item, is_last);
     }
     __syncthreads();
     if (thread_index() != 0)
