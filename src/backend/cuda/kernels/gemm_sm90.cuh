@@ -7,6 +7,9 @@
  *     warp 0 (loader)    --full stages of A and B--> multipliers --empty stages--> loader
  *     multipliers        --full boxes of output--> warps 1, 2 (storers) --empty boxes-->
  *
+ * What each of them does is in sm90_schedule.cuh, sm90_load.cuh, sm90_multiply.cuh and
+ * sm90_store.cuh.
+ *
  * A storer publishes its tile while the multipliers are already at the next one.  The CTA
  * asks for few enough registers and leaves enough shared memory that a reducing CTA fits
  * beside it on every SM; without that, overlap costs more than it hides.

@@ -162,6 +162,8 @@ __device__ __forceinline__ void add_box(const ewx_cuda_call &call, const slot_pl
     }
 }
 
+/* Long, but in one piece: with its boxes in another function nvcc makes other code of the
+ * kernels that gather. */
 template <class OP, class T, int TILES>
 __device__ void store(const ewx_cuda_maps &maps,
                       const products_of<OP, ewx_cuda_product_maps> &products,
