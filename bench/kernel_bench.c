@@ -399,7 +399,7 @@ static void print_kernels(const bench *b)
  * and arithmetic may be the limit. */
 static double peak_gbps(const bench *b, int decode, int type)
 {
-    const double elem = (double)ewx_packed_elem_bytes(&b->types[type].gemm);
+    const double elem = (double)ewx_packed_b_elem_bytes(&b->types[type].gemm);
     return b->gflops[0][PEAK + type] * elem / (2.0 * (double)decode_rows[decode]);
 }
 

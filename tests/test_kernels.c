@@ -455,6 +455,17 @@ static void test_amx_adds_in_its_order(void **state)
     for_each_kernel(amx_adds_in_its_order);
 }
 
+static void assert_mixed(const ewx_kernel *kernel, const ewx_mixed *mixed)
+{
+    assert_true(!mixed->widen == !mixed->multiply);
+    assert_true(!mixed->multiply_few == !(mixed->widen && kernel->few_rows));
+    if (!mixed->widen)
+        return;
+    assert_int_equal(kernel->packs, EW_FP32);
+    assert_int_equal(kernel->narrow_nr, 0);
+    assert_in_range(kernel->max_chunk * kernel->nr, 1, EWX_WIDE_PANEL);
+}
+
 static void test_select(void **state)
 {
     (void)state;
@@ -472,22 +483,25 @@ static void test_select(void **state)
         assert_true(!here || !(*kernel)->refusal || !(*kernel)->refusal());
         assert_true((*kernel)->mr <= EWX_PACK_GROUP && (*kernel)->nr <= EWX_PACK_GROUP);
         assert_true((*kernel)->packs != EW_FP32 || (*kernel)->kr == 1);
+        assert_mixed(*kernel, &(*kernel)->bf16);
+        assert_mixed(*kernel, &(*kernel)->fp16);
     }
 }
 
 static void packed_sizes(const ewx_kernel *kernel, ew_dtype dtype)
 {
     const ewx_gemm gemm = ewx_gemm_build(kernel, dtype, 20);
-    const size_t lane = (size_t)gemm.padded_depth * ewx_packed_elem_bytes(&gemm);
+    const size_t row = (size_t)gemm.padded_depth * ewx_packed_a_elem_bytes(&gemm);
+    const size_t col = (size_t)gemm.padded_depth * ewx_packed_b_elem_bytes(&gemm);
     const size_t group = ewx_packed_b_bytes(&gemm, EWX_PACK_GROUP);
     assert_int_equal(ewx_packed_a_bytes(&gemm, 0), 0);
-    assert_int_equal(ewx_packed_a_bytes(&gemm, 1), lane * (size_t)kernel->mr);
-    assert_int_equal(ewx_packed_b_bytes(&gemm, kernel->nr), lane * (size_t)kernel->nr);
+    assert_int_equal(ewx_packed_a_bytes(&gemm, 1), row * (size_t)kernel->mr);
+    assert_int_equal(ewx_packed_b_bytes(&gemm, kernel->nr), col * (size_t)kernel->nr);
     if (kernel->narrow_nr)
         assert_int_equal(ewx_packed_b_bytes(&gemm, kernel->nr + 1),
-                         lane * (size_t)(kernel->nr + kernel->narrow_nr));
-    assert_in_range(group, lane * EWX_PACK_GROUP,
-                    lane * (size_t)(EWX_PACK_GROUP + kernel->nr - 1));
+                         col * (size_t)(kernel->nr + kernel->narrow_nr));
+    assert_in_range(group, col * EWX_PACK_GROUP,
+                    col * (size_t)(EWX_PACK_GROUP + kernel->nr - 1));
     for (int64_t cols = 0; cols <= EWX_PACK_GROUP; cols++)
         assert_int_equal(ewx_packed_b_bytes(&gemm, 3 * EWX_PACK_GROUP + cols),
                          3 * group + ewx_packed_b_bytes(&gemm, cols));

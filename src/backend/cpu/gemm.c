@@ -35,22 +35,24 @@ static int64_t whole_panels(int64_t lanes, int width, int narrow)
     return lanes - rest + (rest ? ewx_panel_width(rest, width, narrow) : 0);
 }
 
-static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, int width, int narrow)
+static size_t packed_bytes(const ewx_gemm *gemm, int64_t lanes, int width, int narrow,
+                           size_t elem)
 {
     const int64_t groups = lanes / EWX_PACK_GROUP, rest = lanes % EWX_PACK_GROUP;
     const int64_t padded = groups * whole_panels(EWX_PACK_GROUP, width, narrow) +
                            whole_panels(rest, width, narrow);
-    return (size_t)padded * (size_t)gemm->padded_depth * ewx_packed_elem_bytes(gemm);
+    return (size_t)padded * (size_t)gemm->padded_depth * elem;
 }
 
 size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows)
 {
-    return packed_bytes(gemm, rows, gemm->kernel->mr, 0);
+    return packed_bytes(gemm, rows, gemm->kernel->mr, 0, ewx_packed_a_elem_bytes(gemm));
 }
 
 size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols)
 {
-    return packed_bytes(gemm, cols, gemm->kernel->nr, gemm->kernel->narrow_nr);
+    return packed_bytes(gemm, cols, gemm->kernel->nr, gemm->kernel->narrow_nr,
+                        ewx_packed_b_elem_bytes(gemm));
 }
 
 size_t ewx_gemm_scratch_bytes(const ewx_gemm *gemm, int64_t rows, int64_t cols)
@@ -158,9 +160,13 @@ static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, 
     }
 }
 
-static ewx_multiply *choose(const ewx_kernel *kernel, int width, int64_t rows_left)
+/* Of a panel of B, which `mixed` multiplies, if anything does, as it is packed. */
+static ewx_multiply *choose(const ewx_kernel *kernel, const ewx_mixed *mixed, int width,
+                            int64_t rows_left)
 {
     const bool few = rows_left <= kernel->few_rows;
+    if (mixed)
+        return few ? mixed->multiply_few : mixed->multiply;
     if (width == kernel->nr)
         return few ? kernel->multiply_few : kernel->multiply;
     return few && kernel->multiply_narrow_few ? kernel->multiply_narrow_few
@@ -170,7 +176,7 @@ static ewx_multiply *choose(const ewx_kernel *kernel, int width, int64_t rows_le
 /* A chunk of K: `depth` k's from `first` on. */
 typedef struct chunk {
     int64_t first, depth;
-    size_t lane; /* bytes of a packed row or column */
+    size_t row, col; /* bytes of a packed row, and of a packed column */
 } chunk;
 
 static int64_t count_panels(const ewx_gemm *gemm, const block *blocks, int num_blocks)
@@ -183,8 +189,9 @@ static int64_t count_panels(const ewx_gemm *gemm, const block *blocks, int num_b
 
 /* All rows of one block times a panel of B, `width` columns from j on.  Every panel of A
  * asks for as much of what lies ahead as `ahead` has bytes, and moves on. */
-static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, const char *b,
-                           int64_t j, int width, ewx_ahead *ahead)
+static void multiply_panel(const ewx_gemm *gemm, const ewx_mixed *mixed, chunk k,
+                           const block *out, const char *b, int64_t j, int width,
+                           ewx_ahead *ahead)
 {
     const ewx_kernel *kernel = gemm->kernel;
     const bool last = k.first + k.depth == gemm->padded_depth && out->scratch;
@@ -196,12 +203,12 @@ static void multiply_panel(const ewx_gemm *gemm, chunk k, const block *out, cons
             out->round(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead,
                        (uint16_t *)out->dst + i * out->dst_stride + j, out->dst_stride);
         } else {
-            ewx_multiply *multiply = choose(kernel, width, out->rows - i);
+            ewx_multiply *multiply = choose(kernel, mixed, width, out->rows - i);
             multiply(k.depth, a, b, sum.at, sum.stride, k.first > 0, *ahead);
             if (last)
                 store(gemm, out, i, j, sum);
         }
-        a += k.lane * (size_t)kernel->mr;
+        a += k.row * (size_t)kernel->mr;
         ahead->at += ahead->bytes;
     }
 }
@@ -224,20 +231,26 @@ static void multiply_chunk(const ewx_gemm *gemm, chunk k, const block *blocks,
                            int num_blocks, const char *b)
 {
     const ewx_kernel *kernel = gemm->kernel;
+    const ewx_mixed *mixed = ewx_gemm_mixed(gemm);
+    _Alignas(CACHE_LINE) float wide[EWX_WIDE_PANEL];
     const int64_t cols = blocks->cols;
     if (kernel->multiply_row && num_blocks == 1 && blocks->rows == 1) {
         multiply_row(gemm, k, blocks, b);
         return;
     }
     const int64_t panels = count_panels(gemm, blocks, num_blocks);
+    const bool widens = mixed && panels > 1;
     const size_t part =
-        panels <= kernel->stream_panels ? 0 : k.lane * (size_t)kernel->nr / (size_t)panels;
+        panels <= kernel->stream_panels ? 0 : k.col * (size_t)kernel->nr / (size_t)panels;
     for (int64_t j = 0; j < cols;) {
         const int width = ewx_panel_width(cols - j, kernel->nr, kernel->narrow_nr);
-        const char *next = b + k.lane * (size_t)width;
+        const char *next = b + k.col * (size_t)width;
         ewx_ahead ahead = {next, part};
+        if (widens)
+            mixed->widen((const uint16_t *)(const void *)b, k.depth * width, wide);
         for (int at = 0; at < num_blocks; at++)
-            multiply_panel(gemm, k, &blocks[at], b, j, width, &ahead);
+            multiply_panel(gemm, widens ? NULL : mixed, k, &blocks[at],
+                           widens ? (const char *)wide : b, j, width, &ahead);
         b = next;
         j += width;
     }
@@ -255,7 +268,8 @@ void ewx_gemm_rows_multiply(const ewx_gemm *gemm, int64_t first, int64_t end,
         gemm->kernel->enter();
     for (; first < end; first += gemm->chunk) {
         const int64_t depth = min(gemm->chunk, gemm->padded_depth - first);
-        const chunk k = {first, depth, (size_t)depth * ewx_packed_elem_bytes(gemm)};
+        const chunk k = {first, depth, (size_t)depth * ewx_packed_a_elem_bytes(gemm),
+                         (size_t)depth * ewx_packed_b_elem_bytes(gemm)};
         multiply_chunk(gemm, k, blocks, num_groups,
                        (const char *)packed_b + b_step * (size_t)first);
         for (int at = 0; at < num_groups; at++)

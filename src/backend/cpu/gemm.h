@@ -37,9 +37,22 @@ static inline int ewx_panel_width(int64_t left, int width, int narrow)
 size_t ewx_packed_a_bytes(const ewx_gemm *gemm, int64_t rows);
 size_t ewx_packed_b_bytes(const ewx_gemm *gemm, int64_t cols);
 
-static inline size_t ewx_packed_elem_bytes(const ewx_gemm *gemm)
+/* How B is multiplied where it keeps 16 bits beside an A of fp32; NULL: it does not. */
+static inline const ewx_mixed *ewx_gemm_mixed(const ewx_gemm *gemm)
+{
+    const ewx_mixed *mixed =
+        gemm->dtype == EW_BF16 ? &gemm->kernel->bf16 : &gemm->kernel->fp16;
+    return gemm->dtype != EW_FP32 && mixed->widen ? mixed : NULL;
+}
+
+static inline size_t ewx_packed_a_elem_bytes(const ewx_gemm *gemm)
 {
     return ew_dtype_bytes(gemm->kernel->packs);
+}
+
+static inline size_t ewx_packed_b_elem_bytes(const ewx_gemm *gemm)
+{
+    return ew_dtype_bytes(ewx_gemm_mixed(gemm) ? gemm->dtype : gemm->kernel->packs);
 }
 
 /* Element (i, k) of src lies at i * stride + k * k_stride (in elements). */

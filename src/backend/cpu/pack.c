@@ -58,6 +58,8 @@ static void group_halves(const uint16_t *src, int64_t k_stride, int64_t count, i
 /* What is packed: rows of A or columns of B, and how the kernel wants them.  Where a panel
  * holds several `side`s, `strip` k's of each lie one after the other. */
 typedef struct source {
+    bool halves;   /* elements stay as they are, in 16 bits */
+    size_t packed; /* bytes of one, as it is packed */
     const char *data;
     int64_t stride, k_stride;
     int64_t rows;
@@ -71,7 +73,7 @@ static void pack_strip(const ewx_gemm *gemm, const source *src, int64_t row, int
 {
     const int64_t at = row * src->stride + first * src->k_stride;
     const void *from = src->data + (size_t)at * ew_dtype_bytes(gemm->dtype);
-    if (gemm->kernel->packs != EW_FP32)
+    if (src->halves)
         group_halves(from, src->k_stride, count, width, src->kr, dst);
     else if (gemm->dtype == EW_FP32)
         widen_fp32(from, src->k_stride, count, width, dst);
@@ -199,14 +201,13 @@ static int64_t pack_whole(const ewx_gemm *gemm, const source *src, int64_t row, 
                           int64_t first, int64_t depth, char *dst)
 {
     const int64_t at = row * src->stride + first;
-    const bool halves_stay = gemm->kernel->packs != EW_FP32;
     if (gemm->dtype == EW_FP32 && width % 4 == 0)
         return pack_turned((const float *)src->data + at, src->stride, width, depth,
                            (float *)dst);
-    if (halves_stay && src->kr == 1 && width % 4 == 0)
+    if (src->halves && src->kr == 1 && width % 4 == 0)
         return pack_turned_halves((const uint16_t *)src->data + at, src->stride, width,
                                   depth, (uint16_t *)dst);
-    if (halves_stay && src->kr == 4 && width % 2 == 0)
+    if (src->halves && src->kr == 4 && width % 2 == 0)
         return pack_paired((const uint16_t *)src->data + at, src->stride, width, depth,
                            (uint16_t *)dst);
     return 0;
@@ -216,10 +217,9 @@ static int64_t pack_whole(const ewx_gemm *gemm, const source *src, int64_t row, 
 static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int lanes,
                        int width, int64_t first, int64_t depth, char *dst)
 {
-    const size_t elem = ewx_packed_elem_bytes(gemm);
     const int64_t filled = min(depth, gemm->depth - first);
     if (lanes < width || filled < depth)
-        memset(dst, 0, (size_t)depth * (size_t)width * elem);
+        memset(dst, 0, (size_t)depth * (size_t)width * src->packed);
     int64_t k = lanes == width && src->k_stride == 1
                     ? pack_whole(gemm, src, row, width, first, filled, dst)
                     : 0;
@@ -229,7 +229,7 @@ static void pack_panel(const ewx_gemm *gemm, const source *src, int64_t row, int
             const int64_t at = k * width + (int64_t)(lane / side) * side * src->strip +
                                (int64_t)(lane % side) * src->kr;
             pack_strip(gemm, src, row + lane, first + k, min(src->strip, filled - k), side,
-                       dst + (size_t)at * elem);
+                       dst + (size_t)at * src->packed);
         }
     }
 }
@@ -244,7 +244,7 @@ static void pack(const ewx_gemm *gemm, const source *src, char *dst)
                 const int width = ewx_panel_width(end - row, src->width, src->narrow);
                 const int lanes = (int)min(width, end - row);
                 pack_panel(gemm, src, row, lanes, width, first, depth, dst);
-                dst += (size_t)depth * (size_t)width * ewx_packed_elem_bytes(gemm);
+                dst += (size_t)depth * (size_t)width * src->packed;
                 row += width;
             }
         }
@@ -254,7 +254,9 @@ static void pack(const ewx_gemm *gemm, const source *src, char *dst)
 void ewx_pack_a(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k_stride,
                 int64_t rows, void *dst)
 {
-    const source from = {.data = src,
+    const source from = {.halves = gemm->kernel->packs != EW_FP32,
+                         .packed = ewx_packed_a_elem_bytes(gemm),
+                         .data = src,
                          .stride = stride,
                          .k_stride = k_stride,
                          .rows = rows,
@@ -268,7 +270,9 @@ void ewx_pack_b(const ewx_gemm *gemm, const void *src, int64_t stride, int64_t k
                 int64_t cols, void *dst)
 {
     const ewx_kernel *kernel = gemm->kernel;
-    const source from = {.data = src,
+    const source from = {.halves = kernel->packs != EW_FP32 || ewx_gemm_mixed(gemm),
+                         .packed = ewx_packed_b_elem_bytes(gemm),
+                         .data = src,
                          .stride = stride,
                          .k_stride = k_stride,
                          .rows = cols,

@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include "backend/cpu/kernels/convert_avx512.h"
 #include "backend/cpu/kernels/portable.h"
 #include "backend/cpu/kernels/store_avx512.h"
 
@@ -33,35 +34,49 @@ AVX512 static inline void store_row(row sum, float *acc)
     _mm512_storeu_ps(acc + 16, sum.right);
 }
 
-AVX512 static inline row multiply_row(row sum, float a, __m512 left, __m512 right)
+/* B's columns at one k. */
+AVX512 static inline __attribute__((always_inline)) row load_columns(ew_dtype type,
+                                                                     const char *b)
+{
+    const uint16_t *half = (const uint16_t *)(const void *)b;
+    if (type == EW_BF16)
+        return (row){ewx_sixteen_load_bf16(half), ewx_sixteen_load_bf16(half + 16)};
+    if (type == EW_FP16)
+        return (row){ewx_sixteen_load_fp16(half), ewx_sixteen_load_fp16(half + 16)};
+    return (row){_mm512_loadu_ps(b), _mm512_loadu_ps(b + 64)};
+}
+
+AVX512 static inline row multiply_row(row sum, float a, row b)
 {
     const __m512 value = _mm512_set1_ps(a);
-    return (row){_mm512_fmadd_ps(value, left, sum.left),
-                 _mm512_fmadd_ps(value, right, sum.right)};
+    return (row){_mm512_fmadd_ps(value, b.left, sum.left),
+                 _mm512_fmadd_ps(value, b.right, sum.right)};
 }
 
 /* Called for every k, of which `share` bytes, a line at most, of what lies ahead fall to
  * each, so that loads find room beside them; where B is a stream, all of its lines. */
 static inline __attribute__((always_inline)) void fetch(ewx_ahead *ahead, size_t share,
-                                                        const float *b)
+                                                        const char *b, size_t bytes)
 {
     enum { TO_L1 = 3 };
     if (!share) {
-        ewx_prefetch_stream(*ahead, b, NR * sizeof *b, AHEAD);
+        ewx_prefetch_stream(*ahead, b, bytes, AHEAD);
         return;
     }
     __builtin_prefetch(ahead->at, 0, TO_L1);
     ahead->at += share;
 }
 
-/* The first four rows of a panel, and the other four where there are `all`.  Inlined with a
- * constant, so that each form keeps its sums in registers. */
+/* The first four rows of a panel, and the other four where there are `all`, with a B of
+ * that type.  Inlined with constants, so that each form keeps its sums in registers. */
 AVX512 static inline __attribute__((always_inline)) void multiply_rows(
-    bool all, int64_t depth, const void *a, const void *b, float *acc, int64_t stride,
-    bool accumulate, ewx_ahead ahead)
+    bool all, ew_dtype type, int64_t depth, const void *a, const void *b, float *acc,
+    int64_t stride, bool accumulate, ewx_ahead ahead)
 {
     const size_t share = ahead.bytes / (size_t)depth;
-    const float *pa = a, *pb = b;
+    const size_t columns = NR * (type == EW_FP32 ? sizeof(float) : sizeof(uint16_t));
+    const float *pa = a;
+    const char *pb = b;
     float *lower = all ? acc + FEW_ROWS * stride : acc;
     row sum0 = load_row(acc, accumulate);
     row sum1 = load_row(acc + stride, accumulate);
@@ -71,19 +86,19 @@ AVX512 static inline __attribute__((always_inline)) void multiply_rows(
     row sum5 = load_row(lower + stride, all && accumulate);
     row sum6 = load_row(lower + 2 * stride, all && accumulate);
     row sum7 = load_row(lower + 3 * stride, all && accumulate);
-    for (int64_t k = 0; k < depth; k++, pa += MR, pb += NR) {
-        fetch(&ahead, share, pb);
-        const __m512 left = _mm512_loadu_ps(pb), right = _mm512_loadu_ps(pb + 16);
-        sum0 = multiply_row(sum0, pa[0], left, right);
-        sum1 = multiply_row(sum1, pa[1], left, right);
-        sum2 = multiply_row(sum2, pa[2], left, right);
-        sum3 = multiply_row(sum3, pa[3], left, right);
+    for (int64_t k = 0; k < depth; k++, pa += MR, pb += columns) {
+        fetch(&ahead, share, pb, columns);
+        const row at_k = load_columns(type, pb);
+        sum0 = multiply_row(sum0, pa[0], at_k);
+        sum1 = multiply_row(sum1, pa[1], at_k);
+        sum2 = multiply_row(sum2, pa[2], at_k);
+        sum3 = multiply_row(sum3, pa[3], at_k);
         if (!all)
             continue;
-        sum4 = multiply_row(sum4, pa[4], left, right);
-        sum5 = multiply_row(sum5, pa[5], left, right);
-        sum6 = multiply_row(sum6, pa[6], left, right);
-        sum7 = multiply_row(sum7, pa[7], left, right);
+        sum4 = multiply_row(sum4, pa[4], at_k);
+        sum5 = multiply_row(sum5, pa[5], at_k);
+        sum6 = multiply_row(sum6, pa[6], at_k);
+        sum7 = multiply_row(sum7, pa[7], at_k);
     }
     store_row(sum0, acc);
     store_row(sum1, acc + stride);
@@ -97,16 +112,30 @@ AVX512 static inline __attribute__((always_inline)) void multiply_rows(
     store_row(sum7, lower + 3 * stride);
 }
 
-AVX512 static void multiply(int64_t depth, const void *a, const void *b, float *acc,
-                            int64_t stride, bool accumulate, ewx_ahead ahead)
+#define MULTIPLY(name, all, type)                                                    \
+    AVX512 static void name(int64_t depth, const void *a, const void *b, float *acc, \
+                            int64_t stride, bool accumulate, ewx_ahead ahead)        \
+    {                                                                                \
+        multiply_rows(all, type, depth, a, b, acc, stride, accumulate, ahead);       \
+    }
+
+MULTIPLY(multiply, true, EW_FP32)
+MULTIPLY(multiply_few, false, EW_FP32)
+MULTIPLY(multiply_bf16, true, EW_BF16)
+MULTIPLY(multiply_few_bf16, false, EW_BF16)
+MULTIPLY(multiply_fp16, true, EW_FP16)
+MULTIPLY(multiply_few_fp16, false, EW_FP16)
+
+EWX_AVX512_CODE static void widen_bf16(const uint16_t *src, int64_t count, float *dst)
 {
-    multiply_rows(true, depth, a, b, acc, stride, accumulate, ahead);
+    for (int64_t i = 0; i < count; i += EWX_SIXTEEN)
+        _mm512_store_ps(dst + i, ewx_sixteen_load_bf16(src + i));
 }
 
-AVX512 static void multiply_few(int64_t depth, const void *a, const void *b, float *acc,
-                                int64_t stride, bool accumulate, ewx_ahead ahead)
+EWX_AVX512_CODE static void widen_fp16(const uint16_t *src, int64_t count, float *dst)
 {
-    multiply_rows(false, depth, a, b, acc, stride, accumulate, ahead);
+    for (int64_t i = 0; i < count; i += EWX_SIXTEEN)
+        _mm512_store_ps(dst + i, ewx_sixteen_load_fp16(src + i));
 }
 
 static bool available(void)
@@ -128,6 +157,8 @@ const ewx_kernel ewx_kernel_avx512 = {
     .multiply_few = multiply_few,
     .store_bf16 = ewx_store_bf16_avx512,
     .store_fp16 = ewx_store_fp16_avx512,
+    .bf16 = {multiply_bf16, multiply_few_bf16, widen_bf16},
+    .fp16 = {multiply_fp16, multiply_few_fp16, widen_fp16},
 };
 
 #endif

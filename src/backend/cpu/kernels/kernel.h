@@ -39,10 +39,22 @@ typedef void ewx_multiply_round(int64_t depth, const void *a, const void *b, flo
 typedef void ewx_store_half(const float *acc, int64_t stride, int rows, int cols,
                             uint16_t *dst, int64_t dst_stride);
 
+/* `count` elements as fp32; a multiple of a panel's width. */
+typedef void ewx_widen(const uint16_t *src, int64_t count, float *dst);
+
+/* B in 16 bits beside an A of fp32.  One panel of A multiplies it as it is; for several of
+ * them a panel of B is widened once.  The bits are the same.  NULLs: B is packed as A is,
+ * and few as well where there is no such form. */
+enum { EWX_WIDE_PANEL = 4096 }; /* elements of a chunk's panel, at most */
+typedef struct ewx_mixed {
+    ewx_multiply *multiply, *multiply_few;
+    ewx_widen *widen;
+} ewx_mixed;
+
 /* Packed operands: a panel holds `mr` rows of A (or `nr` columns of B), one chunk of K
  * deep, as [k / kr][row][kr] so that a step of the kernel reads consecutive memory.
  * Missing rows and the last k's are zero.  Elements are fp32 with kr == 1, or of a 16-bit
- * type. */
+ * type; see ewx_mixed, too. */
 typedef struct ewx_kernel {
     const char *name; /* instruction set, register tile, packed element: "neon-8x12-fp32" */
     ew_dtype packs;   /* the packed element; one other than fp32 serves its own type only */
@@ -69,6 +81,7 @@ typedef struct ewx_kernel {
     void (*enter)(void);
     void (*leave)(void);
     ewx_store_half *store_bf16, *store_fp16;
+    ewx_mixed bf16, fp16; /* of kernels that pack fp32 and have no narrow panels */
 } ewx_kernel;
 
 /* The best available kernel for the element type, or the one named by `name` (tests
