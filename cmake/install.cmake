@@ -21,7 +21,8 @@ install(FILES README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff LICENSE
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL PATTERN __pycache__ EXCLUDE)
 install(FILES bench/results/cpu-neoverse-v1-2c.json
               bench/results/cpu-intel-r-xeon-r-processor-2c.json
-              bench/results/cpu-intel-r-xeon-r-processor-16c.json bench/results/gpu-nvidia-h200.json
+              bench/results/cpu-intel-r-xeon-r-processor-16c.json
+              bench/results/cpu-intel-r-xeon-r-processor-16c-fp16.json bench/results/gpu-nvidia-h200.json
               bench/results/client-neoverse-v1-2c.json
               bench/results/client-intel-r-xeon-r-processor-2c.json
         DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/results OPTIONAL)
