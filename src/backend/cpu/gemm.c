@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { CHUNKS_IN_PLACE = 2, CACHE_LINE = 64 };
+enum { DIRECT_ROWS = 16 };     /* with more of them a panel of B is widened once for all */
 enum { CHUNKS_PER_SIGN = 16 }; /* a sign of life: tiles with fewer chunks need none */
 
 static int64_t min(int64_t x, int64_t y)
@@ -239,7 +240,7 @@ static void multiply_chunk(const ewx_gemm *gemm, chunk k, const block *blocks,
         return;
     }
     const int64_t panels = count_panels(gemm, blocks, num_blocks);
-    const bool widens = mixed && panels > 1;
+    const bool widens = mixed && panels * kernel->mr > DIRECT_ROWS;
     const size_t part =
         panels <= kernel->stream_panels ? 0 : k.col * (size_t)kernel->nr / (size_t)panels;
     for (int64_t j = 0; j < cols;) {

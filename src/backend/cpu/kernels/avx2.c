@@ -13,7 +13,7 @@
 enum { MR = 4, NR = 16, AHEAD = 8192 };
 /* Up to so many bytes are fetched at once: a prefetch for every k takes a seventh of the
  * loads that the core can do. */
-enum { BURST = 2048 };
+enum { BURST = 512 };
 
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 

@@ -42,9 +42,9 @@ typedef void ewx_store_half(const float *acc, int64_t stride, int rows, int cols
 /* `count` elements as fp32; a multiple of a panel's width. */
 typedef void ewx_widen(const uint16_t *src, int64_t count, float *dst);
 
-/* B in 16 bits beside an A of fp32.  One panel of A multiplies it as it is; for several of
- * them a panel of B is widened once.  The bits are the same.  NULLs: B is packed as A is,
- * and few as well where there is no such form. */
+/* B in 16 bits beside an A of fp32.  Few rows multiply it as it is; for more of them a
+ * panel of B is widened once.  The bits are the same.  NULLs: B is packed as A is, and few
+ * as well where there is no such form. */
 enum { EWX_WIDE_PANEL = 4096 }; /* elements of a chunk's panel, at most */
 typedef struct ewx_mixed {
     ewx_multiply *multiply, *multiply_few;
