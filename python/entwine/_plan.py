@@ -77,9 +77,12 @@ class Plan(Taker):
         problem = make_problem(max_m, n, k, dtype, layout, op)
         request = make_config(config, backend)
         handle = ctypes.c_void_p()
-        world._call(lib.ew_plan_create, world._check_open(), problem, request, handle)
-        self._handle = handle.value
-        world._plan_handles.add(self._handle)
+        try:
+            world._call(lib.ew_plan_create, world._check_open(), problem, request, handle)
+        finally:  # an interrupt may come when it has been made
+            self._handle = handle.value
+            if self._handle:
+                world._plan_handles.add(self._handle)
         self._max_m, self._n, self._k = problem.max_m, problem.n, problem.k
         self._dtype, self._layout, self._op = problem.dtype, layout, op
         self._function, self._layer_function, self._gives_all_rows = _FUNCTIONS[op]

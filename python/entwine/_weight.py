@@ -77,12 +77,15 @@ class Weight(Taker):
         self._dtype, self._device = b.dtype, world._device_of(backend)
         problem = make_problem(0, self._n, self._k, DTYPE_NAMES[b.dtype], self._layout)
         request, handle = make_config(config, backend), ctypes.c_void_p()
-        world._call(lib.ew_weight_create, world._check_open(), problem, request,
-                    self._take_weight(b), handle)
-        self._handle = handle.value
+        try:
+            world._call(lib.ew_weight_create, world._check_open(), problem, request,
+                        self._take_weight(b), handle)
+        finally:  # an interrupt may come when it has been made
+            self._handle = handle.value
+            if self._handle:
+                world._weight_handles.add(self._handle)
         self._device = world._device_of(backend)  # if it was not chosen before, it is now
         self._nbytes = lib.ew_weight_bytes(handle)
-        world._weight_handles.add(self._handle)
 
     def update(self, B: object) -> None:
         """Packs new values into the same place; plans stay bound, and use them from their next

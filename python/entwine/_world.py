@@ -90,15 +90,18 @@ class World(Unique):
         options = _options(timeout, link_gbps, link_latency_us, link_header_bytes, cancel)
         gather = Gather(allgather, size)
         handle = ctypes.c_void_p()
-        status = lib.ew_world_create(rank, size, gather.callback, None, options, handle)
+        self._prepare()
+        try:
+            status = lib.ew_world_create(rank, size, gather.callback, None, options, handle)
+        finally:  # an interrupt may come when it has been made
+            self._handle = handle.value
         if status and gather.error is not None:
             raise gather.error
         check(status)
-        self._begin(handle.value, rank, size)
+        self._begin(rank, size)
 
-    def _begin(self, handle, rank, size):
-        self._handle = handle
-        self._rank, self._size = rank, size
+    def _prepare(self):
+        """All that closing it needs."""
         self._busy = threading.RLock()  # held by who is inside the library
         self._in_call = False  # and not only for a moment, to free what was forsaken
         self._ending = threading.Lock()  # an abort from another thread, and close
@@ -108,6 +111,9 @@ class World(Unique):
         self._cache = {}  # plans of calls without a plan
         self._frozen = {}  # the weights that entwine.torch has packed or seen
         self._again = {}  # those of them that are found without looking closely
+
+    def _begin(self, rank, size):
+        self._rank, self._size = rank, size
         # A compiled graph holds the name, and extents that depend on rank and size: torch's cache,
         # which ranks and runs share, must not give one to a world that differs in these.
         self.name: str = f"world-{next(_counter)}-rank-{rank}-of-{size}"
@@ -177,8 +183,9 @@ class World(Unique):
             # What all ranks refuse alike leaves MPI in order.
             _mpi.close_fabric(fabric, status not in (UnsupportedError.code, MismatchError.code))
             check(status)
-        world._fabric, world._thread = fabric, threading.get_ident()
-        world._begin(handle.value, lib.ew_world_rank(handle), lib.ew_world_size(handle))
+        world._prepare()
+        world._fabric, world._thread, world._handle = fabric, threading.get_ident(), handle.value
+        world._begin(lib.ew_world_rank(handle), lib.ew_world_size(handle))
         _worlds_over_mpi.add(world)
         return world
 
@@ -279,10 +286,13 @@ class World(Unique):
         old ranks.  Collective among those that live: each calls it after its error.  Raises
         PeerDiedError on all of them when one dies meanwhile; then call it again.  This world
         stays as dead as it was: close it when you like, and make new plans.  On one host."""
-        handle = ctypes.c_void_p()
-        self._call(lib.ew_world_shrink, self._check_open(), handle)
-        world = World.__new__(World)
-        world._begin(handle.value, lib.ew_world_rank(handle), lib.ew_world_size(handle))
+        world, handle = World.__new__(World), ctypes.c_void_p()
+        world._prepare()
+        try:
+            self._call(lib.ew_world_shrink, self._check_open(), handle)
+        finally:  # as in __init__
+            world._handle = handle.value
+        world._begin(lib.ew_world_rank(handle), lib.ew_world_size(handle))
         world._launcher = self._launcher
         if world._launcher is not None:
             world._launcher.send_bytes(pickle.dumps(("shrunk", world._size)))

@@ -1,4 +1,5 @@
 """Ranks: how they meet, and how they end when something goes wrong."""
+import gc
 import multiprocessing.util
 import os
 import random
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import entwine
-from entwine import _interrupt, _spawn
+from entwine import _interrupt, _spawn, _world
 
 WAIT = 60  # seconds that a world waits for a silent rank: far longer than these tests take
 
@@ -639,6 +640,28 @@ def test_an_interrupt_between_two_bytecodes_leaves_the_world_usable(world):
             world.barrier()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", ["world", "weight", "plan"])
+def test_what_an_interrupt_keeps_from_its_owner_is_freed(world, monkeypatch, kind):
+    create, made = getattr(_world.lib, f"ew_{kind}_create"), []
+
+    def create_and_interrupt(*arguments):
+        assert create(*arguments) == 0
+        made.append(arguments[-1].value)
+        raise Interrupted
+
+    make = {"world": entwine.World,
+            "weight": lambda: entwine.Weight(world, np.zeros((8, 8), "f4")),
+            "plan": lambda: entwine.Plan(world, 8, 8, 8, "float32")}[kind]
+    destroy, freed = getattr(_world.lib, f"ew_{kind}_destroy"), []
+    monkeypatch.setattr(_world.lib, f"ew_{kind}_create", create_and_interrupt)
+    monkeypatch.setattr(_world.lib, f"ew_{kind}_destroy",
+                        lambda handle: (freed.append(handle), destroy(handle)))
+    with pytest.raises(Interrupted):
+        make()
+    gc.collect()
+    assert freed == made and not world._plan_handles and not world._weight_handles
 
 
 def test_a_forked_child_cannot_use_its_parents_world(world):
