@@ -19,6 +19,8 @@ from ._errors import ArgumentError, SystemRefusedError
 from ._timer import Timer
 
 _PUBLIC = "/tmp"  # sticky: what we own there nobody else can remove
+_OPEN_FILES = "/proc/self/fd"
+_ADDRESS_BYTES = 107  # what a socket's path may have
 _SETTLING_S = 0.1
 _LEAVING_S = 1.0
 _CLAIM = re.compile(r"[0-9a-f]{32}\.[0-9]+")
@@ -117,8 +119,16 @@ class Folder:
             fcntl.flock(self.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def address(self, name):
-        """Of a socket there, in less than the 108 bytes that a socket's path may have."""
-        return f"/proc/self/fd/{self.fd}/{name}"
+        """Of a socket there, however long the folder's own path is."""
+        if os.path.isdir(_OPEN_FILES):
+            return f"{_OPEN_FILES}/{self.fd}/{name}"
+        path = os.path.join(self.path, name)
+        if len(os.fsencode(path)) > _ADDRESS_BYTES:
+            raise SystemRefusedError(
+                f"ranks cannot meet in {self.path}: there is no {_OPEN_FILES}, and without it the "
+                f"path of a socket has at most {_ADDRESS_BYTES} bytes\n  fix: mount /proc, or set "
+                f"XDG_RUNTIME_DIR, on all ranks, to a folder with a shorter path")
+        return path
 
     def open(self, name, flags=0):
         flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -85,10 +85,10 @@ class Rendezvous:
         return [everybody[rank] for rank in range(self.size)]
 
     def _listen(self):
-        listener = socket.socket(socket.AF_UNIX)
+        address, listener = self._address(), socket.socket(socket.AF_UNIX)
         try:
             self.member.folder.remove(self.socket)  # of an earlier rank 0, which was killed
-            listener.bind(self._address())
+            listener.bind(address)
             listener.listen(self.size)
             return listener
         except OSError as error:
@@ -134,12 +134,12 @@ class Rendezvous:
         return [answer[i * len(mine):(i + 1) * len(mine)] for i in range(self.size)]
 
     def _connect(self):
-        was_permitted = False
+        address, was_permitted = self._address(), False
         while True:
             host, is_rank_0 = socket.socket(socket.AF_UNIX), False
             try:
                 host.settimeout(self.timer.step())
-                host.connect(self._address())
+                host.connect(address)
                 is_rank_0 = _process_of(host)[1] == os.geteuid()
                 if is_rank_0:
                     return host

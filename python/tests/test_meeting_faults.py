@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import socket
+import tempfile
 import threading
 import time
 
@@ -155,6 +156,24 @@ def test_every_call_of_a_meeting(victim, folder, monkeypatch):
             if not fault.fired():
                 break
         assert nth > 1 or kind in UNUSED[victim], f"no {kind} was made to fail"
+
+
+@pytest.mark.parametrize("room", [1, 0])
+def test_ranks_meet_without_proc(monkeypatch, room):
+    """Where the path of the folder itself leaves room for a socket's name."""
+    monkeypatch.setattr(_meeting_place, "_OPEN_FILES", "/nowhere")
+    _meeting_place.leave_all()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        path = f"{folder}/entwine/{32 * 'x'}.meeting-0"
+        monkeypatch.setattr(_meeting_place, "_ADDRESS_BYTES", len(path) - 1 + room)
+        outcomes = meet(0, Fault("no call", 1), f"a job without /proc, {room}")
+        _meeting_place.leave_all()
+    for outcome in outcomes:
+        if room:
+            assert outcome == [b"\0", b"\1"]
+        else:
+            assert "there is no /nowhere" in str(outcome) and "fix: mount /proc" in str(outcome)
 
 
 def test_the_name_of_a_job_needs_no_call(monkeypatch):
