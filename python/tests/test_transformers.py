@@ -1,6 +1,7 @@
 """Models of Transformers with Entwine, two ranks under torchrun: logits, tokens, gradients and
 training as in one process and as with Transformers' own tensor parallelism.  Skipped where
 transformers is not installed."""
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -315,12 +316,10 @@ def check_copies(tokens):
     say("a copy has weights of its own")
 
 
-def check_gated(tokens):
-    """One call for gate, up and the activation; but hooks, layers put in the place of theirs, other
-    activations and gradients go the usual way."""
-    import functools
+@contextlib.contextmanager
+def calls_of_gated(tokens):
+    """Counts the calls of a model that are of gate, up and the activation together."""
     import torch
-    import entwine.transformers
     from entwine import _torch_parallel
     original, joined = _torch_parallel.activated_columns, []
 
@@ -335,11 +334,24 @@ def check_gated(tokens):
             model(tokens)
         return joined.count(True)
 
+    _torch_parallel.activated_columns = counting
+    try:
+        yield calls_of
+    finally:
+        _torch_parallel.activated_columns = original
+
+
+def check_gated(tokens):
+    """One call for gate, up and the activation; but hooks, layers put in the place of theirs, other
+    activations and gradients go the usual way."""
+    import functools
+    import torch
+    import entwine.transformers
+
     def parallel(**options):
         return entwine.transformers.parallelize(tiny("Llama", **options))
 
-    _torch_parallel.activated_columns = counting
-    try:
+    with calls_of_gated(tokens) as calls_of:
         for activation in ("silu", "gelu_pytorch_tanh"):
             model, right = parallel(hidden_act=activation), tiny("Llama", hidden_act=activation)
             assert calls_of(model) == 2
@@ -379,8 +391,6 @@ def check_gated(tokens):
             right = tiny("Llama")
             right.model.layers[0].mlp.up_proj.weight.mul_(2.0)
             assert (model(tokens).logits - right(tokens).logits).abs().max() < 1e-4
-    finally:
-        _torch_parallel.activated_columns = original
     say("gate and up in one call, unless somebody looks on")
 
 
