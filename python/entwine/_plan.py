@@ -89,11 +89,19 @@ class Plan(Taker):
         self._bound = False
         self._bound_to = None  # a weak reference, if it was bound to a Weight
         self._is_captured = False  # see _shared_plans
+        self._has_room = False  # on a CPU, for the weight of a call that brought one
         self._config = self._read_config()
         self._device = world._device_of(backend_in(self._config))
         if backend_in(self._config) == "cpu":
             _warn_of_domains()
         self._call = world._call
+
+    def _held_bytes(self):
+        """About as many as it holds at most: rows that are exchanged, in two slices, packed rows,
+        and the room for a weight, which on a GPU is for one that has to be transposed."""
+        has_room = self._has_room if self._device == CPU else self._layout == "kn"
+        elements = 2 * self._max_m * (self._n + self._k) + has_room * self._n * self._k
+        return elements * _buffers.ITEM_BYTES[self._dtype]
 
     def _read_config(self):
         config = Config()
@@ -373,6 +381,7 @@ class Plan(Taker):
 
     def _enqueue(self, function, m, a, b, c, stream, *epilogue):
         stream = self._stream(stream, a)
+        self._has_room |= b is not None
         self._call(function, self._check_open(), m, a.pointer or None,
                    None if b is None else b.pointer, c, *epilogue, stream)
 

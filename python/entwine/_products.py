@@ -35,6 +35,7 @@ class Products:
                              f"the plan's\n  fix: weights on one gather have the same k")
         if taken is not weight:
             self.plan._check_weight(taken, taken.shape[0])
+            self.plan._has_room = True
         return taken
 
     def widths(self):

@@ -1,6 +1,8 @@
 """Calls without a plan of one's own, and the plans that they share."""
 from __future__ import annotations
 
+from array import array
+
 from ._buffers import CPU, DTYPE_NAMES, count, describe
 from ._errors import ArgumentError, ShapeError
 from ._layer import Layer
@@ -9,7 +11,9 @@ from ._problem import ConfigLike
 from ._streams import is_capturing, stream_handle
 from ._world import World, check_world
 
-_CACHED_PLANS = 32
+# A plan is dropped when there are _FEWEST_PLANS others and these hold more than _MOST_BYTES, or are
+# _MOST_PLANS.  A model with four shapes and up to 4096 rows needs 52, of which most are small.
+_FEWEST_PLANS, _MOST_PLANS, _MOST_BYTES = 32, 128, 2 << 30
 
 
 # ---- The plans -------------------------------------------------------------------------------
@@ -42,13 +46,25 @@ def known_plan(world, key):
 
 
 def _make_room(world):
-    """Closes the plan that was not used for longest, but none that was captured into a CUDA graph:
-    nobody knows when a graph, which writes to the plan's memory, is replayed for the last time."""
+    """Closes the plans that were not used for longest, but none that was captured into a CUDA
+    graph: nobody knows when a graph, which writes to the plan's memory, is replayed for the last
+    time."""
     plans = world._cache
     free = [key for key, plan in plans.items() if not plan._is_captured]
-    if len(free) >= _CACHED_PLANS:
-        world.barrier()
-        plans.pop(free[0]).close()
+    if len(free) < _FEWEST_PLANS:
+        return
+    held = _held_bytes(world, [plans[key] for key in free])
+    while len(free) >= _FEWEST_PLANS and (len(free) >= _MOST_PLANS or sum(held) > _MOST_BYTES):
+        plans.pop(free.pop(0)).close()
+        held.pop(0)
+
+
+def _held_bytes(world, plans):
+    """What each plan holds on the rank where it holds most, since all ranks must drop the same
+    ones.  After it no rank is in a call."""
+    mine = array("q", [plan._held_bytes() for plan in plans]).tobytes()
+    return [max(ranks) for ranks in zip(*(array("q", part)
+                                          for part in world._allgather(mine, len(mine))))]
 
 
 def _plan_for(a, b, world, config, op, num_rows=None):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import entwine
+from entwine import _shared_plans
 from matrices import DTYPES, bits, expected, operands
 
 
@@ -128,17 +129,36 @@ def test_dlpack_memory_is_given_back(world):
     assert sys.getrefcount(A) == before
 
 
-def evict(world):
-    for n in range(1, 40):  # more shapes than the cache holds
+def plans_left(world, most_plans, most_bytes):
+    _shared_plans._MOST_PLANS, _shared_plans._MOST_BYTES = most_plans, most_bytes
+    if world.rank == 0:  # as where this rank's weights were packed before
+        entwine.Plan._held_bytes = lambda plan: 0
+    for n in range(1, 50):  # more shapes than are kept
         A, B = operands(world.rank, 9, n, 8)
         first, count = world.owned_rows(9)
         assert bits(entwine.gemm_rs(A, B, world)) == bits(
             expected(world.size, 9, n, 8)[first:first + count])
-    return len(world._cache)
+    return [plan._n for plan in world._cache.values()]
 
 
-def test_the_plan_cache_stays_small():
-    assert entwine.spawn(2, evict, timeout=60) == [32, 32]
+@pytest.mark.parametrize("most_plans, most_bytes, left", [
+    (40, 1 << 30, 40), (100, 1 << 30, 49), (100, 0, 32),
+    # Each holds 2 * 16 * (n + 8) + 8 n floats; those of n = 12 to 48 are just not too many.
+    (100, sum(4 * (40 * n + 256) for n in range(12, 49)), 38)])
+def test_plans_are_kept_while_they_hold_little(most_plans, most_bytes, left):
+    kept = list(range(50 - left, 50))
+    assert entwine.spawn(2, plans_left, most_plans, most_bytes, timeout=60) == [kept, kept]
+
+
+def test_plans_of_a_model_are_all_kept(world):
+    """Four shapes, for every power of two up to 4096 rows."""
+    rounds = []
+    for _ in range(2):
+        for n, k in ((8, 8), (16, 8), (8, 16), (16, 16)):
+            for power in range(13):
+                entwine.gemm_rs(np.zeros((1 << power, k), "f4"), np.zeros((n, k), "f4"), world)
+        rounds.append(set(world._cache.values()))
+    assert rounds[0] == rounds[1] and len(rounds[0]) == 52
 
 
 def test_what_a_plan_says_of_itself(world):

@@ -127,8 +127,13 @@ def one_row(world):
             assert layer(x).shape == (1 - world.rank, N)
 
 
+def keep_two_plans(monkeypatch):
+    monkeypatch.setattr(_shared_plans, "_FEWEST_PLANS", 2)
+    monkeypatch.setattr(_shared_plans, "_MOST_BYTES", 0)
+
+
 def test_plans_that_were_dropped(world, monkeypatch):
-    monkeypatch.setattr(_shared_plans, "_CACHED_PLANS", 2)
+    keep_two_plans(monkeypatch)
     layer = layer_of(world)
     with torch.no_grad():
         for _ in range(3):
@@ -142,7 +147,7 @@ def test_plans_that_were_dropped(world, monkeypatch):
 @pytest.mark.parametrize("remembered", [False, True])
 def test_plans_that_were_captured_are_kept(world, monkeypatch, remembered):
     """A CUDA graph writes to their memory when it is replayed.  (Here the CPU stands for a GPU.)"""
-    monkeypatch.setattr(_shared_plans, "_CACHED_PLANS", 2)
+    keep_two_plans(monkeypatch)
     monkeypatch.setattr(_shared_plans, "CPU", 0)
     captures = []
     monkeypatch.setattr(_shared_plans, "is_capturing", lambda: bool(captures))

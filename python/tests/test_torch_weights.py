@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
+from entwine import _shared_plans  # noqa: E402
 
 M, N, K = 6, 10, 12
 
@@ -322,7 +323,8 @@ def test_layers_of_a_closed_world_can_be_printed():
     assert [repr(layer) for layer in layers] == printed
 
 
-def test_more_shapes_than_plans_are_kept(world):
+def test_more_shapes_than_plans_are_kept(world, monkeypatch):
+    monkeypatch.setattr(_shared_plans, "_MOST_BYTES", 0)
     layers = [et.RowParallelLinear(K, n, world=world) for n in range(1, 40)]
     with torch.no_grad():
         for _ in range(2):
@@ -330,6 +332,7 @@ def test_more_shapes_than_plans_are_kept(world):
                 x = integers(M, K)
                 assert torch.allclose(layer(x), torch.nn.functional.linear(x, layer.weight,
                                                                            layer.bias), atol=1e-5)
+    assert len(world._cache) == 32
 
 
 # ---- Compiled graphs -------------------------------------------------------------------------
