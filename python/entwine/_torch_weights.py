@@ -28,10 +28,11 @@ _WRITTEN = -1  # the version of what has to be packed again
 class _Kept:
     """What is known of a tensor that was used as a weight."""
 
-    __slots__ = ("version", "elements", "sample", "weight", "calls", "memory", "forget",
+    __slots__ = ("version", "elements", "sample", "weight", "calls", "storage", "memory", "forget",
                  "is_trained")
 
-    def __init__(self, b, memory, forget):
+    def __init__(self, b, storage, memory, forget):
+        self.storage = weakref.ref(storage)
         self.memory = memory  # where that of its storage began
         self.forget = forget  # what is called when the storage is gone
         self.elements = _spread_elements(b)  # borrows the memory: read it only while b is there
@@ -45,7 +46,7 @@ class _Kept:
         self.is_trained = b.requires_grad or getattr(b, "_entwine_seen", (False,))[-1]
 
     def is_current(self, version, promised):
-        if version != self.version:
+        if version != self.version or self.storage() is None:
             return False
         return (promised and version is not _UNTRACKED) or self.elements.tobytes() == self.sample
 
@@ -109,7 +110,7 @@ def _meet(world, storage, key, b):
     _forget_freed(world, storage, memory)
     forget = weakref.finalize(storage, _forget, weakref.ref(world), key)
     forget.atexit = False
-    kept = world._frozen[key] = _Kept(b, memory, forget)
+    kept = world._frozen[key] = _Kept(b, storage, memory, forget)
     return kept
 
 
@@ -145,7 +146,7 @@ def packed(world, b, layout, promised, may_keep, config=""):
     storage = b.untyped_storage()
     key = key_of(b, storage, config)
     kept = world._frozen.get(key)
-    if kept is None:
+    if kept is None or kept.storage() is None:  # an interrupt has kept _forget from its work
         kept = _meet(world, storage, key, b)
         wanted = promised or isinstance(b, torch.nn.Parameter)
     elif not kept.is_current(version, promised):

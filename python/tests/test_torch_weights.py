@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: NO TORCH TE
 
 import entwine  # noqa: E402
 import entwine.torch as et  # noqa: E402
-from entwine import _shared_plans  # noqa: E402
+from entwine import _shared_plans, _torch_weights  # noqa: E402
 
 M, N, K = 6, 10, 12
 
@@ -282,6 +282,22 @@ def test_another_weight_at_the_same_place(world):
         b = integers(N, K, seed=seed)
         assert torch.equal(et.gemm_rs(x, b, world, frozen=True), x @ b.t())
         del b
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_another_weight_at_the_same_place_after_an_interrupt(world, monkeypatch):
+    """One that comes while the first is let go is raised in its finalizer."""
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_torch_weights, "_forget", interrupt)
+    x, addresses = integers(M, K), []
+    for seed in range(20):
+        b = integers(N, K, seed=seed)
+        addresses.append((b.data_ptr(), b.untyped_storage()._cdata))
+        assert torch.equal(et.gemm_rs(x, b, world, frozen=True), x @ b.t())
+        del b
+    assert len(set(addresses)) < len(addresses)
 
 
 def test_memory_that_is_given_away_and_made_anew(world):
