@@ -394,6 +394,35 @@ def test_forward_mode_is_refused(world):
             call(given[name])
 
 
+def per_sample(call, samples, weight):
+    """The result of torch.func.vmap, and the gradients of its inputs."""
+    inputs = [samples.clone().requires_grad_(), weight.clone().requires_grad_()]
+    y = torch.func.vmap(call, in_dims=(0, None))(*inputs)
+    return y, *torch.autograd.grad(y.square().sum(), inputs, allow_unused=True)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("call, reference", [
+    (lambda world, x, w: et.gemm_rs(x, w, world), torch.nn.functional.linear),
+    (lambda world, x, w: et.gemm_ar(x, w, world), torch.nn.functional.linear),
+    (lambda world, x, w: et.ag_gemm(x, w, world), torch.nn.functional.linear),
+    (lambda world, x, w: et.all_gather_rows(x, M, world, replicated=False), lambda x, w: 1 * x),
+    (lambda world, x, w: et.reduce_scatter_rows(x, world), lambda x, w: 1 * x),
+    (lambda world, x, w: et.replicate(x, world), lambda x, w: 1 * x)],
+    ids=["gemm_rs", "gemm_ar", "ag_gemm", "all_gather_rows", "reduce_scatter_rows", "replicate"])
+def test_vmap(world, call, reference):
+    samples, weight = random_tensor("x", 0, (3, M, K)).float(), random_tensor("w", 0, (N, K)).float()
+    got = per_sample(lambda x, w: call(world, x, w), samples, weight)
+    for mine, its in zip(got, per_sample(reference, samples, weight)):
+        assert mine is its is None or torch.allclose(mine, its, atol=1e-4)
+
+
+def test_vmap_of_several_weights_is_refused(world):
+    with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+        torch.func.vmap(lambda x: et.ag_gemm_multi(x, [torch.ones(N, K)], world)[0])(
+            torch.ones(3, M, K))
+
+
 def test_a_written_residual_is_seen_by_autograd(world):
     given = layer_tensors()
     x = torch.ones(M, N, requires_grad=True)
