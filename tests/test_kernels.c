@@ -220,15 +220,15 @@ static void check_same_bits(const problem *p, const ewx_gemm *gemm, const char *
     free(part);
 }
 
-static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
+static void same_bits_at_depth(const ewx_kernel *kernel, ew_dtype dtype, int64_t depth)
 {
-    enum { ROWS = 139, COLS = 173, DEPTH = 1101 };
+    enum { ROWS = 139, COLS = 173 };
     static const int64_t parts[][4] = {
         {0, 0, 1, 1},     {1, 1, 8, 32},     {5, 130, 7, 43},  {130, 3, 9, 64},
         {77, 77, 62, 96}, {138, 172, 1, 1},  {17, 0, 1, COLS}, {40, 0, 2, COLS},
         {63, 0, 5, COLS}, {90, 0, 17, COLS}, {31, 0, 33, COLS}};
-    problem p = problem_build(dtype, ROWS, COLS, DEPTH, false, false);
-    ewx_gemm gemm = ewx_gemm_build(kernel, dtype, DEPTH);
+    problem p = problem_build(dtype, ROWS, COLS, depth, false, false);
+    ewx_gemm gemm = ewx_gemm_build(kernel, dtype, depth);
     char *whole = allocate(ROWS * COLS * ew_dtype_bytes(dtype));
     multiply_part(&p, &gemm, 0, 0, ROWS, COLS, whole, COLS);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -236,10 +236,17 @@ static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
                         parts[i][3]);
     gemm.chunk = 5 * kernel->kr;
     check_same_bits(&p, &gemm, whole, 3, 5, 20, 40);
-    gemm.chunk = gemm.padded_depth;
+    gemm.chunk = kernel->max_chunk;
     check_same_bits(&p, &gemm, whole, 3, 5, 20, 40);
     free(whole);
     problem_free(&p);
+}
+
+/* Over several chunks, and over a single one, of every kernel. */
+static void same_bits_anywhere(const ewx_kernel *kernel, ew_dtype dtype)
+{
+    same_bits_at_depth(kernel, dtype, 1101);
+    same_bits_at_depth(kernel, dtype, 101);
 }
 
 /* Products of fp16 numbers are exact in fp32, so kernels that add one k after the other

@@ -13,7 +13,7 @@ typedef struct ewx_gemm {
     ew_dtype dtype;
     int64_t depth;              /* K, at least 1 */
     int64_t padded_depth;       /* K rounded up to kr */
-    int64_t chunk;              /* k's multiplied at a time so that panels stay in L1 */
+    int64_t chunk;              /* k's multiplied at a time; max_chunk at most */
     _Atomic uint32_t *progress; /* moves while a deep tile is computed; NULL: not wanted */
 } ewx_gemm;
 
