@@ -470,6 +470,7 @@ static void assert_mixed(const ewx_kernel *kernel, const ewx_mixed *mixed)
         return;
     assert_int_equal(kernel->packs, EW_FP32);
     assert_int_equal(kernel->narrow_nr, 0);
+    assert_null(kernel->multiply_row);
     assert_in_range(kernel->max_chunk * kernel->nr, 1, EWX_WIDE_PANEL);
 }
 

@@ -161,7 +161,7 @@ static void store(const ewx_gemm *gemm, const block *out, int64_t i, int64_t j, 
     }
 }
 
-/* Of a panel of B, which `mixed` multiplies, if anything does, as it is packed. */
+/* `mixed` is NULL where the panel of B has the elements that A has. */
 static ewx_multiply *choose(const ewx_kernel *kernel, const ewx_mixed *mixed, int width,
                             int64_t rows_left)
 {

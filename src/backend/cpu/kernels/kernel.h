@@ -42,10 +42,10 @@ typedef void ewx_store_half(const float *acc, int64_t stride, int rows, int cols
 /* `count` elements as fp32; a multiple of a panel's width. */
 typedef void ewx_widen(const uint16_t *src, int64_t count, float *dst);
 
-/* B in 16 bits beside an A of fp32.  Few rows multiply it as it is; for more of them a
- * panel of B is widened once.  The bits are the same.  NULLs: B is packed as A is, and few
- * as well where there is no such form. */
-enum { EWX_WIDE_PANEL = 4096 }; /* elements of a chunk's panel, at most */
+/* B in 16 bits beside an A of fp32.  `multiply` and `multiply_few`, the latter NULL where
+ * the kernel has none, take it as it is; that serves few rows.  For more of them a panel of
+ * B is widened once.  The bits are the same.  All NULL: B is packed as A is. */
+enum { EWX_WIDE_PANEL = 4096 }; /* max_chunk times nr, at most, of a kernel with `widen` */
 typedef struct ewx_mixed {
     ewx_multiply *multiply, *multiply_few;
     ewx_widen *widen;
@@ -81,7 +81,9 @@ typedef struct ewx_kernel {
     void (*enter)(void);
     void (*leave)(void);
     ewx_store_half *store_bf16, *store_fp16;
-    ewx_mixed bf16, fp16; /* of kernels that pack fp32 and have no narrow panels */
+    /* Of kernels that pack fp32, without narrow panels and multiply_row, which read B as
+     * fp32. */
+    ewx_mixed bf16, fp16;
 } ewx_kernel;
 
 /* The best available kernel for the element type, or the one named by `name` (tests
