@@ -23,7 +23,7 @@ typedef struct ewx_machine {
     const char *unplaced;       /* why ranks are not put into domains; NULL: they are */
     int hosts;                  /* on which they are; 0: one */
     int cpu_block[EW_FP16 + 1]; /* by type: side of the blocks that suit its GEMM; 0: any */
-    ew_dtype cpu_packs[EW_FP16 + 1]; /* by type: what its GEMM packs; 0: that type */
+    ew_dtype cpu_packs[EW_FP16 + 1]; /* by type: as what its GEMM packs A; 0: as it is */
     int gpu_sms;                     /* of this rank's GPU or slice of one; 0: no GPU */
     int gpu_arch;                    /* 80, 90, ... */
     int gpu_sharers;                 /* ranks on this GPU; above 1 it is a virtual node */
