@@ -132,6 +132,27 @@ static void exits_are_reported(void **state)
                      EW_ERR_ABORTED);
 }
 
+/* Rank 1 fails by itself; the others wait for it and fail because of that. */
+static int fail_in_turn(ew_world *world, void *argument)
+{
+    (void)argument;
+    if (ew_world_rank(world) == 1)
+        return 7;
+    return ew_world_barrier(world) == EW_OK ? 0 : 20;
+}
+
+static void the_first_failure_is_named(void **state)
+{
+    (void)state;
+    for (ew_ranks_as kind = EW_RANKS_AS_PROCESSES; kind <= EW_RANKS_AS_THREADS; kind++) {
+        int exits[3];
+        assert_int_equal(ew_run_ranks(kind, 3, NULL, fail_in_turn, NULL, exits),
+                         EW_ERR_ABORTED);
+        assert_int_equal(exits[0], 20);
+        assert_true(error_has("rank 1 returned 7", NULL));
+    }
+}
+
 /* A rank that does not follow is ended after the grace, and not called the cause. */
 static int outstay(ew_world *world, void *argument)
 {
@@ -446,6 +467,7 @@ int main(void)
         TIDY(collectives_carry_every_byte),
         TIDY(barrier_holds_everyone),
         TIDY(exits_are_reported),
+        TIDY(the_first_failure_is_named),
         TIDY(the_cause_is_blamed),
         TIDY(ignored_sigchld_is_no_hang),
         TIDY(ranks_open_only_private_things),

@@ -30,6 +30,13 @@ typedef struct answer {
     char text[256];
 } answer;
 
+/* What a rank sends that has failed: whom its world blames, which may be another. */
+typedef struct verdict {
+    uint64_t magic;
+    int32_t culprit;
+} verdict;
+#define VERDICT_MAGIC 0x74636964726576 /* "verdict" */
+
 typedef struct child {
     pid_t pid;
     int socket; /* the parent's end */
@@ -42,6 +49,7 @@ typedef struct child {
     unsigned char hello[MAX_HELLO_BYTES];
     ewx_shrunk_note shrunk; /* the world that it has gone on with, if any */
     answer words;           /* why it could not join; EW_OK: it has not said so */
+    int culprit;            /* whom its world blames, or -1 */
 } child;
 
 /* All ranks, as their parent sees them. */
@@ -126,11 +134,20 @@ static int gather_through_parent(void *context, const void *mine, void *all, siz
     return status;
 }
 
+static void report_verdict(const ew_world *world)
+{
+    const verdict found = {.magic = VERDICT_MAGIC, .culprit = ewx_world_culprit(world)};
+    if (world->launcher_fd >= 0)
+        send(world->launcher_fd, &found, sizeof found, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 int ewx_rank_body(ew_world *world, ew_rank_main rank_main, void *argument)
 {
     const int code = rank_main(world, argument);
-    if (code != 0)
+    if (code != 0) {
         ew_world_abort(world);
+        report_verdict(world);
+    }
     ew_world_destroy(world);
     return code;
 }
@@ -197,7 +214,7 @@ static ew_status start_child(flock *f, int rank, const ew_world_options *options
                 parent, options, rank_main, argument);
     }
     close(pair[1]);
-    children[rank] = (child){.pid = pid, .socket = pair[0], .running = true};
+    children[rank] = (child){.pid = pid, .socket = pair[0], .running = true, .culprit = -1};
     children[rank].death_fd = (int)syscall(SYS_pidfd_open, pid, 0);
     return EW_OK;
 }
@@ -364,21 +381,24 @@ static ew_status answer_all(const flock *f, size_t hello_bytes)
     return status;
 }
 
-/* A rank that goes on in a smaller world reports who is in it, and one that could not join
- * says why; that may lie behind a hello that came after the answer had been given. */
+/* A rank that goes on in a smaller world reports who is in it, one that has failed whom it
+ * blames, and one that could not join says why; that may lie behind a hello that came after
+ * the answer had been given. */
 static void take_words(child *c)
 {
     unsigned char message[MAX_HELLO_BYTES];
     for (ssize_t got; (got = receive(c, message)) > 0;) {
         ewx_shrunk_note note;
+        verdict found;
         answer why;
         if (is_answer(message, got, &why))
             c->words = why;
-        if (got != sizeof note)
-            continue;
         memcpy(&note, message, sizeof note);
-        if (note.magic == EWX_SHRUNK_MAGIC)
+        if (got == sizeof note && note.magic == EWX_SHRUNK_MAGIC)
             c->shrunk = note;
+        memcpy(&found, message, sizeof found);
+        if (got == sizeof found && found.magic == VERDICT_MAGIC)
+            c->culprit = found.culprit;
     }
 }
 
@@ -492,6 +512,15 @@ static ew_status blame_the_dead(const flock *f)
     return EW_OK;
 }
 
+/* The ranks share a world, so that all who know of a culprit know of the same one. */
+static int find_culprit(const flock *f)
+{
+    int culprit = -1;
+    for (int rank = 0; rank < f->num_ranks && culprit < 0; rank++)
+        culprit = f->children[rank].culprit;
+    return culprit;
+}
+
 static ew_status start_all(flock *f, const ew_world_options *options,
                            ew_rank_main rank_main, void *argument)
 {
@@ -507,7 +536,8 @@ static ew_status start_all(flock *f, const ew_world_options *options,
 }
 
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
-                            ew_rank_main rank_main, void *argument, int *exits)
+                            ew_rank_main rank_main, void *argument, int *exits,
+                            int *culprit_out)
 {
     ew_world probe = {0};
     EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
@@ -527,6 +557,7 @@ ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
         status = explain_no_world(&f);
     if (status == EW_OK)
         status = blame_the_dead(&f);
+    *culprit_out = find_culprit(&f);
     close_children(f.children, num_ranks);
     free(f.children);
     return status;

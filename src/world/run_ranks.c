@@ -10,12 +10,16 @@
 
 /* ---- Started here ---- */
 
-static ew_status judge_exits(int num_ranks, const int *exits)
+/* Names the rank that the world blames: what others return follows from its failure.  If
+ * that one is unknown or ended well, the lowest that failed. */
+static ew_status judge_exits(int num_ranks, const int *exits, int culprit)
 {
-    for (int rank = 0; rank < num_ranks; rank++)
-        if (exits[rank] != 0)
-            return ewx_fail(EW_ERR_ABORTED, "rank %d returned %d", rank, exits[rank]);
-    return EW_OK;
+    int failed = culprit >= 0 && exits[culprit] != 0 ? culprit : 0;
+    while (failed < num_ranks && exits[failed] == 0)
+        failed++;
+    return failed == num_ranks
+               ? EW_OK
+               : ewx_fail(EW_ERR_ABORTED, "rank %d returned %d", failed, exits[failed]);
 }
 
 ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks, const ew_world_options *options,
@@ -32,16 +36,16 @@ ew_status ew_run_ranks(ew_ranks_as kind, int num_ranks, const ew_world_options *
             "unknown kind of ranks: %d\n  fix: use EW_RANKS_AS_PROCESSES or _THREADS",
             (int)kind);
     EW_TRY(EWX_INJECT_LOAD(-1));
-    int exits[EWX_MAX_RANKS];
+    int exits[EWX_MAX_RANKS], culprit = -1;
     for (int rank = 0; rank < num_ranks; rank++)
         exits[rank] = EWX_EXIT_NO_WORLD;
     const ew_status status =
         kind == EW_RANKS_AS_THREADS
-            ? ewx_run_threads(num_ranks, options, rank_main, argument, exits)
-            : ewx_run_processes(num_ranks, options, rank_main, argument, exits);
+            ? ewx_run_threads(num_ranks, options, rank_main, argument, exits, &culprit)
+            : ewx_run_processes(num_ranks, options, rank_main, argument, exits, &culprit);
     if (exits_out)
         memcpy(exits_out, exits, (size_t)num_ranks * sizeof *exits);
-    return status != EW_OK ? status : judge_exits(num_ranks, exits);
+    return status != EW_OK ? status : judge_exits(num_ranks, exits, culprit);
 }
 
 /* ---- Started by a launcher ---- */

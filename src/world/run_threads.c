@@ -43,7 +43,8 @@ static void *rank_thread_main(void *argument)
 }
 
 ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
-                          ew_rank_main rank_main, void *argument, int *exits)
+                          ew_rank_main rank_main, void *argument, int *exits,
+                          int *culprit_out)
 {
     ew_world probe = {0};
     EW_TRY(ewx_world_init(&probe, 0, num_ranks, options));
@@ -78,6 +79,7 @@ ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
         pthread_join(threads[rank].thread, NULL);
         exits[rank] = threads[rank].exit_code;
     }
+    *culprit_out = ewx_world_culprit(&(ew_world){.control = control});
 out:
     free(threads);
     if (control)

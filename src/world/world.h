@@ -298,9 +298,11 @@ ew_status ewx_death_watch_start(ew_world *world);
 void ewx_death_watch_stop(ew_world *world);
 /* Both find EWX_EXIT_NO_WORLD in `exits`, and replace it for the ranks that run. */
 ew_status ewx_run_processes(int num_ranks, const ew_world_options *options,
-                            ew_rank_main rank_main, void *argument, int *exits);
+                            ew_rank_main rank_main, void *argument, int *exits,
+                            int *culprit_out);
 ew_status ewx_run_threads(int num_ranks, const ew_world_options *options,
-                          ew_rank_main rank_main, void *argument, int *exits);
+                          ew_rank_main rank_main, void *argument, int *exits,
+                          int *culprit_out);
 int ewx_rank_body(ew_world *world, ew_rank_main rank_main, void *argument);
 
 #endif
