@@ -49,7 +49,7 @@ install: ## install into PREFIX (default /usr/local), staged under DESTDIR if gi
 	@scripts/setup demo
 	$(call configure,release,"-DCMAKE_INSTALL_PREFIX=$(PREFIX)")
 	@cmake --build build/release --target tools
-	@DESTDIR="$(DESTDIR)" cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
+	@umask 022; DESTDIR="$(DESTDIR)" cmake --install build/release >build/install.log || { cat build/install.log; exit 1; }
 	@cp build/release/install_manifest.txt build/installed.txt
 	@[ -n "$(DESTDIR)" ] || scripts/after-install build/installed.txt
 

@@ -162,6 +162,11 @@ mkdir -p "$second/share/other" && echo kept >"$second/share/other/file"
 make -n -C "$source" install PREFIX='/a prefix' DESTDIR='/a stage' >commands.txt
 grep -q '"-DCMAKE_INSTALL_PREFIX=/a prefix"' commands.txt && grep -q 'DESTDIR="/a stage"' commands.txt ||
     die "make install takes no path with blanks"
+make -n -C "$source" install DESTDIR="$work/a stage" >commands.txt
+mkdir build && ln -s "$build" build/release # which is where make's command looks
+(umask 077 && grep 'cmake --install' commands.txt | sh)
+closed=$(find "a stage" ! -perm -o=r ! -type l -o -type d ! -perm -o=x)
+[ -z "$closed" ] || die "make install closes what it installs to others under umask 077:" $closed
 ! "$source/scripts/uninstall" manifest.txt "" "$prefix" 2>/dev/null || die "uninstall took another prefix"
 "$source/scripts/uninstall" manifest.txt "" "./a second//" >/dev/null # relative, as make install takes it
 ! "$source/scripts/uninstall" manifest.txt "" "$second" 2>/dev/null || die "uninstall removes what is not there"
