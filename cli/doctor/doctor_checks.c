@@ -135,6 +135,12 @@ static void check_numa(cli_doctor *d)
 static void check_memory(cli_doctor *d)
 {
     double available = (double)ew_available_memory();
+    if (available == 0) {
+        cli_doctor_say(d, VERDICT_WARN, "memory",
+                       "mount /proc; until then entwine cannot refuse what does not fit",
+                       "how much is available is unknown: /proc/meminfo does not say");
+        return;
+    }
     cli_doctor_say(
         d, available >= 0x1p30 ? VERDICT_OK : VERDICT_WARN, "memory",
         "close other programs; entwine plan shows what a problem needs",

@@ -88,11 +88,15 @@ ew_status ew_jobs_read(ew_recording_reader read, void *context)
     if (!read)
         return ewx_fail(EW_ERR_ARGUMENT, "ew_jobs_read needs a function to call");
     DIR *folder = opendir("/proc");
-    if (!folder)
-        return ewx_fail(EW_ERR_SYSTEM, "/proc cannot be read\n  fix: mount it");
-    for (struct dirent *entry; (entry = readdir(folder));)
-        if (isdigit((unsigned char)entry->d_name[0]))
+    bool shows_processes = false; /* ours at least, where it is mounted */
+    for (struct dirent *entry; folder && (entry = readdir(folder));)
+        if (isdigit((unsigned char)entry->d_name[0])) {
+            shows_processes = true;
             look_at_process(&s, entry->d_name);
-    closedir(folder);
-    return EW_OK;
+        }
+    if (folder)
+        closedir(folder);
+    return shows_processes ? EW_OK
+                           : ewx_fail(EW_ERR_SYSTEM, "which jobs run is unknown: /proc "
+                                                     "shows no processes\n  fix: mount it");
 }
