@@ -350,7 +350,9 @@ static ew_status receive_fds(ew_world *world, int my_fd, int *fds_out)
 {
     fds_out[world->rank] = fcntl(my_fd, F_DUPFD_CLOEXEC, 0);
     if (fds_out[world->rank] < 0)
-        return ewx_fail(EW_ERR_SYSTEM, "a descriptor cannot be duplicated: %s",
+        return ewx_fail(EW_ERR_SYSTEM,
+                        "a descriptor cannot be duplicated: %s\n"
+                        "  fix: raise the limit of open files (ulimit -n)",
                         strerror(errno));
     for (int rank = 0; rank < world->num_ranks; rank++) {
         if (!ewx_is_peer(world, rank))

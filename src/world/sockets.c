@@ -32,7 +32,9 @@ typedef struct greeting {
 
 static ew_status fail_system(const char *what)
 {
-    return ewx_fail(EW_ERR_SYSTEM, "%s failed: %s", what, strerror(errno));
+    const bool is_full = errno == EMFILE || errno == ENFILE;
+    return ewx_fail(EW_ERR_SYSTEM, "%s failed: %s%s", what, strerror(errno),
+                    is_full ? "\n  fix: raise the limit of open files (ulimit -n)" : "");
 }
 
 /* ---- Bounded socket calls ---- */

@@ -19,10 +19,11 @@ static ew_status fail_segment(const char *what, size_t bytes)
 {
     const ew_status status =
         errno == ENOMEM || errno == ENOSPC ? EW_ERR_MEMORY : EW_ERR_SYSTEM;
-    return ewx_fail(status,
-                    "%s of a heap segment of %zu bytes failed: %s\n"
-                    "  fix: free memory, or plan for fewer rows (max_m)",
-                    what, bytes, strerror(errno));
+    const bool is_full = errno == EMFILE || errno == ENFILE;
+    return ewx_fail(status, "%s of a heap segment of %zu bytes failed: %s\n  fix: %s", what,
+                    bytes, strerror(errno),
+                    is_full ? "raise the limit of open files (ulimit -n)"
+                            : "free memory, or plan for fewer rows (max_m)");
 }
 
 /* ---- Processes ---- */
