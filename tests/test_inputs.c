@@ -464,6 +464,8 @@ static void wrong_rows_and_exact_inputs(void **state)
     REFUSED(ew_owned_rows(8, 2, 0, &first, NULL), ERR_ARGUMENT, "rows");
     REFUSED(ew_exact_fill_a((ew_dtype)0, 1, 0, 1, 1, 8, data), ERR_ARGUMENT, "1x8");
     REFUSED(ew_exact_fill_a(EW_FP32, 1, 0, 0, 1, 8, data), ERR_ARGUMENT, "0 ranks");
+    REFUSED(ew_exact_fill_a(EW_FP32, 1, 2, 1, 1, 8, data), ERR_ARGUMENT, "rank 2 of 1");
+    REFUSED(ew_exact_fill_a(EW_FP32, 1, -1, 1, 1, 8, data), ERR_ARGUMENT, "rank -1 of 1");
     REFUSED(ew_exact_fill_a(EW_FP32, 1, 0, 1, -1, 8, data), ERR_ARGUMENT, "-1x8");
     REFUSED(ew_exact_fill_a(EW_FP32, 1, 0, 1, 1, 8, NULL), ERR_ARGUMENT, "1x8");
     REFUSED(ew_exact_fill_b(EW_FP32, 1, 0, EW_WEIGHT_NK, 0, 8, data), ERR_ARGUMENT, "0x8");

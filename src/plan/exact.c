@@ -45,14 +45,16 @@ static bool is_countable(ew_dtype dtype, int64_t rows, int64_t cols)
 ew_status ew_exact_fill_a(ew_dtype dtype, uint32_t seed, int rank, int num_ranks, int64_t m,
                           int64_t k, void *A)
 {
-    if (!ew_dtype_bytes(dtype) || num_ranks < 1 || num_ranks > EWX_LARGEST_EXACT || m < 0 ||
-        k < 1 || (m > 0 && !A) || !is_countable(dtype, m, k))
+    if (!ew_dtype_bytes(dtype) || num_ranks < 1 || num_ranks > EWX_LARGEST_EXACT ||
+        rank < 0 || rank >= num_ranks || m < 0 || k < 1 || (m > 0 && !A) ||
+        !is_countable(dtype, m, k))
         return ewx_fail(EW_ERR_ARGUMENT,
                         "no exact A of %" PRId64 "x%" PRId64
-                        " at %p for %d ranks, type %s\n"
-                        "  fix: use 1 to %d ranks, m from 0 and k from 1, and memory for "
+                        " at %p for rank %d of %d ranks, type %s\n"
+                        "  fix: use 1 to %d ranks, a rank below that, m from 0 and k from "
+                        "1, and memory for "
                         "them",
-                        m, k, A, num_ranks, ew_dtype_name(dtype), EWX_LARGEST_EXACT);
+                        m, k, A, rank, num_ranks, ew_dtype_name(dtype), EWX_LARGEST_EXACT);
     if (m > 0) /* A may be NULL otherwise */
         memset(A, 0, (size_t)(m * k) * ew_dtype_bytes(dtype));
     const uint32_t salt = ewx_exact_salt(seed, rank);
