@@ -342,6 +342,9 @@ static int refuse_odd_timeouts(ew_world *world, void *argument)
         RANK_CHECK(ew_plan_set_timeout(d.plan, odd[i]) == EW_ERR_ARGUMENT &&
                        error_has("timeout", "out of range", "fix:", NULL),
                    "%g: %s", odd[i], ew_last_error());
+    RANK_CHECK(ew_plan_set_timeout(d.plan, 4000001.0) == EW_ERR_ARGUMENT &&
+                   error_has("4000001 s", "to 4000000 s", NULL),
+               "%s", ew_last_error());
     RANK_CHECK(ew_plan_set_timeout(NULL, 1.0) == EW_ERR_ARGUMENT, "NULL");
     const double fine[] = {0.001, 4e6, 0.0};
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++)

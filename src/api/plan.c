@@ -258,8 +258,8 @@ static ew_status check_timeout(double seconds)
     if (seconds == 0.0 || (seconds >= MIN_TIMEOUT_S && seconds <= MAX_TIMEOUT_S))
         return EW_OK;
     return ewx_fail(EW_ERR_ARGUMENT,
-                    "a plan's timeout of %g s is out of range\n"
-                    "  fix: use %g to %g s, or 0 for the world's",
+                    "a plan's timeout of %.15g s is out of range\n"
+                    "  fix: use %g to %.15g s, or 0 for the world's",
                     seconds, MIN_TIMEOUT_S, MAX_TIMEOUT_S);
 }
 
