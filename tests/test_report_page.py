@@ -433,6 +433,16 @@ def scaled_link(entwine, browser, folder):
     return browser.complaints()
 
 
+def many_panels(entwine, browser, folder):
+    """A figure that lacks panels says so."""
+    names = ",".join(f"shape-{number}" for number in range(13))
+    path = made(folder, "many.json", f"names={names}", "depths=256,512,1024")
+    browser.open(report(entwine, folder, "many.html", path), 1300, False)
+    if not browser.evaluate("/Only the first 12 of 13 panels are drawn/.test(document.body.textContent)"):
+        return ["a figure that lacks panels does not say so"]
+    return browser.complaints()
+
+
 def committed(entwine, browser, folder):
     """Pages of what is in the repository: nothing collides, nothing is cut off."""
     evaluation = [f"{RESULTS}/eval-nvidia-h200/{name}" for name in
@@ -483,6 +493,7 @@ def main():
             failed += timelines(entwine, browser, folder)
             failed += titles(entwine, browser, folder)
             failed += scaled_link(entwine, browser, folder)
+            failed += many_panels(entwine, browser, folder)
             failed += committed(entwine, browser, folder)
     print("\n".join(failed) or f"seen {len(VIEWS)} ways, touched, printed, and read without scripts")
     return 1 if failed else 0

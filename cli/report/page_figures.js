@@ -97,12 +97,15 @@ function overview(parent, group, { title, caption, value, mean, lower, unit, rul
                 draw: bars(group, part, items, { unit, rule, stacked: lower, dots }) })) });
 }
 
-function curves(parent, group, { panels, ...rest }) {
+function curves(parent, group, { panels, caption, ...rest }) {
+    const drawn = panels.slice(0, 12);
+    const missing = drawn.length < panels.length ? ` Only the first ${drawn.length} of ` +
+        `${panels.length} panels are drawn; the table of the results has all values.` : "";
     const draw = (panel) => (pen, width) => drawCurves(pen, width, { ...panel,
         series: panel.series().filter((one) => one.points.length) });
     if (panels.length)
         figure(parent, group, { marked: true, wide: panels.length === 1, ...rest,
-            panels: panels.slice(0, 12).map((panel) => ({ title: panel.title, draw: draw(panel) })) });
+            caption: caption + missing, panels: drawn.map((panel) => ({ title: panel.title, draw: draw(panel) })) });
 }
 
 const isSpread = (values) => Math.min(...values) > 0 && Math.max(...values) > 8 * Math.min(...values);
