@@ -16,12 +16,21 @@
 #define CROWDED_PANELS_BYTES (384 * 1024)
 #define BLOCKS_PER_WORKER 4 /* fewer would leave workers idle at the end */
 
+int ewx_interleaved_panels(const ew_problem *problem, int num_ranks)
+{
+    const int num_parts = ewx_op_of(problem)->num_parts(num_ranks);
+    return (int)ewx_min64(num_parts, problem->max_m);
+}
+
 int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks,
                                      const ewx_machine *machine)
 {
+    const int panels = ewx_interleaved_panels(problem, num_ranks);
+    const int64_t rows =
+        panels > 0 ? ewx_min64(EWX_TILE_M, 1 + (problem->max_m - 1) / panels) : 0;
     const ew_dtype packed = machine->cpu_packs[problem->dtype];
     const int64_t elem = (int64_t)ew_dtype_bytes(packed ? packed : problem->dtype);
-    return ewx_op_of(problem)->num_parts(num_ranks) * EWX_TILE_M * problem->k * elem;
+    return panels * rows * problem->k * elem;
 }
 
 static int32_t choose_block_n(const ew_problem *problem, int num_ranks,

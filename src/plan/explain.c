@@ -80,7 +80,7 @@ static const char *why_release(const ewx_spec *spec)
 static void explain_block(const ewx_spec *spec, bool asked, const ewx_machine *machine,
                           ewx_text *text)
 {
-    const int num_parts = spec->layout.num_parts;
+    const int panels = ewx_interleaved_panels(&spec->problem, spec->num_ranks);
     const int64_t panels_kib =
         ewx_interleaved_panels_bytes(&spec->problem, spec->num_ranks, machine) / 1024;
     if (spec->config.block_m > EWX_TILE_M) {
@@ -92,8 +92,8 @@ static void explain_block(const ewx_spec *spec, bool asked, const ewx_machine *m
     explain_key(&spec->config, "block", asked, text,
                 "%sinterleaving %s %d row panel%s, %" PRId64 " KiB%s",
                 tiles == 2 ? "two tiles wide; " : "",
-                spec->config.order == EW_ORDER_INTERLEAVED ? "uses" : "would use",
-                num_parts, ewx_text_plural(num_parts), panels_kib,
+                spec->config.order == EW_ORDER_INTERLEAVED ? "uses" : "would use", panels,
+                ewx_text_plural(panels), panels_kib,
                 tiles > 2 ? "; a wide block stays longer with one" : "");
 }
 

@@ -115,7 +115,9 @@ bool ewx_epilogue_fuses(const ew_config *config, const ewx_epilogue_facts *facts
  * a plan can be looked at anywhere. */
 ewx_machine ewx_machine_planned(const ewx_machine *machine);
 
-/* Bytes of the packed row panels that interleaving keeps in use, one per destination. */
+/* The row panels that interleaving keeps in use, one per destination that has rows, and
+ * their bytes when they are packed. */
+int ewx_interleaved_panels(const ew_problem *problem, int num_ranks);
 int64_t ewx_interleaved_panels_bytes(const ew_problem *problem, int num_ranks,
                                      const ewx_machine *machine);
 
