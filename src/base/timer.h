@@ -42,7 +42,7 @@ static inline bool ewx_timer_is_over(ewx_timer *timer)
     const int64_t now = ewx_now_ns();
     const int64_t passed_ns = timer->seen_ns ? now - timer->seen_ns : 0;
     const int64_t most_ns = ewx_timer_step_ns(timer);
-    timer->used_ns += passed_ns < most_ns ? passed_ns : most_ns;
+    timer->used_ns += passed_ns < 0 ? 0 : passed_ns < most_ns ? passed_ns : most_ns;
     timer->seen_ns = now;
     return timer->used_ns > timer->limit_ns;
 }
