@@ -169,6 +169,12 @@ static cli_exit help_main(int argc, char **argv)
     const cli_command *command = find_command(argv[1]);
     if (!command)
         return fail_command(argv[1]);
+    if (argc > 2) {
+        char fix[64];
+        snprintf(fix, sizeof fix, "entwine help %s", command->name);
+        return cli_fail_usage(fix, "entwine help takes one command, not '%.60s' as well",
+                              argv[2]);
+    }
     cli_options_help(command, stdout);
     return CLI_EXIT_OK;
 }

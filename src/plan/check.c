@@ -135,7 +135,15 @@ static ew_status check_cuda_extent(const char *name, int64_t value)
     return EW_OK;
 }
 
-static ew_status check_cuda_multiple(const char *name, int64_t value)
+/* Where what no GPU does is done. */
+static const char *cpu_instead(const ew_config *config)
+{
+    const bool simulated = ewx_traits_of(config->backend)->simulated;
+    return simulated ? "the profile of a CPU" : "backend=cpu";
+}
+
+static ew_status check_cuda_multiple(const char *name, int64_t value,
+                                     const ew_config *config)
 {
     const int64_t below = value / CUDA_ALIGN * CUDA_ALIGN, above = below + CUDA_ALIGN;
     if (value == below)
@@ -147,8 +155,8 @@ static ew_status check_cuda_multiple(const char *name, int64_t value)
     ewx_text_add(&text, "%s=%" PRId64, name, above);
     return ewx_fail(EW_ERR_SHAPE,
                     "%s=%" PRId64 " is not a multiple of 8, as the cuda backend needs it\n"
-                    "  fix: use %s, or backend=cpu",
-                    name, value, nearest);
+                    "  fix: use %s, or %s",
+                    name, value, nearest, cpu_instead(config));
 }
 
 /* Tiles of all parts, with what padding to whole ones adds. */
@@ -159,17 +167,19 @@ static int64_t cuda_slots(const ew_problem *problem, int num_ranks)
     return tile_rows * ewx_div_up(problem->n, EWX_TILE_N);
 }
 
-static ew_status check_cuda_problem(const ew_problem *problem, int num_ranks)
+static ew_status check_cuda_problem(const ew_problem *problem, int num_ranks,
+                                    const ew_config *config)
 {
     if (problem->dtype == EW_FP32)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "the cuda backend computes in bf16 and fp16, not in fp32\n"
-                        "  fix: use bf16 or fp16, or backend=cpu");
+                        "  fix: use bf16 or fp16, or %s",
+                        cpu_instead(config));
     EW_TRY(check_cuda_extent("M", problem->max_m));
     EW_TRY(check_cuda_extent("N", problem->n));
     EW_TRY(check_cuda_extent("K", problem->k));
-    EW_TRY(check_cuda_multiple("N", problem->n));
-    EW_TRY(check_cuda_multiple("K", problem->k));
+    EW_TRY(check_cuda_multiple("N", problem->n, config));
+    EW_TRY(check_cuda_multiple("K", problem->k, config));
     const int64_t slots = cuda_slots(problem, num_ranks);
     if (slots > CUDA_MAX_SLOTS)
         return ewx_fail(EW_ERR_SHAPE,
@@ -323,16 +333,18 @@ static ew_status check_cuda_pieces(const ew_problem *problem, int num_ranks,
     if (config->invariant > EWX_CUDA_MAX_SOURCES)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "invariant=%d, and the cuda backend adds at most %d pieces of K\n"
-                        "  fix: use at most %d, such as 8, or backend=cpu",
-                        config->invariant, EWX_CUDA_MAX_SOURCES, EWX_CUDA_MAX_SOURCES);
+                        "  fix: use at most %d, such as 8, or %s",
+                        config->invariant, EWX_CUDA_MAX_SOURCES, EWX_CUDA_MAX_SOURCES,
+                        cpu_instead(config));
     if (piece_k % CUDA_ALIGN)
-        return ewx_fail(EW_ERR_SHAPE,
-                        "invariant=%d cuts the K=%" PRId64
-                        " of each of %d ranks into pieces of %" PRId64
-                        ", and the cuda backend needs a multiple of 8\n"
-                        "  fix: use %s, a smaller invariant, or backend=cpu",
-                        config->invariant, problem->k, num_ranks, piece_k,
-                        nearest_k(problem, (int64_t)pieces * CUDA_ALIGN, nearest));
+        return ewx_fail(
+            EW_ERR_SHAPE,
+            "invariant=%d cuts the K=%" PRId64 " of %s%d rank%s into pieces of %" PRId64
+            ", and the cuda backend needs a multiple of 8\n"
+            "  fix: use %s, a smaller invariant, or %s",
+            config->invariant, problem->k, num_ranks > 1 ? "each of " : "", num_ranks,
+            ewx_text_plural(num_ranks), piece_k,
+            nearest_k(problem, (int64_t)pieces * CUDA_ALIGN, nearest), cpu_instead(config));
     if (slots > CUDA_MAX_SLOTS)
         return ewx_fail(EW_ERR_SHAPE,
                         "M=%" PRId64 " with N=%" PRId64 " and invariant=%d has %" PRId64
@@ -346,7 +358,7 @@ static ew_status check_cuda_pieces(const ew_problem *problem, int num_ranks,
 static ew_status check_for_cuda(const ew_problem *problem, int num_ranks,
                                 const ew_config *config)
 {
-    EW_TRY(check_cuda_problem(problem, num_ranks));
+    EW_TRY(check_cuda_problem(problem, num_ranks, config));
     EW_TRY(check_cuda_producer(config));
     EW_TRY(check_cuda_transport(problem, num_ranks, config));
     if (ewx_transport_adds(config->transport))
@@ -405,9 +417,10 @@ static ew_status fail_pieces_of_k(const ew_problem *problem, int num_ranks, int 
     char nearest[ITEM_BYTES];
     return ewx_fail(EW_ERR_SHAPE,
                     "invariant=%d cuts the K=%" PRId64
-                    " of each of %d ranks into %d equal pieces, and %d does not divide it\n"
+                    " of %s%d rank%s into %d equal pieces, and %d does not divide it\n"
                     "  fix: use %s, or a smaller invariant",
-                    config->invariant, problem->k, num_ranks, pieces, pieces,
+                    config->invariant, problem->k, num_ranks > 1 ? "each of " : "",
+                    num_ranks, ewx_text_plural(num_ranks), pieces, pieces,
                     nearest_k(problem, (int64_t)pieces * unit, nearest));
 }
 

@@ -313,7 +313,8 @@ ew_status ewx_sim_check(const ewx_sim_profile *profile, const ewx_spec *spec)
     if (spec->config.levels > 1 && spec->config.transport != EW_TRANSPORT_PULL)
         return ewx_fail(EW_ERR_UNSUPPORTED,
                         "levels=2 is simulated for tiles that are pulled\n"
-                        "  fix: use transport=pull, or levels=1");
+                        "  fix: use levels=1%s",
+                        spec->op->gemm_waits ? "" : ", or transport=pull");
     if (!spec->config.kernel) /* chosen before the profile was known */
         return EW_OK;
     place_ctas(profile, &spec->config, &model);
