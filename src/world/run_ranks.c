@@ -14,7 +14,8 @@
  * that one is unknown or ended well, the lowest that failed. */
 static ew_status judge_exits(int num_ranks, const int *exits, int culprit)
 {
-    int failed = culprit >= 0 && exits[culprit] != 0 ? culprit : 0;
+    const bool known = culprit >= 0 && culprit < num_ranks && exits[culprit] != 0;
+    int failed = known ? culprit : 0;
     while (failed < num_ranks && exits[failed] == 0)
         failed++;
     return failed == num_ranks
