@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -40,13 +41,20 @@ static bool says_ended(const char *state)
     return letter == 'X' || (letter == 'Z' && threads <= 1);
 }
 
+/* In a /proc of another pid namespace our pids are those of strangers. */
+static bool has_own_proc(void)
+{
+    char self[16] = "";
+    return readlink("/proc/self", self, sizeof self - 1) > 0 && atoi(self) == getpid();
+}
+
 /* Used where there is no pidfd.  A process that has ended keeps its pid until it is waited
  * for. */
 static bool has_ended(pid_t pid)
 {
     char path[32], text[512] = "";
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = has_own_proc() ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     const ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
     if (fd >= 0)
         close(fd);
