@@ -50,10 +50,10 @@ def environment(**variables):
     return {**kept, **variables}
 
 
-def start(*prefix, tag="", **variables):
+def start(*prefix, tag="", umask=-1, **variables):
     """A process that prints the tags of the ranks that it meets."""
     return subprocess.Popen([*prefix, sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, text=True,
+                            stdout=subprocess.PIPE, text=True, umask=umask,
                             env=environment(TAG=tag, **variables))
 
 
@@ -390,11 +390,9 @@ def test_another_user_cannot_take_the_name(clean_public_folder):
 @pytest.mark.parametrize("umask", [0o177, 0o777])
 def test_any_umask(umask, clean_public_folder):
     user = as_stranger()  # root needs no rights
-    masked = (*user, sys.executable, "-c", f"import os, sys; os.umask({umask}); "
-              "os.execv(sys.argv[1], sys.argv[1:])")
     for _ in range(2):
-        ranks = [start(*masked, tag=f"r{rank}", RANK=str(rank), WORLD_SIZE="3", ENTWINE_JOB="job")
-                 for rank in range(3)]
+        ranks = [start(*user, tag=f"r{rank}", umask=umask, RANK=str(rank), WORLD_SIZE="3",
+                       ENTWINE_JOB="job") for rank in range(3)]
         assert [output(rank) for rank in ranks] == ["r0 r1 r2\n"] * 3
     assert len(list(Path("/tmp").glob(f"entwine-{STRANGER}*"))) == 1
 
